@@ -129,7 +129,7 @@ KEYS = {
 
 def hostile(source: random.Random, path: Path) -> Path:
     """Write a model with up to two keys and up to two tensors changed."""
-    keys = {}
+    keys: dict[Any, Any] = {}
     for key in source.sample(sorted(KEYS), source.choice([0, 0, 1, 2])):
         keys[key] = source.choice(KEYS[key])
     tiny = Tiny(
@@ -156,7 +156,7 @@ def hostile(source: random.Random, path: Path) -> Path:
 def test_a_model_that_does_not_fit_together_is_refused_or_answers(path: Path, seed: int) -> None:
     source = random.Random(seed)
     hostile(source, path)
-    options = {
+    options: dict[str, Any] = {
         "context": source.choice([4, 64, 300]),
         "batch": source.choice([1, 8, 512]),
         "cache_type": source.choice(["f16", "f32", "q8_0"]),

@@ -32,7 +32,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "hostile.gguf"
 
 
-def answer(path: Path, **options: list[Any]) -> Completion:
+def answer(path: Path, **options: Any) -> Completion:
     with Engine.load(path, context=32, threads=1, batch=16, **options) as engine:
         return engine.generate("the", max_tokens=3, temperature=0)
 
@@ -57,7 +57,7 @@ REFUSED = {
 @pytest.mark.parametrize(
     ("key", "value"), [(key, value) for key, values in REFUSED.items() for value in values]
 )
-def test_a_value_that_cannot_be_is_refused_at_once(path: Path, key: str, value) -> None:
+def test_a_value_that_cannot_be_is_refused_at_once(path: Path, key: str, value: Any) -> None:
     write_tiny(path, Tiny(keys={key: value}))
     caught = []
 
@@ -86,7 +86,7 @@ HARMLESS = {
     [(key, value) for key, values in HARMLESS.items() for value in values],
     ids=lambda value: str(value)[:40],
 )
-def test_a_value_that_nothing_reads_does_no_harm(path: Path, key: str, value) -> None:
+def test_a_value_that_nothing_reads_does_no_harm(path: Path, key: str, value: Any) -> None:
     write_tiny(path, Tiny(keys={key: value}))
     write_tiny(path.with_name("sound.gguf"))
     assert answer(path).text == answer(path.with_name("sound.gguf")).text

@@ -100,7 +100,7 @@ NAMES_OF_NOTHING = {"utils", "util", "helpers", "common", "misc", "shared"}
 
 
 @cache
-def tree(path: Path):
+def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
@@ -119,7 +119,7 @@ def imports(path: Path) -> Iterator[str]:
             yield node.module
 
 
-def package(name: str):
+def package(name: str) -> str:
     return name.partition(".")[0]
 
 
@@ -134,7 +134,7 @@ def links() -> Iterator[tuple[Any, str]]:
                 yield name, other
 
 
-def layer(name) -> int:
+def layer(name: str) -> int:
     """The line of LAYERS for a module's package."""
     return next(number for number, names in enumerate(LAYERS) if package(name) in names)
 
@@ -232,7 +232,7 @@ def test_the_tests_mirror_the_package() -> None:
     )
 
 
-def calls_of(path: Path, modules, functions) -> Iterator[int]:
+def calls_of(path: Path, modules: set[Any], functions: set[Any] | set[str]) -> Iterator[int]:
     """The calls of functions of modules, but for `sleep(0)`, which only lets others go on."""
     for node in ast.walk(tree(path)):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):

@@ -1,1 +1,1 @@
-"""Other engines that can answer in the place of our own."""
+"""Other engines that can replace our own."""

@@ -68,12 +68,8 @@ class LlamaCpp:
     ) -> None:
         """Start the child and load the model in it.
 
-        Args:
-            model: the file.
-            threads: CPU threads.
-            context: its length in tokens.
-            library: a libllama; None: the wheel's.
-            changes: deviations from llama.cpp's defaults: `repack off`, `flash off`.
+        The default library is the wheel's. `changes` are deviations from llama.cpp's defaults:
+        `repack off`, `flash off`.
 
         Raises:
             RequestError: if llama.cpp isn't installed.

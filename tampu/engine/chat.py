@@ -116,11 +116,9 @@ class OutputParser:
     """Splits the output of one request into content, reasoning and tool calls."""
 
     def __init__(self, parser: MessageParser | None = None, dropped: int = 0) -> None:
-        """Start an output.
+        """Start an output; without a parser all text is content.
 
-        Args:
-            parser: of the model's chat format; None: all text is content.
-            dropped: tokens dropped from the conversation, for the usage.
+        `dropped` is the number of tokens dropped from the conversation, for the usage.
         """
         self._parser = parser
         self._dropped = dropped
@@ -215,14 +213,14 @@ class RequestBuilder:
         return cls(backend, prompts, fim)
 
     def build(
-        self, prompt: Prompt, options: GenerateOptions, form: StructuredOutput | None = None
+        self, prompt: Prompt, options: GenerateOptions, structure: StructuredOutput | None = None
     ) -> ModelRequest:
         """Return a request.
 
         Args:
             prompt: of any kind.
-            options: of the request; `truncate` also allows to drop messages.
-            form: the structure of the output; None: the grammar of `options`.
+            options: of the request; `truncate` also allows dropping messages.
+            structure: the structure of the output; None: the grammar of `options`.
 
         Raises:
             RequestError: if the model has no template, its template rejects the conversation, or
@@ -231,8 +229,8 @@ class RequestBuilder:
             GrammarError: for a grammar that is invalid or not supported.
         """
         built = self.prompt(prompt, truncate=options.truncate)
-        if form is not None:
-            options = replace(options, grammar=self._grammar(form, prompt, built))
+        if structure is not None:
+            options = replace(options, grammar=self._grammar(structure, prompt, built))
         parser = None
         if self._style is not None and isinstance(prompt, ChatPrompt):
             options = replace(options, shown=self._style.markers)
@@ -260,7 +258,7 @@ class RequestBuilder:
                 return self._raw(tokenizer.encode(text))
             case TokensPrompt(tokens=tokens):
                 return self._raw(known_tokens(tokens, tokenizer))
-            case FIMPrompt(before=prefix, behind=suffix):
+            case FIMPrompt(prefix=prefix, suffix=suffix):
                 if self._fim is None:
                     raise RequestError(
                         "the model does not support fill-in-the-middle (no FIM tokens or template)"
@@ -308,22 +306,22 @@ class RequestBuilder:
         return BuiltPrompt(tokens, self.ends_in_reasoning(tokens))
 
     def _grammar(
-        self, form: StructuredOutput, prompt: Prompt, built: BuiltPrompt
+        self, structure: StructuredOutput, prompt: Prompt, built: BuiltPrompt
     ) -> Grammar | None:
         """Return the grammar of an output; None: any text."""
-        grammar, style = grammar_of(form.format), self._style
+        grammar, style = grammar_of(structure.format), self._style
         if style is None or not isinstance(prompt, ChatPrompt):
-            if form.must_call:
+            if structure.must_call:
                 raise RequestError("tool_choice needs a chat template, and this model has none")
             return grammar
         tokens = self._backend.tokenizer.control_tokens(style.markers)
         reasoning = _reasoning_mode(style, prompt, ends_in_reasoning=built.ends_in_reasoning)
-        tools, parallel = prompt.tools or (), form.is_parallel
-        if form.must_call:
+        tools, parallel = prompt.tools or (), structure.is_parallel
+        if structure.must_call:
             return tool_call_grammar(
-                style, tools, tokens, name=form.tool, parallel=parallel, reasoning=reasoning
+                style, tools, tokens, name=structure.tool, parallel=parallel, reasoning=reasoning
             )
-        if grammar and form.may_call and style.call is not None:
+        if grammar and structure.may_call and style.call is not None:
             return tool_calls_or_content(
                 grammar, style, tools, tokens, parallel=parallel, reasoning=reasoning
             )

@@ -3,8 +3,8 @@
     with Engine.load("model.gguf") as engine:
         print(engine.generate("Once upon a time", max_tokens=50).text)
 
-The engine computes on threads of its own. Any thread may call it, and several at once: up to
-`slots` requests are computed together.
+The engine computes on its own threads. Any thread may call it; up to `slots` requests are computed
+together.
 """
 
 from __future__ import annotations
@@ -401,8 +401,8 @@ class Engine:
     ) -> tuple[RequestHandle, OutputParser]:
         values = {**self._defaults, **given}
         chat = self._chat(messages, values)
-        form = StructuredOutput(format=values.pop("format")) if "format" in values else None
-        request = self.requests.build(chat, generate_options(values), form)
+        structure = StructuredOutput(format=values.pop("format")) if "format" in values else None
+        request = self.requests.build(chat, generate_options(values), structure)
         return self.submit(request.tokens, request.options, sink), request.output
 
     def _chat(self, messages: Sequence[Message], options: dict[str, Any]) -> ChatPrompt:

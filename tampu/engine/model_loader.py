@@ -70,17 +70,7 @@ def load_model(
     progress: Callable[[float], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> LoadedModel:
-    """Load a model; after an error nothing stays allocated.
-
-    Args:
-        path: of the model's file.
-        options: how to load it.
-        progress: called with the fraction loaded, 0 to 1, from any thread.
-        cancelled: called from time to time; once it returns True, loading is given up.
-
-    Raises:
-        As `Engine.load`.
-    """
+    """Load a model; arguments and errors as in `Engine.load`. An error leaves nothing allocated."""
     for tenth in range(10, 0, -1):
         try:
             return _load(path, options, tenth / 10, progress, cancelled)

@@ -19,11 +19,11 @@ class TokensPrompt(msgspec.Struct, frozen=True, tag="tokens"):
     tokens: tuple[int, ...]
 
 
-class FIMPrompt(msgspec.Struct, frozen=True, tag="insert"):
+class FIMPrompt(msgspec.Struct, frozen=True, tag="fim"):
     """Fill in the middle: the texts before and after what is to be generated."""
 
-    before: str
-    behind: str
+    prefix: str
+    suffix: str
 
 
 class ChatPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="chat"):

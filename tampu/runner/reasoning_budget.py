@@ -48,14 +48,9 @@ class ReasoningBudget:
         shown: tuple[str, ...] = (),
         inner: Constraint | None = None,
     ) -> None:
-        """Start an answer.
+        """Start an answer with so many tokens for all its reasoning, without the tags.
 
-        Args:
-            tokens: the maximum for all reasoning of the answer, without the tags.
-            tags: of the model.
-            tokenizer: of the model.
-            shown: control tokens that are part of the text.
-            inner: the other constraint on the tokens.
+        `shown` are control tokens that are part of the text, `inner` is the other constraint.
         """
         self._left = tokens
         self._tags = tags

@@ -28,7 +28,7 @@ class GenerationRequest:
             forever.
         prompts: none: only load it.
         options: limits, stop strings and sampling.
-        form: the structure of the answers; None: free text.
+        structure: the structure of the answers; None: free text.
         choices: answers to each prompt.
         max_calls: the maximum number of calls in the answer; None: any number.
     """
@@ -38,7 +38,7 @@ class GenerationRequest:
     keep_alive_s: float | None = None
     prompts: tuple[Prompt, ...] = ()
     options: GenerateOptions = field(default_factory=GenerateOptions)
-    form: StructuredOutput | None = None
+    structure: StructuredOutput | None = None
     choices: int = 1
     max_calls: int | None = None
 
@@ -52,7 +52,7 @@ class GenerationRequest:
         options, wanted = self.options, self.options.max_tokens
         if wanted is not None:
             return msgspec.structs.replace(options, max_tokens=min(wanted, limit))
-        is_free = self.form is None and options.grammar is None and not options.ignore_eos
+        is_free = self.structure is None and options.grammar is None and not options.ignore_eos
         repeats = max_repeated_tokens if is_free else None
         return msgspec.structs.replace(options, max_tokens=limit, max_repeated_tokens=repeats)
 

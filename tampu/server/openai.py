@@ -99,7 +99,7 @@ class OpenAIAPI:
             if isinstance(prompt, TextPrompt):
                 echoes.append(prompt.text)
             elif isinstance(prompt, FIMPrompt):
-                echoes.append(prompt.before)
+                echoes.append(prompt.prefix)
             elif isinstance(prompt, TokensPrompt):
                 echoes.append((await self._serving.decode(entry, prompt.tokens)).text)
         return echoes

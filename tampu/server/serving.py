@@ -240,7 +240,7 @@ class Choice:
         self, runner: WorkerProcess, prompt: Prompt, options: GenerateOptions
     ) -> AsyncGenerator[Event, None]:
         """Yield the events of this choice."""
-        async with aclosing(runner.generate(prompt, options, self._request.form)) as given:
+        async with aclosing(runner.generate(prompt, options, self._request.structure)) as given:
             async for event in given:
                 own = self._event(event)
                 if own is not None:

@@ -182,7 +182,7 @@ class WorkerProcess:
                     raise self._death()
 
     async def generate(
-        self, prompt: Prompt, options: GenerateOptions, form: StructuredOutput | None = None
+        self, prompt: Prompt, options: GenerateOptions, structure: StructuredOutput | None = None
     ) -> AsyncGenerator[GenerateEvent, None]:
         """Yield the events of one request; closing the iterator cancels it.
 
@@ -190,7 +190,7 @@ class WorkerProcess:
             TampuError: if the request fails; RunnerDiedError if the process crashed, and
                 RequestNotStartedError if it did so before it started the request.
         """
-        async with self._request(lambda n: Generate(n, prompt, options, form)) as events:
+        async with self._request(lambda n: Generate(n, prompt, options, structure)) as events:
             while True:
                 event = await self._next(events)
                 if isinstance(event, GenerateEvent):

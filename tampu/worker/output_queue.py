@@ -35,12 +35,9 @@ class OutputQueue:
         clock: Callable[[], float] = time.monotonic,
         calls: SimpleQueue[None] | None = None,
     ) -> None:
-        """Start empty.
+        """Start empty; text deltas wait until `gather_s` seconds after the last take.
 
-        Args:
-            gather_s: text deltas wait until so many seconds after the last take.
-            clock: returns the time in seconds.
-            calls: wakes the reader; with a virtual clock, one whose waiting advances it.
+        `calls` wakes the reader; with a virtual clock, its waiting advances the clock.
         """
         self._gather_s = self._pause_s = gather_s
         self._clock = clock

@@ -38,7 +38,7 @@ class Generate(msgspec.Struct, frozen=True, tag="generate"):
     request: int
     prompt: Prompt
     options: GenerateOptions
-    form: StructuredOutput | None = None
+    structure: StructuredOutput | None = None
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):

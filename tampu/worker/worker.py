@@ -123,7 +123,7 @@ class _Generation:
         """
         self.since_s = time.monotonic()
         try:
-            built = loaded.requests.build(command.prompt, command.options, command.form)
+            built = loaded.requests.build(command.prompt, command.options, command.structure)
             if self._is_over:
                 return
             tokens, self.output = token_ids(built.tokens), built.output
@@ -188,13 +188,10 @@ class Worker:
     def __init__(
         self, connection: socket.socket, loader: Loader, *, owns_process: bool = True
     ) -> None:
-        """Serve a model.
+        """Serve a model over a stream socket, which the caller closes after `run`.
 
-        Args:
-            connection: our end of a stream socket; the caller closes it after `run`.
-            loader: loads the model.
-            owns_process: the process has no other work: it warms up while idle, and exits soon
-                after the other side has closed the socket.
+        A worker that owns its process warms up while idle, and exits soon after the server has
+        disconnected.
         """
         self._owns_process = owns_process
         self._connection = connection

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tampu.bench.bench import Plan, Result, Work, parse_depths, parse_tests
@@ -23,19 +25,19 @@ class Clockwork:
         self.depths: list[list[int]] = []
         self._seconds = iter(seconds)
 
-    def rewind(self, depth) -> None:
+    def rewind(self, depth: Any) -> None:
         self.depths.append(list(depth))
 
-    def prefill(self, tokens) -> float:
+    def prefill(self, tokens: list[int]) -> float:
         return self._run("prefill", tokens)
 
-    def decode(self, tokens) -> float:
+    def decode(self, tokens: list[int]) -> float:
         return self._run("decode", tokens)
 
     def close(self) -> None:
         self.log.append(f"{self.label} close")
 
-    def _run(self, what: str, tokens) -> float:
+    def _run(self, what: str, tokens: list[int]) -> float:
         self.log.append(f"{self.label} {what}")
         self.tokens.append(list(tokens))
         return next(self._seconds)

@@ -27,15 +27,17 @@ class Letters:
     bos = 1
     adds_bos = True
 
-    def encode(self, text, *, add_special: bool = True, parse_special: bool = True) -> list[Any]:
+    def encode(
+        self, text: str, *, add_special: bool = True, parse_special: bool = True
+    ) -> list[Any]:
         assert not add_special
         assert not parse_special
         return list(map(ord, text))
 
-    def encode_pieces(self, pieces) -> list[Any]:
+    def encode_pieces(self, pieces: Any) -> list[Any]:
         return [(text, is_trusted) for text, is_trusted in pieces]
 
-    def token_text(self, token) -> str:
+    def token_text(self, token: int) -> str:
         return chr(token)
 
 

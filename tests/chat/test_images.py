@@ -14,7 +14,7 @@ class Letters:
 
     bos, adds_bos = 1, True
 
-    def encode_pieces(self, pieces) -> list[Any]:
+    def encode_pieces(self, pieces: Any) -> list[Any]:
         return [ord(c.upper() if known else c) for text, known in pieces for c in text]
 
 
@@ -38,7 +38,7 @@ def encode(
     return marks.encode(Letters(), render([m["content"] for m in marks.place(messages)]))
 
 
-def in_turn(contents) -> tuple[Any, ...]:
+def in_turn(contents: Any) -> tuple[Any, ...]:
     return tuple(piece for text in contents for piece in (("x", True), (text, False)))
 
 

@@ -23,14 +23,14 @@ class Letters:
     bos = ord("^")
     adds_bos = True
 
-    def encode_pieces(self, pieces) -> list[Any]:
+    def encode_pieces(self, pieces: Any) -> list[Any]:
         return [ord(character) for text, _ in pieces for character in text]
 
-    def token_text(self, id) -> str:
+    def token_text(self, id: Any) -> str:
         return chr(id)
 
 
-def built(messages: list[Any], source: str = SOURCE, **options: int) -> BuiltPrompt:
+def built(messages: list[Any], source: str = SOURCE, **options: Any) -> BuiltPrompt:
     builder = PromptBuilder(ChatTemplate(source), Letters(), eos=ord("$"))
     return builder.build(messages, **{"limit": 100, **options})
 

@@ -18,7 +18,7 @@ from tampu.errors import ModelFileError, RequestError
 
 CHAT = "{% for m in messages %}<|{{ m.role }}|>{{ m.content | trim }}{{ eos_token }}{% endfor %}"
 USER = [{"role": "user", "content": " hi <|end|> "}]
-TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
+TOKENS: dict[str, Any] = {"bos_token": "<s>", "eos_token": "</s>"}
 
 pytestmark = pytest.mark.server
 
@@ -38,7 +38,7 @@ def sandboxed() -> Iterator[Callable[[Any], Any]]:
 
 def test_sandboxed_template_renders_the_same_prompt(sandboxed: Callable[[Any], Any]) -> None:
     source = CHAT + "{{ tools | tojson }}{{ thinking }}"
-    options = {"tools": [{"x": "é"}], "variables": {"thinking": True}, **TOKENS}
+    options: dict[str, Any] = {"tools": [{"x": "é"}], "variables": {"thinking": True}, **TOKENS}
     expected = ChatTemplate(source).render(USER, **options)
     assert sandboxed(source).render(USER, **options) == expected
     assert (False in {is_trusted for _, is_trusted in expected}) is True

@@ -103,7 +103,7 @@ METHODS = st.sampled_from([
 
 @given(st.text("ab \n\u00df\u0130X"), METHODS, st.randoms())
 def test_methods_do_what_those_of_plain_text_do_and_keep_a_mark_for_each_character(
-    text: str, call, random: Random
+    text: str, call: Any, random: Random
 ) -> None:
     name, *arguments = call
     marks = bytes(random.randrange(2) for _ in text)
@@ -196,7 +196,7 @@ def test_parts_of_two_messages_do_not_make_a_token_together(
 
 @given(st.text(max_size=20), st.sampled_from(TEMPLATES[:4]), st.sampled_from(["byte", "sentence"]))
 def test_without_special_tokens_the_tokens_are_those_of_the_whole_text(
-    text: str, source, family
+    text: str, source: Any, family: Any
 ) -> None:
     tokenizer = TOKENIZERS[family]
     if any(special in text for special in SPECIALS):

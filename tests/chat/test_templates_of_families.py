@@ -21,7 +21,7 @@ SPECIALS = {"bos_token": "<s>", "eos_token": "</s>"}
 REFUSED = "refused"
 
 
-def original(source: str, messages: object, **options: Any):
+def original(source: str, messages: object, **options: Any) -> str:
     try:
         [text], _ = render_jinja_template([messages], chat_template=source, **SPECIALS, **options)
     except Exception:  # noqa: BLE001  # whatever a template does wrong

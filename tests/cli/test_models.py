@@ -192,7 +192,7 @@ def server(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[s
             known = body["model"] == "m"
             self.answer(200, {}) if known else self.answer(404, {"error": "model 'x' not found"})
 
-        def log_message(self, *arguments) -> None:
+        def log_message(self, *arguments: Any) -> None:
             pass
 
     httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

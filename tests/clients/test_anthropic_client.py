@@ -24,7 +24,7 @@ TOOLS = [
 ]
 
 
-GREEDY = {"extra_body": {"temperature": 0}}
+GREEDY: dict[str, Any] = {"extra_body": {"temperature": 0}}
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ def test_the_system_prompt_and_blocks_reach_the_model(client: anthropic.Anthropi
     with_system = ask(client, blocks, system=system)
     assert with_system.content[0].text == "85"
 
-    def total(message):
+    def total(message: Message) -> int:
         return message.usage.input_tokens + message.usage.cache_read_input_tokens
 
     assert total(with_system) > total(ask(client))

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.serving import Server
@@ -16,7 +17,7 @@ FOLDER = Path(__file__).parent / "javascript"
 
 
 @pytest.fixture(scope="module")
-def heard(server: Server):
+def heard(server: Server) -> Any:
     """What the script has heard from a server with each engine."""
     node = Path(sys.executable).with_name("node")
     command = [node, "client.js", server.url]
@@ -27,26 +28,26 @@ def heard(server: Server):
     return json.loads(outcome.stdout)
 
 
-def test_questions_are_answered_whole_and_in_pieces(heard) -> None:
+def test_questions_are_answered_whole_and_in_pieces(heard: dict[str, Any]) -> None:
     assert heard["answer"] == "85"
     assert "".join(heard["pieces"]) == "85"
     assert heard["last"]["done_reason"] == "stop"
     assert heard["generated"]["eval_count"] == 8
 
 
-def test_functions_are_called_and_forms_are_kept(heard) -> None:
+def test_functions_are_called_and_forms_are_kept(heard: dict[str, Any]) -> None:
     [call] = heard["calls"]
     assert call["function"] == {"name": "get_weather", "arguments": {"city": "Cairo"}, "index": 0}
     assert json.loads(heard["person"]) == {"name": "Kevin", "job": "driver"}
 
 
-def test_texts_are_embedded(heard) -> None:
+def test_texts_are_embedded(heard: dict[str, Any]) -> None:
     one, other = heard["embeddings"]
     assert len(one) == len(other) > 8
     assert one != other
 
 
-def test_models_are_listed_made_and_deleted(heard) -> None:
+def test_models_are_listed_made_and_deleted(heard: dict[str, Any]) -> None:
     assert {"demo:latest", "tiny:latest"} <= set(heard["names"])
     assert "tools" in heard["capabilities"]
     assert "demo:latest" in heard["loaded"]
@@ -54,15 +55,15 @@ def test_models_are_listed_made_and_deleted(heard) -> None:
     assert "Be kind." in heard["second"]
 
 
-def test_an_answer_can_be_broken_off(heard) -> None:
+def test_an_answer_can_be_broken_off(heard: dict[str, Any]) -> None:
     assert heard["aborted"] == "AbortError"
 
 
-def test_errors_carry_their_status(heard) -> None:
+def test_errors_carry_their_status(heard: dict[str, Any]) -> None:
     assert heard["error"] == {"status": 404, "message": "model 'nothing' not found"}
 
 
-def test_the_other_fields_have_their_effect(heard) -> None:
+def test_the_other_fields_have_their_effect(heard: dict[str, Any]) -> None:
     fields = heard["fields"]
     assert fields["version"].startswith("0.")
     assert len(fields["embedding"]) > len(fields["cut"]) == 8
@@ -74,7 +75,7 @@ def test_the_other_fields_have_their_effect(heard) -> None:
     assert fields["unloaded"] == "unload"
 
 
-def test_invalid_requests_are_refused(heard) -> None:
+def test_invalid_requests_are_refused(heard: dict[str, Any]) -> None:
     assert heard["refused"] == {
         "suffix": 400, "template": 400, "think": 400, "images": 400, "pull": 502, "push": 404,
         "create": 400,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import anthropic
 import ollama
@@ -45,7 +46,7 @@ def of_anthropic(locked: Server, key: str) -> anthropic.Anthropic:
 
 
 @ANSWERS
-def test_each_package_uses_models_with_its_key(locked: Server, key) -> None:
+def test_each_package_uses_models_with_its_key(locked: Server, key: Any) -> None:
     with of_openai(locked, key) as client:
         assert client.models.retrieve("demo").id == "demo"
         client.chat.completions.create(model="demo", messages=SUM, max_tokens=1)

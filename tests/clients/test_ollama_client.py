@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ USER = [{"role": "user", "content": "hello"}]
 
 
 @pytest.fixture
-def client(server: Server):
+def client(server: Server) -> Iterator[Any]:
     with ollama.Client(server.url, timeout=60) as client:
         yield client
 
@@ -39,7 +39,7 @@ def short(tokens: int = 8, **more: Any) -> dict[Any, Any]:
 
 @pytest.mark.seed("S77")
 @pytest.mark.seed("S82")
-def test_a_prompt_is_continued(client) -> None:
+def test_a_prompt_is_continued(client: ollama.Client) -> None:
     answer = client.generate("tiny", "hello", options=short())
     assert answer.response
     assert (answer.done, answer.done_reason, answer.eval_count) == (True, "length", 8)
@@ -47,7 +47,7 @@ def test_a_prompt_is_continued(client) -> None:
     assert answer.total_duration >= answer.load_duration + answer.eval_duration > 0
 
 
-def test_streaming_gives_the_same_text_in_pieces(client) -> None:
+def test_streaming_gives_the_same_text_in_pieces(client: ollama.Client) -> None:
     whole = client.generate("tiny", "hello", options=short(20)).response
     pieces = list(client.generate("tiny", "hello", options=short(20), stream=True))
     assert len(pieces) > 1  # how many depends on how fast they come
@@ -56,7 +56,7 @@ def test_streaming_gives_the_same_text_in_pieces(client) -> None:
 
 
 @pytest.mark.seed("S77")
-def test_a_conversation_is_answered(client) -> None:
+def test_a_conversation_is_answered(client: ollama.Client) -> None:
     answer = client.chat("tiny", USER, options=short())
     assert answer.message.role == "assistant"
     assert answer.message.content
@@ -65,7 +65,7 @@ def test_a_conversation_is_answered(client) -> None:
     assert pieces[-1].done_reason == "length"
 
 
-def test_tools_are_shown_to_the_model(client) -> None:
+def test_tools_are_shown_to_the_model(client: ollama.Client) -> None:
     def add(a: int, b: int) -> int:
         """Add two numbers."""
         return a + b
@@ -76,7 +76,7 @@ def test_tools_are_shown_to_the_model(client) -> None:
     assert answer.message.tool_calls is None
 
 
-def test_the_same_seed_gives_the_same_answer(client) -> None:
+def test_the_same_seed_gives_the_same_answer(client: ollama.Client) -> None:
     options = {"temperature": 1.5, "num_predict": 20, "seed": 7}
     answers = {client.generate("tiny", "hello", options=options).response for _ in range(3)}
     other = client.generate("tiny", "hello", options=options | {"seed": 8}).response
@@ -84,7 +84,7 @@ def test_the_same_seed_gives_the_same_answer(client) -> None:
     assert other not in answers
 
 
-def test_a_stop_string_ends_the_answer_and_is_not_in_it(client) -> None:
+def test_a_stop_string_ends_the_answer_and_is_not_in_it(client: ollama.Client) -> None:
     whole = client.generate("tiny", "hello", options=short(30)).response
     stop = whole[len(whole) // 2 : len(whole) // 2 + 2]
     answer = client.generate("tiny", "hello", options=short(30, stop=[stop]))
@@ -92,13 +92,13 @@ def test_a_stop_string_ends_the_answer_and_is_not_in_it(client) -> None:
     assert answer.response == whole[: whole.index(stop)]
 
 
-def test_the_context_of_an_answer_can_be_continued(client) -> None:
+def test_the_context_of_an_answer_can_be_continued(client: ollama.Client) -> None:
     first = client.generate("tiny", "hello", options=short(4))
     second = client.generate("tiny", "more", context=first.context, options=short(4))
     assert second.prompt_eval_count > len(first.context)
 
 
-def test_log_probabilities_come_with_their_tokens(client) -> None:
+def test_log_probabilities_come_with_their_tokens(client: ollama.Client) -> None:
     answer = client.generate("tiny", "hello", options=short(3), logprobs=True, top_logprobs=2)
     assert len(answer.logprobs) == 3
     for score in answer.logprobs:
@@ -107,7 +107,7 @@ def test_log_probabilities_come_with_their_tokens(client) -> None:
         assert score.top_logprobs[0].token == score.token
 
 
-def test_the_models_are_listed_and_shown(client) -> None:
+def test_the_models_are_listed_and_shown(client: ollama.Client) -> None:
     [model] = [model for model in client.list().models if model.model == "tiny:latest"]
     assert model.details.family == "llama"
     assert model.size > 100_000
@@ -118,7 +118,7 @@ def test_the_models_are_listed_and_shown(client) -> None:
     assert shown.details.parameter_size.endswith("K")
 
 
-def test_models_in_memory_are_listed_and_unloaded(client, server: Server) -> None:
+def test_models_in_memory_are_listed_and_unloaded(client: ollama.Client, server: Server) -> None:
     before_s = time.time()
     client.generate("tiny", keep_alive="10m")
     [process] = client.ps().models
@@ -131,7 +131,7 @@ def test_models_in_memory_are_listed_and_unloaded(client, server: Server) -> Non
     wait_until(lambda: not server.workers(), "the model's process ends")
 
 
-def test_another_context_length_loads_the_model_again(client) -> None:
+def test_another_context_length_loads_the_model_again(client: ollama.Client) -> None:
     client.generate("tiny", "hello", options=short(num_ctx=256))
     assert client.ps().models[0].context_length == 256
     client.generate("tiny", "hello", options=short())
@@ -155,7 +155,7 @@ def test_another_context_length_loads_the_model_again(client) -> None:
     ],
 )
 def test_errors_reach_the_client_with_their_status(
-    client, call: Callable[[Any], Any], status: int, told: str
+    client: ollama.Client, call: Callable[[Any], Any], status: int, told: str
 ) -> None:
     with pytest.raises(ollama.ResponseError) as caught:
         call(client)
@@ -163,12 +163,14 @@ def test_errors_reach_the_client_with_their_status(
     assert told in caught.value.error
 
 
-def test_an_error_of_a_stream_reaches_the_client(client) -> None:
+def test_an_error_of_a_stream_reaches_the_client(client: ollama.Client) -> None:
     with pytest.raises(ollama.ResponseError, match="no such words"):
         list(client.chat("tiny", [{"role": "user", "content": "refuse"}], stream=True))
 
 
-def test_a_prompt_longer_than_the_context_is_cut_or_refused(server: Server, client) -> None:
+def test_a_prompt_longer_than_the_context_is_cut_or_refused(
+    server: Server, client: ollama.Client
+) -> None:
     long = "hello world " * 500
     assert client.generate("tiny", long, options=short()).prompt_eval_count <= 512
     body = {"model": "tiny", "prompt": long, "truncate": False}
@@ -178,7 +180,7 @@ def test_a_prompt_longer_than_the_context_is_cut_or_refused(server: Server, clie
 
 
 def test_generating_goes_on_beyond_the_context_unless_told_otherwise(
-    server: Server, client
+    server: Server, client: ollama.Client
 ) -> None:
     assert client.generate("tiny", "hello", options=short(700)).eval_count == 700
     body = {"model": "tiny", "prompt": "hello", "options": short(700), "shift": False}
@@ -187,7 +189,7 @@ def test_generating_goes_on_beyond_the_context_unless_told_otherwise(
     assert answer.json()["eval_count"] < 512
 
 
-def test_a_client_that_leaves_frees_the_slot(server: Server, client) -> None:
+def test_a_client_that_leaves_frees_the_slot(server: Server, client: ollama.Client) -> None:
     client.generate("tiny")  # load it first
     # Without end: whoever comes next would wait for ever if it were not freed.
     body = {"model": "tiny", "prompt": "hello", "options": short(10**9)}
@@ -208,7 +210,9 @@ def test_several_clients_are_answered_at_once(server: Server) -> None:
     assert asyncio.run(ask()) == [10] * 6
 
 
-def test_a_killed_model_is_an_error_and_the_next_request_works(server: Server, client) -> None:
+def test_a_killed_model_is_an_error_and_the_next_request_works(
+    server: Server, client: ollama.Client
+) -> None:
     body = {"model": "tiny", "prompt": "hello", "options": short(5000)}
     with httpx.stream("POST", f"{server.url}/api/generate", json=body, timeout=60) as response:
         lines = response.iter_lines()
@@ -242,18 +246,18 @@ def test_a_killed_server_takes_its_models_along(own_server: Server) -> None:
     wait_until(lambda: not is_alive(worker), "the model's process ends")
 
 
-def demo(client, messages: list[Any], **more: Any):
+def demo(client: ollama.Client, messages: list[Any], **more: Any) -> Any:
     return client.chat("demo", messages, options=GREEDY | {"num_predict": 60}, **more)
 
 
-def test_the_built_in_model_answers(client) -> None:
+def test_the_built_in_model_answers(client: ollama.Client) -> None:
     assert demo(client, SUM).message.content == "85"
     pieces = list(demo(client, SUM, stream=True))
     assert "".join(piece.message.content for piece in pieces) == "85"
 
 
 @pytest.mark.parametrize("is_streaming", [False, True])
-def test_a_function_of_python_is_called(client, is_streaming: bool) -> None:
+def test_a_function_of_python_is_called(client: ollama.Client, is_streaming: bool) -> None:
     def get_weather(city: str) -> str:
         """Get the weather in a city.
 
@@ -269,7 +273,7 @@ def test_a_function_of_python_is_called(client, is_streaming: bool) -> None:
     assert answers[-1].done_reason == "stop"
 
 
-def test_an_answer_fits_the_schema_of_a_pydantic_model(client) -> None:
+def test_an_answer_fits_the_schema_of_a_pydantic_model(client: ollama.Client) -> None:
     class Person(pydantic.BaseModel):
         job: str
         name: str
@@ -279,18 +283,18 @@ def test_an_answer_fits_the_schema_of_a_pydantic_model(client) -> None:
     assert json.loads(demo(client, PERSON, format="json").message.content)["job"] == "driver"
 
 
-def test_an_answer_is_one_of_several(client) -> None:
+def test_an_answer_is_one_of_several(client: ollama.Client) -> None:
     chosen = demo(client, SUM, format={"choices": ["yes", "no"]})
     assert chosen.message.content in ("yes", "no")
 
 
-def test_a_form_that_is_none_is_refused(client) -> None:
+def test_a_form_that_is_none_is_refused(client: ollama.Client) -> None:
     with pytest.raises(ollama.ResponseError, match="type") as caught:
         demo(client, SUM, format={"type": "thing"})
     assert caught.value.status_code == 400
 
 
-def test_texts_are_embedded(client) -> None:
+def test_texts_are_embedded(client: ollama.Client) -> None:
     found = client.embed("demo", ["a cat", "a cat", "rain"])
     same, again, other = found.embeddings
     assert same == pytest.approx(again)
@@ -311,7 +315,7 @@ def test_both_engines_give_the_same_vectors(native: Server, llamacpp: Server) ->
     assert sum(a * b for a, b in zip(one, other, strict=True)) > 0.999
 
 
-def test_a_model_is_made_copied_shown_and_deleted(client, models: Path) -> None:
+def test_a_model_is_made_copied_shown_and_deleted(client: ollama.Client, models: Path) -> None:
     digest = client.create_blob(models / "tiny.gguf")
     steps = client.create(
         "me/made", files={"tiny.gguf": digest}, system="Be kind.", parameters={"top_k": 3},
@@ -332,12 +336,14 @@ def test_a_model_is_made_copied_shown_and_deleted(client, models: Path) -> None:
         client.show("me/third:v2")
 
 
-def test_a_pull_from_a_registry_that_is_not_there_fails_in_its_stream(client) -> None:
+def test_a_pull_from_a_registry_that_is_not_there_fails_in_its_stream(
+    client: ollama.Client,
+) -> None:
     with pytest.raises(ollama.ResponseError):
         list(client.pull("127.0.0.1:1/library/none", insecure=True, stream=True))
 
 
-def test_image_reaches_the_model(client) -> None:
+def test_image_reaches_the_model(client: ollama.Client) -> None:
     question = {"role": "user", "content": "What colour is it?", "images": [picture()]}
     assert demo(client, [question]).message.content == "Red."
     answer = client.generate(

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import ollama
 import pytest
@@ -81,7 +82,7 @@ def outcomes(
     models: Path,
     models_of_llamacpp: Path,
     tmp_path_factory: pytest.TempPathFactory,
-):
+) -> Iterator[Any]:
     """What the examples printed."""
     assert FOLDER.is_dir(), MISSING
     engine = request.param
@@ -105,7 +106,7 @@ def outcomes(
         server.end()
 
 
-def make_models(client) -> None:
+def make_models(client: Any) -> None:
     """Make the models that the examples name, of the built-in one."""
     short = {"num_predict": 60, "temperature": 0, "repeat_last_n": -1}
     for name in PLAIN:
@@ -117,7 +118,7 @@ def make_models(client) -> None:
     assert client.push("gemma4").status == "success"
 
 
-def run(server: Server, image: Path, names: list[str]):
+def run(server: Server, image: Path, names: list[str]) -> Any:
     programs = [str(FOLDER / f"{name}.py") for name in names]
     outcome = subprocess.run(
         [sys.executable, run_examples.__file__, f"{image}\n", *programs],

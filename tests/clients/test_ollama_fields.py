@@ -55,7 +55,7 @@ def told(status: int, text: str) -> Callable[[Any], bool]:
     return lambda error: (error.status_code, text in error.error) == (status, True)
 
 
-def is_success(step):
+def is_success(step: Any) -> Any:
     return step.status == "success"
 
 
@@ -179,7 +179,7 @@ def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("models")
-    more = {"adds_space": False}  # llama.cpp has no forms for others
+    more: dict[str, Any] = {"adds_space": False}  # llama.cpp has no forms for others
     write_scripted(folder / "talker.gguf", ["Hello", " there"], template=PLAIN, **more)
     write_scripted(folder / "filler.gguf", ["Hello", " there"], can_insert=True, **more)
     write_scripted(folder / "thinker.gguf", SAID, template=CHATML, **more)
@@ -204,7 +204,7 @@ def test_the_asynchronous_client_sends_a_file_in_chunks(server: Server, tmp_path
     path = tmp_path / "blob"
     path.write_bytes(b"a blob" * 20_000)
 
-    async def send():
+    async def send() -> Any:
         async with ollama.AsyncClient(server.url, timeout=60) as client:
             return await client.create_blob(path)
 

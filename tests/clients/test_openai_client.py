@@ -26,8 +26,8 @@ def client(server: Server) -> Iterator[openai.OpenAI]:
         yield client
 
 
-def ask(client: openai.OpenAI, messages: list[Any] = SUM, **more: Any):
-    options = {"model": "demo", "temperature": 0, "max_tokens": 60} | more
+def ask(client: openai.OpenAI, messages: list[Any] = SUM, **more: Any) -> Any:
+    options: dict[str, Any] = {"model": "demo", "temperature": 0, "max_tokens": 60} | more
     return client.chat.completions.create(messages=messages, **options)
 
 

@@ -37,7 +37,7 @@ def named(model: dict[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 def recorded(rows: dict[str, str]) -> dict[str, str]:
-    types = {}
+    types: dict[Any, Any] = {}
     for name, row in rows.items():
         runs = [run.partition("*") for run in row.split()]
         kinds = [kind for kind, _, count in runs for _ in range(int(count))]

@@ -157,7 +157,11 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
 def test_invalid_arguments_are_errors(
     source: Path, tmp_path: Path, change: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    given = {"source": source, "destination": tmp_path / "made.gguf", "type": "Q4_0"} | change
+    given: dict[str, Any] = {
+        "source": source,
+        "destination": tmp_path / "made.gguf",
+        "type": "Q4_0",
+    } | change
     with pytest.raises(error, match=message):
         quantize_file(**given)
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.scripted import write_scripted
@@ -25,8 +26,8 @@ REASONS = ["Let", " me", " see", ".", "</think>", "Yes"]
 CALLS = ["<tool_call>", '{"name": "f", ', '"arguments": {"x": 1}}', "</tool_call>"]
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
 USER = [{"role": "user", "content": "x"}]
-GREEDY = {"temperature": 0.0, "max_tokens": 40}
-SMALL = {"context": 128, "threads": 1}
+GREEDY: dict[str, Any] = {"temperature": 0.0, "max_tokens": 40}
+SMALL: dict[str, Any] = {"context": 128, "threads": 1}
 
 
 @contextmanager

@@ -166,7 +166,7 @@ def test_leaving_the_loop_over_a_stream_cancels_the_request(engine: Engine) -> N
 
 
 def test_a_request_can_be_cancelled_by_its_handle(engine: Engine) -> None:
-    events = queue.SimpleQueue()
+    events: queue.SimpleQueue[Any] = queue.SimpleQueue()
     handle = engine.submit(PROMPT, GenerateOptions(**GREEDY), events.put)
     events.get(timeout=60)
     handle.cancel()
@@ -206,7 +206,7 @@ def test_a_model_without_a_template_cannot_chat(tmp_path: Path) -> None:
 
 def test_the_asynchronous_answers_are_the_same(engine: Engine) -> None:
     messages = [{"role": "user", "content": "the cat"}]
-    options = {"max_tokens": 6, **GREEDY}
+    options: dict[str, Any] = {"max_tokens": 6, **GREEDY}
 
     async def ask() -> tuple[list[Any], list[Any], Any, Any]:
         pieces = [event async for event in engine.astream(PROMPT, **options)]
@@ -274,7 +274,7 @@ def test_requests_of_many_threads_give_the_same_as_alone(engine: Engine) -> None
     expected = [engine.generate(prompt, max_tokens=15, **GREEDY).tokens for prompt in prompts]
     found = {}
 
-    def ask(prompt) -> None:
+    def ask(prompt: str) -> None:
         found[prompt] = engine.generate(prompt, max_tokens=15, **GREEDY).tokens
 
     threads = [threading.Thread(target=ask, args=(prompt,)) for prompt in prompts]

@@ -23,7 +23,7 @@ from tampu.worker.main import load_engine
 from tampu.worker.protocol import Load
 
 TEXT = "the cat is on the list and the dog is in the list"
-SMALL = {"context": 512, "slots": 2, "threads": 1, "batch": 64}
+SMALL: dict[str, Any] = {"context": 512, "slots": 2, "threads": 1, "batch": 64}
 LAYERS = 4
 
 
@@ -206,7 +206,7 @@ def test_layers_that_do_not_fit_are_refused_and_nothing_stays_allocated(
 def test_an_offloaded_vision_model_gives_the_same(devices: tuple[StandIn, StandIn]) -> None:
     image = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
     question = [{"role": "user", "content": "What is it?", "images": [image]}]
-    options = {"context": 256, "threads": 1, "batch": 64}
+    options: dict[str, Any] = {"context": 256, "threads": 1, "batch": 64}
     with Engine.load("demo", offload=Offload(0), **options) as engine:
         wanted = engine.chat(question, max_tokens=12, temperature=0.0).tokens
     with Engine.load("demo", **options) as engine:

@@ -28,7 +28,7 @@ def load(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """Load an engine of the test's own."""
     made = []
 
-    def load(*, pooling: int | None = None, **options: int) -> Engine:
+    def load(*, pooling: int | None = None, **options: Any) -> Engine:
         path = write_tiny(tmp_path / "own.gguf", pooling=pooling)
         made.append(Engine.load(path, **{**SMALL, **options}))
         return made[-1]

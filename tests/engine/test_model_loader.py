@@ -39,7 +39,7 @@ def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     live = set()
     alloc, free = gg.ggml_backend_buft_alloc_buffer, gg.ggml_backend_buffer_free
 
-    def counted(kind, size):
+    def counted(kind: Any, size: int) -> Any:
         buffer = alloc(kind, size)
         live.add(buffer)
         return buffer
@@ -51,7 +51,7 @@ def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     contexts = set()
     init, done = gg.ggml_init, gg.ggml_free
 
-    def opened(parameters):
+    def opened(parameters: Any) -> Any:
         arena = init(parameters)
         contexts.add(arena)
         return arena
@@ -136,7 +136,7 @@ def test_an_engine_reports_what_it_has_loaded(path: Path) -> None:
 
 def test_progress_only_grows_and_ends_at_one(path: Path) -> None:
     write_tiny(path, types={"attn_q.weight": "Q4_0"})
-    seen = []
+    seen: list[Any] = []
     load(path, progress=seen.append).close()
     assert seen == sorted(seen)
     assert seen[-1] == 1.0
@@ -289,7 +289,7 @@ def test_memory_that_runs_out_at_any_moment_of_loading_leaves_nothing(
     write_tiny(path, Tiny(embedding=64), types={"attn_q.weight": "Q4_0"})
     real, count = gg.ggml_backend_buft_alloc_buffer, []
 
-    def alloc(kind, size) -> None:
+    def alloc(kind: Any, size: int) -> None:
         if size:
             count.append(size)
         return None if len(count) > allowed and size else real(kind, size)

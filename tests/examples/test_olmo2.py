@@ -24,7 +24,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "tampu-olmo2"
 
 
 @pytest.fixture(scope="module")
-def reference():
+def reference() -> Any:
     config = transformers.Olmo2Config(
         vocab_size=512,
         hidden_size=96,
@@ -62,7 +62,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         for name, value in named.items()
     ]
 
-    def of(*, group) -> list[Any]:
+    def of(*, group: Any) -> list[Any]:
         return [point for point in points if point.group == group]
 
     for module in (models, tampu.convert):

@@ -20,7 +20,7 @@ from tampu.kvcache import (
     layer_bytes,
 )
 from tampu.kvcache.storage import PADDING
-from tampu.ml import GGMLType
+from tampu.ml import Backend, GGMLType
 from tampu.ml.library import gg
 from tampu.nn import LayerShape, attention
 
@@ -33,7 +33,7 @@ def segment(cells: str, start: int) -> Segment:
     return Segment(np.array([[*map(int, cells.split())]] * 4, np.int32), start)
 
 
-def rows_of(mask) -> list[Any]:
+def rows_of(mask: Any) -> list[Any]:
     """Return a mask as text: a row for each token, x where it attends."""
     assert mask.dtype == np.float16
     assert set(np.unique(mask)) <= {np.float16(0), np.float16(-np.inf)}
@@ -44,7 +44,7 @@ def rows_of(mask) -> list[Any]:
 
 
 @pytest.fixture
-def cache(backend) -> Iterator[Callable[..., Any]]:
+def cache(backend: Backend) -> Iterator[Callable[..., Any]]:
     """Make caches; they are closed at the end."""
     made = []
 
@@ -135,7 +135,7 @@ def test_layers_with_the_same_window_share_rows_and_mask(cache: Callable[..., An
 @pytest.mark.parametrize("kind", AttentionKind)
 @pytest.mark.parametrize("shapes", [[HEADS], [LayerShape(1, 32, 2), HEADS]])
 def test_the_arrays_of_a_step_match_the_inputs_of_a_graph(
-    backend, cache: Callable[..., Any], kind: AttentionKind, shapes: list[LayerShape]
+    backend: Backend, cache: Callable[..., Any], kind: AttentionKind, shapes: list[LayerShape]
 ) -> None:
     made, context = cache(shapes, attention=kind), backend.context()
     step = made.step([segment("0 1", 0), segment("9", 0)])
@@ -153,11 +153,13 @@ def test_the_arrays_of_a_step_match_the_inputs_of_a_graph(
 class Steps:
     """Runs batches through one layer of a cache."""
 
-    def __init__(self, backend, cache, layer: int = 0) -> None:
+    def __init__(self, backend: Backend, cache: Any, layer: int = 0) -> None:
         self.backend, self.cache, self.layer = backend, cache, layer
         self.shape = HEADS
 
-    def __call__(self, keys, values, segments, build):
+    def __call__(
+        self, keys: Any, values: Any, segments: Any, build: Any
+    ) -> list[npt.NDArray[np.generic]]:
         """Store keys and values (tokens, kv_heads, head_dim) and return what `build` computes."""
         context = self.backend.context()
         k = context.input("k", keys.shape, GGMLType.F32)
@@ -172,10 +174,10 @@ class Steps:
 
     def store(
         self, keys: npt.NDArray[np.float32], values: npt.NDArray[np.float32], segments: list[Any]
-    ):
+    ) -> list[npt.NDArray[np.generic]]:
         """Return the keys and the values (kv_heads, history, head_dim) after storing."""
 
-        def build(layer, k, v) -> list[Any]:
+        def build(layer: Any, k: Any, v: Any) -> list[Any]:
             history = layer.update(k, v)
             assert history.is_transposed is (self.cache.attention is not FUSED)
             values = history.values.transpose(0, 2, 1) if history.is_transposed else history.values
@@ -192,7 +194,7 @@ KINDS += [(PLAIN, "f32"), (PLAIN, "f16"), (MIXED, "f16")]
 @pytest.mark.seed("S72")
 @pytest.mark.parametrize(("kind", "type_name"), KINDS)
 def test_a_batch_reads_its_own_and_earlier_rows(
-    backend, cache: Callable[..., Any], kind: AttentionKind, type_name: str
+    backend: Backend, cache: Callable[..., Any], kind: AttentionKind, type_name: str
 ) -> None:
     steps = Steps(backend, cache(type_name=type_name, attention=kind))
     expected = {"keys": np.zeros((2, 256, 32)), "values": np.zeros((2, 256, 32))}
@@ -210,7 +212,7 @@ def test_a_batch_reads_its_own_and_earlier_rows(
         np.testing.assert_allclose(values, expected["values"], atol=ERRORS[type_name])
 
 
-def test_layers_do_not_share_their_rows(backend, cache: Callable[..., Any]) -> None:
+def test_layers_do_not_share_their_rows(backend: Backend, cache: Callable[..., Any]) -> None:
     made = cache([HEADS, HEADS])
     first, second = Steps(backend, made, 0), Steps(backend, made, 1)
     k, v = floats(2, 2, 32), floats(2, 2, 32, seed=1)
@@ -225,7 +227,7 @@ def test_layers_do_not_share_their_rows(backend, cache: Callable[..., Any]) -> N
 @pytest.mark.parametrize("window", [None, 3])
 @pytest.mark.parametrize(("kind", "type_name"), KINDS[:3] + KINDS[4:])
 def test_attention_over_the_cache_is_softmax_attention(
-    backend,
+    backend: Backend,
     cache: Callable[..., Any],
     kind: AttentionKind,
     type_name: str,
@@ -240,7 +242,7 @@ def test_attention_over_the_cache_is_softmax_attention(
     cells = integers(*reversed(range(10, 10 + total)))
     steps.store(k[:before], v[:before], [Segment(cells[None, :before], 0)])
 
-    def build(layer, keys, values) -> list[Any]:
+    def build(layer: Any, keys: Any, values: Any) -> list[Any]:
         queries = layer.context.host.from_floats(q, q.shape)
         view = queries.strided(q.shape, queries.strides[:-1], context=layer.context)
         return [attention(view, keys, values, layer, scale=0.2)]
@@ -296,7 +298,7 @@ def test_a_layer_shares_only_what_an_earlier_one_of_its_shape_stores(
 
 
 def test_a_layer_stores_what_it_asked_for_and_nothing_else(
-    backend, cache: Callable[..., Any]
+    backend: Backend, cache: Callable[..., Any]
 ) -> None:
     shapes = [HEADS, LayerShape(2, 32, shared_layer=0), LayerShape(1, 32, latent_rank=16)]
     context = backend.context()
@@ -311,12 +313,12 @@ def test_a_layer_stores_what_it_asked_for_and_nothing_else(
 
 @pytest.mark.seed("S41")
 def test_a_failed_allocation_leaves_nothing_allocated(
-    backend, monkeypatch: pytest.MonkeyPatch
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    live = []
+    live: list[Any] = []
     real_alloc, real_free = gg.ggml_backend_buft_alloc_buffer, gg.ggml_backend_buffer_free
 
-    def alloc(kind, size) -> int | None:
+    def alloc(kind: Any, size: int) -> int | None:
         if len(live) == 3:
             return None
         live.append(int(real_alloc(kind, size)))
@@ -331,7 +333,7 @@ def test_a_failed_allocation_leaves_nothing_allocated(
     assert live == []
 
 
-def test_keys_of_the_wrong_shape_are_refused(backend, cache: Callable[..., Any]) -> None:
+def test_keys_of_the_wrong_shape_are_refused(backend: Backend, cache: Callable[..., Any]) -> None:
     context = backend.context()
     (layer,) = cache().build(context, 2, [CellRange(0, 256)]).layers
     right = context.input("k", (2, 2, 32), GGMLType.F32)

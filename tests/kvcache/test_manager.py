@@ -382,7 +382,7 @@ class ReferenceCache:
                 for position, cell in enumerate(cells, first):
                     assert self.memory[index][cell] == histories[position], (tokens, position)
 
-    def verify_masks(self, table, histories, count) -> None:
+    def verify_masks(self, table: Any, histories: Any, count: Any) -> None:
         """Compare the masks of new tokens with the history in every visible cell."""
         segment = Segment(table.cells[:, : table.length], table.length - count)
         for index, group in enumerate(self.manager.groups):

@@ -27,7 +27,7 @@ def insert(tree: PrefixTree, *pairs: tuple[int, int]) -> Cursor:
     return cursor
 
 
-def cells_of(tree: PrefixTree, *wanted: int):
+def cells_of(tree: PrefixTree, *wanted: int) -> Any:
     found, where = tree.match(tree.root(), keys(*wanted))
     assert where.shape == (2, 1, found)
     return where[0, 0].tolist()

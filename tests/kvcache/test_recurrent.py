@@ -20,7 +20,7 @@ from tampu.kvcache import (
     Segment,
     layer_bytes,
 )
-from tampu.ml import GGMLType
+from tampu.ml import Backend, GGMLType
 from tampu.nn import LayerShape, StateShape
 
 STATES = StateShape(((4,), (2,)))
@@ -28,7 +28,7 @@ ROWS = LayerShape(1, 32)
 
 
 @pytest.fixture
-def cache(backend) -> Iterator[Callable[..., Any]]:
+def cache(backend: Backend) -> Iterator[Callable[..., Any]]:
     """Make caches; they are closed at the end."""
     made = []
 
@@ -79,7 +79,7 @@ def test_a_part_that_reads_a_state_of_the_same_batch_comes_after_it(
     assert cache().step([one, other]).views == ((MicroBatch(1, 1), MicroBatch(1, 1)),)
 
 
-def test_micro_batches_cover_all_tokens(backend, cache: Callable[..., Any]) -> None:
+def test_micro_batches_cover_all_tokens(backend: Backend, cache: Callable[..., Any]) -> None:
     context = backend.context()
     for wrong in [(MicroBatch(1, 2), MicroBatch(1, 2)), (), CellRange(0, 256)]:
         with pytest.raises(ShapeError, match="states of 3 tokens cannot be read by"):
@@ -94,7 +94,9 @@ def test_worst_case_views_cover_all_tokens(cache: Callable[..., Any], tokens: in
         assert not view[0].continues
 
 
-def test_a_layer_can_use_only_its_own_kind_of_cache(backend, cache: Callable[..., Any]) -> None:
+def test_a_layer_can_use_only_its_own_kind_of_cache(
+    backend: Backend, cache: Callable[..., Any]
+) -> None:
     made, context = cache([STATES, ROWS]), backend.context()
     assert made.specs == [KVCacheSpec(is_recurrent=True), KVCacheSpec()]
     graph = made.build(context, 2, next(made.views_by_fill(2)))
@@ -137,7 +139,7 @@ class Sums:
     """A model that adds up what it reads: its state is the sum of all tokens so far, (4,), and how
     many they are, (2,) twice; beside it a reference list of each sequence's tokens."""
 
-    def __init__(self, backend, cache, seed: int) -> None:
+    def __init__(self, backend: Backend, cache: Any, seed: int) -> None:
         self.backend, self.cache = backend, cache
         self.source = random.Random(seed)
         self.manager = KVCacheManager(cache.groups())
@@ -179,7 +181,7 @@ class Sums:
         found = self.compute(segments, given.astype(np.float32))
         np.testing.assert_array_equal(found, expected)
 
-    def compute(self, segments: list[Any], tokens: npt.NDArray[Any]):
+    def compute(self, segments: list[Any], tokens: npt.NDArray[Any]) -> npt.NDArray[np.generic]:
         context = self.backend.context()
         x = context.input("x", (len(tokens), 4), GGMLType.F32)
         step = self.cache.step(segments)
@@ -191,7 +193,7 @@ class Sums:
         return found
 
     @staticmethod
-    def add(inputs, states) -> tuple[None, tuple[Any, Any]]:
+    def add(inputs: Any, states: Any) -> tuple[None, tuple[Any, Any]]:
         """Add the tokens up one after the other."""
         (x,), (total, count) = inputs, states
         sequences, tokens, _ = x.shape
@@ -206,11 +208,11 @@ class Sums:
         return outputs, (total, count)
 
 
-def first(x):
+def first(x: Any) -> Any:
     return x.strided((x.shape[0], 1), (x.strides[0],)).contiguous()
 
 
-def one(x):
+def one(x: Any) -> Any:
     """Return ones (sequences, 2)."""
     return (x.strided((x.shape[0], 2), (x.strides[0],)).contiguous() * 0.0).sigmoid() * 2.0
 
@@ -218,14 +220,19 @@ def one(x):
 @pytest.mark.parametrize("shapes", [(STATES,), (STATES, ROWS)])
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_each_sequence_continues_from_its_own_state(
-    backend, cache: Callable[..., Any], seed: int, shapes: tuple[StateShape | LayerShape, ...]
+    backend: Backend,
+    cache: Callable[..., Any],
+    seed: int,
+    shapes: tuple[StateShape | LayerShape, ...],
 ) -> None:
     sums = Sums(backend, cache(shapes), seed)
     for _ in range(60):
         sums.step()
 
 
-def test_resuming_from_a_state_does_not_change_it(backend, cache: Callable[..., Any]) -> None:
+def test_resuming_from_a_state_does_not_change_it(
+    backend: Backend, cache: Callable[..., Any]
+) -> None:
     sums = Sums(backend, cache(), 1)
     sums.compute([Segment(np.array([[-1, 3]], np.int32), 0)], np.array([1.0, 2.0], np.float32))
     for cell in (4, 5):
@@ -233,11 +240,11 @@ def test_resuming_from_a_state_does_not_change_it(backend, cache: Callable[..., 
         assert sums.compute([part], np.array([5.0], np.float32)).tolist() == [[8.0, 3.0]]
 
 
-def test_a_state_may_be_a_matrix(backend, cache: Callable[..., Any]) -> None:
+def test_a_state_may_be_a_matrix(backend: Backend, cache: Callable[..., Any]) -> None:
     """Linear attention without gates: the state is the sum of the outer products v kᵀ."""
     made, given = cache([StateShape(((3, 4),))]), np.arange(1, 29, dtype=np.float32).reshape(4, 7)
 
-    def advance(inputs, states) -> tuple[None, tuple[Any]]:
+    def advance(inputs: Any, states: Any) -> tuple[None, tuple[Any]]:
         (x,), (state,) = inputs, states
         assert state.shape == (1, 3, 4)
         assert x.shape[0] == 1

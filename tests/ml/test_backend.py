@@ -13,7 +13,7 @@ import pytest
 from support.graphs import floats, integers
 
 from tampu.errors import ComputeError, OutOfMemoryError, ShapeError
-from tampu.ml import Backend, GGMLType
+from tampu.ml import Backend, Context, GGMLType
 from tampu.ml.library import gg
 
 F32, F16, I32 = GGMLType.F32, GGMLType.F16, GGMLType.I32
@@ -30,7 +30,7 @@ class Graph:
         self.x = self.context.input("x", shape, F32)
         self.y = self.context.output(build(self.x))
 
-    def __call__(self, data) -> npt.NDArray[np.generic]:
+    def __call__(self, data: Any) -> npt.NDArray[np.generic]:
         return self.backend.compute(self.context, [(self.x, data)], [self.y]).outputs[0]
 
     def close(self) -> None:
@@ -38,7 +38,7 @@ class Graph:
 
 
 @pytest.fixture
-def graph(backend) -> Iterator[Callable[[Any, Any], Any]]:
+def graph(backend: Backend) -> Iterator[Callable[[Any, Any], Any]]:
     made = []
 
     def make(shape: tuple[int, ...], build: Callable[[Any], Any]) -> Graph:
@@ -62,8 +62,8 @@ def test_a_graph_is_computed_again_with_other_inputs(graph: Callable[[Any, Any],
 
 def test_outputs_are_copies_that_stay(graph: Callable[[Any, Any], Any]) -> None:
     double = graph((2,), lambda x: x + x)
-    first = double(np.float32([1, 2]))
-    double(np.float32([3, 4]))
+    first = double(np.array([1, 2], np.float32))
+    double(np.array([3, 4], np.float32))
     assert first.tolist() == [2, 4]
 
 
@@ -84,12 +84,12 @@ def test_graphs_of_equal_size_keep_their_own_memory_plans(graph: Callable[[Any, 
     assert np.array_equal(turn(x), x.T)
 
 
-def test_a_graph_is_replanned_after_a_larger_one(backend) -> None:
+def test_a_graph_is_replanned_after_a_larger_one(backend: Backend) -> None:
     context = backend.context(3)  # full: x, x + x and the sum of both
     x = context.input("x", (2,), F32)
     y = context.output(x + x + x)
     for size in (4, 256, 1024):
-        data = [(x, np.float32([1, 2]))]
+        data = [(x, np.array([1, 2], np.float32))]
         assert backend.compute(context, data, [y]).outputs[0].tolist() == [3, 6]
         larger = Graph(backend, (size, size), lambda x: (x.silu() + x).tanh())
         larger(floats(size, size))
@@ -109,7 +109,7 @@ def test_a_view_is_read_in_the_order_of_its_shape(graph: Callable[[Any, Any], An
     assert np.array_equal(graph((3, 4), lambda x: x.strided((3, 2), (16,), 8))(x), x[:, 2:])
 
 
-def test_a_graph_has_several_outputs(backend, context) -> None:
+def test_a_graph_has_several_outputs(backend: Backend, context: Context) -> None:
     x = context.input("x", (3,), F32)
     middle = context.output(x * 2.0)
     last = context.output((middle + x).silu())
@@ -119,7 +119,7 @@ def test_a_graph_has_several_outputs(backend, context) -> None:
     assert found[0][0] == pytest.approx(3 / (1 + np.exp(-3)))
 
 
-def test_computing_takes_time(graph: Callable[[Any, Any], Any], backend) -> None:
+def test_computing_takes_time(graph: Callable[[Any, Any], Any], backend: Backend) -> None:
     double = graph((2,), lambda x: x + x)
     data = [(double.x, np.zeros(2, np.float32))]
     assert backend.compute(double.context, data, [double.y]).compute_ns > 0
@@ -131,7 +131,7 @@ def test_threads_that_compute_concurrently_do_not_interfere(
     graphs = [graph((8,), lambda x, n=n: x * float(n)) for n in range(4)]
     wrong = []
 
-    def work(n) -> None:
+    def work(n: Any) -> None:
         for seed in range(30):
             x = floats(8, seed=seed)
             if not np.array_equal(graphs[n](x), x * np.float32(n)):
@@ -149,10 +149,10 @@ def test_threads_that_compute_concurrently_do_not_interfere(
 
 
 @pytest.mark.seed("S28")
-def test_an_unused_input_accepts_data(backend, context) -> None:
+def test_an_unused_input_accepts_data(backend: Backend, context: Context) -> None:
     unused, x = context.input("unused", (5,), I32), context.input("x", (2,), F32)
     y = context.output(x + x)
-    data = [(unused, integers(1, 2, 3, 4, 5)), (x, np.float32([1, 2]))]
+    data = [(unused, integers(1, 2, 3, 4, 5)), (x, np.array([1, 2], np.float32))]
     assert backend.compute(context, data, [y]).outputs[0].tolist() == [2, 4]
 
 
@@ -182,7 +182,7 @@ def test_data_that_does_not_fill_its_input_is_refused(
     assert np.array_equal(double(x), 2 * x)  # and the backend goes on
 
 
-def test_only_outputs_can_be_read(backend, context) -> None:
+def test_only_outputs_can_be_read(backend: Backend, context: Context) -> None:
     x = context.input("x", (32,), F32)
     packed = context.output((x + x).cast(GGMLType.Q8_0))
     other = x * 3.0
@@ -215,7 +215,7 @@ def test_after_reserving_the_largest_graph_nothing_grows() -> None:
 
 @pytest.mark.seed("S41")
 def test_a_graph_for_which_there_is_no_memory_is_refused(
-    backend, graph: Callable[[Any, Any], Any], monkeypatch: pytest.MonkeyPatch
+    backend: Backend, graph: Callable[[Any, Any], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     double = graph((2,), lambda x: x + x)
     with monkeypatch.context() as patch:
@@ -223,14 +223,14 @@ def test_a_graph_for_which_there_is_no_memory_is_refused(
         with pytest.raises(OutOfMemoryError, match="no memory for a graph"):
             backend.reserve(double.context)
         with pytest.raises(OutOfMemoryError, match="no memory for a graph"):
-            double(np.float32([1, 2]))
-    assert double(np.float32([1, 2])).tolist() == [2, 4]
+            double(np.array([1, 2], np.float32))
+    assert double(np.array([1, 2], np.float32)).tolist() == [2, 4]
     with monkeypatch.context() as patch:
         patch.setattr(gg, "ggml_backend_sched_alloc_graph", lambda *_: False)
-        assert double(np.float32([1, 2])).tolist() == [2, 4]  # it still has its places
+        assert double(np.array([1, 2], np.float32)).tolist() == [2, 4]  # it still has its places
         with pytest.raises(OutOfMemoryError, match="no memory for a graph"):
-            graph((3,), lambda x: x + x)(np.float32([1, 2, 3]))
-    assert double(np.float32([1, 2])).tolist() == [2, 4]
+            graph((3,), lambda x: x + x)(np.array([1, 2, 3], np.float32))
+    assert double(np.array([1, 2], np.float32)).tolist() == [2, 4]
 
 
 def test_a_device_that_fails_is_reported(
@@ -239,7 +239,7 @@ def test_a_device_that_fails_is_reported(
     double = graph((2,), lambda x: x + x)
     monkeypatch.setattr(gg, "ggml_backend_sched_graph_compute", lambda *_: 2)
     with pytest.raises(ComputeError, match="status 2"):
-        double(np.float32([1, 2]))
+        double(np.array([1, 2], np.float32))
 
 
 def test_the_memory_that_is_free_is_known() -> None:
@@ -254,10 +254,10 @@ def test_a_closed_graph_is_not_computed(graph: Callable[[Any, Any], Any]) -> Non
     double = graph((2,), lambda x: x + x)
     double.close()
     with pytest.raises(ComputeError, match="the graph is closed"):
-        double(np.float32([1, 2]))
+        double(np.array([1, 2], np.float32))
 
 
-def test_a_graph_may_not_be_larger_than_the_backend_allows(backend) -> None:
+def test_a_graph_may_not_be_larger_than_the_backend_allows(backend: Backend) -> None:
     with pytest.raises(ComputeError, match="1025 tensors is over the limit of 1024"):
         backend.context(1025)
 
@@ -291,7 +291,9 @@ def test_close_waits_for_computing_and_may_be_called_twice() -> None:
     chain.close()
 
 
-def test_a_persistent_input_is_written_once(backend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_persistent_input_is_written_once(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its memory is not used for anything else, so the next computing finds it there."""
     context = backend.context(64)
     kept = context.input("kept", (4, 8), F32, is_persistent=True)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tampu.errors import ShapeError
-from tampu.ml import GGMLType, RopeMode, Tensor
+from tampu.ml import Context, GGMLType, RopeMode, Tensor
 from tampu.ml.attention import flash_attention
 from tampu.ml.rotary import Rope
 
@@ -18,7 +18,7 @@ UNWRITABLE = (*UNREADABLE, "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_
 
 
 @pytest.fixture
-def t(context) -> Callable[..., Any]:
+def t(context: Context) -> Callable[..., Any]:
     """Make a tensor of a shape and type."""
     return lambda *shape, type=F32: context.input("t", shape, type)
 
@@ -31,11 +31,11 @@ def turned(t: Callable[..., Any]) -> Callable[..., Any]:
     )
 
 
-def flash(q, k, v, mask) -> Tensor:
+def flash(q: Any, k: Any, v: Any, mask: Any) -> Tensor:
     return flash_attention(q, k, v, mask, 1.0)
 
 
-def rope(x, positions, dimensions: int = 4, factors: None = None) -> Tensor:
+def rope(x: Any, positions: Any, dimensions: int = 4, factors: None = None) -> Tensor:
     return Rope(dimensions, 1e4, RopeMode.HALVES, factors=factors)(x, positions)
 
 
@@ -244,6 +244,6 @@ def test_types_that_ggml_cannot_make_are_refused(t: Callable[..., Any], name: st
         lambda w: w.strided((1,), ()),
     ],
 )
-def test_weights_alone_are_no_graph(context, call: Callable[[Any], Any]) -> None:
+def test_weights_alone_are_no_graph(context: Context, call: Callable[[Any], Any]) -> None:
     with pytest.raises(ShapeError, match="belongs to no graph"):
         call(context.host.zeros((2, 2), F32))

@@ -56,7 +56,7 @@ class Chain:
                 y = y.linear(weight).silu() + self.x
         self.y = self.context.output(y)
 
-    def __call__(self, data) -> npt.NDArray[np.generic]:
+    def __call__(self, data: Any) -> npt.NDArray[np.generic]:
         return self.backend.compute(self.context, [(self.x, data)], [self.y]).outputs[0]
 
     def expected(self, data: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -160,7 +160,7 @@ def test_the_packages_own_operations_run_on_the_cpu(
     graph = chain(16)
     noted = []
 
-    def negate(result, number, *_: object) -> None:
+    def negate(result: Any, number: Any, *_: object) -> None:
         source, target = (
             np.ctypeslib.as_array(gg.ggml_get_data_f32(pointer), (4, 16))
             for pointer in (result.contents.src[0], result)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,7 +57,7 @@ def test_the_parts_are_read_as_one_file(whole: Path, parts: list[Path]) -> None:
 
 
 def test_a_split_model_answers_as_the_whole_one(whole: Path, parts: list[Path]) -> None:
-    options = {"context": 64, "threads": 1}
+    options: dict[str, Any] = {"context": 64, "threads": 1}
     with Engine.load(whole, **options) as one, Engine.load(parts[0], **options) as other:
         np.testing.assert_array_equal(other.logits(PROMPT), one.logits(PROMPT))
 

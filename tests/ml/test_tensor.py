@@ -9,7 +9,7 @@ import pytest
 from support.graphs import floats, integers
 from support.reference import gelu, rope, silu, softmax
 
-from tampu.ml import GGMLType, RopeMode, RopeScaling
+from tampu.ml import Backend, Context, GGMLType, RopeMode, RopeScaling
 from tampu.ml.attention import flash_attention
 from tampu.ml.rotary import Rope
 
@@ -17,7 +17,7 @@ HALVES, NEIGHBOURS = RopeMode.HALVES, RopeMode.INTERLEAVED
 
 
 def close(
-    found,
+    found: Any,
     expected: npt.NDArray[Any] | npt.NDArray[np.float32] | npt.NDArray[np.float64],
     *,
     atol: float = 1e-5,
@@ -28,7 +28,7 @@ def close(
 # What a tensor is
 
 
-def test_a_tensor_names_its_shape_slowest_dimension_first(context) -> None:
+def test_a_tensor_names_its_shape_slowest_dimension_first(context: Context) -> None:
     x = context.input("x", (2, 3, 5), GGMLType.F32)
     assert x.shape == (2, 3, 5)
     assert x.strides == (60, 20, 4)
@@ -37,7 +37,7 @@ def test_a_tensor_names_its_shape_slowest_dimension_first(context) -> None:
     assert repr(x) == "Tensor('x', (2, 3, 5), F32)"
 
 
-def test_a_quantized_tensor_counts_its_blocks(context) -> None:
+def test_a_quantized_tensor_counts_its_blocks(context: Context) -> None:
     x = context.input("x", (2, 64), GGMLType.Q8_0)
     assert x.size_bytes == 2 * 2 * 34
 
@@ -58,7 +58,7 @@ def test_a_quantized_tensor_counts_its_blocks(context) -> None:
     ],
 )
 def test_sums_and_products_repeat_the_second_as_numpy_does(
-    compute, shape: tuple[int, ...], other: tuple[int, ...]
+    compute: Callable[..., Any], shape: tuple[int, ...], other: tuple[int, ...]
 ) -> None:
     x, y = floats(*shape), floats(*other, seed=1)
     total, product = compute(lambda x, y: (x + y, x * y), x, y)
@@ -66,12 +66,12 @@ def test_sums_and_products_repeat_the_second_as_numpy_does(
     close(product, x * y)
 
 
-def test_a_sum_repeats_whole_blocks_of_the_second(compute) -> None:
+def test_a_sum_repeats_whole_blocks_of_the_second(compute: Callable[..., Any]) -> None:
     x, y = floats(4, 3), floats(2, 3, seed=1)
     close(compute(lambda x, y: x + y, x, y), x + np.tile(y, (2, 1)))
 
 
-def test_a_product_with_a_number_scales(compute) -> None:
+def test_a_product_with_a_number_scales(compute: Callable[..., Any]) -> None:
     x = floats(2, 3)
     close(compute(lambda x: x * -0.5, x), x * -0.5)
 
@@ -89,7 +89,7 @@ def test_a_product_with_a_number_scales(compute) -> None:
     ],
 )
 def test_linear_multiplies_by_the_transposed_weight_and_repeats_it_for_groups(
-    compute, shape: tuple[int, ...], weight: tuple[int, ...]
+    compute: Callable[..., Any], shape: tuple[int, ...], weight: tuple[int, ...]
 ) -> None:
     x, w = floats(*shape), floats(*weight, seed=1)
     lead = x.shape[-3] // w.shape[-3] if len(w.shape) > 2 else 1
@@ -99,7 +99,7 @@ def test_linear_multiplies_by_the_transposed_weight_and_repeats_it_for_groups(
     close(compute(lambda x, w: x.linear(w), x, w), expected)
 
 
-def test_linear_takes_half_precision_weights(compute) -> None:
+def test_linear_takes_half_precision_weights(compute: Callable[..., Any]) -> None:
     x, w = floats(3, 8), floats(2, 8, seed=1).astype(np.float16)
     found = compute(lambda x, w: x.linear(w).with_full_precision(), x, w)
     np.testing.assert_allclose(found, x @ w.T.astype(np.float32), rtol=1e-2, atol=1e-2)
@@ -112,7 +112,9 @@ def test_linear_takes_half_precision_weights(compute) -> None:
     ("name", "function", "atol"),
     [("silu", silu, 1e-5), ("gelu", gelu, 5e-3), ("tanh", np.tanh, 1e-5)],
 )
-def test_activations_are_those_of_numpy(compute, name: str, function, atol: float) -> None:
+def test_activations_are_those_of_numpy(
+    compute: Callable[..., Any], name: str, function, atol: float
+) -> None:
     x = floats(2, 8) * 3
     close(compute(lambda x: getattr(x, name)(), x), function(x), atol=atol)
 
@@ -121,7 +123,10 @@ def test_activations_are_those_of_numpy(compute, name: str, function, atol: floa
     ("name", "function", "atol"), [("silu_gate", silu, 1e-5), ("gelu_gate", gelu, 1e-2)]
 )
 def test_gates_multiply_the_activation_by_the_second(
-    compute, name: str, function: Callable[[npt.NDArray[Any]], npt.NDArray[Any]], atol: float
+    compute: Callable[..., Any],
+    name: str,
+    function: Callable[[npt.NDArray[Any]], npt.NDArray[Any]],
+    atol: float,
 ) -> None:
     gate, up = floats(2, 8) * 3, floats(2, 8, seed=1)
     found = compute(lambda gate, up: getattr(gate, name)(up), gate, up)
@@ -129,18 +134,22 @@ def test_gates_multiply_the_activation_by_the_second(
 
 
 @pytest.mark.parametrize("epsilon", [1e-6, 1e-5, 1.0])
-def test_rms_norm_divides_by_the_root_of_the_mean_square(compute, epsilon: float) -> None:
+def test_rms_norm_divides_by_the_root_of_the_mean_square(
+    compute: Callable[..., Any], epsilon: float
+) -> None:
     x = floats(2, 3, 8) * 5
     expected = x / np.sqrt((x**2).mean(-1, keepdims=True) + epsilon)
     close(compute(lambda x: x.rms_norm(epsilon), x), expected)
 
 
-def test_rms_norm_of_zeros_is_zero(compute) -> None:
+def test_rms_norm_of_zeros_is_zero(compute: Callable[..., Any]) -> None:
     close(compute(lambda x: x.rms_norm(1e-6), np.zeros((1, 4), np.float32)), np.zeros((1, 4)))
 
 
 @pytest.mark.parametrize("type_", [np.float32, np.float16])
-def test_softmax_scales_then_masks(compute, type_: type[np.float32] | type[np.float16]) -> None:
+def test_softmax_scales_then_masks(
+    compute: Callable[..., Any], type_: type[np.float32] | type[np.float16]
+) -> None:
     scores = floats(2, 3, 4)
     hidden = -np.inf
     mask = np.array([[0, hidden, 0, 0], [0, 0, 0, 0], [hidden, hidden, hidden, 0]], type_)
@@ -149,7 +158,7 @@ def test_softmax_scales_then_masks(compute, type_: type[np.float32] | type[np.fl
     assert (found[:, 2] == [0, 0, 0, 1]).all()
 
 
-def test_softmax_without_a_mask_sums_to_one(compute) -> None:
+def test_softmax_without_a_mask_sums_to_one(compute: Callable[..., Any]) -> None:
     scores = floats(3, 4)
     found = compute(lambda s: s.softmax(None, 2.0), scores)
     close(found, softmax(scores * 2))
@@ -161,7 +170,7 @@ def test_softmax_without_a_mask_sums_to_one(compute) -> None:
 
 @pytest.mark.parametrize("type_", [np.float32, np.float16])
 def test_rows_are_looked_up_as_numpy_does(
-    compute, type_: type[np.float32] | type[np.float16]
+    compute: Callable[..., Any], type_: type[np.float32] | type[np.float16]
 ) -> None:
     table = floats(5, 4).astype(type_)
     found = compute(lambda t, i: t.rows(i), table, integers(4, 0, 4))
@@ -173,7 +182,7 @@ def test_rows_are_looked_up_as_numpy_does(
     ("type_", "error"), [(GGMLType.F32, 0.0), (GGMLType.F16, 2e-3), (GGMLType.Q8_0, 2e-2)]
 )
 def test_rows_are_written_where_the_indices_say_and_the_others_stay(
-    backend, context, type_: GGMLType, error: float
+    backend: Backend, context: Context, type_: GGMLType, error: float
 ) -> None:
     cache = context.host.zeros((6, 32), type_)
     rows = context.input("rows", (2,), GGMLType.I64)
@@ -205,7 +214,10 @@ def test_rows_are_written_where_the_indices_say_and_the_others_stay(
     ],
 )
 def test_reshape_keeps_the_order_of_the_elements(
-    compute, shape: tuple[int, int], wanted: tuple[int, ...], found: tuple[int, ...]
+    compute: Callable[..., Any],
+    shape: tuple[int, int],
+    wanted: tuple[int, ...],
+    found: tuple[int, ...],
 ) -> None:
     x = floats(*shape)
     result = compute(lambda x: x.reshape(*wanted), x)
@@ -216,19 +228,21 @@ def test_reshape_keeps_the_order_of_the_elements(
 @pytest.mark.parametrize(
     "axes", [(1, 0), (0, 1), (1, 0, 2), (2, 0, 1), (2, 1, 0), (0, 2, 1), (3, 1, 0, 2), (1, 2, 3, 0)]
 )
-def test_transpose_takes_axes_as_numpy_does(compute, axes: tuple[int, ...]) -> None:
+def test_transpose_takes_axes_as_numpy_does(
+    compute: Callable[..., Any], axes: tuple[int, ...]
+) -> None:
     x = floats(*(2, 3, 4, 5)[: len(axes)])
     found = compute(lambda x: x.transpose(*axes).contiguous(), x)
     close(found, x.transpose(axes))
 
 
-def test_a_transposed_tensor_is_copied_when_it_is_reshaped(compute) -> None:
+def test_a_transposed_tensor_is_copied_when_it_is_reshaped(compute: Callable[..., Any]) -> None:
     x = floats(2, 3, 4)
     found = compute(lambda x: x.transpose(1, 0, 2).reshape(3, 8), x)
     close(found, x.transpose(1, 0, 2).reshape(3, 8))
 
 
-def test_a_transposed_tensor_shows_its_strides(context) -> None:
+def test_a_transposed_tensor_shows_its_strides(context: Context) -> None:
     x = context.input("x", (2, 3, 5), GGMLType.F32).transpose(2, 0, 1)
     assert (x.shape, x.strides, x.is_contiguous) == ((5, 2, 3), (4, 60, 20), False)
 
@@ -244,14 +258,14 @@ def test_a_transposed_tensor_shows_its_strides(context) -> None:
     ],
 )
 def test_strided_views_are_those_of_numpy(
-    compute, shape: tuple[int, ...], strides: tuple[int, ...], offset: int
+    compute: Callable[..., Any], shape: tuple[int, ...], strides: tuple[int, ...], offset: int
 ) -> None:
     x = floats(4, 6)
     view = np.lib.stride_tricks.as_strided(x.reshape(-1)[offset // 4 :], shape, (*strides, 4))
     close(compute(lambda x: x.strided(shape, strides, offset).contiguous(), x), view)
 
 
-def test_a_view_of_a_cache_joins_the_graph_that_asks(backend, context) -> None:
+def test_a_view_of_a_cache_joins_the_graph_that_asks(backend: Backend, context: Context) -> None:
     cache = context.host.from_floats(range(6), (2, 3))
     result = context.output(cache.strided((2,), (), 12, context=context) * 10.0)
     assert backend.compute(context, [], [result]).outputs[0].tolist() == [30, 40]
@@ -260,14 +274,16 @@ def test_a_view_of_a_cache_joins_the_graph_that_asks(backend, context) -> None:
 @pytest.mark.parametrize(
     ("type_", "error"), [(GGMLType.F16, 2e-3), (GGMLType.BF16, 2e-2), (GGMLType.Q8_0, 2e-2)]
 )
-def test_cast_changes_the_type_and_back(compute, type_: GGMLType, error: float) -> None:
+def test_cast_changes_the_type_and_back(
+    compute: Callable[..., Any], type_: GGMLType, error: float
+) -> None:
     x = floats(2, 32)
     found = compute(lambda x: x.cast(type_).cast(GGMLType.F32), x)
     np.testing.assert_allclose(found, x, atol=error)
     assert type_ is GGMLType.F32 or not np.array_equal(found, x)
 
 
-def test_cast_takes_a_transposed_tensor(compute) -> None:
+def test_cast_takes_a_transposed_tensor(compute: Callable[..., Any]) -> None:
     x = floats(2, 3)
     close(compute(lambda x: x.transpose(1, 0).cast(GGMLType.F32), x), x.T)
 
@@ -287,20 +303,30 @@ SCALINGS = {
 @pytest.mark.parametrize("scaling", SCALINGS)
 @pytest.mark.parametrize("with_factors", [False, True])
 def test_rope_rotates_pairs_by_position(
-    compute, mode: RopeMode, dimensions: int, scaling: str, with_factors: bool
+    compute: Callable[..., Any], mode: RopeMode, dimensions: int, scaling: str, with_factors: bool
 ) -> None:
     x, positions = floats(4, 2, 16), integers(0, 1, 7, 1000)
     factors = np.linspace(1, 8, dimensions // 2, dtype=np.float32) if with_factors else None
-    settings = {"dimensions": dimensions, "base": 1e4, "mode": mode, "scaling": SCALINGS[scaling]}
+    settings: dict[str, Any] = {
+        "dimensions": dimensions,
+        "base": 1e4,
+        "mode": mode,
+        "scaling": SCALINGS[scaling],
+    }
     arrays = [x, positions] if factors is None else [x, positions, factors]
     found = compute(lambda x, p, f=None: Rope(**settings, factors=f)(x, p), *arrays)
     close(found, rope(x, positions, **settings, factors=factors), atol=2e-4)
     assert np.array_equal(found[..., dimensions:], x[..., dimensions:])
 
 
-def test_rope_keeps_products_of_equal_distance(compute) -> None:
+def test_rope_keeps_products_of_equal_distance(compute: Callable[..., Any]) -> None:
     x = np.repeat(floats(1, 1, 8), 2, axis=0)
-    settings = {"dimensions": 8, "base": 1e4, "mode": HALVES, "scaling": RopeScaling()}
+    settings: dict[str, Any] = {
+        "dimensions": 8,
+        "base": 1e4,
+        "mode": HALVES,
+        "scaling": RopeScaling(),
+    }
     near = compute(lambda x, p: Rope(**settings)(x, p), x, integers(3, 10))
     assert np.allclose(np.linalg.norm(near, axis=-1), np.linalg.norm(x, axis=-1))
 
@@ -309,7 +335,7 @@ def test_rope_keeps_products_of_equal_distance(compute) -> None:
 @pytest.mark.parametrize(("heads", "kv_heads"), [(2, 2), (4, 2), (3, 1)])
 @pytest.mark.parametrize("tokens", [1, 3, 70])
 def test_flash_attention_is_softmax_attention(
-    compute, type_: GGMLType, heads: int, kv_heads: int, tokens: int
+    compute: Callable[..., Any], type_: GGMLType, heads: int, kv_heads: int, tokens: int
 ) -> None:
     history = tokens + 5
     q = floats(heads, tokens, 32)

@@ -110,10 +110,10 @@ def complete(folder: Path) -> Path:
         ("hasattr(libraries, 'ggml_nothing')", "False"),
     ],
 )
-def test_the_functions_of_all_libraries_are_found(complete, code: str, said: str) -> None:
+def test_the_functions_of_all_libraries_are_found(complete: Path, code: str, said: str) -> None:
     assert loaded(complete, f"print({code})") == said
 
 
-def test_a_ggml_that_shadows_ours_is_one_clear_error(complete) -> None:
+def test_a_ggml_that_shadows_ours_is_one_clear_error(complete: Path) -> None:
     with pytest.raises(LibraryError, match=r"this process would use .*/libggml-base.so instead"):
         Libraries(complete)  # the tests' own ggml was loaded for all to use

@@ -32,7 +32,7 @@ def multiplied() -> list[Any]:
     return [kind for kind in GGMLType if traits(int(kind)).contents.vec_dot]
 
 
-def stored(values: npt.NDArray[np.float32], kind) -> npt.NDArray[Any]:
+def stored(values: npt.NDArray[np.float32], kind: Any) -> npt.NDArray[Any]:
     """Store matrices as a type: by ggml's own code, with importances of one, or other numbers.
 
     ggml takes up to 25 s to make the tables by which it finds the codes of some types.
@@ -50,7 +50,7 @@ def stored(values: npt.NDArray[np.float32], kind) -> npt.NDArray[Any]:
     return found.reshape(*values.shape[:-1], -1)
 
 
-def random_codes(shape: tuple[Any, ...], kind) -> npt.NDArray[Any]:
+def random_codes(shape: tuple[Any, ...], kind: Any) -> npt.NDArray[Any]:
     """Stored matrices of random codes, each block with the scale 0.0625 (0x2C00 as a half)."""
     blocks = (*shape[:-1], INPUTS // kind.block_size, kind.block_bytes)
     found = np.random.default_rng(int(kind)).integers(0, 256, blocks, np.uint8)
@@ -79,7 +79,7 @@ def test_these_are_all_types_that_models_come_in() -> None:
 
 
 @pytest.mark.parametrize("kind", multiplied(), ids=lambda kind: kind.name)
-def test_products_with_every_type_are_right(worded: Backend, tmp_path: Path, kind) -> None:
+def test_products_with_every_type_are_right(worded: Backend, tmp_path: Path, kind: Any) -> None:
     matrix, stack = floats(ROWS, INPUTS), floats(EXPERTS, ROWS, INPUTS, seed=1)
     file = tmp_path / "weights.gguf"
     writer = gguf.GGUFWriter(file, "llama")

@@ -12,14 +12,14 @@ import pytest
 from support.graphs import floats
 
 from tampu.errors import LoadCancelledError, ModelFileError, OutOfMemoryError
-from tampu.ml import GGMLType, Weights
+from tampu.ml import Backend, GGMLType, Weights
 from tampu.ml.buffer_types import WeightUse
 from tampu.ml.gguf import read_gguf
 from tampu.ml.library import gg
 
 
 @pytest.fixture
-def backend(plain_backend):
+def backend(plain_backend: Backend) -> Backend:
     """ggml alone: tests/ml/kernels has the tests of the package's own layouts."""
     return plain_backend
 
@@ -27,7 +27,7 @@ def backend(plain_backend):
 @pytest.fixture
 def weights(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """Write tensors (name -> array, or array and type) to a file and declare them."""
-    opened = []
+    opened: list[Any] = []
 
     def make(**tensors: Any) -> Weights:
         path = tmp_path / f"{len(opened)}.gguf"
@@ -49,13 +49,13 @@ def weights(tmp_path: Path) -> Iterator[Callable[..., Any]]:
 
 
 @pytest.fixture
-def packs(backend) -> None:
+def packs(backend: Backend) -> None:
     """Whether this CPU's code has a packed layout for Q4_0."""
     if not backend.cpu.packed_buffer_types:
         pytest.skip("no packed layouts in this build")
 
 
-def product(backend, weight, x: npt.NDArray[np.float32]):
+def product(backend: Backend, weight: Any, x: npt.NDArray[np.float32]) -> npt.NDArray[np.generic]:
     """Return x multiplied by a weight."""
     context = backend.context(8)
     activations = context.input("x", x.shape, GGMLType.F32)
@@ -65,7 +65,7 @@ def product(backend, weight, x: npt.NDArray[np.float32]):
     return found
 
 
-def rows(backend, table, indices: list[Any]):
+def rows(backend: Backend, table: Any, indices: list[Any]) -> npt.NDArray[np.generic]:
     """Look up the rows of a table."""
     context = backend.context(8)
     index = context.input("rows", (len(indices),), GGMLType.I32)
@@ -75,12 +75,14 @@ def rows(backend, table, indices: list[Any]):
     return found
 
 
-def is_mapped(weights, tensor):
+def is_mapped(weights: Any, tensor: Any) -> Any:
     info = weights.file.tensors[tensor.name]
     return tensor.pointer.contents.data % 4096 == info.offset % 4096
 
 
-def test_without_a_mapping_every_weight_is_copied(backend, weights: Callable[..., Any]) -> None:
+def test_without_a_mapping_every_weight_is_copied(
+    backend: Backend, weights: Callable[..., Any]
+) -> None:
     matrix, table = floats(5, 32), floats(7, 6, seed=1)
     opened = weights(matrix=matrix, table=table, packed=(floats(8, 64), "Q4_0"))
     tensors = [opened.use("matrix", WeightUse.PRODUCT), opened.use("table", WeightUse.ROWS)]
@@ -122,7 +124,7 @@ def test_unused_tensors_are_named_in_the_files_order(weights: Callable[..., Any]
 
 
 def test_plain_weights_are_used_where_the_file_is_mapped(
-    backend, weights: Callable[..., Any]
+    backend: Backend, weights: Callable[..., Any]
 ) -> None:
     matrix, table = floats(5, 32), floats(7, 6, seed=1)
     opened = weights(matrix=matrix, half=(floats(3, 32), "F16"), table=table, unused=floats(9))
@@ -159,7 +161,7 @@ def test_plain_weights_are_used_where_the_file_is_mapped(
     ],
 )
 def test_a_weight_is_packed_if_it_is_only_multiplied_and_fits(
-    backend,
+    backend: Backend,
     weights: Callable[..., Any],
     shape: tuple[int, int],
     kind: str,
@@ -184,7 +186,7 @@ def test_a_weight_is_packed_if_it_is_only_multiplied_and_fits(
         assert np.abs(product(backend, w, x) - x @ stored.T).max() < 0.03 * scale
 
 
-def test_weights_are_marked_as_weights(backend, weights: Callable[..., Any]) -> None:
+def test_weights_are_marked_as_weights(backend: Backend, weights: Callable[..., Any]) -> None:
     opened = weights(w=floats(4, 32))
     w = opened.use("w", WeightUse.PRODUCT)
     opened.load(backend)
@@ -192,8 +194,8 @@ def test_weights_are_marked_as_weights(backend, weights: Callable[..., Any]) -> 
     assert usage == gg.GGML_BACKEND_BUFFER_USAGE_WEIGHTS
 
 
-def test_a_file_without_used_tensors_loads(backend, weights: Callable[..., Any]) -> None:
-    seen = []
+def test_a_file_without_used_tensors_loads(backend: Backend, weights: Callable[..., Any]) -> None:
+    seen: list[Any] = []
     weights(w=floats(4, 32)).load(backend, progress=seen.append)
     assert seen[-1] == 1.0
 
@@ -205,12 +207,12 @@ MANY = {f"w{index}": (floats(8, 64, seed=index), "Q4_0") for index in range(6)}
 
 @pytest.mark.parametrize("plain", [True, False])
 def test_progress_only_grows_and_ends_at_one(
-    backend, weights: Callable[..., Any], plain: bool
+    backend: Backend, weights: Callable[..., Any], plain: bool
 ) -> None:
     opened = weights(**MANY, **({"norm": floats(64)} if plain else {}))
     for name in opened.unused():
         opened.use(name, WeightUse.ELEMENTS if name == "norm" else WeightUse.PRODUCT)
-    seen = []
+    seen: list[Any] = []
     opened.load(backend, progress=seen.append)
     assert seen == sorted(seen)
     assert seen[-1] == 1.0
@@ -223,7 +225,7 @@ def test_progress_only_grows_and_ends_at_one(
 @pytest.mark.parametrize("allowed", [0, 1, 3])
 @pytest.mark.usefixtures("packs")
 def test_cancelling_ends_the_load_before_the_next_tensor(
-    backend, weights: Callable[..., Any], allowed: int
+    backend: Backend, weights: Callable[..., Any], allowed: int
 ) -> None:
     opened = weights(**MANY)
     for name in opened.unused():
@@ -240,7 +242,9 @@ def test_cancelling_ends_the_load_before_the_next_tensor(
     assert opened.packed_bytes <= allowed * 8 * 2 * 18
 
 
-def test_a_load_without_packing_can_be_cancelled_too(backend, weights: Callable[..., Any]) -> None:
+def test_a_load_without_packing_can_be_cancelled_too(
+    backend: Backend, weights: Callable[..., Any]
+) -> None:
     opened = weights(norm=floats(64))
     opened.use("norm", WeightUse.ELEMENTS)
     with pytest.raises(LoadCancelledError):
@@ -248,13 +252,13 @@ def test_a_load_without_packing_can_be_cancelled_too(backend, weights: Callable[
 
 
 def test_an_error_in_the_callers_progress_reaches_the_caller(
-    backend, weights: Callable[..., Any]
+    backend: Backend, weights: Callable[..., Any]
 ) -> None:
     opened = weights(**MANY)
     for name in opened.unused():
         opened.use(name, WeightUse.PRODUCT)
 
-    def progress(part) -> None:
+    def progress(part: Any) -> None:
         if part > 0.3:
             raise KeyError("the caller's own")
 
@@ -266,7 +270,7 @@ def test_an_error_in_the_callers_progress_reaches_the_caller(
 
 
 def test_a_file_cut_between_its_header_and_its_load_is_refused(
-    backend, weights: Callable[..., Any]
+    backend: Backend, weights: Callable[..., Any]
 ) -> None:
     opened = weights(matrix=floats(64, 64))
     opened.use("matrix", WeightUse.PRODUCT)
@@ -277,7 +281,7 @@ def test_a_file_cut_between_its_header_and_its_load_is_refused(
 
 
 def test_a_file_emptied_between_its_header_and_its_load_is_refused(
-    backend, weights: Callable[..., Any]
+    backend: Backend, weights: Callable[..., Any]
 ) -> None:
     opened = weights(matrix=floats(4, 4))
     opened.use("matrix", WeightUse.PRODUCT)
@@ -287,7 +291,7 @@ def test_a_file_emptied_between_its_header_and_its_load_is_refused(
 
 
 def test_a_file_removed_between_its_header_and_its_load_is_named(
-    backend, weights: Callable[..., Any]
+    backend: Backend, weights: Callable[..., Any]
 ) -> None:
     opened = weights(matrix=floats(4, 4))
     opened.file.path.unlink()
@@ -298,7 +302,7 @@ def test_a_file_removed_between_its_header_and_its_load_is_named(
 @pytest.mark.seed("S6", "S41")
 @pytest.mark.usefixtures("packs")
 def test_no_memory_for_packed_weights_is_reported_with_the_number(
-    backend, weights: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    backend: Backend, weights: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = weights(**MANY)
     for name in opened.unused():
@@ -321,7 +325,7 @@ def test_headers_that_find_no_memory_are_reported(
 
 
 def test_closing_frees_every_buffer_once(
-    backend, weights: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    backend: Backend, weights: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     freed = []
     opened = weights(**MANY, norm=floats(64))
@@ -341,7 +345,7 @@ def test_closing_frees_every_buffer_once(
 
 
 def test_ggmls_own_lines_come_out_of_the_log(
-    backend, weights: Callable[..., Any], caplog: pytest.LogCaptureFixture
+    backend: Backend, weights: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     opened = weights(**MANY)
     for name in opened.unused():

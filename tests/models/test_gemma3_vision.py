@@ -10,19 +10,19 @@ import tampu
 from tampu.ml import Weights
 from tampu.ml.gguf import read_gguf
 from tampu.models import bind_model
-from tampu.nn.image import Vision
+from tampu.nn.image import VisionModel
 
 DEMO = Path(tampu.__file__).parent / "data" / "demo.gguf"
 START, END, SOFT = 6, 7, 8
 
 
 @pytest.fixture(scope="module")
-def vision() -> Iterator[Vision | None]:
+def vision() -> Iterator[VisionModel | None]:
     with Weights(read_gguf(DEMO)) as weights:
         yield bind_model(weights).vision
 
 
-def test_every_image_becomes_a_square_of_patches(vision: Vision | None) -> None:
+def test_every_image_becomes_a_square_of_patches(vision: VisionModel | None) -> None:
     for size in [(10, 300), (64, 64), (700, 200)]:
         prepared = vision.prepare(np.full((*size, 3), 255, np.uint8))
         assert prepared.arrays["patches"].shape == (64, 3 * 8 * 8)
@@ -30,7 +30,7 @@ def test_every_image_becomes_a_square_of_patches(vision: Vision | None) -> None:
         assert np.all(prepared.arrays["patches"] == 1)
 
 
-def test_all_images_use_one_graph(vision: Vision | None) -> None:
+def test_all_images_use_one_graph(vision: VisionModel | None) -> None:
     one = vision.prepare(np.zeros((10, 300, 3), np.uint8))
     largest = vision.largest()
     assert one.key == largest.key
@@ -40,7 +40,7 @@ def test_all_images_use_one_graph(vision: Vision | None) -> None:
 
 
 @pytest.mark.seed("S33", "S53", "S54", "S55", "S61")
-def test_a_group_starts_with_the_images_own_inputs(vision: Vision | None) -> None:
+def test_a_group_starts_with_the_images_own_inputs(vision: VisionModel | None) -> None:
     lies = vision.prepare(np.zeros((8, 8, 3), np.uint8)).placeholders
     ((first, length),) = lies.groups
     assert length == 16

@@ -15,6 +15,7 @@ from support.tiny_model import VOCABULARY, Tiny, write_tiny
 
 from tampu import models
 from tampu.kvcache import AttentionKind, CacheSize, layer_bytes
+from tampu.ml import Backend
 from tampu.nn import (
     Batch,
     Decoder,
@@ -51,7 +52,7 @@ class Attention(Module):
     value: Linear | None = gguf("attn_v")
     output: Linear = gguf("attn_output")
 
-    def __call__(self, x, cache, *, rows, shape):
+    def __call__(self, x: Any, cache: Any, *, rows: Any, shape: Any) -> Any:
         q = self.query(x).reshape(-1, HEADS, KEY)
         k = self.key(x).reshape(-1, shape.kv_heads, KEY) if self.key else None
         v = self.value(x).reshape(-1, shape.kv_heads, VALUE) if self.value else None
@@ -76,7 +77,7 @@ class Uneven(Decoder):
 def weights() -> dict[str, Any]:
     random = np.random.default_rng(5)
 
-    def matrix(outputs: int, inputs: int, strength: float = 1.0):
+    def matrix(outputs: int, inputs: int, strength: float = 1.0) -> Any:
         return (random.normal(size=(outputs, inputs)) * strength / inputs**0.5).astype(np.float32)
 
     made = {
@@ -95,7 +96,7 @@ def weights() -> dict[str, Any]:
 
 @pytest.fixture
 def load(
-    backend, tmp_path: Path, weights: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    backend: Backend, tmp_path: Path, weights: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Any]]:
     entry = SimpleNamespace(load=lambda: Uneven, constants={})
     monkeypatch.setattr(models, "architectures", lambda: {"uneven": entry})
@@ -110,7 +111,7 @@ def load(
         each.close()
 
 
-def logits(weights: dict[str, Any], tokens: list[int]):
+def logits(weights: dict[str, Any], tokens: list[int]) -> Any:
     """The logits of a text, in NumPy."""
     weights = {name: array.astype(np.float64) for name, array in weights.items()}
     x = weights["token_embd.weight"][tokens]

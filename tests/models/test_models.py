@@ -12,7 +12,7 @@ from support.running import TinyModel, load_tiny, relative_error
 from support.tiny_model import Tiny, tiny_weights
 
 from tampu.kvcache import AttentionKind, Segment
-from tampu.ml import GGMLType
+from tampu.ml import Backend, GGMLType
 from tampu.ml.library import gg
 from tampu.nn import Batch
 from tampu.runner.graphs import StepInputs
@@ -48,7 +48,7 @@ RECIPES = {
 
 
 @pytest.fixture
-def load(backend, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+def load(backend: Backend, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     made = []
 
     def load(tiny: Tiny = LLAMA, **options: Any) -> TinyModel:
@@ -164,7 +164,7 @@ def test_the_hidden_states_come_before_the_head(load: Callable[..., Any]) -> Non
 @pytest.mark.seed("S27", "S28", "S29", "S30")
 @pytest.mark.parametrize("name", ["llama", "qwen3", "gemma3"])
 def test_a_graph_is_built_before_any_token_is_known(
-    backend, load: Callable[..., Any], name: str
+    backend: Backend, load: Callable[..., Any], name: str
 ) -> None:
     loaded = load(RECIPES[name])
     context = backend.context()
@@ -184,7 +184,9 @@ def test_a_graph_is_built_before_any_token_is_known(
 
 
 @pytest.mark.seed("S15")
-def test_the_graph_of_a_text_has_no_image_operations(backend, load: Callable[..., Any]) -> None:
+def test_the_graph_of_a_text_has_no_image_operations(
+    backend: Backend, load: Callable[..., Any]
+) -> None:
     loaded = load(RECIPES["gemma3"])
     context = backend.context()
     inputs = [context.input("x", (3,), GGMLType.I32) for _ in range(3)]

@@ -13,7 +13,7 @@ from support.tiny_model import Tiny, tiny_weights, write_tiny
 
 from tampu import models
 from tampu.errors import ModelFileError, UnsupportedModelError
-from tampu.ml import RopeMode, Weights
+from tampu.ml import Backend, RopeMode, Weights
 from tampu.ml.gguf import read_gguf
 from tampu.models import Architecture, architectures, bind_model
 from tampu.models.gemma3 import Gemma3, Options
@@ -231,7 +231,7 @@ def test_the_scale_of_gemmas_scores_is_the_files_or_follows_from_the_heads(
 
 
 @pytest.mark.seed("S35", "S36")
-def test_gemma_caps_its_logits_only_if_the_file_says_so(backend, tmp_path: Path) -> None:
+def test_gemma_caps_its_logits_only_if_the_file_says_so(backend: Backend, tmp_path: Path) -> None:
     found = {}
     for cap in (None, 10.0):
         tiny = Tiny(architecture="gemma3", tied=True, keys={"final_logit_softcapping": cap})

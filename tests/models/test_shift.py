@@ -3,12 +3,13 @@
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from support.graphs import floats
 from support.running import TinyModel, load_tiny, relative_error
 from support.tiny_model import Tiny
 
-from tampu.ml import GGMLType, RopeMode, RopeScaling
+from tampu.ml import Backend, GGMLType, RopeMode, RopeScaling
 from tampu.nn import Rope
 
 F32, I32 = GGMLType.F32, GGMLType.I32
@@ -19,7 +20,7 @@ YARN = RopeScaling(frequency_scale=0.25, original_context=32, extrapolation=1.0)
 @pytest.mark.parametrize("mode", [RopeMode.INTERLEAVED, RopeMode.HALVES])
 @pytest.mark.parametrize("scaling", [RopeScaling(), RopeScaling(frequency_scale=0.5), YARN])
 def test_a_key_that_was_moved_is_the_key_at_the_new_position(
-    backend, mode: RopeMode, scaling: RopeScaling
+    backend: Backend, mode: RopeMode, scaling: RopeScaling
 ) -> None:
     context = backend.context()
     rope = Rope(16, 10_000.0, mode, scaling)
@@ -37,7 +38,7 @@ def test_a_key_that_was_moved_is_the_key_at_the_new_position(
 @pytest.mark.seed("S80")
 @pytest.mark.parametrize("architecture", ["llama", "qwen3", "gemma3"])
 def test_shifted_keys_of_the_first_layer_equal_recomputed_ones(
-    backend, tmp_path: Path, architecture: str
+    backend: Backend, tmp_path: Path, architecture: str
 ) -> None:
     """In the first layer, keys depend on a token and its position alone."""
     text = [1, 259, 286, 264, 7, 7, 300, 12]
@@ -57,7 +58,9 @@ def test_shifted_keys_of_the_first_layer_equal_recomputed_ones(
 
 @pytest.mark.seed("S80")
 @pytest.mark.parametrize("cache_type", ["f16", "q8_0"])
-def test_keys_of_a_smaller_type_are_moved_too(backend, tmp_path: Path, cache_type: str) -> None:
+def test_keys_of_a_smaller_type_are_moved_too(
+    backend: Backend, tmp_path: Path, cache_type: str
+) -> None:
     text = [1, 259, 286, 264, 7, 7, 300, 12]
     tiny = Tiny(head_dim=32)
     moved = load_tiny(backend, tmp_path, tiny, cache_type=cache_type)
@@ -71,7 +74,7 @@ def test_keys_of_a_smaller_type_are_moved_too(backend, tmp_path: Path, cache_typ
     fresh.close()
 
 
-def keys_of(backend, model: TinyModel):
+def keys_of(backend: Backend, model: TinyModel) -> npt.NDArray[np.generic]:
     """Return the keys of the first layer, (8, width)."""
     context = backend.context()
     rows = context.input("rows", (8,), I32)

@@ -1,5 +1,6 @@
 """Routing to experts against NumPy, in each of the ways that models do it."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from support.graphs import floats
 from support.reference import softmax
 
 from tampu.errors import ShapeError
+from tampu.ml import Tensor
 from tampu.nn import Gating, GatingFunction
 from tampu.nn.experts import route
 
@@ -45,7 +47,9 @@ def expected(
 
 @pytest.mark.parametrize("tokens", [1, 9])
 @pytest.mark.parametrize("way", WAYS)
-def test_experts_and_their_weights_are_those_of_numpy(compute, way: str, tokens: int) -> None:
+def test_experts_and_their_weights_are_those_of_numpy(
+    compute: Callable[..., Any], way: str, tokens: int
+) -> None:
     logits = floats(tokens, 16, seed=tokens)
     choice, weights = compute(lambda x: route(x, WAYS[way]), logits)
     experts, shares = expected(logits, WAYS[way])
@@ -54,7 +58,9 @@ def test_experts_and_their_weights_are_those_of_numpy(compute, way: str, tokens:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_score_bias_changes_the_choice_and_not_the_weights(compute, way: str) -> None:
+def test_a_score_bias_changes_the_choice_and_not_the_weights(
+    compute: Callable[..., Any], way: str
+) -> None:
     logits, bias = floats(9, 16), floats(16, seed=1)
     choice, weights = compute(lambda x, b: route(x, WAYS[way], b), logits, bias)
     experts, shares = expected(logits, WAYS[way], bias)
@@ -66,6 +72,8 @@ def test_a_score_bias_changes_the_choice_and_not_the_weights(compute, way: str) 
 @pytest.mark.parametrize(
     "gating", [Gating(17), Gating(0), Gating(2, groups=3), Gating(2, groups=4, top_groups=5)]
 )
-def test_gating_that_does_not_fit_the_experts_is_refused(given, gating: Gating) -> None:
+def test_gating_that_does_not_fit_the_experts_is_refused(
+    given: Callable[[npt.NDArray[Any]], Tensor], gating: Gating
+) -> None:
     with pytest.raises(ShapeError):
         route(given(floats(2, 16)), gating)

@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 from support.graphs import floats
 
-from tampu.ml import GGMLType
+from tampu.ml import Backend, Context, GGMLType
 from tampu.nn import Batch
 
 
 @pytest.mark.seed("S94")
-def test_the_rows_of_an_image_go_to_their_tokens_and_nothing_else_changes(backend, context) -> None:
+def test_the_rows_of_an_image_go_to_their_tokens_and_nothing_else_changes(
+    backend: Backend, context: Context
+) -> None:
     hidden = context.input("hidden", (5, 4), GGMLType.F32)
     images = context.input("images", (2, 4), GGMLType.F32)
     rows = context.input("rows", (2,), GGMLType.I64)
@@ -25,7 +27,7 @@ def test_the_rows_of_an_image_go_to_their_tokens_and_nothing_else_changes(backen
     np.testing.assert_array_equal(unchanged, floats(5, 4))
 
 
-def test_a_batch_without_images_is_left_alone(context) -> None:
+def test_a_batch_without_images_is_left_alone(context: Context) -> None:
     hidden = context.input("hidden", (5, 4), GGMLType.F32)
     number = context.input("number", (5,), GGMLType.I32)
     assert Batch(number, number, number).place(hidden) is hidden

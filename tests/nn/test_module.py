@@ -25,7 +25,7 @@ class Options:
 @pytest.fixture
 def weights(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """Write a file with tensors of these names and declare them."""
-    opened = []
+    opened: list[Any] = []
 
     def make(*names: str) -> Weights:
         path = tmp_path / f"{len(opened)}.gguf"

@@ -15,7 +15,7 @@ class Pieces:
     def __init__(self, texts: list[Any]) -> None:
         self.texts = texts
 
-    def feed(self, token):
+    def feed(self, token: int) -> Any:
         return self.texts[token]
 
     def flush(self) -> str:
@@ -28,7 +28,7 @@ class Bytes:
     def __init__(self) -> None:
         self.decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
-    def feed(self, token) -> str:
+    def feed(self, token: int) -> str:
         return self.decoder.decode(bytes([token]))
 
     def flush(self) -> str:

@@ -59,7 +59,7 @@ class HeldGraphs(FakeGraphs):
         self.held.put((result, computed.result()))
         return result
 
-    def release(self, error=None) -> None:
+    def release(self, error: Any = None) -> None:
         result, computed = self.held.get(timeout=60)
         if error:
             result.set_exception(error)
@@ -237,7 +237,7 @@ def test_a_request_submitted_during_close_gets_a_last_event() -> None:
     class LateInbox:
         """Closes the loop between the check and the put."""
 
-        def put(self, job) -> None:
+        def put(self, job: Any) -> None:
             if job is not None and not closer.is_alive():
                 closer.start()
                 engine.runner._thread.join(0.2)

@@ -24,10 +24,10 @@ def step_of(tokens: list[int]) -> StepInputs:
 
 
 @pytest.fixture
-def load(backend, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+def load(backend: Backend, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     made = []
 
-    def load(tiny=None, **options: Any) -> TinyModel:
+    def load(tiny: Any = None, **options: Any) -> TinyModel:
         made.append(load_tiny(backend, tmp_path, tiny, **options))
         return made[-1]
 

@@ -24,7 +24,7 @@ def hashed(history: list[Any]) -> int:
 
 
 def alone(
-    prompt, *, max_tokens, context: int, keep: int = 4, shift: bool = True
+    prompt: str, *, max_tokens: Any, context: int, keep: int = 4, shift: bool = True
 ) -> tuple[list[Any], str]:
     """Return a sequence's tokens and why it ends, computed one by one."""
     history, answer = list(prompt), []

@@ -31,10 +31,10 @@ class Recorded(FakeGraphs):
         super().__post_init__()
         self.seen = []
 
-    def watch(self, engine) -> None:
+    def watch(self, engine: Any) -> None:
         plan = engine.scheduler.plan
 
-        def planned():
+        def planned() -> Any:
             made = plan()
             if made is not None:
                 self.seen.append(f"plan {sum(part.count for part in made.parts)}")
@@ -48,7 +48,7 @@ class Recorded(FakeGraphs):
         late = type(done)()
         wait, seen = late.result, self.seen
 
-        def result(timeout=None) -> Computed:
+        def result(timeout: Any = None) -> Computed:
             seen.append(f"end {len(step.tokens)}")
             return wait(timeout)
 
@@ -116,7 +116,7 @@ def sequences() -> Callable[..., Any]:
     return make
 
 
-def parts(plan) -> list[Any]:
+def parts(plan: Any) -> list[Any]:
     return [(p.start, p.count, p.output if p.outputs else None) for p in plan.parts]
 
 

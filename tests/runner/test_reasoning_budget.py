@@ -27,13 +27,13 @@ class Letters:
     def __init__(self, control: dict[str, int] = CONTROL) -> None:
         self.control = control
 
-    def control_tokens(self, texts) -> dict[Any, Any]:
+    def control_tokens(self, texts: Any) -> dict[Any, Any]:
         return {text: self.control[text] for text in texts if text in self.control}
 
     def decoder(self, **_: object) -> Decoder:
         return Decoder()
 
-    def encode_inside(self, text) -> list[Any]:
+    def encode_inside(self, text: str) -> list[Any]:
         assert text == "</think>"
         return [VOCABULARY.index(b"</"), VOCABULARY.index(b"think>")]
 
@@ -44,7 +44,7 @@ class Decoder:
     def __init__(self) -> None:
         self.held = b""
 
-    def feed(self, token) -> str:
+    def feed(self, token: int) -> str:
         self.held += VOCABULARY[token]
         try:
             text, self.held = self.held.decode(), b""
@@ -130,7 +130,7 @@ def test_an_inner_constraint_still_holds(budget: int) -> None:
         def mask(self) -> str:
             return "inner"
 
-        def accept(self, token) -> None:
+        def accept(self, token: int) -> None:
             self.taken = (*self.taken, token)
 
     inner = Inner()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 from concurrent.futures import Future
+from typing import Any
 
 import pytest
 from support.fake_graphs import FakeEngine, FakeGraphs
@@ -67,11 +68,11 @@ def test_the_first_step_of_a_kind_may_take_ten_times_the_patience(clock: Clock) 
 
 
 def test_the_loop_reports_what_it_waits_for_and_when_it_is_idle() -> None:
-    held = queue.SimpleQueue()
+    held: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     class Held(FakeGraphs):
         def submit(self, step: StepInputs) -> Future[Computed]:
-            result = Future()
+            result: Future[Any] = Future()
             held.put((result, super().submit(step)))
             return result
 

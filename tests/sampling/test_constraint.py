@@ -91,7 +91,9 @@ def no_threads_left() -> None:
     """The worker thread is the module's; its end is tested below."""
 
 
-def answer(constraints: Constraints, tokenizer, grammar: Grammar, seed: int = 0, **options: Any):
+def answer(
+    constraints: Constraints, tokenizer: Any, grammar: Grammar, seed: int = 0, **options: Any
+) -> str:
     return nonsense.answer(constraints.compile(grammar), tokenizer, seed, **options)
 
 
@@ -136,7 +138,7 @@ def test_it_holds_for_all_ways_to_sample_and_families_of_tokens(
 
 @pytest.mark.parametrize(("schema", "place"), UNSUPPORTED)
 def test_what_is_not_supported_is_named_and_never_ignored(
-    constraints: Constraints, schema, place: str
+    constraints: Constraints, schema: Any, place: str
 ) -> None:
     with pytest.raises(GrammarError, match=re.escape(place)):
         constraints.compile(Grammar.schema(schema))
@@ -281,7 +283,7 @@ def test_a_model_whose_tokens_do_not_fit_is_told_so() -> None:
         vocabulary_size, eos = tokenizer.vocabulary_size, tokenizer.eos
         control_texts = tokenizer.control_texts
 
-        def encode_inside(self, text) -> list[Any]:
+        def encode_inside(self, text: str) -> list[Any]:
             return [token for token in text.encode() if token in letters]
 
         def all_token_bytes(self) -> list[Any]:

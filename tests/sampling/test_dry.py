@@ -143,7 +143,7 @@ def test_a_breaker_is_looked_for_once() -> None:
 
 
 def test_greedy_sampling_leaves_a_loop() -> None:
-    logits = np.float32([0, 3, 2, 1])
+    logits = np.array([0, 3, 2, 1], np.float32)
     options = SamplingOptions(temperature=0, dry_multiplier=0.8)
     sampler = Sampler(options, 4)
     assert len({sampler.sample(logits) for _ in range(12)}) > 1
@@ -152,14 +152,14 @@ def test_greedy_sampling_leaves_a_loop() -> None:
 def test_the_prompt_counts() -> None:
     sampler = Sampler(SamplingOptions(temperature=0, dry_multiplier=5.0), 4)
     sampler.prime([0, 1, 2, 3, 0, 1, 2])
-    assert sampler.sample(np.float32([0, 0, 0, 4])) != 3
+    assert sampler.sample(np.array([0, 0, 0, 4], np.float32)) != 3
     assert Sampler(SamplingOptions(temperature=0, dry_multiplier=5.0), 4, {2: [()]}).greedy
 
 
 def test_no_repetition_counts_across_a_breaker() -> None:
     sampler = Sampler(SamplingOptions(temperature=0, dry_multiplier=5.0), 4, {2: [()]})
     sampler.prime([0, 1, 2, 3, 0, 1, 2])
-    assert sampler.sample(np.float32([0, 0, 0, 4])) == 3
+    assert sampler.sample(np.array([0, 0, 0, 4], np.float32)) == 3
 
 
 def test_the_defaults_are_those_of_llama_cpp() -> None:

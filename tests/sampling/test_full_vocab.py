@@ -18,7 +18,7 @@ class Scripted:
     def __init__(self, shares: list[Any]) -> None:
         self.numbers = itertools.cycle(shares)
 
-    def random(self):
+    def random(self) -> Any:
         return next(self.numbers)
 
 
@@ -78,7 +78,7 @@ def test_forbidden_tokens_are_never_drawn() -> None:
     ("p", "least"), [(1.0, 0.0), (0.9, 0.0), (0.5, 0.0), (0.05, 0.0), (1.0, 0.3), (0.7, 0.5)]
 )
 def test_what_is_kept_comes_with_its_probability(p: float, least: float) -> None:
-    weights = np.float32([1, 0.75, 0.5, 0.5, 0.5, 0.5, 0.25, 0.125, 0.125, 0.0])
+    weights = np.array([1, 0.75, 0.5, 0.5, 0.5, 0.5, 0.25, 0.125, 0.125, 0.0], np.float32)
     kept = weights * (weights >= least)
     if p < 1:
         inside = reference.nucleus(weights, p)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -81,7 +82,7 @@ def test_a_schema_loses_what_says_nothing_and_is_not_changed_itself() -> None:
                     st.lists(inner) | st.dictionaries(st.sampled_from(
                         ["type", "anyOf", "items", "properties", "$ref", "enum", "required",
                          "minProperties", "x"]), inner)))  # fmt: skip
-def test_whatever_is_given_as_a_schema_is_checked_or_refused(schema) -> None:
+def test_whatever_is_given_as_a_schema_is_checked_or_refused(schema: Any) -> None:
     with suppress(GrammarError):
         json.dumps(checked_schema(schema))
 

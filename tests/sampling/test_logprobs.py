@@ -14,7 +14,7 @@ from tampu.sampling import top_logprobs
 
 
 def test_two_equal_logits_have_half_each() -> None:
-    logprob, listed = top_logprobs(np.float32([3, 3]), 1, 2)
+    logprob, listed = top_logprobs(np.array([3, 3], np.float32), 1, 2)
     assert logprob == pytest.approx(math.log(0.5), abs=1e-6)
     assert [token for token, _ in listed] == [0, 1]
 
@@ -43,20 +43,20 @@ def test_all_of_the_vocabulary_sums_to_one() -> None:
 
 
 def test_huge_logits_do_not_overflow() -> None:
-    logprob, _ = top_logprobs(np.float32([1e30, 1e30, -1e30]), 0, 1)
+    logprob, _ = top_logprobs(np.array([1e30, 1e30, -1e30], np.float32), 0, 1)
     assert logprob == pytest.approx(math.log(0.5), abs=1e-6)
 
 
 def test_the_chosen_token_need_not_be_listed() -> None:
-    logprob, listed = top_logprobs(np.float32([1, 5, 4]), 0, 2)
+    logprob, listed = top_logprobs(np.array([1, 5, 4], np.float32), 0, 2)
     assert [token for token, _ in listed] == [1, 2]
     assert logprob < listed[-1][1]
 
 
 def test_a_forbidden_token_has_no_probability() -> None:
-    assert top_logprobs(np.float32([0, -np.inf]), 1, 0) == (-math.inf, [])
+    assert top_logprobs(np.array([0, -np.inf], np.float32), 1, 0) == (-math.inf, [])
 
 
 def test_nan_is_refused() -> None:
     with pytest.raises(ComputeError):
-        top_logprobs(np.float32([0, np.nan]), 0, 1)
+        top_logprobs(np.array([0, np.nan], np.float32), 0, 1)

@@ -37,7 +37,9 @@ def only(logits: npt.NDArray[np.float32], tokens: list[int]) -> npt.NDArray[np.f
 
 
 @given(OPTIONS, st.integers(0, 2**32), st.sampled_from([1, 3, 200, 9_000, SIZE - 50]))
-def test_the_same_token_comes_as_from_masked_logits(options: object, seed: int, count) -> None:
+def test_the_same_token_comes_as_from_masked_logits(
+    options: dict[str, Any], seed: int, count: Any
+) -> None:
     random = np.random.default_rng(seed)
     logits = random.normal(0, 3, SIZE).astype(np.float32)
     tokens = random.choice(SIZE, count, replace=False)

@@ -41,7 +41,7 @@ def test_the_defaults_are_those_of_ollama() -> None:
     ],
 )
 def test_a_bad_value_is_refused_with_the_range_that_is_allowed(
-    name: str, value: float | str | dict[int, float], allowed: str
+    name: dict[str, Any], value: dict[str, Any], allowed: str
 ) -> None:
     with pytest.raises(RequestError, match=allowed) as caught:
         SamplingOptions(**{name: value})
@@ -86,5 +86,5 @@ def test_options_that_leave_one_token_are_greedy(options: dict[str, Any], greedy
         ({"repeat_penalty": 1.1, "repeat_last_n": 0}, False),
     ],
 )
-def test_penalties_are_on_if_one_has_an_effect(options: dict[str, float], penalties: bool) -> None:
+def test_penalties_are_on_if_one_has_an_effect(options: dict[str, Any], penalties: bool) -> None:
     assert SamplingOptions(**options).has_penalties is penalties

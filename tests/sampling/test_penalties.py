@@ -9,7 +9,7 @@ from tampu.sampling.penalties import TokenCounts
 
 
 @given(st.one_of(st.none(), st.integers(1, 8)), st.lists(st.integers(0, 9), max_size=300))
-def test_the_window_holds_the_last_tokens_and_their_counts(length, tokens: list[Any]) -> None:
+def test_the_window_holds_the_last_tokens_and_their_counts(length: Any, tokens: list[Any]) -> None:
     window = TokenCounts(length, 10)
     window.extend(tokens)
     expected = Counter(tokens if length is None else tokens[-length:])

@@ -21,18 +21,20 @@ def sampler(size: int, **options: Any) -> Sampler:
     return Sampler(SamplingOptions(**{"seed": 1, **options}), size)
 
 
-def distribution(logits: np.float32, count: int = 5_000, **options: Any) -> npt.NDArray[np.float64]:
+def distribution(
+    logits: npt.NDArray[np.float32], count: int = 5_000, **options: Any
+) -> npt.NDArray[np.float64]:
     one = sampler(len(logits), **options)
     return reference.frequencies([one.sample(logits) for _ in range(count)], len(logits))
 
 
 def kept(
-    logits: np.float32 | npt.NDArray[np.float32],
+    logits: npt.NDArray[np.float32],
     temperature: float = 1.0,
     top_k: int = 0,
     top_p: float = 1.0,
     min_p: float = 0.0,
-):
+) -> Any:
     """The distribution that the filters leave, by sorting."""
     order = reference.descending(logits)[: top_k or None]
     weights = np.zeros(len(logits), np.float32)
@@ -55,7 +57,7 @@ def test_temperature_zero_takes_the_first_of_the_best_whatever_else_is_asked(
 
 
 def test_greedy_takes_the_first_of_equals() -> None:
-    assert sampler(4, temperature=0).sample(np.float32([1, 3, 3, 2])) == 1
+    assert sampler(4, temperature=0).sample(np.array([1, 3, 3, 2], np.float32)) == 1
 
 
 @pytest.mark.seed("S57")
@@ -73,9 +75,9 @@ def test_greedy_takes_the_first_of_equals() -> None:
     ],
 )
 def test_tokens_come_with_the_probability_that_the_options_give_them(
-    options: dict[str, float],
+    options: dict[str, Any],
 ) -> None:
-    logits = np.float32([0.2, 1.9, -1.0, 1.1, 0.0, 2.0, -3.0, 0.7, 1.0])
+    logits = np.array([0.2, 1.9, -1.0, 1.1, 0.0, 2.0, -3.0, 0.7, 1.0], np.float32)
     assert reference.close(distribution(logits, **options), kept(logits, **options), 5_000)
 
 
@@ -142,7 +144,7 @@ def test_forbidden_tokens_never_come(top_k: int, typical_p: float) -> None:
 
 @pytest.mark.parametrize("top_k", [0, 5])
 def test_typical_p_can_leave_out_the_best(top_k: int) -> None:
-    logits = np.log(np.float32([0.6, 0.2, 0.1, 0.05, 0.05]))
+    logits = np.log(np.array([0.6, 0.2, 0.1, 0.05, 0.05], np.float32))
     one = sampler(5, top_k=top_k, temperature=1.0, top_p=1.0, typical_p=0.1)
     assert {one.sample(logits) for _ in range(20)} == {1}
 
@@ -176,43 +178,43 @@ def test_the_callers_logits_stay_as_they_were(temperature: float) -> None:
 
 def test_a_repeat_penalty_works_at_temperature_zero() -> None:
     one = sampler(3, temperature=0, repeat_penalty=2.0)
-    logits = np.float32([1.0, 1.9, 1.8])
+    logits = np.array([1.0, 1.9, 1.8], np.float32)
     assert [one.sample(logits) for _ in range(3)] == [1, 2, 0]
 
 
 def test_the_prompt_counts_for_the_penalties() -> None:
     one = sampler(3, temperature=0, presence_penalty=1.0)
     one.prime([1])
-    assert one.sample(np.float32([1.0, 1.9, 0.0])) == 0
+    assert one.sample(np.array([1.0, 1.9, 0.0], np.float32)) == 0
 
 
 def test_penalties_look_at_the_last_tokens_only() -> None:
     one = sampler(4, temperature=0, presence_penalty=5.0, repeat_last_n=2)
     one.prime([0, 0, 0, 1])
-    logits = np.float32([3, 2, 1, 0])
+    logits = np.array([3, 2, 1, 0], np.float32)
     assert [one.sample(logits) for _ in range(4)] == [2, 0, 1, 2]
 
 
 def test_penalties_over_the_whole_context_forget_nothing() -> None:
     one = sampler(3, temperature=0, frequency_penalty=0.01, repeat_last_n=-1)
     one.prime([0] * 150)
-    logits = np.float32([1.0, 0.0, -9.0])
+    logits = np.array([1.0, 0.0, -9.0], np.float32)
     assert [one.sample(logits) for _ in range(2)] == [1, 1]
 
 
 def test_no_window_means_no_penalties() -> None:
     one = sampler(3, temperature=0, presence_penalty=9.0, repeat_last_n=0)
     one.prime([1])
-    assert one.sample(np.float32([0, 1, 0])) == 1
+    assert one.sample(np.array([0, 1, 0], np.float32)) == 1
 
 
 def test_the_frequency_penalty_grows_with_each_time() -> None:
     one = sampler(2, temperature=0, frequency_penalty=1.0)
-    assert [one.sample(np.float32([2.5, 0.0])) for _ in range(5)] == [0, 0, 0, 1, 0]
+    assert [one.sample(np.array([2.5, 0.0], np.float32)) for _ in range(5)] == [0, 0, 0, 1, 0]
 
 
 def test_a_bias_moves_and_forbids_tokens() -> None:
-    logits = np.float32([0, 1, 2])
+    logits = np.array([0, 1, 2], np.float32)
     assert sampler(3, temperature=0, logit_bias={0: 3.0}).sample(logits) == 0
     assert sampler(3, temperature=0, logit_bias={2: -np.inf}).sample(logits) == 1
 
@@ -229,7 +231,7 @@ def test_a_prompt_token_outside_the_vocabulary_is_refused() -> None:
 
 def test_the_temperature_comes_before_top_p() -> None:
     # 0.5, 0.3, 0.2: at temperature 1 the nucleus 0.75 has two tokens, at 0.3 only one.
-    logits = np.log(np.float32([0.5, 0.3, 0.2]))
+    logits = np.log(np.array([0.5, 0.3, 0.2], np.float32))
     for top_k in (0, 3):
         hot = sampler(3, temperature=1.0, top_p=0.75, top_k=top_k)
         cold = sampler(3, temperature=0.3, top_p=0.75, top_k=top_k)
@@ -247,7 +249,7 @@ def test_min_p_alone_leaves_out_what_a_full_sort_leaves_out(min_p: float) -> Non
 
 def test_top_p_sees_what_top_k_left() -> None:
     # 0.4, 0.3, 0.3: of all, 0.4 is less than half; of the best two it is more.
-    logits = np.log(np.float32([0.4, 0.3, 0.3]))
+    logits = np.log(np.array([0.4, 0.3, 0.3], np.float32))
     one = sampler(3, temperature=1.0, top_k=2, top_p=0.5)
     assert {one.sample(logits) for _ in range(100)} == {0}
 
@@ -271,13 +273,13 @@ def fastest(call: Callable[[], Any] | Callable[[], npt.NDArray[Any]]) -> int:
 
 
 def slowly(
-    logits: np.float32,
+    logits: npt.NDArray[np.float32],
     temperature: float = 1.0,
     top_k: int = 0,
     top_p: float = 1.0,
     min_p: float = 0.0,
     **options: Any,
-):
+) -> Any:
     """The distribution that top-n-sigma and XTC leave as well, by sorting."""
     n, chance = options.get("top_n_sigma", 0), options.get("xtc_probability", 0)
     if n > 0:
@@ -303,8 +305,8 @@ def slowly(
         {"xtc_probability": 1.0, "xtc_threshold": 0.51},
     ],
 )
-def test_top_n_sigma_and_xtc_with_and_without_top_k(options: dict[str, float], top_k: int) -> None:
-    logits = np.float32([0.2, 1.9, -1.0, 1.1, 0.0, 2.0, -3.0, 0.7, 1.0])
+def test_top_n_sigma_and_xtc_with_and_without_top_k(options: dict[str, Any], top_k: int) -> None:
+    logits = np.array([0.2, 1.9, -1.0, 1.1, 0.0, 2.0, -3.0, 0.7, 1.0], np.float32)
     options = {"temperature": 1.0, "top_p": 1.0, **options, "top_k": top_k}
     assert reference.close(distribution(logits, **options), slowly(logits, **options), 5_000)
 

@@ -54,12 +54,12 @@ def test_huge_logits_and_a_tiny_temperature_give_weights() -> None:
 
 def test_an_almost_cold_temperature_leaves_only_the_best() -> None:
     np.testing.assert_array_equal(
-        softmax_weights(np.float32([2, 1, -4]), np.float32(2), 0.001), [1, 0, 0]
+        softmax_weights(np.array([2, 1, -4], np.float32), np.float32(2), 0.001), [1, 0, 0]
     )
 
 
 def test_weights_go_where_the_caller_says() -> None:
-    values = np.float32([0, -1])
+    values = np.array([0, -1], np.float32)
     out = np.empty(2, np.float32)
     assert softmax_weights(values, values[0], 1.0, out=out) is out
     np.testing.assert_array_equal(values, [0, -1])
@@ -69,14 +69,14 @@ def test_weights_go_where_the_caller_says() -> None:
     ("p", "count"), [(0.0, 1), (0.49, 1), (0.5, 2), (0.74, 2), (0.75, 3), (0.99, 4), (1.0, 4)]
 )
 def test_top_p_keeps_the_token_that_goes_beyond(p: float, count: int) -> None:
-    assert top_p(cumsum(np.float32([1.0, 0.5, 0.25, 0.25])), p) == count
+    assert top_p(cumsum(np.array([1.0, 0.5, 0.25, 0.25], np.float32)), p) == count
 
 
 @pytest.mark.parametrize(
     ("p", "count"), [(0.0, 4), (0.1, 4), (0.3, 2), (0.5, 2), (0.51, 1), (1, 1)]
 )
 def test_min_p_is_relative_to_the_best(p: float, count: int) -> None:
-    assert min_p(np.float32([1.0, 0.5, 0.25, 0.125]), p) == count
+    assert min_p(np.array([1.0, 0.5, 0.25, 0.125], np.float32), p) == count
 
 
 @given(LOGITS, st.floats(0, 1), st.floats(0, 1))
@@ -98,14 +98,14 @@ def test_top_p_equals_adding_up_one_by_one(logits: npt.NDArray[Any], p: float) -
 
 def test_typical_p_prefers_the_surprise_that_is_expected() -> None:
     # Entropy 1.28: the surprise of 0.2 is 1.61, that of 0.6 is 0.51, that of 0.05 is 3.0.
-    weights = np.float32([0.6, 0.2, 0.1, 0.05, 0.05])
+    weights = np.array([0.6, 0.2, 0.1, 0.05, 0.05], np.float32)
     np.testing.assert_array_equal(typical_p(weights, 0.1), [1])
     np.testing.assert_array_equal(typical_p(weights, 0.5), [0, 1])
     np.testing.assert_array_equal(typical_p(weights, 0.85), [0, 1, 2])
 
 
 def test_typical_p_leaves_out_what_cannot_come() -> None:
-    np.testing.assert_array_equal(typical_p(np.float32([1.0, 1.0, 0.0]), 1.0), [0, 1])
+    np.testing.assert_array_equal(typical_p(np.array([1.0, 1.0, 0.0], np.float32), 1.0), [0, 1])
 
 
 @given(LOGITS, SHARES)
@@ -121,7 +121,7 @@ def test_what_is_drawn_is_where_the_running_total_passes_the_share(
 
 
 def test_a_weight_of_zero_is_never_drawn() -> None:
-    running = cumsum(np.float32([0, 1, 0, 2, 0]))
+    running = cumsum(np.array([0, 1, 0, 2, 0], np.float32))
     assert {multinomial(running, share) for share in np.linspace(0, 1, 100)} == {1, 3}
 
 
@@ -139,8 +139,8 @@ def test_penalties_follow_the_published_formulas(
 ) -> None:
     repeat, presence, frequency = options
     result = penalized(
-        np.float32([4, -3, 0]),
-        np.float32([1, 3, 2]),
+        np.array([4, -3, 0], np.float32),
+        np.array([1, 3, 2], np.float32),
         repeat=repeat,
         presence=presence,
         frequency=frequency,
@@ -165,9 +165,9 @@ def test_top_n_sigma_is_that_of_the_definition_and_of_llama_cpp(
 
 
 def test_top_n_sigma_does_not_count_forbidden_tokens() -> None:
-    logits = np.float32([3, 1, -np.inf, 0])
+    logits = np.array([3, 1, -np.inf, 0], np.float32)
     assert top_n_sigma(logits, 1.0) == pytest.approx(3 - np.std([3, 1, 0]))
-    assert top_n_sigma(np.float32([-np.inf]), 1.0) == -np.inf
+    assert top_n_sigma(np.array([-np.inf], np.float32), 1.0) == -np.inf
 
 
 @given(LOGITS, st.floats(0.01, 0.5))

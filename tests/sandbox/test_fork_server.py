@@ -45,7 +45,9 @@ def own() -> ForkServerClient:
 
 
 @pytest.fixture
-def sandboxes(monkeypatch: pytest.MonkeyPatch, own) -> Iterator[list[SandboxedProcess]]:
+def sandboxes(
+    monkeypatch: pytest.MonkeyPatch, own: ForkServerClient
+) -> Iterator[list[SandboxedProcess]]:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
     made = [SandboxedProcess(WORK, own, SandboxLimits(cpu_s=1.0)) for _ in range(3)]
     yield made
@@ -53,7 +55,7 @@ def sandboxes(monkeypatch: pytest.MonkeyPatch, own) -> Iterator[list[SandboxedPr
         sandbox.close()
 
 
-def fork_server_of(sandbox) -> psutil.Process:
+def fork_server_of(sandbox: SandboxedProcess) -> psutil.Process:
     return psutil.Process(int(sandbox.call(b"fork_server")))
 
 
@@ -62,11 +64,13 @@ def children(*, but: tuple[()] = ()) -> list[Any]:
     return [each for each in psutil.Process().children(recursive=True) if each not in but]
 
 
-def is_fork_server(process) -> bool:
+def is_fork_server(process: Any) -> bool:
     return "tampu.sandbox.fork_server" in process.cmdline()
 
 
-def test_fork_server_is_shared_and_ends_with_its_last_user(sandboxes) -> None:
+def test_fork_server_is_shared_and_ends_with_its_last_user(
+    sandboxes: list[SandboxedProcess],
+) -> None:
     one, two, three = sandboxes
     fork_server = fork_server_of(one)
     assert fork_server_of(two) == fork_server_of(three) == fork_server
@@ -80,7 +84,9 @@ def test_fork_server_is_shared_and_ends_with_its_last_user(sandboxes) -> None:
     assert fork_server_of(one) != fork_server
 
 
-def test_fork_server_stays_single_threaded_after_imports(sandboxes, own) -> None:
+def test_fork_server_stays_single_threaded_after_imports(
+    sandboxes: list[SandboxedProcess], own: ForkServerClient
+) -> None:
     fork_server = fork_server_of(sandboxes[0])
     for work in REAL:
         own.request(work)
@@ -92,7 +98,9 @@ def test_fork_server_stays_single_threaded_after_imports(sandboxes, own) -> None
 
 
 @pytest.mark.parametrize("rest", [False, True])
-def test_next_call_restarts_a_killed_fork_server(sandboxes, rest: bool) -> None:
+def test_next_call_restarts_a_killed_fork_server(
+    sandboxes: list[SandboxedProcess], rest: bool
+) -> None:
     for _ in range(3):
         fork_server = fork_server_of(sandboxes[0])
         fork_server.kill()
@@ -103,18 +111,20 @@ def test_next_call_restarts_a_killed_fork_server(sandboxes, rest: bool) -> None:
         assert [sandbox.call(b"abc") for sandbox in sandboxes] == [b"cba"] * 3
 
 
-def test_task_running_when_fork_server_is_killed_is_run_again(sandboxes) -> None:
+def test_task_running_when_fork_server_is_killed_is_run_again(
+    sandboxes: list[SandboxedProcess],
+) -> None:
     fork_server = fork_server_of(sandboxes[0])
     threading.Timer(0.1, fork_server.kill).start()
     assert sandboxes[0].call(b"pause 0.3") == b"1"
 
 
-def test_random_kills_change_no_result(sandboxes) -> None:
+def test_random_kills_change_no_result(sandboxes: list[SandboxedProcess]) -> None:
     """A killed fork server is never noticed; a killed sandbox fails its task or is replaced."""
     generator, over, wrong = random.Random(1), threading.Event(), []
     others = children()
 
-    def use(sandbox) -> None:
+    def use(sandbox: Any) -> None:
         while not over.is_set():
             try:
                 if sandbox.call(b"pause 0.001") != b"1":
@@ -140,7 +150,7 @@ def test_random_kills_change_no_result(sandboxes) -> None:
 
 
 def test_failed_import_affects_only_its_own_sandbox(
-    sandboxes, own, capfd: pytest.CaptureFixture[str]
+    sandboxes: list[SandboxedProcess], own: ForkServerClient, capfd: pytest.CaptureFixture[str]
 ) -> None:
     fork_server = fork_server_of(sandboxes[0])
     wrong = SandboxedProcess("support.no_such_module:work", own)
@@ -153,7 +163,9 @@ def test_failed_import_affects_only_its_own_sandbox(
     assert "ModuleNotFoundError: No module named 'support.no_such_module'" in logged
 
 
-def test_shared_channel_reaches_the_same_fork_server(sandboxes, own) -> None:
+def test_shared_channel_reaches_the_same_fork_server(
+    sandboxes: list[SandboxedProcess], own: ForkServerClient
+) -> None:
     fork_server = fork_server_of(sandboxes[0])
     with own.share() as channel:
         other = ForkServerClient()
@@ -169,7 +181,9 @@ def test_shared_channel_reaches_the_same_fork_server(sandboxes, own) -> None:
         other.release()
 
 
-def test_client_with_a_closed_channel_starts_its_own_fork_server(sandboxes, own) -> None:
+def test_client_with_a_closed_channel_starts_its_own_fork_server(
+    sandboxes: list[SandboxedProcess], own: ForkServerClient
+) -> None:
     fork_server = fork_server_of(sandboxes[0])
     other = ForkServerClient()
     other.attach(own.share())
@@ -186,7 +200,10 @@ def test_client_with_a_closed_channel_starts_its_own_fork_server(sandboxes, own)
     [b"x", b"{" * 512, b"null".ljust(512), b"[]".ljust(512), b'["os:_exit", 1]'.ljust(512)],
 )
 def test_invalid_request_on_one_channel_affects_no_other(
-    sandboxes, own, capfd: pytest.CaptureFixture[str], frame: bytes
+    sandboxes: list[SandboxedProcess],
+    own: ForkServerClient,
+    capfd: pytest.CaptureFixture[str],
+    frame: bytes,
 ) -> None:
     fork_server = fork_server_of(sandboxes[0])
     with own.share() as channel:
@@ -216,7 +233,9 @@ sandbox.call(b"spin")
     wait_until(lambda: not any(map(psutil.pid_exists, pids)), "all processes end")
 
 
-def test_models_of_a_server_share_the_fork_server_until_the_last_is_closed(own) -> None:
+def test_models_of_a_server_share_the_fork_server_until_the_last_is_closed(
+    own: ForkServerClient,
+) -> None:
     async def load(name: str) -> WorkerProcess:
         options = LoadOptions(vocabulary_only=True)
         environment = {"PYTHONPATH": ":".join(filter(None, sys.path))}

@@ -46,21 +46,21 @@ class Site:
         self.app = create_app(replace(options, remote=NOWHERE), Catalog(folder), start)
         self.transport = httpx.ASGITransport(self.app)
 
-    def call(self, *requests: tuple[str, str, dict[str, Any]]):
+    def call(self, *requests: tuple[str, str, dict[str, Any]]) -> Any:
         """Make requests (method, path, options) one after the other; return the answers."""
         return self.run(lambda client: self._in_turn(client, requests))
 
-    def run(self, test: Callable[[Any], Coroutine[Any, Any, Any]]):
+    def run(self, test: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
         """Run `test(client)` with the application started, for a minute at most."""
         return asyncio.run(asyncio.wait_for(self._run(test), PATIENCE_S))
 
-    async def _run(self, test: Callable[[Any], Coroutine[Any, Any, Any]]):
+    async def _run(self, test: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
         async with self.app.router.lifespan_context(self.app):
             url = "http://127.0.0.1:11434"
             async with httpx.AsyncClient(transport=self.transport, base_url=url) as client:
                 return await test(client)
 
-    async def _in_turn(self, client, requests: tuple[Any, ...]) -> list[Any]:
+    async def _in_turn(self, client: httpx.AsyncClient, requests: tuple[Any, ...]) -> list[Any]:
         return [await client.request(method, path, **rest) for method, path, rest in requests]
 
 
@@ -73,7 +73,7 @@ def site(model_folder: Path) -> Site:
 def post(site: Site) -> Callable[..., Any]:
     """Post JSON to a path and return the answer."""
 
-    def post(path: str, **body: Any):
+    def post(path: str, **body: Any) -> Any:
         return site.call(("POST", path, {"json": body}))[0]
 
     return post

@@ -48,7 +48,7 @@ async def answers_of(reader: StreamReader, count: int) -> bool:
     return True
 
 
-async def gauge(port, name: str) -> float | None:
+async def gauge(port: int, name: str) -> float | None:
     """Return what the server's metrics have under a name; None: nothing."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(f"GET /metrics HTTP/1.1\r\n{HOST}Connection: close\r\n\r\n".encode())
@@ -58,7 +58,7 @@ async def gauge(port, name: str) -> float | None:
     return float(found[1]) if found else None
 
 
-async def is_well(port) -> bool:
+async def is_well(port: int) -> bool:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(VERSION)
     well = await asyncio.wait_for(answers_of(reader, 1), PATIENCE_S)
@@ -67,7 +67,7 @@ async def is_well(port) -> bool:
 
 
 def test_a_thousand_requests_in_one_breath_are_answered_in_order(site: Site) -> None:
-    async def ask(port) -> None:
+    async def ask(port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(VERSION * 1_000)
         assert await asyncio.wait_for(answers_of(reader, 1_000), PATIENCE_S)
@@ -77,7 +77,7 @@ def test_a_thousand_requests_in_one_breath_are_answered_in_order(site: Site) -> 
 
 
 def test_a_connection_is_used_again_and_again(site: Site) -> None:
-    async def ask(port) -> None:
+    async def ask(port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         for _ in range(1_000):
             writer.write(VERSION)
@@ -88,7 +88,7 @@ def test_a_connection_is_used_again_and_again(site: Site) -> None:
 
 
 def test_idle_connections_do_not_block_others(site: Site) -> None:
-    async def ask(port) -> None:
+    async def ask(port: int) -> None:
         idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(300)]
         assert await is_well(port)
         for _, writer in idle:
@@ -98,7 +98,7 @@ def test_idle_connections_do_not_block_others(site: Site) -> None:
 
 
 def test_a_reset_in_the_middle_of_a_body_ends_that_request_alone_on_every_route(site: Site) -> None:
-    async def ask(port) -> None:
+    async def ask(port: int) -> None:
         for method, path in targets(site):
             client = socket.create_connection(("127.0.0.1", port))
             head = f"{method} {path} HTTP/1.1\r\n{HOST}Content-Length: 1000\r\n\r\n{{"
@@ -112,7 +112,7 @@ def test_a_reset_in_the_middle_of_a_body_ends_that_request_alone_on_every_route(
 
 
 def test_a_client_that_sends_no_more_is_still_answered_or_let_go(site: Site) -> None:
-    async def ask(port) -> None:
+    async def ask(port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(generate("hello world"))
         writer.write_eof()
@@ -127,7 +127,7 @@ def test_a_client_that_sends_no_more_is_still_answered_or_let_go(site: Site) -> 
 def test_a_body_that_stops_coming_is_refused(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(body, "IDLE_SECONDS", 0.1)
 
-    async def ask(port) -> None:
+    async def ask(port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(generate("hello world")[:-4])
         head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE_S)
@@ -145,7 +145,7 @@ def running_of(site: Site) -> list[Any]:
 def test_a_client_that_leaves_frees_its_place(site: Site, prompt: str) -> None:
     """While it is read to, and before the first token."""
 
-    async def ask(port) -> None:
+    async def ask(port: int) -> None:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(generate(f"hello {prompt}" if prompt == "forever" else prompt))
         await until(lambda: running_of(site) == [1], "it is answered")
@@ -157,7 +157,7 @@ def test_a_client_that_leaves_frees_its_place(site: Site, prompt: str) -> None:
 
 def test_a_client_that_leaves_during_loading_frees_its_place(site: Site) -> None:
 
-    async def ask(port) -> None:
+    async def ask(port: int) -> None:
         site.start.go_on = asyncio.Event()
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(generate("forever"))
@@ -183,7 +183,7 @@ def test_connections_over_the_limit_get_503_with_retry_after(
 ) -> None:
     monkeypatch.setattr(connection, "MAX_CONNECTIONS", 3)
 
-    async def ask(port) -> None:
+    async def ask(port: int) -> None:
         early = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
         late, writer = await asyncio.open_connection("127.0.0.1", port)
         asked = generate("hello world")
@@ -212,7 +212,7 @@ def test_chunks_for_ever_end_with_the_connection_on_every_route(
     monkeypatch.setattr(body, "MAX_BODY", 100_000)
     chunk = b"2000\r\n" + b" " * 0x2000 + b"\r\n"
 
-    async def one(port, method, path) -> bytes:
+    async def one(port: int, method: Any, path: str) -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         head = f"{method} {path} HTTP/1.1\r\n{HOST}Transfer-Encoding: chunked\r\n\r\n"
         writer.write(head.encode())
@@ -226,7 +226,7 @@ def test_chunks_for_ever_end_with_the_connection_on_every_route(
         with suppress(ConnectionError):
             return (await answered)[9:12]
 
-    async def ask(port) -> None:
+    async def ask(port: int) -> None:
         async with asyncio.timeout(PATIENCE_S):
             found = await asyncio.gather(*(one(port, *target) for target in targets(site)))
         assert not {b"500", b"502"} & {*found}

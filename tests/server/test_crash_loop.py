@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
 import pytest
@@ -79,11 +79,11 @@ class Dying(FakeRunner):
 class DyingStart(FakeStart):
     """Its first models are dying."""
 
-    def __init__(self, dying) -> None:
+    def __init__(self, dying: Any) -> None:
         super().__init__()
         self.dying = dying
 
-    async def __call__(self, entry, options):
+    async def __call__(self, entry: Any, options: Any) -> Coroutine[Any, Any, FakeRunner]:
         await asyncio.sleep(0)
         kind = Dying if len(self.runners) < self.dying else FakeRunner
         self.runners.append((entry.name, kind(options)))

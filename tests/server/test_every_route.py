@@ -63,7 +63,7 @@ def bearer(key: str) -> dict[Any, Any]:
     return {"authorization": f"Bearer {key}"}
 
 
-def has_body(route) -> bool:
+def has_body(route: Any) -> bool:
     return route.body is not None
 
 
@@ -103,13 +103,13 @@ def test_a_key_for_using_models_does_not_manage_them(locked: Site) -> None:
 
 
 def test_a_body_is_not_read_without_a_key(locked: Site) -> None:
-    async def ask(method, path):
+    async def ask(method: Any, path: str) -> Any:
         async def receive() -> NoReturn:
             raise AssertionError("the body was read")
 
         sent = []
 
-        async def send(message) -> None:
+        async def send(message: Any) -> None:
             sent.append(message)
 
         scope = {

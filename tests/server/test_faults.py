@@ -32,7 +32,7 @@ def body(tokens: int, **more: Any) -> dict[Any, Any]:
 class Stream:
     """An answer that is read on a thread of its own."""
 
-    def __init__(self, server, tokens: int) -> None:
+    def __init__(self, server: Any, tokens: int) -> None:
         self.lines = []
         self._asked = (f"{server.url}/api/generate", body(tokens))
         self._thread = threading.Thread(target=self._read, daemon=True)
@@ -54,7 +54,7 @@ class Stream:
         return "".join(line["response"] for line in self.lines)
 
 
-def family(server) -> list[psutil.Process]:
+def family(server: Any) -> list[psutil.Process]:
     """Return the processes below the server's, those that help its models too."""
     return psutil.Process(server.process.pid).children(recursive=True)
 
@@ -89,7 +89,7 @@ def test_answers_under_way_are_the_same_to_the_last_byte_when_it_ends(
     wait_until_gone(processes)
 
 
-def listens(server) -> bool:
+def listens(server: Any) -> bool:
     try:
         httpx.get(f"{server.url}/api/version", timeout=60)
     except httpx.TransportError:
@@ -134,7 +134,7 @@ def grows_no_more(process: psutil.Process, use: Callable[[], Any]) -> bool:
     def counts() -> tuple[Any, Any]:
         return process.num_fds(), process.num_threads()
 
-    def is_as_before():
+    def is_as_before() -> Any:
         files, threads = counts()
         return files <= before[0] and threads <= before[1]
 

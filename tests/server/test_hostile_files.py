@@ -42,7 +42,7 @@ def kept(site: Site) -> list[Any]:
     )
 
 
-def create(site: Site, files: dict[Any | str, Any], **more: dict[Any, Any]):
+def create(site: Site, files: dict[Any | str, Any], **more: dict[Any, Any]) -> Any:
     """Send files and have a model made of them; return the last answer."""
     sent = [("POST", f"/api/blobs/{digest_of(data)}", {"content": data}) for data in files.values()]
     body = {
@@ -54,7 +54,7 @@ def create(site: Site, files: dict[Any | str, Any], **more: dict[Any, Any]):
     return site.call(*sent, ("POST", "/api/create", {"json": body}))[-1]
 
 
-def assert_refused(site: Site, response, told: str, status: int = 400) -> None:
+def assert_refused(site: Site, response: Any, told: str, status: int = 400) -> None:
     assert response.status_code == status, response.text
     message = response.json()["error"]
     assert told in message
@@ -91,19 +91,19 @@ def test_create_refuses_files_that_cannot_run_alone(own_site: Site, tmp_path: Pa
     assert_refused(own_site, answer, "m.gguf: general.type: this file is not an adapter")
 
 
-def zeroed(content) -> bytes:
+def zeroed(content: Any) -> bytes:
     return bytes(len(content))
 
 
-def cut(content):
+def cut(content: Any) -> Any:
     return content[:-5]
 
 
-def longer(content):
+def longer(content: Any) -> Any:
     return content + b"x"
 
 
-def another_version(content):
+def another_version(content: Any) -> Any:
     return content[:4] + b"\x09" + content[5:]
 
 

@@ -100,7 +100,7 @@ def ask(server: Server, client: httpx.Client, canary: Canary) -> Callable[[Any, 
     return ask
 
 
-def sentence(error) -> str:
+def sentence(error: Any) -> str:
     told = error if isinstance(error, str) else error["message"]
     assert told
     assert len(told) <= 600
@@ -181,7 +181,7 @@ def test_ten_thousand_messages_are_cut_to_the_context_and_counted_whole(
 def test_many_models_that_do_not_exist_are_each_not_found(
     client: httpx.Client, canary: Canary
 ) -> None:
-    def ask(number) -> int:
+    def ask(number: Any) -> int:
         body = {"model": f"nothing-{number}", "messages": [{"role": "user", "content": "x"}]}
         return client.post("/api/chat", json=body).status_code
 

@@ -84,7 +84,7 @@ def answers(site: Site, name: str, body: dict[Any, Any]) -> list[Any]:
     return [(path, answer) for (_, path, _), answer in zip(asked, site.call(*asked), strict=True)]
 
 
-def shown(value) -> str:
+def shown(value: Any) -> str:
     return repr(value)[:40]
 
 

@@ -226,7 +226,7 @@ def test_a_client_that_leaves_cancels_its_request(site: Site) -> None:
             await gone.wait()
             return {"type": "http.disconnect"}
 
-        async def send(message) -> None:
+        async def send(message: Any) -> None:
             sent.append(message)
             if len(sent) == after:
                 gone.set()

@@ -120,7 +120,7 @@ def test_a_socket_that_a_dead_server_left_is_taken_over_and_a_living_ones_is_not
 @pytest.mark.server
 def test_requests_under_way_are_finished_before_the_end(start: Callable[..., Any]) -> None:
     server = start()
-    lines = []
+    lines: list[Any] = []
 
     def read() -> None:
         with httpx.stream("POST", f"{server.url}/api/generate", json=body(2000), timeout=60) as got:
@@ -162,7 +162,7 @@ def test_logs_are_objects_with_the_requests_number(start: Callable[..., Any]) ->
 async def run_connections(
     app: Callable[[Any, Any, Any], Coroutine[Any, Any, Any]],
     test: Callable[[Any, Any], Coroutine[Any, Any, Any]],
-):
+) -> Any:
     """Serve an application through `Connection`, and return what `test(port, connections)` does."""
     config = uvicorn.Config(app, http=Connection, lifespan="off", log_config=None)
     listener = socket.create_server(("127.0.0.1", 0))
@@ -178,12 +178,12 @@ async def run_connections(
 def test_silent_client_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "HEADER_SECONDS", 0.2)
 
-    async def app(_scope: object, receive, send) -> None:
+    async def app(_scope: object, receive: Any, send: Any) -> None:
         await receive()
         await send({"type": "http.response.start", "status": 204, "headers": []})
         await send({"type": "http.response.body"})
 
-    async def seconds_until_closed(port, *sent: bytes) -> tuple[float, bytes]:
+    async def seconds_until_closed(port: int, *sent: bytes) -> tuple[float, bytes]:
         began = time.monotonic()
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         for part in sent:
@@ -192,7 +192,7 @@ def test_silent_client_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
         writer.close()
         return time.monotonic() - began, answered
 
-    async def test(port, _: object) -> tuple[Any, Any, Any]:
+    async def test(port: int, _: object) -> tuple[Any, Any, Any]:
         silent, slow = await asyncio.gather(
             seconds_until_closed(port), seconds_until_closed(port, b"GET / HTTP/1.1\r\nX: ")
         )
@@ -241,20 +241,20 @@ def test_client_that_reads_nothing_is_disconnected_and_a_slow_one_is_not(
     size = 24 << 20
     ended = asyncio.Event()
 
-    async def app(_scope: object, receive, send) -> None:
+    async def app(_scope: object, receive: Any, send: Any) -> None:
         await receive()
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": bytes(size)})
         await receive()
         ended.set()
 
-    async def ask(port) -> tuple[StreamReader, StreamWriter]:
+    async def ask(port: int) -> tuple[StreamReader, StreamWriter]:
         asked = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**16)
         writer.write(asked)
         return reader, writer
 
-    async def test(port, connections) -> int:
+    async def test(port: int, connections: Any) -> int:
         loop = asyncio.get_running_loop()
 
         def is_behind() -> list[Any]:

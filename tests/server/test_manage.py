@@ -118,7 +118,7 @@ def test_missing_model_can_be_neither_copied_nor_deleted(made: Site) -> None:
 
 
 def test_a_deleted_model_leaves_the_memory(made: Site) -> None:
-    async def test(client) -> None:
+    async def test(client: httpx.AsyncClient) -> None:
         await client.post("/api/generate", json={"model": "made"})
         assert len((await client.get("/api/ps")).json()["models"]) == 1
         await client.request("DELETE", "/api/delete", content=b'{"model": "made"}')
@@ -161,7 +161,7 @@ def fake_pull(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     def fake(*steps: str, error: RegistryError | None = None) -> list[tuple[Any, Any]]:
         asked = []
 
-        def pull(_store: object, name, options) -> Iterator[None]:
+        def pull(_store: object, name: str, options: Any) -> Iterator[None]:
             asked.append((name.short, options.is_insecure))
             yield from (Progress(step) for step in steps)
             if error is not None:

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 from support import virtual_time
-from support.fake_runner import FakeStart
+from support.fake_runner import FakeRunner, FakeStart
 from support.virtual_time import pass_time
 
 from tampu.engine.load_options import LoadOptions
 from tampu.errors import LoadCancelledError, ModelFileError, OutOfMemoryError
-from tampu.server.model_manager import ModelManager
+from tampu.server.model_manager import ManagedModel, ModelManager
 from tampu.store.catalog import Catalog, Entry
 from tampu.worker.protocol import Ready
 
@@ -33,13 +33,13 @@ def start() -> FakeStart:
 
 
 def run(
-    start: OnDevices,
+    start: FakeStart,
     test: Callable[[Any], Coroutine[Any, Any, Any]],
     *,
     keep_alive_s: float = 60.0,
     most: int = 3,
     memory_bytes: int | None = None,
-    **more: Callable[[], float],
+    **more: Any,
 ) -> None:
     """Run `test(models)` in virtual time, on a keeper that is closed afterwards."""
 
@@ -62,24 +62,26 @@ def run(
     assert all(not runner.is_alive for _, runner in start.runners)
 
 
-def names(models) -> list[Any]:
+def names(models: ModelManager) -> list[Any]:
     return sorted(model.entry.name for model in models.models())
 
 
 async def touch(
-    models,
-    entry,
+    models: ModelManager,
+    entry: Entry,
     overrides: dict[Any | str, Any] = ANY,
     keep_alive_s: float | None = None,
-):
+) -> ManagedModel:
     async with models.use(entry, overrides, keep_alive_s) as model:
         return model
 
 
-def test_concurrent_requests_load_a_model_once(start, entry) -> None:
+def test_concurrent_requests_load_a_model_once(
+    start: FakeStart, entry: Callable[[str], Entry]
+) -> None:
     start.delay_s = 0.01
 
-    async def test(models) -> None:
+    async def test(models: ModelManager) -> None:
         used = await asyncio.gather(*(touch(models, entry("m")) for _ in range(50)))
         assert len(set(map(id, used))) == 1
 
@@ -87,11 +89,13 @@ def test_concurrent_requests_load_a_model_once(start, entry) -> None:
     assert len(start.runners) == 1
 
 
-def test_all_who_wait_get_the_error_of_one_failed_load(start, entry) -> None:
+def test_all_who_wait_get_the_error_of_one_failed_load(
+    start: FakeStart, entry: Callable[[str], Entry]
+) -> None:
     start.error = ModelFileError("magic", "is wrong")
     start.delay_s = 0.01
 
-    async def test(models) -> None:
+    async def test(models: ModelManager) -> None:
         loads = (touch(models, entry("m")) for _ in range(5))
         errors = await asyncio.gather(*loads, return_exceptions=True)
         assert {type(error) for error in errors} == {ModelFileError}
@@ -101,10 +105,12 @@ def test_all_who_wait_get_the_error_of_one_failed_load(start, entry) -> None:
     run(start, test)
 
 
-def test_loading_goes_on_when_the_one_who_asked_leaves(start, entry) -> None:
+def test_loading_goes_on_when_the_one_who_asked_leaves(
+    start: FakeStart, entry: Callable[[str], Entry]
+) -> None:
     start.delay_s = 0.05
 
-    async def test(models) -> None:
+    async def test(models: ModelManager) -> None:
         first = asyncio.create_task(touch(models, entry("m")))
         await pass_time(0.01)
         assert [loading.waiting for loading in models.loading()] == [1]
@@ -115,8 +121,10 @@ def test_loading_goes_on_when_the_one_who_asked_leaves(start, entry) -> None:
     assert len(start.runners) == 1
 
 
-def test_an_unused_model_goes_when_its_time_is_up(start, entry) -> None:
-    async def test(models) -> None:
+def test_an_unused_model_goes_when_its_time_is_up(
+    start: FakeStart, entry: Callable[[str], Entry]
+) -> None:
+    async def test(models: ModelManager) -> None:
         await touch(models, entry("m"), keep_alive_s=20)
         await touch(models, entry("base"), keep_alive_s=float("inf"))
         await pass_time(19.9)
@@ -129,8 +137,10 @@ def test_an_unused_model_goes_when_its_time_is_up(start, entry) -> None:
     run(start, test)
 
 
-def test_a_model_in_use_stays_and_its_time_begins_anew(start, entry) -> None:
-    async def test(models) -> None:
+def test_a_model_in_use_stays_and_its_time_begins_anew(
+    start: FakeStart, entry: Callable[[str], Entry]
+) -> None:
+    async def test(models: ModelManager) -> None:
         async with models.use(entry("m"), ANY, 2):
             await pass_time(5)
             assert names(models) == ["m"]
@@ -142,8 +152,8 @@ def test_a_model_in_use_stays_and_its_time_begins_anew(start, entry) -> None:
     run(start, test)
 
 
-def test_no_keep_alive_unloads_at_once(start, entry) -> None:
-    async def test(models) -> None:
+def test_no_keep_alive_unloads_at_once(start: FakeStart, entry: Callable[[str], Entry]) -> None:
+    async def test(models: ModelManager) -> None:
         await touch(models, entry("m"), keep_alive_s=0)
         assert names(models) == []
         await asyncio.sleep(0)
@@ -152,8 +162,8 @@ def test_no_keep_alive_unloads_at_once(start, entry) -> None:
     run(start, test)
 
 
-def test_unloading_waits_for_the_last_user(start, entry) -> None:
-    async def test(models) -> None:
+def test_unloading_waits_for_the_last_user(start: FakeStart, entry: Callable[[str], Entry]) -> None:
+    async def test(models: ModelManager) -> None:
         async with models.use(entry("m"), ANY, None) as model:
             await models.unload("m")
             assert names(models) == []
@@ -165,8 +175,10 @@ def test_unloading_waits_for_the_last_user(start, entry) -> None:
     run(start, test)
 
 
-def test_other_load_options_replace_an_idle_model(start, entry) -> None:
-    async def test(models) -> None:
+def test_other_load_options_replace_an_idle_model(
+    start: FakeStart, entry: Callable[[str], Entry]
+) -> None:
+    async def test(models: ModelManager) -> None:
         await touch(models, entry("m"))
         await touch(models, entry("m"), {"context": 512})
         await touch(models, entry("m"))
@@ -176,8 +188,10 @@ def test_other_load_options_replace_an_idle_model(start, entry) -> None:
     assert [runner.options.context for _, runner in start.runners] == [1024, 512]
 
 
-def test_other_load_options_wait_until_the_model_is_idle(start, entry) -> None:
-    async def test(models) -> None:
+def test_other_load_options_wait_until_the_model_is_idle(
+    start: FakeStart, entry: Callable[[str], Entry]
+) -> None:
+    async def test(models: ModelManager) -> None:
         async with models.use(entry("m"), ANY, None) as first:
             other = asyncio.create_task(touch(models, entry("m"), {"context": 512}))
             await pass_time(1000)
@@ -188,16 +202,18 @@ def test_other_load_options_wait_until_the_model_is_idle(start, entry) -> None:
     run(start, test)
 
 
-def test_the_context_is_at_most_what_the_model_was_trained_for(start, entry) -> None:
-    async def test(models) -> None:
+def test_the_context_is_at_most_what_the_model_was_trained_for(
+    start: FakeStart, entry: Callable[[str], Entry]
+) -> None:
+    async def test(models: ModelManager) -> None:
         models._options = LoadOptions(context=100_000)
         assert (await touch(models, entry("m"))).options.context == 2048
 
     run(start, test)
 
 
-def test_a_dead_model_is_loaded_again(start, entry) -> None:
-    async def test(models) -> None:
+def test_a_dead_model_is_loaded_again(start: FakeStart, entry: Callable[[str], Entry]) -> None:
+    async def test(models: ModelManager) -> None:
         model = await touch(models, entry("m"))
         model.runner.is_alive = False
         assert (await touch(models, entry("m"))).runner is not model.runner
@@ -205,8 +221,10 @@ def test_a_dead_model_is_loaded_again(start, entry) -> None:
     run(start, test)
 
 
-def test_the_idle_model_that_was_used_least_recently_makes_room(start, entry) -> None:
-    async def test(models) -> None:
+def test_the_idle_model_that_was_used_least_recently_makes_room(
+    start: FakeStart, entry: Callable[[str], Entry]
+) -> None:
+    async def test(models: ModelManager) -> None:
         await touch(models, entry("m"), keep_alive_s=50)
         await touch(models, entry("base"), keep_alive_s=10)
         await touch(models, entry("m"))
@@ -216,8 +234,10 @@ def test_the_idle_model_that_was_used_least_recently_makes_room(start, entry) ->
     run(start, test, most=2)
 
 
-def test_a_model_that_stays_for_ever_goes_after_all_others(start, entry) -> None:
-    async def test(models) -> None:
+def test_a_model_that_stays_for_ever_goes_after_all_others(
+    start: FakeStart, entry: Callable[[str], Entry]
+) -> None:
+    async def test(models: ModelManager) -> None:
         await touch(models, entry("m"), keep_alive_s=float("inf"))
         await touch(models, entry("base"))
         await touch(models, entry("thinker"))
@@ -226,8 +246,10 @@ def test_a_model_that_stays_for_ever_goes_after_all_others(start, entry) -> None
     run(start, test, most=2)
 
 
-def test_a_model_in_use_makes_room_when_its_users_are_done(start, entry) -> None:
-    async def test(models) -> None:
+def test_a_model_in_use_makes_room_when_its_users_are_done(
+    start: FakeStart, entry: Callable[[str], Entry]
+) -> None:
+    async def test(models: ModelManager) -> None:
         async with models.use(entry("m"), ANY, None) as first:
             other = asyncio.create_task(touch(models, entry("base")))
             await pass_time(1)
@@ -243,36 +265,40 @@ def test_a_model_in_use_makes_room_when_its_users_are_done(start, entry) -> None
     assert [name for name, _ in start.runners] == ["m", "base", "m"]
 
 
-def test_many_models_take_turns_in_one_place_and_no_request_is_lost(start, entry) -> None:
+def test_many_models_take_turns_in_one_place_and_no_request_is_lost(
+    start: FakeStart, entry: Callable[[str], Entry]
+) -> None:
     start.delay_s = 0.001
     wanted = ["m", "base", "thinker"] * 10
 
-    async def ask(models, name: str):
+    async def ask(models: ModelManager, name: str) -> str:
         async with models.use(entry(name), ANY, None) as model:
             assert model.runner.is_alive
             await pass_time(0.001)
             assert model.runner.is_alive
             return model.entry.name
 
-    async def test(models) -> None:
+    async def test(models: ModelManager) -> None:
         assert await asyncio.gather(*(ask(models, name) for name in wanted)) == wanted
 
     run(start, test, most=1)
 
 
-def test_a_model_that_is_asked_all_the_time_does_not_keep_others_away(start, entry) -> None:
+def test_a_model_that_is_asked_all_the_time_does_not_keep_others_away(
+    start: FakeStart, entry: Callable[[str], Entry]
+) -> None:
     order = []
 
-    async def ask(models, name: str) -> None:
+    async def ask(models: ModelManager, name: str) -> None:
         async with models.use(entry(name), ANY, None):
             order.append(name)
             await pass_time(0.002)
 
-    async def ask_always(models) -> None:
+    async def ask_always(models: ModelManager) -> None:
         while True:
             await ask(models, "m")
 
-    async def test(models) -> None:
+    async def test(models: ModelManager) -> None:
         busy = [asyncio.create_task(ask_always(models)) for _ in range(5)]
         await pass_time(0.05)
         before = len(order)
@@ -286,8 +312,10 @@ def test_a_model_that_is_asked_all_the_time_does_not_keep_others_away(start, ent
     run(start, test, most=1)
 
 
-def test_models_share_the_memory_by_what_they_were_measured_to_take(start, entry) -> None:
-    async def test(models) -> None:
+def test_models_share_the_memory_by_what_they_were_measured_to_take(
+    start: FakeStart, entry: Callable[[str], Entry]
+) -> None:
+    async def test(models: ModelManager) -> None:
         for name in ("m", "base", "m", "base", "thinker"):
             await touch(models, entry(name))
         assert names(models) == ["base", "thinker"]
@@ -296,10 +324,12 @@ def test_models_share_the_memory_by_what_they_were_measured_to_take(start, entry
     assert [name for name, _ in start.runners] == ["m", "base", "thinker"]
 
 
-def test_a_load_that_does_not_fit_is_tried_again_when_another_model_is_gone(start, entry) -> None:
+def test_a_load_that_does_not_fit_is_tried_again_when_another_model_is_gone(
+    start: FakeStart, entry: Callable[[str], Entry]
+) -> None:
     start.memory = 1500
 
-    async def test(models) -> None:
+    async def test(models: ModelManager) -> None:
         await touch(models, entry("m"))
         await touch(models, entry("base"))
         assert names(models) == ["base"]
@@ -313,11 +343,11 @@ def test_a_load_that_does_not_fit_is_tried_again_when_another_model_is_gone(star
 
 @pytest.mark.parametrize("jump_s", [86_400.0, -86_400.0])
 def test_a_clock_that_jumps_neither_unloads_a_model_nor_keeps_it(
-    start, entry, jump_s: float
+    start: FakeStart, entry: Callable[[str], Entry], jump_s: float
 ) -> None:
     now_s = [1_700_000_000.0]
 
-    async def test(models) -> None:
+    async def test(models: ModelManager) -> None:
         await touch(models, entry("m"), keep_alive_s=60)
         await touch(models, entry("base"), keep_alive_s=10)
         assert [model.expires_s - now_s[0] for model in models.models()] == [60, 10]
@@ -335,11 +365,11 @@ def test_a_clock_that_jumps_neither_unloads_a_model_nor_keeps_it(
 class OnDevices(FakeStart):
     """Loads models to a device that has so many bytes, all of each if there is room."""
 
-    def __init__(self, size) -> None:
+    def __init__(self, size: int) -> None:
         super().__init__()
         self.size = size
 
-    async def __call__(self, entry, options):
+    async def __call__(self, entry: Any, options: Any) -> Coroutine[Any, Any, FakeRunner]:
         runner = await super().__call__(entry, options)
         alive = [one for _, one in self.runners if one.is_alive and one is not runner]
         free = self.size - sum(one.ready.device_bytes for one in alive)
@@ -349,12 +379,12 @@ class OnDevices(FakeStart):
 
 
 def test_a_model_that_has_no_room_on_the_device_takes_the_place_of_the_least_recently_used(
-    entry,
+    entry: Callable[[str], Entry],
 ) -> None:
     size = entry("m").info.size_bytes
     start = OnDevices(2 * size + size // 2)
 
-    async def test(models) -> None:
+    async def test(models: ModelManager) -> None:
         for name in ("m", "base", "thinker"):
             await touch(models, entry(name))
         assert names(models) == ["base", "thinker"]
@@ -366,10 +396,12 @@ def test_a_model_that_has_no_room_on_the_device_takes_the_place_of_the_least_rec
     assert all(one.ready.device_bytes for name, one in start.runners if name != "m")
 
 
-def test_a_model_larger_than_the_device_has_it_alone_and_shares_with_the_processor(entry) -> None:
+def test_a_model_larger_than_the_device_has_it_alone_and_shares_with_the_processor(
+    entry: Callable[[str], Entry],
+) -> None:
     start = OnDevices(entry("m").info.size_bytes // 2)
 
-    async def test(models) -> None:
+    async def test(models: ModelManager) -> None:
         await touch(models, entry("m"))
         await touch(models, entry("base"))
         assert names(models) == ["base"]
@@ -379,8 +411,10 @@ def test_a_model_larger_than_the_device_has_it_alone_and_shares_with_the_process
     assert len(start.runners) == 2
 
 
-def test_a_file_that_has_changed_is_loaded_again(start, entry) -> None:
-    async def test(models) -> None:
+def test_a_file_that_has_changed_is_loaded_again(
+    start: FakeStart, entry: Callable[[str], Entry]
+) -> None:
+    async def test(models: ModelManager) -> None:
         first = await touch(models, entry("m"))
         changed = replace(entry("m"), modified_s=entry("m").modified_s + 1)
         assert (await touch(models, changed)).runner is not first.runner
@@ -388,10 +422,12 @@ def test_a_file_that_has_changed_is_loaded_again(start, entry) -> None:
     run(start, test)
 
 
-def test_who_waits_for_a_load_hears_that_the_server_ends(start, entry) -> None:
+def test_who_waits_for_a_load_hears_that_the_server_ends(
+    start: FakeStart, entry: Callable[[str], Entry]
+) -> None:
     start.delay_s = 5
 
-    async def test(models) -> None:
+    async def test(models: ModelManager) -> None:
         waiting = asyncio.create_task(touch(models, entry("m")))
         await pass_time(0.01)
         await models.close()

@@ -6,6 +6,7 @@ import json
 import logging
 from typing import Any, NoReturn
 
+import httpx
 import pytest
 
 from tampu.server.admission import Admission
@@ -14,14 +15,14 @@ from tampu.server.logs import JSONFormatter, TextFormatter, printable
 from tests.server.conftest import Site
 
 
-def samples(text) -> dict[Any, Any]:
+def samples(text: str) -> dict[Any, Any]:
     """Return the samples of Prometheus' text by their names and labels."""
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
 
 
 def test_requests_tokens_and_models_are_counted(site: Site) -> None:
-    async def test(client) -> dict[Any, Any]:
+    async def test(client: httpx.AsyncClient) -> dict[Any, Any]:
         for prompt in ("one two three", "refuse"):
             await client.post("/api/generate", json={"model": "m", "prompt": prompt})
         await client.get("/api/nothing")

@@ -291,7 +291,9 @@ def test_an_empty_prompt_with_no_keep_alive_unloads_the_model(site: Site) -> Non
 def test_what_belongs_between_two_texts_is_asked_for_with_both(
     site: Site, model_folder: Path
 ) -> None:
-    marks = {f"tokenizer__ggml__fim_{name}_token_id": 1 for name in ("pre", "suf", "mid")}
+    marks: dict[str, Any] = {
+        f"tokenizer__ggml__fim_{name}_token_id": 1 for name in ("pre", "suf", "mid")
+    }
     filler = write_gguf(model_folder / "filler.gguf", **marks)
     try:
         asked = {"model": "filler", "prompt": "a", "suffix": "b"}

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
+import httpx
 import pytest
 from support.waiting import until
 
@@ -15,7 +16,7 @@ from tampu.version import __version__
 from tests.server.conftest import Site
 
 
-def get(site: Site, path: str):
+def get(site: Site, path: str) -> Any:
     return site.call(("GET", path, {}))[0]
 
 
@@ -121,7 +122,7 @@ def test_a_model_in_memory_is_listed_with_its_end(site: Site) -> None:
 
 def test_a_model_that_is_being_loaded_is_listed_with_what_is_known_of_it(site: Site) -> None:
 
-    async def test(client) -> tuple[Any, Any]:
+    async def test(client: httpx.AsyncClient) -> tuple[Any, Any]:
         site.start.go_on = asyncio.Event()
         body = {"model": "m", "keep_alive": "1h", "options": {"num_ctx": 256}}
         coming = asyncio.create_task(client.post("/api/generate", json=body))

@@ -92,7 +92,7 @@ def targets(site: Site) -> list[Any]:
     ]
 
 
-async def statuses(port, content: bytes) -> list[Any]:
+async def statuses(port: int, content: bytes) -> list[Any]:
     """Return the status of each answer on a connection until it closes or nothing more comes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(content)
@@ -106,10 +106,10 @@ async def statuses(port, content: bytes) -> list[Any]:
     return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3}) ", answered)]
 
 
-def serve(site: Site, ask: Callable[[Any], Coroutine[Any, Any, Any]]):
+def serve(site: Site, ask: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
     """Run `ask(port)` while the site's application is served."""
 
-    async def test():
+    async def test() -> Any:
         config = uvicorn.Config(
             site.app, http=Connection, log_config=None, backlog=ACCEPTED_AT_ONCE
         )
@@ -135,7 +135,7 @@ def test_what_can_be_read_in_two_ways_is_refused_on_every_route(site: Site) -> N
         for name, (rest, allowed) in CASES.items()
     ]
 
-    async def ask(port) -> tuple[list[Any], Any]:
+    async def ask(port: int) -> tuple[list[Any], Any]:
         gate = asyncio.Semaphore(64)
 
         async def one(content: bytes) -> list[Any]:
@@ -160,7 +160,7 @@ def test_what_can_be_read_in_two_ways_is_refused_on_every_route(site: Site) -> N
     "target", ["/%00", "/%2e%2e/%2e%2e/etc/passwd", "/api/../api/tags", "//api/tags", "*", "/\\"]
 )
 def test_a_strange_target_is_no_file_and_no_error(site: Site, target: str) -> None:
-    async def ask(port) -> None:
+    async def ask(port: int) -> None:
         for method in ("GET", "POST", "OPTIONS", "BREW"):
             rest = f"{HOST}Connection: close\r\n\r\n"
             content = f"{method} {target} HTTP/1.1\r\n{rest}".encode()

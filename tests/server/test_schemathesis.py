@@ -73,7 +73,7 @@ def schema(server: Server) -> BaseSchema:
     return schema.exclude(path_regex=MANAGING).exclude(path_regex=ELSEWHERE)
 
 
-def with_small_answers(body):
+def with_small_answers(body: Any) -> Any:
     """Have a request name a model that is there, mostly, and end soon."""
     if isinstance(body, dict):
         if len(str(body.get("model", ""))) % 3:
@@ -97,7 +97,7 @@ def statuses(server: Server, schema: BaseSchema) -> list[Any]:
         derandomize=True,
         suppress_health_check=list(HealthCheck),
     )
-    def ask(case) -> None:
+    def ask(case: Any) -> None:
         case.body = with_small_answers(case.body)
         response = case.call(base_url=server.url, timeout=60)
         counted.append(response.status_code)

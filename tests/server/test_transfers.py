@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from support.fake_runner import FakeStart, lines_of
-from support.local_http import Answer
+from support.local_http import Answer, Request
 from support.registries import RogueRegistry, described, manifest, ranged
 from support.stores import files, names
 from support.tiny_gguf import write_gguf
@@ -45,19 +47,19 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 @pytest.fixture
-def registry(weights: bytes):
+def registry(weights: bytes) -> Iterator[RogueRegistry]:
     content = manifest([described(weights)], HEAD)
     with RogueRegistry(content, (weights, CONFIG)) as registry:
         yield registry
 
 
-def pulling(registry, **more: bool) -> tuple[str, str, dict[str, Any]]:
+def pulling(registry: RogueRegistry, **more: bool) -> tuple[str, str, dict[str, Any]]:
     body = {"model": f"{registry.host}/a/m", "insecure": True, **more}
     return "POST", "/api/pull", {"json": body}
 
 
 def test_a_pull_is_told_as_lines_and_the_model_is_there(
-    own_site: Site, registry, weights: bytes
+    own_site: Site, registry: RogueRegistry, weights: bytes
 ) -> None:
     told, shown = own_site.call(
         pulling(registry), ("POST", "/api/show", {"json": {"model": f"{registry.host}/a/m"}})
@@ -92,7 +94,7 @@ LIES = {
 
 @pytest.mark.parametrize("lie", LIES)
 def test_a_rogue_registry_is_502_with_one_line(
-    own_site: Site, store: Store, registry, lie: str
+    own_site: Site, store: Store, registry: RogueRegistry, lie: str
 ) -> None:
     registry.before = LIES[lie]
     before = files(store)
@@ -140,10 +142,12 @@ def test_private_addresses_are_asked_for_nothing_unless_it_is_said(
     assert "private network" in answer.json()["error"]
 
 
-def test_many_clients_bring_a_model_once(own_site: Site, registry, weights: bytes) -> None:
+def test_many_clients_bring_a_model_once(
+    own_site: Site, registry: RogueRegistry, weights: bytes
+) -> None:
     registry.before = lambda request: slow(ranged(request, weights), request, weights)
 
-    async def test(client) -> None:
+    async def test(client: httpx.AsyncClient) -> None:
         body = {"model": f"{registry.host}/a/m", "insecure": True, "stream": False}
         answers = await asyncio.gather(
             *(client.post("/api/pull", json=body, timeout=9) for _ in range(20))
@@ -155,7 +159,7 @@ def test_many_clients_bring_a_model_once(own_site: Site, registry, weights: byte
     assert len(of_weights) == 1
 
 
-def slow(answer: Answer, request, weights: bytes) -> Answer | None:
+def slow(answer: Answer, request: Request, weights: bytes) -> Answer | None:
     if not request.path.endswith(str(Digest.of(weights))):
         return None
     answer.bytes_per_second = 10_000
@@ -168,7 +172,7 @@ def test_a_client_that_leaves_stops_its_pull_and_the_next_goes_on(
     weights = random.Random(3).randbytes(6 << 20)
     with RogueRegistry(manifest([described(weights)], HEAD), (weights, CONFIG)) as registry:
 
-        def crawl(request: pytest.FixtureRequest) -> Answer | None:
+        def crawl(request: Any) -> Answer | None:
             if not request.path.endswith(str(Digest.of(weights))):
                 return None
             answer = ranged(request, weights)
@@ -177,7 +181,7 @@ def test_a_client_that_leaves_stops_its_pull_and_the_next_goes_on(
 
         registry.before = crawl
 
-        async def test(client) -> None:
+        async def test(client: httpx.AsyncClient) -> None:
             asked = client.post(pulling(registry)[1], **pulling(registry)[2])
             task = asyncio.create_task(asked)
             await until(lambda: registry.sent > 200_000, "weights come")
@@ -196,7 +200,7 @@ def test_a_client_that_leaves_stops_its_pull_and_the_next_goes_on(
 
 @pytest.mark.parametrize("status", [403, 413, 500])
 def test_a_push_that_is_refused_is_502_and_nothing_is_named_there(
-    own_site: Site, registry, status: int
+    own_site: Site, registry: RogueRegistry, status: int
 ) -> None:
     own_site.call(pulling(registry))
     registry.before = lambda request: (

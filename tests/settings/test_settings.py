@@ -22,7 +22,7 @@ def test_documented_variables_exist() -> None:
     assert [name for name in sorted(names) if not is_known(name)] == []
 
 
-def is_known(name) -> bool:
+def is_known(name: str) -> bool:
     try:
         read(**{f"TAMPU_{name}": "?"})
     except SettingsError as error:

@@ -119,15 +119,15 @@ def test_a_damaged_model_is_not_exported_and_the_old_file_stays(
         export_model(store, M, tmp_path / "nowhere" / "m.tar")
 
 
-def weights_of(members):
+def weights_of(members: Any) -> Any:
     return next(name for name, content in members.items() if content.startswith(b"weights"))
 
 
-def entry_of(members):
+def entry_of(members: Any) -> Any:
     return json.loads(members["index.json"])["manifests"][0]
 
 
-def replace_entry(members, **changes: Any) -> None:
+def replace_entry(members: Any, **changes: Any) -> None:
     index = json.loads(members["index.json"])
     index["manifests"][0] |= changes
     members["index.json"] = json.dumps(index).encode()

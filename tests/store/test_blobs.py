@@ -46,7 +46,7 @@ def test_bytes_are_stored_under_their_digest(store: Store, lease: Lease) -> None
 
 
 def test_a_stream_is_stored_with_progress(store: Store, lease: Lease) -> None:
-    steps = []
+    steps: list[Any] = []
     content = os.urandom(3 << 20)
     digest = store.blobs.put_stream(io.BytesIO(content), lease, progress=steps.append)
     assert (digest, sum(steps)) == (Digest.of(content), len(content))
@@ -61,7 +61,7 @@ def test_bytes_with_the_wrong_digest_are_discarded(store: Store, lease: Lease) -
 
 def test_a_failing_stream_leaves_nothing(store: Store, lease: Lease) -> None:
     class Failing:
-        def read(self, size) -> NoReturn:
+        def read(self, size: int) -> NoReturn:
             raise ValueError(size)
 
     with pytest.raises(ValueError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -65,7 +66,7 @@ class Workers(RuleBasedStateMachine):
 
     @precondition(lambda self: self.active)
     @rule(which=st.integers(0, 9), count=st.integers(1, MIN_SPLIT_BYTES))
-    def claim(self, which, count) -> None:
+    def claim(self, which: Any, count: Any) -> None:
         chunk = self.active[which % len(self.active)]
         position, wanted = self.scheduler.claim(chunk, count)
         if wanted:
@@ -81,14 +82,14 @@ class Workers(RuleBasedStateMachine):
 
     @precondition(lambda self: self.active)
     @rule(which=st.integers(0, 9))
-    def release(self, which) -> None:
+    def release(self, which: Any) -> None:
         chunk = self.active[which % len(self.active)]
         if not any(owner is chunk for owner, _, _ in self.claimed):
             self.active.remove(chunk)
             self.scheduler.release(chunk)
 
     @rule(seconds=st.sampled_from([1.0, STALLED_S]))
-    def wait(self, seconds) -> None:
+    def wait(self, seconds: float) -> None:
         self.now += seconds
 
     @invariant()

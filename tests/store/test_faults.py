@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from support import handmade_checkpoints as handmade
 from support.full_disk import fail_at_each_write
-from support.local_http import Answer
+from support.local_http import Answer, Request
 from support.registries import RogueRegistry, described, manifest, ranged
 from support.stores import add_model, blob_names, files, names
 from support.tiny_model import Tiny, write_tiny
@@ -188,7 +188,7 @@ def test_ctrl_c_ends_a_pull(tmp_path: Path, phase: str) -> None:
     content = manifest([described(weights)], described(config, CONFIG_TYPE))
     with RogueRegistry(content, (weights, config)) as registry:
 
-        def stall(request: pytest.FixtureRequest) -> Answer | None:
+        def stall(request: Request) -> Answer | None:
             if f"/{phase}s/" not in request.path:
                 return None
             blob = registry.blobs.get(request.path.rpartition("/")[2])

@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.cost import cost, yardstick
@@ -42,7 +43,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def made(
-    library: Library, text: str, folder: Path, name: ModelName = NAME, **more: str
+    library: Library, text: str, folder: Path, name: ModelName = NAME, **more: Any
 ) -> StoredModel:
     return create(library, name, CreateSpec(modelfile=parse_modelfile(text), folder=folder, **more))
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
-from support.local_http import Answer, LocalServer
+from support.local_http import Answer, LocalServer, Request
 from support.registries import ranged
 from support.split_models import split_file
 from support.stores import files
@@ -45,18 +46,18 @@ class Hub(LocalServer):
         self.files = LARGE | SMALL
         self.page = 3
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         self.storage.__enter__()
         return super().__enter__()
 
-    def __exit__(self, *error) -> None:
+    def __exit__(self, *error: object) -> None:
         super().__exit__(*error)
         self.storage.__exit__(*error)
 
-    def store(self, request: pytest.FixtureRequest) -> Answer:
+    def store(self, request: Request) -> Answer:
         return ranged(request, self.files[request.query["file"]])
 
-    def entry(self, path) -> dict[str, Any]:
+    def entry(self, path: str) -> dict[str, Any]:
         content = self.files[path]
         git = hashlib.sha1(content, usedforsecurity=False).hexdigest()
         found = {"type": "file", "oid": git, "size": len(content), "path": path}
@@ -64,7 +65,7 @@ class Hub(LocalServer):
             found["lfs"] = {"oid": Digest.of(content).hex, "size": len(content), "pointerSize": 134}
         return found
 
-    def serve(self, request: pytest.FixtureRequest):
+    def serve(self, request: Request) -> Answer:
         if self.token and request.headers.get("authorization") != f"Bearer {self.token}":
             return Answer(401, {"WWW-Authenticate": 'Bearer realm="Authentication required"'})
         if request.path == "/api/models/runa/m-GGUF/tree/main":
@@ -84,7 +85,7 @@ class Hub(LocalServer):
 
 
 @pytest.fixture
-def hub():
+def hub() -> Iterator[Hub]:
     with Hub() as hub:
         yield hub
 
@@ -94,14 +95,14 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "store")
 
 
-def fetch(store: Store, hub, text: str, **changes: str) -> StoredModel:
+def fetch(store: Store, hub: Hub, text: str, **changes: Any) -> StoredModel:
     options = RemoteOptions(hub=hub.url, is_insecure=True, retry_delays_s=(0.0,), **changes)
     name = ModelName.parse(text)
     list(pull(store, name, options))
     return store.model(name)
 
 
-def test_a_quantization_is_pulled_with_its_projector_and_settings(store: Store, hub) -> None:
+def test_a_quantization_is_pulled_with_its_projector_and_settings(store: Store, hub: Hub) -> None:
     model = fetch(store, hub, "hf.co/runa/m-GGUF:q4_k_m")
     assert model.model_path.read_bytes() == Q4
     assert [path.read_bytes() for path in model.paths(Media.PROJECTOR)] == [EYES]
@@ -110,7 +111,7 @@ def test_a_quantization_is_pulled_with_its_projector_and_settings(store: Store, 
     assert all(store.blobs.verify(blob.digest) for blob in model.manifest.blobs())
 
 
-def test_a_split_model_is_pulled_completely(store: Store, hub) -> None:
+def test_a_split_model_is_pulled_completely(store: Store, hub: Hub) -> None:
     model = fetch(store, hub, "huggingface.co/runa/m-GGUF:Q8_0")
     assert [path.read_bytes() for path in model.paths(Media.MODEL)] == PARTS
     assert [layer.name for layer in model.manifest.of_kind(Media.MODEL)] == [
@@ -119,7 +120,7 @@ def test_a_split_model_is_pulled_completely(store: Store, hub) -> None:
 
 
 def test_a_split_model_is_read_as_one(
-    store: Store, hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts = split_file(write_tiny(tmp_path / "tiny.gguf"), tmp_path / "m-F32.gguf", 8)
     hub.files = {path.name: path.read_bytes() for path in parts}
@@ -129,17 +130,17 @@ def test_a_split_model_is_read_as_one(
     assert read_gguf(model.model_path).tensors.keys() == read_gguf(parts[0]).tensors.keys()
 
 
-def test_without_a_tag_the_preferred_variant_is_chosen(store: Store, hub) -> None:
+def test_without_a_tag_the_preferred_variant_is_chosen(store: Store, hub: Hub) -> None:
     assert fetch(store, hub, "hf.co/runa/m-GGUF").model_path.read_bytes() == Q4
 
 
-def test_large_files_are_requested_in_ranges_from_the_storage(store: Store, hub) -> None:
+def test_large_files_are_requested_in_ranges_from_the_storage(store: Store, hub: Hub) -> None:
     fetch(store, hub, "hf.co/runa/m-GGUF")
     spans = [request.range for request in hub.storage.requests if request.query["file"][0] == "m"]
     assert sum(end - start for start, end in filter(None, spans)) == len(Q4)
 
 
-def test_the_token_is_sent_to_the_hub_but_not_to_the_storage(store: Store, hub) -> None:
+def test_the_token_is_sent_to_the_hub_but_not_to_the_storage(store: Store, hub: Hub) -> None:
     hub.token = "s3cret"
     with pytest.raises(RegistryError, match="is private or does not exist: set HF_TOKEN"):
         fetch(store, hub, "hf.co/runa/m-GGUF")
@@ -148,7 +149,7 @@ def test_the_token_is_sent_to_the_hub_but_not_to_the_storage(store: Store, hub) 
     assert not any("authorization" in request.headers for request in hub.storage.requests)
 
 
-def test_a_missing_variant_is_an_error_that_lists_the_others(store: Store, hub) -> None:
+def test_a_missing_variant_is_an_error_that_lists_the_others(store: Store, hub: Hub) -> None:
     with pytest.raises(RegistryError, match=r"has no Q2_K; available: m-Q4_K_M|Q8_0, Q4_K_M"):
         fetch(store, hub, "hf.co/runa/m-GGUF:Q2_K")
     with pytest.raises(RegistryError, match="file does not exist"):
@@ -170,7 +171,7 @@ def test_a_missing_variant_is_an_error_that_lists_the_others(store: Store, hub) 
 )
 def test_inconsistent_responses_are_refused_and_no_model_is_stored(
     store: Store,
-    hub,
+    hub: Hub,
     lie: dict[str, Any],
 ) -> None:
     entry = hub.entry
@@ -184,13 +185,13 @@ def test_inconsistent_responses_are_refused_and_no_model_is_stored(
 @pytest.mark.parametrize(
     "body", [b"", b"{}", b"[[]]", b"<html>", b'[{"type":"\xf3"}]', b"[" * 10_000_000]
 )
-def test_an_invalid_file_list_is_refused(store: Store, hub, body: bytes) -> None:
+def test_an_invalid_file_list_is_refused(store: Store, hub: Hub, body: bytes) -> None:
     hub.answer = lambda _: Answer(body=body)
     with pytest.raises(RegistryError):
         fetch(store, hub, "hf.co/runa/m-GGUF")
 
 
-def test_an_endless_file_list_is_refused(store: Store, hub) -> None:
+def test_an_endless_file_list_is_refused(store: Store, hub: Hub) -> None:
     hub.answer = lambda _: Answer(200, {"Link": f'<{hub.url}/x>; rel="next"'}, b"[]")
     with pytest.raises(RegistryError, match="too many files"):
         fetch(store, hub, "hf.co/runa/m-GGUF")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.local_http import Answer, serving
+from support.local_http import Answer, Request, serving
 from support.registries import RogueRegistry, described, fetch, impatient, manifest, ranged
 from support.stores import add_model, files, names
 
@@ -39,12 +39,12 @@ def store(tmp_path: Path) -> Store:
 
 
 @pytest.fixture
-def registry():
+def registry() -> Iterator[RogueRegistry]:
     with RogueRegistry(MANIFEST, (WEIGHTS, CONFIG)) as registry:
         yield registry
 
 
-def assert_whole(store: Store, registry) -> None:
+def assert_whole(store: Store, registry: RogueRegistry) -> None:
     model = store.model(ModelName.parse(f"{registry.host}/a/m"))
     assert model.model_path.read_bytes() == WEIGHTS
     assert all(store.blobs.verify(blob.digest) for blob in model.manifest.blobs())
@@ -53,14 +53,16 @@ def assert_whole(store: Store, registry) -> None:
     assert not list(store.layout.leases.iterdir())
 
 
-def blob_requests(registry) -> list[Any]:
+def blob_requests(registry: RogueRegistry) -> list[Any]:
     return [request for request in registry.requests if str(Digest.of(WEIGHTS)) in request.path]
 
 
-def harmed(registry, harm: Callable[[Any, Any], Any] | Callable[..., Answer]) -> None:
+def harmed(
+    registry: RogueRegistry, harm: Callable[[Any, Any], Any] | Callable[..., Answer]
+) -> None:
     """Have the registry answer for the weights as `harm` says; it gets the usual answer too."""
 
-    def before(request: pytest.FixtureRequest) -> None:
+    def before(request: Request) -> None:
         is_weights = request.path.endswith(str(Digest.of(WEIGHTS)))
         return harm(request, ranged(request, WEIGHTS)) if is_weights else None
 
@@ -70,7 +72,7 @@ def harmed(registry, harm: Callable[[Any, Any], Any] | Callable[..., Answer]) ->
 # -- what is told ----------------------------------------------------------------------------------
 
 
-def test_a_pull_reports_progress_in_ollamas_words(store: Store, registry) -> None:
+def test_a_pull_reports_progress_in_ollamas_words(store: Store, registry: RogueRegistry) -> None:
     told = fetch(store, registry)
     digest = Digest.of(WEIGHTS)
     assert told[0] == Progress("pulling manifest")
@@ -85,20 +87,24 @@ def test_a_pull_reports_progress_in_ollamas_words(store: Store, registry) -> Non
     assert_whole(store, registry)
 
 
-def test_the_manifest_is_kept_byte_for_byte(store: Store, registry) -> None:
+def test_the_manifest_is_kept_byte_for_byte(store: Store, registry: RogueRegistry) -> None:
     fetch(store, registry)
     model = store.model(ModelName.parse(f"{registry.host}/a/m"))
     assert model.digest == Digest.of(MANIFEST)
 
 
-def test_a_fast_connection_downloads_all_with_one_request(store: Store, registry) -> None:
+def test_a_fast_connection_downloads_all_with_one_request(
+    store: Store, registry: RogueRegistry
+) -> None:
     fetch(store, registry)
     assert [request.range for request in blob_requests(registry)] == [(0, len(WEIGHTS))]
     assert_whole(store, registry)
 
 
-def test_slow_connections_download_chunks_concurrently(store: Store, registry) -> None:
-    def harm(_: object, answer):
+def test_slow_connections_download_chunks_concurrently(
+    store: Store, registry: RogueRegistry
+) -> None:
+    def harm(_: object, answer: Answer) -> Answer:
         answer.bytes_per_second = 8 * MB
         return answer
 
@@ -118,7 +124,9 @@ def connections(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(download_module, "FIRST", 1 if request.param == "one at first" else 4)
 
 
-def test_existing_blobs_are_verified_and_not_downloaded(store: Store, registry) -> None:
+def test_existing_blobs_are_verified_and_not_downloaded(
+    store: Store, registry: RogueRegistry
+) -> None:
     fetch(store, registry)
     registry.requests.clear()
     told = fetch(store, registry)
@@ -127,7 +135,7 @@ def test_existing_blobs_are_verified_and_not_downloaded(store: Store, registry) 
                     len(WEIGHTS)) in told  # fmt: skip
 
 
-def test_a_pull_replaces_a_damaged_blob(store: Store, registry) -> None:
+def test_a_pull_replaces_a_damaged_blob(store: Store, registry: RogueRegistry) -> None:
     fetch(store, registry)
     path = store.layout.blob(Digest.of(WEIGHTS))
     path.chmod(0o644)
@@ -136,7 +144,9 @@ def test_a_pull_replaces_a_damaged_blob(store: Store, registry) -> None:
     assert_whole(store, registry)
 
 
-def test_blobs_of_the_old_model_are_removed_after_a_pull(store: Store, registry) -> None:
+def test_blobs_of_the_old_model_are_removed_after_a_pull(
+    store: Store, registry: RogueRegistry
+) -> None:
     old = random.Random(1).randbytes(1000)
     registry.blobs[str(Digest.of(old))] = old
     registry.content = manifest([described(old)], HEAD)
@@ -147,7 +157,7 @@ def test_blobs_of_the_old_model_are_removed_after_a_pull(store: Store, registry)
     assert_whole(store, registry)
 
 
-def test_a_missing_model_is_an_error(store: Store, registry) -> None:
+def test_a_missing_model_is_an_error(store: Store, registry: RogueRegistry) -> None:
     registry.before = lambda _: Answer(404)
     steps = pull(store, ModelName.parse(f"{registry.host}/a/m"), impatient())
     assert next(steps) == Progress("pulling manifest")
@@ -159,8 +169,8 @@ def test_a_missing_model_is_an_error(store: Store, registry) -> None:
 
 
 @pytest.mark.usefixtures("connections")
-def test_dropped_connections_are_resumed(store: Store, registry) -> None:
-    def harm(_: object, answer):
+def test_dropped_connections_are_resumed(store: Store, registry: RogueRegistry) -> None:
+    def harm(_: object, answer: Answer) -> Answer:
         answer.drop_after = 300_000
         return answer
 
@@ -171,10 +181,10 @@ def test_dropped_connections_are_resumed(store: Store, registry) -> None:
 
 
 @pytest.mark.usefixtures("connections")
-def test_a_connection_that_stalls_is_replaced(store: Store, registry) -> None:
+def test_a_connection_that_stalls_is_replaced(store: Store, registry: RogueRegistry) -> None:
     stalls = [200_000]
 
-    def harm(_: object, answer):
+    def harm(_: object, answer: Answer) -> Answer:
         if stalls:
             answer.stall_after = stalls.pop()
         return answer
@@ -185,14 +195,14 @@ def test_a_connection_that_stalls_is_replaced(store: Store, registry) -> None:
 
 
 @pytest.mark.parametrize("status", [500, 503, 429])
-def test_a_busy_registry_is_retried(store: Store, registry, status: int) -> None:
+def test_a_busy_registry_is_retried(store: Store, registry: RogueRegistry, status: int) -> None:
     busy = [status] * 5
     registry.before = lambda _: Answer(busy.pop()) if busy else None
     fetch(store, registry, connections=2)
     assert_whole(store, registry)
 
 
-def test_retries_of_a_busy_registry_are_limited(store: Store, registry) -> None:
+def test_retries_of_a_busy_registry_are_limited(store: Store, registry: RogueRegistry) -> None:
     harmed(registry, lambda *_: Answer(503, body=b"later"))
     with pytest.raises(RegistryError, match="503: later"):
         fetch(store, registry, connections=1)
@@ -202,13 +212,17 @@ def test_retries_of_a_busy_registry_are_limited(store: Store, registry) -> None:
     assert_whole(store, registry)
 
 
-def test_a_registry_without_range_requests_is_read_whole(store: Store, registry) -> None:
+def test_a_registry_without_range_requests_is_read_whole(
+    store: Store, registry: RogueRegistry
+) -> None:
     harmed(registry, lambda *_: Answer(body=WEIGHTS))
     fetch(store, registry)
     assert_whole(store, registry)
 
 
-def test_a_dropped_connection_without_range_requests_starts_again(store: Store, registry) -> None:
+def test_a_dropped_connection_without_range_requests_starts_again(
+    store: Store, registry: RogueRegistry
+) -> None:
     drops = [5 * MB, 100]
 
     def harm(*_: object) -> Answer:
@@ -219,8 +233,8 @@ def test_a_dropped_connection_without_range_requests_starts_again(store: Store, 
     assert_whole(store, registry)
 
 
-def test_a_response_without_a_length_is_accepted(store: Store, registry) -> None:
-    def harm(_: object, answer):
+def test_a_response_without_a_length_is_accepted(store: Store, registry: RogueRegistry) -> None:
+    def harm(_: object, answer: Answer) -> Answer:
         answer.body = [answer.body]
         return answer
 
@@ -230,7 +244,7 @@ def test_a_response_without_a_length_is_accepted(store: Store, registry) -> None
 
 
 def test_redirects_to_storage_are_followed(
-    store: Store, registry, monkeypatch: pytest.MonkeyPatch
+    store: Store, registry: RogueRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(download_module, "FIRST", 2)
     with serving(lambda request: ranged(request, WEIGHTS)) as storage:
@@ -241,10 +255,10 @@ def test_redirects_to_storage_are_followed(
     assert_whole(store, registry)
 
 
-def test_an_expired_storage_url_is_requested_again(store: Store, registry) -> None:
+def test_an_expired_storage_url_is_requested_again(store: Store, registry: RogueRegistry) -> None:
     good = ["1"]
 
-    def answer(request: pytest.FixtureRequest) -> Answer:
+    def answer(request: Request) -> Answer:
         if request.query["signature"] != good[-1]:
             return Answer(403, body=b"expired")
         if len(storage.requests) % 4 == 0:
@@ -261,7 +275,7 @@ def test_an_expired_storage_url_is_requested_again(store: Store, registry) -> No
 # -- lies ------------------------------------------------------------------------------------------
 
 
-def wrong_byte(_: object, answer):
+def wrong_byte(_: object, answer: Answer) -> Answer:
     answer.body = b"\0" + answer.body[1:]
     return answer
 
@@ -287,7 +301,9 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_blob_with_wrong_content_is_not_stored(store: Store, registry, lie: str) -> None:
+def test_a_blob_with_wrong_content_is_not_stored(
+    store: Store, registry: RogueRegistry, lie: str
+) -> None:
     add_model(store, "old")
     before = {path: c for path, c in files(store).items() if ".tampu" not in path}
     harmed(registry, LIES[lie])
@@ -328,7 +344,7 @@ ROGUES = {
 
 @pytest.mark.parametrize("rogue", ROGUES)
 def test_a_rogue_manifest_is_refused_and_the_store_unchanged(
-    store: Store, registry, rogue: str
+    store: Store, registry: RogueRegistry, rogue: str
 ) -> None:
     add_model(store, "old")
     before = files(store)
@@ -340,14 +356,16 @@ def test_a_rogue_manifest_is_refused_and_the_store_unchanged(
     assert len(registry.requests) == 1
 
 
-def test_a_model_larger_than_the_disk_is_refused(store: Store, registry) -> None:
+def test_a_model_larger_than_the_disk_is_refused(store: Store, registry: RogueRegistry) -> None:
     registry.content = manifest([layer(size=1 << 49)], HEAD)
     with pytest.raises(DiskFullError, match="no space left"):
         fetch(store, registry)
     assert len(registry.requests) == 1
 
 
-def test_http_and_local_addresses_are_refused_by_default(store: Store, registry) -> None:
+def test_http_and_local_addresses_are_refused_by_default(
+    store: Store, registry: RogueRegistry
+) -> None:
     for name in (f"http://{registry.host}/a/m", f"{registry.host}/a/m"):
         with pytest.raises(RegistryError, match=r"only https|private network"):
             list(pull(store, ModelName.parse(name), RemoteOptions()))
@@ -357,12 +375,12 @@ def test_http_and_local_addresses_are_refused_by_default(store: Store, registry)
 # -- interruptions ---------------------------------------------------------------------------------
 
 
-def slowed(_: object, answer):
+def slowed(_: object, answer: Answer) -> Answer:
     answer.bytes_per_second = 4 * MB
     return answer
 
 
-def test_a_stopped_pull_is_resumed(store: Store, registry) -> None:
+def test_a_stopped_pull_is_resumed(store: Store, registry: RogueRegistry) -> None:
     harmed(registry, slowed)
     steps = pull(store, ModelName.parse(f"{registry.host}/a/m"), impatient(connections=2))
     with closing(steps):
@@ -375,7 +393,9 @@ def test_a_stopped_pull_is_resumed(store: Store, registry) -> None:
     assert_whole(store, registry)
 
 
-def test_a_damaged_partial_download_is_downloaded_again(store: Store, registry) -> None:
+def test_a_damaged_partial_download_is_downloaded_again(
+    store: Store, registry: RogueRegistry
+) -> None:
     digest = Digest.of(WEIGHTS)
     store.layout.incoming.mkdir(parents=True)
     store.layout.partial(digest).write_bytes(bytes(len(WEIGHTS)))
@@ -388,7 +408,9 @@ def test_a_damaged_partial_download_is_downloaded_again(store: Store, registry) 
 @pytest.mark.parametrize(
     "state", ["", "{", '{"size":1,"done":[[0,1]]}', '{"size":9449529,"done":[[5,99999999]]}', "[]"]
 )
-def test_an_invalid_download_state_is_ignored(store: Store, registry, state: str) -> None:
+def test_an_invalid_download_state_is_ignored(
+    store: Store, registry: RogueRegistry, state: str
+) -> None:
     digest = Digest.of(WEIGHTS)
     store.layout.incoming.mkdir(parents=True)
     store.layout.partial(digest).write_bytes(bytes(len(WEIGHTS)))
@@ -397,7 +419,7 @@ def test_an_invalid_download_state_is_ignored(store: Store, registry, state: str
     assert_whole(store, registry)
 
 
-def test_two_concurrent_pulls_download_once(store: Store, registry) -> None:
+def test_two_concurrent_pulls_download_once(store: Store, registry: RogueRegistry) -> None:
     harmed(registry, slowed)
     errors = []
 
@@ -417,7 +439,7 @@ def test_two_concurrent_pulls_download_once(store: Store, registry) -> None:
     assert_whole(store, registry)
 
 
-def test_the_rate_limit_holds(store: Store, registry) -> None:
+def test_the_rate_limit_holds(store: Store, registry: RogueRegistry) -> None:
     began = time.monotonic()
     fetch(store, registry, limit_rate=20_000_000)
     assert time.monotonic() - began >= len(WEIGHTS) / 20_000_000 - 0.25
@@ -438,7 +460,9 @@ def file_size_limit(limit: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("limit", [0, 10, 100, 1000, 5 * MB])
-def test_a_full_disk_is_reported_and_old_models_stay(store: Store, registry, limit: int) -> None:
+def test_a_full_disk_is_reported_and_old_models_stay(
+    store: Store, registry: RogueRegistry, limit: int
+) -> None:
     add_model(store, "old")
     with file_size_limit(limit), pytest.raises(DiskFullError, match="no space left"):
         fetch(store, registry)
@@ -453,12 +477,12 @@ WRITES = ("pwrite", "ftruncate", "fsync", "fdatasync", "fchmod", "write")
 @pytest.mark.parametrize("call", WRITES)
 @pytest.mark.parametrize("which", range(6))
 def test_any_write_may_fail(
-    store: Store, registry, monkeypatch: pytest.MonkeyPatch, call: str, which: int
+    store: Store, registry: RogueRegistry, monkeypatch: pytest.MonkeyPatch, call: str, which: int
 ) -> None:
     add_model(store, "old")
     original, count = getattr(os, call), [0]
 
-    def failing(*arguments):
+    def failing(*arguments: Any) -> Any:
         count[0] += 1
         if count[0] == which + 1:
             raise OSError(28, "No space left on device")

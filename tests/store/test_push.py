@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
-from support.local_http import Answer, LocalServer
+from support.local_http import Answer, LocalServer, Request
 from support.stores import add_model
 
 from tampu.errors import ModelNotFoundError, RegistryError
@@ -34,19 +35,19 @@ class OllamasRegistry(LocalServer):
         self.refusal: Answer | None = None
         self.busy = 0
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         self.storage.__enter__()
         return super().__enter__()
 
-    def __exit__(self, *error) -> None:
+    def __exit__(self, *error: object) -> None:
         super().__exit__(*error)
         self.storage.__exit__(*error)
 
-    def store(self, request: pytest.FixtureRequest) -> Answer:
+    def store(self, request: Request) -> Answer:
         self.chunks.append(request.body)
         return Answer(200)
 
-    def serve(self, request: pytest.FixtureRequest) -> Answer:
+    def serve(self, request: Request) -> Answer:
         if self.refusal is not None and request.method != "HEAD":
             return self.refusal
         if request.method == "HEAD":
@@ -73,7 +74,7 @@ class OllamasRegistry(LocalServer):
             return Answer(201)
         return self.finish(request)
 
-    def finish(self, request: pytest.FixtureRequest) -> Answer:
+    def finish(self, request: Request) -> Answer:
         content = b"".join(self.chunks)
         if self.chunks:
             hashes = b"".join(hashlib.md5(c, usedforsecurity=False).digest() for c in self.chunks)
@@ -87,7 +88,7 @@ class OllamasRegistry(LocalServer):
 
 
 @pytest.fixture
-def registry(monkeypatch: pytest.MonkeyPatch):
+def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[OllamasRegistry]:
     for size in ("_FIRST_CHUNK_BYTES", "_MIN_CHUNK_BYTES", "_MAX_CHUNK_BYTES"):
         monkeypatch.setattr(push_module, size, MB)
     with OllamasRegistry() as registry:
@@ -104,7 +105,9 @@ def give(store: Store, name: str) -> list[Any]:
     return list(push(store, ModelName.parse(name), options))
 
 
-def test_chunks_are_sent_to_the_storage_without_the_token(store: Store, registry) -> None:
+def test_chunks_are_sent_to_the_storage_without_the_token(
+    store: Store, registry: OllamasRegistry
+) -> None:
     name = f"{registry.host}/a/m:1b"
     model = add_model(store, name, model=WEIGHTS)
     told = give(store, name)
@@ -114,7 +117,7 @@ def test_chunks_are_sent_to_the_storage_without_the_token(store: Store, registry
     assert not any("authorization" in request.headers for request in registry.storage.requests)
 
 
-def test_a_failed_upload_to_storage_starts_again(store: Store, registry) -> None:
+def test_a_failed_upload_to_storage_starts_again(store: Store, registry: OllamasRegistry) -> None:
     name = f"{registry.host}/a/m"
     add_model(store, name, model=WEIGHTS)
     registry.busy = 3
@@ -136,7 +139,7 @@ def test_a_failed_upload_to_storage_starts_again(store: Store, registry) -> None
     ],
 )
 def test_a_refused_push_is_an_error_and_leaves_no_manifest(
-    store: Store, registry, refusal: Answer, told: str
+    store: Store, registry: OllamasRegistry, refusal: Answer, told: str
 ) -> None:
     name = f"{registry.host}/a/m"
     add_model(store, name, model=WEIGHTS)
@@ -146,7 +149,9 @@ def test_a_refused_push_is_an_error_and_leaves_no_manifest(
     assert registry.manifests == {}
 
 
-def test_a_local_file_is_pushed_without_its_path(store: Store, registry, tmp_path: Path) -> None:
+def test_a_local_file_is_pushed_without_its_path(
+    store: Store, registry: OllamasRegistry, tmp_path: Path
+) -> None:
     file = tmp_path / "weights.gguf"
     file.write_bytes(WEIGHTS)
     base = add_model(store, "base")
@@ -162,7 +167,7 @@ def test_a_local_file_is_pushed_without_its_path(store: Store, registry, tmp_pat
     assert str(tmp_path).encode() not in content
 
 
-def test_a_missing_model_cannot_be_pushed(store: Store, registry) -> None:
+def test_a_missing_model_cannot_be_pushed(store: Store, registry: OllamasRegistry) -> None:
     with pytest.raises(ModelNotFoundError):
         give(store, f"{registry.host}/a/nothing")
     assert registry.requests == []

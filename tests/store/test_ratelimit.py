@@ -17,7 +17,7 @@ class Clock:
     def __call__(self) -> float:
         return self.now
 
-    def sleep(self, seconds) -> None:
+    def sleep(self, seconds: float) -> None:
         self.now += seconds
 
 

@@ -9,16 +9,20 @@ import socket
 import ssl
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.name import Name
 from cryptography.x509.oid import NameOID
 from support.cost import cost, yardstick
-from support.local_http import Answer, serving
+from support.local_http import Answer, Request, serving
 from support.registries import RogueRegistry, described, fetch, manifest, ranged
 from support.stores import add_model, files, names
 from support.waiting import wait_until
@@ -39,24 +43,24 @@ MANIFEST = manifest([described(WEIGHTS)], HEAD)
 
 
 @pytest.fixture
-def store(tmp_path):
+def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "store")
 
 
 @pytest.fixture
-def registry():
+def registry() -> Iterator[RogueRegistry]:
     with RogueRegistry(MANIFEST, (WEIGHTS, CONFIG)) as registry:
         yield registry
 
 
-def assert_whole(store, registry, weights=WEIGHTS):
+def assert_whole(store: Store, registry: RogueRegistry, weights: bytes = WEIGHTS) -> None:
     model = store.model(ModelName.parse(f"{registry.host}/a/m"))
     assert model.model_path.read_bytes() == weights
     assert all(store.blobs.verify(blob.digest) for blob in model.manifest.blobs())
     assert not list(store.layout.incoming.iterdir())
 
 
-def assert_refused(store, registry, **changes):
+def assert_refused(store: Store, registry: RogueRegistry, **changes: Any) -> str:
     """A pull ends with a line that says why, and the store is as it was."""
     add_model(store, "old")
     before = {path: c for path, c in files(store).items() if "incoming" not in path}
@@ -71,7 +75,9 @@ def assert_refused(store, registry, **changes):
     return told
 
 
-def for_weights(registry, answer):
+def for_weights(
+    registry: RogueRegistry, answer: Callable[[Any], Answer] | Callable[[Any], Any]
+) -> None:
     """Have the registry answer so when it is asked for the weights."""
     registry.before = lambda request: (
         answer(request) if str(Digest.of(WEIGHTS)) in request.path else None
@@ -81,14 +87,16 @@ def for_weights(registry, answer):
 # -- manifests -------------------------------------------------------------------------------------
 
 
-def test_a_compressed_manifest_is_not_unpacked(store, registry):
+def test_a_compressed_manifest_is_not_unpacked(store: Store, registry: RogueRegistry) -> None:
     bomb = gzip.compress(bytes(64 * MB))
     registry.before = lambda _: Answer(headers={"Content-Encoding": "gzip"}, body=bomb)
     assert "compressed" in assert_refused(store, registry)
 
 
 @pytest.mark.parametrize("difference", [-1, 1, MB])
-def test_the_right_bytes_of_a_wrong_size_are_refused(store, registry, difference):
+def test_the_right_bytes_of_a_wrong_size_are_refused(
+    store: Store, registry: RogueRegistry, difference: int
+) -> None:
     size = {"size": len(WEIGHTS) + difference}
     registry.content = manifest([described(WEIGHTS) | size], HEAD)
     assert_refused(store, registry)
@@ -97,19 +105,19 @@ def test_the_right_bytes_of_a_wrong_size_are_refused(store, registry, difference
     assert_whole(store, registry)
 
 
-def test_a_hundred_thousand_layers_are_refused(store, registry):
+def test_a_hundred_thousand_layers_are_refused(store: Store, registry: RogueRegistry) -> None:
     registry.content = manifest([described(b"x")] * 100_000, HEAD)
     assert cost(lambda: assert_refused(store, registry), times=1) < 30 * yardstick()
 
 
-def test_duplicate_layers_are_downloaded_once(store, registry):
+def test_duplicate_layers_are_downloaded_once(store: Store, registry: RogueRegistry) -> None:
     registry.content = manifest([described(WEIGHTS), described(WEIGHTS), HEAD], HEAD)
     fetch(store, registry)
     assert_whole(store, registry)
     assert registry.sent < len(WEIGHTS) + MB
 
 
-def test_layers_of_unknown_kinds_are_kept(store, registry):
+def test_layers_of_unknown_kinds_are_kept(store: Store, registry: RogueRegistry) -> None:
     registry.content = manifest([described(WEIGHTS), described(CONFIG, "x/unheard-of")], HEAD)
     fetch(store, registry)
     assert_whole(store, registry)
@@ -131,14 +139,18 @@ REDIRECTS = {
     ("where", "status"),
     [*((where, 307) for where in REDIRECTS), *(("to a file", s) for s in (301, 302, 303, 308))],
 )
-def test_an_invalid_redirect_is_refused(store, registry, where, status):
+def test_an_invalid_redirect_is_refused(
+    store: Store, registry: RogueRegistry, where: str, status: int
+) -> None:
     for_weights(registry, lambda _: Answer(status, {"Location": REDIRECTS[where]}))
     assert_refused(store, registry, connections=1)
 
 
 @pytest.mark.parametrize(("count", "is_followed"), [(5, True), (6, False), (20, False)])
-def test_at_most_five_redirects_are_followed(store, registry, count, is_followed):
-    def answer(request):
+def test_at_most_five_redirects_are_followed(
+    store: Store, registry: RogueRegistry, count: int, is_followed: bool
+) -> None:
+    def answer(request: Request) -> Answer:
         step = int(request.query.get("step", 0))
         if step < count:
             return Answer(307, {"Location": f"?step={step + 1}"})
@@ -157,7 +169,9 @@ def test_at_most_five_redirects_are_followed(store, registry, count, is_followed
     ["https://127.0.0.1:1/x", "https://169.254.169.254/x", "https://[::1]/x", "https://10.1.2.3/x",
      "https://0x7f000001/x", "https://localhost/x"],
 )  # fmt: skip
-def test_a_redirect_into_a_private_network_is_refused(monkeypatch, location):
+def test_a_redirect_into_a_private_network_is_refused(
+    monkeypatch: pytest.MonkeyPatch, location: str
+) -> None:
     with closing(Transport(RemoteOptions())) as transport:
         session = Session(transport, "https://registry.example", token="t0ken")
         send = transport.send
@@ -166,13 +180,13 @@ def test_a_redirect_into_a_private_network_is_refused(monkeypatch, location):
             url = "https://registry.example/x"
             status = 307
 
-            def __init__(self):
+            def __init__(self) -> None:
                 self.headers = {"Location": location}
 
-            def close(self):
+            def close(self) -> None:
                 pass
 
-        def first(method, url, *rest):
+        def first(method: Any, url: Any, *rest: Any):
             return Moved() if "registry.example" in url else send(method, url, *rest)
 
         monkeypatch.setattr(transport, "send", first)
@@ -186,7 +200,7 @@ def test_a_redirect_into_a_private_network_is_refused(monkeypatch, location):
 class Guarded(RogueRegistry):
     """Gives out tokens that are good for a few requests."""
 
-    def __init__(self, lasting):
+    def __init__(self, lasting: int) -> None:
         super().__init__(MANIFEST, (WEIGHTS, CONFIG))
         self.before = self.guard
         self.lasting = lasting
@@ -194,7 +208,7 @@ class Guarded(RogueRegistry):
         self.left = {}
         self.lock = threading.Lock()
 
-    def guard(self, request):
+    def guard(self, request: Request) -> Answer | None:
         with self.lock:
             if request.path == "/token":
                 token = f"t{next(self.tokens)}"
@@ -209,14 +223,14 @@ class Guarded(RogueRegistry):
 
 
 @pytest.mark.parametrize("lasting", [1, 2, 1000])
-def test_tokens_that_expire_during_a_pull_are_renewed(store, lasting):
+def test_tokens_that_expire_during_a_pull_are_renewed(store: Store, lasting: int) -> None:
     with Guarded(lasting) as registry:
         fetch(store, registry, connections=1)
         assert_whole(store, registry)
         assert registry.sent <= 1.1 * len(WEIGHTS) + 50_000
 
 
-def test_a_registry_that_rejects_all_tokens_gets_few_requests(store):
+def test_a_registry_that_rejects_all_tokens_gets_few_requests(store: Store) -> None:
     with Guarded(0) as registry:
         assert "refused" in assert_refused(store, registry)
         assert len(registry.requests) <= 4
@@ -225,7 +239,14 @@ def test_a_registry_that_rejects_all_tokens_gets_few_requests(store):
 # -- TLS -------------------------------------------------------------------------------------------
 
 
-def certificate(folder, name, issuer=None, *, host="localhost", days=(-1, 1)):
+def certificate(
+    folder: Path,
+    name: str,
+    issuer: Any = None,
+    *,
+    host: str = "localhost",
+    days: tuple[int, int] = (-1, 1),
+) -> tuple[Name, ec.EllipticCurvePrivateKey]:
     """Write a certificate with its key; return what the next one can be issued by."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
@@ -264,7 +285,9 @@ CERTIFICATES = {
 
 
 @pytest.mark.parametrize("case", CERTIFICATES)
-def test_only_a_valid_certificate_is_trusted(tmp_path, monkeypatch, case):
+def test_only_a_valid_certificate_is_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
     changes, is_good = CERTIFICATES[case]
     issuer = certificate(tmp_path, "authority")
     certificate(tmp_path, "server", *(() if changes is None else (issuer,)), **(changes or {}))
@@ -272,7 +295,7 @@ def test_only_a_valid_certificate_is_trusted(tmp_path, monkeypatch, case):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "server.pem")
 
-    def accept(listener):
+    def accept(listener: Any) -> None:
         connection, _ = listener.accept()
         with (
             connection,
@@ -300,10 +323,10 @@ def test_only_a_valid_certificate_is_trusted(tmp_path, monkeypatch, case):
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_retry_after_is_respected(store, registry, status):
+def test_retry_after_is_respected(store: Store, registry: RogueRegistry, status: int) -> None:
     asked = []
 
-    def answer(request):
+    def answer(request: Request) -> Answer:
         asked.append(time.monotonic())
         if len(asked) == 1:
             return Answer(status, {"Retry-After": "1"})
@@ -315,7 +338,7 @@ def test_retry_after_is_respected(store, registry, status):
     assert asked[1] - asked[0] >= 1
 
 
-def test_an_unreachable_address_is_skipped(monkeypatch):
+def test_an_unreachable_address_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     """As with IPv6 that leads nowhere: the name has two addresses, and the second answers."""
     with serving(lambda _: Answer(body=b"ok")) as server:
         port = int(server.host.rpartition(":")[2])
@@ -327,7 +350,7 @@ def test_an_unreachable_address_is_skipped(monkeypatch):
             ]
             real = socket.getaddrinfo
 
-            def resolve(host, *rest, **more):
+            def resolve(host: str, *rest: Any, **more: Any) -> list[Any]:
                 return found if host == "two.example" else real(host, *rest, **more)
 
             monkeypatch.setattr("tampu.store.registry.transport.socket.getaddrinfo", resolve)
@@ -337,7 +360,7 @@ def test_an_unreachable_address_is_skipped(monkeypatch):
                 assert transport.send("GET", url).read_all(10) == b"ok"
 
 
-def test_dns_rebinding_has_no_effect(monkeypatch):
+def test_dns_rebinding_has_no_effect(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first look-up gives a public address, every later one this machine."""
     given = itertools.chain(["93.184.216.34"], itertools.repeat("127.0.0.1"))
     connected = []
@@ -347,7 +370,7 @@ def test_dns_rebinding_has_no_effect(monkeypatch):
         lambda *_, **__: [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (next(given), 443))],
     )
 
-    def connect(address, *_, **__):
+    def connect(address: Any, *_: object, **__: object) -> None:
         connected.append(address[0])
         raise OSError("no network in tests")
 
@@ -369,13 +392,15 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_bad_network_costs_at_most_ten_percent_more_bytes(store, registry, seed):
+def test_a_bad_network_costs_at_most_ten_percent_more_bytes(
+    store: Store, registry: RogueRegistry, seed: int
+) -> None:
     chance = random.Random(seed)
     weights = random.Random(seed + 100).randbytes(6 * MB)
     registry.blobs[str(Digest.of(weights))] = weights
     registry.content = manifest([described(weights)], HEAD)
 
-    def harmed(request):
+    def harmed(request: Request) -> Answer | None:
         if str(Digest.of(weights)) not in request.path:
             return None
         answer = ranged(request, weights)
@@ -395,11 +420,11 @@ def test_a_bad_network_costs_at_most_ten_percent_more_bytes(store, registry, see
 # -- many at once ----------------------------------------------------------------------------------
 
 
-def test_fifty_concurrent_pulls_download_once(store, registry):
+def test_fifty_concurrent_pulls_download_once(store: Store, registry: RogueRegistry) -> None:
     for_weights(registry, lambda request: slowed(ranged(request, WEIGHTS)))
     errors = []
 
-    def work():
+    def work() -> None:
         try:
             fetch(Store(store.root), registry, read_timeout_s=30)
         except (RegistryError, StoreError) as error:
@@ -415,12 +440,12 @@ def test_fifty_concurrent_pulls_download_once(store, registry):
     assert_whole(store, registry)
 
 
-def slowed(answer):
+def slowed(answer: Answer) -> Answer:
     answer.bytes_per_second = 8 * MB
     return answer
 
 
-def test_other_models_can_be_managed_during_a_pull(store, registry):
+def test_other_models_can_be_managed_during_a_pull(store: Store, registry: RogueRegistry) -> None:
     for_weights(registry, lambda request: slowed(ranged(request, WEIGHTS)))
     add_model(store, "other", license=b"x")
     name = ModelName.parse(f"{registry.host}/a/m")
@@ -442,13 +467,15 @@ def test_other_models_can_be_managed_during_a_pull(store, registry):
     assert_whole(store, registry)
 
 
-def test_a_model_republished_during_a_pull_is_the_old_or_the_new(store, registry):
+def test_a_model_republished_during_a_pull_is_the_old_or_the_new(
+    store: Store, registry: RogueRegistry
+) -> None:
     """The tag is pulled by several while the registry gives it another meaning."""
     newer = random.Random(9).randbytes(len(WEIGHTS))
     registry.blobs[str(Digest.of(newer))] = newer
     contents = itertools.cycle([MANIFEST, manifest([described(newer)], HEAD)])
 
-    def publish(request):
+    def publish(request: Request) -> Answer | None:
         if "/manifests/" in request.path:
             return Answer(body=next(contents))
         blob = registry.blobs.get(request.path.rpartition("/")[2])
@@ -457,7 +484,7 @@ def test_a_model_republished_during_a_pull_is_the_old_or_the_new(store, registry
     registry.before = publish
     errors = []
 
-    def work():
+    def work() -> None:
         try:
             for _ in range(2):
                 fetch(Store(store.root), registry, read_timeout_s=20)
@@ -468,7 +495,7 @@ def test_a_model_republished_during_a_pull_is_the_old_or_the_new(store, registry
     for thread in threads:
         thread.start()
 
-    def is_over():
+    def is_over() -> bool:
         store.collect_garbage(0)
         return not any(thread.is_alive() for thread in threads)
 
@@ -481,7 +508,7 @@ def test_a_model_republished_during_a_pull_is_the_old_or_the_new(store, registry
     assert len(list(store.layout.blobs.iterdir())) == 2
 
 
-def test_a_file_in_use_stays_readable_when_its_model_is_removed(store):
+def test_a_file_in_use_stays_readable_when_its_model_is_removed(store: Store) -> None:
     model = add_model(store, "m", model=WEIGHTS)
     with model.model_path.open("rb") as opened:
         store.delete(ModelName.parse("m"))

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
     load_ssh_public_key,
 )
-from support.local_http import Answer, serving
+from support.local_http import Answer, Request, serving
 from support.registries import described, manifest
 
 from tampu.errors import RegistryError
@@ -65,7 +65,7 @@ def test_the_signature_is_sent_with_a_token_request(tmp_path: Path) -> None:
     content = manifest([described(weights)], described(config))
     blobs = {described(blob)["digest"]: blob for blob in (weights, config)}
 
-    def answer(request: pytest.FixtureRequest) -> Answer:
+    def answer(request: Request) -> Answer:
         if request.path == "/token":
             query = "&".join(f"{name}={value}" for name, value in request.query.items())
             verify(request.headers["authorization"], f"{server.url}/token?{query}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.stores import add_model, blob_names, files, names
@@ -208,7 +209,7 @@ def test_concurrent_writes_and_deletions_lose_nothing(store: Store) -> None:
     add_model(store, "stays", model=b"shared")
     errors = []
 
-    def work(number) -> None:
+    def work(number: Any) -> None:
         try:
             for turn in range(10):
                 add_model(store, f"m{number}", model=b"shared", license=b"%d" % turn)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import local_http
@@ -18,6 +20,7 @@ from tampu.settings.proxies import Proxies
 from tampu.store.registry.options import RemoteOptions
 from tampu.store.registry.transport import (
     NetworkError,
+    Response,
     Transport,
     host_of,
     origin_of,
@@ -25,13 +28,13 @@ from tampu.store.registry.transport import (
 
 
 @pytest.fixture
-def insecure():
+def insecure() -> Iterator[Transport]:
     with closing(Transport(RemoteOptions(is_insecure=True, read_timeout_s=5))) as transport:
         yield transport
 
 
 @pytest.fixture
-def secure():
+def secure() -> Iterator[Transport]:
     with closing(Transport(RemoteOptions())) as transport:
         yield transport
 
@@ -42,7 +45,7 @@ def secure():
      "https://user:pass@example.com/", "https://example.com:99999/", "https://example.com:x/",
      "gopher://example.com", "https://[::1/"],
 )  # fmt: skip
-def test_only_valid_https_urls_are_requested(secure, url):
+def test_only_valid_https_urls_are_requested(secure: Transport, url: str) -> None:
     with pytest.raises(RegistryError, match="refused a URL"):
         secure.send("GET", url)
 
@@ -52,20 +55,22 @@ def test_only_valid_https_urls_are_requested(secure, url):
     ["127.0.0.1", "169.254.169.254", "10.0.0.1", "192.168.1.1", "[::1]", "[::ffff:127.0.0.1]",
      "[fe80::1]", "0x7f000001", "0.0.0.0", "localhost", "2130706433", "100.64.0.1"],
 )  # fmt: skip
-def test_private_addresses_are_refused(secure, host):
+def test_private_addresses_are_refused(secure: Transport, host: str) -> None:
     with pytest.raises(RegistryError, match="private network"):
         secure.send("GET", f"https://{host}:1/v2/")
 
 
-def test_a_name_is_resolved_once_and_the_checked_address_used(secure, monkeypatch):
+def test_a_name_is_resolved_once_and_the_checked_address_used(
+    secure: Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
     answers = [["93.184.216.34", "10.0.0.1"], ["127.0.0.1"]]
     asked, connected = [], []
 
-    def getaddrinfo(host, port, **_):
+    def getaddrinfo(host: str, port: int, **_: object) -> list[Any]:
         asked.append(host)
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (ip, port)) for ip in answers.pop(0)]
 
-    def create_connection(address, *_, **__):
+    def create_connection(address: Any, *_: object, **__: object) -> None:
         connected.append(address)
         raise OSError("no network in tests")
 
@@ -77,7 +82,7 @@ def test_a_name_is_resolved_once_and_the_checked_address_used(secure, monkeypatc
     assert (asked, connected) == (["rebinding.example"], [("93.184.216.34", 443)])
 
 
-def test_a_host_in_a_private_network_can_be_allowed(monkeypatch):
+def test_a_host_in_a_private_network_can_be_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     options = RemoteOptions(default_registry="models.home")
     found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.0.0.1", 443))]
     monkeypatch.setattr("tampu.store.registry.transport.socket.getaddrinfo", lambda *_, **__: found)
@@ -86,19 +91,19 @@ def test_a_host_in_a_private_network_can_be_allowed(monkeypatch):
     assert not transport._is_allowed("other.home", "10.0.0.1")
 
 
-def test_unknown_names_and_closed_ports_are_network_errors(insecure):
+def test_unknown_names_and_closed_ports_are_network_errors(insecure: Transport) -> None:
     with pytest.raises(NetworkError, match="unknown host name"):
         insecure.send("GET", "http://no-such-name.invalid/")
     with pytest.raises(NetworkError, match=r"cannot reach 127\.0\.0\.1:1"):
         insecure.send("GET", "http://127.0.0.1:1/")
 
 
-def read_to_end(response):
+def read_to_end(response: Response) -> None:
     while response.read(1000):
         pass
 
 
-def test_a_body_is_read_in_chunks(insecure):
+def test_a_body_is_read_in_chunks(insecure: Transport) -> None:
     with serving(lambda _: Answer(body=b"x" * 300_000)) as server:
         with insecure.send("GET", server.url) as response:
             assert (response.status, response.length) == (200, 300_000)
@@ -108,7 +113,7 @@ def test_a_body_is_read_in_chunks(insecure):
         assert count == 300_000
 
 
-def test_a_truncated_body_is_an_error(insecure):
+def test_a_truncated_body_is_an_error(insecure: Transport) -> None:
     with (
         serving(lambda _: Answer(body=b"x" * 1000, drop_after=10)) as server,
         insecure.send("GET", server.url) as response,
@@ -117,7 +122,7 @@ def test_a_truncated_body_is_an_error(insecure):
         read_to_end(response)
 
 
-def test_a_silent_server_times_out():
+def test_a_silent_server_times_out() -> None:
     options = RemoteOptions(is_insecure=True, read_timeout_s=0.2)
     with (
         closing(Transport(options)) as transport,
@@ -128,14 +133,14 @@ def test_a_silent_server_times_out():
         read_to_end(response)
 
 
-def test_a_read_is_interrupted_from_another_thread(insecure):
+def test_a_read_is_interrupted_from_another_thread(insecure: Transport) -> None:
     ended = threading.Event()
     with (
         serving(lambda _: Answer(body=b"x" * 1000, stall_after=10)) as server,
         insecure.send("GET", server.url) as response,
     ):
 
-        def read():
+        def read() -> None:
             with suppress(NetworkError):
                 read_to_end(response)
             ended.set()
@@ -157,16 +162,18 @@ def test_a_read_is_interrupted_from_another_thread(insecure):
         Answer(headers={"Content-Encoding": "gzip"}, body=b"\x1f\x8b" + b"\0" * 50),
     ],
 )
-def test_oversized_and_compressed_responses_are_refused(insecure, answer):
+def test_oversized_and_compressed_responses_are_refused(
+    insecure: Transport, answer: Answer
+) -> None:
     with serving(lambda _: answer) as server, pytest.raises(RegistryError, match="sent"):
         insecure.send("GET", server.url).read_all(1000)
 
 
-def test_an_untrusted_certificate_is_refused(insecure):
+def test_an_untrusted_certificate_is_refused(insecure: Transport) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(Path(local_http.__file__).with_name("self_signed.pem"))
 
-    def accept(listener):
+    def accept(listener: Any) -> None:
         connection, _ = listener.accept()
         with connection, suppress(OSError):  # ssl's errors are such
             context.wrap_socket(connection, server_side=True).close()
@@ -179,18 +186,18 @@ def test_an_untrusted_certificate_is_refused(insecure):
         thread.join(5)
 
 
-def test_hosts_and_origins():
+def test_hosts_and_origins() -> None:
     assert host_of("https://User:pw@Example.com:8080/x") == "example.com:8080"
     assert origin_of("https://a/x") == origin_of("https://a:443/y")
     assert origin_of("https://a") != origin_of("http://a")
     assert origin_of("http://a:81") != origin_of("http://a")
 
 
-def through(**proxies):
+def through(**proxies: Any) -> closing[Any]:
     return closing(Transport(RemoteOptions(is_insecure=True, proxies=Proxies(**proxies))))
 
 
-def test_a_proxy_gets_the_request_and_resolves_the_name():
+def test_a_proxy_gets_the_request_and_resolves_the_name() -> None:
     with serving(lambda _: Answer(body=b"found")) as proxy:
         login = proxy.url.replace("//", "//runa:p%40ss@")
         with through(http=login) as transport:
@@ -204,10 +211,10 @@ def test_a_proxy_gets_the_request_and_resolves_the_name():
         assert "proxy-authorization" not in second.headers
 
 
-def test_https_uses_a_tunnel_and_errors_name_the_proxy_without_its_password():
+def test_https_uses_a_tunnel_and_errors_name_the_proxy_without_its_password() -> None:
     asked = []
 
-    def refuse(listener):
+    def refuse(listener: Any) -> None:
         connection, _ = listener.accept()
         with connection:
             asked.append(connection.recv(4096))
@@ -229,7 +236,7 @@ def test_https_uses_a_tunnel_and_errors_name_the_proxy_without_its_password():
     assert b"Bearer" not in asked[0]
 
 
-def test_a_private_address_is_refused_with_a_proxy_too():
+def test_a_private_address_is_refused_with_a_proxy_too() -> None:
     options = RemoteOptions(proxies=Proxies(https="http://127.0.0.1:1"))
     with closing(Transport(options)) as transport:
         with pytest.raises(RegistryError, match="private network"):

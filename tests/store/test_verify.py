@@ -21,7 +21,7 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "store")
 
 
-def overwrite(path, content: bytes) -> None:
+def overwrite(path: Path, content: bytes) -> None:
     path.chmod(0o644)
     path.write_bytes(content)
 

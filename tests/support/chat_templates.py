@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 CHATML = """\
 {%- if tools %}
     {{- '<|im_start|>system\\n' }}
@@ -310,7 +312,7 @@ TOOLS = [
 ]  # fmt: skip
 
 
-def call(name="get_weather", **arguments):
+def call(name: str = "get_weather", **arguments: Any) -> dict[Any, Any]:
     return {"id": "abcdefghi", "type": "function",
             "function": {"name": name, "arguments": arguments}}  # fmt: skip
 

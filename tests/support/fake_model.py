@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pytest
 
 from tampu.chat.prompt import PromptBuilder
 from tampu.chat.template import ChatTemplate
@@ -36,19 +35,19 @@ class Characters:
     adds_bos = False
     vocabulary_size = 0x110000
 
-    def decode(self, ids) -> str:
+    def decode(self, ids: Any) -> str:
         return "".join(map(chr, ids))
 
-    def encode(self, text, **_: object) -> list[Any]:
+    def encode(self, text: str, **_: object) -> list[Any]:
         return list(map(ord, text))
 
-    def encode_pieces(self, pieces) -> list[Any]:
+    def encode_pieces(self, pieces: Any) -> list[Any]:
         return [ord(character) for text, _ in pieces for character in text]
 
-    def token_text(self, id) -> str:
+    def token_text(self, id: Any) -> str:
         return chr(id)
 
-    def token_bytes(self, id) -> bytes:
+    def token_bytes(self, id: Any) -> bytes:
         return chr(id).encode()
 
 
@@ -69,25 +68,25 @@ class FakeModel:
     since_s = 0.0
     tokenizer = Characters()
 
-    def prepare_image(self, image):
+    def prepare_image(self, image: Any) -> Any:
         return image
 
-    def submit(self, prompt, _options: object, sink) -> Request:
+    def submit(self, prompt: str, _options: object, sink: Any) -> Request:
         request = Request()
         text = "".join(map(chr, prompt))
         threading.Thread(target=self._run, args=(text, request, sink), daemon=True).start()
         return request
 
-    def embed(self, texts) -> npt.NDArray[Any]:
+    def embed(self, texts: Any) -> npt.NDArray[Any]:
         return np.array([[1.0, sum(text)] for text in texts], np.float32)
 
     def warm_up(self) -> None:
         self.is_prepared = True
 
-    def hang_reason(self, patience_s) -> str:
+    def hang_reason(self, patience_s: Any) -> str:
         return self.cause if time.monotonic() > self.since_s + patience_s else ""
 
-    def _run(self, text, request: pytest.FixtureRequest, sink) -> None:
+    def _run(self, text: str, request: Request, sink: Any) -> None:
         order, _, argument = text.partition(" ")
         if order == "prepared":
             text = str(self.is_prepared)
@@ -119,7 +118,7 @@ class FakeModel:
 
 
 @contextmanager
-def load_fake(load, progress, cancelled) -> Iterator[Loaded]:
+def load_fake(load: Any, progress: Any, cancelled: Any) -> Iterator[Loaded]:
     match Path(load.path).name:
         case "damaged":
             raise ModelFileError("magic", "is not GGUF")

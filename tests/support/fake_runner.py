@@ -26,22 +26,20 @@ USAGE = Usage(
 class FakeRunner:
     """Says the text of its prompt word by word; some words are orders."""
 
-    def __init__(self, options, style: ChatFormat = None) -> None:
+    def __init__(self, options: Any, style: ChatFormat = None) -> None:
         self.ready = Ready(options.context, 1000)
         self.options = options
         self.style = style or chat_format("")
         self.is_alive = True
         self.cause = ""
         self.requests = []
-        self.forms = []
         self.cancelled = 0
         self.running = 0
 
-    async def generate(self, prompt, options, form=None):
+    async def generate(self, prompt: str, options: Any, _structure: Any = None):
         self.requests.append((prompt, options))
-        self.forms.append(form)
         match prompt:
-            case TextPrompt(text=text) | FIMPrompt(before=text):
+            case TextPrompt(text=text) | FIMPrompt(prefix=text):
                 pass
             case TokensPrompt(tokens=tokens):
                 text = " ".join(map(str, tokens))
@@ -64,7 +62,9 @@ class FakeRunner:
         finally:
             self.running -= 1
 
-    async def _say(self, text: str, options) -> AsyncIterator[PromptProcessed | TextDelta | Done]:
+    async def _say(
+        self, text: str, options: Any
+    ) -> AsyncIterator[PromptProcessed | TextDelta | Done]:
         if text == "refuse":
             raise ComputeError("logits are NaN in /home/user/models/x.gguf")
         yield PromptProcessed((1, 2, 3))
@@ -88,16 +88,18 @@ class FakeRunner:
             await asyncio.sleep(0)
         yield Done("stop", USAGE)
 
-    async def embed(self, inputs, *, truncate=True) -> Embedded:
+    async def embed(self, inputs: Any, *, truncate: Any = True) -> Embedded:
         self.requests.append((inputs, truncate))
         rows = np.array([[3.0, 4.0, 0.0, float(index)] for index in range(len(inputs))], "<f4")
         return Embedded(rows.tobytes(), 4, 2 * len(inputs))
 
-    async def encode(self, prompt, *, add_special=True, parse_special=True) -> Encoded:
+    async def encode(
+        self, prompt: str, *, add_special: Any = True, parse_special: Any = True
+    ) -> Encoded:
         self.requests.append((prompt, (add_special, parse_special)))
         return Encoded((104, 233), (b"h", b"\xc3"))
 
-    async def decode(self, tokens) -> Decoded:
+    async def decode(self, tokens: list[int]) -> Decoded:
         return Decoded("".join(map(chr, tokens)))
 
     async def close(self) -> None:
@@ -115,7 +117,7 @@ class FakeStart:
         self.go_on: asyncio.Event | None = None  # loads wait for it
         self.memory = 1_000_000
 
-    async def __call__(self, entry, options) -> FakeRunner:
+    async def __call__(self, entry: Any, options: Any) -> FakeRunner:
         self.begun += 1
         await asyncio.sleep(self.delay_s)
         if self.go_on is not None:
@@ -131,12 +133,12 @@ class FakeStart:
         return runner
 
 
-def lines_of(response) -> list[Any]:
+def lines_of(response: Any) -> list[Any]:
     """Return the objects of a streamed answer, and check its form."""
     assert response.headers["content-type"] == "application/x-ndjson"
     assert response.content.endswith(b"\n")
     return [json.loads(line) for line in response.content.decode().splitlines()]
 
 
-def is_duration(value) -> bool:
+def is_duration(value: Any) -> bool:
     return isinstance(value, int) and value > 0 and math.isfinite(value)

@@ -7,6 +7,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -16,7 +17,7 @@ NOISE = np.random.default_rng(0).integers(0, 256, (24, 40, 3), np.uint8)
 PLAIN = Image.fromarray(NOISE)
 
 
-def encoded(image: Image.Image, format: str, **options) -> bytes:
+def encoded(image: Image.Image, format: str, **options: Any) -> bytes:
     content = io.BytesIO()
     image.save(content, format, **options)
     return content.getvalue()

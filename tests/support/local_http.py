@@ -5,10 +5,11 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Self
 from urllib.parse import parse_qsl, urlsplit
 
 CHUNK = 64 << 10
@@ -74,11 +75,11 @@ class LocalServer:
     def url(self) -> str:
         return f"http://{self.host}"
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.ended.set()
         self._server.shutdown()
         self._thread.join()
@@ -93,7 +94,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 60
     local: LocalServer
 
-    def handle_any(self):
+    def handle_any(self) -> None:
         length = int(self.headers.get("Content-Length") or 0)
         parts = urlsplit(self.path)
         request = Request(
@@ -106,7 +107,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.local.requests.append(request)
         self.reply(self.local.answer(request))
 
-    def reply(self, answer):
+    def reply(self, answer: Answer) -> None:
         self.send_response(answer.status)
         body = [answer.body] if isinstance(answer.body, bytes) else answer.body
         length = answer.length
@@ -123,7 +124,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.write(answer, body)
 
-    def write(self, answer, body):
+    def write(self, answer: Answer, body: list[bytes]) -> None:
         sent = 0
         for content in body:
             for start in range(0, len(content), CHUNK):
@@ -145,26 +146,26 @@ class _Handler(BaseHTTPRequestHandler):
                     self.local.ended.wait(60)
                     return
 
-    def handle(self):
+    def handle(self) -> None:
         self.local.connections.add(self.connection)
         try:
             super().handle()
         except (ConnectionError, TimeoutError, ValueError):
             self.close_connection = True
 
-    def finish(self):
+    def finish(self) -> None:
         self.local.connections.discard(self.connection)
         try:
             super().finish()
         except (ConnectionError, TimeoutError, ValueError):
             self.close_connection = True
 
-    def log_message(self, *_):
+    def log_message(self, *_: object) -> None:
         pass
 
 
 @contextmanager
-def serving(answer):
+def serving(answer: Callable[[Request], Answer]) -> Iterator[LocalServer]:
     """A server that answers so, for a block."""
     with LocalServer(answer) as server:
         yield server

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from tampu.sampling import Sampler, SamplingOptions
+from tampu.sampling.constraint import Constraint
+from tampu.tokenizer import Tokenizer
 from tampu.tokenizer.vocabulary import TokenType
 
 PATIENCE, LIMIT = 40, 800
@@ -15,7 +19,14 @@ class EndlessAnswerError(AssertionError):
     """It said more than any test waits for."""
 
 
-def answer(constraint, tokenizer, seed=0, shown=(), endings=(), **options):
+def answer(
+    constraint: Constraint,
+    tokenizer: Tokenizer,
+    seed: int = 0,
+    shown: tuple[str, ...] = (),
+    endings: list[Any] | tuple[()] = (),
+    **options: Any,
+) -> str:
     """Return what it says under a constraint.
 
     Near the end the tokens that close things are made likely, and `endings` letter by letter,
@@ -50,7 +61,7 @@ def answer(constraint, tokenizer, seed=0, shown=(), endings=(), **options):
     return "".join(map(decoder.feed, tokens)) + decoder.flush()
 
 
-def _next_byte(said, ending):
+def _next_byte(said: bytes, ending: Any) -> tuple[int, Any]:
     """How much of an ending has been said, and what goes on with it."""
     done = next(n for n in range(len(ending) - 1, -1, -1) if said.endswith(ending[:n]))
     return done, ending[done : done + 1]

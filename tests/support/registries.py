@@ -69,7 +69,7 @@ class DockerRegistry:
         )
         self._await(folder / "log")
 
-    def _await(self, log):
+    def _await(self, log: Path) -> None:
         end = time.monotonic() + 30
         while time.monotonic() < end:
             assert self._process.poll() is None, log.read_text()
@@ -81,12 +81,18 @@ class DockerRegistry:
                 return
         raise AssertionError("docker-registry does not answer")
 
-    def close(self):
+    def close(self) -> None:
         self._process.terminate()
         self._process.wait(10)
         self._log.close()
 
-    def request(self, method, path, body=None, headers=None):
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: dict[Any | str, Any] | None = None,
+    ) -> tuple[int, dict[str, str], bytes]:
         """Send a request; return status, headers and body."""
         connection = http.client.HTTPConnection(self.host, timeout=30)
         try:
@@ -96,7 +102,7 @@ class DockerRegistry:
         finally:
             connection.close()
 
-    def put_blob(self, repository, content):
+    def put_blob(self, repository: str, content: bytes) -> dict[Any, Any]:
         """Upload a blob and return what a manifest says of it."""
         _, headers, _ = self.request("POST", f"/v2/{repository}/blobs/uploads/")
         location = headers["Location"].removeprefix(f"http://{self.host}")
@@ -105,7 +111,9 @@ class DockerRegistry:
         assert self.request("PUT", path, content, kind)[0] == 201
         return {"digest": str(Digest.of(content)), "size": len(content)}
 
-    def put_model(self, repository, tag, *contents, config=b'{"model_format":"gguf"}'):
+    def put_model(
+        self, repository: str, tag: str, *contents: bytes, config: Any = b'{"model_format":"gguf"}'
+    ) -> bytes:
         """Upload a model with these layers and return its manifest's bytes."""
         layers = [
             {"mediaType": Media.MODEL.value, **self.put_blob(repository, content)}
@@ -119,7 +127,7 @@ class DockerRegistry:
         return content
 
 
-def manifest(layers, config):
+def manifest(layers: list[Any], config: dict[Any | str, Any] | None) -> bytes:
     """The bytes of a manifest, with the spaces that other programs put in."""
     document = {
         "schemaVersion": 2,
@@ -133,7 +141,9 @@ def manifest(layers, config):
 class FaultyProxy(LocalServer):
     """Passes requests on to a registry, and does to the answers what `harm` does."""
 
-    def __init__(self, upstream: str, harm: Callable[[Request, Answer], Answer] | None = None):
+    def __init__(
+        self, upstream: str, harm: Callable[[Request, Answer], Answer] | None = None
+    ) -> None:
         super().__init__(self.forward)
         self._upstream = upstream
         self.harm = harm or (lambda _, answer: answer)

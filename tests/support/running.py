@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -78,7 +79,9 @@ class TinyModel:
         self.weights.close()
 
 
-def load_tiny(backend: Backend, folder: Path, tiny: Tiny | None = None, **options) -> TinyModel:
+def load_tiny(
+    backend: Backend, folder: Path, tiny: Tiny | None = None, **options: Any
+) -> TinyModel:
     """Write a tiny model and load it."""
     return TinyModel(backend, write_tiny(folder / "tiny.gguf", tiny), **options)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
-from tampu.store import Descriptor, Manifest, Media, ModelConfig, ModelName
+from tampu.store import Descriptor, Manifest, Media, ModelConfig, ModelName, Store
 from tampu.store.manifests import CONFIG_TYPE, encode_config
+from tampu.store.model import StoredModel
 
 KINDS = {
     "model": Media.MODEL,
@@ -19,7 +22,9 @@ KINDS = {
 }
 
 
-def add_model(store, name, config=None, **layers):
+def add_model(
+    store: Store | None, name: str, config: ModelConfig = None, **layers: Any
+) -> StoredModel:
     """Write a model whose layers have these contents, and return it."""
     layers = {"model": b"weights of " + name.encode(), **layers}
     with store.lease() as lease:
@@ -35,12 +40,12 @@ def add_model(store, name, config=None, **layers):
         return store.write(ModelName.parse(name), manifest)
 
 
-def names(store):
+def names(store: Store | None) -> list[Any]:
     """The short names of a store's models, in alphabetical order."""
     return sorted(model.name.short for model in store.listing().models)
 
 
-def files(store):
+def files(store: Store | None) -> dict[Any, Any]:
     """All that lies in a store, but for what only locks: path -> content."""
     return {
         str(path.relative_to(store.root)): path.read_bytes()
@@ -49,6 +54,6 @@ def files(store):
     }
 
 
-def blob_names(store):
+def blob_names(store: Store | None) -> list[Any]:
     """The names of the files in the folder of blobs."""
     return sorted(path.name for path in store.layout.blobs.iterdir())

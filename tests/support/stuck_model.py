@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from itertools import count
+from typing import Any
 
 from tampu.sandbox.client import ForkServerClient
 from tampu.worker.main import load_model
@@ -15,7 +16,7 @@ from tampu.worker.worker import Loaded, Worker
 
 
 @contextmanager
-def load_stuck(load, progress, cancelled) -> Iterator[Loaded]:
+def load_stuck(load: Any, progress: Any, cancelled: Any) -> Iterator[Loaded]:
     with load_model(load, progress, cancelled, ForkServerClient()) as loaded:
         graphs, steps = loaded.model.runner.graphs, count()
         launch = graphs.launch

@@ -135,7 +135,7 @@ def test_sentencepiece_adds_bos_by_default() -> None:
 
 
 def test_byte_level_adds_no_special_tokens_by_default() -> None:
-    ids = {"bos_token_id": 7, "eos_token_id": 8}
+    ids: dict[str, Any] = {"bos_token_id": 7, "eos_token_id": 8}
     assert load_tokenizer(made.byte_level(**ids)).encode("") == []
     both = made.byte_level(**ids, add_bos_token=True, add_eos_token=True)
     assert load_tokenizer(both).encode("") == [7, 8]

@@ -173,7 +173,7 @@ SEEDS = [
     st.sampled_from(SEEDS),
     st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=8),
 )
-def test_damaged_bytes_give_an_image_or_a_request_error(data, changes: list[Any]) -> None:
+def test_damaged_bytes_give_an_image_or_a_request_error(data: Any, changes: list[Any]) -> None:
     mutated = bytearray(data)
     for where, value in changes:
         mutated[int(where * len(mutated))] = value

@@ -67,7 +67,7 @@ class Calls:
         self._calls = SimpleQueue()
         self.put, self.empty = self._calls.put, self._calls.empty
 
-    def get(self, timeout=None) -> None:
+    def get(self, timeout: Any = None) -> None:
         if self._calls.empty() and self.meanwhile is not None:
             meanwhile, self.meanwhile = self.meanwhile, None
             meanwhile()
@@ -146,7 +146,7 @@ def test_the_reader_gets_the_replies_of_all_threads_and_then_the_end() -> None:
     outbox = OutputQueue(gather_s=0.001)
     texts = ["".join(map(chr, range(97, 97 + size))) for size in range(1, 20)]
 
-    def write(request) -> None:
+    def write(request: Any) -> None:
         for text in texts:
             outbox.put(piece(request, text), may_wait=True)
 

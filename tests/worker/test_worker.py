@@ -118,7 +118,7 @@ def is_end_of(request: int) -> Callable[[Any], bool]:
     )
 
 
-def is_text(reply) -> bool:
+def is_text(reply: Any) -> bool:
     return isinstance(reply, Answer) and isinstance(reply.event, TextDelta)
 
 
@@ -228,7 +228,7 @@ def test_a_bug_in_the_output_parser_ends_only_its_own_request(
 
 
 class NoMetadata:
-    def integer(self, _: object, default):
+    def integer(self, _: object, default: Any) -> Any:
         return default
 
     string = integer

@@ -103,7 +103,7 @@ def is_running(pid: int) -> bool:
 
 def test_a_request_yields_its_events() -> None:
     async def test() -> None:
-        seen = []
+        seen: list[Any] = []
         worker = await start(progress=seen.append)
         assert seen == [1.0]
         assert worker.ready.context == 4096
@@ -231,7 +231,7 @@ def test_loading_without_progress_is_given_up() -> None:
 
 def test_loading_can_be_cancelled() -> None:
     async def test() -> None:
-        seen = []
+        seen: list[Any] = []
         loading = asyncio.create_task(start("slow", progress=seen.append))
         await until(lambda: seen, "loading goes on")
         loading.cancel()

@@ -43,14 +43,7 @@ class LlamaRequest:
     ) -> None:
         """Prepare a request; `run` sends it.
 
-        Args:
-            complete: returns the stream of what follows the prompt and these output tokens.
-            options: of the request.
-            sink: receives the events.
-            tokenizer: of the model.
-            retokenizer: finds tokens of which llama.cpp sends the text alone.
-            constraint: on the output; None: any text.
-            budget: of the reasoning; None: no limit.
+        `complete` returns the stream of what follows the prompt and these output tokens.
         """
         self._complete = complete
         self._stream = complete(())

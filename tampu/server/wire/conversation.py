@@ -79,7 +79,7 @@ def with_conversation(
     return replace(
         request,
         prompts=(prompt,),
-        form=_form(conversation),
+        structure=_structure(conversation),
         max_calls=None if conversation.is_parallel else 1,
     )
 
@@ -196,7 +196,7 @@ def _usable_tools(conversation: Conversation) -> Sequence[dict[str, Any]]:
     return conversation.tools
 
 
-def _form(conversation: Conversation) -> StructuredOutput | None:
+def _structure(conversation: Conversation) -> StructuredOutput | None:
     """Return the required structure of the answer.
 
     Raises:

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from support.conversing import FakeServer, Script, session
 
 from tampu.cli.repl.conversation import Conversation
 from tampu.cli.repl.printing import View
+from tampu.cli.repl.session import Session
 
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
 SHOWN = {
@@ -17,7 +21,7 @@ SHOWN = {
 
 
 @pytest.fixture
-def server():
+def server() -> FakeServer:
     """A server with a plain model, one that can do more, one with a conversation, and one without
     a template.
     """
@@ -34,16 +38,23 @@ def server():
 
 
 @pytest.fixture
-def begin(server):
+def begin(server: FakeServer) -> Callable[..., Session]:
     """Begin a session with a model."""
     return lambda name="m", **options: session(server, name, **options)
 
 
 @pytest.fixture
-def converse(begin, capsys):
+def converse(
+    begin: Callable[..., Session], capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Any]:
     """Type messages; return the session, the output and the errors."""
 
-    def converse(*messages, model="m", reader=None, **view):
+    def converse(
+        *messages: str | KeyboardInterrupt,
+        model: str = "m",
+        reader: Script | None = None,
+        **view: bool,
+    ) -> tuple[Any, Any, Any]:
         started = begin(model)
         reader = reader or Script(*messages)
         Conversation(started, reader, View(**view)).run()

@@ -48,7 +48,9 @@ def home(tmp_path: Path) -> dict[Any, Any]:
 def run(server: Server, home: dict[Any, Any]) -> Callable[..., Any]:
     """Run `tampu run` to its end, with the server or another address."""
 
-    def run(*arguments: str, text=None, **variables: str) -> subprocess.CompletedProcess[Any]:
+    def run(
+        *arguments: str, text: str | None = None, **variables: str
+    ) -> subprocess.CompletedProcess[Any]:
         return subprocess.run(
             [*TAMPU, "run", *arguments],
             env={**home, "TAMPU_HOST": server.url, **variables},

@@ -47,7 +47,7 @@ class Screen(io.StringIO):
         self.emulator.set_mode(pyte.modes.LNM)
         self.stream = pyte.Stream(self.emulator)
 
-    def write(self, text) -> int:
+    def write(self, text: str) -> int:
         self.stream.feed(text)
         return len(text)
 

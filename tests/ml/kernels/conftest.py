@@ -61,7 +61,7 @@ def load(tmp_path: Path) -> Iterator[Callable[..., Any]]:
         writer.write_tensors_to_file()
         writer.close()
 
-        def bind(backend) -> Tensor:
+        def bind(backend: Backend) -> Tensor:
             weights = Weights(read_gguf(path))
             opened.append(weights)
             for use in uses:
@@ -82,8 +82,10 @@ def multiply() -> Callable[..., Any]:
     """Return x multiplied by each weight, computed in one graph."""
 
     def multiply(
-        backend, x: npt.NDArray[Any] | npt.NDArray[np.float32] | npt.NDArray[np.float64], *weights
-    ):
+        backend: Backend,
+        x: npt.NDArray[Any] | npt.NDArray[np.float32] | npt.NDArray[np.float64],
+        *weights: Any,
+    ) -> list[npt.NDArray[np.generic]] | npt.NDArray[np.generic]:
         context = backend.context(64)
         given = context.input("x", x.shape, GGMLType.F32)
         products = [context.output(given.linear(weight)) for weight in weights]

@@ -9,7 +9,7 @@ import pytest
 from support.kernels import WITH_TILES, exact, levels, normal
 
 from tampu.errors import ShapeError
-from tampu.ml import GGMLType
+from tampu.ml import Backend, GGMLType, Tensor
 from tampu.ml.attention import flash_attention, reads_in_place
 from tampu.ml.quantize import quantize
 
@@ -32,7 +32,7 @@ def reference(
     scale: float,
     cap: float | None = None,
     sinks: npt.NDArray[np.float32] | None = None,
-):
+) -> Any:
     """Attention in float64; q is (heads, tokens, n), k and v are (kv heads, history, n)."""
     group = len(q) // len(k)
     k, v = (np.repeat(side.astype(np.float64), group, axis=0) for side in (k, v))
@@ -65,7 +65,7 @@ def attend() -> Callable[..., Any]:
     """Compute attention in a graph on a backend."""
 
     def attend(
-        backend,
+        backend: Backend,
         q: npt.NDArray[np.float32],
         k: npt.NDArray[np.float32],
         v: npt.NDArray[np.float32],
@@ -75,11 +75,11 @@ def attend() -> Callable[..., Any]:
         scale: float = 0.125,
         cap: float | None = None,
         sinks: npt.NDArray[np.float32] | None = None,
-    ):
+    ) -> npt.NDArray[np.generic]:
         context = backend.context(64)
         data = []
 
-        def given(array: npt.NDArray[Any] | npt.NDArray[np.float32], type_: GGMLType):
+        def given(array: npt.NDArray[Any] | npt.NDArray[np.float32], type_: GGMLType) -> Tensor:
             shape = array.shape
             if type_ is GGMLType.Q8_0:
                 array = quantize(array, type_)
@@ -104,7 +104,7 @@ def attend() -> Callable[..., Any]:
     return attend
 
 
-def _fill(tensor, array: npt.NDArray[Any] | npt.NDArray[np.float32]) -> None:
+def _fill(tensor: Tensor, array: npt.NDArray[Any] | npt.NDArray[np.float32]) -> None:
     from tampu.ml.library import gg
 
     data = np.ascontiguousarray(array)

@@ -14,7 +14,7 @@ from tampu.ml.kernels import KernelChoice
 from tampu.ml.moe import expert_linear
 from tampu.ml.quantize import quantize
 
-BY_NAME = {"ids": lambda kind: kind.name}
+BY_NAME: dict[str, Any] = {"ids": lambda kind: kind.name}
 
 
 def choices(tokens: int, used: int, experts: int, seed: int = 0) -> npt.NDArray[Any]:
@@ -24,7 +24,9 @@ def choices(tokens: int, used: int, experts: int, seed: int = 0) -> npt.NDArray[
     return np.array(rows, np.int32)
 
 
-def expected(x: npt.NDArray[np.float32], values: npt.NDArray[np.float32], choice: npt.NDArray[Any]):
+def expected(
+    x: npt.NDArray[np.float32], values: npt.NDArray[np.float32], choice: npt.NDArray[Any]
+) -> Any:
     """In float64; x is (tokens, used or 1, inputs)."""
     x = np.broadcast_to(x, (*choice.shape, x.shape[-1])).astype(np.float64)
     return np.einsum("tui,tuoi->tuo", x, values[choice])
@@ -34,7 +36,7 @@ def expected(x: npt.NDArray[np.float32], values: npt.NDArray[np.float32], choice
 def stack(load: Callable[..., Any]) -> Callable[[Any, Any], Any]:
     """Store matrices (experts, outputs, inputs) as a type; return their values and a loader."""
 
-    def write(matrices: npt.NDArray[np.float32], kind: GGMLType):
+    def write(matrices: npt.NDArray[np.float32], kind: GGMLType) -> Any:
         stored = quantize(matrices.reshape(-1, matrices.shape[-1]), kind)
         return load.stored(stored.reshape(*matrices.shape[:2], -1), kind, [WeightUse.EXPERTS])
 
@@ -46,7 +48,7 @@ def multiply_experts() -> Callable[..., Any]:
     """Return x multiplied by each stack of weights, by one choice, in one graph."""
 
     def multiply(
-        backend: Backend, x: npt.NDArray[np.float32], choice: npt.NDArray[Any], *weights
+        backend: Backend, x: npt.NDArray[np.float32], choice: npt.NDArray[Any], *weights: Any
     ) -> list[npt.NDArray[np.generic]] | npt.NDArray[np.generic]:
         context = backend.context(64)
         given = context.input("x", x.shape, GGMLType.F32)

@@ -14,7 +14,7 @@ FIXED = [level for level in levels() if level.startswith("avx512")] or [None]
 BLOCK = 64
 
 
-def error(found, expected) -> Any:
+def error(found: Any, expected: Any) -> Any:
     return np.linalg.norm(found - expected) / np.linalg.norm(expected)
 
 
@@ -22,12 +22,12 @@ def normal(*shape: int, seed: int = 0) -> npt.NDArray[Any]:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def heavy(*shape, seed: int = 0) -> npt.NDArray[Any]:
+def heavy(*shape: Any, seed: int = 0) -> npt.NDArray[Any]:
     """Numbers of which few are much larger than the others, as after a gate."""
     return normal(*shape, seed=seed) ** 3
 
 
-def outliers(*shape, seed: int = 0) -> npt.NDArray[Any]:
+def outliers(*shape: Any, seed: int = 0) -> npt.NDArray[Any]:
     """One number in each block a thousand times as large as the others, always the same one."""
     numbers = normal(*shape, seed=seed)
     numbers[..., 5::BLOCK] *= 1000
@@ -41,20 +41,20 @@ def halved(*shape: int, seed: int = 0) -> npt.NDArray[Any]:
     return numbers
 
 
-def ladder(*shape, seed: int = 0) -> npt.NDArray[Any]:
+def ladder(*shape: Any, seed: int = 0) -> npt.NDArray[Any]:
     """Every order of magnitude that a half has."""
     sizes = 2.0 ** (np.arange(shape[-1]) % 24 - 12)
     return normal(*shape, seed=seed) * sizes.astype(np.float32)
 
 
-def without_outliers(*shape, seed: int = 0) -> npt.NDArray[Any]:
+def without_outliers(*shape: Any, seed: int = 0) -> npt.NDArray[Any]:
     """Zero where `outliers` has them: they shall not hide what the others lose."""
     numbers = normal(*shape, seed=seed)
     numbers[..., 5::BLOCK] = 0
     return numbers
 
 
-def small_only(*shape, seed: int = 0) -> npt.NDArray[Any]:
+def small_only(*shape: Any, seed: int = 0) -> npt.NDArray[Any]:
     """Zero where `halved` is large."""
     numbers = normal(*shape, seed=seed)
     numbers[..., np.arange(shape[-1]) % BLOCK >= BLOCK // 2] = 0

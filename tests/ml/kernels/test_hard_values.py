@@ -13,7 +13,7 @@ from support.kernels import KINDS, QUANTISED, error, levels, normal, random_bloc
 
 from tampu.ml import GGMLType
 
-BY_NAME = {"ids": lambda kind: kind.name}
+BY_NAME: dict[str, Any] = {"ids": lambda kind: kind.name}
 INPUTS = 512
 
 
@@ -22,29 +22,29 @@ def outliers(x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     return x
 
 
-def mostly_zeros(x):
+def mostly_zeros(x: Any) -> Any:
     x[:, np.arange(INPUTS) % 20 != 0] = 0
     return x
 
 
-def blocks_of_all_sizes(x):
+def blocks_of_all_sizes(x: Any) -> Any:
     """Up to what ggml can: with larger ones its half floats become infinite."""
     return x * np.repeat(10.0 ** np.arange(-12, 4), 32).astype(np.float32)
 
 
-def heavy_tails(x):
+def heavy_tails(x: Any) -> Any:
     return np.clip(x / normal(*x.shape, seed=7), -1e4, 1e4)
 
 
-def one_size(x):
+def one_size(x: Any) -> Any:
     return np.sign(x)
 
 
-def all_equal(x):
+def all_equal(x: Any) -> Any:
     return np.full_like(x, 0.3)
 
 
-def subnormal_beside_normal(x):
+def subnormal_beside_normal(x: Any) -> Any:
     x[:, ::2] *= np.float32(1e-40)
     return x
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.kernels import SOURCES, levels, run_every_kernel
@@ -110,7 +111,7 @@ def test_broken_amx_is_disabled_and_logged(
     class Lying:
         tampu_amx_problem = staticmethod(lambda: b"its instructions fail here")
 
-        def __getattr__(self, name):
+        def __getattr__(self, name: str) -> Any:
             return getattr(real, name)
 
     monkeypatch.setattr(library, "_load", lambda _: Lying())

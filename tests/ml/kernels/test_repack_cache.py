@@ -18,7 +18,7 @@ from support.tiny_model import Tiny, tiny_weights, write_tiny
 
 from tampu.engine.engine import Engine
 from tampu.errors import LoadCancelledError
-from tampu.ml import Weights
+from tampu.ml import Backend, Weights
 from tampu.ml.atomic_file import remove_unlocked
 from tampu.ml.buffer_types import WeightUse
 from tampu.ml.gguf import read_gguf
@@ -34,7 +34,7 @@ def packings(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     calls = []
     pack = Kernels.pack
 
-    def count(self, *arguments) -> None:
+    def count(self: Any, *arguments: Any) -> None:
         calls.append(arguments)
         pack(self, *arguments)
 
@@ -71,7 +71,7 @@ def logits(model: Path, cache: RepackCache | None) -> npt.NDArray[np.float32]:
 
 @contextmanager
 def loaded(
-    model: Path, cache: RepackCache, backend, cancelled: Callable[[], bool] | None = None
+    model: Path, cache: RepackCache, backend: Backend, cancelled: Callable[[], bool] | None = None
 ) -> Iterator[Weights]:
     """Load all matrices of a file for products, nothing else."""
     with Weights(read_gguf(model)) as weights:
@@ -87,7 +87,7 @@ def kept(cache: RepackCache) -> Path:
     return path
 
 
-def change(path, place: int, by: int = 1) -> None:
+def change(path: str, place: int, by: int = 1) -> None:
     with path.open("r+b") as file:
         file.seek(place, os.SEEK_SET if place >= 0 else os.SEEK_END)
         value = file.read(1)[0]
@@ -127,7 +127,7 @@ def test_several_models_answer_from_one_folder(tmp_path: Path, cache: RepackCach
     assert len(list(cache.folder.iterdir())) == 2
 
 
-def _cut(path) -> None:
+def _cut(path: str) -> None:
     os.truncate(path, path.stat().st_size - 1)
 
 
@@ -149,7 +149,7 @@ def test_damaged_files_are_packed_again(
     damage: Callable[[Any], Any] | Callable[[Any], None],
     model: Path,
     cache: RepackCache,
-    backend,
+    backend: Backend,
     packings: list[tuple[Any, ...]],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -168,7 +168,7 @@ def test_damaged_files_are_packed_again(
 def test_other_layouts_another_level_and_a_changed_file_have_their_own(
     model: Path,
     cache: RepackCache,
-    backend,
+    backend: Backend,
     packings: list[tuple[Any, ...]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -191,7 +191,11 @@ def test_other_layouts_another_level_and_a_changed_file_have_their_own(
 
 
 def test_a_blob_is_known_by_its_digest(
-    model: Path, tmp_path: Path, cache: RepackCache, backend, packings: list[tuple[Any, ...]]
+    model: Path,
+    tmp_path: Path,
+    cache: RepackCache,
+    backend: Backend,
+    packings: list[tuple[Any, ...]],
 ) -> None:
     names = [f"sha256-{7:064x}", f"sha256-{8:064x}"]
     blobs = [tmp_path / name for name in names]
@@ -210,7 +214,7 @@ def test_a_blob_is_known_by_its_digest(
 
 
 def test_weights_that_must_be_copied_do_not_come_from_a_mapping(
-    model: Path, cache: RepackCache, backend
+    model: Path, cache: RepackCache, backend: Backend
 ) -> None:
     for _ in range(2):
         with Weights(read_gguf(model)) as weights:
@@ -220,7 +224,9 @@ def test_weights_that_must_be_copied_do_not_come_from_a_mapping(
     assert not cache.folder.exists()
 
 
-def test_verifying_checksums_can_be_cancelled(model: Path, cache: RepackCache, backend) -> None:
+def test_verifying_checksums_can_be_cancelled(
+    model: Path, cache: RepackCache, backend: Backend
+) -> None:
     with loaded(model, cache, backend):
         pass
     asked = iter([False, True])
@@ -235,13 +241,13 @@ def test_verifying_checksums_can_be_cancelled(model: Path, cache: RepackCache, b
 def test_an_unwritable_folder_is_ignored(
     model: Path,
     cache: RepackCache,
-    backend,
+    backend: Backend,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     really_open = os.open
 
-    def refuse(path: Path, flags: int, *rest) -> int:
+    def refuse(path: Path, flags: int, *rest: Any) -> int:
         if flags & os.O_CREAT and cache.folder in path.parents:
             raise OSError(errno.EROFS, "Read-only file system")
         return really_open(path, flags, *rest)
@@ -260,7 +266,7 @@ def test_an_unwritable_folder_is_ignored(
 
 
 def test_a_path_that_is_not_a_folder_is_ignored(
-    model: Path, tmp_path: Path, backend, caplog: pytest.LogCaptureFixture
+    model: Path, tmp_path: Path, backend: Backend, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_bytes(b"")
     with loaded(model, RepackCache(tmp_path / "file" / "packed", LIMIT), backend):
@@ -272,7 +278,7 @@ def test_a_path_that_is_not_a_folder_is_ignored(
 def test_a_full_disk_leaves_no_partial_file(
     model: Path,
     cache: RepackCache,
-    backend,
+    backend: Backend,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -330,7 +336,7 @@ def test_a_file_in_use_by_another_process_is_not_deleted(
 
 
 def test_the_least_recently_used_file_is_deleted_first(
-    tmp_path: Path, cache: RepackCache, backend
+    tmp_path: Path, cache: RepackCache, backend: Backend
 ) -> None:
     models = [write(tmp_path / f"{seed}.gguf", seed) for seed in range(1, 4)]
     with loaded(models[0], cache, backend):
@@ -353,7 +359,7 @@ def test_the_least_recently_used_file_is_deleted_first(
 
 
 def test_packed_weights_above_the_limit_are_not_cached(
-    model: Path, cache: RepackCache, backend, caplog: pytest.LogCaptureFixture
+    model: Path, cache: RepackCache, backend: Backend, caplog: pytest.LogCaptureFixture
 ) -> None:
     with loaded(model, cache, backend):
         pass
@@ -365,7 +371,7 @@ def test_packed_weights_above_the_limit_are_not_cached(
 
 
 def test_a_partial_file_of_a_dead_process_is_deleted(
-    model: Path, cache: RepackCache, backend
+    model: Path, cache: RepackCache, backend: Backend
 ) -> None:
     cache.folder.mkdir(parents=True)
     (cache.folder / "0123.packed.growing").write_bytes(b"half")
@@ -381,7 +387,7 @@ def test_kernels_without_packed_weights_cache_nothing(model: Path, cache: Repack
 
 
 def test_a_lock_of_the_writer_keeps_others_from_writing(
-    model: Path, cache: RepackCache, backend, monkeypatch: pytest.MonkeyPatch
+    model: Path, cache: RepackCache, backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = read_gguf(model)
     layout = repack_cache.Layout.of(file, backend.kernels, {}, 100)
@@ -389,7 +395,7 @@ def test_a_lock_of_the_writer_keeps_others_from_writing(
     meanwhile = []
     write = os.write
 
-    def write_and_try(*arguments) -> int:
+    def write_and_try(*arguments: Any) -> int:
         monkeypatch.setattr(os, "write", write)
         meanwhile.append(cache.write(layout, weights))
         return write(*arguments)

@@ -7,7 +7,7 @@ import pytest
 from support.kernels import WITH_TILES, levels
 
 from tampu.errors import RequestError
-from tampu.ml import GGMLType
+from tampu.ml import Backend, GGMLType
 from tampu.ml.kernels import roofline
 
 PEAKS = roofline.Peaks({"int8": 1e12, "int16": 0.5e12, "f32": 0.2e12, "bf16": 0.4e12}, 40e9)
@@ -86,6 +86,6 @@ def test_the_machine_is_described_with_all_its_peaks() -> None:
     assert "1.00 of int8, 0.50 of int16, 0.40 of bf16, 0.20 of f32" in line
 
 
-def test_without_kernels_there_is_nothing_to_measure(plain_backend) -> None:
+def test_without_kernels_there_is_nothing_to_measure(plain_backend: Backend) -> None:
     with pytest.raises(RequestError, match="no kernels to measure"):
         list(roofline.measure(plain_backend, PEAKS))

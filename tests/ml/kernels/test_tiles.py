@@ -19,7 +19,7 @@ from support.kernels import (
 from tampu.ml import GGMLType
 
 LEVELS = [level for level in levels() if level in WITH_TILES]
-BY_NAME = {"ids": lambda kind: kind.name}
+BY_NAME: dict[str, Any] = {"ids": lambda kind: kind.name}
 BRAIN = 2.0**-8  # the relative error of a number as BF16, at most twice this for a product
 
 

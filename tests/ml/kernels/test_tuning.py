@@ -66,7 +66,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Any]:
     timed = []
 
     def script(factor: float) -> list[tuple[Any, int]]:
-        def time(_: object, weights, fetch) -> int:
+        def time(_: object, weights: Any, fetch: Any) -> int:
             timed.append((fetch, len(weights)))
             return int(1000 * {FASTEST: factor, SLOWEST: 3}.get(fetch, 1))
 
@@ -120,7 +120,7 @@ def test_memory_that_changes_its_speed_changes_no_choice(
     """Each round is as slow as others make it; the ways are compared within one."""
     load = iter([1, 9, 2, 5])
 
-    def time(_: object, __: object, fetch) -> int:
+    def time(_: object, __: object, fetch: Any) -> int:
         if fetch == CANDIDATES[0]:
             time.load = next(load)
         return int(1000 * time.load * (0.8 if fetch == FASTEST else 1))
@@ -258,7 +258,7 @@ def test_a_cpu_is_identified_by_its_model_only(tmp_path: Path) -> None:
     assert tuning.cpu_name(tmp_path / "none")
 
 
-def test_without_kernels_there_is_nothing_to_choose(plain_backend) -> None:
+def test_without_kernels_there_is_nothing_to_choose(plain_backend: Backend) -> None:
     choose_fetch(plain_backend, [], "t0:1024:8")
     with pytest.raises(RequestError, match="fetch is auto or"):
         choose_fetch(plain_backend, [], "fast")

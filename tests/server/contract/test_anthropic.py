@@ -30,21 +30,21 @@ EVENT = TypeAdapter(RawMessageStreamEvent)
 BLOCK = ["content_block_start", "content_block_delta", "content_block_stop"]
 
 
-def ask(client, status: int = 200, path: str = PATH, **more: bool):
+def ask(client: httpx.Client, status: int = 200, path: str = PATH, **more: bool) -> httpx.Response:
     body = {"model": "talker", "messages": USER, "max_tokens": 60, "temperature": 0} | more
     response = client.post(path, json=body)
     assert response.status_code == status, response.text
     return response
 
 
-def whole(client, **more: Any):
+def whole(client: httpx.Client, **more: Any) -> Any:
     """Return the message; the package's own model finds nothing wrong with it."""
     answer = ask(client, **more).json()
     Message.model_validate(answer, strict=True)
     return answer
 
 
-def stream(client, **more: list[Any]) -> list[Any]:
+def stream(client: httpx.Client, **more: Any) -> list[Any]:
     """Return the events; the package's own models find nothing wrong with them."""
     events = named_of(ask(client, stream=True, **more))
     for event in events:
@@ -52,9 +52,9 @@ def stream(client, **more: list[Any]) -> list[Any]:
     return events
 
 
-def blocks_of(events) -> list[Any]:
+def blocks_of(events: list[Any]) -> list[Any]:
     """Return each block of a stream: how it begins, what is added, and its index."""
-    found = []
+    found: list[Any] = []
     for event in events:
         match event["type"]:
             case "content_block_start":
@@ -159,7 +159,7 @@ def test_stream_starts_with_an_empty_message_and_the_exact_input_count(
 
 
 def test_the_deltas_of_a_stream_make_the_blocks_of_the_whole_message(client: httpx.Client) -> None:
-    more = {"model": "caller", "tools": TOOLS, "thinking": THINKING}
+    more: dict[str, Any] = {"model": "caller", "tools": TOOLS, "thinking": THINKING}
     thought, text, call = (block for _, block, _ in blocks_of(stream(client, **more)))
     assert thought == {"type": "thinking", "thinking": "", "signature": ""}
     assert text == {"type": "text", "text": ""}
@@ -174,7 +174,10 @@ def test_the_deltas_of_a_stream_make_the_blocks_of_the_whole_message(client: htt
 
 
 def test_omitted_reasoning_is_empty_blocks(client: httpx.Client) -> None:
-    more = {"model": "thinker", "thinking": {"type": "adaptive", "display": "omitted"}}
+    more: dict[str, Any] = {
+        "model": "thinker",
+        "thinking": {"type": "adaptive", "display": "omitted"},
+    }
     first, second = whole(client, **more)["content"]
     assert (first["type"], first["thinking"]) == ("thinking", "")
     assert second["text"] == "It is four."
@@ -208,7 +211,7 @@ def test_headers_of_its_clients_are_accepted(client: httpx.Client, headers: dict
     assert client.post(PATH, json=body, headers=headers).status_code == 200
 
 
-def asked(site, **more: Any) -> tuple[ChatPrompt, Any]:
+def asked(site: Site, **more: Any) -> tuple[ChatPrompt, Any]:
     """Return the messages that reach the template."""
     body = {"model": "thinker", "messages": USER, "max_tokens": 5} | more
     [response] = site.call(("POST", PATH, {"json": body}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from support.sse import blocks_of
@@ -14,7 +15,7 @@ DIED = "the process of model 'm' has ended: signal SIGKILL"
 PATHS = ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"]
 
 
-def ask(site: Site, path: str, text: str = "hello die"):
+def ask(site: Site, path: str, text: str = "hello die") -> Any:
     messages = {"messages": [{"role": "user", "content": text}], "max_tokens": 9}
     given = {"/v1/completions": {"prompt": text}, "/v1/responses": {"input": text}}
     body = {"model": "m", "stream": True} | given.get(path, messages)

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
-from support.contract import JSON, Case, listed
+from support.contract import JSON, Answer, Case, listed
 
 pytestmark = pytest.mark.server
 
@@ -49,13 +49,13 @@ def called(**body: Any) -> dict[Any, Any]:
     return {"model": "caller", "tools": [TOOL], **body}
 
 
-def kinds(answer) -> list[Any]:
+def kinds(answer: Answer) -> list[Any]:
     """What each line's message has besides its role, but for empty ones."""
     found = [[name for name in line["message"] if line["message"][name]] for line in answer.lines]
     return ["".join(names[1:]) for names in found if names[1:]]
 
 
-def call_of(answer):
+def call_of(answer: Answer) -> Any:
     lines = answer.lines if answer.response.text.count("\n") else [answer.json]
     [call] = [call for line in lines for call in line["message"].get("tool_calls", [])]
     return call
@@ -184,7 +184,7 @@ CASES = {
 
 
 @listed(CASES)
-def test_chat(client: httpx.Client, case) -> None:
+def test_chat(client: httpx.Client, case: Case) -> None:
     case.check(client)
 
 

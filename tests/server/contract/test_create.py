@@ -68,7 +68,7 @@ BLOBS = {
 
 
 @listed(BLOBS)
-def test_blob(client: httpx.Client, case) -> None:
+def test_blob(client: httpx.Client, case: Case) -> None:
     case.check(client)
 
 
@@ -126,7 +126,7 @@ CASES = {
 
 
 @listed(CASES)
-def test_create(client: httpx.Client, case) -> None:
+def test_create(client: httpx.Client, case: Case) -> None:
     case.check(client)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from support.contract import JSON, Case, listed
+from support.contract import JSON, Answer, Case, listed
 
 pytestmark = pytest.mark.server
 
@@ -25,7 +25,7 @@ def refused(*told: str, **body: Any) -> Case:
     return embed(lambda a: a.refuses(400, *told), **body)
 
 
-def lengths(answer) -> list[Any]:
+def lengths(answer: Answer) -> list[Any]:
     return [math.sqrt(sum(x * x for x in vector)) for vector in answer.json["embeddings"]]
 
 
@@ -99,7 +99,7 @@ CASES = {
 
 
 @listed(CASES)
-def test_embed(client: httpx.Client, case) -> None:
+def test_embed(client: httpx.Client, case: Case) -> None:
     case.check(client)
 
 

@@ -78,7 +78,7 @@ def message_of(response: httpx.Response, kind: str) -> str:
 )
 @pytest.mark.parametrize("is_streaming", [False, True])
 def test_error_has_its_status_format_and_message(
-    client: httpx.Client, path: str, more, expected, text, is_streaming: bool
+    client: httpx.Client, path: str, more: Any, expected: Any, text: str, is_streaming: bool
 ) -> None:
     status, kind = expected
     body = {"model": "talker", "stream": is_streaming} | FAMILIES[path] | more
@@ -106,5 +106,5 @@ CASES = {
 
 
 @listed(CASES)
-def test_error(client: httpx.Client, case) -> None:
+def test_error(client: httpx.Client, case: Case) -> None:
     case.check(client)

@@ -39,15 +39,15 @@ PIXEL = (
 )
 
 
-def text(answer) -> str:
+def text(answer: Any) -> str:
     return "".join(block.get("text", "") for block in answer["content"])
 
 
-def kinds(answer) -> list[Any]:
+def kinds(answer: Any) -> list[Any]:
     return [block["type"] for block in answer["content"]]
 
 
-def read(answer):
+def read(answer: Any) -> Any:
     if "input_tokens" in answer:
         return answer["input_tokens"]
     return answer["usage"]["input_tokens"] + answer["usage"]["cache_read_input_tokens"]
@@ -215,12 +215,12 @@ PARTS = {
 }
 
 
-def type_of(kind) -> str:
+def type_of(kind: Any) -> str:
     hints = get_type_hints(kind)["type"]
     return next(name for name in _leaves(hints) if isinstance(name, str))
 
 
-def _leaves(hint) -> list[Any]:
+def _leaves(hint: Any) -> list[Any]:
     return [leaf for one in get_args(hint) for leaf in (_leaves(one) or [one])]
 
 
@@ -252,19 +252,19 @@ def test_every_kind_of_block_that_the_package_knows_is_in_the_tables() -> None:
 
 
 @probed(MESSAGE | EARLIER)
-def test_a_field_of_a_message(client: httpx.Client, name) -> None:
+def test_a_field_of_a_message(client: httpx.Client, name: str) -> None:
     plain = {"model": "talker", "messages": USER, "max_tokens": 9, "temperature": 0}
     (MESSAGE | EARLIER)[name](Route(client, "/v1/messages", plain), name)
 
 
 @probed(IN_TRIAL | IN_TRIAL_OF_MESSAGES)
-def test_a_field_in_trial(client: httpx.Client, name) -> None:
+def test_a_field_in_trial(client: httpx.Client, name: str) -> None:
     plain = {"model": "talker", "messages": USER, "max_tokens": 9, "temperature": 0}
     (IN_TRIAL | IN_TRIAL_OF_MESSAGES)[name](Route(client, "/v1/messages", plain), name)
 
 
 @probed(SHARED)
-def test_a_field_of_a_count_of_tokens(client: httpx.Client, name) -> None:
+def test_a_field_of_a_count_of_tokens(client: httpx.Client, name: str) -> None:
     plain = {"model": "talker", "messages": USER}
     SHARED[name](Route(client, "/v1/messages/count_tokens", plain), name)
 
@@ -279,7 +279,7 @@ class ToolRoute(Route):
 
 
 @probed(TOOL)
-def test_a_field_of_a_tool(client: httpx.Client, name) -> None:
+def test_a_field_of_a_tool(client: httpx.Client, name: str) -> None:
     plain = {"model": "caller", "messages": USER, "tools": [ADD], "max_tokens": 9, "temperature": 0}
     TOOL[name](ToolRoute(client, "/v1/messages", plain), name)
 

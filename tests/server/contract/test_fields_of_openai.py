@@ -30,20 +30,20 @@ WARM = {"temperature": 20, "max_tokens": 5}
 FORM = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": ["yes"]}}}
 
 
-def text(answer):
+def text(answer: Any) -> Any:
     [choice] = answer["choices"]
     return choice["text"] if "text" in choice else choice["message"]["content"]
 
 
-def calls(answer) -> int:
+def calls(answer: Any) -> int:
     return len(answer["choices"][0]["message"].get("tool_calls") or ())
 
 
-def read(answer):
+def read(answer: Any) -> Any:
     return answer["usage"]["prompt_tokens"]
 
 
-def shows_a_seed(ask: Callable[..., Any]):
+def shows_a_seed(ask: Callable[..., Any]) -> Any:
     first, second, other = (text(ask(**WARM, seed=seed)) for seed in (1, 1, 2))
     return first == second != other
 
@@ -163,11 +163,11 @@ EMBEDDING = {
 }
 
 
-def output(answer) -> list[Any]:
+def output(answer: Any) -> list[Any]:
     return [item["type"] for item in answer["output"]]
 
 
-def said(answer) -> str:
+def said(answer: Any) -> str:
     return "".join(
         part["text"]
         for item in answer["output"]
@@ -176,7 +176,7 @@ def said(answer) -> str:
     )
 
 
-def scores(answer) -> int:
+def scores(answer: Any) -> int:
     return len(answer["output"][0]["content"][0]["logprobs"])
 
 
@@ -313,30 +313,30 @@ def test_every_field_that_the_package_knows_is_in_the_table(
 
 
 @probed(CHAT)
-def test_a_field_of_a_chat(client: httpx.Client, name) -> None:
+def test_a_field_of_a_chat(client: httpx.Client, name: str) -> None:
     plain = {"model": "talker", "messages": USER, "temperature": 0}
     CHAT[name](Route(client, "/v1/chat/completions", plain), name)
 
 
 @probed(COMPLETION)
-def test_a_field_of_a_completion(client: httpx.Client, name) -> None:
+def test_a_field_of_a_completion(client: httpx.Client, name: str) -> None:
     plain = {"model": "talker", "prompt": "x", "temperature": 0}
     COMPLETION[name](Route(client, "/v1/completions", plain), name)
 
 
 @probed(EMBEDDING)
-def test_a_field_of_an_embedding(client: httpx.Client, name) -> None:
+def test_a_field_of_an_embedding(client: httpx.Client, name: str) -> None:
     plain = {"model": "embedder", "input": "x"}
     EMBEDDING[name](Route(client, "/v1/embeddings", plain), name)
 
 
 @probed(RESPONSE)
-def test_a_field_of_a_response(client: httpx.Client, name) -> None:
+def test_a_field_of_a_response(client: httpx.Client, name: str) -> None:
     plain = {"model": "talker", "input": "x", "temperature": 0}
     RESPONSE[name](Route(client, "/v1/responses", plain), name)
 
 
 @probed(COUNT)
-def test_a_field_of_a_count_of_tokens(client: httpx.Client, name) -> None:
+def test_a_field_of_a_count_of_tokens(client: httpx.Client, name: str) -> None:
     plain = {"model": "talker", "input": "x"}
     COUNT[name](Route(client, "/v1/responses/input_tokens", plain), name)

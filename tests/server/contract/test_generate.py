@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from support.contract import JSON, Case, listed
+from support.contract import JSON, Answer, Case, listed
 
 pytestmark = pytest.mark.server
 
@@ -36,7 +36,7 @@ def shown(text: str, **body: Any) -> Case:
     )  # fmt: skip
 
 
-def kinds(answer) -> list[Any]:
+def kinds(answer: Answer) -> list[Any]:
     """Which texts each line has."""
     names = ("response", "thinking")
     found = [tuple(name for name in names if line.get(name)) for line in answer.lines]
@@ -186,7 +186,7 @@ CASES = {
 
 
 @listed(CASES)
-def test_generate(client: httpx.Client, case) -> None:
+def test_generate(client: httpx.Client, case: Case) -> None:
     case.check(client)
 
 

@@ -125,7 +125,7 @@ RULES = {
 
 
 @listed(RULES)
-def test_rule(client: httpx.Client, case) -> None:
+def test_rule(client: httpx.Client, case: Case) -> None:
     case.check(client)
 
 

@@ -26,7 +26,7 @@ PROCESS = {
 }  # fmt: skip
 
 
-def is_hex(digest) -> bool:
+def is_hex(digest: Any) -> bool:
     return len(digest) == 64 and not set(digest) - set("0123456789abcdef")
 
 
@@ -65,7 +65,7 @@ CASES = {
 
 
 @listed(CASES)
-def test_lists(client: httpx.Client, case) -> None:
+def test_lists(client: httpx.Client, case: Case) -> None:
     case.check(client)
 
 

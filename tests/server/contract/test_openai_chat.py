@@ -27,21 +27,21 @@ PAIR = {"model": "pair", "tools": [*TOOLS, {"type": "function", "function": {"na
 CALLER = {"model": "caller", "tools": TOOLS}
 
 
-def ask(client, status: int = 200, **more: Any):
+def ask(client: httpx.Client, status: int = 200, **more: Any) -> httpx.Response:
     body = {"model": "talker", "messages": USER, "temperature": 0} | more
     response = client.post(PATH, json=body)
     assert response.status_code == status, response.text
     return response
 
 
-def whole(client, **more: Any):
+def whole(client: httpx.Client, **more: Any) -> Any:
     """Return the answer; the package's own model finds nothing wrong with it."""
     answer = ask(client, **more).json()
     ChatCompletion.model_validate(answer, strict=True)
     return answer
 
 
-def stream(client, **more: Any) -> list[Any]:
+def stream(client: httpx.Client, **more: Any) -> list[Any]:
     """Return the chunks; the package's own model finds nothing wrong with them."""
     chunks = data_of(ask(client, stream=True, **more))
     for chunk in chunks:
@@ -49,7 +49,7 @@ def stream(client, **more: Any) -> list[Any]:
     return chunks
 
 
-def deltas(chunks) -> list[Any]:
+def deltas(chunks: list[Any]) -> list[Any]:
     return [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
 
 
@@ -267,7 +267,7 @@ def test_error_before_generation_has_its_status_in_a_stream_too(
     assert told in ask(client, 400, stream=True, **more).json()["error"]["message"]
 
 
-def asked(site, **more: Any) -> tuple[ChatPrompt, Any]:
+def asked(site: Site, **more: Any) -> tuple[ChatPrompt, Any]:
     """Return the prompt and the options that a request comes to, over a model that repeats it."""
     body = {"model": "thinker", "messages": USER} | more
     [response] = site.call(("POST", PATH, {"json": body}))

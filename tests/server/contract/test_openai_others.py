@@ -17,6 +17,7 @@ import httpx
 import pytest
 import zstandard
 from openai.types import Completion, CreateEmbeddingResponse, Model
+from support.contract import Answer
 from support.sse import data_of
 from support.tiny_model import VOCABULARY
 
@@ -32,13 +33,13 @@ def complete(client: httpx.Client, status: int = 200, **more: Any) -> httpx.Resp
     return response
 
 
-def whole(client: httpx.Client, **more: Any):
+def whole(client: httpx.Client, **more: Any) -> Any:
     answer = complete(client, **more).json()
     Completion.model_validate(answer, strict=True)
     return answer
 
 
-def texts(answer) -> list[Any]:
+def texts(answer: Answer) -> list[Any]:
     return [choice["text"] for choice in answer["choices"]]
 
 
@@ -65,7 +66,7 @@ def test_completion_is_a_text_with_a_reason_and_usage(client: httpx.Client) -> N
     ],
     ids=["a text", "texts", "tokens", "lists of tokens", "both"],
 )
-def test_a_prompt_is(client: httpx.Client, prompt, expected: list[str]) -> None:
+def test_a_prompt_is(client: httpx.Client, prompt: str, expected: list[str]) -> None:
     answer = whole(client, prompt=prompt)
     assert texts(answer) == expected
     assert [choice["index"] for choice in answer["choices"]] == [*range(len(expected))]
@@ -115,7 +116,7 @@ def test_suffix_reaches_a_model_that_can_insert(client: httpx.Client) -> None:
     assert "does not support suffix" in complete(client, 400, suffix="y").text
 
 
-def embed(client: httpx.Client, status: int = 200, **more: Any):
+def embed(client: httpx.Client, status: int = 200, **more: Any) -> Any:
     response = client.post("/v1/embeddings", json={"model": "embedder", "input": "a"} | more)
     assert response.status_code == status, response.text
     return response.json()

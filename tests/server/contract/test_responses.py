@@ -46,21 +46,21 @@ CALL = [
 ]
 
 
-def ask(client, status: int = 200, **more: Any):
+def ask(client: httpx.Client, status: int = 200, **more: Any) -> httpx.Response:
     body = {"model": "talker", "input": "x", "temperature": 0} | more
     response = client.post(PATH, json=body)
     assert response.status_code == status, response.text
     return response
 
 
-def whole(client, **more: Any):
+def whole(client: httpx.Client, **more: Any) -> Any:
     """Return the response; the package's own model finds nothing wrong with it."""
     answer = ask(client, **more).json()
     Response.model_validate(answer)
     return answer
 
 
-def stream(client, **more: Any) -> list[Any]:
+def stream(client: httpx.Client, **more: Any) -> list[Any]:
     """Return the events; the package's own models find nothing wrong with them."""
     events = named_of(ask(client, stream=True, **more))
     for event in events:
@@ -68,7 +68,7 @@ def stream(client, **more: Any) -> list[Any]:
     return events
 
 
-def kinds(events) -> list[Any]:
+def kinds(events: list[Any]) -> list[Any]:
     """Return the types of events in their order; several of one type that follow count once."""
     return [kind for kind, _ in groupby(event["type"] for event in events)]
 
@@ -205,7 +205,7 @@ def test_an_input_too_long_is_refused_unless_it_may_be_cut(client: httpx.Client)
     assert whole(client, input=turns, truncation="auto")["status"] == "completed"
 
 
-def asked(site, **more: Any) -> list[Any]:
+def asked(site: Site, **more: Any) -> list[Any]:
     """Return the messages that reach the template."""
     [response] = site.call(("POST", PATH, {"json": {"model": "thinker"} | more}))
     assert response.status_code == 200, response.text

@@ -131,7 +131,7 @@ CASES = {
 
 
 @listed(CASES)
-def test_show(shown_client: httpx.Client, case) -> None:
+def test_show(shown_client: httpx.Client, case: Case) -> None:
     case.check(shown_client)
 
 

@@ -37,13 +37,13 @@ def anthropic_client(contract_server: Server) -> Iterator[anthropic.Anthropic]:
 def test_an_effort_reaches_the_prompt_of_a_chat_and_of_a_response(
     openai_client: openai.OpenAI, effort: str
 ) -> None:
-    chat = {"model": "tryer", "messages": USER, "temperature": 0}
+    chat: dict[str, Any] = {"model": "tryer", "messages": USER, "temperature": 0}
     plain = openai_client.chat.completions.create(**chat).usage.prompt_tokens
     asked = openai_client.chat.completions.create(**chat, reasoning_effort=effort)
     assert asked.usage.prompt_tokens - plain == LEVELS[effort]
     message = asked.choices[0].message.model_dump()
     assert ("reasoning" in message) is (effort != "none")
-    given = {"model": "tryer", "input": "x", "temperature": 0}
+    given: dict[str, Any] = {"model": "tryer", "input": "x", "temperature": 0}
     plain = openai_client.responses.create(**given).usage.input_tokens
     response = openai_client.responses.create(**given, reasoning={"effort": effort})
     assert response.usage.input_tokens - plain == LEVELS[effort]
@@ -70,7 +70,7 @@ def test_a_way_to_think_reaches_the_prompt_of_a_message(
     more: dict[str, Any],
     effort: str | None,
 ) -> None:
-    def read(**given: dict[Any, Any]) -> int:
+    def read(**given: Any) -> int:
         counted = anthropic_client.messages.count_tokens(model="tryer", messages=USER, **given)
         return counted.input_tokens
 

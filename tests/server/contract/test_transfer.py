@@ -33,7 +33,7 @@ def case(
     return Case(path, body, holds, method=method)
 
 
-def is_done(answer) -> bool:
+def is_done(answer: Answer) -> bool:
     return (answer.status, answer.response.content) == (200, b"")
 
 
@@ -81,7 +81,7 @@ def made_client(client: httpx.Client) -> httpx.Client:
 
 
 @listed(CASES)
-def test_transfer(made_client: httpx.Client, case) -> None:
+def test_transfer(made_client: httpx.Client, case: Case) -> None:
     case.check(made_client)
 
 
