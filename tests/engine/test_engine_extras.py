@@ -1,4 +1,4 @@
-"""What the engine does besides generating: forms, scores of prompts, traces, pictures."""
+"""Structured output, prompt logprobs, traces and images of the engine."""
 
 import json
 
