@@ -67,7 +67,7 @@ def load(path: Path, **options: Any) -> Engine:
     return Engine.load(path, **{**SMALL, **options})
 
 
-def refused(error, match: str | None, path: Path, **options: Any) -> str:
+def refused(error: Any, match: str | None, path: Path, **options: Any) -> str:
     """Load a file that cannot be loaded; return the message."""
     with pytest.raises(error, match=match) as caught:
         load(path, **options).close()
