@@ -1,5 +1,7 @@
 """Anthropic's API: the structs of requests, and what they mean.
 
+Each function raises RequestError for an invalid or unsupported field, which the message names.
+
 What only labels a request, marks it for a cache or says where and how fast it is to be computed
 (`metadata`, `cache_control`, `service_tier`, `speed`, ...) is ignored.
 """
@@ -24,7 +26,7 @@ from tampu.server.wire.conversation import (
     with_conversation,
 )
 from tampu.server.wire.openai_fields import refuse_fields
-from tampu.server.wire.options import ModelBody, parse_limited
+from tampu.server.wire.options import parse_limited
 
 _IMAGE_TYPES = ("image/jpeg", "image/jpg", "image/png", "image/webp", "image/gif", "image/bmp")
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "max", "max": "max"}
@@ -37,9 +39,10 @@ class Message(msgspec.Struct, kw_only=True):
     content: str | list[dict[str, Any]]
 
 
-class CountRequest(ModelBody, kw_only=True):
+class CountRequest(msgspec.Struct, kw_only=True):
     """`POST /v1/messages/count_tokens`."""
 
+    model: str | None = None
     messages: list[Message] | None = None
     system: str | list[dict[str, Any]] | None = None
     tools: list[dict[str, Any]] | None = None
@@ -55,7 +58,7 @@ class CountRequest(ModelBody, kw_only=True):
 
 
 class MessagesRequest(CountRequest, kw_only=True):
-    """`POST /v1/messages`."""
+    """`POST /v1/messages`; `options` and `keep_alive` are Ollama's."""
 
     max_tokens: int | None = None
     stream: bool | None = None
@@ -63,14 +66,12 @@ class MessagesRequest(CountRequest, kw_only=True):
     top_p: float | None = None
     top_k: int | None = None
     stop_sequences: list[str] | None = None
+    options: dict[str, Any] | None = None
+    keep_alive: float | str | None = None
 
 
 def parse_messages(body: MessagesRequest, defaults: ModelDefaults) -> GenerationRequest:
-    """Return the request for the next message.
-
-    Raises:
-        RequestError: naming an unsupported or invalid field.
-    """
+    """Return the request for the next message."""
     require(body.max_tokens is not None, "max_tokens: field required")
     fields: dict[str, Any] = {"think_budget": _budget(body)}
     if body.stop_sequences is not None:
@@ -80,11 +81,7 @@ def parse_messages(body: MessagesRequest, defaults: ModelDefaults) -> Generation
 
 
 def hides_reasoning(body: MessagesRequest) -> bool:
-    """Whether reasoning is returned as empty blocks.
-
-    Raises:
-        RequestError: for an unknown display.
-    """
+    """Whether reasoning is returned as empty blocks."""
     display = (body.thinking or {}).get("display")
     fits = display in (None, "summarized", "omitted")
     require(fits, "thinking.display must be summarized or omitted")
@@ -92,11 +89,7 @@ def hides_reasoning(body: MessagesRequest) -> bool:
 
 
 def parse_count(body: CountRequest, defaults: ModelDefaults) -> GenerationRequest:
-    """Return the request whose prompt is to be counted.
-
-    Raises:
-        RequestError: naming an unsupported field.
-    """
+    """Return the request whose prompt is to be counted."""
     _budget(body)
     request = GenerationRequest(model=body.model or "")
     return with_conversation(request, _conversation(body, defaults), defaults)
@@ -127,11 +120,7 @@ def _conversation(body: CountRequest, defaults: ModelDefaults) -> Conversation:
 
 
 def read_message(message: Message, where: str) -> Iterator[dict[str, Any]]:
-    """Yield a message in the format of Hugging Face's templates; results of tools are of their own.
-
-    Raises:
-        RequestError: for blocks that cannot be read.
-    """
+    """Yield a message in the format of Hugging Face's templates; tool results are messages."""
     if message.role not in ("user", "assistant", "system"):
         raise RequestError(f"{where}.role must be user or assistant")
     if isinstance(message.content, str):

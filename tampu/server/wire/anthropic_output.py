@@ -166,7 +166,4 @@ def _call(event: ToolCallDelta) -> dict[str, Any]:
 
 def _end(event: Finished) -> dict[str, Any]:
     reason = "stop_sequence" if event.stop is not None else "end_turn"
-    return {
-        "stop_reason": _REASONS.get(event.reason, reason),
-        "stop_sequence": event.stop,
-    }
+    return {"stop_reason": _REASONS.get(event.reason, reason), "stop_sequence": event.stop}

@@ -163,12 +163,7 @@ class CompletionWriter(_Writer):
     _chunk_kind = "text_completion"
 
     def __init__(
-        self,
-        model: str,
-        *,
-        choices: int = 1,
-        with_usage: bool = False,
-        echoes: Sequence[str] = (),
+        self, model: str, *, choices: int = 1, with_usage: bool = False, echoes: Sequence[str] = ()
     ) -> None:
         """Answer for a model; `echoes` are the prompts' texts if answers begin with them."""
         super().__init__("cmpl", model, choices=choices, with_usage=with_usage)

@@ -1,4 +1,7 @@
-"""OpenAI's API of responses, without state: the struct of requests, and what they mean."""
+"""OpenAI's API of responses, without state: the struct of requests, and what they mean.
+
+Each function raises RequestError for an invalid or unsupported field, which the message names.
+"""
 
 from __future__ import annotations
 
@@ -73,24 +76,20 @@ class ResponsesRequest(ModelBody, kw_only=True):
 
 
 def parse_response(body: ResponsesRequest, defaults: ModelDefaults) -> GenerationRequest:
-    """Return the request for a response.
-
-    Raises:
-        RequestError: naming an unsupported or invalid field.
-    """
+    """Return the request for a response."""
     refuse_fields(
         body,
         "previous_response_id", "conversation", "background", "background_options", "prompt",
         "moderation", "personality", "max_tool_calls", "context_management", "image",
     )  # fmt: skip
     check_cache_options(body.prompt_cache_options)
-    wish = read_tool_choice(body.tool_choice)
+    tool_choice = read_tool_choice(body.tool_choice)
     tools = [_tool(tool, index) for index, tool in enumerate(body.tools or ())]
     conversation = Conversation(
         messages=tuple(read_items(body)),
-        tools=wish.among(tools),
-        tool_choice=wish.choice,
-        tool=wish.tool,
+        tools=tool_choice.shown(tools),
+        tool_choice=tool_choice.choice,
+        tool=tool_choice.tool,
         is_parallel=body.parallel_tool_calls is not False,
         think=_effort(body.reasoning or {}),
         response_format=_format(body.text or {}),
@@ -102,9 +101,6 @@ def read_items(body: ResponsesRequest) -> Iterator[dict[str, Any]]:
     """Yield the conversation in the format of Hugging Face's templates.
 
     Thoughts and calls of functions, items of their own here, go into the message that they are of.
-
-    Raises:
-        RequestError: for items that cannot be read.
     """
     if body.instructions:
         yield {"role": "system", "content": body.instructions}
