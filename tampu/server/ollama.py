@@ -59,7 +59,7 @@ class OllamaAPI:
         return JSONResponse({"version": wire.VERSION, "tampu": __version__})
 
     async def tags(self, _: Request) -> Response:
-        """`GET /api/tags`: the models there are."""
+        """`GET /api/tags`: the installed models."""
         return JSONResponse(await self._tags.result())
 
     async def processes(self, _: Request) -> Response:

@@ -94,11 +94,11 @@ class OpenAIAPI:
         return TaskResponse(work())
 
     async def models(self, _: Request) -> Response:
-        """`GET /v1/models`: the models there are."""
+        """`GET /v1/models`: the installed models."""
         return JSONResponse(await self._models.result())
 
     async def model(self, request: Request) -> Response:
-        """`GET /v1/models/{model}`: one of them."""
+        """`GET /v1/models/{model}`: one model."""
         name = str(request.path_params["model"])
         return JSONResponse(_model(self._serving.find(name), name))
 

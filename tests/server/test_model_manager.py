@@ -206,7 +206,7 @@ def test_the_context_is_at_most_what_the_model_was_trained_for(
     start: FakeStart, entry: Callable[[str], Entry]
 ) -> None:
     async def test(models: ModelManager) -> None:
-        models._options = LoadOptions(context=100_000)
+        models.options = LoadOptions(context=100_000)
         assert (await touch(models, entry("m"))).options.context == 2048
 
     run(start, test)

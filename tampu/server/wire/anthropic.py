@@ -2,8 +2,8 @@
 
 Each function raises RequestError for an invalid or unsupported field, which the message names.
 
-What only labels a request, marks it for a cache or says where and how fast it is to be computed
-(`metadata`, `cache_control`, `service_tier`, `speed`, ...) is ignored.
+Fields that label a request, mark it for a cache or choose where and how fast it is computed
+(`metadata`, `cache_control`, `service_tier`, `speed`, ...) are ignored.
 """
 
 from __future__ import annotations
@@ -99,7 +99,8 @@ def _conversation(body: CountRequest, defaults: ModelDefaults) -> Conversation:
     refuse_fields(body, "mcp_servers", "container", "compaction", "thread")
     _check_edits(body.context_management or {})
     require(bool(body.messages), "messages: at least one message is required")
-    system = _text_of(body.system or "", "system")
+    system, images = _read_blocks(body.system or "", "system")
+    require(not images, "system: only text is supported here")
     before = [{"role": "system", "content": system}] if system else []
     messages = [
         message
@@ -107,13 +108,13 @@ def _conversation(body: CountRequest, defaults: ModelDefaults) -> Conversation:
         for message in read_message(given, f"messages[{index}]")
     ]
     choice, tool = _tool_choice(body.tool_choice)
-    chosen = body.tool_choice or {}
+    is_parallel = not (body.tool_choice or {}).get("disable_parallel_tool_use", False)
     return Conversation(
         messages=(*before, *messages),
         tools=[_tool(tool, index) for index, tool in enumerate(body.tools or ())],
         tool_choice=choice,
         tool=tool,
-        is_parallel=not chosen.get("disable_parallel_tool_use", False),
+        is_parallel=is_parallel,
         think=_think(body, defaults),
         response_format=_format(body.output_config or {}),
     )
@@ -132,8 +133,9 @@ def read_message(message: Message, where: str) -> Iterator[dict[str, Any]]:
         place = f"{where}.content[{index}]"
         match block:
             case {"type": "tool_result", "tool_use_id": str(id)}:
-                text, shown = _result(block, place)
+                text, shown = _read_blocks(block.get("content") or "", place)
                 images += shown
+                text = f"Error: {text}" if block.get("is_error") else text
                 yield {"role": "tool", "tool_call_id": id, "content": text}
             case {"type": "image", "source": source}:
                 told = f"{place}.transformations is not supported"
@@ -173,32 +175,19 @@ def _merged(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return merged
 
 
-def _result(block: dict[str, Any], where: str) -> tuple[str, list[bytes]]:
-    content = block.get("content") or ""
-    blocks = content if isinstance(content, list) else [{"type": "text", "text": content}]
-    images = [
-        _image(part.get("source"), where)
-        for part in blocks
-        if isinstance(part, dict) and part.get("type") == "image"
-    ]
-    others = [
-        part for part in blocks if not (isinstance(part, dict) and part.get("type") == "image")
-    ]
-    text = _text_of(others, where)
-    return (f"Error: {text}" if block.get("is_error") else text), images
-
-
-def _text_of(content: str | Sequence[Any], where: str) -> str:
-    if isinstance(content, str):
-        return content
-    texts = []
-    for part in content:
-        match part:
+def _read_blocks(content: object, where: str) -> tuple[str, list[bytes]]:
+    """Return the text and the images of a system message or a tool result."""
+    texts: list[str] = []
+    images: list[bytes] = []
+    for block in content if isinstance(content, list) else [{"type": "text", "text": content}]:
+        match block:
             case {"type": "text", "text": str(text)}:
                 texts.append(text)
+            case {"type": "image", **image}:
+                images.append(_image(image.get("source"), where))
             case _:
                 raise RequestError(f"{where}: only text is supported here")
-    return "\n".join(texts)
+    return "\n".join(texts), images
 
 
 def _image(source: object, where: str) -> bytes:
@@ -227,7 +216,7 @@ def _tool(tool: dict[str, Any], index: int) -> dict[str, Any]:
 
 
 def _check_tool(tool: dict[str, Any], where: str) -> None:
-    """Refuse what would change what the model is shown or may call, and is not supported."""
+    """Refuse unsupported fields that would change what the model is shown or may call."""
     is_schema = isinstance(tool.get("input_schema"), dict | None)
     require(is_schema, f"{where}.input_schema must be an object")
     for name in ("defer_loading", "input_examples"):
@@ -265,15 +254,15 @@ def _think(body: CountRequest, defaults: ModelDefaults) -> Think:
 
 
 def _check_edits(management: dict[str, Any]) -> None:
-    """Refuse to leave parts of a conversation out; its clients say by habit that all stays."""
+    """Refuse dropping parts of a conversation; clients always ask to keep all of it."""
     edits = management.get("edits") or ()
-    require(isinstance(edits, list | tuple), "context_management.edits: a list")
+    require(isinstance(edits, list | tuple), "context_management.edits must be a list")
     for edit in edits:
         match edit:
             case {"type": "clear_thinking_20251015", "keep": "all" | {"type": "all"}}:
                 pass
             case _:
-                raise RequestError("context_management.edits: only to keep all is supported")
+                raise RequestError("context_management.edits: only keeping all is supported")
 
 
 def _budget(body: CountRequest) -> int | None:

@@ -35,14 +35,14 @@ class Conversation:
     Attributes:
         messages: in the format of Hugging Face's templates; images are bytes, under `images`.
         tools: functions, each `{"type": "function", "function": {...}}`.
-        tool_choice: whether the model may call, must not, or has to.
+        tool_choice: whether the model may, must not, or must call a tool.
         tool: the only function it may call; None: any of them.
         is_parallel: whether it may call more than one at once.
         think: whether to reason, or the effort; None: the model's default.
         variables: more values for the template.
         before: tokens of an earlier exchange.
         plain: the prompt for a model without a template.
-        is_whole: nothing of what the model begins conversations with comes before it.
+        is_whole: the model's own first messages are not put before it.
         response_format: as `grammar_of` takes it: "json", a JSON schema, or None for any text.
     """
 
@@ -114,14 +114,14 @@ def decode_image(text: str, where: str, *, is_uri: bool = False) -> bytes:
         image = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
         raise RequestError(f"{where}: invalid base64") from error
-    require(bool(image), f"{where}: it is empty")
+    require(image, f"{where}: the image is empty")
     return image
 
 
 def _with_defaults(
     conversation: Conversation, defaults: ModelDefaults
 ) -> tuple[dict[str, Any], ...]:
-    """Return a conversation's messages after those that the model begins with."""
+    """Return a conversation's messages after the model's own first messages."""
     messages = conversation.messages
     if conversation.is_whole:
         return messages

@@ -1,7 +1,7 @@
-"""Ollama's native API: the structs of requests and answers, and what requests mean.
+"""Ollama's native API: the structs of requests and responses, and what requests mean.
 
-Unknown fields are ignored, as Ollama does; what tampu does not have yet is refused, never ignored.
-Answers leave out fields that are None, zero or empty, except where clients need them. Each
+Unknown fields are ignored, as in Ollama; unsupported ones are refused, never ignored. Responses
+leave out fields that are None, zero or empty, except where clients need them. Each
 `parse_...` raises RequestError for what the model or tampu does not support.
 """
 
@@ -123,7 +123,7 @@ class DebugInfo(msgspec.Struct, kw_only=True):
 
 
 class DebugResponse(msgspec.Struct, kw_only=True):
-    """The answer to a request that is only to be shown."""
+    """The response to a request of which only the prompt is returned."""
 
     model: str
     created_at: str
@@ -224,16 +224,16 @@ def _think(body: _Common, defaults: ModelDefaults) -> bool | str | None:
 
 
 def _one_question(body: GenerateRequest, defaults: ModelDefaults) -> Conversation:
-    """Return a prompt as a conversation; what the model begins with is part of a given context."""
+    """Return a prompt as a conversation; a given context includes the model's first messages."""
     text = body.prompt or ""
-    said = body.system or defaults.system
-    system = [{"role": "system", "content": said}] if said else []
+    system = body.system or defaults.system
+    first = [{"role": "system", "content": system}] if system else []
     history = defaults.messages if body.context is None else ()
     question: dict[str, Any] = {"role": "user", "content": text}
     if body.images:
         question["images"] = _images(body.images, "")
     return Conversation(
-        messages=(*system, *history, question),
+        messages=(*first, *history, question),
         is_whole=True,
         think=_think(body, defaults),
         before=tuple(body.context or ()),

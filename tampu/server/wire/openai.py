@@ -1,7 +1,7 @@
 """OpenAI's API: the structs of requests, and what they mean.
 
-Beside OpenAI's own fields the names of Ollama's options are understood (`num_ctx`, `top_k`, ...),
-at the top or inside `options`, and `keep_alive`. A field that would change the answer and is not
+Besides OpenAI's own fields, the names of Ollama's options (`num_ctx`, `top_k`, ...) are accepted at
+the top or inside `options`, and `keep_alive`. A field that would change the answer and is not
 supported is refused with a RequestError that names it; those that only label a request are ignored,
 and so are unknown ones.
 """
