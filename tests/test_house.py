@@ -42,7 +42,7 @@ ONLY = {
     "nn": {"errors", "ml"},
     "models": {"errors", "ml", "nn", "kvcache", "vision"},
     "tokenizer": {"errors", "ml"},
-    "sampling": {"errors", "sandbox"},
+    "sampling": {"errors", "sandbox", "settings"},
 }
 HOLDERS = {
     "ggml": {"ml"},

@@ -14,7 +14,7 @@ from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -42,9 +42,6 @@ from tampu.worker.main import load_model
 from tampu.worker.protocol import Load
 from tampu.worker.thread import WorkerThread
 from tampu.worker.worker import Loaded
-
-if TYPE_CHECKING:
-    from tampu.server.metrics import Metrics
 
 _MAX_QUEUE = 8
 _MAX_MODELS = 2  # `/load` keeps the old model until the new one is loaded
@@ -267,14 +264,13 @@ class PrivateServer:
                 self._start,
                 options=options,
                 keep_alive_s=FOREVER,
-                most=_MAX_MODELS,
+                max_models=_MAX_MODELS,
                 memory_bytes=self._settings.memory,
             )
 
         catalog = FileCatalog(self._settings)
-        metrics = cast("Metrics", NoMetrics())
         max_repeats = self._settings.max_repeated_tokens or None
-        return Serving(models(), models(), catalog, Admission(_MAX_QUEUE), metrics, max_repeats)
+        return Serving(models(), models(), catalog, Admission(_MAX_QUEUE), NoMetrics(), max_repeats)
 
     async def _start(self, entry: Entry, options: LoadOptions) -> WorkerProcess:
         if self._engine:

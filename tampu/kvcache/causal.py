@@ -20,13 +20,9 @@ from tampu.kvcache.spec import KVCacheSpec
 from tampu.kvcache.storage import PADDING, Arrays, CacheView
 from tampu.ml import Context, GGMLType, Tensor
 from tampu.nn import Advance, History, LayerCache, LayerShape, Tensors
+from tampu.settings import settings
 
-CACHE_TYPES = {
-    "f32": GGMLType.F32,
-    "f16": GGMLType.F16,
-    "q8_0": GGMLType.Q8_0,
-    "q4_0": GGMLType.Q4_0,
-}
+CACHE_TYPES = {name: GGMLType[name.upper()] for name in settings.CACHE_TYPES}
 
 FUSED_FROM = 64
 """From this many tokens in a batch, `AttentionKind.MIXED` uses the fused operation."""

@@ -7,20 +7,20 @@ table in docs/parameters.md.
 
 from __future__ import annotations
 
-import difflib
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, TypeAlias
 
 from tampu.errors import RequestError
+from tampu.settings.parsers import suggestion
+from tampu.settings.settings import DEFAULT_CONTEXT, ENGINES
 
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 1024
-ENGINES = ("auto", "native", "llamacpp")
 _INT32 = 2**31 - 1
 _FLOAT_MAX = sys.float_info.max
 _EXACT = 2**53  # the largest integer that every JSON reader keeps
@@ -244,7 +244,7 @@ _ROWS = (
     _row(Use.GENERATION, "think_budget", int, None, 0, _INT32,
          "the most tokens of reasoning, which is then ended; below 0: no limit",
          special=Special.NEGATIVE_IS_NONE),
-    _row(Use.LOADING, "context", int, 4096, 4, _INT32,
+    _row(Use.LOADING, "context", int, DEFAULT_CONTEXT, 4, _INT32,
          "the length of the context in tokens, at most what the model was trained for",
          ollama="num_ctx"),
     _row(Use.LOADING, "batch", int, 512, 1, 65_536,
@@ -283,7 +283,7 @@ def names_of(*uses: Use) -> tuple[str, ...]:
     return tuple(row.name for row in _ROWS if row.use in uses)
 
 
-def find_parameter(name: str, known: Iterable[str] = BY_OLLAMA) -> Parameter:
+def find_parameter(name: str, known: Collection[str] = BY_OLLAMA) -> Parameter:
     """Return a parameter by its name in Ollama's options.
 
     Raises:
@@ -291,9 +291,7 @@ def find_parameter(name: str, known: Iterable[str] = BY_OLLAMA) -> Parameter:
     """
     if name in known:
         return BY_OLLAMA[name]
-    near = difflib.get_close_matches(name, known, 1)
-    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
-    raise RequestError(f"unknown parameter {name[:80]!r}: {hint}")
+    raise RequestError(f"unknown parameter {name[:80]!r}: {suggestion(name, known)}")
 
 
 def check_parameters(values: Mapping[str, object]) -> dict[str, Value]:

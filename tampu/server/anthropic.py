@@ -29,7 +29,7 @@ def anthropic_routes(serving: Serving) -> list[Route]:
         [prompt] = wire.parse_count(body, serving.defaults(entry)).prompts
 
         async def work() -> dict[str, int]:
-            return {"input_tokens": len((await serving.encode(entry, prompt)).tokens)}
+            return {"input_tokens": await serving.count_tokens(entry, prompt)}
 
         return TaskResponse(work())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -23,7 +23,7 @@ from tampu.server.admission import Admission
 from tampu.server.anthropic import anthropic_routes
 from tampu.server.auth import APIKeyMiddleware
 from tampu.server.crash_loop import MAX_CRASHES, CrashLoopBackoff
-from tampu.server.health import Readiness, health_routes
+from tampu.server.health import health_routes
 from tampu.server.http_response import error_response, exception_response
 from tampu.server.logs import HEADER, ROUTE, AccessLogMiddleware
 from tampu.server.manage import manage_routes
@@ -32,7 +32,6 @@ from tampu.server.model_manager import ModelManager, Start
 from tampu.server.ollama import ollama_routes
 from tampu.server.openai import openai_routes
 from tampu.server.openapi import describe
-from tampu.server.responses import responses_routes
 from tampu.server.routes import Endpoint, Route
 from tampu.server.serving import Serving
 from tampu.server.threadpool import IterationPool
@@ -49,23 +48,23 @@ _MAX_VOCABULARIES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """How the server behaves.
+    """The options of a server.
 
     Attributes:
         host: the address it is bound to.
         keep_alive_s: how long a model stays in memory after its last use.
-        most_models: how many are in memory at most.
-        memory_bytes: what they may take together; None: what is free.
-        most_waiting: how many requests may wait.
-        origins: web pages that may call it, besides local ones.
+        max_models: the maximum number of models in memory.
+        memory_bytes: their maximum memory together; None: the free memory.
+        max_queue: the maximum number of waiting requests.
+        origins: web origins that may call it, besides local ones.
         use_keys: API keys for using models.
-        manage_keys: API keys that are also for pulling, creating and deleting them.
-        drain_s: how long requests may go on when it ends.
-        max_repeated_tokens: an answer without a limit ends when a token repeats more often;
-            0: it does not.
-        max_crashes: a model that crashed so often within a minute is not loaded; 0: it is.
+        manage_keys: API keys that also allow pulling, creating and deleting them.
+        drain_s: how long requests may continue when it shuts down.
+        max_repeated_tokens: how often a token may repeat before an answer without a limit ends; 0:
+            no limit.
+        max_crashes: how often a model may crash within a minute; 0: no limit.
         model: how models are loaded unless a request says otherwise.
-        remote: how registries are talked to.
+        remote: how registries are reached.
     """
 
     host: str = "127.0.0.1"
@@ -84,41 +83,30 @@ class ServerOptions:
 
 
 def create_app(options: ServerOptions, catalog: Catalog, start: Start) -> Starlette:
-    """Return the application.
-
-    Args:
-        options: how it behaves.
-        catalog: the models that are served.
-        start: loads a model.
-    """
+    """Return the application that serves a catalog; `start` loads a model."""
     metrics = Metrics()
-    readiness = Readiness()
     serving = _serving(options, catalog, start, metrics)
     pool = IterationPool()
     routes = [
         *ollama_routes(serving),
         *manage_routes(serving, pool, options.remote),
         *openai_routes(serving),
-        *responses_routes(serving),
         *anthropic_routes(serving),
         *token_routes(serving),
-        *health_routes(metrics, readiness),
+        *health_routes(metrics),
     ]
     routes = [*routes, describe(routes)]
 
     @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
         yield
-        readiness.end()
+        app.state.is_ready = False
         await serving.close()
         await pool.close()
 
     app = Starlette(
-        routes=[
-            StarletteRoute(route.path, _marked(route), methods=list(route.methods))
-            for route in routes
-        ],
-        middleware=[  # from the outermost in
+        routes=[StarletteRoute(r.path, _marked(r), methods=list(r.methods)) for r in routes],
+        middleware=[  # the outermost first
             Middleware(AccessLogMiddleware, metrics=metrics),
             Middleware(TrustedHostMiddleware, bound=options.host, origins=options.origins),
             Middleware(
@@ -133,16 +121,12 @@ def create_app(options: ServerOptions, catalog: Catalog, start: Start) -> Starle
                 APIKeyMiddleware, routes=routes, use=options.use_keys, manage=options.manage_keys
             ),
         ],
-        exception_handlers={
-            TampuError: _tampu_error,
-            HTTPException: _http_error,
-            Exception: _bug,
-        },
+        exception_handlers={TampuError: _tampu_error, HTTPException: _http_error, Exception: _bug},
         lifespan=lifespan,
     )
     app.router.redirect_slashes = False
     app.state.routes = routes
-    app.state.readiness = readiness
+    app.state.is_ready = True
     return app
 
 
@@ -151,7 +135,7 @@ def _serving(options: ServerOptions, catalog: Catalog, start: Start, metrics: Me
         start,
         options=options.model,
         keep_alive_s=options.keep_alive_s,
-        most=options.max_models,
+        max_models=options.max_models,
         memory_bytes=options.memory_bytes,
         loaded=metrics.loaded,
         crashed=metrics.crashed,
@@ -161,24 +145,19 @@ def _serving(options: ServerOptions, catalog: Catalog, start: Start, metrics: Me
         start,
         options=msgspec.structs.replace(options.model, vocabulary_only=True),
         keep_alive_s=_VOCABULARY_SECONDS,
-        most=_MAX_VOCABULARIES,
+        max_models=_MAX_VOCABULARIES,
         crash_backoff=CrashLoopBackoff(options.max_crashes),
     )
     admission = Admission(options.max_queue)
-    metrics.gauge(
-        "tampu_requests_waiting",
-        "Requests not answered yet.",
-        lambda: [("", admission.waiting)],
-        "",
-    )
-    metrics.gauge(
+    metrics.gauge("tampu_requests_waiting", "Queued requests.", lambda: admission.waiting)
+    metrics.model_gauge(
         "tampu_model_memory_bytes",
-        "Memory of the models in it.",
+        "Memory of the loaded models.",
         lambda: [(m.entry.name, m.runner.ready.memory_bytes) for m in models.models()],
     )
-    metrics.gauge(
+    metrics.model_gauge(
         "tampu_model_requests",
-        "Requests that hold a model.",
+        "Requests that use a model.",
         lambda: [(model.entry.name, model.users) for model in models.models()],
     )
     max_repeated_tokens = options.max_repeated_tokens or None
@@ -186,7 +165,7 @@ def _serving(options: ServerOptions, catalog: Catalog, start: Start, metrics: Me
 
 
 def _marked(route: Route) -> Endpoint:
-    """Return the endpoint of a route; it notes in the request's scope which route it is."""
+    """Return the endpoint of a route, which also stores the route in the request's scope."""
 
     async def endpoint(request: Request) -> Response:
         request.scope[ROUTE] = route.path
@@ -205,13 +184,8 @@ async def _http_error(request: Request, error: Exception) -> Response:
     path = request.scope["path"]
     if status == HTTPStatus.NOT_FOUND and not path.startswith("/v1/"):
         return PlainTextResponse("404 page not found", status)
-    headers: Sequence[tuple[str, str]] = ()
-    if isinstance(error, HTTPException) and error.headers:
-        headers = list(error.headers.items())
-    answer = error_response(path, status, HTTPStatus(status).phrase.lower())
-    for name, value in headers:
-        answer.headers[name] = value
-    return answer
+    headers = error.headers if isinstance(error, HTTPException) else None
+    return error_response(path, status, HTTPStatus(status).phrase.lower(), headers)
 
 
 async def _bug(request: Request, error: Exception) -> Response:

@@ -16,6 +16,10 @@ from tampu.server.http_response import error_response
 from tampu.server.routes import Access, Route
 
 _MAX_KEY_LENGTH = 4096
+_REFUSED = {
+    HTTPStatus.UNAUTHORIZED: "an API key is required: send Authorization: Bearer KEY",
+    HTTPStatus.FORBIDDEN: "this API key does not allow managing models",
+}
 
 
 class APIKeyMiddleware:
@@ -28,55 +32,41 @@ class APIKeyMiddleware:
     def __init__(
         self, app: ASGIApp, routes: Sequence[Route], use: Sequence[str], manage: Sequence[str]
     ) -> None:
-        """Guard these routes; a key to manage models may also use them."""
+        """Protect these routes; a key for managing models may also use them."""
         self._app = app
         self._use = [_hash(key) for key in use]
         self._manage = [_hash(key) for key in manage]
-        self._matchers = {
-            access: [
-                Matcher(route.path, route.endpoint, methods=list(route.methods))
-                for route in routes
-                if route.access is access
-            ]
-            for access in (Access.OPEN, Access.MANAGE)
-        }
+        self._routes = [
+            (Matcher(route.path, route.endpoint, methods=list(route.methods)), route.access)
+            for route in routes
+        ]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
         if scope["type"] == "http" and (self._use or self._manage):
             status = self._status(scope)
             if status is not None:
-                message = (
-                    "an API key is required: send Authorization: Bearer KEY"
-                    if status == HTTPStatus.UNAUTHORIZED
-                    else "this API key does not allow managing models"
-                )
-                answer = error_response(scope["path"], status, message)
-                answer.headers["connection"] = "close"
+                headers, message = {"connection": "close"}, _REFUSED[status]
                 if status == HTTPStatus.UNAUTHORIZED:
-                    answer.headers["www-authenticate"] = "Bearer"
-                await answer(scope, receive, send)
+                    headers["www-authenticate"] = "Bearer"
+                await error_response(scope["path"], status, message, headers)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
     def _status(self, scope: Scope) -> HTTPStatus | None:
-        if self._is_for(scope, Access.OPEN):
+        access = next((a for r, a in self._routes if r.matches(scope)[0] is Match.FULL), Access.USE)
+        if access is Access.OPEN:
             return None
         given = [_hash(key) for key in request_keys(Headers(scope=scope))]
         may_use = _any_same(given, [*self._use, *self._manage])
         may_manage = _any_same(given, self._manage)
         if len(given) != 1 or not may_use:
             return HTTPStatus.UNAUTHORIZED
-        if self._is_for(scope, Access.MANAGE) and not may_manage:
-            return HTTPStatus.FORBIDDEN
-        return None
-
-    def _is_for(self, scope: Scope, access: Access) -> bool:
-        return any(matcher.matches(scope)[0] is Match.FULL for matcher in self._matchers[access])
+        return HTTPStatus.FORBIDDEN if access is Access.MANAGE and not may_manage else None
 
 
 def request_keys(headers: Headers) -> list[str]:
-    """Return the keys that a request carries; more than one is as bad as none."""
+    """Return the distinct keys of a request; none if one of them is malformed."""
     keys = headers.getlist("x-api-key")
     for value in headers.getlist("authorization"):
         scheme, _, key = value.partition(" ")

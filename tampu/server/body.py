@@ -6,6 +6,7 @@ import asyncio
 import json
 import zlib
 from collections import Counter
+from collections.abc import AsyncIterator
 from typing import Any, TypeVar
 
 import msgspec
@@ -62,8 +63,7 @@ def unpack(body: bytes, coding: str) -> bytes:
             raise RequestError(f"content-encoding {coding[:50]!r} is not supported: zstd or gzip")
     except (zstandard.ZstdError, zlib.error) as error:
         raise RequestError(f"the request body is not valid {coding}: {error}") from error
-    if len(unpacked) > MAX_BODY:
-        raise BodyTooLargeError(f"the request body is larger than {MAX_BODY} bytes")
+    _check_size(len(unpacked))
     return unpacked
 
 
@@ -100,22 +100,37 @@ def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> None:
         raise ValueError(f"{counts.most_common(1)[0][0][:100]!r} is a duplicate name")
 
 
-async def _read(request: Request) -> bytes:
-    declared = request.headers.get("content-length", "0")
-    if declared.isdecimal() and int(declared) > MAX_BODY:
-        raise BodyTooLargeError(f"the request body is larger than {MAX_BODY} bytes")
-    body = bytearray()
-    chunks = request.stream()
+async def chunks(request: Request, what: str) -> AsyncIterator[bytes]:
+    """Yield a request's body as it arrives; `what` names it in messages.
+
+    Raises:
+        RequestError: if it stalls or is incomplete.
+    """
+    stream = request.stream()
     try:
         while True:
             async with asyncio.timeout(IDLE_SECONDS):
-                chunk = await anext(chunks)
-            body += chunk
-            if len(body) > MAX_BODY:
-                raise BodyTooLargeError(f"the request body is larger than {MAX_BODY} bytes")
-    except StopAsyncIteration:
-        return bytes(body)
+                chunk = await anext(stream, None)
+            if chunk is None:
+                return
+            if chunk:
+                yield chunk
     except TimeoutError as error:
-        raise RequestError(f"the request body stopped for {IDLE_SECONDS:g} s") from error
+        raise RequestError(f"the {what} stopped for {IDLE_SECONDS:g} s") from error
     except ClientDisconnect as error:
-        raise RequestError("the request body is incomplete") from error
+        raise RequestError(f"the {what} is incomplete") from error
+
+
+async def _read(request: Request) -> bytes:
+    declared = request.headers.get("content-length", "0")
+    body = bytearray()
+    _check_size(int(declared) if declared.isdecimal() else 0)
+    async for chunk in chunks(request, "request body"):
+        body += chunk
+        _check_size(len(body))
+    return bytes(body)
+
+
+def _check_size(size: int) -> None:
+    if size > MAX_BODY:
+        raise BodyTooLargeError(f"the request body is larger than {MAX_BODY} bytes")

@@ -33,8 +33,8 @@ MAX_CONNECTIONS = 2_048
 RETRY_SECONDS = 5
 _BODY_SECONDS = 5.0
 ACCEPTED_AT_ONCE = 16
-_BEGIN_AT_ONCE = 4
-_WORK = b"POST "
+_STARTED_AT_ONCE = 4
+_POST = b"POST "
 _TICK_SECONDS = 1.0
 # In a request's head: a line without CR, and a folded line.
 _AMBIGUOUS = re.compile(rb"(?<!\r)\n|\n[ \t]")
@@ -54,7 +54,7 @@ class StrictReader(h11.Connection):
         if isinstance(event, h11.Request):
             first_lines = before[: len(before) - len(self.trailing_data[0])]
             if _AMBIGUOUS.search(first_lines):
-                raise h11.RemoteProtocolError("a line that goes on or ends without CR")
+                raise h11.RemoteProtocolError("a folded line, or a line that ends without CR")
         return event
 
 
@@ -71,7 +71,7 @@ class StartThrottle:
         self._waiting.append(begin)
 
     def _take(self) -> None:
-        for _ in range(min(_BEGIN_AT_ONCE, len(self._waiting))):
+        for _ in range(min(_STARTED_AT_ONCE, len(self._waiting))):
             self._waiting.popleft()()
         if self._waiting:
             asyncio.get_running_loop().call_soon(self._take)
@@ -101,14 +101,14 @@ class Connection(H11Protocol):
         self._turns = server_state.turns
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start; the client must send a request soon."""
+        """Start a connection; the client must send a request soon."""
         super().connection_made(transport)
         if len(self.connections) > MAX_CONNECTIONS:
             self.app = too_many_connections
         self._watch_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End."""
+        """End a connection."""
         self._stop_watching()
         self._stop_write_timer()
         super().connection_lost(exc)
@@ -125,7 +125,7 @@ class Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Handle received data; a POST waits for its turn."""
-        if self.conn.their_state is not h11.IDLE or not data.startswith(_WORK):
+        if self.conn.their_state is not h11.IDLE or not data.startswith(_POST):
             self._take(data)
             return
         self._stop_watching()
@@ -143,7 +143,7 @@ class Connection(H11Protocol):
         except h11.LocalProtocolError:  # invalid data in a body whose response has started
             self.transport.close()
             return
-        if self._is_expected_to_speak():
+        if self._awaits_data():
             self._watch_headers()
         else:
             self._stop_watching()
@@ -151,26 +151,26 @@ class Connection(H11Protocol):
     def on_response_complete(self) -> None:
         """Continue with the next request; the rest of this one must arrive soon."""
         super().on_response_complete()
-        if self._is_expected_to_speak() and self.conn.their_state is h11.SEND_BODY:
+        if self._awaits_data() and self.conn.their_state is h11.SEND_BODY:
             self._watch_headers()
 
-    def _is_expected_to_speak(self) -> bool:
-        """Whether a request is incomplete, or no handler reads it any more."""
+    def _awaits_data(self) -> bool:
+        """Whether the client must send soon: a request, or the rest of an answered one."""
         if self.conn.their_state is h11.SEND_BODY:
             return self.conn.our_state is h11.DONE
         return self.conn.their_state is h11.IDLE
 
     def _expect_less(self, size: int) -> None:
-        """Disconnect the client unless the buffer is smaller than this by then."""
+        """Disconnect the client if the buffer is not smaller than this when the time is over."""
 
-        def look() -> None:
+        def check() -> None:
             left = self.transport.get_write_buffer_size()
             if left < size:
                 self._expect_less(left)
             else:
                 self.transport.abort()
 
-        self._write_timer = self.loop.call_later(WRITE_SECONDS, look)
+        self._write_timer = self.loop.call_later(WRITE_SECONDS, check)
 
     def _stop_write_timer(self) -> None:
         if self._write_timer is not None:
@@ -206,9 +206,8 @@ async def too_many_connections(scope: Scope, receive: Receive, send: Send) -> No
             while (await receive()).get("more_body"):
                 pass
     message = "the server has too many connections"
-    answer = error_response(scope["path"], HTTPStatus.SERVICE_UNAVAILABLE, message)
-    answer.headers["retry-after"] = str(RETRY_SECONDS)
-    answer.headers["connection"] = "close"
+    headers = {"retry-after": str(RETRY_SECONDS), "connection": "close"}
+    answer = error_response(scope["path"], HTTPStatus.SERVICE_UNAVAILABLE, message, headers)
     await answer(scope, receive, send)
 
 
@@ -248,9 +247,9 @@ class QuietServer(uvicorn.Server):
 
     async def main_loop(self) -> None:
         """Wait for shutdown."""
-        loop, asked = asyncio.get_running_loop(), asyncio.Event()
-        self._wake = lambda: loop.call_soon_threadsafe(asked.set)
+        loop, woken = asyncio.get_running_loop(), asyncio.Event()
+        self._wake = lambda: loop.call_soon_threadsafe(woken.set)
         while not await self.on_tick(0):
             with suppress(TimeoutError):
                 async with asyncio.timeout(_TICK_SECONDS):
-                    await asked.wait()
+                    await woken.wait()

@@ -5,17 +5,13 @@ from __future__ import annotations
 import re
 
 from tampu.errors import (
-    ComputeError,
     DigestMismatchError,
     DiskFullError,
     LoadCancelledError,
-    ModelFileError,
     ModelNotFoundError,
     NotAllowedError,
-    OutOfMemoryError,
     RegistryError,
     RequestError,
-    RunnerDiedError,
     TampuError,
     UnsupportedModelError,
 )
@@ -45,10 +41,6 @@ STATUS: tuple[tuple[type[TampuError], int], ...] = (
     (DiskFullError, 507),
     (RegistryError, 502),
     (LoadCancelledError, 503),
-    (ModelFileError, 500),
-    (OutOfMemoryError, 500),
-    (ComputeError, 500),
-    (RunnerDiedError, 500),
     (TampuError, 500),
 )
 _ANTHROPIC_TYPES = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from http import HTTPStatus
 
 from starlette.requests import Request
@@ -13,27 +12,16 @@ from tampu.server.metrics import CONTENT_TYPE, Metrics
 from tampu.server.routes import Route, get
 
 
-@dataclass(slots=True)
-class Readiness:
-    """Whether new requests are accepted: not during shutdown."""
-
-    is_ready: bool = True
-
-    def end(self) -> None:
-        """Take no more."""
-        self.is_ready = False
-
-
-def health_routes(metrics: Metrics, readiness: Readiness) -> list[Route]:
+def health_routes(metrics: Metrics) -> list[Route]:
     """Return the routes for monitoring."""
 
     async def health(_: Request) -> Response:
         """`GET /health`: whether the server is alive."""
         return JSONResponse({"status": "ok"})
 
-    async def ready(_: Request) -> Response:
+    async def ready(request: Request) -> Response:
         """`GET /ready`: whether it accepts requests; 503 during shutdown."""
-        if readiness.is_ready:
+        if request.app.state.is_ready:
             return JSONResponse({"status": "ready"})
         return JSONResponse({"status": "ending"}, HTTPStatus.SERVICE_UNAVAILABLE)
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Sequence
+from abc import abstractmethod
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import aclosing
 from http import HTTPStatus
 from typing import Generic, Protocol, TypeVar
@@ -23,10 +24,9 @@ from tampu.server.errors import BusyError, error_body, public_message, status_of
 logger = logging.getLogger(__name__)
 
 SSE = "text/event-stream"
-JSON = "application/json; charset=utf-8"
 KEEP_ALIVE_COMMENT_SECONDS = 15.0
-# Comments that keep proxies from closing a stream as idle.
-_KEEP_ALIVE_COMMENT = {SSE: b": more will come\n\n"}
+# Keeps proxies from closing a stream as idle.
+_KEEP_ALIVE_COMMENT = b": more will come\n\n"
 
 T = TypeVar("T")
 Item = TypeVar("Item", contravariant=True)
@@ -60,9 +60,11 @@ class Writer(Protocol[Item]):
 class JSONResponse(Response):
     """One JSON object."""
 
-    def __init__(self, value: object, status: int = HTTPStatus.OK) -> None:
-        super().__init__(msgspec.json.encode(value), status)
-        self.headers["content-type"] = JSON
+    media_type = "application/json; charset=utf-8"
+
+    def render(self, content: object) -> bytes:
+        """Return an object as JSON."""
+        return msgspec.json.encode(content)
 
 
 def encoded(value: object) -> msgspec.Raw:
@@ -70,22 +72,43 @@ def encoded(value: object) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode(value))
 
 
-def error_response(path: str, status: int, message: str) -> JSONResponse:
+def error_response(
+    path: str, status: int, message: str, headers: Mapping[str, str] | None = None
+) -> JSONResponse:
     """Return an error response in the format of the path's API."""
-    return JSONResponse(error_body(path, status, message), status)
+    return JSONResponse(error_body(path, status, message), status, headers)
 
 
 def exception_response(error: TampuError, path: str) -> JSONResponse:
     """Return the response to an exception, and log it."""
     status = status_of(error)
     logger.log(logging.ERROR if status >= 500 else logging.INFO, "%d: %s", status, error)
-    answer = error_response(path, status, public_message(error))
-    if isinstance(error, BusyError):
-        answer.headers["retry-after"] = str(error.retry_s)
-    return answer
+    headers = {"retry-after": str(error.retry_s)} if isinstance(error, BusyError) else None
+    return error_response(path, status, public_message(error), headers)
 
 
-class EventsResponse(Response, Generic[T]):
+class _CancellableResponse(Response):
+    """A response whose work is cancelled when the client disconnects."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response, until it is complete or the client disconnects."""
+        working = asyncio.ensure_future(self.send_all(scope, receive, send))
+        leaving = asyncio.create_task(_disconnected(receive))
+        try:
+            await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (working, leaving):
+                task.cancel()
+            await asyncio.wait({working, leaving})
+        if not working.cancelled():
+            working.result()
+
+    @abstractmethod
+    async def send_all(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Do the work and send the response."""
+
+
+class EventsResponse(_CancellableResponse, Generic[T]):
     """The events of a generator, in a writer's format: streamed, or as one object."""
 
     def __init__(
@@ -98,11 +121,8 @@ class EventsResponse(Response, Generic[T]):
         self._is_streaming = is_streaming
         self._is_silent = True
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the response, until it is complete or the client disconnects."""
-        await until_disconnect(receive, self._send(scope, receive, send))
-
-    async def _send(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def send_all(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the events; an error before the first one sets the status."""
         async with aclosing(self._events) as events:
             try:
                 if not self._is_streaming:
@@ -118,14 +138,13 @@ class EventsResponse(Response, Generic[T]):
     async def _first(self) -> bytes:
         """Return the first bytes of a stream; errors before them set the status."""
         async for event in self._events:
-            words = self._writer.write(event)
-            if words:
+            if words := self._writer.write(event):
                 return words
         return b""
 
     async def _stream(self, first: bytes, send: Send) -> None:
-        headers = [(b"content-type", self._writer.media_type.encode())]
-        headers.append((b"cache-control", b"no-cache"))
+        media_type = self._writer.media_type.encode()
+        headers = [(b"content-type", media_type), (b"cache-control", b"no-cache")]
         await send({"type": "http.response.start", "status": HTTPStatus.OK, "headers": headers})
         reminding = asyncio.create_task(self._send_keep_alives(send))
         try:
@@ -148,46 +167,28 @@ class EventsResponse(Response, Generic[T]):
 
     async def _send_keep_alives(self, send: Send) -> None:
         """Send a comment whenever the stream was silent for a while."""
-        words = _KEEP_ALIVE_COMMENT.get(self._writer.media_type, b"")
-        while words:
+        while self._writer.media_type == SSE:
             self._is_silent = True
             await asyncio.sleep(KEEP_ALIVE_COMMENT_SECONDS)
             if self._is_silent:
-                await self._write(send, words)
+                await self._write(send, _KEEP_ALIVE_COMMENT)
 
 
-class TaskResponse(Response):
-    """The result of a task as JSON; the task is cancelled when the client disconnects."""
+class TaskResponse(_CancellableResponse):
+    """The result of a task as JSON."""
 
     def __init__(self, work: Awaitable[object]) -> None:
-        """Answer with what `work` gives."""
+        """Respond with the result of `work`."""
         super().__init__()
         self._work = work
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Do the work and send its outcome."""
-        await until_disconnect(receive, self._send(scope, receive, send))
-
-    async def _send(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def send_all(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the result or the error."""
         try:
             answer = JSONResponse(await self._work)
         except TampuError as error:
             answer = exception_response(error, scope["path"])
         await answer(scope, receive, send)
-
-
-async def until_disconnect(receive: Receive, work: Awaitable[None]) -> None:
-    """Do some work, unless the client disconnects first."""
-    working = asyncio.ensure_future(work)
-    leaving = asyncio.create_task(_disconnected(receive))
-    try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in (working, leaving):
-            task.cancel()
-        await asyncio.wait({working, leaving})
-    if not working.cancelled():
-        working.result()
 
 
 async def _disconnected(receive: Receive) -> None:

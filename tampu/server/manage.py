@@ -7,16 +7,15 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import replace
 from http import HTTPStatus
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from tampu.errors import ModelNotFoundError, NotAllowedError, RequestError
-from tampu.server.body import IDLE_SECONDS
+from tampu.server.body import chunks
 from tampu.server.http_response import EventsResponse
 from tampu.server.routes import Access, Route, post, raw
 from tampu.server.serving import Serving
 from tampu.server.threadpool import IterationPool
-from tampu.server.trusted_host import is_loopback
 from tampu.server.wire.manage import (
     CopyRequest,
     CreateRequest,
@@ -24,6 +23,7 @@ from tampu.server.wire.manage import (
     ProgressWriter,
     TransferRequest,
 )
+from tampu.settings.address import is_loopback
 from tampu.store.catalog import TAG, Catalog
 from tampu.store.create import creating
 from tampu.store.names import Digest, ModelName
@@ -119,7 +119,7 @@ class ManageAPI:
             raise RequestError("Content-Length is not a number")
         await asyncio.to_thread(store.blobs.check_free_space, int(declared))
         with store.lease() as lease, store.blobs.writer(lease) as writer:
-            async for chunk in _chunks(request):
+            async for chunk in chunks(request, "blob"):
                 await asyncio.to_thread(writer.write, chunk)
             await asyncio.to_thread(writer.commit, digest)
         return Response(status_code=HTTPStatus.CREATED)
@@ -185,24 +185,3 @@ def _exists(catalog: Catalog, name: str) -> bool:
     except ModelNotFoundError:
         return False
     return True
-
-
-async def _chunks(request: Request) -> AsyncGenerator[bytes, None]:
-    """Yield a request's body.
-
-    Raises:
-        RequestError: if it stalls or is incomplete.
-    """
-    stream = request.stream()
-    while True:
-        try:
-            async with asyncio.timeout(IDLE_SECONDS):
-                chunk = await anext(stream, None)
-        except TimeoutError as error:
-            raise RequestError(f"the blob stopped for {IDLE_SECONDS:g} s") from error
-        except ClientDisconnect as error:
-            raise RequestError("the blob is incomplete") from error
-        if chunk is None:
-            return
-        if chunk:
-            yield chunk

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import Metric
@@ -19,8 +19,6 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 _REQUEST_SECONDS = (0.001, 0.005, 0.02, 0.1, 0.5, 1, 2, 5, 10, 30, 60, 300)
 _TOKEN_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 5)
 _LOAD_SECONDS = (0.1, 0.5, 1, 2, 5, 10, 30, 60, 300)
-
-Reading = Callable[[], Iterable[tuple[str, int]]]
 
 
 class Metrics:
@@ -66,7 +64,7 @@ class Metrics:
             registry=registry,
         )
         self._errors = Counter("tampu_errors", "Errors by class.", ["kind"], registry=registry)
-        self._crash_backoff = Counter(
+        self._crashes = Counter(
             "tampu_model_crashes", "Crashes of models' processes.", ["model"], registry=registry
         )
 
@@ -74,9 +72,15 @@ class Metrics:
         """Return all of it as text."""
         return generate_latest(self._registry)
 
-    def gauge(self, name: str, text: str, read: Reading, label: str = "model") -> None:
-        """Export what `read` returns, (label, value) each, at every scrape."""
-        self._registry.register(_Gauge(name, text, label, read))
+    def gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
+        """Export the value of `read`, called at every scrape."""
+        Gauge(name, text, registry=self._registry).set_function(read)
+
+    def model_gauge(
+        self, name: str, text: str, read: Callable[[], Iterable[tuple[str, float]]]
+    ) -> None:
+        """Export the (model, value) pairs of `read`, called at every scrape."""
+        self._registry.register(_ModelGauge(name, text, read))
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count an answer."""
@@ -89,7 +93,7 @@ class Metrics:
 
     def crashed(self, model: str) -> None:
         """Count a crash of a model's process, however many requests it had."""
-        self._crash_backoff.labels(model).inc()
+        self._crashes.labels(model).inc()
 
     def embedded(self, model: str, tokens: int) -> None:
         """Count the tokens of an embedding."""
@@ -130,23 +134,17 @@ class Metrics:
         self._tokens.labels(model, "generated").inc(usage.generated_tokens)
 
 
-class _Gauge(Collector):
-    """A value read at every scrape."""
+class _ModelGauge(Collector):
+    """A value of each model, read at every scrape."""
 
-    def __init__(self, name: str, text: str, label: str, read: Reading) -> None:
-        self._name, self._text, self._label, self._read = name, text, label, read
+    def __init__(
+        self, name: str, text: str, read: Callable[[], Iterable[tuple[str, float]]]
+    ) -> None:
+        self._name, self._text, self._read = name, text, read
 
     def collect(self) -> Iterable[Metric]:
-        """Return the values of now."""
-        family = self._family()
-        for label, value in self._read():
-            family.add_metric([label] if self._label else [], value)
+        """Return the current values."""
+        family = GaugeMetricFamily(self._name, self._text, labels=["model"])
+        for model, value in self._read():
+            family.add_metric([model], value)
         return [family]
-
-    def describe(self) -> Iterable[Metric]:
-        """Return the metric without values."""
-        return [self._family()]
-
-    def _family(self) -> GaugeMetricFamily:
-        labels = [self._label] if self._label else []
-        return GaugeMetricFamily(self._name, self._text, labels=labels)

@@ -1,10 +1,10 @@
-"""The models in memory: loaded on request, once for all clients, kept for a while, unloaded.
+"""The models in memory: loaded on request, shared by all clients, unloaded when idle for a while.
 
 Everything here runs on one event loop. A model is in one of three states: loading (a task in
-`_loading`), loaded (in `_models`), or on its way out (in neither; closed when its last user is
-done). One model is loaded at a time. For one that does not fit beside the others, the least
-recently used goes: an idle one if there is any, else the first whose users are done; what asks for
-it meanwhile waits until it is loaded again. No request is ever dropped for another model's sake.
+`_loading`), loaded (in `_models`), or evicted (in neither; closed when its last request ends). One
+model is loaded at a time. If it does not fit beside the others, the least recently used one is
+evicted, an idle one if possible; new requests for an evicted model wait until it is loaded again.
+No request is ever dropped to make room for another model.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class ManagedModel:
     """A model in memory.
 
     Attributes:
-        entry: what it is.
+        entry: its name and files.
         options: how it was loaded.
-        runner: what runs it.
+        runner: its process.
         keep_alive_s: how long it stays after its last use.
-        users: requests that hold it.
+        users: the number of requests that hold it.
         used_s: when it was last used, on the monotonic clock.
         expires_s: when it is unloaded, in seconds since 1970; None while in use or kept forever.
-        is_leaving: whether it takes no more requests.
+        is_evicted: whether it takes no more requests.
     """
 
     entry: Entry
@@ -73,9 +73,9 @@ class ManagedModel:
 
 @dataclass(slots=True, eq=False)
 class PendingLoad:
-    """A model that is being loaded, and how many wait for it.
+    """A model that is being loaded, and the number of requests that wait for it.
 
-    They are its users from the beginning, so that it cannot go before they have had it.
+    They count as its users from the start, so that it is not evicted before they can use it.
     """
 
     task: asyncio.Task[ManagedModel]
@@ -85,10 +85,10 @@ class PendingLoad:
     waiting: int = 0
 
     async def outcome(self, release: Callable[[ManagedModel], None]) -> ManagedModel:
-        """Wait until it is loaded; a caller cancelled meanwhile gives it up with `release`.
+        """Wait until it is loaded; a caller cancelled meanwhile gives it back with `release`.
 
         Raises:
-            TampuError: why it failed; LoadCancelledError when the server ends.
+            TampuError: if loading fails; LoadCancelledError if the server shuts down.
         """
         self.waiting += 1
         try:
@@ -104,7 +104,7 @@ class PendingLoad:
 
 
 class ModelManager:
-    """The keeper of the models in memory."""
+    """Loads, shares and evicts models."""
 
     def __init__(
         self,
@@ -112,26 +112,26 @@ class ModelManager:
         *,
         options: LoadOptions,
         keep_alive_s: float,
-        most: int,
+        max_models: int,
         memory_bytes: int | None = None,
         loaded: Callable[[str, float], None] = lambda _, __: None,
         crashed: Callable[[str], None] = lambda _: None,
         crash_backoff: CrashLoopBackoff | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Keep models, loaded by `start` with `options` unless a request differs.
+        """Manage models; none is loaded yet.
 
         Args:
             start: loads a model.
-            options: how.
-            keep_alive_s: how long one stays after its last use.
-            most: how many there are at most.
-            memory_bytes: what they may take together; None: what is free.
+            options: how models are loaded unless their Modelfile or a request says otherwise.
+            keep_alive_s: how long a model stays after its last use.
+            max_models: the maximum number of loaded models.
+            memory_bytes: their maximum memory together; None: the free memory.
             loaded: called with the name and the duration (s) of each load.
             crashed: called with the name of each model whose process has crashed.
             crash_backoff: refuses models that crash too often; None: three times within a minute.
-            clock: returns wall time in seconds since 1970, for the expiry times that are reported;
-                when a model is unloaded is decided by the event loop's clock.
+            clock: returns the seconds since 1970, for reported expiry times; models are unloaded by
+                the event loop's clock.
         """
         self._start = start
         self._clock = clock
@@ -141,42 +141,36 @@ class ModelManager:
         self._crash_backoff = crash_backoff or CrashLoopBackoff()
         self._turn = asyncio.Lock()
         self._sizes: dict[tuple[str, LoadOptions], Ready] = {}
-        self._device_free: int | None = None  # by the last load, and what went since
+        self._device_free: int | None = None  # after the last load, plus what was closed since
         self._is_closing = False
-        self._options = options
+        self.options = options
         self._keep_alive_s = keep_alive_s
-        self._most = most
+        self._max_models = max_models
         self._models: dict[str, ManagedModel] = {}
         self._loading: dict[str, PendingLoad] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
-    @property
-    def options(self) -> LoadOptions:
-        """How models are loaded unless their Modelfile or a request says otherwise."""
-        return self._options
-
     def models(self) -> list[ManagedModel]:
-        """Return the models in memory, the one that stays longest first."""
-        latest = float("inf")
-        return sorted(self._models.values(), key=lambda model: -(model.expires_s or latest))
+        """Return the models in memory, the one that expires last first."""
+        return sorted(self._models.values(), key=lambda model: -(model.expires_s or FOREVER))
 
     def loading(self) -> list[PendingLoad]:
-        """Return those that are being loaded."""
+        """Return the models that are being loaded."""
         return [*self._loading.values()]
 
     @asynccontextmanager
     async def use(
         self, entry: Entry, overrides: Mapping[str, Any], keep_alive_s: float | None
     ) -> AsyncIterator[ManagedModel]:
-        """Hold a model, loading it if it is not there.
+        """Hold a model, loading it if it is not in memory.
 
         Args:
-            entry: which model.
-            overrides: how it must be loaded; another load of it is replaced when it is idle.
+            entry: the model.
+            overrides: load options it must have; loaded with others, it is replaced when idle.
             keep_alive_s: how long it stays afterwards; None: the default.
 
         Raises:
-            TampuError: when it cannot be loaded; BusyError when there is no room for it.
+            TampuError: if it cannot be loaded.
         """
         model = await self._acquire(entry, overrides, keep_alive_s)
         model.keep_alive_s = self._keep_alive_s if keep_alive_s is None else keep_alive_s
@@ -195,7 +189,7 @@ class ModelManager:
             self._evict(self._models[name])
 
     async def close(self) -> None:
-        """Unload all models at once; requests under way end with an error."""
+        """Unload all models; running requests end with an error."""
         self._is_closing = True
         tasks = [loading.task for loading in self._loading.values()]
         for task in tasks:
@@ -254,7 +248,7 @@ class ModelManager:
             del self._loading[entry.name]
 
     async def _started(self, entry: Entry, options: LoadOptions) -> WorkerProcess:
-        """Load a model; as long as it does not fit and there are others, one of them goes."""
+        """Load a model; while it does not fit, evict others."""
         while True:
             began_s = time.monotonic()
             logger.info("loading %s: context %d", entry.name, options.context)
@@ -271,15 +265,15 @@ class ModelManager:
                 return runner
 
     def _default_options(self, entry: Entry) -> LoadOptions:
-        options = replace(self._options, context=self._context(entry))
+        options = replace(self.options, context=self._context(entry))
         return with_model_files(options, entry)
 
     def _context(self, entry: Entry) -> int:
-        return min(self._options.context, entry.info.context or self._options.context)
+        return min(self.options.context, entry.info.context or self.options.context)
 
     def _has_room(self, entry: Entry, options: LoadOptions) -> bool:
-        """Whether a model fits beside the others, by what it took before, else by its file."""
-        if len(self._models) >= self._most:
+        """Whether a model fits beside the others, judged by its last load, else by its file."""
+        if len(self._models) >= self._max_models:
             return False
         file_bytes = entry.info.size_bytes
         known = self._sizes.get((entry.name, options))
@@ -289,16 +283,16 @@ class ModelManager:
             return needed + taken <= self._memory_bytes
         if not self._has_room_on_devices(known, options, file_bytes):
             return False
-        there = self._device_free if options.gpu_layers and self._device_free else 0
-        elsewhere = min(there, needed) if known is None else known.device_bytes
-        return needed - elsewhere <= _USABLE_SHARE_OF_FREE * read_available_memory().free
+        free = self._device_free if options.gpu_layers and self._device_free else 0
+        on_devices = min(free, needed) if known is None else known.device_bytes
+        return needed - on_devices <= _USABLE_SHARE_OF_FREE * read_available_memory().free
 
     def _has_room_on_devices(
         self, known: Ready | None, options: LoadOptions, file_bytes: int
     ) -> bool:
-        """Whether devices have room for all that would go there, or no other model could give any.
+        """Whether devices have room for the model's layers, or no other model uses any device.
 
-        What does not fit there is computed by the processor, many times more slowly.
+        Layers that do not fit there are computed by the CPU, many times more slowly.
         """
         is_taken = any(model.runner.ready.device_bytes for model in self._models.values())
         if self._device_free is None or not is_taken or not options.gpu_layers:
@@ -308,14 +302,14 @@ class ModelManager:
         return (before if is_part else max(before, file_bytes)) <= self._device_free
 
     def _next_evicted(self) -> ManagedModel:
-        """Return the model that goes first."""
+        """Return the model to evict first."""
         return min(
             self._models.values(),
             key=lambda model: (model.users > 0, model.keep_alive_s == FOREVER, model.used_s),
         )
 
     async def _evict_and_wait(self, model: ManagedModel) -> None:
-        """Have a model go, and wait until it is gone."""
+        """Evict a model, and wait until it is closed."""
         self._evict(model)
         await model.closed.wait()
         await asyncio.gather(*self._closing)
@@ -357,7 +351,7 @@ class ModelManager:
         task.add_done_callback(self._closing.discard)
 
     def _start_timer(self, model: ManagedModel) -> None:
-        if model.keep_alive_s == float("inf"):
+        if model.keep_alive_s == FOREVER:
             return
         loop = asyncio.get_running_loop()
         model.expires_s = self._clock() + model.keep_alive_s
@@ -376,7 +370,7 @@ def _fits(options: LoadOptions, overrides: Mapping[str, Any]) -> bool:
 
 
 def _file(entry: Entry) -> tuple[str, float]:
-    """Return what distinguishes a model's file from a later one under the same name."""
+    """Return a key for a model's file that a later file of the same name does not have."""
     return str(entry.info.path), entry.modified_s
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -11,6 +12,7 @@ from starlette.responses import PlainTextResponse, Response
 from tampu.engine.prompts import ChatPrompt
 from tampu.server.generation_request import GenerationRequest
 from tampu.server.http_response import EventsResponse, JSONResponse, TaskResponse, encoded
+from tampu.server.model_defaults import ModelDefaults
 from tampu.server.routes import Access, Route, get, post
 from tampu.server.serving import Serving
 from tampu.server.single_flight import SingleFlight
@@ -20,7 +22,9 @@ from tampu.server.wire.ollama_output import ChatWriter, GenerateWriter
 from tampu.store.catalog import Entry
 from tampu.version import __version__
 
-_COPILOT = "GitHubCopilotChat/"  # it shows its users a model's base name
+Body = TypeVar("Body", wire.GenerateRequest, wire.ChatRequest)
+
+_COPILOT = "GitHubCopilotChat/"  # it shows a model's base name to its users
 
 
 def ollama_routes(serving: Serving) -> list[Route]:
@@ -55,7 +59,7 @@ class OllamaAPI:
         return JSONResponse({"version": wire.VERSION, "tampu": __version__})
 
     async def tags(self, _: Request) -> Response:
-        """`GET /api/tags`: the models there are."""
+        """`GET /api/tags`: the installed models."""
         return JSONResponse(await self._tags.result())
 
     async def processes(self, _: Request) -> Response:
@@ -77,34 +81,14 @@ class OllamaAPI:
 
     async def generate(self, _: Request, body: wire.GenerateRequest) -> Response:
         """`POST /api/generate`: the continuation of a prompt."""
-        arrived_ns = time.monotonic_ns()
-        entry = self._serving.find(body.model)
-        writer = GenerateWriter(body.model or "", arrived_ns, with_context=not body.raw)
-        if wire.is_unload(body):
-            await self._serving.models.unload(entry.name)
-            return JSONResponse(writer.note("unload"))
-        request = wire.parse_generate(body, self._serving.defaults(entry))
-        if body.debug_render_only and request.prompts:
-            return TaskResponse(self._rendered(entry, request, response=""))
-        is_streaming = wire.is_streaming(body) and bool(request.prompts)
-        events = self._serving.generate(entry, request)
-        return EventsResponse(events, writer, is_streaming=is_streaming)
+        writer = GenerateWriter(body.model or "", time.monotonic_ns(), with_context=not body.raw)
+        return await self._answer(body, writer, wire.parse_generate, response="")
 
     async def chat(self, _: Request, body: wire.ChatRequest) -> Response:
         """`POST /api/chat`: the next message of a conversation."""
-        arrived_ns = time.monotonic_ns()
-        entry = self._serving.find(body.model)
-        writer = ChatWriter(body.model or "", arrived_ns)
-        if wire.is_unload(body):
-            await self._serving.models.unload(entry.name)
-            return JSONResponse(writer.note("unload"))
-        request = wire.parse_chat(body, self._serving.defaults(entry))
-        if body.debug_render_only and request.prompts:
-            empty = wire.Message(role="assistant", content="")
-            return TaskResponse(self._rendered(entry, request, message=empty))
-        is_streaming = wire.is_streaming(body) and bool(request.prompts)
-        events = self._serving.generate(entry, request)
-        return EventsResponse(events, writer, is_streaming=is_streaming)
+        writer = ChatWriter(body.model or "", time.monotonic_ns())
+        empty = wire.Message(role="assistant", content="")
+        return await self._answer(body, writer, wire.parse_chat, message=empty)
 
     async def embed(self, _: Request, body: wire.EmbedRequest) -> Response:
         """`POST /api/embed`: texts as vectors of length 1."""
@@ -135,10 +119,29 @@ class OllamaAPI:
 
         return TaskResponse(work())
 
+    async def _answer(
+        self,
+        body: Body,
+        writer: GenerateWriter | ChatWriter,
+        parse: Callable[[Body, ModelDefaults], GenerationRequest],
+        **empty: Any,
+    ) -> Response:
+        """Return the response to a request for text; `empty` is its text where there is none."""
+        entry = self._serving.find(body.model)
+        if wire.is_unload(body):
+            await self._serving.models.unload(entry.name)
+            return JSONResponse(writer.note("unload"))
+        request = parse(body, self._serving.defaults(entry))
+        if body.debug_render_only and request.prompts:
+            return TaskResponse(self._rendered(entry, request, **empty))
+        is_streaming = body.stream is not False and bool(request.prompts)
+        events = self._serving.generate(entry, request)
+        return EventsResponse(events, writer, is_streaming=is_streaming)
+
     async def _rendered(
         self, entry: Entry, request: GenerationRequest, **empty: Any
     ) -> wire.DebugResponse:
-        """Return what the model would be given, in place of an answer."""
+        """Return the prompt that the model would receive, instead of an answer."""
         [prompt] = request.prompts
         encoded = await self._serving.encode(entry, prompt)
         messages = prompt.messages if isinstance(prompt, ChatPrompt) else ()

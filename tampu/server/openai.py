@@ -1,4 +1,4 @@
-"""OpenAI's API over the models in memory: chat, completions, embeddings, models."""
+"""OpenAI's API over the models in memory: chat, completions, responses, embeddings, models."""
 
 from __future__ import annotations
 
@@ -16,16 +16,20 @@ from tampu.server.serving import Serving
 from tampu.server.single_flight import SingleFlight
 from tampu.server.wire import openai as wire
 from tampu.server.wire.openai_output import ChatWriter, CompletionWriter, embedding_list
+from tampu.server.wire.responses import ResponsesRequest, parse_response
+from tampu.server.wire.responses_output import ResponseWriter
 from tampu.store.catalog import Entry
 
 
 def openai_routes(serving: Serving) -> list[Route]:
-    """Return the routes of OpenAI's API, but for `/v1/responses`."""
+    """Return the routes of OpenAI's API."""
     api = OpenAIAPI(serving)
     return [
         post("/v1/chat/completions", api.chat, wire.ChatRequest),
-        post("/v1/chat/completions/input_tokens", api.count, wire.ChatRequest),
+        post("/v1/chat/completions/input_tokens", api.count_chat, wire.ChatRequest),
         post("/v1/completions", api.complete, wire.CompletionRequest),
+        post("/v1/responses", api.respond, ResponsesRequest),
+        post("/v1/responses/input_tokens", api.count_response, ResponsesRequest),
         post("/v1/embeddings", api.embed, wire.EmbeddingRequest),
         get("/v1/models", api.models),
         get("/v1/models/{model:path}", api.model),
@@ -48,16 +52,21 @@ class OpenAIAPI:
         events = self._serving.generate(entry, request)
         return EventsResponse(events, writer, is_streaming=bool(body.stream))
 
-    async def count(self, _: Request, body: wire.ChatRequest) -> Response:
+    async def count_chat(self, _: Request, body: wire.ChatRequest) -> Response:
         """`POST /v1/chat/completions/input_tokens`: how many tokens a conversation has."""
         entry = self._serving.find(body.model)
-        [prompt] = wire.parse_chat_completion(body, self._serving.defaults(entry)).prompts
+        return self._count(entry, wire.parse_chat_completion(body, self._serving.defaults(entry)))
 
-        async def work() -> dict[str, Any]:
-            encoded = await self._serving.encode(entry, prompt)
-            return {"object": "response.input_tokens", "input_tokens": len(encoded.tokens)}
+    async def respond(self, _: Request, body: ResponsesRequest) -> Response:
+        """`POST /v1/responses`: the model's response to items."""
+        entry = self._serving.find(body.model)
+        events = self._serving.generate(entry, parse_response(body, self._serving.defaults(entry)))
+        return EventsResponse(events, ResponseWriter(body), is_streaming=bool(body.stream))
 
-        return TaskResponse(work())
+    async def count_response(self, _: Request, body: ResponsesRequest) -> Response:
+        """`POST /v1/responses/input_tokens`: how many tokens the input has."""
+        entry = self._serving.find(body.model)
+        return self._count(entry, parse_response(body, self._serving.defaults(entry)))
 
     async def complete(self, _: Request, body: wire.CompletionRequest) -> Response:
         """`POST /v1/completions`: the continuation of prompts."""
@@ -85,13 +94,20 @@ class OpenAIAPI:
         return TaskResponse(work())
 
     async def models(self, _: Request) -> Response:
-        """`GET /v1/models`: the models there are."""
+        """`GET /v1/models`: the installed models."""
         return JSONResponse(await self._models.result())
 
     async def model(self, request: Request) -> Response:
-        """`GET /v1/models/{model}`: one of them."""
+        """`GET /v1/models/{model}`: one model."""
         name = str(request.path_params["model"])
         return JSONResponse(_model(self._serving.find(name), name))
+
+    def _count(self, entry: Entry, request: GenerationRequest) -> Response:
+        async def work() -> dict[str, Any]:
+            tokens = await self._serving.count_tokens(entry, request.prompts[0])
+            return {"object": "response.input_tokens", "input_tokens": tokens}
+
+        return TaskResponse(work())
 
     async def _echoes(self, entry: Entry, request: GenerationRequest) -> list[str]:
         echoes = []

@@ -1,4 +1,4 @@
-"""Running the server: the socket, the models' processes, and an orderly end."""
+"""Runs the server: the socket, the models' processes, and an orderly shutdown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 import uvicorn
 
@@ -23,7 +22,7 @@ from tampu.sandbox.client import ForkServerClient
 from tampu.server.app import ServerOptions, create_app
 from tampu.server.connection import ACCEPTED_AT_ONCE, MAX_CONNECTIONS, Connection, QuietServer
 from tampu.server.model_manager import Start
-from tampu.server.trusted_host import is_loopback
+from tampu.settings.address import is_loopback
 from tampu.store.catalog import Catalog, Entry
 from tampu.version import SOFTWARE
 from tampu.worker.client import HANG_SECONDS, WorkerProcess, start_worker
@@ -32,7 +31,6 @@ logger = logging.getLogger(__name__)
 
 KEEP_ALIVE_SECONDS = 75
 _OPEN_FILES = 8 * MAX_CONNECTIONS  # also for connections that get a 503
-_FOR_EVER_S = 365 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +52,8 @@ def process_starter(
     Args:
         environment: the whole environment of the process.
         fork_server: shared with the process.
-        stall_s: loading is given up after so many seconds without progress; None: never.
-        hang_s: a process that has requests and does not answer for so long is killed.
+        stall_s: the limit for loading without progress; None: no limit.
+        hang_s: a process that has requests and does not respond for so long is killed.
     """
 
     async def start(entry: Entry, options: LoadOptions) -> WorkerProcess:
@@ -65,7 +63,7 @@ def process_starter(
             name=entry.name,
             environment=environment,
             fork_server=fork_server,
-            stall_s=_FOR_EVER_S if stall_s is None else stall_s,
+            stall_s=stall_s,
             hang_s=hang_s,
         )
 
@@ -73,10 +71,10 @@ def process_starter(
 
 
 def check_exposure(host: str, *, has_keys: bool, is_allowed: bool) -> None:
-    """Refuse an address that other machines can reach, unless they need a key or it is allowed.
+    """Refuse an address that other machines can reach without a key, unless that is allowed.
 
     Raises:
-        SettingsError: saying what to do.
+        SettingsError: with the ways to allow it.
     """
     if is_loopback(host) or has_keys:
         return
@@ -137,9 +135,9 @@ def serve(
     catalog: Catalog,
     start: Start,
     certificate: Certificate | None = None,
-    begins: Callable[[], None] = lambda: None,
+    on_listen: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve until SIGINT or SIGTERM; all models' processes have ended then.
+    """Serve until SIGINT or SIGTERM; all models' processes have ended when this returns.
 
     Args:
         options: how the server behaves.
@@ -147,7 +145,7 @@ def serve(
         catalog: the models that are served.
         start: loads a model.
         certificate: to speak HTTPS with.
-        begins: called when the server is about to listen.
+        on_listen: called before the server accepts connections.
 
     Raises:
         SettingsError: when the certificate cannot be used.
@@ -172,24 +170,24 @@ def serve(
     except (OSError, ssl.SSLError) as error:
         file = certificate.certificate if certificate else ""
         raise SettingsError(f"the certificate {file} cannot be used: {error}") from error
-    # uvicorn sends itself the signal again when it has shut down; that would be an error exit.
+
+    def not_ready() -> None:
+        app.state.is_ready = False
+
+    # uvicorn raises the signal again after its shutdown; by default that would be an error exit.
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _do_nothing)
+        signal.signal(number, lambda *_: None)
     _allow_open_files()
     gc.collect()
-    gc.freeze()  # what stays until the end is not looked through again while requests wait
-    begins()
+    gc.freeze()  # later collections skip what lives until the end
+    on_listen()
     with listener:
-        QuietServer(config, app.state.readiness.end).run(sockets=[listener])
+        QuietServer(config, not_ready).run(sockets=[listener])
 
 
 def _allow_open_files() -> None:
-    """Have room for all connections; many systems begin with room for 1,024 files."""
-    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _OPEN_FILES if most == resource.RLIM_INFINITY else min(_OPEN_FILES, most)
-    if now != resource.RLIM_INFINITY and now < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
-
-
-def _do_nothing(_: int, __: FrameType | None) -> None:
-    pass
+    """Allow open files for all connections; many systems start programs with 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

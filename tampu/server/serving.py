@@ -5,16 +5,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Iterator,
-    Sequence,
-)
-from contextlib import aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, aclosing
+from typing import Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -52,10 +45,19 @@ from tampu.worker.protocol import (
     ToolCallJSON,
 )
 
-if TYPE_CHECKING:
-    from tampu.server.metrics import Metrics
-
 T = TypeVar("T")
+
+
+class RequestMetrics(Protocol):
+    """Counts requests; `tampu.server.metrics.Metrics` is slow to import."""
+
+    def request(self, model: str, /) -> AbstractContextManager[Callable[[Event], None]]:
+        """Return a context that counts a request's error and the events passed to its value."""
+        ...
+
+    def embedded(self, model: str, tokens: int, /) -> None:
+        """Count the tokens of an embedding."""
+        ...
 
 
 class Embeddings(msgspec.Struct, frozen=True):
@@ -75,7 +77,7 @@ class Serving:
         vocabularies: ModelManager,
         catalog: Catalog,
         admission: Admission,
-        metrics: Metrics,
+        metrics: RequestMetrics,
         max_repeated_tokens: int | None = None,
     ) -> None:
         """Answer from these models, found in this catalog, as many at a time as are admitted.
@@ -184,26 +186,23 @@ class Serving:
         return Embeddings(_shortened(vectors, request.dimensions), found.tokens, ready_ns)
 
     async def encode(
-        self,
-        entry: Entry,
-        prompt: Prompt,
-        *,
-        add_special: bool = True,
-        parse_special: bool = True,
+        self, entry: Entry, prompt: Prompt, *, add_special: bool = True, parse_special: bool = True
     ) -> Encoded:
         """Return the tokens of a prompt; the model's weights need not be loaded.
 
         Raises:
             TampuError: when the file is damaged, or its template fails.
         """
+        return await self._with_vocabulary(
+            entry,
+            lambda runner: runner.encode(
+                prompt, add_special=add_special, parse_special=parse_special
+            ),
+        )
 
-        async def encode() -> Encoded:
-            async with self._vocabulary(entry) as runner:
-                return await runner.encode(
-                    prompt, add_special=add_special, parse_special=parse_special
-                )
-
-        return await _with_retry(encode)
+    async def count_tokens(self, entry: Entry, prompt: Prompt) -> int:
+        """Return the number of tokens of a prompt; otherwise as `encode`."""
+        return len((await self.encode(entry, prompt)).tokens)
 
     async def decode(self, entry: Entry, tokens: Sequence[int]) -> Decoded:
         """Return the text of tokens; the model's weights need not be loaded.
@@ -211,20 +210,21 @@ class Serving:
         Raises:
             TampuError: when the file is damaged, or a token does not exist.
         """
+        return await self._with_vocabulary(entry, lambda runner: runner.decode(tokens))
 
-        async def decode() -> Decoded:
-            async with self._vocabulary(entry) as runner:
-                return await runner.decode(tokens)
+    async def _with_vocabulary(
+        self, entry: Entry, ask: Callable[[WorkerProcess], Awaitable[T]]
+    ) -> T:
+        """Ask a process that has the model's vocabulary, its weights loaded or not."""
 
-        return await _with_retry(decode)
+        async def attempt() -> T:
+            loaded = self.models.find(entry.name)
+            manager = self._vocabularies if loaded is None else self.models
+            keep_alive_s = None if loaded is None else loaded.keep_alive_s
+            async with manager.use(entry, {}, keep_alive_s) as model:
+                return await ask(model.runner)
 
-    @asynccontextmanager
-    async def _vocabulary(self, entry: Entry) -> AsyncIterator[WorkerProcess]:
-        loaded = self.models.find(entry.name)
-        keeper = self._vocabularies if loaded is None else self.models
-        keep_alive_s = None if loaded is None else loaded.keep_alive_s
-        async with keeper.use(entry, {}, keep_alive_s) as model:
-            yield model.runner
+        return await _with_retry(attempt)
 
 
 class Choice:
@@ -296,9 +296,7 @@ def _choices(
             yield prompt, msgspec.structs.replace(options, seed=seed)
 
 
-async def _merged(
-    choices: Sequence[AsyncGenerator[Event, None]],
-) -> AsyncGenerator[Event, None]:
+async def _merged(choices: Sequence[AsyncGenerator[Event, None]]) -> AsyncGenerator[Event, None]:
     """Yield the events of all choices as they come; the first error ends them all."""
     events: asyncio.Queue[Event | None] = asyncio.Queue()
 
@@ -334,7 +332,6 @@ def _shortened(vectors: npt.NDArray[np.float32], dimensions: int | None) -> npt.
         return vectors
     width = vectors.shape[1]
     require(
-        0 < dimensions <= width,
-        f"dimensions must be 1 to {width} for this model, not {dimensions}",
+        0 < dimensions <= width, f"dimensions must be 1 to {width} for this model, not {dimensions}"
     )
     return normalize(vectors[:, :dimensions])

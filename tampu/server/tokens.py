@@ -61,10 +61,7 @@ def token_routes(serving: Serving) -> list[Route]:
 
         async def work() -> TokenizeResponse:
             encoded = await serving.encode(
-                entry,
-                prompt,
-                add_special=body.add_special,
-                parse_special=body.parse_special,
+                entry, prompt, add_special=body.add_special, parse_special=body.parse_special
             )
             pieces = _pieces(encoded) if body.pieces else None
             return TokenizeResponse(encoded.tokens, len(encoded.tokens), pieces)

@@ -9,7 +9,6 @@ headers keep out the others.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import socket
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tampu.server.http_response import error_response
+from tampu.settings.address import ip_address, is_loopback
 
 ORIGINS = (
     r"https?://(localhost|127\.0\.0\.1|0\.0\.0\.0|\[::1\])(:\d+)?"
@@ -30,14 +30,6 @@ MAX_HEADERS = 100
 MAX_HEADER_BYTES = 64 * 1024
 _VERSIONS = ("1.0", "1.1")
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address or name can only be this machine's own."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
 
 
 def host_name(header: str) -> str | None:
@@ -62,10 +54,9 @@ class TrustedHostMiddleware:
             refused = self._refusal(scope)
             if refused is not None:
                 status, message = refused
-                answer = error_response(scope["path"], status, message)
-                if status is HTTPStatus.BAD_REQUEST:  # the start of the next request is unknown
-                    answer.headers["connection"] = "close"
-                await answer(scope, receive, send)
+                # After a 400 the start of the next request is unknown.
+                close = {"connection": "close"} if status is HTTPStatus.BAD_REQUEST else None
+                await error_response(scope["path"], status, message, close)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
@@ -100,13 +91,7 @@ class TrustedHostMiddleware:
         name = host_name(header)
         if name is None:
             return False
-        return is_loopback(name) or name in self._names or not (self._is_local or _is_name(name))
-
-
-def _is_name(host: str) -> bool:
-    """Whether it is a name, which an untrusted name server may resolve to this machine."""
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return True
-    return False
+        if is_loopback(name) or name in self._names:
+            return True
+        # An untrusted name server may resolve any name to this machine.
+        return not self._is_local and ip_address(name) is not None

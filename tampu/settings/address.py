@@ -24,7 +24,7 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """Return the address that written as "host", "host:port", ":port" or "scheme://host:port".
+    """Return the address that is written as "host", "host:port", ":port" or "scheme://host:port".
 
     As in Ollama, a scheme without a port selects the scheme's default port.
 
@@ -40,6 +40,22 @@ def parse_address(text: str) -> Address:
         raise ValueError(f"the host is {host!r}; expected a name or an IP address")
     default = _SCHEME_PORTS[scheme] if separator else DEFAULT_PORT
     return Address(host or Address().host, default if port is None else _port(port), scheme)
+
+
+def ip_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return a host's IP address, without a zone; None if it is a name."""
+    try:
+        return ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address or name can only be this machine's own."""
+    address = ip_address(host)
+    if address is None:
+        return host == "localhost" or host.endswith(".localhost")
+    return address.is_loopback
 
 
 def _split_port(text: str) -> tuple[str, str | None]:

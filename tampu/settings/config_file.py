@@ -12,12 +12,12 @@ rules.
 
 from __future__ import annotations
 
-import difflib
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 
 from tampu.errors import SettingsError
+from tampu.settings.parsers import suggestion
 
 MAX_BYTES = 2**20
 
@@ -41,19 +41,11 @@ def read_configuration(path: Path, known: Collection[str]) -> dict[str, str]:
         raise SettingsError(f"{path}: cannot be read: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{path}: not valid TOML: {error}") from error
-    return {name.upper(): _text(path, name, value) for name, value in _known(path, content, known)}
-
-
-def _known(
-    path: Path, content: Mapping[str, object], known: Collection[str]
-) -> list[tuple[str, object]]:
     names = sorted(name.lower() for name in known)
     for name in content:
         if name not in names:
-            near = difflib.get_close_matches(name, names, 1)
-            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(names)}"
-            raise SettingsError(f"{path}: {name!r} is not a setting; {hint}")
-    return list(content.items())
+            raise SettingsError(f"{path}: {name!r} is not a setting; {suggestion(name, names)}")
+    return {name.upper(): _text(path, name, value) for name, value in content.items()}
 
 
 def _text(path: Path, name: str, value: object) -> str:

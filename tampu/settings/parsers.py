@@ -1,9 +1,10 @@
-"""Parsers of setting values. Each raises ValueError with a message that says what it expects."""
+"""Parsers of setting values; each raises ValueError, saying what it expects."""
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -136,6 +137,12 @@ def existing_path(text: str) -> Path | None:
         return path if path.exists() else None
     except (OSError, RuntimeError, ValueError):  # too long, an unknown user's home, a NUL
         return None
+
+
+def suggestion(name: str, known: Collection[str]) -> str:
+    """Return a hint for an unknown name: the known one that it resembles, else all of them."""
+    near = difflib.get_close_matches(name, known, 1)
+    return f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
 
 
 def path_of(text: str) -> Path:

@@ -6,6 +6,8 @@ import ipaddress
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+from tampu.settings.address import ip_address, is_loopback
+
 
 @dataclass(frozen=True, slots=True)
 class Proxies:
@@ -28,7 +30,7 @@ class Proxies:
         proxy = self.https if parts.scheme == "https" else self.http
         host = (parts.hostname or "").rstrip(".")
         port = parts.port or {"https": 443, "http": 80}.get(parts.scheme)
-        if proxy is None or _is_this_machine(host):
+        if proxy is None or is_loopback(host):
             return None
         return None if any(_covers(entry, host, port) for entry in self.without) else proxy
 
@@ -54,31 +56,18 @@ def shown_proxy(url: str | None) -> str | None:
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
-def address_in(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Return a host's IP address; None if it is a name."""
-    try:
-        return ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return None
-
-
-def _is_this_machine(host: str) -> bool:
-    address = address_in(host)
-    return host == "localhost" or (address is not None and address.is_loopback)
-
-
 def _covers(entry: str, host: str, port: int | None) -> bool:
     """Return whether an entry of NO_PROXY covers a host."""
     if entry == "*":
         return True
-    address = address_in(host)
+    address = ip_address(host)
     if address is not None and "/" in entry:
         try:
             return address in ipaddress.ip_network(entry, strict=False)
         except ValueError:
             return False
     name, colon, digits = entry.lower().rpartition(":")
-    if not colon or not digits.isdigit() or address_in(entry) is not None:
+    if not colon or not digits.isdigit() or ip_address(entry) is not None:
         name, digits = entry.lower(), ""
     if digits and digits != str(port):
         return False

@@ -9,7 +9,6 @@ default.
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -38,6 +37,7 @@ from tampu.settings.parsers import (
     seconds_unless_negative,
     shares,
     size_or_off,
+    suggestion,
     texts,
 )
 from tampu.settings.proxies import Proxies, parse_proxy, shown_proxy
@@ -92,19 +92,15 @@ class _Variable:
     is_shared: bool
 
 
-def _own(name: str, parse: Callable[[str], T], default: D) -> T | D:
-    """Declare a setting that only tampu has."""
-    return _setting(name, parse, default, is_shared=False)
+def _own(name: str, parse: Callable[[str], T], default: D, *, is_shared: bool = False) -> T | D:
+    """Declare a setting that only tampu has, unless it is shared."""
+    variable = _Variable(name, parse, default, is_shared)
+    return field(default=default, repr=name not in SECRET, metadata={_VARIABLE: variable})
 
 
 def _shared(name: str, parse: Callable[[str], T], default: D) -> T | D:
     """Declare a setting that Ollama has too."""
-    return _setting(name, parse, default, is_shared=True)
-
-
-def _setting(name: str, parse: Callable[[str], T], default: D, *, is_shared: bool) -> T | D:
-    variable = _Variable(name, parse, default, is_shared)
-    return field(default=default, repr=name not in SECRET, metadata={_VARIABLE: variable})
+    return _own(name, parse, default, is_shared=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,16 +281,6 @@ def _declared() -> dict[str, _Variable]:
     }
 
 
-def _shared_names() -> set[str]:
-    """Return the variables that Ollama has too, without the prefix."""
-    return {each.name for each in _declared().values() if each.is_shared}
-
-
-def _known_names() -> set[str]:
-    """Return all variables, without the prefix."""
-    return {*_PLACES, *(each.name for each in _declared().values())}
-
-
 class _Reader:
     """Takes values from the environment or a file, and reports where an invalid one came from."""
 
@@ -302,7 +288,8 @@ class _Reader:
         self._environment = environment
         self._path: Path | None = None
         self._file: Mapping[str, str] = {}
-        self._shared = _shared_names()
+        self._shared = {each.name for each in _declared().values() if each.is_shared}
+        self._known = {*_PLACES, *(each.name for each in _declared().values())}
         self.sources: dict[str, Source] = {}
 
     def open_file(self) -> None:
@@ -313,15 +300,14 @@ class _Reader:
             folder = self._home() / ".config"
         path = chosen or folder / "tampu" / "tampu.toml"
         if chosen is not None or path.is_file():
-            self._file = read_configuration(path, sorted(_known_names()))
+            self._file = read_configuration(path, sorted(self._known))
             self._path = path
 
     def refuse_unknown(self) -> None:
-        known = {_OURS + name for name in (*_known_names(), _CONFIG)}
+        known = sorted(_OURS + name for name in (*self._known, _CONFIG))
         for name in sorted(self._environment):
             if name.startswith(_OURS) and name not in known:
-                near = difflib.get_close_matches(name, sorted(known), 1)
-                hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known))}"
+                hint = suggestion(name, known)
                 raise SettingsError(f"{name} in the environment is not a setting; {hint}")
 
     def value(self, name: str, parse: Callable[[str], T], default: T) -> T:

@@ -154,7 +154,7 @@ class WorkerProcess:
         return "" if self._is_closing else self._cause
 
     async def load(
-        self, path: Path, options: LoadOptions, progress: Progressed, stall_s: float
+        self, path: Path, options: LoadOptions, progress: Progressed, stall_s: float | None
     ) -> None:
         """Load a model in the process.
 
@@ -365,7 +365,7 @@ async def start_worker(
     environment: Mapping[str, str],
     fork_server: ForkServerClient,
     progress: Progressed = lambda _: None,
-    stall_s: float = 300.0,
+    stall_s: float | None = 300.0,
     hang_s: float = HANG_SECONDS,
     program: Sequence[str] = PROGRAM,
 ) -> WorkerProcess:

@@ -281,7 +281,7 @@ ANSWERS = {
 
 
 def prompt(
-    template: ChatTemplate, messages: list[object], think: bool | None = None, **more: Any
+    template: ChatTemplate, messages: list[Any], think: bool | None = None, **more: Any
 ) -> str:
     pieces = template.render(
         messages,
@@ -324,7 +324,7 @@ def test_tools_calls_results_and_thoughts(name: str) -> None:
 
 
 @pytest.mark.parametrize("form", dict.fromkeys(RENDERERS.values()))
-def test_only_what_the_template_wrote_is_trusted(form: object) -> None:
+def test_only_what_the_template_wrote_is_trusted(form: Any) -> None:
     pieces = ChatTemplate(form).render(
         TALK,
         tools=None if form == builtin_templates.CHATML else [TOOL],

@@ -21,7 +21,7 @@ SPECIALS = {"bos_token": "<s>", "eos_token": "</s>"}
 REFUSED = "refused"
 
 
-def original(source: str, messages: object, **options: Any) -> str:
+def original(source: str, messages: Any, **options: Any) -> str:
     try:
         [text], _ = render_jinja_template([messages], chat_template=source, **SPECIALS, **options)
     except Exception:  # noqa: BLE001  # whatever a template does wrong
@@ -36,7 +36,7 @@ def template(source: str) -> ChatTemplate:
 
 def ours(
     source: str,
-    messages: object,
+    messages: Any,
     *,
     tools: list[dict[str, Any]] | None = None,
     add_generation_prompt: bool = True,

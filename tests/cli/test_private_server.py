@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.endless import make_endless_model
 from support.renamed import write_renamed
 from support.waiting import wait_until
 
+from tampu.chat.output import Content, Reasoning
 from tampu.cli import private_server
 from tampu.cli.private_server import PrivateServer
 from tampu.cli.repl.backend import show
@@ -18,13 +22,14 @@ from tampu.errors import ModelNotFoundError, RequestError
 from tampu.sandbox.client import ForkServerClient
 from tampu.settings.settings import Settings
 from tampu.worker.main import load_model
+from tampu.worker.worker import Loaded
 
 LLAMACPP_ONLY = "xverse"  # its tensors are Llama's
 SHORT = {"num_predict": 3, "num_thread": 1, "num_ctx": 64}
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     make_endless_model(tmp_path_factory.mktemp("checkpoint"), folder / "tiny.gguf")
     write_renamed(folder / "tiny.gguf", folder / "strange.gguf", LLAMACPP_ONLY)
@@ -32,13 +37,15 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def serve(folder, monkeypatch, tmp_path):
+def serve(
+    folder: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[Callable[..., Any]]:
     """Start private servers."""
     monkeypatch.setenv("TAMPU_MODELS", str(folder))
     monkeypatch.setenv("TAMPU_CACHE", str(tmp_path / "cache"))
     started = []
 
-    def serve(**options):
+    def serve(**options: Any) -> PrivateServer:
         started.append(PrivateServer(Settings.from_environment(), ForkServerClient(), **options))
         return started[-1]
 
@@ -47,21 +54,23 @@ def serve(folder, monkeypatch, tmp_path):
         server.close()
 
 
-def session(server, name="tiny", keep_alive_s=None, **parameters):
+def session(
+    server: Any, name: str = "tiny", keep_alive_s: float | None = None, **parameters: int
+) -> Session:
     return Session(
         server, show(server, name), parameters=SHORT | parameters, keep_alive_s=keep_alive_s
     )
 
 
-def loaded(server):
+def loaded(server: Any) -> dict[Any, Any]:
     return {m.entry.name: m.options.context for m in server.models.models()}
 
 
-def text(parts):
+def text(parts: Iterator[Reasoning | Content]) -> str:
     return "".join(part.text for part in parts)
 
 
-def test_a_model_is_loaded_once_and_unloaded_at_the_end(serve):
+def test_a_model_is_loaded_once_and_unloaded_at_the_end(serve: Callable[..., Any]) -> None:
     server = serve()
     one = session(server)
     assert loaded(server) == {}
@@ -77,7 +86,7 @@ def test_a_model_is_loaded_once_and_unloaded_at_the_end(serve):
     server.close()
 
 
-def test_another_context_loads_the_model_again(serve):
+def test_another_context_loads_the_model_again(serve: Callable[..., Any]) -> None:
     server = serve()
     one = session(server)
     text(one.answer("hello"))
@@ -86,7 +95,7 @@ def test_another_context_loads_the_model_again(serve):
     assert loaded(server) == {"tiny": 128}
 
 
-def test_keep_alive_0_unloads_the_model_after_each_answer(serve):
+def test_keep_alive_0_unloads_the_model_after_each_answer(serve: Callable[..., Any]) -> None:
     server = serve()
     one = session(server, keep_alive_s=0)
     for _ in range(2):
@@ -94,13 +103,13 @@ def test_keep_alive_0_unloads_the_model_after_each_answer(serve):
         wait_until(lambda: loaded(server) == {}, "the model is unloaded")
 
 
-def test_idle_model_is_unloaded_after_keep_alive(serve):
+def test_idle_model_is_unloaded_after_keep_alive(serve: Callable[..., Any]) -> None:
     server = serve()
     text(session(server, keep_alive_s=0.01).answer("hello"))
     wait_until(lambda: loaded(server) == {}, "the model is unloaded")
 
 
-def test_switching_models_unloads_the_first(serve, folder):
+def test_switching_models_unloads_the_first(serve: Callable[..., Any], folder: Any) -> None:
     server = serve()
     one = session(server)
     one.load()
@@ -111,7 +120,7 @@ def test_switching_models_unloads_the_first(serve, folder):
     assert text(one.answer("hello"))
 
 
-def test_answer_after_a_cancelled_one(serve):
+def test_answer_after_a_cancelled_one(serve: Callable[..., Any]) -> None:
     server = serve()
     one = session(server, num_predict=-1)
     parts = one.answer("hello")
@@ -122,7 +131,7 @@ def test_answer_after_a_cancelled_one(serve):
     assert text(one.answer("hello"))
 
 
-def test_a_long_prompt_reports_its_progress(serve):
+def test_a_long_prompt_reports_its_progress(serve: Callable[..., Any]) -> None:
     server = serve()
     one = session(server, num_ctx=2048)
     one.load()
@@ -134,11 +143,13 @@ def test_a_long_prompt_reports_its_progress(serve):
     assert done == total > 100
 
 
-def test_loading_reports_its_status(serve, monkeypatch):
+def test_loading_reports_its_status(
+    serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = serve()
 
     @contextmanager
-    def load(load, progress, cancelled, fork_server):
+    def load(load: Any, progress: Any, cancelled: Any, fork_server: Any) -> Iterator[Loaded]:
         progress(0.5)
         wait_until(lambda: server.status == "loading tiny 50%", "the status")
         with load_model(load, progress, cancelled, fork_server) as loaded:
@@ -149,27 +160,31 @@ def test_loading_reports_its_status(serve, monkeypatch):
     assert server.status == ""
 
 
-def test_a_model_that_the_native_engine_lacks_runs_in_llama_cpp(serve, folder):
+def test_a_model_that_the_native_engine_lacks_runs_in_llama_cpp(
+    serve: Callable[..., Any], folder: Any
+) -> None:
     one = session(serve(), str(folder / "strange.gguf"))
     for _ in range(2):
         assert text(one.answer("hello"))
         assert one.usage.generated_tokens == 3
 
 
-def test_the_engine_is_traced_into_a_file(serve, tmp_path):
+def test_the_engine_is_traced_into_a_file(serve: Callable[..., Any], tmp_path: Path) -> None:
     server = serve(trace=tmp_path / "trace.json")
     text(session(server).answer("hello"))
     server.close()
     assert json.loads((tmp_path / "trace.json").read_text())
 
 
-def test_llama_cpp_has_no_trace(serve, folder, tmp_path):
+def test_llama_cpp_has_no_trace(serve: Callable[..., Any], folder: Any, tmp_path: Path) -> None:
     server = serve(trace=tmp_path / "trace.json")
     with pytest.raises(RequestError, match="--trace"):
         session(server, str(folder / "strange.gguf")).load()
 
 
-def test_a_conversation_is_saved_from_a_file(serve, folder, monkeypatch, tmp_path):
+def test_a_conversation_is_saved_from_a_file(
+    serve: Callable[..., Any], folder: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("TAMPU_MODELS", str(tmp_path / "models"))
     server = serve()
     one = session(server, str(folder / "tiny.gguf"))

@@ -8,6 +8,7 @@ import random
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,13 +25,16 @@ MANIFEST = manifest([described(WEIGHTS)], described(CONFIG, CONFIG_TYPE))
 
 
 @pytest.fixture
-def registry():
+def registry() -> Iterator[RogueRegistry]:
     with RogueRegistry(MANIFEST, (WEIGHTS, CONFIG)) as registry:
         yield registry
 
 
 def test_each_step_is_a_line_without_a_terminal(
-    registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    registry: RogueRegistry,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("TAMPU_MODELS", str(tmp_path))
     assert app.run(["pull", "--insecure", f"{registry.host}/a/m"]) == 0
@@ -43,7 +47,9 @@ def test_each_step_is_a_line_without_a_terminal(
 
 
 @pytest.mark.server
-def test_terminal_shows_bars_with_rate_and_time_left(registry, tmp_path: Path) -> None:
+def test_terminal_shows_bars_with_rate_and_time_left(
+    registry: RogueRegistry, tmp_path: Path
+) -> None:
     def crawl(request: pytest.FixtureRequest) -> Answer | None:
         if len(request.path) < 60:
             return None

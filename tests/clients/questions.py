@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 from PIL import Image, ImageDraw
 
-SUM = [{"role": "user", "content": "What is 27 + 58?"}]
-PERSON = [{"role": "user", "content": "Extract name and job as JSON: Our driver is called Kevin."}]
+SUM: list[Any] = [{"role": "user", "content": "What is 27 + 58?"}]
+PERSON: list[Any] = [
+    {"role": "user", "content": "Extract name and job as JSON: Our driver is called Kevin."}
+]
 WARM = [{"role": "user", "content": "Is it warm in Cairo?"}]
-WEATHER = {
+WEATHER: dict[str, Any] = {
     "name": "get_weather",
     "description": "Get the weather in a city.",
     "parameters": {

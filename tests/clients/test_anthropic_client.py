@@ -15,7 +15,7 @@ from tests.clients.questions import PERSON, SUM, WARM, WEATHER, picture
 
 pytestmark = [pytest.mark.client, pytest.mark.server]
 
-TOOLS = [
+TOOLS: list[Any] = [
     {
         "name": WEATHER["name"],
         "description": WEATHER["description"],
@@ -134,7 +134,9 @@ def test_thinking_is_not_asked_of_a_model_that_cannot(client: anthropic.Anthropi
         ({"extra_body": {"mcp_servers": [{"url": "x"}]}}, "mcp_servers"),
     ],
 )  # fmt: skip
-def test_unsupported_field_is_refused_by_name(client: anthropic.Anthropic, more, told: str) -> None:
+def test_unsupported_field_is_refused_by_name(
+    client: anthropic.Anthropic, more: dict[str, Any], told: str
+) -> None:
     with pytest.raises(anthropic.BadRequestError) as caught:
         ask(client, **more)
     assert caught.value.body["type"] == "error"

@@ -24,7 +24,7 @@ from tests.clients.questions import PERSON, SUM, WARM, picture
 pytestmark = [pytest.mark.client, pytest.mark.server]
 
 GREEDY = {"temperature": 0}
-USER = [{"role": "user", "content": "hello"}]
+USER: list[Any] = [{"role": "user", "content": "hello"}]
 
 
 @pytest.fixture

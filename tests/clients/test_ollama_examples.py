@@ -140,20 +140,20 @@ def test_no_example_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_runs_unchanged(outcomes, name: str) -> None:
+def test_an_example_runs_unchanged(outcomes: Any, name: str) -> None:
     assert outcomes[name]["error"] == ""
     assert outcomes[name]["printed"].strip()
     assert EXAMPLES[name] in outcomes[name]["printed"]
 
 
-def test_examples_with_schemas_and_images_run_unchanged(outcomes) -> None:
+def test_examples_with_schemas_and_images_run_unchanged(outcomes: Any) -> None:
     expected = LISTING | SEEING
     for name in expected:
         error, printed = outcomes[name]["error"], outcomes[name]["printed"]
         assert "EOF while parsing" in error or expected[name] in printed, error
 
 
-def test_an_example_that_asks_for_ever_is_answered_until_its_input_ends(outcomes) -> None:
+def test_an_example_that_asks_for_ever_is_answered_until_its_input_ends(outcomes: Any) -> None:
     for name, error in ASKING.items():
         assert outcomes[name]["error"] == error
         assert outcomes[name]["printed"].count("\n") >= 2

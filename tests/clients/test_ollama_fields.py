@@ -20,7 +20,7 @@ from tampu.sampling.parameters import BY_OLLAMA
 
 pytestmark = [pytest.mark.client, pytest.mark.server]
 
-USER = [{"role": "user", "content": "hello"}]
+USER: list[Any] = [{"role": "user", "content": "hello"}]
 SAID = ["<think>", "Let me", " see.", "</think>", "It is", " four."]
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}

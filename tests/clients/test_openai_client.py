@@ -17,7 +17,7 @@ from tests.clients.questions import PERSON, SUM, WARM, WEATHER, picture
 pytestmark = [pytest.mark.client, pytest.mark.server]
 
 PICTURE = base64.b64encode(picture()).decode()
-TOOLS = [{"type": "function", "function": WEATHER}]
+TOOLS: list[Any] = [{"type": "function", "function": WEATHER}]
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +136,7 @@ def test_a_bias_changes_the_answer(client: openai.OpenAI) -> None:
     tokens = client.post(
         "/../api/tokenize",
         body={"model": "demo", "text": "8", "add_special": False},
-        cast_to=dict[str, object],
+        cast_to=dict[str, Any],
     )["tokens"]
     answer = ask(client, logit_bias={str(token): -100 for token in tokens}, max_tokens=4)
     assert not answer.choices[0].message.content.startswith("8")
@@ -276,7 +276,9 @@ def test_a_response_calls_a_function_and_goes_on_with_its_output(client: openai.
         ({"extra_body": {"options": {"num_ctx": 1}}}, "num_ctx"),
     ],
 )  # fmt: skip
-def test_unsupported_field_is_refused_by_name(client: openai.OpenAI, more, told: str) -> None:
+def test_unsupported_field_is_refused_by_name(
+    client: openai.OpenAI, more: dict[str, Any], told: str
+) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         ask(client, **more)
     assert told in caught.value.body["message"]
@@ -293,7 +295,7 @@ def test_image_is_refused_by_a_model_without_vision(client: openai.OpenAI) -> No
 
 def test_the_input_of_a_chat_is_counted(client: openai.OpenAI) -> None:
     path = "/chat/completions/input_tokens"
-    found = client.post(path, body={"model": "demo", "messages": SUM}, cast_to=dict[str, object])
+    found = client.post(path, body={"model": "demo", "messages": SUM}, cast_to=dict[str, Any])
     assert found["input_tokens"] == ask(client).usage.prompt_tokens
 
 

@@ -1,8 +1,12 @@
-"""What the engine does besides generating: forms, scores of prompts, traces, pictures."""
+"""Structured output, prompt logprobs, traces and images of the engine."""
 
 import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from support.engines import GREEDY, PROMPT, SMALL, tiny_engine
 from support.tiny_model import Tiny, tiny_weights, write_tiny
@@ -13,7 +17,7 @@ from tampu.errors import ComputeError, GrammarError, RequestError
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory):
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     with tiny_engine(tmp_path_factory.mktemp("extras")) as engine:
         engine.generate("a", format={"choices": ["b"]})  # its threads are there from here on
         yield engine
@@ -23,13 +27,13 @@ def engine(tmp_path_factory):
 
 
 @pytest.mark.parametrize("choices", [["yes", "no"], ["cat"]])
-def test_an_answer_is_one_of_the_choices(engine, choices):
+def test_an_answer_is_one_of_the_choices(engine: Engine, choices: list[str]) -> None:
     found = engine.generate(PROMPT, format={"choices": choices}, seed=1)
     assert found.text in choices
     assert found.reason == "stop"
 
 
-def test_an_answer_follows_a_schema(engine):
+def test_an_answer_follows_a_schema(engine: Engine) -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 99}},
               "required": ["n"], "additionalProperties": False}  # fmt: skip
     for seed in range(3):
@@ -37,7 +41,7 @@ def test_an_answer_follows_a_schema(engine):
         assert isinstance(json.loads(text)["n"], int)
 
 
-def test_requests_with_and_without_a_format_run_together(engine):
+def test_requests_with_and_without_a_format_run_together(engine: Engine) -> None:
     expected = engine.generate(PROMPT, max_tokens=8, **GREEDY).text
     formed = engine.stream(PROMPT, format={"choices": ["yes"]}, seed=1)
     free = engine.generate(PROMPT, max_tokens=8, **GREEDY).text
@@ -45,7 +49,7 @@ def test_requests_with_and_without_a_format_run_together(engine):
     assert "".join(getattr(event, "text", "") for event in formed) == "yes"
 
 
-def test_an_invalid_format_is_refused(engine):
+def test_an_invalid_format_is_refused(engine: Engine) -> None:
     with pytest.raises(GrammarError):
         engine.generate(PROMPT, format={"type": "nothing that there is"})
 
@@ -53,7 +57,7 @@ def test_an_invalid_format_is_refused(engine):
 # The prompt's own log-probabilities
 
 
-def test_prompt_logprobs_are_those_of_the_logits(engine):
+def test_prompt_logprobs_are_those_of_the_logits(engine: Engine) -> None:
     tokens = engine.tokenize(PROMPT)
     found = engine.generate(tokens, max_tokens=2, prompt_logprobs=True, top_logprobs=2, **GREEDY)
     logits = engine.logits(tokens).astype(np.float64)
@@ -66,14 +70,14 @@ def test_prompt_logprobs_are_those_of_the_logits(engine):
     assert found.usage.cached_tokens == 0
 
 
-def test_prompt_logprobs_are_returned_only_if_requested(engine):
+def test_prompt_logprobs_are_returned_only_if_requested(engine: Engine) -> None:
     assert engine.generate(PROMPT, max_tokens=1).prompt_logprobs == ()
 
 
 # Traces
 
 
-def test_a_trace_has_an_event_for_each_step_of_the_loop(engine, tmp_path):
+def test_a_trace_has_an_event_for_each_step_of_the_loop(engine: Engine, tmp_path: Path) -> None:
     with engine.trace(tmp_path / "trace.json"):
         engine.generate(PROMPT, max_tokens=4, **GREEDY)
     events = json.loads((tmp_path / "trace.json").read_text())
@@ -87,7 +91,7 @@ def test_a_trace_has_an_event_for_each_step_of_the_loop(engine, tmp_path):
     assert [part["tokens"] for event in answers for part in event["args"]["parts"]] == [1, 1, 1]
 
 
-def test_a_trace_that_cannot_be_written_is_refused(engine, tmp_path):
+def test_a_trace_that_cannot_be_written_is_refused(engine: Engine, tmp_path: Path) -> None:
     trace = engine.trace(tmp_path / "no" / "trace.json")
     with pytest.raises(RequestError, match="the trace cannot be written"), trace:
         pass
@@ -98,7 +102,9 @@ def test_a_trace_that_cannot_be_written_is_refused(engine, tmp_path):
 
 
 @pytest.mark.seed("S12")
-def test_at_trace_level_tokens_are_logged_by_number_and_text(engine, caplog):
+def test_at_trace_level_tokens_are_logged_by_number_and_text(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(TRACE, "tampu"):
         found = engine.generate("the cat", max_tokens=3, **GREEDY)
     prompt, *answers = [
@@ -113,7 +119,7 @@ def test_at_trace_level_tokens_are_logged_by_number_and_text(engine, caplog):
     )
 
 
-def test_detect_nan_names_the_first_layer_with_nan(tmp_path):
+def test_detect_nan_names_the_first_layer_with_nan(tmp_path: Path) -> None:
     weights = tiny_weights(Tiny())
     weights["blk.1.ffn_down.weight"][:] = np.nan
     path = write_tiny(tmp_path / "bad.gguf", weights=weights)
@@ -128,7 +134,7 @@ def test_detect_nan_names_the_first_layer_with_nan(tmp_path):
             bad.generate(PROMPT)
 
 
-def test_detect_nan_changes_no_result(tmp_path):
+def test_detect_nan_changes_no_result(tmp_path: Path) -> None:
     with Engine.load(write_tiny(tmp_path / "tiny.gguf"), **SMALL) as watched:
         expected = watched.generate(PROMPT, max_tokens=5, **GREEDY).tokens
         watched.detect_nan()
@@ -138,7 +144,7 @@ def test_detect_nan_changes_no_result(tmp_path):
 # Pictures
 
 
-def test_a_text_model_refuses_images(engine):
+def test_a_text_model_refuses_images(engine: Engine) -> None:
     with pytest.raises(RequestError, match="takes no images: it has no vision encoder"):
         engine.prepare_image(b"")
     with pytest.raises(RequestError, match="takes no images"):
@@ -146,32 +152,36 @@ def test_a_text_model_refuses_images(engine):
 
 
 @pytest.fixture(scope="module")
-def seeing():
+def seeing() -> Iterator[Engine]:
     with Engine.load("demo", context=256, slots=2, threads=1) as engine:
         engine.generate("a", max_tokens=1)  # its threads are there from here on
         yield engine
 
 
-def picture(color, *, at=(5, 25), side=64):
+def picture(
+    color: tuple[int, int, int], *, at: tuple[int, int] = (5, 25), side: int = 64
+) -> npt.NDArray[Any]:
     pixels = np.full((side, side, 3), 255, np.uint8)
     pixels[at[0] : at[0] + 20, at[0] : at[0] + 20] = color
     return pixels
 
 
-def ask(engine, image, question="What color is the shape?", **options):
+def ask(
+    engine: Any, image: npt.NDArray[Any], question: str = "What color is the shape?", **options: Any
+) -> Any:
     messages = [{"role": "user", "content": question, "images": [image]}]
     return engine.chat(messages, max_tokens=20, temperature=0.0, **options)
 
 
 @pytest.mark.seed("S33", "S53", "S61", "S62", "S64")
-def test_an_answer_describes_the_image(seeing):
+def test_an_answer_describes_the_image(seeing: Engine) -> None:
     red, blue = picture((220, 20, 20)), picture((30, 60, 220))
     assert "red" in ask(seeing, red).text.lower()
     assert "blue" in ask(seeing, blue).text.lower()
 
 
 @pytest.mark.seed("S19")
-def test_an_image_is_encoded_once(seeing):
+def test_an_image_is_encoded_once(seeing: Engine) -> None:
     image = picture((20, 160, 40), at=(30, 50))
     first = ask(seeing, image)
     steps = seeing.runner.stats.steps
@@ -186,7 +196,7 @@ def test_an_image_is_encoded_once(seeing):
 
 
 @pytest.mark.seed("S54")
-def test_prompts_with_different_images_share_no_rows_of_them(seeing):
+def test_prompts_with_different_images_share_no_rows_of_them(seeing: Engine) -> None:
     one, two = picture((220, 20, 20), at=(8, 8)), picture((30, 60, 220), at=(8, 8))
     ask(seeing, one)
     found = ask(seeing, two)
@@ -195,7 +205,7 @@ def test_prompts_with_different_images_share_no_rows_of_them(seeing):
 
 
 @pytest.mark.seed("S62", "S78")
-def test_two_images_at_the_same_time_do_not_mix(seeing):
+def test_two_images_at_the_same_time_do_not_mix(seeing: Engine) -> None:
     red, blue = picture((220, 20, 20)), picture((30, 60, 220))
     streams = [
         seeing.stream_chat(
@@ -210,7 +220,7 @@ def test_two_images_at_the_same_time_do_not_mix(seeing):
 
 
 @pytest.mark.seed("S66")
-def test_a_prompt_with_images_has_one_bos_token(seeing):
+def test_a_prompt_with_images_has_one_bos_token(seeing: Engine) -> None:
     messages = [{"role": "user", "content": "a", "images": [picture((0, 0, 0))] * 2}]
     items = seeing.chat_prompt(messages)
     bos = seeing.tokenizer.bos

@@ -212,7 +212,9 @@ def test_an_unknown_option_is_refused_with_the_known_ones(engine: Engine) -> Non
         ({"seed": "x"}, "seed"),
     ],
 )
-def test_options_out_of_range_are_refused_by_name(engine: Engine, options, reason: str) -> None:
+def test_options_out_of_range_are_refused_by_name(
+    engine: Engine, options: dict[str, Any], reason: str
+) -> None:
     for ask in (engine.generate, engine.stream):
         with pytest.raises(RequestError, match=reason):
             ask(PROMPT, **options)

@@ -67,7 +67,7 @@ def load(path: Path, **options: Any) -> Engine:
     return Engine.load(path, **{**SMALL, **options})
 
 
-def refused(error, match: str | None, path: Path, **options: Any) -> str:
+def refused(error: Any, match: str | None, path: Path, **options: Any) -> str:
     """Load a file that cannot be loaded; return the message."""
     with pytest.raises(error, match=match) as caught:
         load(path, **options).close()
@@ -233,7 +233,7 @@ def test_options_out_of_range_are_refused_with_the_range(
 
 def test_an_unknown_cache_type_is_refused_with_the_known_ones(path: Path) -> None:
     write_tiny(path)
-    refused(RequestError, "'q5_9' is unknown; known: f32, f16", path, cache_type="q5_9")
+    refused(RequestError, "'q5_9' is unknown; known: f16, f32", path, cache_type="q5_9")
 
 
 def test_a_cache_type_that_does_not_fit_the_heads_is_refused(path: Path) -> None:

@@ -45,7 +45,7 @@ def reference() -> Any:
 
 
 @pytest.fixture
-def checkpoint(reference, tmp_path: Path) -> Path:
+def checkpoint(reference: Any, tmp_path: Path) -> Path:
     folder = tmp_path / "olmo2"
     reference.save_pretrained(folder)
     write_byte_level(folder, "llama3")
@@ -75,7 +75,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("installed")
 def test_a_checkpoint_is_converted_and_equals_transformers(
-    reference, checkpoint: Path, tmp_path: Path
+    reference: Any, checkpoint: Path, tmp_path: Path
 ) -> None:
     text = tokens(60)
     file = tmp_path / "olmo2.gguf"

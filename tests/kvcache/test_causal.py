@@ -261,7 +261,7 @@ def test_attention_over_the_cache_is_softmax_attention(
 
 
 def test_an_unknown_type_is_refused_with_the_known_ones(cache: Callable[..., Any]) -> None:
-    with pytest.raises(RequestError, match="'q5_1' is unknown; known: f32, f16, q8_0, q4_0"):
+    with pytest.raises(RequestError, match="'q5_1' is unknown; known: f16, f32, q8_0, q4_0"):
         cache(type_name="q5_1")
 
 

@@ -272,7 +272,7 @@ class ReferenceCache:
             [KVCacheGroup(r, Cells(n)) for r, n in zip(specs, size, strict=True)]
         )
         self.memory = [[None] * n for n in size]  # the history that a cell's row was made of
-        self.running = []  # [table, tokens, histories of each position]
+        self.running: list[Any] = []  # [table, tokens, histories of each position]
         self.serial = 0
 
     def step(self) -> None:

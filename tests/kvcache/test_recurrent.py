@@ -143,7 +143,7 @@ class Sums:
         self.backend, self.cache = backend, cache
         self.source = random.Random(seed)
         self.manager = KVCacheManager(cache.groups())
-        self.sequences = []  # [table, tokens]
+        self.sequences: list[Any] = []  # [table, tokens]
 
     def step(self) -> None:
         """Let some sequences go on, in one batch, and compare what comes out."""

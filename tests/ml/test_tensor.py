@@ -113,7 +113,7 @@ def test_linear_takes_half_precision_weights(compute: Callable[..., Any]) -> Non
     [("silu", silu, 1e-5), ("gelu", gelu, 5e-3), ("tanh", np.tanh, 1e-5)],
 )
 def test_activations_are_those_of_numpy(
-    compute: Callable[..., Any], name: str, function, atol: float
+    compute: Callable[..., Any], name: str, function: Any, atol: float
 ) -> None:
     x = floats(2, 8) * 3
     close(compute(lambda x: getattr(x, name)(), x), function(x), atol=atol)

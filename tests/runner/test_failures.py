@@ -51,7 +51,7 @@ class HeldGraphs(FakeGraphs):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.held = queue.Queue()
+        self.held: queue.Queue[Any] = queue.Queue()
 
     def submit(self, step: StepInputs) -> Future[Computed]:
         computed = super().submit(step)

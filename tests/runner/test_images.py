@@ -25,7 +25,7 @@ def hashed(history: list[int]) -> int:
     return 2 + value % 20
 
 
-def history_of(prompt: list[object]) -> list[int]:
+def history_of(prompt: list[Any]) -> list[int]:
     """What the cache holds of a prompt: tokens, and the rows of images."""
     held = []
     for item in prompt:

@@ -29,7 +29,7 @@ class Recorded(FakeGraphs):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.seen = []
+        self.seen: list[Any] = []
 
     def watch(self, engine: Any) -> None:
         plan = engine.scheduler.plan

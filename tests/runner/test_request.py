@@ -1,5 +1,7 @@
 """Options and events of a request."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -36,7 +38,7 @@ def test_requests_do_not_share_a_bias() -> None:
         ({"logit_bias": {"x": 1.0}}, "logit_bias"),
     ],
 )
-def test_an_unknown_option_is_reported_with_the_known_ones(values, named: str) -> None:
+def test_an_unknown_option_is_reported_with_the_known_ones(values: Any, named: str) -> None:
     with pytest.raises(RequestError, match=named) as caught:
         generate_options(values)
     known = str(caught.value).partition("known: ")[2]

@@ -51,7 +51,7 @@ def nested(depth: int) -> dict[str, str]:
         (nested(10_000), f"schema: /: it is nested more than {MAX_DEPTH} deep"),
     ],
 )
-def test_a_schema_is_refused_with_the_place_and_the_reason(schema, message: str) -> None:
+def test_a_schema_is_refused_with_the_place_and_the_reason(schema: Any, message: str) -> None:
     with pytest.raises(GrammarError, match=f"^{re.escape(message)}"):
         Grammar.schema(schema)
 
@@ -102,7 +102,7 @@ def test_whatever_is_given_as_a_schema_is_checked_or_refused(schema: Any) -> Non
         ({"choices": ["a", "b"]}, Grammar.choices(["a", "b"])),
     ],
 )
-def test_a_format_is_read(wanted, expected: Grammar | None) -> None:
+def test_a_format_is_read(wanted: object, expected: Grammar | None) -> None:
     assert grammar_of(wanted) == expected
 
 
@@ -119,7 +119,7 @@ def test_a_format_is_read(wanted, expected: Grammar | None) -> None:
         ({"gbnf": "x" * 300_000}, "grammar: it has 300000 bytes"),
     ],
 )
-def test_a_wrong_format_is_refused(wanted, message: str) -> None:
+def test_a_wrong_format_is_refused(wanted: Any, message: str) -> None:
     with pytest.raises(GrammarError, match=f"^{re.escape(message)}"):
         grammar_of(wanted)
 

@@ -33,7 +33,7 @@ class Stream:
     """An answer that is read on a thread of its own."""
 
     def __init__(self, server: Any, tokens: int) -> None:
-        self.lines = []
+        self.lines: list[Any] = []
         self._asked = (f"{server.url}/api/generate", body(tokens))
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()

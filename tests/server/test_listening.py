@@ -215,10 +215,10 @@ class TimersByHand(asyncio.SelectorEventLoop):
 
     def __init__(self) -> None:
         super().__init__()
-        self._held = []
+        self._held: list[Any] = []
 
     def call_later(
-        self, delay: float, callback: Callable[..., object], *args, context=None
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Any = None
     ) -> TimerHandle:
         handle = super().call_later(delay, callback, *args, context=context)
         if delay == self.LENGTH_S:

@@ -37,7 +37,7 @@ def run(
     test: Callable[[Any], Coroutine[Any, Any, Any]],
     *,
     keep_alive_s: float = 60.0,
-    most: int = 3,
+    max_models: int = 3,
     memory_bytes: int | None = None,
     **more: Any,
 ) -> None:
@@ -49,7 +49,7 @@ def run(
             start,
             options=options,
             keep_alive_s=keep_alive_s,
-            most=most,
+            max_models=max_models,
             memory_bytes=memory_bytes,
             **more,
         )
@@ -206,7 +206,7 @@ def test_the_context_is_at_most_what_the_model_was_trained_for(
     start: FakeStart, entry: Callable[[str], Entry]
 ) -> None:
     async def test(models: ModelManager) -> None:
-        models._options = LoadOptions(context=100_000)
+        models.options = LoadOptions(context=100_000)
         assert (await touch(models, entry("m"))).options.context == 2048
 
     run(start, test)
@@ -231,7 +231,7 @@ def test_the_idle_model_that_was_used_least_recently_makes_room(
         await touch(models, entry("thinker"), keep_alive_s=30)
         assert names(models) == ["m", "thinker"]
 
-    run(start, test, most=2)
+    run(start, test, max_models=2)
 
 
 def test_a_model_that_stays_for_ever_goes_after_all_others(
@@ -243,7 +243,7 @@ def test_a_model_that_stays_for_ever_goes_after_all_others(
         await touch(models, entry("thinker"))
         assert names(models) == ["m", "thinker"]
 
-    run(start, test, most=2)
+    run(start, test, max_models=2)
 
 
 def test_a_model_in_use_makes_room_when_its_users_are_done(
@@ -261,7 +261,7 @@ def test_a_model_in_use_makes_room_when_its_users_are_done(
         assert (await other).entry.name == "base"
         assert (await again).entry.name == "m"
 
-    run(start, test, most=1)
+    run(start, test, max_models=1)
     assert [name for name, _ in start.runners] == ["m", "base", "m"]
 
 
@@ -281,7 +281,7 @@ def test_many_models_take_turns_in_one_place_and_no_request_is_lost(
     async def test(models: ModelManager) -> None:
         assert await asyncio.gather(*(ask(models, name) for name in wanted)) == wanted
 
-    run(start, test, most=1)
+    run(start, test, max_models=1)
 
 
 def test_a_model_that_is_asked_all_the_time_does_not_keep_others_away(
@@ -309,7 +309,7 @@ def test_a_model_that_is_asked_all_the_time_does_not_keep_others_away(
             task.cancel()
         await asyncio.gather(*busy, return_exceptions=True)
 
-    run(start, test, most=1)
+    run(start, test, max_models=1)
 
 
 def test_models_share_the_memory_by_what_they_were_measured_to_take(

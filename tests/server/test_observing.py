@@ -47,7 +47,7 @@ def test_requests_tokens_and_models_are_counted(site: Site) -> None:
 def test_the_server_is_ready_until_it_ends(site: Site) -> None:
     healthy, ready = site.call(("GET", "/health", {}), ("GET", "/ready", {}))
     assert (healthy.json(), ready.json()) == ({"status": "ok"}, {"status": "ready"})
-    site.app.state.readiness.end()
+    site.app.state.is_ready = False
     [ending] = site.call(("GET", "/ready", {}))
     assert ending.status_code == 503
 

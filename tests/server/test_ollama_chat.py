@@ -118,7 +118,7 @@ def test_log_probabilities_are_kept_when_text_is_held_back(post: Callable[..., A
             {"model": "m", "messages": [*user("x"), {"role": "user", "images": ["aGk=", "h!"]}]},
             "messages[1].images[1]: invalid base64",
         ),
-        ({"model": "m", "messages": [{"role": "user", "images": [""]}]}, "it is empty"),
+        ({"model": "m", "messages": [{"role": "user", "images": [""]}]}, "the image is empty"),
         (
             {"model": "m", "messages": [{"role": "user", "images": ["aGk="] * 17}]},
             "at most 16 images can be given, not 17",

@@ -47,7 +47,7 @@ class Canary(threading.Thread):
     def __init__(self, url: str) -> None:
         super().__init__()
         self.url = url
-        self.texts = []
+        self.texts: list[Any] = []
         self.ended = threading.Event()
 
     def run(self) -> None:

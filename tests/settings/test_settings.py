@@ -74,7 +74,7 @@ def test_empty_environment_gives_the_defaults() -> None:
     ],
 )
 def test_shared_settings_have_a_tampu_and_an_ollama_variable(
-    suffix: str, text: str, field: str, value
+    suffix: str, text: str, field: str, value: object
 ) -> None:
     settings = read()
     assert getattr(read(**{f"OLLAMA_{suffix}": text}), field) == value

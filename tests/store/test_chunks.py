@@ -54,8 +54,8 @@ class Workers(RuleBasedStateMachine):
         )
         self.written = bytearray(self.size)
         self.written[3:1000] = b"\1" * 997
-        self.active = []
-        self.claimed = []
+        self.active: list[Any] = []
+        self.claimed: list[Any] = []
 
     @rule()
     def take(self) -> None:

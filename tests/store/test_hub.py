@@ -42,7 +42,7 @@ class Hub(LocalServer):
     def __init__(self) -> None:
         super().__init__(self.serve)
         self.storage = LocalServer(self.store)
-        self.token = None
+        self.token: Any = None
         self.files = LARGE | SMALL
         self.page = 3
 

@@ -83,7 +83,7 @@ def test_the_same_blob_may_be_named_twice() -> None:
         {"config": {"mediaType": "c", "digest": A, "size": 5 << 20}},
     ],
 )
-def test_impossible_values_are_refused(changes) -> None:
+def test_impossible_values_are_refused(changes: Any) -> None:
     with pytest.raises(StoreError):
         read(document(**changes))
 

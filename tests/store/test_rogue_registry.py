@@ -205,7 +205,7 @@ class Guarded(RogueRegistry):
         self.before = self.guard
         self.lasting = lasting
         self.tokens = itertools.count()
-        self.left = {}
+        self.left: dict[Any, Any] = {}
         self.lock = threading.Lock()
 
     def guard(self, request: Request) -> Answer | None:

@@ -34,7 +34,7 @@ class Registry(LocalServer):
 
     def __init__(self, token_answer: Callable[[], Any] | None = None) -> None:
         super().__init__(self.serve)
-        self.realm = None
+        self.realm: Any = None
         self.token = TOKEN
         self.token_answer = token_answer or (
             lambda: Answer(body=b'{"token":"%s"}' % TOKEN.encode())

@@ -8,7 +8,7 @@ from tools.site import pages
 
 
 @pytest.fixture
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(pages, "ROOT", tmp_path)
     monkeypatch.setattr(pages, "_ELSEWHERE", {"index.md": tmp_path / "README.md"})
     (tmp_path / "docs").mkdir()
@@ -26,29 +26,29 @@ def collected(repository: Path, readme: str) -> str:
     return (repository / "build" / "index.md").read_text()
 
 
-def test_links_between_pages_are_links_of_the_site(repository) -> None:
+def test_links_between_pages_are_links_of_the_site(repository: Path) -> None:
     assert collected(repository, "[run](docs/run.md#a)") == "[run](run.md#a)"
     assert "[the start](index.md#use)" in (repository / "build" / "run.md").read_text()
 
 
-def test_links_to_other_files_become_their_paths(repository) -> None:
+def test_links_to_other_files_become_their_paths(repository: Path) -> None:
     assert collected(repository, "[the code](code.py)") == "the code (`code.py`)"
     assert collected(repository, "[`code.py`](code.py)") == "`code.py`"
 
 
-def test_addresses_and_code_blocks_stay_as_they_are(repository) -> None:
+def test_addresses_and_code_blocks_stay_as_they_are(repository: Path) -> None:
     text = "[site](https://example.org/a.md)\n```\n[x](nothing.md)\n```\n"
     assert collected(repository, text) == text
 
 
-def test_pages_with_diagrams_load_the_script_of_the_site(repository) -> None:
+def test_pages_with_diagrams_load_the_script_of_the_site(repository: Path) -> None:
     assert "<script" not in collected(repository, "```\nflowchart TD\n```\n")
     text = collected(repository, "```mermaid\nflowchart TD\n```\n")
     assert text.endswith('\n<script src="mermaid.min.js"></script>\n')
     assert (repository / "build" / "mermaid.min.js").read_text() == "draw()"
 
 
-def test_dead_links_are_listed(repository) -> None:
+def test_dead_links_are_listed(repository: Path) -> None:
     with pytest.raises(SystemExit, match=r"README.md: a.md\nREADME.md: docs/b.md"):
         collected(repository, "[a](a.md) [b](docs/b.md)")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from itertools import pairwise
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -13,7 +14,11 @@ from hypothesis import strategies as st
 
 from tampu.runner.events import Done, TextDelta, TokenLogprob, Usage
 from tampu.worker.output_queue import OutputQueue, joined
-from tampu.worker.protocol import Answer, Pong, PromptProcessed
+from tampu.worker.protocol import (
+    Answer,
+    Pong,
+    PromptProcessed,
+)
 
 DONE = Done("stop", Usage())
 
@@ -30,7 +35,7 @@ events = st.one_of(
 )
 
 
-def spread(replies, request: int):
+def spread(replies: list[Any], request: int) -> Iterator[object]:
     """Return what a request hears, with one entry for each token."""
     for reply in replies:
         if isinstance(reply, Answer) and reply.request == request:
@@ -63,8 +68,8 @@ class Calls:
 
     def __init__(self) -> None:
         self.now_s = 1000.0
-        self.meanwhile = None
-        self._calls = SimpleQueue()
+        self.meanwhile: Any = None
+        self._calls: SimpleQueue[Any] = SimpleQueue()
         self.put, self.empty = self._calls.put, self._calls.empty
 
     def get(self, timeout: Any = None) -> None:

@@ -25,6 +25,7 @@ from tampu.runner.request import GenerateOptions
 from tampu.worker.protocol import (
     Answer,
     Cancel,
+    Command,
     Decode,
     Generate,
     Load,
@@ -68,10 +69,10 @@ class Client:
         self.connection = connection
         self.replies = map(to_reply, read_frames(connection))
 
-    def send(self, *commands: Load | Cancel | Ping | Decode) -> None:
+    def send(self, *commands: Command) -> None:
         self.connection.sendall(b"".join(map(to_frame, commands)))
 
-    def until(self, holds: Callable[[Any], Any] | Callable[[Any], bool]):
+    def until(self, holds: Callable[[Any], Any] | Callable[[Any], bool]) -> list[Any]:
         """Return the replies up to the first for which something holds."""
         found = []
         for reply in self.replies:

@@ -31,7 +31,11 @@ from tampu.runner.events import Done, TextDelta, TokenLogprob, to_error
 from tampu.runner.request import GenerateOptions
 from tampu.worker.client import WorkerProcess, describe_exit, start_worker
 from tampu.worker.output_queue import joined
-from tampu.worker.protocol import Answer, Encoded, PromptProcessed
+from tampu.worker.protocol import (
+    Answer,
+    Encoded,
+    PromptProcessed,
+)
 
 pytestmark = pytest.mark.server
 
@@ -88,7 +92,7 @@ async def collect(
     return [event async for event in worker.generate(TextPrompt(text), options)]
 
 
-def joined_piece(pieces: list[TextDelta]):
+def joined_piece(pieces: list[TextDelta]) -> Any:
     """Return as one what may come in any number of pieces."""
     [answer] = joined(Answer(1, piece) for piece in pieces)
     return answer.event

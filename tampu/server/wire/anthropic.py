@@ -1,7 +1,9 @@
 """Anthropic's API: the structs of requests, and what they mean.
 
-What only labels a request, marks it for a cache or says where and how fast it is to be computed
-(`metadata`, `cache_control`, `service_tier`, `speed`, ...) is ignored.
+Each function raises RequestError for an invalid or unsupported field, which the message names.
+
+Fields that label a request, mark it for a cache or choose where and how fast it is computed
+(`metadata`, `cache_control`, `service_tier`, `speed`, ...) are ignored.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from tampu.server.wire.conversation import (
     with_conversation,
 )
 from tampu.server.wire.openai_fields import refuse_fields
-from tampu.server.wire.options import ModelBody, parse_limited
+from tampu.server.wire.options import parse_limited
 
 _IMAGE_TYPES = ("image/jpeg", "image/jpg", "image/png", "image/webp", "image/gif", "image/bmp")
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "max", "max": "max"}
@@ -37,9 +39,10 @@ class Message(msgspec.Struct, kw_only=True):
     content: str | list[dict[str, Any]]
 
 
-class CountRequest(ModelBody, kw_only=True):
+class CountRequest(msgspec.Struct, kw_only=True):
     """`POST /v1/messages/count_tokens`."""
 
+    model: str | None = None
     messages: list[Message] | None = None
     system: str | list[dict[str, Any]] | None = None
     tools: list[dict[str, Any]] | None = None
@@ -55,7 +58,7 @@ class CountRequest(ModelBody, kw_only=True):
 
 
 class MessagesRequest(CountRequest, kw_only=True):
-    """`POST /v1/messages`."""
+    """`POST /v1/messages`; `options` and `keep_alive` are Ollama's."""
 
     max_tokens: int | None = None
     stream: bool | None = None
@@ -63,14 +66,12 @@ class MessagesRequest(CountRequest, kw_only=True):
     top_p: float | None = None
     top_k: int | None = None
     stop_sequences: list[str] | None = None
+    options: dict[str, Any] | None = None
+    keep_alive: float | str | None = None
 
 
 def parse_messages(body: MessagesRequest, defaults: ModelDefaults) -> GenerationRequest:
-    """Return the request for the next message.
-
-    Raises:
-        RequestError: naming an unsupported or invalid field.
-    """
+    """Return the request for the next message."""
     require(body.max_tokens is not None, "max_tokens: field required")
     fields: dict[str, Any] = {"think_budget": _budget(body)}
     if body.stop_sequences is not None:
@@ -80,11 +81,7 @@ def parse_messages(body: MessagesRequest, defaults: ModelDefaults) -> Generation
 
 
 def hides_reasoning(body: MessagesRequest) -> bool:
-    """Whether reasoning is returned as empty blocks.
-
-    Raises:
-        RequestError: for an unknown display.
-    """
+    """Whether reasoning is returned as empty blocks."""
     display = (body.thinking or {}).get("display")
     fits = display in (None, "summarized", "omitted")
     require(fits, "thinking.display must be summarized or omitted")
@@ -92,11 +89,7 @@ def hides_reasoning(body: MessagesRequest) -> bool:
 
 
 def parse_count(body: CountRequest, defaults: ModelDefaults) -> GenerationRequest:
-    """Return the request whose prompt is to be counted.
-
-    Raises:
-        RequestError: naming an unsupported field.
-    """
+    """Return the request whose prompt is to be counted."""
     _budget(body)
     request = GenerationRequest(model=body.model or "")
     return with_conversation(request, _conversation(body, defaults), defaults)
@@ -106,7 +99,8 @@ def _conversation(body: CountRequest, defaults: ModelDefaults) -> Conversation:
     refuse_fields(body, "mcp_servers", "container", "compaction", "thread")
     _check_edits(body.context_management or {})
     require(bool(body.messages), "messages: at least one message is required")
-    system = _text_of(body.system or "", "system")
+    system, images = _read_blocks(body.system or "", "system")
+    require(not images, "system: only text is supported here")
     before = [{"role": "system", "content": system}] if system else []
     messages = [
         message
@@ -114,24 +108,20 @@ def _conversation(body: CountRequest, defaults: ModelDefaults) -> Conversation:
         for message in read_message(given, f"messages[{index}]")
     ]
     choice, tool = _tool_choice(body.tool_choice)
-    chosen = body.tool_choice or {}
+    is_parallel = not (body.tool_choice or {}).get("disable_parallel_tool_use", False)
     return Conversation(
         messages=(*before, *messages),
         tools=[_tool(tool, index) for index, tool in enumerate(body.tools or ())],
         tool_choice=choice,
         tool=tool,
-        is_parallel=not chosen.get("disable_parallel_tool_use", False),
+        is_parallel=is_parallel,
         think=_think(body, defaults),
         response_format=_format(body.output_config or {}),
     )
 
 
 def read_message(message: Message, where: str) -> Iterator[dict[str, Any]]:
-    """Yield a message in the format of Hugging Face's templates; results of tools are of their own.
-
-    Raises:
-        RequestError: for blocks that cannot be read.
-    """
+    """Yield a message in the format of Hugging Face's templates; tool results are messages."""
     if message.role not in ("user", "assistant", "system"):
         raise RequestError(f"{where}.role must be user or assistant")
     if isinstance(message.content, str):
@@ -143,8 +133,9 @@ def read_message(message: Message, where: str) -> Iterator[dict[str, Any]]:
         place = f"{where}.content[{index}]"
         match block:
             case {"type": "tool_result", "tool_use_id": str(id)}:
-                text, shown = _result(block, place)
+                text, shown = _read_blocks(block.get("content") or "", place)
                 images += shown
+                text = f"Error: {text}" if block.get("is_error") else text
                 yield {"role": "tool", "tool_call_id": id, "content": text}
             case {"type": "image", "source": source}:
                 told = f"{place}.transformations is not supported"
@@ -184,32 +175,19 @@ def _merged(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return merged
 
 
-def _result(block: dict[str, Any], where: str) -> tuple[str, list[bytes]]:
-    content = block.get("content") or ""
-    blocks = content if isinstance(content, list) else [{"type": "text", "text": content}]
-    images = [
-        _image(part.get("source"), where)
-        for part in blocks
-        if isinstance(part, dict) and part.get("type") == "image"
-    ]
-    others = [
-        part for part in blocks if not (isinstance(part, dict) and part.get("type") == "image")
-    ]
-    text = _text_of(others, where)
-    return (f"Error: {text}" if block.get("is_error") else text), images
-
-
-def _text_of(content: str | Sequence[Any], where: str) -> str:
-    if isinstance(content, str):
-        return content
-    texts = []
-    for part in content:
-        match part:
+def _read_blocks(content: object, where: str) -> tuple[str, list[bytes]]:
+    """Return the text and the images of a system message or a tool result."""
+    texts: list[str] = []
+    images: list[bytes] = []
+    for block in content if isinstance(content, list) else [{"type": "text", "text": content}]:
+        match block:
             case {"type": "text", "text": str(text)}:
                 texts.append(text)
+            case {"type": "image", **image}:
+                images.append(_image(image.get("source"), where))
             case _:
                 raise RequestError(f"{where}: only text is supported here")
-    return "\n".join(texts)
+    return "\n".join(texts), images
 
 
 def _image(source: object, where: str) -> bytes:
@@ -238,7 +216,7 @@ def _tool(tool: dict[str, Any], index: int) -> dict[str, Any]:
 
 
 def _check_tool(tool: dict[str, Any], where: str) -> None:
-    """Refuse what would change what the model is shown or may call, and is not supported."""
+    """Refuse unsupported fields that would change what the model is shown or may call."""
     is_schema = isinstance(tool.get("input_schema"), dict | None)
     require(is_schema, f"{where}.input_schema must be an object")
     for name in ("defer_loading", "input_examples"):
@@ -276,15 +254,15 @@ def _think(body: CountRequest, defaults: ModelDefaults) -> Think:
 
 
 def _check_edits(management: dict[str, Any]) -> None:
-    """Refuse to leave parts of a conversation out; its clients say by habit that all stays."""
+    """Refuse dropping parts of a conversation; clients always ask to keep all of it."""
     edits = management.get("edits") or ()
-    require(isinstance(edits, list | tuple), "context_management.edits: a list")
+    require(isinstance(edits, list | tuple), "context_management.edits must be a list")
     for edit in edits:
         match edit:
             case {"type": "clear_thinking_20251015", "keep": "all" | {"type": "all"}}:
                 pass
             case _:
-                raise RequestError("context_management.edits: only to keep all is supported")
+                raise RequestError("context_management.edits: only keeping all is supported")
 
 
 def _budget(body: CountRequest) -> int | None:

@@ -34,7 +34,7 @@ def to_named_event(value: dict[str, Any]) -> bytes:
 class MessageWriter:
     """The response to `POST /v1/messages`.
 
-    A stream is a message that begins, its blocks one after the other, and a message that ends:
+    A stream is the start of a message, its blocks one after the other, and the end of the message:
 
         message_start  (content_block_start  content_block_delta*  content_block_stop)*
         message_delta  message_stop
@@ -43,7 +43,7 @@ class MessageWriter:
     media_type = SSE
 
     def __init__(self, model: str, *, hides_reasoning: bool = False) -> None:
-        """Answer under the model name from the request; reasoning may be sent as empty blocks."""
+        """Respond under the model name from the request; reasoning may be sent as empty blocks."""
         self._hides_reasoning = hides_reasoning
         self._reasoning_tokens = 0
         self._id = f"msg_{secrets.token_hex(12)}"
@@ -64,7 +64,7 @@ class MessageWriter:
         return to_named_event(anthropic_error(status_of(error), public_message(error)))
 
     def whole(self, events: Sequence[Event]) -> dict[str, Any]:
-        """Return the message of an answer that is not streamed."""
+        """Return the message that is not streamed."""
         blocks: list[dict[str, Any]] = []
         for event in events:
             match event:
@@ -111,7 +111,7 @@ class MessageWriter:
     def _switch(
         self, kind: str, block: dict[str, Any], *, is_new: bool = False
     ) -> Iterator[dict[str, Any]]:
-        """End the block that is open and begin another, unless the open one goes on."""
+        """End the open block and start another, unless the open one continues."""
         if self._open == kind and not is_new:
             return
         yield from self._close()
@@ -166,7 +166,4 @@ def _call(event: ToolCallDelta) -> dict[str, Any]:
 
 def _end(event: Finished) -> dict[str, Any]:
     reason = "stop_sequence" if event.stop is not None else "end_turn"
-    return {
-        "stop_reason": _REASONS.get(event.reason, reason),
-        "stop_sequence": event.stop,
-    }
+    return {"stop_reason": _REASONS.get(event.reason, reason), "stop_sequence": event.stop}

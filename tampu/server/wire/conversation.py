@@ -1,4 +1,7 @@
-"""Conversations: the chat requests of all API families, checked and made into a prompt."""
+"""Conversations: the chat requests of all API families, checked and made into a prompt.
+
+Each function raises RequestError for what the model or tampu does not support, or is over a limit.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +35,14 @@ class Conversation:
     Attributes:
         messages: in the format of Hugging Face's templates; images are bytes, under `images`.
         tools: functions, each `{"type": "function", "function": {...}}`.
-        tool_choice: whether the model may call, must not, or has to.
+        tool_choice: whether the model may, must not, or must call a tool.
         tool: the only function it may call; None: any of them.
         is_parallel: whether it may call more than one at once.
         think: whether to reason, or the effort; None: the model's default.
         variables: more values for the template.
         before: tokens of an earlier exchange.
         plain: the prompt for a model without a template.
-        is_whole: nothing of what the model begins conversations with comes before it.
+        is_whole: the model's own first messages are not put before it.
         response_format: as `grammar_of` takes it: "json", a JSON schema, or None for any text.
     """
 
@@ -59,11 +62,7 @@ class Conversation:
 def with_conversation(
     request: GenerationRequest, conversation: Conversation, defaults: ModelDefaults
 ) -> GenerationRequest:
-    """Return a request with the prompt, tools and output format of a conversation.
-
-    Raises:
-        RequestError: for what the model does not support, or a size over a limit.
-    """
+    """Return a request with the prompt, tools and output format of a conversation."""
     check_can(defaults, "completion", request.model, "generate")
     _check_size(conversation)
     _check_abilities(conversation, request.model, defaults)
@@ -96,20 +95,12 @@ def tool_call(id: str, name: str, arguments: object) -> dict[str, Any]:
 
 
 def check_can(defaults: ModelDefaults, capability: str, model: str, named: str) -> None:
-    """Refuse a request that the model does not support.
-
-    Raises:
-        RequestError: naming the model and the capability.
-    """
+    """Refuse a request that the model does not support."""
     require(capability in defaults.info.capabilities, f'"{model[:200]}" does not support {named}')
 
 
 def decode_image(text: str, where: str, *, is_uri: bool = False) -> bytes:
-    """Return the bytes of an image, given in base64 or as a data URI.
-
-    Raises:
-        RequestError: for anything else, including URLs.
-    """
+    """Return the bytes of an image, given in base64 or as a data URI."""
     if is_uri:
         if re.match(r"[a-z]+://", text, re.IGNORECASE):
             raise RequestError(f"{where}: URLs are not fetched: send the image as a data URI")
@@ -123,14 +114,14 @@ def decode_image(text: str, where: str, *, is_uri: bool = False) -> bytes:
         image = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
         raise RequestError(f"{where}: invalid base64") from error
-    require(bool(image), f"{where}: it is empty")
+    require(image, f"{where}: the image is empty")
     return image
 
 
 def _with_defaults(
     conversation: Conversation, defaults: ModelDefaults
 ) -> tuple[dict[str, Any], ...]:
-    """Return a conversation's messages after those that the model begins with."""
+    """Return a conversation's messages after the model's own first messages."""
     messages = conversation.messages
     if conversation.is_whole:
         return messages
@@ -181,11 +172,7 @@ def _check_abilities(conversation: Conversation, model: str, defaults: ModelDefa
 
 
 def _usable_tools(conversation: Conversation) -> Sequence[dict[str, Any]]:
-    """Return the functions that the model may call.
-
-    Raises:
-        RequestError: when it must call a tool that was not given.
-    """
+    """Return the functions that the model may call."""
     if conversation.tool_choice == "none":
         return ()
     if conversation.tool_choice == "required":
@@ -197,11 +184,7 @@ def _usable_tools(conversation: Conversation) -> Sequence[dict[str, Any]]:
 
 
 def _structure(conversation: Conversation) -> StructuredOutput | None:
-    """Return the required structure of the answer.
-
-    Raises:
-        GrammarError: for an invalid format.
-    """
+    """Return the required structure of the answer."""
     if conversation.tools and conversation.tool_choice == "required":
         return StructuredOutput(
             must_call=True, tool=conversation.tool, is_parallel=conversation.is_parallel
@@ -210,7 +193,5 @@ def _structure(conversation: Conversation) -> StructuredOutput | None:
         return None
     may_call = bool(conversation.tools) and conversation.tool_choice == "auto"
     return StructuredOutput(
-        format=conversation.response_format,
-        may_call=may_call,
-        is_parallel=conversation.is_parallel,
+        format=conversation.response_format, may_call=may_call, is_parallel=conversation.is_parallel
     )

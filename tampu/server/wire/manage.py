@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from tampu.errors import RequestError, TampuError
+from tampu.errors import RequestError
 from tampu.sampling.parameters import check_parameters
-from tampu.server.errors import public_message
+from tampu.server.wire.ollama_output import LineWriter, to_line
 from tampu.store.create import CreateSpec
 from tampu.store.model import StoredMessage
 from tampu.store.modelfile import Modelfile
@@ -115,22 +115,12 @@ class CreateRequest(NamedRequest, kw_only=True):
         )
 
 
-class ProgressWriter:
+class ProgressWriter(LineWriter):
     """Progress as lines of JSON; without streaming the last one alone."""
-
-    media_type = "application/x-ndjson"
 
     def write(self, event: msgspec.Struct) -> bytes:
         """Return the line of a step."""
-        return msgspec.json.encode(event) + b"\n"
-
-    def end(self) -> bytes:
-        """Return nothing: the last step is marked as such."""
-        return b""
-
-    def fail(self, error: TampuError) -> bytes:
-        """Return a last line with the error."""
-        return msgspec.json.encode({"error": public_message(error)}) + b"\n"
+        return to_line(event)
 
     def whole(self, events: Sequence[msgspec.Struct]) -> msgspec.Struct:
         """Return the last step."""

@@ -1,7 +1,8 @@
-"""Ollama's native API: the structs of requests and answers, and what requests mean.
+"""Ollama's native API: the structs of requests and responses, and what requests mean.
 
-Unknown fields are ignored, as Ollama does; what tampu does not have yet is refused, never ignored.
-Answers leave out fields that are None, zero or empty, except where clients need them.
+Unknown fields are ignored, as in Ollama; unsupported ones are refused, never ignored. Responses
+leave out fields that are None, zero or empty, except where clients need them. Each
+`parse_...` raises RequestError for what the model or tampu does not support.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ class DebugInfo(msgspec.Struct, kw_only=True):
 
 
 class DebugResponse(msgspec.Struct, kw_only=True):
-    """The answer to a request that is only to be shown."""
+    """The response to a request of which only the prompt is returned."""
 
     model: str
     created_at: str
@@ -143,11 +144,6 @@ class ShowRequest(msgspec.Struct, kw_only=True):
     options: dict[str, Any] | None = None
 
 
-def is_streaming(body: _Common) -> bool:
-    """Whether the answer comes line by line: unless it is switched off."""
-    return body.stream is not False
-
-
 def is_unload(body: GenerateRequest | ChatRequest) -> bool:
     """Whether the request only unloads the model."""
     wants_text = body.messages if isinstance(body, ChatRequest) else body.prompt
@@ -155,11 +151,7 @@ def is_unload(body: GenerateRequest | ChatRequest) -> bool:
 
 
 def parse_generate(body: GenerateRequest, defaults: ModelDefaults) -> GenerationRequest:
-    """Return the request for generated text.
-
-    Raises:
-        RequestError: for what the model or tampu does not support.
-    """
+    """Return the request for generated text."""
     request = _parameters(body, defaults)
     check_can(defaults, "completion", request.model, "generate")
     extras = (body.system, body.template, body.context, body.suffix)
@@ -180,11 +172,7 @@ def parse_generate(body: GenerateRequest, defaults: ModelDefaults) -> Generation
 
 
 def parse_chat(body: ChatRequest, defaults: ModelDefaults) -> GenerationRequest:
-    """Return the request for the next message.
-
-    Raises:
-        RequestError: for what the model or tampu does not support.
-    """
+    """Return the request for the next message."""
     check_can(defaults, "completion", body.model or "", "chat")
     conversation = Conversation(
         messages=read_messages(body.messages),
@@ -197,11 +185,7 @@ def parse_chat(body: ChatRequest, defaults: ModelDefaults) -> GenerationRequest:
 
 
 def parse_embed(body: EmbedRequest, defaults: ModelDefaults) -> EmbeddingTask:
-    """Return the request for embeddings.
-
-    Raises:
-        RequestError: for an option out of its range.
-    """
+    """Return the request for embeddings."""
     given = body.input
     texts = [given] if isinstance(given, str) else given or []
     require(len(texts) <= MAX_INPUTS, f"input: at most {MAX_INPUTS} texts can be given")
@@ -215,16 +199,9 @@ def parse_embed(body: EmbedRequest, defaults: ModelDefaults) -> EmbeddingTask:
 
 
 def parse_embeddings(body: EmbeddingsRequest, defaults: ModelDefaults) -> EmbeddingTask:
-    """Return the request for an embedding in the older format.
-
-    Raises:
-        RequestError: as `parse_embed`.
-    """
+    """Return the request for an embedding in the older format."""
     newer = EmbedRequest(
-        model=body.model,
-        input=body.prompt,
-        keep_alive=body.keep_alive,
-        options=body.options,
+        model=body.model, input=body.prompt, keep_alive=body.keep_alive, options=body.options
     )
     return parse_embed(newer, defaults)
 
@@ -247,16 +224,16 @@ def _think(body: _Common, defaults: ModelDefaults) -> bool | str | None:
 
 
 def _one_question(body: GenerateRequest, defaults: ModelDefaults) -> Conversation:
-    """Return a prompt as a conversation; what the model begins with is part of a given context."""
+    """Return a prompt as a conversation; a given context includes the model's first messages."""
     text = body.prompt or ""
-    said = body.system or defaults.system
-    system = [{"role": "system", "content": said}] if said else []
+    system = body.system or defaults.system
+    first = [{"role": "system", "content": system}] if system else []
     history = defaults.messages if body.context is None else ()
     question: dict[str, Any] = {"role": "user", "content": text}
     if body.images:
         question["images"] = _images(body.images, "")
     return Conversation(
-        messages=(*system, *history, question),
+        messages=(*first, *history, question),
         is_whole=True,
         think=_think(body, defaults),
         before=tuple(body.context or ()),

@@ -1,4 +1,4 @@
-"""Ollama's native API: the models there are, those in memory, and one in detail."""
+"""Ollama's native API: the installed models, those in memory, and one in detail."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HIDDEN = ("general.name", "tokenizer.chat_template")
 
 
 class Details(msgspec.Struct, kw_only=True):
-    """What kind of model it is."""
+    """A model's architecture and size."""
 
     parent_model: str = ""
     format: str = "gguf"
@@ -38,26 +38,24 @@ class Details(msgspec.Struct, kw_only=True):
     embedding_length: int
 
 
-class ListedModel(msgspec.Struct, kw_only=True):
-    """A model that there is."""
-
+class _NamedModel(msgspec.Struct, kw_only=True):
     name: str
     model: str
-    modified_at: str
     size: int
     digest: str
     details: Details
+
+
+class ListedModel(_NamedModel, kw_only=True):
+    """An installed model."""
+
+    modified_at: str
     capabilities: tuple[str, ...]
 
 
-class RunningModel(msgspec.Struct, kw_only=True):
+class RunningModel(_NamedModel, kw_only=True):
     """A model in memory; `engine`, tampu's own, is what computes it."""
 
-    name: str
-    model: str
-    size: int
-    digest: str
-    details: Details
     expires_at: str
     size_vram: int
     context_length: int
@@ -101,13 +99,13 @@ def tags(entries: Sequence[Entry]) -> dict[str, list[ListedModel]]:
 def processes(
     models: Sequence[ManagedModel], loading: Sequence[PendingLoad], engine: str
 ) -> dict[str, list[RunningModel]]:
-    """Return the response to `GET /api/ps`: models in memory, and those on their way to it.
+    """Return the response to `GET /api/ps`: models in memory, and those being loaded.
 
     `engine` computes the models whose Modelfile names no other.
     """
-    there = [_process(model) for model in models if model.runner.is_alive]
-    coming = [_coming(one, engine) for one in loading]
-    return {"models": sorted(there + coming, key=_expiry, reverse=True)}
+    loaded = [_process(model) for model in models if model.runner.is_alive]
+    pending = [_pending(each, engine) for each in loading]
+    return {"models": sorted(loaded + pending, key=_expiry, reverse=True)}
 
 
 def show(entry: Entry, defaults: ModelDefaults, body: ShowRequest, engine: str) -> ModelDetails:
@@ -166,14 +164,17 @@ def _tensors(info: ModelInfo) -> list[TensorDetails]:
 
 def _tag(entry: Entry) -> ListedModel:
     return ListedModel(
-        name=entry.full_name,
-        model=entry.full_name,
-        modified_at=timestamp(entry.modified_s),
+        **_named(entry),
         size=entry.model.size_bytes,
-        digest=entry.model.id,
-        details=_details(entry.info),
+        modified_at=timestamp(entry.modified_s),
         capabilities=entry.info.capabilities,
     )
+
+
+def _named(entry: Entry) -> dict[str, Any]:
+    """Return the fields that name a model in both lists."""
+    name, digest = entry.full_name, entry.model.id
+    return {"name": name, "model": name, "digest": digest, "details": _details(entry.info)}
 
 
 def _process(model: ManagedModel) -> RunningModel:
@@ -181,11 +182,8 @@ def _process(model: ManagedModel) -> RunningModel:
     stays_s = min(model.keep_alive_s, MAX_DURATION_S)
     ready = model.runner.ready
     return RunningModel(
-        name=entry.full_name,
-        model=entry.full_name,
+        **_named(entry),
         size=ready.memory_bytes,
-        digest=entry.model.id,
-        details=_details(entry.info),
         expires_at=timestamp(model.expires_s or time.time() + stays_s),
         size_vram=ready.device_bytes,
         context_length=ready.context,
@@ -193,17 +191,14 @@ def _process(model: ManagedModel) -> RunningModel:
     )
 
 
-def _coming(loading: PendingLoad, engine: str) -> RunningModel:
-    """Return a model that is being loaded: of its size the file's is known."""
+def _pending(loading: PendingLoad, engine: str) -> RunningModel:
+    """Return a model that is being loaded; its size is that of its file."""
     entry = loading.entry
     stored = entry.model.stored
     stated = stored.parameters.get("engine", engine) if stored else engine
     return RunningModel(
-        name=entry.full_name,
-        model=entry.full_name,
+        **_named(entry),
         size=entry.info.size_bytes,
-        digest=entry.model.id,
-        details=_details(entry.info),
         expires_at=timestamp(time.time() + min(loading.keep_alive_s, MAX_DURATION_S)),
         size_vram=0,
         context_length=loading.context,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -33,12 +34,14 @@ class LogprobEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class _Line(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What all lines end with; the counts and durations (ns) are the last line's alone.
+    """The fields of all lines; only the last one has the counts and durations (ns).
 
     `truncated` is tampu's own: how many tokens of the conversation the model did not see because
     its context was full.
     """
 
+    model: str
+    created_at: str
     done: bool
     done_reason: str = ""
     total_duration: int = 0
@@ -55,8 +58,6 @@ class _Line(msgspec.Struct, kw_only=True, omit_defaults=True):
 class GenerateLine(_Line, omit_defaults=True):
     """A line of the response to `POST /api/generate`."""
 
-    model: str
-    created_at: str
     response: str
     thinking: str | None = None
     context: list[int] | None = None
@@ -65,16 +66,14 @@ class GenerateLine(_Line, omit_defaults=True):
 class ChatLine(_Line, omit_defaults=True):
     """A line of the response to `POST /api/chat`."""
 
-    model: str
-    created_at: str
     message: Message
 
 
 Line = TypeVar("Line", bound=_Line)
 
 
-class _Writer:
-    """What the two kinds of answers have in common: lines of JSON."""
+class LineWriter:
+    """Writes a response as lines of JSON."""
 
     media_type = "application/x-ndjson"
 
@@ -87,22 +86,63 @@ class _Writer:
         return to_line({"error": public_message(error)})
 
 
-class GenerateWriter(_Writer):
-    """The response to `POST /api/generate`."""
+class _Writer(LineWriter, ABC, Generic[Line]):
+    """The response to a request for text."""
 
-    def __init__(self, model: str, arrived_ns: int, *, with_context: bool) -> None:
+    def __init__(self, model: str, arrived_ns: int) -> None:
         """Respond under the model name from the request."""
         self._model = model
         self._arrived_ns = arrived_ns
-        self._context: list[int] | None = [] if with_context else None
 
     def write(self, event: Event) -> bytes:
         """Return the lines of an event."""
         return b"".join(map(to_line, self.lines(event)))
 
-    def whole(self, events: Sequence[Event]) -> GenerateLine:
+    def whole(self, events: Sequence[Event]) -> Line:
         """Return the one object of `"stream": false`."""
-        return joined_text([line for event in events for line in self.lines(event)])
+        lines = [line for event in events for line in self.lines(event)]
+        logprobs = [entry for line in lines for entry in line.logprobs or ()]
+        return msgspec.structs.replace(self._joined(lines), logprobs=logprobs or None)
+
+    @abstractmethod
+    def note(self, reason: str) -> Line:
+        """Return a last line without text: the only one of a request that generates nothing."""
+
+    @abstractmethod
+    def lines(self, event: Event) -> Iterator[Line]:
+        """Yield the lines of an event."""
+
+    @abstractmethod
+    def _joined(self, lines: Sequence[Line]) -> Line:
+        """Return the text of all lines in the last one."""
+
+    def _last(self, event: Finished) -> Line:
+        """Return the last line, with its counts and durations."""
+        # Ollama has no done_reason for tool calls.
+        line = self.note("stop" if event.reason == "tool_calls" else event.reason)
+        if event.reason == "load":
+            return line
+        usage = event.usage
+        return msgspec.structs.replace(
+            line,
+            total_duration=time.monotonic_ns() - self._arrived_ns,
+            load_duration=max(event.ready_ns - self._arrived_ns, 1),
+            prompt_eval_count=usage.prompt_tokens,
+            prompt_eval_cached_count=usage.cached_tokens,
+            prompt_eval_duration=usage.prompt_ns,
+            eval_count=usage.generated_tokens,
+            eval_duration=usage.generated_ns,
+            truncated=usage.dropped_tokens,
+        )
+
+
+class GenerateWriter(_Writer[GenerateLine]):
+    """The response to `POST /api/generate`."""
+
+    def __init__(self, model: str, arrived_ns: int, *, with_context: bool) -> None:
+        """Respond under the model name from the request."""
+        super().__init__(model, arrived_ns)
+        self._context: list[int] | None = [] if with_context else None
 
     def note(self, reason: str) -> GenerateLine:
         """Return a last line without text: the only one of a request that generates nothing."""
@@ -124,28 +164,19 @@ class GenerateWriter(_Writer):
                 logprobs=_logprobs(event.logprobs),
             )
         if isinstance(event, Finished):
-            last = self.note(reason_of(event))
-            if event.reason != "load":
-                last = stamped(last, event, self._arrived_ns)
-                last = msgspec.structs.replace(last, context=self._context)
-            yield last
+            context = None if event.reason == "load" else self._context
+            yield msgspec.structs.replace(self._last(event), context=context)
+
+    def _joined(self, lines: Sequence[GenerateLine]) -> GenerateLine:
+        return msgspec.structs.replace(
+            lines[-1],
+            response="".join(line.response for line in lines),
+            thinking="".join(line.thinking or "" for line in lines) or None,
+        )
 
 
-class ChatWriter(_Writer):
+class ChatWriter(_Writer[ChatLine]):
     """The response to `POST /api/chat`; tool calls come whole, each in a line of its own."""
-
-    def __init__(self, model: str, arrived_ns: int) -> None:
-        """Respond under the model name from the request."""
-        self._model = model
-        self._arrived_ns = arrived_ns
-
-    def write(self, event: Event) -> bytes:
-        """Return the lines of an event."""
-        return b"".join(map(to_line, self.lines(event)))
-
-    def whole(self, events: Sequence[Event]) -> ChatLine:
-        """Return the one object of `"stream": false`."""
-        return joined_chat([line for event in events for line in self.lines(event)])
 
     def note(self, reason: str) -> ChatLine:
         """Return a last line without text: the only one of a request that generates nothing."""
@@ -162,10 +193,8 @@ class ChatWriter(_Writer):
         if isinstance(event, (Started, PromptLogprobs)):
             return
         if isinstance(event, Finished):
-            last = self.note(reason_of(event))
-            yield last if event.reason == "load" else stamped(last, event, self._arrived_ns)
-            return
-        if isinstance(event, ToolCallDelta) or event.text or event.logprobs:
+            yield self._last(event)
+        elif isinstance(event, ToolCallDelta) or event.text or event.logprobs:
             yield ChatLine(
                 model=self._model,
                 created_at=timestamp(),
@@ -174,31 +203,19 @@ class ChatWriter(_Writer):
                 logprobs=None if isinstance(event, ToolCallDelta) else _logprobs(event.logprobs),
             )
 
+    def _joined(self, lines: Sequence[ChatLine]) -> ChatLine:
+        message = Message(
+            role="assistant",
+            content="".join(line.message.content or "" for line in lines),
+            thinking="".join(line.message.thinking or "" for line in lines) or None,
+            tool_calls=[call for line in lines for call in line.message.tool_calls or ()] or None,
+        )
+        return msgspec.structs.replace(lines[-1], message=message)
+
 
 def to_line(line: object) -> bytes:
     """Return an object as a line of JSON."""
     return msgspec.json.encode(line) + b"\n"
-
-
-def reason_of(event: Finished) -> str:
-    """Return Ollama's done_reason, which has none for tool calls."""
-    return "stop" if event.reason == "tool_calls" else event.reason
-
-
-def stamped(line: Line, event: Finished, arrived_ns: int) -> Line:
-    """Return the last line with its counts and durations."""
-    usage = event.usage
-    return msgspec.structs.replace(
-        line,
-        total_duration=time.monotonic_ns() - arrived_ns,
-        load_duration=max(event.ready_ns - arrived_ns, 1),
-        prompt_eval_count=usage.prompt_tokens,
-        prompt_eval_cached_count=usage.cached_tokens,
-        prompt_eval_duration=usage.prompt_ns,
-        eval_count=usage.generated_tokens,
-        eval_duration=usage.generated_ns,
-        truncated=usage.dropped_tokens,
-    )
 
 
 def _message(event: ContentDelta | ReasoningDelta | ToolCallDelta) -> Message:
@@ -210,33 +227,6 @@ def _message(event: ContentDelta | ReasoningDelta | ToolCallDelta) -> Message:
     return Message(
         role="assistant", content="", tool_calls=[ToolCall(function=function, id=event.id)]
     )
-
-
-def joined_text(lines: Sequence[GenerateLine]) -> GenerateLine:
-    """Return the lines of a whole answer as the one object of `"stream": false`."""
-    return msgspec.structs.replace(
-        lines[-1],
-        response="".join(line.response for line in lines),
-        thinking="".join(line.thinking or "" for line in lines) or None,
-        logprobs=_joined_logprobs(lines),
-    )
-
-
-def joined_chat(lines: Sequence[ChatLine]) -> ChatLine:
-    """Return the lines of a whole answer as the one object of `"stream": false`."""
-    message = Message(
-        role="assistant",
-        content="".join(line.message.content or "" for line in lines),
-        thinking="".join(line.message.thinking or "" for line in lines) or None,
-        tool_calls=[call for line in lines for call in line.message.tool_calls or ()] or None,
-    )
-    return msgspec.structs.replace(lines[-1], message=message, logprobs=_joined_logprobs(lines))
-
-
-def _joined_logprobs(
-    lines: Sequence[GenerateLine] | Sequence[ChatLine],
-) -> list[LogprobEntry] | None:
-    return [entry for line in lines for entry in line.logprobs or ()] or None
 
 
 def _logprobs(logprobs: Sequence[TokenLogprob]) -> list[LogprobEntry] | None:

@@ -1,8 +1,9 @@
 """OpenAI's API: the structs of requests, and what they mean.
 
-Beside OpenAI's own fields the names of Ollama's options are understood (`num_ctx`, `top_k`, ...),
-at the top or inside `options`, and `keep_alive`. A field that would change the answer and is not
-supported is refused; those that only label a request are ignored, and so are unknown ones.
+Besides OpenAI's own fields, the names of Ollama's options (`num_ctx`, `top_k`, ...) are accepted at
+the top or inside `options`, and `keep_alive`. A field that would change the answer and is not
+supported is refused with a RequestError that names it; those that only label a request are ignored,
+and so are unknown ones.
 """
 
 from __future__ import annotations
@@ -31,16 +32,11 @@ from tampu.server.wire.openai_fields import (
     read_tool_choice,
     refuse_fields,
 )
-from tampu.server.wire.options import (
-    ModelBody,
-    embedding_task,
-    parse_limited,
-    with_parameters,
-)
+from tampu.server.wire.options import ModelBody, embedding_task, parse_limited, with_parameters
 
 
 class StreamOptions(msgspec.Struct, kw_only=True):
-    """What a stream holds besides the answer."""
+    """The extra content of a stream."""
 
     include_usage: bool | None = None
 
@@ -99,25 +95,21 @@ class EmbeddingRequest(ModelBody, kw_only=True):
 
 
 def parse_chat_completion(body: ChatRequest, defaults: ModelDefaults) -> GenerationRequest:
-    """Return the request for the next message.
-
-    Raises:
-        RequestError: naming an unsupported or invalid field.
-    """
+    """Return the request for the next message."""
     refuse_fields(body, "audio", "functions", "function_call", "moderation", "web_search_options")
     check_verbosity(body.verbosity, "verbosity")
     check_cache_options(body.prompt_cache_options)
     require(body.modalities in (None, ["text"]), "modalities: only text is supported")
     require(bool(body.messages), "messages: there must be at least one")
-    wish = read_tool_choice(body.tool_choice)
+    tool_choice = read_tool_choice(body.tool_choice)
     conversation = Conversation(
         messages=tuple(
             read_message(message, f"messages[{index}]")
             for index, message in enumerate(body.messages or ())
         ),
-        tools=wish.among(body.tools or ()),
-        tool_choice=wish.choice,
-        tool=wish.tool,
+        tools=tool_choice.shown(body.tools or ()),
+        tool_choice=tool_choice.choice,
+        tool=tool_choice.tool,
         is_parallel=body.parallel_tool_calls is not False,
         think=read_effort(body.reasoning_effort, "reasoning_effort"),
         variables=body.chat_template_kwargs or {},
@@ -132,11 +124,7 @@ def parse_chat_completion(body: ChatRequest, defaults: ModelDefaults) -> Generat
 
 
 def parse_completion(body: CompletionRequest, defaults: ModelDefaults) -> GenerationRequest:
-    """Return the request for the completion of prompts.
-
-    Raises:
-        RequestError: naming an unsupported or invalid field.
-    """
+    """Return the request for the completion of prompts."""
     logprobs = body.logprobs
     in_range = logprobs is None or 0 <= logprobs <= MAX_TOP_LOGPROBS
     require(in_range, f"logprobs must be 0 to {MAX_TOP_LOGPROBS}, not {logprobs}")
@@ -170,11 +158,7 @@ def _before(prompt: Prompt, suffix: str) -> FIMPrompt:
 
 
 def parse_embedding(body: EmbeddingRequest, defaults: ModelDefaults) -> EmbeddingTask:
-    """Return the request for embeddings.
-
-    Raises:
-        RequestError: naming an unsupported or invalid field.
-    """
+    """Return the request for embeddings."""
     formats = (None, "float", "base64")
     require(body.encoding_format in formats, "encoding_format must be float or base64")
     inputs = tuple(read_inputs(body.input, "input"))

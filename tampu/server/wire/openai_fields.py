@@ -30,7 +30,7 @@ TextOrTokens: TypeAlias = TextPrompt | TokensPrompt
 
 
 class JSONSchema(msgspec.Struct, kw_only=True):
-    """A schema that the answer has to fit."""
+    """A schema that the answer must follow."""
 
     schema: dict[str, Any] | None = None
     name: str | None = None
@@ -79,20 +79,20 @@ class Message(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
-    """What `tool_choice` says.
+    """The meaning of `tool_choice`.
 
     Attributes:
-        choice: whether the model may call, must not, or has to.
+        choice: whether the model may, must not, or must call a tool.
         tool: the only function that it may call; None: any.
-        only: those that are to be shown to it; None: all.
+        only: the functions that it is shown; None: all.
     """
 
     choice: ToolMode = "auto"
     tool: str | None = None
     only: tuple[str, ...] | None = None
 
-    def among(self, tools: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
-        """Return the functions that are to be shown."""
+    def shown(self, tools: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+        """Return the functions that the model is shown."""
         if self.only is None:
             return tools
         names = [_name_of(tool) for tool in tools]
@@ -115,8 +115,8 @@ def check_verbosity(verbosity: object, field: str) -> None:
 
 
 def check_cache_options(options: Mapping[str, Any] | None) -> None:
-    """Refuse to read a prompt without an answer; the rest is how long a cache is wanted."""
-    message = "prompt_cache_options.prewarm is not supported: prompts are kept by themselves"
+    """Refuse prewarming; the other options say how long to keep a cache, and are ignored."""
+    message = "prompt_cache_options.prewarm is not supported: prompts are cached automatically"
     require(not (options or {}).get("prewarm"), message)
 
 
@@ -125,14 +125,14 @@ def read_inputs(given: str | list[Any] | None, field: str) -> Iterator[TextOrTok
     items = given if isinstance(given, list) else [given or ""]
     if items and all(_is_token(item) for item in items):
         items = [items]
-    require(0 < len(items) <= MAX_INPUTS, f"{field}: 1 to {MAX_INPUTS} are needed")
+    require(0 < len(items) <= MAX_INPUTS, f"{field}: there must be 1 to {MAX_INPUTS}")
     for index, item in enumerate(items):
         if isinstance(item, list) and item and all(_is_token(token) for token in item):
             yield TokensPrompt(tuple(item))
         elif isinstance(item, str) and item:
             yield TextPrompt(item)
         else:
-            raise RequestError(f"{field}[{index}] must be a text or tokens, and not be empty")
+            raise RequestError(f"{field}[{index}] must be a text or tokens, and must not be empty")
 
 
 def read_effort(effort: object, field: str) -> Think:

@@ -37,7 +37,7 @@ def to_event(value: object) -> bytes:
 
 
 class _Writer(ABC):
-    """What the two kinds of answers have in common."""
+    """The common part of both responses."""
 
     media_type = SSE
     _kind = ""
@@ -58,7 +58,7 @@ class _Writer(ABC):
         return b"".join(to_event(self._chunk([choice])) for choice in self._deltas(event))
 
     def end(self) -> bytes:
-        """Return what the answer cost, if that is wanted, and the mark that ends the stream."""
+        """Return the usage, if requested, and the mark that ends the stream."""
         if not self._with_usage:
             return DONE
         return to_event(self._chunk([]) | {"usage": self._usage()}) + DONE
@@ -68,7 +68,7 @@ class _Writer(ABC):
         return to_event(openai_error(status_of(error), public_message(error)))
 
     def whole(self, events: Sequence[Event]) -> dict[str, Any]:
-        """Return the one object of an answer that is not streamed."""
+        """Return the one object of a response that is not streamed."""
         for event in events:
             self._count(event)
         indices = sorted({event.choice for event in events})
@@ -79,7 +79,7 @@ class _Writer(ABC):
         return self._object(self._kind, choices) | {"usage": self._usage()}
 
     def _count(self, event: Event) -> None:
-        """Note what counts for what the answer cost."""
+        """Record what counts for the usage."""
         if isinstance(event, Finished):
             self._ended.append(event)
         elif isinstance(event, ReasoningDelta):
@@ -132,20 +132,20 @@ class ChatWriter(_Writer):
             case ToolCallDelta():
                 call = _call(event)
                 function = call["function"]
-                begun = call | {"function": function | {"arguments": ""}}
-                yield _delta(event, {"tool_calls": [begun]})
+                start = call | {"function": function | {"arguments": ""}}
+                yield _delta(event, {"tool_calls": [start]})
                 more = {"index": event.index, "function": {"arguments": function["arguments"]}}
                 yield _delta(event, {"tool_calls": [more]})
             case Finished():
                 yield _delta(event, {}) | {"finish_reason": finish_reason(event)}
 
     def _choice(self, index: int, events: Sequence[Event]) -> dict[str, Any]:
-        thoughts = "".join(event.text for event in events if isinstance(event, ReasoningDelta))
+        reasoning = "".join(event.text for event in events if isinstance(event, ReasoningDelta))
         text = "".join(event.text for event in events if isinstance(event, ContentDelta))
         calls = [_call(event) for event in events if isinstance(event, ToolCallDelta)]
         message: dict[str, Any] = {"role": "assistant", "content": text or (None if calls else "")}
-        if thoughts:
-            message["reasoning"] = thoughts
+        if reasoning:
+            message["reasoning"] = reasoning
         if calls:
             message["tool_calls"] = calls
         return {
@@ -163,14 +163,9 @@ class CompletionWriter(_Writer):
     _chunk_kind = "text_completion"
 
     def __init__(
-        self,
-        model: str,
-        *,
-        choices: int = 1,
-        with_usage: bool = False,
-        echoes: Sequence[str] = (),
+        self, model: str, *, choices: int = 1, with_usage: bool = False, echoes: Sequence[str] = ()
     ) -> None:
-        """Answer for a model; `echoes` are the prompts' texts if answers begin with them."""
+        """Respond for a model; `echoes` are the prompts' texts if answers start with them."""
         super().__init__("cmpl", model, choices=choices, with_usage=with_usage)
         self._echoes = echoes
         self._offsets: dict[int, int] = {}
@@ -286,10 +281,10 @@ def completion_logprobs(logprobs: Sequence[TokenLogprob], offset: int) -> dict[s
 def echo_logprobs(prompt: PromptLogprobs, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
     """Return log-probabilities of a prompt and its continuation; its first token has none."""
     first = TokenLogprob(0, 0.0, token_bytes=prompt.first)
-    told = completion_logprobs([first, *prompt.logprobs, *logprobs], 0) or {}
-    return told | {
-        "token_logprobs": [None, *told["token_logprobs"][1:]],
-        "top_logprobs": [None, *told["top_logprobs"][1:]],
+    shown = completion_logprobs([first, *prompt.logprobs, *logprobs], 0) or {}
+    return shown | {
+        "token_logprobs": [None, *shown["token_logprobs"][1:]],
+        "top_logprobs": [None, *shown["top_logprobs"][1:]],
     }
 
 

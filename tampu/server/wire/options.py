@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -40,6 +40,12 @@ class ModelBody(msgspec.Struct, kw_only=True):
     keep_alive: float | str | None = None
 
 
+class _ModelBody(Protocol):
+    model: str | None
+    options: dict[str, Any] | None
+    keep_alive: float | str | None
+
+
 def with_parameters(body: type[S]) -> type[S]:
     """Return the struct of a body with a field for each parameter that OpenAI's requests have."""
     own = {field.name for field in msgspec.structs.fields(body)}
@@ -55,7 +61,7 @@ def with_parameters(body: type[S]) -> type[S]:
     return made
 
 
-def parameter_fields(body: msgspec.Struct) -> dict[str, Any]:
+def parameter_fields(body: object) -> dict[str, Any]:
     """Return the parameters among the fields of a body, by Ollama's names."""
     found = {}
     for field, row in BY_OPENAI.items():
@@ -66,7 +72,7 @@ def parameter_fields(body: msgspec.Struct) -> dict[str, Any]:
 
 
 def parse_request(
-    body: ModelBody,
+    body: _ModelBody,
     model: ModelDefaults,
     fields: Mapping[str, Any] | None = None,
     defaults: Mapping[str, Any] | None = None,
@@ -83,7 +89,7 @@ def parse_request(
 
 
 def parse_limited(
-    body: ModelBody,
+    body: _ModelBody,
     model: ModelDefaults,
     limit: str,
     *,
@@ -111,7 +117,7 @@ def parse_limited(
     return parse_request(body, model, fields, OPENAI_DEFAULTS, max_tokens=max_tokens, **more)
 
 
-def embedding_task(body: ModelBody, model: ModelDefaults, **more: Any) -> EmbeddingTask:
+def embedding_task(body: _ModelBody, model: ModelDefaults, **more: Any) -> EmbeddingTask:
     """Return the task of a body; `more` are the other fields of `EmbeddingTask`."""
     return EmbeddingTask(
         model=body.model or "",

@@ -1,8 +1,11 @@
-"""OpenAI's API of responses, without state: the struct of requests, and what they mean."""
+"""OpenAI's API of responses, without state: the struct of requests, and what they mean.
+
+Each function raises RequestError for an invalid or unsupported field, which the message names.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -73,24 +76,20 @@ class ResponsesRequest(ModelBody, kw_only=True):
 
 
 def parse_response(body: ResponsesRequest, defaults: ModelDefaults) -> GenerationRequest:
-    """Return the request for a response.
-
-    Raises:
-        RequestError: naming an unsupported or invalid field.
-    """
+    """Return the request for a response."""
     refuse_fields(
         body,
         "previous_response_id", "conversation", "background", "background_options", "prompt",
         "moderation", "personality", "max_tool_calls", "context_management", "image",
     )  # fmt: skip
     check_cache_options(body.prompt_cache_options)
-    wish = read_tool_choice(body.tool_choice)
+    tool_choice = read_tool_choice(body.tool_choice)
     tools = [_tool(tool, index) for index, tool in enumerate(body.tools or ())]
     conversation = Conversation(
-        messages=tuple(read_items(body)),
-        tools=wish.among(tools),
-        tool_choice=wish.choice,
-        tool=wish.tool,
+        messages=read_items(body),
+        tools=tool_choice.shown(tools),
+        tool_choice=tool_choice.choice,
+        tool=tool_choice.tool,
         is_parallel=body.parallel_tool_calls is not False,
         think=_effort(body.reasoning or {}),
         response_format=_format(body.text or {}),
@@ -98,37 +97,29 @@ def parse_response(body: ResponsesRequest, defaults: ModelDefaults) -> Generatio
     return with_conversation(_parameters(body, defaults), conversation, defaults)
 
 
-def read_items(body: ResponsesRequest) -> Iterator[dict[str, Any]]:
-    """Yield the conversation in the format of Hugging Face's templates.
+def read_items(body: ResponsesRequest) -> tuple[dict[str, Any], ...]:
+    """Return the conversation in the format of Hugging Face's templates.
 
-    Thoughts and calls of functions, items of their own here, go into the message that they are of.
-
-    Raises:
-        RequestError: for items that cannot be read.
+    Reasoning and tool calls, items of their own here, become parts of the assistant's message.
     """
-    if body.instructions:
-        yield {"role": "system", "content": body.instructions}
     require(bool(body.input), "input: a text or a list of items is needed")
+    messages = [{"role": "system", "content": body.instructions}] if body.instructions else []
     if isinstance(body.input, str):
-        yield {"role": "user", "content": body.input}
-        return
-    held: dict[str, Any] = {}  # the assistant's message that may go on
+        return (*messages, {"role": "user", "content": body.input})
     for index, item in enumerate(body.input or ()):
-        for message in _messages(item, f"input[{index}]"):
-            if held and _goes_on(held, message):
-                held = _joined(held, message)
-                continue
-            yield from [held] if held else []
-            held = message if message["role"] == "assistant" else {}
-            yield from [] if held else [message]
-    if held:
-        yield held
+        message = _message(item, f"input[{index}]")
+        if messages and _continues(messages[-1], message):
+            messages[-1] = _joined(messages[-1], message)
+        else:
+            messages.append(message)
+    return tuple(messages)
 
 
-def _goes_on(held: dict[str, Any], message: dict[str, Any]) -> bool:
-    """Whether the assistant's message and the next are parts of one."""
+def _continues(last: dict[str, Any], message: dict[str, Any]) -> bool:
+    """Whether the last message and the next are parts of one message of the assistant."""
     is_call = not message["content"] and "tool_calls" in message
-    return message["role"] == "assistant" and (not held["content"] or is_call)
+    is_assistant = last["role"] == message["role"] == "assistant"
+    return is_assistant and (not last["content"] or is_call)
 
 
 def _joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
@@ -139,24 +130,24 @@ def _joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     return {**joined, "tool_calls": calls} if calls else joined
 
 
-def _messages(item: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:
+def _message(item: dict[str, Any], where: str) -> dict[str, Any]:
     match item:
         case {"role": str(role), "content": str() | list() as content, **rest} if (
             rest.get("type", "message") == "message"
         ):
             text, images = read_content(content, where)
             role = "system" if role == "developer" else role
-            yield template_message(role, text, images=images)
+            return template_message(role, text, images=images)
         case {
             "type": "function_call", "call_id": str(id), "name": str(name), "arguments": str(text)
         }:  # fmt: skip
             call = tool_call(id, name, read_arguments(text, where))
-            yield {"role": "assistant", "content": "", "tool_calls": [call]}
+            return {"role": "assistant", "content": "", "tool_calls": [call]}
         case {"type": "function_call_output", "call_id": str(id), "output": output}:
             text = output if isinstance(output, str) else read_content(_parts(output), where)[0]
-            yield {"role": "tool", "tool_call_id": id, "content": text}
+            return {"role": "tool", "tool_call_id": id, "content": text}
         case {"type": "reasoning", **rest}:
-            yield {"role": "assistant", "content": "", "reasoning_content": _thoughts(rest)}
+            return {"role": "assistant", "content": "", "reasoning_content": _reasoning(rest)}
         case {"type": kind} if kind != "message":
             raise RequestError(f"{where}: {kind!r:.50} is not supported here")
         case _:
@@ -169,7 +160,7 @@ def _parts(output: object) -> Sequence[dict[str, Any]]:
     raise RequestError("the output of a function must be a text or a list of parts")
 
 
-def _thoughts(item: dict[str, Any]) -> str:
+def _reasoning(item: dict[str, Any]) -> str:
     parts = item.get("content") or item.get("summary") or ()
     return "\n".join(str(part.get("text", "")) for part in parts if isinstance(part, dict))
 
@@ -208,8 +199,8 @@ def _format(text: dict[str, Any]) -> str | dict[str, Any] | None:
 
 
 def _parameters(body: ResponsesRequest, defaults: ModelDefaults) -> GenerationRequest:
-    ways = (None, "auto", "disabled")
-    require(body.truncation in ways, "truncation must be auto or disabled")
+    is_known = body.truncation in (None, "auto", "disabled")
+    require(is_known, "truncation must be auto or disabled")
     for wanted in body.include or ():
         message = f"include: {wanted[:50]!r} is not supported; {', '.join(_INCLUDED)} are"
         require(wanted in _INCLUDED, message)

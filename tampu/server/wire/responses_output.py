@@ -35,7 +35,7 @@ class ResponseWriter:
     media_type = SSE
 
     def __init__(self, request: ResponsesRequest) -> None:
-        """Answer a request; the answer repeats much of it."""
+        """Respond to a request; the response repeats many of its fields."""
         self._request = request
         self._id = f"resp_{secrets.token_hex(12)}"
         self._created = int(time.time())
@@ -48,7 +48,7 @@ class ResponseWriter:
 
     def write(self, event: Event) -> bytes:
         """Return the server-sent events of an event."""
-        return b"".join(to_named_event(self._numbered(told)) for told in self._events(event))
+        return b"".join(to_named_event(self._numbered(sent)) for sent in self._events(event))
 
     def end(self) -> bytes:
         """Return nothing: the last event is marked as such."""
@@ -56,13 +56,13 @@ class ResponseWriter:
 
     def fail(self, error: TampuError) -> bytes:
         """Return a server-sent event with the error."""
-        told = {"type": "error", "code": None, "param": None, "message": public_message(error)}
-        return to_named_event(self._numbered(told))
+        sent = {"type": "error", "code": None, "param": None, "message": public_message(error)}
+        return to_named_event(self._numbered(sent))
 
     def whole(self, events: Sequence[Event]) -> dict[str, Any]:
-        """Return the response of an answer that is not streamed."""
-        told = [told for event in events for told in self._events(event)]
-        response: dict[str, Any] = told[-1]["response"]
+        """Return the response that is not streamed."""
+        *_, last = (sent for event in events for sent in self._events(event))
+        response: dict[str, Any] = last["response"]
         return response
 
     def _events(self, event: Event) -> Iterator[dict[str, Any]]:
@@ -75,10 +75,10 @@ class ResponseWriter:
                 self._logprobs += event.logprobs
             case ReasoningDelta():
                 self._reasoning_tokens += len(event.tokens)
-                yield from self._begin("reasoning")
+                yield from self._start("reasoning")
                 yield from self._grow("reasoning_summary_text", event.text)
             case ContentDelta():
-                yield from self._begin("message")
+                yield from self._start("message")
                 self._logprobs += event.logprobs
                 yield from self._grow("output_text", event.text)
             case ToolCallDelta():
@@ -88,8 +88,8 @@ class ResponseWriter:
                 yield from self._finish()
                 yield self._end(event)
 
-    def _begin(self, kind: str) -> Iterator[dict[str, Any]]:
-        """Begin an item, unless one of its kind is open."""
+    def _start(self, kind: str) -> Iterator[dict[str, Any]]:
+        """Start an item, unless one of its kind is open."""
         if self._open == kind:
             return
         yield from self._finish()

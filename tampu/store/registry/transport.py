@@ -28,7 +28,8 @@ from urllib3.util import Timeout
 from urllib3.util.connection import create_connection
 
 from tampu.errors import RegistryError
-from tampu.settings.proxies import address_in, shown_proxy
+from tampu.settings.address import ip_address
+from tampu.settings.proxies import shown_proxy
 from tampu.store.registry.options import RemoteOptions
 from tampu.version import __version__
 
@@ -195,7 +196,7 @@ class Transport:
         if proxy is None:
             return self._direct
         host = urlsplit(url).hostname or ""
-        if address_in(host) is not None and not self._is_allowed(host, host):
+        if ip_address(host) is not None and not self._is_allowed(host, host):
             raise _private(host)
         return self._through[proxy]
 

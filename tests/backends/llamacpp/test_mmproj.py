@@ -1,4 +1,4 @@
-"""Pictures in llama.cpp: seen as by the native engine, and no way for a text to be one."""
+"""Images in llama.cpp: the same results as in the native engine, and no text can be an image."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ QUESTION = "What colour is it?"
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory) -> tuple[Path, Path]:
-    """The built-in model's text and its eyes."""
+    """The built-in model, and its vision encoder in a file of its own."""
     folder = tmp_path_factory.mktemp("apart")
-    text, eyes = folder / "text.gguf", folder / "eyes.gguf"
-    take_apart(built_in_path(), LAYOUTS["gemma3_vision"], text, eyes)
-    return text, eyes
+    text, projector = folder / "text.gguf", folder / "projector.gguf"
+    take_apart(built_in_path(), LAYOUTS["gemma3_vision"], text, projector)
+    return text, projector
 
 
 @pytest.fixture(scope="module")
 def loaded(files) -> Iterator[tuple[LlamaModel, PromptBuilder]]:
-    text, eyes = files
-    with load_llamacpp(text, LoadOptions(**OPTIONS, projector=str(eyes)), FORK_SERVER) as (
+    text, projector = files
+    with load_llamacpp(text, LoadOptions(**OPTIONS, projector=str(projector)), FORK_SERVER) as (
         model,
         requests,
     ):
@@ -85,10 +85,10 @@ def saved(image: Image.Image, kind: str, **more: Any) -> bytes:
 
 
 def test_an_image_gives_the_logprobs_of_the_native_engine(loaded, files):
-    """With the line breaks that the model learnt around pictures, which llama.cpp leaves out."""
+    """With the line breaks that the model learnt around images, which llama.cpp leaves out."""
     model, prompts = loaded
-    text, eyes = files
-    with Engine.load(text, projector=eyes, **OPTIONS) as engine:
+    text, projector = files
+    with Engine.load(text, projector=projector, **OPTIONS) as engine:
         prompt = prompts.build(engine.prepare_images(asked(picture())), limit=255).tokens
         native = engine.generate(prompt, temperature=0.0, max_tokens=8, logprobs=True)
     [message] = with_images(asked(picture()), model.prepare_image)
@@ -116,8 +116,8 @@ def test_images_are_at_their_positions_and_are_counted(loaded):
     messages = [*asked(picture()), {"role": "assistant", "content": "Red."},
                 *asked(picture(), picture())]  # fmt: skip
     prompt = prompts.build(with_images(messages, model.prepare_image), limit=255)
-    pictures = [item for item in prompt.tokens if not isinstance(item, int)]
-    assert [len(each) for each in pictures] == [18] * 3  # 16 inputs between two marks
+    images = [item for item in prompt.tokens if not isinstance(item, int)]
+    assert [len(each) for each in images] == [18] * 3  # 16 inputs between two marks
     events = events_of(model, prompt.tokens)
     assert events[-1].usage.prompt_tokens == len(prompt)
 

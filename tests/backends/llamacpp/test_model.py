@@ -89,7 +89,7 @@ def test_the_output_follows_its_grammar(
     model: LlamaModel,
     wanted: dict[str, Any],
     pattern: str,
-    more: dict[str, float],
+    more: dict[str, Any],
 ) -> None:
     events = ask(model, format=wanted, **more)
     assert re.fullmatch(pattern, said(events))
@@ -147,7 +147,7 @@ def test_a_grammar_without_any_text_is_refused(model: LlamaModel) -> None:
 
 
 def test_a_grammar_stop_strings_and_logprobs_combine(model: LlamaModel) -> None:
-    options = {"format": {"regex": "a{3}b{9}"}, "stop": ("bb",), "logprobs": True}
+    options: dict[str, Any] = {"format": {"regex": "a{3}b{9}"}, "stop": ("bb",), "logprobs": True}
     events = ask(model, **options, top_logprobs=2)
     assert said(events) == "aaa"
     assert events[-1].stop == "bb"
@@ -210,7 +210,12 @@ def test_a_grammar_with_a_think_budget_is_refused(model: LlamaModel) -> None:
 
 
 def test_prompt_logprobs_are_those_of_the_native_engine(model: LlamaModel, path: Path) -> None:
-    options = {"prompt_logprobs": True, "logprobs": True, "top_logprobs": 2, "max_tokens": 1}
+    options: dict[str, Any] = {
+        "prompt_logprobs": True,
+        "logprobs": True,
+        "top_logprobs": 2,
+        "max_tokens": 1,
+    }
     with Engine.load(path, **OPTIONS) as engine:
         native = engine.generate(PROMPT, **options).prompt_logprobs
     [*_, done] = ask(model, **options)
@@ -305,8 +310,14 @@ def test_output_that_repeats_one_token_ends_at_the_limit(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "options", [{"top_n_sigma": 1.0}, {"xtc_probability": 1.0, "xtc_threshold": 0.05}]
 )
-def test_top_n_sigma_and_xtc_reach_llama_cpp(model: LlamaModel, options: dict[str, float]) -> None:
-    warm = {"temperature": 1.0, "seed": 1, "top_k": 0, "top_p": 1.0, "max_tokens": 20}
+def test_top_n_sigma_and_xtc_reach_llama_cpp(model: LlamaModel, options: dict[str, Any]) -> None:
+    warm: dict[str, Any] = {
+        "temperature": 1.0,
+        "seed": 1,
+        "top_k": 0,
+        "top_p": 1.0,
+        "max_tokens": 20,
+    }
     assert said(ask(model, **warm, **options)) != said(ask(model, **warm))
 
 
@@ -314,7 +325,11 @@ def test_top_n_sigma_and_xtc_reach_llama_cpp(model: LlamaModel, options: dict[st
     "options", [{"dry_penalty_last_n": -1}, {"dry_sequence_breakers": ()}], ids=["all", "none"]
 )
 def test_dry_reaches_llama_cpp(model: LlamaModel, options: dict[str, Any]) -> None:
-    three = {"temperature": 0.5, "seed": 1, "logit_bias": dict.fromkeys((10, 11, 12), 20.0)}
-    dry = {"dry_multiplier": 50.0, "dry_allowed_length": 0, **options}
+    three: dict[str, Any] = {
+        "temperature": 0.5,
+        "seed": 1,
+        "logit_bias": dict.fromkeys((10, 11, 12), 20.0),
+    }
+    dry: dict[str, Any] = {"dry_multiplier": 50.0, "dry_allowed_length": 0, **options}
     plain = said(ask(model, **three, max_tokens=20))
     assert said(ask(model, **three, **dry, max_tokens=20)) != plain

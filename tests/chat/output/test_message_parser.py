@@ -39,7 +39,7 @@ def parse(
     thinks: bool = False,
 ) -> list[Reasoning | Content | ToolCall]:
     parser = chat_format(template).parser(tools, in_reasoning=thinks)
-    merged = []
+    merged: list[Any] = []
     for part in [*(part for piece in pieces for part in parser.feed(piece)), *parser.finish()]:
         if merged and type(merged[-1]) is type(part) and not isinstance(part, ToolCall):
             merged[-1] = type(part)(merged[-1].text + part.text)
@@ -272,7 +272,7 @@ PIECES = {
 
 @given(st.sampled_from(sorted(SIGNS)), st.booleans(), st.data())
 def test_any_split_gives_the_same_parts_and_never_raises(
-    name, thinks: bool, data: st.DataObject
+    name: str, thinks: bool, data: st.DataObject
 ) -> None:
     pieces = data.draw(st.lists(st.sampled_from(PIECES[name]) | st.text(max_size=5), max_size=8))
     text = "".join(pieces)
@@ -289,7 +289,7 @@ def test_any_split_gives_the_same_parts_and_never_raises(
 
 @given(st.sampled_from(sorted(SIGNS)), st.booleans(), st.booleans(), st.data())
 def test_no_word_of_an_answer_is_lost(
-    name, thinks: bool, has_tools: bool, data: st.DataObject
+    name: str, thinks: bool, has_tools: bool, data: st.DataObject
 ) -> None:
     """Tags may go; what a model wrote between them is a thought, content or part of a call."""
     style = chat_format(SIGNS[name] + THINK * thinks)

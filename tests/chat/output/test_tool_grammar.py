@@ -52,7 +52,7 @@ KINDS = {"control": CONTROL, "text": USER_DEFINED}
 
 
 @functools.cache
-def tokenizer(name, kind) -> Tokenizer:
+def tokenizer(name: str, kind: Any) -> Tokenizer:
     style = STYLES[name]
     tags = (style.reasoning.begin, style.reasoning.end) if style.reasoning else ()
     markers = sorted({marker for marker in (*style.markers, *tags) if marker.startswith(("<", "["))
@@ -81,14 +81,14 @@ def answers(
     grammar: Grammar,
     count: int = 4,
     endings: list[Any] | tuple[()] = (),
-):
+) -> Iterator[str]:
     style, vocabulary, constraints = model
     for seed in range(count):
         constraint = constraints.compile(grammar)
         yield nonsense.answer(constraint, vocabulary, seed, style.markers, endings)
 
 
-def parts(style: ChatFormat, text, *, thinks: bool = False) -> list[Any]:
+def parts(style: ChatFormat, text: str, *, thinks: bool = False) -> list[Any]:
     parser = style.parser(TOOLS, in_reasoning=thinks)
     return [*parser.feed(text), *parser.finish()]
 

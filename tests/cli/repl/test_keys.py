@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prompt_toolkit.application import create_app_session
@@ -103,7 +104,7 @@ def test_ctrl_g_edits_the_message_in_an_editor(
         sender.join()
 
 
-def send_enter(keys, reader) -> None:
+def send_enter(keys: Any, reader: Any) -> None:
     """Press Enter when the text of the editor has arrived."""
     written = reader._session.default_buffer
     wait_until(lambda: written.text == "this and more", "the editor has written")

@@ -307,7 +307,7 @@ COUNT = {
     ids=["chat", "completions", "embeddings", "responses", "input_tokens"],
 )  # fmt: skip
 def test_every_field_that_the_package_knows_is_in_the_table(
-    table: dict[Any | str, Any], kinds
+    table: dict[Any | str, Any], kinds: tuple[object, ...]
 ) -> None:
     assert sorted(table) == keys_of(*kinds)
 

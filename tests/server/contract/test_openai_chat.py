@@ -301,7 +301,7 @@ def asked(site: Site, **more: Any) -> tuple[ChatPrompt, Any]:
     ],
     ids=lambda value: json.dumps(value)[:60],
 )  # fmt: skip
-def test_an_option_means(site: Site, more, expected) -> None:
+def test_an_option_means(site: Site, more: dict[str, Any], expected: Any) -> None:
     _, options = asked(site, **more)
     assert {name: getattr(options, name) for name in expected} == expected
 
