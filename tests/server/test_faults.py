@@ -193,7 +193,7 @@ def test_files_threads_and_processes_are_as_many_after_any_use_as_before(
     ],
 )
 def test_startup_error_is_one_line(environment: dict[str, str], told: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tampu.cli.entry", "serve", "--port", "0"]
+    command: list[Any] = [sys.executable, "-m", "tampu.cli.entry", "serve", "--port", "0"]
     variables = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), **environment}
     done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60)
     assert done.returncode in (1, 2)
@@ -205,7 +205,7 @@ def test_startup_error_is_one_line(environment: dict[str, str], told: str, tmp_p
 
 def test_it_starts_without_a_home(endless_models: Path, tmp_path: Path) -> None:
     serve = [sys.executable, "-m", "tampu.cli.entry", "serve"]
-    command = [*serve, "--port", "0", "--models", endless_models]
+    command: list[Any] = [*serve, "--port", "0", "--models", endless_models]
     process = subprocess.Popen(
         command, env={"PATH": "/usr/bin:/bin"}, cwd=tmp_path, stderr=subprocess.PIPE, text=True
     )
