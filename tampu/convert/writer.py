@@ -14,7 +14,7 @@ from functools import cached_property
 from io import SEEK_END, FileIO
 from itertools import accumulate
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,7 @@ from tampu.ml.types import GGMLType
 
 ProgressCallback: TypeAlias = Callable[[int, int], None]
 TensorChunk: TypeAlias = npt.NDArray[np.generic]
+Write: TypeAlias = Callable[[bytes | memoryview], object]  # takes all bytes
 
 _AHEAD = 2  # chunks computed or waiting, per thread
 _BUFFER_BYTES = 256 << 10  # for copies: fits a core's cache
@@ -63,13 +64,6 @@ class TensorToWrite:
         """The size of the data, without padding."""
         rows = int(np.prod(self.shape[:-1], dtype=np.int64))
         return rows * self.type.size_of(self.shape[-1])
-
-
-class Sink(Protocol):
-    """A destination for a file's bytes."""
-
-    def write(self, data: bytes | memoryview, /) -> object:
-        """Write all bytes."""
 
 
 @dataclass(frozen=True)
@@ -126,22 +120,22 @@ class PlannedFile:
         """
         with translate_os_errors(destination, ModelFileError), atomic_file(destination) as file:
             check_free_space(destination, self.size_bytes)
-            self.write_to(file, threads=threads, progress=progress)
+            self.write_to(file.write, threads=threads, progress=progress)
 
     def write_to(
-        self, sink: Sink, *, threads: int | None = None, progress: ProgressCallback | None = None
+        self, write: Write, *, threads: int | None = None, progress: ProgressCallback | None = None
     ) -> None:
-        """Write the file's bytes in order; arguments as in `write`."""
-        sink.write(self._header)
+        """Pass the file's bytes to `write` in order; other arguments as in `PlannedFile.write`."""
+        write(self._header)
         done = 0
         threads = threads or len(usable_cpus()) or psutil.cpu_count() or 1
         for index, data in _in_order(self.tensors, threads):
-            done += _put(sink, data)
+            done += _put(write, data)
             end = self._offsets[index] + self.tensors[index].size_bytes
             if done > end:
                 raise ModelFileError(self.tensors[index].name, "has more data than its shape")
             if done == end:
-                sink.write(bytes(self._offsets[index + 1] - end))
+                write(bytes(self._offsets[index + 1] - end))
                 done = self._offsets[index + 1]
             if progress:
                 progress(done, self._offsets[-1])
@@ -175,19 +169,19 @@ def _bytes_of(
     return index, np.ascontiguousarray(part.result()).data.cast("B")
 
 
-def _put(sink: Sink, data: memoryview | FileRange) -> int:
+def _put(write: Write, data: memoryview | FileRange) -> int:
     """Write bytes, or copy them from a file; return how many."""
     if not isinstance(data, FileRange):
-        sink.write(data)
+        write(data)
         return len(data)
     with data.path.open("rb", buffering=0) as source:
         if source.seek(0, SEEK_END) < data.offset + data.size_bytes:
             raise ModelFileError(data.path.name, "the file ends within its data")
-        _pump(sink, source, data)
+        _pump(write, source, data)
     return data.size_bytes
 
 
-def _pump(sink: Sink, source: FileIO, source_range: FileRange) -> None:
+def _pump(write: Write, source: FileIO, source_range: FileRange) -> None:
     """Copy through one small buffer.
 
     Large buffers cost more in new pages than the copy itself. sendfile is slower too: it copies
@@ -200,5 +194,5 @@ def _pump(sink: Sink, source: FileIO, source_range: FileRange) -> None:
         count = source.readinto(buffer[:left])
         if not count:
             raise ModelFileError(source_range.path.name, "the file ends within its data")
-        sink.write(buffer[:count])
+        write(buffer[:count])
         left -= count

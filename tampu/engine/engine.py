@@ -408,5 +408,5 @@ class Engine:
     def _chat(self, messages: Sequence[Message], options: dict[str, Any]) -> ChatPrompt:
         """Return a conversation; `tools` and `think` are removed from the options."""
         tools, think = options.pop("tools", None), options.pop("think", None)
-        begun = tuple(map(dict, self.prepared.begun(messages)))
+        begun = tuple(map(dict, self.prepared.conversation(messages)))
         return ChatPrompt(messages=begun, tools=tools and tuple(tools), think=think)

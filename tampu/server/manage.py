@@ -24,8 +24,9 @@ from tampu.server.wire.manage import (
     TransferRequest,
 )
 from tampu.settings.address import is_loopback
-from tampu.store.catalog import TAG, Catalog
+from tampu.store.catalog import Catalog
 from tampu.store.create import creating
+from tampu.store.library import bare_name
 from tampu.store.names import Digest, ModelName
 from tampu.store.registry.options import RemoteOptions
 from tampu.store.registry.progress import Progress
@@ -90,7 +91,7 @@ class ManageAPI:
         if found is None:
             text = (body.model or body.name or "")[:200]
             raise ModelNotFoundError(f"model '{text}' not found")
-        await self._serving.models.unload(found.short.removesuffix(TAG))
+        await self._serving.models.unload(bare_name(found.short))
         await asyncio.to_thread(store.delete, found)
         return Response(status_code=HTTPStatus.OK)
 

@@ -18,14 +18,12 @@ from tampu.ml.gguf import read_gguf
 from tampu.settings.parsers import existing_path
 from tampu.settings.settings import DEFAULT_CONTEXT, Settings
 from tampu.store.gguf_files import SUFFIX
-from tampu.store.library import Library, LocalModel, built_in_path
+from tampu.store.library import Library, LocalModel, bare_name, built_in_path
 from tampu.store.manifests import Media
 from tampu.store.model import StoredModel
 from tampu.store.model_info import ModelInfo, read_model_info, with_template, with_vision
 
 logger = logging.getLogger(__name__)
-
-TAG = ":latest"
 
 
 def resolve(name_or_path: str, settings: Settings | None = None) -> Path:
@@ -93,7 +91,7 @@ class Prepared:
         layers, main = self.parameters.get("num_gpu", -1), self.parameters.get("main_gpu")
         return Offload(layers if layers >= 0 else None, main)
 
-    def begun(self, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    def conversation(self, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """Return a conversation with the model's own system message and messages prepended."""
         has_system = any(message.get("role") == "system" for message in (*self.messages, *messages))
         system = [{"role": "system", "content": self.system}]
@@ -124,20 +122,20 @@ def prepare(
     path = resolve(name_or_path, settings)
     given = [(_adapter(Path(each).expanduser(), path, settings), scale) for each, scale in adapters]
     own = read_template(template) if template else None
-    sees = Path(projector).expanduser() if projector else None
+    chosen = Path(projector).expanduser() if projector else None
     if settings is None or existing_path(name_or_path) is not None:
-        return Prepared(path, tuple(given), sees, own)
+        return Prepared(path, tuple(given), chosen, own)
     model = Library.from_settings(settings).find(name_or_path)
-    sees = sees or next(iter(model.projector_paths), None)
+    chosen = chosen or next(iter(model.projector_paths), None)
     stored = model.stored
     if stored is None:
-        return Prepared(path, tuple(given), sees, own)
+        return Prepared(path, tuple(given), chosen, own)
     if own is None and (text := _own_template(stored, path)):
         own = read_template(text)
     return Prepared(
         path,
         (*((each, 1.0) for each in stored.paths(Media.ADAPTER)), *given),
-        sees,
+        chosen,
         own,
         stored.config.parser,
         stored.parameters,
@@ -147,11 +145,7 @@ def prepare(
 
 
 def _path(text: str) -> Path:
-    """Return a text as a path.
-
-    Raises:
-        ModelNotFoundError: if it can be neither a path nor a model name.
-    """
+    """Return a text as a path; an error if it can be neither a path nor a model name."""
     try:
         path = Path(text).expanduser()
         path.exists()
@@ -208,6 +202,8 @@ class Catalog:
     """Models by name, case-insensitively and with or without the tag `:latest`.
 
     Folders are scanned on every call; a file's metadata is cached until its time or size changes.
+    An unknown name raises ModelNotFoundError with the known ones, a damaged manifest or a missing
+    blob StoreError, and a file that is not a valid model ModelFileError.
     """
 
     def __init__(
@@ -223,25 +219,14 @@ class Catalog:
 
     def names(self) -> list[str]:
         """Return all names, without the tag `:latest`."""
-        return [model.name.removesuffix(TAG) for model in self.library.listing().models]
+        return [bare_name(model.name) for model in self.library.listing().models]
 
     def find(self, name: str) -> LocalModel:
-        """Return the model of a name without opening its files.
-
-        Raises:
-            ModelNotFoundError: if there is none; the message lists the models.
-            StoreError: if its manifest is damaged.
-        """
+        """Return the model of a name without opening its files."""
         return self.library.find(name)
 
     def describe(self, name: str) -> Entry:
-        """Return the entry of a name.
-
-        Raises:
-            ModelNotFoundError: if there is none.
-            ModelFileError: if its file is not a valid model.
-            StoreError: if a blob is missing.
-        """
+        """Return the entry of a name."""
         return self._entry(self.find(name))
 
     def entries(self) -> list[Entry]:
@@ -275,7 +260,7 @@ class Catalog:
             raise model.damaged(error) from error
         if model.has_projector:
             info = with_vision(info)
-        return Entry(model.name.removesuffix(TAG), info, model.modified_s, model)
+        return Entry(bare_name(model.name), info, model.modified_s, model)
 
 
 def _own_template(stored: StoredModel, path: Path, info: ModelInfo | None = None) -> str:

@@ -299,7 +299,7 @@ class LayerBuilder:
         size = plan.size_bytes
         self._store.blobs.check_free_space(size)
         with self._store.blobs.writer(self._lease) as writer:
-            plan.write_to(writer, progress=self._progress(status))
+            plan.write_to(writer.write, progress=self._progress(status))
             return self._new(Descriptor(kind, writer.commit(), size))
 
     def _existing(self, layer: Descriptor) -> Descriptor:

@@ -168,7 +168,7 @@ class Library:
         for model in self._others():
             if _is_named(model, text):
                 return model
-        names = sorted(_bare(model.name) for model in self.listing().models)
+        names = sorted(bare_name(model.name) for model in self.listing().models)
         there = ", ".join(names[:_MAX_SHOWN_NAMES]) or "none"
         more = len(names) - _MAX_SHOWN_NAMES
         there += f" and {more} more" if more > 0 else ""
@@ -316,7 +316,8 @@ def _is_named(model: LocalModel, text: str) -> bool:
     return model.name.lower() in (text.lower(), f"{text}:{DEFAULT_TAG}".lower())
 
 
-def _bare(name: str) -> str:
+def bare_name(name: str) -> str:
+    """Return a name without the default tag."""
     return name.removesuffix(f":{DEFAULT_TAG}")
 
 

@@ -117,11 +117,7 @@ class ModelConfig(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 def read_manifest(content: bytes) -> Manifest:
-    """Parse a manifest.
-
-    Raises:
-        StoreError: if it is invalid.
-    """
+    """Parse a manifest; StoreError if it is invalid."""
     if len(content) > MAX_MANIFEST_BYTES:
         raise StoreError(f"the manifest is larger than {MAX_MANIFEST_BYTES >> 20} MiB")
     try:
@@ -138,11 +134,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def read_config(content: bytes) -> ModelConfig:
-    """Parse a config; unknown fields are ignored.
-
-    Raises:
-        StoreError: if it is invalid.
-    """
+    """Parse a config; unknown fields are ignored. StoreError if it is invalid."""
     try:
         return msgspec.json.decode(content, type=ModelConfig)
     except BAD_JSON as error:

@@ -76,11 +76,7 @@ class ModelInfo:
 
 
 def describe(file: GGUFFile) -> ModelInfo:
-    """Return the model info of a parsed file.
-
-    Raises:
-        ModelFileError: for a missing architecture or an invalid chat template.
-    """
+    """Return the model info of a parsed file."""
     metadata = file.metadata
     template = ChatTemplate.from_metadata(metadata)
     return ModelInfo(

@@ -294,11 +294,7 @@ def _reads_back(text: str, quote: str) -> bool:
 
 
 def modelfile_of(model: LocalModel) -> Modelfile:
-    """Return the Modelfile that recreates a model, with the paths of its files.
-
-    Raises:
-        StoreError: if a blob is missing.
-    """
+    """Return the Modelfile that recreates a model, with the paths of its files."""
     stored = model.stored
     files = (model.path, *model.projector_paths)
     sources = tuple(str(path) for path in files)

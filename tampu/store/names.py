@@ -71,14 +71,13 @@ class ModelName:
         Args:
             text: at least the model.
             default_host: the default registry.
-
-        Raises:
-            ModelNameError: for an invalid name.
         """
         scheme, separator, rest = text.partition("://")
         if not separator:
             scheme, rest = "https", text
-        rest, tag = _cut_tag(rest)
+        before, colon, tag = rest.rpartition(":")
+        is_tag = colon and "/" not in tag  # else it is a port
+        rest, tag = (before, tag) if is_tag else (rest, DEFAULT_TAG)
         parts = rest.split("/")
         if len(parts) > 3:  # host, namespace, model
             raise ModelNameError(f"{_shown(text)} is not a valid model name: it has too many parts")
@@ -122,7 +121,7 @@ class ModelName:
 
 @total_ordering
 class Digest:
-    """The SHA-256 of a blob; immutable.
+    """The SHA-256 of a blob; immutable. Anything else raises ModelNameError.
 
     Not a dataclass: msgspec would decode one from a JSON object without validation.
     """
@@ -130,22 +129,14 @@ class Digest:
     __slots__ = ("_hex",)
 
     def __init__(self, hex: str) -> None:  # noqa: A002 - the name of what it is
-        """Create a digest from 64 lower-case hexadecimal digits.
-
-        Raises:
-            ModelNameError: for anything else.
-        """
+        """Create a digest from 64 lower-case hexadecimal digits."""
         if not _DIGEST.fullmatch(hex):
             raise ModelNameError(f"{_shown(hex)} is not a SHA-256 of 64 hexadecimal digits")
         self._hex = hex
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse `sha256:<hex>`.
-
-        Raises:
-            ModelNameError: for anything else.
-        """
+        """Parse `sha256:<hex>`."""
         algorithm, _, digits = text.partition(":")
         if algorithm != "sha256":
             raise ModelNameError(f"{_shown(text)} is not a digest: use sha256:<64 hex digits>")
@@ -153,11 +144,7 @@ class Digest:
 
     @classmethod
     def parse_file_name(cls, text: str) -> Self:
-        """Parse a blob's file name, `sha256-<hex>` or `sha256:<hex>`.
-
-        Raises:
-            ModelNameError: for anything else.
-        """
+        """Parse a blob's file name, `sha256-<hex>` or `sha256:<hex>`."""
         return cls.parse(text.replace("-", ":", 1) if text.startswith("sha256-") else text)
 
     @classmethod
@@ -199,14 +186,6 @@ class Digest:
 def canonical_host(host: str) -> str:
     """Return a host in lower case, with aliases resolved."""
     return _ALIASES.get(host.lower(), host.lower())
-
-
-def _cut_tag(text: str) -> tuple[str, str]:
-    """Return the text before the tag and the tag; a colon before a slash belongs to a port."""
-    before, colon, tag = text.rpartition(":")
-    if not colon or "/" in tag:
-        return text, DEFAULT_TAG
-    return before, tag
 
 
 def _check(kind: str, text: str, allowed: re.Pattern[str]) -> None:

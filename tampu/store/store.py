@@ -48,7 +48,8 @@ class Listing(Generic[M]):
 class Store:
     """The models in one folder. Safe for concurrent threads and processes.
 
-    Methods that write raise StoreError if the folder is another program's or cannot be written.
+    An unknown name raises ModelNotFoundError, a damaged manifest StoreError. Methods that write
+    raise StoreError if the folder is another program's or cannot be written.
     """
 
     def __init__(self, root: Path, *, is_writable: bool = True) -> None:
@@ -87,12 +88,7 @@ class Store:
         return next((found for found, _ in self._candidates(name)), None)
 
     def model(self, name: ModelName) -> StoredModel:
-        """Return a model.
-
-        Raises:
-            ModelNotFoundError: if there is none.
-            StoreError: if its manifest is damaged.
-        """
+        """Return a model."""
         for found, path in self._candidates(name):
             try:
                 return self._read(found, path)
@@ -162,24 +158,14 @@ class Store:
             return self._read(name, path)
 
     def copy(self, source: ModelName, destination: ModelName) -> StoredModel:
-        """Give a model a second name.
-
-        Raises:
-            ModelNotFoundError: if there is no such model.
-            StoreError: if it is damaged, or cannot be written.
-        """
+        """Give a model a second name."""
         with self.lease() as lease:
             model = self.model(source)
             lease.add(blob.digest for blob in model.manifest.blobs())
             return self.write(destination, model.content)
 
     def delete(self, name: ModelName) -> None:
-        """Remove a model and the blobs that only it used.
-
-        Raises:
-            ModelNotFoundError: if there is no such model.
-            StoreError: if it cannot be removed.
-        """
+        """Remove a model and the blobs that only it used."""
         self.check_writable()
         with locked(self.layout.lock):
             name = self._own_spelling(name)

@@ -20,7 +20,7 @@ FOLDER = Path(__file__).parent / "javascript"
 def heard(server: Server) -> Any:
     """What the script has heard from a server with each engine."""
     node = Path(sys.executable).with_name("node")
-    command = [node, "client.js", server.url]
+    command: list[Any] = [node, "client.js", server.url]
     outcome = subprocess.run(
         command, cwd=FOLDER, capture_output=True, text=True, timeout=120, check=False
     )

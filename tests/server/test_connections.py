@@ -111,7 +111,7 @@ def test_a_reset_in_the_middle_of_a_body_ends_that_request_alone_on_every_route(
     serve(site, ask)
 
 
-def test_a_client_that_sends_no_more_is_still_answered_or_let_go(site: Site) -> None:
+def test_client_that_stops_sending_is_answered_or_disconnected(site: Site) -> None:
     async def ask(port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(generate("hello world"))
@@ -124,7 +124,7 @@ def test_a_client_that_sends_no_more_is_still_answered_or_let_go(site: Site) -> 
     serve(site, ask)
 
 
-def test_a_body_that_stops_coming_is_refused(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stalled_body_is_refused(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(body, "IDLE_SECONDS", 0.1)
 
     async def ask(port: int) -> None:
@@ -142,7 +142,7 @@ def running_of(site: Site) -> list[Any]:
 
 
 @pytest.mark.parametrize("prompt", ["forever", "wait"])
-def test_a_client_that_leaves_frees_its_place(site: Site, prompt: str) -> None:
+def test_disconnecting_frees_the_slot(site: Site, prompt: str) -> None:
     """While it is read to, and before the first token."""
 
     async def ask(port: int) -> None:
@@ -155,7 +155,7 @@ def test_a_client_that_leaves_frees_its_place(site: Site, prompt: str) -> None:
     serve(site, ask)
 
 
-def test_a_client_that_leaves_during_loading_frees_its_place(site: Site) -> None:
+def test_disconnecting_during_loading_frees_the_slot(site: Site) -> None:
 
     async def ask(port: int) -> None:
         site.start.go_on = asyncio.Event()
@@ -204,7 +204,7 @@ def test_connections_over_the_limit_get_503_with_retry_after(
     serve(site, ask)
 
 
-def test_chunks_for_ever_end_with_the_connection_on_every_route(
+def test_endless_chunks_end_with_the_connection_on_every_route(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether the body is read (and is too large), or was answered without being read."""

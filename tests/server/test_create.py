@@ -23,7 +23,9 @@ def digest_of(content: bytes) -> str:
     return "sha256:" + hashlib.sha256(content).hexdigest()
 
 
-def test_a_model_is_made_of_a_blob_and_of_another_model(own_site: Site, model_folder: Path) -> None:
+def test_model_is_created_from_a_blob_and_from_another_model(
+    own_site: Site, model_folder: Path
+) -> None:
     content = (model_folder / "m.gguf").read_bytes()
     digest = digest_of(content)
     first = {"model": "first", "files": {"m.gguf": digest}, "parameters": {"top_k": 7}}
@@ -61,9 +63,7 @@ def test_invalid_source_of_a_model_is_refused(
     assert told in response.json()["error"]
 
 
-def test_a_models_own_template_is_what_it_is_loaded_with(
-    own_site: Site, model_folder: Path
-) -> None:
+def test_model_is_loaded_with_its_own_template(own_site: Site, model_folder: Path) -> None:
     content = (model_folder / "m.gguf").read_bytes()
     digest = digest_of(content)
     template = "{{ range .Messages }}{{ .Role }}: {{ .Content }}{{ end }}"

@@ -16,17 +16,17 @@ from tampu.engine.load_options import choose_engine
 STRANGE = "xverse"  # llama.cpp has it; its tensors are Llama's
 
 
-def test_what_the_native_engine_lacks_goes_to_llama_cpp() -> None:
+def test_unsupported_architecture_goes_to_llama_cpp() -> None:
     assert choose_engine("auto", "llama") == "native"
     assert choose_engine("auto", STRANGE) == "llamacpp"
 
 
-def test_whoever_names_an_engine_gets_it() -> None:
+def test_named_engine_is_used() -> None:
     assert choose_engine("native", STRANGE) == "native"
     assert choose_engine("llamacpp", "llama") == "llamacpp"
 
 
-def test_without_llama_cpp_the_native_engine_says_that_it_does_not_know(
+def test_without_llama_cpp_an_unknown_architecture_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(load_options, "find_spec", lambda _: None)

@@ -85,7 +85,7 @@ def test_without_its_key_a_route_answers_401(locked: Site, headers: dict[str, st
     assert unknown.headers["www-authenticate"] == "Bearer"
 
 
-def test_only_the_word_that_the_server_is_there_needs_no_key(locked: Site) -> None:
+def test_only_the_liveness_route_needs_no_key(locked: Site) -> None:
     opened = calls(locked, only=lambda route: route.access is Access.OPEN)
     assert statuses(locked, opened) == {"GET /": 200, "HEAD /": 200}
 
@@ -133,7 +133,7 @@ def test_a_body_is_not_read_without_a_key(locked: Site) -> None:
         "localhost#", "EVIL.COM", "evil.com.", "evil.com@localhost", "0x7f000001", "[::2]",
     ],
 )  # fmt: skip
-def test_a_foreign_name_is_refused(site: Site, host: str) -> None:
+def test_foreign_host_is_refused(site: Site, host: str) -> None:
     assert set(statuses(site, calls(site, headers={"host": host})).values()) == {403}
 
 
@@ -242,7 +242,7 @@ def test_first_lines_over_the_limit_are_refused(
     assert response.status_code == status
 
 
-def test_every_answer_has_a_number(site: Site) -> None:
+def test_every_response_has_a_request_id(site: Site) -> None:
     numbers = {response.headers["x-request-id"] for response in site.call(*calls(site))}
     assert len(numbers) == len(calls(site))
     for given, kept in (("abc-1", True), ("a b", False), ("x" * 65, False), ("\t", False)):

@@ -63,7 +63,7 @@ def wait_until_gone(processes: list[psutil.Process]) -> None:
     wait_until(lambda: not any(map(is_alive, processes)), f"these end: {processes}")
 
 
-def test_a_server_that_is_killed_leaves_no_process_and_starts_again(
+def test_killed_server_leaves_no_process_and_can_restart(
     start: Callable[..., Any],
 ) -> None:
     server = start()
@@ -76,7 +76,7 @@ def test_a_server_that_is_killed_leaves_no_process_and_starts_again(
     assert Stream(start(), 50).text()
 
 
-def test_answers_under_way_are_the_same_to_the_last_byte_when_it_ends(
+def test_shutdown_does_not_change_running_answers(
     start: Callable[..., Any],
 ) -> None:
     server = start(TAMPU_NUM_PARALLEL="2")
@@ -98,7 +98,7 @@ def listens(server: Any) -> bool:
 
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
-def test_a_second_signal_ends_it_now(start: Callable[..., Any], second: signal.Signals) -> None:
+def test_second_signal_forces_shutdown(start: Callable[..., Any], second: signal.Signals) -> None:
     server = start(TAMPU_DRAIN_TIMEOUT="24h")  # so that only the second signal can end it
     stream = Stream(server, 10**6)
     processes = family(server)
@@ -149,7 +149,7 @@ def grows_no_more(process: psutil.Process, use: Callable[[], Any]) -> bool:
     return False
 
 
-def test_files_threads_and_processes_are_as_many_after_any_use_as_before(
+def test_no_files_threads_or_processes_leak(
     start: Callable[..., Any],
 ) -> None:
     server = start()
@@ -193,7 +193,7 @@ def test_files_threads_and_processes_are_as_many_after_any_use_as_before(
     ],
 )
 def test_startup_error_is_one_line(environment: dict[str, str], told: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tampu.cli.entry", "serve", "--port", "0"]
+    command: list[Any] = [sys.executable, "-m", "tampu.cli.entry", "serve", "--port", "0"]
     variables = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), **environment}
     done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60)
     assert done.returncode in (1, 2)
@@ -203,9 +203,9 @@ def test_startup_error_is_one_line(environment: dict[str, str], told: str, tmp_p
     assert told in error
 
 
-def test_it_starts_without_a_home(endless_models: Path, tmp_path: Path) -> None:
+def test_server_starts_without_a_home_folder(endless_models: Path, tmp_path: Path) -> None:
     serve = [sys.executable, "-m", "tampu.cli.entry", "serve"]
-    command = [*serve, "--port", "0", "--models", endless_models]
+    command: list[Any] = [*serve, "--port", "0", "--models", endless_models]
     process = subprocess.Popen(
         command, env={"PATH": "/usr/bin:/bin"}, cwd=tmp_path, stderr=subprocess.PIPE, text=True
     )

@@ -67,7 +67,7 @@ def assert_refused(site: Site, response: Any, told: str, status: int = 400) -> N
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_no_model_is_made_of_a_hostile_file(own_site: Site, case: str) -> None:
+def test_hostile_file_cannot_be_created_as_a_model(own_site: Site, case: str) -> None:
     response = create(own_site, {"m.gguf": CASES[case].data})
     assert_refused(own_site, response, f"m.gguf: {CASES[case].field}")
     assert CASES[case].reason in response.json()["error"]
@@ -163,9 +163,7 @@ def test_file_damaged_later_is_reported_with_the_model_and_a_remedy(
     assert (deleted.status_code, after.status_code) == (200, 404)
 
 
-def test_a_model_that_proves_damaged_when_it_is_loaded_is_named(
-    own_site: Site, tmp_path: Path
-) -> None:
+def test_model_found_damaged_at_load_is_named(own_site: Site, tmp_path: Path) -> None:
     content = write_gguf(tmp_path / "m.gguf").read_bytes()
     create(own_site, {"m.gguf": content})
     own_site.start.error = ModelFileError("tensor w", "holds NaN")
@@ -311,7 +309,7 @@ CHECKPOINTS = OTHERS | {
 
 
 @pytest.mark.parametrize("case", CHECKPOINTS)
-def test_no_model_is_made_of_a_hostile_checkpoint(
+def test_hostile_checkpoint_cannot_be_created_as_a_model(
     own_site: Site, tmp_path: Path, case: str
 ) -> None:
     name, content = CHECKPOINTS[case]
@@ -332,7 +330,7 @@ def test_pickles_and_archives_are_refused_as_weights(
     assert_refused(own_site, create(own_site, files), "")
 
 
-def test_a_sound_checkpoint_comes_through_the_same_door(own_site: Site, tmp_path: Path) -> None:
+def test_valid_checkpoint_is_accepted(own_site: Site, tmp_path: Path) -> None:
     files = checkpoint(
         tmp_path / "tiny", **{"config.json": config(auto_map={"AutoModel": "x.Evil"})}
     )

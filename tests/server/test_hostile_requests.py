@@ -136,14 +136,14 @@ def test_no_route_is_forgotten() -> None:
         for case in cases
     ],
 )
-def test_it_is_answered_or_refused_on_every_route(
+def test_hostile_request_is_answered_or_refused_on_every_route(
     ask: Callable[[Any, Any], Any], kind: str, case: Case
 ) -> None:
     ask(case, requests(kind, case))
 
 
 @pytest.mark.parametrize("case", COMPILED_CASES, ids=lambda case: case.name)
-def test_a_grammar_is_kept_or_refused(ask: Callable[[Any, Any], Any], case: Case) -> None:
+def test_grammar_is_followed_or_refused(ask: Callable[[Any, Any], Any], case: Case) -> None:
     route = "/api/generate"
     body = MODEL | SCHEMAS[route](route, case.value) | {"options": {"num_predict": 3}}
     took_s = cost(lambda: ask(case, [(route, body)]), 1, time.perf_counter)

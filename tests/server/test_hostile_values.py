@@ -98,7 +98,7 @@ def test_an_option_out_of_its_range_is_refused_by_name(
 
 
 @pytest.mark.parametrize(("name", "value"), TAKEN, ids=shown)
-def test_an_option_at_the_end_of_its_range_is_taken(
+def test_option_at_the_limit_of_its_range_is_accepted(
     site: Site, name: str, value: list[Any] | int | None
 ) -> None:
     for path, answer in answers(site, "options", {"options": {name: value}}):
@@ -110,7 +110,7 @@ def test_an_option_at_the_end_of_its_range_is_taken(
     [(name, value) for name, value in REFUSED if name in ("temperature", "top_p", "top_k", "seed")],
     ids=shown,
 )
-def test_a_field_is_held_to_the_range_of_its_option(site: Site, name: str, value: object) -> None:
+def test_field_has_the_range_of_its_option(site: Site, name: str, value: object) -> None:
     for path, answer in answers(site, name, {name: value}):
         assert (path, answer.status_code) == (path, 400)
         assert name in answer.text

@@ -136,7 +136,7 @@ def test_local_pages_get_the_headers_that_browsers_ask_for(site: Site) -> None:
     assert "access-control-allow-origin" not in foreign.headers
 
 
-def test_names_in_host_headers_are_read() -> None:
+def test_host_headers_are_parsed() -> None:
     assert host_name("[::1]:5") == "::1"
     assert host_name("A.b:80") == "a.b"
     assert host_name("a b") is None
@@ -213,7 +213,7 @@ def test_internal_error_is_reported_without_details(site: Site) -> None:
     assert "secret" not in response.text
 
 
-def test_a_client_that_leaves_cancels_its_request(site: Site) -> None:
+def test_disconnecting_cancels_the_request(site: Site) -> None:
     async def leave(prompt: str, after: int) -> list[Any]:
         """Send a request over ASGI and disconnect after so many messages of the answer."""
         gone = asyncio.Event()

@@ -72,7 +72,7 @@ def body(tokens: int) -> dict[Any, Any]:
         ("192.168.1.1", False, False, False), ("example.com", False, False, False),
     ],
 )  # fmt: skip
-def test_other_machines_need_a_key_or_a_word(
+def test_exposed_address_needs_a_key_or_a_flag(
     host: str, keys: bool, allowed: bool, fits: bool
 ) -> None:
     if fits:
@@ -83,9 +83,7 @@ def test_other_machines_need_a_key_or_a_word(
 
 
 @pytest.mark.server
-def test_with_a_certificate_the_server_speaks_https(
-    start: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_server_with_a_certificate_uses_https(start: Callable[..., Any], tmp_path: Path) -> None:
     (tmp_path / "cert.pem").write_text(CERTIFICATE)
     (tmp_path / "key.pem").write_text(KEY)
     server = start(
@@ -99,7 +97,9 @@ def test_with_a_certificate_the_server_speaks_https(
 
 
 @pytest.mark.server
-def test_a_unix_socket_is_its_owners_alone(start: Callable[..., Any], tmp_path: Path) -> None:
+def test_unix_socket_is_accessible_to_its_owner_only(
+    start: Callable[..., Any], tmp_path: Path
+) -> None:
     path = tmp_path / "tampu.sock"
     start("--socket", str(path))
     assert path.stat().st_mode & 0o777 == 0o600
@@ -108,7 +108,7 @@ def test_a_unix_socket_is_its_owners_alone(start: Callable[..., Any], tmp_path: 
         assert client.get("/").text == "Ollama is running"
 
 
-def test_a_socket_that_a_dead_server_left_is_taken_over_and_a_living_ones_is_not(
+def test_stale_socket_is_replaced_and_a_live_one_is_not(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "tampu.sock"
@@ -118,7 +118,7 @@ def test_a_socket_that_a_dead_server_left_is_taken_over_and_a_living_ones_is_not
 
 
 @pytest.mark.server
-def test_requests_under_way_are_finished_before_the_end(start: Callable[..., Any]) -> None:
+def test_running_requests_finish_before_shutdown(start: Callable[..., Any]) -> None:
     server = start()
     lines: list[Any] = []
 
@@ -145,7 +145,7 @@ def test_shutdown_does_not_exceed_its_timeout(start: Callable[..., Any]) -> None
 
 
 @pytest.mark.server
-def test_logs_are_objects_with_the_requests_number(start: Callable[..., Any]) -> None:
+def test_json_logs_have_the_request_id(start: Callable[..., Any]) -> None:
     server = start(TAMPU_LOG_FORMAT="json", TAMPU_DEBUG="1")
     headers = {"x-request-id": "mine-1"}
     secret = "geheim" * 3

@@ -86,7 +86,7 @@ def test_invalid_digest_is_refused(own_site: Site, digest: str) -> None:
     assert list(own_site.folder.rglob("*sha256*")) == []
 
 
-def test_a_blob_without_room_is_refused(own_site: Site) -> None:
+def test_blob_is_refused_if_the_disk_is_full(own_site: Site) -> None:
     path = f"/api/blobs/{digest_of(b'x')}"
     body = {"content": b"x", "headers": {"content-length": str(2**60)}}
     [huge] = own_site.call(("POST", path, body))
@@ -117,7 +117,7 @@ def test_missing_model_can_be_neither_copied_nor_deleted(made: Site) -> None:
     assert (named.status_code, empty.status_code) == (400, 400)
 
 
-def test_a_deleted_model_leaves_the_memory(made: Site) -> None:
+def test_deleted_model_is_unloaded(made: Site) -> None:
     async def test(client: httpx.AsyncClient) -> None:
         await client.post("/api/generate", json={"model": "made"})
         assert len((await client.get("/api/ps")).json()["models"]) == 1
@@ -127,7 +127,7 @@ def test_a_deleted_model_leaves_the_memory(made: Site) -> None:
     made.run(test)
 
 
-def test_a_models_own_parameters_and_messages_hold_unless_the_request_says_otherwise(
+def test_model_defaults_apply_unless_the_request_overrides_them(
     made: Site,
 ) -> None:
     question = {"role": "user", "content": "x"}
@@ -173,7 +173,7 @@ def fake_pull(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     return fake
 
 
-def test_a_transfer_tells_its_steps(own_site: Site, fake_pull: Callable[..., Any]) -> None:
+def test_transfer_reports_its_steps(own_site: Site, fake_pull: Callable[..., Any]) -> None:
     asked = fake_pull("pulling manifest", "success")
     streamed, whole = own_site.call(
         ("POST", "/api/pull", {"json": {"model": "m"}}),
@@ -184,9 +184,7 @@ def test_a_transfer_tells_its_steps(own_site: Site, fake_pull: Callable[..., Any
     assert asked == [("m:latest", False), ("m:latest", True)]
 
 
-def test_a_transfer_that_fails_tells_why_in_its_place(
-    own_site: Site, fake_pull: Callable[..., Any]
-) -> None:
+def test_failed_transfer_ends_with_its_error(own_site: Site, fake_pull: Callable[..., Any]) -> None:
     fake_pull("pulling manifest", error=RegistryError("pull model manifest: file does not exist"))
     streamed, whole = own_site.call(
         ("POST", "/api/pull", {"json": {"model": "m"}}),
@@ -197,7 +195,7 @@ def test_a_transfer_that_fails_tells_why_in_its_place(
     assert (whole.status_code, whole.json()) == (502, error)
 
 
-def test_work_that_nobody_waits_for_any_more_is_closed_after_its_step() -> None:
+def test_abandoned_iterator_is_closed_after_its_current_step() -> None:
     closed = threading.Event()
 
     def slow() -> Iterator[int]:
@@ -227,7 +225,7 @@ def test_work_that_nobody_waits_for_any_more_is_closed_after_its_step() -> None:
         ("/api/create", {"model": "mine", "from": "evil.example.org/team/model"}),
     ],
 )
-def test_who_calls_from_another_machine_names_registries_of_the_settings_only(
+def test_remote_clients_may_only_name_configured_registries(
     own_site: Site, path: str, body: dict[str, Any]
 ) -> None:
     own_site.transport = httpx.ASGITransport(own_site.app, client=("192.0.2.7", 40_000))
@@ -236,7 +234,7 @@ def test_who_calls_from_another_machine_names_registries_of_the_settings_only(
     assert "only clients on the server's machine may name the registry" in response.text
 
 
-def test_the_registry_of_the_settings_is_for_all(own_site: Site) -> None:
+def test_default_registry_is_allowed_for_all_clients(own_site: Site) -> None:
     own_site.transport = httpx.ASGITransport(own_site.app, client=("192.0.2.7", 40_000))
     body = {"model": "nothing", "insecure": True, "stream": False}
     [response] = own_site.call(("POST", "/api/pull", {"json": body}))

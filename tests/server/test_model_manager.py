@@ -89,7 +89,7 @@ def test_concurrent_requests_load_a_model_once(
     assert len(start.runners) == 1
 
 
-def test_all_who_wait_get_the_error_of_one_failed_load(
+def test_all_waiting_requests_get_the_error_of_a_failed_load(
     start: FakeStart, entry: Callable[[str], Entry]
 ) -> None:
     start.error = ModelFileError("magic", "is wrong")
@@ -105,7 +105,7 @@ def test_all_who_wait_get_the_error_of_one_failed_load(
     run(start, test)
 
 
-def test_loading_goes_on_when_the_one_who_asked_leaves(
+def test_loading_continues_when_the_first_request_is_cancelled(
     start: FakeStart, entry: Callable[[str], Entry]
 ) -> None:
     start.delay_s = 0.05
@@ -121,7 +121,7 @@ def test_loading_goes_on_when_the_one_who_asked_leaves(
     assert len(start.runners) == 1
 
 
-def test_an_unused_model_goes_when_its_time_is_up(
+def test_idle_model_is_unloaded_after_its_keep_alive(
     start: FakeStart, entry: Callable[[str], Entry]
 ) -> None:
     async def test(models: ModelManager) -> None:
@@ -137,7 +137,7 @@ def test_an_unused_model_goes_when_its_time_is_up(
     run(start, test)
 
 
-def test_a_model_in_use_stays_and_its_time_begins_anew(
+def test_using_a_model_restarts_its_keep_alive(
     start: FakeStart, entry: Callable[[str], Entry]
 ) -> None:
     async def test(models: ModelManager) -> None:
@@ -152,7 +152,9 @@ def test_a_model_in_use_stays_and_its_time_begins_anew(
     run(start, test)
 
 
-def test_no_keep_alive_unloads_at_once(start: FakeStart, entry: Callable[[str], Entry]) -> None:
+def test_zero_keep_alive_unloads_immediately(
+    start: FakeStart, entry: Callable[[str], Entry]
+) -> None:
     async def test(models: ModelManager) -> None:
         await touch(models, entry("m"), keep_alive_s=0)
         assert names(models) == []
@@ -212,7 +214,7 @@ def test_the_context_is_at_most_what_the_model_was_trained_for(
     run(start, test)
 
 
-def test_a_dead_model_is_loaded_again(start: FakeStart, entry: Callable[[str], Entry]) -> None:
+def test_crashed_model_is_reloaded(start: FakeStart, entry: Callable[[str], Entry]) -> None:
     async def test(models: ModelManager) -> None:
         model = await touch(models, entry("m"))
         model.runner.is_alive = False
@@ -221,7 +223,7 @@ def test_a_dead_model_is_loaded_again(start: FakeStart, entry: Callable[[str], E
     run(start, test)
 
 
-def test_the_idle_model_that_was_used_least_recently_makes_room(
+def test_least_recently_used_idle_model_is_evicted(
     start: FakeStart, entry: Callable[[str], Entry]
 ) -> None:
     async def test(models: ModelManager) -> None:
@@ -234,7 +236,7 @@ def test_the_idle_model_that_was_used_least_recently_makes_room(
     run(start, test, max_models=2)
 
 
-def test_a_model_that_stays_for_ever_goes_after_all_others(
+def test_model_kept_forever_is_evicted_last(
     start: FakeStart, entry: Callable[[str], Entry]
 ) -> None:
     async def test(models: ModelManager) -> None:
@@ -246,7 +248,7 @@ def test_a_model_that_stays_for_ever_goes_after_all_others(
     run(start, test, max_models=2)
 
 
-def test_a_model_in_use_makes_room_when_its_users_are_done(
+def test_model_in_use_is_evicted_when_its_requests_end(
     start: FakeStart, entry: Callable[[str], Entry]
 ) -> None:
     async def test(models: ModelManager) -> None:
@@ -265,7 +267,7 @@ def test_a_model_in_use_makes_room_when_its_users_are_done(
     assert [name for name, _ in start.runners] == ["m", "base", "m"]
 
 
-def test_many_models_take_turns_in_one_place_and_no_request_is_lost(
+def test_many_models_take_turns_and_no_request_is_lost(
     start: FakeStart, entry: Callable[[str], Entry]
 ) -> None:
     start.delay_s = 0.001
@@ -284,7 +286,7 @@ def test_many_models_take_turns_in_one_place_and_no_request_is_lost(
     run(start, test, max_models=1)
 
 
-def test_a_model_that_is_asked_all_the_time_does_not_keep_others_away(
+def test_constantly_used_model_does_not_starve_others(
     start: FakeStart, entry: Callable[[str], Entry]
 ) -> None:
     order = []
@@ -312,7 +314,7 @@ def test_a_model_that_is_asked_all_the_time_does_not_keep_others_away(
     run(start, test, max_models=1)
 
 
-def test_models_share_the_memory_by_what_they_were_measured_to_take(
+def test_models_share_memory_by_measured_use(
     start: FakeStart, entry: Callable[[str], Entry]
 ) -> None:
     async def test(models: ModelManager) -> None:
@@ -324,7 +326,7 @@ def test_models_share_the_memory_by_what_they_were_measured_to_take(
     assert [name for name, _ in start.runners] == ["m", "base", "thinker"]
 
 
-def test_a_load_that_does_not_fit_is_tried_again_when_another_model_is_gone(
+def test_load_out_of_memory_is_retried_after_an_eviction(
     start: FakeStart, entry: Callable[[str], Entry]
 ) -> None:
     start.memory = 1500
@@ -342,7 +344,7 @@ def test_a_load_that_does_not_fit_is_tried_again_when_another_model_is_gone(
 
 
 @pytest.mark.parametrize("jump_s", [86_400.0, -86_400.0])
-def test_a_clock_that_jumps_neither_unloads_a_model_nor_keeps_it(
+def test_clock_jump_does_not_affect_unloading(
     start: FakeStart, entry: Callable[[str], Entry], jump_s: float
 ) -> None:
     now_s = [1_700_000_000.0]
@@ -378,7 +380,7 @@ class OnDevices(FakeStart):
         return runner
 
 
-def test_a_model_that_has_no_room_on_the_device_takes_the_place_of_the_least_recently_used(
+def test_model_without_device_memory_evicts_the_least_recently_used(
     entry: Callable[[str], Entry],
 ) -> None:
     size = entry("m").info.size_bytes
@@ -396,7 +398,7 @@ def test_a_model_that_has_no_room_on_the_device_takes_the_place_of_the_least_rec
     assert all(one.ready.device_bytes for name, one in start.runners if name != "m")
 
 
-def test_a_model_larger_than_the_device_has_it_alone_and_shares_with_the_processor(
+def test_model_larger_than_the_device_has_it_alone_and_uses_the_cpu_too(
     entry: Callable[[str], Entry],
 ) -> None:
     start = OnDevices(entry("m").info.size_bytes // 2)
@@ -411,9 +413,7 @@ def test_a_model_larger_than_the_device_has_it_alone_and_shares_with_the_process
     assert len(start.runners) == 2
 
 
-def test_a_file_that_has_changed_is_loaded_again(
-    start: FakeStart, entry: Callable[[str], Entry]
-) -> None:
+def test_changed_file_is_reloaded(start: FakeStart, entry: Callable[[str], Entry]) -> None:
     async def test(models: ModelManager) -> None:
         first = await touch(models, entry("m"))
         changed = replace(entry("m"), modified_s=entry("m").modified_s + 1)
@@ -422,7 +422,7 @@ def test_a_file_that_has_changed_is_loaded_again(
     run(start, test)
 
 
-def test_who_waits_for_a_load_hears_that_the_server_ends(
+def test_shutdown_fails_requests_that_wait_for_a_load(
     start: FakeStart, entry: Callable[[str], Entry]
 ) -> None:
     start.delay_s = 5

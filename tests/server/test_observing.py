@@ -44,7 +44,7 @@ def test_requests_tokens_and_models_are_counted(site: Site) -> None:
     assert found["tampu_requests_waiting"] == 0
 
 
-def test_the_server_is_ready_until_it_ends(site: Site) -> None:
+def test_server_is_ready_until_shutdown(site: Site) -> None:
     healthy, ready = site.call(("GET", "/health", {}), ("GET", "/ready", {}))
     assert (healthy.json(), ready.json()) == ({"status": "ok"}, {"status": "ready"})
     site.app.state.is_ready = False
@@ -52,7 +52,7 @@ def test_the_server_is_ready_until_it_ends(site: Site) -> None:
     assert ending.status_code == 503
 
 
-def test_more_than_may_wait_are_turned_away_with_a_time_to_come_again() -> None:
+def test_full_queue_refuses_requests_with_retry_after() -> None:
     admission = Admission(2)
     with admission.wait(), admission.wait() as leave:
         with pytest.raises(BusyError) as caught, admission.wait():

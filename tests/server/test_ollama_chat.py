@@ -66,7 +66,7 @@ def test_the_conversation_reaches_the_template_in_its_form(
     assert prompt.think is False
 
 
-def test_a_tool_call_comes_whole_and_apart_from_the_text(post: Callable[..., Any]) -> None:
+def test_tool_call_is_whole_and_separate_from_the_text(post: Callable[..., Any]) -> None:
     said = (
         'I look. <tool_call>{"name": "f", "arguments": {"b": 1, "a": "x y"}}</tool_call> '
         '<tool_call>{"name": "g"}</tool_call>'
@@ -92,7 +92,7 @@ def test_without_tools_what_looks_like_a_call_is_text(post: Callable[..., Any]) 
     assert answer["message"] == {"role": "assistant", "content": said}
 
 
-def test_log_probabilities_are_kept_when_text_is_held_back(post: Callable[..., Any]) -> None:
+def test_logprobs_are_kept_when_text_is_held_back(post: Callable[..., Any]) -> None:
     answer = post("/api/chat", model="m", messages=user("a <tool b"), tools=[TOOL], logprobs=True)
     scores = [score["token"] for line in lines_of(answer) for score in line.get("logprobs", [])]
     assert scores == ["a", " <tool", " b"]

@@ -90,7 +90,7 @@ def test_the_options_reach_the_model(site: Site, post: Callable[..., Any]) -> No
 
 
 @pytest.mark.seed("S75")
-def test_where_a_model_shall_be_reaches_its_process_and_another_place_loads_it_again(
+def test_device_options_reach_the_worker_and_changes_reload_the_model(
     site: Site,
 ) -> None:
     first = {"num_gpu": 3, "main_gpu": 0, "num_thread": 2, "use_mmap": False}
@@ -104,7 +104,7 @@ def test_where_a_model_shall_be_reaches_its_process_and_another_place_loads_it_a
 
 
 @pytest.mark.parametrize("limit", [None, -1, -2, 10**9])
-def test_a_request_without_an_end_stops_after_ten_contexts(
+def test_request_without_a_limit_stops_after_ten_contexts(
     site: Site, post: Callable[..., Any], limit: int | None
 ) -> None:
     post("/api/generate", model="m", prompt="x", options={"num_predict": limit, "seed": -1})
@@ -120,7 +120,7 @@ def test_a_request_without_an_end_stops_after_ten_contexts(
         ({"options": {"num_predict": 9}}, None), ({"options": {"num_predict": 10**9}}, None),
     ],
 )  # fmt: skip
-def test_only_an_answer_that_nobody_bounds_may_not_repeat_itself_for_ever(
+def test_repetition_guard_applies_only_without_other_limits(
     site: Site,
     post: Callable[..., Any],
     body: dict[str, Any],
@@ -130,7 +130,7 @@ def test_only_an_answer_that_nobody_bounds_may_not_repeat_itself_for_ever(
     assert site.start.runners[0][1].requests[0][1].max_repeated_tokens == most
 
 
-def test_answers_may_be_left_to_repeat_themselves(model_folder: Path) -> None:
+def test_repetition_guard_can_be_disabled(model_folder: Path) -> None:
     site = Site(model_folder, FakeStart(), ServerOptions(max_repeated_tokens=0))
     site.call(("POST", "/api/generate", {"json": {"model": "m", "prompt": "x"}}))
     assert site.start.runners[0][1].requests[0][1].max_repeated_tokens is None
@@ -154,7 +154,7 @@ def test_unknown_options_and_fields_are_ignored(post: Callable[..., Any]) -> Non
         ("/v1/messages", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 5}),
     ],
 )
-def test_which_engine_computes_is_not_up_to_a_request(
+def test_request_cannot_choose_the_engine(
     site: Site,
     post: Callable[..., Any],
     path: str,
@@ -234,7 +234,7 @@ def test_a_request_that_cannot_be_answered_is_refused(
     assert response.headers["content-type"] == "application/json; charset=utf-8"
 
 
-def test_thinking_can_be_switched_on_a_model_that_thinks(
+def test_reasoning_can_be_switched_on_a_reasoning_model(
     site: Site, post: Callable[..., Any]
 ) -> None:
     post("/api/generate", model="thinker", prompt="x", think="low")
@@ -247,7 +247,7 @@ def test_an_empty_format_is_none(post: Callable[..., Any], empty: str | None) ->
     assert post("/api/generate", model="m", prompt="x", format=empty).status_code == 200
 
 
-def test_log_probabilities_come_with_their_pieces(post: Callable[..., Any]) -> None:
+def test_logprobs_come_with_their_text(post: Callable[..., Any]) -> None:
     answer = post("/api/generate", model="m", prompt="hi you", logprobs=True, top_logprobs=2)
     first, second, _ = lines_of(answer)
     assert first["logprobs"] == [
@@ -288,9 +288,7 @@ def test_an_empty_prompt_with_no_keep_alive_unloads_the_model(site: Site) -> Non
     assert not site.start.runners[0][1].is_alive
 
 
-def test_what_belongs_between_two_texts_is_asked_for_with_both(
-    site: Site, model_folder: Path
-) -> None:
+def test_fill_in_the_middle_sends_prompt_and_suffix(site: Site, model_folder: Path) -> None:
     marks: dict[str, Any] = {
         f"tokenizer__ggml__fim_{name}_token_id": 1 for name in ("pre", "suf", "mid")
     }

@@ -20,7 +20,7 @@ def get(site: Site, path: str) -> Any:
     return site.call(("GET", path, {}))[0]
 
 
-def test_clients_find_the_server_by_its_text(site: Site) -> None:
+def test_root_returns_the_text_that_clients_look_for(site: Site) -> None:
     got, head = site.call(("GET", "/", {}), ("HEAD", "/", {}))
     assert (got.text, got.headers["content-type"]) == (
         "Ollama is running",
@@ -74,7 +74,7 @@ def test_a_model_is_shown_in_detail(post: Callable[..., Any], body: dict[str, st
     assert "tokenizer.chat_template" not in info
 
 
-def test_long_arrays_are_shown_when_asked_for(post: Callable[..., Any]) -> None:
+def test_long_arrays_are_shown_if_verbose(post: Callable[..., Any]) -> None:
     shown = post("/api/show", model="m", verbose=True).json()
     assert shown["model_info"]["tokenizer.ggml.tokens"][:2] == ["t0", "t1"]
 
@@ -94,13 +94,13 @@ def test_capabilities_come_from_the_file(
     ("body", "status"),
     [({}, 400), ({"model": ""}, 400), ({"model": "x"}, 404), ({"model": 1}, 400)],
 )
-def test_what_cannot_be_shown_is_an_error(
+def test_invalid_show_request_is_an_error(
     post: Callable[..., Any], body: dict[str, Any], status: int
 ) -> None:
     assert post("/api/show", **body).status_code == status
 
 
-def test_a_model_in_memory_is_listed_with_its_end(site: Site) -> None:
+def test_loaded_model_is_listed_with_its_expiry(site: Site) -> None:
     ask = ("POST", "/api/generate", {"json": {"model": "m", "prompt": "x", "keep_alive": "10m"}})
     forever = (
         "POST",
@@ -120,7 +120,7 @@ def test_a_model_in_memory_is_listed_with_its_end(site: Site) -> None:
     assert datetime.fromisoformat(base["expires_at"]).year > 2200
 
 
-def test_a_model_that_is_being_loaded_is_listed_with_what_is_known_of_it(site: Site) -> None:
+def test_loading_model_is_listed_with_known_fields(site: Site) -> None:
 
     async def test(client: httpx.AsyncClient) -> tuple[Any, Any]:
         site.start.go_on = asyncio.Event()
@@ -144,7 +144,7 @@ def test_a_model_that_is_being_loaded_is_listed_with_what_is_known_of_it(site: S
     assert (model["context_length"], model["size_vram"]) == (256, 0)
 
 
-def test_all_tensors_are_shown_when_all_is_asked_for(site: Site) -> None:
+def test_tensors_are_shown_if_verbose(site: Site) -> None:
     short, whole = site.call(
         ("POST", "/api/show", {"json": {"model": "m"}}),
         ("POST", "/api/show", {"json": {"model": "m", "verbose": True}}),
@@ -156,9 +156,7 @@ def test_all_tensors_are_shown_when_all_is_asked_for(site: Site) -> None:
 
 
 @pytest.mark.parametrize("keep_alive", [1e308, 2**62, "2000000h", -1])
-def test_a_model_may_stay_longer_than_any_calendar_goes(
-    site: Site, keep_alive: float | str
-) -> None:
+def test_keep_alive_beyond_the_calendar_is_accepted(site: Site, keep_alive: float | str) -> None:
     loaded, listed = site.call(
         ("POST", "/api/generate", {"json": {"model": "m", "keep_alive": keep_alive}}),
         ("GET", "/api/ps", {}),

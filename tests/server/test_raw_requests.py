@@ -128,7 +128,7 @@ def serve(site: Site, ask: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
     return asyncio.run(test())
 
 
-def test_what_can_be_read_in_two_ways_is_refused_on_every_route(site: Site) -> None:
+def test_ambiguous_http_is_refused_on_every_route(site: Site) -> None:
     cases = [
         (method, path, name, f"{method} {path}{rest}".encode("latin-1"), allowed)
         for method, path in targets(site)
@@ -159,7 +159,9 @@ def test_what_can_be_read_in_two_ways_is_refused_on_every_route(site: Site) -> N
 @pytest.mark.parametrize(
     "target", ["/%00", "/%2e%2e/%2e%2e/etc/passwd", "/api/../api/tags", "//api/tags", "*", "/\\"]
 )
-def test_a_strange_target_is_no_file_and_no_error(site: Site, target: str) -> None:
+def test_unusual_request_target_is_not_a_file_and_not_a_server_error(
+    site: Site, target: str
+) -> None:
     async def ask(port: int) -> None:
         for method in ("GET", "POST", "OPTIONS", "BREW"):
             rest = f"{HOST}Connection: close\r\n\r\n"

@@ -94,7 +94,7 @@ def test_other_machines_are_kept_out_without_a_key(host: str) -> None:
         check_exposure(own, has_keys=False, is_allowed=False)
 
 
-def test_what_is_not_shipped_has_no_route(site: Site) -> None:
+def test_unsupported_features_have_no_route(site: Site) -> None:
     paths = {route.path for route in site.app.state.routes}
     words = ("debug", "pprof", "rpc", "profile", "update", "telemetry", "exec", "mcp", "file")
     assert [path for path in paths for word in words if word in path] == []

@@ -8,7 +8,7 @@ import threading
 from tampu.server.single_flight import SingleFlight
 
 
-def test_who_asks_while_it_is_under_way_waits_for_the_next_time() -> None:
+def test_caller_during_a_run_waits_for_the_next_run() -> None:
     begun, go_on, times, asked = threading.Event(), threading.Event(), [], []
 
     def work() -> int:
@@ -39,7 +39,7 @@ def test_who_asks_while_it_is_under_way_waits_for_the_next_time() -> None:
     asyncio.run(test())
 
 
-def test_an_error_is_everybodys_and_the_next_time_is_a_new_one() -> None:
+def test_error_reaches_all_callers_and_the_next_run_starts_afresh() -> None:
     outcomes = [ValueError("no"), 1]
 
     def work() -> object:

@@ -58,7 +58,7 @@ def pulling(registry: RogueRegistry, **more: bool) -> tuple[str, str, dict[str, 
     return "POST", "/api/pull", {"json": body}
 
 
-def test_a_pull_is_told_as_lines_and_the_model_is_there(
+def test_pull_streams_its_steps_and_stores_the_model(
     own_site: Site, registry: RogueRegistry, weights: bytes
 ) -> None:
     told, shown = own_site.call(
@@ -114,7 +114,7 @@ BAD_NAMES = [
 
 
 @pytest.mark.parametrize("name", BAD_NAMES, ids=repr)
-def test_what_is_no_name_is_400_on_every_route_that_takes_one(
+def test_invalid_model_name_is_400_on_every_route_with_a_name(
     own_site: Site, store: Store, name: str
 ) -> None:
     before = files(store)
@@ -132,9 +132,7 @@ def test_what_is_no_name_is_400_on_every_route_that_takes_one(
 
 
 @pytest.mark.parametrize("host", ["169.254.169.254", "localhost:1", "10.1.2.3", "0x7f000001"])
-def test_private_addresses_are_asked_for_nothing_unless_it_is_said(
-    own_site: Site, host: str
-) -> None:
+def test_private_addresses_are_not_contacted_unless_allowed(own_site: Site, host: str) -> None:
     [answer] = own_site.call(
         ("POST", "/api/pull", {"json": {"model": f"{host}/a/m", "stream": False}})
     )
@@ -142,7 +140,7 @@ def test_private_addresses_are_asked_for_nothing_unless_it_is_said(
     assert "private network" in answer.json()["error"]
 
 
-def test_many_clients_bring_a_model_once(
+def test_concurrent_pulls_download_a_model_once(
     own_site: Site, registry: RogueRegistry, weights: bytes
 ) -> None:
     registry.before = lambda request: slow(ranged(request, weights), request, weights)
@@ -166,7 +164,7 @@ def slow(answer: Answer, request: Request, weights: bytes) -> Answer | None:
     return answer
 
 
-def test_a_client_that_leaves_stops_its_pull_and_the_next_goes_on(
+def test_disconnecting_stops_a_pull_and_the_next_pull_resumes_it(
     own_site: Site, store: Store
 ) -> None:
     weights = random.Random(3).randbytes(6 << 20)
@@ -199,7 +197,7 @@ def test_a_client_that_leaves_stops_its_pull_and_the_next_goes_on(
 
 
 @pytest.mark.parametrize("status", [403, 413, 500])
-def test_a_push_that_is_refused_is_502_and_nothing_is_named_there(
+def test_refused_push_is_502_and_uploads_no_manifest(
     own_site: Site, registry: RogueRegistry, status: int
 ) -> None:
     own_site.call(pulling(registry))
@@ -213,7 +211,7 @@ def test_a_push_that_is_refused_is_502_and_nothing_is_named_there(
     assert not any(request.method == "PUT" for request in registry.requests)
 
 
-def test_weights_are_quantised_on_the_way(own_site: Site, tmp_path: Path, store: Store) -> None:
+def test_create_quantizes_weights(own_site: Site, tmp_path: Path, store: Store) -> None:
     tiny = Tiny(embedding=256, feed_forward=512, head_dim=64)
     content = write_tiny(tmp_path / "m.gguf", tiny).read_bytes()
     digest = "sha256:" + hashlib.sha256(content).hexdigest()

@@ -33,7 +33,7 @@ def expected(
 
 
 @pytest.fixture
-def stack(load: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+def stack(load: Any) -> Callable[[Any, Any], Any]:
     """Store matrices (experts, outputs, inputs) as a type; return their values and a loader."""
 
     def write(matrices: npt.NDArray[np.float32], kind: GGMLType) -> Any:
@@ -265,7 +265,7 @@ def test_expert_kernels_have_a_switch(
 
 def test_experts_of_a_type_without_a_layout_are_ggmls(
     level_backends: Callable[..., Any],
-    load: Callable[..., Any],
+    load: Any,
     multiply_experts: Callable[..., Any],
 ) -> None:
     values = normal(3, 8, 32)

@@ -76,7 +76,7 @@ def small_only(*shape: Any, seed: int = 0) -> npt.NDArray[Any]:
 )
 def test_numbers_of_any_size_meet_in_a_block(
     level_backends: Callable[..., Any],
-    load: Callable[..., Any],
+    load: Any,
     multiply: Callable[..., Any],
     level: str,
     weights: Callable[..., Any],
@@ -95,7 +95,7 @@ def test_numbers_of_any_size_meet_in_a_block(
 @pytest.mark.parametrize("level", FIXED)
 def test_a_token_with_large_values_changes_no_other(
     level_backends: Callable[..., Any],
-    load: Callable[..., Any],
+    load: Any,
     multiply: Callable[..., Any],
     level: str,
 ) -> None:
@@ -111,7 +111,7 @@ def test_a_token_with_large_values_changes_no_other(
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_weight_that_is_not_finite_affects_its_own_row(
     level_backends: Callable[..., Any],
-    load: Callable[..., Any],
+    load: Any,
     multiply: Callable[..., Any],
     level: str,
     bad: float,
@@ -127,7 +127,7 @@ def test_a_weight_that_is_not_finite_affects_its_own_row(
 @pytest.mark.parametrize("level", FIXED)
 def test_the_largest_products_that_there_are_do_not_overflow(
     level_backends: Callable[..., Any],
-    load: Callable[..., Any],
+    load: Any,
     multiply: Callable[..., Any],
     level: str,
 ) -> None:

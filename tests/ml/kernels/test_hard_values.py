@@ -59,7 +59,7 @@ PATTERNS = (
 @pytest.mark.parametrize("kind", KINDS, **BY_NAME)
 def test_the_error_on_hard_activations_is_at_most_ggmls(
     level_backends: Callable[..., Any],
-    load: Callable[..., Any],
+    load: Any,
     multiply: Callable[..., Any],
     kind: GGMLType,
     level: str,
@@ -78,7 +78,7 @@ def test_the_error_on_hard_activations_is_at_most_ggmls(
 @pytest.mark.parametrize("kind", QUANTISED, **BY_NAME)
 def test_scales_of_weights_may_be_zero_subnormal_or_the_largest(
     level_backends: Callable[..., Any],
-    load: Callable[..., Any],
+    load: Any,
     multiply: Callable[..., Any],
     kind: GGMLType,
     level: str,
@@ -97,7 +97,7 @@ def test_scales_of_weights_may_be_zero_subnormal_or_the_largest(
 @pytest.mark.parametrize("kind", [GGMLType.F16, GGMLType.BF16], **BY_NAME)
 def test_floats_may_be_subnormal_or_the_largest(
     level_backends: Callable[..., Any],
-    load: Callable[..., Any],
+    load: Any,
     multiply: Callable[..., Any],
     kind: GGMLType,
     level: str,
@@ -117,7 +117,7 @@ def test_floats_may_be_subnormal_or_the_largest(
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_weight_that_is_not_finite_affects_only_its_row_as_in_ggml(
     level_backends: Callable[..., Any],
-    load: Callable[..., Any],
+    load: Any,
     multiply: Callable[..., Any],
     kind: GGMLType,
     level: str,
@@ -150,7 +150,7 @@ def test_a_weight_that_is_not_finite_affects_only_its_row_as_in_ggml(
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_results_that_are_not_finite_in_ggml_are_not_finite_here(
     level_backends: Callable[..., Any],
-    load: Callable[..., Any],
+    load: Any,
     multiply: Callable[..., Any],
     kind: GGMLType,
     bad: float,

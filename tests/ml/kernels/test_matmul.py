@@ -32,7 +32,7 @@ def rounding(kind: GGMLType, level: str) -> float:
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_the_error_is_at_most_ggmls(
     level_backends: Callable[..., Any],
-    load: Callable[..., Any],
+    load: Any,
     multiply: Callable[..., Any],
     kind: GGMLType,
     level: str,
@@ -54,7 +54,7 @@ def test_the_error_is_at_most_ggmls(
 @pytest.mark.parametrize("rows", [1, 15, 16, 17, 100])
 def test_any_number_of_rows_and_tokens_works(
     level_backends: Callable[..., Any],
-    load: Callable[..., Any],
+    load: Any,
     multiply: Callable[..., Any],
     kind: GGMLType,
     level: str,
@@ -75,7 +75,7 @@ def test_any_number_of_rows_and_tokens_works(
 @pytest.mark.parametrize("inputs", [16, 48, 4304])
 def test_floats_come_in_any_multiple_of_sixteen(
     level_backends: Callable[..., Any],
-    load: Callable[..., Any],
+    load: Any,
     multiply: Callable[..., Any],
     kind: GGMLType,
     level: str,
@@ -95,7 +95,7 @@ def test_floats_come_in_any_multiple_of_sixteen(
 @pytest.mark.parametrize("inputs", [32, 96, 1120])
 def test_blocks_come_in_any_number(
     level_backends: Callable[..., Any],
-    load: Callable[..., Any],
+    load: Any,
     multiply: Callable[..., Any],
     kind: GGMLType,
     level: str,
@@ -112,7 +112,7 @@ def test_blocks_come_in_any_number(
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_a_token_does_not_depend_on_its_neighbours(
     level_backends: Callable[..., Any],
-    load: Callable[..., Any],
+    load: Any,
     multiply: Callable[..., Any],
     kind: GGMLType,
     level: str,
@@ -134,7 +134,7 @@ def test_a_token_does_not_depend_on_its_neighbours(
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_the_number_of_threads_changes_no_bit(
     level_backends: Callable[..., Any],
-    load: Callable[..., Any],
+    load: Any,
     multiply: Callable[..., Any],
     kind: GGMLType,
     threads: int,
@@ -150,7 +150,7 @@ def test_the_number_of_threads_changes_no_bit(
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_all_levels_agree(
     level_backends: Callable[..., Any],
-    load: Callable[..., Any],
+    load: Any,
     multiply: Callable[..., Any],
     kind: GGMLType,
 ) -> None:
@@ -165,7 +165,7 @@ def test_all_levels_agree(
 @pytest.mark.parametrize("kind", QUANTISED, ids=lambda kind: kind.name)
 def test_every_stored_byte_counts(
     level_backends: Callable[..., Any],
-    load: Callable[..., Any],
+    load: Any,
     multiply: Callable[..., Any],
     kind: GGMLType,
     level: str,
@@ -186,7 +186,7 @@ def test_every_stored_byte_counts(
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_zeros_and_the_smallest_numbers_give_zero(
     level_backends: Callable[..., Any],
-    load: Callable[..., Any],
+    load: Any,
     multiply: Callable[..., Any],
     kind: GGMLType,
     level: str,
@@ -204,7 +204,7 @@ def test_zeros_and_the_smallest_numbers_give_zero(
 @pytest.mark.parametrize("scale", [1e-20, 1e-6, 1e6, 1e30])
 def test_the_scale_of_the_activations_does_not_matter(
     level_backends: Callable[..., Any],
-    load: Callable[..., Any],
+    load: Any,
     multiply: Callable[..., Any],
     kind: GGMLType,
     level: str,
@@ -222,7 +222,7 @@ def test_the_scale_of_the_activations_does_not_matter(
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_token_that_is_not_finite_affects_itself_only(
     level_backends: Callable[..., Any],
-    load: Callable[..., Any],
+    load: Any,
     multiply: Callable[..., Any],
     kind: GGMLType,
     level: str,
@@ -238,7 +238,7 @@ def test_a_token_that_is_not_finite_affects_itself_only(
 
 
 def test_products_of_one_input_share_its_packed_form(
-    level_backends: Callable[..., Any], load: Callable[..., Any]
+    level_backends: Callable[..., Any], load: Any
 ) -> None:
     values, bind = load(normal(64, 256), GGMLType.Q4_0)
     others, bind_other = load(normal(32, 256, seed=1), GGMLType.Q6_K)
@@ -257,7 +257,7 @@ def test_products_of_one_input_share_its_packed_form(
 
 
 def test_a_graph_is_computed_again_with_other_data(
-    level_backends: Callable[..., Any], load: Callable[..., Any]
+    level_backends: Callable[..., Any], load: Any
 ) -> None:
     values, bind = load(normal(64, 256), GGMLType.Q8_0)
     backend = level_backends(None)
@@ -273,7 +273,7 @@ def test_a_graph_is_computed_again_with_other_data(
 
 
 def test_batches_of_more_dimensions_are_multiplied_row_by_row(
-    level_backends: Callable[..., Any], load: Callable[..., Any], multiply: Callable[..., Any]
+    level_backends: Callable[..., Any], load: Any, multiply: Callable[..., Any]
 ) -> None:
     values, bind = load(normal(32, 256), GGMLType.Q4_K)
     x = normal(2, 3, 5, 256, seed=1)
@@ -283,7 +283,7 @@ def test_batches_of_more_dimensions_are_multiplied_row_by_row(
 
 
 def test_rows_of_a_packed_weight_can_still_be_looked_up(
-    level_backends: Callable[..., Any], load: Callable[..., Any]
+    level_backends: Callable[..., Any], load: Any
 ) -> None:
     values, bind = load(normal(40, 256), GGMLType.Q6_K, (WeightUse.ROWS, WeightUse.PRODUCT))
     backend = level_backends(None)

@@ -20,7 +20,7 @@ from tampu.ml.quantize import quantize
 
 
 @pytest.fixture
-def compute(load: Callable[..., Any]) -> Callable[[Any], Any]:
+def compute(load: Any) -> Callable[[Any], Any]:
     """Compute a product, an experts' product and attention; return them, and whose each was."""
 
     def compute(backend: Backend) -> tuple[Any, list[Any], list[bool], npt.NDArray[np.float32]]:

@@ -32,7 +32,7 @@ def test_the_tiles_in_plain_c_are_always_available() -> None:
 @pytest.mark.parametrize("pattern", ["normal", "outliers", "heavy tails"])
 def test_the_error_is_at_most_that_of_vectors(
     level_backends: Callable[..., Any],
-    load: Callable[..., Any],
+    load: Any,
     multiply: Callable[..., Any],
     kind: GGMLType,
     level: str,
@@ -61,7 +61,7 @@ def test_the_error_is_at_most_that_of_vectors(
 @pytest.mark.parametrize("tokens", [13, 16, 17, 32, 33, 48, 49, 70, 530])
 def test_any_number_of_tokens_rows_and_inputs_works(
     level_backends: Callable[..., Any],
-    load: Callable[..., Any],
+    load: Any,
     multiply: Callable[..., Any],
     kind: GGMLType,
     level: str,
@@ -81,7 +81,7 @@ def test_any_number_of_tokens_rows_and_inputs_works(
 @pytest.mark.parametrize("scales", [[0.0], [6e-8, 6e-5], [65504.0], [0.0, 6e-8, 1.0, 65504.0]])
 def test_every_bit_of_a_block_counts_whatever_its_scale(
     level_backends: Callable[..., Any],
-    load: Callable[..., Any],
+    load: Any,
     multiply: Callable[..., Any],
     kind: GGMLType,
     level: str,
@@ -100,7 +100,7 @@ def test_every_bit_of_a_block_counts_whatever_its_scale(
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_token_that_is_not_finite_affects_itself_only(
     level_backends: Callable[..., Any],
-    load: Callable[..., Any],
+    load: Any,
     multiply: Callable[..., Any],
     kind: GGMLType,
     level: str,
@@ -118,7 +118,7 @@ def test_a_token_that_is_not_finite_affects_itself_only(
 @pytest.mark.parametrize("kind", KINDS, **BY_NAME)
 def test_the_instructions_give_what_they_give_in_plain_c(
     level_backends: Callable[..., Any],
-    load: Callable[..., Any],
+    load: Any,
     multiply: Callable[..., Any],
     kind: GGMLType,
 ) -> None:

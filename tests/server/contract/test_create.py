@@ -37,7 +37,7 @@ def no_model(client: httpx.Client) -> str:
     return f"sha256:{DIGEST}"
 
 
-def test_a_blob_is_there_once_it_was_sent(client: httpx.Client) -> None:
+def test_uploaded_blob_exists(client: httpx.Client) -> None:
     content = b"a blob"
     path = f"/api/blobs/sha256:{hashlib.sha256(content).hexdigest()}"
     assert client.head(path).status_code == 404
@@ -130,9 +130,7 @@ def test_create(client: httpx.Client, case: Case) -> None:
     case.check(client)
 
 
-def test_a_model_of_a_file_says_which_layers_are_there_already(
-    client: httpx.Client, blob: str
-) -> None:
+def test_create_reports_existing_layers(client: httpx.Client, blob: str) -> None:
     body = {"model": "of-a-file", "files": {"m.gguf": blob}, "system": "Be kind."}
     answer = Answer(client.post("/api/create", json=body))
     assert f"using existing layer {blob}" in statuses(answer)

@@ -140,7 +140,7 @@ def test_every_field_of_a_transfer_has_a_statement() -> None:
 
 
 @pytest.mark.server
-def test_a_tool_reaches_the_template_with_all_that_it_says(client: httpx.Client) -> None:
+def test_tool_reaches_the_template_with_all_its_fields(client: httpx.Client) -> None:
     place = {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/place"}], "description": "where"}
     parameters = {
         "type": "object",
@@ -163,7 +163,7 @@ def test_a_tool_reaches_the_template_with_all_that_it_says(client: httpx.Client)
 
 
 @pytest.mark.server
-def test_options_of_before_are_accepted_and_do_nothing(client: httpx.Client) -> None:
+def test_obsolete_options_are_accepted_without_effect(client: httpx.Client) -> None:
     options = {
         "penalize_newline": True, "low_vram": False, "f16_kv": True, "logits_all": False,
         "vocab_only": False, "use_mlock": False, "mirostat": 1, "mirostat_tau": 5.0,

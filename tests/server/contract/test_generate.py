@@ -190,14 +190,14 @@ def test_generate(client: httpx.Client, case: Case) -> None:
     case.check(client)
 
 
-def test_a_prompt_of_the_cache_is_counted_whole(client: httpx.Client) -> None:
+def test_cached_prompt_tokens_count_as_prompt_tokens(client: httpx.Client) -> None:
     body = {"model": "talker", "prompt": "this is a prompt", "stream": False}
     first, second = (client.post("/api/generate", json=body).json() for _ in range(2))
     assert first["prompt_eval_count"] == second["prompt_eval_count"] > 0
     assert second["prompt_eval_cached_count"] > 0
 
 
-def test_the_system_message_and_messages_of_a_model_hold_until_there_is_a_context(
+def test_model_messages_apply_unless_a_context_is_given(
     client: httpx.Client,
 ) -> None:
     made = {

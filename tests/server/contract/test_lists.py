@@ -69,7 +69,7 @@ def test_lists(client: httpx.Client, case: Case) -> None:
     case.check(client)
 
 
-def test_models_in_memory_are_listed_the_one_that_stays_longest_first(client: httpx.Client) -> None:
+def test_loaded_models_are_listed_latest_expiry_first(client: httpx.Client) -> None:
     for name, keep_alive in (("talker", "10m"), ("thinker", -1), ("endless", "1h")):
         body = {"model": name, "keep_alive": keep_alive, "options": {"num_ctx": 128}}
         client.post("/api/generate", json=body).raise_for_status()

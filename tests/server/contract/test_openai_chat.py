@@ -70,7 +70,7 @@ def test_answer_is_a_completion_with_a_choice_and_usage(client: httpx.Client) ->
     assert usage["prompt_tokens_details"]["cached_tokens"] <= usage["prompt_tokens"]
 
 
-def test_the_model_has_the_name_that_was_asked_for(client: httpx.Client) -> None:
+def test_response_has_the_requested_model_name(client: httpx.Client) -> None:
     assert whole(client, model="talker:latest")["model"] == "talker:latest"
 
 
@@ -177,7 +177,7 @@ def test_a_stop_string_is_not_part_of_the_answer(client: httpx.Client) -> None:
     assert (choice["message"]["content"], choice["finish_reason"]) == ("Hello,", "stop")
 
 
-def test_the_input_can_be_counted_before(client: httpx.Client) -> None:
+def test_input_tokens_can_be_counted(client: httpx.Client) -> None:
     counted = client.post(f"{PATH}/input_tokens", json={"model": "talker", "messages": USER}).json()
     assert counted == {
         "object": "response.input_tokens",
@@ -239,7 +239,7 @@ ONE = {"type": "function", "function": {"name": "sub"}}
     ],
     ids=["auto", "not given", "none", "required", "named", "allowed"],
 )
-def test_a_choice_of_tools_is_honoured(
+def test_tool_choice_is_followed(
     client: httpx.Client, choice: str | dict[str, Any] | None, names: list[str]
 ) -> None:
     asked = {"model": "pair", "tools": FIXED, "reasoning_effort": "none", "max_tokens": 400}
@@ -316,7 +316,7 @@ def test_an_effort_means(site: Site, effort: str | None, think: bool | str | Non
     assert prompt.think == think
 
 
-def test_how_a_model_is_loaded_can_be_said_here_too(site: Site) -> None:
+def test_load_options_are_accepted(site: Site) -> None:
     asked(site, num_ctx=512, keep_alive="1h")
     [(_, runner)] = site.start.runners
     assert runner.options.context == 512

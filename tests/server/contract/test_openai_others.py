@@ -72,13 +72,13 @@ def test_a_prompt_is(client: httpx.Client, prompt: str, expected: list[str]) -> 
     assert [choice["index"] for choice in answer["choices"]] == [*range(len(expected))]
 
 
-def test_a_length_is_16_unless_it_is_said(client: httpx.Client) -> None:
+def test_default_max_tokens_is_16(client: httpx.Client) -> None:
     assert whole(client, model="endless")["usage"]["completion_tokens"] == 16
     answer = whole(client, model="endless", max_tokens=5)
     assert answer["choices"][0]["finish_reason"] == "length"
 
 
-def test_a_stream_is_pieces_of_the_text_and_its_cost_if_it_is_wanted(client: httpx.Client) -> None:
+def test_stream_has_text_chunks_and_usage_if_requested(client: httpx.Client) -> None:
     chunks = data_of(complete(client, stream=True, n=2))
     assert not [chunk for chunk in chunks if "usage" in chunk]
     assert len({(chunk["id"], chunk["created"]) for chunk in chunks}) == 1
@@ -111,7 +111,7 @@ def test_log_probabilities_stand_at_their_offsets_in_a_stream_too(client: httpx.
         assert [value for one in streamed for value in one[name]] == values
 
 
-def test_suffix_reaches_a_model_that_can_insert(client: httpx.Client) -> None:
+def test_suffix_reaches_a_model_with_fill_in_the_middle(client: httpx.Client) -> None:
     assert texts(whole(client, model="filler", suffix="y")) == ["Hello, world."]
     assert "does not support suffix" in complete(client, 400, suffix="y").text
 

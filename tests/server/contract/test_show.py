@@ -135,7 +135,7 @@ def test_show(shown_client: httpx.Client, case: Case) -> None:
     case.check(shown_client)
 
 
-def test_a_model_that_sees_shows_its_projector(client: httpx.Client) -> None:
+def test_vision_model_shows_its_projector(client: httpx.Client) -> None:
     shown = client.post("/api/show", json={"model": "demo"}).json()
     assert "vision" in shown["capabilities"]
     assert shown["model_info"]["general.architecture"]

@@ -65,7 +65,7 @@ def test_an_effort_reaches_the_prompt_of_a_chat_and_of_a_response(
     ],
     ids=str,
 )
-def test_a_way_to_think_reaches_the_prompt_of_a_message(
+def test_thinking_option_reaches_the_prompt_of_a_message(
     anthropic_client: anthropic.Anthropic,
     more: dict[str, Any],
     effort: str | None,
@@ -97,7 +97,7 @@ def test_streamed_reasoning_ends_at_its_budget(anthropic_client: anthropic.Anthr
     assert message.usage.output_tokens_details.thinking_tokens < message.usage.output_tokens
 
 
-def test_a_budget_holds_with_a_form_too(openai_client: openai.OpenAI) -> None:
+def test_budget_applies_with_structured_output(openai_client: openai.OpenAI) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": ["yes"]}}}
     answer = openai_client.chat.completions.create(
         model="tryer",

@@ -64,7 +64,9 @@ def busy(client: httpx.Client) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", COUNTING)
-def test_it_loads_no_weights(narrow: Server, narrow_client: httpx.Client, name: str) -> None:
+def test_tokenizing_loads_no_weights(
+    narrow: Server, narrow_client: httpx.Client, name: str
+) -> None:
     body = {"model": "talker", **COUNTING[name]}
     answer = narrow_client.post(name.split(" ")[0], json=body)
     assert answer.status_code == 200, answer.text
@@ -73,7 +75,7 @@ def test_it_loads_no_weights(narrow: Server, narrow_client: httpx.Client, name: 
     assert "tampu_model_memory_bytes{" not in narrow_client.get("/metrics").text
 
 
-def test_it_works_while_another_model_has_all_the_room(
+def test_tokenizing_works_while_another_model_uses_all_memory(
     narrow: Server, narrow_client: httpx.Client
 ) -> None:
     with busy(narrow_client):
@@ -85,7 +87,7 @@ def test_it_works_while_another_model_has_all_the_room(
         assert not mapped(narrow, "thinker")
 
 
-def test_a_model_that_is_loaded_counts_for_itself(narrow_client: httpx.Client) -> None:
+def test_loaded_model_tokenizes_without_another_process(narrow_client: httpx.Client) -> None:
     body = {"model": "talker", "messages": USER, "max_tokens": 3}
     usage = narrow_client.post("/v1/messages", json=body).json()["usage"]
     counted = narrow_client.post("/v1/messages/count_tokens", json=body).json()
@@ -93,7 +95,7 @@ def test_a_model_that_is_loaded_counts_for_itself(narrow_client: httpx.Client) -
     assert loaded(narrow_client) == ["talker:latest"]
 
 
-def test_tokens_and_texts_are_each_others(narrow_client: httpx.Client) -> None:
+def test_detokenizing_returns_the_tokenized_text(narrow_client: httpx.Client) -> None:
     text = "a cat é 猫\n"
     body = {"model": "talker", "text": text, "add_special": False, "pieces": True}
     told = narrow_client.post("/api/tokenize", json=body).json()
