@@ -1,10 +1,9 @@
-"""Answers that follow a grammar: which tokens may come next, worked out while the device computes.
+"""Structured output: which tokens a grammar allows next, computed while the device computes.
 
     constraints = Constraints(tokenizer, fork_server)  # once per model; nothing is built yet
     constraint = constraints.compile(grammar)         # once per answer
     constraint.begin()                                # the batch has been launched
-    allowed = constraint.allowed()                    # its logits are there
-    token = sampler.sample(logits, allowed)
+    token = sampler.sample(logits, constraint.mask()) # the logits are there
     constraint.accept(token)
 
 The vocabulary's trie, a few hundred milliseconds for 128,000 tokens, is built when the first
@@ -45,7 +44,7 @@ _Words = npt.NDArray[np.uint32]
 
 
 class Spelling(Protocol):
-    """What a grammar needs of a tokenizer."""
+    """The part of a tokenizer that grammars need."""
 
     @property
     def vocabulary_size(self) -> int:
@@ -71,7 +70,7 @@ class Spelling(Protocol):
 
 
 class Constraint:
-    """How far one answer has come in its grammar. For one thread at a time."""
+    """The state of one answer in its grammar. For one thread at a time."""
 
     def __init__(
         self, matcher: LLMatcher, size: int, trie_size: int, workers: ThreadPoolExecutor
@@ -92,13 +91,13 @@ class Constraint:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the answer is whole and nothing but its end may follow."""
+        """Whether the answer is complete and only its end may follow."""
         self._settle()
         return self._matcher.is_stopped() and not is_dead(self._matcher)
 
     @property
     def may_end(self) -> bool:
-        """Whether the answer is whole as it is, even if more may follow."""
+        """Whether the answer is complete, even if more may follow."""
         self._settle()
         return self._matcher.is_accepting()
 
@@ -129,14 +128,6 @@ class Constraint:
         bits = np.unpackbits(self.mask().view(np.uint8), count=self._size, bitorder="little")
         return bits.view(np.bool_)
 
-    def apply(self, logits: npt.NDArray[np.float32]) -> None:
-        """Set the logits of tokens that may not come next to -inf.
-
-        Raises:
-            As `mask`.
-        """
-        np.putmask(logits, ~self.allowed(), -np.inf)
-
     def accept(self, token: int) -> None:
         """Take the next token.
 
@@ -146,9 +137,9 @@ class Constraint:
         self._settle()
         self._pending = None
         if not self._matcher.consume_token(token):
-            if (why := reason(self._matcher)).startswith("lexer error"):  # a limit of trial.limits
+            if (why := reason(self._matcher)).startswith("lexer error"):  # a limit was hit
                 raise GrammarError(f"the grammar is too complex: {why}")
-            raise GrammarError(f"the grammar has no place for token {token}")
+            raise GrammarError(f"token {token} does not match the grammar")
 
     def count_allowed(self, tokens: Sequence[int]) -> int:
         """Return how many of these tokens may follow, one after the other; nothing is taken."""
@@ -197,7 +188,7 @@ class Constraints:
             self._tokenizer()
 
     def close(self) -> None:
-        """End the thread and the process; constraints are of no use any more."""
+        """End the thread and the process; constraints cannot be used afterwards."""
         self._workers.shutdown()
         self._trial.close()
 

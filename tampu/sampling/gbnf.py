@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from tampu.errors import GrammarError
 
 MAX_NESTING = 200
-_MOST = 1_000  # repetitions; more make the grammar too large anyway
+_MAX_REPETITIONS = 1_000  # repetitions; more make the grammar too large anyway
 
 Item: TypeAlias = tuple["_Group | _Rule | str", str]  # what is repeated, and how
 
@@ -64,13 +65,15 @@ def lark_of_gbnf(text: str) -> str:
     """Return the grammar in llguidance's dialect of Lark.
 
     Raises:
-        GrammarError: naming the line, for what is no GBNF, rules that are missing and too deep
-            nesting.
+        GrammarError: naming the line, for invalid GBNF, missing rules and too deep nesting.
     """
     rules = _parse(text)
     if "root" not in rules:
         raise GrammarError("grammar: there is no rule named root")
-    used = {name: _references(rules[name]) for name in rules}
+    used = {
+        name: {atom.name for atom in _atoms(rules[name]) if isinstance(atom, _Rule)}
+        for name in rules
+    }
     for name in rules:
         if missing := sorted(used[name] - rules.keys()):
             raise GrammarError(f"grammar: the rule {missing[0]}, which {name} uses, is missing")
@@ -162,8 +165,12 @@ def _times(value: str, line: int) -> str:
         return value
     low, comma, high = value[1:-1].replace(" ", "").partition(",")
     numbers = [int(number) for number in (low, high) if number]
-    if not numbers or max(numbers) > _MOST or (len(numbers) == 2 and numbers[0] > numbers[1]):
-        raise _wrong(line, f"{value!r} must count up, to {_MOST} at most")
+    if (
+        not numbers
+        or max(numbers) > _MAX_REPETITIONS
+        or (len(numbers) == 2 and numbers[0] > numbers[1])
+    ):
+        raise _wrong(line, f"{value!r} must count up, to {_MAX_REPETITIONS} at most")
     return f"{{{low or 0}{comma}{high}}}"
 
 
@@ -207,30 +214,20 @@ def _code(character: str) -> str:
     return f"\\u{{{ord(character):X}}}"
 
 
-def _references(group: _Group) -> set[str]:
-    """Return the names that a rule uses."""
-    names: set[str] = set()
-    waiting = [group]
-    while waiting:
-        for sequence in waiting.pop().alternatives:
-            for item, _ in sequence:
-                if isinstance(item, _Rule):
-                    names.add(item.name)
-                elif isinstance(item, _Group):
-                    waiting.append(item)
-    return names
-
-
-def _has_tokens(group: _Group) -> bool:
+def _atoms(group: _Group) -> Iterator[_Rule | str]:
+    """Yield everything in a rule that is not a group."""
     waiting = [group]
     while waiting:
         for sequence in waiting.pop().alternatives:
             for item, _ in sequence:
                 if isinstance(item, _Group):
                     waiting.append(item)
-                elif isinstance(item, str) and item.startswith("<"):
-                    return True
-    return False
+                else:
+                    yield item
+
+
+def _has_tokens(group: _Group) -> bool:
+    return any(isinstance(atom, str) and atom.startswith("<") for atom in _atoms(group))
 
 
 def _lexemes(rules: dict[str, _Group], used: dict[str, set[str]]) -> set[str]:

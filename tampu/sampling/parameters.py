@@ -176,18 +176,9 @@ def _row(
 ) -> Parameter:
     ollama = ollama or name
     return Parameter(
-        name=name,
-        ollama=ollama,
-        openai=ollama if openai == "" else openai,
-        kind=kind,
-        default=default,
-        low=low,
-        high=high,
-        choices=choices,
-        special=special,
-        use=use,
-        doc=doc,
-    )
+        name=name, ollama=ollama, openai=ollama if openai == "" else openai, kind=kind,
+        default=default, low=low, high=high, choices=choices, special=special, use=use, doc=doc,
+    )  # fmt: skip
 
 
 # fmt: off

@@ -10,11 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tampu.errors import RequestError, ShapeError
-from tampu.sampling.candidates import Candidates, at_or_above, best_of, require_finite
+from tampu.sampling.candidates import (
+    Candidates,
+    Mask,
+    at_or_above,
+    best_of,
+    few_tokens,
+    filtered,
+    is_allowed,
+    masked,
+    require_finite,
+)
 from tampu.sampling.chain import ADJUSTMENTS, BOUNDS, FILTERS, Ranked
 from tampu.sampling.dry import Breakers
 from tampu.sampling.full_vocab import FullVocabulary
-from tampu.sampling.masks import Mask, few_tokens, filtered, is_allowed, masked
 from tampu.sampling.options import SamplingOptions
 from tampu.sampling.transforms import COLDEST, Floats, softmax_weights
 

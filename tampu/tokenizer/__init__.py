@@ -1,14 +1,13 @@
 """Text to tokens and back, from a model file's metadata.
 
 - loading.py: `load_tokenizer(metadata)`, the way in
-- tokenizer.py: `Tokenizer`, what all families share
+- tokenizer.py: `Tokenizer`, and the interfaces of the three families
 - vocabulary.py: tokens, types, scores; special tokens and their roles
 - special.py: special tokens in a text
-- types.py: the interfaces that the three families implement
 - bytepair.py: byte-level BPE (pretokenizers.py: how texts are cut into words)
-- sentencepiece.py: SentencePiece BPE (splits.py: where a text can be split)
+- sentencepiece.py: SentencePiece BPE
 - wordpiece.py: BERT's WordPiece
-- merging.py: the merging that both kinds of BPE share (cache.py keeps merged words)
+- merging.py: the merging that both kinds of BPE share, and the cache of merged words
 - decoding.py: tokens to text, one by one
 """
 

@@ -10,9 +10,8 @@ Sources: GPT-2's published encoder for the alphabet; Hugging Face's `tokenizers`
 from __future__ import annotations
 
 from tampu.ml.gguf import Metadata
-from tampu.tokenizer.cache import WordCache
 from tampu.tokenizer.index import ABSENT, TextIndex
-from tampu.tokenizer.merging import NEVER, Merger
+from tampu.tokenizer.merging import NEVER, Merger, WordCache
 from tampu.tokenizer.pretokenizers import PreTokenizer, find
 from tampu.tokenizer.vocabulary import (
     Defaults,

@@ -8,8 +8,7 @@ from tampu.errors import UnsupportedModelError
 from tampu.ml.gguf import Metadata
 from tampu.tokenizer.bytepair import BytePair
 from tampu.tokenizer.sentencepiece import SentencePiece
-from tampu.tokenizer.tokenizer import Tokenizer
-from tampu.tokenizer.types import Family
+from tampu.tokenizer.tokenizer import Family, Tokenizer
 from tampu.tokenizer.vocabulary import Vocabulary, read_vocabulary
 from tampu.tokenizer.wordpiece import WordPiece
 

@@ -14,9 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
+
+V = TypeVar("V")
 
 NEVER = 1 << 32  # ranks are below it
 
@@ -26,6 +29,8 @@ _SHORT = 24  # up to this many symbols a scan beats a heap
 _LONG = 4096  # from this many symbols on, repetition is worth looking for
 _REPETITIVE = 16  # a text is repetitive if one pair makes up a 16th of it
 _NAMES = 1 << 31
+_MAX_ITEMS = 65_536  # some 10 MB; a text of 300,000 tokens has about 20,000 different words
+_MAX_LENGTH = 64  # characters; longer texts hardly ever come again
 
 
 class Merger:
@@ -149,3 +154,22 @@ def _disjoint(at: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     first = np.maximum.accumulate(np.where(begins, indices, 0))
     kept: npt.NDArray[np.int64] = at[(indices - first) % 2 == 0]
     return kept
+
+
+class WordCache(dict[str, V]):
+    """Results of `compute`: `cache[text]` computes the value of a new text and keeps it.
+
+    A full cache is cleared. Thread-safe: at worst something is computed twice.
+    """
+
+    def __init__(self, compute: Callable[[str], V]) -> None:
+        super().__init__()
+        self._compute = compute
+
+    def __missing__(self, text: str) -> V:
+        value = self._compute(text)
+        if len(text) <= _MAX_LENGTH:
+            if len(self) >= _MAX_ITEMS:
+                self.clear()
+            self[text] = value
+        return value

@@ -43,44 +43,16 @@ class TokenType(IntEnum):
 
 HIDDEN_TYPES = (TokenType.CONTROL, TokenType.UNKNOWN)
 
-_END_TEXTS = frozenset(
-    {
-        "<|eot_id|>",
-        "<|im_end|>",
-        "<|end|>",
-        "<|return|>",
-        "<|call|>",
-        "<|flush|>",
-        "<|calls|>",
-        "<end_of_turn>",
-        "<|endoftext|>",
-        "</s>",
-        "<|eom_id|>",
-        "<EOT>",
-        "_<EOT>",
-        "[EOT]",
-        "[EOS]",
-        "<|end_of_text|>",
-        "<end_of_utterance>",
-        "<eos>",
-        "<turn|>",
-        "<|tool_response>",
-        "<｜end▁of▁sentence｜>",
-        "[e~[",
-        # A base model that writes one of these begins another file: the padding, repository and
-        # file separators of fill-in-the-middle training.
-        "<|fim_pad|>",
-        "<fim-pad>",
-        "<fim_pad>",
-        "<PAD>",
-        "<|fim_repo|>",
-        "<|repo_name|>",
-        "<fim-repo>",
-        "<REPO>",
-        "<reponame>",
-        "<|file_sep|>",
-    }
-)
+# The last line: a base model that writes one of these begins another file. They are the padding,
+# repository and file separators of fill-in-the-middle training.
+_END_TEXTS = frozenset({
+    "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>",
+    "<end_of_turn>", "<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]",
+    "<|end_of_text|>", "<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>",
+    "<｜end▁of▁sentence｜>", "[e~[",
+    "<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "<|fim_repo|>", "<|repo_name|>",
+    "<fim-repo>", "<REPO>", "<reponame>", "<|file_sep|>",
+})  # fmt: skip
 
 # Where all tokens of the first column's set exist, the second column's only ends a part of an
 # answer: harmony's <|end|> ends one message of several, Gemma 4 keeps an unrelated </s>.

@@ -13,8 +13,7 @@ from support import sampling as reference
 
 from tampu.errors import ComputeError
 from tampu.sampling import Sampler, SamplingOptions
-from tampu.sampling.candidates import best_of
-from tampu.sampling.masks import few_tokens, filtered, is_allowed, masked
+from tampu.sampling.candidates import best_of, few_tokens, filtered, is_allowed, masked
 
 SIZE = 20_000
 OPTIONS = st.sampled_from([

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tampu.ml.gguf import StringArray
-from tampu.tokenizer.splits import SafeCuts
+from tampu.tokenizer.sentencepiece import SafeCuts
 
 letters = "abé▁😀"
 

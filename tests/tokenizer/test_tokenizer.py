@@ -14,7 +14,7 @@ from support import vocabularies as made
 from tampu.tokenizer import TRACE, Tokenizer, load_tokenizer
 from tampu.tokenizer.bytepair import BytePair
 from tampu.tokenizer.sentencepiece import SentencePiece
-from tampu.tokenizer.types import Family
+from tampu.tokenizer.tokenizer import Family
 from tampu.tokenizer.wordpiece import WordPiece
 
 SPECIALS = {
@@ -183,7 +183,7 @@ def test_byte_level_gives_back_any_text(text: str) -> None:
 
 
 def test_a_full_word_cache_is_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tampu.tokenizer.cache._MAX_ITEMS", 8)
+    monkeypatch.setattr("tampu.tokenizer.merging._MAX_ITEMS", 8)
     original = originals.byte_level("gpt-2")
     tokenizer = load_tokenizer(original.metadata)
     for line in originals.corpus()[:50]:
