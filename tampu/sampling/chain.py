@@ -31,6 +31,14 @@ from tampu.sampling.transforms import Doubles, Floats
 Selection: TypeAlias = slice | NDArray[np.intp]
 
 
+class Uniform(Protocol):
+    """A source of random numbers, uniformly from 0 to 1."""
+
+    def random(self) -> float:
+        """Return the next number."""
+        ...
+
+
 class Adjustment(Protocol):
     """Changes the logits of one sequence's tokens."""
 
@@ -147,23 +155,23 @@ class FilterRow(Row):
             do it with less.
     """
 
-    apply: Callable[[Ranked, SamplingOptions, np.random.Generator], None]
+    apply: Callable[[Ranked, SamplingOptions, Uniform], None]
     needs_order: bool = False
 
 
-def _typical_p(ranked: Ranked, o: SamplingOptions, _: np.random.Generator) -> None:
+def _typical_p(ranked: Ranked, o: SamplingOptions, _: Uniform) -> None:
     ranked.keep(transforms.typical_p(ranked.weights, o.typical_p))
 
 
-def _top_p(ranked: Ranked, o: SamplingOptions, _: np.random.Generator) -> None:
+def _top_p(ranked: Ranked, o: SamplingOptions, _: Uniform) -> None:
     ranked.keep_first(transforms.top_p(ranked.cumulative, o.top_p))
 
 
-def _min_p(ranked: Ranked, o: SamplingOptions, _: np.random.Generator) -> None:
+def _min_p(ranked: Ranked, o: SamplingOptions, _: Uniform) -> None:
     ranked.keep_first(transforms.min_p(ranked.weights, o.min_p))
 
 
-def _xtc(ranked: Ranked, o: SamplingOptions, random: np.random.Generator) -> None:
+def _xtc(ranked: Ranked, o: SamplingOptions, random: Uniform) -> None:
     if len(ranked.weights) > 1 and random.random() <= o.xtc_probability:
         left_out = transforms.xtc(ranked.weights, o.xtc_threshold)
         if left_out:

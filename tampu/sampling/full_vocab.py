@@ -15,6 +15,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from tampu.sampling.chain import Uniform
 from tampu.sampling.transforms import Doubles, Floats, cumsum, multinomial
 
 _ROWS = 128  # divides the vocabulary of most models
@@ -27,9 +28,7 @@ class FullVocabulary:
         self._kept = np.empty(vocabulary_size, np.float32)
         self._mask = np.empty(vocabulary_size, np.bool_)
 
-    def sample(
-        self, weights: Floats, top_p: float, min_p: float, random: np.random.Generator
-    ) -> int:
+    def sample(self, weights: Floats, top_p: float, min_p: float, random: Uniform) -> int:
         """Return a token with the probability of its weight among those that are kept.
 
         Args:
