@@ -39,8 +39,9 @@ def messages(path: Path) -> Iterator[tuple[int, str]]:
         if isinstance(node, documented) and node.body and isinstance(node.body[0], ast.Expr)
     }
     for node in ast.walk(tree):
-        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
-        if is_text and node not in docstrings:
+        if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
+            continue
+        if node not in docstrings:
             yield node.lineno, node.value
 
 

@@ -4,6 +4,7 @@ ggml ends the process when operands do not fit; so a failure of these tests may 
 """
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ def path(tmp_path: Path) -> Path:
 
 # One thing wrong
 
-WRONG = {
+WRONG: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "a norm that is shorter": ("blk.0.attn_norm.weight", lambda w: w[:16]),
     "a norm of one number": ("output_norm.weight", lambda w: w[:1]),
     "a norm in rows": ("blk.0.ffn_norm.weight", lambda w: np.stack([w, w])),
@@ -93,7 +94,7 @@ def test_options_that_do_not_fit_the_weights_are_refused_at_loading(
 # Anything wrong
 
 TYPES = ["F16", "BF16", "Q8_0", "Q4_0", "Q5_1", "I32"]
-CHANGES = {
+CHANGES: dict[str, Callable[[Any], Any]] = {
     "turned": lambda w: w.T if w.ndim > 1 else w[None],
     "half of the rows": lambda w: w[: max(1, len(w) // 2)],
     "twice the rows": lambda w: np.concatenate([w, w]),
@@ -105,7 +106,7 @@ CHANGES = {
     "two of them": lambda w: np.stack([w, w]),
     "infinite": lambda w: np.full_like(w, np.inf),
 }
-KEYS = {
+KEYS: dict[str, list[Any]] = {
     "block_count": [1, 2],
     "embedding_length": [1, 16, 64],
     "context_length": [1, 2**31 - 1],

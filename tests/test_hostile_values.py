@@ -37,7 +37,7 @@ def answer(path: Path, **options: Any) -> Completion:
         return engine.generate("the", max_tokens=3, temperature=0)
 
 
-REFUSED = {
+REFUSED: dict[str, list[Any]] = {
     "block_count": [0, -1, 1025, 10**9, 2**32 - 1, "2", 1.5, None],
     "attention.head_count": [0, -1, 3, 2**31, "4", None],
     "attention.head_count_kv": [0, 3, 8, 2**31],
@@ -70,7 +70,7 @@ def test_a_value_that_cannot_be_is_refused_at_once(path: Path, key: str, value: 
     assert "\n" not in caught[0]
 
 
-HARMLESS = {
+HARMLESS: dict[str, list[Any]] = {
     "attention.value_length": [0, 2**31],
     "feed_forward_length": [0, 5],
     "vocab_size": [0, 5, 2**31],
@@ -245,7 +245,7 @@ def write_lora(
     return path
 
 
-ADAPTERS = {
+ADAPTERS: dict[str, dict[str, Any]] = {
     "ranks that differ": {"a": (3, 32)},
     "inputs that differ": {"a": (2, 16)},
     "outputs that differ": {"b": (32, 2)},

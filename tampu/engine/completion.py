@@ -6,7 +6,7 @@ import asyncio
 import logging
 import queue
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -190,7 +190,7 @@ def completion(events: Iterable[ChatEvent]) -> ChatCompletion:
 
 async def aiter_events(
     begin: Callable[[Sink], tuple[Handle, OutputParser]],
-) -> AsyncIterator[ChatEvent]:
+) -> AsyncGenerator[ChatEvent, None]:
     """Begin a request and yield its events, `Done` last, to the running event loop.
 
     Args:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import queue
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -301,13 +301,13 @@ class Engine:
 
     # -- asynchronous ----------------------------------------------------------------------------
 
-    def astream(self, prompt: Prompt, **options: object) -> AsyncIterator[ChatEvent]:
+    def astream(self, prompt: Prompt, **options: object) -> AsyncGenerator[ChatEvent, None]:
         """Return an async iterator like `stream`; closing it cancels the request."""
         return aiter_events(lambda sink: self._begin(prompt, options, sink))
 
     def astream_chat(
         self, messages: Sequence[Message], **options: object
-    ) -> AsyncIterator[ChatEvent]:
+    ) -> AsyncGenerator[ChatEvent, None]:
         """Return an async iterator like `stream_chat`; closing it cancels the request."""
         return aiter_events(lambda sink: self._begin_chat(messages, options, sink))
 

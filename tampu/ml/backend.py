@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -48,7 +49,7 @@ class Computed:
         fault: where the first NaN or infinity is, if `detect_nan` was called and there is one.
     """
 
-    outputs: list[npt.NDArray[np.generic]]
+    outputs: list[npt.NDArray[Any]]
     compute_ns: int
     began_ns: int = 0
     fault: str = ""
@@ -317,7 +318,7 @@ def _write(tensor: Tensor, data: npt.NDArray[np.generic]) -> None:
         gg.ggml_backend_tensor_set(tensor.pointer, data.ctypes.data, 0, data.nbytes)
 
 
-def _read(tensor: Tensor) -> npt.NDArray[np.generic]:
+def _read(tensor: Tensor) -> npt.NDArray[Any]:
     """Copy a computed tensor out."""
     if tensor.type not in _DATA_TYPES or not tensor.pointer.contents.buffer:
         raise ShapeError(f"{tensor!r} is not an output of the graph")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import msgspec
 
@@ -85,7 +85,9 @@ def create(
     return made
 
 
-def creating(library: Library, name: ModelName, spec: CreateSpec) -> Iterator[Progress]:
+def creating(
+    library: Library, name: ModelName, spec: CreateSpec
+) -> Generator[Progress, None, None]:
     """Create a model on a thread and yield its steps, with the errors of `create`.
 
     Closing the iterator cancels the creation.

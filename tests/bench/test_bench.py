@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 
@@ -25,19 +25,19 @@ class Clockwork:
         self.depths: list[list[int]] = []
         self._seconds = iter(seconds)
 
-    def rewind(self, depth: Any) -> None:
+    def rewind(self, depth: Sequence[int]) -> None:
         self.depths.append(list(depth))
 
-    def prefill(self, tokens: list[int]) -> float:
+    def prefill(self, tokens: Sequence[int]) -> float:
         return self._run("prefill", tokens)
 
-    def decode(self, tokens: list[int]) -> float:
+    def decode(self, tokens: Sequence[int]) -> float:
         return self._run("decode", tokens)
 
     def close(self) -> None:
         self.log.append(f"{self.label} close")
 
-    def _run(self, what: str, tokens: list[int]) -> float:
+    def _run(self, what: str, tokens: Sequence[int]) -> float:
         self.log.append(f"{self.label} {what}")
         self.tokens.append(list(tokens))
         return next(self._seconds)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tampu.chat import builtin_templates
+from tampu.chat.builtin_templates import RENDERERS
 from tampu.chat.output import Content, Reasoning, ToolCall
 from tampu.chat.output.parser_registry import chat_format
-from tampu.chat.renderers import RENDERERS
 from tampu.chat.segments import text_of
 from tampu.chat.template import ChatTemplate
 
@@ -21,7 +21,7 @@ FUNCTION = {"name": "weather", "description": "The weather.", "parameters": PARA
 TOOL = {"type": "function", "function": FUNCTION}
 ARGUMENTS = {"city": "Cuzco", "days": 2}
 CALL = {"type": "function", "id": "a", "function": {"name": "weather", "arguments": ARGUMENTS}}
-TALK = [
+TALK: list[dict[str, Any]] = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": "Hi"},
     {"role": "assistant", "content": "Yes?", "reasoning_content": "Old."},

@@ -13,11 +13,11 @@ from tampu.chat.ollama_template import OllamaTemplate
 from tampu.chat.template import ChatTemplate
 from tampu.ml.metadata import Metadata
 
-MARKS = {
+MARKS: dict[str, Any] = {
     f"tokenizer.ggml.fim_{name}_token_id": number
     for name, number in (("pre", 1001), ("suf", 1002), ("mid", 1003))
 }
-KINDS = {"general.architecture": "llama"}
+KINDS: dict[str, Any] = {"general.architecture": "llama"}
 PLACED = OllamaTemplate("{{ if .Suffix }}<P>{{ .Prompt }}<S>{{ .Suffix }}<M>{{ end }}")
 
 
@@ -51,7 +51,7 @@ def placed() -> Iterator[FillInTheMiddle | None]:
 def test_a_templates_place_is_used_and_others_texts_are_not_trusted(
     placed: FillInTheMiddle | None,
 ) -> None:
-    pieces = placed.tokens("<P>a", "b<M>")
+    pieces: list[Any] = list(placed.tokens("<P>a", "b<M>"))
     assert "".join(text for text, _ in pieces) == "<P><P>a<S>b<M><M>"
     assert "".join(text for text, is_trusted in pieces if not is_trusted) == "<P>ab<M>"
 

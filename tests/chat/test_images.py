@@ -17,6 +17,9 @@ class Letters:
     def encode_pieces(self, pieces: Any) -> list[Any]:
         return [ord(c.upper() if known else c) for text, known in pieces for c in text]
 
+    def token_text(self, token: int) -> str:
+        raise NotImplementedError
+
 
 class Shown:
     def __init__(self, inputs: int) -> None:

@@ -23,6 +23,11 @@ class Letters:
     bos = ord("^")
     adds_bos = True
 
+    def encode(
+        self, text: str, *, add_special: bool = True, parse_special: bool = True
+    ) -> list[int]:
+        raise NotImplementedError
+
     def encode_pieces(self, pieces: Any) -> list[Any]:
         return [ord(character) for text, _ in pieces for character in text]
 

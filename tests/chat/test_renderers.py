@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tampu.chat.renderers import RENDERERS, own_template, remarks
+from tampu.chat.builtin_templates import RENDERERS
+from tampu.chat.renderers import own_template, remarks
 from tampu.chat.segments import text_of
 from tampu.chat.template_loader import read_template
 from tampu.ml.metadata import Metadata

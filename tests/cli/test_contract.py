@@ -45,7 +45,8 @@ def run(
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_command_has_its_flags_in_its_help(run: Callable[..., Any], command: str) -> None:
-    found = typer.main.get_command(app.app).commands[command]
+    group: Any = typer.main.get_command(app.app)
+    found = group.commands[command]
     flags = {flag for parameter in found.params for flag in parameter.opts}
     assert flags >= set(COMMANDS[command].split())
     code, out, _ = run(command, "--help")

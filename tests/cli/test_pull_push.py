@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from support.local_http import Answer
+from support.local_http import Answer, Request
 from support.registries import RogueRegistry, described, manifest, ranged
 
 from tampu.cli import app
@@ -50,7 +50,7 @@ def test_each_step_is_a_line_without_a_terminal(
 def test_terminal_shows_bars_with_rate_and_time_left(
     registry: RogueRegistry, tmp_path: Path
 ) -> None:
-    def crawl(request: pytest.FixtureRequest) -> Answer | None:
+    def crawl(request: Request) -> Answer | None:
         if len(request.path) < 60:
             return None
         blob = registry.blobs.get(request.path.rpartition("/")[2])

@@ -11,7 +11,7 @@ SUM: list[Any] = [{"role": "user", "content": "What is 27 + 58?"}]
 PERSON: list[Any] = [
     {"role": "user", "content": "Extract name and job as JSON: Our driver is called Kevin."}
 ]
-WARM = [{"role": "user", "content": "Is it warm in Cairo?"}]
+WARM: list[Any] = [{"role": "user", "content": "Is it warm in Cairo?"}]
 WEATHER: dict[str, Any] = {
     "name": "get_weather",
     "description": "Get the weather in a city.",

@@ -65,6 +65,7 @@ def test_a_stream_is_a_message_of_blocks(client: anthropic.Anthropic) -> None:
 
 @pytest.mark.parametrize("is_streaming", [False, True])
 def test_a_tool_is_used_with_its_input(client: anthropic.Anthropic, is_streaming: bool) -> None:
+    message: anthropic.types.Message
     if is_streaming:
         with client.messages.stream(
             model="demo", messages=WARM, max_tokens=60, **GREEDY, tools=TOOLS
@@ -139,9 +140,10 @@ def test_unsupported_field_is_refused_by_name(
 ) -> None:
     with pytest.raises(anthropic.BadRequestError) as caught:
         ask(client, **more)
-    assert caught.value.body["type"] == "error"
-    assert caught.value.body["error"]["type"] == "invalid_request_error"
-    assert told in caught.value.body["error"]["message"]
+    body: Any = caught.value.body
+    assert body["type"] == "error"
+    assert body["error"]["type"] == "invalid_request_error"
+    assert told in body["error"]["message"]
 
 
 def test_an_unknown_model_is_not_found(client: anthropic.Anthropic) -> None:
@@ -153,12 +155,13 @@ def test_an_unknown_model_is_not_found(client: anthropic.Anthropic) -> None:
 def test_a_tool_that_has_to_be_used_is_used(
     client: anthropic.Anthropic, choice: dict[str, str]
 ) -> None:
-    place = {"type": "object", "properties": {"city": {"enum": ["Cairo", "Rome"]}}}
+    place: dict[str, Any] = {"type": "object", "properties": {"city": {"enum": ["Cairo", "Rome"]}}}
     place |= {"required": ["city"], "additionalProperties": False}
     tools = [{"name": "get_weather", "input_schema": place}]
     only_one = choice | {"disable_parallel_tool_use": True}
     message = ask(client, SUM, tools=tools, tool_choice=only_one)
     assert message.stop_reason == "tool_use"
+    block: Any
     [block] = message.content
     assert block.name == "get_weather"
     assert block.input["city"] in ("Cairo", "Rome")

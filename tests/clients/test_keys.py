@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -72,13 +72,14 @@ def test_each_package_reports_a_wrong_key(locked: Server, key: str) -> None:
 
 def test_only_a_key_to_manage_changes_which_models_there_are(locked: Server) -> None:
     with of_ollama(locked, MANAGE) as manager, of_ollama(locked, USE) as user:
-        for forbidden in (
+        calls: tuple[Callable[[], object], ...] = (
             lambda: user.copy("tiny", "other"),
             lambda: user.create("other", from_="tiny", system="be brief"),
             lambda: user.delete("tiny"),
             lambda: user.pull("other"),
             lambda: user.push("other"),
-        ):
+        )
+        for forbidden in calls:
             with pytest.raises(ollama.ResponseError) as caught:
                 forbidden()
             assert caught.value.status_code == 403

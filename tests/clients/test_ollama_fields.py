@@ -191,7 +191,7 @@ def server(
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_call(server: Server, call: str) -> None:
+def test_call(server: Server, call: Any) -> None:
     with ollama.Client(server.url, timeout=60) as client:
         try:
             answer = getattr(client, call.method)(**call.given)

@@ -6,7 +6,7 @@ import base64
 import json
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import openai
 import pytest
@@ -229,7 +229,9 @@ def test_a_response_is_an_answer_to_items(client: openai.OpenAI) -> None:
     assert answer.output_text == "85"
     assert answer.status == "completed"
     assert answer.usage.total_tokens == answer.usage.input_tokens + answer.usage.output_tokens
-    items = [{"role": "user", "content": [{"type": "input_text", "text": SUM[0]["content"]}]}]
+    items: list[Any] = [
+        {"role": "user", "content": [{"type": "input_text", "text": SUM[0]["content"]}]}
+    ]
     short = client.responses.create(model="demo", input=items, temperature=0, max_output_tokens=1)
     assert short.status == "incomplete"
     assert short.incomplete_details.reason == "max_output_tokens"
@@ -247,16 +249,20 @@ def test_responses_stream_reports_each_item(client: openai.OpenAI) -> None:
 
 
 def test_a_response_calls_a_function_and_goes_on_with_its_output(client: openai.OpenAI) -> None:
-    tools = [{"type": "function", **WEATHER}]
-    question = {"role": "user", "content": WARM[0]["content"]}
+    tools: list[Any] = [{"type": "function", **WEATHER}]
+    question: Any = {"role": "user", "content": WARM[0]["content"]}
     with client.responses.stream(model="demo", input=[question], tools=tools, temperature=0) as s:
         [call] = s.get_final_response().output
     assert call.type == "function_call"
     assert (call.name, json.loads(call.arguments)) == ("get_weather", {"city": "Cairo"})
-    output = {"type": "function_call_output", "call_id": call.call_id, "output": "It is sunny."}
+    output: Any = {
+        "type": "function_call_output",
+        "call_id": call.call_id,
+        "output": "It is sunny.",
+    }
     more = client.responses.create(
         model="demo",
-        input=[question, call.model_dump(exclude_none=True), output],
+        input=[question, cast("Any", call.model_dump(exclude_none=True)), output],
         tools=tools,
         temperature=0,
     )
@@ -281,8 +287,9 @@ def test_unsupported_field_is_refused_by_name(
 ) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         ask(client, **more)
-    assert told in caught.value.body["message"]
-    assert caught.value.body["type"] == "invalid_request_error"
+    body: Any = caught.value.body
+    assert told in body["message"]
+    assert body["type"] == "invalid_request_error"
 
 
 def test_image_is_refused_by_a_model_without_vision(client: openai.OpenAI) -> None:
@@ -367,9 +374,8 @@ def test_image_reaches_the_model(client: openai.OpenAI) -> None:
     assert answer.choices[0].message.content == "Red."
     items = [{"type": "input_text", "text": "What shape is it?"}]
     items.append({"type": "input_image", "image_url": url})
-    response = client.responses.create(
-        model="demo", input=[{"role": "user", "content": items}], temperature=0
-    )
+    asked: list[Any] = [{"role": "user", "content": items}]
+    response = client.responses.create(model="demo", input=asked, temperature=0)
     assert response.output_text == "A circle."
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from safetensors.numpy import save_file
 from support import handmade_checkpoints as handmade
@@ -30,7 +31,7 @@ def entry(*offsets: int, dtype: str = "F32", shape: Any = (1,)) -> dict[str, Any
 
 
 def test_tensors_come_back_as_they_were_stored(tmp_path: Path) -> None:
-    values = {
+    values: dict[str, npt.NDArray[Any]] = {
         "a": np.arange(6, dtype=np.float32).reshape(2, 3),
         "b": np.array([1.5, -2], np.float16),
     }

@@ -150,7 +150,9 @@ def test_training_metadata_is_copied(tmp_path: Path) -> None:
 
 def test_given_metadata_overrides(tmp_path: Path) -> None:
     source = handmade.write(tmp_path / "tiny")
-    given = {"general.name": "other", "general.license": "mit", "x.big": 2**40, "x.low": -1}
+    given: dict[str, str | int] = {
+        "general.name": "other", "general.license": "mit", "x.big": 2**40, "x.low": -1,
+    }  # fmt: skip
     convert(source, tmp_path / "out.gguf", metadata=given)
     metadata = read_gguf(tmp_path / "out.gguf").metadata
     assert metadata.string("general.name") == "other"

@@ -21,7 +21,7 @@ from tampu.errors import ModelFileError, UnsupportedModelError
 
 
 def stored(name: str) -> StoredTensor:
-    return StoredTensor(name, "F32", (1,), None, 0, 4)  # type: ignore[arg-type]
+    return StoredTensor(name, "F32", (1,), None, 0, 4)
 
 
 def llama(**changes: Any) -> Config:

@@ -322,7 +322,7 @@ def test_a_sentencepiece_model_gives_pieces_scores_and_types() -> None:
 def test_a_sentencepiece_model_is_preferred_to_its_json(tmp_path: Path) -> None:
     folder = handmade.write(tmp_path, tokenizer=spm_style(added_tokens=[]))
     (folder / "tokenizer.model").write_bytes(sentencepiece_model(PIECES))
-    found = tokenizer_metadata(Checkpoint.open(folder), handmade.ROWS)
+    found: dict[str, Any] = dict(tokenizer_metadata(Checkpoint.open(folder), handmade.ROWS))
     assert found["tokenizer.ggml.tokens"][:4] == ["<unk>", "<s>", "<0x41>", "▁a"]
     assert found["tokenizer.ggml.add_space_prefix"] is True
 

@@ -7,7 +7,7 @@ import queue
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -59,7 +59,10 @@ def test_a_text_and_its_tokens_give_the_same_completion(engine: Engine) -> None:
     assert engine.detokenize(tokens) == PROMPT
     expected = engine.generate(PROMPT, max_tokens=5, **GREEDY).tokens
     assert engine.generate(tokens, max_tokens=5, **GREEDY).tokens == expected
-    assert engine.generate(np.array(tokens), max_tokens=5, **GREEDY).tokens == expected
+    assert (
+        engine.generate(cast("list[int]", np.array(tokens)), max_tokens=5, **GREEDY).tokens
+        == expected
+    )
 
 
 @pytest.mark.parametrize("count", [0, 1, 7])
@@ -182,7 +185,7 @@ def test_a_request_can_be_cancelled_by_its_handle(engine: Engine) -> None:
 
 def test_a_conversation_goes_through_the_models_template(engine: Engine) -> None:
     messages = [{"role": "user", "content": "the cat"}]
-    tokens = engine.chat_prompt(messages)
+    tokens = cast("list[int]", engine.chat_prompt(messages))
     assert tokens[0] == BOS
     assert tokens.count(BOS) == 2
     assert engine.tokenizer.decode(tokens, special=True) == "<s> user: the cat<s> a:"

@@ -136,7 +136,7 @@ def mixture(path: Path) -> Path:
         shapes = {"gate_exps": (8, 64, 64), "up_exps": (8, 64, 64), "down_exps": (8, 64, 64),
                   "gate_inp": (8, 64)}  # fmt: skip
         for name, shape in shapes.items():
-            values = random.normal(size=shape).astype(np.float32) / 8
+            values = random.normal(size=shape).astype(np.float32) / np.float32(8)
             weights[f"blk.{layer}.ffn_{name}.weight"] = values
     return write_tiny(path, tiny, weights=weights)
 

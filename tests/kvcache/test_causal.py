@@ -157,9 +157,7 @@ class Steps:
         self.backend, self.cache, self.layer = backend, cache, layer
         self.shape = HEADS
 
-    def __call__(
-        self, keys: Any, values: Any, segments: Any, build: Any
-    ) -> list[npt.NDArray[np.generic]]:
+    def __call__(self, keys: Any, values: Any, segments: Any, build: Any) -> list[npt.NDArray[Any]]:
         """Store keys and values (tokens, kv_heads, head_dim) and return what `build` computes."""
         context = self.backend.context()
         k = context.input("k", keys.shape, GGMLType.F32)
@@ -174,7 +172,7 @@ class Steps:
 
     def store(
         self, keys: npt.NDArray[np.float32], values: npt.NDArray[np.float32], segments: list[Any]
-    ) -> list[npt.NDArray[np.generic]]:
+    ) -> list[npt.NDArray[Any]]:
         """Return the keys and the values (kv_heads, history, head_dim) after storing."""
 
         def build(layer: Any, k: Any, v: Any) -> list[Any]:

@@ -271,7 +271,9 @@ class ReferenceCache:
         self.manager = KVCacheManager(
             [KVCacheGroup(r, Cells(n)) for r, n in zip(specs, size, strict=True)]
         )
-        self.memory = [[None] * n for n in size]  # the history that a cell's row was made of
+        self.memory: list[list[Any]] = [
+            [None] * n for n in size
+        ]  # the history that a cell's row was made of
         self.running: list[Any] = []  # [table, tokens, histories of each position]
         self.serial = 0
 

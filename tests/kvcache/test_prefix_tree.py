@@ -110,7 +110,8 @@ def test_the_length_of_a_common_prefix(
 @settings(deadline=None)
 @given(st.lists(st.tuples(KEYS, st.integers(0, 12)), max_size=30))
 def test_the_tree_matches_like_a_table_of_prefixes(given_paths: list[Any]) -> None:
-    tree, table, cell = PrefixTree(1), {}, 0
+    tree, cell = PrefixTree(1), 0
+    table: dict[Any, Any] = {}
     cursors = []
     for path, cut in given_paths:
         cursor = tree.root()

@@ -181,7 +181,7 @@ class Sums:
         found = self.compute(segments, given.astype(np.float32))
         np.testing.assert_array_equal(found, expected)
 
-    def compute(self, segments: list[Any], tokens: npt.NDArray[Any]) -> npt.NDArray[np.generic]:
+    def compute(self, segments: list[Any], tokens: npt.NDArray[Any]) -> npt.NDArray[Any]:
         context = self.backend.context()
         x = context.input("x", (len(tokens), 4), GGMLType.F32)
         step = self.cache.step(segments)

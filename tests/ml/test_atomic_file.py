@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -29,7 +29,7 @@ def test_an_error_in_the_block_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")
     with pytest.raises(TypeError), atomic_file(path) as file:
-        file.write("no bytes")
+        file.write(cast("bytes", "no bytes"))
     assert path.read_bytes() == b"old"
     assert names(tmp_path) == ["file"]
 

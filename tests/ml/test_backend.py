@@ -30,7 +30,7 @@ class Graph:
         self.x = self.context.input("x", shape, F32)
         self.y = self.context.output(build(self.x))
 
-    def __call__(self, data: Any) -> npt.NDArray[np.generic]:
+    def __call__(self, data: Any) -> npt.NDArray[Any]:
         return self.backend.compute(self.context, [(self.x, data)], [self.y]).outputs[0]
 
     def close(self) -> None:
@@ -41,7 +41,7 @@ class Graph:
 def graph(backend: Backend) -> Iterator[Callable[[Any, Any], Any]]:
     made = []
 
-    def make(shape: tuple[int, ...], build: Callable[[Any], Any]) -> Graph:
+    def make(shape: tuple[int, int], build: Callable[[Any], Any]) -> Graph:
         made.append(Graph(backend, shape, build))
         return made[-1]
 

@@ -39,7 +39,7 @@ def rope(x: Any, positions: Any, dimensions: int = 4, factors: None = None) -> T
     return Rope(dimensions, 1e4, RopeMode.HALVES, factors=factors)(x, positions)
 
 
-CALLS = {
+CALLS: dict[str, Callable[..., Any]] = {
     "linear: another number of inputs": lambda t, _: t(2, 3).linear(t(4, 5)),
     "linear: groups that do not divide": lambda t, _: t(3, 2, 4).linear(t(2, 5, 4)),
     "linear: a weight of a higher rank": lambda t, _: t(2, 4).linear(t(1, 5, 4)),

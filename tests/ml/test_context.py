@@ -1,5 +1,7 @@
 """Graphs being built, and tensors with memory of their own."""
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -23,7 +25,7 @@ def storage(request: pytest.FixtureRequest, context: Context) -> Storage:
     return context.host if request.param == "host" else context.layer(3)
 
 
-def read(backend: Backend, context: Context, tensor: Tensor) -> npt.NDArray[np.generic]:
+def read(backend: Backend, context: Context, tensor: Tensor) -> npt.NDArray[Any]:
     """Copy a tensor with memory of its own out, by way of a graph."""
     view = tensor.strided(tensor.shape, tensor.strides[:-1], context=context)
     return backend.compute(context, [], [context.output(view.contiguous())]).outputs[0]

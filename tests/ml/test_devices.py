@@ -47,6 +47,7 @@ def test_devices_keep_ggmls_order_and_are_counted_per_name() -> None:
 def test_the_log_has_one_group_for_each_device(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "tampu.ml"):
         log_system(find_devices(), threads=6)
+    record: Any
     (record,) = caplog.records
     assert list(record.system) == ["CUDA.0", "CUDA.1", "BLAS.0", "CPU.0"]
     assert record.system["CUDA.1"] == {

@@ -56,11 +56,11 @@ class Chain:
                 y = y.linear(weight).silu() + self.x
         self.y = self.context.output(y)
 
-    def __call__(self, data: Any) -> npt.NDArray[np.generic]:
+    def __call__(self, data: Any) -> npt.NDArray[Any]:
         return self.backend.compute(self.context, [(self.x, data)], [self.y]).outputs[0]
 
     def expected(self, data: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        y = data
+        y: npt.NDArray[Any] = data
         for _ in range(self.times):
             for values in self.values:
                 y = y @ values.T

@@ -223,7 +223,7 @@ def test_forty_thousand_keys_are_read_in_linear_time(read: Callable[[bytes], GGU
 
 
 def test_a_large_vocabulary_is_complete(read: Callable[[bytes], GGUFFile]) -> None:
-    tokens = [f"token{index}" * (index % 7) for index in range(100_000)]
+    tokens: list[str | bytes] = [f"token{index}" * (index % 7) for index in range(100_000)]
     tokens[5_000] = "x" * 256  # lengths that the fast path does not follow
     tokens[70_000] = "y" * 300_000
     file = read(one_key(strings("tokenizer.ggml.tokens", tokens)))
@@ -233,7 +233,7 @@ def test_a_large_vocabulary_is_complete(read: Callable[[bytes], GGUFFile]) -> No
 
 
 def test_strings_full_of_zeros_are_read_in_linear_time(read: Callable[[bytes], GGUFFile]) -> None:
-    tokens = ["\0" * 40, "", "\0" * 7] * 30_000
+    tokens: list[str | bytes] = ["\0" * 40, "", "\0" * 7] * 30_000
     file = read(one_key(strings("tokenizer.ggml.tokens", tokens)))
     assert list(file.metadata.strings("tokenizer.ggml.tokens")) == tokens
 
@@ -270,11 +270,11 @@ def test_a_mutated_file_is_read_or_refused(
 @settings(max_examples=100)
 @given(st.lists(st.binary(max_size=600), max_size=60))
 def test_any_strings_round_trip(
-    tmp_path_factory: pytest.TempPathFactory, values: list[bytes]
+    tmp_path_factory: pytest.TempPathFactory, values: list[str | bytes]
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "strings.gguf"
     path.write_bytes(header(0, 1) + strings("tokenizer.ggml.tokens", values))
-    found = read_gguf(path).metadata["tokenizer.ggml.tokens"]
+    found: Any = read_gguf(path).metadata["tokenizer.ggml.tokens"]
     assert [found.raw(index) for index in range(len(found))] == values
     assert found == [value.decode("utf-8", "surrogateescape") for value in values]
 
@@ -290,7 +290,7 @@ METADATA = Metadata(
         "llama.causal": False,
         "general.name": "tiny",
         "tokenizer.ggml.tokens": ["a", "b"],
-        "llama.sizes": [1, 2],
+        "llama.sizes": np.array([1, 2], np.int32),
         "llama.factors": np.array([0.5], dtype=np.float64),
         "llama.wide": np.array([2**63], dtype=np.uint64),
     }

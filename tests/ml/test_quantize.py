@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from tampu.errors import ComputeError, RequestError, ShapeError
@@ -107,7 +110,7 @@ def test_data_must_have_the_size_of_the_shape() -> None:
 
 def test_only_float32_is_quantized() -> None:
     with pytest.raises(ShapeError, match="float64"):
-        quantize(np.zeros((2, 32)), GGMLType.Q4_0)
+        quantize(cast("npt.NDArray[np.float32]", np.zeros((2, 32))), GGMLType.Q4_0)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

@@ -152,7 +152,8 @@ def test_softmax_scales_then_masks(
 ) -> None:
     scores = floats(2, 3, 4)
     hidden = -np.inf
-    mask = np.array([[0, hidden, 0, 0], [0, 0, 0, 0], [hidden, hidden, hidden, 0]], type_)
+    rows = [[0, hidden, 0, 0], [0, 0, 0, 0], [hidden, hidden, hidden, 0]]
+    mask: npt.NDArray[Any] = np.array(rows, type_)
     found = compute(lambda s, m: s.softmax(m, 0.25), scores, mask)
     close(found, softmax(scores * 0.25 + mask))
     assert (found[:, 2] == [0, 0, 0, 1]).all()

@@ -36,7 +36,7 @@ def machine() -> Machine:
 
 @pytest.fixture(autouse=True)
 def clock(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads.time, "perf_counter", lambda: machine.wall)
+    monkeypatch.setattr(time, "perf_counter", lambda: machine.wall)
 
 
 @pytest.mark.parametrize(

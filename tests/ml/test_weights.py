@@ -55,7 +55,7 @@ def packs(backend: Backend) -> None:
         pytest.skip("no packed layouts in this build")
 
 
-def product(backend: Backend, weight: Any, x: npt.NDArray[np.float32]) -> npt.NDArray[np.generic]:
+def product(backend: Backend, weight: Any, x: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
     """Return x multiplied by a weight."""
     context = backend.context(8)
     activations = context.input("x", x.shape, GGMLType.F32)
@@ -65,7 +65,7 @@ def product(backend: Backend, weight: Any, x: npt.NDArray[np.float32]) -> npt.ND
     return found
 
 
-def rows(backend: Backend, table: Any, indices: list[Any]) -> npt.NDArray[np.generic]:
+def rows(backend: Backend, table: Any, indices: list[Any]) -> npt.NDArray[Any]:
     """Look up the rows of a table."""
     context = backend.context(8)
     index = context.input("rows", (len(indices),), GGMLType.I32)
@@ -230,7 +230,8 @@ def test_cancelling_ends_the_load_before_the_next_tensor(
     opened = weights(**MANY)
     for name in opened.unused():
         opened.use(name, WeightUse.PRODUCT)
-    asked, seen = [], []
+    asked: list[int] = []
+    seen: list[Any] = []
 
     def cancelled() -> bool:
         asked.append(1)

@@ -172,7 +172,7 @@ def test_a_graph_is_built_before_any_token_is_known(
     cells = np.stack([FIRST[:3]] * len(loaded.cache.specs))
     step = loaded.cache.step([Segment(cells, 0)])
     graph = loaded.cache.build(context, 3, step.views)
-    hidden = loaded.model.hidden(Batch(*inputs), graph.layers)
+    hidden = loaded.model.hidden(Batch(inputs[0], inputs[1], inputs[2]), graph.layers)
     logits = context.output(loaded.model.head(hidden))
     assert not any(tensor.pointer.contents.data for tensor in inputs)
     for tokens in ([1, 5, 9], [2, 5, 300]):
@@ -192,7 +192,9 @@ def test_the_graph_of_a_text_has_no_image_operations(
     inputs = [context.input("x", (3,), GGMLType.I32) for _ in range(3)]
     spans = next(loaded.cache.views_by_fill(3))
     graph = loaded.cache.build(context, 3, spans)
-    context.output(loaded.model.head(loaded.model.hidden(Batch(*inputs), graph.layers)))
+    context.output(
+        loaded.model.head(loaded.model.hidden(Batch(inputs[0], inputs[1], inputs[2]), graph.layers))
+    )
     count = gg.ggml_graph_n_nodes(context.graph)
     names = {
         gg.ggml_op_name(gg.ggml_graph_node(context.graph, i).contents.op).decode()

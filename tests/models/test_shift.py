@@ -1,6 +1,7 @@
 """A full context moves its keys: what is in the cache then is what positions there would give."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -74,7 +75,7 @@ def test_keys_of_a_smaller_type_are_moved_too(
     fresh.close()
 
 
-def keys_of(backend: Backend, model: TinyModel) -> npt.NDArray[np.generic]:
+def keys_of(backend: Backend, model: TinyModel) -> npt.NDArray[Any]:
     """Return the keys of the first layer, (8, width)."""
     context = backend.context()
     rows = context.input("rows", (8,), I32)

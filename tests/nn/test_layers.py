@@ -14,11 +14,9 @@ from tampu.ml import RopeMode, RopeScaling, Tensor
 from tampu.nn import Embedding, Linear, RMSNorm, Rope
 
 
-def part(
-    kind: type[Linear] | type[Embedding] | type[RMSNorm], **weights: Any
-) -> Linear | Embedding | RMSNorm:
+def part(kind: type[Linear] | type[Embedding] | type[RMSNorm], **weights: Any) -> Any:
     """Make a module with these weights."""
-    made = kind()
+    made: Any = kind()
     made.bias = None
     for name, value in weights.items():
         setattr(made, name, value)

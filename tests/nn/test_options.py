@@ -27,7 +27,7 @@ class Options:
     mode: str  # no file holds it
 
 
-GOOD = {
+GOOD: dict[str, Any] = {
     "general.architecture": "llama",
     "llama.block_count": 3,
     "llama.attention.layer_norm_rms_epsilon": 1e-5,
@@ -124,7 +124,7 @@ def test_options_of_the_text_are_read_from_its_file() -> None:
 # RoPE scaling
 
 
-def scaling(**keys: str) -> RopeScaling:
+def scaling(**keys: Any) -> RopeScaling:
     values = {f"llama.{key.replace('__', '.')}": value for key, value in keys.items()}
     return read_rope_scaling(Metadata({"general.architecture": "llama", **values}))
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from support.adapters import ALPHA, Factors, draw_factors, merge, write_adapter
 from support.checkpoints import load_reference
@@ -106,7 +108,7 @@ def test_llama_cpp_takes_the_converted_adapter(laboratory: Laboratory, tmp_path:
             prompt = tokens(24, seed)
             found = greedy(model, prompt, 8, adapter=tmp_path / "adapter.gguf")
             rows = answer(merged, [*prompt, *found])[23:-1] if found else np.zeros((0, 2))
-            best = np.sort(rows, axis=-1)[:, -2:]
+            best: npt.NDArray[Any] = np.sort(rows, axis=-1)[:, -2:]
             clear = best[:, 1] - best[:, 0] > 0.02
             counted += int(clear.sum())
             assert (rows.argmax(-1) == np.array(found))[clear].all()

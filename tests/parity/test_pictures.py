@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
+from typing import Any
 
 import numpy as np
 import pytest
@@ -127,7 +128,8 @@ def test_a_picture_at_the_end_of_the_context(laboratory: Laboratory, name: str) 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_beginning_with_a_picture_is_used_again(laboratory: Laboratory, name: str) -> None:
     with load(laboratory, name) as engine:
-        before, behind = [1, *TEXT], [ONE, *TEXT[::-1]]
+        before: list[Any] = [1, *TEXT]
+        behind: list[Any] = [ONE, *TEXT[::-1]]
         whole = len(stream_of(engine, [*before, *behind]))
         assert require_answer(laboratory, name, engine, [*before, *behind, 17, 19]) == 0
         assert require_answer(laboratory, name, engine, [*before, *behind, 12, 13]) == whole

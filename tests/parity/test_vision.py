@@ -113,7 +113,13 @@ def test_the_engine_reads_a_text_with_pictures(
     sight = SIGHTS[name]
     images = [picture(100, 150), picture(90, 60, seed=1)]
     with laboratory.engine(name) as engine:
-        prompt = [1, 33, *(engine.prepare_image(image) for image in images), *TEXT, *TEXT[::-1]]
+        prompt: list[Any] = [
+            1,
+            33,
+            *(engine.prepare_image(image) for image in images),
+            *TEXT,
+            *TEXT[::-1],
+        ]
         ours = engine.logits(prompt, chunk=chunk)
     stream_of = [token for part in prompt for token in _tokens(part)]
     with torch.no_grad():
@@ -136,7 +142,7 @@ def test_an_encoder_in_pieces_gives_the_same(
         with laboratory.engine(name) as engine:
             seen = engine.prepare_image(image)
             found.append(engine.logits([1, seen, *TEXT]))
-    np.testing.assert_array_equal(*found)
+    np.testing.assert_array_equal(found[0], found[1])
 
 
 def _tokens(part: Any) -> list[int]:

@@ -213,6 +213,7 @@ def test_wrong_bytes_are_not_stored(
     def harmed(request: Request, answer: Answer) -> Answer:
         if not is_blob(request):
             return answer
+        assert isinstance(answer.body, bytes)
         if harm == "wrong byte":
             answer.body = bytes([answer.body[0] ^ 1]) + answer.body[1:]
         elif harm == "cut off":
@@ -373,4 +374,4 @@ def test_a_split_model_is_pushed_pulled_and_runs(
     for path in (model.model_path, whole):
         with Engine.load(path, context=64, threads=1) as engine:
             answers.append(engine.logits([5, 9, 3, 7, 11]))
-    np.testing.assert_array_equal(*answers)
+    np.testing.assert_array_equal(answers[0], answers[1])

@@ -1,4 +1,5 @@
 import codecs
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -7,12 +8,13 @@ from hypothesis import strategies as st
 
 from tampu.errors import RequestError
 from tampu.runner.detokenizer import Detokenizer
+from tampu.tokenizer.decoding import IncrementalDecoder
 
 
-class Pieces:
+class Pieces(IncrementalDecoder):
     """A decoder whose tokens are indices of a list of texts."""
 
-    def __init__(self, texts: list[Any]) -> None:
+    def __init__(self, texts: Sequence[Any]) -> None:
         self.texts = texts
 
     def feed(self, token: int) -> Any:
@@ -22,7 +24,7 @@ class Pieces:
         return ""
 
 
-class Bytes:
+class Bytes(IncrementalDecoder):
     """A decoder whose tokens are bytes, as those of a byte-level vocabulary may be."""
 
     def __init__(self) -> None:
@@ -35,7 +37,7 @@ class Bytes:
         return self.decoder.decode(b"", final=True)
 
 
-def run(texts: list[Any], stop: list[Any]) -> tuple[list[str], Detokenizer]:
+def run(texts: Sequence[Any], stop: list[Any]) -> tuple[list[str], Detokenizer]:
     """Feed all; return the pieces shown and the stream."""
     stream = Detokenizer(stop, Pieces(texts))
     shown = []

@@ -4,7 +4,7 @@ import logging
 import queue
 import threading
 from concurrent.futures import Future
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import pytest
 from support.fake_graphs import FakeEngine, FakeGraphs
@@ -28,9 +28,9 @@ def counted(prompt: list[Any], count: int) -> list[Any]:
     return tokens[len(prompt) :]
 
 
-def failing(*when: int, error: None = None, at_once: bool = False):
+def failing(*when: int, error: Exception | None = None, at_once: bool = False) -> type[FakeGraphs]:
     """Return graphs that fail in the steps of these numbers, before anything is written."""
-    error = error or ComputeError("the device is on fire")
+    failure = error or ComputeError("the device is on fire")
 
     class Failing(FakeGraphs):
         def submit(self, step: StepInputs) -> Future[Computed]:
@@ -38,9 +38,9 @@ def failing(*when: int, error: None = None, at_once: bool = False):
                 return super().submit(step)
             self.steps.append([])
             if at_once:
-                raise error
+                raise failure
             result: Future[Computed] = Future()
-            result.set_exception(error)
+            result.set_exception(failure)
             return result
 
     return Failing
@@ -123,7 +123,7 @@ def test_a_failed_batch_does_not_affect_waiting_requests() -> None:
 
 
 def test_rows_of_a_sequence_with_nan_logits_are_not_reused() -> None:
-    def follow(history: list[int]) -> None:
+    def follow(history: list[int]) -> int | None:
         return None if len(history) == 5 else count_up(history)
 
     with FakeEngine(follow) as engine:
@@ -250,7 +250,7 @@ def test_a_request_submitted_during_close_gets_a_last_event() -> None:
             return inbox.empty()
 
     inbox = engine.runner._inbox
-    engine.runner._inbox = LateInbox()
+    engine.runner._inbox = cast("queue.SimpleQueue[Sequence]", LateInbox())
     asked = engine.ask([2], max_tokens=3)
     *_, end = asked.events()
     assert isinstance(end, Failed | Done)

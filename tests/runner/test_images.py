@@ -2,7 +2,7 @@
 
 import random
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -108,7 +108,7 @@ def test_a_group_larger_than_a_batch_is_computed_whole_without_starving_others()
 @pytest.mark.seed("S31", "S32", "S38")
 def test_twenty_images_in_a_prompt_are_encoded_one_by_one() -> None:
     with FakeEngine(hashed, context=128) as engine:
-        prompt = [2]
+        prompt: list[Any] = [2]
         for content in range(20):
             prompt += [engine.image(content, 2), 5]
         assert engine.ask(prompt, max_tokens=2).answer()[1] == alone(prompt, 2)
@@ -148,7 +148,7 @@ def test_other_requests_continue_between_images() -> None:
     with FakeEngine(hashed, slots=3, context=64) as engine:
         asked = []
         for content in range(3):
-            prompt = [2 + content]
+            prompt: list[Any] = [2 + content]
             for each in range(4):
                 prompt += [engine.image(10 * content + each, 3), 5]
             asked.append((prompt, engine.ask(prompt, max_tokens=10)))
@@ -175,7 +175,7 @@ def test_other_requests_continue_between_chunks_of_an_encoder() -> None:
 
 def test_different_images_get_different_numbers_from_many_threads() -> None:
     store = ImageStore(1)
-    shown = [np.full((1, 1, 3), index, np.float32) for index in range(2000)]
+    shown: list[Any] = [np.full((1, 1, 3), index, np.float32) for index in range(2000)]
     with ThreadPoolExecutor(8) as pool:
         numbers = list(pool.map(store.number, [*shown, *shown]))
     assert numbers[:2000] == numbers[2000:]
@@ -185,7 +185,7 @@ def test_different_images_get_different_numbers_from_many_threads() -> None:
 def test_the_number_of_the_least_recent_image_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images, "_MAX_NUMBERED", 3)
     store = ImageStore(1)
-    shown = [np.full((1, 1, 3), index, np.float32) for index in range(5)]
+    shown: list[Any] = [np.full((1, 1, 3), index, np.float32) for index in range(5)]
     assert [store.number(image) for image in shown] == [0, 1, 2, 3, 4]
     assert [store.number(shown[index]) for index in (2, 4, 0)] == [2, 4, 5]
 
@@ -243,8 +243,9 @@ def test_a_shift_drops_whole_images(
 ) -> None:
     with FakeEngine(hashed, context=capacity, batch=4096) as engine:
         engine.runner.close()
-        engine.runner.submit = lambda _sequence: None
-        prompt, at = [], 0
+        engine.runner.submit = cast("Any", lambda _sequence: None)
+        at = 0
+        prompt: list[Any] = []
         for start, length in groups:
             prompt += [2] * (start - at)
             prompt.append(engine.image(1, length - 2, groups=((0, length),)))
@@ -273,7 +274,7 @@ def test_prompts_with_images_give_the_same_answers_as_alone(seed: int) -> None:
     with FakeEngine(hashed, slots=slots, context=64, batch=batch, kept_bytes=200) as engine:
         asked = []
         for _ in range(10):
-            prompt = [source.randrange(2, 6)]
+            prompt: list[Any] = [source.randrange(2, 6)]
             for _ in range(source.randrange(3)):
                 content, rows = source.randrange(4), source.randrange(1, 9)
                 groups = source.choice([None, ()])

@@ -24,10 +24,11 @@ def hashed(history: list[Any]) -> int:
 
 
 def alone(
-    prompt: str, *, max_tokens: Any, context: int, keep: int = 4, shift: bool = True
+    prompt: list[int], *, max_tokens: Any, context: int, keep: int = 4, shift: bool = True
 ) -> tuple[list[Any], str]:
     """Return a sequence's tokens and why it ends, computed one by one."""
-    history, answer = list(prompt), []
+    history = list(prompt)
+    answer: list[int] = []
     keep = min(len(prompt) if keep < 0 else keep, context - 1)
     while len(answer) < max_tokens:
         token = hashed(history)
@@ -124,8 +125,8 @@ def test_prompt_logits_do_not_affect_running_sequences(seed: int) -> None:
             time.sleep(source.random() * 0.001)
         for prompt, options, one in asked:
             assert one.answer()[1:] == alone(prompt, context=16, **options)
-        for text, one in probed:
-            assert one.answer() == [hashed(text[: end + 1]) for end in range(len(text))]
+        for text, probe in probed:
+            assert probe.answer() == [hashed(text[: end + 1]) for end in range(len(text))]
         engine.wait_until_idle()
 
 
@@ -141,5 +142,5 @@ def test_every_request_gets_a_last_event_when_the_loop_closes(seed: int) -> None
     engine.runner.close()
     for one in asked:
         assert one.answer()[2] in {"stop", "length", "the runner has ended: it was closed"}
-    for one in probed:
-        assert one.asked.answer()[2] in {"length", "the runner has ended: it was closed"}
+    for probe in probed:
+        assert probe.asked.answer()[2] in {"length", "the runner has ended: it was closed"}

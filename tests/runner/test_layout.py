@@ -116,7 +116,8 @@ def test_multidimensional_positions_continue_after_an_image() -> None:
 
 @given(st.data())
 def test_removing_inputs_gives_the_layout_of_the_rest(data: st.DataObject) -> None:
-    pieces, numbers = [], iter(range(100))
+    numbers = iter(range(100))
+    pieces: list[Any] = []
     for _ in range(data.draw(st.integers(1, 5))):
         if data.draw(st.booleans()):
             pieces.append(image(next(numbers), rows=data.draw(st.integers(1, 4)), groups=()))

@@ -140,7 +140,7 @@ def test_a_prompt_as_long_as_the_context_is_answered(length: int) -> None:
 
 
 def test_nan_logits_end_only_their_own_sequence() -> None:
-    def follow(history: list[int]) -> None:
+    def follow(history: list[int]) -> int | None:
         return None if history[0] == 9 and len(history) > 3 else hashed(history)
 
     with FakeEngine(follow, slots=2) as engine:

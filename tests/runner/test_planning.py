@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -104,7 +104,7 @@ def sequences() -> Callable[..., Any]:
     """Make sequences of some prompt lengths that arrive together, without a common prefix."""
     engine = FakeEngine(count_up, context=32)
     engine.runner.close()
-    engine.runner.submit = lambda _sequence: None
+    engine.runner.submit = cast("Any", lambda _sequence: None)
     first, order = iter(range(2, 21)), itertools.count()
 
     def make(*lengths: int) -> list[Sequence]:
@@ -349,7 +349,8 @@ def test_a_cancelled_request_reports_its_usage() -> None:
         *texts, done = asked.events()
     assert done.reason == "cancelled"
     assert done.usage.generated_tokens >= 5
-    assert sum(len(text.tokens) for text in texts) <= done.usage.generated_tokens
+    counts = [len(text.tokens) for text in texts]
+    assert sum(counts) <= done.usage.generated_tokens
 
 
 def test_a_waiting_request_can_be_cancelled() -> None:

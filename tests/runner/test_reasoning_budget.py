@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tampu.runner.reasoning_budget import ReasoningBudget
 from tampu.runner.request import ReasoningTags
+from tampu.tokenizer.tokenizer import Tokenizer
 
 WORDS = ["a", "b ", "<think>", "</think>", "<", "think>", "\n", "</", "x", "é"]
 VOCABULARY = [word.encode() for word in WORDS] + [b"\xc3", b"\xa9"]
@@ -60,7 +61,7 @@ def answer(
     control: dict[Any | str, Any] = CONTROL,
 ) -> list[int]:
     """Return the tokens of an answer, given those that the model would generate."""
-    limit = ReasoningBudget(budget, tags, Letters(control))
+    limit = ReasoningBudget(budget, tags, cast("Tokenizer", Letters(control)))
     said = []
     for token in wanted:
         while (mask := limit.mask()) is not None and not mask[0] >> token & 1:
@@ -121,20 +122,20 @@ def test_reasoning_never_exceeds_its_budget(wanted: list[Any], budget: int, is_o
 def test_an_inner_constraint_still_holds(budget: int) -> None:
     class Inner:
         is_complete = False
-        taken = ()
+        taken: tuple[int, ...] = ()
         begins = 0
 
         def begin(self) -> None:
             self.begins += 1
 
-        def mask(self) -> str:
+        def mask(self) -> Any:
             return "inner"
 
         def accept(self, token: int) -> None:
             self.taken = (*self.taken, token)
 
     inner = Inner()
-    limit = ReasoningBudget(budget, THINK, Letters(), inner=inner)
+    limit = ReasoningBudget(budget, THINK, cast("Tokenizer", Letters()), inner=inner)
     limit.begin()
     assert limit.mask() == "inner"
     for token in (2, 0, 0, 0):

@@ -16,8 +16,8 @@ from tampu.sampling.grammar import Grammar, grammar_of, lark_text
 from tampu.sampling.schema import MAX_DEPTH, checked_schema
 
 
-def nested(depth: int) -> dict[str, str]:
-    schema = {"type": "string"}
+def nested(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
     for _ in range(depth):
         schema = {"anyOf": [schema]}
     return schema

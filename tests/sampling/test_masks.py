@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ OPTIONS = st.sampled_from([
 ])  # fmt: skip
 
 
-def mask_of(tokens: list[Any] | range, size: int = SIZE) -> npt.NDArray[Any]:
+def mask_of(tokens: Iterable[int], size: int = SIZE) -> npt.NDArray[Any]:
     bits = np.zeros(-(-size // 32) * 32, np.uint8)
     bits[list(tokens)] = 1
     return np.packbits(bits, bitorder="little").view(np.uint32)

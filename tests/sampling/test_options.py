@@ -41,7 +41,7 @@ def test_the_defaults_are_those_of_ollama() -> None:
     ],
 )
 def test_a_bad_value_is_refused_with_the_range_that_is_allowed(
-    name: dict[str, Any], value: dict[str, Any], allowed: str
+    name: str, value: Any, allowed: str
 ) -> None:
     with pytest.raises(RequestError, match=allowed) as caught:
         SamplingOptions(**{name: value})

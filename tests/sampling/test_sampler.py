@@ -1,6 +1,6 @@
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -161,7 +161,7 @@ def test_logits_of_another_shape_or_type_are_refused(
     logits: npt.NDArray[np.float32] | npt.NDArray[np.float64], needs: str
 ) -> None:
     with pytest.raises(ShapeError, match=needs):
-        sampler(5).sample(logits)
+        sampler(5).sample(cast("npt.NDArray[np.float32]", logits))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ def fork_server_of(sandbox: SandboxedProcess) -> psutil.Process:
     return psutil.Process(int(sandbox.call(b"fork_server")))
 
 
-def children(*, but: tuple[()] = ()) -> list[Any]:
+def children(*, but: Sequence[Any] = ()) -> list[Any]:
     """Return the descendants of this process, except some."""
     return [each for each in psutil.Process().children(recursive=True) if each not in but]
 
@@ -105,9 +105,11 @@ def test_next_call_restarts_a_killed_fork_server(
         fork_server = fork_server_of(sandboxes[0])
         fork_server.kill()
         if rest:
-            wait_until(
-                lambda gone=fork_server: not gone.is_running(), "the fork server is gone"
-            )  # and reaped
+
+            def is_gone(process: Any = fork_server) -> bool:
+                return not process.is_running()
+
+            wait_until(is_gone, "the fork server is gone")  # and reaped
         assert [sandbox.call(b"abc") for sandbox in sandboxes] == [b"cba"] * 3
 
 

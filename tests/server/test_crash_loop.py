@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -83,11 +83,17 @@ class DyingStart(FakeStart):
         super().__init__()
         self.dying = dying
 
-    async def __call__(self, entry: Any, options: Any) -> Coroutine[Any, Any, FakeRunner]:
+    async def __call__(self, entry: Any, options: Any) -> Any:
         await asyncio.sleep(0)
         kind = Dying if len(self.runners) < self.dying else FakeRunner
         self.runners.append((entry.name, kind(options)))
         return self.runners[-1][1]
+
+
+def let_die(site: Site, count: int) -> None:
+    """Make the first models of a site dying ones."""
+    start: Any = site.start
+    start.__class__, start.dying = DyingStart, count
 
 
 @pytest.mark.parametrize(
@@ -103,14 +109,14 @@ def test_request_not_started_by_a_crashing_model_is_retried_once(
     site: Site, path: str, body: dict[str, Any]
 ) -> None:
     asked = ("POST", path, {"json": {"model": "m", **body}})
-    site.start.__class__, site.start.dying = DyingStart, 1
+    let_die(site, 1)
     [answer] = site.call(asked)
     assert answer.status_code == 200
     assert len(site.start.runners) == 2
 
 
 def test_request_is_not_retried_twice(site: Site) -> None:
-    site.start.__class__, site.start.dying = DyingStart, 2
+    let_die(site, 2)
     [answer] = site.call(ask("hello"))
     assert (answer.status_code, len(site.start.runners)) == (500, 2)
     assert "SIGKILL" in answer.json()["error"]

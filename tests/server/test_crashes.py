@@ -111,7 +111,7 @@ def test_crash_does_not_affect_other_models(server: Server, client: httpx.Client
     assert (pieces[-1]["done_reason"], pieces[-1]["eval_count"]) == ("length", 10 * CONTEXT)
 
 
-def crashes(client: httpx.Client) -> int:
+def crashes(client: httpx.Client) -> float:
     """Return how many deaths of the model the metrics have."""
     name = 'tampu_model_crashes_total{model="tiny"}'
     counted = [line for line in client.get("/metrics").text.splitlines() if line.startswith(name)]
@@ -207,7 +207,11 @@ def test_crash_fails_only_requests_in_progress(server: Server, client: httpx.Cli
         thread.start()
     for more in (1, 9, 2, 23, 5):
         answered = len(told) + more
-        wait_until(lambda most=answered: len(told) >= most, "requests are answered")
+
+        def is_answered(most: int = answered) -> bool:
+            return len(told) >= most
+
+        wait_until(is_answered, "requests are answered")
         for worker in wait_until(server.workers, "the model is loaded again"):
             began = time.monotonic()
             worker.kill()

@@ -295,16 +295,15 @@ OTHERS = {
     ),
     "a length bomb of SentencePiece": ("tokenizer.model", b"\x0a\xff\xff\xff\xff\xff\xff\xff\x7f"),
 }  # fmt: skip
+TABLES: tuple[tuple[str, dict[str, Any], Callable[[Any], bytes]], ...] = (
+    ("model.safetensors", WEIGHTS, bytes),
+    ("model.safetensors.index.json", INDEXES, bytes),
+    ("config.json", CONFIGS, lambda changes: config(**changes)),
+    ("tokenizer.json", TOKENIZERS, lambda changes: tokenizer(**changes)),
+    ("tokenizer_config.json", SETTINGS, bytes),
+)
 CHECKPOINTS = OTHERS | {
-    case: (name, made(content))
-    for name, table, made in (
-        ("model.safetensors", WEIGHTS, bytes),
-        ("model.safetensors.index.json", INDEXES, bytes),
-        ("config.json", CONFIGS, lambda changes: config(**changes)),
-        ("tokenizer.json", TOKENIZERS, lambda changes: tokenizer(**changes)),
-        ("tokenizer_config.json", SETTINGS, bytes),
-    )
-    for case, content in table.items()
+    case: (name, made(content)) for name, table, made in TABLES for case, content in table.items()
 }
 
 

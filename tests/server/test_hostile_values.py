@@ -14,7 +14,7 @@ from tampu.engine.load_options import LoadOptions
 from tampu.server.app import ServerOptions
 from tests.server.conftest import Site
 
-CONTENT = {
+CONTENT: dict[str, Any] = {
     "prompt": "x", "messages": [{"role": "user", "content": "x"}], "input": "x", "text": "x",
     "tokens": [1],
 }  # fmt: skip

@@ -12,8 +12,9 @@ import time
 from asyncio.events import TimerHandle
 from asyncio.streams import StreamReader, StreamWriter
 from collections.abc import Callable, Coroutine
+from contextvars import Context
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVarTuple
 
 import httpx
 import pytest
@@ -208,6 +209,9 @@ def test_silent_client_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     assert quick.startswith(b"HTTP/1.1 204")
 
 
+Arguments = TypeVarTuple("Arguments")
+
+
 class TimersByHand(asyncio.SelectorEventLoop):
     """An event loop whose timers of one length are due when the test says so."""
 
@@ -218,7 +222,11 @@ class TimersByHand(asyncio.SelectorEventLoop):
         self._held: list[Any] = []
 
     def call_later(
-        self, delay: float, callback: Callable[..., object], *args: Any, context: Any = None
+        self,
+        delay: float,
+        callback: Callable[[*Arguments], object],
+        *args: *Arguments,
+        context: Context | None = None,
     ) -> TimerHandle:
         handle = super().call_later(delay, callback, *args, context=context)
         if delay == self.LENGTH_S:
@@ -256,6 +264,7 @@ def test_client_that_reads_nothing_is_disconnected_and_a_slow_one_is_not(
 
     async def test(port: int, connections: Any) -> int:
         loop = asyncio.get_running_loop()
+        assert isinstance(loop, TimersByHand)
 
         def is_behind() -> list[Any]:
             return [one for one in connections if one.transport.get_write_buffer_size() > size // 4]

@@ -161,7 +161,7 @@ def fake_pull(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     def fake(*steps: str, error: RegistryError | None = None) -> list[tuple[Any, Any]]:
         asked = []
 
-        def pull(_store: object, name: str, options: Any) -> Iterator[None]:
+        def pull(_store: object, name: Any, options: Any) -> Iterator[Progress]:
             asked.append((name.short, options.is_insecure))
             yield from (Progress(step) for step in steps)
             if error is not None:

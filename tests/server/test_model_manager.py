@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support import virtual_time
-from support.fake_runner import FakeRunner, FakeStart
+from support.fake_runner import FakeStart
 from support.virtual_time import pass_time
 
 from tampu.engine.load_options import LoadOptions
@@ -217,7 +217,8 @@ def test_the_context_is_at_most_what_the_model_was_trained_for(
 def test_crashed_model_is_reloaded(start: FakeStart, entry: Callable[[str], Entry]) -> None:
     async def test(models: ModelManager) -> None:
         model = await touch(models, entry("m"))
-        model.runner.is_alive = False
+        runner: Any = model.runner
+        runner.is_alive = False
         assert (await touch(models, entry("m"))).runner is not model.runner
 
     run(start, test)
@@ -371,7 +372,7 @@ class OnDevices(FakeStart):
         super().__init__()
         self.size = size
 
-    async def __call__(self, entry: Any, options: Any) -> Coroutine[Any, Any, FakeRunner]:
+    async def __call__(self, entry: Any, options: Any) -> Any:
         runner = await super().__call__(entry, options)
         alive = [one for _, one in self.runners if one.is_alive and one is not runner]
         free = self.size - sum(one.ready.device_bytes for one in alive)

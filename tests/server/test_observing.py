@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import httpx
@@ -72,11 +73,12 @@ def test_full_queue_is_503_in_each_apis_format(site: Site, monkeypatch: pytest.M
         raise BusyError("server busy, maximum pending requests exceeded", 7)
 
     message = [{"role": "user", "content": "x"}]
-    for path, told in (
-        ("/api/chat", lambda body: body["error"]),
-        ("/v1/chat/completions", lambda body: body["error"]["message"]),
-        ("/v1/messages", lambda body: body["error"]["message"]),
-    ):
+    told_by: dict[str, Callable[[Any], object]] = {
+        "/api/chat": lambda body: body["error"],
+        "/v1/chat/completions": lambda body: body["error"]["message"],
+        "/v1/messages": lambda body: body["error"]["message"],
+    }
+    for path, told in told_by.items():
         asked = {"model": "m", "messages": message, "max_tokens": 5, "stream": True}
         [response] = site.call(("POST", path, {"json": asked}))
         assert response.status_code == 503

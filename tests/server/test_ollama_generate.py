@@ -94,7 +94,13 @@ def test_device_options_reach_the_worker_and_changes_reload_the_model(
     site: Site,
 ) -> None:
     first = {"num_gpu": 3, "main_gpu": 0, "num_thread": 2, "use_mmap": False}
-    options = (first, {}, {"num_gpu": 3}, {"num_gpu": 0}, {"num_gpu": -7})
+    options: tuple[dict[str, Any], ...] = (
+        first,
+        {},
+        {"num_gpu": 3},
+        {"num_gpu": 0},
+        {"num_gpu": -7},
+    )
     bodies = [{"model": "m", "prompt": "x", "options": given} for given in options]
     site.call(*[("POST", "/api/generate", {"json": body}) for body in bodies])
     loads = [runner.options for _, runner in site.start.runners]
@@ -280,7 +286,7 @@ def test_an_empty_prompt_loads_the_model(
 def test_an_empty_prompt_with_no_keep_alive_unloads_the_model(site: Site) -> None:
     load = ("POST", "/api/generate", {"json": {"model": "m"}})
     unload = ("POST", "/api/generate", {"json": {"model": "m", "keep_alive": 0}})
-    processes = ("GET", "/api/ps", {})
+    processes: tuple[str, str, dict[str, Any]] = ("GET", "/api/ps", {})
     answers = site.call(load, processes, unload, processes)
     assert [model["name"] for model in answers[1].json()["models"]] == ["m:latest"]
     assert answers[2].json()["done_reason"] == "unload"

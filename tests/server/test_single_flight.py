@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import Any
 
 from tampu.server.single_flight import SingleFlight
 
 
 def test_caller_during_a_run_waits_for_the_next_run() -> None:
-    begun, go_on, times, asked = threading.Event(), threading.Event(), [], []
+    begun, go_on, times = threading.Event(), threading.Event(), []
+    asked: list[Any] = []
 
     def work() -> int:
         times.append(len(asked))

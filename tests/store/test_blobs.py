@@ -8,7 +8,7 @@ import resource
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn, cast
 
 import pytest
 from support.stores import blob_names
@@ -65,7 +65,7 @@ def test_a_failing_stream_leaves_nothing(store: Store, lease: Lease) -> None:
             raise ValueError(size)
 
     with pytest.raises(ValueError):
-        store.blobs.put_stream(Failing(), lease)
+        store.blobs.put_stream(cast("IO[bytes]", Failing()), lease)
     assert incoming(store) == []
 
 

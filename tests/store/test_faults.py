@@ -193,6 +193,7 @@ def test_ctrl_c_ends_a_pull(tmp_path: Path, phase: str) -> None:
                 return None
             blob = registry.blobs.get(request.path.rpartition("/")[2])
             answer = ranged(request, blob) if blob else Answer(body=content)
+            assert isinstance(answer.body, bytes)
             answer.stall_after = min(len(answer.body), 100_000) // 2
             return answer
 
@@ -234,7 +235,7 @@ def run(
     return run
 
 
-PLACES = {
+PLACES: dict[str, Callable[[Path], Path | str]] = {
     "a file": lambda folder: folder / "file",
     "below a file": lambda folder: folder / "file" / "models",
     "a device": lambda _: "/dev/null",

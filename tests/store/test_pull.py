@@ -62,7 +62,7 @@ def harmed(
 ) -> None:
     """Have the registry answer for the weights as `harm` says; it gets the usual answer too."""
 
-    def before(request: Request) -> None:
+    def before(request: Request) -> Answer | None:
         is_weights = request.path.endswith(str(Digest.of(WEIGHTS)))
         return harm(request, ranged(request, WEIGHTS)) if is_weights else None
 
@@ -235,6 +235,7 @@ def test_a_dropped_connection_without_range_requests_starts_again(
 
 def test_a_response_without_a_length_is_accepted(store: Store, registry: RogueRegistry) -> None:
     def harm(_: object, answer: Answer) -> Answer:
+        assert isinstance(answer.body, bytes)
         answer.body = [answer.body]
         return answer
 
@@ -276,6 +277,7 @@ def test_an_expired_storage_url_is_requested_again(store: Store, registry: Rogue
 
 
 def wrong_byte(_: object, answer: Answer) -> Answer:
+    assert isinstance(answer.body, bytes)
     answer.body = b"\0" + answer.body[1:]
     return answer
 

@@ -186,7 +186,7 @@ def test_a_redirect_into_a_private_network_is_refused(
             def close(self) -> None:
                 pass
 
-        def first(method: Any, url: Any, *rest: Any):
+        def first(method: Any, url: Any, *rest: Any) -> Any:
             return Moved() if "registry.example" in url else send(method, url, *rest)
 
         monkeypatch.setattr(transport, "send", first)
@@ -275,7 +275,7 @@ def certificate(
     return subject, key
 
 
-CERTIFICATES = {
+CERTIFICATES: dict[str, tuple[Any, bool]] = {
     "good": ({}, True),
     "expired": ({"days": (-9, -1)}, False),
     "of tomorrow": ({"days": (1, 9)}, False),
@@ -382,7 +382,7 @@ def test_dns_rebinding_has_no_effect(monkeypatch: pytest.MonkeyPatch) -> None:
     assert connected == ["93.184.216.34"]
 
 
-FAULTS = {
+FAULTS: dict[str, Callable[..., object]] = {
     "drops": lambda chance, answer: setattr(answer, "drop_after", chance.randrange(50_000, MB)),
     "stalls": lambda chance, answer: setattr(answer, "stall_after", chance.randrange(500_000)),
     "busy": lambda _, answer: (setattr(answer, "status", 503), setattr(answer, "body", b"")),

@@ -33,11 +33,11 @@ from tampu.store.registry.pull import pull
 from tampu.store.registry.signing import sign
 
 
-def write_key(path: Path, key: RSAPrivateKey | None = None) -> RSAPrivateKey | None:
-    key = key or Ed25519PrivateKey.generate()
-    encoded = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+def write_key(path: Path, key: RSAPrivateKey | None = None) -> RSAPrivateKey | Ed25519PrivateKey:
+    made = key or Ed25519PrivateKey.generate()
+    encoded = made.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     path.write_bytes(encoded)
-    return key
+    return made
 
 
 def verify(
@@ -47,6 +47,7 @@ def verify(
     public, _, signature = proof.partition(":")
     digest = base64.b64encode(hashlib.sha256(b"").hexdigest().encode()).decode()
     key = load_ssh_public_key(b"ssh-ed25519 " + public.encode())
+    assert isinstance(key, Ed25519PublicKey)
     key.verify(base64.b64decode(signature), f"GET,{url},{digest}".encode())
     return key
 

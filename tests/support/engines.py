@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from support.fake_graphs import wait_until_idle
 from support.tiny_model import write_tiny
@@ -12,9 +13,9 @@ from support.tiny_model import write_tiny
 from tampu.engine.engine import Engine
 
 TEMPLATE = "{% for m in messages %}<s>{{ m.role }}: {{ m.content }}{% endfor %}{{ bos_token }}a:"
-GREEDY = {"temperature": 0.0, "ignore_eos": True}
+GREEDY: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True}
 PROMPT = "the cat is on the list"
-SMALL = {"context": 64, "threads": 1, "batch": 16}
+SMALL: dict[str, Any] = {"context": 64, "threads": 1, "batch": 16}
 
 
 @contextmanager

@@ -182,7 +182,7 @@ class FakeEngine:
             outputs=max(slots, 4),
             images=ImageStore(kept_bytes),
         )
-        self.graphs = (graphs or FakeGraphs)(follow, slots * context)
+        self.graphs: Any = (graphs or FakeGraphs)(follow, slots * context)  # with methods of a test
         self.runner = EngineLoop(self.scheduler, self.graphs, Vocabulary())  # type: ignore[arg-type]
 
     def __enter__(self) -> FakeEngine:

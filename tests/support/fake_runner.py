@@ -111,13 +111,13 @@ class FakeStart:
 
     def __init__(self) -> None:
         self.runners = []
-        self.error = None
+        self.error: Exception | None = None
         self.delay_s = 0.0
         self.begun = 0
         self.go_on: asyncio.Event | None = None  # loads wait for it
         self.memory = 1_000_000
 
-    async def __call__(self, entry: Any, options: Any) -> FakeRunner:
+    async def __call__(self, entry: Any, options: Any) -> Any:
         self.begun += 1
         await asyncio.sleep(self.delay_s)
         if self.go_on is not None:

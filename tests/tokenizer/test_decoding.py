@@ -1,7 +1,9 @@
 """Tokens to text: never half a character, broken bytes as U+FFFD and not before it is certain."""
 
+from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from support import original_tokenizers as originals
 from support import vocabularies as made
 
 from tampu.errors import RequestError
+from tampu.ml.metadata import Metadata
 from tampu.tokenizer import Tokenizer, load_tokenizer
 from tampu.tokenizer.decoding import IncrementalDecoder
 
@@ -21,7 +24,7 @@ def byte_tokens() -> Tokenizer:
     return load_tokenizer(made.byte_level("<|end|>", types={"<|end|>": made.CONTROL}))
 
 
-def pieces(tokenizer: Tokenizer, ids: list[Any], **options: Any) -> list[Any]:
+def pieces(tokenizer: Tokenizer, ids: Iterable[int], **options: Any) -> list[Any]:
     decoder = tokenizer.decoder(**options)
     return [decoder.feed(token) for token in ids] + [decoder.flush()]
 
@@ -126,11 +129,11 @@ def test_wordpiece_puts_no_space_before_a_full_stop() -> None:
     tokens = ["[UNK]", "[CLS]", "[SEP]", "▁hello", "▁wor", "ld", "▁!", "▁."]
     types = [made.UNKNOWN, made.CONTROL, made.CONTROL, *[made.NORMAL] * 5]
     tokenizer = load_tokenizer(
-        made.Metadata(
+        Metadata(
             {
                 "tokenizer.ggml.model": "bert",
                 "tokenizer.ggml.tokens": tokens,
-                "tokenizer.ggml.token_type": types,
+                "tokenizer.ggml.token_type": np.array(types, np.int32),
             }
         )
     )

@@ -12,8 +12,8 @@ from tampu.tokenizer import merging
 from tampu.tokenizer.merging import NEVER, Merger
 
 
-def by_definition(symbols: str, rank: Callable[[Any, Any], Any]) -> str:
-    symbols = list(symbols)
+def by_definition(text: str, rank: Callable[[Any, Any], Any]) -> list[str]:
+    symbols = list(text)
     while len(symbols) > 1:
         ranks = [rank(*pair) for pair in pairwise(symbols)]
         best = min(ranks)

@@ -9,7 +9,7 @@ from tampu.tokenizer.special import SpecialMatcher
 
 
 def slowly(ids: dict[Any, int], text: str) -> list[Any]:
-    parts = [""]
+    parts: list[Any] = [""]
     while text:
         found = max((token for token in ids if text.startswith(token)), key=len, default=None)
         if found:

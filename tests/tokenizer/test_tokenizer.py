@@ -120,7 +120,8 @@ def test_traces_have_texts_and_tokens_in_both_directions(
         decoder = tokenizer.decoder()
         decoder.feed(0xC3)
         decoder.feed(0xA9)
-    seen = [(record.levelname, record.ids, record.text) for record in caplog.records]
+    records: list[Any] = list(caplog.records)
+    seen = [(record.levelname, record.ids, record.text) for record in records]
     assert seen == [
         ("TRACE", [256, 97, 98], "ab"),
         ("TRACE", [256, 97], "a"),

@@ -150,7 +150,7 @@ def test_llama_3_and_tekken_add_bos_as_llama_cpp_does(pre: str) -> None:
 def test_wordpiece_adds_both() -> None:
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "▁hi"]
     tokenizer = load_tokenizer(
-        made.Metadata({"tokenizer.ggml.model": "bert", "tokenizer.ggml.tokens": tokens})
+        Metadata({"tokenizer.ggml.model": "bert", "tokenizer.ggml.tokens": tokens})
     )
     assert (tokenizer.bos, tokenizer.adds_bos, tokenizer.adds_eos) == (2, True, True)
     assert tokenizer.encode("hi") == [2, 4, 3]

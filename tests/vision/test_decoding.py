@@ -107,7 +107,9 @@ def test_every_mode_becomes_rgb(mode: str) -> None:
     if mode == "I;16":
         image = Image.fromarray(np.full((3, 5), 0x8000, np.uint16))
     else:
-        image = Image.new("RGB", (5, 3), (128, 128, 128)).convert(mode, palette=1)
+        image = Image.new("RGB", (5, 3), (128, 128, 128)).convert(
+            mode, palette=Image.Palette.ADAPTIVE
+        )
     picture = decode(encoded(image, "JPEG" if mode in ("CMYK", "YCbCr") else "PNG"))
     assert picture.shape == (3, 5, 3)
     assert mode == "1" or np.abs(picture.astype(int) - 128).max() < 5

@@ -8,11 +8,12 @@ import shutil
 import subprocess
 import venv
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
+Command: TypeAlias = list[str | Path]
 QEMU = ROOT / ".venv" / "qemu" / f"qemu-{platform.machine()}"  # tools/setup/qemu.sh puts it there
 QUESTION = ("run", "demo", "What is 27 + 58?")
 MEGABYTES = 60
@@ -37,8 +38,19 @@ def home(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A virtual environment with the wheel, and nothing else to be found by name."""
     folder = tmp_path_factory.mktemp("wheel")
     venv.create(folder / "venv", with_pip=True, symlinks=True)
-    pip = [folder / "venv" / "bin" / "python", "-m", "pip", "--disable-pip-version-check"]
-    options = ["--quiet", "--only-binary", ":all:", "--constraint", ROOT / "requirements.lock"]
+    pip: Command = [
+        folder / "venv" / "bin" / "python",
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+    ]
+    options: Command = [
+        "--quiet",
+        "--only-binary",
+        ":all:",
+        "--constraint",
+        ROOT / "requirements.lock",
+    ]
     subprocess.run([*pip, "install", *options, wheel], env=environment(folder), check=True)
     return folder
 
@@ -49,7 +61,11 @@ def environment(home: Path, **more: Any) -> dict[Any, Any]:
 
 def ask(home: Path, *before: Path | str, **more: str) -> tuple[Any, Any]:
     """Return what `tampu run demo` answered, and its log."""
-    program = [home / "venv" / "bin" / "python", home / "venv" / "bin" / "tampu", "--debug"]
+    program: Command = [
+        home / "venv" / "bin" / "python",
+        home / "venv" / "bin" / "tampu",
+        "--debug",
+    ]
     done = subprocess.run(
         [*before, *program, *QUESTION],
         env=environment(home, **more), cwd=home, capture_output=True, text=True, check=False,
@@ -67,7 +83,7 @@ def test_it_answers_without_a_compiler(home: Path) -> None:
 
 
 def test_it_brings_ggml_and_its_bindings(home: Path) -> None:
-    command = [home / "venv" / "bin" / "python", "-c", "import ggml"]
+    command: Command = [home / "venv" / "bin" / "python", "-c", "import ggml"]
     done = subprocess.run(command, env=environment(home), capture_output=True, check=False)
     assert b"ModuleNotFoundError" in done.stderr
     licenses = next((home / "venv").rglob("tampu-*.dist-info")) / "licenses"
@@ -88,7 +104,7 @@ def test_it_answers_as_another_processor(
 
 def test_another_ggml_on_the_library_path_changes_nothing(home: Path, tmp_path: Path) -> None:
     for name in ("libggml.so", "libggml-base.so", "libtampu-ggml-base.so"):
-        command = ["cc", "-shared", "-x", "c", "-", "-o", tmp_path / name]
+        command: Command = ["cc", "-shared", "-x", "c", "-", "-o", tmp_path / name]
         subprocess.run(command, input=b"int foreign;", check=True)
     answer, _ = ask(home, LD_LIBRARY_PATH=str(tmp_path))
     assert answer == "85"

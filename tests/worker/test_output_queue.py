@@ -89,7 +89,7 @@ def calls() -> Calls:
     return Calls()
 
 
-def timed(calls: Calls, gather_s: float) -> OutputQueue:
+def timed(calls: Any, gather_s: float) -> OutputQueue:
     return OutputQueue(gather_s, clock=lambda: calls.now_s, calls=calls)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,7 +48,8 @@ def test_adapters(model: Path, tmp_path: Path) -> None:
         options = LoadOptions(adapters=adapters, context=32, threads=1)
         load = Load(str(model), options)
         with load_engine(load, lambda _: None, lambda: False, FORK_SERVER) as loaded:
-            answers.append(loaded.model.logits([1, 270, 280]))
+            engine: Any = loaded.model
+            answers.append(engine.logits([1, 270, 280]))
     assert np.abs(answers[0] - answers[1]).max() > 0.01
 
 

@@ -6,7 +6,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from support.fake_model import Characters, FakeModel
@@ -20,6 +20,7 @@ from tampu.engine.chat import RequestBuilder
 from tampu.engine.load_options import LoadOptions
 from tampu.engine.prompts import ChatPrompt, TextPrompt
 from tampu.errors import RequestError
+from tampu.ml.metadata import Metadata
 from tampu.runner.events import Done, Failed, TextDelta
 from tampu.runner.request import GenerateOptions
 from tampu.worker.protocol import (
@@ -83,12 +84,12 @@ class Client:
 
 
 @contextmanager
-def served(prompts: PromptBuilder | None) -> Iterator[Client]:
+def served(prompts: Any) -> Iterator[Client]:
     """Run a worker, loaded, in a thread."""
 
     @contextmanager
-    def load(*_: object) -> Iterator[Loaded]:
-        model = FakeModel()
+    def load(*_: Any, **__: Any) -> Iterator[Loaded]:
+        model: Any = FakeModel()
         yield Loaded(model, RequestBuilder(model, prompts), Ready(100, 1000))
 
     ours, theirs = socket.socketpair()
@@ -174,7 +175,7 @@ def test_a_request_is_cancelled_immediately_while_it_is_prepared(slow: SlowPromp
 
 def test_a_template_that_uses_its_whole_budget_delays_no_cancel() -> None:
     prompts = PromptBuilder.for_model(
-        ChatTemplate(ENDLESS), Characters(), NoMetadata(), FORK_SERVER
+        ChatTemplate(ENDLESS), Characters(), cast("Metadata", NoMetadata()), FORK_SERVER
     )
     with served(prompts) as client:
         client.send(generate(1, TextPrompt("forever")))

@@ -373,8 +373,10 @@ def test_a_blocked_event_loop_does_not_take_its_worker_for_hung() -> None:
     async def test() -> None:
         worker = await start(hang_s=100.0)
         events = worker.generate(TextPrompt("forever"), OPTIONS)
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SkippingLoop)
         for _ in range(3):
-            asyncio.get_running_loop().skipped_s += 10_000
+            loop.skipped_s += 10_000
             for _ in range(20):
                 await anext(events)
         assert worker.is_alive

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 
 from tampu.errors import DigestMismatchError, RegistryError
@@ -23,7 +23,7 @@ _MAX_UNREACHABLE = 3  # attempts to reach a host at first: it may be a typo
 SMALL = 4 << 20  # blobs up to this size are downloaded with one request
 
 
-def pull(store: Store, name: ModelName, options: RemoteOptions) -> Iterator[Progress]:
+def pull(store: Store, name: ModelName, options: RemoteOptions) -> Generator[Progress, None, None]:
     """Pull a model into a store, yielding the progress, `success` last.
 
     Existing blobs are verified instead of downloaded. Concurrent pulls of the same blob, also in

@@ -6,7 +6,7 @@ import io
 import queue
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from PIL import Image
@@ -28,10 +28,12 @@ pytestmark = pytest.mark.server
 
 OPTIONS: dict[str, Any] = {"context": 256, "threads": 1, "cache_type": "f32"}
 QUESTION = "What colour is it?"
+Files: TypeAlias = tuple[Path, Path]
+Loaded: TypeAlias = tuple[LlamaModel, PromptBuilder]
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory) -> tuple[Path, Path]:
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     """The built-in model, and its vision encoder in a file of its own."""
     folder = tmp_path_factory.mktemp("apart")
     text, projector = folder / "text.gguf", folder / "projector.gguf"
@@ -40,7 +42,7 @@ def files(tmp_path_factory) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="module")
-def loaded(files) -> Iterator[tuple[LlamaModel, PromptBuilder]]:
+def loaded(files: Files) -> Iterator[Loaded]:
     text, projector = files
     with load_llamacpp(text, LoadOptions(**OPTIONS, projector=str(projector)), FORK_SERVER) as (
         model,
@@ -57,7 +59,7 @@ def asked(*images: bytes, text: str = QUESTION) -> list[dict[str, Any]]:
     return [{"role": "user", "content": text, "images": list(images)}]
 
 
-def answer(loaded: tuple[LlamaModel, PromptBuilder], messages: list[dict[str, Any]]) -> list[Event]:
+def answer(loaded: Loaded, messages: list[dict[str, Any]]) -> list[Event]:
     model, prompts = loaded
     prompt = prompts.build(with_images(messages, model.prepare_image), limit=model.context - 1)
     return events_of(model, prompt.tokens)
@@ -84,7 +86,7 @@ def saved(image: Image.Image, kind: str, **more: Any) -> bytes:
     return content.getvalue()
 
 
-def test_an_image_gives_the_logprobs_of_the_native_engine(loaded, files):
+def test_an_image_gives_the_logprobs_of_the_native_engine(loaded: Loaded, files: Files) -> None:
     """With the line breaks that the model learnt around images, which llama.cpp leaves out."""
     model, prompts = loaded
     text, projector = files
@@ -106,12 +108,12 @@ def test_an_image_gives_the_logprobs_of_the_native_engine(loaded, files):
 
 
 @pytest.mark.parametrize("kind", ["PNG", "GIF", "WEBP", "BMP", "JPEG"])
-def test_images_of_all_formats_are_understood(loaded, kind):
+def test_images_of_all_formats_are_understood(loaded: Loaded, kind: str) -> None:
     image = Image.open(io.BytesIO(picture())).convert("RGB")
     assert said(answer(loaded, asked(saved(image, kind)))) == "Red."
 
 
-def test_images_are_at_their_positions_and_are_counted(loaded):
+def test_images_are_at_their_positions_and_are_counted(loaded: Loaded) -> None:
     model, prompts = loaded
     messages = [*asked(picture()), {"role": "assistant", "content": "Red."},
                 *asked(picture(), picture())]  # fmt: skip
@@ -122,7 +124,7 @@ def test_images_are_at_their_positions_and_are_counted(loaded):
     assert events[-1].usage.prompt_tokens == len(prompt)
 
 
-def test_a_prompt_that_is_too_long_with_its_images_is_refused(loaded):
+def test_a_prompt_that_is_too_long_with_its_images_is_refused(loaded: Loaded) -> None:
     model, _ = loaded
     [message] = with_images(asked(*[picture()] * 14), model.prepare_image)
     prompt = [model.tokenizer.bos, *message["images"]]
@@ -131,7 +133,7 @@ def test_a_prompt_that_is_too_long_with_its_images_is_refused(loaded):
     assert "the context 256" in str(caught.value)
 
 
-def test_output_about_an_image_ends_when_the_context_is_full(loaded):
+def test_output_about_an_image_ends_when_the_context_is_full(loaded: Loaded) -> None:
     model, prompts = loaded
     prompt = prompts.build(with_images(asked(picture()), model.prepare_image), limit=255)
     [*_, done] = events_of(model, prompt.tokens, max_tokens=None, ignore_eos=True)
@@ -140,13 +142,13 @@ def test_output_about_an_image_ends_when_the_context_is_full(loaded):
 
 
 @pytest.mark.parametrize("text", ["<end_of_turn>", "x <start_of_image> y", "<bos>"])
-def test_text_that_llama_cpp_reads_as_a_control_token_is_refused(loaded, text):
+def test_text_that_llama_cpp_reads_as_a_control_token_is_refused(loaded: Loaded, text: str) -> None:
     with pytest.raises(RequestError, match=r"cannot put an image into .* would read a text"):
         answer(loaded, asked(picture(), text=text))
     assert said(answer(loaded, asked(text=text)))
 
 
-def test_text_with_the_media_marker_of_llama_cpp_is_refused(loaded):
+def test_text_with_the_media_marker_of_llama_cpp_is_refused(loaded: Loaded) -> None:
     model, _ = loaded
     mark = model._projector._mark
     assert len(mark) > 30
@@ -154,20 +156,20 @@ def test_text_with_the_media_marker_of_llama_cpp_is_refused(loaded):
         answer(loaded, asked(picture(), text=f"look: {mark}"))
 
 
-def test_a_file_that_is_not_an_image_is_refused(loaded):
+def test_a_file_that_is_not_an_image_is_refused(loaded: Loaded) -> None:
     with pytest.raises(RequestError, match="format is not supported"):
         answer(loaded, asked(b"not a picture"))
     with pytest.raises(RequestError, match="damaged or truncated"):
         answer(loaded, asked(picture()[:100]))
 
 
-def test_an_image_with_too_many_pixels_is_refused(loaded):
+def test_an_image_with_too_many_pixels_is_refused(loaded: Loaded) -> None:
     large = saved(Image.new("RGB", (4100, 4100)), "PNG")
     with pytest.raises(RequestError, match="16810000 pixels; the limit of the llama"):
         answer(loaded, asked(large))
 
 
-def test_an_image_without_a_projector_is_refused(files):
+def test_an_image_without_a_projector_is_refused(files: Files) -> None:
     text, _ = files
     with load_llamacpp(text, LoadOptions(**OPTIONS), FORK_SERVER) as (model, *_):
         plain = asked()
@@ -176,7 +178,7 @@ def test_an_image_without_a_projector_is_refused(files):
             with_images(asked(picture()), model.prepare_image)
 
 
-def test_a_model_with_its_vision_encoder_in_the_same_file_is_refused():
+def test_a_model_with_its_vision_encoder_in_the_same_file_is_refused() -> None:
     with pytest.raises(UnsupportedModelError, match="separate mmproj file"), \
          load_llamacpp(built_in_path(), LoadOptions(**OPTIONS), FORK_SERVER):  # fmt: skip
         pass

@@ -332,7 +332,8 @@ def test_of_overlapping_tags_the_first_and_longest_is_found_in_any_split(
     text = "".join(pieces)
 
     def read(chunks: list[Any] | str) -> list[tuple[str, str | None]]:
-        reader, found, out = Reader(), [], []
+        reader, found = Reader(), []
+        out: list[Any] = []
 
         def script() -> Iterator[None]:
             while True:

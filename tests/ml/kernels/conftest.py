@@ -1,6 +1,7 @@
 """Backends with each level of the kernels, and weights of every type that they know."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,21 +38,34 @@ def _backend(level: str | None, threads: int) -> Backend:
     return backend
 
 
+@dataclass(frozen=True)
+class Load:
+    """Stores a matrix as a type in a file, `stored` one that is of the type already."""
+
+    write: Callable[..., Any]
+    stored: Callable[..., Any]
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return self.write(*arguments, **options)
+
+
 @pytest.fixture
-def load(tmp_path: Path) -> Iterator[Callable[..., Any]]:
+def load(tmp_path: Path) -> Iterator[Load]:
     """Store a matrix as a type in a file; return its values as stored, and a loader for it."""
     opened = []
 
     def write(
         values: npt.NDArray[np.float32],
         kind: GGMLType,
-        uses: tuple[WeightUse, ...] = (WeightUse.PRODUCT,),
+        uses: Sequence[WeightUse] = (WeightUse.PRODUCT,),
     ) -> tuple[npt.NDArray[np.float64], Callable[[Any], Any]]:
         stored = quantize(values, kind)
         return write_stored(stored, kind, uses)
 
     def write_stored(
-        stored: npt.NDArray[np.uint8], kind: GGMLType, uses: tuple[WeightUse] = (WeightUse.PRODUCT,)
+        stored: npt.NDArray[np.uint8],
+        kind: GGMLType,
+        uses: Sequence[WeightUse] = (WeightUse.PRODUCT,),
     ) -> tuple[npt.NDArray[np.float64], Callable[[Any], Any]]:
         path = tmp_path / f"{len(list(tmp_path.iterdir()))}.gguf"
         writer = gguf.GGUFWriter(path, "llama")
@@ -71,8 +85,7 @@ def load(tmp_path: Path) -> Iterator[Callable[..., Any]]:
 
         return exact(stored, kind), bind
 
-    write.stored = write_stored
-    yield write
+    yield Load(write, write_stored)
     for weights in opened:
         weights.close()
 
@@ -85,7 +98,7 @@ def multiply() -> Callable[..., Any]:
         backend: Backend,
         x: npt.NDArray[Any] | npt.NDArray[np.float32] | npt.NDArray[np.float64],
         *weights: Any,
-    ) -> list[npt.NDArray[np.generic]] | npt.NDArray[np.generic]:
+    ) -> list[npt.NDArray[Any]] | npt.NDArray[Any]:
         context = backend.context(64)
         given = context.input("x", x.shape, GGMLType.F32)
         products = [context.output(given.linear(weight)) for weight in weights]

@@ -43,7 +43,7 @@ def test_every_kernel_gives_on_arm_what_the_portable_level_gives(tmp_path: Path)
     tool = Path(__file__).parents[3] / "tools" / "setup" / "compile_kernels.py"
     command = [sys.executable, str(tool), str(tmp_path), "-O1"]
     subprocess.run(["env", f"CC={ARM / 'cc'}", *command], check=True, timeout=100)
-    runners = [[ARM / "run", "-cpu", name] for name in PROCESSORS]
+    runners: list[list[str | Path]] = [[ARM / "run", "-cpu", name] for name in PROCESSORS]
     found = run_every_kernel(tmp_path, tmp_path, [], compiler=str(ARM / "cc"), runners=runners)
     assert [list(levels) for levels in found] == list(PROCESSORS.values())
     assert min(found[0].values()) > 1000

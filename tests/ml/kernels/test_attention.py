@@ -25,9 +25,9 @@ def causal(tokens: int, history: int) -> npt.NDArray[Any]:
 
 
 def reference(
-    q: npt.NDArray[np.float32],
-    k: npt.NDArray[np.float32],
-    v: npt.NDArray[np.float32],
+    q: npt.NDArray[np.floating],
+    k: npt.NDArray[np.floating],
+    v: npt.NDArray[np.floating],
     mask: npt.NDArray[np.float16] | None,
     scale: float,
     cap: float | None = None,
@@ -75,9 +75,9 @@ def attend() -> Callable[..., Any]:
         scale: float = 0.125,
         cap: float | None = None,
         sinks: npt.NDArray[np.float32] | None = None,
-    ) -> npt.NDArray[np.generic]:
+    ) -> npt.NDArray[Any]:
         context = backend.context(64)
-        data = []
+        data: list[tuple[Tensor, npt.NDArray[Any]]] = []
 
         def given(array: npt.NDArray[Any] | npt.NDArray[np.float32], type_: GGMLType) -> Tensor:
             shape = array.shape
@@ -167,8 +167,7 @@ def test_caches_of_every_type_are_read_exactly(
     is_seen = np.arange(9)[:, None] % 2 == np.arange(150)[None, :] % 2
     mask = np.where(is_seen, 0, -np.inf).astype(np.float16)
     found = attend(level_backends(level), q, k, v, mask, kind=kind, cap=cap, sinks=sinks)
-    k, v = stored(k, kind), stored(v, kind)
-    expected = reference(q, k, v, mask, 0.125, cap=cap, sinks=sinks)
+    expected = reference(q, stored(k, kind), stored(v, kind), mask, 0.125, cap=cap, sinks=sinks)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 

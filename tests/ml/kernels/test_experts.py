@@ -49,7 +49,7 @@ def multiply_experts() -> Callable[..., Any]:
 
     def multiply(
         backend: Backend, x: npt.NDArray[np.float32], choice: npt.NDArray[Any], *weights: Any
-    ) -> list[npt.NDArray[np.generic]] | npt.NDArray[np.generic]:
+    ) -> list[npt.NDArray[Any]] | npt.NDArray[Any]:
         context = backend.context(64)
         given = context.input("x", x.shape, GGMLType.F32)
         chosen = context.input("choice", choice.shape, GGMLType.I32)

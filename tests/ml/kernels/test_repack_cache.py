@@ -59,9 +59,9 @@ def write(path: Path, seed: int = 0) -> Path:
     return write_tiny(path, tiny, types=dict.fromkeys(names, "Q8_0"))
 
 
-def pair(cache: RepackCache | None) -> tuple[Any, Any]:
+def pair(cache: RepackCache | None) -> tuple[Path, int] | None:
     """The cache as an option of loading."""
-    return cache and (cache.folder, cache.limit_bytes)
+    return (cache.folder, cache.limit_bytes) if cache else None
 
 
 def logits(model: Path, cache: RepackCache | None) -> npt.NDArray[np.float32]:
@@ -87,7 +87,7 @@ def kept(cache: RepackCache) -> Path:
     return path
 
 
-def change(path: str, place: int, by: int = 1) -> None:
+def change(path: Path, place: int, by: int = 1) -> None:
     with path.open("r+b") as file:
         file.seek(place, os.SEEK_SET if place >= 0 else os.SEEK_END)
         value = file.read(1)[0]
@@ -127,7 +127,7 @@ def test_several_models_answer_from_one_folder(tmp_path: Path, cache: RepackCach
     assert len(list(cache.folder.iterdir())) == 2
 
 
-def _cut(path: str) -> None:
+def _cut(path: Path) -> None:
     os.truncate(path, path.stat().st_size - 1)
 
 

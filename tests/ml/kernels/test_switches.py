@@ -17,6 +17,7 @@ from tampu.ml.kernels import KernelChoice, library
 from tampu.ml.kernels.library import WORDS
 from tampu.ml.moe import expert_linear
 from tampu.ml.quantize import quantize
+from tampu.ml.tensor import Tensor
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def compute(load: Any) -> Callable[[Any], Any]:
         context = backend.context(64)
         x = context.input("x", (4, 1, 256), GGMLType.F32)
         choice = context.input("choice", (4, 2), GGMLType.I32)
-        steps = [
+        steps: list[Callable[[], Tensor]] = [
             lambda: x.linear(weight),
             lambda: expert_linear(x, experts, choice),
             lambda: flash_attention(x, x, x, None, 0.1),

@@ -118,12 +118,12 @@ def test_memory_that_changes_its_speed_changes_no_choice(
     backend: Backend, weights: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each round is as slow as others make it; the ways are compared within one."""
-    load = iter([1, 9, 2, 5])
+    load, current = iter([1, 9, 2, 5]), [0]
 
     def time(_: object, __: object, fetch: Any) -> int:
         if fetch == CANDIDATES[0]:
-            time.load = next(load)
-        return int(1000 * time.load * (0.8 if fetch == FASTEST else 1))
+            current[0] = next(load)
+        return int(1000 * current[0] * (0.8 if fetch == FASTEST else 1))
 
     monkeypatch.setattr(tuning, "_time", time)
     assert tuning.measure_fetch(backend, weights[:8]) == FASTEST

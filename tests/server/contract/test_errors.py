@@ -16,7 +16,7 @@ from support.contract import Case, listed
 pytestmark = pytest.mark.server
 
 USER = {"messages": [{"role": "user", "content": "x"}]}
-FAMILIES = {
+FAMILIES: dict[str, dict[str, Any]] = {
     "/api/generate": {"prompt": "x"},
     "/api/chat": USER,
     "/v1/completions": {"prompt": "x"},
@@ -81,7 +81,7 @@ def test_error_has_its_status_format_and_message(
     client: httpx.Client, path: str, more: Any, expected: Any, text: str, is_streaming: bool
 ) -> None:
     status, kind = expected
-    body = {"model": "talker", "stream": is_streaming} | FAMILIES[path] | more
+    body: dict[str, Any] = {"model": "talker", "stream": is_streaming} | FAMILIES[path] | more
     response = client.post(path, json=body)
     assert response.status_code == status, response.text
     assert text in message_of(response, kind)

@@ -241,7 +241,7 @@ def _leaves(hint: Any) -> list[Any]:
          "trial of tool"],
 )  # fmt: skip
 def test_every_field_that_the_package_knows_is_in_the_table(
-    table: dict[Any | str, Any], kinds: tuple[object, ...]
+    table: dict[Any | str, Any], kinds: tuple[type, ...]
 ) -> None:
     assert sorted(table) == keys_of(*kinds)
 

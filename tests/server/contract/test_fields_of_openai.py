@@ -22,7 +22,10 @@ pytestmark = [pytest.mark.client, pytest.mark.server]
 USER = [{"role": "user", "content": "x"}]
 NUMBERS = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
 ADD = {"name": "add", "parameters": NUMBERS}
-TOOLS = [{"type": "function", "function": ADD}, {"type": "function", "function": {"name": "sub"}}]
+TOOLS: list[dict[str, Any]] = [
+    {"type": "function", "function": ADD},
+    {"type": "function", "function": {"name": "sub"}},
+]
 FLAT = [{"type": "function", **tool["function"]} for tool in TOOLS]
 CALLS = {"model": "pair", "tools": TOOLS}
 FIRST = str(VOCABULARY)  # the token of the first word that a model says
@@ -307,7 +310,7 @@ COUNT = {
     ids=["chat", "completions", "embeddings", "responses", "input_tokens"],
 )  # fmt: skip
 def test_every_field_that_the_package_knows_is_in_the_table(
-    table: dict[Any | str, Any], kinds: tuple[object, ...]
+    table: dict[Any | str, Any], kinds: tuple[type, ...]
 ) -> None:
     assert sorted(table) == keys_of(*kinds)
 

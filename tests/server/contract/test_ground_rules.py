@@ -23,7 +23,7 @@ UTC = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?Z")
 LOCAL = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)")
 
 
-def generate(holds: Callable[[Any], bool], **body: Any) -> Case:
+def generate(holds: Callable[[Any], object], **body: Any) -> Case:
     return Case("/api/generate", {"model": "talker", "prompt": "x", **body}, holds)
 
 

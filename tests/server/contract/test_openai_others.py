@@ -17,7 +17,6 @@ import httpx
 import pytest
 import zstandard
 from openai.types import Completion, CreateEmbeddingResponse, Model
-from support.contract import Answer
 from support.sse import data_of
 from support.tiny_model import VOCABULARY
 
@@ -39,7 +38,7 @@ def whole(client: httpx.Client, **more: Any) -> Any:
     return answer
 
 
-def texts(answer: Answer) -> list[Any]:
+def texts(answer: Any) -> list[Any]:
     return [choice["text"] for choice in answer["choices"]]
 
 

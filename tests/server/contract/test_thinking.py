@@ -15,7 +15,7 @@ from support.serving import Server
 
 pytestmark = [pytest.mark.client, pytest.mark.server]
 
-USER = [{"role": "user", "content": "x"}]
+USER: list[Any] = [{"role": "user", "content": "x"}]
 # How many tokens more the prompt has: of "(low)", "(medium)", "(high)", or of "</think>".
 LEVELS = {"none": 6, "minimal": 5, "low": 5, "medium": 7, "high": 6, "xhigh": 6, "max": 6}
 
@@ -35,7 +35,7 @@ def anthropic_client(contract_server: Server) -> Iterator[anthropic.Anthropic]:
 
 @pytest.mark.parametrize("effort", LEVELS)
 def test_an_effort_reaches_the_prompt_of_a_chat_and_of_a_response(
-    openai_client: openai.OpenAI, effort: str
+    openai_client: openai.OpenAI, effort: Any
 ) -> None:
     chat: dict[str, Any] = {"model": "tryer", "messages": USER, "temperature": 0}
     plain = openai_client.chat.completions.create(**chat).usage.prompt_tokens
@@ -84,7 +84,7 @@ def test_thinking_option_reaches_the_prompt_of_a_message(
 
 
 def test_streamed_reasoning_ends_at_its_budget(anthropic_client: anthropic.Anthropic) -> None:
-    thinking = {"type": "enabled", "budget_tokens": 1}
+    thinking: Any = {"type": "enabled", "budget_tokens": 1}
     with anthropic_client.messages.stream(
         model="tryer", messages=USER, max_tokens=30, thinking=thinking,
         extra_body={"temperature": 0},
@@ -98,7 +98,7 @@ def test_streamed_reasoning_ends_at_its_budget(anthropic_client: anthropic.Anthr
 
 
 def test_budget_applies_with_structured_output(openai_client: openai.OpenAI) -> None:
-    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": ["yes"]}}}
+    form: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": ["yes"]}}}
     answer = openai_client.chat.completions.create(
         model="tryer",
         messages=USER,

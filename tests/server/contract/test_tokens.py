@@ -15,7 +15,7 @@ from support.serving import Server, start_server
 pytestmark = pytest.mark.server
 
 USER = [{"role": "user", "content": "x"}]
-COUNTING = {
+COUNTING: dict[str, dict[str, Any]] = {
     "/api/tokenize": {"text": "x", "pieces": True},
     "/api/tokenize of messages": {"messages": USER},
     "/api/detokenize": {"tokens": [300, 301]},
