@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import Any
 
+from tampu import nn
 from tampu.errors import ModelFileError, UnsupportedModelError
 from tampu.ml import RopeMode, Weights
-from tampu.nn import Model, VisionModel, bind, find_special_tokens, read_options
 
 __all__ = ["Architecture", "architectures", "bind_model"]
 
@@ -27,10 +27,10 @@ class Architecture:
     path: str
     constants: Mapping[str, Any] = field(default_factory=dict)
 
-    def load(self) -> type[Model]:
+    def load(self) -> type[nn.Model]:
         """Import the class."""
         module, _, name = self.path.partition(":")
-        found: type[Model] = vars(importlib.import_module(module))[name]
+        found: type[nn.Model] = vars(importlib.import_module(module))[name]
         return found
 
 
@@ -69,7 +69,7 @@ def architectures() -> dict[str, Architecture]:
     return {**_BUILT_IN, **plugged}
 
 
-def bind_model(weights: Weights, projector: Weights | None = None) -> Model:
+def bind_model(weights: Weights, projector: Weights | None = None) -> nn.Model:
     """Return the model in a file; its weights are not loaded yet.
 
     Args:
@@ -91,8 +91,8 @@ def bind_model(weights: Weights, projector: Weights | None = None) -> Model:
             f"architecture '{metadata.architecture}' is not known; known: {names}"
         )
     kind = entry.load()
-    options = read_options(kind.options_type, metadata, entry.constants)
-    model = bind(kind, weights, options)
+    options = nn.read_options(kind.options_type, metadata, entry.constants)
+    model = nn.bind(kind, weights, options)
     model.options = options
     model.vision = _bind_vision(kind, weights, projector)
     unused = (*kind.unused, *(model.vision.unused if model.vision else ()))
@@ -104,8 +104,8 @@ def bind_model(weights: Weights, projector: Weights | None = None) -> Model:
 
 
 def _bind_vision(
-    kind: type[Model], weights: Weights, projector: Weights | None
-) -> VisionModel | None:
+    kind: type[nn.Model], weights: Weights, projector: Weights | None
+) -> nn.VisionModel | None:
     """Return the vision encoder, None if the file has no tensors of it."""
     source = projector or weights
     if projector is None and not any(name.startswith("v.") for name in weights.file.tensors):
@@ -114,14 +114,14 @@ def _bind_vision(
     if vision_type is None:
         return None
     text = weights.file.metadata
-    options = read_options(vision_type.options_type, source.file.metadata, {}, text)
-    vision = bind(vision_type, source, options)
+    options = nn.read_options(vision_type.options_type, source.file.metadata, {}, text)
+    vision = nn.bind(vision_type, source, options)
     vision.options = options
-    vision.tokens = find_special_tokens(text, vision_type.special_tokens)
+    vision.tokens = nn.find_special_tokens(text, vision_type.special_tokens)
     return vision
 
 
-def _vision_type(kind: type[Model], projector: Weights | None) -> type[VisionModel] | None:
+def _vision_type(kind: type[nn.Model], projector: Weights | None) -> type[nn.VisionModel] | None:
     """Return the class of the vision encoder, None if the architecture has none."""
     known = kind.vision_types
     if projector is None:

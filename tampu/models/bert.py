@@ -10,76 +10,64 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
+from tampu import nn
 from tampu.ml import GGMLType, Tensor
-from tampu.nn import (
-    Batch,
-    Embedding,
-    LayerCache,
-    LayerNorm,
-    LayerShape,
-    Linear,
-    Model,
-    Module,
-    attention,
-    gguf,
-    option,
-    run_layers,
-    select_rows,
-)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    layers: int = option("block_count", at_most=1024)
-    embedding: int = option("embedding_length")
-    heads: int = option("attention.head_count", at_most=4096)
-    epsilon: float = option("attention.layer_norm_epsilon", default=1e-12)
+    layers: int = nn.option("block_count", at_most=1024)
+    embedding: int = nn.option("embedding_length")
+    heads: int = nn.option("attention.head_count", at_most=4096)
+    epsilon: float = nn.option("attention.layer_norm_epsilon", default=1e-12)
 
     @property
     def head_dim(self) -> int:
         return self.embedding // self.heads
 
 
-class Attention(Module):
-    query: Linear = gguf("attn_q")
-    key: Linear = gguf("attn_k")
-    value: Linear = gguf("attn_v")
-    output: Linear = gguf("attn_output")
+class Attention(nn.Module):
+    query: nn.Linear = nn.gguf("attn_q")
+    key: nn.Linear = nn.gguf("attn_k")
+    value: nn.Linear = nn.gguf("attn_v")
+    output: nn.Linear = nn.gguf("attn_output")
 
-    def __call__(self, x: Tensor, cache: LayerCache, o: Options) -> Tensor:
+    def __call__(self, x: Tensor, cache: nn.LayerCache, o: Options) -> Tensor:
         q, k, v = (
             part(x).reshape(-1, o.heads, o.head_dim) for part in (self.query, self.key, self.value)
         )
-        return self.output(attention(q, k, v, cache, scale=o.head_dim**-0.5))
+        return self.output(nn.attention(q, k, v, cache, scale=o.head_dim**-0.5))
 
 
-class FeedForward(Module):
-    up: Linear = gguf("ffn_up")
-    down: Linear = gguf("ffn_down")
+class FeedForward(nn.Module):
+    up: nn.Linear = nn.gguf("ffn_up")
+    down: nn.Linear = nn.gguf("ffn_down")
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.down(self.up(x).gelu_exact())
 
 
-class Layer(Module):
-    attention: Attention = gguf()
-    attention_norm: LayerNorm = gguf("attn_output_norm")
-    feed_forward: FeedForward = gguf()
-    feed_forward_norm: LayerNorm = gguf("layer_output_norm")
+class Layer(nn.Module):
+    attention: Attention = nn.gguf()
+    attention_norm: nn.LayerNorm = nn.gguf("attn_output_norm")
+    feed_forward: FeedForward = nn.gguf()
+    feed_forward_norm: nn.LayerNorm = nn.gguf("layer_output_norm")
 
-    def __call__(self, x: Tensor, cache: LayerCache, *, rows: Tensor | None, o: Options) -> Tensor:
+    def __call__(
+        self, x: Tensor, cache: nn.LayerCache, *, rows: Tensor | None, o: Options
+    ) -> Tensor:
         y = self.attention(x, cache, o)
-        x, y = select_rows(rows, x, y)
+        x, y = nn.select_rows(rows, x, y)
         x = self.attention_norm(x + y, o.epsilon)
         return self.feed_forward_norm(x + self.feed_forward(x), o.epsilon)
 
 
-class Bert(Model):
-    token_embedding: Embedding = gguf("token_embd")
-    token_types: Tensor | None = gguf("token_types.weight")
-    position_embedding: Embedding = gguf("position_embd")
-    embedding_norm: LayerNorm = gguf("token_embd_norm")
-    layers: list[Layer] = gguf("blk", count="layers")
+class Bert(nn.Model):
+    token_embedding: nn.Embedding = nn.gguf("token_embd")
+    token_types: Tensor | None = nn.gguf("token_types.weight")
+    position_embedding: nn.Embedding = nn.gguf("position_embd")
+    embedding_norm: nn.LayerNorm = nn.gguf("token_embd_norm")
+    layers: list[Layer] = nn.gguf("blk", count="layers")
 
     options_type: ClassVar[type[Options]] = Options
     unused: ClassVar[tuple[str, ...]] = ("cls.", "pooler.")  # heads of the training
@@ -90,11 +78,11 @@ class Bert(Model):
         """As many tokens as there are positions."""
         return self.position_embedding.weight.shape[0]
 
-    def cache_shapes(self) -> list[LayerShape]:
+    def cache_shapes(self) -> list[nn.LayerShape]:
         o = self.options
-        return [LayerShape(o.heads, o.head_dim)] * o.layers
+        return [nn.LayerShape(o.heads, o.head_dim)] * o.layers
 
-    def hidden(self, batch: Batch, caches: Sequence[LayerCache]) -> Tensor:
+    def hidden(self, batch: nn.Batch, caches: Sequence[nn.LayerCache]) -> Tensor:
         o = self.options
         bounded = batch.positions.cast(GGMLType.F32).at_most(self.max_bidirectional_tokens - 1)
         places = bounded.cast(GGMLType.I32)
@@ -103,7 +91,7 @@ class Bert(Model):
             row = self.token_types.type.size_of(o.embedding)
             x = x + self.token_types.strided((1, o.embedding), (row,), context=batch.context)
         x = self.embedding_norm(x, o.epsilon)
-        return run_layers(x, batch, caches, [partial(layer, o=o) for layer in self.layers])
+        return nn.run_layers(x, batch, caches, [partial(layer, o=o) for layer in self.layers])
 
     def head(self, hidden: Tensor) -> Tensor:
         """Return the hidden states themselves: the architecture has no logits."""

@@ -8,20 +8,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tampu.nn import SandwichNormDecoder, SandwichNormLayer, SandwichNormOptions, option
+from tampu import nn
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(SandwichNormOptions):
+class Options(nn.SandwichNormOptions):
     layers_27b: ClassVar[int] = 46
-    rope_base: float = option("rope.freq_base", default=10_000.0, at_most=1e12)
-    score_cap: float | None = option("attn_logit_softcapping", default=50.0)
-    logit_cap: float | None = option("final_logit_softcapping", default=30.0)
+    rope_base: float = nn.option("rope.freq_base", default=10_000.0, at_most=1e12)
+    score_cap: float | None = nn.option("attn_logit_softcapping", default=50.0)
+    logit_cap: float | None = nn.option("final_logit_softcapping", default=30.0)
     period: int = 2
 
 
-class Gemma2(SandwichNormDecoder):
-    layers: list[SandwichNormLayer]
+class Gemma2(nn.SandwichNormDecoder):
+    layers: list[nn.SandwichNormLayer]
 
     options_type: ClassVar[type[Options]] = Options
     options: Options

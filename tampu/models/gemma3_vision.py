@@ -12,34 +12,20 @@ from typing import ClassVar
 
 import numpy as np
 
+from tampu import nn
 from tampu.ml import Context, Tensor
-from tampu.nn import (
-    Embedding,
-    EncoderLayer,
-    LayerNorm,
-    Module,
-    PatchEmbedding,
-    Placeholders,
-    PreparedImage,
-    RGBImage,
-    RMSNorm,
-    SpecialTokens,
-    VisionModel,
-    gguf,
-    option,
-)
 from tampu.vision import HALF, Filter, patches, resize
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    layers: int = option("vision.block_count", at_most=1024)
-    heads: int = option("vision.attention.head_count", at_most=4096)
-    epsilon: float = option("vision.attention.layer_norm_epsilon", default=1e-6)
-    image: int = option("vision.image_size", at_most=16_384)
-    patch: int = option("vision.patch_size", at_most=1024)
-    tokens: int = option("mm.tokens_per_image", or_="mm_tokens_per_image", default=0, at_least=0)
-    scale_factor: int = option("vision.projector.scale_factor", default=4)
+    layers: int = nn.option("vision.block_count", at_most=1024)
+    heads: int = nn.option("vision.attention.head_count", at_most=4096)
+    epsilon: float = nn.option("vision.attention.layer_norm_epsilon", default=1e-6)
+    image: int = nn.option("vision.image_size", at_most=16_384)
+    patch: int = nn.option("vision.patch_size", at_most=1024)
+    tokens: int = nn.option("mm.tokens_per_image", or_="mm_tokens_per_image", default=0, at_least=0)
+    scale_factor: int = nn.option("vision.projector.scale_factor", default=4)
 
     @property
     def side(self) -> int:
@@ -57,9 +43,9 @@ class Options:
         return (self.side // self.pool) ** 2
 
 
-class Projector(Module):
-    norm: RMSNorm = gguf("mm_soft_emb_norm", or_="soft_emb_norm")
-    weight: Tensor = gguf("mm_input_projection.weight", or_="input_projection.weight")
+class Projector(nn.Module):
+    norm: nn.RMSNorm = nn.gguf("mm_soft_emb_norm", or_="soft_emb_norm")
+    weight: Tensor = nn.gguf("mm_input_projection.weight", or_="input_projection.weight")
 
     def __call__(self, x: Tensor, epsilon: float) -> Tensor:
         weight = self.weight  # (inputs, outputs), unlike all others
@@ -69,16 +55,16 @@ class Projector(Module):
         return self.norm(x, epsilon).linear(turned.contiguous())
 
 
-class Gemma3Vision(VisionModel):
-    patch: PatchEmbedding = gguf("v.patch_embedding", or_="v.patch_embd")
-    position: Embedding = gguf("v.position_embedding", or_="v.position_embd")
-    layers: list[EncoderLayer] = gguf("v.blk", count="layers")
-    norm: LayerNorm = gguf("v.post_layernorm", or_="v.post_ln")
-    projector: Projector = gguf("mm")
+class Gemma3Vision(nn.VisionModel):
+    patch: nn.PatchEmbedding = nn.gguf("v.patch_embedding", or_="v.patch_embd")
+    position: nn.Embedding = nn.gguf("v.position_embedding", or_="v.position_embd")
+    layers: list[nn.EncoderLayer] = nn.gguf("v.blk", count="layers")
+    norm: nn.LayerNorm = nn.gguf("v.post_layernorm", or_="v.post_ln")
+    projector: Projector = nn.gguf("mm")
 
     options_type: ClassVar[type[Options]] = Options
     projectors: ClassVar[tuple[str, ...]] = ("gemma3",)
-    special_tokens: ClassVar[SpecialTokens] = {
+    special_tokens: ClassVar[nn.SpecialTokens] = {
         "start": (("<start_of_image>",),),
         "end": (("<end_of_image>",),),
         "image": (("<image_soft_token>",), ("<pad>",)),
@@ -86,14 +72,14 @@ class Gemma3Vision(VisionModel):
     }
     options: Options
 
-    def prepare(self, image: RGBImage) -> PreparedImage:
+    def prepare(self, image: nn.RGBImage) -> nn.PreparedImage:
         o = self.options
         pixels = HALF(resize(image, o.image, o.image, Filter.BILINEAR))
         cut = patches(pixels[: o.side * o.patch, : o.side * o.patch], o.patch)
         arrays = {"patches": cut, "places": np.arange(len(cut), dtype=np.int32)}
-        return PreparedImage(arrays, o.image, o.rows, self._placeholders())
+        return nn.PreparedImage(arrays, o.image, o.rows, self._placeholders())
 
-    def largest(self) -> PreparedImage:
+    def largest(self) -> nn.PreparedImage:
         return self.prepare(np.zeros((self.options.image, self.options.image, 3), np.uint8))
 
     def encode(self, context: Context, key: Hashable, inputs: Mapping[str, Tensor]) -> Tensor:  # noqa: ARG002
@@ -106,7 +92,7 @@ class Gemma3Vision(VisionModel):
         pooled = grid.average_pool(o.pool).reshape(-1, o.rows).transpose(1, 0).contiguous()
         return self.projector(pooled, o.epsilon)
 
-    def _placeholders(self) -> Placeholders:
+    def _placeholders(self) -> nn.Placeholders:
         """Return the tokens: two line breaks, the start, the image, the end, two line breaks."""
         t, rows = self.tokens, self.options.rows
         before = (*t["breaks"], *t["start"])
@@ -114,7 +100,7 @@ class Gemma3Vision(VisionModel):
         first = len(before)
         embedded = np.zeros(len(tokens), np.bool_)
         embedded[first : first + rows] = True
-        return Placeholders(
+        return nn.Placeholders(
             np.array(tokens, np.int32),
             embedded,
             groups=((first, rows),),

@@ -15,85 +15,68 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from tampu import nn
 from tampu.ml import Context, RopeMode, RopeScaling, Tensor
-from tampu.nn import (
-    Batch,
-    Decoder,
-    Gating,
-    Heads,
-    LayerShape,
-    Linear,
-    PreNormLayer,
-    RMSNorm,
-    Rope,
-    SelfAttention,
-    SparseMoE,
-    Step,
-    gguf,
-    option,
-    option_from,
-    read_rope_scaling,
-)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    layers: int = option("block_count", at_most=1024)
-    embedding: int = option("embedding_length")
-    heads: int = option("attention.head_count", at_most=4096)
-    kv_heads: int = option("attention.head_count_kv", at_most=4096)
-    head_dim: int = option("attention.key_length", default=64)
-    epsilon: float = option("attention.layer_norm_rms_epsilon", default=1e-5)
-    window: int = option("attention.sliding_window", default=128)
-    used_experts: int = option("expert_used_count", default=4, at_most=4096)
-    limit: float = option("swiglu_limit", default=7.0)
-    rope_base: float = option("rope.freq_base", default=150_000.0, at_most=1e12)
-    rope_scaling: RopeScaling = option_from(read_rope_scaling)
+    layers: int = nn.option("block_count", at_most=1024)
+    embedding: int = nn.option("embedding_length")
+    heads: int = nn.option("attention.head_count", at_most=4096)
+    kv_heads: int = nn.option("attention.head_count_kv", at_most=4096)
+    head_dim: int = nn.option("attention.key_length", default=64)
+    epsilon: float = nn.option("attention.layer_norm_rms_epsilon", default=1e-5)
+    window: int = nn.option("attention.sliding_window", default=128)
+    used_experts: int = nn.option("expert_used_count", default=4, at_most=4096)
+    limit: float = nn.option("swiglu_limit", default=7.0)
+    rope_base: float = nn.option("rope.freq_base", default=150_000.0, at_most=1e12)
+    rope_scaling: RopeScaling = nn.option_from(nn.read_rope_scaling)
 
     @property
-    def shape(self) -> Heads:
+    def shape(self) -> nn.Heads:
         """The shape of attention."""
         scale = self.head_dim**-0.5
-        return Heads(self.heads, self.kv_heads, self.head_dim, scale, self.epsilon)
+        return nn.Heads(self.heads, self.kv_heads, self.head_dim, scale, self.epsilon)
 
     @property
-    def gating(self) -> Gating:
+    def gating(self) -> nn.Gating:
         """How experts are chosen."""
-        return Gating(self.used_experts, renormalize=True, clamp=self.limit)
+        return nn.Gating(self.used_experts, renormalize=True, clamp=self.limit)
 
 
-class Attention(SelfAttention):
-    output: Linear = gguf("attn_output", or_="attn_out")
-    sinks: Tensor = gguf("attn_sinks.weight", or_="attn_sinks")
+class Attention(nn.SelfAttention):
+    output: nn.Linear = nn.gguf("attn_output", or_="attn_out")
+    sinks: Tensor = nn.gguf("attn_sinks.weight", or_="attn_sinks")
 
 
-class Layer(PreNormLayer):
-    attention: Attention = gguf()
-    feed_forward_norm: RMSNorm = gguf("post_attention_norm", or_="ffn_norm")
-    feed_forward: SparseMoE = gguf()
+class Layer(nn.PreNormLayer):
+    attention: Attention = nn.gguf()
+    feed_forward_norm: nn.RMSNorm = nn.gguf("post_attention_norm", or_="ffn_norm")
+    feed_forward: nn.SparseMoE = nn.gguf()
 
 
-class GptOss(Decoder):
+class GptOss(nn.Decoder):
     layers: list[Layer]
 
     options_type: ClassVar[type[Options]] = Options
     options: Options
 
-    def cache_shapes(self) -> list[LayerShape]:
+    def cache_shapes(self) -> list[nn.LayerShape]:
         o = self.options
         return [
-            LayerShape(o.kv_heads, o.head_dim, None if index % 2 else o.window)
+            nn.LayerShape(o.kv_heads, o.head_dim, None if index % 2 else o.window)
             for index in range(o.layers)
         ]
 
-    def steps(self, batch: Batch) -> Iterable[Step]:
+    def steps(self, batch: nn.Batch) -> Iterable[nn.Step]:
         o, positions, rope = self.options, batch.positions, self.rope(batch.context)
         return [
             partial(layer, positions=positions, rope=rope, heads=o.shape, gating=o.gating)
             for layer in self.layers
         ]
 
-    def rope(self, context: Context) -> Rope:
+    def rope(self, context: Context) -> nn.Rope:
         """Return the rotation; its divisors are a constant of the graph."""
         o, scaling = self.options, self.options.rope_scaling
         magnitude = scaling.magnitude
@@ -102,7 +85,7 @@ class GptOss(Decoder):
         divisors = yarn_divisors(o.head_dim, o.rope_base, scaling)
         factors = context.host.from_floats(divisors, divisors.shape)
         plain = RopeScaling(magnitude=magnitude)
-        return Rope(o.head_dim, o.rope_base, RopeMode.HALVES, plain, factors)
+        return nn.Rope(o.head_dim, o.rope_base, RopeMode.HALVES, plain, factors)
 
     def shift(self, index: int, keys: Tensor, offsets: Tensor) -> Tensor | None:  # noqa: ARG002
         return self.rope(offsets.context).move(keys, offsets) if offsets.context else None

@@ -11,30 +11,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
+from tampu import nn
 from tampu.errors import ModelFileError
 from tampu.ml import RopeMode, Tensor
 from tampu.ml.metadata import Metadata
-from tampu.nn import (
-    Batch,
-    CacheShape,
-    Decoder,
-    Heads,
-    LayerCache,
-    LayerShape,
-    Linear,
-    Module,
-    RMSNorm,
-    Rope,
-    SelfAttention,
-    SiluFeedForward,
-    StateShape,
-    Step,
-    Tensors,
-    gguf,
-    option,
-    option_from,
-    select_rows,
-)
 
 
 def read_key_heads(metadata: Metadata) -> tuple[int, ...]:
@@ -49,35 +29,35 @@ def read_key_heads(metadata: Metadata) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    layers: int = option("block_count", at_most=1024)
-    embedding: int = option("embedding_length")
-    heads: int = option("attention.head_count", at_most=4096)
-    layer_kv_heads: tuple[int, ...] = option_from(read_key_heads)
-    epsilon: float = option("attention.layer_norm_rms_epsilon")
-    rope_base: float = option("rope.freq_base", default=1e6, at_most=1e12)
-    width: int = option("shortconv.l_cache", at_least=2, at_most=64)
+    layers: int = nn.option("block_count", at_most=1024)
+    embedding: int = nn.option("embedding_length")
+    heads: int = nn.option("attention.head_count", at_most=4096)
+    layer_kv_heads: tuple[int, ...] = nn.option_from(read_key_heads)
+    epsilon: float = nn.option("attention.layer_norm_rms_epsilon")
+    rope_base: float = nn.option("rope.freq_base", default=1e6, at_most=1e12)
+    width: int = nn.option("shortconv.l_cache", at_least=2, at_most=64)
 
     @property
-    def shape(self) -> Heads:
+    def shape(self) -> nn.Heads:
         """The shape of attention."""
         features = self.embedding // self.heads
         kv_heads = max(self.layer_kv_heads)
-        return Heads(self.heads, kv_heads, features, features**-0.5, self.epsilon)
+        return nn.Heads(self.heads, kv_heads, features, features**-0.5, self.epsilon)
 
 
-class ShortConvolution(Module):
+class ShortConvolution(nn.Module):
     """Gated from both sides: out(c · convolved(b · x)), all three projected from the input."""
 
-    project: Linear = gguf("shortconv.in_proj")
-    kernel: Tensor = gguf("shortconv.conv.weight")
-    output: Linear = gguf("shortconv.out_proj")
+    project: nn.Linear = nn.gguf("shortconv.in_proj")
+    kernel: Tensor = nn.gguf("shortconv.conv.weight")
+    output: nn.Linear = nn.gguf("shortconv.out_proj")
 
-    def __call__(self, x: Tensor, cache: LayerCache) -> Tensor:
+    def __call__(self, x: Tensor, cache: nn.LayerCache) -> Tensor:
         """Return (tokens, features) for x of that shape."""
         before, after, values = self.project(x).split(3)
         return self.output(after * cache.advance((before * values,), self.convolved))
 
-    def convolved(self, inputs: Tensors, states: Tensors) -> tuple[Tensor, Tensors]:
+    def convolved(self, inputs: nn.Tensors, states: nn.Tensors) -> tuple[Tensor, nn.Tensors]:
         """Slide over the last inputs, which are the state, and the new ones."""
         (x,), (past,) = inputs, states
         sequences, tokens, features = x.shape
@@ -90,20 +70,20 @@ class ShortConvolution(Module):
         return window.short_convolution(self.kernel), (last.contiguous(),)
 
 
-class Layer(Module):
-    operator_norm: RMSNorm = gguf("attn_norm")
-    operator: SelfAttention | ShortConvolution = gguf()
-    feed_forward_norm: RMSNorm = gguf("ffn_norm")
-    feed_forward: SiluFeedForward = gguf()
+class Layer(nn.Module):
+    operator_norm: nn.RMSNorm = nn.gguf("attn_norm")
+    operator: nn.SelfAttention | ShortConvolution = nn.gguf()
+    feed_forward_norm: nn.RMSNorm = nn.gguf("ffn_norm")
+    feed_forward: nn.SiluFeedForward = nn.gguf()
 
     def __call__(
         self,
         x: Tensor,
-        cache: LayerCache,
+        cache: nn.LayerCache,
         *,
         rows: Tensor | None,
         positions: Tensor,
-        rope: Rope,
+        rope: nn.Rope,
         o: Options,
     ) -> Tensor:
         normed = self.operator_norm(x, o.epsilon)
@@ -111,25 +91,25 @@ class Layer(Module):
             y = self.operator(normed, cache)
         else:
             y = self.operator(normed, positions, rope, cache, o.shape)
-        x, y = select_rows(rows, x, y)
+        x, y = nn.select_rows(rows, x, y)
         x = x + y
         return x + self.feed_forward(self.feed_forward_norm(x, o.epsilon))
 
 
-class Lfm2(Decoder):
+class Lfm2(nn.Decoder):
     layers: list[Layer]
-    output_norm: RMSNorm = gguf("token_embd_norm", or_="output_norm")
+    output_norm: nn.RMSNorm = nn.gguf("token_embd_norm", or_="output_norm")
 
     options_type: ClassVar[type[Options]] = Options
     options: Options
 
-    def cache_shapes(self) -> list[CacheShape]:
+    def cache_shapes(self) -> list[nn.CacheShape]:
         o = self.options
-        state = StateShape(((o.embedding, o.width - 1),))
-        rows = LayerShape(o.shape.keys, o.shape.features)
+        state = nn.StateShape(((o.embedding, o.width - 1),))
+        rows = nn.LayerShape(o.shape.keys, o.shape.features)
         return [rows if heads else state for heads in o.layer_kv_heads]
 
-    def steps(self, batch: Batch) -> Iterable[Step]:
+    def steps(self, batch: nn.Batch) -> Iterable[nn.Step]:
         o = self.options
-        rope = Rope(o.shape.features, o.rope_base, RopeMode.HALVES)
+        rope = nn.Rope(o.shape.features, o.rope_base, RopeMode.HALVES)
         return [partial(layer, positions=batch.positions, rope=rope, o=o) for layer in self.layers]

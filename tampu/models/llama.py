@@ -11,16 +11,16 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from tampu import nn
 from tampu.models.llava import Llava
 from tampu.models.pixtral import Pixtral
-from tampu.nn import PreNormDecoder, PreNormOptions, VisionModel
 
 
-class Llama(PreNormDecoder):
-    options_type: ClassVar[type[PreNormOptions]] = PreNormOptions
-    vision_types: ClassVar[tuple[type[VisionModel], ...]] = (Llava, Pixtral)
+class Llama(nn.PreNormDecoder):
+    options_type: ClassVar[type[nn.PreNormOptions]] = nn.PreNormOptions
+    vision_types: ClassVar[tuple[type[nn.VisionModel], ...]] = (Llava, Pixtral)
 
 
-class Mistral3(PreNormDecoder):
-    options_type: ClassVar[type[PreNormOptions]] = PreNormOptions
-    vision_types: ClassVar[tuple[type[VisionModel], ...]] = (Pixtral,)
+class Mistral3(nn.PreNormDecoder):
+    options_type: ClassVar[type[nn.PreNormOptions]] = nn.PreNormOptions
+    vision_types: ClassVar[tuple[type[nn.VisionModel], ...]] = (Pixtral,)

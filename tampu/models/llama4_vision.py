@@ -12,25 +12,10 @@ from typing import ClassVar, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from tampu import nn
 from tampu.ml import Context, RopeMode, Tensor
 from tampu.ml.buffer_types import WeightUse
 from tampu.ml.moe import repeat
-from tampu.nn import (
-    AxisRope,
-    EncoderLayer,
-    LayerNorm,
-    Linear,
-    Module,
-    PatchEmbedding,
-    Placeholders,
-    PreparedImage,
-    RGBImage,
-    SpecialTokens,
-    VisionModel,
-    axis_arrays,
-    gguf,
-    option,
-)
 from tampu.vision import HALF, Filter, arrange, cut_tiles, paste, patches, places, resize
 
 Tiles: TypeAlias = npt.NDArray[np.float32]
@@ -40,15 +25,15 @@ _INNER_EPSILON = 1e-5  # of the layers' norms, which the reference leaves at PyT
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    layers: int = option("vision.block_count", at_most=1024)
-    embedding: int = option("vision.embedding_length")
-    heads: int = option("vision.attention.head_count", at_most=4096)
-    image: int = option("vision.image_size", at_most=16_384)
-    patch: int = option("vision.patch_size", at_most=1024)
-    tiles: int = option("vision.max_num_tiles", default=16, at_most=1024)
-    rope_base: float = option("vision.rope.freq_base", default=10_000.0, at_most=1e12)
-    shuffle_ratio: float | None = option("vision.pixel_shuffle_ratio", default=None, at_most=1)
-    scale_factor: int = option("vision.projector.scale_factor", default=2)
+    layers: int = nn.option("vision.block_count", at_most=1024)
+    embedding: int = nn.option("vision.embedding_length")
+    heads: int = nn.option("vision.attention.head_count", at_most=4096)
+    image: int = nn.option("vision.image_size", at_most=16_384)
+    patch: int = nn.option("vision.patch_size", at_most=1024)
+    tiles: int = nn.option("vision.max_num_tiles", default=16, at_most=1024)
+    rope_base: float = nn.option("vision.rope.freq_base", default=10_000.0, at_most=1e12)
+    shuffle_ratio: float | None = nn.option("vision.pixel_shuffle_ratio", default=None, at_most=1)
+    scale_factor: int = nn.option("vision.projector.scale_factor", default=2)
 
     @property
     def side(self) -> int:
@@ -66,29 +51,29 @@ class Options:
         return (self.side // self.merge) ** 2
 
 
-class Adapter(Module):
-    first: Linear = gguf("mlp.fc1", or_="mlp.1")
-    second: Linear = gguf("mlp.fc2", or_="mlp.2")
+class Adapter(nn.Module):
+    first: nn.Linear = nn.gguf("mlp.fc1", or_="mlp.1")
+    second: nn.Linear = nn.gguf("mlp.fc2", or_="mlp.2")
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.second(self.first(x).gelu_exact()).gelu_exact()
 
 
-class Llama4Vision(VisionModel):
-    patch: PatchEmbedding = gguf("v.patch_embedding", or_="v.patch_embd")
-    last: Tensor = gguf("v.class_embedding", or_="v.class_embd")
-    position: Tensor = gguf(
+class Llama4Vision(nn.VisionModel):
+    patch: nn.PatchEmbedding = nn.gguf("v.patch_embedding", or_="v.patch_embd")
+    last: Tensor = nn.gguf("v.class_embedding", or_="v.class_embd")
+    position: Tensor = nn.gguf(
         "v.positional_embedding_vlm", or_="v.position_embd.weight", use=WeightUse.ROWS
     )
-    norm_before: LayerNorm = gguf("v.layernorm_pre", or_="v.pre_ln")
-    layers: list[EncoderLayer] = gguf("v.blk", count="layers")
-    norm_after: LayerNorm = gguf("v.layernorm_post", or_="v.post_ln")
-    adapter: Adapter = gguf("v.vision_adapter", or_="mm.model")
-    projector: Linear = gguf("mm.linear_1", or_="mm.model.fc")
+    norm_before: nn.LayerNorm = nn.gguf("v.layernorm_pre", or_="v.pre_ln")
+    layers: list[nn.EncoderLayer] = nn.gguf("v.blk", count="layers")
+    norm_after: nn.LayerNorm = nn.gguf("v.layernorm_post", or_="v.post_ln")
+    adapter: Adapter = nn.gguf("v.vision_adapter", or_="mm.model")
+    projector: nn.Linear = nn.gguf("mm.linear_1", or_="mm.model.fc")
 
     options_type: ClassVar[type[Options]] = Options
     projectors: ClassVar[tuple[str, ...]] = ("llama4",)
-    special_tokens: ClassVar[SpecialTokens] = {
+    special_tokens: ClassVar[nn.SpecialTokens] = {
         "start": (("<|image_start|>",),),
         "patch": (("<|patch|>",),),
         "next": (("<|tile_x_separator|>",),),
@@ -98,7 +83,7 @@ class Llama4Vision(VisionModel):
     }
     options: Options
 
-    def prepare(self, image: RGBImage) -> PreparedImage:
+    def prepare(self, image: nn.RGBImage) -> nn.PreparedImage:
         o = self.options
         plan = arrange(*image.shape[:2], side=o.image, most=o.tiles)
         small = resize(image, plan.height, plan.width, Filter.BILINEAR)
@@ -107,7 +92,7 @@ class Llama4Vision(VisionModel):
             tiles.append(HALF(resize(image, o.image, o.image, Filter.BILINEAR)))
         return self._prepared(np.stack(tiles), plan.rows, plan.columns)
 
-    def largest(self) -> PreparedImage:
+    def largest(self) -> nn.PreparedImage:
         o = self.options
         blank = np.zeros((o.tiles + (o.tiles > 1), o.image, o.image, 3), np.float32)
         return self._prepared(blank, o.tiles, 1)
@@ -120,7 +105,7 @@ class Llama4Vision(VisionModel):
         lasts = repeat(last, tiles).reshape(tiles, 1, width)
         x = cut.reshape(tiles, count, width).concat(lasts, 1) + self.position.rows(inputs["places"])
         x = self.norm_before(x.reshape(-1, width), _INNER_EPSILON)
-        rotate = AxisRope.of(inputs, RopeMode.INTERLEAVED)
+        rotate = nn.AxisRope.of(inputs, RopeMode.INTERLEAVED)
         for layer in self.layers:
             x = layer(
                 context.pause(x),
@@ -135,7 +120,7 @@ class Llama4Vision(VisionModel):
         seen = x.strided((tiles, count, width), ((count + 1) * step, step)).contiguous()
         return self.projector(self.adapter(seen.reshape(-1, width * o.merge**2)))
 
-    def _prepared(self, tiles: Tiles, rows: int, columns: int) -> PreparedImage:
+    def _prepared(self, tiles: Tiles, rows: int, columns: int) -> nn.PreparedImage:
         """Return the image of tiles (n, side, side, 3): rows of columns, then the thumbnail."""
         o, count = self.options, len(tiles)
         where = places(o.side, o.side, o.merge)
@@ -146,7 +131,7 @@ class Llama4Vision(VisionModel):
         arrays = {
             "patches": np.concatenate([patches(tile, o.patch, o.merge) for tile in tiles]),
             "places": np.append(where[:, 0] * o.side + where[:, 1], o.side**2).astype(np.int32),
-            **axis_arrays(
+            **nn.axis_arrays(
                 np.tile(row, count),
                 np.tile(column, count),
                 np.concatenate([nothing, frequencies]),
@@ -154,9 +139,9 @@ class Llama4Vision(VisionModel):
             ),
         }
         placeholders = self._placeholders(rows, columns)
-        return PreparedImage(arrays, count, count * o.rows, placeholders)
+        return nn.PreparedImage(arrays, count, count * o.rows, placeholders)
 
-    def _placeholders(self, rows: int, columns: int) -> Placeholders:
+    def _placeholders(self, rows: int, columns: int) -> nn.Placeholders:
         """Return the tiles row by row with separators between them, then the thumbnail."""
         t, length = self.tokens, self.options.rows
         tile = t["patch"] * length
@@ -172,4 +157,4 @@ class Llama4Vision(VisionModel):
         for start in starts:
             embedded[start : start + length] = True
         groups = tuple((start, length) for start in starts)
-        return Placeholders(np.array(tokens, np.int32), embedded, groups, advance=len(tokens))
+        return nn.Placeholders(np.array(tokens, np.int32), embedded, groups, advance=len(tokens))

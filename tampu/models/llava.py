@@ -12,33 +12,19 @@ from typing import ClassVar
 
 import numpy as np
 
+from tampu import nn
 from tampu.ml import Context, Tensor
-from tampu.nn import (
-    Embedding,
-    EncoderLayer,
-    LayerNorm,
-    Linear,
-    Module,
-    PatchEmbedding,
-    Placeholders,
-    PreparedImage,
-    RGBImage,
-    SpecialTokens,
-    VisionModel,
-    gguf,
-    option,
-)
 from tampu.vision import CLIP, Filter, fit_crop, patches
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    layers: int = option("vision.block_count", at_most=1024)
-    heads: int = option("vision.attention.head_count", at_most=4096)
-    epsilon: float = option("vision.attention.layer_norm_epsilon", default=1e-5)
-    image: int = option("vision.image_size", at_most=16_384)
-    patch: int = option("vision.patch_size", at_most=1024)
-    has_gelu: bool = option("use_gelu", default=False)
+    layers: int = nn.option("vision.block_count", at_most=1024)
+    heads: int = nn.option("vision.attention.head_count", at_most=4096)
+    epsilon: float = nn.option("vision.attention.layer_norm_epsilon", default=1e-5)
+    image: int = nn.option("vision.image_size", at_most=16_384)
+    patch: int = nn.option("vision.patch_size", at_most=1024)
+    has_gelu: bool = nn.option("use_gelu", default=False)
 
     @property
     def rows(self) -> int:
@@ -46,31 +32,31 @@ class Options:
         return (self.image // self.patch) ** 2
 
 
-class Projector(Module):
-    first: Linear = gguf("0", or_="linear_1")
-    second: Linear = gguf("2", or_="linear_2")
+class Projector(nn.Module):
+    first: nn.Linear = nn.gguf("0", or_="linear_1")
+    second: nn.Linear = nn.gguf("2", or_="linear_2")
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.second(self.first(x).gelu_exact())
 
 
-class Llava(VisionModel):
-    patch: PatchEmbedding = gguf("v.patch_embd")
-    first: Tensor = gguf("v.class_embd", or_="v.class_embd.weight")
-    position: Embedding = gguf("v.position_embd")
-    norm: LayerNorm = gguf("v.pre_ln")
-    layers: list[EncoderLayer] = gguf("v.blk", count="layers")
-    projector: Projector = gguf("mm")
+class Llava(nn.VisionModel):
+    patch: nn.PatchEmbedding = nn.gguf("v.patch_embd")
+    first: Tensor = nn.gguf("v.class_embd", or_="v.class_embd.weight")
+    position: nn.Embedding = nn.gguf("v.position_embd")
+    norm: nn.LayerNorm = nn.gguf("v.pre_ln")
+    layers: list[nn.EncoderLayer] = nn.gguf("v.blk", count="layers")
+    projector: Projector = nn.gguf("mm")
 
     options_type: ClassVar[type[Options]] = Options
     projectors: ClassVar[tuple[str, ...]] = ("mlp",)
     unused: ClassVar[tuple[str, ...]] = ("v.post_ln.",)  # it follows the last layer
-    special_tokens: ClassVar[SpecialTokens] = {
+    special_tokens: ClassVar[nn.SpecialTokens] = {
         "image": (("<image>",), ("<unk>",), ("<|endoftext|>",))
     }
     options: Options
 
-    def prepare(self, image: RGBImage) -> PreparedImage:
+    def prepare(self, image: nn.RGBImage) -> nn.PreparedImage:
         o = self.options
         pixels = CLIP(fit_crop(image, o.image, Filter.BICUBIC))
         side = o.image // o.patch * o.patch
@@ -78,15 +64,15 @@ class Llava(VisionModel):
             "patches": patches(pixels[:side, :side], o.patch),
             "places": np.arange(o.rows + 1, dtype=np.int32),
         }
-        placeholders = Placeholders(
+        placeholders = nn.Placeholders(
             np.full(o.rows, self.tokens["image"][0], np.int32),
             np.ones(o.rows, np.bool_),
             groups=(),
             advance=o.rows,
         )
-        return PreparedImage(arrays, o.image, o.rows, placeholders)
+        return nn.PreparedImage(arrays, o.image, o.rows, placeholders)
 
-    def largest(self) -> PreparedImage:
+    def largest(self) -> nn.PreparedImage:
         return self.prepare(np.zeros((self.options.image, self.options.image, 3), np.uint8))
 
     def encode(self, context: Context, key: Hashable, inputs: Mapping[str, Tensor]) -> Tensor:  # noqa: ARG002

@@ -12,36 +12,21 @@ from typing import ClassVar
 
 import numpy as np
 
+from tampu import nn
 from tampu.ml import Context, Tensor
 from tampu.models.mllama_vision import MllamaVision
-from tampu.nn import (
-    Batch,
-    CrossAttentionInputs,
-    Decoder,
-    Heads,
-    LayerCache,
-    LayerShape,
-    Linear,
-    Module,
-    PreNormLayer,
-    PreNormOptions,
-    RMSNorm,
-    SiluFeedForward,
-    Step,
-    VisionModel,
-    attend,
-    gguf,
-)
 
 _NEVER = -1e30  # the logit of a token that is never sampled
 
 
-class CrossAttention(Module):
-    query: Linear = gguf("cross_attn_q_proj")
-    query_norm: RMSNorm = gguf("cross_attn_q_norm")
-    output: Linear = gguf("cross_attn_o_proj")
+class CrossAttention(nn.Module):
+    query: nn.Linear = nn.gguf("cross_attn_q_proj")
+    query_norm: nn.RMSNorm = nn.gguf("cross_attn_q_norm")
+    output: nn.Linear = nn.gguf("cross_attn_o_proj")
 
-    def __call__(self, x: Tensor, image: CrossAttentionInputs, index: int, heads: Heads) -> Tensor:
+    def __call__(
+        self, x: Tensor, image: nn.CrossAttentionInputs, index: int, heads: nn.Heads
+    ) -> Tensor:
         """Return (tokens, features); `index` counts the layers that attend to an image."""
         q = self.query(x).reshape(-1, heads.queries, heads.features)
         q = self.query_norm(q, heads.epsilon)
@@ -56,19 +41,24 @@ class CrossAttention(Module):
             )
             for part in (0, 1)
         )
-        return self.output(attend(q, k, v, image.mask)) * image.sees_image
+        return self.output(nn.attend(q, k, v, image.mask)) * image.sees_image
 
 
-class CrossLayer(Module):
-    attention_norm: RMSNorm = gguf("attn_norm")
-    attention: CrossAttention = gguf()
-    attention_gate: Tensor = gguf("cross_attn_attn_gate")
-    feed_forward_norm: RMSNorm = gguf("ffn_norm")
-    feed_forward: SiluFeedForward = gguf()
-    feed_forward_gate: Tensor = gguf("cross_attn_mlp_gate")
+class CrossLayer(nn.Module):
+    attention_norm: nn.RMSNorm = nn.gguf("attn_norm")
+    attention: CrossAttention = nn.gguf()
+    attention_gate: Tensor = nn.gguf("cross_attn_attn_gate")
+    feed_forward_norm: nn.RMSNorm = nn.gguf("ffn_norm")
+    feed_forward: nn.SiluFeedForward = nn.gguf()
+    feed_forward_gate: Tensor = nn.gguf("cross_attn_mlp_gate")
 
     def __call__(
-        self, x: Tensor, image: CrossAttentionInputs, index: int, heads: Heads, context: Context
+        self,
+        x: Tensor,
+        image: nn.CrossAttentionInputs,
+        index: int,
+        heads: nn.Heads,
+        context: Context,
     ) -> Tensor:
         y = self.attention(self.attention_norm(x, heads.epsilon), image, index, heads)
         x = x + y * opened(self.attention_gate, context)
@@ -81,35 +71,35 @@ def opened(gate: Tensor, context: Context) -> Tensor:
     return gate.strided((1,), (), context=context).tanh()
 
 
-class Mllama(Decoder):
-    layers: list[PreNormLayer | CrossLayer]
-    rope_factors: Tensor | None = gguf("rope_freqs.weight")
+class Mllama(nn.Decoder):
+    layers: list[nn.PreNormLayer | CrossLayer]
+    rope_factors: Tensor | None = nn.gguf("rope_freqs.weight")
 
-    options_type: ClassVar[type[PreNormOptions]] = PreNormOptions
-    vision_types: ClassVar[tuple[type[VisionModel], ...]] = (MllamaVision,)
+    options_type: ClassVar[type[nn.PreNormOptions]] = nn.PreNormOptions
+    vision_types: ClassVar[tuple[type[nn.VisionModel], ...]] = (MllamaVision,)
     pads_logits: ClassVar[bool] = True
-    options: PreNormOptions
+    options: nn.PreNormOptions
 
-    def cache_shapes(self) -> list[LayerShape]:
+    def cache_shapes(self) -> list[nn.LayerShape]:
         """Return the shapes of the layers that attend to the text; the others have no cache."""
         o = self.options
-        count = sum(isinstance(layer, PreNormLayer) for layer in self.layers)
-        return [LayerShape(o.kv_heads, o.head_dim)] * count
+        count = sum(isinstance(layer, nn.PreNormLayer) for layer in self.layers)
+        return [nn.LayerShape(o.kv_heads, o.head_dim)] * count
 
-    def steps(self, batch: Batch) -> Iterable[Step]:
+    def steps(self, batch: nn.Batch) -> Iterable[nn.Step]:
         """Return the layers that attend to the text."""
         o, positions, rope = self.options, batch.positions, self.options.rope(self.rope_factors)
         return [
             partial(layer, positions=positions, rope=rope, heads=o.shape, gating=o.gating)
             for layer in self.layers
-            if isinstance(layer, PreNormLayer)
+            if isinstance(layer, nn.PreNormLayer)
         ]
 
-    def hidden(self, batch: Batch, caches: Sequence[LayerCache]) -> Tensor:
+    def hidden(self, batch: nn.Batch, caches: Sequence[nn.LayerCache]) -> Tensor:
         o, text, index = self.options, zip(self.steps(batch), caches, strict=True), 0
         x = batch.place(self.embed(batch.tokens))
         for layer in self.layers:
-            if isinstance(layer, PreNormLayer):
+            if isinstance(layer, nn.PreNormLayer):
                 step, cache = next(text)
                 x = step(x, cache, rows=None)
                 continue

@@ -17,24 +17,9 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from tampu import nn
 from tampu.ml import Context, Tensor
 from tampu.ml.moe import repeat
-from tampu.nn import (
-    Embedding,
-    EncoderLayer,
-    LayerNorm,
-    Linear,
-    Module,
-    PatchEmbedding,
-    Placeholders,
-    PreparedImage,
-    RGBImage,
-    RMSNorm,
-    SpecialTokens,
-    VisionModel,
-    gguf,
-    option,
-)
 from tampu.vision import CLIP, Filter, arrange, arrangements, cut_tiles, paste, patches, resize
 
 _MULTIPLE = 8  # of the patches of a tile
@@ -43,17 +28,17 @@ _OUTER_EPSILON = 1e-5  # of the norms before and between, which the reference le
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    text_layers: int = option("block_count", at_most=1024)
-    text_epsilon: float = option("attention.layer_norm_rms_epsilon", default=1e-5, of_text=True)
-    layers: int = option("vision.block_count", at_most=1024)
-    embedding: int = option("vision.embedding_length")
-    global_layers: int = option("vision.global.block_count", at_most=1024)
-    heads: int = option("vision.attention.head_count", at_most=4096)
-    epsilon: float = option("vision.attention.layer_norm_epsilon", default=1e-5)
-    image: int = option("vision.image_size", at_most=16_384)
-    patch: int = option("vision.patch_size", at_most=1024)
-    tiles: int = option("vision.max_num_tiles", default=4, at_most=64)
-    kept: tuple[int, ...] = option("vision.intermediate_layers_indices", at_least=0)
+    text_layers: int = nn.option("block_count", at_most=1024)
+    text_epsilon: float = nn.option("attention.layer_norm_rms_epsilon", default=1e-5, of_text=True)
+    layers: int = nn.option("vision.block_count", at_most=1024)
+    embedding: int = nn.option("vision.embedding_length")
+    global_layers: int = nn.option("vision.global.block_count", at_most=1024)
+    heads: int = nn.option("vision.attention.head_count", at_most=4096)
+    epsilon: float = nn.option("vision.attention.layer_norm_epsilon", default=1e-5)
+    image: int = nn.option("vision.image_size", at_most=16_384)
+    patch: int = nn.option("vision.patch_size", at_most=1024)
+    tiles: int = nn.option("vision.max_num_tiles", default=4, at_most=64)
+    kept: tuple[int, ...] = nn.option("vision.intermediate_layers_indices", at_least=0)
 
     @property
     def patches(self) -> int:
@@ -66,22 +51,22 @@ class Options:
         return -(-self.patches // _MULTIPLE) * _MULTIPLE
 
 
-class GatedEmbedding(Module):
+class GatedEmbedding(nn.Module):
     """A table with a number that its rows are multiplied by."""
 
-    table: Embedding = gguf()
-    gate: Tensor = gguf("gate")
+    table: nn.Embedding = nn.gguf()
+    gate: Tensor = nn.gguf("gate")
 
     def __call__(self, indices: Tensor) -> Tensor:
         return self.table(indices) * self.gate
 
 
-class GlobalLayer(Module):
+class GlobalLayer(nn.Module):
     """A layer whose parts are multiplied by numbers before they are added."""
 
-    layer: EncoderLayer = gguf()
-    attention_gate: Tensor = gguf("attn_gate")
-    feed_forward_gate: Tensor = gguf("ffn_gate")
+    layer: nn.EncoderLayer = nn.gguf()
+    attention_gate: Tensor = nn.gguf("attn_gate")
+    feed_forward_gate: Tensor = nn.gguf("ffn_gate")
 
     def __call__(self, x: Tensor, heads: int, epsilon: float, mask: Tensor) -> Tensor:
         inner = self.layer
@@ -91,12 +76,12 @@ class GlobalLayer(Module):
         return x + y * self.feed_forward_gate
 
 
-class CrossSource(Module):
+class CrossSource(nn.Module):
     """The part of a text layer that reads the image; layers that read the text have none."""
 
-    key: Linear | None = gguf("cross_attn_k_proj")
-    value: Linear | None = gguf("cross_attn_v_proj")
-    norm: RMSNorm | None = gguf("cross_attn_k_norm")
+    key: nn.Linear | None = nn.gguf("cross_attn_k_proj")
+    value: nn.Linear | None = nn.gguf("cross_attn_v_proj")
+    norm: nn.RMSNorm | None = nn.gguf("cross_attn_k_norm")
 
     def __call__(self, x: Tensor, epsilon: float) -> list[Tensor]:
         """Return keys and values (rows, features), nothing for a layer that has none."""
@@ -107,26 +92,26 @@ class CrossSource(Module):
         return [self.norm(heads, epsilon).reshape(*keys.shape), self.value(x)]
 
 
-class MllamaVision(VisionModel):
-    patch: PatchEmbedding = gguf("v.patch_embd")
-    first: Tensor = gguf("v.class_embd")
-    tile_before: GatedEmbedding = gguf("v.pre_tile_position_embd")
-    position: GatedEmbedding = gguf("v.position_embd")
-    tile_position: GatedEmbedding = gguf("v.tile_position_embd")
-    norm_before: LayerNorm = gguf("v.pre_ln")
-    layers: list[EncoderLayer] = gguf("v.blk", count="layers")
-    norm_after: LayerNorm = gguf("v.post_ln")
-    tile_after: GatedEmbedding = gguf("v.post_tile_position_embd")
-    global_layers: list[GlobalLayer] = gguf("v.global.blk", count="global_layers")
-    projector: Linear = gguf("mm.0")
-    sources: list[CrossSource] = gguf("blk", count="text_layers")
+class MllamaVision(nn.VisionModel):
+    patch: nn.PatchEmbedding = nn.gguf("v.patch_embd")
+    first: Tensor = nn.gguf("v.class_embd")
+    tile_before: GatedEmbedding = nn.gguf("v.pre_tile_position_embd")
+    position: GatedEmbedding = nn.gguf("v.position_embd")
+    tile_position: GatedEmbedding = nn.gguf("v.tile_position_embd")
+    norm_before: nn.LayerNorm = nn.gguf("v.pre_ln")
+    layers: list[nn.EncoderLayer] = nn.gguf("v.blk", count="layers")
+    norm_after: nn.LayerNorm = nn.gguf("v.post_ln")
+    tile_after: GatedEmbedding = nn.gguf("v.post_tile_position_embd")
+    global_layers: list[GlobalLayer] = nn.gguf("v.global.blk", count="global_layers")
+    projector: nn.Linear = nn.gguf("mm.0")
+    sources: list[CrossSource] = nn.gguf("blk", count="text_layers")
 
     options_type: ClassVar[type[Options]] = Options
     projectors: ClassVar[tuple[str, ...]] = ()
-    special_tokens: ClassVar[SpecialTokens] = {"image": (("<|image|>",),)}
+    special_tokens: ClassVar[nn.SpecialTokens] = {"image": (("<|image|>",),)}
     options: Options
 
-    def prepare(self, image: RGBImage) -> PreparedImage:
+    def prepare(self, image: nn.RGBImage) -> nn.PreparedImage:
         o = self.options
         plan = arrange(*image.shape[:2], side=o.image, most=o.tiles)
         small = resize(image, plan.height, plan.width, Filter.BILINEAR)
@@ -143,16 +128,16 @@ class MllamaVision(VisionModel):
         if o.padded > o.patches:
             shape = (o.tiles, o.padded - o.patches, o.embedding)
             arrays["padding"] = np.zeros(shape, np.float32)
-        placeholders = Placeholders(
+        placeholders = nn.Placeholders(
             np.array(self.tokens["image"], np.int32),
             np.zeros(1, np.bool_),
             groups=(),
             advance=1,
             is_cross=True,
         )
-        return PreparedImage(arrays, len(tiles), len(tiles) * o.patches, placeholders)
+        return nn.PreparedImage(arrays, len(tiles), len(tiles) * o.patches, placeholders)
 
-    def largest(self) -> PreparedImage:
+    def largest(self) -> nn.PreparedImage:
         o = self.options
         return self.prepare(np.zeros((o.image, o.image * o.tiles, 3), np.uint8))
 

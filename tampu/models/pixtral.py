@@ -12,25 +12,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from tampu import nn
 from tampu.ml import Context, RopeMode, Tensor
 from tampu.ml.metadata import Metadata
-from tampu.nn import (
-    AxisRope,
-    GatedEncoderLayer,
-    Linear,
-    Module,
-    PatchEmbedding,
-    Placeholders,
-    PreparedImage,
-    RGBImage,
-    RMSNorm,
-    SpecialTokens,
-    VisionModel,
-    axis_arrays,
-    gguf,
-    option,
-    option_from,
-)
 from tampu.vision import CLIP, Filter, fit_long_side, patches, places, resize
 
 
@@ -42,18 +26,18 @@ def _mode(metadata: Metadata) -> RopeMode:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    layers: int = option("vision.block_count", at_most=1024)
-    embedding: int = option("vision.embedding_length")
-    heads: int = option("vision.attention.head_count", at_most=4096)
-    key_length: int | None = option("vision.attention.key_length", default=None)
-    epsilon: float = option("vision.attention.layer_norm_epsilon", default=1e-5)
-    text_epsilon: float = option("attention.layer_norm_rms_epsilon", default=1e-5, of_text=True)
-    image: int = option("vision.image_size", at_most=16_384)
-    longest_edge: int | None = option("vision.longest_edge", default=None, at_most=16_384)
-    patch: int = option("vision.patch_size", at_most=1024)
-    rope_base: float = option("vision.rope.freq_base", default=10_000.0, at_most=1e12)
-    merge: int = option("vision.spatial_merge_size", or_="spatial_merge_size", default=2)
-    mode: RopeMode = option_from(_mode)
+    layers: int = nn.option("vision.block_count", at_most=1024)
+    embedding: int = nn.option("vision.embedding_length")
+    heads: int = nn.option("vision.attention.head_count", at_most=4096)
+    key_length: int | None = nn.option("vision.attention.key_length", default=None)
+    epsilon: float = nn.option("vision.attention.layer_norm_epsilon", default=1e-5)
+    text_epsilon: float = nn.option("attention.layer_norm_rms_epsilon", default=1e-5, of_text=True)
+    image: int = nn.option("vision.image_size", at_most=16_384)
+    longest_edge: int | None = nn.option("vision.longest_edge", default=None, at_most=16_384)
+    patch: int = nn.option("vision.patch_size", at_most=1024)
+    rope_base: float = nn.option("vision.rope.freq_base", default=10_000.0, at_most=1e12)
+    merge: int = nn.option("vision.spatial_merge_size", or_="spatial_merge_size", default=2)
+    mode: RopeMode = nn.option_from(_mode)
 
     @property
     def longest(self) -> int:
@@ -65,11 +49,11 @@ class Options:
         return self.key_length or self.embedding // self.heads
 
 
-class Projector(Module):
-    norm: RMSNorm = gguf("norm", or_="input_norm")
-    merge: Linear = gguf("patch_merger.merging_layer", or_="patch_merger")
-    first: Linear = gguf("linear_1", or_="1")
-    second: Linear = gguf("linear_2", or_="2")
+class Projector(nn.Module):
+    norm: nn.RMSNorm = nn.gguf("norm", or_="input_norm")
+    merge: nn.Linear = nn.gguf("patch_merger.merging_layer", or_="patch_merger")
+    first: nn.Linear = nn.gguf("linear_1", or_="1")
+    second: nn.Linear = nn.gguf("linear_2", or_="2")
 
     def __call__(self, x: Tensor, square: int, epsilon: float) -> Tensor:
         """Return (n / square, features); the patches of a square follow one another in x."""
@@ -79,23 +63,23 @@ class Projector(Module):
         return self.second(self.first(self.merge(x)).gelu_exact())
 
 
-class Pixtral(VisionModel):
-    patch: PatchEmbedding = gguf("v.patch_conv", or_="v.patch_embd")
-    norm: RMSNorm = gguf("v.encoder_norm", or_=("v.pre_ln", "v.ln_pre"))
-    layers: list[GatedEncoderLayer] = gguf("v.blk", count="layers")
-    projector: Projector = gguf("mm")
+class Pixtral(nn.VisionModel):
+    patch: nn.PatchEmbedding = nn.gguf("v.patch_conv", or_="v.patch_embd")
+    norm: nn.RMSNorm = nn.gguf("v.encoder_norm", or_=("v.pre_ln", "v.ln_pre"))
+    layers: list[nn.GatedEncoderLayer] = nn.gguf("v.blk", count="layers")
+    projector: Projector = nn.gguf("mm")
 
     options_type: ClassVar[type[Options]] = Options
     projectors: ClassVar[tuple[str, ...]] = ("pixtral",)
     unused: ClassVar[tuple[str, ...]] = ("v.token_embd.",)  # the text model has these rows too
-    special_tokens: ClassVar[SpecialTokens] = {
+    special_tokens: ClassVar[nn.SpecialTokens] = {
         "image": (("[IMG]",),),
         "break": (("[IMG_BREAK]",),),
         "end": (("[IMG_END]",),),
     }
     options: Options
 
-    def prepare(self, image: RGBImage) -> PreparedImage:
+    def prepare(self, image: nn.RGBImage) -> nn.PreparedImage:
         o = self.options
         multiple = o.patch * o.merge
         size = fit_long_side(*image.shape[:2], longest=o.longest, multiple=multiple)
@@ -106,7 +90,7 @@ class Pixtral(VisionModel):
         nothing = np.zeros(o.head_dim // 4)
         arrays = {
             "patches": patches(pixels, o.patch, o.merge),
-            **axis_arrays(
+            **nn.axis_arrays(
                 where[:, 0],
                 where[:, 1],
                 np.concatenate([frequencies[0::2], nothing]),
@@ -114,21 +98,21 @@ class Pixtral(VisionModel):
             ),
         }
         rows, columns = size[0] // multiple, size[1] // multiple
-        return PreparedImage(arrays, grid, rows * columns, self._placeholders(rows, columns))
+        return nn.PreparedImage(arrays, grid, rows * columns, self._placeholders(rows, columns))
 
-    def largest(self) -> PreparedImage:
+    def largest(self) -> nn.PreparedImage:
         longest = self.options.longest
         return self.prepare(np.zeros((longest, longest, 3), np.uint8))
 
     def encode(self, context: Context, key: Hashable, inputs: Mapping[str, Tensor]) -> Tensor:  # noqa: ARG002
         o = self.options
-        rotate = AxisRope.of(inputs, o.mode)
+        rotate = nn.AxisRope.of(inputs, o.mode)
         x = self.norm(self.patch(inputs["patches"]), o.epsilon)
         for layer in self.layers:
             x = layer(context.pause(x), heads=o.heads, epsilon=o.epsilon, rotate=rotate)
         return self.projector(x, o.merge**2, o.text_epsilon)
 
-    def _placeholders(self, rows: int, columns: int) -> Placeholders:
+    def _placeholders(self, rows: int, columns: int) -> nn.Placeholders:
         """Return rows of image tokens, each followed by a break, the last by the end."""
         image, stop, end = (self.tokens[name] for name in ("image", "break", "end"))
         row = [*image * columns, *stop]
@@ -136,4 +120,4 @@ class Pixtral(VisionModel):
         tokens[-1] = end[0]
         embedded = np.arange(len(tokens)) % (columns + 1) != columns
         groups = tuple((start, columns) for start in range(0, len(tokens), columns + 1))
-        return Placeholders(tokens, embedded, groups, advance=len(tokens))
+        return nn.Placeholders(tokens, embedded, groups, advance=len(tokens))

@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from tampu import nn
 from tampu.errors import ModelFileError
 from tampu.ml import Tensor
 from tampu.ml.metadata import Metadata
 from tampu.models.qwen25vl_vision import Qwen25VLVision
-from tampu.nn import PreNormDecoder, PreNormOptions, Rope, VisionModel, option_from
 
 Sections = tuple[int, int, int, int]
 
@@ -36,15 +36,15 @@ def read_sections(metadata: Metadata) -> Sections:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(PreNormOptions):
-    sections: Sections = option_from(read_sections)
+class Options(nn.PreNormOptions):
+    sections: Sections = nn.option_from(read_sections)
 
-    def rope(self, factors: Tensor | None) -> Rope:
+    def rope(self, factors: Tensor | None) -> nn.Rope:
         return replace(super().rope(factors), sections=self.sections)
 
 
-class Qwen25VL(PreNormDecoder):
+class Qwen25VL(nn.PreNormDecoder):
     options_type: ClassVar[type[Options]] = Options
-    vision_types: ClassVar[tuple[type[VisionModel], ...]] = (Qwen25VLVision,)
+    vision_types: ClassVar[tuple[type[nn.VisionModel], ...]] = (Qwen25VLVision,)
     positions_per_token: ClassVar[int] = 4
     options: Options

@@ -13,25 +13,9 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from tampu import nn
 from tampu.ml import Context, RopeMode, Tensor
 from tampu.ml.metadata import Metadata
-from tampu.nn import (
-    AxisRope,
-    GatedEncoderLayer,
-    Linear,
-    Module,
-    Placeholders,
-    PreparedImage,
-    RGBImage,
-    RMSNorm,
-    SpecialTokens,
-    VisionModel,
-    axis_arrays,
-    gguf,
-    option,
-    option_from,
-    project_patches,
-)
 from tampu.vision import CLIP, Filter, fit_pixels, patches, places, resize
 
 _ROPE_BASE = 10_000.0
@@ -49,16 +33,16 @@ def _whole_layers(metadata: Metadata) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    layers: int = option("vision.block_count", at_most=1024)
-    embedding: int = option("vision.embedding_length")
-    heads: int = option("vision.attention.head_count", at_most=4096)
-    epsilon: float = option("vision.attention.layer_norm_epsilon", default=1e-6)
-    patch: int = option("vision.patch_size", at_most=1024)
-    window: int = option("vision.window_size", default=112, at_most=16_384)
-    merge: int = option("vision.spatial_merge_size", default=2, at_most=64)
-    min_pixels: int = option("vision.min_pixels", default=56 * 56)
-    max_pixels: int = option("vision.max_pixels", default=28 * 28 * 1280)
-    whole_layers: tuple[int, ...] = option_from(_whole_layers)
+    layers: int = nn.option("vision.block_count", at_most=1024)
+    embedding: int = nn.option("vision.embedding_length")
+    heads: int = nn.option("vision.attention.head_count", at_most=4096)
+    epsilon: float = nn.option("vision.attention.layer_norm_epsilon", default=1e-6)
+    patch: int = nn.option("vision.patch_size", at_most=1024)
+    window: int = nn.option("vision.window_size", default=112, at_most=16_384)
+    merge: int = nn.option("vision.spatial_merge_size", default=2, at_most=64)
+    min_pixels: int = nn.option("vision.min_pixels", default=56 * 56)
+    max_pixels: int = nn.option("vision.max_pixels", default=28 * 28 * 1280)
+    whole_layers: tuple[int, ...] = nn.option_from(_whole_layers)
 
     @property
     def square(self) -> int:
@@ -66,31 +50,31 @@ class Options:
         return self.patch * self.merge
 
 
-class Projector(Module):
-    first: Linear = gguf("mlp.0", or_="0")
-    second: Linear = gguf("mlp.2", or_="2")
+class Projector(nn.Module):
+    first: nn.Linear = nn.gguf("mlp.0", or_="0")
+    second: nn.Linear = nn.gguf("mlp.2", or_="2")
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.second(self.first(x).gelu_exact())
 
 
-class Qwen25VLVision(VisionModel):
-    first: Tensor = gguf("v.patch_embd_0.weight", or_="v.patch_embd.weight")
-    second: Tensor = gguf("v.patch_embd_1.weight", or_="v.patch_embd.weight.1")
-    layers: list[GatedEncoderLayer] = gguf("v.blk", count="layers")
-    norm: RMSNorm = gguf("v.merger.ln_q", or_="v.post_ln")
-    projector: Projector = gguf("v.merger", or_="mm")
+class Qwen25VLVision(nn.VisionModel):
+    first: Tensor = nn.gguf("v.patch_embd_0.weight", or_="v.patch_embd.weight")
+    second: Tensor = nn.gguf("v.patch_embd_1.weight", or_="v.patch_embd.weight.1")
+    layers: list[nn.GatedEncoderLayer] = nn.gguf("v.blk", count="layers")
+    norm: nn.RMSNorm = nn.gguf("v.merger.ln_q", or_="v.post_ln")
+    projector: Projector = nn.gguf("v.merger", or_="mm")
 
     options_type: ClassVar[type[Options]] = Options
     projectors: ClassVar[tuple[str, ...]] = ("qwen2.5vl_merger",)
-    special_tokens: ClassVar[SpecialTokens] = {
+    special_tokens: ClassVar[nn.SpecialTokens] = {
         "start": (("<|vision_start|>",),),
         "image": (("<|image_pad|>",),),
         "end": (("<|vision_end|>",),),
     }
     options: Options
 
-    def prepare(self, image: RGBImage) -> PreparedImage:
+    def prepare(self, image: nn.RGBImage) -> nn.PreparedImage:
         o = self.options
         size = fit_pixels(
             *image.shape[:2], multiple=o.square, fewest=o.min_pixels, most=o.max_pixels
@@ -111,33 +95,33 @@ class Qwen25VLVision(VisionModel):
             "patches": cut.reshape(rows * columns * four, -1),
             "order": np.argsort(order).astype(np.int32),
             "mask": np.where(alike, np.float16(0), np.float16(-np.inf)),
-            **axis_arrays(
+            **nn.axis_arrays(
                 where[:, 0],
                 where[:, 1],
                 np.concatenate([frequencies, nothing]),
                 np.concatenate([nothing, frequencies]),
             ),
         }
-        return PreparedImage(
+        return nn.PreparedImage(
             arrays, (rows, columns), rows * columns, self._placeholders(rows, columns)
         )
 
-    def largest(self) -> PreparedImage:
+    def largest(self) -> nn.PreparedImage:
         side = int(self.options.max_pixels**0.5)
         return self.prepare(np.zeros((side, side, 3), np.uint8))
 
     def encode(self, context: Context, key: Hashable, inputs: Mapping[str, Tensor]) -> Tensor:  # noqa: ARG002
         o = self.options
-        rotate = AxisRope.of(inputs, RopeMode.HALVES)
+        rotate = nn.AxisRope.of(inputs, RopeMode.HALVES)
         cut = inputs["patches"]  # a still image is two equal frames
-        x = project_patches(cut, self.first) + project_patches(cut, self.second)
+        x = nn.project_patches(cut, self.first) + nn.project_patches(cut, self.second)
         for index, layer in enumerate(self.layers):
             mask = None if index in o.whole_layers else inputs["mask"]
             x = layer(context.pause(x), heads=o.heads, epsilon=o.epsilon, rotate=rotate, mask=mask)
         squares = self.norm(x, o.epsilon).reshape(-1, o.embedding * o.merge**2)
         return self.projector(squares).rows(inputs["order"])
 
-    def _placeholders(self, rows: int, columns: int) -> Placeholders:
+    def _placeholders(self, rows: int, columns: int) -> nn.Placeholders:
         """Return the tokens; those of the image have one time, and their row and column."""
         t, count = self.tokens, rows * columns
         tokens = [*t["start"], *t["image"] * count, *t["end"]]
@@ -148,7 +132,7 @@ class Qwen25VLVision(VisionModel):
         positions[1:-1, 1:3] = places(rows, columns)
         positions[1:-1] += 1
         positions[-1] = after
-        return Placeholders(
+        return nn.Placeholders(
             np.array(tokens, np.int32),
             embedded,
             groups=((1, count),),
