@@ -22,21 +22,10 @@ class Options:
     epsilon: float = nn.option("attention.layer_norm_epsilon", default=1e-12)
 
     @property
-    def head_dim(self) -> int:
-        return self.embedding // self.heads
-
-
-class Attention(nn.Module):
-    query: nn.Linear = nn.gguf("attn_q")
-    key: nn.Linear = nn.gguf("attn_k")
-    value: nn.Linear = nn.gguf("attn_v")
-    output: nn.Linear = nn.gguf("attn_output")
-
-    def __call__(self, x: Tensor, cache: nn.LayerCache, o: Options) -> Tensor:
-        q, k, v = (
-            part(x).reshape(-1, o.heads, o.head_dim) for part in (self.query, self.key, self.value)
-        )
-        return self.output(nn.attention(q, k, v, cache, scale=o.head_dim**-0.5))
+    def shape(self) -> nn.Heads:
+        """The shape of attention."""
+        features = self.embedding // self.heads
+        return nn.Heads(self.heads, self.heads, features, features**-0.5, self.epsilon)
 
 
 class FeedForward(nn.Module):
@@ -48,15 +37,21 @@ class FeedForward(nn.Module):
 
 
 class Layer(nn.Module):
-    attention: Attention = nn.gguf()
+    attention: nn.SelfAttention = nn.gguf()
     attention_norm: nn.LayerNorm = nn.gguf("attn_output_norm")
     feed_forward: FeedForward = nn.gguf()
     feed_forward_norm: nn.LayerNorm = nn.gguf("layer_output_norm")
 
     def __call__(
-        self, x: Tensor, cache: nn.LayerCache, *, rows: Tensor | None, o: Options
+        self,
+        x: Tensor,
+        cache: nn.LayerCache,
+        *,
+        rows: Tensor | None,
+        positions: Tensor,
+        o: Options,
     ) -> Tensor:
-        y = self.attention(x, cache, o)
+        y = self.attention(x, positions, None, cache, o.shape)
         x, y = nn.select_rows(rows, x, y)
         x = self.attention_norm(x + y, o.epsilon)
         return self.feed_forward_norm(x + self.feed_forward(x), o.epsilon)
@@ -80,7 +75,7 @@ class Bert(nn.Model):
 
     def cache_shapes(self) -> list[nn.LayerShape]:
         o = self.options
-        return [nn.LayerShape(o.heads, o.head_dim)] * o.layers
+        return [nn.LayerShape(o.heads, o.shape.features)] * o.layers
 
     def hidden(self, batch: nn.Batch, caches: Sequence[nn.LayerCache]) -> Tensor:
         o = self.options
@@ -91,7 +86,8 @@ class Bert(nn.Model):
             row = self.token_types.type.size_of(o.embedding)
             x = x + self.token_types.strided((1, o.embedding), (row,), context=batch.context)
         x = self.embedding_norm(x, o.epsilon)
-        return nn.run_layers(x, batch, caches, [partial(layer, o=o) for layer in self.layers])
+        steps = [partial(layer, positions=batch.positions, o=o) for layer in self.layers]
+        return nn.run_layers(x, batch, caches, steps)
 
     def head(self, hidden: Tensor) -> Tensor:
         """Return the hidden states themselves: the architecture has no logits."""

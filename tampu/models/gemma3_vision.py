@@ -96,14 +96,11 @@ class Gemma3Vision(nn.VisionModel):
         """Return the tokens: two line breaks, the start, the image, the end, two line breaks."""
         t, rows = self.tokens, self.options.rows
         before = (*t["breaks"], *t["start"])
-        tokens = [*before, *t["image"] * rows, *t["end"], *t["breaks"]]
-        first = len(before)
-        embedded = np.zeros(len(tokens), np.bool_)
-        embedded[first : first + rows] = True
+        tokens = np.array([*before, *t["image"] * rows, *t["end"], *t["breaks"]], np.int32)
         return nn.Placeholders(
-            np.array(tokens, np.int32),
-            embedded,
-            groups=((first, rows),),
+            tokens,
+            tokens == t["image"][0],
+            groups=((len(before), rows),),
             advance=len(tokens),
             is_bidirectional=True,
         )

@@ -105,7 +105,7 @@ class Llama4Vision(nn.VisionModel):
         lasts = repeat(last, tiles).reshape(tiles, 1, width)
         x = cut.reshape(tiles, count, width).concat(lasts, 1) + self.position.rows(inputs["places"])
         x = self.norm_before(x.reshape(-1, width), _INNER_EPSILON)
-        rotate = nn.AxisRope.of(inputs, RopeMode.INTERLEAVED)
+        rotate = nn.AxisRope(inputs, RopeMode.INTERLEAVED)
         for layer in self.layers:
             x = layer(
                 context.pause(x),
@@ -126,7 +126,6 @@ class Llama4Vision(nn.VisionModel):
         where = places(o.side, o.side, o.merge)
         half = self.options.embedding // o.heads // 2
         frequencies = o.rope_base ** (-2.0 * np.arange(half // 2) / half)
-        nothing = np.zeros(half // 2)
         row, column = (np.append(where[:, axis] + 1, 0) for axis in (0, 1))  # the last: no rotation
         arrays = {
             "patches": np.concatenate([patches(tile, o.patch, o.merge) for tile in tiles]),
@@ -134,8 +133,9 @@ class Llama4Vision(nn.VisionModel):
             **nn.axis_arrays(
                 np.tile(row, count),
                 np.tile(column, count),
-                np.concatenate([nothing, frequencies]),
-                np.concatenate([frequencies, nothing]),
+                frequencies,
+                frequencies,
+                has_columns_first=True,
             ),
         }
         placeholders = self._placeholders(rows, columns)
@@ -153,8 +153,6 @@ class Llama4Vision(nn.VisionModel):
         tokens += t["whole"]
         starts.append(len(tokens))
         tokens += [*tile, *t["end"]]
-        embedded = np.zeros(len(tokens), np.bool_)
-        for start in starts:
-            embedded[start : start + length] = True
+        ids = np.array(tokens, np.int32)
         groups = tuple((start, length) for start in starts)
-        return nn.Placeholders(np.array(tokens, np.int32), embedded, groups, advance=len(tokens))
+        return nn.Placeholders(ids, ids == t["patch"][0], groups, advance=len(ids))

@@ -32,21 +32,13 @@ class Options:
         return (self.image // self.patch) ** 2
 
 
-class Projector(nn.Module):
-    first: nn.Linear = nn.gguf("0", or_="linear_1")
-    second: nn.Linear = nn.gguf("2", or_="linear_2")
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.second(self.first(x).gelu_exact())
-
-
 class Llava(nn.VisionModel):
     patch: nn.PatchEmbedding = nn.gguf("v.patch_embd")
     first: Tensor = nn.gguf("v.class_embd", or_="v.class_embd.weight")
     position: nn.Embedding = nn.gguf("v.position_embd")
     norm: nn.LayerNorm = nn.gguf("v.pre_ln")
     layers: list[nn.EncoderLayer] = nn.gguf("v.blk", count="layers")
-    projector: Projector = nn.gguf("mm")
+    projector: nn.GeluProjector = nn.gguf("mm")
 
     options_type: ClassVar[type[Options]] = Options
     projectors: ClassVar[tuple[str, ...]] = ("mlp",)

@@ -87,15 +87,9 @@ class Pixtral(nn.VisionModel):
         grid = (size[0] // o.patch, size[1] // o.patch)
         where = places(*grid, o.merge)
         frequencies = o.rope_base ** (-2.0 * np.arange(o.head_dim // 2) / o.head_dim)
-        nothing = np.zeros(o.head_dim // 4)
         arrays = {
             "patches": patches(pixels, o.patch, o.merge),
-            **nn.axis_arrays(
-                where[:, 0],
-                where[:, 1],
-                np.concatenate([frequencies[0::2], nothing]),
-                np.concatenate([nothing, frequencies[1::2]]),
-            ),
+            **nn.axis_arrays(where[:, 0], where[:, 1], frequencies[0::2], frequencies[1::2]),
         }
         rows, columns = size[0] // multiple, size[1] // multiple
         return nn.PreparedImage(arrays, grid, rows * columns, self._placeholders(rows, columns))
@@ -106,7 +100,7 @@ class Pixtral(nn.VisionModel):
 
     def encode(self, context: Context, key: Hashable, inputs: Mapping[str, Tensor]) -> Tensor:  # noqa: ARG002
         o = self.options
-        rotate = nn.AxisRope.of(inputs, o.mode)
+        rotate = nn.AxisRope(inputs, o.mode)
         x = self.norm(self.patch(inputs["patches"]), o.epsilon)
         for layer in self.layers:
             x = layer(context.pause(x), heads=o.heads, epsilon=o.epsilon, rotate=rotate)

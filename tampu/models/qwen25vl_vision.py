@@ -50,20 +50,12 @@ class Options:
         return self.patch * self.merge
 
 
-class Projector(nn.Module):
-    first: nn.Linear = nn.gguf("mlp.0", or_="0")
-    second: nn.Linear = nn.gguf("mlp.2", or_="2")
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.second(self.first(x).gelu_exact())
-
-
 class Qwen25VLVision(nn.VisionModel):
     first: Tensor = nn.gguf("v.patch_embd_0.weight", or_="v.patch_embd.weight")
     second: Tensor = nn.gguf("v.patch_embd_1.weight", or_="v.patch_embd.weight.1")
     layers: list[nn.GatedEncoderLayer] = nn.gguf("v.blk", count="layers")
     norm: nn.RMSNorm = nn.gguf("v.merger.ln_q", or_="v.post_ln")
-    projector: Projector = nn.gguf("v.merger", or_="mm")
+    projector: nn.GeluProjector = nn.gguf("v.merger", or_="mm")
 
     options_type: ClassVar[type[Options]] = Options
     projectors: ClassVar[tuple[str, ...]] = ("qwen2.5vl_merger",)
@@ -88,19 +80,13 @@ class Qwen25VLVision(nn.VisionModel):
         where = where.reshape(-1, 2)
         quarter = o.embedding // o.heads // 4
         frequencies = _ROPE_BASE ** (-np.arange(quarter) / quarter)
-        nothing = np.zeros(quarter)
         of_patch = np.repeat(window, four)
         alike = of_patch[:, None] == of_patch
         arrays = {
             "patches": cut.reshape(rows * columns * four, -1),
             "order": np.argsort(order).astype(np.int32),
             "mask": np.where(alike, np.float16(0), np.float16(-np.inf)),
-            **nn.axis_arrays(
-                where[:, 0],
-                where[:, 1],
-                np.concatenate([frequencies, nothing]),
-                np.concatenate([nothing, frequencies]),
-            ),
+            **nn.axis_arrays(where[:, 0], where[:, 1], frequencies, frequencies),
         }
         return nn.PreparedImage(
             arrays, (rows, columns), rows * columns, self._placeholders(rows, columns)
@@ -112,7 +98,7 @@ class Qwen25VLVision(nn.VisionModel):
 
     def encode(self, context: Context, key: Hashable, inputs: Mapping[str, Tensor]) -> Tensor:  # noqa: ARG002
         o = self.options
-        rotate = nn.AxisRope.of(inputs, RopeMode.HALVES)
+        rotate = nn.AxisRope(inputs, RopeMode.HALVES)
         cut = inputs["patches"]  # a still image is two equal frames
         x = nn.project_patches(cut, self.first) + nn.project_patches(cut, self.second)
         for index, layer in enumerate(self.layers):
@@ -124,17 +110,15 @@ class Qwen25VLVision(nn.VisionModel):
     def _placeholders(self, rows: int, columns: int) -> nn.Placeholders:
         """Return the tokens; those of the image have one time, and their row and column."""
         t, count = self.tokens, rows * columns
-        tokens = [*t["start"], *t["image"] * count, *t["end"]]
-        embedded = np.zeros(count + 2, np.bool_)
-        embedded[1:-1] = True
+        tokens = np.array([*t["start"], *t["image"] * count, *t["end"]], np.int32)
         after = 1 + max(rows, columns)
         positions = np.zeros((count + 2, 4), np.int32)
         positions[1:-1, 1:3] = places(rows, columns)
         positions[1:-1] += 1
         positions[-1] = after
         return nn.Placeholders(
-            np.array(tokens, np.int32),
-            embedded,
+            tokens,
+            tokens == t["image"][0],
             groups=((1, count),),
             advance=after + 1,
             positions=positions,

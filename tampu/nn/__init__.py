@@ -29,6 +29,7 @@ from tampu.nn.encoder import AxisRope as AxisRope
 from tampu.nn.encoder import EncoderAttention as EncoderAttention
 from tampu.nn.encoder import EncoderLayer as EncoderLayer
 from tampu.nn.encoder import GatedEncoderLayer as GatedEncoderLayer
+from tampu.nn.encoder import GeluProjector as GeluProjector
 from tampu.nn.encoder import PatchEmbedding as PatchEmbedding
 from tampu.nn.encoder import attend as attend
 from tampu.nn.encoder import axis_arrays as axis_arrays

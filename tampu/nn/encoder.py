@@ -114,46 +114,42 @@ class AxisRope:
     """Rotates pairs of features by a patch's row or its column, each pair by one of them.
 
     Attributes:
-        rows: I32, (n,): of the patches.
-        columns: I32, (n,).
-        row_divisors: F32, (head_dim / 2,): rows are divided by them; infinity: not by the row.
-        column_divisors: as `row_divisors`.
+        inputs: of the graph; their data is that of `axis_arrays`.
         mode: which features form a pair.
     """
 
-    rows: Tensor
-    columns: Tensor
-    row_divisors: Tensor
-    column_divisors: Tensor
+    inputs: Mapping[str, Tensor]
     mode: RopeMode
-
-    @classmethod
-    def of(cls, inputs: Mapping[str, Tensor], mode: RopeMode) -> AxisRope:
-        """Return the rotation by inputs whose data is that of `axis_arrays`."""
-        places, divisors = (inputs["rows"], inputs["columns"]), ("row_divisors", "column_divisors")
-        return cls(*places, inputs[divisors[0]], inputs[divisors[1]], mode)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return x (n, heads, head_dim) rotated."""
-        for places, divisors in (
-            (self.rows, self.row_divisors),
-            (self.columns, self.column_divisors),
-        ):
-            x = Rope(x.shape[-1], 1.0, self.mode, factors=divisors)(x, places)
+        for places, divisors in (("rows", "row_divisors"), ("columns", "column_divisors")):
+            rope = Rope(x.shape[-1], 1.0, self.mode, factors=self.inputs[divisors])
+            x = rope(x, self.inputs[places])
         return x
 
 
 def axis_arrays(
-    rows: Numbers, columns: Numbers, row_frequencies: Numbers, column_frequencies: Numbers
+    rows: Numbers,
+    columns: Numbers,
+    row_frequencies: Numbers,
+    column_frequencies: Numbers,
+    *,
+    has_columns_first: bool = False,
 ) -> dict[str, npt.NDArray[np.generic]]:
-    """Return the data for `AxisRope`; a pair of frequency 0 is not rotated."""
-    with np.errstate(divide="ignore"):
-        divisors = [1 / each for each in (row_frequencies, column_frequencies)]
+    """Return the data for `AxisRope`: I32 (n,), and F32 (head_dim / 2,) that divide positions.
+
+    The row rotates the first pairs of a head, one for each frequency, and the column the others, or
+    the other way round. A pair that an axis does not rotate has infinity as its divisor.
+    """
+    order = -1 if has_columns_first else 1
+    row_parts = [1 / row_frequencies, np.full(len(column_frequencies), np.inf)]
+    column_parts = [np.full(len(row_frequencies), np.inf), 1 / column_frequencies]
     return {
         "rows": np.ascontiguousarray(rows, np.int32),
         "columns": np.ascontiguousarray(columns, np.int32),
-        "row_divisors": divisors[0].astype(np.float32),
-        "column_divisors": divisors[1].astype(np.float32),
+        "row_divisors": np.concatenate(row_parts[::order]).astype(np.float32),
+        "column_divisors": np.concatenate(column_parts[::order]).astype(np.float32),
     }
 
 
@@ -169,6 +165,17 @@ class EncoderFeedForward(Module):
         if first.weight.shape[-1] != x.shape[-1]:  # older converters swapped the names
             first, second = second, first
         return second(activate(first(x)))
+
+
+class GeluProjector(Module):
+    """Two projections with a GELU between them, from an encoder's features to a text model's."""
+
+    first: Linear = gguf("0", or_=("mlp.0", "linear_1"))
+    second: Linear = gguf("2", or_=("mlp.2", "linear_2"))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return (n, outputs) for x (n, inputs)."""
+        return self.second(self.first(x).gelu_exact())
 
 
 class EncoderLayer(Module):
