@@ -62,7 +62,7 @@ def test_a_text_is_marked_at_both_ends(laboratory: Laboratory) -> None:
 
 
 def test_it_gives_no_answers(laboratory: Laboratory) -> None:
-    with laboratory.engine("bert") as engine, pytest.raises(RequestError, match="embeddings"):
+    with laboratory.engine("bert") as engine, pytest.raises(RequestError, match="embedding model"):
         engine.generate("Hello")
 
 
