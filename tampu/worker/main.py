@@ -100,8 +100,17 @@ def load_model(
             memory_bytes = psutil.Process().memory_info().rss
             yield Loaded(model, requests, Ready(model.context, memory_bytes, engine=LLAMACPP))
     else:
-        with load_engine(load, progress, cancelled, fork_server) as loaded:
-            yield loaded
+        with Engine.load(
+            load.path,
+            load.options,
+            progress=progress,
+            cancelled=cancelled,
+            fork_server=fork_server,
+        ) as engine:
+            memory_bytes = psutil.Process().memory_info().rss + engine.device_bytes
+            free = free_on(find_devices())
+            ready = Ready(engine.context, memory_bytes, engine.device_bytes, device_free=free)
+            yield Loaded(engine, engine.requests, ready)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,31 +153,6 @@ def load_vocabulary(load: Load, fork_server: ForkServerClient) -> Loaded:
     model = VocabularyOnly(tokenizer)
     requests = RequestBuilder.for_model(model, template, metadata, fork_server, load.options.parser)
     return Loaded(model, requests, Ready(0, psutil.Process().memory_info().rss))
-
-
-@contextmanager
-def load_engine(
-    load: Load,
-    progress: Callable[[float], None],
-    cancelled: Callable[[], bool],
-    fork_server: ForkServerClient,
-) -> Iterator[Loaded]:
-    """Load the native engine; it is closed at the end.
-
-    Raises:
-        TampuError: if the model cannot be loaded.
-    """
-    with Engine.load(
-        load.path,
-        load.options,
-        progress=progress,
-        cancelled=cancelled,
-        fork_server=fork_server,
-    ) as engine:
-        memory_bytes = psutil.Process().memory_info().rss + engine.device_bytes
-        free = free_on(find_devices())
-        ready = Ready(engine.context, memory_bytes, engine.device_bytes, device_free=free)
-        yield Loaded(engine, engine.requests, ready)
 
 
 if __name__ == "__main__":

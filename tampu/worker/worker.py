@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from itertools import chain
 from queue import SimpleQueue
-from typing import Protocol, TypeVar
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
@@ -79,15 +79,11 @@ class Loaded:
     ready: Ready
 
 
-class Loader(Protocol):
-    """Loads a model, which is closed at the end."""
-
-    def __call__(
-        self, load: Load, progress: Callable[[float], None], cancelled: Callable[[], bool]
-    ) -> AbstractContextManager[Loaded]:
-        """Load the model, or raise TampuError."""
-
-
+# Loads a model, which is closed at the end; it gets a function for the progress and one that says
+# whether loading was cancelled, and may raise TampuError.
+Loader: TypeAlias = Callable[
+    [Load, Callable[[float], None], Callable[[], bool]], AbstractContextManager[Loaded]
+]
 AnyCommand = TypeVar("AnyCommand", Embed, Encode, Decode)
 
 

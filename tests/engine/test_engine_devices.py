@@ -19,7 +19,7 @@ from tampu.engine.load_options import LoadOptions
 from tampu.errors import OutOfMemoryError
 from tampu.ml.device_map import Offload
 from tampu.ml.devices import find_devices
-from tampu.worker.main import load_engine
+from tampu.worker.main import load_model
 from tampu.worker.protocol import Load
 
 TEXT = "the cat is on the list and the dog is in the list"
@@ -217,16 +217,12 @@ def test_an_offloaded_vision_model_gives_the_same(devices: tuple[StandIn, StandI
 @pytest.mark.seed("S75")
 def test_a_worker_reports_its_device_memory(path: Path, devices: tuple[StandIn, StandIn]) -> None:
     options = LoadOptions(context=64, threads=1, gpu_layers=LAYERS + 1, tensor_split=(1.0, 1.0))
-    with load_engine(
-        Load(str(path), options), lambda _: None, lambda: False, FORK_SERVER
-    ) as loaded:
+    with load_model(Load(str(path), options), lambda _: None, lambda: False, FORK_SERVER) as loaded:
         assert 0 < loaded.ready.device_bytes == sum(each.taken for each in devices)
         assert loaded.ready.memory_bytes > loaded.ready.device_bytes
         assert min(each.taken for each in devices) > 0
     nowhere = LoadOptions(context=64, threads=1, gpu_layers=0)
-    with load_engine(
-        Load(str(path), nowhere), lambda _: None, lambda: False, FORK_SERVER
-    ) as loaded:
+    with load_model(Load(str(path), nowhere), lambda _: None, lambda: False, FORK_SERVER) as loaded:
         assert loaded.ready.device_bytes == 0
 
 

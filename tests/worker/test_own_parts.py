@@ -14,7 +14,7 @@ from support.tiny_model import Tiny, write_tiny
 from tampu.convert.adapters import plan_adapter
 from tampu.engine.load_options import LoadOptions
 from tampu.ml.gguf import read_gguf
-from tampu.worker.main import load_engine, load_vocabulary
+from tampu.worker.main import load_model, load_vocabulary
 from tampu.worker.protocol import Load
 
 TEMPLATE = "{{ range .Messages }}al{{ .Content }}ou{{ end }}"
@@ -47,7 +47,7 @@ def test_adapters(model: Path, tmp_path: Path) -> None:
     for adapters in ((), ((str(tmp_path / "a.gguf"), 1.0),)):
         options = LoadOptions(adapters=adapters, context=32, threads=1)
         load = Load(str(model), options)
-        with load_engine(load, lambda _: None, lambda: False, FORK_SERVER) as loaded:
+        with load_model(load, lambda _: None, lambda: False, FORK_SERVER) as loaded:
             engine: Any = loaded.model
             answers.append(engine.logits([1, 270, 280]))
     assert np.abs(answers[0] - answers[1]).max() > 0.01
@@ -56,6 +56,6 @@ def test_adapters(model: Path, tmp_path: Path) -> None:
 def test_repacked_weights_are_cached_in_a_folder(tmp_path: Path) -> None:
     model = write_tiny(tmp_path / "m.gguf", Tiny(context=64), types={"ffn_up.weight": "Q8_0"})
     options = LoadOptions(repack_cache=(str(tmp_path / "packed"), 10**9), context=32, threads=1)
-    with load_engine(Load(str(model), options), lambda _: None, lambda: False, FORK_SERVER):
+    with load_model(Load(str(model), options), lambda _: None, lambda: False, FORK_SERVER):
         pass
     assert [path.suffix for path in (tmp_path / "packed").iterdir()] == [".packed"]

@@ -17,7 +17,7 @@ from tampu.store.catalog import Catalog, prepare
 from tampu.store.create import CreateSpec, create
 from tampu.store.library import Library
 from tampu.store.modelfile import parse_modelfile
-from tampu.worker.main import load_engine, load_vocabulary
+from tampu.worker.main import load_model, load_vocabulary
 from tampu.worker.protocol import Load
 
 
@@ -26,7 +26,7 @@ def test_the_parser_reaches_the_worker(tmp_path: Path, *, is_whole: bool) -> Non
     model = write_tiny(tmp_path / "m.gguf", Tiny(context=64), template="{{ messages }}")
     load = Load(str(model), LoadOptions(parser="harmony", context=32, threads=1))
     if is_whole:
-        with load_engine(load, lambda _: None, lambda: False, FORK_SERVER) as loaded:
+        with load_model(load, lambda _: None, lambda: False, FORK_SERVER) as loaded:
             prompts = loaded.requests.prompts
     else:
         prompts = load_vocabulary(load, FORK_SERVER).requests.prompts
