@@ -67,9 +67,9 @@ def create(
     report = report or (lambda _: None)
     _check(spec)
     with store.lease() as lease:
-        builder = LayerBuilder(library, store, lease, report)
-        builder.add_sources(spec)
-        builder.add_adapters(spec)
+        builder = LayerBuilder(spec, library, store, lease, report)
+        builder.add_sources()
+        builder.add_adapters()
         _add_texts(builder, spec.modelfile)
         layers = [layer for kind in _ORDER for layer in builder.layers.get(kind, [])]
         config = _config(builder, spec.modelfile)

@@ -80,8 +80,11 @@ class LayerBuilder:
 
     info: ModelInfo
 
-    def __init__(self, library: Library, store: Store, lease: Lease, report: Report) -> None:
+    def __init__(
+        self, spec: CreateSpec, library: Library, store: Store, lease: Lease, report: Report
+    ) -> None:
         """Look up models in `library`, write to `store`, and report each step."""
+        self._spec = spec
         self.layers: dict[Media, list[Descriptor]] = {}
         self.parameters: Mapping[str, Any] = {}
         self.config = ModelConfig()
@@ -98,28 +101,30 @@ class LayerBuilder:
         files = [file_of(layer) or self._store.blobs.path(layer.digest) for layer in found]
         return weights_file(self._store.layout, files)
 
-    def add_sources(self, spec: CreateSpec) -> None:
+    def add_sources(self) -> None:
         """Add the weights and other sources."""
-        self._add_uploaded(spec.files, spec, self._add_path)
+        spec = self._spec
+        self._add_uploaded(spec.files, self._add_path)
         for text in spec.modelfile.sources:
             found = path_of_source(text, spec.folder)
             if found is None:
-                self._add_model(self._library.find(text), spec)
+                self._add_model(self._library.find(text))
             else:
                 with _named(found.name):
-                    self._add_path(found, spec)
+                    self._add_path(found)
         if not self.layers.get(Media.MODEL):
             raise RequestError("none of the sources contains the weights of a model")
 
-    def add_adapters(self, spec: CreateSpec) -> None:
+    def add_adapters(self) -> None:
         """Add adapters; PEFT's are converted."""
-        self._add_uploaded(spec.adapter_files, spec, self._add_adapter)
+        spec = self._spec
+        self._add_uploaded(spec.adapter_files, self._add_adapter)
         for text in spec.modelfile.adapters:
             found = path_of_source(text, spec.folder)
             if found is None:
                 raise ModelNotFoundError(f"ADAPTER {text[:200]}: no such file or folder")
             with _named(found.name):
-                self._add_adapter(found, spec)
+                self._add_adapter(found)
 
     def text(self, kind: Media, content: bytes) -> Descriptor:
         """Store a text layer and return it."""
@@ -137,10 +142,10 @@ class LayerBuilder:
 
     # -- models ----------------------------------------------------------------------------------
 
-    def _add_model(self, model: LocalModel, spec: CreateSpec) -> None:
+    def _add_model(self, model: LocalModel) -> None:
         if model.stored is None:
             for path in (model.path, *model.projectors):
-                self._add_path(path, spec)
+                self._add_path(path)
             return
         stored = model.stored
         self.parameters, self.config = stored.parameters, stored.config
@@ -148,17 +153,17 @@ class LayerBuilder:
             if layer.media_type not in {*Media}:
                 continue
             kind = Media(layer.media_type)
-            if not (kind is Media.PARAMS or (kind is Media.MODEL and spec.quantize)):
-                self.layers.setdefault(kind, []).append(self._kept(stored, layer, spec))
+            if not (kind is Media.PARAMS or (kind is Media.MODEL and self._spec.quantize)):
+                self.layers.setdefault(kind, []).append(self._kept(stored, layer))
         try:
-            if spec.quantize:
-                self._add_weights(stored.model_path, spec)
+            if self._spec.quantize:
+                self._add_weights(stored.model_path)
             else:
                 self._look_at_weights()
         except ModelFileError as error:
             raise model.damaged(error) from error
 
-    def _kept(self, stored: StoredModel, layer: Descriptor, spec: CreateSpec) -> Descriptor:
+    def _kept(self, stored: StoredModel, layer: Descriptor) -> Descriptor:
         """Return a layer of another model, copied if it is in another store."""
         path = stored.path_of(layer)
         if file_of(layer) is not None:
@@ -166,19 +171,19 @@ class LayerBuilder:
         self._lease.add([layer.digest])
         if self._store.blobs.has(layer.digest, layer.size):
             return self._existing(layer)
-        if spec.in_place and layer.media_type in _BIG:
+        if self._spec.in_place and layer.media_type in _BIG:
             return self._referenced(Media(layer.media_type), path, layer.digest)
         return self._copied(Media(layer.media_type), path, layer.digest)
 
     # -- files -----------------------------------------------------------------------------------
 
-    def _add_path(self, path: Path, spec: CreateSpec) -> None:
+    def _add_path(self, path: Path) -> None:
         if path.is_dir():
             if is_adapter(path):
                 raise ModelFileError(ADAPTER_CONFIG, _NO_MODEL)
             if not is_checkpoint(path):
                 raise ModelNotFoundError(f"{path} is not a checkpoint: it has no config.json")
-            kind = spec.quantize or most_common_type(path)
+            kind = self._spec.quantize or most_common_type(path)
             plan = plan_conversion(path, kind)
             self._set_weights(lambda: [self._written(Media.MODEL, plan, "converting model")])
             return
@@ -186,24 +191,24 @@ class LayerBuilder:
         if file.metadata.string("general.type", default="model") == "adapter":
             raise ModelFileError("general.type", _NO_MODEL)
         if file.metadata.architecture == "clip":
-            projectors = self.layers.setdefault(Media.PROJECTOR, [])
-            projectors.append(self._import(Media.PROJECTOR, path, spec))
+            layer = self._import(Media.PROJECTOR, path)
+            self.layers.setdefault(Media.PROJECTOR, []).append(layer)
         else:
-            self._add_weights(path, spec)
+            self._add_weights(path)
 
-    def _add_weights(self, path: Path, spec: CreateSpec) -> None:
+    def _add_weights(self, path: Path) -> None:
         """Add weights in the spec's type; quantized ones become one file."""
         before = read_model_info(path).quantization
-        wanted = file_type(spec.quantize).name if spec.quantize else before
+        wanted = file_type(self._spec.quantize).name if self._spec.quantize else before
         if before == wanted:
             parts = read_gguf(path).parts
-            self._set_weights(lambda: [self._import(Media.MODEL, p.path, spec) for p in parts])
+            self._set_weights(lambda: [self._import(Media.MODEL, p.path) for p in parts])
             return
         status = f"quantizing {before} model to {wanted}"
         plan = plan_quantization(path, wanted)
         self._set_weights(lambda: [self._written(Media.MODEL, plan, status)])
 
-    def _add_adapter(self, path: Path, spec: CreateSpec) -> None:
+    def _add_adapter(self, path: Path) -> None:
         if path.is_dir():
             plan = plan_adapter(path, read_gguf(self.weights))
             layer = self._written(Media.ADAPTER, plan, "converting adapter")
@@ -211,17 +216,15 @@ class LayerBuilder:
             kind = read_gguf(path).metadata.string("general.type", default="model")
             if kind != "adapter":
                 raise ModelFileError("general.type", "this file is not an adapter")
-            layer = self._import(Media.ADAPTER, path, spec)
+            layer = self._import(Media.ADAPTER, path)
         self.layers.setdefault(Media.ADAPTER, []).append(layer)
 
-    def _add_uploaded(
-        self, files: Mapping[str, Digest], spec: CreateSpec, add: Callable[[Path, CreateSpec], None]
-    ) -> None:
+    def _add_uploaded(self, files: Mapping[str, Digest], add: Callable[[Path], None]) -> None:
         if files:
             with self._files(files) as paths:
                 for name, path in paths.items():
                     with _named(name, is_sent=True):
-                        add(path, spec)
+                        add(path)
 
     @contextmanager
     def _files(self, files: Mapping[str, Digest]) -> Iterator[dict[str, Path]]:
@@ -270,13 +273,13 @@ class LayerBuilder:
         if self.layers.get(Media.MODEL):
             self.info = read_model_info(self.weights)
 
-    def _import(self, kind: Media, path: Path, spec: CreateSpec) -> Descriptor:
+    def _import(self, kind: Media, path: Path) -> Descriptor:
         resolved = path.resolve()  # shards are links
         if resolved.parent == self._store.layout.blobs.resolve():  # it is in the store already
             digest = Digest.parse_file_name(resolved.name)
             self._lease.add([digest])
             return self._existing(Descriptor(kind, digest, path.stat().st_size))
-        return self._referenced(kind, path) if spec.in_place else self._copied(kind, path)
+        return self._referenced(kind, path) if self._spec.in_place else self._copied(kind, path)
 
     def _copied(self, kind: Media, path: Path, expected: Digest | None = None) -> Descriptor:
         size = path.stat().st_size
