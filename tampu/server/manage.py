@@ -24,7 +24,6 @@ from tampu.server.wire.manage import (
     TransferRequest,
 )
 from tampu.settings.address import is_loopback
-from tampu.store.catalog import Catalog
 from tampu.store.create import creating
 from tampu.store.library import bare_name
 from tampu.store.names import Digest, ModelName
@@ -72,15 +71,15 @@ class ManageAPI:
     async def create(self, request: Request, body: CreateRequest) -> Response:
         """`POST /api/create`: create a model from another one, or from uploaded files."""
         name, store, spec = body.parsed(), self._store(), body.spec()
-        catalog = self._serving.catalog
+        library = self._serving.catalog.library
 
         def start() -> Iterator[Progress]:
             for source in spec.modelfile.sources:
-                if not _exists(catalog, source):
+                if not library.has(source):
                     base = ModelName.parse(source)
                     steps = pull(store, base, remote_options_for(request, self._remote, base))
                     yield from (step for step in steps if step.status != "success")
-            yield from creating(catalog.library, name, spec)
+            yield from creating(library, name, spec)
 
         return self._progress(start, body)
 
@@ -178,11 +177,3 @@ def remote_options_for(
             "allows it for all clients"
         )
     return replace(options, is_insecure=is_insecure)
-
-
-def _exists(catalog: Catalog, name: str) -> bool:
-    try:
-        catalog.find(name)
-    except ModelNotFoundError:
-        return False
-    return True

@@ -174,6 +174,14 @@ class Library:
         there += f" and {more} more" if more > 0 else ""
         raise ModelNotFoundError(f"model {text[:200]!r} not found (there are: {there})")
 
+    def has(self, name: str) -> bool:
+        """Whether there is a model of a name; raises StoreError if it is damaged."""
+        try:
+            self.find(name)
+        except ModelNotFoundError:
+            return False
+        return True
+
     # -- inside ----------------------------------------------------------------------------------
 
     def _all(self, damaged: list[DamagedEntry]) -> Iterator[LocalModel]:

@@ -13,7 +13,6 @@ from tampu.cli.progress import show_progress
 from tampu.cli.pull_push import pull_if_missing
 from tampu.cli.repl.backend import ChatBackend, ModelRef, show
 from tampu.cli.server_client import HTTPServer, NoServerError, ServerError
-from tampu.errors import ModelNotFoundError
 from tampu.sandbox.client import ForkServerClient
 from tampu.settings.parsers import existing_path
 from tampu.settings.settings import Settings
@@ -34,14 +33,8 @@ def select_backend(
 ) -> tuple[ChatBackend, ModelRef]:
     """Return the backend for a model, and the model; pull the model if it is missing.
 
-    A file, a trace or an explicit engine always runs in this program.
-
-    Args:
-        model: its name, or a file.
-        settings: of the user.
-        trace: a file for a trace of the engine.
-        engine: native, llamacpp or auto; None: the model's own or the setting.
-        insecure: allow registries without TLS.
+    A file, a trace or an explicit engine always runs in this program; without an explicit one the
+    model's own applies, else the setting.
 
     Raises:
         TampuError: if there is no such model.
@@ -50,7 +43,7 @@ def select_backend(
     server = None if is_private else _running_server(settings)
     if server is not None:
         try:
-            if not _has_model(server, model) and not _is_local(model, settings):
+            if not (_has_model(server, model) or Library.from_settings(settings).has(model)):
                 show_progress(pull_on(server, model, insecure=insecure))
             return server, show(server, model)
         except ServerError as error:
@@ -110,14 +103,6 @@ def _has_model(server: HTTPServer, name: str) -> bool:
         server.ask("POST", "/api/show", {"model": name})
     except ServerError as error:
         return error.status != HTTPStatus.NOT_FOUND
-    return True
-
-
-def _is_local(model: str, settings: Settings) -> bool:
-    try:
-        Library.from_settings(settings).find(model)
-    except ModelNotFoundError:
-        return False
     return True
 
 
