@@ -25,11 +25,10 @@ from tampu.engine.load_options import LLAMACPP, LoadOptions, choose_engine
 from tampu.errors import ModelNotFoundError, RequestError, TampuError
 from tampu.sandbox.client import ForkServerClient
 from tampu.server.admission import Admission
-from tampu.server.events import Event
 from tampu.server.generation_request import FOREVER, GenerationRequest
 from tampu.server.model_defaults import ModelDefaults
 from tampu.server.model_manager import ModelManager
-from tampu.server.serving import Serving
+from tampu.server.serving import NoMetrics, Serving
 from tampu.server.wire import ollama as wire
 from tampu.server.wire import ollama_lists as lists
 from tampu.server.wire.ollama_output import ChatWriter, GenerateWriter
@@ -71,18 +70,6 @@ class FileCatalog(Catalog):
         return replace(found[0], name=name)
 
 
-class NoMetrics:
-    """Replaces the server's metrics, which are slow to import."""
-
-    @contextmanager
-    def request(self, _: str) -> Iterator[Callable[[Event], None]]:
-        """Count nothing."""
-        yield lambda _: None
-
-    def embedded(self, _: str, __: int) -> None:
-        """Count nothing."""
-
-
 class PrivateServer:
     """A server for one user, on a thread of this process.
 
@@ -102,11 +89,8 @@ class PrivateServer:
     ) -> None:
         """Start the thread; no model is loaded yet.
 
-        Args:
-            settings: how models are loaded.
-            fork_server: of this process.
-            engine: native, llamacpp or auto; None: the model's own or the setting.
-            trace: a file for a trace of the engine.
+        Without an `engine`, the model's own applies, else the setting. `trace` is the file for a
+        trace of the engine.
         """
         self._settings = settings
         self._fork_server = fork_server

@@ -6,8 +6,8 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, aclosing
-from typing import Protocol, TypeVar
+from contextlib import aclosing, contextmanager
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -48,16 +48,16 @@ from tampu.worker.protocol import (
 T = TypeVar("T")
 
 
-class RequestMetrics(Protocol):
-    """Counts requests; `tampu.server.metrics.Metrics` is slow to import."""
+class NoMetrics:
+    """Counts nothing; `tampu.server.metrics.Metrics`, which counts, is slow to import."""
 
-    def request(self, model: str, /) -> AbstractContextManager[Callable[[Event], None]]:
-        """Return a context that counts a request's error and the events passed to its value."""
-        ...
+    @contextmanager
+    def request(self, model: str) -> Iterator[Callable[[Event], None]]:  # noqa: ARG002 - for `Metrics`
+        """Count nothing of a request."""
+        yield lambda _: None
 
-    def embedded(self, model: str, tokens: int, /) -> None:
-        """Count the tokens of an embedding."""
-        ...
+    def embedded(self, model: str, tokens: int) -> None:
+        """Count nothing of an embedding."""
 
 
 class Embeddings(msgspec.Struct, frozen=True):
@@ -77,7 +77,7 @@ class Serving:
         vocabularies: ModelManager,
         catalog: Catalog,
         admission: Admission,
-        metrics: RequestMetrics,
+        metrics: NoMetrics,
         max_repeated_tokens: int | None = None,
     ) -> None:
         """Answer from these models, found in this catalog, as many at a time as are admitted.
