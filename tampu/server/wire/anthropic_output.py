@@ -65,22 +65,19 @@ class MessageWriter:
 
     def whole(self, events: Sequence[Event]) -> dict[str, Any]:
         """Return the message that is not streamed."""
+        streamed = [sent for event in events for sent in self._events(event)]
         blocks: list[dict[str, Any]] = []
-        for event in events:
-            match event:
-                case ReasoningDelta(text=text):
-                    self._reasoning_tokens += len(event.tokens)
-                    if text:
-                        empty = {"thinking": "", "signature": _SIGNATURE}
-                        block = _block(blocks, "thinking", empty)
-                        block["thinking"] += "" if self._hides_reasoning else text
-                case ContentDelta(text=text) if text:
-                    _block(blocks, "text", {"text": ""})["text"] += text
-                case ToolCallDelta():
-                    blocks.append(_call(event) | {"input": event.arguments})
-        [end] = [event for event in events if isinstance(event, Finished)]
-        usage = usage_object(end.usage, self._reasoning_tokens)
-        return self._message(blocks or [{"type": "text", "text": ""}], usage) | _end(end)
+        for sent in streamed:
+            match sent:
+                case {"content_block": block}:
+                    blocks.append(block)
+                case {"delta": {"partial_json": arguments}}:
+                    blocks[-1]["input"] = msgspec.json.decode(arguments)
+                case {"type": "content_block_delta", "delta": {"type": _, **texts}}:
+                    for name, text in texts.items():
+                        blocks[-1][name] += text
+        end = streamed[-1]
+        return self._message(blocks, end["usage"]) | end["delta"]
 
     def _events(self, event: Event) -> Iterator[dict[str, Any]]:
         match event:
@@ -151,13 +148,6 @@ def usage_object(usage: Usage, reasoning_tokens: int = 0) -> dict[str, Any]:
         "output_tokens": usage.generated_tokens,
         "output_tokens_details": {"thinking_tokens": reasoning_tokens},
     }
-
-
-def _block(blocks: list[dict[str, Any]], kind: str, empty: dict[str, Any]) -> dict[str, Any]:
-    """Return the last block if it is of this kind, else a new one."""
-    if not blocks or blocks[-1]["type"] != kind:
-        blocks.append({"type": kind, **empty})
-    return blocks[-1]
 
 
 def _call(event: ToolCallDelta) -> dict[str, Any]:
