@@ -14,13 +14,12 @@ import typer
 from tampu.cli.arguments import Engine
 from tampu.errors import SettingsError
 from tampu.settings.address import Address
-from tampu.settings.settings import DEFAULT_CONTEXT, Settings, runner_environment
+from tampu.settings.settings import DEFAULT_CONTEXT, Settings
 from tampu.store.library import Library
 
 if TYPE_CHECKING:
     from tampu.engine.load_options import LoadOptions
     from tampu.server.app import ServerOptions
-    from tampu.server.serve import Certificate
 
 _MAX_MODELS = 3
 
@@ -54,7 +53,6 @@ def serve_command(
     ] = False,
 ) -> None:
     """Serve models with the APIs of Ollama, OpenAI and Anthropic."""
-    from tampu.sandbox.client import ForkServerClient
     from tampu.server.serve import check_exposure, process_starter, serve
     from tampu.store.catalog import Catalog, resolve
 
@@ -71,14 +69,14 @@ def serve_command(
     check_exposure(host, has_keys=has_keys, is_allowed=insecure_no_auth)
     files = [resolve(str(path), settings) for path in model or []]
     catalog = Catalog(library=Library.from_settings(settings, files))
-    certificate = _certificate(settings)
-    listener, where = _listen(settings, host, port, is_secure=certificate is not None)
-    start = process_starter(
-        runner_environment(), ForkServerClient(), settings.load_timeout_s, settings.hang_s
-    )
+    certificate, key = settings.tls_certificate, settings.tls_key
+    if key and not certificate:
+        raise SettingsError("TAMPU_TLS_KEY is set, and TAMPU_TLS_CERT is not: HTTPS needs both")
+    listener, where = _listen(settings, host, port)
+    start = process_starter(settings)
     names = sorted(catalog.names())
     options = server_options(settings, host)
-    serve(options, listener, catalog, start, certificate, lambda: _greet(where, names))
+    serve(options, listener, catalog, start, certificate, key, lambda: _greet(where, names))
 
 
 def server_options(settings: Settings, host: str) -> ServerOptions:
@@ -123,26 +121,14 @@ def model_options(settings: Settings) -> LoadOptions:
     )
 
 
-def _certificate(settings: Settings) -> Certificate | None:
-    from tampu.server.serve import Certificate
-
-    if settings.tls_certificate:
-        return Certificate(settings.tls_certificate, settings.tls_key)
-    if settings.tls_key:
-        raise SettingsError("TAMPU_TLS_KEY is set, and TAMPU_TLS_CERT is not: HTTPS needs both")
-    return None
-
-
-def _listen(
-    settings: Settings, host: str, port: int | None, *, is_secure: bool
-) -> tuple[sockets.socket, str]:
+def _listen(settings: Settings, host: str, port: int | None) -> tuple[sockets.socket, str]:
     """Return a listening socket and its address as text."""
     from tampu.server.serve import listen, listen_on_socket
 
     if settings.socket:
         return listen_on_socket(settings.socket), f"unix:{settings.socket}"
     listener = listen(host, settings.address.port if port is None else port)
-    scheme = "https" if is_secure else "http"
+    scheme = "https" if settings.tls_certificate else "http"
     return listener, str(Address(host, listener.getsockname()[1], scheme))
 
 

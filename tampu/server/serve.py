@@ -10,8 +10,7 @@ import resource
 import signal
 import socket
 import ssl
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import uvicorn
@@ -23,9 +22,10 @@ from tampu.server.app import ServerOptions, create_app
 from tampu.server.connection import ACCEPTED_AT_ONCE, MAX_CONNECTIONS, Connection, QuietServer
 from tampu.server.model_manager import Start
 from tampu.settings.address import is_loopback
+from tampu.settings.settings import Settings, runner_environment
 from tampu.store.catalog import Catalog, Entry
 from tampu.version import SOFTWARE
-from tampu.worker.client import HANG_SECONDS, WorkerProcess, start_worker
+from tampu.worker.client import WorkerProcess, start_worker
 
 logger = logging.getLogger(__name__)
 
@@ -33,28 +33,9 @@ KEEP_ALIVE_SECONDS = 75
 _OPEN_FILES = 8 * MAX_CONNECTIONS  # also for connections that get a 503
 
 
-@dataclass(frozen=True, slots=True)
-class Certificate:
-    """The files of a certificate for HTTPS; the key may be in the first."""
-
-    certificate: Path
-    key: Path | None = None
-
-
-def process_starter(
-    environment: Mapping[str, str],
-    fork_server: ForkServerClient,
-    stall_s: float | None,
-    hang_s: float = HANG_SECONDS,
-) -> Start:
-    """Return a function that loads a model into its own process.
-
-    Args:
-        environment: the whole environment of the process.
-        fork_server: shared with the process.
-        stall_s: the limit for loading without progress; None: no limit.
-        hang_s: a process that has requests and does not respond for so long is killed.
-    """
+def process_starter(settings: Settings) -> Start:
+    """Return a function that loads a model into its own process."""
+    environment, fork_server = runner_environment(), ForkServerClient()
 
     async def start(entry: Entry, options: LoadOptions) -> WorkerProcess:
         return await start_worker(
@@ -63,8 +44,8 @@ def process_starter(
             name=entry.name,
             environment=environment,
             fork_server=fork_server,
-            stall_s=stall_s,
-            hang_s=hang_s,
+            stall_s=settings.load_timeout_s,
+            hang_s=settings.hang_s,
         )
 
     return start
@@ -134,7 +115,8 @@ def serve(
     listener: socket.socket,
     catalog: Catalog,
     start: Start,
-    certificate: Certificate | None = None,
+    certificate: Path | None = None,
+    key: Path | None = None,
     on_listen: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve until SIGINT or SIGTERM; all models' processes have ended when this returns.
@@ -144,7 +126,8 @@ def serve(
         listener: the socket; closed at the end.
         catalog: the models that are served.
         start: loads a model.
-        certificate: to speak HTTPS with.
+        certificate: the file of a certificate for HTTPS; None: HTTP.
+        key: the file of its key; None: it is in the same file.
         on_listen: called before the server accepts connections.
 
     Raises:
@@ -162,14 +145,13 @@ def serve(
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=math.ceil(options.drain_s),
         backlog=ACCEPTED_AT_ONCE,
-        ssl_certfile=certificate.certificate if certificate else None,
-        ssl_keyfile=certificate.key if certificate else None,
+        ssl_certfile=certificate,
+        ssl_keyfile=key,
     )
     try:
         config.load()
     except (OSError, ssl.SSLError) as error:
-        file = certificate.certificate if certificate else ""
-        raise SettingsError(f"the certificate {file} cannot be used: {error}") from error
+        raise SettingsError(f"the certificate {certificate} cannot be used: {error}") from error
 
     def not_ready() -> None:
         app.state.is_ready = False
