@@ -23,16 +23,15 @@ from tampu.server.admission import Admission
 from tampu.server.anthropic import anthropic_routes
 from tampu.server.auth import APIKeyMiddleware
 from tampu.server.crash_loop import MAX_CRASHES, CrashLoopBackoff
-from tampu.server.health import health_routes
-from tampu.server.http_response import error_response, exception_response
+from tampu.server.http_response import JSONResponse, error_response, exception_response
 from tampu.server.logs import HEADER, ROUTE, AccessLogMiddleware
 from tampu.server.manage import manage_routes
-from tampu.server.metrics import Metrics
+from tampu.server.metrics import CONTENT_TYPE, Metrics
 from tampu.server.model_manager import ModelManager, Start
 from tampu.server.ollama import ollama_routes
 from tampu.server.openai import openai_routes
 from tampu.server.openapi import describe
-from tampu.server.routes import Endpoint, Route
+from tampu.server.routes import Endpoint, Route, get
 from tampu.server.serving import Serving
 from tampu.server.threadpool import IterationPool
 from tampu.server.tokens import token_routes
@@ -93,7 +92,7 @@ def create_app(options: ServerOptions, catalog: Catalog, start: Start) -> Starle
         *openai_routes(serving),
         *anthropic_routes(serving),
         *token_routes(serving),
-        *health_routes(metrics),
+        *_health_routes(metrics),
     ]
     routes = [*routes, describe(routes)]
 
@@ -162,6 +161,26 @@ def _serving(options: ServerOptions, catalog: Catalog, start: Start, metrics: Me
     )
     max_repeated_tokens = options.max_repeated_tokens or None
     return Serving(models, vocabularies, catalog, admission, metrics, max_repeated_tokens)
+
+
+def _health_routes(metrics: Metrics) -> list[Route]:
+    """Return the routes for monitoring."""
+
+    async def health(_: Request) -> Response:
+        """`GET /health`: whether the server is alive."""
+        return JSONResponse({"status": "ok"})
+
+    async def ready(request: Request) -> Response:
+        """`GET /ready`: whether it accepts requests; 503 during shutdown."""
+        if request.app.state.is_ready:
+            return JSONResponse({"status": "ready"})
+        return JSONResponse({"status": "ending"}, HTTPStatus.SERVICE_UNAVAILABLE)
+
+    async def show(_: Request) -> Response:
+        """`GET /metrics`: counters and histograms for Prometheus."""
+        return Response(metrics.show(), headers={"content-type": CONTENT_TYPE})
+
+    return [get("/health", health), get("/ready", ready), get("/metrics", show)]
 
 
 def _marked(route: Route) -> Endpoint:
