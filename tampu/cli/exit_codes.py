@@ -12,12 +12,7 @@ INTERRUPTED = 130
 
 
 def outcome(work: Callable[[], int], *, is_debug: bool = False) -> int:
-    """Run a command and return its exit code.
-
-    Args:
-        work: the command; returns an exit code.
-        is_debug: raise errors, for their traceback.
-    """
+    """Run a command and return its exit code; `is_debug` raises errors, for their traceback."""
     try:
         return work()
     except TampuError as error:

@@ -145,13 +145,7 @@ def converse(session: Session, view: View, question: str | None, settings: Setti
 def print_embedding(
     session: Session, text: str | None, dimensions: int | None, *, truncate: bool = True
 ) -> None:
-    """Print the embedding of a text as a JSON array.
-
-    Args:
-        session: has the model.
-        text: the text to embed.
-        dimensions: the number of dimensions to keep; None: all.
-        truncate: cut a text that is too long; otherwise it is refused.
+    """Print the embedding of a text, or its first dimensions, as a JSON array.
 
     Raises:
         RequestError: without a text, or for too many dimensions.

@@ -83,13 +83,7 @@ def show_command(
 
 
 def as_text(info: ModelInfo, own: Modelfile, projector: Path | None = None) -> str:
-    """Return the details of a model in the layout of `ollama show`.
-
-    Args:
-        info: from its file.
-        own: its Modelfile.
-        projector: the file of the vision encoder, if it has its own.
-    """
+    """Return the details of a model in the layout of `ollama show`."""
     from tampu.cli.show_sections import in_sections, projector_rows
     from tampu.engine.load_options import AUTO, choose_engine
     from tampu.store.modelfile import parameter_texts

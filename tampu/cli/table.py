@@ -17,12 +17,7 @@ _UNITS = (
 
 
 def columns(rows: Iterable[Sequence[str]], *, gap: int = 4) -> list[str]:
-    """Return rows as lines whose columns are as wide as they need to be.
-
-    Args:
-        rows: their cells, all of the same number.
-        gap: the number of spaces between columns.
-    """
+    """Return rows of cells as lines; `gap` spaces follow the widest cell of each column."""
     listed = [*rows]
     widths = [max(map(len, column)) + gap for column in zip(*listed, strict=True)]
     return ["".join(map(str.ljust, row, widths)).rstrip() for row in listed]

@@ -38,23 +38,18 @@ class Writer(Protocol[Item]):
     @property
     def media_type(self) -> str:
         """The content type of a stream."""
-        ...
 
     def write(self, event: Item) -> bytes:
         """Return the bytes of an event; they may be empty."""
-        ...
 
     def end(self) -> bytes:
         """Return the end of a complete stream."""
-        ...
 
     def fail(self, error: TampuError) -> bytes:
         """Return the end of a stream that failed."""
-        ...
 
     def whole(self, events: Sequence[Item]) -> object:
         """Return all events as one object."""
-        ...
 
 
 class JSONResponse(Response):

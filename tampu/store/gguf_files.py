@@ -65,11 +65,7 @@ class Repository:
 
 
 def read_repository(files: Iterable[str]) -> Repository:
-    """Group the GGUF files of a repository; other files are ignored.
-
-    Args:
-        files: paths in the repository.
-    """
+    """Group the GGUF files among a repository's paths; other files are ignored."""
     parts: dict[str, dict[int, str]] = defaultdict(dict)
     counts: dict[str, int] = {}
     projectors = []

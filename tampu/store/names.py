@@ -66,12 +66,7 @@ class ModelName:
 
     @classmethod
     def parse(cls, text: str, *, default_host: str = DEFAULT_HOST) -> Self:
-        """Parse a name; missing parts get their defaults.
-
-        Args:
-            text: at least the model.
-            default_host: the default registry.
-        """
+        """Parse a name, at least the model; missing parts get their defaults."""
         scheme, separator, rest = text.partition("://")
         if not separator:
             scheme, rest = "https", text

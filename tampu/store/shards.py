@@ -24,11 +24,7 @@ _STEM = "model"
 
 
 def weights_file(layout: Layout, files: Sequence[Path]) -> Path:
-    """Return the file to open for weights: the only file, or a link to the first shard.
-
-    Args:
-        layout: of the model's store.
-        files: the shards in order.
+    """Return the file to open for weights: the only one of `files`, or a link to the first shard.
 
     Raises:
         StoreError: if the links are missing and cannot be created.

@@ -53,12 +53,7 @@ class Store:
     """
 
     def __init__(self, root: Path, *, is_writable: bool = True) -> None:
-        """Use a folder, which need not exist.
-
-        Args:
-            root: the folder, such as ~/.ollama/models.
-            is_writable: False for another program's store, which is never changed.
-        """
+        """Use a folder, which need not exist; `is_writable` is False for another program's."""
         self.layout = Layout(root)
         self.blobs = Blobs(self.layout)
         self.is_writable = is_writable

@@ -45,11 +45,9 @@ class VerifyResult:
 
 
 def verify_store(store: Store, progress: Callable[[int, int], None] | None = None) -> VerifyResult:
-    """Read all files of a store and compare them with their digests.
+    """Read all files of a store, which may be in use, and compare them with their digests.
 
-    Args:
-        store: the store; it may be in use.
-        progress: called with the bytes read and the total.
+    `progress` is called with the bytes read and the total.
     """
     listing = store.listing()
     problems = [Problem(entry.path, entry.reason) for entry in listing.damaged]

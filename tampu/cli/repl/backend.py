@@ -21,12 +21,10 @@ class ChatBackend(Protocol):
     @property
     def adds_prefix(self) -> bool:
         """Whether it adds a model's own system message and messages to a conversation."""
-        ...
 
     @property
     def status(self) -> str:
         """What the current request waits for; empty if unknown."""
-        ...
 
     def ask(
         self,
@@ -36,15 +34,12 @@ class ChatBackend(Protocol):
         timeout_s: float | None = ...,
     ) -> dict[str, Any]:
         """Return the response to a request."""
-        ...
 
     def stream(self, path: str, body: dict[str, Any]) -> Generator[dict[str, Any]]:
         """Yield the lines of the response to a request; closing the iterator cancels it."""
-        ...
 
     def close(self) -> None:
         """Free what this program holds of it."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,12 +79,9 @@ class MarkdownWriter(TextWriter):
         size: Callable[[], tuple[int, int]] = shutil.get_terminal_size,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Write to a terminal.
+        """Write to a terminal whose cursor is at the start of a line.
 
-        Args:
-            out: the terminal; its cursor is at the start of a line.
-            size: returns its columns and lines.
-            clock: returns the time in seconds.
+        `size` returns its columns and lines, `clock` the time in seconds.
         """
         super().__init__(out, is_terminal=True)
         self._size = size

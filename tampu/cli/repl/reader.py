@@ -38,11 +38,9 @@ class Reader(Protocol):
             EOFError: at the end.
             KeyboardInterrupt: if it is discarded; with its text as an argument, if there is any.
         """
-        ...
 
     def keep_history(self, *, is_kept: bool) -> None:
         """Write messages to the history from now on, or stop writing them."""
-        ...
 
 
 def is_open(text: str) -> bool:

@@ -51,17 +51,10 @@ class Session:
         format: object = None,
         keep_alive_s: float | None = None,
     ) -> None:
-        """Start a conversation.
+        """Start a conversation; the system message and parameters override the model's own.
 
-        Args:
-            backend: has the model.
-            model: the model.
-            system: the system message; empty: the model's own.
-            parameters: override the model's own.
-            think: whether the model reasons first; None: its default.
-            format: the form of answers; None: any text.
-            keep_alive_s: how long the model stays loaded after an answer; negative: without end;
-                None: the backend's default.
+        The model stays loaded for `keep_alive_s` after an answer; negative: without end; None: the
+        backend's default.
         """
         self._backend = backend
         self._keep = {} if keep_alive_s is None else {"keep_alive": keep_alive_s}

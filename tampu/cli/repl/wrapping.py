@@ -41,13 +41,7 @@ class WrappingWriter(TextWriter):
     """
 
     def __init__(self, out: TextIO, width: Callable[[], int], *, is_dim: bool = False) -> None:
-        """Write to a terminal.
-
-        Args:
-            out: the terminal.
-            width: returns its number of columns.
-            is_dim: write in grey.
-        """
+        """Write to a terminal, in grey if `is_dim`; `width` returns its number of columns."""
         super().__init__(out, is_terminal=True)
         self._width = width
         self._before, self._after = (_DIM, _PLAIN) if is_dim else ("", "")

@@ -29,11 +29,6 @@ def pull(store: Store, name: ModelName, options: RemoteOptions) -> Generator[Pro
     Existing blobs are verified instead of downloaded. Concurrent pulls of the same blob, also in
     other processes, download it once. Closing the iterator stops the pull; the next one resumes.
 
-    Args:
-        store: the destination.
-        name: of the model.
-        options: for access to the registry.
-
     Raises:
         RegistryError: if the registry fails or refuses; the store keeps complete blobs only.
         StoreError: if the store cannot be written.

@@ -41,12 +41,7 @@ _RECEIVED = re.compile(r"(?:bytes=)?0-(\d{1,19})", re.ASCII)
 
 
 def push(store: Store, name: ModelName, options: RemoteOptions) -> Iterator[Progress]:
-    """Push a model to its registry, yielding the progress, `success` last.
-
-    Args:
-        store: the source.
-        name: of the model; its host is the registry.
-        options: for access to the registry.
+    """Push a model to the registry in its name, yielding the progress, `success` last.
 
     Raises:
         ModelNotFoundError: if there is no such model.
