@@ -68,16 +68,16 @@ class MessageWriter:
         streamed = [sent for event in events for sent in self._events(event)]
         blocks: list[dict[str, Any]] = []
         for sent in streamed:
-            match sent:
-                case {"content_block": block}:
-                    blocks.append(block)
-                case {"delta": {"partial_json": arguments}}:
-                    blocks[-1]["input"] = msgspec.json.decode(arguments)
-                case {"type": "content_block_delta", "delta": {"type": _, **texts}}:
-                    for name, text in texts.items():
-                        blocks[-1][name] += text
+            delta = sent.get("delta", {})
+            if "content_block" in sent:
+                blocks.append(sent["content_block"])
+            elif "partial_json" in delta:
+                blocks[-1]["input"] = msgspec.json.decode(delta["partial_json"])
+            elif sent["type"] == "content_block_delta":
+                [name] = delta.keys() - {"type"}
+                blocks[-1][name] += delta[name]
         end = streamed[-1]
-        return self._message(blocks, end["usage"]) | end["delta"]
+        return {**self._message(blocks, end["usage"]), **end["delta"]}
 
     def _events(self, event: Event) -> Iterator[dict[str, Any]]:
         match event:
