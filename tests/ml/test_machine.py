@@ -51,7 +51,7 @@ def test_a_version_1_limit_counts(tmp_path: Path) -> None:
 
 
 def test_the_address_space_limit_counts() -> None:
-    code = "from tampu.ml import available_memory as m; print(m.read_available_memory().total)"
+    code = "from tampu.ml import machine as m; print(m.read_available_memory().total)"
     limit = 2048 * MIB
 
     def limited() -> None:
