@@ -25,7 +25,7 @@ KINDS = [
         *("F16", "BF16"),
     )
 ]
-QUANTISED = [kind for kind in KINDS if kind.is_quantized]
+QUANTIZED = [kind for kind in KINDS if kind.is_quantized]
 LEVELS = ("portable", "amx_emulated", "avx2", "avxvnni", "avx512", "avx512bf16", "amx")
 WITH_TILES = ("amx_emulated", "amx")  # these multiply many tokens in another way than few
 TILE_TOKENS = 13  # how many are many
@@ -63,7 +63,7 @@ def exact(stored: npt.NDArray[Any], kind: GGMLType) -> npt.NDArray[np.float64]:
 def random_blocks(
     kind: GGMLType, rows: int, inputs: int, scales: npt.NDArray[np.float16]
 ) -> npt.NDArray[np.uint8]:
-    """Return stored rows of a quantised type: random bytes, with scales drawn from these.
+    """Return stored rows of a quantized type: random bytes, with scales drawn from these.
 
     So each bit of a block counts, the largest codes too.
     """
@@ -97,7 +97,7 @@ def run_every_kernel(
     program = folder / "every_kernel"
     link = [f"-L{built}", "-ltampu_kernels", f"-Wl,-rpath,{built}", "-lm"]
     command = [compiler, "-std=gnu11", *flags, f"-I{SOURCES}", str(_PROGRAM), "-o", str(program)]
-    subprocess.run([*command, *link], check=True, timeout=60)
+    subprocess.run([*command, *link], check=True, timeout=280)
     found = []
     for runner in runners:
         brief = ["few"] if found else []

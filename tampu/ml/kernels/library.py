@@ -29,7 +29,7 @@ _UNPROVEN = ("portable", "amx_emulated", "neon", "i8mm")
 WORDS = ("on", "off", "products", "experts", "attention")
 LEVELS = ("amx", "avx512bf16", "avx512", "avxvnni", "avx2", "i8mm", "neon", "portable")
 LIBRARY = "libtampu_kernels.so"
-_OPERATIONS = ("quantise", "interleave", "product", "group", "product_each", "attention")
+_OPERATIONS = ("quantize", "interleave", "product", "group", "product_each", "attention")
 _FIELDS = ("ne", "nb", "op_params", "src", "data")
 
 _int, _i64, _text, _address = ctypes.c_int, ctypes.c_int64, ctypes.c_char_p, ctypes.c_void_p

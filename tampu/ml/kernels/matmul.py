@@ -117,7 +117,7 @@ class PackedWeight:
         header = x.pointer.contents
         tokens = header.ne[1] * header.ne[2] * header.ne[3]
         size = self.kernels.activation_bytes(self.layout, tokens, self.inputs)
-        operation = self.kernels.operation("interleave" if floating else "quantise")
+        operation = self.kernels.operation("interleave" if floating else "quantize")
         pointer = custom(context, gg.GGML_TYPE_I8, (size, 1, 1, 1), [x.pointer], operation)
         _set_parameters(pointer, self.layout)
         return pointer

@@ -130,7 +130,7 @@ static void run(int level, int index, int rows, int inputs, int tokens, int thre
     out.op_params[OWN_PARAMS] = type;
     activations.op_params[OWN_PARAMS] = type;
     fetch_somehow(out.op_params + OWN_PARAMS + 2, rows + tokens);
-    const char *name = is_float ? "interleave" : "quantise";
+    const char *name = is_float ? "interleave" : "quantize";
     compare(level, name, "product", &activations, &out, rows * tokens, threads);
 }
 

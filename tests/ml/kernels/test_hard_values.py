@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from support.kernels import KINDS, QUANTISED, error, levels, normal, random_blocks
+from support.kernels import KINDS, QUANTIZED, error, levels, normal, random_blocks
 
 from tampu.ml import GGMLType
 
@@ -75,7 +75,7 @@ def test_the_error_on_hard_activations_is_at_most_ggmls(
 
 
 @pytest.mark.parametrize("level", levels())
-@pytest.mark.parametrize("kind", QUANTISED, **BY_NAME)
+@pytest.mark.parametrize("kind", QUANTIZED, **BY_NAME)
 def test_scales_of_weights_may_be_zero_subnormal_or_the_largest(
     level_backends: Callable[..., Any],
     load: Any,

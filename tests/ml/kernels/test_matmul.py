@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support.kernels import (
     KINDS,
-    QUANTISED,
+    QUANTIZED,
     TILE_TOKENS,
     WITH_TILES,
     error,
@@ -90,7 +90,7 @@ def test_floats_come_in_any_multiple_of_sixteen(
 
 @pytest.mark.parametrize("level", levels())
 @pytest.mark.parametrize(
-    "kind", [kind for kind in QUANTISED if kind.block_size == 32], ids=lambda kind: kind.name
+    "kind", [kind for kind in QUANTIZED if kind.block_size == 32], ids=lambda kind: kind.name
 )
 @pytest.mark.parametrize("inputs", [32, 96, 1120])
 def test_blocks_come_in_any_number(
@@ -162,7 +162,7 @@ def test_all_levels_agree(
 
 
 @pytest.mark.parametrize("level", levels())
-@pytest.mark.parametrize("kind", QUANTISED, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", QUANTIZED, ids=lambda kind: kind.name)
 def test_every_stored_byte_counts(
     level_backends: Callable[..., Any],
     load: Any,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support.kernels import (
     KINDS,
-    QUANTISED,
+    QUANTIZED,
     TILE_TOKENS,
     WITH_TILES,
     error,
@@ -77,7 +77,7 @@ def test_any_number_of_tokens_rows_and_inputs_works(
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("kind", QUANTISED, **BY_NAME)
+@pytest.mark.parametrize("kind", QUANTIZED, **BY_NAME)
 @pytest.mark.parametrize("scales", [[0.0], [6e-8, 6e-5], [65504.0], [0.0, 6e-8, 1.0, 65504.0]])
 def test_every_bit_of_a_block_counts_whatever_its_scale(
     level_backends: Callable[..., Any],

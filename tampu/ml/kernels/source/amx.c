@@ -57,7 +57,7 @@ static int multiplies(void)
     return 1;
 }
 
-/* The same in a process of its own: a virtual machine may show what it does not have. */
+/* The same in a child process: a virtual machine may report features that it does not have. */
 static int multiplies_there(void)
 {
     int status;

@@ -6,15 +6,15 @@
 
 enum {
     ATTENTION_LEAST = 32, /* rows for a key-value head */
-    MOST_BLOCKS = MOST_FEATURES / TILE_INPUTS,
+    MAX_BLOCKS = MAX_FEATURES / TILE_INPUTS,
     ROW_TILES = BLOCK_ROWS / 16,
     CELL_BLOCKS = CELLS / TILE_INPUTS,
 };
 
 struct attention_tiles {
-    _Alignas(64) uint8_t queries[2][ROW_TILES][MOST_BLOCKS][TILE_BYTES];
-    uint8_t keys[2][MOST_BLOCKS][VECTORS][TILE_BYTES];
-    uint8_t values[2][MOST_FEATURES / 16][CELL_BLOCKS][TILE_BYTES];
+    _Alignas(64) uint8_t queries[2][ROW_TILES][MAX_BLOCKS][TILE_BYTES];
+    uint8_t keys[2][MAX_BLOCKS][VECTORS][TILE_BYTES];
+    uint8_t values[2][MAX_FEATURES / 16][CELL_BLOCKS][TILE_BYTES];
     uint8_t weights[2][CELL_BLOCKS][TILE_BYTES];
 };
 
@@ -99,9 +99,9 @@ static void score_tiles(const struct attention_tiles *t, int group, int64_t feat
 /* Add a tile's values, as sixteen rows weigh them, to 32 features (or sixteen) of their results. */
 INLINE void mix_two(const struct attention_tiles *t, int64_t first, int both, float *result)
 {
-    tile_load(0, result, 4 * MOST_FEATURES);
+    tile_load(0, result, 4 * MAX_FEATURES);
     if (both)
-        tile_load(1, result + 16, 4 * MOST_FEATURES);
+        tile_load(1, result + 16, 4 * MAX_FEATURES);
     for (int b = 0; b < CELL_BLOCKS; b++)
         for (int part = 0; part < 3; part++) {
             tile_load(4, t->weights[part == 1][b], 64);
@@ -112,9 +112,9 @@ INLINE void mix_two(const struct attention_tiles *t, int64_t first, int both, fl
                 tile_dot_bf16(1, 4, 6);
             }
         }
-    tile_store(0, result, 4 * MOST_FEATURES);
+    tile_store(0, result, 4 * MAX_FEATURES);
     if (both)
-        tile_store(1, result + 16, 4 * MOST_FEATURES);
+        tile_store(1, result + 16, 4 * MAX_FEATURES);
 }
 
 /* The same for all features; `weights` are those of sixteen rows. */

@@ -16,7 +16,7 @@ static struct rows rows_at(const struct tensor *from, int64_t head, int64_t cell
 
 /* Memory to ask for while something else is computed: some bytes of each row, in the order of memory,
  * since to read one head after the other is several times slower; and a little at a time, since a
- * processor waits when it is asked for much at once. */
+ * CPU waits when it is asked for much at a time. */
 struct ahead {
     const uint8_t *at, *row_end, *end;
     size_t bytes, row;

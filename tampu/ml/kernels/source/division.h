@@ -3,8 +3,8 @@
 /* Rows of a task: the more they are, the less often keys and values are read. */
 static int64_t rows_of_task(const struct attention *a, int threads)
 {
-    int64_t rows = LEAST_ROWS;
-    while (rows < BLOCK_ROWS && a->heads * a->tokens / (2 * rows) >= (int64_t)LEAST_TASKS * threads)
+    int64_t rows = MIN_ROWS;
+    while (rows < BLOCK_ROWS && a->heads * a->tokens / (2 * rows) >= (int64_t)MIN_TASKS * threads)
         rows *= 2;
     return rows;
 }

@@ -73,16 +73,16 @@ INLINE void copy_block(const uint8_t *block, uint8_t *to, int32_t column, int32_
         memcpy(to + BLOCK * n + 4 * (part * n + column), block + BLOCK + 4 * part, 4);
 }
 
-/* Blocks `first` to `last` (groups, of floats) of rows of one token; those that share an input quantise it once. */
-static void put_quantised(const struct spot *spots, int count, int64_t first, int64_t last)
+/* Blocks `first` to `last` (groups, of floats) of rows of one token; those that share an input quantize it once. */
+static void put_quantized(const struct spot *spots, int count, int64_t first, int64_t last)
 {
-    uint8_t block[QUANTISED_BLOCK];
+    uint8_t block[QUANTIZED_BLOCK];
     for (int64_t b = first; b < last; b++)
         for (int i = 0; i < count; i++) {
             const struct place place = spots[i].place;
             if (i == 0 || spots[i].input != spots[i - 1].input)
-                quantise_block(spots[i].input + BLOCK * b, block, 0, 1);
-            copy_block(block, spots[i].panel + b * QUANTISED_BLOCK * place.width, place.column,
+                quantize_block(spots[i].input + BLOCK * b, block, 0, 1);
+            copy_block(block, spots[i].panel + b * QUANTIZED_BLOCK * place.width, place.column,
                        place.width);
         }
 }
@@ -144,7 +144,7 @@ static void put_rows(int type, const struct spot *spots, int count, int64_t firs
     count = left;
 #endif
     if (block == BLOCK && !is_floating(type)) {
-        put_quantised(spots, count, first, last);
+        put_quantized(spots, count, first, last);
         return;
     }
     for (int i = 0; i < count; i++)
@@ -164,8 +164,8 @@ static void group(struct tensor *dst, int thread, int threads, void *user)
     const int64_t blocks = (inputs + group_block(params.type) - 1) / group_block(params.type);
     const int64_t used = choice->ne[0], all = choice->ne[1] * blocks;
     const struct plan plan = plan_of(dst->data, params.experts, used * choice->ne[1]);
-    int32_t begins[MOST_EXPERTS + 1], next[MOST_EXPERTS];
-    int64_t places[MOST_EXPERTS];
+    int32_t begins[MAX_EXPERTS + 1], next[MAX_EXPERTS];
+    int64_t places[MAX_EXPERTS];
     struct spot spots[SHARED];
     (void)user;
     count_rows(choice, params.experts, begins);
@@ -250,7 +250,7 @@ struct expert_tasks {
     struct plan plan;
     int64_t chunk; /* strips */
     int32_t streams;
-    int64_t places[MOST_EXPERTS];
+    int64_t places[MAX_EXPERTS];
 };
 
 static int next_expert(struct expert_tasks *from, struct expert_task *task)

@@ -7,11 +7,11 @@
  * numbers of very different size meet in a block, so that many of them would lose what a half keeps.
  */
 
-#define MOST_UNITS 32767.0f   /* of one number */
-#define MOST_NORM 46000.0f    /* of 64 numbers: 2^15.5, and what rounding them may add */
-#define LEAST_HALF 0x1p-24f   /* all halves are multiples of it */
+#define MAX_UNITS 32767.0f   /* of one number */
+#define MAX_NORM 46000.0f    /* of 64 numbers: 2^15.5, and what rounding them may add */
+#define MIN_HALF 0x1p-24f   /* all halves are multiples of it */
 #define ROUGH 0.001953125f    /* an error of a number, relative: 2^-9 */
-#define MOST_ROUGH 16         /* numbers of a block that may have a larger one */
+#define MAX_ROUGH 16         /* numbers of a block that may have a larger one */
 #define WEIGHT_ERROR 8.1e-9f  /* of a block's weights when they become integers, relative: 9e-5 squared */
 #define AS_HALVES 255         /* instead of the exponent of a block's first row: multiply floats */
 #define WORD_BYTES (2 * FIXED * ROWS) /* of a block of a strip */
@@ -39,7 +39,7 @@ INLINE float largest_of(const vf *x)
     return one > other ? one : other;
 }
 
-/* Zero, if all are finite; else no number. */
+/* Zero if all are finite, else NaN. */
 INLINE float zero_of(const vf *x)
 {
     vf sum = vf_zero();
@@ -56,7 +56,7 @@ INLINE float unit_of(const vf *x, float largest)
         vf part = vf_mul(x[i], factor);
         sum = vf_fma(part, part, sum);
     }
-    float unit = largest * fmaxf(1.0f / MOST_UNITS, sqrtf(vf_total(sum)) / MOST_NORM);
+    float unit = largest * fmaxf(1.0f / MAX_UNITS, sqrtf(vf_total(sum)) / MAX_NORM);
     uint32_t bits;
     memcpy(&bits, &unit, 4);
     bits = (bits + 0x7fffff) & 0x7f800000;
@@ -93,7 +93,7 @@ INLINE struct loss to_units(const vf *x, float unit, int16_t *to)
     return (struct loss){rough, vf_total(own), vf_total(halves), vf_total(size)};
 }
 
-/* One block of a token's inputs; with a unit that is no number, if not all are finite. */
+/* One block of a token's inputs; the unit is NaN if not all are finite. */
 INLINE void fix_block(const float *inputs, struct words to, int32_t column)
 {
     int16_t *units = to.units + FIXED * column;
@@ -104,7 +104,7 @@ INLINE void fix_block(const float *inputs, struct words to, int32_t column)
     if (unit == 0.0f && largest >= SMALLEST) {
         unit = unit_of(x, largest);
         struct loss loss = to_units(x, unit, units);
-        is_exact = loss.rough > MOST_ROUGH || loss.halves < loss.own + WEIGHT_ERROR * loss.size;
+        is_exact = loss.rough > MAX_ROUGH || loss.halves < loss.own + WEIGHT_ERROR * loss.size;
         if (is_exact) {
             memset(units, 0, 2 * FIXED);
             memcpy(to.exact + FIXED * column, inputs, 4 * FIXED);
@@ -254,9 +254,9 @@ INLINE int exponent_of(const uint8_t *halves)
         return AS_HALVES;
     float largest = largest_of(x), unit = largest > 0.0f ? unit_of(x, largest) : 0.0f;
     uint32_t bits;
-    unit = fmaxf(unit, LEAST_HALF);
+    unit = fmaxf(unit, MIN_HALF);
     memcpy(&bits, &unit, 4);
-    return to_units(x, unit, NULL).rough > MOST_ROUGH ? AS_HALVES : (int)(bits >> 23);
+    return to_units(x, unit, NULL).rough > MAX_ROUGH ? AS_HALVES : (int)(bits >> 23);
 }
 
 /* A block of up to sixteen rows, input by input; by way of neighbours, since rows that are a power of two

@@ -1,9 +1,9 @@
-/* Products of many tokens at once, by tiles of AMX.
+/* Products of many tokens, with AMX tiles.
  *
  * Weights and activations are BF16: sixteen tokens and sixteen rows by 32 inputs are one instruction, and
  * nothing is left to do between blocks, since the scales are in the weights already. Two by two tiles of
- * results are in registers at once. Of a chunk of strips, some inputs (a slice) of all its rows are
- * dequantised into the second cache, and multiplied by the same inputs of a panel of 32 tokens, which then
+ * results are in registers together. Of a chunk of strips, some inputs (a slice) of all its rows are
+ * dequantized into the second cache, and multiplied by the same inputs of a panel of 32 tokens, which then
  * stay in the first cache; the sums of each slice are kept beside them.
  *
  * A product of few tokens costs less without: see `uses_gemm`.
@@ -12,10 +12,10 @@
 #include "dequantize.h"
 
 enum {
-    GEMM_LEAST = 13,   /* tokens */
+    GEMM_MIN = 13,   /* tokens */
     GEMM_PANEL = 32,   /* tokens whose activations are together: two tiles */
     GEMM_STRIPS = 16,  /* of a chunk, at most */
-    GEMM_TOKENS = 512, /* whose sums are kept at once */
+    GEMM_TOKENS = 512, /* whose sums are kept together */
     GEMM_DEPTH = 512,  /* inputs, of all planes */
     GEMM_CHUNKS = 4,   /* for each thread, at least, as long as they have FEW strips */
     GEMM_FEW = 4,
@@ -23,7 +23,7 @@ enum {
 };
 
 /* Whether so many tokens are multiplied by tiles. */
-INLINE int uses_gemm(int64_t tokens) { return tokens >= GEMM_LEAST; }
+INLINE int uses_gemm(int64_t tokens) { return tokens >= GEMM_MIN; }
 
 INLINE int64_t up_to_multiple(int64_t number, int64_t of) { return (number + of - 1) / of * of; }
 
@@ -147,9 +147,9 @@ static void put_results(struct gemm *g, const struct gemm_task *task, int t, int
 struct gemm_slice {
     struct gemm_task task;
     int64_t begin, end, first, last;
-    uint8_t *weights;     /* dequantised, strip by strip, in up to two planes */
+    uint8_t *weights;     /* dequantized, strip by strip, in up to two planes */
     size_t strip, plane;  /* bytes from strip to strip, and from plane to plane */
-    int64_t tiles, ready; /* of weights, and how many of them are dequantised */
+    int64_t tiles, ready; /* of weights, and how many of them are dequantized */
 };
 
 static void begin_slice(struct gemm_slice *s, int64_t begin, int64_t first)
@@ -166,7 +166,7 @@ static void begin_slice(struct gemm_slice *s, int64_t begin, int64_t first)
     s->ready = 0;
 }
 
-/* Dequantise some more tiles of a slice, as far as there are some. */
+/* Dequantize some more tiles of a slice, as far as there are some. */
 INLINE void dequantize_some(struct gemm_slice *s, int64_t count)
 {
     const int64_t across = (s->last - s->first + TILE_INPUTS - 1) / TILE_INPUTS;
@@ -178,7 +178,7 @@ INLINE void dequantize_some(struct gemm_slice *s, int64_t count)
     }
 }
 
-/* Multiply a slice by its panels. Meanwhile dequantise the next one: tile products and other instructions run
+/* Multiply a slice by its panels. Meanwhile dequantize the next one: tile products and other instructions run
  * beside each other, if they are near enough to each other in the program. */
 static void multiply_slice(struct gemm *g, const struct gemm_slice *s, struct gemm_slice *next)
 {
@@ -294,6 +294,6 @@ INLINE int64_t gemm_bytes(int type, int64_t tokens, int64_t inputs)
 static int64_t activation_bytes(int type, int64_t experts, int64_t tokens, int64_t inputs)
 {
     const int64_t few = activation_row_bytes(type, inputs), many = gemm_row_bytes(planes_of(type), inputs);
-    const int64_t used = tokens / GEMM_LEAST < experts ? tokens / GEMM_LEAST : experts;
+    const int64_t used = tokens / GEMM_MIN < experts ? tokens / GEMM_MIN : experts;
     return tokens * (few > many ? few : many) + 15 * used * many;
 }

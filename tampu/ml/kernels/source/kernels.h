@@ -28,7 +28,7 @@ struct fetch {
 /* One set of kernels, compiled for one set of processor features. */
 struct level {
     const char *name;
-    operation *quantise;   /* activations for quantised weights */
+    operation *quantize;   /* activations for quantized weights */
     operation *interleave; /* activations for weights that are floats */
     operation *product;
     operation *group;        /* activations for experts */
@@ -56,7 +56,7 @@ extern const struct level LEVEL_AMX;
 extern const struct level LEVEL_AMX_EMULATED;
 
 EXPORT int tampu_layout_version(void);
-EXPORT const char *tampu_amx_problem(void); /* why it is not used here, empty: there is none; NULL: it can be */
+EXPORT const char *tampu_amx_problem(void); /* why AMX is not used here; empty: the CPU has none; NULL: it is used */
 EXPORT int tampu_level_count(void);
 EXPORT const char *tampu_level_name(int level);
 EXPORT void *tampu_level_operation(int level, const char *name);

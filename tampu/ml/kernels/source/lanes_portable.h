@@ -293,7 +293,7 @@ INLINE float vf_highest(vf a)
     FOR_LANES highest = a.lane[i] > highest ? a.lane[i] : highest;
     return highest;
 }
-INLINE vi vf_to_int(vf a) /* to nearest; what is no number becomes anything */
+INLINE vi vf_to_int(vf a) /* to nearest; NaN becomes any number */
 {
     vi r;
     FOR_LANES r.lane[i] = fabsf(a.lane[i]) < 1e9f ? (uint32_t)(int32_t)lrintf(a.lane[i]) : 0;

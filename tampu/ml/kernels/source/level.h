@@ -32,7 +32,7 @@
 #include TILES
 #include "gemm.h"
 #endif
-#include "quantise.h"
+#include "quantize.h"
 #include "attention.h"
 #include "peaks.h"
 
@@ -66,23 +66,23 @@ typedef void tile(const uint8_t *w, const uint8_t *prepared, const uint8_t *pane
 
 #define NAME_OF(kind, name, type, n) name##_##n,
 
-#define QUANTISED(name, type)                                                                        \
-    FOR_COLUMNS(TILE, quantised_tile, name, type)                                                    \
-    static tile *const name[] = {FOR_COLUMNS(NAME_OF, quantised_tile, name, type)};
+#define QUANTIZED(name, type)                                                                        \
+    FOR_COLUMNS(TILE, quantized_tile, name, type)                                                    \
+    static tile *const name[] = {FOR_COLUMNS(NAME_OF, quantized_tile, name, type)};
 
 #define FLOATING(name, type)                                                                         \
     FOR_FLOAT_COLUMNS(TILE, float_tile, name, type)                                                  \
     static tile *const name[] = {FOR_FLOAT_COLUMNS(NAME_OF, float_tile, name, type)};
 
-QUANTISED(q4_0, TYPE_Q4_0)
-QUANTISED(q4_1, TYPE_Q4_1)
-QUANTISED(q5_0, TYPE_Q5_0)
-QUANTISED(q8_0, TYPE_Q8_0)
-QUANTISED(q4_k, TYPE_Q4_K)
-QUANTISED(q5_k, TYPE_Q5_K)
-QUANTISED(q6_k, TYPE_Q6_K)
-QUANTISED(iq4_nl, TYPE_IQ4_NL)
-QUANTISED(mxfp4, TYPE_MXFP4)
+QUANTIZED(q4_0, TYPE_Q4_0)
+QUANTIZED(q4_1, TYPE_Q4_1)
+QUANTIZED(q5_0, TYPE_Q5_0)
+QUANTIZED(q8_0, TYPE_Q8_0)
+QUANTIZED(q4_k, TYPE_Q4_K)
+QUANTIZED(q5_k, TYPE_Q5_K)
+QUANTIZED(q6_k, TYPE_Q6_K)
+QUANTIZED(iq4_nl, TYPE_IQ4_NL)
+QUANTIZED(mxfp4, TYPE_MXFP4)
 FLOATING(f16, TYPE_F16)
 FLOATING(bf16, TYPE_BF16)
 #if defined(HAS_WORDS)
@@ -121,7 +121,7 @@ static tile *const *tiles_of(int type)
 #define pack_fixed NULL
 #endif
 
-const struct level LEVEL = {LEVEL_NAME,    quantise,     interleave,   product,    group,
+const struct level LEVEL = {LEVEL_NAME,    quantize,     interleave,   product,    group,
                             product_each,  attention,    integer_peak, word_peak,  float_peak,
                             brain_peak,    read_all,     pack_fixed, activation_bytes,
                             tile_peak};

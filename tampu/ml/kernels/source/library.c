@@ -167,8 +167,8 @@ const char *tampu_level_name(int number)
 void *tampu_level_operation(int number, const char *name)
 {
     const struct level *level = usable(number);
-    if (level && strcmp(name, "quantise") == 0)
-        return (void *)level->quantise;
+    if (level && strcmp(name, "quantize") == 0)
+        return (void *)level->quantize;
     if (level && strcmp(name, "interleave") == 0)
         return (void *)level->interleave;
     if (level && strcmp(name, "product") == 0)
@@ -201,7 +201,7 @@ void tampu_level_read(int number, const void *from, int64_t bytes, int streams, 
 }
 
 /* How a level wants weights of a type: one of ggml's types, or F16 as integers. The portable level, with
- * which the tests compare the others, can do these too, but takes floats unless it is told otherwise. */
+ * which the tests compare the others, can do these too, but multiplies floats unless the caller asks for integers. */
 int tampu_level_layout(int number, int type, int64_t inputs)
 {
     const struct level *level = usable(number);

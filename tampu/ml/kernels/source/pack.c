@@ -188,7 +188,7 @@ static const struct packer *find_packer(int type)
 int64_t tampu_packed_bytes(int type, int64_t matrices, int64_t rows, int64_t inputs)
 {
     int group = group_inputs(type);
-    if (group == 0 || matrices < 1 || matrices > MOST_EXPERTS || rows < 1 || inputs < group || inputs % group != 0)
+    if (group == 0 || matrices < 1 || matrices > MAX_EXPERTS || rows < 1 || inputs < group || inputs % group != 0)
         return 0;
     return matrices * ((rows + ROWS - 1) / ROWS) * (inputs / group) * (int64_t)group_bytes(type);
 }

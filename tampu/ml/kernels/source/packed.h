@@ -5,7 +5,7 @@
  * the 64-byte vector j belongs to row r and input 4 j + t. Rows past the last are zeros.
  *
  * Activations: a header, then panels of up to `columns` tokens. A panel is a sequence of blocks of 32
- * inputs; a block of N tokens holds N x 32 quantised inputs, then N each of four 32-bit numbers.
+ * inputs; a block of N tokens holds N x 32 quantized inputs, then N each of four 32-bit numbers.
  */
 #ifndef TAMPU_PACKED_H
 #define TAMPU_PACKED_H
@@ -19,10 +19,10 @@
 #define SUPER 256
 
 enum {
-    QUANTISED_BLOCK = 48, /* bytes of one block of one token: inputs, scale, scaled sum, two sums */
+    QUANTIZED_BLOCK = 48, /* bytes of one block of one token: inputs, scale, scaled sum, two sums */
     FIXED_BLOCK = 392,    /* the same: inputs, unit, whether they are exact, and then as floats */
     COUNTERS = 60,
-    MOST_EXPERTS = 1024,
+    MAX_EXPERTS = 1024,
 };
 
 /* Leads the packed activations. Each product that uses them takes its work from its own counter, which
@@ -101,7 +101,7 @@ static inline int64_t activation_row_bytes(int type, int64_t inputs)
 {
     if (is_floating(type))
         return inputs * 4;
-    return inputs / activation_block(type) * (type == TYPE_F16_FIXED ? FIXED_BLOCK : QUANTISED_BLOCK);
+    return inputs / activation_block(type) * (type == TYPE_F16_FIXED ? FIXED_BLOCK : QUANTIZED_BLOCK);
 }
 
 /* What lies between the header and the panels where each token uses some of many experts. */

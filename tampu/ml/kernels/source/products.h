@@ -1,4 +1,4 @@
-/* Products with quantised weights: sixteen rows by up to COLUMNS tokens at a time.
+/* Products with quantized weights: sixteen rows by up to COLUMNS tokens at a time.
  *
  * A tile keeps one integer and one float accumulator per token. In a block of 32 inputs the integers
  * gather eight vectors of weights; then the block's scales turn them into floats. What is subtracted
@@ -16,7 +16,7 @@ static const int8_t FP4_VALUES[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10
 #define PREFETCH 4096 /* bytes ahead in the weights, which are read from beginning to end */
 
 /* Ask for the weights behind those at `w`. What few tokens multiply by comes from memory, where processors
- * differ in what is fastest; the hint is part of the instruction, so each has one of its own. */
+ * differ in what is fastest; the hint is part of the instruction, so each has its own. */
 INLINE void prefetch(int n, const uint8_t *w, struct fetch fetch)
 {
     if (n > FEW) {
@@ -32,7 +32,7 @@ INLINE void prefetch(int n, const uint8_t *w, struct fetch fetch)
     }
 }
 
-/* The numbers behind the quantised inputs of a block of N tokens. */
+/* The numbers behind the quantized inputs of a block of N tokens. */
 struct numbers {
     const float *scale;      /* of the inputs */
     const float *scaled_sum; /* minus scale times the sum of all inputs */
@@ -292,7 +292,7 @@ INLINE struct fetch fetch_of(struct fetch fetch, int strips, size_t strip_bytes,
 }
 
 /* Neighbouring strips of weights times one panel of N tokens, block by block of all of them. */
-INLINE void quantised_tile(int type, int n, const uint8_t *w, const uint8_t *prepared, const uint8_t *panel,
+INLINE void quantized_tile(int type, int n, const uint8_t *w, const uint8_t *prepared, const uint8_t *panel,
                            int64_t inputs, float *out, int64_t stride, int rows, struct fetch fetch)
 {
     (void)prepared;
@@ -308,7 +308,7 @@ INLINE void quantised_tile(int type, int n, const uint8_t *w, const uint8_t *pre
         const struct fetch here = fetch_of(fetch, strips, strip_bytes, (size_t)g * bytes);
         for (int s = 0; s < strips; s++)
             read_head(type, w + (size_t)s * strip_bytes, &scale[s], &minimum[s]);
-        for (int i = 0; i < blocks; i++, panel += QUANTISED_BLOCK * n)
+        for (int i = 0; i < blocks; i++, panel += QUANTIZED_BLOCK * n)
             for (int s = 0; s < strips; s++) {
                 const uint8_t *at = w + (size_t)s * strip_bytes + head_bytes(type) + (size_t)i * block_bytes;
                 struct block b;

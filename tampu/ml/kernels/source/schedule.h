@@ -3,7 +3,7 @@
 
 #define CHUNK_BYTES (256 * 1024) /* of weights, where the second cache's size is not known */
 #define PREPARED_BYTES (520 * 1024) /* the same where weights are prepared: the originals are not read again */
-#define LEAST_CHUNKS 4           /* for each thread, so that the last one to finish is not far behind */
+#define MIN_CHUNKS 4           /* for each thread, so that the last one to finish is not far behind */
 
 /* Parameters behind ggml's own: the type of the weights, the number of the counter, how weights are read,
  * and how many bytes of them stay in the second cache beside a panel (0: not known). */
@@ -23,7 +23,7 @@ INLINE size_t chunk_bytes_of(int32_t given)
 static int64_t chunk_strips(int64_t strips, int64_t matrices, size_t strip_bytes, int threads, size_t bytes)
 {
     int64_t fitting = (int64_t)(bytes / strip_bytes);
-    int64_t fair = strips * matrices / ((int64_t)threads * LEAST_CHUNKS);
+    int64_t fair = strips * matrices / ((int64_t)threads * MIN_CHUNKS);
     int64_t most = fitting < fair ? fitting : fair;
     int64_t chunks = most > 1 ? (strips + most - 1) / most : strips;
     return (strips + chunks - 1) / chunks;

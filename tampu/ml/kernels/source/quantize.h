@@ -23,7 +23,7 @@ INLINE const float *row_of(const struct tensor *x, int64_t row)
 }
 
 /* A block whose inputs are not all finite has NaN as its scale, so that its products are NaN. */
-INLINE void quantise_block(const float *x, uint8_t *to, int32_t column, int32_t n)
+INLINE void quantize_block(const float *x, uint8_t *to, int32_t column, int32_t n)
 {
     vf one = vf_load(x), other = vf_load(x + 16);
     float largest = vf_largest(one, other);
@@ -77,7 +77,7 @@ static void pack_gemm(struct tensor *dst, int type, int thread, int threads)
 #endif
 
 /* dst: bytes for the activations; src[0]: F32 with whole rows. */
-static void quantise(struct tensor *dst, int thread, int threads, void *user)
+static void quantize(struct tensor *dst, int thread, int threads, void *user)
 {
     const struct tensor *x = dst->src[0];
     const int64_t inputs = x->ne[0], tokens = x->ne[1] * x->ne[2] * x->ne[3];
@@ -87,7 +87,7 @@ static void quantise(struct tensor *dst, int thread, int threads, void *user)
     (void)user;
 #if defined(HAS_AMX)
     if (uses_gemm(tokens)) {
-        pack_gemm(dst, TYPE_Q8_0, thread, threads); /* the same for all quantised types */
+        pack_gemm(dst, TYPE_Q8_0, thread, threads); /* the same for all quantized types */
         return;
     }
 #endif
@@ -97,10 +97,10 @@ static void quantise(struct tensor *dst, int thread, int threads, void *user)
     for (int64_t i = all * thread / threads; i < end;) {
         int64_t token = i / blocks, b = i % blocks;
         struct place place = place_of(token, tokens, panels);
-        uint8_t *panel = panels_at + place.first * blocks * QUANTISED_BLOCK;
+        uint8_t *panel = panels_at + place.first * blocks * QUANTIZED_BLOCK;
         const float *row = row_of(x, token);
         for (; b < blocks && i < end; b++, i++)
-            quantise_block(row + BLOCK * b, panel + b * QUANTISED_BLOCK * place.width, place.column,
+            quantize_block(row + BLOCK * b, panel + b * QUANTIZED_BLOCK * place.width, place.column,
                            place.width);
     }
 }
