@@ -21,7 +21,7 @@ test: $(VENV)/installed-test $(KERNELS)
 	sh tools/setup/registry.sh $(VENV)
 	sh tools/setup/arm.sh $(VENV)
 	sh tools/setup/ollama_examples.sh $(VENV)
-	$(VENV)/bin/python -m pytest $(PYTEST_FLAGS)
+	$(VENV)/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(PYTEST_FLAGS)
 
 # A wheel for all machines of this architecture, which needs no compiler where it is installed.
 # WHEEL_VARIANTS="sse42 haswell zen4" compiles only these variants of ggml, for a quicker test.

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from support.registries import DockerRegistry
 
+pytest_plugins = ["support.parity_report"]
+
 GRACE_S = 60.0
 SHARED = ("tampu-fork-server",)  # lives as long as the fork server, which all of a process share
 OURS = ("TAMPU_", "OLLAMA_")

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from support.checkpoints import RECIPES, load_reference, make_checkpoint
 from support.dequantized import take_weights
+from support.parity_report import ParityError
 from transformers import PreTrainedModel
 
 from tampu.convert import FAMILIES, convert
@@ -113,19 +114,11 @@ class Laboratory:
         assert (rows.argmax(-1) == np.array(continuation))[clear].all(), name
         return int(clear.sum())
 
-    def errors(self) -> list[tuple[str, str, float]]:
-        """Return the largest error of each comparison and model, with GGUF's architecture."""
-        families = {name: FAMILIES[recipe.architecture] for name, recipe in RECIPES.items()}
+    def errors(self) -> list[ParityError]:
+        """Return the largest error of each comparison and model."""
         return [
-            (families[name].architecture, what, error)
-            for (what, name), error in sorted(self._errors.items())
-        ]
-
-    def report(self) -> list[str]:
-        """Return one line for each comparison and model."""
-        return [
-            f"{what:32} {name:20} {error:.1e}"
-            for (what, name), error in sorted(self._errors.items())
+            (what, name, FAMILIES[RECIPES[name].architecture].architecture, error)
+            for (what, name), error in self._errors.items()
         ]
 
     def quantized_reference(self, name: str, type_: str) -> PreTrainedModel:
