@@ -293,7 +293,7 @@ def prompt(
     return text_of(pieces)
 
 
-def test_each_renderer_has_a_form_that_is_checked_here() -> None:
+def test_each_renderer_has_expected_prompts() -> None:
     aliases = {"gemma4-small": "gemma4", "lfm2-thinking": "lfm2"} | dict.fromkeys(
         ("olmo3-think", "olmo3-32b-think", "olmo3.1"), "olmo3"
     )
@@ -315,7 +315,7 @@ def test_a_simple_conversation(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WITH_TOOLS)
-def test_tools_calls_results_and_thoughts(name: str) -> None:
+def test_tools_calls_results_and_reasoning_are_rendered(name: str) -> None:
     template = ChatTemplate(RENDERERS[name])
     assert prompt(template, TALK, tools=[TOOL]) == WITH_TOOLS[name]
     if name in THINKS:
@@ -355,7 +355,7 @@ def test_answers_of_the_family_are_read(name: str, step: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["gemma4", "functiongemma"])
-def test_gemma_names_the_tool_of_each_result_and_goes_on_in_the_same_turn(name: str) -> None:
+def test_gemma_names_the_tool_of_each_result_and_continues_the_same_turn(name: str) -> None:
     other = {"type": "function", "id": "b", "function": {"name": "stop", "arguments": {}}}
     talk = [
         TALK[1],

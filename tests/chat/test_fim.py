@@ -48,7 +48,7 @@ def placed() -> Iterator[FillInTheMiddle | None]:
     fim._template.close()
 
 
-def test_a_templates_place_is_used_and_others_texts_are_not_trusted(
+def test_fim_uses_the_templates_suffix_and_its_texts_are_untrusted(
     placed: FillInTheMiddle | None,
 ) -> None:
     pieces: list[Any] = list(placed.tokens("<P>a", "b<M>"))
@@ -56,14 +56,14 @@ def test_a_templates_place_is_used_and_others_texts_are_not_trusted(
     assert "".join(text for text, is_trusted in pieces if not is_trusted) == "<P>ab<M>"
 
 
-def test_without_a_place_the_vocabularys_tokens_are_put_around_the_texts() -> None:
+def test_without_a_template_suffix_the_vocabularys_fim_tokens_are_used() -> None:
     fim = FillInTheMiddle.for_model(
         ChatTemplate("{{ x }}"), Letters(), Metadata(KINDS | MARKS), FORK_SERVER
     )
     assert fim.tokens("a<", "b") == [1, 1001, 97, 60, 1002, 98, 1003]
 
 
-def test_a_model_with_neither_cannot_insert() -> None:
+def test_without_template_or_tokens_fim_is_refused() -> None:
     some = KINDS | dict(list(MARKS.items())[:2])
     assert fim_tokens(Metadata(some)) == ()
     assert FillInTheMiddle.for_model(None, Letters(), Metadata(some), FORK_SERVER) is None

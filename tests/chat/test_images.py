@@ -45,7 +45,7 @@ def in_turn(contents: Any) -> tuple[Any, ...]:
     return tuple(piece for text in contents for piece in (("x", True), (text, False)))
 
 
-def test_pictures_stand_before_the_text_of_their_message() -> None:
+def test_images_precede_the_text_of_their_message() -> None:
     one, two, three = Shown(3), Shown(4), Shown(5)
     messages = [
         {"role": "user", "content": "a", "images": [one, two]},
@@ -64,11 +64,11 @@ def test_only_the_first_part_begins_with_the_begin_token() -> None:
     assert spell(items) == ["\x01", picture, "a"]
 
 
-def test_without_pictures_the_prompt_is_what_it_was() -> None:
+def test_without_images_the_prompt_is_unchanged() -> None:
     assert spell(encode([{"role": "user", "content": "a"}], in_turn)) == ["\x01", "X", "a"]
 
 
-def test_a_message_without_text_can_have_a_picture() -> None:
+def test_a_message_without_text_can_have_an_image() -> None:
     picture = Shown(2)
     items = encode([{"role": "user", "content": None, "images": [picture]}], in_turn)
     assert spell(items) == ["\x01", "X", picture]
@@ -82,7 +82,7 @@ def test_text_that_looks_like_a_mark_stays_text() -> None:
 
 
 @pytest.mark.parametrize("repeats", [0, 2])
-def test_a_template_that_drops_or_repeats_a_picture_is_refused(repeats: int) -> None:
+def test_a_template_that_drops_or_repeats_an_image_is_refused(repeats: int) -> None:
     messages = [{"role": "user", "content": "a", "images": [Shown(1)]}]
     with pytest.raises(RequestError, match="does not show every image"):
         encode(messages, lambda contents: tuple((c, False) for c in contents * repeats))

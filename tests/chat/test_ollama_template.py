@@ -49,7 +49,7 @@ def written(source: str, messages: Any, **given: Any) -> str:
     return text_of(OllamaTemplate(source).render(messages, **given))
 
 
-def test_a_conversation_with_messages() -> None:
+def test_a_template_with_messages_is_rendered_once() -> None:
     assert written(CHATML, TALK) == (
         "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
         "<|im_start|>assistant\nHello<|im_end|>\n<|im_start|>user\nWho?<|im_end|>\n"
@@ -57,20 +57,20 @@ def test_a_conversation_with_messages() -> None:
     )
 
 
-def test_a_conversation_exchange_by_exchange() -> None:
+def test_a_template_without_messages_is_rendered_once_per_exchange() -> None:
     assert written(LEGACY, TALK) == "<s>Be brief.</s>[Hi]Hello<end>[Who?]"
 
 
-def test_an_answer_that_is_begun_goes_on() -> None:
+def test_a_partial_answer_is_continued() -> None:
     assert written(LEGACY, [*TALK, message("assistant", "I am")]).endswith("[Who?]I am")
     assert written(CHATML, [*TALK, message("assistant", "I am")]).endswith("assistant\nI am")
 
 
-def test_a_template_without_a_place_for_the_answer_gets_one_at_its_end() -> None:
+def test_a_template_without_the_response_variable_gets_it_at_its_end() -> None:
     assert written("<{{ .Prompt }}>", TALK) == "<Hi>Hello<Who?>"
 
 
-def test_neighbours_of_one_role_are_merged_and_system_messages_collected() -> None:
+def test_adjacent_messages_of_one_role_are_merged_and_system_messages_collected() -> None:
     talk = [message("user", "a"), message("user", "b"), message("system", "S"),
             message("tool", "1"), message("tool", "2"), message("system", "T")]  # fmt: skip
     text = written("{{ .System }}|{{ range .Messages }}{{ .Role }}:{{ .Content }};{{ end }}", talk)
@@ -91,7 +91,7 @@ TOOL = {
 }
 
 
-def test_tools_are_json_in_ollamas_order_and_can_be_gone_through() -> None:
+def test_tools_are_json_in_ollamas_order_and_iterable() -> None:
     assert written(
         "{{ range .Tools }}{{ . }}{{ end }}{{ range .Messages }}{{ end }}", TALK, tools=[TOOL]
     ) == (
@@ -127,7 +127,7 @@ def test_thinking_reaches_the_template() -> None:
 
 
 @pytest.mark.parametrize("source", [CHATML, LEGACY])
-def test_control_tokens_in_messages_are_no_control_tokens(source: str) -> None:
+def test_control_tokens_in_messages_are_text(source: str) -> None:
     talk = [message("user", "<|im_end|> [x]"), message("assistant", "<end>"), message("user", "?")]
     prompt = OllamaTemplate(source).render(talk)
     outside = "".join(text for text, is_trusted in prompt if not is_trusted)
@@ -137,7 +137,7 @@ def test_control_tokens_in_messages_are_no_control_tokens(source: str) -> None:
     assert "[x]" not in inside
 
 
-def test_text_is_inserted_where_the_template_has_a_place() -> None:
+def test_text_is_inserted_at_the_templates_suffix() -> None:
     template = OllamaTemplate("{{ if .Suffix }}<pre>{{ .Prompt }}<suf>{{ .Suffix }}<mid>{{ end }}")
     assert template.supports_insert
     assert text_of(template.render_insert("a", "b")) == "<pre>a<suf>b<mid>"
@@ -145,7 +145,7 @@ def test_text_is_inserted_where_the_template_has_a_place() -> None:
         OllamaTemplate(LEGACY).render_insert("a", "b")
 
 
-def test_what_a_template_can_do() -> None:
+def test_capabilities_of_an_ollama_template_are_detected() -> None:
     assert OllamaTemplate("{{ .Tools }}{{ .Prompt }}").supports_tools
     assert not OllamaTemplate(LEGACY).supports_tools
     assert OllamaTemplate(CHATML).supports_thinking
@@ -168,10 +168,10 @@ KINDS = [
 
 
 @pytest.mark.parametrize(("source", "kind"), KINDS)
-def test_the_kind_of_a_template_is_told_from_its_text(source: str, kind: type) -> None:
+def test_the_language_of_a_template_is_detected_from_its_text(source: str, kind: type) -> None:
     assert isinstance(read_template(source), kind)
 
 
-def test_what_is_neither_kind_is_an_error() -> None:
+def test_a_text_in_neither_template_language_is_an_error() -> None:
     with pytest.raises(ModelFileError, match="line 1"):
         read_template("{{ if }}")

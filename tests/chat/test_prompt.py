@@ -49,7 +49,7 @@ def talk(*texts: str) -> list[Any]:
     return [{"role": roles[text[0]], "content": text[1:]} for text in texts]
 
 
-def test_a_begin_token_that_the_template_writes_is_not_doubled() -> None:
+def test_a_begin_token_written_by_the_template_is_not_doubled() -> None:
     assert prompt(talk("uhi")) == "^uhi$"
     assert prompt(talk("uhi"), "{{ messages[0].content }}") == "^hi"
 
@@ -61,13 +61,13 @@ def test_the_oldest_exchanges_are_dropped_until_it_fits() -> None:
     assert prompt(messages, limit=12) == "^sS$u5$"
 
 
-def test_what_was_dropped_is_counted() -> None:
+def test_dropped_messages_are_counted() -> None:
     messages = talk("sS", "u1", "a2", "u3", "a4", "u5")
     assert built(messages, limit=19).dropped == 0
     assert built(messages, limit=18).dropped == 6
 
 
-def test_system_messages_and_the_last_message_stay_even_if_they_do_not_fit() -> None:
+def test_system_messages_and_the_last_message_are_kept_even_if_they_do_not_fit() -> None:
     assert prompt(talk("sS", "u1", "a2", "u3"), limit=2) == "^sS$u3$"
     assert prompt(talk("u1", "a2", "t3"), limit=2) == "^t3$"
 
@@ -77,7 +77,7 @@ def test_without_truncation_a_long_conversation_is_refused() -> None:
         prompt(talk("u1", "a2", "u3"), limit=9, truncate=False)
 
 
-def test_an_answer_that_is_begun_goes_on() -> None:
+def test_a_partial_answer_is_continued() -> None:
     source = "{% for m in messages %}<{{ m.role[0] }}>{{ m.content }}</>{% endfor %}<a>"
     assert prompt(talk("uhi", "aYes, "), source) == "^<u>hi</><a>Yes,"
     assert prompt(talk("uhi", "a"), source) == "^<u>hi</><a></><a>"
@@ -88,7 +88,7 @@ def test_an_answer_that_is_begun_goes_on() -> None:
     assert prompt(long, source, limit=2) == "^<u>3</><a>4"
 
 
-def test_an_answer_that_is_begun_has_no_thought_before_it() -> None:
+def test_a_partial_answer_has_no_reasoning_before_it() -> None:
     source = "{{ messages[0].content }}<think>{% if x %}</think>{% endif %}"
     builder = PromptBuilder(ChatTemplate(source), Letters())
     built = builder.build(talk("uhi", "aYes"), limit=100)
@@ -96,7 +96,7 @@ def test_an_answer_that_is_begun_has_no_thought_before_it() -> None:
     assert not built.ends_in_reasoning
 
 
-def test_a_prompt_tells_whether_it_begins_a_thought() -> None:
+def test_a_prompt_that_ends_in_reasoning_is_recognized() -> None:
     source = (
         "{{ messages[0].content }}{% if enable_thinking %}<think>\n{% else %}</think>{% endif %}"
     )

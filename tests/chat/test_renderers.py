@@ -18,20 +18,20 @@ WITHOUT = Metadata({})
 
 @pytest.mark.parametrize("stated", ["", " ", BARE, "{{.Prompt}}", "{{- .Prompt -}}\n"])
 @pytest.mark.parametrize("renderer", ["qwen3-coder", "glm-4.7", "of-tomorrow"])
-def test_a_renderer_means_the_template_in_the_weights_file(stated: str, renderer: str) -> None:
+def test_a_renderer_selects_the_template_in_the_weights_file(stated: str, renderer: str) -> None:
     assert own_template(stated, renderer, WITH) == ""
 
 
 @pytest.mark.parametrize("metadata", [WITH, WITHOUT])
 @pytest.mark.parametrize("stated", ["", BARE, "<u>{{ .Prompt }}</u>", JINJA])
-def test_without_a_renderer_what_is_stated_holds(stated: str, metadata: Metadata) -> None:
+def test_without_a_renderer_the_stated_template_is_used(stated: str, metadata: Metadata) -> None:
     assert own_template(stated, "", metadata) == stated
     assert not list(remarks(stated, "", metadata))
 
 
 @pytest.mark.parametrize("metadata", [WITH, WITHOUT])
 @pytest.mark.parametrize("stated", ["<u>{{ .Prompt }}</u>", "{{ .Prompt }}{{ .Response }}", JINJA])
-def test_a_template_that_says_something_wins_over_a_renderer(
+def test_a_nontrivial_template_takes_precedence_over_a_renderer(
     stated: str, metadata: Metadata
 ) -> None:
     assert own_template(stated, "qwen3-coder", metadata) == stated
@@ -39,7 +39,7 @@ def test_a_template_that_says_something_wins_over_a_renderer(
 
 
 @pytest.mark.parametrize("renderer", RENDERERS)
-def test_without_any_template_the_form_of_the_family_is_used(renderer: str) -> None:
+def test_without_a_template_the_format_of_the_family_is_used(renderer: str) -> None:
     assert own_template(BARE, renderer, WITHOUT) == RENDERERS[renderer]
     prompt = read_template(RENDERERS[renderer]).render(
         [{"role": "user", "content": "Hi <|im_end|>"}], bos_token="", eos_token=""
@@ -59,7 +59,7 @@ def test_without_any_template_the_form_of_the_family_is_used(renderer: str) -> N
         ("of-tomorrow", WITHOUT, ["RENDERER of-tomorrow is kept, but neither it nor the weights"]),
     ],
 )
-def test_what_a_user_should_know_is_told(
+def test_warnings_for_the_user_are_returned(
     renderer: str, metadata: Metadata, said: list[str]
 ) -> None:
     found = list(remarks(BARE, renderer, metadata))
@@ -67,12 +67,12 @@ def test_what_a_user_should_know_is_told(
     assert all(map(str.startswith, found, said))
 
 
-def test_a_form_without_tools_is_called_plain() -> None:
+def test_a_plain_form_without_tools_is_reported() -> None:
     [plain] = remarks(BARE, "olmo3", WITHOUT)
     [whole] = remarks(BARE, "qwen3.5", WITHOUT)
     assert "plain form of its family, without tools" in plain
     assert whole.endswith("prompts have the form of its family")
 
 
-def test_without_any_template_or_form_the_text_is_bare() -> None:
+def test_without_template_and_format_the_text_is_rendered_bare() -> None:
     assert own_template(BARE, "of-tomorrow", WITHOUT) == BARE

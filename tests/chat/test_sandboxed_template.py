@@ -44,12 +44,14 @@ def test_sandboxed_template_renders_the_same_prompt(sandboxed: Callable[[Any], A
     assert (False in {is_trusted for _, is_trusted in expected}) is True
 
 
-def test_lone_surrogates_and_long_conversations_go_through(sandboxed: Callable[[Any], Any]) -> None:
+def test_lone_surrogates_and_long_conversations_are_rendered(
+    sandboxed: Callable[[Any], Any],
+) -> None:
     messages = [{"role": "user", "content": "\ud800" + "x" * 200_000}] * 10
     assert len(text_of(sandboxed(CHAT).render(messages, **TOKENS))) > 2_000_000
 
 
-def test_templates_of_ollama_render_there_too() -> None:
+def test_ollama_templates_render_in_the_sandbox() -> None:
     template = SandboxedTemplate(
         OllamaTemplate("{{ range .Messages }}<{{ .Role }}>{{ .Content }}{{ end }}"),
         FORK_SERVER,
@@ -71,20 +73,22 @@ def test_unexpected_response_is_reported_as_the_templates_fault(
         sandboxed(CHAT).render(USER, **TOKENS)
 
 
-def test_pictures_need_not_be_plain_data(sandboxed: Callable[[Any], Any]) -> None:
+def test_images_need_not_be_plain_data(sandboxed: Callable[[Any], Any]) -> None:
     message = {**USER[0], "images": [object(), object()]}
     prompt = sandboxed("{{ messages[0].images | length }}").render([message], **TOKENS)
     assert text_of(prompt) == "2"
 
 
-def test_a_refusal_comes_through(sandboxed: Callable[[Any], Any]) -> None:
+def test_raise_exception_is_reported(sandboxed: Callable[[Any], Any]) -> None:
     template = sandboxed("{{ raise_exception('user first') }}")
     with pytest.raises(RequestError, match="chat template: user first"):
         template.render(USER, **TOKENS)
 
 
 @pytest.mark.parametrize("value", [object(), b"x", {1: object()}])
-def test_what_is_no_plain_data_is_refused(sandboxed: Callable[[Any], Any], value: object) -> None:
+def test_values_that_are_not_plain_data_are_refused(
+    sandboxed: Callable[[Any], Any], value: object
+) -> None:
     with pytest.raises(RequestError, match="plain data"):
         sandboxed(CHAT).render([{"role": "user", "content": value}], **TOKENS)
 
@@ -122,7 +126,7 @@ def test_template_that_escapes_the_jinja_sandbox_hits_the_process_limits(
     ["{{ 'x' * 1000000000 }}", "{{ 10 ** 10 ** 10 }}", "{{ ('x' | list) * 1000000000 }}",
      "{{ 'x' | indent(1000000000) }}", "{{ [1] | sum }}{{ 'a' | upper }}"],
 )  # fmt: skip
-def test_nothing_of_a_template_runs_while_it_is_read(
+def test_no_code_of_a_template_runs_while_it_is_compiled(
     source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran = []

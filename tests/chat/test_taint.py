@@ -51,7 +51,7 @@ def render(source: str, content: str) -> tuple[tuple[str, bool], ...]:
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_whatever_a_template_does_with_a_text_no_character_of_it_is_trusted(
+def test_no_operation_of_a_template_makes_untrusted_text_trusted(
     expression: str,
 ) -> None:
     source = SETTING + "{{ " + expression + " }}"
@@ -85,7 +85,7 @@ def test_the_templates_own_text_stays_trusted(source: str, expected: list[tuple[
 
 @pytest.mark.parametrize("source", ["{% autoescape true %}{{ c }}{% endautoescape %}",
                                     "{{ c.encode().decode() }}"])  # fmt: skip
-def test_ways_that_would_lose_the_marks_are_refused(source: str) -> None:
+def test_operations_that_would_lose_the_marks_are_refused(source: str) -> None:
     with pytest.raises(Exception, match=r"autoescape|encode"):
         render(SETTING + source, USER)
 
@@ -102,7 +102,7 @@ METHODS = st.sampled_from([
 
 
 @given(st.text("ab \n\u00df\u0130X"), METHODS, st.randoms())
-def test_methods_do_what_those_of_plain_text_do_and_keep_a_mark_for_each_character(
+def test_methods_match_those_of_str_and_keep_a_mark_per_character(
     text: str, call: Any, random: Random
 ) -> None:
     name, *arguments = call
@@ -121,7 +121,7 @@ def test_methods_do_what_those_of_plain_text_do_and_keep_a_mark_for_each_charact
         assert all(is_marked(part) <= (1 in marks) for part in parts)
 
 
-def test_data_is_marked_throughout() -> None:
+def test_nested_data_is_marked() -> None:
     value = marked([{"a": ["b", 1, None, True]}, ("c",)])
     assert value == [{"a": ["b", 1, None, True]}, ["c"]]
     assert is_marked(value[0]["a"][0])
@@ -181,9 +181,7 @@ ENDS = st.lists(st.sampled_from([*SPECIALS, "<|im_", "end|>", "<|", " ", "x", "<
 
 
 @given(ENDS, ENDS)
-def test_parts_of_two_messages_do_not_make_a_token_together(
-    first: list[str], second: list[str]
-) -> None:
+def test_texts_of_two_messages_do_not_form_a_token(first: list[str], second: list[str]) -> None:
     source = "{% for m in messages %}{{ m.content }}{% endfor %}end|><|im_end|>"
     template = ChatTemplate(source)
     messages = [{"role": "user", "content": "".join(text)} for text in (first, second)]
@@ -208,14 +206,14 @@ def test_without_special_tokens_the_tokens_are_those_of_the_whole_text(
     assert encode_prompt(tokenizer, prompt) == bos + whole
 
 
-def test_user_defined_tokens_are_text_that_anyone_may_write() -> None:
+def test_user_defined_tokens_are_found_in_untrusted_text() -> None:
     tokenizer = TOKENIZERS["byte"]
     ids = encode_prompt(tokenizer, (("<tool>", False),))
     assert ids == tokenizer.encode("<tool>", parse_special=False)
     assert len(ids) == 1
 
 
-def test_the_begin_token_is_there_once_and_no_end_token() -> None:
+def test_the_begin_token_occurs_once_and_no_end_token() -> None:
     tokenizer = load_tokenizer(sentence_piece(add_eos_token=True))
     assert encode_prompt(tokenizer, (("a", True),))[0] == 1
     assert encode_prompt(tokenizer, (("<s>a", True),)).count(1) == 1

@@ -46,7 +46,7 @@ def render(
     return text_of(prompt)
 
 
-def test_a_conversation_is_rendered_with_the_beginning_of_the_answer() -> None:
+def test_a_conversation_is_rendered_with_the_answers_prefix() -> None:
     expected = "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
     assert render(CHATML) == expected
     assert render(CHATML, add_generation_prompt=False) == "<|im_start|>user\nhello<|im_end|>\n"
@@ -86,7 +86,7 @@ def test_tools_are_none_when_there_are_none() -> None:
         ("{%- if true %}\n  x\n{%- endif %}", "  x"),
     ],
 )
-def test_what_the_templates_of_hugging_face_use_works(source: str, expected: str) -> None:
+def test_extensions_used_by_hugging_face_templates_work(source: str, expected: str) -> None:
     assert render(source) == expected
 
 
@@ -94,20 +94,20 @@ def test_todays_date_is_formatted() -> None:
     assert render("{{ strftime_now('%Y') }}") == time.strftime("%Y")
 
 
-def test_a_refusal_of_the_template_is_the_requests_error() -> None:
+def test_raise_exception_of_a_template_is_a_request_error() -> None:
     messages = [*USER, {"role": "system", "content": "x"}]
     with pytest.raises(RequestError, match="chat template: system must come first"):
         render(CHATML, messages)
 
 
-def test_a_refusals_text_is_cut() -> None:
+def test_the_text_of_raise_exception_is_cut() -> None:
     with pytest.raises(RequestError) as caught:
         render("{{ raise_exception('x' * 5000) }}")
     assert len(str(caught.value)) < 600
 
 
 @pytest.mark.parametrize("source", ["{% if %}", "{{ 'a' | lipsum }}", "{% for x in %}", "{{ x"])
-def test_what_is_no_jinja_is_refused_when_the_model_is_read(source: str) -> None:
+def test_invalid_jinja_is_refused_when_the_model_is_read(source: str) -> None:
     with pytest.raises(ModelFileError, match=r"tokenizer\.chat_template"):
         ChatTemplate(source)
 
@@ -170,7 +170,7 @@ def test_a_hostile_template_ends_in_an_error(source: str) -> None:
         render(source)
 
 
-def test_what_is_missing_is_empty_and_a_template_may_write_nothing() -> None:
+def test_missing_values_are_empty_and_so_may_be_the_output() -> None:
     assert render("{{ missing }}") == ""
     assert render("{% if missing %}x{% endif %}{{ messages[0].nothing }}") == ""
     assert render("") == ""
@@ -234,7 +234,7 @@ def test_the_models_own_template_for_tools_is_used_with_tools() -> None:
     assert template.supports_tools
 
 
-def test_a_template_tells_what_it_supports() -> None:
+def test_the_capabilities_of_a_template_are_detected() -> None:
     assert not ChatTemplate(CHATML).supports_tools
     assert ChatTemplate("{% if tools %}x{% endif %}").supports_tools
     assert not ChatTemplate(CHATML).supports_thinking
@@ -242,12 +242,12 @@ def test_a_template_tells_what_it_supports() -> None:
     assert ChatTemplate("<|channel|>analysis<|message|>").supports_thinking
 
 
-def test_a_template_tells_which_values_it_asks_for() -> None:
+def test_the_variables_of_a_template_are_detected() -> None:
     source = "{% if enable_thinking is defined %}{{ thinking }}{% endif %}{% set x = 1 %}{{ x }}"
     assert ChatTemplate(source).variables == {"enable_thinking", "thinking"}
 
 
-def test_a_variable_cannot_stand_for_the_messages() -> None:
+def test_a_variable_cannot_replace_the_messages() -> None:
     for name in ("messages", "bos_token", "add_generation_prompt"):
         with pytest.raises(RequestError, match=name):
             ChatTemplate("x").render(USER, bos_token="", eos_token="", variables={name: 1})

@@ -57,7 +57,7 @@ def ours(
 
 @pytest.mark.parametrize("conversation", CONVERSATIONS)
 @pytest.mark.parametrize("family", TEMPLATES)
-def test_the_text_is_that_of_transformers(family: str, conversation: str) -> None:
+def test_the_rendered_text_equals_that_of_transformers(family: str, conversation: str) -> None:
     messages = CONVERSATIONS[conversation]
     rendered = 0
     for tools in (None, TOOLS):
@@ -101,9 +101,7 @@ EXPRESSIONS = [
 @settings(max_examples=25)
 @given(st.text("aB \n\t<&1\u00df\u0130\u00e9", max_size=9))
 @pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_expressions_on_text_from_outside_have_the_values_that_they_have_there(
-    expression: str, text: str
-) -> None:
+def test_expressions_on_untrusted_text_have_jinjas_values(expression: str, text: str) -> None:
     source = "{% set c = messages[0].content %}{{ " + expression + " }}"
     messages = [{"role": "user", "content": text}]
     if expression != "c.encode is defined":

@@ -119,7 +119,7 @@ def test_a_graph_has_several_outputs(backend: Backend, context: Context) -> None
     assert found[0][0] == pytest.approx(3 / (1 + np.exp(-3)))
 
 
-def test_computing_takes_time(graph: Callable[[Any, Any], Any], backend: Backend) -> None:
+def test_compute_time_is_measured(graph: Callable[[Any, Any], Any], backend: Backend) -> None:
     double = graph((2,), lambda x: x + x)
     data = [(double.x, np.zeros(2, np.float32))]
     assert backend.compute(double.context, data, [double.y]).compute_ns > 0
@@ -242,7 +242,7 @@ def test_a_device_that_fails_is_reported(
         double(np.array([1, 2], np.float32))
 
 
-def test_the_memory_that_is_free_is_known() -> None:
+def test_free_memory_is_reported() -> None:
     available = Backend.available_memory()
     assert 0 < available <= psutil.virtual_memory().total
 

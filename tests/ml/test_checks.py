@@ -244,6 +244,8 @@ def test_types_that_ggml_cannot_make_are_refused(t: Callable[..., Any], name: st
         lambda w: w.strided((1,), ()),
     ],
 )
-def test_weights_alone_are_no_graph(context: Context, call: Callable[[Any], Any]) -> None:
+def test_computing_a_weight_without_a_graph_is_refused(
+    context: Context, call: Callable[[Any], Any]
+) -> None:
     with pytest.raises(ShapeError, match="belongs to no graph"):
         call(context.host.zeros((2, 2), F32))

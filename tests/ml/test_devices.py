@@ -197,7 +197,7 @@ def cores(root: Path, count: int, siblings: int = 1, **more: Any) -> None:
     [(1, 1, range(1), 1), (1, 2, range(2), 1), (64, 1, range(64), 64), (64, 2, range(128), 64),
      (64, 2, range(16), 16), (64, 2, [3, 67], 1), (64, 2, [3, 68], 2)],
 )  # fmt: skip
-def test_machines_of_any_size_have_a_thread_for_each_core(
+def test_one_thread_per_core_on_machines_of_any_size(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     count: int,
@@ -210,9 +210,7 @@ def test_machines_of_any_size_have_a_thread_for_each_core(
     assert default_threads(tmp_path, tmp_path) == threads
 
 
-def test_all_nodes_of_a_machine_with_two_sockets_compute(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_cores_of_both_sockets_are_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda _: list(range(64)))
     cores(tmp_path, 32, 2)
     for node, cpus in enumerate(("0-15,32-47", "16-31,48-63")):

@@ -80,7 +80,7 @@ def test_shapes_have_the_slowest_dimension_first(read: Callable[[bytes], GGUFFil
     assert quantized.size_bytes == 3 * 2 * 18
 
 
-def test_values_come_back_as_they_were_written(read: Callable[[bytes], GGUFFile]) -> None:
+def test_metadata_values_round_trip(read: Callable[[bytes], GGUFFile]) -> None:
     metadata = read(good_file()).metadata
     assert metadata.integer("block_count") == 2
     assert metadata.integer("negative") == -7

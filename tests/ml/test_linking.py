@@ -175,7 +175,7 @@ def test_the_installed_ggml_is_the_one_that_the_bindings_are_for() -> None:
     check_bindings(gg, BASE)
 
 
-def test_without_the_package_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linking, "find_spec", lambda _: None)
     with pytest.raises(LibraryError, match="ggml-python is not installed"):
         find_libraries()

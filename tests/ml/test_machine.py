@@ -22,7 +22,7 @@ def write(folder: Path, **files: Any) -> None:
         (folder / name.replace("__", ".")).write_text(f"{text}\n")
 
 
-def test_without_control_groups_it_is_the_machines(tmp_path: Path) -> None:
+def test_without_control_groups_memory_is_the_machines(tmp_path: Path) -> None:
     memory = read_available_memory(tmp_path / "none", tmp_path)
     assert memory.total == psutil.virtual_memory().total
     assert 0 < memory.free <= memory.total

@@ -89,7 +89,7 @@ def test_zeros_stay_zeros() -> None:
         assert not dequantize(quantize(zeros, kind), kind, zeros.shape).any()
 
 
-def test_no_rows_give_no_bytes() -> None:
+def test_zero_rows_give_zero_bytes() -> None:
     empty = np.empty((0, 256), dtype=np.float32)
     assert quantize(empty, GGMLType.Q4_K).shape == (0, 144)
     assert dequantize(b"", GGMLType.Q4_K, (0, 256)).shape == (0, 256)

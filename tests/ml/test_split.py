@@ -32,7 +32,7 @@ def parts(whole: Path, tmp_path: Path) -> list[Path]:
     return split_file(whole, tmp_path / "tiny.gguf", 5)
 
 
-def test_names_of_parts() -> None:
+def test_part_names_are_written_and_read() -> None:
     assert part_name("m-Q4_0", 2, 13) == "m-Q4_0-00002-of-00013.gguf"
     assert read_part_name("m-Q4_0-00002-of-00013.gguf") == ("m-Q4_0", 2, 13)
     assert read_part_name("m-2-of-3.gguf") == ("m-2-of-3", 1, 1)

@@ -229,7 +229,7 @@ def test_reshape_keeps_the_order_of_the_elements(
 @pytest.mark.parametrize(
     "axes", [(1, 0), (0, 1), (1, 0, 2), (2, 0, 1), (2, 1, 0), (0, 2, 1), (3, 1, 0, 2), (1, 2, 3, 0)]
 )
-def test_transpose_takes_axes_as_numpy_does(
+def test_transpose_takes_axes_as_in_numpy(
     compute: Callable[..., Any], axes: tuple[int, ...]
 ) -> None:
     x = floats(*(2, 3, 4, 5)[: len(axes)])

@@ -74,7 +74,7 @@ def test_short_graphs_are_measured_together(machine: Machine) -> None:
     assert counts[-1] == 1
 
 
-def test_use_by_others_while_idle_does_not_count(machine: Machine) -> None:
+def test_cpu_use_of_others_while_idle_is_ignored(machine: Machine) -> None:
     fitting = AdaptiveThreads(2, 2, machine.measure)
     machine.run(fitting, 0, seconds=0.02)
     machine.wall += 60

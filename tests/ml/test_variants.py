@@ -46,7 +46,9 @@ def cpuinfo(tmp_path: Path) -> Callable[[Any], Any]:
     return write
 
 
-def test_the_highest_score_is_chosen(folder: Path, cpuinfo: Callable[[Any], Any]) -> None:
+def test_the_library_of_the_highest_score_is_chosen(
+    folder: Path, cpuinfo: Callable[[Any], Any]
+) -> None:
     found = fastest(folder, cpuinfo("fpu sse2 avx avx2 avx512f"))
     assert found.name == "libggml-cpu-zen4.so"
 
@@ -110,10 +112,10 @@ def complete(folder: Path) -> Path:
         ("hasattr(libraries, 'ggml_nothing')", "False"),
     ],
 )
-def test_the_functions_of_all_libraries_are_found(complete: Path, code: str, said: str) -> None:
+def test_functions_of_all_libraries_are_found(complete: Path, code: str, said: str) -> None:
     assert loaded(complete, f"print({code})") == said
 
 
-def test_a_ggml_that_shadows_ours_is_one_clear_error(complete: Path) -> None:
+def test_a_ggml_that_shadows_the_installed_one_is_one_clear_error(complete: Path) -> None:
     with pytest.raises(LibraryError, match=r"this process would use .*/libggml-base.so instead"):
         Libraries(complete)  # the tests' own ggml was loaded for all to use

@@ -72,7 +72,7 @@ def worded(request: pytest.FixtureRequest) -> Iterator[Backend]:
     backend.close()
 
 
-def test_these_are_all_types_that_models_come_in() -> None:
+def test_all_weight_types_of_models_are_tested() -> None:
     names = {kind.name for kind in multiplied()}
     assert {"F32", "F16", "BF16", "Q4_0", "Q8_0", "Q2_K", "Q6_K", "MXFP4", "TQ2_0"} <= names
     assert {name for name in GGMLType.__members__ if name.startswith("IQ")} <= names

@@ -129,7 +129,7 @@ def test_sequences_in_a_batch_do_not_attend_to_each_other(
 
 
 @pytest.mark.seed("S79")
-def test_it_does_not_matter_which_cells_a_sequence_has(load: Callable[..., Any]) -> None:
+def test_logits_do_not_depend_on_the_cells_of_a_sequence(load: Callable[..., Any]) -> None:
     model = load(cells=1024)
     expected = model.logits(TEXT)
     scattered = np.random.default_rng(0).permutation(1024)[: len(TEXT)].tolist()
@@ -206,9 +206,7 @@ def test_the_graph_of_a_text_has_no_image_operations(
 
 
 @pytest.mark.parametrize("outputs", [[0], [4], [1, 3], [4, 0]])
-def test_only_the_rows_that_are_wanted_come_out(
-    load: Callable[..., Any], outputs: list[int]
-) -> None:
+def test_only_the_requested_rows_are_returned(load: Callable[..., Any], outputs: list[int]) -> None:
     loaded = load()
     expected = loaded.logits(TEXT[:5])
     step = StepInputs(

@@ -109,7 +109,7 @@ def test_tensors_that_the_architecture_does_not_know_are_named(bound: Callable[.
         bound(Tiny(), weights)
 
 
-def test_layers_beyond_those_counted_are_not_known(bound: Callable[..., Any]) -> None:
+def test_tensors_of_layers_beyond_the_count_are_unknown(bound: Callable[..., Any]) -> None:
     with pytest.raises(ModelFileError, match=r"not known to the architecture: blk\.1\."):
         bound(Tiny(layers=1), tiny_weights(Tiny(layers=2)))
 
@@ -153,7 +153,7 @@ def test_missing_options_are_derived(
     assert model.cache_shapes() == [LayerShape(kv_heads, head_dim)] * 2
 
 
-def test_a_window_reaches_the_cache(bound: Callable[..., Any]) -> None:
+def test_a_layers_window_is_passed_to_the_cache(bound: Callable[..., Any]) -> None:
     model = bound(Tiny(keys={"attention.sliding_window": 7}))
     assert model.cache_shapes() == [LayerShape(2, 16, 7)] * 2
 

@@ -32,7 +32,7 @@ def test_linear_multiplies_and_adds_the_bias_if_there_is_one(compute: Callable[.
     np.testing.assert_allclose(moved, x @ w.T + b, atol=1e-5)
 
 
-def test_an_embedding_looks_rows_up(compute: Callable[..., Any]) -> None:
+def test_an_embedding_looks_up_rows(compute: Callable[..., Any]) -> None:
     table = floats(6, 4)
     found = compute(lambda t, i: part(Embedding, weight=t)(i), table, integers(5, 0, 5))
     assert np.array_equal(found, table[[5, 0, 5]])

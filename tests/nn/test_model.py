@@ -27,7 +27,7 @@ def test_the_rows_of_an_image_go_to_their_tokens_and_nothing_else_changes(
     np.testing.assert_array_equal(unchanged, floats(5, 4))
 
 
-def test_a_batch_without_images_is_left_alone(context: Context) -> None:
+def test_a_batch_without_images_is_unchanged(context: Context) -> None:
     hidden = context.input("hidden", (5, 4), GGMLType.F32)
     number = context.input("number", (5,), GGMLType.I32)
     assert Batch(number, number, number).place(hidden) is hidden

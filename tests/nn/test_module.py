@@ -96,7 +96,7 @@ def test_a_list_is_as_long_as_its_option_says(weights: Callable[..., Any]) -> No
     assert opened.unused() == [name for name in FULL if name.startswith("blk.1")]
 
 
-def test_the_uses_of_a_tensor_are_noted(weights: Callable[..., Any]) -> None:
+def test_the_uses_of_a_tensor_are_recorded(weights: Callable[..., Any]) -> None:
     opened = weights("token_embd.weight", *FULL[3:])
     bind(Decoder, opened, Options())
     assert opened._uses["token_embd.weight"] == {WeightUse.ROWS, WeightUse.PRODUCT}
@@ -107,7 +107,7 @@ def test_the_uses_of_a_tensor_are_noted(weights: Callable[..., Any]) -> None:
 # Alternatives and what may be missing
 
 
-def test_the_second_name_is_taken_if_the_first_is_not_there(weights: Callable[..., Any]) -> None:
+def test_the_second_name_is_used_if_the_first_is_absent(weights: Callable[..., Any]) -> None:
     model = bind(Decoder, weights("token_embd.weight", *FULL[3:]), Options())
     assert model.output.weight.name == "token_embd.weight"
 

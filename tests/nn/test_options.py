@@ -55,7 +55,7 @@ def test_keys_become_options_and_missing_ones_take_their_defaults() -> None:
     )
 
 
-def test_keys_that_are_there_come_before_defaults() -> None:
+def test_existing_keys_take_precedence_over_defaults() -> None:
     found = read(attention__head_count=8, rope__freq_base=5e5, causal=False, kind="other")
     assert (found.heads, found.base, found.causal, found.kind) == (8, 5e5, False, "other")
 

@@ -39,7 +39,7 @@ def factors_of(laboratory: Laboratory, name: str) -> Factors:
 
 @pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "mistral", "gemma3_text"])
 @pytest.mark.parametrize("scale", [1.0, 0.25])
-def test_the_logits_are_those_of_the_merged_model(
+def test_adapter_logits_equal_those_of_the_merged_model(
     laboratory: Laboratory, tmp_path: Path, name: str, scale: float
 ) -> None:
     factors = factors_of(laboratory, name)
@@ -65,7 +65,7 @@ def test_several_adapters_add_up(laboratory: Laboratory, tmp_path: Path) -> None
     laboratory.compare("llama", found, answer(merged, PROMPT), "two adapters", 2e-5)
 
 
-def test_patterns_and_the_stabilised_scale_are_those_of_peft(
+def test_patterns_and_the_rank_stabilized_scale_match_peft(
     laboratory: Laboratory, tmp_path: Path
 ) -> None:
     factors = factors_of(laboratory, "llama")
@@ -80,7 +80,7 @@ def test_patterns_and_the_stabilised_scale_are_those_of_peft(
     laboratory.compare("llama", found, answer(merged, PROMPT), "an adapter's patterns", 2e-5)
 
 
-def test_the_weights_stay_quantised_and_mapped(laboratory: Laboratory, tmp_path: Path) -> None:
+def test_the_weights_stay_quantized_and_mapped(laboratory: Laboratory, tmp_path: Path) -> None:
     path = tmp_path / "q.gguf"
     quantize_file(laboratory.file("llama", "F32"), path, "Q8_0")
     factors = factors_of(laboratory, "llama")

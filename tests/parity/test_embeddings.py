@@ -54,14 +54,14 @@ def test_embeddings_equal_those_of_transformers(
     np.testing.assert_array_equal(again, ours)
 
 
-def test_a_text_is_marked_at_both_ends(laboratory: Laboratory) -> None:
+def test_a_text_gets_begin_and_end_tokens(laboratory: Laboratory) -> None:
     original = Tokenizer.from_file(str(laboratory.checkpoint("bert") / "tokenizer.json"))
     with laboratory.engine("bert") as engine:
         for text in ("Hello, World!", "self.parse(args) returns 12", ""):
             assert engine.tokenizer.encode(text) == original.encode(text).ids
 
 
-def test_it_gives_no_answers(laboratory: Laboratory) -> None:
+def test_an_embedding_model_refuses_to_generate(laboratory: Laboratory) -> None:
     with laboratory.engine("bert") as engine, pytest.raises(RequestError, match="embedding model"):
         engine.generate("Hello")
 

@@ -22,7 +22,7 @@ def logits(path: Path, kernels: str) -> Logits:
 
 
 @pytest.mark.parametrize("type_", ["Q4_0", "Q8_0"])
-def test_whole_models_are_as_near_to_exact_arithmetic(
+def test_whole_models_are_as_exact_as_with_ggml(
     laboratory: Laboratory, tmp_path: Path, type_: str
 ) -> None:
     """Exact: the same weights as 32-bit floats. What a rounding changes, changes all that follows.

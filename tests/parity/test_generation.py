@@ -48,7 +48,7 @@ def lead_needed(name: str, *, half: bool = False) -> float:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_continuation_alone(laboratory: Laboratory, name: str) -> None:
+def test_greedy_continuation_of_one_prompt(laboratory: Laboratory, name: str) -> None:
     compared = 0
     with laboratory.engine(name) as engine:
         for length in (17, 90):
@@ -59,7 +59,7 @@ def test_a_continuation_alone(laboratory: Laboratory, name: str) -> None:
 
 @pytest.mark.parametrize("name", TYPICAL)
 @pytest.mark.parametrize("flash", [False, True])
-def test_several_continuations_of_unlike_lengths_together(
+def test_greedy_continuations_of_different_lengths_in_one_batch(
     laboratory: Laboratory, name: str, flash: bool
 ) -> None:
     prompts = [tokens(length, seed) for seed, length in enumerate(LENGTHS)]
@@ -79,7 +79,7 @@ def test_several_continuations_of_unlike_lengths_together(
 
 
 @pytest.mark.parametrize("name", TYPICAL)
-def test_a_continuation_after_the_reuse_of_a_prefix(laboratory: Laboratory, name: str) -> None:
+def test_greedy_continuation_after_a_reused_prefix(laboratory: Laboratory, name: str) -> None:
     text = tokens(90)
     with laboratory.engine(name) as engine:
         continued(engine, [*text[:60], 11, 12, 13])

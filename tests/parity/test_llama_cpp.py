@@ -45,7 +45,7 @@ def test_llama_cpp_gives_the_same_greedy_tokens(laboratory: Laboratory, name: st
 
 
 @pytest.mark.parametrize("type_", ["F16", "Q8_0", "Q4_K_M"])
-def test_llama_cpp_and_tampu_agree_on_a_quantised_file(laboratory: Laboratory, type_: str) -> None:
+def test_llama_cpp_and_tampu_agree_on_a_quantized_file(laboratory: Laboratory, type_: str) -> None:
     source = laboratory.file("llama", "F16")
     path = source.with_name(f"quantised-{type_}.gguf")
     quantize_file(source, path, type_)

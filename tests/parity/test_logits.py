@@ -48,7 +48,7 @@ def exact(name: str) -> float:
 @pytest.mark.seed("S24", "S25", "S26", "S35")
 @pytest.mark.seed("S84", "S85", "S86", "S87", "S88", "S89", "S91", "S92", "S93", "S96")
 @pytest.mark.parametrize("name", NAMES)
-def test_a_text_at_once_in_chunks_and_token_by_token(laboratory: Laboratory, name: str) -> None:
+def test_logits_do_not_depend_on_the_chunks_of_a_text(laboratory: Laboratory, name: str) -> None:
     reference = laboratory.answer(name)
     with laboratory.engine(name) as engine:
         for chunk, what in ((None, "at once"), (7, "in chunks of 7"), (1, "token by token")):
@@ -78,7 +78,7 @@ def test_the_error_does_not_grow_along_the_text(laboratory: Laboratory, name: st
 
 @pytest.mark.parametrize("name", [*TYPICAL, *MIXTURES])
 @pytest.mark.parametrize("length", [1, 2, 16, 17])
-def test_short_texts_and_those_around_the_window(
+def test_logits_of_texts_shorter_and_longer_than_the_window(
     laboratory: Laboratory, name: str, length: int
 ) -> None:
     with laboratory.engine(name) as engine:
@@ -87,14 +87,14 @@ def test_short_texts_and_those_around_the_window(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_half_precision_cache(laboratory: Laboratory, name: str) -> None:
+def test_logits_with_a_half_precision_cache(laboratory: Laboratory, name: str) -> None:
     with laboratory.engine(name, cache="f16") as engine:
         ours = engine.logits(tokens())
     laboratory.compare(name, ours, laboratory.answer(name), "F32, cache F16", 2e-3)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_fused_attention(laboratory: Laboratory, name: str) -> None:
+def test_logits_with_fused_attention(laboratory: Laboratory, name: str) -> None:
     reference = laboratory.answer(name)
     with laboratory.engine(name, cache="f32", flash=True) as engine:
         for chunk in (None, 1):
@@ -120,7 +120,7 @@ def test_fused_attention_with_a_half_precision_cache(
 @pytest.mark.parametrize("flash", [False, True])
 @pytest.mark.parametrize(("type_", "limit"), [("F16", 3e-3), ("BF16", 1e-2)])
 @KERNELS
-def test_weights_of_sixteen_bits(
+def test_logits_with_sixteen_bit_weights(
     laboratory: Laboratory, name: str, type_: str, limit: float, flash: bool, kernels: str
 ) -> None:
     with laboratory.engine(name, type_, cache="f16", flash=flash, kernels=kernels) as engine:
@@ -130,7 +130,7 @@ def test_weights_of_sixteen_bits(
 
 
 @pytest.mark.parametrize("name", MIXTURES)
-def test_experts_with_weights_in_half_precision(laboratory: Laboratory, name: str) -> None:
+def test_logits_of_experts_with_half_precision_weights(laboratory: Laboratory, name: str) -> None:
     """With fewer bits of the activations some tokens go to other experts, and all differs."""
     with laboratory.engine(name, "F16", cache="f16") as engine:
         ours = engine.logits(tokens())
@@ -138,7 +138,7 @@ def test_experts_with_weights_in_half_precision(laboratory: Laboratory, name: st
 
 
 @pytest.mark.parametrize("name", [*TYPICAL, "mllama", "qwen25vl"])
-def test_quantised_weights_against_their_dequantised_values(
+def test_quantized_weights_match_their_dequantized_values(
     laboratory: Laboratory, name: str
 ) -> None:
     """ggml rounds activations too, and each rounding that falls otherwise changes all that follow.
@@ -163,7 +163,7 @@ def test_quantised_weights_against_their_dequantised_values(
 @pytest.mark.parametrize(
     ("name", "type_"), [*((name, "Q8_0") for name in MIXTURES), ("gptoss", "MXFP4")]
 )
-def test_quantised_experts_against_their_dequantised_values(
+def test_quantized_experts_match_their_dequantized_values(
     laboratory: Laboratory, backend: Backend, name: str, type_: str
 ) -> None:
     """Rounded activations send some tokens to other experts: the reference follows our choice.
@@ -192,7 +192,7 @@ def test_quantised_experts_against_their_dequantised_values(
 
 @KERNELS
 @pytest.mark.parametrize("name", ["llama", "gemma3_text"])
-def test_a_quantised_cache(laboratory: Laboratory, name: str, kernels: str) -> None:
+def test_logits_with_a_quantized_cache(laboratory: Laboratory, name: str, kernels: str) -> None:
     with laboratory.engine(name, cache="q8_0", flash=True, kernels=kernels) as engine:
         ours = engine.logits(tokens())
     what = f"{ALONE[kernels]}F32, cache Q8_0"

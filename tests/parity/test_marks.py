@@ -65,7 +65,7 @@ def sized(size: tuple[int, int]) -> Image.Image:
 
 @pytest.mark.seed("S60", "S61", "S64")
 @pytest.mark.parametrize("name", WRITTEN)
-def test_a_pictures_tokens_are_those_of_the_reference(
+def test_an_images_tokens_equal_those_of_transformers(
     laboratory: Laboratory, backend: Backend, name: str
 ) -> None:
     tokenizer: Any = Tokenizer.from_file(str(laboratory.checkpoint(name) / "tokenizer.json"))
@@ -89,5 +89,5 @@ def test_a_pictures_tokens_are_those_of_the_reference(
     seer.close()
 
 
-def test_all_that_see_are_here() -> None:
+def test_all_vision_models_are_compared() -> None:
     assert WRITTEN.keys() == SIGHTS.keys()

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.parity
 
 
 @pytest.mark.parametrize("name", list(LAYOUTS))
-def test_a_text_and_a_projector_are_the_same_model(
+def test_text_and_projector_files_equal_one_model(
     laboratory: Laboratory, backend: Backend, tmp_path: Path, name: str
 ) -> None:
     text, projector = tmp_path / "text.gguf", tmp_path / "mmproj.gguf"
@@ -35,7 +35,7 @@ def test_a_text_and_a_projector_are_the_same_model(
 
 
 @pytest.mark.parametrize("name", list(LAYOUTS))
-def test_without_its_projector_the_text_sees_nothing(
+def test_without_its_projector_a_model_has_no_vision(
     laboratory: Laboratory, tmp_path: Path, name: str
 ) -> None:
     text, projector = tmp_path / "text.gguf", tmp_path / "mmproj.gguf"

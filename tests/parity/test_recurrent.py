@@ -40,14 +40,14 @@ def alone(laboratory: Laboratory, prompt: list[int], count: int = COUNT) -> list
 
 
 @pytest.mark.seed("S78", "S81")
-def test_the_same_prompt_again_costs_one_token(engine: Engine) -> None:
+def test_a_repeated_prompt_computes_one_token(engine: Engine) -> None:
     first, cached = continued(engine, tokens(70))
     assert cached == 0
     assert continued(engine, tokens(70)) == (first, 69)
 
 
 @pytest.mark.seed("S78")
-def test_the_next_turn_goes_on_where_the_answer_ended(
+def test_the_next_turn_resumes_where_the_answer_ended(
     laboratory: Laboratory, engine: Engine
 ) -> None:
     answer, _ = continued(engine, tokens(50))
@@ -59,7 +59,7 @@ def test_the_next_turn_goes_on_where_the_answer_ended(
 
 @pytest.mark.seed("S78")
 @pytest.mark.parametrize("shared", [20, 40, 64, 100])
-def test_prompts_share_a_beginning_up_to_the_last_state_in_it(
+def test_prompts_share_a_prefix_up_to_its_last_state(
     laboratory: Laboratory, engine: Engine, shared: int
 ) -> None:
     continued(engine, tokens(130))
@@ -69,7 +69,7 @@ def test_prompts_share_a_beginning_up_to_the_last_state_in_it(
     assert found == alone(laboratory, prompt)
 
 
-def test_forks_of_one_prompt_read_it_once(engine: Engine) -> None:
+def test_forks_of_one_prompt_compute_it_once(engine: Engine) -> None:
     with ThreadPoolExecutor(3) as pool:
         found = list(pool.map(lambda _: continued(engine, tokens(90)), range(3)))
     assert len({tuple(answer) for answer, _ in found}) == 1
@@ -77,13 +77,13 @@ def test_forks_of_one_prompt_read_it_once(engine: Engine) -> None:
 
 
 @pytest.mark.seed("S80")
-def test_a_full_context_is_read_again_without_its_middle(engine: Engine) -> None:
+def test_a_full_context_is_recomputed_without_its_middle(engine: Engine) -> None:
     found = engine.generate(tokens(200), temperature=0.0, max_tokens=120, ignore_eos=True)
     assert found.usage.generated_tokens == 120
     assert found.usage.dropped_tokens > 0
 
 
-def test_answers_do_not_depend_on_what_runs_or_is_cancelled_beside_them(
+def test_answers_do_not_depend_on_concurrent_or_cancelled_requests(
     laboratory: Laboratory, engine: Engine
 ) -> None:
     source = random.Random(1)

@@ -52,7 +52,7 @@ def test_a_projector_comes_with_its_model(
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3", "mistral"])
-def test_a_checkpoint_is_made_quantised_and_run_by_its_name(
+def test_a_checkpoint_is_created_quantized_and_run_by_its_name(
     laboratory: Laboratory, library: Library, tmp_path: Path, name: str
 ) -> None:
     folder = laboratory.checkpoint(name)

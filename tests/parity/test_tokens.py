@@ -37,7 +37,7 @@ def original(folder: Path) -> Callable[[str], list[int]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_texts_have_the_same_tokens(laboratory: Laboratory, name: str) -> None:
+def test_tokens_equal_those_of_transformers(laboratory: Laboratory, name: str) -> None:
     encode = original(laboratory.checkpoint(name))
     tokenizer = load_tokenizer(read_gguf(laboratory.file(name)).metadata)
     for text in TEXTS:
@@ -45,7 +45,7 @@ def test_texts_have_the_same_tokens(laboratory: Laboratory, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_texts_come_back(laboratory: Laboratory, name: str) -> None:
+def test_decoded_tokens_give_the_text(laboratory: Laboratory, name: str) -> None:
     tokenizer = load_tokenizer(read_gguf(laboratory.file(name)).metadata)
     for text in TEXTS:
         ids = tokenizer.encode(text, add_special=False)

@@ -55,7 +55,7 @@ def seer(backend: Backend, laboratory: Laboratory) -> Iterator[Callable[[str], S
 @pytest.mark.seed("S50", "S51", "S52")
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("size", [(100, 150), (300, 90), (40, 30), (230, 230)])
-def test_the_embedding_of_a_picture(
+def test_the_embedding_of_an_image(
     laboratory: Laboratory, seer: Callable[[str], Seer], name: str, size: tuple[int, int]
 ) -> None:
     image = picture(*size)
@@ -67,7 +67,7 @@ def test_the_embedding_of_a_picture(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_embedding_of_a_picture_with_weights_in_half_precision(
+def test_the_embedding_of_an_image_with_half_precision_weights(
     laboratory: Laboratory, backend: Backend, name: str
 ) -> None:
     image = picture(100, 150)
@@ -82,7 +82,7 @@ def test_the_embedding_of_a_picture_with_weights_in_half_precision(
 @pytest.mark.seed("S60", "S61", "S94", "S99")
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("count", [0, 1, 2])
-def test_a_text_with_pictures(
+def test_logits_of_a_text_with_images(
     laboratory: Laboratory, seer: Callable[[str], Seer], name: str, count: int
 ) -> None:
     sight = SIGHTS[name]
@@ -106,7 +106,7 @@ def test_a_text_with_pictures(
 @pytest.mark.seed("S16", "S18", "S31", "S46", "S47", "S48", "S62")
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("chunk", [None, 40, 1])
-def test_the_engine_reads_a_text_with_pictures(
+def test_the_engine_computes_a_text_with_images(
     laboratory: Laboratory, name: str, chunk: int | None
 ) -> None:
     """As above, but by the runner: at once, in chunks that images cross, input by input."""
@@ -131,7 +131,7 @@ def test_the_engine_reads_a_text_with_pictures(
 
 @pytest.mark.seed("S62")
 @pytest.mark.parametrize("name", NAMES)
-def test_an_encoder_in_pieces_gives_the_same(
+def test_an_encoder_in_pieces_gives_the_same_embeddings(
     laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """A layer at a time, as towers of real size are computed; to the bit."""
@@ -151,7 +151,7 @@ def _tokens(part: Any) -> list[int]:
 
 @pytest.mark.seed("S15", "S18")
 @pytest.mark.parametrize("name", NAMES)
-def test_the_graph_of_a_text_reads_no_weight_of_the_tower(
+def test_the_graph_of_a_text_uses_no_weight_of_the_vision_tower(
     laboratory: Laboratory, backend: Backend, name: str
 ) -> None:
     """A picture's embedding is an input there; who computed it is not in the graph."""

@@ -85,13 +85,13 @@ def answers(model: str, name: str) -> Answers:
         return Answers(tuple(map(engine.logits, prompts)), tuple(said))
 
 
-def test_all_architectures_are_here() -> None:
+def test_all_architectures_are_compared() -> None:
     here = {FAMILIES[RECIPES[name].architecture].architecture for name in NAMES}
     assert here == architectures().keys() - OTHER_NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_checkpoint_goes_the_whole_way_and_answers_as_before(
+def test_a_converted_stored_and_quantized_checkpoint_gives_the_same_answers(
     laboratory: Laboratory, registry: DockerRegistry, own_folder: Path, name: str
 ) -> None:
     model = f"{registry.host}/whole/{name.replace('_', '-')}:{TYPE.lower()}"

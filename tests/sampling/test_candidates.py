@@ -30,12 +30,12 @@ def test_the_k_best_are_those_of_a_full_sort(size: int, k: int) -> None:
     arrays.arrays(np.float32, st.integers(1, 3000), elements=st.sampled_from([0.0, 1.0, 2.0])),
     st.integers(1, 50),
 )
-def test_equal_logits_come_in_the_order_of_their_tokens(logits: npt.NDArray[Any], k: int) -> None:
+def test_equal_logits_are_ordered_by_token(logits: npt.NDArray[Any], k: int) -> None:
     assert ranked(best_of(logits, k), k) == reference.descending(logits)[:k].tolist()
 
 
 @pytest.mark.parametrize("size", [50, 1300, 20_001])
-def test_the_best_may_be_anywhere(size: int) -> None:
+def test_the_best_candidates_are_found_at_any_position(size: int) -> None:
     for place in (0, 1, size // 2, size - 2, size - 1):
         logits = np.zeros(size, np.float32)
         logits[place] = 1.0
@@ -43,7 +43,7 @@ def test_the_best_may_be_anywhere(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [50, 20_000])
-def test_forbidden_tokens_are_no_candidates(size: int) -> None:
+def test_forbidden_tokens_are_not_candidates(size: int) -> None:
     logits = np.full(size, -np.inf, np.float32)
     logits[[3, size - 1]] = [1.0, 2.0]
     candidates = best_of(logits, 40)
@@ -52,7 +52,7 @@ def test_forbidden_tokens_are_no_candidates(size: int) -> None:
 
 @pytest.mark.parametrize("size", [50, 20_001])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_an_unusable_logit_is_refused_wherever_it_is(size: int, bad: float) -> None:
+def test_a_nonfinite_logit_is_refused_at_any_position(size: int, bad: float) -> None:
     for place in (0, size // 2, size - 1):
         logits = np.zeros(size, np.float32)
         logits[place] = bad

@@ -109,7 +109,7 @@ def test_there_are_two_hundred_schemas() -> None:
 
 
 @pytest.mark.parametrize("schema", CASES)
-def test_a_random_model_gives_json_that_the_schema_allows(
+def test_answers_of_random_logits_match_the_schema(
     constraints: Constraints, tokenizers: dict[Any, Any], schema: pytest.ParameterSet
 ) -> None:
     grammar = Grammar.schema(schema)
@@ -122,7 +122,7 @@ def test_a_random_model_gives_json_that_the_schema_allows(
 
 @pytest.mark.parametrize("options", [{"temperature": 0.0}, {"top_k": 0, "top_p": 1.0}])
 @pytest.mark.parametrize("family", ["bytes", "pieces"])
-def test_it_holds_for_all_ways_to_sample_and_families_of_tokens(
+def test_answers_match_for_all_sampling_options_and_tokenizers(
     all_constraints: dict[Any, Constraints],
     tokenizers: dict[Any, Any],
     family: str,
@@ -137,7 +137,7 @@ def test_it_holds_for_all_ways_to_sample_and_families_of_tokens(
 
 
 @pytest.mark.parametrize(("schema", "place"), UNSUPPORTED)
-def test_what_is_not_supported_is_named_and_never_ignored(
+def test_unsupported_keywords_are_named_and_never_ignored(
     constraints: Constraints, schema: Any, place: str
 ) -> None:
     with pytest.raises(GrammarError, match=re.escape(place)):
@@ -161,7 +161,7 @@ GRAMMARS = [
 
 
 @pytest.mark.parametrize(("grammar", "pattern"), GRAMMARS)
-def test_other_grammars_hold(
+def test_answers_match_grammars_other_than_schemas(
     constraints: Constraints, tokenizers: dict[Any, Any], grammar: Grammar, pattern: str
 ) -> None:
     for seed in range(5):
@@ -188,7 +188,7 @@ def test_other_grammars_hold(
         Grammar.schema({"type": "string", "pattern": "^(.*a.{900}){9}$"}),
     ],
 )
-def test_a_hostile_grammar_is_refused_or_stays_within_its_limits(
+def test_a_hostile_grammar_is_refused_or_stays_within_limits(
     constraints: Constraints, grammar: Grammar
 ) -> None:
     try:
@@ -202,14 +202,14 @@ def test_a_hostile_grammar_is_refused_or_stays_within_its_limits(
     assert constraints.compile(Grammar.choices(["a"])).allowed().sum() == 1
 
 
-def test_a_regex_that_backtracks_elsewhere_is_no_matter_here(
+def test_a_regex_that_backtracks_elsewhere_takes_linear_time(
     constraints: Constraints, tokenizers: dict[Any, Any]
 ) -> None:
     text = answer(constraints, tokenizers["bytes"], Grammar.regex("(a+)+b"))
     assert re.fullmatch("a+b", text)
 
 
-def test_the_end_is_allowed_when_the_answer_is_whole_and_forced_when_nothing_may_follow(
+def test_the_end_token_is_allowed_after_a_complete_answer_and_forced_if_nothing_may_follow(
     constraints: Constraints, tokenizers: dict[Any, Any]
 ) -> None:
     constraint = constraints.compile(Grammar.regex("ab?"))
@@ -235,7 +235,7 @@ def test_the_end_token_completes_an_answer(
     assert constraint.is_complete
 
 
-def test_tokens_can_be_taken_back_for_speculation(constraints: Constraints) -> None:
+def test_tokens_can_be_rolled_back(constraints: Constraints) -> None:
     constraint = constraints.compile(Grammar.choices(["yes", "yard"]))
     assert constraint.count_allowed([ord(c) for c in "yarn"]) == 3
     before = constraint.mask().copy()
@@ -258,7 +258,7 @@ def test_accepting_a_token_outside_the_grammar_is_an_error(constraints: Constrai
         constraint.accept(ord("n"))
 
 
-def test_answers_of_one_grammar_do_not_disturb_each_other(constraints: Constraints) -> None:
+def test_answers_of_one_grammar_are_independent(constraints: Constraints) -> None:
     first = constraints.compile(Grammar.choices(["yes", "no"]))
     first.accept(ord("y"))
     second = constraints.compile(Grammar.choices(["yes", "no"]))
@@ -266,7 +266,7 @@ def test_answers_of_one_grammar_do_not_disturb_each_other(constraints: Constrain
     assert np.flatnonzero(first.allowed()).tolist() == [ord("e")]
 
 
-def test_a_model_whose_tokens_do_not_fit_is_told_so() -> None:
+def test_a_vocabulary_without_an_allowed_token_is_an_error() -> None:
     tokenizer = load_tokenizer(byte_level("</s>", types=SPECIALS, eos_token_id=256))
     letters = [token for token in range(256) if token != ord("q")]
 
@@ -288,13 +288,13 @@ def test_a_model_whose_tokens_do_not_fit_is_told_so() -> None:
     constraints.close()
 
 
-def test_many_grammars_one_after_the_other_are_not_all_kept(constraints: Constraints) -> None:
+def test_the_cache_of_compiled_grammars_is_bounded(constraints: Constraints) -> None:
     for number in range(60):
         constraints.compile(Grammar.choices([str(number)]))
     assert len(constraints._remembered) <= 16
 
 
-def test_a_grammar_around_another_begins_with_a_thought(constraints: Constraints) -> None:
+def test_a_grammar_around_another_allows_reasoning_first(constraints: Constraints) -> None:
     grammar = Grammar.schema({"const": 5}).within(
         'start: thought answer\nthought[suffix="</t>"]: /(.|\\n)*/'
     )
@@ -305,7 +305,7 @@ def test_a_grammar_around_another_begins_with_a_thought(constraints: Constraints
     assert np.flatnonzero(constraint.allowed()).tolist() == [ord("5")]
 
 
-def test_a_grammar_keeps_its_own_rules_inside_of_another(constraints: Constraints) -> None:
+def test_a_nested_grammar_keeps_its_own_rules(constraints: Constraints) -> None:
     own = Grammar.lark('start: one (/[}]{1,2}/ | "{")  # } no end\none: "a"')
     constraint = constraints.compile(own.within('start: one answer\none: "b"'))
     for token in b"ba}":
@@ -314,7 +314,7 @@ def test_a_grammar_keeps_its_own_rules_inside_of_another(constraints: Constraint
     assert constraint.count_allowed(list(b"}}")) == 1
 
 
-def test_control_tokens_can_stand_in_a_grammar(
+def test_grammars_may_contain_control_tokens(
     constraints: Constraints, tokenizers: dict[Any, Any]
 ) -> None:
     [mark] = tokenizers["bytes"].control_tokens(["<|mark|>"]).values()

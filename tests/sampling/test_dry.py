@@ -75,7 +75,7 @@ def applied(dry: Dry) -> NDArray[np.float32]:
 
 
 @given(TOKENS, TOKENS, OPTIONS, BREAKERS)
-def test_the_penalties_are_those_of_the_definition(
+def test_dry_penalties_match_the_definition(
     prompt: list[int], answer: list[int], values: dict[str, Any], breakers: Any
 ) -> None:
     options = SamplingOptions(**values)
@@ -89,7 +89,7 @@ def test_the_penalties_are_those_of_the_definition(
 
 
 @given(TOKENS, OPTIONS, BREAKERS)
-def test_the_penalties_are_those_of_llama_cpp(
+def test_dry_penalties_match_llama_cpp(
     tokens: list[int], values: dict[str, Any], breakers: Any
 ) -> None:
     options = SamplingOptions(**values)
@@ -104,13 +104,13 @@ def test_the_penalties_are_those_of_llama_cpp(
     np.testing.assert_allclose(applied(dry), expected, rtol=1e-5)
 
 
-def test_a_long_repetition_costs_no_more_than_a_float_can_hold() -> None:
+def test_the_penalty_of_a_long_repetition_does_not_overflow() -> None:
     dry = Dry(SamplingOptions(dry_multiplier=1.0, dry_penalty_last_n=-1), SIZE, NONE)
     dry.extend([1] * 10_000)
     assert 1e38 < applied(dry)[1] < np.inf
 
 
-def test_a_window_that_was_filled_many_times_holds_the_last_tokens() -> None:
+def test_a_window_filled_many_times_holds_the_last_tokens() -> None:
     options = SamplingOptions(dry_multiplier=1.0, dry_penalty_last_n=5)
     dry, tokens = Dry(options, SIZE, NONE), [i * i % 3 for i in range(50)]
     for token in tokens:
@@ -135,28 +135,28 @@ def test_breakers_are_found_inside_tokens_and_across_them() -> None:
     assert found(["", "a", "<"]) == {0: [()], 2: [()], 3: [()], 6: [()], 7: [()]}
 
 
-def test_a_breaker_is_looked_for_once() -> None:
+def test_breakers_are_searched_once() -> None:
     calls = []
     breakers = SequenceBreakers(lambda: calls.append(1) or [b"a"], lambda _: [])
     assert breakers.find(["a"]) is breakers.find(("a",))
     assert len(calls) == 1
 
 
-def test_greedy_sampling_leaves_a_loop() -> None:
+def test_penalties_end_a_loop_of_greedy_sampling() -> None:
     logits = np.array([0, 3, 2, 1], np.float32)
     options = SamplingOptions(temperature=0, dry_multiplier=0.8)
     sampler = Sampler(options, 4)
     assert len({sampler.sample(logits) for _ in range(12)}) > 1
 
 
-def test_the_prompt_counts() -> None:
+def test_dry_counts_the_prompt() -> None:
     sampler = Sampler(SamplingOptions(temperature=0, dry_multiplier=5.0), 4)
     sampler.prime([0, 1, 2, 3, 0, 1, 2])
     assert sampler.sample(np.array([0, 0, 0, 4], np.float32)) != 3
     assert Sampler(SamplingOptions(temperature=0, dry_multiplier=5.0), 4, {2: [()]}).greedy
 
 
-def test_no_repetition_counts_across_a_breaker() -> None:
+def test_repetitions_across_a_breaker_do_not_count() -> None:
     sampler = Sampler(SamplingOptions(temperature=0, dry_multiplier=5.0), 4, {2: [()]})
     sampler.prime([0, 1, 2, 3, 0, 1, 2])
     assert sampler.sample(np.array([0, 0, 0, 4], np.float32)) == 3

@@ -65,7 +65,7 @@ def test_every_token_is_sampled_by_its_share(size: int) -> None:
     np.testing.assert_allclose(observed, weights / weights.sum(), atol=3 / 50_000)
 
 
-def test_forbidden_tokens_are_never_drawn() -> None:
+def test_forbidden_tokens_are_never_sampled() -> None:
     weights = np.zeros(1001, np.float32)
     weights[[5, 600, 1000]] = 1.0
     columns = column_cumsum(weights)
@@ -77,7 +77,7 @@ def test_forbidden_tokens_are_never_drawn() -> None:
 @pytest.mark.parametrize(
     ("p", "least"), [(1.0, 0.0), (0.9, 0.0), (0.5, 0.0), (0.05, 0.0), (1.0, 0.3), (0.7, 0.5)]
 )
-def test_what_is_kept_comes_with_its_probability(p: float, least: float) -> None:
+def test_kept_tokens_are_sampled_with_their_probability(p: float, least: float) -> None:
     weights = np.array([1, 0.75, 0.5, 0.5, 0.5, 0.5, 0.25, 0.125, 0.125, 0.0], np.float32)
     kept = weights * (weights >= least)
     if p < 1:

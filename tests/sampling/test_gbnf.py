@@ -23,7 +23,7 @@ def test_regular_rules_become_lexemes_and_others_rules() -> None:
     ]
 
 
-def test_tokens_stand_in_rules() -> None:
+def test_rules_may_contain_tokens() -> None:
     assert lark_of_gbnf("root ::= <[5]> <think> .") == ("start: r0\nr0: <[5]> <think> /(?s:.)/")
 
 
@@ -50,13 +50,13 @@ def test_tokens_stand_in_rules() -> None:
         ("root ::= " + "(" * 60_000, "line 1: it is nested more than 200 deep"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_line(text: str, message: str) -> None:
+def test_errors_name_the_line(text: str, message: str) -> None:
     with pytest.raises(GrammarError, match=re.escape(message)):
         lark_of_gbnf(text)
 
 
 @given(st.lists(st.sampled_from(["root", "::=", '"a"', "[b-c]", "(", ")", "|", "*", "{2}", "\n",
                                  " ", "x", "<[1]>", "[^]", "[]", "."])))  # fmt: skip
-def test_whatever_is_given_is_converted_or_refused(parts: list[Any]) -> None:
+def test_any_text_is_converted_or_refused(parts: list[Any]) -> None:
     with suppress(GrammarError):
         assert lark_of_gbnf(" ".join(parts)).startswith("start: ")

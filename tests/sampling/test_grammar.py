@@ -56,7 +56,7 @@ def test_a_schema_is_refused_with_the_place_and_the_reason(schema: Any, message:
         Grammar.schema(schema)
 
 
-def test_a_schema_loses_what_says_nothing_and_is_not_changed_itself() -> None:
+def test_annotations_are_dropped_from_a_copy_of_the_schema() -> None:
     schema = {
         "properties": {"uniqueItems": {"uniqueItems": False}, "x": True},
         "unevaluatedProperties": True,
@@ -82,7 +82,7 @@ def test_a_schema_loses_what_says_nothing_and_is_not_changed_itself() -> None:
                     st.lists(inner) | st.dictionaries(st.sampled_from(
                         ["type", "anyOf", "items", "properties", "$ref", "enum", "required",
                          "minProperties", "x"]), inner)))  # fmt: skip
-def test_whatever_is_given_as_a_schema_is_checked_or_refused(schema: Any) -> None:
+def test_any_json_is_accepted_or_refused_as_a_schema(schema: Any) -> None:
     with suppress(GrammarError):
         json.dumps(checked_schema(schema))
 
@@ -102,7 +102,7 @@ def test_whatever_is_given_as_a_schema_is_checked_or_refused(schema: Any) -> Non
         ({"choices": ["a", "b"]}, Grammar.choices(["a", "b"])),
     ],
 )
-def test_a_format_is_read(wanted: object, expected: Grammar | None) -> None:
+def test_each_format_becomes_its_grammar(wanted: object, expected: Grammar | None) -> None:
     assert grammar_of(wanted) == expected
 
 
@@ -124,7 +124,7 @@ def test_a_wrong_format_is_refused(wanted: Any, message: str) -> None:
         grammar_of(wanted)
 
 
-def test_texts_are_written_with_control_tokens_as_tokens() -> None:
+def test_lark_texts_may_contain_control_tokens() -> None:
     assert lark_text('a"\n') == '"a\\"\\n"'
     tokens = {"<|end|>": 7, "<|end|>x": 8}
     assert lark_text("a<|end|>b<|end|>x", tokens) == '"a" <[7]> "b" <[8]>'

@@ -13,7 +13,7 @@ from tampu.errors import ComputeError
 from tampu.sampling import top_logprobs
 
 
-def test_two_equal_logits_have_half_each() -> None:
+def test_two_equal_logits_have_probability_one_half() -> None:
     logprob, listed = top_logprobs(np.array([3, 3], np.float32), 1, 2)
     assert logprob == pytest.approx(math.log(0.5), abs=1e-6)
     assert [token for token, _ in listed] == [0, 1]
@@ -36,7 +36,7 @@ def test_log_probabilities_are_those_of_softmax(
     np.testing.assert_allclose([value for _, value in listed], expected[best], atol=1e-4)
 
 
-def test_all_of_the_vocabulary_sums_to_one() -> None:
+def test_probabilities_of_the_whole_vocabulary_sum_to_one() -> None:
     logits = np.random.default_rng(0).normal(0, 5, 20).astype(np.float32)
     _, listed = top_logprobs(logits, 0, 20)
     assert sum(math.exp(value) for _, value in listed) == pytest.approx(1.0, abs=1e-6)

@@ -37,7 +37,7 @@ def only(logits: npt.NDArray[np.float32], tokens: list[int]) -> npt.NDArray[np.f
 
 
 @given(OPTIONS, st.integers(0, 2**32), st.sampled_from([1, 3, 200, 9_000, SIZE - 50]))
-def test_the_same_token_comes_as_from_masked_logits(
+def test_a_mask_gives_the_same_token_as_masked_logits(
     options: dict[str, Any], seed: int, count: Any
 ) -> None:
     random = np.random.default_rng(seed)
@@ -53,7 +53,7 @@ def test_the_same_token_comes_as_from_masked_logits(
 
 
 @pytest.mark.parametrize("options", [{"top_k": 0}, {"top_k": 0, "min_p": 0.1, "top_p": 1.0}])
-def test_few_tokens_come_with_their_probabilities(
+def test_a_mask_of_few_tokens_keeps_their_distribution(
     options: dict[str, Any],
 ) -> None:
     logits = np.linspace(-2, 2, 50, dtype=np.float32)
@@ -78,14 +78,14 @@ def test_masks_are_read_bit_by_bit(tokens: set[Any]) -> None:
     assert kept.descending.tolist() == sorted(tokens, reverse=True)
 
 
-def test_many_tokens_are_not_listed() -> None:
+def test_a_mask_of_many_tokens_is_not_listed() -> None:
     assert few_tokens(mask_of(range(SIZE))) is None
 
 
 @pytest.mark.parametrize("count", [1, 15_000])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_unusable_logits_of_what_may_come_are_an_error(
+def test_nonfinite_logits_of_allowed_tokens_are_an_error(
     count: int, temperature: float, value: float
 ) -> None:
     logits = np.zeros(SIZE, np.float32)

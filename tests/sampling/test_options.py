@@ -40,7 +40,7 @@ def test_the_defaults_are_those_of_ollama() -> None:
         ("logit_bias", {1: math.inf}, "from -1000 to 1000"),
     ],
 )
-def test_a_bad_value_is_refused_with_the_range_that_is_allowed(
+def test_an_invalid_value_is_refused_with_the_allowed_range(
     name: str, value: Any, allowed: str
 ) -> None:
     with pytest.raises(RequestError, match=allowed) as caught:

@@ -120,7 +120,7 @@ def test_too_many_stop_strings_are_refused_when_the_model_is_made() -> None:
         check_parameters(modelfile.parameters)
 
 
-def test_the_options_of_the_engine_have_a_row_each() -> None:
+def test_each_engine_option_has_a_row() -> None:
     sampling = {field.name for field in msgspec.structs.fields(SamplingOptions)}
     generation = {field.name for field in msgspec.structs.fields(GenerateOptions)}
     assert sampling == {*names_of(Use.SAMPLING), "seed", "logit_bias"}
@@ -130,7 +130,7 @@ def test_the_options_of_the_engine_have_a_row_each() -> None:
 
 
 @pytest.mark.parametrize("body", [ChatRequest, CompletionRequest])
-def test_a_body_of_openai_has_a_field_for_each_of_its_parameters(
+def test_openai_bodies_have_a_field_for_each_parameter(
     body: type[msgspec.Struct],
 ) -> None:
     names = [row.openai for row in PARAMETERS.values() if row.openai]
@@ -140,7 +140,7 @@ def test_a_body_of_openai_has_a_field_for_each_of_its_parameters(
     assert parameter_fields(request) == {"min_p": 0.25, "num_ctx": 8, "seed": -3}
 
 
-def test_the_request_comes_before_the_model_and_both_before_the_defaults(
+def test_request_values_override_the_models_and_both_the_defaults(
     profile: ModelDefaults,
 ) -> None:
     own = replace(profile, options={"top_k": 3, "temperature": 0.5})
@@ -148,17 +148,17 @@ def test_the_request_comes_before_the_model_and_both_before_the_defaults(
     assert options == GenerateOptions(top_k=4, temperature=0.5, seed=5, top_p=1.0)
 
 
-def test_special_numbers_mean_what_the_table_says() -> None:
+def test_special_numbers_have_the_documented_meaning() -> None:
     given = {"num_predict": -2, "seed": -9, "num_gpu": -7, "num_batch": 0, "num_thread": 0}
     assert engine_values(given, *Use) == {
         "max_tokens": None, "seed": None, "gpu_layers": -1, "batch": None, "threads": None,
     }  # fmt: skip
 
 
-def test_names_are_unique() -> None:
+def test_parameter_names_are_unique() -> None:
     assert len(BY_OLLAMA) == len(PARAMETERS)
 
 
-def test_the_docs_have_the_table() -> None:
+def test_the_docs_have_the_current_table() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert text.partition(BEGIN)[2].partition(END)[0].strip() == table().strip()

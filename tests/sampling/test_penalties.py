@@ -25,7 +25,7 @@ def test_a_window_without_limit_holds_each_token_once() -> None:
 
 
 @pytest.mark.parametrize("length", [1, 3])
-def test_a_token_that_left_the_window_counts_no_more(length: int) -> None:
+def test_tokens_outside_the_window_are_not_counted(length: int) -> None:
     window = TokenCounts(length, 10)
     window.extend([7, *range(length)])
     assert window.counts[7] == 0

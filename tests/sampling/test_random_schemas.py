@@ -89,7 +89,7 @@ def no_threads_left() -> None:
 
 @settings(max_examples=150)
 @given(schema=st.recursive(SIMPLE, schemas, max_leaves=6), seed=st.integers(0, 99))
-def test_what_is_compiled_gives_valid_answers_and_the_rest_is_refused(
+def test_a_random_schema_gives_valid_answers_or_is_refused(
     constraints: Constraints, schema: Any, seed: int
 ) -> None:
     try:

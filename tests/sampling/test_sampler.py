@@ -48,7 +48,7 @@ def kept(
 
 @pytest.mark.seed("S59")
 @given(LOGITS)
-def test_temperature_zero_takes_the_first_of_the_best_whatever_else_is_asked(
+def test_temperature_zero_takes_the_first_of_the_best_with_any_options(
     logits: npt.NDArray[Any],
 ) -> None:
     one = sampler(len(logits), temperature=0.0, top_k=5, top_p=0.3, min_p=0.2, typical_p=0.5)
@@ -56,7 +56,7 @@ def test_temperature_zero_takes_the_first_of_the_best_whatever_else_is_asked(
     assert one.sample(logits) == int(np.argmax(logits))
 
 
-def test_greedy_takes_the_first_of_equals() -> None:
+def test_greedy_takes_the_first_of_equal_logits() -> None:
     assert sampler(4, temperature=0).sample(np.array([1, 3, 3, 2], np.float32)) == 1
 
 
@@ -74,7 +74,7 @@ def test_greedy_takes_the_first_of_equals() -> None:
         {"temperature": 1.5, "top_k": 0, "top_p": 0.9, "min_p": 0.3},
     ],
 )
-def test_tokens_come_with_the_probability_that_the_options_give_them(
+def test_tokens_are_sampled_with_the_probability_of_the_options(
     options: dict[str, Any],
 ) -> None:
     logits = np.array([0.2, 1.9, -1.0, 1.1, 0.0, 2.0, -3.0, 0.7, 1.0], np.float32)
@@ -82,7 +82,7 @@ def test_tokens_come_with_the_probability_that_the_options_give_them(
 
 
 @given(LOGITS, st.integers(1, 90), st.floats(0.01, 0.99), st.floats(0.1, 2.0))
-def test_top_k_and_top_p_leave_out_what_a_full_sort_leaves_out(
+def test_top_k_and_top_p_equal_a_full_sort(
     logits: npt.NDArray[Any], k: int, p: float, temperature: float
 ) -> None:
     token = sampler(len(logits), top_k=k, top_p=p, temperature=temperature, seed=None).sample(
@@ -100,7 +100,7 @@ def test_the_same_seed_gives_the_same_tokens(logits: npt.NDArray[Any], seed: int
 
 
 @pytest.mark.parametrize("seed", [None, -1])
-def test_no_seed_gives_other_tokens_each_time(seed: int | None) -> None:
+def test_without_a_seed_samples_differ(seed: int | None) -> None:
     logits = np.zeros(1000, np.float32)
     one, other = (sampler(1000, seed=seed, top_k=0) for _ in range(2))
     assert [one.sample(logits) for _ in range(10)] != [other.sample(logits) for _ in range(10)]
@@ -112,7 +112,7 @@ def test_other_seeds_give_other_tokens() -> None:
     assert [one.sample(logits) for _ in range(10)] != [other.sample(logits) for _ in range(10)]
 
 
-def test_a_seed_means_the_same_in_every_release() -> None:
+def test_seeded_samples_are_the_same_in_every_release() -> None:
     logits = np.linspace(0, 3, 500, dtype=np.float32)
     tokens = [sampler(500, seed=42, top_k=top_k).sample(logits) for top_k in (40, 0)]
     assert tokens == [473, 466]
@@ -121,7 +121,7 @@ def test_a_seed_means_the_same_in_every_release() -> None:
 @pytest.mark.parametrize("top_k", [0, 2, 40])
 @pytest.mark.parametrize("size", [5, 6000])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_unusable_logits_are_an_error(top_k: int, size: int, temperature: float) -> None:
+def test_nonfinite_logits_are_an_error(top_k: int, size: int, temperature: float) -> None:
     one = sampler(size, top_k=top_k, temperature=temperature)
     zeros = np.zeros(size, np.float32)
     for bad in (np.nan, np.inf):
@@ -135,7 +135,7 @@ def test_unusable_logits_are_an_error(top_k: int, size: int, temperature: float)
 
 @pytest.mark.parametrize("top_k", [0, 3, 40])
 @pytest.mark.parametrize("typical_p", [1.0, 0.9])
-def test_forbidden_tokens_never_come(top_k: int, typical_p: float) -> None:
+def test_masked_tokens_are_never_sampled(top_k: int, typical_p: float) -> None:
     logits = np.full(6000, -np.inf, np.float32)
     logits[[7, 5000]] = 1.0
     one = sampler(6000, top_k=top_k, typical_p=typical_p, top_p=1.0)
@@ -165,7 +165,7 @@ def test_logits_of_another_shape_or_type_are_refused(
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_the_callers_logits_stay_as_they_were(temperature: float) -> None:
+def test_the_callers_logits_are_not_changed(temperature: float) -> None:
     logits = np.linspace(0, 1, 50, dtype=np.float32)
     logits.flags.writeable = False
     for top_k in (0, 5):
@@ -213,7 +213,7 @@ def test_the_frequency_penalty_grows_with_each_time() -> None:
     assert [one.sample(np.array([2.5, 0.0], np.float32)) for _ in range(5)] == [0, 0, 0, 1, 0]
 
 
-def test_a_bias_moves_and_forbids_tokens() -> None:
+def test_a_bias_changes_logits_and_forbids_tokens() -> None:
     logits = np.array([0, 1, 2], np.float32)
     assert sampler(3, temperature=0, logit_bias={0: 3.0}).sample(logits) == 0
     assert sampler(3, temperature=0, logit_bias={2: -np.inf}).sample(logits) == 1
@@ -229,7 +229,7 @@ def test_a_prompt_token_outside_the_vocabulary_is_refused() -> None:
         sampler(3, repeat_penalty=1.1).prime([0, 3])
 
 
-def test_the_temperature_comes_before_top_p() -> None:
+def test_temperature_is_applied_before_top_p() -> None:
     # 0.5, 0.3, 0.2: at temperature 1 the nucleus 0.75 has two tokens, at 0.3 only one.
     logits = np.log(np.array([0.5, 0.3, 0.2], np.float32))
     for top_k in (0, 3):
@@ -240,14 +240,14 @@ def test_the_temperature_comes_before_top_p() -> None:
 
 
 @pytest.mark.parametrize("min_p", [5e-324, 1e-9, 0.5, 0.999, 1.0])
-def test_min_p_alone_leaves_out_what_a_full_sort_leaves_out(min_p: float) -> None:
+def test_min_p_alone_equals_a_full_sort(min_p: float) -> None:
     logits = np.random.default_rng(2).normal(0, 0.5, 300).astype(np.float32)
     one = sampler(300, top_k=0, top_p=1.0, min_p=min_p)
     allowed = kept(logits, 0.8, min_p=min_p)
     assert all(allowed[one.sample(logits)] > 0 for _ in range(200))
 
 
-def test_top_p_sees_what_top_k_left() -> None:
+def test_top_p_is_applied_after_top_k() -> None:
     # 0.4, 0.3, 0.3: of all, 0.4 is less than half; of the best two it is more.
     logits = np.log(np.array([0.4, 0.3, 0.3], np.float32))
     one = sampler(3, temperature=1.0, top_k=2, top_p=0.5)
@@ -256,7 +256,7 @@ def test_top_p_sees_what_top_k_left() -> None:
 
 @pytest.mark.seed("S58")
 @pytest.mark.parametrize("top_k", [40, 0])
-def test_a_token_of_a_large_vocabulary_is_drawn_much_faster_than_sorting_it(top_k: int) -> None:
+def test_sampling_from_a_large_vocabulary_is_much_faster_than_sorting_it(top_k: int) -> None:
     logits = np.random.default_rng(0).normal(0, 3, 128_256).astype(np.float32)
     one = sampler(len(logits), top_k=top_k)
     assert 3 * fastest(lambda: one.sample(logits)) < fastest(lambda: np.argsort(-logits))
@@ -313,7 +313,7 @@ def test_top_n_sigma_and_xtc_with_and_without_top_k(options: dict[str, Any], top
 
 @pytest.mark.parametrize("options", [{"top_n_sigma": 0.5}, {"xtc_probability": 1.0}])
 @pytest.mark.parametrize("count", [3, 400])
-def test_the_new_filters_see_only_what_a_grammar_allows(
+def test_top_n_sigma_and_xtc_see_only_tokens_that_the_grammar_allows(
     options: dict[str, float], count: int
 ) -> None:
     logits = np.linspace(4, 0, 16_000, dtype=np.float32)
@@ -327,7 +327,7 @@ def test_the_new_filters_see_only_what_a_grammar_allows(
     assert all(a == b for a, b in found)
 
 
-def test_without_the_new_samplers_the_random_numbers_are_the_same() -> None:
+def test_top_n_sigma_and_xtc_do_not_change_seeded_samples_while_off() -> None:
     logits = np.random.default_rng(3).normal(0, 2, 500).astype(np.float32)
     one, two = sampler(500), sampler(500, xtc_threshold=0.6, xtc_probability=0.5, dry_base=2.0)
     assert [one.sample(logits) for _ in range(50)] == [two.sample(logits) for _ in range(50)]

@@ -33,7 +33,7 @@ def weights_of(logits: npt.NDArray[Any], temperature: float = 1.0) -> npt.NDArra
 
 
 @given(LOGITS, st.floats(0.05, 5.0))
-def test_weights_are_probabilities_but_for_a_factor(
+def test_weights_are_proportional_to_probabilities(
     logits: npt.NDArray[Any], temperature: float
 ) -> None:
     weights = weights_of(logits, temperature)
@@ -47,18 +47,18 @@ def test_weights_are_probabilities_but_for_a_factor(
     assert abs((weights / weights.sum(dtype=np.float64)).sum() - 1.0) < 1e-6
 
 
-def test_huge_logits_and_a_tiny_temperature_give_weights() -> None:
+def test_huge_logits_and_a_tiny_temperature_give_finite_weights() -> None:
     values = np.array([3e38, 1.0, -3e38, -np.inf], np.float32)
     np.testing.assert_array_equal(softmax_weights(values, values[0], 1e-30), [1, 0, 0, 0])
 
 
-def test_an_almost_cold_temperature_leaves_only_the_best() -> None:
+def test_a_temperature_near_zero_leaves_only_the_best() -> None:
     np.testing.assert_array_equal(
         softmax_weights(np.array([2, 1, -4], np.float32), np.float32(2), 0.001), [1, 0, 0]
     )
 
 
-def test_weights_go_where_the_caller_says() -> None:
+def test_weights_are_written_to_the_given_array() -> None:
     values = np.array([0, -1], np.float32)
     out = np.empty(2, np.float32)
     assert softmax_weights(values, values[0], 1.0, out=out) is out
@@ -68,7 +68,7 @@ def test_weights_go_where_the_caller_says() -> None:
 @pytest.mark.parametrize(
     ("p", "count"), [(0.0, 1), (0.49, 1), (0.5, 2), (0.74, 2), (0.75, 3), (0.99, 4), (1.0, 4)]
 )
-def test_top_p_keeps_the_token_that_goes_beyond(p: float, count: int) -> None:
+def test_top_p_keeps_the_token_that_exceeds_the_limit(p: float, count: int) -> None:
     assert top_p(cumsum(np.array([1.0, 0.5, 0.25, 0.25], np.float32)), p) == count
 
 
@@ -80,7 +80,7 @@ def test_min_p_is_relative_to_the_best(p: float, count: int) -> None:
 
 
 @given(LOGITS, st.floats(0, 1), st.floats(0, 1))
-def test_the_filters_nest(logits: npt.NDArray[Any], one: float, other: float) -> None:
+def test_stricter_filters_keep_subsets(logits: npt.NDArray[Any], one: float, other: float) -> None:
     low, high = sorted((one, other))
     weights = weights_of(logits)
     running = cumsum(weights)
@@ -91,12 +91,12 @@ def test_the_filters_nest(logits: npt.NDArray[Any], one: float, other: float) ->
 
 
 @given(LOGITS, SHARES)
-def test_top_p_equals_adding_up_one_by_one(logits: npt.NDArray[Any], p: float) -> None:
+def test_top_p_equals_a_sum_one_by_one(logits: npt.NDArray[Any], p: float) -> None:
     weights = weights_of(logits)
     assert top_p(cumsum(weights), p) == len(reference.nucleus(weights, p))
 
 
-def test_typical_p_prefers_the_surprise_that_is_expected() -> None:
+def test_typical_p_prefers_tokens_near_the_entropy() -> None:
     # Entropy 1.28: the surprise of 0.2 is 1.61, that of 0.6 is 0.51, that of 0.05 is 3.0.
     weights = np.array([0.6, 0.2, 0.1, 0.05, 0.05], np.float32)
     np.testing.assert_array_equal(typical_p(weights, 0.1), [1])
@@ -104,12 +104,12 @@ def test_typical_p_prefers_the_surprise_that_is_expected() -> None:
     np.testing.assert_array_equal(typical_p(weights, 0.85), [0, 1, 2])
 
 
-def test_typical_p_leaves_out_what_cannot_come() -> None:
+def test_typical_p_leaves_out_impossible_tokens() -> None:
     np.testing.assert_array_equal(typical_p(np.array([1.0, 1.0, 0.0], np.float32), 1.0), [0, 1])
 
 
 @given(LOGITS, SHARES)
-def test_what_is_drawn_is_where_the_running_total_passes_the_share(
+def test_the_sample_is_where_the_cumulative_sum_passes_the_share(
     logits: npt.NDArray[Any], share: float
 ) -> None:
     weights = weights_of(logits)
@@ -120,7 +120,7 @@ def test_what_is_drawn_is_where_the_running_total_passes_the_share(
     assert index == 0 or running[index - 1] <= share * running[-1]
 
 
-def test_a_weight_of_zero_is_never_drawn() -> None:
+def test_a_weight_of_zero_is_never_sampled() -> None:
     running = cumsum(np.array([0, 1, 0, 2, 0], np.float32))
     assert {multinomial(running, share) for share in np.linspace(0, 1, 100)} == {1, 3}
 
@@ -171,9 +171,7 @@ def test_top_n_sigma_does_not_count_forbidden_tokens() -> None:
 
 
 @given(LOGITS, st.floats(0.01, 0.5))
-def test_xtc_leaves_out_what_llama_cpp_leaves_out(
-    logits: npt.NDArray[Any], threshold: float
-) -> None:
+def test_xtc_equals_that_of_llama_cpp(logits: npt.NDArray[Any], threshold: float) -> None:
     weights = weights_of(logits)
     left_out = xtc(weights, threshold)
     probabilities = weights / weights.sum(dtype=np.float64)

@@ -30,7 +30,7 @@ def pieces(tokenizer: Tokenizer, ids: Iterable[int], **options: Any) -> list[Any
 
 
 @pytest.mark.parametrize("text", ["é", "€", "😀"])
-def test_a_character_comes_with_its_last_byte(byte_tokens: Tokenizer, text: str) -> None:
+def test_a_character_is_emitted_with_its_last_byte(byte_tokens: Tokenizer, text: str) -> None:
     given_out = pieces(byte_tokens, text.encode())
     assert given_out == [""] * (len(text.encode()) - 1) + [text, ""]
 
@@ -62,7 +62,7 @@ def test_decoding_token_by_token_equals_decoding_all(data: list[Any]) -> None:
 
 
 @given(st.text(), st.data())
-def test_a_text_may_be_split_anywhere(text: str, data: st.DataObject) -> None:
+def test_bytes_split_anywhere_decode_to_the_text(text: str, data: st.DataObject) -> None:
     raw = text.encode()
     cuts = sorted(data.draw(st.lists(st.integers(0, len(raw)), max_size=10)))
     parts = [raw[a:b] for a, b in zip([0, *cuts], [*cuts, len(raw)], strict=True)]
@@ -90,7 +90,7 @@ def test_a_token_outside_the_vocabulary_is_refused(byte_tokens: Tokenizer, token
         byte_tokens.decode([token])
 
 
-def test_every_byte_comes_back() -> None:
+def test_every_byte_round_trips() -> None:
     tokenizer = load_tokenizer(made.byte_level())
     assert b"".join(map(tokenizer.token_bytes, range(256))) == bytes(range(256))
     spm = load_tokenizer(made.sentence_piece())
@@ -117,7 +117,7 @@ def test_the_leading_space_is_removed_from_a_whole_text_but_not_from_a_response(
     ],
     ids=["byte level", "space in front", "no space in front", "wordpiece"],
 )
-def test_text_comes_back_as_from_the_original(original: originals.Original) -> None:
+def test_decoded_text_equals_that_of_the_original(original: originals.Original) -> None:
     tokenizer = load_tokenizer(original.metadata)
     for line in originals.corpus()[::7]:
         ids = tokenizer.encode(line, add_special=False, parse_special=False)

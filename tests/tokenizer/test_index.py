@@ -17,7 +17,7 @@ texts = st.lists(
 
 
 @given(texts, texts)
-def test_it_finds_what_a_dictionary_finds(present: list[str], others: list[str]) -> None:
+def test_the_index_finds_the_same_as_a_dictionary(present: list[str], others: list[str]) -> None:
     found = TextIndex(StringArray.of(present))
     ids = {text: number for number, text in enumerate(present) if text}
     for text in [*present, *others]:
@@ -33,14 +33,14 @@ def test_only_allowed_special_tokens_are_found(present: list[str], data: st.Data
 
 
 @pytest.mark.parametrize("length", [*range(1, 20), 63, 64, 65, 66, 1000])
-def test_texts_of_any_length_are_distinguished(length: int) -> None:
+def test_the_index_distinguishes_texts_of_any_length(length: int) -> None:
     same = "x" * (length - 1)
     found = TextIndex(StringArray.of([f"{same}a", f"a{same}"] if length > 1 else ["a"]))
     assert found.find(f"{same}a") == 0
     assert found.find(f"{same}b") == ABSENT
 
 
-def test_texts_outside_the_table_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_index_finds_texts_outside_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index, "_PROBES", 1)
     monkeypatch.setattr(index, "_SPARSITY", 1)
     present = [f"text {number}" for number in range(2000)]
@@ -49,5 +49,5 @@ def test_texts_outside_the_table_are_found(monkeypatch: pytest.MonkeyPatch) -> N
     assert [found.find(text) for text in present] == list(range(2000))
 
 
-def test_an_index_of_nothing_finds_nothing() -> None:
+def test_an_empty_index_finds_nothing() -> None:
     assert TextIndex(StringArray.of([])).find("a") == ABSENT

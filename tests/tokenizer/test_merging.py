@@ -39,7 +39,7 @@ words = st.text("ab", max_size=60)
 
 
 @given(tables, words)
-def test_a_scan_and_a_heap_do_what_the_definition_says(table: dict[str, int], word: str) -> None:
+def test_scan_and_heap_merges_match_the_definition(table: dict[str, int], word: str) -> None:
     merger = Merger(ranked(table))
     expected = by_definition(word, ranked(table))
     assert merger._merge_short(list(word)) == expected
@@ -58,7 +58,7 @@ def test_a_rank_may_depend_on_the_position(table: dict[tuple[str, str], int], wo
 
 @settings(max_examples=300)
 @given(tables, st.text("ab", min_size=1, max_size=6), st.integers(1, 12), st.text("ab", max_size=4))
-def test_many_joins_at_a_time_end_in_the_same_word(
+def test_merging_repetitions_together_gives_the_same_word(
     table: dict[str, int], unit: str, count: int, tail: str
 ) -> None:
     word = unit * count + tail
@@ -68,12 +68,12 @@ def test_many_joins_at_a_time_end_in_the_same_word(
         assert Merger(ranked(table)).merge(list(word)) == by_definition(word, ranked(table))
 
 
-def test_the_leftmost_of_equals_is_joined_first() -> None:
+def test_the_leftmost_of_equal_pairs_is_merged_first() -> None:
     assert Merger(ranked({"ab": 1, "ba": 1})).merge(list("aba")) == ["ab", "a"]
     assert Merger(ranked({"aa": 1})).merge(list("aaaaa")) == ["aa", "aa", "a"]
 
 
-def test_a_better_new_pair_is_merged_first() -> None:
+def test_a_new_pair_of_better_rank_is_merged_first() -> None:
     assert Merger(ranked({"ab": 2, "aba": 1})).merge(list("abab")) == ["aba", "b"]
 
 

@@ -36,6 +36,6 @@ def test_without_special_tokens_a_text_is_one_part() -> None:
     st.lists(st.text("ab<>|", min_size=1, max_size=5), max_size=8, unique=True),
     st.text("ab<>|", max_size=40),
 )
-def test_it_finds_what_a_slow_search_finds(tokens: list[Any], text: str) -> None:
+def test_special_tokens_are_found_as_by_a_slow_search(tokens: list[Any], text: str) -> None:
     ids = {token: index for index, token in enumerate(tokens, start=1)}
     assert list(SpecialMatcher(ids).split(text)) == slowly(ids, text)

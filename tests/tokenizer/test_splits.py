@@ -13,7 +13,7 @@ letters = "abé▁😀"
 
 
 @given(st.lists(st.text(letters, max_size=5), max_size=10), st.text(letters, min_size=1))
-def test_the_parts_are_the_text_and_no_token_reaches_across(tokens: list[Any], text: str) -> None:
+def test_parts_add_up_to_the_text_and_no_token_spans_two(tokens: list[Any], text: str) -> None:
     parts = SafeCuts(StringArray.of(tokens)).split(text)
     assert "".join(parts) == text
     assert all(parts)

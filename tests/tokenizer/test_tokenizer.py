@@ -143,7 +143,7 @@ def test_nothing_is_traced_by_default(
 
 
 @pytest.mark.seed("S14")
-def test_the_families_are_units_with_one_interface() -> None:
+def test_the_families_have_one_interface() -> None:
     wanted = {name for name in vars(Family) if not name.startswith("_")}
     assert wanted
     for family in (BytePair, SentencePiece, WordPiece):
@@ -179,7 +179,7 @@ def test_nul_and_controls_are_text(tokenizer: Tokenizer) -> None:
 
 
 @given(st.text())
-def test_byte_level_gives_back_any_text(text: str) -> None:
+def test_byte_level_round_trips_any_text(text: str) -> None:
     assert PLAIN.decode(PLAIN.encode(text)) == text
 
 
@@ -207,7 +207,7 @@ def test_control_tokens_count_only_where_they_may_in_all_their_pieces(
     assert ids.count(257) == sum(all(may[i : i + len("<|eot_id|>")]) for i in starts)
 
 
-def test_words_go_across_the_borders_of_pieces(with_space: Tokenizer) -> None:
+def test_words_may_span_pieces(with_space: Tokenizer) -> None:
     assert with_space.encode_pieces([("h", True), ("i", False)]) == with_space.encode(
         "hi", add_special=False
     )

@@ -69,14 +69,14 @@ def test_an_unknown_tokenizer_is_named_with_those_that_are_known() -> None:
         load_tokenizer(made.byte_level(model="t5"))
 
 
-def test_a_merge_of_unknown_tokens_is_skipped() -> None:
+def test_merges_of_unknown_tokens_are_skipped() -> None:
     tokenizer = load_tokenizer(
         made.byte_level("ab", merges=["x", "", "a bc", "zz zz", "b c", "a b", "a  b", " "])
     )
     assert tokenizer.encode("abc") == [256, ord("c")]
 
 
-def test_malformed_byte_tokens_do_no_harm() -> None:
+def test_malformed_byte_tokens_are_ordinary_tokens() -> None:
     tokenizer = load_tokenizer(
         made.sentence_piece(
             ("<0xZZ>", 0.0),
@@ -108,7 +108,7 @@ def test_tokens_that_are_not_utf8_are_kept_as_bytes() -> None:
     assert tokenizer.encode("hi") == [ord("h"), ord("i")]
 
 
-def test_of_duplicate_tokens_one_is_used_and_both_are_decoded() -> None:
+def test_one_of_duplicate_tokens_is_encoded_and_both_are_decoded() -> None:
     tokenizer = load_tokenizer(made.byte_level("ab", "ab", merges=["a b"]))
     assert tokenizer.encode("ab") in ([256], [257])
     assert tokenizer.decode([256, 257]) == "abab"
@@ -147,7 +147,7 @@ def test_llama_3_and_tekken_add_bos_as_llama_cpp_does(pre: str) -> None:
     assert load_tokenizer(made.byte_level(pre=pre)).encode("") == []
 
 
-def test_wordpiece_adds_both() -> None:
+def test_wordpiece_adds_begin_and_end() -> None:
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "▁hi"]
     tokenizer = load_tokenizer(
         Metadata({"tokenizer.ggml.model": "bert", "tokenizer.ggml.tokens": tokens})
@@ -171,7 +171,7 @@ def test_all_eos_tokens_of_the_file_end_a_text() -> None:
 
 
 @pytest.mark.seed("S10")
-def test_the_first_of_several_ends_is_the_one_that_is_appended() -> None:
+def test_the_first_of_several_eos_tokens_is_appended() -> None:
     ends = made.byte_level(eos_token_ids=np.array([9, 3]), add_eos_token=True)
     assert load_tokenizer(ends).encode("") == [9]
 
@@ -196,7 +196,7 @@ def test_end_of_message_is_not_end_of_text() -> None:
 
 
 @pytest.mark.seed("S13")
-def test_no_id_is_special_because_of_gemma() -> None:
+def test_gemmas_special_ids_apply_to_gemma_only() -> None:
     tokenizer = load_tokenizer(made.byte_level())
     assert tokenizer.encode("hij") == [104, 105, 106]
     assert not any(map(tokenizer.is_control, (105, 106)))

@@ -65,7 +65,7 @@ def test_the_first_frame_of_an_animation_is_used(format: str) -> None:
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_the_orientation_that_a_camera_noted_is_applied(orientation: int) -> None:
+def test_exif_orientation_is_applied(orientation: int) -> None:
     upright = np.zeros((16, 32, 3), np.uint8)
     upright[:8, :8] = (255, 0, 0)  # red in the upper left corner
     turns = {
@@ -149,7 +149,7 @@ def test_a_truncated_file_is_refused(format: str, part: int) -> None:
         decode(data[: len(data) * part // 16])
 
 
-def test_limits_are_the_callers() -> None:
+def test_the_callers_limits_apply() -> None:
     data = encoded(Image.fromarray(PLAIN), "PNG")
     for limits in (
         ImageLimits(pixels=19), ImageLimits(side=4), ImageLimits(size_bytes=len(data) - 1)

@@ -97,11 +97,11 @@ CASES = [
 
 
 @pytest.mark.parametrize(("source", "expected"), CASES, ids=[source for source, _ in CASES])
-def test_what_a_template_writes(source: str, expected: str) -> None:
+def test_expressions_and_actions_are_rendered(source: str, expected: str) -> None:
     assert written(source) == expected
 
 
-def test_dates_are_those_of_the_day() -> None:
+def test_current_and_yesterdays_dates_are_formatted() -> None:
     assert re.fullmatch(
         r"\d{4}-\d\d-\d\d \d{4}-\d\d-\d\d", written("{{ currentDate }} {{ yesterdayDate }}")
     )
@@ -134,7 +134,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("source", "message"), FAULTS)
-def test_what_fails_says_why_and_where(source: str, message: str) -> None:
+def test_errors_name_the_cause_and_the_place(source: str, message: str) -> None:
     with pytest.raises(RequestError, match=f"the model's template: line .*{re.escape(message)}"):
         written(source, Inf=float("inf"))
 
@@ -152,14 +152,16 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize(("source", "message"), HOSTILE)
-def test_nothing_runs_for_ever(source: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_templates_are_stopped(
+    source: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Only what has no other end is ended by the clock.
     monkeypatch.setattr(budget, "MAX_SECONDS", 0.05 if message == "more than" else 10**6)
     with pytest.raises(RequestError, match=message):
         written(source)
 
 
-def test_deep_data_is_an_error() -> None:
+def test_deeply_nested_data_is_an_error() -> None:
     deep: Any = []
     for _ in range(500):
         deep = [deep]
@@ -185,7 +187,7 @@ MARKED = [
 
 
 @pytest.mark.parametrize(("source", "expected"), MARKED)
-def test_text_from_outside_stays_marked(source: str, expected: Any) -> None:
+def test_untrusted_text_stays_marked(source: str, expected: Any) -> None:
     values = marked({"X": "a<b", "M": {"k<": "v"}, "L": ["1"]})
     values = {str.__str__(key): value for key, value in values.items()}
     assert pieces(execute(parse(source), values)) == expected

@@ -54,7 +54,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("source", "line", "message"), BAD, ids=[b[0][:40] for b in BAD])
-def test_what_is_no_template_names_the_line(source: str, line: int, message: str) -> None:
+def test_syntax_errors_name_the_line(source: str, line: int, message: str) -> None:
     with pytest.raises(ModelFileError) as caught:
         parse(source)
     assert str(caught.value).startswith(f"template: line {line}: ")
@@ -116,6 +116,6 @@ UNTIL = [
 
 
 @pytest.mark.parametrize(("source", "expected"), UNTIL)
-def test_a_template_up_to_the_place_of_a_field(source: str, expected: str) -> None:
+def test_a_template_is_cut_at_a_field(source: str, expected: str) -> None:
     values = {"R": 1, "X": True, "N": False, "L": [{"R": 1}]}
     assert "".join(execute(until_field(parse(source), "R"), values)) == expected

@@ -186,7 +186,7 @@ def template(name: str) -> str:
 
 
 @pytest.mark.parametrize(("name", "text", "expected"), EXAMPLES)
-def test_an_answer_comes_apart_whole_or_one_character_at_a_time(
+def test_an_answer_is_parsed_the_same_whole_or_one_character_at_a_time(
     name: str, text: str, expected: object
 ) -> None:
     assert parse(template(name), [text]) == expected
@@ -201,7 +201,7 @@ def test_without_tools_nothing_is_a_call(name: str) -> None:
             assert not [part for part in parts if isinstance(part, ToolCall)]
 
 
-def test_the_template_tells_the_format() -> None:
+def test_the_format_is_detected_from_the_template() -> None:
     for signs, style in FORMATS:
         assert chat_format(" ".join(signs)).name == style.name
     assert chat_format("").name == "hermes"
@@ -210,7 +210,7 @@ def test_the_template_tells_the_format() -> None:
     assert chat_format("").reasoning is None
 
 
-def test_a_thought_may_begin_in_the_prompt() -> None:
+def test_reasoning_may_begin_in_the_prompt() -> None:
     style = chat_format("<think></think>")
     assert style.ends_in_reasoning("<|assistant|><think>\n")
     assert not style.ends_in_reasoning("<|assistant|><think>\n\n</think>\n\n")
@@ -224,14 +224,14 @@ def test_content_is_not_held_back_longer_than_needed() -> None:
     assert parser.feed("s>") == [Content(" <tools>")]
 
 
-def test_a_call_of_what_is_not_there_is_read_as_it_was_written() -> None:
+def test_a_call_of_an_unknown_tool_is_read_as_written() -> None:
     """Whoever asked sees it and can say so to the model."""
     [call] = parse(SIGNS["hermes"], ['<tool_call>{"name":"other","arguments":{}}</tool_call>'])
     assert call == ToolCall("other", {})
 
 
 @pytest.mark.parametrize("name", sorted(SIGNS))
-def test_arguments_of_a_megabyte_come_out_whole_or_as_text(name: str) -> None:
+def test_arguments_of_a_megabyte_are_a_call_or_text(name: str) -> None:
     style = {style.name: style for _, style in FORMATS}[name]
     begin = style.call.tags.begin if style.call else ""
     begin += "f<|message|>" if name == "harmony" else ""
@@ -241,7 +241,7 @@ def test_arguments_of_a_megabyte_come_out_whole_or_as_text(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(SIGNS))
-def test_half_a_call_and_a_call_in_a_call_are_no_error(name: str) -> None:
+def test_incomplete_and_nested_calls_are_not_errors(name: str) -> None:
     style = {style.name: style for _, style in FORMATS}[name]
     begin = style.call.tags.begin if style.call else ""
     for text in (
@@ -255,7 +255,7 @@ def test_half_a_call_and_a_call_in_a_call_are_no_error(name: str) -> None:
         assert parse(SIGNS[name], text) == whole
 
 
-def test_the_order_of_the_arguments_is_the_models() -> None:
+def test_the_order_of_arguments_is_kept() -> None:
     [call] = parse(SIGNS["hermes"], ['<tool_call>{"name":"f","arguments":{"b":1,"a":2}}'])
     assert list(call.arguments) == ["b", "a"]
 
@@ -288,7 +288,7 @@ def test_any_split_gives_the_same_parts_and_never_raises(
 
 
 @given(st.sampled_from(sorted(SIGNS)), st.booleans(), st.booleans(), st.data())
-def test_no_word_of_an_answer_is_lost(
+def test_every_word_of_an_answer_is_in_some_part(
     name: str, thinks: bool, has_tools: bool, data: st.DataObject
 ) -> None:
     """Tags may go; what a model wrote between them is a thought, content or part of a call."""
@@ -365,13 +365,13 @@ def test_a_named_parser_comes_before_the_template(parser: str) -> None:
     assert (style.call is None) == (parser == "passthrough")
 
 
-def test_a_named_parser_reads_the_template_s_thoughts_and_an_unknown_one_decides_nothing() -> None:
+def test_a_named_parser_reads_the_templates_reasoning_and_an_unknown_one_is_ignored() -> None:
     assert chat_format("<think>\n</think>", parser="qwen3-coder").reasoning is not None
     assert chat_format("", parser="qwen3").reasoning is None
     assert chat_format("[TOOL_CALLS]", parser="nobody") == chat_format("[TOOL_CALLS]")
 
 
-def test_passthrough_reads_nothing() -> None:
+def test_passthrough_returns_all_text_as_content() -> None:
     parser = chat_format("<tool_call><think></think>", parser="passthrough").parser(TOOLS)
     text = '<think>a</think><tool_call>{"name": "f", "arguments": {}}</tool_call>'
     assert [*parser.feed(text), *parser.finish()] == [Content(text)]

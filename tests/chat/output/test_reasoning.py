@@ -27,7 +27,7 @@ from tampu.errors import RequestError
         ({"enable_thinking"}, None, {}),
     ],
 )
-def test_the_variables_are_those_that_the_template_asks_for(
+def test_only_variables_used_by_the_template_are_set(
     names: set[str],
     think: bool | str | None,
     expected: dict[str, Any],

@@ -119,7 +119,7 @@ def test_one_tool_can_be_asked_for_and_called_once_only(
         assert call.name == "book"
 
 
-def test_a_thought_may_come_first(model: tuple[ChatFormat, Any, Constraints]) -> None:
+def test_reasoning_may_come_first(model: tuple[ChatFormat, Any, Constraints]) -> None:
     style, vocabulary, _ = model
     tokens = vocabulary.control_tokens(style.markers)
     if style.reasoning is None:
@@ -131,7 +131,7 @@ def test_a_thought_may_come_first(model: tuple[ChatFormat, Any, Constraints]) ->
             assert all(isinstance(part, Reasoning | ToolCall) for part in thoughts)
 
 
-def test_content_after_a_thought_follows_its_grammar(
+def test_content_after_reasoning_follows_its_grammar(
     model: tuple[ChatFormat, Any, Constraints],
 ) -> None:
     style, vocabulary, _ = model
@@ -162,7 +162,7 @@ def test_content_that_follows_a_grammar_or_calls(
     assert seen
 
 
-def test_texts_may_hold_what_they_like(model: tuple[ChatFormat, Any, Constraints]) -> None:
+def test_texts_may_contain_any_characters(model: tuple[ChatFormat, Any, Constraints]) -> None:
     style, vocabulary, _ = model
     tokens = vocabulary.control_tokens(style.markers)
     tools = [tool("say", "text", text={"type": "string"}, more=WORD)]
@@ -174,7 +174,7 @@ def test_texts_may_hold_what_they_like(model: tuple[ChatFormat, Any, Constraints
         assert isinstance(call.arguments["text"], str)
 
 
-def test_what_cannot_be_forced_is_an_error() -> None:
+def test_a_format_that_cannot_be_forced_is_an_error() -> None:
     style = STYLES["hermes"]
     with pytest.raises(RequestError, match="no tool 'x'"):
         tool_call_grammar(style, TOOLS, {}, name="x")

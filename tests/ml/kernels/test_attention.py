@@ -114,7 +114,7 @@ def _fill(tensor: Tensor, array: npt.NDArray[Any] | npt.NDArray[np.float32]) -> 
 @pytest.mark.parametrize("level", levels())
 @pytest.mark.parametrize("features", [4, 16, 64, 72, 80, 96, 128, 192, 256])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (8, 2), (6, 2), (7, 1), (80, 1)])
-def test_it_is_softmax_of_products(
+def test_attention_is_softmax_of_products(
     level_backends: Callable[..., Any],
     attend: Callable[..., Any],
     level: str,

@@ -111,7 +111,7 @@ def test_any_number_of_rows_tokens_and_experts_works(
 
 @pytest.mark.parametrize("name", ["F16", "BF16"])
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_floats_come_in_any_multiple_of_sixteen(
+def test_floats_work_in_any_multiple_of_sixteen(
     level_backends: Callable[..., Any],
     stack: Callable[[Any, Any], Any],
     multiply_experts: Callable[..., Any],

@@ -74,7 +74,7 @@ def small_only(*shape: Any, seed: int = 0) -> npt.NDArray[Any]:
         (halved, small_only),
     ],
 )
-def test_numbers_of_any_size_meet_in_a_block(
+def test_one_block_may_hold_numbers_of_any_size(
     level_backends: Callable[..., Any],
     load: Any,
     multiply: Callable[..., Any],

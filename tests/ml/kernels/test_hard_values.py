@@ -148,7 +148,7 @@ def test_a_weight_that_is_not_finite_affects_only_its_row_as_in_ggml(
 
 @pytest.mark.parametrize("kind", KINDS, **BY_NAME)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_results_that_are_not_finite_in_ggml_are_not_finite_here(
+def test_results_that_are_not_finite_in_ggml_are_not_finite(
     level_backends: Callable[..., Any],
     load: Any,
     multiply: Callable[..., Any],

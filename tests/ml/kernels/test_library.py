@@ -45,7 +45,7 @@ def test_an_unknown_word_is_refused() -> None:
         KernelChoice.from_word("fast")
 
 
-def test_nothing_is_loaded_if_nothing_is_wanted() -> None:
+def test_no_library_is_loaded_with_kernels_off() -> None:
     assert find_kernels(KernelChoice.from_word("off"), Path("/nonexistent")) is None
 
 
@@ -179,7 +179,7 @@ def test_no_kernel_reads_or_writes_outside_its_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_sanitizers_find_nothing(tmp_path: Path) -> None:
+def test_the_sanitizers_report_no_errors(tmp_path: Path) -> None:
     """Every level that runs here, under the address and the undefined sanitizer.
 
     AVX-512 has AVX-VNNI's instruction under another code, so that its level can run there too.

@@ -73,7 +73,7 @@ def test_any_number_of_rows_and_tokens_works(
 @pytest.mark.parametrize("level", levels())
 @pytest.mark.parametrize("kind", [GGMLType.F16, GGMLType.BF16], ids=lambda kind: kind.name)
 @pytest.mark.parametrize("inputs", [16, 48, 4304])
-def test_floats_come_in_any_multiple_of_sixteen(
+def test_floats_work_in_any_multiple_of_sixteen(
     level_backends: Callable[..., Any],
     load: Any,
     multiply: Callable[..., Any],
@@ -93,7 +93,7 @@ def test_floats_come_in_any_multiple_of_sixteen(
     "kind", [kind for kind in QUANTIZED if kind.block_size == 32], ids=lambda kind: kind.name
 )
 @pytest.mark.parametrize("inputs", [32, 96, 1120])
-def test_blocks_come_in_any_number(
+def test_any_number_of_blocks_works(
     level_backends: Callable[..., Any],
     load: Any,
     multiply: Callable[..., Any],
@@ -163,7 +163,7 @@ def test_all_levels_agree(
 
 @pytest.mark.parametrize("level", levels())
 @pytest.mark.parametrize("kind", QUANTIZED, ids=lambda kind: kind.name)
-def test_every_stored_byte_counts(
+def test_every_stored_byte_affects_the_result(
     level_backends: Callable[..., Any],
     load: Any,
     multiply: Callable[..., Any],

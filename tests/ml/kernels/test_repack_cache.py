@@ -190,7 +190,7 @@ def test_other_layouts_another_level_and_a_changed_file_have_their_own(
     assert [packs(), packs()] == [True, False]
 
 
-def test_a_blob_is_known_by_its_digest(
+def test_a_blob_is_identified_by_its_digest(
     model: Path,
     tmp_path: Path,
     cache: RepackCache,

@@ -58,7 +58,7 @@ def test_the_peaks_are_those_of_the_level(level_backends: Callable[..., Any], le
     assert (peaks.kind_for(GGMLType.Q4_0, 512) == "bf16") is (level in WITH_TILES)
 
 
-def test_the_limit_is_what_an_operation_meets_first() -> None:
+def test_the_limit_is_the_first_peak_that_an_operation_reaches() -> None:
     few = ("product", "Q4_0", 8)
     rate = roofline.rate_of(few, 10**9, 8e9, "int8", 0.05, PEAKS)
     assert (rate.kind, rate.limit, rate.fraction) == ("memory", 40e9, 0.5)
@@ -86,6 +86,6 @@ def test_the_machine_is_described_with_all_its_peaks() -> None:
     assert "1.00 of int8, 0.50 of int16, 0.40 of bf16, 0.20 of f32" in line
 
 
-def test_without_kernels_there_is_nothing_to_measure(plain_backend: Backend) -> None:
+def test_without_kernels_nothing_is_measured(plain_backend: Backend) -> None:
     with pytest.raises(RequestError, match="no kernels to measure"):
         list(roofline.measure(plain_backend, PEAKS))

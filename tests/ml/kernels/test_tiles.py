@@ -79,7 +79,7 @@ def test_any_number_of_tokens_rows_and_inputs_works(
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("kind", QUANTIZED, **BY_NAME)
 @pytest.mark.parametrize("scales", [[0.0], [6e-8, 6e-5], [65504.0], [0.0, 6e-8, 1.0, 65504.0]])
-def test_every_bit_of_a_block_counts_whatever_its_scale(
+def test_every_bit_of_a_block_affects_the_result(
     level_backends: Callable[..., Any],
     load: Any,
     multiply: Callable[..., Any],
@@ -116,7 +116,7 @@ def test_a_token_that_is_not_finite_affects_itself_only(
 
 
 @pytest.mark.parametrize("kind", KINDS, **BY_NAME)
-def test_the_instructions_give_what_they_give_in_plain_c(
+def test_amx_instructions_match_those_in_plain_c(
     level_backends: Callable[..., Any],
     load: Any,
     multiply: Callable[..., Any],

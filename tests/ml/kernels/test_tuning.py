@@ -114,7 +114,7 @@ def test_a_small_gain_keeps_the_default(
     assert backend.kernels.fetch == DEFAULT_FETCH
 
 
-def test_memory_that_changes_its_speed_changes_no_choice(
+def test_varying_memory_speed_does_not_change_the_choice(
     backend: Backend, weights: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each round is as slow as others make it; the ways are compared within one."""
@@ -258,7 +258,7 @@ def test_a_cpu_is_identified_by_its_model_only(tmp_path: Path) -> None:
     assert tuning.cpu_name(tmp_path / "none")
 
 
-def test_without_kernels_there_is_nothing_to_choose(plain_backend: Backend) -> None:
+def test_without_kernels_no_fetch_is_chosen(plain_backend: Backend) -> None:
     choose_fetch(plain_backend, [], "t0:1024:8")
     with pytest.raises(RequestError, match="fetch is auto or"):
         choose_fetch(plain_backend, [], "fast")

@@ -85,7 +85,7 @@ def require_answer(
 
 @pytest.mark.seed("S31", "S33", "S34", "S62", "S78", "S81")
 @pytest.mark.parametrize("name", NAMES)
-def test_prompts_with_no_picture_one_two_and_the_same_twice_together(
+def test_concurrent_prompts_with_no_image_one_two_and_the_same_twice(
     laboratory: Laboratory, name: str
 ) -> None:
     prompts: list[Parts] = [
@@ -106,13 +106,13 @@ def test_prompts_with_no_picture_one_two_and_the_same_twice_together(
 @pytest.mark.seed("S16", "S17", "S20", "S33", "S34", "S38", "S48")
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("batch", [1, 8])
-def test_a_picture_larger_than_the_batch(laboratory: Laboratory, name: str, batch: int) -> None:
+def test_an_image_larger_than_the_batch(laboratory: Laboratory, name: str, batch: int) -> None:
     with load(laboratory, name, batch=batch) as engine:
         require_answer(laboratory, name, engine, [1, 33, ONE, *TEXT, OTHER, 57])
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_picture_at_the_end_of_the_context(laboratory: Laboratory, name: str) -> None:
+def test_an_image_at_the_end_of_the_context(laboratory: Laboratory, name: str) -> None:
     parts: Parts = [1, *TEXT, ONE]
     with load(laboratory, name) as engine:
         length = len(stream_of(engine, parts))
@@ -126,7 +126,7 @@ def test_a_picture_at_the_end_of_the_context(laboratory: Laboratory, name: str) 
 
 @pytest.mark.seed("S44", "S53", "S54", "S55")
 @pytest.mark.parametrize("name", NAMES)
-def test_a_beginning_with_a_picture_is_used_again(laboratory: Laboratory, name: str) -> None:
+def test_a_prefix_with_an_image_is_reused(laboratory: Laboratory, name: str) -> None:
     with load(laboratory, name) as engine:
         before: list[Any] = [1, *TEXT]
         behind: list[Any] = [ONE, *TEXT[::-1]]
