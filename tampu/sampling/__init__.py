@@ -1,6 +1,6 @@
 """From logits to a token: what a request may ask for, the sampler and log-probabilities.
 
-Knows NumPy arrays of logits and token ids; knows nothing of models, batches or text.
+Works on NumPy arrays of logits and token ids, without models, batches or text.
 """
 
 from __future__ import annotations

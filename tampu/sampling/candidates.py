@@ -2,7 +2,7 @@
 
 Write the logits as a table and take the maximum of each column. The k-th largest of these maxima
 is reached by at least k logits. So all of the best k are at or above it, and they are in columns
-whose maximum is: nothing is approximated, and only these columns are looked at again.
+whose maximum is: the result is exact, and only these columns are searched.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _LOWEST = np.finfo(np.float32).min  # anything below is -inf: a forbidden token
 
 @dataclass(slots=True)  # not frozen: that takes three times as long to make
 class Candidates:
-    """Tokens that may come out, in their logits' descending order.
+    """Tokens that may be sampled, in their logits' descending order.
 
     Attributes:
-        descending: the logits; equal ones stand in the order of their tokens.
-        tokens: the ids in ascending order, with `logits` theirs in this order.
+        descending: the logits; equal ones are in the order of their tokens.
+        tokens: the ids in ascending order; `logits` has the same order.
     """
 
     descending: Floats
@@ -40,7 +40,7 @@ class Candidates:
 
     @classmethod
     def of(cls, logits: Floats, tokens: NDArray[np.intp]) -> Candidates:
-        """Order the tokens, ascending ids, by their logits."""
+        """Order tokens (ascending ids) by their logits."""
         return cls(np.sort(logits)[::-1], tokens, logits)
 
     def token(self, rank: int) -> int:
@@ -52,7 +52,7 @@ class Candidates:
 
 
 def require_finite(best: float) -> None:
-    """Refuse logits by the largest of them.
+    """Raise an error if the largest logit is not finite.
 
     Raises:
         ComputeError: it is NaN (then any logit was) or infinite.
@@ -94,7 +94,7 @@ def best_of(logits: Floats, k: int) -> Candidates:
 
 
 def at_or_above(logits: Floats, bound: float) -> Candidates:
-    """Return all tokens whose logit is `bound` or more, without the forbidden (-inf)."""
+    """Return all tokens whose logit is `bound` or more, without forbidden ones (-inf)."""
     tokens = (logits >= max(bound, float(_LOWEST))).nonzero()[0]
     return Candidates.of(logits[tokens], tokens)
 

@@ -8,8 +8,8 @@
 That is llama.cpp's default order (`common_params_sampling.samplers`: penalties, dry, top_n_sigma,
 top_k, typ_p, top_p, min_p, xtc, temperature), but for the temperature: it comes before the filters
 by probability as in Ollama, Hugging Face transformers and vLLM, so that the same options mean the
-same. Each filter sees the probabilities renormalized over what the former one kept. At temperature
-0 the best token comes after the first line.
+same. Each filter gets the probabilities renormalized over the tokens that the one before kept. At
+temperature 0 the best token is taken after the first line.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class Adjustment(Protocol):
     """Changes the logits of one sequence's tokens."""
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Take in the tokens that the sequence begins with."""
+        """Add the tokens that the sequence begins with."""
         ...
 
     def add(self, token: int) -> None:
-        """Take in the newest token."""
+        """Add the newest token."""
         ...
 
     def apply(self, logits: Floats) -> None:
@@ -56,7 +56,7 @@ class Adjustment(Protocol):
 
 
 class LogitBias:
-    """What a request adds to the logits of tokens."""
+    """The logit bias of a request."""
 
     def __init__(self, options: SamplingOptions, vocabulary_size: int) -> None:
         """Check the tokens.
@@ -84,7 +84,7 @@ class LogitBias:
 
 
 class Ranked:
-    """Tokens in descending order, of which filters keep ever fewer.
+    """Tokens in descending order; each filter keeps some of them.
 
     Attributes:
         weights: unnormalized probabilities.
@@ -118,7 +118,7 @@ class Ranked:
         self._selections.append(selection)
 
     def sample(self, share: float) -> int:
-        """Return the rank of a token, among all in the beginning, by its weight."""
+        """Sample by the weights; return the rank among the tokens before any filter."""
         rank = transforms.multinomial(self.cumulative, share)
         for selection in reversed(self._selections):
             rank = rank + selection.start if isinstance(selection, slice) else int(selection[rank])
@@ -127,7 +127,7 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A transform, and whether the options ask for it."""
+    """A transform, and whether the options enable it."""
 
     is_on: Callable[[SamplingOptions], bool]
 
@@ -151,8 +151,8 @@ class FilterRow(Row):
     """Leaves out tokens by their probabilities.
 
     Attributes:
-        needs_order: whether it must know all tokens in descending order; else `FullVocabulary` can
-            do it with less.
+        needs_order: whether it needs all tokens in descending order; otherwise `FullVocabulary`
+            can apply it without sorting.
     """
 
     apply: Callable[[Ranked, SamplingOptions, Uniform], None]

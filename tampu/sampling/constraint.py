@@ -2,13 +2,13 @@
 
     constraints = Constraints(tokenizer, fork_server)  # once per model; nothing is built yet
     constraint = constraints.compile(grammar)         # once per answer
-    constraint.begin()                                # the batch has been launched
-    token = sampler.sample(logits, constraint.mask()) # the logits are there
+    constraint.begin()                                # after the batch was launched
+    token = sampler.sample(logits, constraint.mask()) # when the logits are computed
     constraint.accept(token)
 
-The vocabulary's trie, a few hundred milliseconds for 128,000 tokens, is built when the first
-grammar comes, or by `Constraints.prepare` on another thread. The masks are computed by llguidance
-without Python's lock.
+The vocabulary's trie, a few hundred milliseconds for 128,000 tokens, is built for the first
+grammar, or by `Constraints.prepare` on another thread. The masks are computed by llguidance
+without Python's GIL.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ class Spelling(Protocol):
         ...
 
     def encode_inside(self, text: str) -> list[int]:
-        """Return the tokens of plain text that goes on from other text."""
+        """Return the tokens of plain text that continues other text."""
         ...
 
 
 class Constraint:
-    """The state of one answer in its grammar. For one thread at a time."""
+    """The state of one answer in its grammar. Not thread-safe."""
 
     def __init__(
         self, matcher: LLMatcher, size: int, trie_size: int, workers: ThreadPoolExecutor
@@ -78,9 +78,9 @@ class Constraint:
         """Begin an answer.
 
         Args:
-            matcher: of the grammar, at its beginning.
+            matcher: of the grammar, before any token.
             size: of the vocabulary.
-            trie_size: of llguidance's form of it; it may have an end token more.
+            trie_size: of llguidance's trie, which may have one more end token.
             workers: where masks are computed.
         """
         self._matcher = matcher
@@ -91,7 +91,7 @@ class Constraint:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the answer is complete and only its end may follow."""
+        """Whether the answer is complete and only the end token may follow."""
         self._settle()
         return self._matcher.is_stopped() and not is_dead(self._matcher)
 
@@ -102,7 +102,7 @@ class Constraint:
         return self._matcher.is_accepting()
 
     def begin(self) -> None:
-        """Begin to compute which tokens may come next, on another thread."""
+        """Start to compute the mask of the next token on another thread."""
         if self._pending is None:
             self._pending = self._workers.submit(self._compute)
 
@@ -112,7 +112,7 @@ class Constraint:
         Valid until the next `accept` or `rollback`.
 
         Raises:
-            GrammarError: if no token may, or the grammar takes too much time here.
+            GrammarError: if no token is allowed, or the grammar takes too much time.
         """
         self.begin()
         if self._pending:
@@ -129,10 +129,10 @@ class Constraint:
         return bits.view(np.bool_)
 
     def accept(self, token: int) -> None:
-        """Take the next token.
+        """Accept the next token.
 
         Raises:
-            GrammarError: if it may not come next.
+            GrammarError: if it is not allowed.
         """
         self._settle()
         self._pending = None
@@ -142,15 +142,15 @@ class Constraint:
             raise GrammarError(f"token {token} does not match the grammar")
 
     def count_allowed(self, tokens: Sequence[int]) -> int:
-        """Return how many of these tokens may follow, one after the other; nothing is taken."""
+        """Return how many of these tokens may follow in this order; the state does not change."""
         self._settle()
         return self._matcher.validate_tokens(list(tokens))
 
     def rollback(self, count: int) -> None:
-        """Take the last tokens back.
+        """Undo the last tokens.
 
         Raises:
-            GrammarError: if there were not so many.
+            GrammarError: if fewer were accepted.
         """
         self._settle()
         self._pending = None
@@ -163,7 +163,7 @@ class Constraint:
             raise GrammarError(f"the grammar cannot go on: {reason(self._matcher)}")
 
     def _settle(self) -> None:
-        """Wait for a mask that is being computed; its failure shows when it is asked for."""
+        """Wait for a mask that is being computed; `mask` raises its error."""
         if self._pending:
             self._pending.exception()
 
@@ -188,7 +188,7 @@ class Constraints:
             self._tokenizer()
 
     def close(self) -> None:
-        """End the thread and the process; constraints cannot be used afterwards."""
+        """End the thread and the process; constraints cannot be used after this."""
         self._workers.shutdown()
         self._trial.close()
 
@@ -196,7 +196,7 @@ class Constraints:
         """Return the constraint of one answer.
 
         Raises:
-            GrammarError: for a grammar that is wrong, not supported, or takes more than 2 s or
+            GrammarError: for a grammar that is invalid, not supported, or takes more than 2 s or
                 256 MiB.
         """
         with self._lock:
@@ -247,5 +247,5 @@ def _trie_of(vocabulary: Spelling) -> LLTokenizer:
 
 
 def _ends(vocabulary: Spelling) -> list[int]:
-    """Return the end tokens; for a vocabulary without any, one that is not there."""
+    """Return the end tokens; for a vocabulary without any, an id outside it."""
     return sorted(vocabulary.eos) or [vocabulary.vocabulary_size]

@@ -2,7 +2,7 @@
 
 The definition is that of llama.cpp's `llama_sampler_init_dry`. If the last n tokens occurred
 before, the token that followed them there loses `multiplier * base ** (n - allowed_length)` of its
-logit. No repetition counts across a sequence breaker, such as the end of a line.
+logit. Repetitions do not extend across a sequence breaker, such as the end of a line.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class SequenceBreakers:
     def __init__(
         self, spellings: Callable[[], Sequence[bytes]], encode: Callable[[str], list[int]]
     ) -> None:
-        """Prepare nothing yet: spelling a vocabulary takes a while.
+        """Defer all work: spelling a vocabulary takes a while.
 
         Args:
             spellings: returns the bytes of each token, control tokens as written.
-            encode: returns the tokens of plain text, without any in front.
+            encode: returns the tokens of plain text, without special tokens.
         """
         self._spellings = spellings
         self._encode = encode
@@ -77,7 +77,7 @@ class Dry:
         self._options = options
         self._limit = length if length > 0 else None
         self._tokens = np.empty(64 if length < 0 else 2 * length, np.intp)
-        # How many tokens up to each place are the same as the last ones of the sequence.
+        # How many tokens up to each position equal the last ones of the sequence.
         self._lengths = np.zeros(len(self._tokens), np.intp)
         self._used = 0
         self._breakers = breakers
@@ -87,7 +87,7 @@ class Dry:
         self._is_breaker[[token for token, tails in breakers.items() if () in tails]] = True
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Take in the tokens that the sequence begins with."""
+        """Add the tokens that the sequence begins with."""
         kept = tokens[-self._limit :] if self._limit else tokens
         if len(kept) > len(self._tokens):
             self._tokens = np.empty(2 * len(kept), np.intp)
@@ -97,7 +97,7 @@ class Dry:
         self._lengths[: len(kept)] = suffix_lengths(kept)
 
     def add(self, token: int) -> None:
-        """Take in the newest token."""
+        """Add the newest token."""
         if self._used == len(self._tokens):
             self._make_room()
         n = self._used
@@ -166,7 +166,7 @@ class Dry:
 
 
 def suffix_lengths(tokens: Sequence[int]) -> list[int]:
-    """Return for each place how many tokens up to it are the same as the last ones.
+    """Return for each position how many tokens up to it equal the last ones.
 
     This is the Z-algorithm, from the end: each token is compared about twice.
     """
@@ -184,7 +184,7 @@ def suffix_lengths(tokens: Sequence[int]) -> list[int]:
 
 
 def _overlaps(spelling: bytes, breaker: bytes) -> list[int]:
-    """Return the lengths of the breaker's beginnings that the token ends with."""
+    """Return the lengths of the breaker's prefixes that the token ends with."""
     return [
         n
         for n in range(min(len(spelling), len(breaker) - 1), 0, -1)

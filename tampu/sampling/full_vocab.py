@@ -3,8 +3,8 @@
 Both filters keep a prefix of the tokens in descending order, and whether a token is in the prefix
 follows from the token alone: top-p keeps it if the tokens before it have together at most p of the
 mass, min-p if its own weight is large enough. So this is rejection sampling: a token is sampled
-from everything, which takes one pass, and then accepted or rejected. Given that it is accepted, it
-has the right distribution. If not, the next is sampled from the tokens before it: those that follow
+from everything, which takes one pass, and then accepted or rejected. An accepted token has the
+right distribution. If not, the next is sampled from the tokens before it: those that follow
 are rejected too. That takes 1 + ln(1 / p) rounds on average, whatever the distribution.
 """
 
@@ -22,20 +22,20 @@ _ROWS = 128  # divides the vocabulary of most models
 
 
 class FullVocabulary:
-    """Room to work in for a vocabulary; samples from its weights in the order of the tokens."""
+    """Samples from the weights of a whole vocabulary; owns the buffers for it."""
 
     def __init__(self, vocabulary_size: int) -> None:
         self._kept = np.empty(vocabulary_size, np.float32)
         self._mask = np.empty(vocabulary_size, np.bool_)
 
     def sample(self, weights: Floats, top_p: float, min_p: float, random: Uniform) -> int:
-        """Return a token with the probability of its weight among those that are kept.
+        """Return a token, sampled by the weights of the tokens that the filters keep.
 
         Args:
             weights: (vocabulary,), unnormalized; the best token's is 1. Not changed.
             top_p: 1 keeps all.
             min_p: 0 keeps all.
-            random: where the shares come from.
+            random: the source of random numbers.
         """
         columns = column_cumsum(weights)
         total = float(columns[-1])
@@ -63,7 +63,7 @@ class FullVocabulary:
 
 
 def column_cumsum(weights: Floats) -> Doubles:
-    """Return the cumulative sum of the columns of a table of weights, the odd rest at the end."""
+    """Return the cumulative sums of the table's columns, then those of the remaining weights."""
     columns = len(weights) // _ROWS
     table, rest = weights[: _ROWS * columns].reshape(_ROWS, columns), weights[_ROWS * columns :]
     totals = table.sum(axis=0)

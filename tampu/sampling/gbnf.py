@@ -3,13 +3,12 @@
     root  ::= "yes" | "no" reason?
     reason ::= " because " [a-z ]{1,40}
 
-llguidance cuts its text into lexemes, and the longest lexeme wins; GBNF has no lexemes. So what is
-regular, every rule that does not lead back to itself, becomes one lexeme as a whole, in which
-nothing is cut: there the two mean the same. Between the lexemes of recursive rules the longest
-match decides.
+llguidance cuts its text into lexemes, and the longest lexeme wins; GBNF has no lexemes. So each
+regular rule (one that does not lead back to itself) becomes a single lexeme: there the two agree.
+Between the lexemes of recursive rules the longest match wins.
 
-Source for the syntax: the README of llama.cpp's grammars. Nothing here recurses, however deep the
-grammar.
+Source for the syntax: the README of llama.cpp's grammars. No function here recurses, so that the
+depth of a grammar is not limited by the stack.
 """
 
 from __future__ import annotations
@@ -126,7 +125,7 @@ def _tokens(text: str) -> list[tuple[str, str, int]]:
 
 
 def _take(kind: str, value: str, line: int, open_groups: list[_Group]) -> None:
-    """Take one token into the innermost open group."""
+    """Add one token to the innermost open group."""
     sequence = open_groups[-1].alternatives[-1]
     if kind == "times":
         if not sequence or sequence[-1][1]:

@@ -1,4 +1,4 @@
-"""What an answer must look like: JSON, a schema, a regular expression, a grammar, one of several.
+"""The structure of an answer: JSON, a schema, a regular expression, a grammar, or choices.
 
 A `Grammar` is checked data that travels between processes; `tampu.sampling.constraint` compiles it.
 """
@@ -19,7 +19,7 @@ MAX_CHOICES = 10_000
 ANSWER = "answer"  # what a grammar around this one calls it
 _START = "start: "
 
-# White space between JSON's parts: as models write it, but never without end.
+# White space between tokens of JSON: as models write it, but limited.
 _JSON_OPTIONS = {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,40}", "lenient": False}
 _ONE_LINE = {
     "whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "lenient": False
@@ -31,7 +31,7 @@ class Grammar:
     """A grammar in llguidance's dialect of Lark, which both engines take.
 
     Raises:
-        GrammarError: from all that build one, for what is wrong, not supported or too large.
+        GrammarError: from all constructors, if it is invalid, not supported or too large.
     """
 
     source: str
@@ -48,7 +48,7 @@ class Grammar:
 
     @classmethod
     def schema(cls, schema: object) -> Grammar:
-        """JSON that a schema allows, its properties in the order of the schema."""
+        """JSON that matches a schema, its properties in the order of the schema."""
         return cls(_START + lark_json(schema))
 
     @classmethod
@@ -77,9 +77,9 @@ class Grammar:
         return cls.lark("start: CHOICE\nCHOICE: " + " | ".join(map(lark_text, texts)))
 
     def on_one_line(self) -> Grammar:
-        """Return the same grammar, in which the white space of JSON is fixed.
+        """Return the same grammar with fixed white space in JSON.
 
-        For an engine whose llguidance is too old to count white space, and would have no end of it.
+        For an engine whose llguidance is too old to limit white space.
         """
         free, fixed = (
             json.dumps({"x-guidance": each})[1:-1] for each in (_JSON_OPTIONS, _ONE_LINE)
@@ -96,7 +96,7 @@ class Grammar:
 
 
 def grammar_of(wanted: object) -> Grammar | None:
-    """Return what the `format` of a request asks for; None if it asks for nothing.
+    """Return the grammar of a request's `format`; None if it has none.
 
     Args:
         wanted: None, "", "json", a JSON schema, or an object with one of the keys `regex`, `lark`,
@@ -122,21 +122,21 @@ def grammar_of(wanted: object) -> Grammar | None:
 
 
 def with_options(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a checked schema with how llguidance is to compile it."""
+    """Return a checked schema with options for llguidance."""
     return {**schema, "x-guidance": _JSON_OPTIONS}
 
 
 def lark_json(schema: object) -> str:
-    """Return what stands in a Lark grammar for JSON that a schema allows."""
+    """Return the Lark expression of JSON that matches a schema."""
     return "%json " + json.dumps(with_options(checked_schema(schema)), ensure_ascii=False)
 
 
 def lark_text(text: str, tokens: Mapping[str, int] | None = None) -> str:
-    """Return what stands in a Lark grammar for a text.
+    """Return the Lark expression of a text.
 
     Args:
-        text: to be written as it is.
-        tokens: control tokens in it that are to be written as those tokens, by their texts.
+        text: the literal text.
+        tokens: control tokens in it that must be generated as those tokens, by their texts.
     """
     if not tokens:
         return json.dumps(text, ensure_ascii=False)
@@ -151,7 +151,7 @@ def lark_text(text: str, tokens: Mapping[str, int] | None = None) -> str:
 
 
 def lark_regex(pattern: str) -> str:
-    """Return what stands in a Lark grammar for a regular expression.
+    """Return the Lark expression of a regular expression.
 
     Raises:
         GrammarError: if it is too long.

@@ -1,8 +1,8 @@
 """Compiling a grammar for the first time: in a sandbox, because it is untrusted.
 
 The sandbox has the vocabulary's control tokens but no other token than the 256 bytes, so it
-is small and quick, and it meets whatever a grammar does to the compiler. What it accepts is
-compiled again where the answer is generated.
+is small and fast, and a grammar that crashes the compiler only ends this process. An accepted
+grammar is compiled again where the answer is generated.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tampu.sampling.grammar import Grammar
 
 _MESSAGE_LIMIT = 300
 
-_tokenizers: dict[bytes, LLTokenizer] = {}  # of the one model for which this process runs
+_tokenizers: dict[bytes, LLTokenizer] = {}  # of this process's model
 
 
 def limits() -> LLParserLimits:
-    """Return what a grammar may take: of memory a hundred MiB, of a step some milliseconds."""
+    """Return the limits of a grammar: a hundred MiB of memory, some milliseconds per step."""
     return LLParserLimits(
         max_lexer_states=50_000,
         max_grammar_size=200_000,
@@ -31,7 +31,7 @@ def limits() -> LLParserLimits:
 
 
 class Spellings:
-    """What llguidance asks of a tokenizer."""
+    """The tokenizer interface that llguidance needs."""
 
     bos_token_id = None
 
@@ -42,7 +42,7 @@ class Spellings:
         eos: int,
         encode: Callable[[str], list[int]],
     ) -> None:
-        """Take each token's bytes, which of them are control tokens, and the one that ends."""
+        """Take each token's bytes, the control tokens, and the end token."""
         self.tokens = tokens
         self.special_token_ids = special
         self.eos_token_id = eos
@@ -54,12 +54,12 @@ class Spellings:
 
 
 def llguidance_tokenizer(spellings: Spellings, ends: Sequence[int]) -> LLTokenizer:
-    """Return llguidance's form of a vocabulary, a trie of its tokens."""
+    """Return llguidance's trie of a vocabulary."""
     return LLTokenizer(TokenizerWrapper(spellings), eos_token=list(ends))
 
 
 def compiled(tokenizer: LLTokenizer, source: str) -> LLMatcher:
-    """Return a matcher at the beginning of a text.
+    """Return a matcher before any token.
 
     Raises:
         GrammarError: with llguidance's reason.
@@ -72,7 +72,7 @@ def compiled(tokenizer: LLTokenizer, source: str) -> LLMatcher:
 
 
 def kind_of(source: str) -> str:
-    """Return what a refusal begins with: where the fault is, as far as it is known."""
+    """Return the prefix of an error: where it is in the grammar, if that is known."""
     return "schema: /" if Grammar(source).is_schema else "grammar"
 
 
@@ -85,9 +85,9 @@ def reason(matcher: LLMatcher) -> str:
 
 
 def is_dead(matcher: LLMatcher) -> bool:
-    """Return whether a matcher has come to where nothing may follow, and its text is not whole.
+    """Return whether no token may follow, although the text is incomplete.
 
-    It then allows the end all the same, and calls that a stop.
+    llguidance then allows the end nevertheless, as a stop.
     """
     if matcher.is_error():
         return True
@@ -96,7 +96,7 @@ def is_dead(matcher: LLMatcher) -> bool:
 
 
 def request(source: str, size: int, special: Mapping[int, str], ends: Sequence[int]) -> bytes:
-    """Return the request for the trial of a grammar.
+    """Return the request to try a grammar.
 
     Args:
         source: of the grammar.

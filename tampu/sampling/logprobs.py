@@ -18,7 +18,7 @@ def top_logprobs(
     Args:
         logits: (vocabulary,), float32, as the model gave them.
         token: the id that was chosen.
-        count: how many of the best to list; `token` is among them only if it ranks.
+        count: how many of the best to list; `token` is among them only if it is one of the best.
 
     Returns:
         The log-probability of `token`, and pairs of id and log-probability in descending order,

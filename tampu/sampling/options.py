@@ -1,4 +1,4 @@
-"""How tokens are sampled: what a request may say, checked once."""
+"""How tokens are sampled: the options of a request, checked once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ XTC_MAX_THRESHOLD = 0.5  # two tokens cannot both be above it
 
 
 class CheckedOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of which those in the table of parameters are in their ranges."""
+    """Options whose values are checked by the table of parameters."""
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -32,7 +32,7 @@ class SamplingOptions(CheckedOptions, frozen=True, kw_only=True):
     """How tokens are sampled; what each option does is in `tampu.sampling.parameters`.
 
     Attributes:
-        logit_bias: token id to what is added to its logit; `-math.inf` forbids the token.
+        logit_bias: added to the logits of these token ids; `-math.inf` forbids the token.
 
     Raises:
         RequestError: a value of the wrong type or out of its range; the message names the range.
@@ -76,7 +76,7 @@ class SamplingOptions(CheckedOptions, frozen=True, kw_only=True):
 
     @property
     def is_greedy(self) -> bool:
-        """Whether only the best token can come out, so that nothing is sampled."""
+        """Whether the result is always the best token, so that nothing is sampled."""
         return self.temperature == 0.0 or self.top_k == 1 or self.top_p == 0.0
 
     @property

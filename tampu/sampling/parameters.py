@@ -1,7 +1,7 @@
 """All parameters in one table: names, types, ranges, defaults and meanings.
 
-From it derive the options of sampling, generating and loading, Ollama's `options`, the fields of
-OpenAI's requests, a Modelfile's `PARAMETER`, `/set parameter`, what llama.cpp is sent, and the
+It defines the options of sampling, generating and loading, Ollama's `options`, the fields of
+OpenAI's requests, a Modelfile's `PARAMETER`, `/set parameter`, llama.cpp's parameters, and the
 table in docs/parameters.md.
 """
 
@@ -40,7 +40,7 @@ class Use(Enum):
 
 
 class Special(Enum):
-    """Which numbers outside the range a request or a Modelfile may have, and their meaning."""
+    """Which numbers outside the range a request or a Modelfile may use, and their meaning."""
 
     NONE = auto()
     NEGATIVE_IS_NONE = auto()
@@ -116,12 +116,12 @@ class Parameter:
         return self.check(value, name)
 
     def check_loose(self, value: object, name: str = "") -> Any:
-        """Do as `check_given`, where a string also stands for a list of one."""
+        """Check as `check_given`, but accept a string as a list of one."""
         is_one = self.kind is list and isinstance(value, str)
         return self.check_given([value] if is_one else value, name)
 
     def parse(self, text: str) -> Any:
-        """Return the value that a text stands for; a list has that one string.
+        """Return the value of a text; a list has that one string.
 
         Raises:
             RequestError: as `check_given`.
@@ -142,7 +142,7 @@ class Parameter:
 
     @property
     def range_text(self) -> str:
-        """What it may be, in words."""
+        """The allowed values, in words."""
         if self.kind is list:
             return f"at most {MAX_STOPS} strings of 1 to {MAX_STOP_LENGTH} characters"
         if self.kind is str:
@@ -184,33 +184,33 @@ def _row(
 # fmt: off
 _ROWS = (
     _row(Use.SAMPLING, "temperature", float, 0.8, 0, 100,
-         "divides the logits; 0 takes the best token always"),
+         "divides the logits; 0 always takes the best token"),
     _row(Use.SAMPLING, "top_k", int, 40, -1, _INT32,
          "keeps the k best tokens; 0 or -1 keeps all"),
     _row(Use.SAMPLING, "top_p", float, 0.9, 0, 1,
-         "keeps the fewest best tokens whose probabilities add up to more than this; 1 keeps all"),
+         "keeps the fewest best tokens whose probabilities sum to more than this; 1 keeps all"),
     _row(Use.SAMPLING, "min_p", float, 0.0, 0, 1,
-         "keeps tokens with at least this share of the best token's probability; 0 keeps all"),
+         "keeps tokens with at least this fraction of the best token's probability; 0 keeps all"),
     _row(Use.SAMPLING, "typical_p", float, 1.0, 0, 1,
          "keeps the tokens closest to the distribution's entropy, up to this much probability; "
          "1 keeps all"),
     _row(Use.SAMPLING, "repeat_last_n", int, 64, -1, 1_000_000,
-         "how many of the last tokens, the prompt's too, the three penalties look at; 0 turns "
-         "them off, -1 looks at all"),
+         "how many of the last tokens, including the prompt's, the three penalties count; 0 turns "
+         "them off, -1 counts all"),
     _row(Use.SAMPLING, "repeat_penalty", float, 1.0, 0.01, 100,
-         "divides the positive logit of a token among the last ones, multiplies a negative one"),
+         "divides a positive logit of a token among the last ones, multiplies a negative one"),
     _row(Use.SAMPLING, "presence_penalty", float, 0.0, -1000, 1000,
          "is subtracted from the logit of a token among the last ones"),
     _row(Use.SAMPLING, "frequency_penalty", float, 0.0, -1000, 1000,
          "is subtracted from the logit of a token for each time that it is among the last ones"),
     _row(Use.SAMPLING, "top_n_sigma", float, -1.0, -1, 100,
-         "keeps the tokens at most so many standard deviations of all logits below the best; 0 or "
-         "less keeps all"),
+         "keeps the tokens at most this many standard deviations of the logits below the best; 0 "
+         "or less keeps all"),
     _row(Use.SAMPLING, "xtc_probability", float, 0.0, 0, 1,
-         "how often XTC leaves out the best tokens; 0: never"),
+         "the probability that XTC leaves out the best tokens; 0: never"),
     _row(Use.SAMPLING, "xtc_threshold", float, 0.1, 0, 1,
-         "XTC leaves out all tokens with this probability or more but the least likely of them; "
-         "above 0.5 it never does"),
+         "XTC leaves out all tokens with this probability or more, except the least likely of "
+         "them; above 0.5 it leaves out none"),
     _row(Use.SAMPLING, "dry_multiplier", float, 0.0, 0, 100,
          "a token that would continue a repetition of n tokens loses `dry_multiplier` × "
          "`dry_base`^(n − `dry_allowed_length`) of its logit; 0: nothing"),
@@ -218,43 +218,43 @@ _ROWS = (
     _row(Use.SAMPLING, "dry_allowed_length", int, 2, 0, _INT32,
          "shorter repetitions lose nothing; see `dry_multiplier`"),
     _row(Use.SAMPLING, "dry_penalty_last_n", int, 64, -1, 1_000_000,
-         "how many of the last tokens, the prompt's too, are searched for repetitions; 0: none, "
-         "-1: all"),
+         "how many of the last tokens, including the prompt's, are searched for repetitions; "
+         "0: none, -1: all"),
     _row(Use.SAMPLING, "dry_sequence_breakers", list, ("\n", ":", '"', "*"), 0, 0,
-         "strings across which nothing counts as a repetition"),
+         "strings across which repetitions do not extend"),
     _row(Use.GENERATION, "seed", int, None, -1, math.inf,
-         "the same seed gives the same tokens; below 0 they differ each time",
+         "the same seed gives the same tokens; below 0 the seed is random",
          special=Special.NEGATIVE_IS_NONE),
     _row(Use.GENERATION, "max_tokens", int, None, 0, _EXACT,
-         "the most tokens to generate; below 0: no limit, in the server ten contexts",
+         "the maximum number of tokens to generate; below 0: no limit, in the server ten contexts",
          ollama="num_predict", openai="max_tokens", special=Special.NEGATIVE_IS_NONE),
     _row(Use.GENERATION, "stop", list, (), 0, 0, "strings that end the answer"),
     _row(Use.GENERATION, "keep", int, 4, -1, _INT32,
          "how many of the first tokens stay when the context is full and old ones are dropped; "
          "-1 keeps the whole prompt", ollama="num_keep"),
     _row(Use.GENERATION, "think_budget", int, None, 0, _INT32,
-         "the most tokens of reasoning, which is then ended; below 0: no limit",
+         "the maximum number of tokens of reasoning; below 0: no limit",
          special=Special.NEGATIVE_IS_NONE),
     _row(Use.LOADING, "context", int, DEFAULT_CONTEXT, 4, _INT32,
-         "the length of the context in tokens, at most what the model was trained for",
+         "the length of the context in tokens, at most that of the model's training",
          ollama="num_ctx"),
     _row(Use.LOADING, "batch", int, 512, 1, 65_536,
-         "the most tokens of prompts computed in one step; 0: the default",
+         "the maximum number of prompt tokens computed in one step; 0: the default",
          ollama="num_batch", special=Special.ZERO_IS_DEFAULT),
     _row(Use.LOADING, "threads", int, None, 1, 512,
-         "threads of the CPU; 0: as many as it has fast cores",
+         "threads on the CPU; 0: one for each fast core",
          ollama="num_thread", special=Special.ZERO_IS_DEFAULT),
     _row(Use.LOADING, "gpu_layers", int, -1, -1, _INT32,
          "how many of the last layers go to devices other than the CPU; below 0: as many as fit",
          ollama="num_gpu", openai=None, special=Special.NEGATIVE_IS_AUTO),
     _row(Use.LOADING, "main_gpu", int, None, 0, 1024,
-         "the device that takes layers first; without it the one with the most free memory",
+         "the device that gets layers first; by default the one with the most free memory",
          openai=None),
     _row(Use.LOADING, "use_mmap", bool, True, 0, 0,  # noqa: FBT003
-         "whether weights are used where they lie in the mapped file, if that is possible",
+         "whether weights are used in place in the mapped file, where possible",
          openai=None),
     _row(Use.MODEL, "engine", str, "auto", 0, 0,
-         "what computes the model; in a Modelfile only", openai=None, choices=ENGINES),
+         "the engine that runs the model; in a Modelfile only", openai=None, choices=ENGINES),
     *(_row(Use.NOTHING, name, kind, None, 0, high, "no effect", openai=None)
       for name, kind, high in (
           ("draft_num_predict", int, 1024), ("penalize_newline", bool, 0), ("low_vram", bool, 0),

@@ -32,7 +32,7 @@ class TokenCounts:
         return self._tokens[: self._used]
 
     def add(self, token: int) -> None:
-        """Take in the newest token; when the length is reached the oldest is dropped."""
+        """Add the newest token; when the length is reached the oldest is dropped."""
         if self._length is None:
             self._add_without_limit(token)
         elif self._used < self._length:
@@ -46,7 +46,7 @@ class TokenCounts:
             self.counts[token] += 1
 
     def extend(self, tokens: Iterable[int]) -> None:
-        """Take in several tokens, the newest last."""
+        """Add several tokens, the newest last."""
         for token in tokens:
             self.add(token)
 
@@ -71,7 +71,7 @@ class Penalties:
         self.add = self._last.add
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Take in the tokens that the sequence begins with."""
+        """Add the tokens that the sequence begins with."""
         self._last.extend(tokens[-self._length :] if self._length else tokens)
 
     def apply(self, logits: Floats) -> None:

@@ -27,15 +27,15 @@ from tampu.sampling.full_vocab import FullVocabulary
 from tampu.sampling.options import SamplingOptions
 from tampu.sampling.transforms import COLDEST, Floats, softmax_weights
 
-_SPARE = 2  # so many times top-k candidates, where a grammar may forbid some of them
+_SPARE = 2  # this many times top-k candidates, since a grammar may forbid some of them
 _NO_BREAKERS: Breakers = MappingProxyType({})
 
 
 class Sampler:
     """Samples the tokens of one sequence.
 
-    Owns its random numbers, what it knows of the last tokens and room to work in, so that nothing
-    of the vocabulary's size is allocated for a token. Not to be shared by threads or sequences.
+    Owns its random numbers, the counts of the last tokens and its buffers, so that no array of the
+    vocabulary's size is allocated for a token. Not thread-safe; each sequence needs its own.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Sampler:
         self._full = FullVocabulary(vocabulary_size)
 
     def prime(self, tokens: Sequence[int]) -> None:
-        """Let the penalties see tokens that came before: the prompt's.
+        """Add the prompt's tokens to the penalties.
 
         Raises:
             RequestError: a token outside the vocabulary.
@@ -87,14 +87,14 @@ class Sampler:
             adjustment.extend(tokens)
 
     def sample(self, logits: NDArray[np.float32], mask: Mask | None = None) -> int:
-        """Return the next token and count it as said.
+        """Return the next token and add it to the penalties.
 
         Args:
             logits: (vocabulary,), float32; not changed.
-            mask: the tokens that may come, as `Constraint.mask` gives them; None: all may.
+            mask: the allowed tokens, as `Constraint.mask` returns them; None: all.
 
         Raises:
-            ComputeError: a logit of a token that may come is NaN or +inf, or all are -inf.
+            ComputeError: a logit of an allowed token is NaN or +inf, or all are -inf.
             ShapeError: not one logit for each entry of the vocabulary.
         """
         if logits.shape != (self._size,) or logits.dtype != np.float32:
@@ -116,7 +116,7 @@ class Sampler:
         return token
 
     def _constrained(self, logits: Floats, mask: Mask) -> int:
-        """Choose among the tokens that a mask allows, looking at as few as will do."""
+        """Sample from the tokens that a mask allows, examining as few as possible."""
         tokens = few_tokens(mask)
         if tokens is not None:
             return self._among(logits, tokens)

@@ -1,8 +1,8 @@
-"""JSON schemas, looked through before they are compiled.
+"""JSON schemas, checked before they are compiled.
 
-Everything of a schema is enforced, or the schema is refused with the place and the keyword that
-cannot be: llguidance itself names keywords it does not have, this adds where they are, the limits,
-and the cases in which what comes out would not be valid after all.
+Every keyword of a schema is enforced, or the schema is refused with the place and the keyword:
+llguidance itself names unsupported keywords; this adds their places, the limits, and the cases in
+which an answer would not be valid.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NO_CONDITION = {"uniqueItems": False, "unevaluatedProperties": True, "unevaluat
 
 
 def checked_schema(schema: object) -> dict[str, Any]:
-    """Return a schema without what says nothing.
+    """Return a schema without keywords that have no effect.
 
     Raises:
         GrammarError: naming the place, as a JSON pointer, and what is wrong or not supported there.
@@ -65,7 +65,7 @@ def fault(pointer: str, reason: str) -> GrammarError:
 
 
 def _check_shape(schema: object) -> None:
-    """Check the depth, and that JSON can write it, without recursion."""
+    """Check the depth and that it is plain JSON, without recursion."""
     waiting = [(schema, 1)]
     while waiting:
         value, depth = waiting.pop()
@@ -119,7 +119,7 @@ def _check_reference(pointer: str, schema: Mapping[str, Any], root: Mapping[str,
 
 
 def _check_bounds(pointer: str, schema: Mapping[str, Any]) -> None:
-    """Refuse what llguidance 1.9 gets wrong: it lets through a whole number that is excluded.
+    """Refuse bounds that llguidance 1.9 gets wrong: it allows an excluded whole number.
 
     It does so if the other bound is less than 1 away: 0 for more than 0 and at most 0.25.
     """

@@ -1,7 +1,7 @@
 """The steps of sampling as pure functions on arrays; none of them knows a token id.
 
 `weights` are unnormalized probabilities: the best token's is 1. The filters get them in
-descending order; those that return a number keep so many of the first, always at least one.
+descending order; those that return a number keep that many of the first, at least one.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def cumsum(weights: Floats) -> Doubles:
 
 
 def top_p(cumulative: Doubles, p: float) -> int:
-    """Count the best tokens up to and including the one that takes their share beyond `p`."""
+    """Count the best tokens up to and including the one at which their sum exceeds `p`."""
     if p >= 1.0:
         return len(cumulative)
     return min(int(cumulative.searchsorted(p * cumulative[-1], "right")) + 1, len(cumulative))
@@ -75,7 +75,7 @@ def typical_p(weights: Floats, p: float) -> NDArray[np.intp]:
     """Return, ascending, the ranks of the locally typical tokens (Meister et al. 2022).
 
     Tokens are taken in the order of the distance between their surprise and the entropy of the
-    distribution, up to and including the one that takes their share beyond `p`.
+    distribution, up to and including the one at which their sum exceeds `p`.
     """
     positive = weights[weights > 0].astype(np.float64)
     probabilities = positive / positive.sum()
@@ -89,17 +89,17 @@ def typical_p(weights: Floats, p: float) -> NDArray[np.intp]:
 def xtc(weights: Floats, threshold: float) -> int:
     """Count the best tokens to leave out ("exclude top choices", as in llama.cpp).
 
-    Those are all whose probability is `threshold` or more, but for the least likely of them.
+    Those are all whose probability is `threshold` or more, except the least likely of them.
     """
     least = threshold * float(weights.sum(dtype=np.float64))
     return max(int(np.count_nonzero(weights >= least)) - 1, 0)
 
 
 def multinomial(cumulative: Doubles, share: float) -> int:
-    """Return the index whose weight takes the cumulative sum beyond `share` of the total.
+    """Return the index at which the cumulative sum exceeds `share` of the total.
 
-    With a share that is random, uniformly from 0 to 1, this samples an index with the probability
-    of its weight; one of weight 0 never.
+    With a uniformly random share from 0 to 1 this samples an index with the probability of its
+    weight; an index of weight 0 is never returned.
     """
     total = cumulative[-1]
     index = int(cumulative.searchsorted(share * total, "right"))

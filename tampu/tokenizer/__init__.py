@@ -1,6 +1,6 @@
 """Text to tokens and back, from a model file's metadata.
 
-- loading.py: `load_tokenizer(metadata)`, the way in
+- loading.py: `load_tokenizer(metadata)`, the entry point
 - tokenizer.py: `Tokenizer`, and the interfaces of the three families
 - vocabulary.py: tokens, types, scores; special tokens and their roles
 - special.py: special tokens in a text

@@ -1,8 +1,8 @@
 """Byte-level byte-pair encoding, `tokenizer.ggml.model` = "gpt2": Llama 3, Qwen, GPT and others.
 
-A text is cut into words, each word is written in an alphabet of 256 printable characters that stand
-for the bytes, and adjacent symbols are merged in the order of the list of merges. Merges that name
-unknown tokens are skipped; characters of the alphabet without a token are dropped.
+A text is split into words, each word is written in an alphabet of 256 printable characters that
+stand for the bytes, and adjacent symbols are merged in the order of the list of merges. Merges that
+name unknown tokens are skipped; characters of the alphabet without a token are dropped.
 
 Sources: GPT-2's published encoder for the alphabet; Hugging Face's `tokenizers` for the rest.
 """
@@ -78,15 +78,15 @@ class BytePair:
 
 
 class BytePairEncoder:
-    """Cuts a text into words and merges each word once."""
+    """Splits a text into words and merges each word once."""
 
     def __init__(self, tokens: TextIndex, merges: TextIndex, pretokenizer: PreTokenizer) -> None:
         """Prepare for texts.
 
         Args:
             tokens: finds the id of a text that is a token.
-            merges: finds the place of "left right" in the order of merges.
-            pretokenizer: how texts are cut into words.
+            merges: finds the rank of "left right" among the merges.
+            pretokenizer: how texts are split into words.
         """
         self._ids = WordCache(tokens.find)
         self._order = WordCache(merges.find)
@@ -96,7 +96,7 @@ class BytePairEncoder:
         self._words = WordCache(self._encode_word)
 
     def encode(self, text: str, *, after_special: bool) -> list[int]:  # noqa: ARG002
-        """Return the ids of a text; what comes before it makes no difference."""
+        """Return the ids of a text; `after_special` has no effect."""
         words = self._words
         ids: list[int] = []
         for word, _ in self._cut(text):

@@ -1,4 +1,4 @@
-"""From tokens back to text, token by token, never with half a character."""
+"""From tokens back to text, token by token, in whole characters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ logging.addLevelName(TRACE, "TRACE")
 class IncrementalDecoder:
     """Turns the tokens of one text into its characters as they come.
 
-    Bytes that may still become a character are kept back. Bytes that cannot become one any more are
+    Bytes that may still become a character are held back. Bytes that no longer can are replaced by
     U+FFFD immediately, one for each longest prefix of a character (as Unicode recommends).
     """
 

@@ -1,12 +1,12 @@
-"""Finds texts in a large array of texts without making an object of each.
+"""Finds texts in a large array of texts without creating an object for each.
 
 A dictionary of Llama 3's 280,147 merges costs 0.2 s, most of it for objects of which a chat needs
 a few hundred. This is a hash table over the bytes as they were in the file, built with array
 operations in a fifth of the time:
 
-    table:  |  . |  7 |  . |  3 | 12 |  . | ...     at a text's hash, or a few places on: its number
+    table:  |  . |  7 |  . |  3 | 12 |  . | ...     at a text's hash or a few slots on: its number
 
-Texts of more than 64 bytes, and the few for which there is no free place near, are in a dictionary.
+Texts of more than 64 bytes, and the few without a free slot nearby, are in a dictionary.
 The hash is multiplied by a random number, so that no file can be crafted to be slow.
 """
 
@@ -23,8 +23,8 @@ ABSENT = -1
 
 _WORD_BYTES = 8  # a text is hashed in words of 64 bits
 _LONGEST = 64  # bytes
-_PROBES = 8  # places that are tried
-_SPARSITY = 3  # at least so many places for each text
+_PROBES = 8  # slots that are tried
+_SPARSITY = 3  # at least this many slots for each text
 _SHIFT = 29
 _MASK = (1 << 64) - 1
 
@@ -97,7 +97,7 @@ class TextIndex:
     def _fill(
         self, numbers: npt.NDArray[np.int64], hashes: npt.NDArray[np.uint64], bits: int
     ) -> tuple[npt.NDArray[np.int32], list[int]]:
-        """Give each number the first free place from its hash on; return those that got none."""
+        """Give each number the first free slot from its hash on; return those that got none."""
         table = np.full(1 << bits, ABSENT, dtype=np.int32)
         waiting = numbers.astype(np.int32)
         places = (hashes >> np.uint64(self._shift)).astype(np.int64)

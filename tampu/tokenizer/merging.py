@@ -26,11 +26,11 @@ NEVER = 1 << 32  # ranks are below it
 _POSITION_BITS = 32
 _POSITION_MASK = (1 << _POSITION_BITS) - 1
 _SHORT = 24  # up to this many symbols a scan beats a heap
-_LONG = 4096  # from this many symbols on, repetition is worth looking for
+_LONG = 4096  # from this many symbols on, repetition is searched for
 _REPETITIVE = 16  # a text is repetitive if one pair makes up a 16th of it
 _NAMES = 1 << 31
 _MAX_ITEMS = 65_536  # some 10 MB; a text of 300,000 tokens has about 20,000 different words
-_MAX_LENGTH = 64  # characters; longer texts hardly ever come again
+_MAX_LENGTH = 64  # characters; longer texts are rarely repeated
 
 
 class Merger:
@@ -108,10 +108,10 @@ class Merger:
     def _merge_round(
         self, word: npt.NDArray[np.int64], names: list[str]
     ) -> tuple[npt.NDArray[np.int64], bool]:
-        """Join all pairs of the best rank from left to right, if no better pair arises thereby.
+        """Join all pairs of the best rank from left to right, if that creates no better pair.
 
-        Returns the shorter word and whether to go on. Leaves the word alone if one of these joins
-        made a pair as good as itself, since that one would come next.
+        Returns the shorter word and whether to continue. Leaves the word unchanged if one of these
+        joins creates a pair of the same rank, since that pair would be next.
         """
         ranks, merged = self._pairs(word[:-1], word[1:], names)
         best = ranks.min()

@@ -1,6 +1,6 @@
 """Pre-tokenizers: how byte-level BPE splits a text into words, by `tokenizer.ggml.pre`.
 
-One table: the name in the file, and the stages through which the text goes. A stage is a regular
+One table: the name in the file, and the stages of splitting. A stage is a regular
 expression whose matches become words of their own, as do the stretches between them. The
 expressions are those of the families' own tokenizers (data, in the syntax of the Oniguruma library
 that `tokenizers` uses), the names and flags those of llama.cpp's converter.
@@ -97,10 +97,10 @@ _MINICPM5 = (_THREE_DIGITS, rf"{_CONTRACTION}|{_WORDS}\p{{N}}+|{_SIGNS}{_LINES}"
 
 @dataclass(frozen=True, slots=True)
 class PreTokenizer:
-    """One way to cut texts into words, and what else goes with it.
+    """One way to split texts into words, with related settings.
 
-    `whole_words`: a word that is a token is taken as it is, whatever the merges say (Hugging Face's
-    `ignore_merges`). `adds_bos`: what holds where the file doesn't say.
+    `whole_words`: a word that is a token is not merged, whatever the merges say (Hugging Face's
+    `ignore_merges`). `adds_bos`: the default if the file has none.
     """
 
     stages: tuple[str, ...]
@@ -161,7 +161,7 @@ def known_names() -> list[str]:
 
 
 def find(name: str) -> PreTokenizer:
-    """Return the way that belongs to a `tokenizer.ggml.pre`.
+    """Return the pre-tokenizer of a `tokenizer.ggml.pre`.
 
     Raises:
         UnsupportedModelError: naming it and those that are known.

@@ -74,7 +74,7 @@ class SentencePiece:
         return text.replace(SPACE, " ").encode("utf-8", "surrogateescape")
 
     def build_encoder(self) -> SentencePieceEncoder:
-        """Build the index of tokens and what goes with it."""
+        """Build the index of tokens and the encoder."""
         return SentencePieceEncoder(
             self._vocabulary, self._byte_ids(), self.specials.unknown, adds_space=self.adds_space
         )
@@ -92,7 +92,7 @@ class SentencePiece:
 
 
 class SentencePieceEncoder:
-    """Cuts a text where no merge can reach across, and merges each part once."""
+    """Splits a text where no merge can span, and merges each part once."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class SentencePieceEncoder:
         Args:
             vocabulary: the tokens and their scores.
             byte_ids: the tokens of the 256 bytes, or none.
-            unknown: what stands for a character that is not a token and has no bytes.
+            unknown: the token for a character that is not a token and has no bytes.
             adds_space: whether texts get a space in front.
         """
         self._ids = WordCache(vocabulary.mergeable().find)
@@ -164,9 +164,9 @@ def _ranks(scores: npt.NDArray[np.float32]) -> npt.NDArray[np.uint32]:
 
 
 class SafeCuts:
-    """Cuts texts into parts that can be merged separately.
+    """Splits texts into parts that can be merged separately.
 
-    No merge can reach across two characters that no token has side by side, so a text falls into
+    No merge can span two characters that no token has side by side, so a text splits into
     independent parts there: nearly always words, because hardly any token has a space after a
     letter. The pairs of characters of tokens are a table of bits, found by a hash; a collision only
     makes a part longer.
@@ -184,7 +184,7 @@ class SafeCuts:
 
 
 def _separated(tokens: StringArray) -> str:
-    """Return all tokens with NUL between them, whose pairs with their ends do no harm."""
+    """Return all tokens with NUL between them; pairs with NUL are harmless."""
     data = np.frombuffer(tokens.data, dtype=np.uint8).copy()
     keep = np.ones(len(data), dtype=bool)
     lengths = tokens.starts[:-1]  # where they are: 8 bytes each, of which one is kept as NUL

@@ -1,6 +1,6 @@
-"""Special tokens in a text: found leftmost first, and of those that begin there the longest.
+"""Special tokens in a text: the leftmost is found first, and of those that begin there the longest.
 
-This is how Hugging Face's tokenizers and SentencePiece find them. llama.cpp looks for one token
+This is how Hugging Face's tokenizers and SentencePiece find them. llama.cpp searches for one token
 after the other, longest first over the whole text; the two differ only where special tokens overlap
 each other.
 """
@@ -35,9 +35,8 @@ class SpecialMatcher:
         """Yield the ids of special tokens and, as they are, the texts between them.
 
         Args:
-            text: to look through.
-            counts: says of a token and where it starts and ends whether it counts there; None: all
-                do.
+            text: the text to search.
+            counts: returns whether a token counts from one position to another; None: all count.
         """
         plain = position = 0
         while match := self._start.search(text, position) if self._start else None:

@@ -1,9 +1,9 @@
 """The tokenizer of one model: text to tokens and back, the same for all families.
 
-Special tokens in a text. Control tokens are looked for only if the caller asks for it
-(`parse_special`): text from a user must not be able to end a turn. User-defined tokens are looked
-for always, as Hugging Face's tokenizers and llama.cpp do it, because they are text that the model
-knows as one token. The beginning and end of sequence are added only if the caller asks for it
+Special tokens in a text. Control tokens are parsed only if the caller requests it
+(`parse_special`): text from a user must not be able to end a turn. User-defined tokens are always
+parsed, as Hugging Face's tokenizers and llama.cpp do it, because they are text that the model
+knows as one token. The begin and end of sequence are added only if the caller requests it
 (`add_special`), for the first piece of a text that is tokenized in pieces.
 """
 
@@ -29,7 +29,7 @@ class Encoder(Protocol):
 
         Args:
             text: not empty, as `Family.normalize` gave it.
-            after_special: whether a special token, or nothing at all, comes before it.
+            after_special: whether it is at the start or follows a special token.
         """
         ...
 
@@ -46,11 +46,11 @@ class Family(Protocol):
         ...
 
     def token_bytes(self, token: int) -> bytes:
-        """Return the bytes for which a token stands, be it a control token; maybe half a letter."""
+        """Return the bytes of a token, control tokens included; maybe part of a character."""
         ...
 
     def build_encoder(self) -> Encoder:
-        """Build what turns text into tokens."""
+        """Build the encoder."""
         ...
 
 
@@ -86,7 +86,7 @@ class Tokenizer:
         return f"<Tokenizer {type(self._family).__name__} of {self.vocabulary_size} tokens>"
 
     def prepare(self) -> None:
-        """Build what `encode` needs, if it isn't built yet; may be called from another thread."""
+        """Build what `encode` needs, unless it is built; may be called from another thread."""
         self._encoder()
 
     def encode(
@@ -116,7 +116,7 @@ class Tokenizer:
         Args:
             pieces: text, and whether control tokens written out in it become those tokens. One
                 that lies in several pieces counts only if it may in all of them. Apart from that
-                the result is that of the pieces joined: words go across the borders.
+                the result is that of the joined pieces: words may span pieces.
         """
         texts: list[str] = []
         hidden: list[tuple[int, int]] = []  # where no control token counts
@@ -137,18 +137,18 @@ class Tokenizer:
         return self._encode_parts(self._all_specials.split("".join(texts), counts))
 
     def encode_inside(self, text: str) -> list[int]:
-        """Return the tokens of plain text that goes on from other text: nothing comes in front."""
+        """Return the tokens of plain text that continues other text, without a space in front."""
         normal = self._family.normalize(_well_formed(text))
         return self._encoder().encode(normal, after_special=False) if normal else []
 
     def decode(self, ids: Iterable[int], *, special: bool = False) -> str:
         """Return the text of tokens.
 
-        A space in front that the model's own tokenizer adds when it encodes is taken off again.
+        A leading space that the model's own tokenizer adds when it encodes is removed.
 
         Args:
             ids: the tokens.
-            special: whether control tokens are shown as they are written, or left out.
+            special: whether control tokens are shown as written, or left out.
         """
         ids = list(ids)
         bytes_of = self._visible_bytes if special else self.token_bytes
@@ -172,8 +172,8 @@ class Tokenizer:
         Args:
             special: as for `decode`.
             shown: texts of control tokens that are shown even if the others are not.
-            continues: whether the text goes on from another, such as an answer from its prompt; a
-                space at its start then counts. If not, the outcome is that of `decode`.
+            continues: whether the text continues another, as an answer continues its prompt; a
+                leading space is then kept. If not, the result is that of `decode`.
         """
         return IncrementalDecoder(
             self._visible_bytes if special else self._bytes_with(self.control_tokens(shown)),

@@ -68,7 +68,7 @@ class Vocabulary:
     """The tokens in the order of their ids.
 
     `scores` is empty where the file has none; `end_markers` are the ids of tokens that end a text
-    by what they are called.
+    by their names.
     """
 
     texts: StringArray
@@ -93,7 +93,7 @@ class Vocabulary:
         return int(self.types[token]) in types
 
     def mergeable(self) -> TextIndex:
-        """Return an index of all tokens that ordinary text may become.
+        """Return an index of all tokens that ordinary text can become.
 
         Control tokens, the unknown token and bytes are not among them: "</s>" in a text must not
         become the end of sequence because "</" and "s>" are tokens too.
@@ -103,7 +103,7 @@ class Vocabulary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Specials:
-    """The special tokens that have a role: which begins a text, which end it, which is unknown."""
+    """The special tokens by their roles: begin of text, end of text, unknown."""
 
     bos: int | None
     eos: int | None  # the one that is appended where `adds_eos`
@@ -172,10 +172,10 @@ def read_specials(metadata: Metadata, vocabulary: Vocabulary, defaults: Defaults
 
 
 def read_texts(metadata: Metadata, key: str) -> StringArray:
-    """Return an array of texts in the form in which a file has it.
+    """Return an array of texts as it is in the file.
 
     Raises:
-        ModelFileError: if it is missing or something else.
+        ModelFileError: if it is missing or not an array of texts.
     """
     texts = metadata.strings(key)
     return texts if isinstance(texts, StringArray) else StringArray.of(texts)

@@ -1,11 +1,11 @@
 """WordPiece, `tokenizer.ggml.model` = "bert": the tokenizer of embedding models, by the library.
 
-GGUF turns the spelling of the original vocabulary round: a piece that begins a word has U+2581 in
-front (the original has nothing), one that goes on has nothing (the original has "##"), and tokens
-in square brackets stay as they are. Here it is turned back.
+GGUF inverts the spelling of the original vocabulary: a piece that begins a word has the prefix
+U+2581 (in the original none), one that continues a word has none (in the original "##"), and
+tokens in square brackets are unchanged. Here the original spelling is restored.
 
-Whether capitals are lowered: `tokenizer.ggml.normalizer.lowercase`, else whether the vocabulary has
-no capitals; whether accents are taken off: `...strip_accents`, else as for capitals (that is what
+Whether text is lowercased: `tokenizer.ggml.normalizer.lowercase`, else whether the vocabulary has
+no capitals; whether accents are stripped: `...strip_accents`, else as for capitals (that is what
 the library's BERT normalizer does).
 """
 
@@ -100,13 +100,13 @@ class WordPiece:
 
 
 class WordPieceEncoder:
-    """Hands texts to the library."""
+    """Encodes texts with the library."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
 
     def encode(self, text: str, *, after_special: bool) -> list[int]:  # noqa: ARG002
-        """Return the ids of a text; what comes before it makes no difference."""
+        """Return the ids of a text; `after_special` has no effect."""
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 

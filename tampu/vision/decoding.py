@@ -62,8 +62,8 @@ DEFAULT_LIMITS = ImageLimits()
 def decode(data: bytes, limits: ImageLimits = DEFAULT_LIMITS) -> RGBImage:
     """Return the image in an image file: RGB, (height, width, 3).
 
-    Of an animation it is the first frame. The orientation that a camera noted is applied, and what
-    is transparent shows white.
+    Of an animation it is the first frame. EXIF orientation is applied, and transparent pixels
+    become white.
 
     Raises:
         RequestError: if the format is not PNG, JPEG, WebP, GIF or BMP, the file is damaged or ends
@@ -84,7 +84,7 @@ def decode(data: bytes, limits: ImageLimits = DEFAULT_LIMITS) -> RGBImage:
         raise RequestError(f"no memory to decode the {name} image") from error
     except Image.DecompressionBombError as error:
         raise RequestError(f"the {name} image is too large") from error
-    except _DAMAGE as error:  # its text may have details of this machine: for the log only
+    except _DAMAGE as error:  # its text may contain details of this machine: for the log only
         logger.info("a %s image is damaged: %r", name, error)
         raise RequestError(f"the {name} image is damaged or truncated") from error
 
@@ -115,7 +115,7 @@ def _check_size(size: tuple[int, int], limits: ImageLimits) -> None:
 
 
 def _turn_upright(image: Image.Image) -> None:
-    """Turn an image as its camera noted; a note that cannot be read is none."""
+    """Apply the EXIF orientation of an image; invalid EXIF data is ignored."""
     with suppress(*_DAMAGE):
         ImageOps.exif_transpose(image, in_place=True)
 

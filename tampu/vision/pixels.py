@@ -54,7 +54,7 @@ def resize(
     method: Filter,
     box: tuple[float, float, float, float] | None = None,
 ) -> RGBImage:
-    """Return the image in another size; each pixel is resampled from all that it covers.
+    """Return the image in another size; each pixel is resampled from all pixels that it covers.
 
     Args:
         image: (any height, any width, 3).
@@ -75,7 +75,8 @@ def patches(pixels: Floats, side: int, block: int = 1) -> Floats:
     Args:
         pixels: whose height and width are multiples of `side` * `block`.
         side: of a patch, in pixels.
-        block: patches come row by row in squares of so many on a side, and these row by row.
+        block: patches are ordered row by row within blocks of this many on a side, and the blocks
+            row by row.
     """
     height, width, colors = pixels.shape
     rows, columns = height // (side * block), width // (side * block)

@@ -16,7 +16,7 @@ from tampu.sandbox.process import SandboxedProcess, SandboxLimits
 from tampu.vision.decoding import DEFAULT_LIMITS, decode
 from tampu.vision.pixels import RGBImage
 
-_SIZE = struct.Struct("<II")  # height and width, then the pixels; 0 and 0, then why it is refused
+_SIZE = struct.Struct("<II")  # height and width, then the pixels; 0 and 0, then the error
 
 DECODE_LIMITS = SandboxLimits(
     cpu_s=4.0,
@@ -26,7 +26,7 @@ DECODE_LIMITS = SandboxLimits(
 
 
 class SandboxedDecoder:
-    """Runs `decode` in a process that starts when it is first needed.
+    """Runs `decode` in a process that is started by the first image.
 
     Thread-safe; calls wait for one another.
     """

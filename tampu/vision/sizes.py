@@ -1,4 +1,4 @@
-"""The size that an image is resized to for an encoder, as transformers' processors choose it."""
+"""The size to which an image is resized for an encoder, as transformers' processors choose it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _RIBBON = 8
 
 
 def fit_crop(image: RGBImage, side: int, method: Filter) -> RGBImage:
-    """Return the middle of an image whose shorter side was made `side` long (CLIP).
+    """Return the middle of an image resized so that its shorter side is `side` (CLIP).
 
-    Of a ribbon only the middle is resampled: it would else become a very long one. The result may
-    then differ by one level in a few pixels.
+    Only the middle of a very elongated image is resampled, since the whole would become very long.
+    The result may then differ by one level in a few pixels.
     """
     height, width = image.shape[:2]
     shorter = min(height, width)

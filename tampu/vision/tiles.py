@@ -1,7 +1,7 @@
 """Arranges large images on several tiles, as Llama 3.2 and Llama 4 do.
 
-Both take, of all arrangements of up to so many tiles, the one on which the image grows least, or
-if it must shrink, shrinks least; of those that are alike, the smallest.
+Of all arrangements up to a maximum number of tiles both take the one that enlarges the image
+least or, if none fits, shrinks it least; of equal ones the smallest.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ class Arrangement:
 
 
 def arrangements(most: int) -> list[tuple[int, int]]:
-    """Return all (rows, columns) of at most so many tiles, fewest rows first."""
+    """Return all (rows, columns) of at most `most` tiles, fewest rows first."""
     sides = range(1, most + 1)
     return [(rows, columns) for rows in sides for columns in sides if rows * columns <= most]
 
 
 def arrange(height: int, width: int, *, side: int, most: int) -> Arrangement:
-    """Arrange an image on tiles, keeping its shape; it is enlarged until it fills one at most.
+    """Arrange an image on tiles, keeping its aspect ratio; it is enlarged to at most one tile.
 
     Args:
         height: of the image.
         width: of the image.
         side: of a tile, in pixels.
-        most: tiles.
+        most: the maximum number of tiles.
     """
     rows, columns = _best(height, width, side, most)
     room = (min(max(height, side), rows * side), min(max(width, side), columns * side))
@@ -62,7 +62,7 @@ def _best(height: int, width: int, side: int, most: int) -> tuple[int, int]:
 
 
 def _within(height: int, width: int, most_rows: int, most_columns: int) -> tuple[int, int]:
-    """Return the largest size of the same shape within a room."""
+    """Return the largest size of the same aspect ratio within a box."""
     by_height, by_width = most_rows / height, most_columns / width
     if by_width < by_height:
         return min(max(1, math.floor(height * by_width)), most_rows), most_columns
