@@ -324,7 +324,7 @@ def test_tools_calls_results_and_reasoning_are_rendered(name: str) -> None:
 
 
 @pytest.mark.parametrize("form", dict.fromkeys(RENDERERS.values()))
-def test_only_what_the_template_wrote_is_trusted(form: Any) -> None:
+def test_only_text_of_the_template_is_trusted(form: Any) -> None:
     pieces = ChatTemplate(form).render(
         TALK,
         tools=None if form == builtin_templates.CHATML else [TOOL],

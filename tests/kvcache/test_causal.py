@@ -295,7 +295,7 @@ def test_a_layer_shares_only_what_an_earlier_one_of_its_shape_stores(
         cache([HEADS, LayerShape(2, 32, shared_layer=0), layer])
 
 
-def test_a_layer_stores_what_it_asked_for_and_nothing_else(
+def test_a_layer_stores_only_its_requested_shape(
     backend: Backend, cache: Callable[..., Any]
 ) -> None:
     shapes = [HEADS, LayerShape(2, 32, shared_layer=0), LayerShape(1, 32, latent_rank=16)]

@@ -284,7 +284,7 @@ def test_siblings_have_another_name_on_older_systems(
 @pytest.mark.parametrize(
     ("size", "expected"), [("2048K", 2**21), ("1M", 2**20), ("512K", 2**19), ("", 2**20)]
 )
-def test_the_second_caches_size_is_what_the_system_says(
+def test_the_size_of_the_second_cache_is_read_from_the_system(
     tmp_path: Path, size: str, expected: int
 ) -> None:
     cache = "devices/system/cpu/cpu0/cache"

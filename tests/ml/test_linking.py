@@ -97,7 +97,7 @@ def python(code: str, *arguments: str, **environment: str) -> subprocess.Complet
 
 
 @linux
-def test_the_installed_libraries_are_loaded_whatever_the_library_path_says(
+def test_the_installed_libraries_are_loaded_with_any_library_path(
     other: Callable[..., Any],
 ) -> None:
     """Those in LD_LIBRARY_PATH end the process as soon as they are loaded."""

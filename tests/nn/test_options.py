@@ -172,7 +172,7 @@ def scaling(**keys: Any) -> RopeScaling:
         ),
     ],
 )
-def test_the_scaling_of_rope_is_what_the_file_says(
+def test_the_scaling_of_rope_is_read_from_the_file(
     keys: dict[str, Any], expected: RopeScaling
 ) -> None:
     found = scaling(**keys)

@@ -37,7 +37,7 @@ def test_the_compiler_uses_the_libraries_that_were_unpacked_with_it(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_every_kernel_gives_on_arm_what_the_portable_level_gives(tmp_path: Path) -> None:
+def test_every_kernel_on_arm_matches_the_portable_level(tmp_path: Path) -> None:
     """Products, experts and attention, each level where it is the best that a CPU has."""
     assert Path(ARM, "cc").exists(), "no compiler for ARM here; tools/setup/arm.sh says why"
     tool = Path(__file__).parents[3] / "tools" / "setup" / "compile_kernels.py"

@@ -224,7 +224,7 @@ def test_a_token_that_is_not_finite_affects_itself_only(
     assert np.array_equal(np.delete(found, 2, 0), np.delete(good, 2, 0))
 
 
-def test_gate_and_up_share_what_is_packed_of_their_input(
+def test_gate_and_up_share_packed_activations(
     level_backends: Callable[..., Any], stack: Callable[[Any, Any], Any]
 ) -> None:
     """Another choice, or weights that are floats, get a packed form of their own."""
