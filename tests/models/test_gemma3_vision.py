@@ -1,4 +1,4 @@
-"""How Gemma 3 takes pictures: the built-in model has a tower."""
+"""Gemma 3 with images: the built-in model has a vision encoder."""
 
 from collections.abc import Iterator
 from pathlib import Path

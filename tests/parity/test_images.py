@@ -1,7 +1,7 @@
-"""Answers to prompts with pictures are those of transformers, however they are computed.
+"""Answers to prompts with images are those of transformers, however they are computed.
 
 Of all kinds: embeddings whose rows see one another (Gemma 3), or are past to what follows, or have
-positions of three coordinates (Qwen 2.5-VL), and pictures beside the text (Llama 3.2 Vision).
+positions of three coordinates (Qwen 2.5-VL), and images beside the text (Llama 3.2 Vision).
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def test_a_prefix_with_an_image_is_reused(laboratory: Laboratory, name: str) -> 
         whole = len(stream_of(engine, [*before, *behind]))
         assert require_answer(laboratory, name, engine, [*before, *behind, 17, 19]) == 0
         assert require_answer(laboratory, name, engine, [*before, *behind, 12, 13]) == whole
-        # Another picture of the same size, and one of another: nothing of the first is taken.
+        # Another image of the same size, and one of another: nothing of the first is taken.
         for other in (TWIN, OTHER):
             reused = require_answer(laboratory, name, engine, [*before, other, *TEXT[::-1]])
-            assert len(before) <= reused <= len(before) + 3  # marks before the picture itself
+            assert len(before) <= reused <= len(before) + 3  # marks before the image itself

@@ -1,4 +1,4 @@
-"""The tokens that stand for a picture are those that transformers' processors write."""
+"""The tokens that stand for an image are those that transformers' processors write."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_an_images_tokens_equal_those_of_transformers(
         lies = prepared.placeholders
         expected = tokenizer.encode(WRITTEN[name](size), add_special_tokens=False).ids
         assert lies.tokens.tolist() == expected, size
-        if lies.is_cross:  # the picture is beside the text
+        if lies.is_cross:  # the image is beside the text
             assert not lies.embedded.any()
             continue
         image = SIGHTS[name].image
@@ -83,7 +83,7 @@ def test_an_images_tokens_equal_those_of_transformers(
             at for at, token in enumerate(expected) if token == image
         ]
         assert int(lies.embedded.sum()) == prepared.rows
-        # What must share a batch is inputs of the picture alone, never a mark that others have too.
+        # What must share a batch are inputs of the image alone, never a mark that others have too.
         for first, length in lies.groups:
             assert lies.embedded[first : first + length].all()
     seer.close()

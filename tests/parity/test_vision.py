@@ -1,6 +1,6 @@
-"""What models see equals what transformers' models see: embeddings, and texts with pictures.
+"""What models see equals what transformers' models see: embeddings, and texts with images.
 
-The reference gets the pictures from transformers' own processors.
+The reference gets the images from transformers' own processors.
 """
 
 from __future__ import annotations
@@ -154,13 +154,13 @@ def _tokens(part: Any) -> list[int]:
 def test_the_graph_of_a_text_uses_no_weight_of_the_vision_tower(
     laboratory: Laboratory, backend: Backend, name: str
 ) -> None:
-    """A picture's embedding is an input there; who computed it is not in the graph."""
+    """An image's embedding is an input there; who computed it is not in the graph."""
     loaded = TinyModel(backend, laboratory.file(name))
     context, width = backend.context(), loaded.model.positions_per_token
     number, outputs = (context.input(each, (5,), GGMLType.I32) for each in ("tokens", "outputs"))
     positions = context.input("positions", (5,) if width == 1 else (width, 5), GGMLType.I32)
     embedded: tuple[Any, ...] = ()
-    if name != "mllama":  # its pictures lie beside the text
+    if name != "mllama":  # its images lie beside the text
         images = context.input("images", (2, 128), GGMLType.F32)
         embedded = (images, context.input("rows", (2,), GGMLType.I64))
     spans = next(loaded.cache.views_by_fill(5))

@@ -1,4 +1,4 @@
-"""Image files become pictures, or an error that says why not."""
+"""Image files become arrays of pixels, or an error that gives the reason."""
 
 import io
 import struct
