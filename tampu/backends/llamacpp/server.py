@@ -85,7 +85,7 @@ class LlamaServer:
         """Return the response at a path, which may be an error: to a POST if there is a body.
 
         Raises:
-            ComputeError: if there is no response.
+            ComputeError: if llama.cpp does not respond.
         """
         method, content = ("GET", None) if body is None else ("POST", json.dumps(body))
         try:

@@ -16,7 +16,7 @@ from tampu.tokenizer import Tokenizer
 
 # Marks a grammar of llguidance, not of llama.cpp; misspelled tokens must not be forced.
 _LLGUIDANCE = '%llguidance {"no_forcing": true}\n'
-# The maximum bytes of a token, and on average: llama.cpp's buffer is no larger, and it aborts.
+# The maximum and the average bytes of a token: beyond the size of its buffer llama.cpp aborts.
 _MAX_TOKEN_BYTES, _MAX_AVERAGE_BYTES = 1000, 16
 # Where it removes a space, in byte-pair vocabularies.
 _CLEANED = tuple(b" " + bytes([mark]) for mark in b"?!.,'")

@@ -59,7 +59,7 @@ class Reader:
         self._text += text
 
     def end(self) -> None:
-        """Note that there is no more text."""
+        """Mark the end of the text."""
         self._has_ended = True
 
     def until(self, tags: tuple[str, ...], sink: Callable[[str], None]) -> Script[str | None]:

@@ -3,7 +3,7 @@
 
 #define CHUNK_BYTES (256 * 1024) /* of weights, where the second cache's size is not known */
 #define PREPARED_BYTES (520 * 1024) /* the same where weights are prepared: the originals are not read again */
-#define MIN_CHUNKS 4           /* for each thread, so that the last one to finish is not far behind */
+#define MIN_CHUNKS 4 /* for each thread, so that the last one to finish is not far behind */
 
 /* Parameters behind ggml's own: the type of the weights, the number of the counter, how weights are read,
  * and how many bytes of them stay in the second cache beside a panel (0: not known). */
