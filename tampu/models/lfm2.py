@@ -60,14 +60,8 @@ class ShortConvolution(nn.Module):
     def convolved(self, inputs: nn.Tensors, states: nn.Tensors) -> tuple[Tensor, nn.Tensors]:
         """Slide over the last inputs, which are the state, and the new ones."""
         (x,), (past,) = inputs, states
-        sequences, tokens, features = x.shape
-        history = self.kernel.shape[1] - 1
-        window = past.concat(x.transpose(0, 2, 1).contiguous(), 2)
-        step = window.strides[1]
-        last = window.strided(
-            (sequences, features, history), window.strides[:2], tokens * step // (history + tokens)
-        )
-        return window.short_convolution(self.kernel), (last.contiguous(),)
+        y, last = nn.slide(x, past, self.kernel)
+        return y, (last,)
 
 
 class Layer(nn.Module):

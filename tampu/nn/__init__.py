@@ -25,6 +25,10 @@ from tampu.nn.decoder import SiluFeedForward as SiluFeedForward
 from tampu.nn.decoder import Step as Step
 from tampu.nn.decoder import run_layers as run_layers
 from tampu.nn.decoder import select_rows as select_rows
+from tampu.nn.delta_net import DeltaHeads as DeltaHeads
+from tampu.nn.delta_net import GatedDeltaNet as GatedDeltaNet
+from tampu.nn.delta_net import read_delta_heads as read_delta_heads
+from tampu.nn.delta_net import slide as slide
 from tampu.nn.encoder import AxisRope as AxisRope
 from tampu.nn.encoder import EncoderAttention as EncoderAttention
 from tampu.nn.encoder import EncoderLayer as EncoderLayer

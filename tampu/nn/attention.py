@@ -90,6 +90,8 @@ class Heads:
         cap: of the scores; None: none.
         has_rotated_norm: whether queries and keys are normed once rotated, without weights
             (Llama 4).
+        has_gate: whether the projection of the queries also gives the input of a sigmoid, which
+            multiplies the outputs: for each head the query, then the gate (Qwen3-Next).
     """
 
     queries: int
@@ -99,6 +101,7 @@ class Heads:
     epsilon: float
     cap: float | None = None
     has_rotated_norm: bool = False
+    has_gate: bool = False
 
 
 class SelfAttention(Module):
@@ -132,7 +135,7 @@ class SelfAttention(Module):
             heads: the shape of the attention.
             attn_scale: F32, (tokens, 1, 1): multiplies the rotated queries.
         """
-        q = self.query(x).reshape(-1, heads.queries, heads.features)
+        q, gate = self._queries(x, heads)
         k = self.key(x).reshape(-1, heads.keys, heads.features)
         v = self.value(x).reshape(-1, heads.keys, heads.features)
         if self.query_norm and self.key_norm:
@@ -144,7 +147,17 @@ class SelfAttention(Module):
         if attn_scale:
             q = q * attn_scale
         y = attention(q, k, v, cache, scale=heads.scale, cap=heads.cap, sinks=self.sinks)
-        return self.output(y)
+        return self.output(y * gate.sigmoid() if gate else y)
+
+    def _queries(self, x: Tensor, heads: Heads) -> tuple[Tensor, Tensor | None]:
+        """Return the queries (tokens, heads, features), and the gate's inputs if there is one."""
+        q = self.query(x)
+        if not heads.has_gate:
+            return q.reshape(-1, heads.queries, heads.features), None
+        shape = (q.shape[0], heads.queries, heads.features)
+        size = heads.features * 4
+        query, gate = (q.strided(shape, (q.strides[0], 2 * size), part * size) for part in range(2))
+        return query, gate.reshape(x.shape[0], -1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ class _Declaration:
     names: tuple[str, ...]
     count: str | None
     use: WeightUse
+    start: str | None = None
 
 
 def gguf(
@@ -38,6 +39,7 @@ def gguf(
     *,
     or_: str | tuple[str, ...] = (),
     count: str | None = None,
+    start: str | None = None,
     use: WeightUse = WeightUse.ELEMENTS,
 ) -> Any:
     """Declare where an attribute's tensors are in the file.
@@ -46,10 +48,11 @@ def gguf(
         name: the part of the tensors' names for this attribute; empty: no part of its own.
         or_: the name, or names in their order, to take when the file has nothing under the first.
         count: for a list of modules, the option that holds its length; the index follows the name.
+        start: the option that holds the first index of a list; None: 0.
         use: for a tensor, what the model does with it.
     """
     others = (or_,) if isinstance(or_, str) else or_
-    return _Declaration((name, *others), count, use)
+    return _Declaration((name, *others), count, use, start)
 
 
 class Module:
@@ -97,10 +100,11 @@ class _Binding:
             return self._tensor(name, declaration.use)
         if typing.get_origin(wanted) is list:
             (part,) = typing.get_args(wanted)
+            first_index = int(getattr(self.options, declaration.start)) if declaration.start else 0
             length = _length(self.options, declaration.count)
             each = (
                 _Declaration((f"{name}.{index}",), None, WeightUse.ELEMENTS)
-                for index in range(length)
+                for index in range(first_index, first_index + length)
             )
             return [self._value(one, part, "") for one in each]
         return self.module(wanted, _dotted(name))

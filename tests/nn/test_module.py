@@ -96,6 +96,20 @@ def test_a_list_is_as_long_as_its_option_says(weights: Callable[..., Any]) -> No
     assert opened.unused() == [name for name in FULL if name.startswith("blk.1")]
 
 
+def test_a_list_begins_at_the_index_that_its_option_says(weights: Callable[..., Any]) -> None:
+    class Tail(Module):
+        layers: list[Layer | None] = declared("blk", count="layers", start="first")
+
+    @dataclass
+    class Later(Options):
+        first: int = 1
+
+    opened = weights(*FULL)
+    first, second = bind(Tail, opened, Later()).layers
+    assert first.norm.weight.name == "blk.1.attn_norm.weight"
+    assert second is None
+
+
 def test_the_uses_of_a_tensor_are_recorded(weights: Callable[..., Any]) -> None:
     opened = weights("token_embd.weight", *FULL[3:])
     bind(Decoder, opened, Options())

@@ -145,3 +145,23 @@ class Reference:
         """Norm, if the model has a norm of this name."""
         weight = self._weights.get(f"{self._layer}{name}.weight")
         return x if weight is None else rms_norm(x, weight, self.tiny.epsilon)
+
+
+def delta_rule(
+    q: Floats, k: Floats, v: Floats, log_decay: Floats, beta: Floats, state: Floats
+) -> tuple[Floats, Floats]:
+    """The gated delta rule token by token: its outputs and the last states.
+
+    All are (sequences, tokens, heads, ...); states are (sequences, heads, features, features).
+    Value head h reads key head h modulo their number.
+    """
+    repeats = v.shape[2] // q.shape[2]
+    q, k = (np.tile(each.astype(np.float64), (1, 1, repeats, 1)) for each in (q, k))
+    state, outputs = state.astype(np.float64), np.empty(v.shape)
+    for t in range(v.shape[1]):
+        state = state * np.exp(log_decay[:, t, :, None, None])
+        known = np.einsum("bhvk,bhk->bhv", state, k[:, t])
+        change = beta[:, t, :, None] * (v[:, t] - known)
+        state = state + change[..., None] * k[:, t, :, None]
+        outputs[:, t] = np.einsum("bhvk,bhk->bhv", state, q[:, t]) / math.sqrt(v.shape[3])
+    return outputs, state

@@ -1,0 +1,174 @@
+"""Gated delta net, a recurrent layer: a matrix per head learns to map keys to values.
+
+Sources: arXiv:2412.06464, and arXiv:2406.06484 for the delta rule. The state of a sequence is those
+matrices and the last inputs of the short convolution, however long it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from tampu.errors import ModelFileError
+from tampu.ml import Tensor
+from tampu.ml.metadata import Metadata
+from tampu.ml.recurrence import gated_delta_rule, repeat_heads, softplus, unit_vectors
+from tampu.nn.cache import LayerCache, Tensors
+from tampu.nn.linear import Linear
+from tampu.nn.model import StateShape
+from tampu.nn.module import Module, gguf
+from tampu.nn.norm import RMSNorm
+from tampu.nn.options import option, read_options
+
+_LENGTH_EPSILON = 1e-6  # of the lengths of queries and keys; the reference's, in none of its files
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeltaHeads:
+    """The shape of a gated delta net.
+
+    Attributes:
+        keys: heads of queries and keys.
+        values: heads of values, a multiple.
+        features: of each head.
+        inner: features of all values.
+        width: inputs of a feature that the convolution sees.
+        epsilon: of the norm of the outputs.
+        is_tiled: whether value head h belongs to key head h modulo their number; otherwise
+            neighbouring value heads belong to the same key head.
+    """
+
+    keys: int = option("ssm.group_count", at_most=4096)
+    values: int = option("ssm.time_step_rank", at_most=4096)
+    features: int = option("ssm.state_size", at_most=4096)
+    inner: int = option("ssm.inner_size")
+    width: int = option("ssm.conv_kernel", at_least=2, at_most=64)
+    epsilon: float = option("attention.layer_norm_rms_epsilon")
+    is_tiled: bool = True
+
+    @property
+    def channels(self) -> int:
+        """Features of all queries, keys and values, which the convolution mixes."""
+        return (2 * self.keys + self.values) * self.features
+
+    @property
+    def state(self) -> StateShape:
+        """What is kept of a sequence: the convolution's last inputs, and a matrix per head."""
+        matrices = (self.values, self.features, self.features)
+        return StateShape(((self.channels, self.width - 1), matrices))
+
+
+def read_delta_heads(metadata: Metadata) -> DeltaHeads:
+    """Return the shape that a file states.
+
+    Raises:
+        ModelFileError: for numbers that are missing, out of range or do not fit one another.
+    """
+    heads = read_options(DeltaHeads, metadata, {})
+    if heads.values % heads.keys:
+        key = metadata.full_key("ssm.time_step_rank")
+        reason = f"{heads.values} value heads are not a multiple of {heads.keys} key heads"
+        raise ModelFileError(f"key '{key}'", reason)
+    if heads.inner != heads.values * heads.features:
+        key = metadata.full_key("ssm.inner_size")
+        reason = f"{heads.inner} is not {heads.values} heads of {heads.features} features"
+        raise ModelFileError(f"key '{key}'", reason)
+    return heads
+
+
+class SeparateGates(Module):
+    """The inputs of both gates by a projection each (Qwen 3.5)."""
+
+    beta: Linear = gguf("ssm_beta")
+    alpha: Linear = gguf("ssm_alpha")
+
+    def __call__(self, x: Tensor, heads: DeltaHeads) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+        """Return the inputs of beta and of the decay, (tokens, values) each."""
+        return self.beta(x), self.alpha(x)
+
+
+class JointGates(Module):
+    """The inputs of both gates by one projection, in turn for each key head (Qwen3-Next)."""
+
+    both: Linear = gguf("ssm_ba")
+
+    def __call__(self, x: Tensor, heads: DeltaHeads) -> tuple[Tensor, Tensor]:
+        """Return the inputs of beta and of the decay, (tokens, values) each."""
+        each = heads.values // heads.keys
+        y = self.both(x)
+        shape, steps = (y.shape[0], heads.keys, each), (y.strides[0], 2 * each * 4)
+        beta, alpha = (y.strided(shape, steps, part * each * 4) for part in range(2))
+        return beta.reshape(-1, heads.values), alpha.reshape(-1, heads.values)
+
+
+class GatedDeltaNet(Module):
+    """The delta rule on convolved queries, keys and values; decay, step and outputs are gated."""
+
+    project: Linear = gguf("attn_qkv")
+    output_gate: Linear = gguf("attn_gate")
+    gates: SeparateGates | JointGates = gguf()
+    kernel: Tensor = gguf("ssm_conv1d.weight")
+    decay: Tensor = gguf("ssm_a")
+    decay_bias: Tensor = gguf("ssm_dt.bias")
+    norm: RMSNorm = gguf("ssm_norm")
+    output: Linear = gguf("ssm_out")
+
+    def __call__(self, x: Tensor, cache: LayerCache, heads: DeltaHeads) -> Tensor:
+        """Return (tokens, features) for x of that shape.
+
+        Args:
+            x: normed.
+            cache: of this layer, of the shape `heads.state`.
+            heads: the shape of the layer.
+        """
+        beta, alpha = self.gates(x, heads)
+        log_decay = softplus(alpha + self.decay_bias) * self.decay
+        inputs = (self.project(x), log_decay, beta.sigmoid())
+        y = cache.advance(inputs, partial(self.advance, heads=heads))
+        y = self.norm(y.reshape(-1, heads.values, heads.features), heads.epsilon)
+        gate = self.output_gate(x).reshape(*y.shape)
+        return self.output(gate.silu_gate(y).reshape(x.shape[0], -1))
+
+    def advance(
+        self, inputs: Tensors, states: Tensors, *, heads: DeltaHeads
+    ) -> tuple[Tensor, Tensors]:
+        """Compute the next tokens of some sequences from their states."""
+        (x, log_decay, beta), (past, state) = inputs, states
+        convolved, last = slide(x, past, self.kernel)
+        mixed = convolved.silu()
+        (batch, tokens, _), size = x.shape, heads.features * 4
+        steps = (*mixed.strides[:2], size)
+        queries_and_keys = mixed.strided((batch, tokens, 2 * heads.keys, heads.features), steps)
+        v = mixed.strided(
+            (batch, tokens, heads.values, heads.features), steps, 2 * heads.keys * size
+        )
+        count = 1 if heads.is_tiled else heads.values // heads.keys
+        unit = repeat_heads(unit_vectors(queries_and_keys, _LENGTH_EPSILON), count)
+        shape = (batch, tokens, heads.keys * count, heads.features)
+        q, k = (
+            unit.strided(shape, unit.strides[:3], part * heads.keys * count * size)
+            for part in range(2)
+        )
+        y, after = gated_delta_rule(q, k, v, log_decay, beta, state)
+        return y.reshape(batch, tokens, -1), (last, after)
+
+
+def slide(x: Tensor, past: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
+    """Convolve the tokens of each feature, and those just before them, with its own kernel.
+
+    Args:
+        x: (sequences, tokens, features).
+        past: (sequences, features, width - 1): the last inputs before.
+        kernel: F32, (features, width).
+
+    Returns:
+        (sequences, tokens, features), and the last inputs now, of the shape of `past`.
+    """
+    sequences, tokens, features = x.shape
+    history = kernel.shape[1] - 1
+    window = past.concat(x.transpose(0, 2, 1).contiguous(), 2)
+    step = window.strides[1]
+    last = window.strided(
+        (sequences, features, history), window.strides[:2], tokens * step // (history + tokens)
+    )
+    return window.short_convolution(kernel), last.contiguous()

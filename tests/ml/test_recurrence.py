@@ -1,0 +1,110 @@
+"""Operations of recurrent layers against the recurrence written out in NumPy."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from support.graphs import floats
+from support.reference import delta_rule
+
+from tampu.errors import ShapeError
+from tampu.ml import Tensor
+from tampu.ml.recurrence import gated_delta_rule, repeat_heads, softplus, unit_vectors
+
+Arrays = list[npt.NDArray[np.float32]]
+
+rule: Callable[..., tuple[Tensor, Tensor]] = gated_delta_rule
+reference: Callable[..., tuple[npt.NDArray[Any], npt.NDArray[Any]]] = delta_rule
+
+
+def operands(
+    sequences: int = 2, tokens: int = 5, key_heads: int = 2, heads: int = 4, features: int = 16
+) -> Arrays:
+    """Return queries, keys, values, logarithms of decays, betas and states."""
+    vectors = (sequences, tokens, key_heads, features)
+    k = floats(*vectors, seed=1)
+    gates = floats(2, sequences, tokens, heads, seed=3)
+    return [
+        floats(*vectors),
+        k / np.linalg.norm(k, axis=-1, keepdims=True),
+        floats(sequences, tokens, heads, features, seed=2),
+        -np.abs(gates[0]),
+        1 / (1 + np.exp(-gates[1])),
+        floats(sequences, heads, features, features, seed=4),
+    ]
+
+
+@pytest.mark.parametrize("sequences", [1, 3])
+@pytest.mark.parametrize("tokens", [1, 2, 70])
+@pytest.mark.parametrize(("key_heads", "heads"), [(1, 1), (2, 4), (3, 3), (2, 6)])
+def test_the_delta_rule_is_the_recurrence(
+    compute: Callable[..., Any], sequences: int, tokens: int, key_heads: int, heads: int
+) -> None:
+    given = operands(sequences, tokens, key_heads, heads)
+    outputs, states = compute(gated_delta_rule, *given)
+    expected, after = delta_rule(*given)
+    np.testing.assert_allclose(outputs, expected, atol=1e-5)
+    np.testing.assert_allclose(states, after, atol=1e-5)
+
+
+@pytest.mark.parametrize("features", [32, 64, 128])
+def test_heads_of_any_size(compute: Callable[..., Any], features: int) -> None:
+    given = operands(1, 3, 1, 2, features)
+    outputs, states = compute(gated_delta_rule, *given)
+    expected, after = delta_rule(*given)
+    np.testing.assert_allclose(outputs, expected, atol=2e-5)
+    np.testing.assert_allclose(states, after, atol=2e-5)
+
+
+def test_the_state_after_some_tokens_continues_with_the_others(
+    compute: Callable[..., Any],
+) -> None:
+    *streams, state = operands(2, 7)
+
+    def in_two(*tensors: Tensor) -> list[Tensor]:
+        y, after = rule(*tensors[:5], tensors[-1])
+        z, end = rule(*tensors[5:-1], after)
+        return [y, z, end]
+
+    halves = [part for cut in (slice(0, 4), slice(4, 7)) for part in (s[:, cut] for s in streams)]
+    first, second, end = compute(in_two, *halves, state)
+    expected, after = reference(*streams, state)
+    np.testing.assert_allclose(np.concatenate([first, second], 1), expected, atol=1e-5)
+    np.testing.assert_allclose(end, after, atol=1e-5)
+
+
+@pytest.mark.parametrize("index", range(6))
+def test_operands_of_other_shapes_are_refused(
+    given: Callable[[npt.NDArray[Any]], Tensor], index: int
+) -> None:
+    arrays = operands()
+    arrays[index] = np.concatenate([arrays[index]] * 2, axis=0)
+    with pytest.raises(ShapeError, match="delta rule"):
+        gated_delta_rule(*map(given, arrays))
+
+
+def test_value_heads_that_are_no_multiple_of_the_key_heads_are_refused(
+    given: Callable[[npt.NDArray[Any]], Tensor],
+) -> None:
+    with pytest.raises(ShapeError, match="delta rule"):
+        gated_delta_rule(*map(given, operands(key_heads=3)))
+
+
+def test_softplus(compute: Callable[..., Any]) -> None:
+    x = np.array([[-30, -1, 0, 2, 19, 21, 90]], np.float32)
+    np.testing.assert_allclose(compute(softplus, x), np.logaddexp(0, x), rtol=1e-5, atol=1e-7)
+
+
+def test_unit_vectors_have_the_epsilon_under_the_root(compute: Callable[..., Any]) -> None:
+    x = floats(3, 2, 8) * np.array([1e-3, 1, 30], np.float32)[:, None, None]
+    length = np.sqrt((x**2).sum(-1, keepdims=True) + 1e-6)
+    np.testing.assert_allclose(
+        compute(lambda x: unit_vectors(x, 1e-6), x), x / length, rtol=1e-5, atol=1e-7
+    )
+
+
+def test_heads_are_repeated_next_to_one_another(compute: Callable[..., Any]) -> None:
+    x = floats(2, 3, 2, 4)
+    assert np.array_equal(compute(lambda x: repeat_heads(x, 3), x), np.repeat(x, 3, axis=2))
