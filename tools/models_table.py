@@ -32,7 +32,10 @@ MODELS = {
     "qwen25vl": "Qwen 2.5-VL (also `qwen2vl`)",
     "qwen2moe": "Qwen 2 mixtures of experts",
     "qwen3": "Qwen 3",
+    "qwen35": "Qwen 3.5 to 3.8, text",
+    "qwen35moe": "Qwen 3.5 to 3.8 mixtures of experts, text",
     "qwen3moe": "Qwen 3 mixtures of experts",
+    "qwen3next": "Qwen3-Next, Qwen3-Coder-Next",
 }
 COLUMNS: dict[str, Callable[[str], bool]] = {
     "text, F32": lambda what: (

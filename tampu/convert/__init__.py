@@ -37,6 +37,7 @@ from tampu.convert.quant_mix import (
 )
 from tampu.convert.quantize import QUANTIZATION_VERSION
 from tampu.convert.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE, QWEN25VL
+from tampu.convert.qwen35 import QWEN3_NEXT, QWEN35, QWEN35_MOE
 from tampu.convert.storage import encoded_parts, storage_type
 from tampu.convert.vocabulary import tokenizer_metadata
 from tampu.convert.writer import (
@@ -55,7 +56,8 @@ FAMILIES: dict[str, Family] = {
     checkpoint: family
     for family in (
         LLAMA, MIXTRAL, LLAVA, MISTRAL3_TEXT, MISTRAL3, LLAMA4_TEXT, LLAMA4, MLLAMA, QWEN2,
-        QWEN2_MOE, QWEN25VL, QWEN3, QWEN3_MOE, GEMMA2, GEMMA3_TEXT, GEMMA3, GPT_OSS, LFM2, BERT,
+        QWEN2_MOE, QWEN25VL, QWEN3, QWEN3_MOE, QWEN35, QWEN35_MOE, QWEN3_NEXT, GEMMA2, GEMMA3_TEXT,
+        GEMMA3, GPT_OSS, LFM2, BERT,
     )
     for checkpoint in family.checkpoints
 }  # fmt: skip
@@ -135,7 +137,7 @@ def plan_conversion(
     checkpoint = Checkpoint.open(source)
     family = _family(checkpoint.config)
     config = Config(checkpoint.config)
-    parameters = family.parameters(config)
+    parameters = family.adapt(family.parameters(config), checkpoint.tensors)
     tied = config.flag("tie_word_embeddings", default=family.tied)
     plan = family.plan(checkpoint.tensors.values(), parameters, tied=tied)
     rows = (plan["token_embd.weight"].shape or (1,))[0]
@@ -219,6 +221,7 @@ def _parts(
     stored = np.atleast_1d(tensor.read())
     try:
         values = family.transform(name, stored, parameters)
+        values = family.transform_inputs(name, values, parameters)
     except (ValueError, IndexError) as error:  # rows that do not divide into heads, and the like
         reason = f"the shape {list(stored.shape)} does not match config.json"
         raise ModelFileError(tensor.name, reason) from error

@@ -183,7 +183,8 @@ def _tensors(pair: _Pair, settings: _Settings, parameters: Parameters) -> Iterat
     factor = np.float32(settings.factor(pair.module, pair.a.shape[0]))
 
     def values_a() -> Floats:
-        return to_float32(pair.a.read())
+        changed = pair.family.transform_inputs(pair.name, pair.a.read(), parameters)
+        return to_float32(changed)
 
     def values_b() -> Floats:
         changed = pair.family.transform(pair.name, to_float32(pair.b.read()), parameters)

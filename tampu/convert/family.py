@@ -8,7 +8,7 @@ for a layer number.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -34,6 +34,16 @@ def no_tensors(config: Config) -> dict[str, npt.NDArray[np.float32]]:  # noqa: A
     return {}
 
 
+def as_stated(parameters: Parameters, names: Collection[str]) -> Parameters:  # noqa: ARG001
+    """Return the keys unchanged: the default adaptation."""
+    return parameters
+
+
+def nothing_fused(parameters: Parameters) -> Mapping[str, Mapping[str, View]]:  # noqa: ARG001
+    """Return no views: the default for tensors whose parts depend on config.json."""
+    return {}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Family:
     """How one family's checkpoints become GGUF files.
@@ -49,11 +59,16 @@ class Family:
         ignored: checkpoint tensors that are not weights of the model.
         optional: names that a checkpoint may lack.
         tied: whether the output is the token embedding by default.
-        transform: (GGUF name, values, parameters) -> values as the architecture stores them.
+        transform: (GGUF name, values, parameters) -> values as the architecture stores them; of a
+            matrix it may reorder the outputs.
+        transform_inputs: likewise, for a matrix whose inputs are in another order.
         generated: tensors computed from config.json.
         stacks: names with a layer's and an expert's number -> GGUF's name of the stacked experts.
         splits: full names of fused tensors -> the view of each part, by its full GGUF name.
-        gather: combines or drops stored tensors before anything else.
+        fused: as `splits`, for parts that depend on the keys.
+        gather: combines, renames or drops stored tensors before anything else.
+        adapt: (keys, names of the checkpoint's tensors) -> keys, for what config.json may state
+            wrongly.
     """
 
     architecture: str
@@ -65,10 +80,13 @@ class Family:
     optional: frozenset[str] = frozenset()
     tied: bool = False
     transform: Callable[[str, Stored, Parameters], Stored] = unchanged
+    transform_inputs: Callable[[str, Stored, Parameters], Stored] = unchanged
     generated: Callable[[Config], dict[str, npt.NDArray[np.float32]]] = no_tensors
     stacks: Mapping[str, str] = field(default_factory=dict)
     splits: Mapping[str, Mapping[str, View]] = field(default_factory=dict)
+    fused: Callable[[Parameters], Mapping[str, Mapping[str, View]]] = nothing_fused
     gather: Callable[[Iterable[StoredTensor]], Iterable[StoredTensor]] = iter
+    adapt: Callable[[Parameters, Collection[str]], Parameters] = as_stated
 
     def rename(self, name: str) -> str | None:
         """Return the GGUF name of a checkpoint's tensor; None if it is ignored."""
@@ -94,7 +112,8 @@ class Family:
     ) -> dict[str, StoredTensor]:
         """Return the tensors by their GGUF names, in the order of the file."""
         plan: dict[str, StoredTensor] = {}
-        for name, tensor in self._named(tensors):
+        splits = {**self.splits, **self.fused(parameters)}
+        for name, tensor in self._named(tensors, splits):
             if tied and name == "output.weight":
                 continue
             if name in plan:
@@ -109,14 +128,16 @@ class Family:
             raise ModelFileError("checkpoint", f"{len(missing)} tensors are missing: {shown}")
         return dict(sorted(plan.items(), key=lambda item: _model_order(item[0])))
 
-    def _named(self, tensors: Iterable[StoredTensor]) -> Iterable[tuple[str, StoredTensor]]:
+    def _named(
+        self, tensors: Iterable[StoredTensor], splits: Mapping[str, Mapping[str, View]]
+    ) -> Iterable[tuple[str, StoredTensor]]:
         """Yield each GGUF name with its tensor, stacked or split as the family says."""
         stacks: dict[str, dict[int, StoredTensor]] = {}
         for tensor in self.gather(tensors):
             template, numbers = self._template(tensor.name)
             stem, _, leaf = template.rpartition(".")
-            if template in self.splits:
-                for name, cut in self.splits[template].items():
+            if template in splits:
+                for name, cut in splits[template].items():
                     yield name.format(*numbers), viewed(tensor, cut)
             elif stem in self.stacks:
                 name = f"{self.stacks[stem].format(numbers[0])}.{leaf}"

@@ -36,6 +36,7 @@ class Architecture:
 
 _HALVES: Mapping[str, Any] = {"rope_mode": RopeMode.HALVES}
 _SECTIONS: Mapping[str, Any] = {"rope_mode": RopeMode.SECTIONS}
+_QWEN35: Mapping[str, Any] = {**_HALVES, "is_tiled": True}
 _NEIGHBOURS: Mapping[str, Any] = {"rope_mode": RopeMode.INTERLEAVED}
 
 _BUILT_IN: Mapping[str, Architecture] = {
@@ -54,7 +55,10 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "qwen2vl": Architecture("tampu.models.qwen25vl:Qwen25VL", _SECTIONS),  # llama.cpp's name
     "qwen2moe": Architecture("tampu.models.llama:Llama", {**_HALVES, "renormalize": False}),
     "qwen3": Architecture("tampu.models.llama:Llama", _HALVES),
+    "qwen35": Architecture("tampu.models.qwen35:Qwen35", _QWEN35),
+    "qwen35moe": Architecture("tampu.models.qwen35:Qwen35", _QWEN35),
     "qwen3moe": Architecture("tampu.models.llama:Llama", _HALVES),
+    "qwen3next": Architecture("tampu.models.qwen35:Qwen35", {**_QWEN35, "is_tiled": False}),
 }
 
 

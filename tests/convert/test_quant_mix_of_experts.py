@@ -32,7 +32,8 @@ def stored(folder: Path, arrays: Arrays) -> list[StoredTensor]:
 
 
 def named(family: Family, folder: Path, arrays: Arrays) -> Arrays:
-    return {name: tensor.read() for name, tensor in family._named(stored(folder, arrays))}
+    found = family._named(stored(folder, arrays), family.splits)
+    return {name: tensor.read() for name, tensor in found}
 
 
 def numbers(*shape: int, seed: int = 0) -> np.ndarray[Any, Any]:

@@ -227,6 +227,11 @@ PRETOKENIZERS: dict[str, dict[str, Any]] = {
     "qwen2": regexes(
         CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*" + SPACES
     ),
+    "qwen35": regexes(
+        CONTRACTIONS
+        + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"
+        + SPACES
+    ),
     "tekken": regexes("|".join(LETTERS) + r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*" + SPACES),
     "gpt-4o": regexes(
         "|".join(letters + CONTRACTIONS + "?" for letters in LETTERS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from support.checkpoints import DECODERS, RECIPES
+from support.checkpoints import DECODERS, HYBRIDS, RECIPES
 from support.laboratory import Laboratory, tokens
 
 from tampu.engine.engine import Engine
@@ -23,7 +23,7 @@ TYPICAL = [
     "qwen2moe",
     "qwen3moe",
     "gptoss",
-    "lfm2",
+    *HYBRIDS,
     "llama4_text",
     "gemma2",
     "gemma3_text",

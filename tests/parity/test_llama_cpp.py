@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.checkpoints import FOR_LLAMA_CPP
+from support.checkpoints import FOR_LLAMA_CPP, HYBRIDS
 from support.laboratory import Laboratory, tokens
 from support.llama_cpp import greedy
 
@@ -30,7 +30,7 @@ MODELS = [
     "qwen3moe",
     "gemma2",
     *FOR_LLAMA_CPP,
-    "lfm2",
+    *HYBRIDS,
 ]
 
 

@@ -33,12 +33,13 @@ TYPICAL = [
     "qwen2",
     "qwen3",
     "lfm2",
+    "qwen35",
     "gemma2",
     "gemma3_text",
 ]
 ALONE = {"on": "", "off": "ggml alone: "}  # by whether kernels are used
 KERNELS = pytest.mark.parametrize("kernels", list(ALONE))
-MIXTURES = ["mixtral", "qwen2moe", "qwen3moe", "gptoss", "llama4_text"]
+MIXTURES = ["mixtral", "qwen2moe", "qwen3moe", "qwen35moe", "qwen3next", "gptoss", "llama4_text"]
 
 
 def exact(name: str) -> float:

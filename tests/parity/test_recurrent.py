@@ -6,7 +6,7 @@ What is computed again, and what is not, is counted; the tokens are those of a m
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
@@ -17,14 +17,18 @@ from tampu.engine.engine import Engine
 
 pytestmark = pytest.mark.parity
 
-NAME = "lfm2"
 COUNT = 24
 APART = 32  # tokens between the states of a prompt
 
 
+@pytest.fixture(params=["lfm2", "qwen35", "qwen3next"])
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture
-def engine(laboratory: Laboratory) -> Iterator[Engine]:
-    with laboratory.engine(NAME, slots=3) as engine:
+def engine(laboratory: Laboratory, name: str) -> Iterator[Engine]:
+    with laboratory.engine(name, slots=3) as engine:
         yield engine
 
 
@@ -34,9 +38,15 @@ def continued(engine: Engine, prompt: list[int], count: int = COUNT) -> tuple[li
     return found.tokens, found.usage.cached_tokens
 
 
-def alone(laboratory: Laboratory, prompt: list[int], count: int = COUNT) -> list[int]:
-    with laboratory.engine(NAME) as engine:
-        return continued(engine, prompt, count)[0]
+@pytest.fixture
+def alone(laboratory: Laboratory, name: str) -> Callable[[list[int]], list[int]]:
+    """Answer a prompt with a model of its own."""
+
+    def alone(prompt: list[int]) -> list[int]:
+        with laboratory.engine(name) as engine:
+            return continued(engine, prompt)[0]
+
+    return alone
 
 
 @pytest.mark.seed("S78", "S81")
@@ -48,25 +58,25 @@ def test_a_repeated_prompt_computes_one_token(engine: Engine) -> None:
 
 @pytest.mark.seed("S78")
 def test_the_next_turn_resumes_where_the_answer_ended(
-    laboratory: Laboratory, engine: Engine
+    alone: Callable[[list[int]], list[int]], engine: Engine
 ) -> None:
     answer, _ = continued(engine, tokens(50))
     prompt = [*tokens(50), *answer, 11, 12, 13]
     found, cached = continued(engine, prompt)
     assert 50 + COUNT - 1 <= cached < len(prompt)
-    assert found == alone(laboratory, prompt)
+    assert found == alone(prompt)
 
 
 @pytest.mark.seed("S78")
 @pytest.mark.parametrize("shared", [20, 40, 64, 100])
 def test_prompts_share_a_prefix_up_to_its_last_state(
-    laboratory: Laboratory, engine: Engine, shared: int
+    alone: Callable[[list[int]], list[int]], engine: Engine, shared: int
 ) -> None:
     continued(engine, tokens(130))
     prompt = [*tokens(130)[:shared], *tokens(40, 7)]
     found, cached = continued(engine, prompt)
     assert cached == shared // APART * APART
-    assert found == alone(laboratory, prompt)
+    assert found == alone(prompt)
 
 
 def test_forks_of_one_prompt_compute_it_once(engine: Engine) -> None:
@@ -84,11 +94,11 @@ def test_a_full_context_is_recomputed_without_its_middle(engine: Engine) -> None
 
 
 def test_answers_do_not_depend_on_concurrent_or_cancelled_requests(
-    laboratory: Laboratory, engine: Engine
+    alone: Callable[[list[int]], list[int]], engine: Engine
 ) -> None:
     source = random.Random(1)
     prompts = [[*tokens(60)[: source.randrange(1, 60)], *tokens(5, seed)] for seed in range(12)]
-    expected = [alone(laboratory, prompt) for prompt in prompts]
+    expected = [alone(prompt) for prompt in prompts]
 
     def ask(index: int) -> list[int] | None:
         if index % 3 == 2:

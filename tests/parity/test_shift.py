@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from support.checkpoints import DECODERS, RECIPES, VOCABULARY
+from support.checkpoints import DECODERS, HYBRIDS, RECIPES, VOCABULARY
 from support.laboratory import Laboratory, tokens
 from support.running import TinyModel, relative_error
 
@@ -43,7 +43,7 @@ def read(model: TinyModel, text: list[int], begin: int, position: int) -> np.nda
 
 
 @pytest.mark.seed("S80", "S97")
-@pytest.mark.parametrize("name", [name for name in DECODERS if name != "lfm2"])
+@pytest.mark.parametrize("name", [name for name in DECODERS if name not in HYBRIDS])
 def test_an_answer_after_keys_that_moved_together(model: TinyModel, name: str) -> None:
     """Also with YaRN, whose factor is in the keys already, and on layers that rotate nothing."""
     assert model.graphs.can_shift_keys

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from support.checkpoints import RECIPES
+from support.checkpoints import HYBRIDS, RECIPES
 from support.laboratory import Laboratory, answer, relative_error, tokens
 from support.registries import DockerRegistry
 from support.seeing import picture
@@ -35,7 +35,7 @@ NAMES = [
     "qwen3",
     "qwen3moe",
     "gptoss",
-    "lfm2",
+    *HYBRIDS,
     "llama4_text",
     "gemma2",
     "gemma3_text",

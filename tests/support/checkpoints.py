@@ -163,6 +163,34 @@ def _llama4(*, seed: int = SEED, **changes: Any) -> Recipe:
     return Recipe("Llama4ForCausalLM", transformers.Llama4TextConfig, values | changes, seed=seed)
 
 
+_DELTA = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 32,
+    "linear_value_head_dim": 32,
+}
+_EXPERTS = {
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 96,
+    "shared_expert_intermediate_size": 160,
+}
+
+
+def _qwen35(
+    architecture: str, config: type[transformers.PreTrainedConfig], **changes: Any
+) -> Recipe:
+    """Three gated delta nets, with one of attention between, as in Qwen 3.5 and Qwen3-Next."""
+    kinds = ["linear_attention", "linear_attention", "full_attention", "linear_attention"]
+    rope = {"rope_type": "default", "rope_theta": 1e6, "partial_rotary_factor": 0.5}
+    values = _TEXT | _DELTA | {"num_hidden_layers": 4, "layer_types": kinds}
+    values |= {"rope_parameters": rope | changes.pop("rope", {})}
+    seed = changes.pop("seed", SEED)
+    return Recipe(architecture, config, values | changes, "qwen35", seed=seed)
+
+
+_INTERLEAVED = {"mrope_interleaved": True, "mrope_section": [3, 3, 2]}
+
 RECIPES: dict[str, Recipe] = {
     "llama": _llama(),
     "llama_wide_heads": _llama(
@@ -239,6 +267,14 @@ RECIPES: dict[str, Recipe] = {
             "tie_word_embeddings": True,
         },
     ),
+    "qwen35": _qwen35("Qwen3_5ForCausalLM", transformers.Qwen3_5TextConfig, rope=_INTERLEAVED),
+    "qwen35moe": _qwen35(
+        "Qwen3_5MoeForCausalLM",
+        transformers.Qwen3_5MoeTextConfig,
+        rope=_INTERLEAVED,
+        **_EXPERTS,
+    ),
+    "qwen3next": _qwen35("Qwen3NextForCausalLM", transformers.Qwen3NextConfig, **_EXPERTS),
     "llama4_text": _llama4(),
     "llama4_two_experts": _llama4(num_experts_per_tok=2, interleave_moe_layer_step=1, seed=2),
     "llama4_without_tuning": _llama4(
@@ -416,6 +452,7 @@ FOR_LLAMA_CPP: dict[str, Recipe] = {
 }
 
 DECODERS = [name for name in RECIPES if name != "bert"]
+HYBRIDS = ["lfm2", "qwen35", "qwen35moe", "qwen3next"]  # with recurrent layers
 
 _TOKENIZERS = {
     "wordpiece": write_wordpiece,
@@ -424,6 +461,7 @@ _TOKENIZERS = {
     "qwen2_image": lambda folder: write_byte_level(folder, "qwen2", "qwen2"),
     "llama3": lambda folder: write_byte_level(folder, "llama3"),
     "qwen2": lambda folder: write_byte_level(folder, "qwen2"),
+    "qwen35": lambda folder: write_byte_level(folder, "qwen35"),
     "sentencepiece": write_sentencepiece,
     "gemma": write_gemma,
 }
@@ -485,8 +523,8 @@ def _drawn(
         if tied and name.endswith("model.norm.weight") and "vision" not in name:
             neutral = neutral + (5.0 if gemma else 1.5)  # a tied embedding is small: spread logits
         return neutral + 0.2 * noise
-    if name.endswith("bias"):
-        return 0.15 * noise
+    if name.endswith(("bias", "A_log")):  # of a state that lasts for many tokens
+        return noise - 2.0 if name.endswith("A_log") else 0.15 * noise
     if name.endswith(("gate", "gate_attn", "gate_ffn")) and old.numel() == 1:
         return 0.7 + 0.1 * noise
     if "sinks" in name or "experts" in name or "router" in name or "mlp.gate." in name:

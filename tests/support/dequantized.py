@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from support.checkpoints import Recipe
 from transformers import PreTrainedModel
 
 from tampu.convert import FAMILIES
+from tampu.convert.family import Family
 from tampu.convert.lazy_tensor import View, nth_part
 from tampu.ml.gguf import GGMLType, read_gguf
 from tampu.ml.quantize import dequantize
@@ -34,27 +36,33 @@ _ROUTERS = {"model.layers.{}.mlp.gate.weight"}  # files keep them in F32
 def take_weights(model: PreTrainedModel, recipe: Recipe, path: Path) -> PreTrainedModel:
     """Give the text part of `model`, made by `recipe`, the quantised weights of a file of it."""
     family = FAMILIES[recipe.architecture]
-    has_neighbours = family.architecture in ("llama", "mistral3", "mllama")
-    text = model.config.get_text_config()
-    size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    stored = _quantized(path)
+    stored, keys = _quantized(path), _keys(path)
+    splits = {**_FUSED, **family.splits, **family.fused(keys)}
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             template, numbers = family._template(name)
             if ".vision" in name or ".visual" in name:
                 continue
-            if pieces := family.splits.get(template) or _FUSED.get(template):
+            if pieces := splits.get(template):
                 for target, cut in pieces.items():
                     _put(parameter, cut, stored.get(target.format(*numbers)))
             elif template not in _ROUTERS:
-                values = stored.get(family.rename(name) or "")
-                if values is not None and has_neighbours and template.endswith(_TURNED):
-                    values = _halves(values, size)
-                _put(parameter, np.asarray, values)
+                target = family.rename(name) or ""
+                reordered = partial(_reordered, family, target, keys)
+                _put(parameter, reordered, stored.get(target))
     return model
 
 
-_TURNED = ("self_attn.q_proj.weight", "self_attn.k_proj.weight")
+def _keys(path: Path) -> dict[str, Any]:
+    """Return a file's keys without the architecture's prefix."""
+    metadata = read_gguf(path).metadata
+    prefix = f"{metadata.architecture}."
+    return {key.removeprefix(prefix): value for key, value in metadata.items()}
+
+
+def _reordered(family: Family, name: str, keys: dict[str, Any], values: Values) -> Values:
+    """Return a matrix in the order of the file."""
+    return family.transform_inputs(name, family.transform(name, values, keys), keys)
 
 
 def _quantized(path: Path) -> dict[str, Values]:
@@ -74,10 +82,3 @@ def _put(parameter: torch.nn.Parameter, cut: View, values: Values | None) -> Non
     places = cut(np.arange(parameter.numel()).reshape(parameter.shape))
     places = torch.from_numpy(np.ascontiguousarray(places).ravel())
     parameter.view(-1)[places] = torch.from_numpy(values.ravel())
-
-
-def _halves(values: Values, size: int) -> Values:
-    """Undo the alternating order of a head's rows."""
-    heads = values.shape[0] // size
-    rows = values.reshape(heads, size // 2, 2, *values.shape[1:])
-    return np.ascontiguousarray(rows.swapaxes(1, 2)).reshape(values.shape)

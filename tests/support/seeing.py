@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +16,17 @@ from tampu.ml import Backend, GGMLType, Tensor, Weights
 from tampu.ml.gguf import read_gguf
 from tampu.models import bind_model
 from tampu.nn import (
+    Advance,
     Batch,
+    CacheShape,
     CrossAttentionInputs,
     Gating,
     History,
+    LayerCache,
     LayerShape,
     PreparedImage,
     RGBImage,
+    Tensors,
     VisionModel,
     experts,
 )
@@ -54,6 +58,23 @@ class Whole:
             is_transposed=False,
             use_flash=False,
         )
+
+    def advance(self, inputs: Tensors, advance: Advance) -> Tensor:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """A recurrent layer's cache at the first token of the one sequence that there is."""
+
+    states: Tensors
+
+    def update(self, keys: Tensor | None, values: Tensor | None) -> History:
+        raise NotImplementedError
+
+    def advance(self, inputs: Tensors, advance: Advance) -> Tensor:
+        y, _ = advance(tuple(each.reshape(1, *each.shape) for each in inputs), self.states)
+        return y.reshape(-1, y.shape[-1])
 
 
 @contextmanager
@@ -168,9 +189,9 @@ class Seer:
             cross_attention=self._crossed(stream, given),
         )
         shapes = self.model.cache_shapes()
-        masks = {shape: given(mask(stream, shape)) for shape in dict.fromkeys(shapes)}
+        caches = {shape: _cache(stream, shape, given) for shape in dict.fromkeys(shapes)}
         with noted_scores(scores):
-            hidden = self.model.hidden(batch, [Whole(masks[shape]) for shape in shapes])
+            hidden = self.model.hidden(batch, [caches[shape] for shape in shapes])
         results = [context.output(each) for each in (self.model.head(hidden), *scores)]
         found = self.backend.compute(context, data, results).outputs
         context.close()
@@ -206,6 +227,12 @@ class Seer:
         self.weights.close()
         if self.second:
             self.second.close()
+
+
+def _cache(stream: Stream, shape: CacheShape, given: Callable[[Array], Tensor]) -> LayerCache:
+    if isinstance(shape, LayerShape):
+        return Whole(given(mask(stream, shape)))
+    return Beginning(tuple(given(np.zeros((1, *each), np.float32)) for each in shape.shapes))
 
 
 def _consecutive(start: int, count: int, width: int) -> Array:

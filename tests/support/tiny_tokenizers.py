@@ -39,10 +39,14 @@ _REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 PATTERNS = {
     "llama3": _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|" + _REST,
     "qwen2": _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|" + _REST,
+    "qwen35": _CONTRACTIONS
+    + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"
+    + r"|\s*[\r\n]+|\s+(?!\S)|\s+",
 }
 _BYTE_LEVEL_SPECIALS = {
     "llama3": ["<|pad|>", "<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>"],
     "qwen2": ["<|pad|>", "<|begin_of_text|>", "<|endoftext|>", "<|im_start|>"],
+    "qwen35": ["<|pad|>", "<|begin_of_text|>", "<|endoftext|>", "<|im_start|>"],
 }
 # Where images lie: the ids follow those of the other special tokens, in this order.
 IMAGE_TOKENS = {
@@ -72,7 +76,7 @@ def write_byte_level(folder: Path, style: str, images: str | None = None) -> Non
         ]
     )
     tokenizer.decoder = decoders.ByteLevel()
-    end_of_turn = "<|im_end|>" if style == "qwen2" else "<|eot_id|>"
+    end_of_turn = "<|im_end|>" if style.startswith("qwen") else "<|eot_id|>"
     names = [*_BYTE_LEVEL_SPECIALS[style], "<|reserved|>", end_of_turn]
     names += IMAGE_TOKENS[images] if images else []
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())

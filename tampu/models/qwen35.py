@@ -1,0 +1,136 @@
+"""Qwen 3.5 to 3.8 and Qwen3-Next: gated delta nets in most layers, gated attention in the others.
+
+Dense or mixtures of experts. Sources: arXiv:2412.06464 (gated delta net), arXiv:2505.06708 (gated
+attention), arXiv:2412.19437 (multi-token prediction). The three numbers of a text token's position
+are equal, so that interleaved M-RoPE is plain RoPE there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar
+
+from tampu import nn
+from tampu.errors import ModelFileError
+from tampu.ml import Tensor
+from tampu.ml.metadata import Metadata
+
+_PREDICTORS = "nextn_predict_layers"
+
+
+def read_layers(metadata: Metadata) -> int:
+    """Return the number of layers without those of multi-token prediction, which are the last."""
+    blocks, predictors = metadata.integer("block_count"), metadata.integer(_PREDICTORS, 0)
+    if not 1 <= blocks <= 1024 or not 0 <= predictors < blocks:
+        key = metadata.full_key(_PREDICTORS if predictors else "block_count")
+        raise ModelFileError(f"key '{key}'", f"{predictors} of {blocks} layers, at most 1024")
+    return blocks - predictors
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(nn.PreNormOptions):
+    layers: int = nn.option_from(read_layers)
+    predictors: int = nn.option(_PREDICTORS, default=0, at_least=0)
+    delta: nn.DeltaHeads = nn.option_from(nn.read_delta_heads)
+    is_tiled: bool  # by architecture, as `rope_mode`
+
+    @property
+    def shape(self) -> nn.Heads:
+        """The shape of attention."""
+        return replace(super().shape, has_gate=True)
+
+    @property
+    def delta_heads(self) -> nn.DeltaHeads:
+        """The shape of the gated delta nets."""
+        return replace(self.delta, is_tiled=self.is_tiled)
+
+
+class Layer(nn.Module):
+    operator_norm: nn.RMSNorm = nn.gguf("attn_norm")
+    operator: nn.SelfAttention | nn.GatedDeltaNet = nn.gguf()
+    feed_forward_norm: nn.RMSNorm = nn.gguf("post_attention_norm")
+    feed_forward: nn.SiluFeedForward | nn.SparseMoE = nn.gguf()
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether it has a gated delta net."""
+        return isinstance(self.operator, nn.GatedDeltaNet)
+
+    def __call__(
+        self,
+        x: Tensor,
+        cache: nn.LayerCache,
+        *,
+        rows: Tensor | None,
+        positions: Tensor,
+        rope: nn.Rope,
+        o: Options,
+    ) -> Tensor:
+        normed = self.operator_norm(x, o.epsilon)
+        if isinstance(self.operator, nn.GatedDeltaNet):
+            y = self.operator(normed, cache, o.delta_heads)
+        else:
+            y = self.operator(normed, positions, rope, cache, o.shape)
+        x, y = nn.select_rows(rows, x, y)
+        x = x + y
+        y = self.feed_forward_norm(x, o.epsilon)
+        if isinstance(self.feed_forward, nn.SiluFeedForward):
+            return x + self.feed_forward(y)
+        return x + self.feed_forward(y, o.gating)
+
+
+class Predictor(nn.Module):
+    """Multi-token prediction: from a hidden state and the next token to the token after it."""
+
+    layer: Layer = nn.gguf()
+    embedding_norm: nn.RMSNorm = nn.gguf("nextn.enorm")
+    hidden_norm: nn.RMSNorm = nn.gguf("nextn.hnorm")
+    project: nn.Linear = nn.gguf("nextn.eh_proj")
+    token_embedding: nn.Embedding | None = nn.gguf("nextn.embed_tokens")
+    output_norm: nn.RMSNorm | None = nn.gguf("nextn.shared_head_norm")
+    output: nn.Linear | None = nn.gguf("nextn.shared_head_head")
+
+    def __call__(
+        self,
+        embeddings: Tensor,
+        hidden: Tensor,
+        cache: nn.LayerCache,
+        *,
+        positions: Tensor,
+        rope: nn.Rope,
+        o: Options,
+    ) -> Tensor:
+        """Return the hidden states (tokens, features) that the head turns into predictions.
+
+        Args:
+            embeddings: of the token after each, (tokens, features).
+            hidden: of each token, (tokens, features), after the output norm.
+            cache: of the layer's own keys and values.
+            positions: I32, (tokens,).
+            rope: that of the other layers.
+            o: the options.
+        """
+        before = self.hidden_norm(hidden, o.epsilon)
+        x = self.project(self.embedding_norm(embeddings, o.epsilon).concat(before, 1))
+        x = self.layer(x, cache, rows=None, positions=positions, rope=rope, o=o)
+        return self.output_norm(x, o.epsilon) if self.output_norm else x
+
+
+class Qwen35(nn.Decoder):
+    layers: list[Layer]
+    predictors: list[Predictor | None] = nn.gguf("blk", count="predictors", start="layers")
+
+    options_type: ClassVar[type[Options]] = Options
+    options: Options
+
+    def cache_shapes(self) -> list[nn.CacheShape]:
+        o = self.options
+        state, rows = o.delta_heads.state, nn.LayerShape(o.kv_heads, o.head_dim)
+        return [state if layer.is_recurrent else rows for layer in self.layers]
+
+    def steps(self, batch: nn.Batch) -> Iterable[nn.Step]:
+        o = self.options
+        rope = o.rope(None)
+        return [partial(layer, positions=batch.positions, rope=rope, o=o) for layer in self.layers]

@@ -1,0 +1,151 @@
+"""Layers of multi-token prediction: bound where a file has them, and equal to transformers'."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from support.checkpoints import RECIPES, draw_weights
+from support.graphs import floats
+from support.laboratory import Laboratory, relative_error, tokens
+from support.seeing import Whole
+from transformers.modeling_layers import MtpLayer
+
+from tampu.convert import convert
+from tampu.engine.engine import Engine
+from tampu.ml import Backend, GGMLType, Weights
+from tampu.ml.gguf import read_gguf
+from tampu.models import bind_model
+from tampu.models.qwen35 import Qwen35
+
+pytestmark = pytest.mark.parity
+
+NAMES = ["qwen35", "qwen35moe", "qwen3next"]
+PREFIXES = {
+    "eh_proj.": "mtp.fc.",
+    "enorm.": "mtp.pre_fc_norm_embedding.",
+    "hnorm.": "mtp.pre_fc_norm_hidden.",
+    "post_norm.": "mtp.norm.",
+    "mtp_block.": "mtp.layers.0.",
+}
+COUNT = 20
+
+
+def predictor(model: Any) -> Any:
+    """Return a layer of multi-token prediction with weights of its own."""
+    config = copy.deepcopy(model.config)
+    config.layer_types = ["full_attention"]
+    decoder = model.model.layers[2]
+    made = MtpLayer(config, type(decoder), type(decoder.input_layernorm), 0).float().eval()
+    made.config = model.config
+    draw_weights(made, seed=3)
+    return made
+
+
+def with_predictor(laboratory: Laboratory, name: str, folder: Path) -> tuple[Path, Any]:
+    """Convert a checkpoint with such a layer added; return the file and the layer."""
+    model = laboratory.reference(name)
+    made = predictor(model)
+    shutil.copytree(laboratory.checkpoint(name), folder / "checkpoint")
+    path = folder / "checkpoint" / "model.safetensors"
+    added = {
+        PREFIXES[prefix] + key.removeprefix(prefix): value.contiguous()
+        for key, value in made.state_dict().items()
+        for prefix in PREFIXES
+        if key.startswith(prefix)
+    }
+    save_file(load_file(path) | added, path)
+    convert(folder / "checkpoint", folder / "model.gguf", "F32")
+    return folder / "model.gguf", made
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_hidden_states_of_a_predictor(
+    laboratory: Laboratory, backend: Backend, tmp_path: Path, name: str
+) -> None:
+    path, made = with_predictor(laboratory, name, tmp_path)
+    width = RECIPES[name].values["hidden_size"]
+    embeddings, hidden = floats(COUNT, width), floats(COUNT, width, seed=1)
+    ours = ours_of(backend, path, embeddings, hidden)
+    model: Any = laboratory.reference(name)
+    places = torch.arange(COUNT)[None]
+    seen = torch.full((COUNT, COUNT), -torch.inf).triu(1)[None, None]
+    with torch.no_grad():
+        expected = made(
+            torch.from_numpy(embeddings)[None],
+            torch.from_numpy(hidden)[None],
+            model.model.rotary_emb(torch.from_numpy(hidden)[None], places),
+            seen,
+            places,
+            None,
+        )
+    assert relative_error(ours, expected[0].numpy()) < 1e-5
+
+
+def ours_of(backend: Backend, path: Path, embeddings: Any, hidden: Any) -> Any:
+    with Weights(read_gguf(path)) as weights:
+        model = bind_model(weights)
+        assert isinstance(model, Qwen35)
+        (block,) = model.predictors
+        assert block is not None
+        weights.load(backend)
+        context = backend.context()
+        mask = np.where(np.tri(COUNT, dtype=np.bool_), 0, -np.inf).astype(np.float16)
+        data = {
+            "embeddings": embeddings,
+            "hidden": hidden,
+            "positions": np.arange(COUNT, dtype=np.int32),
+            "mask": mask,
+        }
+        kinds = [GGMLType.F32, GGMLType.F32, GGMLType.I32, GGMLType.F16]
+        inputs = {
+            key: context.input(key, value.shape, kind)
+            for (key, value), kind in zip(data.items(), kinds, strict=True)
+        }
+        found = block(
+            inputs["embeddings"],
+            inputs["hidden"],
+            Whole(inputs["mask"]),
+            positions=inputs["positions"],
+            rope=model.options.rope(None),
+            o=model.options,
+        )
+        given = [(tensor, data[key]) for key, tensor in inputs.items()]
+        (result,) = backend.compute(context, given, [context.output(found)]).outputs
+        context.close()
+        return np.array(result)
+
+
+def load(path: Path) -> Engine:
+    return Engine.load(path, context=256, threads=1, cache_type="f32", flash_attention=False)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_predictors_do_not_change_the_logits(
+    laboratory: Laboratory, tmp_path: Path, name: str
+) -> None:
+    path, _ = with_predictor(laboratory, name, tmp_path)
+    text = tokens(40)
+    with load(path) as engine:
+        found = engine.logits(text)
+    with laboratory.engine(name) as engine:
+        expected = engine.logits(text)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_a_file_that_states_predictors_without_having_them_loads(
+    laboratory: Laboratory, tmp_path: Path
+) -> None:
+    """As llama.cpp's converter writes it for a checkpoint that was trained further without them."""
+    keys = {"qwen35.block_count": 5, "qwen35.nextn_predict_layers": 1}
+    convert(laboratory.checkpoint("qwen35"), tmp_path / "model.gguf", "F32", metadata=keys)
+    with load(tmp_path / "model.gguf") as engine:
+        found = engine.logits(tokens(20))
+    with laboratory.engine("qwen35") as engine:
+        np.testing.assert_array_equal(found, engine.logits(tokens(20)))
