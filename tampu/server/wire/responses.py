@@ -31,7 +31,7 @@ from tampu.server.wire.openai_fields import (
     read_tool_choice,
     refuse_fields,
 )
-from tampu.server.wire.options import ModelBody, parse_limited, readable
+from tampu.server.wire.options import ModelBody, parse_limited, readable, with_parameters
 
 _LOGPROBS = "message.output_text.logprobs"
 # Accepted values of `include`: logprobs, and parts that never occur here.
@@ -42,6 +42,7 @@ _INCLUDED = (
 )  # fmt: skip
 
 
+@with_parameters
 class ResponsesRequest(ModelBody, kw_only=True):
     """`POST /v1/responses`."""
 

@@ -1,6 +1,7 @@
 """`POST /v1/messages` and its count of tokens, statement by statement.
 
-Each field, block and tool alone: test_fields_of_anthropic.py.
+What all families share: test_families.py. Each field, block and tool alone:
+test_fields_of_anthropic.py.
 """
 
 from __future__ import annotations
@@ -183,15 +184,6 @@ def test_omitted_reasoning_is_empty_blocks(client: httpx.Client) -> None:
     assert second["text"] == "It is four."
     (_, _, deltas), _ = blocks_of(stream(client, **more))
     assert [delta["type"] for delta in deltas] == ["signature_delta"]
-
-
-@pytest.mark.parametrize("budget", [0, 1])
-def test_reasoning_ends_when_its_budget_is_used_up(client: httpx.Client, budget: int) -> None:
-    thinking = {"type": "enabled", "budget_tokens": budget}
-    answer = whole(client, model="tryer", thinking=thinking)
-    thoughts = "".join(block.get("thinking", "") for block in answer["content"])
-    assert thoughts == "Hm"[: 2 * budget]
-    assert answer["content"][-1]["text"].endswith("Yes.")
 
 
 def test_thinking_is_ignored_for_models_without_it(client: httpx.Client) -> None:

@@ -1,7 +1,8 @@
 """`POST /v1/chat/completions`, statement by statement.
 
-Each field alone: test_fields_of_openai.py. Through the client package, with pictures and with real
-calls: tests/clients. What reaches the template: here, over a model that only repeats.
+What all families share: test_families.py. Each field alone: test_fields_of_openai.py. Through the
+client package, with images and with real calls: tests/clients. What reaches the template: here, over
+a model that only repeats.
 """
 
 from __future__ import annotations
@@ -74,11 +75,8 @@ def test_response_has_the_requested_model_name(client: httpx.Client) -> None:
     assert whole(client, model="talker:latest")["model"] == "talker:latest"
 
 
-def test_reasoning_is_separate_and_counted(client: httpx.Client) -> None:
-    answer = whole(client, model="thinker")
-    message = answer["choices"][0]["message"]
-    assert (message["reasoning"], message["content"]) == ("Let me see.", "It is four.")
-    usage = answer["usage"]
+def test_reasoning_tokens_are_counted(client: httpx.Client) -> None:
+    usage = whole(client, model="thinker")["usage"]
     assert 2 <= usage["completion_tokens_details"]["reasoning_tokens"] < usage["completion_tokens"]
 
 
@@ -166,38 +164,12 @@ def test_a_streams_log_probabilities_are_those_of_the_whole_answer(client: httpx
             assert bytes(score["bytes"]).decode() == score["token"]
 
 
-def test_reached_length_limit_is_reported(client: httpx.Client) -> None:
-    assert whole(client, max_tokens=2)["choices"][0]["finish_reason"] == "length"
-    chunks = stream(client, max_tokens=2)
-    assert chunks[-1]["choices"][0]["finish_reason"] == "length"
-
-
-def test_a_stop_string_is_not_part_of_the_answer(client: httpx.Client) -> None:
-    [choice] = whole(client, stop=[" world"])["choices"]
-    assert (choice["message"]["content"], choice["finish_reason"]) == ("Hello,", "stop")
-
-
 def test_input_tokens_can_be_counted(client: httpx.Client) -> None:
     counted = client.post(f"{PATH}/input_tokens", json={"model": "talker", "messages": USER}).json()
     assert counted == {
         "object": "response.input_tokens",
         "input_tokens": whole(client)["usage"]["prompt_tokens"],
     }
-
-
-@pytest.mark.parametrize("budget", [0, 1])
-def test_reasoning_ends_when_its_budget_is_used_up(client: httpx.Client, budget: int) -> None:
-    for more in ({"think_budget": budget}, {"options": {"think_budget": budget}}):
-        answer = whole(client, model="tryer", **more)
-        message = answer["choices"][0]["message"]
-        assert message.get("reasoning", "") == "Hm"[: 2 * budget]
-        assert message["content"].endswith("Yes.")  # what it says after an end it did not expect
-        assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] >= budget
-
-
-def test_reasoning_within_its_budget_is_unchanged(client: httpx.Client) -> None:
-    message = whole(client, model="thinker", think_budget=9)["choices"][0]["message"]
-    assert (message["reasoning"], message["content"]) == ("Let me see.", "It is four.")
 
 
 @pytest.mark.parametrize(
