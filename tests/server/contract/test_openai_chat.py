@@ -1,8 +1,8 @@
 """`POST /v1/chat/completions`, statement by statement.
 
 What all families share: test_families.py. Each field alone: test_fields_of_openai.py. Through the
-client package, with images and with real calls: tests/clients. What reaches the template: here, over
-a model that only repeats.
+client package, with images and with real calls: tests/clients. What reaches the template: here,
+over a model that only repeats.
 """
 
 from __future__ import annotations
