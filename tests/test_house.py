@@ -52,6 +52,7 @@ HOLDERS = {
     "urllib3": {"store"},
     "cryptography": {"store"},
     "rich": {"cli"},
+    "markdown_it": {"cli"},
     "prompt_toolkit": {"cli"},
     "tokenizers": {"tokenizer"},
     "llguidance": {"sampling"},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -14,6 +13,7 @@ from tampu.cli.convert import convert_command, quantize_command
 from tampu.cli.create import create_command
 from tampu.cli.devices import devices_command
 from tampu.cli.exit_codes import INTERRUPTED, fail, outcome
+from tampu.cli.logs import log_to_stderr
 from tampu.cli.models import (
     copy_command,
     export_command,
@@ -91,10 +91,7 @@ def options(
     if command.invoked_subcommand is None:
         print(command.get_help())
         raise typer.Exit
-    logging.basicConfig(
-        level=logging.DEBUG if debug else logging.WARNING,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
+    log_to_stderr(is_debug=debug)
 
 
 def run(arguments: Sequence[str]) -> int:

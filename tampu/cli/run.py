@@ -125,16 +125,19 @@ def converse(session: Session, view: View, question: str | None, settings: Setti
     Raises:
         TampuError: if there is no answer.
     """
-    if session.think:
-        session.warn_if_not_reasoning()
+    if session.think and not session.can_reason:
+        print(f"{session.model.name} cannot reason; it answers without reasoning", file=sys.stderr)
     if question is not None:
         from tampu.cli.repl.printing import answer
 
         answer(session, view, question)
         return
+    from tampu.cli.logs import log_to_file
     from tampu.cli.repl.conversation import Conversation
     from tampu.cli.repl.reader import TerminalReader, echo_off
 
+    if sys.stderr.isatty():  # log lines would be among the answers
+        log_to_file(settings.cache / "run.log")
     is_kept = not settings.no_history
     reader = TerminalReader(settings.cache / "history", is_kept=is_kept, editor=settings.editor)
     with echo_off():

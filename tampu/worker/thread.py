@@ -6,6 +6,7 @@ The client uses it like a worker process, over a socket pair.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 import threading
@@ -16,6 +17,8 @@ from tampu.engine.load_options import LoadOptions
 from tampu.sandbox.client import ForkServerClient
 from tampu.worker.client import HANG_SECONDS, WorkerProcess
 from tampu.worker.worker import Loader, Worker
+
+logger = logging.getLogger(__name__)
 
 _NO_LIMIT_S = 1e9
 
@@ -78,4 +81,9 @@ class WorkerThread:
 
     def _run(self) -> None:
         with self._theirs:
-            self._worker.run()
+            try:
+                self._worker.run()
+            except Exception:
+                logger.exception("internal error in the worker")
+            finally:
+                self.kill()  # its reader keeps a closed socket open, and the client would wait

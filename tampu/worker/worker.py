@@ -209,13 +209,15 @@ class Worker:
         reader.start()
         writer.start()
         load = self._loads.get()
-        if load is not None:
-            self._serve(load)
-        for pool in (self._preparers, self._embedder):
-            pool.shutdown(cancel_futures=True)
-        self._outbox.close()
-        writer.join()
-        self._last.cancel()
+        try:
+            if load is not None:
+                self._serve(load)
+        finally:
+            for pool in (self._preparers, self._embedder):
+                pool.shutdown(cancel_futures=True)
+            self._outbox.close()
+            writer.join()
+            self._last.cancel()
 
     @property
     def progress(self) -> tuple[int, int]:

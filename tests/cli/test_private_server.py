@@ -18,7 +18,7 @@ from tampu.cli import private_server
 from tampu.cli.private_server import PrivateServer
 from tampu.cli.repl.backend import show
 from tampu.cli.repl.session import Session
-from tampu.errors import ModelNotFoundError, RequestError
+from tampu.errors import ModelNotFoundError, RequestError, RunnerDiedError
 from tampu.sandbox.client import ForkServerClient
 from tampu.settings.settings import Settings
 from tampu.worker.main import load_model
@@ -158,6 +158,17 @@ def test_loading_reports_its_status(
     monkeypatch.setattr(private_server, "load_model", load)
     session(server).load()
     assert server.status == ""
+
+
+def test_bug_while_loading_is_an_error_and_not_endless(
+    serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*_: object) -> None:
+        raise TypeError("a bug")
+
+    monkeypatch.setattr(private_server, "load_model", load)
+    with pytest.raises(RunnerDiedError, match="tiny"):
+        session(serve()).load()
 
 
 def test_a_model_that_the_native_engine_lacks_runs_in_llama_cpp(

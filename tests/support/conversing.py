@@ -122,12 +122,17 @@ class Script:
     def __init__(self, *messages: str | BaseException) -> None:
         self.messages = list(messages)
         self.is_kept = True
+        self.questions: list[str] = []
 
     def read(self) -> str:
         message = self.messages.pop(0) if self.messages else EOFError()
         if isinstance(message, BaseException):
             raise message
         return message
+
+    def confirm(self, question: str) -> bool:
+        self.questions.append(question)
+        return self.read() == "y"
 
     def keep_history(self, *, is_kept: bool) -> None:
         self.is_kept = is_kept

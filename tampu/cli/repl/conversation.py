@@ -94,11 +94,16 @@ class Conversation:
         self._print_messages()
 
     def _save(self, name: str) -> None:
-        if name:
+        if not name:
+            print("Usage:\n  /save MODEL")
+        elif not self._session.is_model(name):
             self._session.save(name)
             print(f"Created new model '{name}'")
+        elif self._reader.confirm(f"There is a model '{name}'. Replace it?"):
+            self._session.save(name)
+            print(f"Replaced model '{name}'")
         else:
-            print("Usage:\n  /save MODEL")
+            print("Not saved.")
 
     def _print_messages(self) -> None:
         """Print the messages that come with the model."""

@@ -2,7 +2,8 @@
 
 A complete block is printed once. The last block is printed again whenever it has grown, from the
 first line that has changed; lines that have scrolled off the screen stay as they are. (`rich.live`
-would cut off a block that is taller than the screen.)
+would cut off a block that is taller than the screen.) A block that would lose something is printed
+as it was written.
 """
 
 from __future__ import annotations
@@ -11,19 +12,24 @@ import io
 import re
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 from typing import ClassVar, TextIO
 
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.markdown import CodeBlock, Heading, Markdown, MarkdownElement
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.markdown import CodeBlock, Heading, Markdown, MarkdownElement, TableElement, TextElement
 from rich.syntax import Syntax
+from rich.table import Table
 from rich.text import Text
 
+from tampu.cli.repl.markdown_parser import markdown_parser
 from tampu.cli.repl.wrapping import TextWriter, without_controls
 
 _MARGIN = 1
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
+# Numbers of lists, which are counted anew, and languages of code, which are not shown.
+_UNSHOWN = re.compile(r"^[ \t>]*(?:(?:[-*+]|\d+[.)])\s+)*(?:(?:```+|~~~+)[^\s/:=.]*[ \t]*$)?", re.M)
 _MIN_INTERVAL_S = 0.06
 _SHARE = 5  # rendering may take one part in this many of the time
 
@@ -46,6 +52,24 @@ class _Code(CodeBlock):
         yield Syntax(code, self.lexer_name, theme=self.theme, word_wrap=True, padding=(0, 1))
 
 
+class _HTML(TextElement):
+    """A block of HTML, as it was written."""
+
+    def __rich_console__(self, _: Console, __: ConsoleOptions) -> RenderResult:
+        yield Text(str(self.text).rstrip("\n"))
+
+
+class _Table(TableElement):
+    """A table whose long words are broken; rich would cut them."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for part in super().__rich_console__(console, options):
+            if isinstance(part, Table):
+                for column in part.columns:
+                    column.overflow = "fold"
+            yield part
+
+
 class _Rendered(Markdown):
     """Markdown of an answer; its line breaks are kept."""
 
@@ -54,15 +78,13 @@ class _Rendered(Markdown):
         "heading_open": _LeftHeading,
         "fence": _Code,
         "code_block": _Code,
+        "html_block": _HTML,
+        "table_open": _Table,
     }
 
     def __init__(self, source: str) -> None:
-        # Links are printed in full: behind a word they could lead anywhere.
-        super().__init__(source, code_theme="ansi_dark", hyperlinks=False)
-        for token in self.parsed:
-            for child in token.children or ():
-                if child.type == "softbreak":
-                    child.type = "hardbreak"
+        super().__init__("", code_theme="ansi_dark")
+        self.parsed = markdown_parser().parse(source)
 
     @property
     def starts(self) -> list[int]:
@@ -123,15 +145,19 @@ class MarkdownWriter(TextWriter):
 
     def _rendered(self, source: str) -> list[str]:
         """Return the lines of a block, after an empty one if it is not the first."""
-        file = io.StringIO()
-        width = max(self._size()[0] - _MARGIN, 1)
-        console = Console(file=file, width=width, force_terminal=True, highlight=False)
-        console.print(_Rendered(source))
-        lines = [line.rstrip() for line in file.getvalue().splitlines()]
+        lines = self._printed(_Rendered(source))
+        if not _characters(_UNSHOWN.sub("", source)) <= _characters(_STYLE.sub("", "".join(lines))):
+            lines = self._printed(Text(source))
         full = [number for number, line in enumerate(lines) if _STYLE.sub("", line).strip()]
         if not full:
             return []
         return [*([""] if self._has_block else []), *lines[full[0] : full[-1] + 1]]
+
+    def _printed(self, block: RenderableType) -> list[str]:
+        file = io.StringIO()
+        width = max(self._size()[0] - _MARGIN, 1)
+        Console(file=file, width=width, force_terminal=True, highlight=False).print(block)
+        return [line.rstrip() for line in file.getvalue().splitlines()]
 
     def _show(self, lines: list[str]) -> None:
         """Replace the printed lines of the last block."""
@@ -148,3 +174,8 @@ class MarkdownWriter(TextWriter):
         self._out.write(back + "".join(f"{line}\n" for line in lines[first:]))
         self._out.flush()
         self._lines = lines
+
+
+def _characters(text: str) -> Counter[str]:
+    """Return how often a text has each of its letters and digits."""
+    return Counter(filter(str.isalnum, text))

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from prompt_toolkit import PromptSession
+from prompt_toolkit import PromptSession, prompt
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 from prompt_toolkit.formatted_text import FormattedText
@@ -38,6 +38,9 @@ class Reader(Protocol):
             EOFError: at the end.
             KeyboardInterrupt: if it is discarded; with its text as an argument, if there is any.
         """
+
+    def confirm(self, question: str) -> bool:
+        """Return whether the answer to a question is yes."""
 
     def keep_history(self, *, is_kept: bool) -> None:
         """Write messages to the history from now on, or stop writing them."""
@@ -149,6 +152,13 @@ class TerminalReader:
         except KeyboardInterrupt:
             begun = self._session.default_buffer.text
             raise KeyboardInterrupt(*([begun] if begun else [])) from None
+
+    def confirm(self, question: str) -> bool:
+        """Ask for a yes; anything else, Ctrl-C and the end of the input are a no."""
+        try:
+            return prompt(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+        except (EOFError, KeyboardInterrupt):
+            return False
 
     def keep_history(self, *, is_kept: bool) -> None:
         """Write messages to the history from now on, or stop writing them."""

@@ -19,12 +19,14 @@ from tampu.cli.listing import models_table
 from tampu.cli.repl.backend import ChatBackend, ModelRef, show
 from tampu.cli.repl.spinner import Spinner
 from tampu.cli.server_client import ServerError
+from tampu.errors import ModelNameError
 from tampu.runner.events import Usage
 from tampu.runner.request import GenerateOptions, given_options
 from tampu.sampling.grammar import grammar_of
 from tampu.settings.durations import format_duration
 from tampu.store.model import StoredMessage
 from tampu.store.modelfile import Modelfile
+from tampu.store.names import ModelName
 
 
 class Session:
@@ -71,6 +73,11 @@ class Session:
         return "vision" in self.model.info.capabilities
 
     @property
+    def can_reason(self) -> bool:
+        """Whether the model can reason before it answers."""
+        return "thinking" in self.model.info.capabilities
+
+    @property
     def status(self) -> str:
         """What the current request waits for; empty if unknown."""
         return self._backend.status
@@ -83,12 +90,6 @@ class Session:
         """
         GenerateOptions(**given_options(self.parameters))
         grammar_of(self.format)
-
-    def warn_if_not_reasoning(self) -> None:
-        """Warn if the model cannot reason."""
-        if "thinking" not in self.model.info.capabilities:
-            name = self.model.name
-            print(f"warning: {name} cannot reason; it answers without reasoning", file=sys.stderr)
 
     def load(self) -> None:
         """Load the model."""
@@ -113,6 +114,11 @@ class Session:
                 StoredMessage(message["role"], message["content"]) for message in self.messages
             ),
         )
+
+    def is_model(self, name: str) -> bool:
+        """Whether there is a model of this name."""
+        models = self._backend.ask("GET", "/api/tags")["models"]
+        return any(_is_same(str(model["name"]), name) for model in models)
 
     def save(self, name: str) -> None:
         """Save this conversation as a model; warn about images, which are not saved."""
@@ -205,7 +211,7 @@ class Session:
         body = self._body(self.model, self.parameters)
         if self.format is not None:
             body["format"] = self.format
-        if self.think is not None and "thinking" in self.model.info.capabilities:
+        if self.think is not None and self.can_reason:
             body["think"] = self.think
         if not self.model.info.template:
             return "/api/generate", body | {"prompt": question["content"], "system": self.system}
@@ -226,6 +232,13 @@ class Session:
             generated_ns=int(line.get("eval_duration", 0)),
             total_ns=max(int(line.get("total_duration", 0)) - load_ns, 0),
         )
+
+
+def _is_same(name: str, other: str) -> bool:
+    try:
+        return ModelName.parse(name) == ModelName.parse(other)
+    except ModelNameError:
+        return False
 
 
 def _with_base64(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import shlex
+import textwrap
 from collections.abc import Callable
 from contextlib import suppress
 
 from tampu.chat.output.reasoning import EFFORTS
-from tampu.cli.parameters import read_format, read_parameter
+from tampu.cli.parameters import REQUESTED, read_format, read_parameter
 from tampu.cli.repl.help import SET
 from tampu.cli.repl.printing import View
 from tampu.cli.repl.reader import Reader
 from tampu.cli.repl.session import Session
 from tampu.errors import RequestError, TampuError
+from tampu.sampling.parameters import find_parameter
 
 # The field of the view that a word sets, and its value.
 _VIEW = {
@@ -62,13 +64,13 @@ class SetCommand:
             return self._parameter(value) if what == "parameter" else None
         return f"Set '{what}' mode."
 
-    def _parameter(self, rest: str) -> str | None:
+    def _parameter(self, rest: str) -> str:
         name, _, text = rest.partition(" ")
         words = text.split()
         with suppress(ValueError):  # an open quotation mark: the words as they are
             words = shlex.split(text)
         if not words:
-            return None
+            return _missing(name)
         before = dict(self._session.parameters)
         self._session.parameters[name] = read_parameter(name, words)
         self._checked(lambda: setattr(self._session, "parameters", before))
@@ -90,6 +92,22 @@ class SetCommand:
     def _think(self, level: str) -> str:
         if level and level not in EFFORTS:
             raise RequestError(f"think is {level!r}; it must be {', '.join(EFFORTS)}, or nothing")
-        self._session.warn_if_not_reasoning()
+        if not self._session.can_reason:
+            return f"{self._session.model.name} cannot reason; it answers without reasoning."
         self._session.think = level or True
         return f"Set 'think' mode to '{level}'." if level else "Set 'think' mode."
+
+
+def _missing(name: str) -> str:
+    """Return how to set a parameter, after `/set parameter` with a name or without.
+
+    Raises:
+        RequestError: for an unknown name.
+    """
+    expected = f": {find_parameter(name, REQUESTED).range_text}" if name else ""
+    names = textwrap.fill(", ".join(sorted(REQUESTED)), 76)
+    missing = f"the value of {name} is missing" if name else "the name and the value are missing"
+    return (
+        f"Usage:\n  /set parameter {name or 'NAME'} VALUE{expected}\n\n"
+        f"{missing.capitalize()}. The parameters are:\n{textwrap.indent(names, '  ')}"
+    )

@@ -12,7 +12,9 @@ from support.conversing import FakeServer
 COMMANDS = {
     "/set parameter top_k 5": "Set parameter 'top_k' to '5'",
     "/set parameter stop a b": "Set parameter 'stop' to 'a b'",
-    "/set parameter": "Usage:\n  /set parameter",
+    "/set parameter": "Usage:\n  /set parameter NAME VALUE\n\nThe name and the value are missing.",
+    "/set parameter ": "  draft_num_predict, dry_allowed_length,",
+    "/set parameter temperature": "/set parameter temperature VALUE: a number from 0 to 100\n",
     "/set system Be brief.": "Set the system message.",
     '/set system """Be\nbrief."""': "Set the system message.",
     "/set history": "Set 'history' mode.",
@@ -23,8 +25,7 @@ COMMANDS = {
     "/set noformat": "Disabled format.",
     "/set verbose": "Set 'verbose' mode.",
     "/set quiet": "Set 'quiet' mode.",
-    "/set think": "Set 'think' mode.",
-    "/set think high": "Set 'think' mode to 'high'.",
+    "/set think": "saved cannot reason; it answers without reasoning.\n",
     "/set nothink": "Set 'nothink' mode.",
     "/set": "Usage:",
     "/show info": "  Model\n    architecture",
@@ -49,6 +50,7 @@ COMMANDS = {
 WRONG = {
     "/set parameter top_k many": "top_k",
     "/set parameter top_q 1": "did you mean",
+    "/set parameter top_q": "did you mean",
     "/set think much": "think is 'much'",
     "/set format xml": "format is 'xml'",
     "/load nothing": "nothing",

@@ -90,6 +90,7 @@ def test_parameters_are_checked_and_used(server: FakeServer, converse: Callable[
         "/set parameter top_p 3",
         "/set parameter bogus 1",
         "/set parameter top_k",
+        "/set parameter",
         '/set parameter stop "a b" c',
         "hello",
         "/show parameters",
@@ -168,7 +169,15 @@ def test_set_think(server: FakeServer, converse: Callable[..., Any]) -> None:
     assert [request["think"] for request in server.asked] == ["high", True, False]
     assert "Set 'think' mode to 'high'." in out
     assert "Error: think is 'much'" in err
-    assert "warning: m cannot reason" in converse("/set think")[2]
+
+
+def test_set_think_with_a_model_that_cannot_reason_prints_one_line(
+    server: FakeServer, converse: Callable[..., Any]
+) -> None:
+    _, out, err = converse("/set think high")
+    assert (out, err) == ("m cannot reason; it answers without reasoning.\n\n", "")
+    converse("/set think", "hello")
+    assert "think" not in server.asked[0]
 
 
 def test_load_switches_model_and_starts_its_conversation(
@@ -235,6 +244,17 @@ def test_save_creates_a_model(server: FakeServer, converse: Callable[..., Any]) 
     assert [message["content"] for message in created["messages"]] == [
         "hi", "*ho*", "hello", "I say\x1b[2J.",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("answer", "saved"), [("y", 1), ("n", 0)])
+def test_save_asks_before_it_replaces_a_model(
+    server: FakeServer, converse: Callable[..., Any], answer: str, saved: int
+) -> None:
+    reader = Script("/save Clever:latest", answer)
+    _, out, _ = converse(reader=reader)
+    assert reader.questions == ["There is a model 'Clever:latest'. Replace it?"]
+    assert len(server.created) == saved
+    assert ("Replaced model" in out, "Not saved." in out) == (bool(saved), not saved)
 
 
 def test_closing_an_answer_cancels_it(server: FakeServer, begin: Callable[..., Session]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections import Counter
 from typing import Any
 
 import pyte
@@ -91,7 +92,7 @@ def test_markdown_is_rendered() -> None:
         " ────\n"
         " 1  2\n"
         "\n"
-        "The end (https://e.example)."
+        "The [end](https://e.example)."
     )
 
 
@@ -113,9 +114,47 @@ def test_control_characters_are_removed_from_markdown() -> None:
     assert written(["a\x1b[2J\x1b]0;title\x07b"]) == "a[2J]0;titleb"
 
 
-@given(st.lists(st.text("ab \n#*`|-_[](<>!1.é猫", max_size=12), max_size=12))
-def test_any_markdown_renders(pieces: list[Any]) -> None:
-    assert "\x1b" not in written(pieces, lines=8)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "use vector<int> and <your-name>, or a<b>c",
+        "<details open>\n  <summary>*S*</summary>\n\ninner\n\n</details>",
+        "<!-- a note -->",
+        "a &lt; b &amp; c &nbsp;",
+        '![a dog](./a%20dog.png "Rex") and ![](b.png)',
+        '[text](https://x.example/a_b_c?d=*e* "Title")',
+        "<https://auto.example> <me@x.example>",
+        "https://x.example/_a_/__init__.py is there",
+        "[see][1] and [^2]\n\n[1]: https://x.example\n\n[^2]: a footnote",
+        r"\(x_1\) and \[a \\ b\] in C:\dir",
+        "| a |\n|---|\n| 1 | 2 |",
+        "```src/main.rs\nfn main() {}\n```",
+        "> " * 24 + "deep",
+        "a\n   b",
+    ],
+)
+def test_what_has_no_rendering_is_shown_as_written(text: str) -> None:
+    assert written([text[at : at + 3] for at in range(0, len(text), 3)], columns=80) == text
+
+
+def test_emphasis_and_code_around_an_address_or_a_tag_are_rendered() -> None:
+    text = "**https://x.example** `<b>` **vector<int>** 2 \\* 3"
+    assert written([text], columns=80) == "https://x.example <b> vector<int> 2 * 3"
+
+
+def test_long_word_in_a_table_is_broken() -> None:
+    address = "https://x.example/" + "abcdefghi" * 5
+    shown = written([f"| name | address |\n|---|---|\n| n | {address} |"])
+    assert address in "".join(shown.split())
+    assert "|" not in shown
+
+
+@given(st.lists(st.text('ab \n#*`|-_[](<>!1.é猫&;:/\\"=~', max_size=12), max_size=12))
+def test_any_markdown_renders_with_all_its_letters(pieces: list[Any]) -> None:
+    shown = written(pieces, lines=8)
+    assert "\x1b" not in shown
+    languages = re.sub(r"(```+|~~~+).*", "", "".join(pieces))
+    assert Counter(re.sub(r"[^abé猫]", "", languages)) <= Counter(shown)
 
 
 def wrapped(pieces: list[Any] | str, columns: int = 30) -> str:

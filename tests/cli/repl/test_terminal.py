@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from support.scripted import write_scripted
 from support.terminal import Terminal
 
 pytestmark = pytest.mark.server
@@ -51,6 +52,10 @@ def test_typical_session(terminal: Callable[..., Any], tmp_path: Path) -> None:
     first.wait_for("\n61\n\n>>>")
     first.type("/save mine\r")
     first.wait_for("Created new model 'mine'")
+    first.type("/save mine\r")
+    first.wait_for("There is a model 'mine'. Replace it? [y/N]")
+    first.type("\r/save mine\ry\r")
+    first.wait_for("Not saved.", "Replaced model 'mine'")
     first.type("/cl\t\r")
     first.wait_for("Cleared the conversation.\n>>> Send a message")
     first.type("half a line")
@@ -105,6 +110,36 @@ def test_image_path_in_a_message(terminal: Callable[..., Any], tmp_path: Path) -
     opened.wait_for("no.png: the image")
     opened.type("/bye\r")
     assert opened.wait() == 0
+
+
+ANSWER = (
+    "Use vector<int>,\n<your-name>:\n\n<details>\n  <b>bold</b>\n</details>\n\n"
+    '![logo](a_b_c.png) https://x.example/_a_/ [1](https://y.example "Y")\n\n**The end.**'
+)
+
+
+def test_answer_is_shown_whole_and_without_log_lines(home: dict[Any, Any], tmp_path: Path) -> None:
+    pieces = [ANSWER[at : at + 5] for at in range(0, len(ANSWER), 5)]
+    model = write_scripted(tmp_path / "m.gguf", pieces)
+    opened = Terminal([*TAMPU, "--debug", "run", str(model)], home, columns=100, lines=40)
+    try:
+        opened.wait_for("Send a message")
+        start = len(opened.text.splitlines()) - 1
+        opened.type("/set parameter mirostat 1\rSay it.\r")
+        opened.wait_for("The end.\n\n>>> Send a message")
+        shown = "\n".join(opened.text.splitlines()[start:])
+        opened.type("/bye\r")
+        assert opened.wait() == 0
+    finally:
+        opened.close()
+    assert shown == (
+        ">>> /set parameter mirostat 1\nSet parameter 'mirostat' to '1'\n>>> Say it.\n"
+        + ANSWER.replace("**", "")
+        + "\n\n>>> Send a message (/? for help)"
+    )
+    log = tmp_path / ".cache" / "tampu" / "run.log"
+    assert "options that have no effect: ['mirostat']" in log.read_text()
+    assert log.stat().st_mode & 0o777 == 0o600
 
 
 def test_single_answer_on_a_terminal(terminal: Callable[..., Any], tmp_path: Path) -> None:
