@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +12,7 @@ import typer
 
 from tampu.cli.arguments import AsJSON, ModelOrFile, Threads
 from tampu.cli.table import table
-from tampu.errors import RequestError
+from tampu.errors import ComputeError, RequestError, RunnerDiedError
 
 if TYPE_CHECKING:
     from tampu.bench.bench import Plan, Result
@@ -121,7 +122,11 @@ def _measure(
         ours = opened.enter_context(closing(native))
         if peer is None:
             return plan.run(ours, None), ""
-        other = LlamaCpp(path, threads=threads, context=context, library=library)
+        try:
+            other = LlamaCpp(path, threads=threads, context=context, library=library)
+        except (ComputeError, RunnerDiedError) as error:  # the file has what only tampu knows
+            print(f"{error}; only tampu is measured", file=sys.stderr)
+            return plan.run(ours, None), ""
         opened.callback(other.close)
         return plan.run(ours, other), f"{other.name} ({other.system})"
 

@@ -137,7 +137,8 @@ class Constraint:
         self._settle()
         self._pending = None
         if not self._matcher.consume_token(token):
-            if (why := reason(self._matcher)).startswith("lexer error"):  # a limit was hit
+            why = reason(self._matcher)
+            if why.startswith("lexer error") or "; max is " in why:  # a limit was hit
                 raise GrammarError(f"the grammar is too complex: {why}")
             raise GrammarError(f"token {token} does not match the grammar")
 

@@ -26,6 +26,7 @@ def limits() -> LLParserLimits:
     return LLParserLimits(
         max_lexer_states=50_000,
         max_grammar_size=200_000,
+        max_items_in_row=20_000,  # alternatives that a rule begins with; by default 2,000
         verbose_errors=False,
     )
 
@@ -122,6 +123,9 @@ def serve(asked: bytes) -> bytes:
     mask = matcher.compute_bitmask()
     if is_dead(matcher) or not any(mask):
         return f"{kind_of(source)}: it allows no text at all: {reason(matcher)}".encode()
+    first = next(8 * at + bits.bit_length() - 1 for at, bits in enumerate(mask) if bits)
+    if not matcher.consume_token(first):  # only now it counts the alternatives of the first rule
+        return f"{kind_of(source)}: it is too complex: {reason(matcher)}".encode()
     return b""
 
 

@@ -333,3 +333,23 @@ def test_closing_ends_the_thread_and_the_process(tokenizers: dict[Any, Any]) -> 
     constraints.close()
     constraints.close()
     assert set(threading.enumerate()) <= before
+
+
+@pytest.mark.parametrize("alternatives", [2_001, 8_000])
+def test_grammar_with_thousands_of_alternatives_allows_the_last_one(
+    constraints: Constraints, tokenizers: dict[Any, Any], alternatives: int
+) -> None:
+    words = " | ".join(f'"w{number}."' for number in range(alternatives))
+    constraint = constraints.compile(Grammar.lark(f"start: {words}"))
+    for token in tokenizers["bytes"].encode_inside(f"w{alternatives - 1}."):
+        assert constraint.allowed()[token]
+        constraint.accept(token)
+    assert constraint.may_end
+
+
+def test_grammar_with_too_many_alternatives_is_refused_before_the_answer(
+    constraints: Constraints,
+) -> None:
+    words = " | ".join(f'"w{number}."' for number in range(20_001))
+    with pytest.raises(GrammarError, match=r"too complex: .* 20002 items; max is 20000"):
+        constraints.compile(Grammar.lark(f"start: {words}"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
@@ -171,3 +172,19 @@ def test_a_missing_model_cannot_be_pushed(store: Store, registry: OllamasRegistr
     with pytest.raises(ModelNotFoundError):
         give(store, f"{registry.host}/a/nothing")
     assert registry.requests == []
+
+
+def test_a_host_without_an_address_is_looked_up_twice(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def resolve(host: str, *_: Any, **__: Any) -> None:
+        asked.append(host)
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr("tampu.store.registry.transport.socket.getaddrinfo", resolve)
+    add_model(store, "nowhere.example/a/m:1b", model=WEIGHTS)
+    with pytest.raises(RegistryError, match=r"cannot reach nowhere\.example"):
+        give(store, "nowhere.example/a/m:1b")
+    assert asked == ["nowhere.example"] * 2

@@ -11,6 +11,7 @@ from tampu.settings.settings import Settings
 from tampu.store.names import DEFAULT_HOST, ModelName, canonical_host
 
 MAX_ATTEMPTS = 6
+MAX_UNREACHABLE = 2  # attempts to reach a host at first: it may be a typo
 HUB_HOSTS = frozenset({"hf.co", "huggingface.co"})
 
 

@@ -13,13 +13,17 @@ from tampu.store.model import file_of
 from tampu.store.names import ModelName
 from tampu.store.registry.download import Download
 from tampu.store.registry.hub import HubRepository
-from tampu.store.registry.options import HUB_HOSTS, MAX_ATTEMPTS, RemoteOptions
+from tampu.store.registry.options import (
+    HUB_HOSTS,
+    MAX_ATTEMPTS,
+    MAX_UNREACHABLE,
+    RemoteOptions,
+)
 from tampu.store.registry.progress import Progress
 from tampu.store.registry.remote import RangesIgnoredError, Registry, RemoteModel
 from tampu.store.registry.transport import NetworkError, RateLimiter, Transport, UnreachableError
 from tampu.store.store import Store
 
-_MAX_UNREACHABLE = 3  # attempts to reach a host at first: it may be a typo
 SMALL = 4 << 20  # blobs up to this size are downloaded with one request
 
 
@@ -133,7 +137,7 @@ def _with_retries(ask: Callable[[], RemoteModel], options: RemoteOptions) -> Rem
         try:
             return ask()
         except NetworkError as error:
-            if failures == _MAX_UNREACHABLE and isinstance(error, UnreachableError):
+            if failures == MAX_UNREACHABLE and isinstance(error, UnreachableError):
                 raise
             time.sleep(options.retry_delay_s(failures, error.after_s))
     return ask()

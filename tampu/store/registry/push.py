@@ -21,7 +21,7 @@ from tampu.store.blobs import damaged
 from tampu.store.manifests import Descriptor
 from tampu.store.model import StoredModel
 from tampu.store.names import Digest, ModelName
-from tampu.store.registry.options import MAX_ATTEMPTS, RemoteOptions
+from tampu.store.registry.options import MAX_ATTEMPTS, MAX_UNREACHABLE, RemoteOptions
 from tampu.store.registry.progress import Progress
 from tampu.store.registry.remote import Registry
 from tampu.store.registry.transport import (
@@ -29,6 +29,7 @@ from tampu.store.registry.transport import (
     RateLimiter,
     Response,
     Transport,
+    UnreachableError,
     host_of,
     origin_of,
 )
@@ -82,6 +83,7 @@ class _Pusher:
         self._options = options
         self._limiter = RateLimiter(options.limit_rate)
         self._chunk = _FIRST_CHUNK_BYTES
+        self._is_reached = False
 
     def push_blob(self, blob: Descriptor) -> Iterator[Progress]:
         """Upload a blob unless the registry has it."""
@@ -98,7 +100,8 @@ class _Pusher:
                 break
             except NetworkError as error:
                 failures += 1
-                if failures >= MAX_ATTEMPTS:
+                is_reached = self._is_reached or not isinstance(error, UnreachableError)
+                if failures >= (MAX_ATTEMPTS if is_reached else MAX_UNREACHABLE):
                     raise
                 time.sleep(self._options.retry_delay_s(failures, error.after_s))
         yield _progress(blob, blob.size)
@@ -113,6 +116,7 @@ class _Pusher:
 
     def _has(self, blob: Descriptor) -> bool:
         response = self._session.send("HEAD", f"{self._registry.path}/blobs/{blob.digest}")
+        self._is_reached = True
         with response:
             if response.status == 404:
                 return False
