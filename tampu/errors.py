@@ -39,10 +39,13 @@ class TampuError(Exception):
 
 
 class ModelFileError(TampuError):
-    """A file that must not be used; `field` names the part, `reason` says what is wrong."""
+    """A file that must not be used; `field` names the part, `reason` says what is wrong.
 
-    def __init__(self, field: str, reason: str) -> None:
-        super().__init__(f"{field}: {reason}")
+    The message is made of both, or another one for users of this machine: it may have a path.
+    """
+
+    def __init__(self, field: str, reason: str, message: str = "") -> None:
+        super().__init__(message or f"{field}: {reason}")
         self.field = field
         self.reason = reason
 

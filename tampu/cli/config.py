@@ -7,7 +7,7 @@ import sys
 
 from tampu.cli.arguments import AsJSON
 from tampu.cli.table import columns
-from tampu.settings.settings import SECRET, Settings
+from tampu.settings.settings import SECRET, Settings, Source
 
 
 def config_command(json: AsJSON = False) -> None:
@@ -26,16 +26,19 @@ def config_command(json: AsJSON = False) -> None:
 def setting_rows(settings: Settings) -> list[tuple[str, str, str]]:
     """Return the name, value and origin of each setting; keys are not shown."""
     return [
-        (name.lower(), _text(source.value, is_secret=name in SECRET), source.origin)
+        (name.lower(), _text(source, is_secret=name in SECRET), source.origin)
         for name, source in sorted(settings.sources.items())
     ]
 
 
-def _text(value: object, *, is_secret: bool) -> str:
+def _text(source: Source, *, is_secret: bool) -> str:
+    value = source.value
+    if is_secret:
+        return "(set)" if value else "-"
+    if source.text is not None:
+        return source.text
     if value is None or value == ():
         return "-"
-    if is_secret:
-        return "(set)"
     if isinstance(value, tuple):
         return ", ".join("=".join(item) if isinstance(item, tuple) else str(item) for item in value)
     return str(value)

@@ -36,7 +36,7 @@ def read_assignments(assignments: Sequence[str]) -> dict[str, Any]:
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         if not equals:
-            raise RequestError(f"{assignment!r} is not an option: write name=value")
+            raise RequestError(f"unknown option {assignment!r}; write name=value")
         name = name.strip()
         value = read_parameter(name, [text])
         values[name] = values.get(name, []) + value if isinstance(value, list) else value

@@ -80,7 +80,9 @@ def pull_if_missing(
         options = _remote_options(settings, insecure)
         try:
             show(pull(Store(settings.models), ModelName.parse(model), options))
-        except (RegistryError, ModelNameError) as error:
+        except ModelNameError:
+            raise missing from None
+        except RegistryError as error:
             raise ModelNotFoundError(f"{missing}; it cannot be pulled: {error}") from error
 
 

@@ -89,7 +89,7 @@ class HTTPServer:
             while text := answer.readline(_MAX_BYTES):
                 found = json.loads(text)
                 if not isinstance(found, dict):
-                    raise ServerError(f"unexpected response from the server at {self}")
+                    raise ValueError("not an object")
                 if answer.status != http.client.OK:
                     raise ServerError(str(found.get("error", answer.reason)), answer.status)
                 yield found
@@ -108,8 +108,17 @@ class HTTPServer:
         except (ConnectionRefusedError, FileNotFoundError) as error:
             message = f"no server is running at {self}: start one with `tampu serve`"
             raise NoServerError(message) from error
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            raise ServerError(f"unexpected response from the server at {self}: {error}") from error
+        except TimeoutError as error:
+            raise ServerError(
+                f"no response from the server at {self} in {timeout_s:g} s"
+            ) from error
+        except OSError as error:
+            message = f"the server at {self} cannot be reached: {error.strerror or error}"
+            raise ServerError(message) from error
+        except (http.client.HTTPException, ValueError) as error:
+            is_json = not isinstance(error, (json.JSONDecodeError, UnicodeDecodeError))
+            what = str(error) if is_json else "not JSON"
+            raise ServerError(f"unexpected response from the server at {self}: {what}") from error
         finally:
             connection.close()
 

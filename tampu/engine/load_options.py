@@ -14,6 +14,7 @@ from tampu.models import architectures
 from tampu.sampling.options import CheckedOptions
 from tampu.sampling.parameters import DEFAULTS
 from tampu.settings.settings import ENGINES
+from tampu.settings.type_errors import type_error
 
 MAX_SLOTS = 1024
 AUTO, NATIVE, LLAMACPP = ENGINES
@@ -100,7 +101,7 @@ def load_options(values: Mapping[str, Any]) -> LoadOptions:
     try:
         return msgspec.convert(values, LoadOptions)
     except msgspec.ValidationError as error:
-        raise RequestError(f"load options: {error}") from None
+        raise RequestError(type_error(error, "the load options")) from None
 
 
 def with_offload(options: LoadOptions, offload: Offload) -> LoadOptions:

@@ -105,6 +105,8 @@ def _open(path: Path) -> int:
 
 
 def _read(path: Path, cursor: Cursor) -> GGUFFile:
+    if cursor.size < 4 or cursor.take(4, "magic") != b"GGUF":
+        raise ModelFileError("magic", "not a GGUF file", f"not a GGUF file: {path}")
     version = _read_version(cursor)
     tensor_count = cursor.u64("tensor count")
     key_count = cursor.u64("key count")
@@ -127,8 +129,6 @@ def _read(path: Path, cursor: Cursor) -> GGUFFile:
 
 
 def _read_version(cursor: Cursor) -> int:
-    if cursor.size < 4 or cursor.take(4, "magic") != b"GGUF":
-        raise ModelFileError("magic", "is not 'GGUF': this is not a GGUF file")
     version = cursor.u32("version")
     if version in _VERSIONS:
         return version

@@ -11,6 +11,7 @@ from tampu.errors import RequestError
 from tampu.sampling import SamplingOptions
 from tampu.sampling.grammar import Grammar, grammar_of
 from tampu.sampling.parameters import DEFAULTS, Use, engine_values
+from tampu.settings.type_errors import type_error
 
 MAX_TOP_LOGPROBS = 20
 
@@ -119,4 +120,5 @@ def generate_options(values: dict[str, object]) -> GenerateOptions:
         return msgspec.convert(values, GenerateOptions)
     except msgspec.ValidationError as error:
         known = ", ".join(GenerateOptions.__struct_fields__)
-        raise RequestError(f"generation options: {error} (known: {known})") from None
+        message = type_error(error, "the generation options")
+        raise RequestError(f"{message} (known: {known})") from None

@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from tampu.errors import RequestError
 from tampu.server.errors import BodyTooLargeError
-from tampu.server.wire.options import readable
+from tampu.settings.type_errors import type_error
 
 MAX_BODY = 64 * 1024 * 1024
 IDLE_SECONDS = 30.0
@@ -78,7 +78,7 @@ def decode(body: bytes, kind: type[T]) -> T:
         value = msgspec.json.decode(body, type=kind)
         json.loads(body, object_pairs_hook=_refuse_duplicates, parse_int=_refuse_huge)
     except msgspec.ValidationError as error:
-        raise RequestError(f"invalid request: {readable(error)}") from error
+        raise RequestError(type_error(error)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
         raise RequestError(f"invalid JSON: {error}") from error
     except RecursionError as error:

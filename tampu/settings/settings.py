@@ -71,10 +71,15 @@ _PASSED_ON = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The value of a setting, and where it came from: a variable, a file, or the default."""
+    """The value of a setting, and where it came from: a variable, a file, or the default.
+
+    Attributes:
+        text: the value as the user or the documentation writes it; None: its own text.
+    """
 
     value: object
     origin: str
+    text: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,23 +89,32 @@ class _Variable:
     Attributes:
         parse: reads its text; raises ValueError, saying what it expects.
         is_shared: whether Ollama has it too.
+        text: the default as the documentation has it; None: its own text.
     """
 
     name: str
     parse: Callable[[str], Any]
     default: Any
     is_shared: bool
+    text: str | None
 
 
-def _own(name: str, parse: Callable[[str], T], default: D, *, is_shared: bool = False) -> T | D:
+def _own(
+    name: str,
+    parse: Callable[[str], T],
+    default: D,
+    text: str | None = None,
+    *,
+    is_shared: bool = False,
+) -> T | D:
     """Declare a setting that only tampu has, unless it is shared."""
-    variable = _Variable(name, parse, default, is_shared)
+    variable = _Variable(name, parse, default, is_shared, text)
     return field(default=default, repr=name not in SECRET, metadata={_VARIABLE: variable})
 
 
-def _shared(name: str, parse: Callable[[str], T], default: D) -> T | D:
+def _shared(name: str, parse: Callable[[str], T], default: D, text: str | None = None) -> T | D:
     """Declare a setting that Ollama has too."""
-    return _own(name, parse, default, is_shared=True)
+    return _own(name, parse, default, text, is_shared=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,26 +185,26 @@ class Settings:
         ignored: Ollama's variables that are set and have no effect here.
     """
 
-    address: Address = _shared("HOST", parse_address, Address())
+    address: Address = _shared("HOST", parse_address, Address(), "127.0.0.1:11434")
     models: Path
     cache: Path
-    context: int | None = _shared("CONTEXT_LENGTH", count_unless_zero, None)
+    context: int | None = _shared("CONTEXT_LENGTH", count_unless_zero, None, str(DEFAULT_CONTEXT))
     slots: int = _shared("NUM_PARALLEL", count_or_one, 1)
-    threads: int | None = _own("THREADS", count_from(1), None)
-    gpu_layers: int | None = _own("NUM_GPU", layers, None)
-    main_gpu: int | None = _own("MAIN_GPU", count_from(0), None)
-    tensor_split: tuple[float, ...] = _own("TENSOR_SPLIT", shares, ())
-    flash_attention: bool | None = _shared("FLASH_ATTENTION", boolean, None)
+    threads: int | None = _own("THREADS", count_from(1), None, "one per core")
+    gpu_layers: int | None = _own("NUM_GPU", layers, None, "as many as fit")
+    main_gpu: int | None = _own("MAIN_GPU", count_from(0), None, "most free memory")
+    tensor_split: tuple[float, ...] = _own("TENSOR_SPLIT", shares, (), "by free memory")
+    flash_attention: bool | None = _shared("FLASH_ATTENTION", boolean, None, "auto")
     kernels: str = _own("KERNELS", one_of(KERNELS), "on")
-    repack_cache: int = _own("REPACK_CACHE", size_or_off, 0)
+    repack_cache: int = _own("REPACK_CACHE", size_or_off, 0, "off")
     fetch: str = _own("FETCH", fetch_way, "auto")
     cache_type: str = _shared("KV_CACHE_TYPE", one_of(CACHE_TYPES), "f16")
-    keep_alive_s: float | None = _shared("KEEP_ALIVE", seconds_unless_negative, 300.0)
-    load_timeout_s: float | None = _shared("LOAD_TIMEOUT", seconds_if_positive, 300.0)
-    max_loaded_models: int | None = _shared("MAX_LOADED_MODELS", count_unless_zero, None)
+    keep_alive_s: float | None = _shared("KEEP_ALIVE", seconds_unless_negative, 300.0, "5m")
+    load_timeout_s: float | None = _shared("LOAD_TIMEOUT", seconds_if_positive, 300.0, "5m")
+    max_loaded_models: int | None = _shared("MAX_LOADED_MODELS", count_unless_zero, None, "3")
     max_queue: int = _shared("MAX_QUEUE", count_from(0), 512)
     editor: str | None = _shared("EDITOR", str, None)
-    no_history: bool = _shared("NOHISTORY", boolean, default=False)
+    no_history: bool = _shared("NOHISTORY", boolean, default=False, text="0")
     origins: tuple[str, ...] = _shared("ORIGINS", texts, ())
     debug: int = _shared("DEBUG", log_level, 0)
     ollama_models: Path | None = None
@@ -212,10 +226,10 @@ class Settings:
     tls_key: Path | None = _own("TLS_KEY", path_of, None)
     socket: Path | None = _own("SOCKET", path_of, None)
     log_format: str = _own("LOG_FORMAT", one_of(LOG_FORMATS), "text")
-    memory: int | None = _own("MEMORY", parse_rate, None)
+    memory: int | None = _own("MEMORY", parse_rate, None, "free memory")
     engine: str = _own("ENGINE", one_of(ENGINES), "auto")
-    drain_s: float = _own("DRAIN_TIMEOUT", seconds, 30.0)
-    hang_s: float = _own("HANG_TIMEOUT", seconds, 60.0)
+    drain_s: float = _own("DRAIN_TIMEOUT", seconds, 30.0, "30s")
+    hang_s: float = _own("HANG_TIMEOUT", seconds, 60.0, "60s")
     max_crashes: int = _own("MAX_CRASHES", count_from(0), 3)
     max_repeated_tokens: int = _own("MAX_REPEATED_TOKENS", count_from(0), 30)
     sources: Mapping[str, Source] = field(default_factory=dict, repr=False, compare=False)
@@ -244,7 +258,7 @@ class Settings:
         read.refuse_unknown()
         read.open_file()
         declared = {
-            name: read.value(each.name, each.parse, each.default)
+            name: read.value(each.name, each.parse, each.default, each.text)
             for name, each in _declared().items()
         }
         return cls(
@@ -265,7 +279,7 @@ class Settings:
             proxies=read.proxies(),
             registry_key=read.value("REGISTRY_KEY", path_of, None)
             or read.in_home("REGISTRY_KEY", ("", ".ollama/id_ed25519")),
-            hub=(read.text("HF_ENDPOINT") or "https://huggingface.co").rstrip("/"),
+            hub=str(read.text("HF_ENDPOINT", "https://huggingface.co")).rstrip("/"),
             hub_token=read.text("HF_TOKEN"),
             sources=read.sources,
             ignored=read.ignored,
@@ -310,7 +324,9 @@ class _Reader:
                 hint = suggestion(name, known)
                 raise SettingsError(f"{name} in the environment is not a setting; {hint}")
 
-    def value(self, name: str, parse: Callable[[str], T], default: T) -> T:
+    def value(
+        self, name: str, parse: Callable[[str], T], default: T, shown: str | None = None
+    ) -> T:
         prefixes = (_OURS, _THEIRS) if name in self._shared else (_OURS,)
         texts = [(prefix + name, self._text(prefix + name)) for prefix in prefixes]
         texts.append((f"{self._path}: {name.lower()}", self._file.get(name, "")))
@@ -318,12 +334,12 @@ class _Reader:
         for place, text in texts:
             if text:
                 try:
-                    value, origin = parse(text), place
+                    value, origin, shown = parse(text), place, text
                 except ValueError as error:
                     shown = "..." if name in SECRET else repr(text)
                     raise SettingsError(f"{place} is {shown}: {error}") from error
                 break
-        self.sources[name] = Source(value, origin)
+        self.sources[name] = Source(value, origin, shown)
         return value
 
     def folder(self, name: str, base: str, base_in_home: str, inside: str) -> Path:
@@ -352,11 +368,11 @@ class _Reader:
         self.sources[name] = Source(found, origin)
         return found
 
-    def text(self, variable: str) -> str | None:
-        """Return a variable of another program; None if it is absent or empty."""
-        text = self._text(variable) or None
-        self.sources[variable] = Source(text, variable if text else "default")
-        return text
+    def text(self, variable: str, default: str | None = None) -> str | None:
+        """Return a variable of another program; the default if it is absent or empty."""
+        given = self._text(variable)
+        self.sources[variable] = Source(given or default, variable if given else "default")
+        return given or default
 
     def proxies(self) -> Proxies:
         """Return the proxies; their variables are used in upper and in lower case."""

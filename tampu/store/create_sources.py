@@ -326,6 +326,8 @@ def _named(name: str, *, is_sent: bool = False) -> Iterator[None]:
         field = f"{name}: {error.field}" if name else error.field
         if is_sent:
             raise RequestError(f"{field}: {error.reason}") from error
+        if error.field == "magic":  # its message has the path
+            raise
         raise ModelFileError(field, error.reason) from error
 
 

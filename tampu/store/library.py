@@ -90,6 +90,8 @@ class LocalModel:
 
     def damaged(self, error: ModelFileError) -> ModelFileError:
         """Return an error of its file with the model's name and, for a store, the remedy."""
+        if not self.stored and error.field == "magic":
+            return ModelFileError(error.field, error.reason, f"{error.reason}: {self.name}")
         remedy = "run `tampu verify-store --repair`, then pull or create it again"
         reason = f"{error.reason}; {remedy}" if self.stored else error.reason
         return ModelFileError(f"the file of model {self.name} is damaged: {error.field}", reason)
@@ -155,10 +157,11 @@ class Library:
             ModelNotFoundError: if there is none; the message lists the models.
             StoreError: if the model in the store is damaged.
         """
+        name, problem = None, f"model {text[:200]!r} not found"
         try:
             name = ModelName.parse(text)
-        except ModelNameError:
-            name = None
+        except ModelNameError as error:
+            problem = str(error)
         for model in self._given():
             if _is_named(model, text):
                 return model
@@ -172,7 +175,7 @@ class Library:
         there = ", ".join(names[:_MAX_SHOWN_NAMES]) or "none"
         more = len(names) - _MAX_SHOWN_NAMES
         there += f" and {more} more" if more > 0 else ""
-        raise ModelNotFoundError(f"model {text[:200]!r} not found (there are: {there})")
+        raise ModelNotFoundError(f"{problem} (there are: {there})")
 
     def has(self, name: str) -> bool:
         """Whether there is a model of a name; raises StoreError if it is damaged."""

@@ -185,6 +185,8 @@ def canonical_host(host: str) -> str:
 
 def _check(kind: str, text: str, allowed: re.Pattern[str]) -> None:
     if not allowed.fullmatch(text):
+        if any(map(str.isspace, text)):
+            raise ModelNameError(f"a model name must not contain spaces: {_shown(text)}")
         reason = "is empty" if not text else f"{_shown(text)} is not valid"
         raise ModelNameError(f"a model name is [host/][namespace/]model[:tag]; its {kind} {reason}")
 

@@ -67,9 +67,9 @@ def test_missing_model_that_cannot_be_pulled_reports_why(run: Callable[..., Any]
         (["show", "nowhere.gguf"], "nowhere.gguf: no such file"),
         (["show", "nothing"], "model 'nothing' not found"),
         (["run", "nothing.gguf", "hi"], "nothing.gguf: no such file"),
-        (["run", "no thing", "hi"], "model 'no thing' not found"),
+        (["run", "no thing", "hi"], "a model name must not contain spaces: 'no thing'"),
         (["run", "x", "hi", "--threads", "0"], "--threads"),
-        (["run", "x", "hi", "-o", "temperature"], "write name=value"),
+        (["run", "x", "hi", "-o", "foo"], "unknown option 'foo'; write name=value"),
         (["run", "x", "hi", "-o", "temprature=1"], "did you mean temperature?"),
         (["run", "x", "hi", "-o", "temperature=hot"], "temperature must be a number from 0 to 100"),
         (["run", "demo", "hi", "-o", "num_ctx=1"], "num_ctx must be an integer from 4 to"),
@@ -91,6 +91,22 @@ def test_invalid_input_prints_one_line_and_exits_with_2(
     assert told in err
 
 
+@pytest.mark.parametrize("command", [["show"], ["bench"], ["run"], ["quantize"], ["create"]])
+def test_file_that_is_no_model_is_named_with_its_path(
+    run: Callable[..., Any], tmp_path: Path, command: list[str]
+) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_text("text")
+    (tmp_path / "Modelfile").write_text("FROM ./m.gguf")
+    more: dict[str, list[Any]] = {
+        "run": [path, "hi"],
+        "quantize": [path, tmp_path / "q.gguf", "q4_0"],
+        "create": ["made", "-f", tmp_path / "Modelfile"],
+    }
+    code, _, err = run(*command, *more.get(command[0], [path]))
+    assert (code, err) == (2, f"Error: not a GGUF file: {path}\n")
+
+
 def test_damaged_model_prints_one_line(run: Callable[..., Any], tmp_path: Path) -> None:
     (tmp_path / "m.gguf").write_bytes(b"GGUF\x03\x00\x00\x00")
     for command in (["show"], ["run"]):
@@ -98,6 +114,18 @@ def test_damaged_model_prints_one_line(run: Callable[..., Any], tmp_path: Path) 
         assert code == 2
         assert err.startswith("Error: ")
         assert err.count("\n") == 1
+
+
+def test_bench_measures_tampu_where_its_peer_cannot_load_the_model(run: Callable[..., Any]) -> None:
+    quick = ["--tests", "pp8", "--repetitions", "1", "--threads", "1"]
+    code, out, err = run("bench", "demo", "--peer", "llama.cpp", *quick)
+    assert code == 0
+    assert err.startswith("llama.cpp: cannot load the model: ")
+    assert err.endswith("; only tampu is measured\n")
+    title, row = out.splitlines()
+    assert title.split() == ["test", "depth", "threads", "tokens/s", "peer", "ratio"]
+    assert row.split()[0::4] == ["pp8", "-"]
+    assert float(row.split()[3]) > 0
 
 
 def test_debug_shows_the_traceback(run: Callable[..., Any]) -> None:

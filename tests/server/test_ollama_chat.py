@@ -116,7 +116,7 @@ def test_logprobs_are_kept_when_text_is_held_back(post: Callable[..., Any]) -> N
         ),
         (
             {"model": "m", "messages": [*user("x"), {"role": "user", "images": ["aGk=", "h!"]}]},
-            "messages[1].images[1]: invalid base64",
+            "invalid base64 in messages[1].images[1]",
         ),
         ({"model": "m", "messages": [{"role": "user", "images": [""]}]}, "the image is empty"),
         (

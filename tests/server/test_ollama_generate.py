@@ -218,7 +218,7 @@ def test_every_option_refuses_a_value_of_the_wrong_type(site: Site) -> None:
         ({"model": "m", "prompt": "x", "format": "xml"}, "format must be"),
         ({"model": "m", "prompt": "x", "format": {"$ref": "http://x"}}, "ref"),
         ({"model": "m", "prompt": "x", "images": ["aGk="]}, "does not support images"),
-        ({"model": "m", "prompt": "x", "images": ["h!"]}, "images[0]: invalid base64"),
+        ({"model": "m", "prompt": "x", "images": ["h!"]}, "invalid base64 in images[0]"),
         ({"model": "m", "prompt": "x", "images": ["aGk="] * 17}, "at most 16 images"),
         ({"model": "m", "prompt": "x", "think": True}, "does not support thinking"),
         ({"model": "m", "prompt": "x", "think": "high"}, "does not support thinking"),

@@ -97,6 +97,28 @@ def test_each_setting_is_shown_once_and_keys_are_hidden() -> None:
     assert len(set(names)) == len(names) > 25
 
 
+def test_defaults_are_shown_as_they_are_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    table = re.findall(r"^\| (`[A-Z_`, ]+`)[ *]*\| ([^|]*)\|", page, re.MULTILINE)
+    documented = {
+        name.lower(): default.strip() or "-"
+        for names, default in table
+        for name in re.findall(r"[A-Z_]+", names)
+    }
+    assert len(documented) > 25
+    shown = {name: value for name, value, _ in setting_rows(Settings.from_environment({}))}
+    assert {name: shown[name] for name in documented} == documented
+    assert shown["hf_endpoint"] == "https://huggingface.co"
+
+
+def test_given_values_are_shown_as_they_were_written() -> None:
+    given = {"HOME": "/x", "TAMPU_KEEP_ALIVE": "10m", "OLLAMA_HOST": ":1", "TAMPU_MEMORY": "16GB"}
+    rows = setting_rows(Settings.from_environment(given))
+    assert ("keep_alive", "10m", "TAMPU_KEEP_ALIVE") in rows
+    assert ("host", ":1", "OLLAMA_HOST") in rows
+    assert ("memory", "16GB", "TAMPU_MEMORY") in rows
+
+
 def test_folders_of_other_programs_are_shown_and_tokens_are_hidden() -> None:
     given = {"HOME": "/x", "OLLAMA_MODELS": "/o", "HF_HOME": "/hf", "HF_TOKEN": "geheim"}
     rows = setting_rows(Settings.from_environment(given))

@@ -80,7 +80,7 @@ def test_external_models_are_found_by_name(library: Library) -> None:
 def test_an_unknown_name_is_an_error_that_lists_the_models(library: Library) -> None:
     with pytest.raises(ModelNotFoundError, match=r"there are: demo, hf\.co/runa/m-GGUF:Q8_0, "):
         library.find("nothing")
-    with pytest.raises(ModelNotFoundError, match="'no name at all' not found"):
+    with pytest.raises(ModelNotFoundError, match="must not contain spaces: 'no name at all'"):
         library.find("no name at all")
 
 

@@ -113,7 +113,7 @@ def decode_image(text: str, where: str, *, is_uri: bool = False) -> bytes:
     try:
         image = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise RequestError(f"{where}: invalid base64") from error
+        raise RequestError(f"invalid base64 in {where}") from error
     require(image, f"{where}: the image is empty")
     return image
 

@@ -170,11 +170,6 @@ def keep_alive_s(value: float | str | None) -> float | None:
     return FOREVER if seconds < 0 or seconds > MAX_DURATION_S else seconds
 
 
-def readable(error: msgspec.ValidationError) -> str:
-    """Return msgspec's message, without the null that every optional field may also be."""
-    return str(error).replace(" | null", "")
-
-
 def _context(given: object, model: ModelDefaults) -> object:
     """Return the requested context, at most the model's."""
     limit = model.info.context

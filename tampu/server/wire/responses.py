@@ -31,7 +31,8 @@ from tampu.server.wire.openai_fields import (
     read_tool_choice,
     refuse_fields,
 )
-from tampu.server.wire.options import ModelBody, parse_limited, readable, with_parameters
+from tampu.server.wire.options import ModelBody, parse_limited, with_parameters
+from tampu.settings.type_errors import type_error
 
 _LOGPROBS = "message.output_text.logprobs"
 # Accepted values of `include`: logprobs, and parts that never occur here.
@@ -195,7 +196,7 @@ def _format(text: dict[str, Any]) -> str | dict[str, Any] | None:
             try:
                 return read_format(msgspec.convert(given, ResponseFormat), "text.format")
             except msgspec.ValidationError as error:
-                raise RequestError(f"text.format: {readable(error)}") from error
+                raise RequestError(f"text.format: {type_error(error)}") from error
     raise RequestError("text.format must have a type")
 
 

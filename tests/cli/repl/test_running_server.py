@@ -228,6 +228,22 @@ def test_model_runs_here_without_a_server_or_with_another_program(
     assert loaded(server) == {}
 
 
+@pytest.mark.parametrize(
+    ("answer", "why"), [(b"<html>", "not JSON"), (b"[1]", "not an object"), (b"\xff", "not JSON")]
+)
+def test_ps_names_the_server_whose_response_is_not_ollamas(
+    home: dict[Any, Any], answer: bytes, why: str
+) -> None:
+    other, address = listening(answer)
+    done = subprocess.run(
+        [*TAMPU, "ps"], env={**home, "TAMPU_HOST": address}, capture_output=True, text=True
+    )
+    other.shutdown()
+    other.server_close()
+    told = f"Error: unexpected response from the server at http://{address}: {why}\n"
+    assert (done.returncode, done.stderr) == (2, told)
+
+
 def test_files_and_models_missing_on_the_server_run_here(
     server: Server, run: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -171,7 +171,7 @@ CASES = {
         "does not support images", messages=[{"role": "user", "content": "x", "images": ["aGk="]}]
     ),
     "an image is no data URI": refused(
-        "messages[0].images[0]: invalid base64", model="demo",
+        "invalid base64 in messages[0].images[0]", model="demo",
         messages=[{"role": "user", "content": "x", "images": ["data:image/png;base64,aGk="]}],
     ),
     "logprobs come with their tokens": chat(

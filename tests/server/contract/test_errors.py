@@ -36,10 +36,16 @@ ERRORS = [
     (ALL, {"model": "broken"}, BROKEN, "tensor count"),
     (ALL, {"model": "embedder"}, INVALID, "does not support"),
     (ALL, {"model": None}, INVALID, "model is required"),
-    (ALL, {"stream": "no"}, INVALID, "stream"),
+    (ALL, {"stream": "no"}, INVALID, "stream must be true or false, not a string"),
     (ALL, {"options": {"top_p": 2}}, INVALID, "top_p"),
     (ALL, {"options": {"num_ctx": "x"}}, INVALID, "num_ctx"),
-    (ALL[2:], {"temperature": "warm"}, INVALID, "temperature"),
+    (ALL[2:], {"temperature": "warm"}, INVALID, "temperature must be a number, not a string"),
+    (ALL[:2], {"options": {"temperature": "warm"}}, INVALID, "temperature must be a number"),
+    (ALL, {"model": 3}, INVALID, "model must be a string, not an integer"),
+    (ALL, {"options": []}, INVALID, "options must be an object, not a list"),
+    (ALL, {"keep_alive": {}}, INVALID, "keep_alive must be a number or a string, not an object"),
+    (CHATS[:2], {"messages": [USER["messages"][0], 7]}, INVALID, "messages[1] must be an object"),
+    (["/api/chat"], {"messages": [{"content": "x"}]}, INVALID, "messages[0].role is missing"),
     (CHATS[:2], {"tools": TOOLS}, INVALID, "tools"),
     ([CHAT, MESSAGES], {"messages": []}, INVALID, "messages"),
     ([CHAT], {"messages": None}, INVALID, "messages"),
@@ -95,6 +101,12 @@ def generate(holds: Callable[[Any], bool], **body: str) -> Case:
 CASES = {
     "the error of a damaged file has no path": generate(
         lambda a: "/" not in a.json["error"], model="broken"
+    ),
+    "a model name has no spaces": Case(
+        "/api/pull",
+        {"model": "no body", "stream": False},
+        lambda a: (a.status, a.json["error"])
+        == (400, "a model name must not contain spaces: 'no body'"),
     ),
     "there are no accounts": Case(
         "/api/me", None, lambda a: a.status == 404, method="POST"
