@@ -13,26 +13,32 @@ def main() -> None:
     if arguments in (["--version"], ["-v"]):
         print(f"tampu version {__version__}")
         return
-    if _is_plain_list(arguments):
+    if _is_quick(arguments):
         from tampu.cli.exit_codes import outcome
 
-        sys.exit(outcome(lambda: _print_list("".join(arguments[1:]))))
+        sys.exit(outcome(lambda: _print_models(arguments[0], "".join(arguments[1:]))))
     from tampu.cli.app import run
 
     sys.exit(run(arguments))
 
 
-def _print_list(prefix: str) -> int:
-    from tampu.cli.listing import print_list
+def _print_models(command: str, prefix: str) -> int:
     from tampu.settings.settings import Settings
 
-    return print_list(prefix, Settings.from_environment(), as_json=False)
+    settings = Settings.from_environment()
+    if command == "ps":
+        from tampu.cli.processes import print_processes
+
+        return print_processes(prefix, settings, as_json=False)
+    from tampu.cli.listing import print_list
+
+    return print_list(prefix, settings, as_json=False)
 
 
-def _is_plain_list(arguments: list[str]) -> bool:
-    """Whether this is `list` or `ls` without options; importing the parser of options is slow."""
-    is_list = arguments[:1] in (["list"], ["ls"])
-    return is_list and len(arguments) <= 2 and not any(a.startswith("-") for a in arguments)
+def _is_quick(arguments: list[str]) -> bool:
+    """Whether this is `list` or `ps` without options; importing the parser of options is slow."""
+    is_listing = arguments[:1] in (["list"], ["ls"], ["ps"])
+    return is_listing and len(arguments) <= 2 and not any(a.startswith("-") for a in arguments)
 
 
 if __name__ == "__main__":

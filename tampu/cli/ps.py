@@ -2,72 +2,17 @@
 
 from __future__ import annotations
 
-import json as json_format
-from datetime import UTC, datetime
-from typing import Any
-
 from tampu.cli.arguments import AsJSON, NamePrefix, StoredModel
-from tampu.cli.table import human_bytes, human_span, table
+from tampu.cli.processes import print_processes
+from tampu.cli.server_client import HTTPServer, stop_model
 from tampu.settings.settings import Settings
-
-_ID_LENGTH = 12
-_FOREVER_S = 20 * 365 * 86_400
 
 
 def processes_command(prefix: NamePrefix = "", json: AsJSON = False) -> None:
     """List the models that the server has in memory."""
-    from tampu.cli.server_client import HTTPServer, loaded_models
-
-    models = [
-        model
-        for model in loaded_models(HTTPServer(Settings.from_environment()))
-        if str(model.get("name", "")).lower().startswith(prefix.lower())
-    ]
-    if json:
-        print(json_format.dumps(models, indent=2))
-        return
-    titles = ("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "ENGINE", "UNTIL")
-    print(table(titles, map(_row, models)))
+    print_processes(prefix, Settings.from_environment(), as_json=json)
 
 
 def stop_command(model: StoredModel) -> None:
     """Unload a model from the server's memory."""
-    from tampu.cli.server_client import HTTPServer, stop_model
-
     stop_model(HTTPServer(Settings.from_environment()), model)
-
-
-def processor(size: int, on_device: int) -> str:
-    """Return which processor has a model: 100% CPU, 100% GPU, or 30%/70% CPU/GPU."""
-    if size <= 0 or on_device > size:
-        return "Unknown"
-    if on_device == 0:
-        return "100% CPU"
-    if on_device == size:
-        return "100% GPU"
-    share = round((size - on_device) / size * 100)
-    return f"{share}%/{100 - share}% CPU/GPU"
-
-
-def until(expires: str, now: datetime) -> str:
-    """Return in words when a model will be unloaded."""
-    try:
-        seconds = (datetime.fromisoformat(expires) - now).total_seconds()
-    except (ValueError, TypeError):
-        return "Unknown"
-    if seconds < 0:
-        return "Stopping..."
-    return "Forever" if seconds > _FOREVER_S else f"{human_span(seconds)} from now"
-
-
-def _row(model: dict[str, Any]) -> tuple[str, ...]:
-    size, on_device = int(model.get("size", 0)), int(model.get("size_vram", 0))
-    return (
-        str(model.get("name", "")),
-        str(model.get("digest", ""))[:_ID_LENGTH],
-        human_bytes(size),
-        processor(size, on_device),
-        str(model.get("context_length", "")),
-        str(model.get("engine", "")),
-        until(str(model.get("expires_at", "")), datetime.now(UTC)),
-    )

@@ -18,7 +18,7 @@ from support.stores import add_model, names
 
 from tampu.cli import app
 from tampu.cli.arguments import complete_model
-from tampu.cli.ps import processor, until
+from tampu.cli.processes import processor, until
 from tampu.store import ModelName, Store
 
 
@@ -79,6 +79,21 @@ def test_plain_list_needs_few_imports_and_reports_damage(store: Store) -> None:
     assert done.returncode == 0, done.stderr
     assert "good:latest" in done.stdout
     assert "library/bad/latest: the manifest is damaged" in done.stderr
+
+
+def test_plain_ps_needs_few_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TAMPU_HOST", "127.0.0.1:1")
+    heavy = {"typer", "numpy", "rich", "msgspec", "asyncio", "pydantic", "tampu.store"}
+    program = (
+        "import sys; sys.argv = ['tampu', 'ps']\n"
+        "from tampu.cli.entry import main\n"
+        "try: main()\n"
+        f"finally: assert not {heavy} & sys.modules.keys()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("Error: no server is running at http://127.0.0.1:1: ")
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.usefixtures("home")
