@@ -30,6 +30,7 @@ Each message is one line and says what is wrong, where, and what to do. Two pack
 from __future__ import annotations
 
 import errno
+from typing import Self
 
 _DISK_FULL_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -84,6 +85,17 @@ class RequestError(TampuError):
 
 class ContextLengthError(RequestError):
     """A prompt that is longer than the context."""
+
+    @classmethod
+    def of(cls, tokens: int, context: int, what: str = "prompt") -> Self:
+        """Return the error for a prompt, or `what`, of so many tokens.
+
+        It begins as Anthropic's message does, which clients look for before they shorten a prompt.
+        """
+        return cls(
+            f"{what} is too long: {tokens} tokens > {context} maximum, the length of the context: "
+            "shorten it, ask for a longer context (num_ctx), or allow truncation (truncate)"
+        )
 
 
 class ModelNameError(RequestError):

@@ -12,7 +12,6 @@ from tampu.chat.output.reasoning import Think
 from tampu.chat.sandboxed_template import SandboxedTemplate
 from tampu.chat.segments import PieceEncoder, text_of
 from tampu.chat.template_loader import PromptTemplate
-from tampu.errors import ContextLengthError
 from tampu.sandbox.client import ForkServerClient
 
 if TYPE_CHECKING:
@@ -100,13 +99,12 @@ class PromptBuilder:
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
-        limit: int,
-        truncate: bool = True,
+        limit: int | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
         variables: Mapping[str, Any] | None = None,
         think: Think = None,
     ) -> BuiltPrompt:
-        """Return the prompt, at most `limit` tokens where messages can be dropped.
+        """Return the prompt, at most `limit` tokens where dropping messages makes it so.
 
         If the last message is the assistant's, its text is the start of the answer.
 
@@ -116,25 +114,18 @@ class PromptBuilder:
         Args:
             messages: with `role` and `content`, in the form of Hugging Face's templates; `images`
                 are prepared for the model.
-            limit: tokens.
-            truncate: whether messages may be dropped.
+            limit: in tokens; None: no message is dropped.
             tools: functions that the model may call.
             variables: more values for the template.
             think: whether the model reasons before it answers, or how much.
 
         Raises:
-            ContextLengthError: when it is too long and `truncate` is off.
             RequestError: when the template refuses the conversation.
         """
         values = {**self._template.think_variables(think), **(variables or {})}
         prompt = self._build(messages, tools, values)
-        if len(prompt) <= limit:
+        if limit is None or len(prompt) <= limit:
             return prompt
-        if not truncate:
-            raise ContextLengthError(
-                f"the prompt has {len(prompt)} tokens, the context {limit}: shorten the "
-                "conversation, load the model with a longer context, or allow truncation"
-            )
         starts = _starts(messages)
         shortest = self._build(_from(messages, starts[-1]), tools, values)
         first, last = 0, len(starts) - 1

@@ -80,15 +80,15 @@ def read_think(text: str | None) -> Think:
     return text == "true"
 
 
-def read_truncate(text: str | None) -> bool:
-    """Return whether a text that is too long to embed is cut; by default it is.
+def read_truncate(text: str | None) -> bool | None:
+    """Return whether a prompt that is too long is cut; None: the server's default.
 
     Raises:
         RequestError: for another value than true or false.
     """
     if text not in (None, "true", "false"):
         raise RequestError(f"--truncate is {text!r}; it must be true or false")
-    return text != "false"
+    return None if text is None else text == "true"
 
 
 def read_keep_alive(text: str | None) -> float | None:

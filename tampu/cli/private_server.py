@@ -253,8 +253,15 @@ class PrivateServer:
             )
 
         catalog = FileCatalog(self._settings)
-        max_repeats = self._settings.max_repeated_tokens or None
-        return Serving(models(), models(), catalog, Admission(_MAX_QUEUE), NoMetrics(), max_repeats)
+        return Serving(
+            models(),
+            models(),
+            catalog,
+            Admission(_MAX_QUEUE),
+            NoMetrics(),
+            max_repeated_tokens=self._settings.max_repeated_tokens or None,
+            truncate=self._settings.truncate,
+        )
 
     async def _start(self, entry: Entry, options: LoadOptions) -> WorkerProcess:
         if self._engine:

@@ -80,7 +80,7 @@ def run_command(
         str | None,
         typer.Option(
             metavar="[=BOOL]",
-            help="Truncate a text that is too long to embed: true (default) or false.",
+            help="Truncate a prompt that is too long: true (default) or false.",
         ),
     ] = None,
     trace: Annotated[
@@ -111,10 +111,10 @@ def run_command(
     backend, found = select_backend(model, settings, trace=trace, engine=engine, insecure=insecure)
     with closing(backend):
         question = read_question(prompt or [])
-        session = Session(backend, found, system, options, reasoning, form, keep_s)
+        session = Session(backend, found, system, options, reasoning, form, keep_s, truncate=cuts)
         session.check()
         if found.info.capabilities[:1] == ("embedding",):
-            print_embedding(session, question, dimensions, truncate=cuts)
+            print_embedding(session, question, dimensions)
         else:
             converse(session, view, question, settings)
 
@@ -145,9 +145,7 @@ def converse(session: Session, view: View, question: str | None, settings: Setti
         Conversation(session, reader, view).run()
 
 
-def print_embedding(
-    session: Session, text: str | None, dimensions: int | None, *, truncate: bool = True
-) -> None:
+def print_embedding(session: Session, text: str | None, dimensions: int | None) -> None:
     """Print the embedding of a text, or its first dimensions, as a JSON array.
 
     Raises:
@@ -161,7 +159,7 @@ def print_embedding(
         raise RequestError(
             "this is an embedding model: give a text as an argument or on standard input"
         )
-    vector = session.embed(text, truncate=truncate)
+    vector = session.embed(text)
     if dimensions is not None:
         if dimensions > len(vector):
             raise RequestError(f"--dimensions is {dimensions}, the embedding has {len(vector)}")

@@ -92,6 +92,7 @@ def server_options(settings: Settings, host: str) -> ServerOptions:
         max_queue=settings.max_queue,
         max_crashes=settings.max_crashes,
         max_repeated_tokens=settings.max_repeated_tokens,
+        truncate=settings.truncate,
         origins=settings.origins,
         use_keys=settings.use_api_keys,
         manage_keys=settings.api_keys,

@@ -34,7 +34,7 @@ from tampu.engine.prompts import (
     TextPrompt,
     TokensPrompt,
 )
-from tampu.errors import RequestError
+from tampu.errors import ContextLengthError, RequestError
 from tampu.runner.events import Done, Event, Failed, ReasoningDelta, TextDelta, TokenLogprob
 from tampu.runner.request import GenerateOptions, ReasoningTags
 from tampu.sampling.grammar import Grammar, grammar_of
@@ -113,15 +113,16 @@ class Backend(Protocol):
 
 
 class OutputParser:
-    """Splits the output of one request into content, reasoning and tool calls."""
+    """Splits the output of one request into content, reasoning and tool calls.
+
+    Attributes:
+        dropped: tokens of the messages that were dropped from the conversation, for the usage.
+    """
 
     def __init__(self, parser: MessageParser | None = None, dropped: int = 0) -> None:
-        """Start an output; without a parser all text is content.
-
-        `dropped` is the number of tokens dropped from the conversation, for the usage.
-        """
+        """Start an output; without a parser all text is content."""
         self._parser = parser
-        self._dropped = dropped
+        self.dropped = dropped
         self._held: list[TextDelta] = []  # events whose text the parser holds back
 
     def feed(self, event: Event) -> Iterator[OutputEvent]:
@@ -133,8 +134,8 @@ class OutputParser:
         if isinstance(event, Done):
             if self._parser is not None:
                 yield from self._deltas(self._parser.finish(), is_last=True)
-            if self._dropped:
-                dropped = event.usage.dropped_tokens + self._dropped
+            if self.dropped:
+                dropped = event.usage.dropped_tokens + self.dropped
                 usage = replace(event.usage, dropped_tokens=dropped)
                 event = replace(event, usage=usage)
         yield event
@@ -264,20 +265,23 @@ class RequestBuilder:
                         "the model does not support fill-in-the-middle (no FIM tokens or template)"
                     )
                 return BuiltPrompt([*self._fim.tokens(prefix, suffix)])
-        before = list(prompt.before)
+        before, most = list(prompt.before), context or self._backend.context
         if self.prompts is None:
             if prompt.plain is None:
                 raise RequestError("the model has no chat template: send a prompt, not messages")
             return self._raw(before + tokenizer.encode(prompt.plain, add_special=not before))
         built = self.prompts.build(
             with_images(prompt.messages, self._backend.prepare_image),
-            limit=max((context or self._backend.context) - 1 - len(before), 1),
-            truncate=truncate,
+            # One less, so that the first token of the answer drops nothing.
+            limit=max(most - 1 - len(before), 1) if truncate else None,
             tools=prompt.tools,
             variables=prompt.variables,
             think=prompt.think,
         )
-        return dataclasses.replace(built, tokens=before + built.tokens)
+        built = dataclasses.replace(built, tokens=before + built.tokens)
+        if len(built) > most and not truncate:
+            raise ContextLengthError.of(len(built), most)
+        return built
 
     def ends_in_reasoning(self, tokens: Sequence[Item]) -> bool:
         """Return whether a prompt ends inside reasoning."""

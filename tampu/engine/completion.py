@@ -97,22 +97,14 @@ def fit_prompt(inputs: Inputs, context: int, options: GenerateOptions) -> Inputs
     if length <= context:
         return inputs
     if not options.truncate:
-        raise too_long(length, context)
+        raise ContextLengthError.of(length, context)
     keep = context - 1 if options.keep < 0 else min(options.keep, context - 1)
     start = inputs.layout.group_end(keep)
     end = inputs.layout.group_end(start + length - context)
     if end >= length:
-        raise too_long(length, context)
+        raise ContextLengthError.of(length, context)
     log.warning("the prompt has %d tokens; truncated to the context of %d", length, context)
     return inputs.without(start, end)
-
-
-def too_long(length: int, context: int) -> ContextLengthError:
-    """Return the error for a prompt that the context cannot hold."""
-    return ContextLengthError(
-        f"the prompt has {length} tokens, the context {context}: "
-        "shorten the prompt or load the model with a larger context"
-    )
 
 
 def checked(event: OutputEvent) -> ChatEvent:

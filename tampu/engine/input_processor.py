@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.engine.chat import known_tokens
-from tampu.engine.completion import RequestHandle, Stream, completion, fit_prompt, too_long
+from tampu.engine.completion import RequestHandle, Stream, completion, fit_prompt
 from tampu.engine.model_loader import LoadedModel
-from tampu.errors import RequestError
+from tampu.errors import ContextLengthError, RequestError
 from tampu.nn import RGBImage
 from tampu.runner.detokenizer import Detokenizer
 from tampu.runner.events import Event, TextDelta
@@ -89,7 +89,7 @@ class InputProcessor:
         """
         inputs = self._inputs(prompt)
         if len(inputs.tokens) > self._context:
-            raise too_long(len(inputs.tokens), self._context)
+            raise ContextLengthError.of(len(inputs.tokens), self._context)
         sequence = self._sequence(inputs, GenerateOptions(max_tokens=0), sink, is_private=True)
         sequence.collector = collector
         return self._begin(sequence)
@@ -190,5 +190,5 @@ class InputProcessor:
         if longest is None:
             return inputs
         if len(inputs.tokens) > longest:
-            raise too_long(len(inputs.tokens), longest)
+            raise ContextLengthError.of(len(inputs.tokens), longest)
         return as_one_group(inputs)

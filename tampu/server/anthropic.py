@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tampu.server.http_response import EventsResponse, TaskResponse
+from tampu.server.http_response import TaskResponse, event_response
 from tampu.server.routes import Route, post
 from tampu.server.serving import Serving
 from tampu.server.wire import anthropic as wire
@@ -21,7 +21,7 @@ def anthropic_routes(serving: Serving) -> list[Route]:
         request = wire.parse_messages(body, serving.defaults(entry))
         events = serving.generate(entry, request)
         writer = MessageWriter(request.model, hides_reasoning=wire.hides_reasoning(body))
-        return EventsResponse(events, writer, is_streaming=bool(body.stream))
+        return event_response(events, writer, request.warnings, is_streaming=bool(body.stream))
 
     async def count(_: Request, body: wire.CountRequest) -> Response:
         """`POST /v1/messages/count_tokens`: how many tokens a conversation has."""

@@ -23,7 +23,12 @@ from tampu.server.admission import Admission
 from tampu.server.anthropic import anthropic_routes
 from tampu.server.auth import APIKeyMiddleware
 from tampu.server.crash_loop import MAX_CRASHES, CrashLoopBackoff
-from tampu.server.http_response import JSONResponse, error_response, exception_response
+from tampu.server.http_response import (
+    WARNING,
+    JSONResponse,
+    error_response,
+    exception_response,
+)
 from tampu.server.logs import HEADER, ROUTE, AccessLogMiddleware
 from tampu.server.manage import manage_routes
 from tampu.server.metrics import CONTENT_TYPE, Metrics
@@ -62,6 +67,7 @@ class ServerOptions:
         max_repeated_tokens: how often a token may repeat before an answer without a limit ends; 0:
             no limit.
         max_crashes: how often a model may crash within a minute; 0: no limit.
+        truncate: whether prompts that are too long are cut; None: each API has its own default.
         model: how models are loaded unless a request says otherwise.
         remote: how registries are reached.
     """
@@ -77,6 +83,7 @@ class ServerOptions:
     drain_s: float = 30.0
     max_repeated_tokens: int = 30
     max_crashes: int = MAX_CRASHES
+    truncate: bool | None = None
     model: LoadOptions = field(default_factory=LoadOptions)
     remote: RemoteOptions = field(default_factory=RemoteOptions)
 
@@ -114,7 +121,7 @@ def create_app(options: ServerOptions, catalog: Catalog, start: Start) -> Starle
                 allow_origin_regex=ORIGINS,
                 allow_methods=["GET", "HEAD", "POST", "DELETE"],
                 allow_headers=["*"],
-                expose_headers=[HEADER],
+                expose_headers=[HEADER, WARNING],
             ),
             Middleware(
                 APIKeyMiddleware, routes=routes, use=options.use_keys, manage=options.manage_keys
@@ -159,8 +166,15 @@ def _serving(options: ServerOptions, catalog: Catalog, start: Start, metrics: Me
         "Requests that use a model.",
         lambda: [(model.entry.name, model.users) for model in models.models()],
     )
-    max_repeated_tokens = options.max_repeated_tokens or None
-    return Serving(models, vocabularies, catalog, admission, metrics, max_repeated_tokens)
+    return Serving(
+        models,
+        vocabularies,
+        catalog,
+        admission,
+        metrics,
+        max_repeated_tokens=options.max_repeated_tokens or None,
+        truncate=options.truncate,
+    )
 
 
 def _health_routes(metrics: Metrics) -> list[Route]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from tampu.errors import (
+    ContextLengthError,
     DigestMismatchError,
     DiskFullError,
     LoadCancelledError,
@@ -68,21 +69,26 @@ def public_message(error: TampuError) -> str:
     return _FOLDERS.sub("", str(error))
 
 
-def error_body(path: str, status: int, message: str) -> dict[str, object]:
+def code_of(error: TampuError) -> str | None:
+    """Return OpenAI's code of an error; None: it has none."""
+    return "context_length_exceeded" if isinstance(error, ContextLengthError) else None
+
+
+def error_body(path: str, status: int, message: str, code: str | None = None) -> dict[str, object]:
     """Return the body of an error response, in the format of the path's API."""
     if path.startswith("/v1/messages"):
         return anthropic_error(status, message)
     if path.startswith("/v1/"):
-        return openai_error(status, message)
+        return openai_error(status, message, code)
     return {"error": message}
 
 
-def openai_error(status: int, message: str) -> dict[str, object]:
+def openai_error(status: int, message: str, code: str | None = None) -> dict[str, object]:
     """Return an error in OpenAI's format."""
     kind = "api_error" if status >= 500 else "invalid_request_error"
     if status == 404:
         kind = "not_found_error"
-    return {"error": {"message": message, "type": kind, "param": None, "code": None}}
+    return {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
 
 def anthropic_error(status: int, message: str) -> dict[str, object]:

@@ -16,11 +16,15 @@ EndReason: TypeAlias = Literal["stop", "length", "cancelled", "tool_calls", "loa
 
 
 class Started(msgspec.Struct, frozen=True):
-    """The prompt is these tokens; the model was ready at `ready_ns` of the monotonic clock."""
+    """The prompt is these tokens; the model was ready at `ready_ns` of the monotonic clock.
+
+    `warnings` say where the request is not answered as it asked: for the response's head.
+    """
 
     tokens: tuple[int, ...]
     ready_ns: int
     choice: int = 0
+    warnings: tuple[str, ...] = ()
 
 
 class _Text(msgspec.Struct, frozen=True):
@@ -71,6 +75,11 @@ class PromptLogprobs(msgspec.Struct, frozen=True):
 Event: TypeAlias = (
     Started | ContentDelta | ReasoningDelta | ToolCallDelta | PromptLogprobs | Finished
 )
+
+
+def warnings_of(event: Event) -> tuple[str, ...]:
+    """Return what the head of the response says of an event."""
+    return event.warnings if isinstance(event, Started) else ()
 
 
 def total_usage(events: list[Finished], choices: int) -> Usage:

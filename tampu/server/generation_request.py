@@ -31,6 +31,7 @@ class GenerationRequest:
         structure: the structure of the answers; None: free text.
         choices: answers to each prompt.
         max_calls: the maximum number of calls in the answer; None: any number.
+        warnings: where it is not answered as it asked.
     """
 
     model: str
@@ -41,6 +42,7 @@ class GenerationRequest:
     structure: StructuredOutput | None = None
     choices: int = 1
     max_calls: int | None = None
+    warnings: tuple[str, ...] = ()
 
     def limited(self, context: int, max_repeated_tokens: int | None = None) -> GenerateOptions:
         """Return the options with an end: at most ten contexts are generated.
@@ -68,6 +70,7 @@ class EmbeddingTask:
         inputs: none: only load it.
         truncate: whether an input longer than the context is cut; else it is refused.
         dimensions: how many of each vector's first numbers are wanted; None: all.
+        warnings: as in `GenerationRequest`.
     """
 
     model: str
@@ -76,6 +79,7 @@ class EmbeddingTask:
     inputs: tuple[TextPrompt | TokensPrompt, ...] = ()
     truncate: bool = True
     dimensions: int | None = None
+    warnings: tuple[str, ...] = ()
 
 
 def require(condition: object, message: str) -> None:

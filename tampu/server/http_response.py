@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from http import HTTPStatus
 from typing import Generic, Protocol, TypeVar
@@ -19,13 +20,16 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from tampu.errors import TampuError
-from tampu.server.errors import BusyError, error_body, public_message, status_of
+from tampu.server.errors import BusyError, code_of, error_body, public_message, status_of
+from tampu.server.events import Event, warnings_of
 
 logger = logging.getLogger(__name__)
 
 SSE = "text/event-stream"
+WARNING = "warning"
 KEEP_ALIVE_COMMENT_SECONDS = 15.0
 # Keeps proxies from closing a stream as idle.
+_UNQUOTABLE = re.compile(r'[^ -~]|["\\]')
 _KEEP_ALIVE_COMMENT = b": more will come\n\n"
 
 T = TypeVar("T")
@@ -67,11 +71,21 @@ def encoded(value: object) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode(value))
 
 
+def warning_headers(warnings: Sequence[str]) -> dict[str, str]:
+    """Return the header with warnings, in the format of RFC 7234; none without any."""
+    told = ['299 tampu "{}"'.format(_UNQUOTABLE.sub("?", warning)) for warning in warnings]
+    return {WARNING: ", ".join(told)} if told else {}
+
+
 def error_response(
-    path: str, status: int, message: str, headers: Mapping[str, str] | None = None
+    path: str,
+    status: int,
+    message: str,
+    headers: Mapping[str, str] | None = None,
+    code: str | None = None,
 ) -> JSONResponse:
-    """Return an error response in the format of the path's API."""
-    return JSONResponse(error_body(path, status, message), status, headers)
+    """Return an error response in the format of the path's API; `code` is OpenAI's."""
+    return JSONResponse(error_body(path, status, message, code), status, headers)
 
 
 def exception_response(error: TampuError, path: str) -> JSONResponse:
@@ -79,7 +93,7 @@ def exception_response(error: TampuError, path: str) -> JSONResponse:
     status = status_of(error)
     logger.log(logging.ERROR if status >= 500 else logging.INFO, "%d: %s", status, error)
     headers = {"retry-after": str(error.retry_s)} if isinstance(error, BusyError) else None
-    return error_response(path, status, public_message(error), headers)
+    return error_response(path, status, public_message(error), headers, code_of(error))
 
 
 class _CancellableResponse(Response):
@@ -107,22 +121,39 @@ class EventsResponse(_CancellableResponse, Generic[T]):
     """The events of a generator, in a writer's format: streamed, or as one object."""
 
     def __init__(
-        self, events: AsyncGenerator[T, None], writer: Writer[T], *, is_streaming: bool
+        self,
+        events: AsyncGenerator[T, None],
+        writer: Writer[T],
+        *,
+        is_streaming: bool,
+        warnings: Sequence[str] = (),
+        warnings_of: Callable[[T], Sequence[str]] = lambda _: (),
     ) -> None:
-        """Respond with these events; the generator is closed at the end."""
+        """Respond with these events; the generator is closed at the end.
+
+        The headers have the warnings, and those of the events: of all, or in a stream of those up
+        to the first that is written.
+        """
         super().__init__()
         self._events = events
         self._writer = writer
         self._is_streaming = is_streaming
         self._is_silent = True
+        self._warnings_of = warnings_of
+        self._warnings = [*warnings]
 
     async def send_all(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events; an error before the first one sets the status."""
         async with aclosing(self._events) as events:
             try:
                 if not self._is_streaming:
-                    whole = self._writer.whole([event async for event in events])
-                    await JSONResponse(whole)(scope, receive, send)
+                    found = [event async for event in events]
+                    for event in found:
+                        self._warnings += self._warnings_of(event)
+                    response = JSONResponse(
+                        self._writer.whole(found), headers=warning_headers(self._warnings)
+                    )
+                    await response(scope, receive, send)
                     return
                 first = await self._first()
             except TampuError as error:
@@ -133,6 +164,7 @@ class EventsResponse(_CancellableResponse, Generic[T]):
     async def _first(self) -> bytes:
         """Return the first bytes of a stream; errors before them set the status."""
         async for event in self._events:
+            self._warnings += self._warnings_of(event)
             if words := self._writer.write(event):
                 return words
         return b""
@@ -140,6 +172,8 @@ class EventsResponse(_CancellableResponse, Generic[T]):
     async def _stream(self, first: bytes, send: Send) -> None:
         media_type = self._writer.media_type.encode()
         headers = [(b"content-type", media_type), (b"cache-control", b"no-cache")]
+        told = warning_headers(self._warnings)
+        headers += [(name.encode(), value.encode()) for name, value in told.items()]
         await send({"type": "http.response.start", "status": HTTPStatus.OK, "headers": headers})
         reminding = asyncio.create_task(self._send_keep_alives(send))
         try:
@@ -169,18 +203,32 @@ class EventsResponse(_CancellableResponse, Generic[T]):
                 await self._write(send, _KEEP_ALIVE_COMMENT)
 
 
+def event_response(
+    events: AsyncGenerator[Event, None],
+    writer: Writer[Event],
+    warnings: Sequence[str],
+    *,
+    is_streaming: bool,
+) -> EventsResponse[Event]:
+    """Return the response of a model; its headers have the warnings and those of the events."""
+    return EventsResponse(
+        events, writer, is_streaming=is_streaming, warnings=warnings, warnings_of=warnings_of
+    )
+
+
 class TaskResponse(_CancellableResponse):
     """The result of a task as JSON."""
 
     def __init__(self, work: Awaitable[object]) -> None:
-        """Respond with the result of `work`."""
+        """Respond with the result of `work`: a response, or what is sent as JSON."""
         super().__init__()
         self._work = work
 
     async def send_all(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the result or the error."""
         try:
-            answer = JSONResponse(await self._work)
+            done = await self._work
+            answer = done if isinstance(done, Response) else JSONResponse(done)
         except TampuError as error:
             answer = exception_response(error, scope["path"])
         await answer(scope, receive, send)

@@ -24,12 +24,15 @@ class ModelDefaults:
         options: what holds unless a request says otherwise, under Ollama's names.
         system: its system message; empty without one.
         messages: the conversation that it begins with.
+        truncate: whether prompts that are too long are cut, by the server's setting; None: each
+            API has its own default.
     """
 
     info: ModelInfo
     options: Mapping[str, Any] = field(default_factory=dict)
     system: str = ""
     messages: tuple[dict[str, Any], ...] = ()
+    truncate: bool | None = None
 
 
 def with_model_files(options: LoadOptions, entry: Entry) -> LoadOptions:
@@ -50,18 +53,19 @@ def with_model_files(options: LoadOptions, entry: Entry) -> LoadOptions:
     return msgspec.structs.replace(options, **found)
 
 
-def model_defaults(entry: Entry) -> ModelDefaults:
-    """Return the defaults that a model sets.
+def model_defaults(entry: Entry, *, truncate: bool | None = None) -> ModelDefaults:
+    """Return the defaults that a model sets, and `truncate`.
 
     Raises:
         StoreError: if a part of it is missing from the store.
     """
     stored = entry.model.stored
     if stored is None:
-        return ModelDefaults(entry.info)
+        return ModelDefaults(entry.info, truncate=truncate)
     return ModelDefaults(
         entry.info,
         stored.parameters,
         stored.system,
         tuple(map(msgspec.structs.asdict, stored.messages)),
+        truncate,
     )

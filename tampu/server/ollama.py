@@ -11,7 +11,13 @@ from starlette.responses import PlainTextResponse, Response
 
 from tampu.engine.prompts import ChatPrompt
 from tampu.server.generation_request import GenerationRequest
-from tampu.server.http_response import EventsResponse, JSONResponse, TaskResponse, encoded
+from tampu.server.http_response import (
+    JSONResponse,
+    TaskResponse,
+    encoded,
+    event_response,
+    warning_headers,
+)
 from tampu.server.model_defaults import ModelDefaults
 from tampu.server.routes import Access, Route, get, post
 from tampu.server.serving import Serving
@@ -96,15 +102,17 @@ class OllamaAPI:
         entry = self._serving.find(body.model)
         request = wire.parse_embed(body, self._serving.defaults(entry))
 
-        async def work() -> wire.EmbedResponse:
+        async def work() -> Response:
             found = await self._serving.embed(entry, request)
-            return wire.EmbedResponse(
+            response = wire.EmbedResponse(
                 model=request.model,
                 embeddings=found.vectors.tolist(),
                 total_duration=time.monotonic_ns() - arrived_ns,
                 load_duration=max(found.ready_ns - arrived_ns, 1),
                 prompt_eval_count=found.tokens,
+                truncated=found.dropped,
             )
+            return JSONResponse(response, headers=warning_headers(found.warnings))
 
         return TaskResponse(work())
 
@@ -113,9 +121,10 @@ class OllamaAPI:
         entry = self._serving.find(body.model)
         request = wire.parse_embeddings(body, self._serving.defaults(entry))
 
-        async def work() -> dict[str, list[float]]:
+        async def work() -> Response:
             found = await self._serving.embed(entry, request)
-            return {"embedding": found.vectors[0].tolist() if request.inputs else []}
+            vector = found.vectors[0].tolist() if request.inputs else []
+            return JSONResponse({"embedding": vector}, headers=warning_headers(found.warnings))
 
         return TaskResponse(work())
 
@@ -136,7 +145,7 @@ class OllamaAPI:
             return TaskResponse(self._rendered(entry, request, **empty))
         is_streaming = body.stream is not False and bool(request.prompts)
         events = self._serving.generate(entry, request)
-        return EventsResponse(events, writer, is_streaming=is_streaming)
+        return event_response(events, writer, request.warnings, is_streaming=is_streaming)
 
     async def _rendered(
         self, entry: Entry, request: GenerationRequest, **empty: Any

@@ -10,7 +10,13 @@ from starlette.responses import Response
 
 from tampu.engine.prompts import FIMPrompt, TextPrompt, TokensPrompt
 from tampu.server.generation_request import GenerationRequest
-from tampu.server.http_response import EventsResponse, JSONResponse, TaskResponse, encoded
+from tampu.server.http_response import (
+    JSONResponse,
+    TaskResponse,
+    encoded,
+    event_response,
+    warning_headers,
+)
 from tampu.server.routes import Route, get, post
 from tampu.server.serving import Serving
 from tampu.server.single_flight import SingleFlight
@@ -50,7 +56,7 @@ class OpenAIAPI:
         with_usage = wire.wants_usage(body)
         writer = ChatWriter(request.model, choices=request.choices, with_usage=with_usage)
         events = self._serving.generate(entry, request)
-        return EventsResponse(events, writer, is_streaming=bool(body.stream))
+        return event_response(events, writer, request.warnings, is_streaming=bool(body.stream))
 
     async def count_chat(self, _: Request, body: wire.ChatRequest) -> Response:
         """`POST /v1/chat/completions/input_tokens`: how many tokens a conversation has."""
@@ -60,8 +66,10 @@ class OpenAIAPI:
     async def respond(self, _: Request, body: ResponsesRequest) -> Response:
         """`POST /v1/responses`: the model's response to items."""
         entry = self._serving.find(body.model)
-        events = self._serving.generate(entry, parse_response(body, self._serving.defaults(entry)))
-        return EventsResponse(events, ResponseWriter(body), is_streaming=bool(body.stream))
+        request = parse_response(body, self._serving.defaults(entry))
+        writer = ResponseWriter(body, truncates=request.options.truncate)
+        events = self._serving.generate(entry, request)
+        return event_response(events, writer, request.warnings, is_streaming=bool(body.stream))
 
     async def count_response(self, _: Request, body: ResponsesRequest) -> Response:
         """`POST /v1/responses/input_tokens`: how many tokens the input has."""
@@ -79,17 +87,21 @@ class OpenAIAPI:
             echoes=await self._echoes(entry, request) if body.echo else (),
         )
         events = self._serving.generate(entry, request)
-        return EventsResponse(events, writer, is_streaming=bool(body.stream))
+        return event_response(events, writer, request.warnings, is_streaming=bool(body.stream))
 
     async def embed(self, _: Request, body: wire.EmbeddingRequest) -> Response:
         """`POST /v1/embeddings`: texts as vectors of length 1."""
         entry = self._serving.find(body.model)
         request = wire.parse_embedding(body, self._serving.defaults(entry))
 
-        async def work() -> dict[str, Any]:
+        async def work() -> Response:
             found = await self._serving.embed(entry, request)
             is_base64 = body.encoding_format == "base64"
-            return embedding_list(found.vectors, found.tokens, request.model, is_base64=is_base64)
+            vectors, tokens = found.vectors, found.tokens
+            return JSONResponse(
+                embedding_list(vectors, tokens, request.model, is_base64=is_base64),
+                headers=warning_headers(found.warnings),
+            )
 
         return TaskResponse(work())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
@@ -45,6 +46,8 @@ from tampu.worker.protocol import (
     ToolCallJSON,
 )
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 
@@ -61,11 +64,16 @@ class NoMetrics:
 
 
 class Embeddings(msgspec.Struct, frozen=True):
-    """Unit vectors, F32 (inputs, width); the number of tokens; when the model was ready."""
+    """Unit vectors, F32 (inputs, width); the number of tokens; when the model was ready.
+
+    `dropped` tokens did not fit the context; `warnings` are as in `Started`.
+    """
 
     vectors: npt.NDArray[np.float32]
     tokens: int
     ready_ns: int
+    dropped: int = 0
+    warnings: tuple[str, ...] = ()
 
 
 class Serving:
@@ -78,11 +86,14 @@ class Serving:
         catalog: Catalog,
         admission: Admission,
         metrics: NoMetrics,
+        *,
         max_repeated_tokens: int | None = None,
+        truncate: bool | None = None,
     ) -> None:
         """Answer from these models, found in this catalog, as many at a time as are admitted.
 
         An answer without a limit ends when a token repeats more than `max_repeated_tokens` times.
+        `truncate` is that of `ModelDefaults`.
         Tokens alone come from a model that is loaded, else from one loaded without its weights.
         """
         self.models = models
@@ -92,6 +103,7 @@ class Serving:
         self._admission = admission
         self._metrics = metrics
         self._max_repeated_tokens = max_repeated_tokens
+        self._truncate = truncate
 
     async def close(self) -> None:
         """Unload all models; requests under way end with an error."""
@@ -119,7 +131,7 @@ class Serving:
         """
         kept = self._defaults.get(entry.name)
         if kept is None or kept[0] is not entry.info or kept[1] != entry.model.id:
-            kept = (entry.info, entry.model.id, model_defaults(entry))
+            kept = (entry.info, entry.model.id, model_defaults(entry, truncate=self._truncate))
             self._defaults[entry.name] = kept
         return kept[2]
 
@@ -183,7 +195,9 @@ class Serving:
             found = await model.runner.embed(request.inputs, truncate=request.truncate)
             self._metrics.embedded(entry.name, found.tokens)
         vectors = np.frombuffer(found.vectors, "<f4").reshape(-1, found.width)
-        return Embeddings(_shortened(vectors, request.dimensions), found.tokens, ready_ns)
+        warnings = (*request.warnings, *dropped_warnings(found.dropped))
+        shortened = _shortened(vectors, request.dimensions)
+        return Embeddings(shortened, found.tokens, ready_ns, found.dropped, warnings)
 
     async def encode(
         self, entry: Entry, prompt: Prompt, *, add_special: bool = True, parse_special: bool = True
@@ -259,8 +273,10 @@ class Choice:
                     return None
                 call_id = f"call_{secrets.token_hex(4)}"
                 return ToolCallDelta(call_id, name, event.parsed_arguments(), index, self._index)
-            case PromptProcessed(tokens=tokens):
-                return Started(tokens, self._ready_ns, self._index)
+            case PromptProcessed(tokens=tokens, dropped=dropped):
+                # The choices of one prompt drop the same.
+                warnings = dropped_warnings(0 if self._index % self._request.choices else dropped)
+                return Started(tokens, self._ready_ns, self._index, warnings)
             case PromptTokenLogprobs(first=first, logprobs=logprobs):
                 return PromptLogprobs(first, logprobs, self._index)
             case Done():
@@ -271,6 +287,15 @@ class Choice:
         if self._calls and reason == "stop":
             reason = "tool_calls"
         return Finished(reason, done.usage, self._ready_ns, done.stop, self._index)
+
+
+def dropped_warnings(dropped: int) -> tuple[str, ...]:
+    """Return, and log, the warning of tokens that did not fit the context; none of none."""
+    if not dropped:
+        return ()
+    warning = f"{dropped} tokens of the prompt were dropped: they did not fit the context (num_ctx)"
+    logger.warning("%s", warning)
+    return (warning,)
 
 
 async def _loaded(ready_ns: int) -> AsyncGenerator[Event, None]:

@@ -180,6 +180,8 @@ class Settings:
         max_crashes: MAX_CRASHES, how often a model may crash within a minute; 0: no limit.
         max_repeated_tokens: MAX_REPEATED_TOKENS, how often a token may repeat before an answer
             without `max_tokens` ends; 0: no limit.
+        truncate: TRUNCATE, whether prompts longer than the context are cut unless a request says
+            otherwise; None: by Ollama's API, not by OpenAI's and Anthropic's.
         hang_s: HANG_TIMEOUT, after which a model's process that does not respond is killed.
         sources: the value of each setting and its source, by the variable's name.
         ignored: Ollama's variables that are set and have no effect here.
@@ -232,6 +234,7 @@ class Settings:
     hang_s: float = _own("HANG_TIMEOUT", seconds, 60.0, "60s")
     max_crashes: int = _own("MAX_CRASHES", count_from(0), 3)
     max_repeated_tokens: int = _own("MAX_REPEATED_TOKENS", count_from(0), 30)
+    truncate: bool | None = _own("TRUNCATE", boolean, None)
     sources: Mapping[str, Source] = field(default_factory=dict, repr=False, compare=False)
     ignored: tuple[str, ...] = field(default=(), repr=False, compare=False)
 

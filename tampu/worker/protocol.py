@@ -116,9 +116,10 @@ class LoadFailed(msgspec.Struct, frozen=True, tag="refused"):
 
 
 class PromptProcessed(msgspec.Struct, frozen=True, tag="prompted"):
-    """The request's prompt is these tokens."""
+    """The request's prompt is these tokens; `dropped` more did not fit the context."""
 
     tokens: tuple[int, ...]
+    dropped: int = 0
 
 
 class ToolCallJSON(msgspec.Struct, frozen=True, tag="tool_call"):
@@ -145,11 +146,15 @@ class PromptTokenLogprobs(msgspec.Struct, frozen=True, tag="prompt_scored"):
 
 
 class Embedded(msgspec.Struct, frozen=True, tag="embedded"):
-    """Embeddings of length 1, little-endian F32, (inputs, width), and the number of tokens."""
+    """Embeddings of length 1, little-endian F32, (inputs, width); the number of tokens.
+
+    `dropped` more tokens of the inputs did not fit the context.
+    """
 
     vectors: bytes
     width: int
     tokens: int
+    dropped: int = 0
 
 
 class Encoded(msgspec.Struct, frozen=True, tag="encoded"):

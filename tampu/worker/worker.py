@@ -26,7 +26,7 @@ from typing import TypeAlias, TypeVar
 
 import msgspec
 
-from tampu.chat.images import Item
+from tampu.chat.images import Item, length
 from tampu.chat.output import ToolCall
 from tampu.engine.chat import Backend, Handle, OutputParser, RequestBuilder, known_tokens
 from tampu.engine.prompts import TextPrompt
@@ -123,8 +123,10 @@ class _Generation:
             if self._is_over:
                 return
             tokens, self.output = token_ids(built.tokens), built.output
+            # What the engine will cut from the middle of a prompt that no dropped message shortens.
+            cut = max(length(built.tokens) - loaded.model.context, 0)
             self._first = b"".join(map(loaded.model.tokenizer.token_bytes, tokens[:1]))
-            self._prompted = PromptProcessed(tokens)
+            self._prompted = PromptProcessed(tokens, built.output.dropped + cut)
             handle = loaded.model.submit(built.tokens, built.options, self._sink)
             self._announce()
         finally:
@@ -366,20 +368,18 @@ def token_ids(items: Sequence[Item]) -> tuple[int, ...]:
 
 def _embedded(loaded: Loaded, command: Embed) -> Embedded:
     tokenizer, context = loaded.model.tokenizer, loaded.model.context
-    texts = []
+    texts, dropped = [], 0
     for index, given in enumerate(command.inputs):
         if isinstance(given, TextPrompt):
             tokens = tokenizer.encode(given.text)
         else:
             tokens = known_tokens(given.tokens, tokenizer)
         if len(tokens) > context and not command.truncate:
-            raise ContextLengthError(
-                f"input {index} has {len(tokens)} tokens, the context {context}: shorten it or "
-                "allow truncation"
-            )
+            raise ContextLengthError.of(len(tokens), context, f"input[{index}]")
         texts.append(tokens[:context])
+        dropped += len(tokens) - len(texts[-1])
     vectors = loaded.model.embed(texts).astype("<f4")
-    return Embedded(vectors.tobytes(), int(vectors.shape[1]), sum(map(len, texts)))
+    return Embedded(vectors.tobytes(), int(vectors.shape[1]), sum(map(len, texts)), dropped)
 
 
 def _encoded(loaded: Loaded, command: Encode) -> Encoded:

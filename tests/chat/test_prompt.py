@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from tampu.chat.prompt import BuiltPrompt, PromptBuilder
 from tampu.chat.template import ChatTemplate
-from tampu.errors import ContextLengthError
 
 SOURCE = """\
 {{ bos_token }}{% for message in messages %}
@@ -40,7 +37,7 @@ def built(messages: list[Any], source: str = SOURCE, **options: Any) -> BuiltPro
     return builder.build(messages, **{"limit": 100, **options})
 
 
-def prompt(messages: list[Any], source: str = SOURCE, **options: int) -> str:
+def prompt(messages: list[Any], source: str = SOURCE, **options: Any) -> str:
     return "".join(map(chr, built(messages, source, **options).tokens))
 
 
@@ -72,9 +69,9 @@ def test_system_messages_and_the_last_message_are_kept_even_if_they_do_not_fit()
     assert prompt(talk("u1", "a2", "t3"), limit=2) == "^t3$"
 
 
-def test_without_truncation_a_long_conversation_is_refused() -> None:
-    with pytest.raises(ContextLengthError, match="10 tokens, the context 9"):
-        prompt(talk("u1", "a2", "u3"), limit=9, truncate=False)
+def test_without_a_limit_no_message_is_dropped() -> None:
+    messages = talk("sS", "u1", "a2", "u3", "a4", "u5")
+    assert prompt(messages, limit=None) == "^sS$u1$a2$u3$a4$u5$"
 
 
 def test_a_partial_answer_is_continued() -> None:

@@ -75,6 +75,18 @@ def test_text_too_long_to_embed_is_cut_or_refused(run: Callable[..., Any], embed
     assert "true or false" in run("run", embedder, "--truncate=some", text)[2]
 
 
+def test_prompt_that_is_too_long_is_cut_with_a_warning_or_refused(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
+    talker = write_scripted(tmp_path / "m.gguf", ["Well", "."], context=64)
+    code, out, err = run("run", talker, "word " * 200)
+    assert (code, out) == (0, "Well.\n")
+    assert "tokens of the conversation were dropped" in err
+    code, out, err = run("run", talker, "--truncate=false", "word " * 200)
+    assert (code, out) == (2, "")
+    assert "is too long" in err
+
+
 def test_repeating_answer_ends(run: Callable[..., Any], tmp_path: Path) -> None:
     looper = write_scripted(tmp_path / "m.gguf", ["Well", " la"], repeats=1)
     assert run("run", looper, "x") == (0, "Well" + " la" * 31 + "\n", "")

@@ -79,7 +79,7 @@ def test_a_prompt_that_fills_the_context_is_answered(engine: Engine) -> None:
 
 def test_a_prompt_longer_than_the_context_is_refused_with_the_numbers(engine: Engine) -> None:
     for ask in (engine.generate, engine.logits):
-        with pytest.raises(ContextLengthError, match="the prompt has 65 tokens, the context 64"):
+        with pytest.raises(ContextLengthError, match="prompt is too long: 65 tokens > 64 maximum"):
             ask([BOS] * 65)
 
 

@@ -286,8 +286,8 @@ def test_a_text_too_long_to_embed_is_truncated_or_refused() -> None:
     async def test() -> None:
         worker = await start()
         found = await worker.embed([TextPrompt("a" * 200)])
-        assert found.tokens == 100
-        with pytest.raises(ContextLengthError, match="input 0 has 200 tokens"):
+        assert (found.tokens, found.dropped) == (100, 100)
+        with pytest.raises(ContextLengthError, match=r"input\[0\] is too long: 200 tokens > 100"):
             await worker.embed([TextPrompt("a" * 200)], truncate=False)
         await worker.close()
 

@@ -19,8 +19,7 @@ from tampu.backends.llamacpp.retokenize import Retokenizer
 from tampu.backends.llamacpp.server import CompletionStream, LlamaServer
 from tampu.backends.llamacpp.structured_output import StructuredOutputs
 from tampu.chat.images import Item, length
-from tampu.engine.completion import too_long
-from tampu.errors import RequestError
+from tampu.errors import ContextLengthError, RequestError
 from tampu.ml.vectors import normalize
 from tampu.runner.events import Event
 from tampu.runner.reasoning_budget import ReasoningBudget, reasoning_budget
@@ -191,7 +190,7 @@ class LlamaModel:
         if count < self.context:
             return items
         if not options.truncate or count > len(items):
-            raise too_long(count, self.context)
+            raise ContextLengthError.of(count, self.context - 1)
         limit = self.context - 1
         keep = limit - 1 if options.keep < 0 else min(options.keep, limit - 1)
         return items[:keep] + items[len(items) - (limit - keep) :]

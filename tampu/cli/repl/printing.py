@@ -111,6 +111,13 @@ def answer(session: Session, view: View, text: str) -> None:
                 printer.show(part)
     finally:
         printer.end()
+    dropped = 0 if session.usage is None else session.usage.dropped_tokens
+    if dropped:
+        print(
+            f"warning: {dropped} tokens of the conversation were dropped: they did not fit the "
+            "context (num_ctx)",
+            file=sys.stderr,
+        )
     load_ns, session.load_ns = session.load_ns, 0
     if view.is_verbose and session.usage is not None:
         print(f"\n{timing_lines(session.usage, load_ns)}", file=sys.stderr)

@@ -52,14 +52,17 @@ class Session:
         think: Think = None,
         format: object = None,
         keep_alive_s: float | None = None,
+        *,
+        truncate: bool | None = None,
     ) -> None:
         """Start a conversation; the system message and parameters override the model's own.
 
         The model stays loaded for `keep_alive_s` after an answer; negative: without end; None: the
-        backend's default.
+        backend's default. `truncate`: whether what is too long is cut, or refused; None: likewise.
         """
         self._backend = backend
-        self._keep = {} if keep_alive_s is None else {"keep_alive": keep_alive_s}
+        given = {"keep_alive": keep_alive_s, "truncate": truncate}
+        self._fields = {name: value for name, value in given.items() if value is not None}
         self.think = think
         self.format = format
         self.load_ns = 0
@@ -166,9 +169,9 @@ class Session:
         if not is_done:
             raise ServerError("the server closed the connection before the end of the answer")
 
-    def embed(self, text: str, *, truncate: bool) -> npt.NDArray[np.float32]:
-        """Return the embedding of a text; if it is too long, cut it if `truncate`, or fail."""
-        body = {**self._body(self.model, self.parameters), "input": text, "truncate": truncate}
+    def embed(self, text: str) -> npt.NDArray[np.float32]:
+        """Return the embedding of a text."""
+        body = {**self._body(self.model, self.parameters), "input": text}
         answer = self._backend.ask("POST", "/api/embed", body, None)
         return np.array(answer["embeddings"][0], np.float32)
 
@@ -204,7 +207,7 @@ class Session:
 
     def _body(self, model: ModelRef, parameters: Mapping[str, Any]) -> dict[str, Any]:
         options = {name: value for name, value in parameters.items() if name != "engine"}
-        return {"model": model.name, "options": options, **self._keep}
+        return {"model": model.name, "options": options, **self._fields}
 
     def _request(self, question: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         """Return the path and the body of the request for an answer."""
@@ -231,6 +234,7 @@ class Session:
             generated_tokens=int(line.get("eval_count", 0)),
             generated_ns=int(line.get("eval_duration", 0)),
             total_ns=max(int(line.get("total_duration", 0)) - load_ns, 0),
+            dropped_tokens=int(line.get("truncated", 0)),
         )
 
 

@@ -58,7 +58,7 @@ class CountRequest(msgspec.Struct, kw_only=True):
 
 
 class MessagesRequest(CountRequest, kw_only=True):
-    """`POST /v1/messages`; `options` and `keep_alive` are Ollama's."""
+    """`POST /v1/messages`; `options`, `keep_alive` and `truncate` are Ollama's."""
 
     max_tokens: int | None = None
     stream: bool | None = None
@@ -68,6 +68,7 @@ class MessagesRequest(CountRequest, kw_only=True):
     stop_sequences: list[str] | None = None
     options: dict[str, Any] | None = None
     keep_alive: float | str | None = None
+    truncate: bool | None = None
 
 
 def parse_messages(body: MessagesRequest, defaults: ModelDefaults) -> GenerationRequest:
@@ -76,7 +77,7 @@ def parse_messages(body: MessagesRequest, defaults: ModelDefaults) -> Generation
     fields: dict[str, Any] = {"think_budget": _budget(body)}
     if body.stop_sequences is not None:
         fields["stop"] = BY_OLLAMA["stop"].check(body.stop_sequences, "stop_sequences")
-    request = parse_limited(body, defaults, "max_tokens", fields=fields, truncate=True)
+    request = parse_limited(body, defaults, "max_tokens", fields=fields)
     return with_conversation(request, _conversation(body, defaults), defaults)
 
 

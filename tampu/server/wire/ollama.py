@@ -25,7 +25,13 @@ from tampu.server.wire.conversation import (
     tool_call,
     with_conversation,
 )
-from tampu.server.wire.options import ModelBody, embedding_task, keep_alive_s, parse_request
+from tampu.server.wire.options import (
+    ModelBody,
+    embedding_task,
+    keep_alive_s,
+    may_truncate,
+    parse_request,
+)
 
 VERSION = "0.20.0"
 MAX_INPUTS = 2_048
@@ -65,7 +71,6 @@ class _Common(ModelBody, kw_only=True):
     stream: bool | None = None
     format: Any = None
     think: bool | str | None = None
-    truncate: bool | None = None
     shift: bool | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
@@ -95,7 +100,6 @@ class EmbedRequest(ModelBody, kw_only=True):
     """`POST /api/embed`."""
 
     input: str | list[str] | None = None
-    truncate: bool | None = None
     dimensions: int | None = None
 
 
@@ -105,14 +109,15 @@ class EmbeddingsRequest(ModelBody, kw_only=True):
     prompt: str | None = None
 
 
-class EmbedResponse(msgspec.Struct, kw_only=True):
-    """The response to `POST /api/embed`."""
+class EmbedResponse(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The response to `POST /api/embed`; `truncated` is that of the lines of other answers."""
 
     model: str
     embeddings: list[list[float]]
     total_duration: int
     load_duration: int
     prompt_eval_count: int
+    truncated: int = 0
 
 
 class DebugInfo(msgspec.Struct, kw_only=True):
@@ -193,7 +198,7 @@ def parse_embed(body: EmbedRequest, defaults: ModelDefaults) -> EmbeddingTask:
         body,
         defaults,
         inputs=tuple(TextPrompt(text) for text in texts) if given else (),
-        truncate=body.truncate is not False,
+        truncates=True,
         dimensions=body.dimensions or None,
     )
 
@@ -201,7 +206,11 @@ def parse_embed(body: EmbedRequest, defaults: ModelDefaults) -> EmbeddingTask:
 def parse_embeddings(body: EmbeddingsRequest, defaults: ModelDefaults) -> EmbeddingTask:
     """Return the request for an embedding in the older format."""
     newer = EmbedRequest(
-        model=body.model, input=body.prompt, keep_alive=body.keep_alive, options=body.options
+        model=body.model,
+        input=body.prompt,
+        keep_alive=body.keep_alive,
+        options=body.options,
+        truncate=body.truncate,
     )
     return parse_embed(newer, defaults)
 
@@ -210,7 +219,7 @@ def _parameters(body: _Common, defaults: ModelDefaults) -> GenerationRequest:
     return parse_request(
         body,
         defaults,
-        truncate=body.truncate is not False,
+        truncate=may_truncate(body, defaults, default=True),
         shift=body.shift is not False,
         logprobs=body.logprobs,
         top_logprobs=body.top_logprobs,

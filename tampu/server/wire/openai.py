@@ -189,7 +189,6 @@ def _parameters(
         limit,
         least=least,
         default=default,
-        truncate=True,
         logprobs=logprobs,
         top_logprobs=top_logprobs,
         logit_bias=read_bias(body.logit_bias),

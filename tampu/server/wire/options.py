@@ -33,17 +33,19 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 class ModelBody(msgspec.Struct, kw_only=True):
-    """The fields of all requests to models; `options` and `keep_alive` are Ollama's in each API."""
+    """The fields of all requests to models; all but the first are Ollama's in each API."""
 
     model: str | None = None
     options: dict[str, Any] | None = None
     keep_alive: float | str | None = None
+    truncate: bool | None = None
 
 
 class _ModelBody(Protocol):
     model: str | None
     options: dict[str, Any] | None
     keep_alive: float | str | None
+    truncate: bool | None
 
 
 def with_parameters(body: type[S]) -> type[S]:
@@ -85,6 +87,7 @@ def parse_request(
         overrides=overrides,
         keep_alive_s=keep_alive_s(body.keep_alive),
         options=options,
+        warnings=_context_warnings(model, body.options, fields),
     )
 
 
@@ -96,6 +99,7 @@ def parse_limited(
     least: int = 1,
     default: int | None = None,
     fields: Mapping[str, Any] | None = None,
+    truncate: bool | None = None,
     **more: Any,
 ) -> GenerationRequest:
     """Return the request of a body of OpenAI's or Anthropic's API, without prompts.
@@ -107,6 +111,7 @@ def parse_limited(
         least: the smallest value of that field.
         default: used where the field is None.
         fields: more parameters, by Ollama's names.
+        truncate: whether a prompt that is too long is cut; None: by `may_truncate`.
         more: as in `request_options`.
     """
     given = getattr(body, limit)
@@ -114,15 +119,32 @@ def parse_limited(
     if max_tokens is not None:
         require(max_tokens >= least, f"{limit} must be {least} or more, not {max_tokens}")
     fields = parameter_fields(body) | dict(fields or {})
-    return parse_request(body, model, fields, OPENAI_DEFAULTS, max_tokens=max_tokens, **more)
+    more |= {
+        "max_tokens": max_tokens,
+        "truncate": may_truncate(body, model) if truncate is None else truncate,
+    }
+    return parse_request(body, model, fields, OPENAI_DEFAULTS, **more)
 
 
-def embedding_task(body: _ModelBody, model: ModelDefaults, **more: Any) -> EmbeddingTask:
-    """Return the task of a body; `more` are the other fields of `EmbeddingTask`."""
+def may_truncate(body: _ModelBody, model: ModelDefaults, *, default: bool = False) -> bool:
+    """Return whether a prompt that is too long is cut: by the request, the setting, the API."""
+    given = (value for value in (body.truncate, model.truncate) if value is not None)
+    return next(given, default)
+
+
+def embedding_task(
+    body: _ModelBody, model: ModelDefaults, *, truncates: bool = False, **more: Any
+) -> EmbeddingTask:
+    """Return the task of a body; `more` are the other fields of `EmbeddingTask`.
+
+    `truncates` is the API's default for inputs that are too long.
+    """
     return EmbeddingTask(
         model=body.model or "",
         overrides=request_options(model, body.options)[0],
         keep_alive_s=keep_alive_s(body.keep_alive),
+        truncate=may_truncate(body, model, default=truncates),
+        warnings=_context_warnings(model, body.options),
         **more,
     )
 
@@ -171,12 +193,21 @@ def keep_alive_s(value: float | str | None) -> float | None:
 
 
 def _context(given: object, model: ModelDefaults) -> object:
-    """Return the requested context, at most the model's."""
+    """Return the requested context, at most the model's; `_context_warnings` says so."""
     limit = model.info.context
-    if isinstance(given, int | float) and limit and given > limit:
-        logger.warning("num_ctx %s is more than the model's %d", given, limit)
-        return limit
-    return given
+    return limit if isinstance(given, int | float) and limit and given > limit else given
+
+
+def _context_warnings(model: ModelDefaults, *given: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """Return, and log, the warning of a context longer than the model's; none of another."""
+    asked = [
+        values["num_ctx"] for values in (model.options, *given) if values and "num_ctx" in values
+    ]
+    if not asked or _context(asked[-1], model) == asked[-1]:
+        return ()
+    warning = f"num_ctx is {model.info.context}, the model's longest context, not {asked[-1]}"
+    logger.warning("%s", warning)
+    return (warning,)
 
 
 def _log_ignored(given: Mapping[str, Any]) -> None:

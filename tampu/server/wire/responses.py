@@ -211,7 +211,7 @@ def _parameters(body: ResponsesRequest, defaults: ModelDefaults) -> GenerationRe
         body,
         defaults,
         "max_output_tokens",
-        truncate=body.truncation == "auto",
+        truncate=None if body.truncation is None else body.truncation == "auto",
         logprobs=with_logprobs,
         top_logprobs=body.top_logprobs,
     )

@@ -34,9 +34,13 @@ class ResponseWriter:
 
     media_type = SSE
 
-    def __init__(self, request: ResponsesRequest) -> None:
-        """Respond to a request; the response repeats many of its fields."""
+    def __init__(self, request: ResponsesRequest, *, truncates: bool = False) -> None:
+        """Respond to a request; the response repeats many of its fields.
+
+        `truncates` says whether input that is too long is cut, if the request does not.
+        """
         self._request = request
+        self._truncates = truncates
         self._id = f"resp_{secrets.token_hex(12)}"
         self._created = int(time.time())
         self._number = -1
@@ -212,7 +216,7 @@ class ResponseWriter:
             "tool_choice": request.tool_choice or "auto",
             "tools": request.tools or [],
             "top_p": 1.0 if request.top_p is None else request.top_p,
-            "truncation": request.truncation or "disabled",
+            "truncation": request.truncation or ("auto" if self._truncates else "disabled"),
             "usage": None,
         }
 

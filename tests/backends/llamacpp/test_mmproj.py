@@ -128,9 +128,8 @@ def test_a_prompt_that_is_too_long_with_its_images_is_refused(loaded: Loaded) ->
     model, _ = loaded
     [message] = with_images(asked(*[picture()] * 14), model.prepare_image)
     prompt = [model.tokenizer.bos, *message["images"]]
-    with pytest.raises(ContextLengthError, match="the prompt has 256 tokens") as caught:
+    with pytest.raises(ContextLengthError, match="256 tokens > 255 maximum"):
         events_of(model, prompt + [5] * 3)
-    assert "the context 256" in str(caught.value)
 
 
 def test_output_about_an_image_ends_when_the_context_is_full(loaded: Loaded) -> None:

@@ -79,6 +79,8 @@ MORE = {
     ollama.Message: {"name"},
     ollama_output.GenerateLine: {"truncated"},
     ollama_output.ChatLine: {"truncated"},
+    ollama.EmbedResponse: {"truncated"},
+    ollama.EmbeddingsRequest: {"truncate"},
     manage.CreateRequest: {"modelfile", "path"},
     ollama_lists.RunningModel: {"engine"},
     ollama_lists.ModelDetails: {"engine"},
