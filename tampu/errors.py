@@ -13,6 +13,7 @@
     │   ├── ContextLengthError     a prompt longer than the context
     │   ├── GrammarError           a schema or grammar that is invalid, unsupported or too large
     │   └── ModelNameError         an invalid model name or digest
+    ├── RequestCancelledError  nobody waits for the answer any more
     ├── RunnerDiedError        the process or thread that ran the model has ended
     │   └── RequestNotStartedError it ended before it accepted the request; retrying is safe
     ├── SandboxLimitError      a sandboxed task exceeded its limits or ended its process
@@ -104,6 +105,10 @@ class ModelNameError(RequestError):
 
 class GrammarError(RequestError):
     """A schema, grammar or regular expression that is invalid, unsupported or too large."""
+
+
+class RequestCancelledError(TampuError):
+    """A request that was being prepared, and for which nobody waits any more."""
 
 
 class SandboxLimitError(TampuError):

@@ -22,6 +22,7 @@ LONGEST = 450
 # From the bottom up; a module imports from its own package and from the lines below its own.
 LAYERS = [
     ("errors", "version"),
+    ("cancellation",),
     ("settings", "sandbox"),
     ("ml",),
     ("nn", "tokenizer", "sampling", "vision"),
@@ -41,7 +42,7 @@ ONLY = {
     "ml": {"errors"},
     "nn": {"errors", "ml"},
     "models": {"errors", "ml", "nn", "kvcache", "vision"},
-    "tokenizer": {"errors", "ml"},
+    "tokenizer": {"errors", "cancellation", "ml"},
     "sampling": {"errors", "sandbox", "settings"},
 }
 HOLDERS = {

@@ -7,6 +7,7 @@
 - bytepair.py: byte-level BPE (pretokenizers.py: how texts are cut into words)
 - sentencepiece.py: SentencePiece BPE
 - wordpiece.py: BERT's WordPiece
+- blocks.py: long texts in blocks; ascii.py: words of ASCII texts, faster
 - merging.py: the merging that both kinds of BPE share, and the cache of merged words
 - decoding.py: tokens to text, one by one
 """

@@ -9,7 +9,11 @@ Sources: GPT-2's published encoder for the alphabet; Hugging Face's `tokenizers`
 
 from __future__ import annotations
 
+from itertools import chain
+
 from tampu.ml.gguf import Metadata
+from tampu.tokenizer.ascii import ASCIISplitter
+from tampu.tokenizer.blocks import blocks
 from tampu.tokenizer.index import ABSENT, TextIndex
 from tampu.tokenizer.merging import NEVER, Merger, WordCache
 from tampu.tokenizer.pretokenizers import PreTokenizer, find
@@ -36,6 +40,7 @@ def _alphabet() -> dict[str, int]:
 
 
 _ALPHABET = _alphabet()
+_TO_ALPHABET = {byte: character for character, byte in _ALPHABET.items()}
 
 
 class BytePair:
@@ -91,17 +96,26 @@ class BytePairEncoder:
         self._ids = WordCache(tokens.find)
         self._order = WordCache(merges.find)
         self._cut = pretokenizer.build().pre_tokenize_str
+        self._cut_ascii = ASCIISplitter.of(pretokenizer.stages)
+        self._at_spaces = not pretokenizer.joins_words
         self._whole_words = pretokenizer.whole_words
         self._merger = Merger(self._rank)
         self._words = WordCache(self._encode_word)
+        self._ascii_words = WordCache(self._encode_ascii)
 
     def encode(self, text: str, *, after_special: bool) -> list[int]:  # noqa: ARG002
         """Return the ids of a text; `after_special` has no effect."""
-        words = self._words
         ids: list[int] = []
-        for word, _ in self._cut(text):
-            ids += words[word]
+        for block in blocks(text, at_spaces=self._at_spaces):
+            if self._cut_ascii is not None and block.isascii():
+                found = map(self._ascii_words.__getitem__, self._cut_ascii.split(block))
+            else:
+                found = map(self._words.__getitem__, (word for word, _ in self._cut(block)))
+            ids += chain.from_iterable(found)
         return ids
+
+    def _encode_ascii(self, word: str) -> list[int]:
+        return self._words[word.translate(_TO_ALPHABET)]
 
     def _encode_word(self, word: str) -> list[int]:
         ids = self._ids

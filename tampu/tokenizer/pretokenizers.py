@@ -100,12 +100,14 @@ class PreTokenizer:
     """One way to split texts into words, with related settings.
 
     `whole_words`: a word that is a token is not merged, whatever the merges say (Hugging Face's
-    `ignore_merges`). `adds_bos`: the default if the file has none.
+    `ignore_merges`). `adds_bos`: the default if the file has none. `joins_words`: one word may have
+    spaces between its letters.
     """
 
     stages: tuple[str, ...]
     whole_words: bool = False
     adds_bos: bool = False
+    joins_words: bool = False
 
     def build(self) -> pre_tokenizers.PreTokenizer:
         """Return the library's object; it gives words in GPT-2's alphabet of bytes."""
@@ -149,7 +151,7 @@ _FAMILIES: tuple[tuple[str, PreTokenizer], ...] = (
     ("viking", PreTokenizer((_BLOOM, _DIGITS))),
     ("bailingmoe bailingmoe2 llada-moe", PreTokenizer((_BAILING,))),
     ("seed-coder", PreTokenizer((_SEED,))),
-    ("exaone-moe", PreTokenizer((_EXAONE_MOE,))),
+    ("exaone-moe", PreTokenizer((_EXAONE_MOE,), joins_words=True)),
 )
 
 _BY_NAME = {name: family for names, family in _FAMILIES for name in names.split()}

@@ -19,13 +19,15 @@ Source: Kudo and Richardson, arXiv:1808.06226, and the behaviour of the `sentenc
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
 
+from tampu.cancellation import check_cancelled
 from tampu.errors import ModelFileError
 from tampu.ml.gguf import Metadata, StringArray
+from tampu.tokenizer.blocks import BLOCK
 from tampu.tokenizer.index import ABSENT
 from tampu.tokenizer.merging import NEVER, Merger, WordCache
 from tampu.tokenizer.vocabulary import (
@@ -125,8 +127,9 @@ class SentencePieceEncoder:
             text = SPACE + text
         parts = self._parts
         ids: list[int] = []
-        for part in self._cuts.split(text):
-            ids += parts[part]
+        for block in self._cuts.blocks(text):
+            for part in block:
+                ids += parts[part]
         return ids if self._byte_ids else self._without_repeated_unknown(ids)
 
     def _encode_part(self, part: str) -> list[int]:
@@ -181,6 +184,25 @@ class SafeCuts:
         """Return the parts in order; together they are the text."""
         cuts = (np.flatnonzero(~self._joined[_pairs(text)]) + 1).tolist()
         return [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+
+    def blocks(self, text: str, size: int = BLOCK) -> Iterator[list[str]]:
+        """Yield the parts of about `size` characters at a time.
+
+        Raises:
+            RequestCancelledError: between two blocks, see `check_cancelled`.
+        """
+        begin, length = 0, size
+        while begin < len(text):
+            check_cancelled()
+            end = begin + length
+            parts = self.split(text[begin:end])
+            if end < len(text):
+                if len(parts) == 1:  # it may go on behind the block
+                    length *= 2
+                    continue
+                end -= len(parts.pop())
+            yield parts
+            begin, length = end, size
 
 
 def _separated(tokens: StringArray) -> str:

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from tampu.errors import ModelFileError
 from tampu.ml.gguf import Metadata
+from tampu.tokenizer.blocks import blocks
 from tampu.tokenizer.sentencepiece import SPACE
 from tampu.tokenizer.vocabulary import (
     HIDDEN_TYPES,
@@ -107,7 +108,9 @@ class WordPieceEncoder:
 
     def encode(self, text: str, *, after_special: bool) -> list[int]:  # noqa: ARG002
         """Return the ids of a text; `after_special` has no effect."""
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        ids: list[int] = []
+        for block in blocks(text):
+            ids += self._tokenizer.encode(block, add_special_tokens=False).ids
         return ids
 
 
