@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
+from tampu.cancellation import check_cancelled
 from tampu.chat.fim import FillInTheMiddle
-from tampu.chat.images import Item
+from tampu.chat.images import Item, length
 from tampu.chat.output import ChatFormat, Content, MessageParser, Part, Reasoning, ToolCall
 from tampu.chat.output.tool_grammar import (
     ReasoningMode,
@@ -230,6 +231,8 @@ class RequestBuilder:
             GrammarError: for a grammar that is invalid or not supported.
         """
         built = self.prompt(prompt, truncate=options.truncate)
+        tokens = self._fitting(built.tokens, options)
+        dropped = built.dropped + len(built.tokens) - len(tokens)
         if structure is not None:
             options = replace(options, grammar=self._grammar(structure, prompt, built))
         parser = None
@@ -237,8 +240,7 @@ class RequestBuilder:
             options = replace(options, shown=self._style.markers)
             parser = self._style.parser(prompt.tools or (), in_reasoning=built.ends_in_reasoning)
         options = self.with_reasoning_tags(options, ends_in_reasoning=built.ends_in_reasoning)
-        output = OutputParser(parser, built.dropped)
-        return ModelRequest(built.tokens, options, output)
+        return ModelRequest(tokens, options, OutputParser(parser, dropped))
 
     def prompt(
         self, prompt: Prompt, *, truncate: bool = False, context: int | None = None
@@ -306,6 +308,22 @@ class RequestBuilder:
         )
         return replace(options, reasoning_tags=tags)
 
+    def _fitting(self, tokens: list[Item], options: GenerateOptions) -> list[Item]:
+        """Return a prompt without its middle if it is too long, before anything is made of it.
+
+        One with images is left to the backend.
+
+        Raises:
+            ContextLengthError: if it is too long and must not be cut.
+        """
+        count, context = len(tokens), self._backend.context
+        if count <= context or length(tokens) != count:
+            return tokens
+        if not options.truncate:
+            raise ContextLengthError.of(count, context)
+        keep = context - 1 if options.keep < 0 else min(options.keep, context - 1)
+        return tokens[:keep] + tokens[count - context + keep :]
+
     def _raw(self, tokens: list[Item]) -> BuiltPrompt:
         return BuiltPrompt(tokens, self.ends_in_reasoning(tokens))
 
@@ -345,11 +363,16 @@ def with_images(
 ) -> list[Mapping[str, Any]]:
     """Return messages whose `images` are prepared for the model."""
     return [
-        {**message, "images": [prepare(image) for image in message["images"]]}
+        {**message, "images": [_prepared(image, prepare) for image in message["images"]]}
         if message.get("images")
         else message
         for message in messages
     ]
+
+
+def _prepared(image: Any, prepare: Callable[[Any], Any]) -> Any:
+    check_cancelled()
+    return prepare(image)
 
 
 def known_tokens(tokens: Sequence[int], tokenizer: Tokenizer) -> list[int]:

@@ -19,10 +19,13 @@ import socket
 import threading
 import time
 import weakref
-from contextlib import suppress
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from signal import SIGPROF
 
+from tampu.cancellation import check_cancelled
 from tampu.errors import SandboxLimitError
 from tampu.sandbox.client import ForkServerClient
 from tampu.sandbox.fork_server import FAILED, HEADER, IDLE, NO_MEMORY, READY, STATUS
@@ -30,6 +33,7 @@ from tampu.sandbox.fork_server import FAILED, HEADER, IDLE, NO_MEMORY, READY, ST
 _WALL_TIME_FACTOR = 5.0  # how much wall time a task may take, in multiples of its CPU time
 _START_S = 30.0
 _EXIT_S = 5.0
+_POLL_S = 0.05  # how often a call that waits asks whether it is cancelled
 _MAX_TRIES = 3
 _READ_BYTES = 1 << 20
 _MAX_REASON_BYTES = 300
@@ -133,25 +137,26 @@ class SandboxedProcess:
         """
         self._function = function
         self._limits = limits or SandboxLimits()
-        self._lock = threading.Lock()
+        self._turns: deque[object] = deque()  # the calls; the first one uses the process
+        self._changed = threading.Condition()
         self._fork_server = fork_server
         self._resources = _Resources(fork_server)
         weakref.finalize(self, self._resources.close)
 
     def prepare(self) -> None:
         """Have the fork server import the function's module; does not wait for it."""
-        with self._lock, suppress(OSError):  # the next call raises it
+        with self._turn(), suppress(OSError):  # the next call raises it
             self._acquire()
             self._fork_server.request(self._function)
 
     def start(self) -> None:
         """Start the process unless it runs; does not wait until it is ready."""
-        with self._lock, suppress(SandboxLimitError):  # the next call raises it
+        with self._turn(), suppress(SandboxLimitError):  # the next call raises it
             self._child()
 
     def close(self) -> None:
         """End the process; the next call starts another."""
-        with self._lock:
+        with self._turn():
             self._resources.close()
 
     def call(self, task: bytes) -> bytes:
@@ -159,8 +164,9 @@ class SandboxedProcess:
 
         Raises:
             SandboxLimitError: if it exceeds its limits, fails, or ends the process.
+            RequestCancelledError: if the caller's work is cancelled; the process is ended then.
         """
-        with self._lock:
+        with self._turn():
             for _ in range(_MAX_TRIES):
                 try:
                     return self._exchange(self._child(), task)
@@ -170,6 +176,26 @@ class SandboxedProcess:
                     self._resources.end_child()
                     raise
         raise SandboxLimitError("its process was ended from outside")
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Wait until no other call uses the process; the first to come is the first to use it.
+
+        Raises:
+            RequestCancelledError: if the caller's work is cancelled meanwhile.
+        """
+        turn = object()
+        self._turns.append(turn)
+        try:
+            with self._changed:
+                while self._turns[0] is not turn:
+                    self._changed.wait(_POLL_S)
+                    check_cancelled()
+            yield
+        finally:
+            with self._changed:
+                self._turns.remove(turn)
+                self._changed.notify_all()
 
     def _child(self) -> _Child:
         resources = self._resources
@@ -221,9 +247,15 @@ class SandboxedProcess:
         data = bytearray(count)
         view = memoryview(data)
         while view:
-            child.tasks.settimeout(max(0.001, deadline - time.monotonic()))
+            check_cancelled()
+            left_s = deadline - time.monotonic()
+            child.tasks.settimeout(min(max(left_s, 0.001), _POLL_S))
             try:
                 length = child.tasks.recv_into(view[:_READ_BYTES])
+            except TimeoutError:
+                if left_s <= 0:
+                    raise
+                continue
             except ConnectionError:
                 length = 0
             if not length:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tampu.server.body import parsed
 from tampu.server.http_response import TaskResponse, event_response
 from tampu.server.routes import Route, post
 from tampu.server.serving import Serving
@@ -15,18 +16,18 @@ from tampu.server.wire.anthropic_output import MessageWriter
 def anthropic_routes(serving: Serving) -> list[Route]:
     """Return the routes of Anthropic's API."""
 
-    async def messages(_: Request, body: wire.MessagesRequest) -> Response:
+    async def messages(http: Request, body: wire.MessagesRequest) -> Response:
         """`POST /v1/messages`: the next message of a conversation."""
         entry = serving.find(body.model)
-        request = wire.parse_messages(body, serving.defaults(entry))
+        request = await parsed(http, wire.parse_messages, body, serving.defaults(entry))
         events = serving.generate(entry, request)
         writer = MessageWriter(request.model, hides_reasoning=wire.hides_reasoning(body))
         return event_response(events, writer, request.warnings, is_streaming=bool(body.stream))
 
-    async def count(_: Request, body: wire.CountRequest) -> Response:
+    async def count(http: Request, body: wire.CountRequest) -> Response:
         """`POST /v1/messages/count_tokens`: how many tokens a conversation has."""
         entry = serving.find(body.model)
-        [prompt] = wire.parse_count(body, serving.defaults(entry)).prompts
+        [prompt] = (await parsed(http, wire.parse_count, body, serving.defaults(entry))).prompts
 
         async def work() -> dict[str, int]:
             return {"input_tokens": await serving.count_tokens(entry, prompt)}

@@ -6,8 +6,8 @@ import asyncio
 import json
 import zlib
 from collections import Counter
-from collections.abc import AsyncIterator
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Callable
+from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 import zstandard
@@ -23,6 +23,8 @@ IDLE_SECONDS = 30.0
 _QUICK = 256 * 1024
 
 T = TypeVar("T", bound=msgspec.Struct)
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 async def read_body(request: Request, kind: type[T]) -> T:
@@ -98,6 +100,18 @@ def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> None:
     if len(names) < len(pairs):
         counts = Counter(name for name, _ in pairs)
         raise ValueError(f"{counts.most_common(1)[0][0][:100]!r} is a duplicate name")
+
+
+async def parsed(request: Request, parse: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Return what `parse` makes of a request's body; of a large one on a thread.
+
+    Raises:
+        RequestError: as `parse`.
+    """
+    size = request.headers.get("content-length", "")
+    if size.isdecimal() and int(size) <= _QUICK:
+        return parse(*args, **kwargs)
+    return await asyncio.to_thread(parse, *args, **kwargs)
 
 
 async def chunks(request: Request, what: str) -> AsyncIterator[bytes]:

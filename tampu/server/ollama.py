@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from tampu.engine.prompts import ChatPrompt
+from tampu.server.body import parsed
 from tampu.server.generation_request import GenerationRequest
 from tampu.server.http_response import (
     JSONResponse,
@@ -85,22 +86,22 @@ class OllamaAPI:
             shown.model_info["general.basename"] = name
         return JSONResponse(shown)
 
-    async def generate(self, _: Request, body: wire.GenerateRequest) -> Response:
+    async def generate(self, http: Request, body: wire.GenerateRequest) -> Response:
         """`POST /api/generate`: the continuation of a prompt."""
         writer = GenerateWriter(body.model or "", time.monotonic_ns(), with_context=not body.raw)
-        return await self._answer(body, writer, wire.parse_generate, response="")
+        return await self._answer(http, body, writer, wire.parse_generate, response="")
 
-    async def chat(self, _: Request, body: wire.ChatRequest) -> Response:
+    async def chat(self, http: Request, body: wire.ChatRequest) -> Response:
         """`POST /api/chat`: the next message of a conversation."""
         writer = ChatWriter(body.model or "", time.monotonic_ns())
         empty = wire.Message(role="assistant", content="")
-        return await self._answer(body, writer, wire.parse_chat, message=empty)
+        return await self._answer(http, body, writer, wire.parse_chat, message=empty)
 
-    async def embed(self, _: Request, body: wire.EmbedRequest) -> Response:
+    async def embed(self, http: Request, body: wire.EmbedRequest) -> Response:
         """`POST /api/embed`: texts as vectors of length 1."""
         arrived_ns = time.monotonic_ns()
         entry = self._serving.find(body.model)
-        request = wire.parse_embed(body, self._serving.defaults(entry))
+        request = await parsed(http, wire.parse_embed, body, self._serving.defaults(entry))
 
         async def work() -> Response:
             found = await self._serving.embed(entry, request)
@@ -116,10 +117,10 @@ class OllamaAPI:
 
         return TaskResponse(work())
 
-    async def embeddings(self, _: Request, body: wire.EmbeddingsRequest) -> Response:
+    async def embeddings(self, http: Request, body: wire.EmbeddingsRequest) -> Response:
         """`POST /api/embeddings`: one text as a vector, the older form."""
         entry = self._serving.find(body.model)
-        request = wire.parse_embeddings(body, self._serving.defaults(entry))
+        request = await parsed(http, wire.parse_embeddings, body, self._serving.defaults(entry))
 
         async def work() -> Response:
             found = await self._serving.embed(entry, request)
@@ -130,6 +131,7 @@ class OllamaAPI:
 
     async def _answer(
         self,
+        http: Request,
         body: Body,
         writer: GenerateWriter | ChatWriter,
         parse: Callable[[Body, ModelDefaults], GenerationRequest],
@@ -140,7 +142,7 @@ class OllamaAPI:
         if wire.is_unload(body):
             await self._serving.models.unload(entry.name)
             return JSONResponse(writer.note("unload"))
-        request = parse(body, self._serving.defaults(entry))
+        request = await parsed(http, parse, body, self._serving.defaults(entry))
         if body.debug_render_only and request.prompts:
             return TaskResponse(self._rendered(entry, request, **empty))
         is_streaming = body.stream is not False and bool(request.prompts)
@@ -152,13 +154,13 @@ class OllamaAPI:
     ) -> wire.DebugResponse:
         """Return the prompt that the model would receive, instead of an answer."""
         [prompt] = request.prompts
-        encoded = await self._serving.encode(entry, prompt)
+        encoded = await self._serving.encode(entry, prompt, detail="pieces")
         messages = prompt.messages if isinstance(prompt, ChatPrompt) else ()
         return wire.DebugResponse(
             model=request.model,
             created_at=wire.timestamp(),
             debug_info=wire.DebugInfo(
-                rendered_template=b"".join(encoded.pieces).decode("utf-8", "replace"),
+                rendered_template=encoded.pieces.decode("utf-8", "replace"),
                 image_count=sum(len(message.get("images", ())) for message in messages),
             ),
             **empty,

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tampu.engine.prompts import FIMPrompt, TextPrompt, TokensPrompt
+from tampu.server.body import parsed
 from tampu.server.generation_request import GenerationRequest
 from tampu.server.http_response import (
     JSONResponse,
@@ -49,37 +50,41 @@ class OpenAIAPI:
         self._serving = serving
         self._models = SingleFlight(lambda: encoded(_list(serving.catalog.entries())))
 
-    async def chat(self, _: Request, body: wire.ChatRequest) -> Response:
+    async def chat(self, http: Request, body: wire.ChatRequest) -> Response:
         """`POST /v1/chat/completions`: the next message of a conversation."""
         entry = self._serving.find(body.model)
-        request = wire.parse_chat_completion(body, self._serving.defaults(entry))
+        request = await parsed(
+            http, wire.parse_chat_completion, body, self._serving.defaults(entry)
+        )
         with_usage = wire.wants_usage(body)
         writer = ChatWriter(request.model, choices=request.choices, with_usage=with_usage)
         events = self._serving.generate(entry, request)
         return event_response(events, writer, request.warnings, is_streaming=bool(body.stream))
 
-    async def count_chat(self, _: Request, body: wire.ChatRequest) -> Response:
+    async def count_chat(self, http: Request, body: wire.ChatRequest) -> Response:
         """`POST /v1/chat/completions/input_tokens`: how many tokens a conversation has."""
         entry = self._serving.find(body.model)
-        return self._count(entry, wire.parse_chat_completion(body, self._serving.defaults(entry)))
+        defaults = self._serving.defaults(entry)
+        return self._count(entry, await parsed(http, wire.parse_chat_completion, body, defaults))
 
-    async def respond(self, _: Request, body: ResponsesRequest) -> Response:
+    async def respond(self, http: Request, body: ResponsesRequest) -> Response:
         """`POST /v1/responses`: the model's response to items."""
         entry = self._serving.find(body.model)
-        request = parse_response(body, self._serving.defaults(entry))
+        request = await parsed(http, parse_response, body, self._serving.defaults(entry))
         writer = ResponseWriter(body, truncates=request.options.truncate)
         events = self._serving.generate(entry, request)
         return event_response(events, writer, request.warnings, is_streaming=bool(body.stream))
 
-    async def count_response(self, _: Request, body: ResponsesRequest) -> Response:
+    async def count_response(self, http: Request, body: ResponsesRequest) -> Response:
         """`POST /v1/responses/input_tokens`: how many tokens the input has."""
         entry = self._serving.find(body.model)
-        return self._count(entry, parse_response(body, self._serving.defaults(entry)))
+        defaults = self._serving.defaults(entry)
+        return self._count(entry, await parsed(http, parse_response, body, defaults))
 
-    async def complete(self, _: Request, body: wire.CompletionRequest) -> Response:
+    async def complete(self, http: Request, body: wire.CompletionRequest) -> Response:
         """`POST /v1/completions`: the continuation of prompts."""
         entry = self._serving.find(body.model)
-        request = wire.parse_completion(body, self._serving.defaults(entry))
+        request = await parsed(http, wire.parse_completion, body, self._serving.defaults(entry))
         writer = CompletionWriter(
             request.model,
             choices=request.choices,
@@ -89,10 +94,10 @@ class OpenAIAPI:
         events = self._serving.generate(entry, request)
         return event_response(events, writer, request.warnings, is_streaming=bool(body.stream))
 
-    async def embed(self, _: Request, body: wire.EmbeddingRequest) -> Response:
+    async def embed(self, http: Request, body: wire.EmbeddingRequest) -> Response:
         """`POST /v1/embeddings`: texts as vectors of length 1."""
         entry = self._serving.find(body.model)
-        request = wire.parse_embedding(body, self._serving.defaults(entry))
+        request = await parsed(http, wire.parse_embedding, body, self._serving.defaults(entry))
 
         async def work() -> Response:
             found = await self._serving.embed(entry, request)

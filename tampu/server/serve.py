@@ -10,6 +10,7 @@ import resource
 import signal
 import socket
 import ssl
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 KEEP_ALIVE_SECONDS = 75
 _OPEN_FILES = 8 * MAX_CONNECTIONS  # also for connections that get a 503
+_SWITCH_SECONDS = 0.0005  # a thread that reads a large body gives way to the event loop this soon
 
 
 def process_starter(settings: Settings) -> Start:
@@ -160,6 +162,7 @@ def serve(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
     _allow_open_files()
+    sys.setswitchinterval(_SWITCH_SECONDS)
     gc.collect()
     gc.freeze()  # later collections skip what lives until the end
     on_listen()

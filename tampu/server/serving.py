@@ -43,6 +43,7 @@ from tampu.worker.protocol import (
     GenerateEvent,
     PromptProcessed,
     PromptTokenLogprobs,
+    TokenDetail,
     ToolCallJSON,
 )
 
@@ -200,7 +201,13 @@ class Serving:
         return Embeddings(shortened, found.tokens, ready_ns, found.dropped, warnings)
 
     async def encode(
-        self, entry: Entry, prompt: Prompt, *, add_special: bool = True, parse_special: bool = True
+        self,
+        entry: Entry,
+        prompt: Prompt,
+        *,
+        add_special: bool = True,
+        parse_special: bool = True,
+        detail: TokenDetail = "tokens",
     ) -> Encoded:
         """Return the tokens of a prompt; the model's weights need not be loaded.
 
@@ -210,13 +217,13 @@ class Serving:
         return await self._with_vocabulary(
             entry,
             lambda runner: runner.encode(
-                prompt, add_special=add_special, parse_special=parse_special
+                prompt, add_special=add_special, parse_special=parse_special, detail=detail
             ),
         )
 
     async def count_tokens(self, entry: Entry, prompt: Prompt) -> int:
         """Return the number of tokens of a prompt; otherwise as `encode`."""
-        return len((await self.encode(entry, prompt)).tokens)
+        return (await self.encode(entry, prompt, detail="count")).count
 
     async def decode(self, entry: Entry, tokens: Sequence[int]) -> Decoded:
         """Return the text of tokens; the model's weights need not be loaded.

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 from starlette.requests import Request
 from starlette.responses import Response
 
 from tampu.engine.prompts import ChatPrompt, TextPrompt
 from tampu.errors import RequestError
-from tampu.server.http_response import TaskResponse
+from tampu.server.body import parsed
+from tampu.server.http_response import JSONResponse, TaskResponse
 from tampu.server.routes import Route, post
 from tampu.server.serving import Serving
 from tampu.server.wire.ollama import Message, read_messages
 from tampu.worker.protocol import Encoded
+
+_BLOCK = 4096  # tokens
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True):
@@ -28,22 +36,6 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
     pieces: bool = False
 
 
-class Token(msgspec.Struct):
-    """A token, and what it stands for: text, or the bytes of incomplete characters."""
-
-    id: int
-    text: str
-    bytes: list[int]
-
-
-class TokenizeResponse(msgspec.Struct, omit_defaults=True):
-    """The response to `POST /api/tokenize`."""
-
-    tokens: Sequence[int]
-    count: int
-    pieces: list[Token] | None = None
-
-
 class DetokenizeRequest(msgspec.Struct, kw_only=True):
     """`POST /api/detokenize`."""
 
@@ -54,17 +46,21 @@ class DetokenizeRequest(msgspec.Struct, kw_only=True):
 def token_routes(serving: Serving) -> list[Route]:
     """Return the routes that tokenize."""
 
-    async def tokenize(_: Request, body: TokenizeRequest) -> Response:
+    async def tokenize(http: Request, body: TokenizeRequest) -> Response:
         """`POST /api/tokenize`: the tokens of a text or a conversation."""
         entry = serving.find(body.model)
-        prompt = _prompt(body)
+        prompt = await parsed(http, _prompt, body)
 
-        async def work() -> TokenizeResponse:
+        async def work() -> Response:
             encoded = await serving.encode(
-                entry, prompt, add_special=body.add_special, parse_special=body.parse_special
+                entry,
+                prompt,
+                add_special=body.add_special,
+                parse_special=body.parse_special,
+                detail="pieces" if body.pieces else "tokens",
             )
-            pieces = _pieces(encoded) if body.pieces else None
-            return TokenizeResponse(encoded.tokens, len(encoded.tokens), pieces)
+            content = await asyncio.to_thread(b"".join, tokens_json(encoded, pieces=body.pieces))
+            return Response(content, media_type=JSONResponse.media_type)
 
         return TaskResponse(work())
 
@@ -91,8 +87,44 @@ def _prompt(body: TokenizeRequest) -> TextPrompt | ChatPrompt:
     return ChatPrompt(messages=read_messages(body.messages))
 
 
-def _pieces(encoded: Encoded) -> list[Token]:
-    return [
-        Token(id, piece.decode("utf-8", "replace"), list(piece))
-        for id, piece in zip(encoded.tokens, encoded.pieces, strict=True)
-    ]
+def tokens_json(encoded: Encoded, *, pieces: bool) -> Iterator[bytes]:
+    """Yield the response to `POST /api/tokenize`, some thousand tokens at a time.
+
+    Another thread can run in between. Each of the `pieces` has the id of a token, its text, and
+    its bytes: those of incomplete characters have no text.
+    """
+    ids = np.frombuffer(encoded.ids, "<i4")
+    yield b'{"tokens":['
+    yield from _joined(ids[begin : begin + _BLOCK].tolist() for begin in _begins(encoded))
+    yield b'],"count":%d' % encoded.count
+    if pieces:
+        ends = np.cumsum(np.frombuffer(encoded.lengths, "<i4"), dtype=np.int64)
+        yield b',"pieces":['
+        yield from _joined(_pieces(encoded.pieces, ids, ends, begin) for begin in _begins(encoded))
+        yield b"]"
+    yield b"}"
+
+
+def _begins(encoded: Encoded) -> range:
+    return range(0, encoded.count, _BLOCK)
+
+
+def _joined(blocks: Iterable[list[Any]]) -> Iterator[bytes]:
+    """Yield lists as the items of one JSON list."""
+    for number, block in enumerate(blocks):
+        yield (b"," if number else b"") + msgspec.json.encode(block)[1:-1]
+
+
+def _pieces(
+    text: bytes, ids: npt.NDArray[np.int32], ends: npt.NDArray[np.int64], begin: int
+) -> list[dict[str, Any]]:
+    """Return the tokens of a block, with what they stand for."""
+    first = int(ends[begin - 1]) if begin else 0
+    places = [first, *ends[begin : begin + _BLOCK].tolist()]
+    found = []
+    for id, (start, end) in zip(
+        ids[begin : begin + _BLOCK].tolist(), pairwise(places), strict=True
+    ):
+        piece = text[start:end]
+        found.append({"id": id, "text": piece.decode("utf-8", "replace"), "bytes": list(piece)})
+    return found

@@ -44,6 +44,7 @@ from tampu.worker.protocol import (
     Ready,
     Reply,
     RequestEvent,
+    TokenDetail,
     take_frames,
     to_frame,
     to_reply,
@@ -205,10 +206,17 @@ class WorkerProcess:
         return await self._single(lambda n: Embed(n, tuple(inputs), truncate), Embedded)
 
     async def encode(
-        self, prompt: Prompt, *, add_special: bool = True, parse_special: bool = True
+        self,
+        prompt: Prompt,
+        *,
+        add_special: bool = True,
+        parse_special: bool = True,
+        detail: TokenDetail = "tokens",
     ) -> Encoded:
         """Return the tokens of a prompt; raises as `generate`."""
-        return await self._single(lambda n: Encode(n, prompt, add_special, parse_special), Encoded)
+        return await self._single(
+            lambda n: Encode(n, prompt, add_special, parse_special, detail), Encoded
+        )
 
     async def decode(self, tokens: Sequence[int]) -> Decoded:
         """Return the text of tokens; raises as `generate`."""

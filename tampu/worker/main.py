@@ -8,6 +8,7 @@ import logging
 import resource
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from tampu.tokenizer.loading import load_tokenizer
 from tampu.worker.protocol import Load, Ready
 from tampu.worker.worker import Loaded, Worker
 
+_SWITCH_SECONDS = 0.0005  # a thread that prepares a request gives way to the others this soon
 _OOM_SCORE = 500
 _AF_NETLINK = 16  # drivers find devices through it; it does not reach a network
 
@@ -71,6 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     options = parser.parse_args(arguments)
     confine()
+    sys.setswitchinterval(_SWITCH_SECONDS)
     fork_server = ForkServerClient()
     if options.fork_server is not None:
         fork_server.attach(socket.socket(fileno=options.fork_server))

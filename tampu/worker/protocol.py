@@ -11,9 +11,10 @@ frame is its length (4 bytes, little-endian) and that many bytes.
 from __future__ import annotations
 
 import struct
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
+import numpy as np
 
 from tampu.chat.output import ToolCall
 from tampu.engine.load_options import LoadOptions
@@ -22,6 +23,7 @@ from tampu.runner.events import Done, Failed, ReasoningDelta, TextDelta, TokenLo
 from tampu.runner.request import GenerateOptions
 
 HEADER = struct.Struct("<I")
+TokenDetail: TypeAlias = Literal["count", "tokens", "pieces"]
 MAX_FRAME = 256 * 1024 * 1024
 
 
@@ -59,13 +61,14 @@ class Encode(msgspec.Struct, frozen=True, tag="encode"):
     """Return the tokens of a prompt of any length.
 
     For a text, `add_special` adds tokens such as BOS, and `parse_special` encodes control tokens
-    written in it as such.
+    written in it as such. `detail` says what `Encoded` has; each includes the one before.
     """
 
     request: int
     prompt: Prompt
     add_special: bool = True
     parse_special: bool = True
+    detail: TokenDetail = "tokens"
 
 
 class Decode(msgspec.Struct, frozen=True, tag="decode"):
@@ -158,10 +161,24 @@ class Embedded(msgspec.Struct, frozen=True, tag="embedded"):
 
 
 class Encoded(msgspec.Struct, frozen=True, tag="encoded"):
-    """A prompt's tokens, and the bytes of each."""
+    """A prompt's tokens: millions of them must not keep the server's event loop busy.
 
-    tokens: tuple[int, ...]
-    pieces: tuple[bytes, ...]
+    Attributes:
+        count: how many there are.
+        ids: little-endian I32; empty if not requested.
+        pieces: the bytes for which the tokens stand; empty if not requested.
+        lengths: how many of these bytes are each token's, little-endian I32.
+    """
+
+    count: int
+    ids: bytes = b""
+    pieces: bytes = b""
+    lengths: bytes = b""
+
+    def tokens(self) -> list[int]:
+        """Return the ids."""
+        found: list[int] = np.frombuffer(self.ids, "<i4").tolist()
+        return found
 
 
 class Decoded(msgspec.Struct, frozen=True, tag="decoded"):

@@ -2,9 +2,9 @@
 
 The main thread loads the model. One thread reads commands, and handles Cancel and Ping itself.
 Another parses the output of chats and writes replies, so that the engine's thread never waits for
-the server. A small pool prepares requests (templates, images, grammars, tokens), so that a slow one
-delays no other command; another thread computes embeddings. What structured output needs is set up
-when the worker is idle.
+the server. Small pools prepare requests (templates, images, grammars, tokens), so that a slow one
+delays no other command (`tampu.worker.preparation`) and ends when it is cancelled; another thread
+computes embeddings. What structured output needs is set up when the worker is idle.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ import gc
 import logging
 import os
 import socket
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
@@ -26,24 +25,23 @@ from typing import TypeAlias, TypeVar
 
 import msgspec
 
-from tampu.chat.images import Item, length
+from tampu.cancellation import cancellable, check_cancelled
+from tampu.chat.images import length
 from tampu.chat.output import ToolCall
-from tampu.engine.chat import Backend, Handle, OutputParser, RequestBuilder, known_tokens
-from tampu.engine.prompts import TextPrompt
-from tampu.errors import ComputeError, ContextLengthError, TampuError
+from tampu.engine.chat import Backend, Handle, OutputParser, RequestBuilder
+from tampu.engine.prompts import TokensPrompt
+from tampu.errors import ComputeError, RequestCancelledError, TampuError
 from tampu.runner.events import Done, Event, Failed, TextDelta, Usage
 from tampu.worker.output_queue import OutputQueue
+from tampu.worker.preparation import PREPARERS, kind_of
 from tampu.worker.protocol import (
     HEADER,
     Answer,
     Cancel,
     Command,
     Decode,
-    Decoded,
     Embed,
-    Embedded,
     Encode,
-    Encoded,
     Generate,
     Load,
     LoadFailed,
@@ -59,6 +57,7 @@ from tampu.worker.protocol import (
     to_command,
     to_frame,
 )
+from tampu.worker.tokens import decoded, embedded, encoded, token_ids
 
 logger = logging.getLogger(__name__)
 
@@ -66,8 +65,6 @@ logger = logging.getLogger(__name__)
 _LAST_SECONDS = 10.0
 # After so long without requests, prepare what may be needed later.
 _IDLE_SECONDS = 0.5
-# Requests prepared at the same time; templates and images wait for their sandboxes anyway.
-_PREPARERS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +116,7 @@ class _Generation:
         """
         self.since_s = time.monotonic()
         try:
+            check_cancelled()
             built = loaded.requests.build(command.prompt, command.options, command.structure)
             if self._is_over:
                 return
@@ -132,6 +130,10 @@ class _Generation:
         finally:
             self.since_s = 0.0
         self._keep(handle)
+
+    def is_over(self) -> bool:
+        """Return whether it has ended, perhaps before it was prepared."""
+        return self._is_over
 
     def cancel(self) -> None:
         """End it with `Done("cancelled")`, immediately if it is still being prepared."""
@@ -201,7 +203,11 @@ class Worker:
         self._last = threading.Timer(_LAST_SECONDS, os._exit, (1,))
         self._last.daemon = True
         self._generations: dict[int, _Generation] = {}
-        self._preparers = ThreadPoolExecutor(_PREPARERS, thread_name_prefix="tampu-preparer")
+        self._cancelled: dict[int, threading.Event] = {}  # of the commands with one event
+        self._preparers = {
+            kind: ThreadPoolExecutor(threads, thread_name_prefix=f"tampu-preparer-{kind}")
+            for kind, threads in PREPARERS.items()
+        }
         self._embedder = ThreadPoolExecutor(1, thread_name_prefix="tampu-embedder")
 
     def run(self) -> None:
@@ -215,7 +221,7 @@ class Worker:
             if load is not None:
                 self._serve(load)
         finally:
-            for pool in (self._preparers, self._embedder):
+            for pool in (*self._preparers.values(), self._embedder):
                 pool.shutdown(cancel_futures=True)
             self._outbox.close()
             writer.join()
@@ -265,36 +271,58 @@ class Worker:
             case Generate(request=request):
                 generation = _Generation(request, self._outbox)
                 self._generations[request] = generation
-                self._preparers.submit(self._generate, generation, loaded, command)
+                kind = kind_of(command.prompt, command.structure)
+                self._preparers[kind].submit(self._generate, generation, loaded, command)
             case Cancel(request=request):
-                if known := self._generations.get(request):
-                    known.cancel()
+                self._cancel(request)
             case Embed():
-                self._embedder.submit(self._answer, command.request, _embedded, loaded, command)
+                self._begin(self._embedder, embedded, loaded, command)
             case Encode():
-                self._preparers.submit(self._answer, command.request, _encoded, loaded, command)
+                self._begin(self._preparers[kind_of(command.prompt)], encoded, loaded, command)
             case Decode():
-                self._preparers.submit(self._answer, command.request, _decoded, loaded, command)
+                kind = kind_of(TokensPrompt(command.tokens))
+                self._begin(self._preparers[kind], decoded, loaded, command)
             case Ping(patience_s=patience_s):
                 reason = self._hang_reason(patience_s) or loaded.model.hang_reason(patience_s)
                 self._outbox.put(Pong(reason))
             case Load():
                 logger.warning("a second load command was ignored")
 
+    def _cancel(self, request: int) -> None:
+        """End a request, or what prepares it, unless it has ended."""
+        if generation := self._generations.get(request):
+            generation.cancel()
+        if cancelled := self._cancelled.get(request):
+            cancelled.set()
+
     def _hang_reason(self, patience_s: float) -> str:
         """Return why preparing requests counts as hung; empty if it does not."""
         since = [each.since_s for each in [*self._generations.values()] if each.since_s]
         taken_s = time.monotonic() - min(since, default=time.monotonic())
-        limit_s = _PREPARERS * patience_s  # they may wait for one another
+        limit_s = max(PREPARERS.values()) * patience_s  # they may wait for one another
         if taken_s <= limit_s:
             return ""
         return f"hung: preparing a request for {taken_s:.0f} s (limit {limit_s:g} s)"
 
     def _generate(self, generation: _Generation, loaded: Loaded, command: Generate) -> None:
         try:
-            generation.begin(loaded, command)
+            with cancellable(generation.is_over):
+                generation.begin(loaded, command)
+        except RequestCancelledError:
+            return  # its last event has been sent
         except Exception as error:  # noqa: BLE001 - its request waits for an event
             generation.end(_failed(error))
+
+    def _begin(
+        self,
+        pool: ThreadPoolExecutor,
+        work: Callable[[Loaded, AnyCommand], RequestEvent],
+        loaded: Loaded,
+        command: AnyCommand,
+    ) -> None:
+        """Begin a command that has only one event."""
+        self._cancelled[command.request] = threading.Event()
+        pool.submit(self._answer, command.request, work, loaded, command)
 
     def _answer(
         self,
@@ -303,11 +331,17 @@ class Worker:
         loaded: Loaded,
         command: AnyCommand,
     ) -> None:
-        """Reply to a command that has only one event."""
+        """Reply to a command that has only one event, unless it is cancelled before."""
         try:
-            event = work(loaded, command)
+            with cancellable(self._cancelled[request].is_set):
+                check_cancelled()
+                event = work(loaded, command)
+        except RequestCancelledError:
+            return
         except Exception as error:  # noqa: BLE001 - its request waits for an event
             event = _failed(error)
+        finally:
+            del self._cancelled[request]
         self._outbox.put(Answer(request, event))
 
     def _read(self) -> None:
@@ -319,6 +353,8 @@ class Worker:
                 self._loads.put(command)
         if self._owns_process:
             self._last.start()
+        for request in [*self._generations, *self._cancelled]:
+            self._cancel(request)
         self._closed.set()
         self._loads.put(None)
 
@@ -357,48 +393,6 @@ def _failed(error: Exception) -> Failed:
         logger.error("internal error in a request", exc_info=error)
         error = ComputeError(f"internal error: {type(error).__name__}")
     return Failed(type(error).__name__, str(error))
-
-
-def token_ids(items: Sequence[Item]) -> tuple[int, ...]:
-    """Return a prompt's tokens, with the placeholders of images."""
-    return tuple(
-        token for item in items for token in ((item,) if isinstance(item, int) else item.tokens)
-    )
-
-
-def _embedded(loaded: Loaded, command: Embed) -> Embedded:
-    tokenizer, context = loaded.model.tokenizer, loaded.model.context
-    texts, dropped = [], 0
-    for index, given in enumerate(command.inputs):
-        if isinstance(given, TextPrompt):
-            tokens = tokenizer.encode(given.text)
-        else:
-            tokens = known_tokens(given.tokens, tokenizer)
-        if len(tokens) > context and not command.truncate:
-            raise ContextLengthError.of(len(tokens), context, f"input[{index}]")
-        texts.append(tokens[:context])
-        dropped += len(tokens) - len(texts[-1])
-    vectors = loaded.model.embed(texts).astype("<f4")
-    return Embedded(vectors.tobytes(), int(vectors.shape[1]), sum(map(len, texts)), dropped)
-
-
-def _encoded(loaded: Loaded, command: Encode) -> Encoded:
-    tokenizer = loaded.model.tokenizer
-    if isinstance(command.prompt, TextPrompt):
-        tokens = tokenizer.encode(
-            command.prompt.text,
-            add_special=command.add_special,
-            parse_special=command.parse_special,
-        )
-    else:
-        built = loaded.requests.prompt(command.prompt, context=sys.maxsize)
-        tokens = [*token_ids(built.tokens)]
-    return Encoded(tuple(tokens), tuple(tokenizer.token_bytes(token) for token in tokens))
-
-
-def _decoded(loaded: Loaded, command: Decode) -> Decoded:
-    tokenizer = loaded.model.tokenizer
-    return Decoded(tokenizer.decode(known_tokens(command.tokens, tokenizer)))
 
 
 def read_frames(connection: socket.socket) -> Iterator[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,9 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 from support.fork_server import FORK_SERVER
-from support.waiting import wait_until
+from support.waiting import PATIENCE_S, wait_until
 
-from tampu.errors import SandboxLimitError
+from tampu.cancellation import cancellable
+from tampu.errors import RequestCancelledError, SandboxLimitError
 from tampu.sandbox.process import SandboxedProcess, SandboxLimits
 
 WORK = "support.sandboxed_work:work"
@@ -35,6 +37,50 @@ def test_one_process_runs_all_tasks(sandbox: SandboxedProcess) -> None:
     assert sandbox.call(b"") == b""
     assert sandbox.call(b"x" * 500_000) == b"x" * 500_000
     assert sandbox.call(b"pid") == sandbox.call(b"pid")
+
+
+def test_cancelled_call_ends_the_process_and_leaves_the_next_one_alone(
+    sandbox: SandboxedProcess,
+) -> None:
+    before = int(sandbox.call(b"pid"))
+    asked: list[None] = []
+
+    def is_cancelled() -> bool:
+        asked.append(None)
+        return len(asked) > 1  # not before the task has begun
+
+    with cancellable(is_cancelled), pytest.raises(RequestCancelledError):
+        sandbox.call(b"spin")
+    assert not psutil.pid_exists(before)
+    assert sandbox.call(b"abc") == b"cba"
+
+
+def test_call_that_waits_for_another_can_be_cancelled(sandbox: SandboxedProcess) -> None:
+    asked = threading.Event()
+
+    def waits() -> None:
+        with cancellable(lambda: asked.set() is None), pytest.raises(RequestCancelledError):
+            sandbox.call(b"abc")
+
+    with sandbox._turn(), ThreadPoolExecutor(1) as pool:
+        pool.submit(waits).result(PATIENCE_S)
+    assert asked.is_set()
+
+
+def test_calls_take_turns_in_the_order_in_which_they_came(sandbox: SandboxedProcess) -> None:
+    order: list[int] = []
+
+    def take(number: int) -> None:
+        with sandbox._turn():
+            order.append(number)
+
+    with ThreadPoolExecutor(3) as pool, sandbox._turn():
+        for number in range(3):
+            pool.submit(take, number)
+            # One turn is this thread's.
+            wait_until(lambda: len(sandbox._turns) > number + 1, "the call waits")  # noqa: B023
+        assert order == []
+    assert order == [0, 1, 2]
 
 
 @pytest.mark.parametrize(

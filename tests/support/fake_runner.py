@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import struct
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -94,10 +95,16 @@ class FakeRunner:
         return Embedded(rows.tobytes(), 4, 2 * len(inputs))
 
     async def encode(
-        self, prompt: str, *, add_special: Any = True, parse_special: Any = True
+        self,
+        prompt: str,
+        *,
+        add_special: Any = True,
+        parse_special: Any = True,
+        **_: object,
     ) -> Encoded:
         self.requests.append((prompt, (add_special, parse_special)))
-        return Encoded((104, 233), (b"h", b"\xc3"))
+        ids, lengths = (struct.pack("<2i", *pair) for pair in ((104, 233), (1, 1)))
+        return Encoded(2, ids, b"h\xc3", lengths)
 
     async def decode(self, tokens: list[int]) -> Decoded:
         return Decoded("".join(map(chr, tokens)))

@@ -54,6 +54,15 @@ def test_a_million_characters_without_a_break_take_linear_time(
 
 
 @pytest.mark.slow
+def test_a_long_text_takes_less_than_with_the_tokenizers_library(byte_level: Tokenizer) -> None:
+    original = originals.byte_level("llama-bpe")
+    text = "The quick brown fox's 12345 jumps!\n  Over (all) lazy dogs; caf\u00e9s. " * 4_000
+    assert byte_level.encode(text, add_special=False) == original.encode(text, True)
+    ours_s = cost(lambda: byte_level.encode(text, add_special=False), times=2)
+    assert ours_s < cost(lambda: original.encode(text, True), times=2)
+
+
+@pytest.mark.slow
 def test_a_long_word_takes_linear_time(byte_level: Tokenizer) -> None:
     text = "".join(words(60_000))
     short_s = cost(lambda: byte_level.encode(text[: len(text) // 4]))

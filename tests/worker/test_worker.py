@@ -13,21 +13,32 @@ from support.fake_model import Characters, FakeModel
 from support.fork_server import FORK_SERVER
 from support.waiting import PATIENCE_S
 
+from tampu.cancellation import check_cancelled
 from tampu.chat.output import MessageParser, chat_format
 from tampu.chat.prompt import PromptBuilder
 from tampu.chat.template import ChatTemplate
 from tampu.engine.chat import RequestBuilder
 from tampu.engine.load_options import LoadOptions
-from tampu.engine.prompts import ChatPrompt, TextPrompt
-from tampu.errors import RequestError
+from tampu.engine.prompts import (
+    ChatPrompt,
+    FIMPrompt,
+    Prompt,
+    StructuredOutput,
+    TextPrompt,
+    TokensPrompt,
+)
+from tampu.errors import RequestCancelledError, RequestError
 from tampu.ml.metadata import Metadata
 from tampu.runner.events import Done, Failed, TextDelta
 from tampu.runner.request import GenerateOptions
+from tampu.worker.preparation import PREPARERS, kind_of
 from tampu.worker.protocol import (
     Answer,
     Cancel,
     Command,
     Decode,
+    Embed,
+    Encode,
     Generate,
     Load,
     Ping,
@@ -185,6 +196,107 @@ def test_a_template_that_uses_its_whole_budget_delays_no_cancel() -> None:
         assert not any(map(is_end_of(2), ended))
         [*_, last] = client.until(is_end_of(2))
         assert isinstance(last.event, Failed)
+
+
+class SlowTokens(Characters):
+    """A tokenizer that takes until it is released or cancelled for what begins with `slow`."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Semaphore(0)
+        self.released = threading.Event()
+        self.cancelled = threading.Semaphore(0)
+
+    def encode(self, text: str, **_: object) -> list[Any]:
+        if text.startswith("slow"):
+            self.entered.release()
+            try:
+                while not self.released.wait(0.01):
+                    check_cancelled()
+            except RequestCancelledError:
+                self.cancelled.release()
+                raise
+        return super().encode(text)
+
+
+@pytest.fixture
+def tokens(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowTokens]:
+    slow = SlowTokens()
+    monkeypatch.setattr(FakeModel, "tokenizer", slow)
+    monkeypatch.setattr(FakeModel, "context", 10**6)
+    yield slow
+    slow.released.set()
+
+
+LONG = TextPrompt("slow " * 20_000)
+
+
+def test_long_texts_that_are_tokenized_delay_no_other_request(tokens: SlowTokens) -> None:
+    with served(None) as client:
+        client.send(*(generate(number, LONG) for number in range(1, 9)))
+        client.send(*(Encode(number, LONG) for number in range(11, 19)))
+        for _ in range(PREPARERS["long"]):
+            assert tokens.entered.acquire(timeout=PATIENCE_S)
+        client.send(generate(20, TextPrompt("ok")), Encode(21, TextPrompt("ok")))
+        client.until(is_end_of(20))
+        client.send(Encode(22, TextPrompt("ok"), detail="count"))
+        [*_, counted] = client.until(
+            lambda reply: isinstance(reply, Answer) and reply.request == 22
+        )
+        assert counted.event.count == 2
+        assert not tokens.released.is_set()
+
+
+@pytest.mark.parametrize("command", [generate(1, LONG), Encode(1, LONG), Embed(1, (LONG,))])
+def test_cancelling_ends_the_tokenizing_of_a_long_text(
+    tokens: SlowTokens, command: Command
+) -> None:
+    with served(None) as client:
+        client.send(command)
+        assert tokens.entered.acquire(timeout=PATIENCE_S)
+        client.send(Cancel(1))
+        assert tokens.cancelled.acquire(timeout=PATIENCE_S)
+        assert not tokens.released.is_set()
+
+
+def test_requests_that_are_cancelled_before_their_turn_are_not_prepared(
+    tokens: SlowTokens,
+) -> None:
+    many = range(PREPARERS["long"] + 1, 9)
+    with served(None) as client:
+        for number in range(1, PREPARERS["long"] + 1):
+            client.send(Encode(number, LONG))
+            assert tokens.entered.acquire(timeout=PATIENCE_S)
+        client.send(*(Encode(number, LONG) for number in many))
+        client.send(*(Cancel(number) for number in many), Ping(60.0))
+        client.until(lambda reply: isinstance(reply, Pong))
+        tokens.released.set()
+        client.send(Encode(9, LONG))
+        client.until(lambda reply: isinstance(reply, Answer) and reply.request == 9)
+        assert tokens.entered.acquire(timeout=PATIENCE_S)
+        assert not tokens.entered.acquire(blocking=False)
+
+
+IMAGE = ChatPrompt(messages=({"role": "user", "content": "x", "images": [b"x"]},))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "structure", "kind"),
+    [
+        (TextPrompt("x"), None, "short"),
+        (CHAT, None, "short"),
+        (CHAT, StructuredOutput(format="json"), "grammar"),
+        (TextPrompt("x" * 100_000), None, "long"),
+        (TokensPrompt((1,) * 100_000), None, "long"),
+        (FIMPrompt("x" * 30_000, "y" * 30_000), None, "long"),
+        (ChatPrompt(messages=CHAT.messages * 1_000), None, "long"),
+        (ChatPrompt(messages=({"role": "user", "content": "x" * 99_999},)), None, "long"),
+        (IMAGE, None, "images"),
+    ],
+)
+def test_requests_are_prepared_beside_their_like(
+    prompt: Prompt, structure: StructuredOutput | None, kind: str
+) -> None:
+    assert kind_of(prompt, structure) == kind
 
 
 def test_a_bug_in_preparing_ends_only_its_own_request(

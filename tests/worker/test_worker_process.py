@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import struct
 import sys
 import time
 from collections.abc import Coroutine
@@ -298,8 +299,13 @@ def test_prompts_are_encoded_and_tokens_are_decoded() -> None:
     async def test() -> None:
         worker = await start()
         encoded = await worker.encode(TextPrompt("hé"))
-        assert encoded == Encoded((104, 233), (b"h", "é".encode()))
-        assert (await worker.decode(encoded.tokens)).text == "hé"
+        assert encoded.tokens() == [104, 233]
+        assert (await worker.decode(encoded.tokens())).text == "hé"
+        count = await worker.encode(TextPrompt("hé"), detail="count")
+        assert count == Encoded(2)
+        pieces = await worker.encode(TextPrompt("hé"), detail="pieces")
+        assert (pieces.tokens(), pieces.pieces) == ([104, 233], "hé".encode())
+        assert pieces.lengths == struct.pack("<2i", 1, 2)
         with pytest.raises(RequestError, match="token -1 is not in the vocabulary"):
             await worker.decode([-1])
         await worker.close()

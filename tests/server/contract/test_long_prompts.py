@@ -21,6 +21,9 @@ CONTEXT = 512  # of the models of this folder
 WORDS = "long " * 40
 TURNS = [{"role": "user", "content": WORDS}] * 20
 WARNING = "warning"
+# Other tests load the models with other contexts.
+TALKER = {"model": "talker", "options": {"num_ctx": CONTEXT}}
+EMBEDDER = {"model": "embedder", "options": {"num_ctx": 64}}
 
 
 @dataclass(frozen=True)
@@ -39,45 +42,45 @@ class Family:
 FAMILIES = {
     "Ollama's chat": Family(
         "/api/chat",
-        {"model": "talker", "messages": TURNS, "stream": False},
+        {**TALKER, "messages": TURNS, "stream": False},
         lambda error: error["error"],
         truncates=True,
     ),
     "Ollama's generate": Family(
         "/api/generate",
-        {"model": "talker", "prompt": WORDS * 20, "stream": False},
+        {**TALKER, "prompt": WORDS * 20, "stream": False},
         lambda error: error["error"],
         truncates=True,
     ),
     "OpenAI's chat": Family(
         "/v1/chat/completions",
-        {"model": "talker", "messages": TURNS},
+        {**TALKER, "messages": TURNS},
         lambda error: error["error"]["message"],
     ),
     "OpenAI's completions": Family(
         "/v1/completions",
-        {"model": "talker", "prompt": WORDS * 20},
+        {**TALKER, "prompt": WORDS * 20},
         lambda error: error["error"]["message"],
     ),
     "OpenAI's responses": Family(
         "/v1/responses",
-        {"model": "talker", "input": TURNS},
+        {**TALKER, "input": TURNS},
         lambda error: error["error"]["message"],
     ),
     "Anthropic's": Family(
         "/v1/messages",
-        {"model": "talker", "messages": TURNS, "max_tokens": 9},
+        {**TALKER, "messages": TURNS, "max_tokens": 9},
         lambda error: error["error"]["message"],
     ),
     "Ollama's embed": Family(
         "/api/embed",
-        {"model": "embedder", "input": ["x", WORDS * 20]},
+        {**EMBEDDER, "input": ["x", WORDS * 20]},
         lambda error: error["error"],
         truncates=True,
     ),
     "OpenAI's embeddings": Family(
         "/v1/embeddings",
-        {"model": "embedder", "input": ["x", WORDS * 20]},
+        {**EMBEDDER, "input": ["x", WORDS * 20]},
         lambda error: error["error"]["message"],
     ),
 }
@@ -142,7 +145,7 @@ def test_cut_is_told_in_the_headers_with_the_number_of_tokens(
     dropped = int(response.headers[WARNING].removeprefix('299 tampu "').split(" ")[0])
     assert 0 < dropped < told
     if "truncated" in response.json():
-        assert response.json()["truncated"] == dropped
+        assert response.json()["truncated"] >= dropped  # the answer may push out more
 
 
 @generating
