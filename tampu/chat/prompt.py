@@ -127,7 +127,10 @@ class PromptBuilder:
         if limit is None or len(prompt) <= limit:
             return prompt
         starts = _starts(messages)
-        shortest = self._build(_from(messages, starts[-1]), tools, values)
+        least = _from(messages, starts[-1])
+        if len(least) == len(messages):  # nothing can be dropped
+            return prompt
+        shortest = self._build(least, tools, values)
         first, last = 0, len(starts) - 1
         while first < last:
             middle = (first + last) // 2

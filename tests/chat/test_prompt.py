@@ -69,6 +69,19 @@ def test_system_messages_and_the_last_message_are_kept_even_if_they_do_not_fit()
     assert prompt(talk("u1", "a2", "t3"), limit=2) == "^t3$"
 
 
+def test_a_prompt_is_made_once_if_no_message_can_be_dropped() -> None:
+    made = []
+
+    class CountingLetters(Letters):
+        def encode_pieces(self, pieces: Any) -> list[Any]:
+            made.append(pieces)
+            return super().encode_pieces(pieces)
+
+    builder = PromptBuilder(ChatTemplate(SOURCE), CountingLetters(), eos=ord("$"))
+    assert len(builder.build(talk("sS", "u1"), limit=2)) == 7
+    assert len(made) == 1
+
+
 def test_without_a_limit_no_message_is_dropped() -> None:
     messages = talk("sS", "u1", "a2", "u3", "a4", "u5")
     assert prompt(messages, limit=None) == "^sS$u1$a2$u3$a4$u5$"
