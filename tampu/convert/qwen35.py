@@ -3,11 +3,12 @@
 In `qwen35` the value heads of the gated delta nets are reordered: checkpoints have those of one key
 head beside one another, files the first of every key head, then the second of each, and so on.
 Norms become weights around 1, A_log becomes -exp(A_log). The layers of multi-token prediction,
-`mtp.` in a checkpoint, follow the others.
+`mtp.` in a checkpoint, follow the others. A vision encoder is left out, with a warning.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import cast
@@ -21,6 +22,10 @@ from tampu.convert.lazy_tensor import View, nth_part
 from tampu.convert.lfm2 import channel
 from tampu.convert.llama import GATED, NAMES, QK_NORM_NAMES
 
+log = logging.getLogger("tampu")
+
+_PREFIXES = {"model.language_model.": "model.", "model.mtp.": "mtp."}
+_VISION = "model.visual."
 _LAYER = "model.layers.{}."
 _DELTA = {
     f"{_LAYER}linear_attn.{theirs}": f"blk.{{}}.{ours}"
@@ -75,6 +80,7 @@ _OF_SOME_LAYERS = frozenset(
 
 def parameters(config: Config) -> Parameters:
     """Return the keys that all three architectures have."""
+    config = _text(config)
     config.require("hidden_act", ("silu",), "silu")
     rope = config.section("rope_parameters") if "rope_parameters" in config else config
     factor = rope.number("partial_rotary_factor", config.number("partial_rotary_factor", 0.25))
@@ -84,6 +90,11 @@ def parameters(config: Config) -> Parameters:
         raise rope.error("partial_rotary_factor", reason)
     keys = text_parameters(_whole(config), scalings=("none", "linear", "yarn"))
     return keys | {"rope.dimension_count": rotated} | _delta_keys(config) | _layer_keys(config)
+
+
+def _text(config: Config) -> Config:
+    """Return the text model's configuration."""
+    return config.section("text_config") if "text_config" in config else config
 
 
 def _whole(config: Config) -> Config:
@@ -127,12 +138,14 @@ def _layer_keys(config: Config) -> Parameters:
 
 def position_keys(config: Config) -> Parameters:
     """Return how many pairs each number of a position rotates."""
+    config = _text(config)
     rope = config.section("rope_parameters") if "rope_parameters" in config else config
     return {"rope.dimension_sections": [*rope.integers("mrope_section", [11, 11, 10]), 0][:4]}
 
 
 def mixture_parameters(config: Config) -> Parameters:
     """Return the keys of the mixtures, which have experts in all layers and always renormalize."""
+    config = _text(config)
     config.require("decoder_sparse_step", (1,), 1)
     config.require("mlp_only_layers", ([], None), [])
     config.require("norm_topk_prob", (True,), default=True)
@@ -145,11 +158,27 @@ def mixture_parameters(config: Config) -> Parameters:
 
 def count_predictors(parameters: Parameters, names: Collection[str]) -> Parameters:
     """Count the layers of multi-token prediction: a checkpoint may lack those that it states."""
-    found = {parts[2] for name in names if (parts := name.split("."))[:2] == ["mtp", "layers"]}
+    places = [text_name(name).split(".") for name in names]
+    found = {at[2] for at in places if at[:2] == ["mtp", "layers"]}
     if not found:
         return parameters
     layers = _number(parameters, "block_count") + len(found)
     return parameters | {"block_count": layers, "nextn_predict_layers": len(found)}
+
+
+def text_name(name: str) -> str:
+    """Return the name that a tensor has in a checkpoint without vision."""
+    old = next((old for old in _PREFIXES if name.startswith(old)), "")
+    return _PREFIXES.get(old, "") + name.removeprefix(old)
+
+
+def text_tensors(tensors: Iterable[StoredTensor]) -> Iterable[StoredTensor]:
+    """Yield the tensors of the text model, the predictors as layers after the last."""
+    held = list(tensors)
+    text = [tensor for tensor in held if not tensor.name.startswith(_VISION)]
+    if len(text) < len(held):
+        log.warning("the vision encoder is not converted: the file takes text only")
+    return number_predictors(replace(each, name=text_name(each.name)) for each in text)
 
 
 def number_predictors(tensors: Iterable[StoredTensor]) -> Iterable[StoredTensor]:
@@ -225,26 +254,26 @@ def _number(parameters: Parameters, key: str) -> int:
 
 QWEN35 = Family(
     architecture="qwen35",
-    checkpoints=("Qwen3_5ForCausalLM",),
+    checkpoints=("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"),
     names=_DENSE | _DELTA | _PREDICTION_NAMES,
     optional=_OF_SOME_LAYERS,
     splits=_CONVOLUTION,
     parameters=lambda config: parameters(config) | position_keys(config),
     adapt=count_predictors,
-    gather=number_predictors,
+    gather=text_tensors,
     transform=transform_tiled,
     transform_inputs=tiled_inputs,
 )
 QWEN35_MOE = Family(
     architecture="qwen35moe",
-    checkpoints=("Qwen3_5MoeForCausalLM",),
+    checkpoints=("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"),
     names=_SPARSE | _DELTA | _PREDICTION_NAMES,
     optional=_OF_SOME_LAYERS,
     splits={**_CONVOLUTION, **_EXPERTS},
     stacks=_STACKS,
     parameters=lambda config: mixture_parameters(config) | position_keys(config),
     adapt=count_predictors,
-    gather=number_predictors,
+    gather=text_tensors,
     transform=transform_tiled,
     transform_inputs=tiled_inputs,
 )
@@ -258,6 +287,6 @@ QWEN3_NEXT = Family(
     stacks=_STACKS,
     parameters=mixture_parameters,
     adapt=count_predictors,
-    gather=number_predictors,
+    gather=text_tensors,
     transform=transform,
 )

@@ -18,6 +18,7 @@ from tampu.convert.qwen35 import (
     count_predictors,
     fused_projections,
     number_predictors,
+    text_tensors,
     tiled,
     tiled_inputs,
     transform_tiled,
@@ -171,6 +172,23 @@ def test_layers_of_multi_token_prediction_follow_the_others() -> None:
         "blk.0.attn_norm.weight",
         "blk.1.attn_norm.weight",
     ]
+
+
+def test_the_text_of_a_checkpoint_with_vision_is_converted_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    names = ["lm_head.weight", "model.language_model.layers.0.mlp.up_proj.weight"]
+    found = text_tensors(map(stored, [*names, "model.visual.pos_embed.weight", *PREDICTOR]))
+    assert [QWEN35.rename(tensor.name) for tensor in found] == [
+        "output.weight",
+        "blk.0.ffn_up.weight",
+        "blk.1.nextn.eh_proj.weight",
+        "blk.1.nextn.shared_head_norm.weight",
+        "blk.1.attn_q.weight",
+    ]
+    assert "vision encoder is not converted" in caplog.text
+    keys = QWEN35.parameters(Config({"text_config": CONFIG, "vision_config": {}}))
+    assert keys == QWEN35.parameters(Config(CONFIG))
 
 
 def test_layers_of_multi_token_prediction_are_counted_where_they_are() -> None:

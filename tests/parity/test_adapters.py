@@ -37,7 +37,7 @@ def factors_of(laboratory: Laboratory, name: str) -> Factors:
     return draw_factors(laboratory.reference(name), RANK)
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "mistral", "gemma3_text"])
+@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "qwen35", "mistral", "gemma3_text"])
 @pytest.mark.parametrize("scale", [1.0, 0.25])
 def test_adapter_logits_equal_those_of_the_merged_model(
     laboratory: Laboratory, tmp_path: Path, name: str, scale: float

@@ -190,6 +190,7 @@ def _qwen35(
 
 
 _INTERLEAVED = {"mrope_interleaved": True, "mrope_section": [3, 3, 2]}
+_QWEN35 = _qwen35("Qwen3_5ForCausalLM", transformers.Qwen3_5TextConfig, rope=_INTERLEAVED)
 
 RECIPES: dict[str, Recipe] = {
     "llama": _llama(),
@@ -267,7 +268,27 @@ RECIPES: dict[str, Recipe] = {
             "tie_word_embeddings": True,
         },
     ),
-    "qwen35": _qwen35("Qwen3_5ForCausalLM", transformers.Qwen3_5TextConfig, rope=_INTERLEAVED),
+    "qwen35": _QWEN35,
+    "qwen35_seeing": Recipe(
+        "Qwen3_5ForConditionalGeneration",
+        transformers.Qwen3_5Config,
+        {
+            "text_config": _QWEN35.values,
+            "vision_config": {
+                "depth": 1,
+                "hidden_size": 64,
+                "intermediate_size": 96,
+                "num_heads": 4,
+                "out_hidden_size": 128,
+                "num_position_embeddings": 16,
+            },
+            "image_token_id": 7,
+            "vision_start_token_id": 6,
+            "vision_end_token_id": 8,
+            "video_token_id": 500,
+        },
+        "qwen35",
+    ),
     "qwen35moe": _qwen35(
         "Qwen3_5MoeForCausalLM",
         transformers.Qwen3_5MoeTextConfig,
@@ -452,7 +473,7 @@ FOR_LLAMA_CPP: dict[str, Recipe] = {
 }
 
 DECODERS = [name for name in RECIPES if name != "bert"]
-HYBRIDS = ["lfm2", "qwen35", "qwen35moe", "qwen3next"]  # with recurrent layers
+HYBRIDS = ["lfm2", "qwen35", "qwen35_seeing", "qwen35moe", "qwen3next"]  # with recurrent layers
 
 _TOKENIZERS = {
     "wordpiece": write_wordpiece,
