@@ -11,6 +11,10 @@ from tampu.ml.moe import repeat
 from tampu.ml.tensor import Tensor
 from tampu.ml.types import GGMLType
 
+# ggml's convolution is slower than sums of whole rows, from so many tokens on, for short kernels.
+_MANY_TOKENS = 16
+_SHORT = 4
+
 
 def softplus(x: Tensor) -> Tensor:
     """Return ln(1 + exp(x))."""
@@ -68,15 +72,59 @@ def gated_delta_rule(
     is_known = all(each._is(SINGLE) for each in operands) and state.is_contiguous
     require(fits and is_known, "delta rule", *operands)
     context = q._context()
+    width = heads * features
+    rows = sequences * (tokens + features)  # the states lie behind the outputs
     gates = [each.reshape(sequences, tokens, heads, 1).pointer for each in (log_decay, beta)]
     pointer = gg.ggml_gated_delta_net(
         context.arena, q.pointer, k.pointer, v.pointer, *gates, state.pointer, 1
     )
-    width = heads * features
-    rows = sequences * (tokens + features)  # ggml returns the states behind the outputs
     both = context.wrap(pointer, (rows, width), GGMLType.F32)
     step = both.strides[0]
     outputs = both.strided(v.shape, (tokens * step, step, features * 4))
     head = features * features * 4
     after = both.strided(state.shape, (heads * head, head, features * 4), sequences * tokens * step)
     return outputs, after
+
+
+def slide(x: Tensor, past: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
+    """Convolve the tokens of each feature, and those just before them, with its own kernel.
+
+    Args:
+        x: F32, (sequences, tokens, features).
+        past: F32, (sequences, features, width - 1): the last inputs before.
+        kernel: F32, (features, width).
+
+    Returns:
+        (sequences, tokens, features), and the last inputs now, of the shape of `past`.
+
+    Raises:
+        ShapeError: for operands that do not fit.
+    """
+    require([len(each.shape) for each in (x, past, kernel)] == [3, 3, 2], "slide", x, past, kernel)
+    (sequences, tokens, features), width = x.shape, kernel.shape[1]
+    fits = past.shape == (sequences, features, width - 1) and kernel.shape[0] == features
+    is_known = x._is(SINGLE) and past._is(SINGLE) and kernel._is(SINGLE)
+    require(fits and width > 1 and is_known, "slide", x, past, kernel)
+    if tokens >= _MANY_TOKENS and width <= _SHORT:
+        return _sum_rows(x, past, kernel)
+    window = past.concat(x.transpose(0, 2, 1).contiguous(), 2)
+    step = window.strides[1]
+    last = window.strided(past.shape, window.strides[:2], tokens * step // (width - 1 + tokens))
+    return window.short_convolution(kernel), last.contiguous()
+
+
+def _sum_rows(x: Tensor, past: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
+    """Convolve by adding up the tokens' rows, each times the kernels' values for its place."""
+    window = past.transpose(0, 2, 1).contiguous().concat(x, 1)
+    kernels = kernel.strided(kernel.shape, kernel.strides[:1], context=x.context)
+    columns, steps = kernels.transpose(1, 0).contiguous(), window.strides[:2]
+    terms = [
+        window.strided(x.shape, steps, place * steps[1])
+        * columns.strided(columns.shape[1:], (), place * columns.strides[0])
+        for place in range(kernel.shape[1])
+    ]
+    y = terms[0]
+    for term in terms[1:]:
+        y = y + term
+    shape = (past.shape[0], past.shape[2], past.shape[1])
+    return y, window.strided(shape, steps, x.shape[1] * steps[1]).transpose(0, 2, 1).contiguous()

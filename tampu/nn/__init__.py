@@ -3,6 +3,7 @@
 `import X as X` makes X public here (PEP 484).
 """
 
+from tampu.ml.recurrence import slide as slide
 from tampu.ml.rotary import Rope as Rope
 from tampu.nn.attention import AttentionScale as AttentionScale
 from tampu.nn.attention import Heads as Heads
@@ -28,7 +29,6 @@ from tampu.nn.decoder import select_rows as select_rows
 from tampu.nn.delta_net import DeltaHeads as DeltaHeads
 from tampu.nn.delta_net import GatedDeltaNet as GatedDeltaNet
 from tampu.nn.delta_net import read_delta_heads as read_delta_heads
-from tampu.nn.delta_net import slide as slide
 from tampu.nn.encoder import AxisRope as AxisRope
 from tampu.nn.encoder import EncoderAttention as EncoderAttention
 from tampu.nn.encoder import EncoderLayer as EncoderLayer

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tampu.ml import GGMLType, Tensor
 from tampu.ml.attention import flash_attention, reads_in_place
+from tampu.ml.checks import require
 from tampu.ml.metadata import Metadata
 from tampu.ml.rotary import Rope
 from tampu.nn.cache import History, LayerCache
@@ -155,6 +156,7 @@ class SelfAttention(Module):
         if not heads.has_gate:
             return q.reshape(-1, heads.queries, heads.features), None
         shape = (q.shape[0], heads.queries, heads.features)
+        require(q.shape[1] == 2 * heads.queries * heads.features, "queries and gates", q)
         size = heads.features * 4
         query, gate = (q.strided(shape, (q.strides[0], 2 * size), part * size) for part in range(2))
         return query, gate.reshape(x.shape[0], -1)

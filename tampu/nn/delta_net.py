@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 
 from tampu.errors import ModelFileError
 from tampu.ml import Tensor
+from tampu.ml.checks import require
 from tampu.ml.metadata import Metadata
-from tampu.ml.recurrence import gated_delta_rule, repeat_heads, softplus, unit_vectors
+from tampu.ml.recurrence import gated_delta_rule, repeat_heads, slide, softplus, unit_vectors
 from tampu.nn.cache import LayerCache, Tensors
 from tampu.nn.linear import Linear
 from tampu.nn.model import StateShape
@@ -76,6 +78,34 @@ def read_delta_heads(metadata: Metadata) -> DeltaHeads:
     return heads
 
 
+class SeparateProjections(Module):
+    """Queries, keys and values by one projection, the gates of the outputs by another."""
+
+    mixed: Linear = gguf("attn_qkv")
+    gate: Linear = gguf("attn_gate")
+
+    def __call__(self, x: Tensor, heads: DeltaHeads) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+        """Return queries, keys and values (tokens, channels), and the gates (tokens, inner)."""
+        return self.mixed(x), self.gate(x)
+
+
+class JointProjections(Module):
+    """All by one projection, in turn for each key head (the first files of Qwen3-Next)."""
+
+    all: Linear = gguf("ssm_in")
+
+    def __call__(self, x: Tensor, heads: DeltaHeads) -> tuple[Tensor, Tensor]:
+        """Return queries, keys and values (tokens, channels), and the gates (tokens, inner)."""
+        y, size, each = self.all(x), heads.features, heads.inner // heads.keys
+        require(y.shape[1] == heads.channels + heads.inner, "projections of the delta net", y)
+        ends, parts = (0, size, 2 * size, 2 * size + each, 2 * (size + each)), []
+        for start, end in pairwise(ends):
+            shape, steps = (y.shape[0], heads.keys, end - start), (y.strides[0], 4 * ends[-1])
+            parts.append(y.strided(shape, steps, 4 * start).reshape(y.shape[0], -1))
+        queries, keys, values, gates = parts
+        return queries.concat(keys, 1).concat(values, 1), gates
+
+
 class SeparateGates(Module):
     """The inputs of both gates by a projection each (Qwen 3.5)."""
 
@@ -104,8 +134,7 @@ class JointGates(Module):
 class GatedDeltaNet(Module):
     """The delta rule on convolved queries, keys and values; decay, step and outputs are gated."""
 
-    project: Linear = gguf("attn_qkv")
-    output_gate: Linear = gguf("attn_gate")
+    project: SeparateProjections | JointProjections = gguf()
     gates: SeparateGates | JointGates = gguf()
     kernel: Tensor = gguf("ssm_conv1d.weight")
     decay: Tensor = gguf("ssm_a")
@@ -122,12 +151,16 @@ class GatedDeltaNet(Module):
             heads: the shape of the layer.
         """
         beta, alpha = self.gates(x, heads)
+        gated = [alpha, self.decay, self.decay_bias]
+        require(all(each.shape[-1:] == (heads.values,) for each in gated), "decay", *gated)
         log_decay = softplus(alpha + self.decay_bias) * self.decay
-        inputs = (self.project(x), log_decay, beta.sigmoid())
+        mixed, gate = self.project(x, heads)
+        inputs = (mixed, log_decay, beta.sigmoid())
         y = cache.advance(inputs, partial(self.advance, heads=heads))
         y = self.norm(y.reshape(-1, heads.values, heads.features), heads.epsilon)
-        gate = self.output_gate(x).reshape(*y.shape)
-        return self.output(gate.silu_gate(y).reshape(x.shape[0], -1))
+        y = self.output(gate.reshape(*y.shape).silu_gate(y).reshape(x.shape[0], -1))
+        require(y.shape == x.shape, "output of the delta net", x, y)
+        return y
 
     def advance(
         self, inputs: Tensors, states: Tensors, *, heads: DeltaHeads
@@ -151,24 +184,3 @@ class GatedDeltaNet(Module):
         )
         y, after = gated_delta_rule(q, k, v, log_decay, beta, state)
         return y.reshape(batch, tokens, -1), (last, after)
-
-
-def slide(x: Tensor, past: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
-    """Convolve the tokens of each feature, and those just before them, with its own kernel.
-
-    Args:
-        x: (sequences, tokens, features).
-        past: (sequences, features, width - 1): the last inputs before.
-        kernel: F32, (features, width).
-
-    Returns:
-        (sequences, tokens, features), and the last inputs now, of the shape of `past`.
-    """
-    sequences, tokens, features = x.shape
-    history = kernel.shape[1] - 1
-    window = past.concat(x.transpose(0, 2, 1).contiguous(), 2)
-    step = window.strides[1]
-    last = window.strided(
-        (sequences, features, history), window.strides[:2], tokens * step // (history + tokens)
-    )
-    return window.short_convolution(kernel), last.contiguous()

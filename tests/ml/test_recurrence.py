@@ -11,7 +11,7 @@ from support.reference import delta_rule
 
 from tampu.errors import ShapeError
 from tampu.ml import Tensor
-from tampu.ml.recurrence import gated_delta_rule, repeat_heads, softplus, unit_vectors
+from tampu.ml.recurrence import gated_delta_rule, repeat_heads, slide, softplus, unit_vectors
 
 Arrays = list[npt.NDArray[np.float32]]
 
@@ -90,6 +90,22 @@ def test_value_heads_that_are_no_multiple_of_the_key_heads_are_refused(
 ) -> None:
     with pytest.raises(ShapeError, match="delta rule"):
         gated_delta_rule(*map(given, operands(key_heads=3)))
+
+
+@pytest.mark.parametrize(
+    ("sequences", "tokens", "features", "width"),
+    [(1, 1, 16, 4), (2, 2, 24, 4), (3, 9, 32, 3), (2, 16, 24, 4), (1, 70, 16, 2), (1, 20, 16, 7)],
+)
+def test_the_convolution_slides_over_the_tokens_before(
+    compute: Callable[..., Any], sequences: int, tokens: int, features: int, width: int
+) -> None:
+    x, kernel = floats(sequences, tokens, features), floats(features, width, seed=1)
+    past = floats(sequences, features, width - 1, seed=2)
+    found, last = compute(slide, x, past, kernel)
+    window = np.concatenate([past, x.swapaxes(1, 2)], 2).astype(np.float64)
+    expected = [(window[:, :, t : t + width] * kernel).sum(-1) for t in range(tokens)]
+    np.testing.assert_allclose(found, np.stack(expected, 1), atol=1e-5)
+    np.testing.assert_array_equal(last, window[:, :, tokens:].astype(np.float32))
 
 
 def test_softplus(compute: Callable[..., Any]) -> None:

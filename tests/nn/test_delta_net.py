@@ -14,7 +14,12 @@ from tampu.ml import Tensor
 from tampu.ml.metadata import Metadata
 from tampu.nn import DeltaHeads, GatedDeltaNet, Linear, RMSNorm, read_delta_heads
 from tampu.nn.cache import Advance, History, Tensors
-from tampu.nn.delta_net import JointGates, SeparateGates
+from tampu.nn.delta_net import (
+    JointGates,
+    JointProjections,
+    SeparateGates,
+    SeparateProjections,
+)
 
 Weights = dict[str, npt.NDArray[Any]]
 
@@ -71,7 +76,8 @@ def linear(weight: Tensor) -> Linear:
 
 def layer(w: dict[str, Tensor]) -> GatedDeltaNet:
     made = GatedDeltaNet()
-    made.project, made.output_gate = linear(w["project"]), linear(w["gate"])
+    made.project = SeparateProjections()
+    made.project.mixed, made.project.gate = linear(w["project"]), linear(w["gate"])
     if "both" in w:
         made.gates = JointGates()
         made.gates.both = linear(w["both"])
@@ -142,6 +148,25 @@ def test_gates_of_one_projection_lie_in_turn_for_each_key_head(
     both = (x @ weight.T).reshape(3, KEYS, 2, VALUES // KEYS)
     np.testing.assert_allclose(beta, both[:, :, 0].reshape(3, VALUES), atol=1e-5)
     np.testing.assert_allclose(alpha, both[:, :, 1].reshape(3, VALUES), atol=1e-5)
+
+
+def test_projections_of_one_matrix_lie_in_turn_for_each_key_head(
+    compute: Callable[..., Any],
+) -> None:
+    each = VALUES // KEYS * FEATURES
+    x, weight = floats(3, WIDTH), floats(KEYS * 2 * (FEATURES + each), WIDTH, seed=1)
+
+    def build(x: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+        projections = JointProjections()
+        projections.all = linear(weight)
+        return projections(x, HEADS)
+
+    mixed, gate = compute(build, x, weight)
+    ends = np.cumsum([FEATURES, FEATURES, each])
+    parts = np.split((x @ weight.T).reshape(3, KEYS, -1), ends, axis=2)
+    flat = [part.reshape(3, -1) for part in parts]
+    np.testing.assert_allclose(mixed, np.concatenate(flat[:3], 1), atol=1e-5)
+    np.testing.assert_allclose(gate, flat[3], atol=1e-5)
 
 
 def metadata(**changes: int) -> Metadata:
