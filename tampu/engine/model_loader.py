@@ -37,7 +37,7 @@ log = logging.getLogger("tampu")
 
 _IMAGE_STORE_BYTES = 256 * 2**20
 _ONE_THREAD_BYTES = 64 * 2**20  # a file so small that more threads make it slower
-_NODES_PER_RUN = 32  # of a recurrent layer
+NODES_PER_RUN = 56  # at most, of a recurrent layer
 _TOKEN_TENSORS = ("token_embd.weight", "output.weight")
 
 
@@ -279,7 +279,7 @@ def _max_nodes(parts: Sequence[Weights], model: Model, size: CacheSize) -> int:
     """Return the maximum number of a graph's nodes; recurrent layers have more for each run."""
     recurrent = sum(isinstance(shape, StateShape) for shape in model.cache_shapes())
     tensors = sum(len(part.file.tensors) for part in parts)
-    return max(2048, 16 * tensors) + _NODES_PER_RUN * recurrent * size.max_micro_batches
+    return max(2048, 16 * tensors) + NODES_PER_RUN * recurrent * size.max_micro_batches
 
 
 def _attention_kind(

@@ -1,0 +1,53 @@
+"""Graphs of models with recurrent layers: how many nodes each run of tokens takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.tiny_hybrid import hybrid_weights, tiny_hybrid
+from support.tiny_model import write_tiny
+
+from tampu import models
+from tampu.engine.model_loader import NODES_PER_RUN
+from tampu.kvcache import Cache, CacheSize, CellRange, MicroBatch
+from tampu.ml import Backend, GGMLType, Weights
+from tampu.ml.gguf import read_gguf
+from tampu.models import Architecture, bind_model
+from tampu.nn import Batch, StateShape
+
+COUNT = 32  # the fewest tokens between two checkpoints
+
+
+def nodes(backend: Backend, path: Path, runs: int) -> int:
+    """Return the number of nodes of a graph for so many runs of many tokens."""
+    with Weights(read_gguf(path)) as weights:
+        model = bind_model(weights)
+        shapes = model.cache_shapes()
+        assert sum(isinstance(shape, StateShape) for shape in shapes) == 1
+        cache = Cache(backend, shapes, CacheSize(slots=4, context=128, batch=128))
+        weights.load(backend)
+        context = backend.context()
+        parts = tuple(MicroBatch(1, COUNT) for _ in range(runs))
+        views = [parts if spec.is_recurrent else CellRange(0, 256) for spec in cache.specs]
+        graph = cache.build(context, COUNT * runs, views)
+        inputs = [context.input("input", (COUNT * runs,), GGMLType.I32) for _ in range(3)]
+        context.output(
+            model.head(model.hidden(Batch(inputs[0], inputs[1], inputs[2]), graph.layers))
+        )
+        count = context._count
+        context.close()
+        cache.close()
+        return count
+
+
+@pytest.mark.parametrize("tiled", [True, False])
+def test_a_run_of_tokens_takes_no_more_nodes_than_are_reserved(
+    backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, tiled: bool
+) -> None:
+    known = models.architectures()
+    entry = known["qwen35" if tiled else "qwen3next"]
+    changed = {"qwen35": Architecture(entry.path, entry.constants)}
+    monkeypatch.setattr(models, "architectures", lambda: known | changed)
+    path = write_tiny(tmp_path / "m.gguf", tiny_hybrid(), weights=hybrid_weights())
+    assert 20 < nodes(backend, path, 3) - nodes(backend, path, 2) <= NODES_PER_RUN
