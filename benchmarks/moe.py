@@ -64,9 +64,14 @@ def add_metadata(writer: gguf.GGUFWriter) -> None:
     writer.add_expert_feed_forward_length(DECODER.expert_feed_forward)
     writer.add_expert_count(DECODER.experts)
     writer.add_expert_used_count(USED_EXPERTS)
+    add_vocabulary(writer, DECODER.vocabulary)
+
+
+def add_vocabulary(writer: gguf.GGUFWriter, rows: int) -> None:
+    """Write the made-up vocabulary."""
     words = make_words(WORDS, SPACE)
     tokens = [*byte_alphabet(), *words, *CONTROL]
-    writer.add_vocab_size(DECODER.vocabulary)
+    writer.add_vocab_size(rows)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen2")
     writer.add_token_list(tokens)
