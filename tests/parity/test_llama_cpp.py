@@ -30,7 +30,7 @@ MODELS = [
     "qwen3moe",
     "gemma2",
     *FOR_LLAMA_CPP,
-    *HYBRIDS,
+    *(name for name in HYBRIDS if name != "qwen35_seeing"),  # its text is that of qwen35
 ]
 
 
