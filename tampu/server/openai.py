@@ -120,9 +120,10 @@ class OpenAIAPI:
         return JSONResponse(_model(self._serving.find(name), name))
 
     def _count(self, entry: Entry, request: GenerationRequest) -> Response:
-        async def work() -> dict[str, Any]:
+        async def work() -> Response:
             tokens = await self._serving.count_tokens(entry, request.prompts[0])
-            return {"object": "response.input_tokens", "input_tokens": tokens}
+            counted = {"object": "response.input_tokens", "input_tokens": tokens}
+            return JSONResponse(counted, headers=warning_headers(request.warnings))
 
         return TaskResponse(work())
 

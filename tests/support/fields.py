@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias, get_type_hints
+from typing import Any, TypeAlias, get_args, get_type_hints
 
 import httpx
 import pytest
@@ -108,3 +108,13 @@ def keys_of(*kinds: type) -> list[str]:
 def probed(table: Mapping[str, Check]) -> pytest.MarkDecorator:
     """Return the fields of a table as a test's parameters."""
     return pytest.mark.parametrize("name", [*table])
+
+
+def type_of(kind: Any) -> str:
+    """Return the `type` of a package's kind of tool or block."""
+    hints = get_type_hints(kind)["type"]
+    return next(name for name in _leaves(hints) if isinstance(name, str))
+
+
+def _leaves(hint: Any) -> list[Any]:
+    return [leaf for one in get_args(hint) for leaf in (_leaves(one) or [one])]

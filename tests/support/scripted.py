@@ -6,12 +6,12 @@ nothing, and the output is a table of what follows what.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from support.tiny_model import EOS, VOCABULARY, Tiny, tiny_weights, write_tiny
+from support.tiny_model import EOS, VOCABULARY, Tiny, letter_token, tiny_weights, write_tiny
 
 FIM = ("<PRE>", "<SUF>", "<MID>")
 
@@ -21,6 +21,7 @@ def write_scripted(
     script: Sequence[str],
     *,
     repeats: int | None = None,
+    answers: Mapping[str, str] | None = None,
     template: str | None = None,
     context: int = 512,
     can_insert: bool = False,
@@ -32,12 +33,14 @@ def write_scripted(
         path: of the file.
         script: the pieces, no two of them the same; a space at the beginning is one.
         repeats: how many of the last pieces are said again and again; None: the answer ends.
+        answers: what it says instead when the prompt ends with a letter, by that letter.
         template: its chat template.
         context: of which length it is.
         can_insert: whether it has tokens for filling in the middle.
         adds_space: whether its tokenizer puts a space in front of texts.
     """
-    pieces = [*script, *(FIM if can_insert else ())]
+    answers = answers or {}
+    pieces = [*script, *answers.values(), *(FIM if can_insert else ())]
     size = VOCABULARY + len(pieces)
     tiny = Tiny(
         layers=1, embedding=size, heads=1, kv_heads=1, head_dim=16, feed_forward=32,
@@ -50,9 +53,12 @@ def write_scripted(
             values[:] = 0
     weights["token_embd.weight"] = np.eye(size, dtype=np.float32)
     weights["output_norm.weight"] = np.ones(size, np.float32)
-    weights["output.weight"] = _table(size, len(script), repeats)
+    table = weights["output.weight"] = _table(size, len(script), repeats)
+    for place, letter in enumerate(answers, VOCABULARY + len(script)):
+        table[:, [letter_token(letter), place]] = 0.0
+        table[place, letter_token(letter)] = table[EOS, place] = 1.0
     marks = {
-        f"tokenizer.ggml.fim_{name}_token_id": VOCABULARY + len(script) + place
+        f"tokenizer.ggml.fim_{name}_token_id": VOCABULARY + len(script) + len(answers) + place
         for place, name in enumerate(("pre", "suf", "mid") if can_insert else ())
     }
     return write_tiny(

@@ -27,6 +27,11 @@ _PIECES = ["▁", *_LETTERS, *_WORDS.split(), "ve", "co", "me", "de"]
 VOCABULARY = 3 + 256 + len(_PIECES)
 
 
+def letter_token(letter: str) -> int:
+    """Return the token of a letter."""
+    return SPACE + _PIECES.index(letter)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Tiny:
     """What a tiny model is made of; the head size is unlike the embedding divided by the heads."""

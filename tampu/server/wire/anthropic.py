@@ -27,6 +27,7 @@ from tampu.server.wire.conversation import (
 )
 from tampu.server.wire.openai_fields import refuse_fields
 from tampu.server.wire.options import parse_limited
+from tampu.server.wire.tools import message_tools
 
 _IMAGE_TYPES = ("image/jpeg", "image/jpg", "image/png", "image/webp", "image/gif", "image/bmp")
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "max", "max": "max"}
@@ -109,10 +110,12 @@ def _conversation(body: CountRequest, defaults: ModelDefaults) -> Conversation:
         for message in read_message(given, f"messages[{index}]")
     ]
     choice, tool = _tool_choice(body.tool_choice)
+    tools = message_tools(body.tools)
     is_parallel = not (body.tool_choice or {}).get("disable_parallel_tool_use", False)
     return Conversation(
         messages=(*before, *messages),
-        tools=[_tool(tool, index) for index, tool in enumerate(body.tools or ())],
+        tools=tools.functions,
+        warnings=tools.warnings,
         tool_choice=choice,
         tool=tool,
         is_parallel=is_parallel,
@@ -199,31 +202,6 @@ def _image(source: object, where: str) -> bytes:
         case {"type": "url"}:
             raise RequestError(f"{where}: URLs are not fetched: send the image in base64")
     raise RequestError(f"{where}: an image needs a source of type base64")
-
-
-def _tool(tool: dict[str, Any], index: int) -> dict[str, Any]:
-    where = f"tools[{index}]"
-    match tool:
-        case {"name": str(name), **rest} if rest.get("type") in (None, "custom"):
-            _check_tool(rest, where)
-            function: dict[str, Any] = {"name": name}
-            if isinstance(rest.get("description"), str):
-                function["description"] = rest["description"]
-            function["parameters"] = rest.get("input_schema") or {}
-            return {"type": "function", "function": function}
-        case {"type": str(kind)}:
-            raise RequestError(f"{where}: {kind[:50]!r} is not supported")
-    raise RequestError(f"{where} must have a name and an input_schema")
-
-
-def _check_tool(tool: dict[str, Any], where: str) -> None:
-    """Refuse unsupported fields that would change what the model is shown or may call."""
-    is_schema = isinstance(tool.get("input_schema"), dict | None)
-    require(is_schema, f"{where}.input_schema must be an object")
-    for name in ("defer_loading", "input_examples"):
-        require(not tool.get(name), f"{where}.{name} is not supported")
-    is_direct = "direct" in (tool.get("allowed_callers") or ("direct",))
-    require(is_direct, f"{where}.allowed_callers: only direct is supported")
 
 
 def _tool_choice(given: dict[str, Any] | None) -> tuple[ToolMode, str | None]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,8 @@ from tampu.errors import RequestError
 from tampu.sampling.grammar import grammar_of
 from tampu.server.generation_request import GenerationRequest, require
 from tampu.server.model_defaults import ModelDefaults
+
+logger = logging.getLogger(__name__)
 
 MAX_MESSAGES = 10_000
 MAX_TOOLS = 128
@@ -44,6 +47,7 @@ class Conversation:
         plain: the prompt for a model without a template.
         is_whole: the model's own first messages are not put before it.
         response_format: as `grammar_of` takes it: "json", a JSON schema, or None for any text.
+        warnings: what the client and the log are told.
     """
 
     messages: tuple[dict[str, Any], ...]
@@ -57,6 +61,7 @@ class Conversation:
     plain: str | None = None
     is_whole: bool = False
     response_format: Any = None
+    warnings: Sequence[str] = ()
 
 
 def with_conversation(
@@ -67,6 +72,8 @@ def with_conversation(
     _check_size(conversation)
     _check_abilities(conversation, request.model, defaults)
     tools = _usable_tools(conversation)
+    for warning in conversation.warnings:
+        logger.warning("%s", warning)
     prompt = ChatPrompt(
         messages=_with_defaults(conversation, defaults),
         tools=tuple(tools) or None,
@@ -80,6 +87,7 @@ def with_conversation(
         prompts=(prompt,),
         structure=_structure(conversation),
         max_calls=None if conversation.is_parallel else 1,
+        warnings=(*request.warnings, *conversation.warnings),
     )
 
 

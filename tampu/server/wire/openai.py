@@ -33,6 +33,7 @@ from tampu.server.wire.openai_fields import (
     refuse_fields,
 )
 from tampu.server.wire.options import ModelBody, embedding_task, parse_limited, with_parameters
+from tampu.server.wire.tools import chat_tools
 
 
 class StreamOptions(msgspec.Struct, kw_only=True):
@@ -102,12 +103,14 @@ def parse_chat_completion(body: ChatRequest, defaults: ModelDefaults) -> Generat
     require(body.modalities in (None, ["text"]), "modalities: only text is supported")
     require(bool(body.messages), "messages: there must be at least one")
     tool_choice = read_tool_choice(body.tool_choice)
+    tools = chat_tools(body.tools)
     conversation = Conversation(
         messages=tuple(
             read_message(message, f"messages[{index}]")
             for index, message in enumerate(body.messages or ())
         ),
-        tools=tool_choice.shown(body.tools or ()),
+        tools=tool_choice.shown(tools.functions),
+        warnings=tools.warnings,
         tool_choice=tool_choice.choice,
         tool=tool_choice.tool,
         is_parallel=body.parallel_tool_calls is not False,

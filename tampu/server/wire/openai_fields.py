@@ -208,8 +208,10 @@ def _allowed(mode: object, tools: Sequence[object]) -> ToolChoice:
                 names.append(name)
             case {"type": "function", "name": str(name)}:
                 names.append(name)
+            case {"type": str(kind)} if kind != "function":
+                pass  # a tool that is left out
             case _:
-                raise RequestError("tool_choice: tools must be functions with names")
+                raise RequestError("tool_choice: tools must have types, functions also names")
     match mode:
         case "auto":
             return ToolChoice("auto", only=tuple(names))

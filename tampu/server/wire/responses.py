@@ -32,6 +32,7 @@ from tampu.server.wire.openai_fields import (
     refuse_fields,
 )
 from tampu.server.wire.options import ModelBody, parse_limited, with_parameters
+from tampu.server.wire.tools import full_name, response_tools
 from tampu.settings.type_errors import type_error
 
 _LOGPROBS = "message.output_text.logprobs"
@@ -86,15 +87,21 @@ def parse_response(body: ResponsesRequest, defaults: ModelDefaults) -> Generatio
     )  # fmt: skip
     check_cache_options(body.prompt_cache_options)
     tool_choice = read_tool_choice(body.tool_choice)
-    tools = [_tool(tool, index) for index, tool in enumerate(body.tools or ())]
+    tools = response_tools(body.tools)
+    think = _effort(body.reasoning or {})
+    warnings = tools.warnings
+    if think and "thinking" not in defaults.info.capabilities:
+        think = None
+        warnings.append("reasoning.effort has no effect: the model does not reason")
     conversation = Conversation(
         messages=read_items(body),
-        tools=tool_choice.shown(tools),
+        tools=tool_choice.shown(tools.functions),
         tool_choice=tool_choice.choice,
         tool=tool_choice.tool,
         is_parallel=body.parallel_tool_calls is not False,
-        think=_effort(body.reasoning or {}),
+        think=think,
         response_format=_format(body.text or {}),
+        warnings=warnings,
     )
     return with_conversation(_parameters(body, defaults), conversation, defaults)
 
@@ -143,6 +150,7 @@ def _message(item: dict[str, Any], where: str) -> dict[str, Any]:
         case {
             "type": "function_call", "call_id": str(id), "name": str(name), "arguments": str(text)
         }:  # fmt: skip
+            name = full_name(item.get("namespace"), name)
             call = tool_call(id, name, read_arguments(text, where))
             return {"role": "assistant", "content": "", "tool_calls": [call]}
         case {"type": "function_call_output", "call_id": str(id), "output": output}:
@@ -165,17 +173,6 @@ def _parts(output: object) -> Sequence[dict[str, Any]]:
 def _reasoning(item: dict[str, Any]) -> str:
     parts = item.get("content") or item.get("summary") or ()
     return "\n".join(str(part.get("text", "")) for part in parts if isinstance(part, dict))
-
-
-def _tool(tool: dict[str, Any], index: int) -> dict[str, Any]:
-    match tool:
-        case {"type": "function", "name": str(), **_rest}:
-            kept = ("name", "description", "parameters")
-            function = {name: tool[name] for name in kept if tool.get(name) is not None}
-            return {"type": "function", "function": function}
-        case {"type": str(kind)}:
-            raise RequestError(f"tools[{index}]: {kind[:50]!r} is not supported, only function")
-    raise RequestError(f"tools[{index}] must have a type and a name")
 
 
 def _effort(reasoning: dict[str, Any]) -> Think:

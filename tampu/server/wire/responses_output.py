@@ -24,6 +24,7 @@ from tampu.server.http_response import SSE
 from tampu.server.wire.anthropic_output import to_named_event
 from tampu.server.wire.openai_output import chat_logprobs
 from tampu.server.wire.responses import ResponsesRequest
+from tampu.server.wire.tools import namespaces
 
 
 class ResponseWriter:
@@ -49,6 +50,7 @@ class ResponseWriter:
         self._text = ""
         self._logprobs: list[TokenLogprob] = []
         self._reasoning_tokens = 0
+        self._namespaces = namespaces(request.tools)
 
     def write(self, event: Event) -> bytes:
         """Return the server-sent events of an event."""
@@ -144,11 +146,12 @@ class ResponseWriter:
 
     def _call(self, event: ToolCallDelta) -> Iterator[dict[str, Any]]:
         arguments = msgspec.json.encode(event.arguments).decode()
+        callee = self._namespaces.get(event.name) or {"name": event.name}
         item = {
             "type": "function_call",
             "id": f"fc_{secrets.token_hex(12)}",
             "call_id": event.id,
-            "name": event.name,
+            **callee,
             "arguments": "",
             "status": "in_progress",
         }
@@ -157,7 +160,7 @@ class ResponseWriter:
         place = {"item_id": item["id"], "output_index": len(self._items) - 1}
         kind = "response.function_call_arguments"
         yield {"type": f"{kind}.delta", "delta": arguments, **place}
-        yield {"type": f"{kind}.done", "arguments": arguments, "name": event.name, **place}
+        yield {"type": f"{kind}.done", "arguments": arguments, "name": callee["name"], **place}
         item = item | {"arguments": arguments, "status": "completed"}
         self._items[-1] = item
         yield self._item_event("response.output_item.done", item)

@@ -32,6 +32,8 @@ def contract_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_scripted(folder / "caller.gguf", [*thoughts, CALL], template=CHATML)
     pair = [CALL, CALL.replace("add", "sub")]
     write_scripted(folder / "pair.gguf", pair, template=CHATML)
+    named = CALL.replace("add", "crm__find")
+    write_scripted(folder / "namespaced.gguf", [named], template=CHATML)
     tried = ["Hm", ".", "</think>", "Yes", "."]
     write_scripted(folder / "tryer.gguf", tried, template=EFFORTS)
     write_scripted(folder / "endless.gguf", [" la", " li", " lo"], repeats=3, template=PLAIN)
@@ -53,7 +55,7 @@ def contract_server(
         TAMPU_THREADS="1",
         TAMPU_REGISTRY="127.0.0.1:1",
         TAMPU_NUM_GPU="0",
-        TAMPU_MAX_LOADED_MODELS="12",
+        TAMPU_MAX_LOADED_MODELS="13",
     )
     yield server
     server.end()

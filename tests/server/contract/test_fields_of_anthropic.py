@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
 import httpx
 import pytest
@@ -17,12 +17,11 @@ from anthropic.types import (
     message_create_params,
     tool_param,
     tool_result_block_param,
-    tool_union_param,
 )
 from anthropic.types.beta import beta_tool_param
 from anthropic.types.beta import message_count_tokens_params as trial_count_params
 from anthropic.types.beta import message_create_params as trial_create_params
-from support.fields import Route, both, effect, keys_of, nothing, probed, refused, streams
+from support.fields import Route, both, effect, keys_of, nothing, probed, refused, streams, type_of
 
 pytestmark = [pytest.mark.client, pytest.mark.server]
 
@@ -215,15 +214,6 @@ PARTS = {
 }
 
 
-def type_of(kind: Any) -> str:
-    hints = get_type_hints(kind)["type"]
-    return next(name for name in _leaves(hints) if isinstance(name, str))
-
-
-def _leaves(hint: Any) -> list[Any]:
-    return [leaf for one in get_args(hint) for leaf in (_leaves(one) or [one])]
-
-
 @pytest.mark.parametrize(
     ("table", "kinds"),
     [
@@ -312,20 +302,6 @@ def test_a_part_of_a_tools_result_is_read_or_refused(client: httpx.Client, kind:
         return
     assert response.status_code == 400
     assert PARTS[kind] in response.json()["error"]["message"]
-
-
-def test_every_tool_of_the_package_but_ones_own_is_refused_by_its_kind(
-    client: httpx.Client,
-) -> None:
-    for tool in get_args(tool_union_param.ToolUnionParam):
-        if tool is tool_param.ToolParam:
-            continue
-        kind = type_of(tool)
-        body = {"model": "pair", "messages": USER, "max_tokens": 9}
-        given = {"type": kind, "name": "x"}
-        response = client.post("/v1/messages", json=body | {"tools": [given]})
-        assert response.status_code == 400
-        assert kind in response.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(
