@@ -93,6 +93,8 @@ def server_options(settings: Settings, host: str) -> ServerOptions:
         max_crashes=settings.max_crashes,
         max_repeated_tokens=settings.max_repeated_tokens,
         truncate=settings.truncate,
+        default_model=settings.default_model,
+        image_urls=settings.image_urls,
         origins=settings.origins,
         use_keys=settings.use_api_keys,
         manage_keys=settings.api_keys,

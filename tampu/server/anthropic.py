@@ -12,18 +12,20 @@ from tampu.server.http_response import (
     event_response,
     warning_headers,
 )
+from tampu.server.image_urls import ImageFetcher
 from tampu.server.routes import Route, post
 from tampu.server.serving import Serving
 from tampu.server.wire import anthropic as wire
 from tampu.server.wire.anthropic_output import MessageWriter
 
 
-def anthropic_routes(serving: Serving) -> list[Route]:
+def anthropic_routes(serving: Serving, images: ImageFetcher) -> list[Route]:
     """Return the routes of Anthropic's API."""
 
     async def messages(http: Request, body: wire.MessagesRequest) -> Response:
         """`POST /v1/messages`: the next message of a conversation."""
-        entry = serving.find(body.model)
+        entry = serving.find_for(body)
+        await images.fill(body.messages)
         request = await parsed(http, wire.parse_messages, body, serving.defaults(entry))
         events = serving.generate(entry, request)
         writer = MessageWriter(request.model, hides_reasoning=wire.hides_reasoning(body))
@@ -31,7 +33,8 @@ def anthropic_routes(serving: Serving) -> list[Route]:
 
     async def count(http: Request, body: wire.CountRequest) -> Response:
         """`POST /v1/messages/count_tokens`: how many tokens a conversation has."""
-        entry = serving.find(body.model)
+        entry = serving.find_for(body)
+        await images.fill(body.messages)
         request = await parsed(http, wire.parse_count, body, serving.defaults(entry))
         [prompt] = request.prompts
 

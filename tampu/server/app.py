@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
 
 from tampu.engine.load_options import LoadOptions
@@ -29,6 +29,7 @@ from tampu.server.http_response import (
     error_response,
     exception_response,
 )
+from tampu.server.image_urls import ImageFetcher
 from tampu.server.logs import HEADER, ROUTE, AccessLogMiddleware
 from tampu.server.manage import manage_routes
 from tampu.server.metrics import CONTENT_TYPE, Metrics
@@ -36,7 +37,7 @@ from tampu.server.model_manager import ModelManager, Start
 from tampu.server.ollama import ollama_routes
 from tampu.server.openai import openai_routes
 from tampu.server.openapi import describe
-from tampu.server.routes import Endpoint, Route, get
+from tampu.server.routes import Endpoint, Route, VersionPrefixMiddleware, get
 from tampu.server.serving import Serving
 from tampu.server.threadpool import IterationPool
 from tampu.server.tokens import token_routes
@@ -66,6 +67,8 @@ class ServerOptions:
         drain_s: how long requests may continue when it shuts down.
         max_repeated_tokens: how often a token may repeat before an answer without a limit ends; 0:
             no limit.
+        image_urls: hosts that images are fetched from, as in `ImageFetcher`.
+        default_model: for requests of OpenAI's and Anthropic's API without one.
         max_crashes: how often a model may crash within a minute; 0: no limit.
         truncate: whether prompts that are too long are cut; None: each API has its own default.
         model: how models are loaded unless a request says otherwise.
@@ -82,6 +85,8 @@ class ServerOptions:
     manage_keys: tuple[str, ...] = ()
     drain_s: float = 30.0
     max_repeated_tokens: int = 30
+    default_model: str | None = None
+    image_urls: tuple[str, ...] = ()
     max_crashes: int = MAX_CRASHES
     truncate: bool | None = None
     model: LoadOptions = field(default_factory=LoadOptions)
@@ -93,11 +98,12 @@ def create_app(options: ServerOptions, catalog: Catalog, start: Start) -> Starle
     metrics = Metrics()
     serving = _serving(options, catalog, start, metrics)
     pool = IterationPool()
+    images = ImageFetcher(options.image_urls, options.remote)
     routes = [
         *ollama_routes(serving),
         *manage_routes(serving, pool, options.remote),
-        *openai_routes(serving),
-        *anthropic_routes(serving),
+        *openai_routes(serving, images),
+        *anthropic_routes(serving, images),
         *token_routes(serving),
         *_health_routes(metrics),
     ]
@@ -113,6 +119,7 @@ def create_app(options: ServerOptions, catalog: Catalog, start: Start) -> Starle
     app = Starlette(
         routes=[StarletteRoute(r.path, _marked(r), methods=list(r.methods)) for r in routes],
         middleware=[  # the outermost first
+            Middleware(VersionPrefixMiddleware, routes=routes),
             Middleware(AccessLogMiddleware, metrics=metrics),
             Middleware(TrustedHostMiddleware, bound=options.host, origins=options.origins),
             Middleware(
@@ -174,6 +181,7 @@ def _serving(options: ServerOptions, catalog: Catalog, start: Start, metrics: Me
         metrics,
         max_repeated_tokens=options.max_repeated_tokens or None,
         truncate=options.truncate,
+        default_model=options.default_model,
     )
 
 
@@ -215,10 +223,11 @@ async def _tampu_error(request: Request, error: Exception) -> Response:
 async def _http_error(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     path = request.scope["path"]
-    if status == HTTPStatus.NOT_FOUND and not path.startswith("/v1/"):
-        return PlainTextResponse("404 page not found", status)
     headers = error.headers if isinstance(error, HTTPException) else None
-    return error_response(path, status, HTTPStatus(status).phrase.lower(), headers)
+    message = HTTPStatus(status).phrase.lower()
+    if status == HTTPStatus.NOT_FOUND:
+        message = f"there is no path {path[:200]}"
+    return error_response(path, status, message, headers)
 
 
 async def _bug(request: Request, error: Exception) -> Response:

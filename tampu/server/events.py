@@ -90,4 +90,6 @@ def total_usage(events: list[Finished], choices: int) -> Usage:
         prompt_tokens=sum(event.usage.prompt_tokens for event in prompts),
         cached_tokens=sum(event.usage.cached_tokens for event in prompts),
         generated_tokens=sum(event.usage.generated_tokens for event in by_choice),
+        prompt_ns=sum(event.usage.prompt_ns for event in prompts),
+        generated_ns=max((event.usage.generated_ns for event in by_choice), default=0),
     )

@@ -28,6 +28,7 @@ class GenerationRequest:
             forever.
         prompts: none: only load it.
         options: limits, stop strings and sampling.
+        text_bias: added to the logits of the tokens of these texts.
         structure: the structure of the answers; None: free text.
         choices: answers to each prompt.
         max_calls: the maximum number of calls in the answer; None: any number.
@@ -39,6 +40,7 @@ class GenerationRequest:
     keep_alive_s: float | None = None
     prompts: tuple[Prompt, ...] = ()
     options: GenerateOptions = field(default_factory=GenerateOptions)
+    text_bias: Mapping[str, float] = field(default_factory=dict)
     structure: StructuredOutput | None = None
     choices: int = 1
     max_calls: int | None = None

@@ -18,6 +18,7 @@ from tampu.server.http_response import (
     event_response,
     warning_headers,
 )
+from tampu.server.image_urls import ImageFetcher
 from tampu.server.routes import Route, get, post
 from tampu.server.serving import Serving
 from tampu.server.single_flight import SingleFlight
@@ -28,9 +29,9 @@ from tampu.server.wire.responses_output import ResponseWriter
 from tampu.store.catalog import Entry
 
 
-def openai_routes(serving: Serving) -> list[Route]:
+def openai_routes(serving: Serving, images: ImageFetcher) -> list[Route]:
     """Return the routes of OpenAI's API."""
-    api = OpenAIAPI(serving)
+    api = OpenAIAPI(serving, images)
     return [
         post("/v1/chat/completions", api.chat, wire.ChatRequest),
         post("/v1/chat/completions/input_tokens", api.count_chat, wire.ChatRequest),
@@ -46,13 +47,15 @@ def openai_routes(serving: Serving) -> list[Route]:
 class OpenAIAPI:
     """The handlers."""
 
-    def __init__(self, serving: Serving) -> None:
+    def __init__(self, serving: Serving, images: ImageFetcher) -> None:
         self._serving = serving
+        self._images = images
         self._models = SingleFlight(lambda: encoded(_list(serving.catalog.entries())))
 
     async def chat(self, http: Request, body: wire.ChatRequest) -> Response:
         """`POST /v1/chat/completions`: the next message of a conversation."""
-        entry = self._serving.find(body.model)
+        entry = self._serving.find_for(body)
+        await self._images.fill(body.messages)
         request = await parsed(
             http, wire.parse_chat_completion, body, self._serving.defaults(entry)
         )
@@ -63,13 +66,15 @@ class OpenAIAPI:
 
     async def count_chat(self, http: Request, body: wire.ChatRequest) -> Response:
         """`POST /v1/chat/completions/input_tokens`: how many tokens a conversation has."""
-        entry = self._serving.find(body.model)
+        entry = self._serving.find_for(body)
+        await self._images.fill(body.messages)
         defaults = self._serving.defaults(entry)
         return self._count(entry, await parsed(http, wire.parse_chat_completion, body, defaults))
 
     async def respond(self, http: Request, body: ResponsesRequest) -> Response:
         """`POST /v1/responses`: the model's response to items."""
-        entry = self._serving.find(body.model)
+        entry = self._serving.find_for(body)
+        await self._images.fill(body.input)
         request = await parsed(http, parse_response, body, self._serving.defaults(entry))
         writer = ResponseWriter(body, truncates=request.options.truncate)
         events = self._serving.generate(entry, request)
@@ -77,13 +82,14 @@ class OpenAIAPI:
 
     async def count_response(self, http: Request, body: ResponsesRequest) -> Response:
         """`POST /v1/responses/input_tokens`: how many tokens the input has."""
-        entry = self._serving.find(body.model)
+        entry = self._serving.find_for(body)
+        await self._images.fill(body.input)
         defaults = self._serving.defaults(entry)
         return self._count(entry, await parsed(http, parse_response, body, defaults))
 
     async def complete(self, http: Request, body: wire.CompletionRequest) -> Response:
         """`POST /v1/completions`: the continuation of prompts."""
-        entry = self._serving.find(body.model)
+        entry = self._serving.find_for(body)
         request = await parsed(http, wire.parse_completion, body, self._serving.defaults(entry))
         writer = CompletionWriter(
             request.model,
@@ -96,7 +102,7 @@ class OpenAIAPI:
 
     async def embed(self, http: Request, body: wire.EmbeddingRequest) -> Response:
         """`POST /v1/embeddings`: texts as vectors of length 1."""
-        entry = self._serving.find(body.model)
+        entry = self._serving.find_for(body)
         request = await parsed(http, wire.parse_embedding, body, self._serving.defaults(entry))
 
         async def work() -> Response:

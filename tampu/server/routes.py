@@ -7,7 +7,7 @@ description in `/openapi.json`, and the tests.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
@@ -15,11 +15,15 @@ from typing import TypeVar
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tampu.server.body import read_body
 
 T = TypeVar("T", bound=msgspec.Struct)
 Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+_VERSION = "/v1"
 
 
 class Access(Enum):
@@ -51,6 +55,24 @@ class Route:
     summary: str
 
 
+class VersionPrefixMiddleware:
+    """Middleware: answers paths under `/v1` without it too, as llama-server does."""
+
+    def __init__(self, app: ASGIApp, routes: Sequence[Route]) -> None:
+        """Take the paths of these routes."""
+        self._app = app
+        prefix = f"{_VERSION}/"
+        paths = [route.path for route in routes if route.path.startswith(prefix)]
+        self._roots = {_root(path.removeprefix(_VERSION)) for path in paths}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, with `/v1` at the start of its path."""
+        if scope["type"] == "http" and _root(scope["path"]) in self._roots:
+            raw_path = _VERSION.encode() + scope["raw_path"]
+            scope = {**scope, "path": _VERSION + scope["path"], "raw_path": raw_path}
+        await self._app(scope, receive, send)
+
+
 def get(path: str, endpoint: Endpoint, access: Access = Access.USE) -> Route:
     """Return a route that is only read."""
     return Route(("GET", "HEAD"), path, endpoint, access, None, _summary(endpoint))
@@ -74,6 +96,11 @@ def post(
 def raw(methods: tuple[str, ...], path: str, endpoint: Endpoint, access: Access) -> Route:
     """Return a route whose handler reads the body itself."""
     return Route(methods, path, endpoint, access, None, _summary(endpoint))
+
+
+def _root(path: str) -> str:
+    """Return the first part of a path."""
+    return path[1:].partition("/")[0]
 
 
 def _summary(handle: object) -> str:

@@ -8,13 +8,14 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
-from typing import TypeVar
+from dataclasses import replace
+from typing import Protocol, TypeVar
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tampu.engine.prompts import Prompt
+from tampu.engine.prompts import Prompt, TextPrompt
 from tampu.errors import ModelNotFoundError, RequestError, RequestNotStartedError
 from tampu.ml.vectors import normalize
 from tampu.runner import events
@@ -77,6 +78,10 @@ class Embeddings(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...] = ()
 
 
+class _WithModel(Protocol):
+    model: str | None
+
+
 class Serving:
     """The models of a server, and their use."""
 
@@ -90,12 +95,15 @@ class Serving:
         *,
         max_repeated_tokens: int | None = None,
         truncate: bool | None = None,
+        default_model: str | None = None,
     ) -> None:
         """Answer from these models, found in this catalog, as many at a time as are admitted.
 
         An answer without a limit ends when a token repeats more than `max_repeated_tokens` times.
         `truncate` is that of `ModelDefaults`.
-        Tokens alone come from a model that is loaded, else from one loaded without its weights.
+        A request of an API that allows it may leave out the model: `default_model`, or the only one
+        in memory. Tokens alone come from a model that is loaded, else from one loaded without its
+        weights.
         """
         self.models = models
         self._vocabularies = vocabularies
@@ -105,6 +113,7 @@ class Serving:
         self._metrics = metrics
         self._max_repeated_tokens = max_repeated_tokens
         self._truncate = truncate
+        self._default_model = default_model
 
     async def close(self) -> None:
         """Unload all models; requests under way end with an error."""
@@ -123,6 +132,26 @@ class Serving:
             return self.catalog.describe(name)
         except ModelNotFoundError as error:
             raise ModelNotFoundError(f"model '{name[:200]}' not found") from error
+
+    def find_for(self, body: _WithModel) -> Entry:
+        """Return the model of a request, whose name is filled in if it has none.
+
+        Raises:
+            RequestError: without a name, if there is no default and not one model in memory.
+            ModelNotFoundError: if there is no such model.
+        """
+        if not body.model:
+            body.model = self._default_model or self._only_loaded()
+        return self.find(body.model)
+
+    def _only_loaded(self) -> str:
+        loaded = self.models.models()
+        if len(loaded) == 1:
+            return loaded[0].entry.full_name
+        raise RequestError(
+            f"model is required: TAMPU_DEFAULT_MODEL is not set, and {len(loaded)} models are in "
+            "memory, not one"
+        )
 
     def defaults(self, entry: Entry) -> ModelDefaults:
         """Return the defaults that a model sets.
@@ -148,6 +177,7 @@ class Serving:
             TampuError: when the model cannot be loaded, or the request fails.
         """
         with self._admission.wait() as leave_queue, self._metrics.request(entry.name) as count:
+            request = await self._with_text_bias(entry, request)
             for may_retry in (True, False):
                 try:
                     async with (
@@ -164,6 +194,17 @@ class Serving:
                 except RequestNotStartedError:
                     if not may_retry:
                         raise
+
+    async def _with_text_bias(self, entry: Entry, request: GenerationRequest) -> GenerationRequest:
+        """Return a request whose biases are all of tokens."""
+        bias = dict(request.options.logit_bias)
+        for text, value in request.text_bias.items():
+            encoded = await self.encode(
+                entry, TextPrompt(text), add_special=False, parse_special=False
+            )
+            bias |= dict.fromkeys(encoded.tokens(), value)
+        options = msgspec.structs.replace(request.options, logit_bias=bias)
+        return replace(request, options=options, text_bias={}) if request.text_bias else request
 
     def _events(
         self, model: ManagedModel, request: GenerationRequest

@@ -96,6 +96,12 @@ def host(text: str) -> str:
     return text.lower()
 
 
+def image_hosts(text: str) -> tuple[str, ...]:
+    """Return the parts of a list of hosts, with `on` for any; none for `off`."""
+    parts = texts(text.lower())
+    return () if parts == ("off",) else tuple(map(host, parts))
+
+
 def realms(text: str) -> tuple[tuple[str, str], ...]:
     """Return pairs of "registry=host"."""
     pairs = [part.partition("=") for part in texts(text)]

@@ -25,6 +25,7 @@ from tampu.settings.parsers import (
     count_unless_zero,
     fetch_way,
     host,
+    image_hosts,
     layers,
     log_level,
     logins,
@@ -150,6 +151,10 @@ class Settings:
         load_timeout_s: LOAD_TIMEOUT, the limit for loading without progress; None: none.
         max_loaded_models: MAX_LOADED_MODELS; None (0) lets the memory decide.
         max_queue: MAX_QUEUE, the maximum number of waiting requests.
+        image_urls: IMAGE_URLS, from where images are fetched that requests name by address: on
+            (any public host), hosts separated by commas (private ones too), or both.
+        default_model: DEFAULT_MODEL, for requests to OpenAI's and Anthropic's API that name none;
+            None: the one that is in memory, if it is the only one.
         editor: EDITOR, the editor that Ctrl-G opens in `tampu run`; None: that of the variables
             VISUAL or EDITOR.
         no_history: NOHISTORY, whether `tampu run` keeps no history of its input.
@@ -205,6 +210,8 @@ class Settings:
     load_timeout_s: float | None = _shared("LOAD_TIMEOUT", seconds_if_positive, 300.0, "5m")
     max_loaded_models: int | None = _shared("MAX_LOADED_MODELS", count_unless_zero, None, "3")
     max_queue: int = _shared("MAX_QUEUE", count_from(0), 512)
+    image_urls: tuple[str, ...] = _own("IMAGE_URLS", image_hosts, ())
+    default_model: str | None = _own("DEFAULT_MODEL", str, None)
     editor: str | None = _shared("EDITOR", str, None)
     no_history: bool = _shared("NOHISTORY", boolean, default=False, text="0")
     origins: tuple[str, ...] = _shared("ORIGINS", texts, ())

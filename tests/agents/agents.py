@@ -122,6 +122,7 @@ def run(
     """Run an agent as the documentation says, with a home and a folder of its own."""
     section = dict(SECTION.findall(PAGE))[name]
     home, work = folder / "home", folder / "work"
+    home.mkdir()
     work.mkdir()
     (home / ".qwen").mkdir(parents=True)
     (home / ".qwen" / "settings.json").write_text('{"privacy": {"usageStatisticsEnabled": false}}')

@@ -274,7 +274,7 @@ def test_a_response_calls_a_function_and_goes_on_with_its_output(client: openai.
     [
         ({"n": 0}, "n must be"), ({"n": 10**9}, "n must be"), ({"temperature": -1}, "temperature"),
         ({"max_tokens": 0}, "max_tokens"), ({"top_logprobs": 21, "logprobs": True}, "top_logprobs"),
-        ({"logit_bias": {"x": 1}}, "not a token id"), ({"logit_bias": {"1": 101}}, "-100 to 100"),
+        ({"logit_bias": {"-1": 1}}, "not a token id"), ({"logit_bias": {"1": 101}}, "-100 to 100"),
         ({"logit_bias": {"999999": 1}}, "999999"), ({"reasoning_effort": "high"}, "thinking"),
         ({"functions": [{"name": "f"}]}, "functions"), ({"modalities": ["audio"]}, "modalities"),
         ({"stop": ["x"] * 17}, "stop"), ({"tool_choice": "maybe"}, "tool_choice"),

@@ -38,10 +38,10 @@ TAKEN = [
 FIELDS = [
     ("keep_alive", "1e99h"), ("keep_alive", "abc"), ("keep_alive", "5"), ("keep_alive", True),
     ("top_logprobs", 10**6), ("top_logprobs", -1), ("top_logprobs", True), ("logprobs", 10**6),
-    ("n", 10**9), ("n", 0), ("n", -1), ("n", True), ("max_tokens", 0), ("max_tokens", -1),
-    ("max_tokens", 1.5), ("max_completion_tokens", -1), ("max_output_tokens", 0),
+    ("n", 10**9), ("n", 0), ("n", -1), ("n", True), ("max_tokens", 0), ("max_tokens", -2),
+    ("max_tokens", 1.5), ("max_completion_tokens", -2), ("max_output_tokens", 0),
     ("dimensions", -1), ("dimensions", 10**9), ("best_of", 10**9),
-    ("logit_bias", {"x": 1}), ("logit_bias", {"-1": 1}), ("logit_bias", {"1": 1000}),
+    ("logit_bias", {"": 1}), ("logit_bias", {"-1": 1}), ("logit_bias", {"1": 1000}),
     ("logit_bias", {str(i): 0 for i in range(1_025)}), ("logit_bias", {"1": None}),
     ("stop", "x" * 1_025), ("stop_sequences", ["x"] * 17), ("stop_sequences", [""]),
     ("input", ["x"] * 2_049), ("input", [None]), ("input", {"a": 1}), ("tokens", [1.5]),

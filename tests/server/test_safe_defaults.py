@@ -18,7 +18,7 @@ from tampu.sampling.constraint import COMPILE_LIMITS
 from tampu.server import body, connection, serve, trusted_host
 from tampu.server.app import ServerOptions
 from tampu.server.serve import check_exposure
-from tampu.server.wire import conversation, ollama, openai_fields
+from tampu.server.wire import conversation, logit_bias, ollama
 from tampu.settings.settings import Settings
 from tampu.store import manifests
 from tampu.store.registry import session
@@ -57,7 +57,7 @@ IMAGES = ImageLimits()
         pytest.param(conversation.MAX_TOOLS, 128, id="request: tools"),
         pytest.param(parameters.MAX_STOPS, 16, id="request: stop strings"),
         pytest.param(parameters.MAX_STOP_LENGTH, KIB, id="request: length of a stop string"),
-        pytest.param(openai_fields.MAX_BIASES, 1_024, id="request: logit_bias"),
+        pytest.param(logit_bias.MAX_BIASES, 1_024, id="request: logit_bias"),
         pytest.param(ollama.MAX_INPUTS, 2_048, id="request: texts to embed"),
         pytest.param(schema.MAX_BYTES, 256 * KIB, id="request: schema"),
         pytest.param(schema.MAX_DEPTH, 64, id="request: depth of a schema"),

@@ -200,7 +200,7 @@ def _image(source: object, where: str) -> bytes:
             require(kind in _IMAGE_TYPES, f"{where}: {kind[:50]!r} is not supported")
             return decode_image(data, where)
         case {"type": "url"}:
-            raise RequestError(f"{where}: URLs are not fetched: send the image in base64")
+            raise RequestError(f"{where}: URLs are not fetched (see TAMPU_IMAGE_URLS): send base64")
     raise RequestError(f"{where}: an image needs a source of type base64")
 
 

@@ -111,7 +111,9 @@ def decode_image(text: str, where: str, *, is_uri: bool = False) -> bytes:
     """Return the bytes of an image, given in base64 or as a data URI."""
     if is_uri:
         if re.match(r"[a-z]+://", text, re.IGNORECASE):
-            raise RequestError(f"{where}: URLs are not fetched: send the image as a data URI")
+            raise RequestError(
+                f"{where}: URLs are not fetched (see TAMPU_IMAGE_URLS): send a data URI"
+            )
         match = _IMAGE_URI.match(text)
         if match is None and text.startswith("data:"):
             raise RequestError(

@@ -19,12 +19,12 @@ from tampu.runner.request import MAX_TOP_LOGPROBS
 from tampu.server.generation_request import MAX_CHOICES, EmbeddingTask, GenerationRequest, require
 from tampu.server.model_defaults import ModelDefaults
 from tampu.server.wire.conversation import Conversation, check_can, with_conversation
+from tampu.server.wire.logit_bias import read_bias
 from tampu.server.wire.openai_fields import (
     Message,
     ResponseFormat,
     check_cache_options,
     check_verbosity,
-    read_bias,
     read_effort,
     read_format,
     read_inputs,
@@ -50,7 +50,7 @@ class _Common(ModelBody, kw_only=True):
     stream_options: StreamOptions | None = None
     n: int | None = None
     stop: str | list[str] | None = None
-    logit_bias: dict[str, float] | None = None
+    logit_bias: dict[str, Any] | list[Any] | None = None
 
 
 class ChatRequest(_Common, kw_only=True):
@@ -185,6 +185,7 @@ def _parameters(
 ) -> GenerationRequest:
     """Return a request without its prompt; `limit` names the field that limits its length."""
     choices = 1 if body.n is None else body.n
+    bias = read_bias(body.logit_bias)
     require(1 <= choices <= MAX_CHOICES, f"n must be 1 to {MAX_CHOICES}")
     request = parse_limited(
         body,
@@ -192,8 +193,9 @@ def _parameters(
         limit,
         least=least,
         default=default,
+        unlimited=-1,
         logprobs=logprobs,
         top_logprobs=top_logprobs,
-        logit_bias=read_bias(body.logit_bias),
+        logit_bias=bias.tokens or None,
     )
-    return replace(request, choices=choices)
+    return replace(request, choices=choices, text_bias=bias.texts)

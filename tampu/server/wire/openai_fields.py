@@ -19,7 +19,6 @@ from tampu.server.generation_request import require
 from tampu.server.wire.conversation import ToolMode, decode_image, template_message, tool_call
 from tampu.server.wire.ollama import MAX_INPUTS
 
-MAX_BIASES = 1_024
 _EFFORTS: dict[str, Think] = {
     "none": False, "minimal": "low", "low": "low", "medium": "medium", "high": "high",
     "xhigh": "max", "ultra": "max", "max": "max",
@@ -185,18 +184,6 @@ def read_format(given: ResponseFormat | None, field: str) -> str | dict[str, Any
         f"{field} must be text, json_object, json_schema with a schema, or regex, lark, gbnf, "
         "choices"
     )
-
-
-def read_bias(given: dict[str, float] | None) -> dict[int, float] | None:
-    """Return the logit bias of tokens."""
-    if given is None:
-        return None
-    require(len(given) <= MAX_BIASES, f"logit_bias: at most {MAX_BIASES} tokens")
-    for token, bias in given.items():
-        is_token = token.isascii() and token.isdecimal() and len(token) < 10
-        require(is_token, f"logit_bias: {token[:50]!r} is not a token id")
-        require(-100 <= bias <= 100, f"logit_bias: {bias} is not -100 to 100")
-    return {int(token): bias for token, bias in given.items()}
 
 
 def _allowed(mode: object, tools: Sequence[object]) -> ToolChoice:

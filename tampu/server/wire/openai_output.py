@@ -55,13 +55,17 @@ class _Writer(ABC):
     def write(self, event: Event) -> bytes:
         """Return the chunks of an event."""
         self._count(event)
-        return b"".join(to_event(self._chunk([choice])) for choice in self._deltas(event))
+        chunks = [self._chunk([choice]) for choice in self._deltas(event)]
+        if isinstance(event, Finished):
+            chunks[-1]["timings"] = timings(event.usage)
+        return b"".join(map(to_event, chunks))
 
     def end(self) -> bytes:
         """Return the usage, if requested, and the mark that ends the stream."""
         if not self._with_usage:
             return DONE
-        return to_event(self._chunk([]) | {"usage": self._usage()}) + DONE
+        more = {"usage": self._usage(), "timings": timings(self._total())}
+        return to_event(self._chunk([]) | more) + DONE
 
     def fail(self, error: TampuError) -> bytes:
         """Return a chunk with the error."""
@@ -76,7 +80,8 @@ class _Writer(ABC):
             self._choice(index, [event for event in events if event.choice == index])
             for index in indices
         ]
-        return self._object(self._kind, choices) | {"usage": self._usage()}
+        more = {"usage": self._usage(), "timings": timings(self._total())}
+        return self._object(self._kind, choices) | more
 
     def _count(self, event: Event) -> None:
         """Record what counts for the usage."""
@@ -100,7 +105,10 @@ class _Writer(ABC):
         }
 
     def _usage(self) -> dict[str, Any]:
-        return usage_object(total_usage(self._ended, self._choices), self._reasoning_tokens)
+        return usage_object(self._total(), self._reasoning_tokens)
+
+    def _total(self) -> Usage:
+        return total_usage(self._ended, self._choices)
 
     @abstractmethod
     def _deltas(self, event: Event) -> Iterator[dict[str, Any]]:
@@ -128,7 +136,7 @@ class ChatWriter(_Writer):
             case ContentDelta() if event.text or event.logprobs:
                 yield _delta(event, {"content": event.text}, event.logprobs)
             case ReasoningDelta() if event.text or event.logprobs:
-                yield _delta(event, {"reasoning": event.text}, event.logprobs)
+                yield _delta(event, _reasoning(event.text), event.logprobs)
             case ToolCallDelta():
                 call = _call(event)
                 function = call["function"]
@@ -145,7 +153,7 @@ class ChatWriter(_Writer):
         calls = [_call(event) for event in events if isinstance(event, ToolCallDelta)]
         message: dict[str, Any] = {"role": "assistant", "content": text or (None if calls else "")}
         if reasoning:
-            message["reasoning"] = reasoning
+            message |= _reasoning(reasoning)
         if calls:
             message["tool_calls"] = calls
         return {
@@ -213,6 +221,23 @@ def usage_object(usage: Usage, reasoning_tokens: int = 0) -> dict[str, Any]:
         "total_tokens": usage.prompt_tokens + usage.generated_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
         "completion_tokens_details": {"reasoning_tokens": reasoning_tokens},
+    }
+
+
+def timings(usage: Usage) -> dict[str, float]:
+    """Return counts and durations under llama-server's names; `prompt_n` is without the cache."""
+    prompt_n, prompt_ms = usage.prompt_tokens - usage.cached_tokens, usage.prompt_ns / 1e6
+    predicted_n, predicted_ms = usage.generated_tokens, usage.generated_ns / 1e6
+    return {
+        "cache_n": usage.cached_tokens,
+        "prompt_n": prompt_n,
+        "prompt_ms": prompt_ms,
+        "prompt_per_token_ms": prompt_ms / max(prompt_n, 1),
+        "prompt_per_second": 1e3 * prompt_n / prompt_ms if prompt_ms else 0.0,
+        "predicted_n": predicted_n,
+        "predicted_ms": predicted_ms,
+        "predicted_per_token_ms": predicted_ms / max(predicted_n, 1),
+        "predicted_per_second": 1e3 * predicted_n / predicted_ms if predicted_ms else 0.0,
     }
 
 
@@ -293,6 +318,11 @@ def _delta(
 ) -> dict[str, Any]:
     choice = {"index": event.choice, "delta": delta, "finish_reason": None}
     return choice | {"logprobs": chat_logprobs(logprobs)} if logprobs else choice
+
+
+def _reasoning(text: str) -> dict[str, str]:
+    """Return reasoning under the names that Ollama and vLLM, and llama-server, give it."""
+    return {"reasoning": text, "reasoning_content": text}
 
 
 def _call(event: ToolCallDelta) -> dict[str, Any]:

@@ -98,6 +98,7 @@ def parse_limited(
     *,
     least: int = 1,
     default: int | None = None,
+    unlimited: int | None = None,
     fields: Mapping[str, Any] | None = None,
     truncate: bool | None = None,
     **more: Any,
@@ -110,12 +111,15 @@ def parse_limited(
         limit: the field with the maximum number of tokens.
         least: the smallest value of that field.
         default: used where the field is None.
+        unlimited: the value of that field that means no limit.
         fields: more parameters, by Ollama's names.
         truncate: whether a prompt that is too long is cut; None: by `may_truncate`.
         more: as in `request_options`.
     """
     given = getattr(body, limit)
     max_tokens = default if given is None else given
+    if max_tokens is not None and max_tokens == unlimited:
+        max_tokens = None
     if max_tokens is not None:
         require(max_tokens >= least, f"{limit} must be {least} or more, not {max_tokens}")
     fields = parameter_fields(body) | dict(fields or {})

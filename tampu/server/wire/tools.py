@@ -126,8 +126,8 @@ def _is_other(tool: dict[str, Any]) -> bool:
 
 def _shown(tool: dict[str, Any]) -> str:
     kind, name = str(tool["type"]), tool.get("name")
-    shown = f"{kind}:{name}" if isinstance(name, str) and name != kind else kind
-    return ":".join(_UNSAFE.sub("?", part[:64]) for part in shown.split(":", 1))
+    parts = [kind, name] if isinstance(name, str) and name != kind else [kind]
+    return ":".join(_UNSAFE.sub("?", part[:64]) for part in parts)
 
 
 def _check_message_tool(tool: dict[str, Any], where: str) -> None:

@@ -32,6 +32,8 @@ class RemoteOptions:
         hub_token: for private repositories there.
         public_registries: hosts of registries that remote clients may use, too.
         is_insecure: allow HTTP without TLS, and addresses in private networks.
+        allows_http: allow HTTP without TLS.
+        open_hosts: hosts that may have an address in a private network.
         retry_delays_s: before the first, second, ... retry.
         connect_timeout_s: how long connecting may take.
         read_timeout_s: how long a connection may be silent before it counts as lost.
@@ -48,6 +50,8 @@ class RemoteOptions:
     hub_token: str | None = None
     public_registries: tuple[str, ...] = ()
     is_insecure: bool = False
+    allows_http: bool = False
+    open_hosts: tuple[str, ...] = ()
     retry_delays_s: tuple[float, ...] = (0.0, 0.1, 0.5, 1.0, 2.0, 4.0)
     connect_timeout_s: float = 10.0
     read_timeout_s: float = 30.0
@@ -85,7 +89,8 @@ class RemoteOptions:
     @property
     def private_hosts(self) -> frozenset[str]:
         """The hosts that may have an address in a private network."""
-        return frozenset({self.default_registry.partition(":")[0]} - {DEFAULT_HOST})
+        registry = {self.default_registry.partition(":")[0]} - {DEFAULT_HOST}
+        return frozenset({*registry, *self.open_hosts})
 
     def retry_delay_s(self, failures: int, requested_s: float) -> float:
         """Return how long to wait after `failures` failed attempts, at least what was requested."""

@@ -54,6 +54,10 @@ class UnreachableError(NetworkError):
     """The host is unreachable: unknown name, connection refused, or no network."""
 
 
+class PrivateHostError(RegistryError):
+    """The host is in a private network, and may not be connected to."""
+
+
 class Response:
     """A response whose body has not been read.
 
@@ -176,7 +180,8 @@ class Transport:
         except ValueError:
             port_is_sound = False
             parts = urlsplit("")
-        schemes = ("https", "http") if self.options.is_insecure else ("https",)
+        may_be_plain = self.options.is_insecure or self.options.allows_http
+        schemes = ("https", "http") if may_be_plain else ("https",)
         if parts.scheme not in schemes or not parts.hostname or "@" in parts.netloc:
             shown = parts.scheme or "nothing"
             raise RegistryError(
@@ -306,8 +311,8 @@ def _proxied(proxy: str, how: Mapping[str, Any]) -> urllib3.ProxyManager:
     return urllib3.ProxyManager(shown_proxy(proxy) or proxy, proxy_headers=headers, **how)
 
 
-def _private(host: str) -> RegistryError:
-    return RegistryError(f"{host} is in a private network; use --insecure to allow it")
+def _private(host: str) -> PrivateHostError:
+    return PrivateHostError(f"{host} is in a private network; use --insecure to allow it")
 
 
 def _reason(error: BaseException) -> str:

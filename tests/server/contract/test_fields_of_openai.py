@@ -62,7 +62,8 @@ SHARED = {
     "logit_bias": effect(lambda ask: not text(ask(logit_bias={FIRST: -100})).startswith("Hello")),
     "max_tokens": both(
         effect(lambda ask: ask(max_tokens=2)["choices"][0]["finish_reason"] == "length"),
-        refused(-1),
+        nothing(-1),
+        refused(0, -2),
     ),
     "model": effect(lambda ask: text(ask(model="looper", max_tokens=3)) != text(ask())),
     "n": both(effect(lambda ask: len(ask(n=2)["choices"]) == 2), refused(0, 129)),

@@ -1,0 +1,219 @@
+"""What clients of llama-server are used to, in OpenAI's API."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from support.serving import Server, start_server
+from support.sse import data_of
+from support.tiny_model import VOCABULARY
+
+pytestmark = [pytest.mark.client, pytest.mark.server]
+
+USER: list[Any] = [{"role": "user", "content": "x"}]
+CHAT: dict[str, Any] = {"model": "talker", "messages": USER, "temperature": 0}
+COMPLETION: dict[str, Any] = {"model": "talker", "prompt": "x", "temperature": 0}
+HELLO = VOCABULARY  # the token of the first word that the model says
+TIMINGS = [
+    "cache_n", "prompt_n", "prompt_ms", "prompt_per_token_ms", "prompt_per_second",
+    "predicted_n", "predicted_ms", "predicted_per_token_ms", "predicted_per_second",
+]  # fmt: skip
+
+
+def post(client: httpx.Client, path: str, body: dict[str, Any], **more: Any) -> Any:
+    response = client.post(path, json=body | more)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def said(answer: Any) -> str:
+    [choice] = answer["choices"]
+    return choice["text"] if "text" in choice else choice["message"]["content"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/chat/completions", CHAT),
+        ("/chat/completions/input_tokens", CHAT),
+        ("/completions", COMPLETION),
+        ("/embeddings", {"model": "embedder", "input": "x"}),
+        ("/responses", {"model": "talker", "input": "x"}),
+        ("/messages", CHAT | {"max_tokens": 9}),
+        ("/models", None),
+        ("/models/talker", None),
+    ],
+)
+def test_a_path_may_lack_its_version(client: httpx.Client, path: str, body: Any) -> None:
+    method = "GET" if body is None else "POST"
+    answers = [client.request(method, prefix + path, json=body) for prefix in ("", "/v1")]
+    assert [answer.status_code for answer in answers] == [200, 200]
+    short, long = (answer.json() for answer in answers)
+    assert short.keys() == long.keys()
+
+
+def test_the_openai_package_works_with_the_address_alone(contract_server: Server) -> None:
+    with openai.OpenAI(base_url=contract_server.url, api_key="none") as client:
+        answer = client.chat.completions.create(model="talker", messages=USER, temperature=0)
+        assert answer.choices[0].message.content == "Hello, world."
+        assert "talker:latest" in [model.id for model in client.models.list()]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("POST", "/chat/completions", 400),
+        ("POST", "/v1/completions", 400),
+        ("GET", "/chat/completions", 405),
+        ("GET", "/v1/nothing", 404),
+        ("GET", "/nothing", 404),
+        ("GET", "/chat", 404),
+        ("DELETE", "/api/chat", 405),
+    ],
+)
+def test_every_error_is_json(client: httpx.Client, method: str, path: str, status: int) -> None:
+    response = client.request(method, path, content=b"{")
+    assert response.status_code == status
+    error = response.json()["error"]
+    is_openai = path.startswith(("/v1", "/chat"))
+    assert (error["message"] if is_openai else error) != ""
+    assert response.headers["content-type"].startswith("application/json")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"), [("/v1/chat/completions", CHAT), ("/v1/completions", COMPLETION)]
+)
+def test_minus_one_means_no_limit(client: httpx.Client, path: str, body: dict[str, Any]) -> None:
+    looping = post(client, path, body, model="looper", max_tokens=-1)
+    assert looping["usage"]["completion_tokens"] > 16
+    assert post(client, path, body, max_tokens=-1)["choices"][0]["finish_reason"] == "stop"
+    response = client.post(path, json=body | {"max_tokens": -2})
+    assert response.status_code == 400
+
+
+@pytest.mark.parametrize(
+    "bias",
+    [
+        {str(HELLO): -100}, {"x": 100}, [[HELLO, -100]], [[HELLO, False]], [["x", 100.0]],
+        [["y", -1], ["x", 100]],
+    ],
+    ids=json.dumps,
+)  # fmt: skip
+def test_biases_are_of_tokens_or_texts(client: httpx.Client, bias: Any) -> None:
+    assert said(post(client, "/v1/chat/completions", CHAT)).startswith("Hello")
+    biased = post(client, "/v1/chat/completions", CHAT, logit_bias=bias, max_tokens=4)
+    assert not said(biased).startswith("Hello")
+
+
+def test_false_forbids_the_tokens_of_a_text(client: httpx.Client) -> None:
+    bias = [["x", 100], ["x", False]]
+    biased = post(client, "/v1/chat/completions", CHAT, logit_bias=bias, max_tokens=4)
+    assert said(biased).startswith("Hello")
+
+
+@pytest.mark.parametrize(
+    "bias",
+    [
+        {"Hello": "x"}, {"Hello": True}, {"Hello": 101}, {"": 1}, {"x" * 1_025: 1}, {"-1": 1},
+        [[True, 1]], [["Hello"]], [5], [[1.5, 1]], [[-1, 1]], [[5, None]], "Hello",
+    ],
+    ids=lambda bias: json.dumps(bias)[:40],
+)  # fmt: skip
+def test_an_invalid_bias_is_refused_by_its_name(client: httpx.Client, bias: Any) -> None:
+    response = client.post("/v1/chat/completions", json=CHAT | {"logit_bias": bias})
+    assert response.status_code == 400
+    assert "logit_bias" in response.json()["error"]["message"]
+
+
+def test_a_stream_begins_with_the_role_and_no_text(client: httpx.Client) -> None:
+    chunks = data_of(client.post("/v1/chat/completions", json=CHAT | {"stream": True}))
+    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"), [("/v1/chat/completions", CHAT), ("/v1/completions", COMPLETION)]
+)
+def test_an_answer_has_timings(client: httpx.Client, path: str, body: dict[str, Any]) -> None:
+    answer = post(client, path, body)
+    chunks = data_of(client.post(path, json=body | {"stream": True}))
+    usage = {"stream": True, "stream_options": {"include_usage": True}}
+    with_usage = data_of(client.post(path, json=body | usage))
+    for ended in (answer, chunks[-1], with_usage[-1]):
+        timings = ended["timings"]
+        assert [*timings] == TIMINGS
+        assert timings["predicted_n"] == answer["usage"]["completion_tokens"]
+        assert timings["cache_n"] + timings["prompt_n"] == answer["usage"]["prompt_tokens"]
+        for part in ("prompt", "predicted"):
+            count, ms = timings[f"{part}_n"], timings[f"{part}_ms"]
+            assert ms > 0
+            assert timings[f"{part}_per_token_ms"] == pytest.approx(ms / max(count, 1))
+            assert timings[f"{part}_per_second"] == pytest.approx(1000 * count / ms)
+    assert not any("timings" in chunk for chunk in chunks[:-1])
+
+
+def test_the_timings_of_several_choices_are_of_all(client: httpx.Client) -> None:
+    one, two = (post(client, "/v1/chat/completions", CHAT, n=n)["timings"] for n in (1, 2))
+    assert two["predicted_n"] == 2 * one["predicted_n"]
+
+
+@pytest.mark.parametrize("is_streaming", [False, True])
+def test_reasoning_has_both_of_its_names(client: httpx.Client, is_streaming: bool) -> None:
+    body = CHAT | {"model": "thinker", "stream": is_streaming}
+    response = client.post("/v1/chat/completions", json=body)
+    if is_streaming:
+        found = [chunk["choices"][0]["delta"] for chunk in data_of(response)]
+    else:
+        found = [response.json()["choices"][0]["message"]]
+    for name in ("reasoning", "reasoning_content"):
+        assert "".join(message.get(name, "") for message in found) == "Let me see."
+
+
+NAMELESS: list[Any] = [
+    ("/v1/chat/completions", CHAT),
+    ("/v1/completions", COMPLETION),
+    ("/v1/responses", {"input": "x"}),
+    ("/v1/messages", CHAT | {"max_tokens": 9}),
+]
+
+
+def nameless(body: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in body.items() if name != "model"}
+
+
+@pytest.fixture(scope="module")
+def own_server(contract_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = start_server(contract_models, tmp_path_factory.mktemp("home"), TAMPU_THREADS="1")
+    yield server
+    server.end()
+
+
+def test_the_only_model_in_memory_is_that_of_a_request_without_one(own_server: Server) -> None:
+    with httpx.Client(base_url=own_server.url, timeout=30) as client:
+        for path, body in NAMELESS:
+            response = client.post(path, json=nameless(body))
+            assert response.status_code == 400
+            assert "model is required" in response.json()["error"]["message"]
+        post(client, "/v1/chat/completions", CHAT)
+        for path, body in NAMELESS:
+            answer = post(client, path, nameless(body))
+            assert answer["model"] == "talker:latest"
+        post(client, "/v1/chat/completions", CHAT, model="thinker")
+        response = client.post("/v1/chat/completions", json=nameless(CHAT))
+        assert response.status_code == 400
+        assert "2 models are in memory" in response.json()["error"]["message"]
+
+
+def test_a_default_model_may_be_set(contract_models: Path, tmp_path: Path) -> None:
+    server = start_server(contract_models, tmp_path, TAMPU_DEFAULT_MODEL="talker")
+    try:
+        with httpx.Client(base_url=server.url, timeout=30) as client:
+            for path, body in NAMELESS:
+                assert post(client, path, nameless(body))["model"] == "talker"
+    finally:
+        server.end()
