@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from tampu.cli.arguments import TensorTypes, Threads, complete_type
+from tampu.cli.arguments import TensorTypes, Threads
+from tampu.cli.completion import complete_type
 
 
 def convert_command(

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tampu.cli.arguments import complete_type, model_argument
+from tampu.cli.arguments import model_argument
+from tampu.cli.completion import complete_type
 from tampu.cli.progress import step_progress
-from tampu.cli.pull_push import pull_if_missing
+from tampu.cli.pulling import pull_if_missing
 from tampu.errors import RequestError
 from tampu.settings.settings import Settings
 from tampu.store.library import Library

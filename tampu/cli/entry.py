@@ -13,13 +13,26 @@ def main() -> None:
     if arguments in (["--version"], ["-v"]):
         print(f"tampu version {__version__}")
         return
-    if _is_quick(arguments):
+    if _is_listing(arguments):
         from tampu.cli.exit_codes import outcome
 
         sys.exit(outcome(lambda: _print_models(arguments[0], "".join(arguments[1:]))))
+    if arguments[:1] == ["run"] and len(arguments) > 1 and not _has_options(arguments):
+        from tampu.cli.exit_codes import outcome
+
+        sys.exit(outcome(lambda: _run_model(arguments[1], arguments[2:])))
     from tampu.cli.app import run
 
     sys.exit(run(arguments))
+
+
+def _run_model(model: str, words: list[str]) -> int:
+    from tampu.cli.logs import log_to_stderr
+    from tampu.cli.run_model import run_model
+
+    log_to_stderr(is_debug=False)
+    run_model(model, words)
+    return 0
 
 
 def _print_models(command: str, prefix: str) -> int:
@@ -35,10 +48,14 @@ def _print_models(command: str, prefix: str) -> int:
     return print_list(prefix, settings, as_json=False)
 
 
-def _is_quick(arguments: list[str]) -> bool:
-    """Whether this is `list` or `ps` without options; importing the parser of options is slow."""
+def _is_listing(arguments: list[str]) -> bool:
     is_listing = arguments[:1] in (["list"], ["ls"], ["ps"])
-    return is_listing and len(arguments) <= 2 and not any(a.startswith("-") for a in arguments)
+    return is_listing and len(arguments) <= 2 and not _has_options(arguments)
+
+
+def _has_options(arguments: list[str]) -> bool:
+    """Whether there are options; importing their parser is slow."""
+    return any(argument.startswith("-") for argument in arguments)
 
 
 if __name__ == "__main__":

@@ -19,9 +19,13 @@ from typing import Any, TypeAlias
 import msgspec
 
 from tampu.cli.repl.spinner import prompt_bar
-from tampu.cli.serve import model_options
 from tampu.engine.engine import Engine
-from tampu.engine.load_options import LLAMACPP, LoadOptions, choose_engine
+from tampu.engine.load_options import (
+    LLAMACPP,
+    LoadOptions,
+    choose_engine,
+    options_from_settings,
+)
 from tampu.errors import ModelNotFoundError, RequestError, TampuError
 from tampu.sandbox.client import ForkServerClient
 from tampu.server.admission import Admission
@@ -241,7 +245,7 @@ class PrivateServer:
         return replace(self._serving.defaults(entry), system="", messages=())
 
     def _new_serving(self) -> Serving:
-        options = msgspec.structs.replace(model_options(self._settings), slots=1)
+        options = msgspec.structs.replace(options_from_settings(self._settings), slots=1)
 
         def models() -> ModelManager:
             return ModelManager(

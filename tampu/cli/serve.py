@@ -14,11 +14,10 @@ import typer
 from tampu.cli.arguments import Engine
 from tampu.errors import SettingsError
 from tampu.settings.address import Address
-from tampu.settings.settings import DEFAULT_CONTEXT, Settings
+from tampu.settings.settings import Settings
 from tampu.store.library import Library
 
 if TYPE_CHECKING:
-    from tampu.engine.load_options import LoadOptions
     from tampu.server.app import ServerOptions
 
 _MAX_MODELS = 3
@@ -81,6 +80,7 @@ def serve_command(
 
 def server_options(settings: Settings, host: str) -> ServerOptions:
     """Return the server's options, from the settings."""
+    from tampu.engine.load_options import options_from_settings
     from tampu.server.app import ServerOptions
     from tampu.store.registry.options import RemoteOptions
 
@@ -100,27 +100,7 @@ def server_options(settings: Settings, host: str) -> ServerOptions:
         manage_keys=settings.api_keys,
         drain_s=settings.drain_s,
         remote=RemoteOptions.from_settings(settings),
-        model=model_options(settings),
-    )
-
-
-def model_options(settings: Settings) -> LoadOptions:
-    """Return how models are loaded, from the settings."""
-    from tampu.engine.load_options import LoadOptions
-
-    return LoadOptions(
-        context=settings.context or DEFAULT_CONTEXT,
-        slots=settings.slots,
-        threads=settings.threads,
-        gpu_layers=-1 if settings.gpu_layers is None else settings.gpu_layers,
-        main_gpu=settings.main_gpu,
-        tensor_split=settings.tensor_split,
-        cache_type=settings.cache_type,
-        flash_attention=settings.flash_attention,
-        engine=settings.engine,
-        kernels=settings.kernels,
-        repack_cache=settings.packed_weights,
-        tuning=(settings.fetch, str(settings.tuning)),
+        model=options_from_settings(settings),
     )
 
 

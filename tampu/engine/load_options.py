@@ -13,7 +13,7 @@ from tampu.ml.device_map import Offload
 from tampu.models import architectures
 from tampu.sampling.options import CheckedOptions
 from tampu.sampling.parameters import DEFAULTS
-from tampu.settings.settings import ENGINES
+from tampu.settings.settings import DEFAULT_CONTEXT, ENGINES, Settings
 from tampu.settings.type_errors import type_error
 
 MAX_SLOTS = 1024
@@ -102,6 +102,24 @@ def load_options(values: Mapping[str, Any]) -> LoadOptions:
         return msgspec.convert(values, LoadOptions)
     except msgspec.ValidationError as error:
         raise RequestError(type_error(error, "the load options")) from None
+
+
+def options_from_settings(settings: Settings) -> LoadOptions:
+    """Return how models are loaded, from the settings."""
+    return LoadOptions(
+        context=settings.context or DEFAULT_CONTEXT,
+        slots=settings.slots,
+        threads=settings.threads,
+        gpu_layers=-1 if settings.gpu_layers is None else settings.gpu_layers,
+        main_gpu=settings.main_gpu,
+        tensor_split=settings.tensor_split,
+        cache_type=settings.cache_type,
+        flash_attention=settings.flash_attention,
+        engine=settings.engine,
+        kernels=settings.kernels,
+        repack_cache=settings.packed_weights,
+        tuning=(settings.fetch, str(settings.tuning)),
+    )
 
 
 def with_offload(options: LoadOptions, offload: Offload) -> LoadOptions:

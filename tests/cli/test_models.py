@@ -17,7 +17,7 @@ import pytest
 from support.stores import add_model, names
 
 from tampu.cli import app
-from tampu.cli.arguments import complete_model
+from tampu.cli.completion import complete_model
 from tampu.cli.processes import processor, until
 from tampu.store import ModelName, Store
 
@@ -94,6 +94,23 @@ def test_plain_ps_needs_few_imports(monkeypatch: pytest.MonkeyPatch) -> None:
     assert done.returncode == 2
     assert done.stderr.startswith("Error: no server is running at http://127.0.0.1:1: ")
     assert done.stderr.count("\n") == 1
+
+
+def test_plain_run_imports_no_parser_of_options_no_renderer_and_no_web_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TAMPU_HOST", "127.0.0.1:1")
+    heavy = {"typer", "pydantic", "rich", "prompt_toolkit", "starlette", "uvicorn", "urllib3"}
+    program = (
+        "import sys; sys.argv = ['tampu', 'run', 'demo', 'What is 27 + 58?']\n"
+        "from tampu.cli.entry import main\n"
+        "try: main()\n"
+        f"finally: assert not {heavy} & sys.modules.keys()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (0, "85\n"), done.stderr
 
 
 @pytest.mark.usefixtures("home")

@@ -15,7 +15,7 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.formatted_text import FormattedText
 from prompt_toolkit.history import FileHistory
 
-from tampu.cli.arguments import complete_model
+from tampu.cli.completion import complete_model
 from tampu.cli.parameters import REQUESTED
 from tampu.cli.repl.help import TOPICS
 from tampu.cli.repl.keys import key_bindings

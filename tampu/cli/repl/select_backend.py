@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tampu.chat.sandboxed_template import RENDERING
 from tampu.cli.progress import show_progress
-from tampu.cli.pull_push import pull_if_missing
+from tampu.cli.pulling import pull_if_missing
 from tampu.cli.repl.backend import ChatBackend, ModelRef, show
 from tampu.cli.server_client import HTTPServer, NoServerError, ServerError
 from tampu.sandbox.client import ForkServerClient
@@ -43,9 +43,7 @@ def select_backend(
     server = None if is_private else _running_server(settings)
     if server is not None:
         try:
-            if not (_has_model(server, model) or Library.from_settings(settings).has(model)):
-                show_progress(pull_on(server, model, insecure=insecure))
-            return server, show(server, model)
+            return server, _shown(server, model, insecure=insecure)
         except ServerError as error:
             _warn(f"the server at {server}: {error}")
     pull_if_missing(model, settings, insecure=insecure)
@@ -98,12 +96,16 @@ def _running_server(settings: Settings) -> HTTPServer | None:
     return server
 
 
-def _has_model(server: HTTPServer, name: str) -> bool:
+def _shown(server: HTTPServer, model: str, *, insecure: bool) -> ModelRef:
+    """Return a server's model; pull it there unless it is on this machine."""
     try:
-        server.ask("POST", "/api/show", {"model": name})
+        return show(server, model)
     except ServerError as error:
-        return error.status != HTTPStatus.NOT_FOUND
-    return True
+        is_here = Library.from_settings(server.settings).has(model)
+        if is_here or error.status != HTTPStatus.NOT_FOUND:
+            raise
+    show_progress(pull_on(server, model, insecure=insecure))
+    return show(server, model)
 
 
 def _warn(message: str) -> None:

@@ -85,15 +85,6 @@ class Session:
         """What the current request waits for; empty if unknown."""
         return self._backend.status
 
-    def check(self) -> None:
-        """Check the ranges of the parameters, and the format.
-
-        Raises:
-            RequestError: with the name of the parameter.
-        """
-        GenerateOptions(**given_options(self.parameters))
-        grammar_of(self.format)
-
     def load(self) -> None:
         """Load the model."""
         self._load(self.model, self.parameters)
@@ -236,6 +227,16 @@ class Session:
             total_ns=max(int(line.get("total_duration", 0)) - load_ns, 0),
             dropped_tokens=int(line.get("truncated", 0)),
         )
+
+
+def check(parameters: Mapping[str, Any], format: object) -> None:
+    """Check the ranges of parameters, and a format.
+
+    Raises:
+        RequestError: with the name of the parameter.
+    """
+    GenerateOptions(**given_options(parameters))
+    grammar_of(format)
 
 
 def _is_same(name: str, other: str) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import textwrap
-from collections.abc import Callable
 from contextlib import suppress
 
 from tampu.chat.output.reasoning import EFFORTS
@@ -12,8 +11,8 @@ from tampu.cli.parameters import REQUESTED, read_format, read_parameter
 from tampu.cli.repl.help import SET
 from tampu.cli.repl.printing import View
 from tampu.cli.repl.reader import Reader
-from tampu.cli.repl.session import Session
-from tampu.errors import RequestError, TampuError
+from tampu.cli.repl.session import Session, check
+from tampu.errors import RequestError
 from tampu.sampling.parameters import find_parameter
 
 # The field of the view that a word sets, and its value.
@@ -71,23 +70,16 @@ class SetCommand:
             words = shlex.split(text)
         if not words:
             return _missing(name)
-        before = dict(self._session.parameters)
-        self._session.parameters[name] = read_parameter(name, words)
-        self._checked(lambda: setattr(self._session, "parameters", before))
+        changed = self._session.parameters | {name: read_parameter(name, words)}
+        check(changed, self._session.format)
+        self._session.parameters = changed
         return f"Set parameter '{name}' to '{' '.join(words)}'"
 
     def _format(self, text: str) -> str:
-        before = self._session.format
-        self._session.format = read_format(text) if text else None
-        self._checked(lambda: setattr(self._session, "format", before))
+        form = read_format(text) if text else None
+        check(self._session.parameters, form)
+        self._session.format = form
         return f"Set format to {text!r}." if text else "Disabled format."
-
-    def _checked(self, undo: Callable[[], None]) -> None:
-        try:
-            self._session.check()
-        except TampuError:
-            undo()
-            raise
 
     def _think(self, level: str) -> str:
         if level and level not in EFFORTS:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from support.conversing import USAGE, FakeServer, Script
 
-from tampu.cli import run
+from tampu.cli import run_model
 from tampu.cli.parameters import (
     read_assignments,
     read_format,
@@ -333,7 +333,7 @@ def test_standard_input_precedes_the_prompt(
     monkeypatch: pytest.MonkeyPatch, piped: str, words: list[str], question: str
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(piped))
-    assert run.read_question(words) == question
+    assert run_model.read_question(words) == question
 
 
 def test_no_prompt_without_a_terminal_is_an_error(
@@ -341,15 +341,15 @@ def test_no_prompt_without_a_terminal_is_an_error(
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     with pytest.raises(RequestError, match="no prompt"):
-        run.read_question([])
+        run_model.read_question([])
 
 
 def test_an_embedding_is_printed_as_json(
     begin: Callable[..., Session], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run.print_embedding(begin(), "text", None)
-    run.print_embedding(begin(), "text", 1)
+    run_model.print_embedding(begin(), "text", None)
+    run_model.print_embedding(begin(), "text", 1)
     assert capsys.readouterr().out == "[0.5, 0.5, 0.5, 0.5]\n[1.0]\n"
     for text, dimensions in ((None, None), ("text", 5)):
         with pytest.raises(RequestError):
-            run.print_embedding(begin(), text, dimensions)
+            run_model.print_embedding(begin(), text, dimensions)

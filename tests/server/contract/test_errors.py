@@ -28,8 +28,25 @@ ALL = list(FAMILIES)
 CHATS = ["/api/chat", "/v1/chat/completions", "/v1/responses", "/v1/messages"]
 CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
 TOOLS = [{"type": "function", "function": {"name": "add"}}]
+BAD_URI, BAD_SOURCE = (
+    {"type": "image_url", "image_url": {"url": "data:image/png;base64,h!"}},
+    {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "h!"}},
+)
+BAD_INPUT = {"type": "input_image", "image_url": "data:image/png;base64,h!"}
 INVALID, UNKNOWN = (400, "invalid_request_error"), (404, "not_found_error")
 BROKEN = (500, "api_error")
+
+
+def said(part: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the messages of a user whose message has one part."""
+    return [{"role": "user", "content": [part]}]
+
+
+def seeing(**more: Any) -> dict[str, Any]:
+    """Return what a request has for a model that takes images."""
+    return {"model": "demo", **more}
+
+
 # The paths, what the request has besides, the status and type, and a part of the message.
 ERRORS = [
     (ALL, {"model": "nobody"}, UNKNOWN, "'nobody' not found"),
@@ -46,6 +63,10 @@ ERRORS = [
     (ALL, {"keep_alive": {}}, INVALID, "keep_alive must be a number or a string, not an object"),
     (CHATS[:2], {"messages": [USER["messages"][0], 7]}, INVALID, "messages[1] must be an object"),
     (["/api/chat"], {"messages": [{"content": "x"}]}, INVALID, "messages[0].role is missing"),
+    (["/api/generate"], seeing(images=["h!"]), INVALID, "invalid base64 in images[0]"),
+    ([CHAT], seeing(messages=said(BAD_URI)), INVALID, "invalid base64 in messages[0]"),
+    ([MESSAGES], seeing(messages=said(BAD_SOURCE)), INVALID, "invalid base64 in messages[0]"),
+    (["/v1/responses"], seeing(input=said(BAD_INPUT)), INVALID, "invalid base64 in input[0]"),
     (CHATS[:2], {"tools": TOOLS}, INVALID, "tools"),
     ([CHAT, MESSAGES], {"messages": []}, INVALID, "messages"),
     ([CHAT], {"messages": None}, INVALID, "messages"),

@@ -1,0 +1,131 @@
+"""What `tampu run` does. It imports little before it knows what is needed, to be quick."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from tampu.chat.output.reasoning import Think
+from tampu.cli.logs import log_to_file
+from tampu.cli.repl.printing import View, answer
+from tampu.cli.repl.select_backend import select_backend
+from tampu.cli.repl.session import Session, check
+from tampu.errors import RequestError
+from tampu.settings.settings import Settings
+
+
+def run_model(
+    model: str,
+    words: Sequence[str],
+    *,
+    system: str = "",
+    options: Mapping[str, Any] | None = None,
+    form: object = None,
+    think: Think = None,
+    keep_alive_s: float | None = None,
+    view: View | None = None,
+    dimensions: int | None = None,
+    truncate: bool | None = None,
+    trace: Path | None = None,
+    engine: str | None = None,
+    insecure: bool = False,
+) -> None:
+    """Print an answer or an embedding, or hold a conversation if there is no question.
+
+    Args:
+        model: a name or a path.
+        words: the question, after what is piped in.
+        system: the system message.
+        options: parameters by Ollama's names.
+        form: the format of answers, as of `Session`.
+        think: whether the model reasons before it answers.
+        keep_alive_s: as of `Session`.
+        view: how answers are shown.
+        dimensions: of an embedding; None: all.
+        truncate: whether what is too long is cut, or refused; None: the default of the backend.
+        trace: the file of a trace.
+        engine: its name; None: the model's own, else the setting.
+        insecure: whether the model may be pulled without TLS.
+
+    Raises:
+        TampuError: if there is no answer.
+    """
+    settings = Settings.from_environment()
+    backend, found = select_backend(model, settings, trace=trace, engine=engine, insecure=insecure)
+    with closing(backend):
+        question = read_question(words)
+        session = Session(
+            backend, found, system, options, think, form, keep_alive_s, truncate=truncate
+        )
+        check(session.parameters, session.format)
+        if found.info.capabilities[:1] == ("embedding",):
+            print_embedding(session, question, dimensions)
+        else:
+            converse(session, view or View(), question, settings)
+
+
+def converse(session: Session, view: View, question: str | None, settings: Settings) -> None:
+    """Answer one question, or hold a conversation.
+
+    Raises:
+        TampuError: if there is no answer.
+    """
+    if session.think and not session.can_reason:
+        print(f"{session.model.name} cannot reason; it answers without reasoning", file=sys.stderr)
+    if question is not None:
+        answer(session, view, question)
+        return
+    from tampu.cli.repl.conversation import Conversation
+    from tampu.cli.repl.reader import TerminalReader, echo_off
+
+    if sys.stderr.isatty():  # log lines would be among the answers
+        log_to_file(settings.cache / "run.log")
+    is_kept = not settings.no_history
+    reader = TerminalReader(settings.cache / "history", is_kept=is_kept, editor=settings.editor)
+    with echo_off():
+        session.load()
+        Conversation(session, reader, view).run()
+
+
+def print_embedding(session: Session, text: str | None, dimensions: int | None) -> None:
+    """Print the embedding of a text, or its first dimensions, as a JSON array.
+
+    Raises:
+        RequestError: without a text, or for too many dimensions.
+    """
+    import json
+
+    from tampu.ml.vectors import normalize
+
+    if text is None:
+        raise RequestError(
+            "this is an embedding model: give a text as an argument or on standard input"
+        )
+    vector = session.embed(text)
+    if dimensions is not None:
+        if dimensions > len(vector):
+            raise RequestError(f"--dimensions is {dimensions}, the embedding has {len(vector)}")
+        vector = normalize(vector[:dimensions])
+    print(json.dumps([round(float(value), 8) for value in vector]))
+
+
+def read_question(words: Sequence[str]) -> str | None:
+    """Return standard input, if it is not a terminal, and the arguments; None: a conversation.
+
+    Raises:
+        RequestError: if there is neither a prompt nor a terminal.
+    """
+    is_terminal = sys.stdin is not None and sys.stdin.isatty()
+    try:
+        piped = "" if is_terminal or sys.stdin is None else sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise RequestError("standard input is not valid UTF-8") from error
+    parts = [part for part in (piped, " ".join(words)) if part.strip()]
+    if parts:
+        return " ".join(parts)
+    if not (is_terminal and sys.stdout.isatty()):
+        raise RequestError("no prompt: give one as an argument or on standard input")
+    return None
