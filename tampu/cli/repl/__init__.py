@@ -5,5 +5,5 @@
 - conversation.py, set_command.py, help.py: the input loop and the commands with a slash
 - reader.py, keys.py: the input line, its history, keys and completion
 - images.py: paths of images in a message
-- printing.py, wrapping.py, markdown.py, spinner.py: the output
+- printing.py, wrapping.py, markdown.py, markdown_parser.py, spinner.py: the output
 """
