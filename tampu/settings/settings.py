@@ -210,7 +210,7 @@ class Settings:
     load_timeout_s: float | None = _shared("LOAD_TIMEOUT", seconds_if_positive, 300.0, "5m")
     max_loaded_models: int | None = _shared("MAX_LOADED_MODELS", count_unless_zero, None, "3")
     max_queue: int = _shared("MAX_QUEUE", count_from(0), 512)
-    image_urls: tuple[str, ...] = _own("IMAGE_URLS", image_hosts, ())
+    image_urls: tuple[str, ...] = _own("IMAGE_URLS", image_hosts, (), "off")
     default_model: str | None = _own("DEFAULT_MODEL", str, None)
     editor: str | None = _shared("EDITOR", str, None)
     no_history: bool = _shared("NOHISTORY", boolean, default=False, text="0")
