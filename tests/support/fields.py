@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 Ask: TypeAlias = Callable[..., Any]
+USER = [{"role": "user", "content": "x"}]
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,27 @@ def both(*checks: Check) -> Check:
             one(route, name)
 
     return check
+
+
+def text(answer: Any) -> Any:
+    """Return the text of a chat's or a completion's answer by OpenAI's API."""
+    [choice] = answer["choices"]
+    return choice["text"] if "text" in choice else choice["message"]["content"]
+
+
+def said(answer: Any) -> str:
+    """Return the text of a response by OpenAI's API."""
+    return "".join(
+        part["text"]
+        for item in answer["output"]
+        if item["type"] == "message"
+        for part in item["content"]
+    )
+
+
+def read(answer: Any) -> Any:
+    """Return the number of prompt tokens by OpenAI's API."""
+    return answer["usage"]["prompt_tokens"]
 
 
 def told(answer: Any) -> Any:

@@ -27,6 +27,7 @@ from tampu.server.wire.conversation import (
 )
 from tampu.server.wire.openai_fields import refuse_fields
 from tampu.server.wire.options import parse_limited
+from tampu.server.wire.output_format import read_formats, with_formats
 from tampu.server.wire.tools import message_tools
 
 _IMAGE_TYPES = ("image/jpeg", "image/jpg", "image/png", "image/webp", "image/gif", "image/bmp")
@@ -40,6 +41,7 @@ class Message(msgspec.Struct, kw_only=True):
     content: str | list[dict[str, Any]]
 
 
+@with_formats
 class CountRequest(msgspec.Struct, kw_only=True):
     """`POST /v1/messages/count_tokens`."""
 
@@ -120,7 +122,9 @@ def _conversation(body: CountRequest, defaults: ModelDefaults) -> Conversation:
         tool=tool,
         is_parallel=is_parallel,
         think=_think(body, defaults),
-        response_format=_format(body.output_config or {}),
+        response_format=read_formats(
+            body, **{"output_config.format": _format(body.output_config or {})}
+        ),
     )
 
 

@@ -32,6 +32,7 @@ from tampu.server.wire.options import (
     may_truncate,
     parse_request,
 )
+from tampu.server.wire.output_format import read_formats, with_formats
 
 VERSION = "0.20.0"
 MAX_INPUTS = 2_048
@@ -65,6 +66,7 @@ class Message(msgspec.Struct, kw_only=True, omit_defaults=True):
     tool_call_id: str | None = None
 
 
+@with_formats
 class _Common(ModelBody, kw_only=True):
     """The fields of both generating requests."""
 
@@ -183,7 +185,7 @@ def parse_chat(body: ChatRequest, defaults: ModelDefaults) -> GenerationRequest:
         messages=read_messages(body.messages),
         tools=[{"type": "function", **tool} for tool in body.tools or ()],
         think=_think(body, defaults),
-        response_format=body.format,
+        response_format=read_formats(body, format=body.format),
     )
     request = with_conversation(_parameters(body, defaults), conversation, defaults)
     return request if body.messages else replace(request, prompts=())
@@ -247,7 +249,7 @@ def _one_question(body: GenerateRequest, defaults: ModelDefaults) -> Conversatio
         think=_think(body, defaults),
         before=tuple(body.context or ()),
         plain=f"{body.system}\n\n{text}" if body.system else text,
-        response_format=body.format,
+        response_format=read_formats(body, format=body.format),
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from tampu.engine.prompts import FIMPrompt, Prompt, TextPrompt
+from tampu.engine.prompts import FIMPrompt, Prompt, StructuredOutput, TextPrompt
 from tampu.errors import RequestError
 from tampu.runner.request import MAX_TOP_LOGPROBS
 from tampu.server.generation_request import MAX_CHOICES, EmbeddingTask, GenerationRequest, require
@@ -22,17 +22,28 @@ from tampu.server.wire.conversation import Conversation, check_can, with_convers
 from tampu.server.wire.logit_bias import read_bias
 from tampu.server.wire.openai_fields import (
     Message,
-    ResponseFormat,
     check_cache_options,
     check_verbosity,
     read_effort,
-    read_format,
     read_inputs,
     read_message,
     read_tool_choice,
     refuse_fields,
 )
 from tampu.server.wire.options import ModelBody, embedding_task, parse_limited, with_parameters
+from tampu.server.wire.other_servers import (
+    check_chat_fields,
+    check_completion_fields,
+    other_parameters,
+    with_chat_fields,
+    with_completion_fields,
+)
+from tampu.server.wire.output_format import (
+    ResponseFormat,
+    read_formats,
+    read_response_format,
+    with_formats,
+)
 from tampu.server.wire.tools import chat_tools
 
 
@@ -42,6 +53,7 @@ class StreamOptions(msgspec.Struct, kw_only=True):
     include_usage: bool | None = None
 
 
+@with_formats
 @with_parameters
 class _Common(ModelBody, kw_only=True):
     """The fields of both generating requests, besides those that are parameters."""
@@ -49,10 +61,13 @@ class _Common(ModelBody, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: int | None = None
+    n_cmpl: int | None = None
     stop: str | list[str] | None = None
     logit_bias: dict[str, Any] | list[Any] | None = None
+    response_format: ResponseFormat | None = None
 
 
+@with_chat_fields
 class ChatRequest(_Common, kw_only=True):
     """`POST /v1/chat/completions`."""
 
@@ -60,7 +75,6 @@ class ChatRequest(_Common, kw_only=True):
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    response_format: ResponseFormat | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
@@ -77,6 +91,7 @@ class ChatRequest(_Common, kw_only=True):
     web_search_options: Any = None
 
 
+@with_completion_fields
 class CompletionRequest(_Common, kw_only=True):
     """`POST /v1/completions`; the prompt is a text, tokens, or a list of either."""
 
@@ -102,12 +117,13 @@ def parse_chat_completion(body: ChatRequest, defaults: ModelDefaults) -> Generat
     check_cache_options(body.prompt_cache_options)
     require(body.modalities in (None, ["text"]), "modalities: only text is supported")
     require(bool(body.messages), "messages: there must be at least one")
+    messages = body.messages or []
+    check_chat_fields(body, continues=messages[-1].role == "assistant")
     tool_choice = read_tool_choice(body.tool_choice)
     tools = chat_tools(body.tools)
     conversation = Conversation(
         messages=tuple(
-            read_message(message, f"messages[{index}]")
-            for index, message in enumerate(body.messages or ())
+            read_message(message, f"messages[{index}]") for index, message in enumerate(messages)
         ),
         tools=tool_choice.shown(tools.functions),
         warnings=tools.warnings,
@@ -116,7 +132,7 @@ def parse_chat_completion(body: ChatRequest, defaults: ModelDefaults) -> Generat
         is_parallel=body.parallel_tool_calls is not False,
         think=read_effort(body.reasoning_effort, "reasoning_effort"),
         variables=body.chat_template_kwargs or {},
-        response_format=read_format(body.response_format, "response_format"),
+        response_format=_format(body),
     )
     limit = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     request = _parameters(
@@ -128,6 +144,7 @@ def parse_chat_completion(body: ChatRequest, defaults: ModelDefaults) -> Generat
 
 def parse_completion(body: CompletionRequest, defaults: ModelDefaults) -> GenerationRequest:
     """Return the request for the completion of prompts."""
+    check_completion_fields(body)
     logprobs = body.logprobs
     in_range = logprobs is None or 0 <= logprobs <= MAX_TOP_LOGPROBS
     require(in_range, f"logprobs must be 0 to {MAX_TOP_LOGPROBS}, not {logprobs}")
@@ -151,7 +168,14 @@ def parse_completion(body: CompletionRequest, defaults: ModelDefaults) -> Genera
     prompts: tuple[Prompt, ...] = tuple(read_inputs(body.prompt, "prompt"))
     if body.suffix:
         prompts = tuple(_before(prompt, body.suffix) for prompt in prompts)
-    return replace(request, prompts=prompts, options=options)
+    wanted = _format(body)
+    structure = None if wanted is None else StructuredOutput(format=wanted)
+    return replace(request, prompts=prompts, options=options, structure=structure)
+
+
+def _format(body: _Common) -> Any:
+    own = read_response_format(body.response_format, "response_format")
+    return read_formats(body, response_format=own)
 
 
 def _before(prompt: Prompt, suffix: str) -> FIMPrompt:
@@ -184,15 +208,20 @@ def _parameters(
     default: int | None = None,
 ) -> GenerationRequest:
     """Return a request without its prompt; `limit` names the field that limits its length."""
-    choices = 1 if body.n is None else body.n
+    require(body.n is None or body.n_cmpl in (None, body.n), "n and n_cmpl: give one of them")
+    choices = next((given for given in (body.n, body.n_cmpl) if given is not None), 1)
+    field = "n" if body.n_cmpl is None else "n_cmpl"
+    require(1 <= choices <= MAX_CHOICES, f"{field} must be 1 to {MAX_CHOICES}")
+    fields = other_parameters(body)
     bias = read_bias(body.logit_bias)
-    require(1 <= choices <= MAX_CHOICES, f"n must be 1 to {MAX_CHOICES}")
     request = parse_limited(
         body,
         defaults,
         limit,
         least=least,
-        default=default,
+        default=None if "num_predict" in fields else default,
+        fields=fields,
+        ignore_eos=getattr(body, "ignore_eos", None),
         unlimited=-1,
         logprobs=logprobs,
         top_logprobs=top_logprobs,

@@ -23,28 +23,8 @@ _EFFORTS: dict[str, Think] = {
     "none": False, "minimal": "low", "low": "low", "medium": "medium", "high": "high",
     "xhigh": "max", "ultra": "max", "max": "max",
 }  # fmt: skip
-_GRAMMARS = ("regex", "lark", "gbnf", "choices")
 
 TextOrTokens: TypeAlias = TextPrompt | TokensPrompt
-
-
-class JSONSchema(msgspec.Struct, kw_only=True):
-    """A schema that the answer must follow."""
-
-    schema: dict[str, Any] | None = None
-    name: str | None = None
-    strict: bool | None = None
-
-
-class ResponseFormat(msgspec.Struct, kw_only=True):
-    """The output format; beyond OpenAI's own, one of Ollama's other grammars."""
-
-    type: str
-    json_schema: JSONSchema | None = None
-    regex: str | None = None
-    lark: str | None = None
-    gbnf: str | None = None
-    choices: list[str] | None = None
 
 
 class ToolFunction(msgspec.Struct, kw_only=True):
@@ -165,24 +145,6 @@ def read_tool_choice(given: str | dict[str, Any] | None) -> ToolChoice:
     raise RequestError(
         "tool_choice must be auto, none, required, or "
         '{"type": "function", "function": {"name": ...}}'
-    )
-
-
-def read_format(given: ResponseFormat | None, field: str) -> str | dict[str, Any] | None:
-    """Return the output format as `Conversation.response_format`."""
-    if given is None or given.type == "text":
-        return None
-    if given.type == "json_object":
-        return "json"
-    if given.type == "json_schema" and given.json_schema and given.json_schema.schema is not None:
-        return given.json_schema.schema
-    if given.type in _GRAMMARS:
-        grammar = getattr(given, given.type)
-        require(grammar is not None, f"{field}.{given.type}: it is missing")
-        return {given.type: grammar}
-    raise RequestError(
-        f"{field} must be text, json_object, json_schema with a schema, or regex, lark, gbnf, "
-        "choices"
     )
 
 

@@ -48,19 +48,23 @@ class _ModelBody(Protocol):
     truncate: bool | None
 
 
-def with_parameters(body: type[S]) -> type[S]:
-    """Return the struct of a body with a field for each parameter that OpenAI's requests have."""
+def with_fields(body: type[S], fields: Mapping[str, Any]) -> type[S]:
+    """Return the struct of a body with more fields of these types, None if not given."""
     own = {field.name for field in msgspec.structs.fields(body)}
-    fields = [(name, row.kind | None, None) for name, row in BY_OPENAI.items() if name not in own]
     made: type[Any] = msgspec.defstruct(
         body.__name__,
-        fields,
+        [(name, kind, None) for name, kind in fields.items() if name not in own],
         bases=(body,),
         kw_only=True,
         module=body.__module__,
         namespace={"__doc__": body.__doc__},
     )
     return made
+
+
+def with_parameters(body: type[S]) -> type[S]:
+    """Return the struct of a body with a field for each parameter that OpenAI's requests have."""
+    return with_fields(body, {name: row.kind | None for name, row in BY_OPENAI.items()})
 
 
 def parameter_fields(body: object) -> dict[str, Any]:

@@ -21,17 +21,23 @@ from tampu.server.wire.conversation import (
     with_conversation,
 )
 from tampu.server.wire.openai_fields import (
-    ResponseFormat,
     check_cache_options,
     check_verbosity,
     read_arguments,
     read_content,
     read_effort,
-    read_format,
     read_tool_choice,
     refuse_fields,
 )
 from tampu.server.wire.options import ModelBody, parse_limited, with_parameters
+from tampu.server.wire.other_servers import other_parameters, with_other_names
+from tampu.server.wire.output_format import (
+    OutputFormat,
+    ResponseFormat,
+    read_formats,
+    read_response_format,
+    with_formats,
+)
 from tampu.server.wire.tools import full_name, response_tools
 from tampu.settings.type_errors import type_error
 
@@ -44,6 +50,8 @@ _INCLUDED = (
 )  # fmt: skip
 
 
+@with_formats
+@with_other_names
 @with_parameters
 class ResponsesRequest(ModelBody, kw_only=True):
     """`POST /v1/responses`."""
@@ -100,7 +108,7 @@ def parse_response(body: ResponsesRequest, defaults: ModelDefaults) -> Generatio
         tool=tool_choice.tool,
         is_parallel=body.parallel_tool_calls is not False,
         think=think,
-        response_format=_format(body.text or {}),
+        response_format=read_formats(body, **{"text.format": _format(body.text or {})}),
         warnings=warnings,
     )
     return with_conversation(_parameters(body, defaults), conversation, defaults)
@@ -182,19 +190,13 @@ def _effort(reasoning: dict[str, Any]) -> Think:
     return read_effort(reasoning.get("effort"), "reasoning.effort")
 
 
-def _format(text: dict[str, Any]) -> str | dict[str, Any] | None:
+def _format(text: dict[str, Any]) -> OutputFormat:
     check_verbosity(text.get("verbosity"), "text.verbosity")
-    match text.get("format"):
-        case None:
-            return None
-        case {"type": "json_schema", "schema": dict(schema)}:
-            return schema
-        case dict(given):
-            try:
-                return read_format(msgspec.convert(given, ResponseFormat), "text.format")
-            except msgspec.ValidationError as error:
-                raise RequestError(f"text.format: {type_error(error)}") from error
-    raise RequestError("text.format must have a type")
+    given = text.get("format")
+    try:
+        return read_response_format(msgspec.convert(given, ResponseFormat | None), "text.format")
+    except msgspec.ValidationError as error:
+        raise RequestError(f"text.format: {type_error(error)}") from error
 
 
 def _parameters(body: ResponsesRequest, defaults: ModelDefaults) -> GenerationRequest:
@@ -208,6 +210,8 @@ def _parameters(body: ResponsesRequest, defaults: ModelDefaults) -> GenerationRe
         body,
         defaults,
         "max_output_tokens",
+        fields=other_parameters(body),
+        ignore_eos=getattr(body, "ignore_eos", None),
         truncate=None if body.truncation is None else body.truncation == "auto",
         logprobs=with_logprobs,
         top_logprobs=body.top_logprobs,

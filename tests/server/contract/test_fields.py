@@ -75,7 +75,13 @@ ANSWERS = {
     Progress: "status digest total completed",
 }
 # Ours: an older spelling, texts of before (/api/create), and what Ollama's API has not.
+FORMS = {  # other servers' names of `format`
+    "json_schema", "grammar", "ebnf", "regex", "guided_json", "guided_regex", "guided_choice",
+    "guided_grammar", "structured_outputs",
+}  # fmt: skip
 MORE = {
+    ollama.GenerateRequest: FORMS,
+    ollama.ChatRequest: FORMS,
     ollama.Message: {"name"},
     ollama_output.GenerateLine: {"truncated"},
     ollama_output.ChatLine: {"truncated"},

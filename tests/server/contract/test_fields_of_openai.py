@@ -14,12 +14,24 @@ import pytest
 from openai.types import completion_create_params, embedding_create_params
 from openai.types.chat import completion_create_params as chat_params
 from openai.types.responses import input_token_count_params, response_create_params
-from support.fields import Route, both, effect, keys_of, nothing, probed, refused, streams
+from support.fields import (
+    USER,
+    Route,
+    both,
+    effect,
+    keys_of,
+    nothing,
+    probed,
+    read,
+    refused,
+    said,
+    streams,
+    text,
+)
 from support.tiny_model import VOCABULARY
 
 pytestmark = [pytest.mark.client, pytest.mark.server]
 
-USER = [{"role": "user", "content": "x"}]
 NUMBERS = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
 ADD = {"name": "add", "parameters": NUMBERS}
 TOOLS: list[dict[str, Any]] = [
@@ -33,17 +45,8 @@ WARM = {"temperature": 20, "max_tokens": 5}
 FORM = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": ["yes"]}}}
 
 
-def text(answer: Any) -> Any:
-    [choice] = answer["choices"]
-    return choice["text"] if "text" in choice else choice["message"]["content"]
-
-
 def calls(answer: Any) -> int:
     return len(answer["choices"][0]["message"].get("tool_calls") or ())
-
-
-def read(answer: Any) -> Any:
-    return answer["usage"]["prompt_tokens"]
 
 
 def shows_a_seed(ask: Callable[..., Any]) -> Any:
@@ -169,15 +172,6 @@ EMBEDDING = {
 
 def output(answer: Any) -> list[Any]:
     return [item["type"] for item in answer["output"]]
-
-
-def said(answer: Any) -> str:
-    return "".join(
-        part["text"]
-        for item in answer["output"]
-        if item["type"] == "message"
-        for part in item["content"]
-    )
 
 
 def scores(answer: Any) -> int:

@@ -1,0 +1,169 @@
+"""The output format of a request, in each API's own field and in those of other servers.
+
+Other servers' fields mean the same in every API: llama-server's `json_schema` and `grammar`,
+vLLM's `guided_...` and `structured_outputs`, SGLang's `regex`, `ebnf` and `json_schema`, Ollama's
+`format`. A request has at most one format.
+
+Each function raises RequestError for a value that it does not accept; `field` is the client's name
+for it, for the message.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias, TypeVar
+
+import msgspec
+
+from tampu.errors import GrammarError, RequestError
+from tampu.sampling.grammar import grammar_of
+from tampu.server.generation_request import require
+from tampu.server.wire.options import with_fields
+
+OutputFormat: TypeAlias = str | bool | dict[str, Any] | None
+"""As `grammar_of` takes it; None: any text."""
+S = TypeVar("S", bound=msgspec.Struct)
+
+# The fields of a response_format that belong to each of its types.
+_FIELDS_OF_TYPES = {
+    "text": (), "json_object": ("schema",), "json_schema": ("json_schema", "schema"),
+    "regex": ("regex",), "lark": ("lark",), "gbnf": ("gbnf",), "grammar": ("grammar",),
+    "choices": ("choices",),
+}  # fmt: skip
+_GBNF_RULE = re.compile(r"^\s*[A-Za-z][\w-]*\s*::=", re.MULTILINE)
+_STRUCTURED_OUTPUTS = {
+    "json": "guided_json", "regex": "guided_regex", "choice": "guided_choice",
+    "grammar": "guided_grammar",
+}  # fmt: skip
+# Of vLLM's object: how it looks for the grammar, and what is never done here.
+_WITHOUT_EFFECT = ("disable_fallback", "backend")
+_NEVER = ("disable_any_whitespace", "disable_additional_properties", "whitespace_pattern",
+          "structural_tag")  # fmt: skip
+
+
+class JSONSchema(msgspec.Struct, kw_only=True):
+    """A schema that the answer must follow."""
+
+    schema: dict[str, Any] | None = None
+    name: str | None = None
+    strict: bool | None = None
+
+
+class ResponseFormat(msgspec.Struct, kw_only=True):
+    """OpenAI's output format; beyond its own types, llama-server's `schema` and other grammars."""
+
+    type: str
+    json_schema: JSONSchema | None = None
+    schema: dict[str, Any] | bool | None = None
+    regex: str | None = None
+    lark: str | None = None
+    gbnf: str | None = None
+    grammar: str | None = None
+    choices: list[str] | None = None
+
+
+def with_formats(body: type[S]) -> type[S]:
+    """Return the struct of a body with a field for each output format of other servers."""
+    return with_fields(body, {name: kind | None for name, (kind, _) in _FIELDS.items()})
+
+
+def read_formats(body: object, **own: OutputFormat) -> OutputFormat:
+    """Return the output format of a body with these fields; `own` are the API's, already read."""
+    given = {name: wanted for name, wanted in own.items() if wanted not in (None, "")}
+    for name, (_, read) in _FIELDS.items():
+        value = getattr(body, name)
+        if name not in own and value not in (None, ""):
+            wanted = read(value, name)
+            if wanted is not None:
+                _check(wanted, name)
+                given[name] = wanted
+    require(len(given) <= 1, f"{' and '.join(given)}: at most one output format can be given")
+    return next(iter(given.values()), None)
+
+
+def read_response_format(given: ResponseFormat | None, field: str) -> OutputFormat:
+    """Return the output format of OpenAI's field."""
+    if given is None:
+        return None
+    allowed = _FIELDS_OF_TYPES.get(given.type)
+    if allowed is None:
+        raise RequestError(f"{field}.type must be one of {', '.join(_FIELDS_OF_TYPES)}")
+    values = {name: value for name, value in msgspec.structs.asdict(given).items()
+              if name != "type" and value is not None}  # fmt: skip
+    for name in values:
+        require(name in allowed, f"{field}.{name} is not supported with type {given.type}")
+    require(len(values) <= 1, f"{field}: json_schema and schema: at most one can be given")
+    if given.type == "text":
+        return None
+    if given.type == "json_object" and given.schema is None:
+        return "json"
+    if "schema" in allowed:
+        schema = given.schema if given.json_schema is None else given.json_schema.schema
+        require(schema is not None, f"{field}: {given.type} needs a schema")
+        return schema
+    require(values, f"{field}.{given.type}: it is missing")
+    if given.grammar is not None:
+        return _grammar(given.grammar, field)
+    return values
+
+
+def _check(wanted: OutputFormat, field: str) -> None:
+    try:
+        grammar_of(wanted)
+    except GrammarError as error:
+        raise GrammarError(f"{field}: {error}") from error
+
+
+def _schema(value: Any, field: str) -> OutputFormat:
+    """Return a JSON schema, given as such or as a text."""
+    if isinstance(value, str):
+        try:
+            value = msgspec.json.decode(value)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise RequestError(f"{field} is not valid JSON: {error}") from error
+    if not isinstance(value, dict | bool):
+        raise RequestError(f"{field} must be a JSON schema")
+    return value
+
+
+def _grammar(text: Any, _: str) -> OutputFormat:
+    """Return a grammar; GBNF has `::=` in its rules, Lark `:`."""
+    return {"gbnf" if _GBNF_RULE.search(text) else "lark": text}
+
+
+def _structured_outputs(given: dict[str, Any], field: str) -> OutputFormat:
+    """Return the format in vLLM's object."""
+    values = {name: value for name, value in given.items() if value not in (None, False, "")}
+    for name in _NEVER:
+        require(name not in values, f"{field}.{name} is not supported")
+    values = {name: value for name, value in values.items() if name not in _WITHOUT_EFFECT}
+    known = (*_STRUCTURED_OUTPUTS, "json_object")
+    [name, value], *more = [*values.items()] or [("", None)]
+    if more or name not in known:
+        raise RequestError(f"{field} must have one of {', '.join(known)}")
+    if name == "json_object":
+        return "json"
+    kind, read = _FIELDS[_STRUCTURED_OUTPUTS[name]]
+    try:
+        return read(msgspec.convert(value, kind), f"{field}.{name}")
+    except msgspec.ValidationError as error:
+        raise RequestError(f"{field}.{name}: {error}") from error
+
+
+def _as(kind: str) -> Callable[[Any, str], OutputFormat]:
+    return lambda value, _: {kind: value}
+
+
+_FIELDS: Mapping[str, tuple[Any, Callable[[Any, str], OutputFormat]]] = {
+    "format": (Any, lambda value, _: value),
+    "json_schema": (dict[str, Any] | bool | str, _schema),
+    "grammar": (str, _grammar),
+    "ebnf": (str, _grammar),
+    "regex": (str, _as("regex")),
+    "guided_json": (dict[str, Any] | bool | str, _schema),
+    "guided_regex": (str, _as("regex")),
+    "guided_choice": (list[str], _as("choices")),
+    "guided_grammar": (str, _grammar),
+    "structured_outputs": (dict[str, Any], _structured_outputs),
+}
