@@ -18,7 +18,17 @@ from msgspec.structs import replace
 from tampu.cancellation import check_cancelled
 from tampu.chat.fim import FillInTheMiddle
 from tampu.chat.images import Item, length
-from tampu.chat.output import ChatFormat, Content, MessageParser, Part, Reasoning, ToolCall
+from tampu.chat.output import (
+    ChatFormat,
+    Content,
+    MessageParser,
+    Part,
+    Reasoning,
+    ToolCall,
+    ToolCallArguments,
+    ToolCallEnd,
+    ToolCallStart,
+)
 from tampu.chat.output.tool_grammar import (
     ReasoningMode,
     after_reasoning,
@@ -44,7 +54,8 @@ from tampu.sandbox.client import ForkServerClient
 if TYPE_CHECKING:
     from tampu.ml.metadata import Metadata
 
-OutputEvent: TypeAlias = TextDelta | ReasoningDelta | ToolCall | Done | Failed
+CallPart: TypeAlias = ToolCallStart | ToolCallArguments | ToolCallEnd
+OutputEvent: TypeAlias = TextDelta | ReasoningDelta | ToolCall | CallPart | Done | Failed
 _MAX_TAG_TOKENS = 16  # of the tag that begins reasoning at the end of a prompt
 
 
@@ -134,7 +145,8 @@ class OutputParser:
             return
         if isinstance(event, Done):
             if self._parser is not None:
-                yield from self._deltas(self._parser.finish(), is_last=True)
+                parts = self._parser.finish(is_cut=event.reason == "length")
+                yield from self._deltas(parts, is_last=True)
             if self.dropped:
                 dropped = event.usage.dropped_tokens + self.dropped
                 usage = replace(event.usage, dropped_tokens=dropped)
@@ -151,7 +163,11 @@ class OutputParser:
                     yield TextDelta(text, *self._taken())
                 case Reasoning(text=text):
                     yield ReasoningDelta(text, *self._taken())
-                case ToolCall():
+                case ToolCallStart() | ToolCallArguments():
+                    if self._held and self._held[-1].logprobs:
+                        yield TextDelta("", *self._taken())
+                    yield part
+                case ToolCall() | ToolCallEnd():
                     if self._held:
                         yield TextDelta("", *self._taken())
                     yield part
@@ -215,7 +231,12 @@ class RequestBuilder:
         return cls(backend, prompts, fim)
 
     def build(
-        self, prompt: Prompt, options: GenerateOptions, structure: StructuredOutput | None = None
+        self,
+        prompt: Prompt,
+        options: GenerateOptions,
+        structure: StructuredOutput | None = None,
+        *,
+        streams_calls: bool = False,
     ) -> ModelRequest:
         """Return a request.
 
@@ -223,6 +244,7 @@ class RequestBuilder:
             prompt: of any kind.
             options: of the request; `truncate` also allows dropping messages.
             structure: the structure of the output; None: the grammar of `options`.
+            streams_calls: whether the output's calls are passed on while they are written.
 
         Raises:
             RequestError: if the model has no template, its template rejects the conversation, or
@@ -238,7 +260,11 @@ class RequestBuilder:
         parser = None
         if self._style is not None and isinstance(prompt, ChatPrompt):
             options = replace(options, shown=self._style.markers)
-            parser = self._style.parser(prompt.tools or (), in_reasoning=built.ends_in_reasoning)
+            parser = self._style.parser(
+                prompt.tools or (),
+                in_reasoning=built.ends_in_reasoning,
+                streams_calls=streams_calls,
+            )
         options = self.with_reasoning_tags(options, ends_in_reasoning=built.ends_in_reasoning)
         return ModelRequest(tokens, options, OutputParser(parser, dropped))
 

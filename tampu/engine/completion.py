@@ -8,7 +8,7 @@ import queue
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from tampu.chat.output import ToolCall
 from tampu.engine.chat import Handle, OutputEvent, OutputParser
@@ -111,7 +111,7 @@ def checked(event: OutputEvent) -> ChatEvent:
     """Return an event, or raise the error that it reports."""
     if isinstance(event, Failed):
         raise to_error(event.kind, event.message)
-    return event
+    return cast("ChatEvent", event)  # calls are whole: only the server's are streamed
 
 
 class Stream(Iterator[ChatEvent]):

@@ -1,15 +1,18 @@
 """The events of a response, which each API family translates into its own format.
 
-For each choice one `Started`, any number of `ReasoningDelta`, `ContentDelta` and `ToolCallDelta`,
-and one `Finished`. Choices run concurrently, so their events may alternate.
+For each choice one `Started`, any number of `ReasoningDelta`, `ContentDelta` and tool calls, and
+one `Finished`. A tool call is one `ToolCallStarted`, any number of `ToolCallDelta`, and one
+`ToolCallFinished`. Choices run concurrently, so their events may alternate.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
 
 import msgspec
 
+from tampu.chat.output.stream_parser import CallState
 from tampu.runner.events import TokenLogprob, Usage
 
 EndReason: TypeAlias = Literal["stop", "length", "cancelled", "tool_calls", "load"]
@@ -44,13 +47,32 @@ class ReasoningDelta(_Text, frozen=True):
     """Text of the reasoning."""
 
 
-class ToolCallDelta(msgspec.Struct, frozen=True):
-    """A complete tool call; `index` counts the calls of the answer."""
+class ToolCallStarted(msgspec.Struct, frozen=True):
+    """A tool call begins; `index` counts the calls of the answer."""
 
     id: str
     name: str
-    arguments: dict[str, Any]
     index: int
+    choice: int = 0
+
+
+class ToolCallDelta(msgspec.Struct, frozen=True):
+    """The next characters of a call's arguments, which are JSON."""
+
+    text: str
+    index: int
+    choice: int = 0
+
+
+class ToolCallFinished(msgspec.Struct, frozen=True):
+    """A tool call with all its arguments; `state` and `text` as in `ToolCallEnd`."""
+
+    id: str
+    name: str
+    arguments: str
+    index: int
+    state: CallState = "complete"
+    text: str = ""
     choice: int = 0
 
 
@@ -73,13 +95,37 @@ class PromptLogprobs(msgspec.Struct, frozen=True):
 
 
 Event: TypeAlias = (
-    Started | ContentDelta | ReasoningDelta | ToolCallDelta | PromptLogprobs | Finished
+    Started
+    | ContentDelta
+    | ReasoningDelta
+    | ToolCallStarted
+    | ToolCallDelta
+    | ToolCallFinished
+    | PromptLogprobs
+    | Finished
 )
 
 
 def warnings_of(event: Event) -> tuple[str, ...]:
     """Return what the head of the response says of an event."""
     return event.warnings if isinstance(event, Started) else ()
+
+
+def without_broken_calls(events: Sequence[Event]) -> Sequence[Event]:
+    """Return events in which calls whose arguments are not JSON are text, as they were written."""
+    broken = {
+        (event.choice, event.index)
+        for event in events
+        if isinstance(event, ToolCallFinished) and event.state == "broken"
+    }
+    return [
+        ContentDelta(event.text, choice=event.choice)
+        if isinstance(event, ToolCallFinished) and event.state == "broken"
+        else event
+        for event in events
+        if not isinstance(event, ToolCallStarted | ToolCallDelta)
+        or (event.choice, event.index) not in broken
+    ]
 
 
 def total_usage(events: list[Finished], choices: int) -> Usage:

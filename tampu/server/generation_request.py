@@ -49,15 +49,14 @@ class GenerationRequest:
     def limited(self, context: int, max_repeated_tokens: int | None = None) -> GenerateOptions:
         """Return the options with an end: at most ten contexts are generated.
 
-        Where the client sets none, and any text will do, the answer ends too when a token follows
-        itself more than `max_repeated_tokens` times.
+        Where the client sets none, the answer ends too when a token follows itself more than
+        `max_repeated_tokens` times, unless the client wants text after the model's end token.
         """
         limit = 10 * context
         options, wanted = self.options, self.options.max_tokens
         if wanted is not None:
             return msgspec.structs.replace(options, max_tokens=min(wanted, limit))
-        is_free = self.structure is None and options.grammar is None and not options.ignore_eos
-        repeats = max_repeated_tokens if is_free else None
+        repeats = None if options.ignore_eos else max_repeated_tokens
         return msgspec.structs.replace(options, max_tokens=limit, max_repeated_tokens=repeats)
 
 

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tampu.chat.output import ToolCallArguments, ToolCallEnd, ToolCallStart
 from tampu.engine.prompts import Prompt, TextPrompt
 from tampu.errors import ModelNotFoundError, RequestError, RequestNotStartedError
 from tampu.ml.vectors import normalize
@@ -31,6 +32,8 @@ from tampu.server.events import (
     ReasoningDelta,
     Started,
     ToolCallDelta,
+    ToolCallFinished,
+    ToolCallStarted,
 )
 from tampu.server.generation_request import EmbeddingTask, GenerationRequest, require
 from tampu.server.model_defaults import ModelDefaults, model_defaults
@@ -45,7 +48,6 @@ from tampu.worker.protocol import (
     PromptProcessed,
     PromptTokenLogprobs,
     TokenDetail,
-    ToolCallJSON,
 )
 
 logger = logging.getLogger(__name__)
@@ -296,7 +298,10 @@ class Choice:
         self._index = index
         self._request = request
         self._ready_ns = ready_ns
-        self._calls = 0
+        self._calls = 0  # that have begun
+        self._complete = 0  # of them
+        self._call: ToolCallStarted | None = None  # that is open; None: none, or one too many
+        self._arguments: list[str] = []
 
     async def events(
         self, runner: WorkerProcess, prompt: Prompt, options: GenerateOptions
@@ -309,18 +314,14 @@ class Choice:
                     yield own
 
     def _event(self, event: GenerateEvent) -> Event | None:
-        """Return an event of the worker as one of this choice; None: a call too many."""
+        """Return an event of the worker as one of this choice; None: of a call too many."""
         match event:
             case TextDelta(text=text, tokens=tokens, logprobs=logprobs):
                 return ContentDelta(text, tokens, logprobs, self._index)
             case events.ReasoningDelta(text=text, tokens=tokens, logprobs=logprobs):
                 return ReasoningDelta(text, tokens, logprobs, self._index)
-            case ToolCallJSON(name=name):
-                index, self._calls = self._calls, self._calls + 1
-                if self._request.max_calls is not None and index >= self._request.max_calls:
-                    return None
-                call_id = f"call_{secrets.token_hex(4)}"
-                return ToolCallDelta(call_id, name, event.parsed_arguments(), index, self._index)
+            case ToolCallStart() | ToolCallArguments() | ToolCallEnd():
+                return self._call_event(event)
             case PromptProcessed(tokens=tokens, dropped=dropped):
                 # The choices of one prompt drop the same.
                 warnings = dropped_warnings(0 if self._index % self._request.choices else dropped)
@@ -330,9 +331,30 @@ class Choice:
             case Done():
                 return self._end(event)
 
+    def _call_event(self, event: ToolCallStart | ToolCallArguments | ToolCallEnd) -> Event | None:
+        if isinstance(event, ToolCallStart):
+            index, self._calls = self._calls, self._calls + 1
+            most = self._request.max_calls
+            id = f"call_{secrets.token_hex(4)}"
+            is_wanted = most is None or index < most
+            self._call = ToolCallStarted(id, event.name, index, self._index) if is_wanted else None
+            self._arguments = []
+            return self._call
+        call = self._call
+        if call is None:
+            return None
+        if isinstance(event, ToolCallArguments):
+            self._arguments.append(event.text)
+            return ToolCallDelta(event.text, call.index, self._index)
+        self._complete += event.state == "complete"
+        return ToolCallFinished(
+            call.id, call.name, "".join(self._arguments), call.index, event.state, event.text,
+            self._index,
+        )  # fmt: skip
+
     def _end(self, done: Done) -> Finished:
         reason: EndReason = done.reason
-        if self._calls and reason == "stop":
+        if self._complete and reason == "stop":
             reason = "tool_calls"
         return Finished(reason, done.usage, self._ready_ns, done.stop, self._index)
 

@@ -3,7 +3,7 @@
 The server sends one `Load`, then any number of `Generate` and `Cancel`; closing the socket ends
 the process. The worker replies with `Progress` until it sends `Ready` or `LoadFailed`, then with
 an `Answer` per event of a request: at most one `PromptProcessed`, any number of `TextDelta`,
-`ReasoningDelta` and `ToolCallJSON`, then one `Done` or `Failed`. `Embed`, `Encode` and `Decode`
+`ReasoningDelta` and parts of calls, then one `Done` or `Failed`. `Embed`, `Encode` and `Decode`
 have one event each. Every `Ping` is answered by a `Pong`, so that a hung process is detected. A
 frame is its length (4 bytes, little-endian) and that many bytes.
 """
@@ -11,12 +11,12 @@ frame is its length (4 bytes, little-endian) and that many bytes.
 from __future__ import annotations
 
 import struct
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 import numpy as np
 
-from tampu.chat.output import ToolCall
+from tampu.chat.output import ToolCallArguments, ToolCallEnd, ToolCallStart
 from tampu.engine.load_options import LoadOptions
 from tampu.engine.prompts import Prompt, StructuredOutput, TextPrompt, TokensPrompt
 from tampu.runner.events import Done, Failed, ReasoningDelta, TextDelta, TokenLogprob
@@ -125,22 +125,6 @@ class PromptProcessed(msgspec.Struct, frozen=True, tag="prompted"):
     dropped: int = 0
 
 
-class ToolCallJSON(msgspec.Struct, frozen=True, tag="tool_call"):
-    """A complete tool call; its arguments are JSON, whose integers may be larger than msgpack's."""
-
-    name: str
-    arguments: bytes
-
-    @classmethod
-    def of(cls, call: ToolCall) -> ToolCallJSON:
-        """Return a tool call as it is sent."""
-        return cls(call.name, msgspec.json.encode(call.arguments))
-
-    def parsed_arguments(self) -> dict[str, Any]:
-        """Return the arguments."""
-        return msgspec.json.decode(self.arguments, type=dict[str, Any])
-
-
 class PromptTokenLogprobs(msgspec.Struct, frozen=True, tag="prompt_scored"):
     """The first prompt token, and the logprobs of the others; before `Done`, if requested."""
 
@@ -188,7 +172,14 @@ class Decoded(msgspec.Struct, frozen=True, tag="decoded"):
 
 
 GenerateEvent: TypeAlias = (
-    PromptProcessed | TextDelta | ReasoningDelta | ToolCallJSON | PromptTokenLogprobs | Done
+    PromptProcessed
+    | TextDelta
+    | ReasoningDelta
+    | ToolCallStart
+    | ToolCallArguments
+    | ToolCallEnd
+    | PromptTokenLogprobs
+    | Done
 )
 RequestEvent: TypeAlias = GenerateEvent | Failed | Embedded | Encoded | Decoded
 

@@ -53,7 +53,6 @@ from tampu.worker.protocol import (
     Ready,
     Reply,
     RequestEvent,
-    ToolCallJSON,
     to_command,
     to_frame,
 )
@@ -117,7 +116,9 @@ class _Generation:
         self.since_s = time.monotonic()
         try:
             check_cancelled()
-            built = loaded.requests.build(command.prompt, command.options, command.structure)
+            built = loaded.requests.build(
+                command.prompt, command.options, command.structure, streams_calls=True
+            )
             if self._is_over:
                 return
             tokens, self.output = token_ids(built.tokens), built.output
@@ -378,8 +379,9 @@ class Worker:
             del self._generations[request]
         try:
             return [
-                Answer(request, ToolCallJSON.of(part) if isinstance(part, ToolCall) else part)
+                Answer(request, part)
                 for part in generation.output.feed(event)
+                if not isinstance(part, ToolCall)  # none: calls are streamed
             ]
         except Exception as error:  # noqa: BLE001 - this thread writes the replies of all requests
             self._generations.pop(request, None)

@@ -122,7 +122,7 @@ def test_request_without_a_limit_stops_after_ten_contexts(
 @pytest.mark.parametrize(
     ("body", "most"),
     [
-        ({}, 30), ({"options": {"num_predict": -1}}, 30), ({"format": "json"}, None),
+        ({}, 30), ({"options": {"num_predict": -1}}, 30), ({"format": "json"}, 30),
         ({"options": {"num_predict": 9}}, None), ({"options": {"num_predict": 10**9}}, None),
     ],
 )  # fmt: skip

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from tampu.chat.output import ToolCall, chat_format
+from tampu.chat.output import chat_format
 from tampu.chat.output.message_parser import ChatFormat
 from tampu.engine.chat import OutputParser
 from tampu.engine.prompts import ChatPrompt, FIMPrompt, TextPrompt, TokensPrompt
 from tampu.errors import ComputeError, OutOfMemoryError, RunnerDiedError
 from tampu.runner.events import Done, TextDelta, TokenLogprob, Usage
-from tampu.worker.protocol import Decoded, Embedded, Encoded, PromptProcessed, Ready, ToolCallJSON
+from tampu.worker.protocol import Decoded, Embedded, Encoded, PromptProcessed, Ready
 
 USAGE = Usage(
     prompt_tokens=3, cached_tokens=1, prompt_ns=5, generated_tokens=2, generated_ns=7, total_ns=12
@@ -50,13 +50,14 @@ class FakeRunner:
         try:
             output = OutputParser()
             if isinstance(prompt, ChatPrompt):
-                output = OutputParser(self.style.parser(prompt.tools or ()))
+                parser = self.style.parser(prompt.tools or (), streams_calls=True)
+                output = OutputParser(parser)
             async for event in self._say(text, options):
                 if isinstance(event, PromptProcessed):
                     yield event
                     continue
                 for part in output.feed(event):
-                    yield ToolCallJSON.of(part) if isinstance(part, ToolCall) else part
+                    yield part
         except (asyncio.CancelledError, GeneratorExit):
             self.cancelled += 1
             raise

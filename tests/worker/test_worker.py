@@ -14,7 +14,13 @@ from support.fork_server import FORK_SERVER
 from support.waiting import PATIENCE_S
 
 from tampu.cancellation import check_cancelled
-from tampu.chat.output import MessageParser, chat_format
+from tampu.chat.output import (
+    MessageParser,
+    ToolCallArguments,
+    ToolCallEnd,
+    ToolCallStart,
+    chat_format,
+)
 from tampu.chat.prompt import PromptBuilder
 from tampu.chat.template import ChatTemplate
 from tampu.engine.chat import RequestBuilder
@@ -45,7 +51,6 @@ from tampu.worker.protocol import (
     Pong,
     PromptProcessed,
     Ready,
-    ToolCallJSON,
     to_frame,
     to_reply,
 )
@@ -322,8 +327,10 @@ def test_the_output_of_a_chat_is_parsed() -> None:
         client.send(generate(1, ChatPrompt(messages=messages, tools=tools)))
         _, *pieces, done = [reply.event for reply in client.until(is_end_of(1))]
         assert "".join(piece.text for piece in pieces if isinstance(piece, TextDelta)) == "so"
-        [parsed] = [piece for piece in pieces if isinstance(piece, ToolCallJSON)]
-        assert (parsed.name, parsed.parsed_arguments()) == ("f", {"x": 2**70})
+        [start, *_, end] = [piece for piece in pieces if not isinstance(piece, TextDelta)]
+        assert (start, end) == (ToolCallStart("f"), ToolCallEnd())
+        texts = [piece.text for piece in pieces if isinstance(piece, ToolCallArguments)]
+        assert "".join(texts) == f'{{"x": {2**70}}}'
         assert isinstance(done, Done)
 
 

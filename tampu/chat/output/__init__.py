@@ -3,6 +3,7 @@
 - stream_parser.py: the parts of an output; reading a text that comes in pieces
 - message_parser.py: `ChatFormat`, the format of a family's output, and `MessageParser`
 - tool_calls.py, literals.py, signatures.py: the text between the tags of a call
+- streamed_calls.py: calls passed on while they are written
 - parser_registry.py: the formats, and which of them a model has
 - harmony.py: the one format that is not tags around calls
 - reasoning.py: the template's variables that turn reasoning on and off
@@ -11,7 +12,15 @@
 
 from tampu.chat.output.message_parser import ChatFormat, MessageParser
 from tampu.chat.output.parser_registry import PARSERS, chat_format
-from tampu.chat.output.stream_parser import Content, Part, Reasoning, ToolCall
+from tampu.chat.output.stream_parser import (
+    Content,
+    Part,
+    Reasoning,
+    ToolCall,
+    ToolCallArguments,
+    ToolCallEnd,
+    ToolCallStart,
+)
 
 __all__ = [
     "PARSERS",
@@ -21,5 +30,8 @@ __all__ = [
     "Part",
     "Reasoning",
     "ToolCall",
+    "ToolCallArguments",
+    "ToolCallEnd",
+    "ToolCallStart",
     "chat_format",
 ]  # fmt: skip

@@ -14,6 +14,12 @@ import re
 from tampu.chat.output.literals import json_object
 from tampu.chat.output.signatures import Signatures
 from tampu.chat.output.stream_parser import Parts, Reader, Script, ToolCall
+from tampu.chat.output.streamed_calls import (
+    ARGUMENTS,
+    looks_like_call,
+    next_header,
+    read_arguments,
+)
 
 MARKERS = ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>")
 _ENDS = ("<|end|>", "<|call|>", "<|return|>", "<|start|>", "<|channel|>")
@@ -25,7 +31,7 @@ _HEADER = re.compile(
 )
 _BEGUN_HEADER = re.compile(
     r"\s*(?:<\|start\|>\s*(\w*))?\s*(?:to=[^\s<]*)?\s*(?:<\|channel\|>\s*(\w*))?"
-    r"\s*(?:to=[^\s<]*)?\s*(?:<\|constrain\|>)?\s*(\w*)\s*"
+    r"\s*(?:to=[^\s<]*|to|t)?\s*(?:<\|constrain\|>)?\s*(\w*)\s*"
 )
 _NAMES = (("assistant",), ("analysis", "commentary", "final"), ("json", "code"))
 
@@ -53,8 +59,7 @@ def read_harmony(
         recipient = _RECIPIENT.search(header)
         channel = _CHANNEL.search(header)
         if recipient and recipient[1] != "assistant":
-            text, end = yield from reader.take(_ENDS)
-            _call(parts, signatures, recipient[1], text)
+            end = yield from _read_call(reader, parts, signatures, recipient[1])
         elif channel and channel[1] == "analysis":
             parts.begin_reasoning()
             end = yield from reader.until(_ENDS, parts.reasoning)
@@ -82,13 +87,30 @@ def _is_begun(header: str) -> bool:
     )
 
 
-def _call(parts: Parts, signatures: Signatures, recipient: str, text: str) -> None:
-    """Add a message to a function; without tools, or if it is not a JSON object, as content."""
+def _read_call(
+    reader: Reader, parts: Parts, signatures: Signatures, recipient: str
+) -> Script[str | None]:
+    """Read a message to a function, and return the tag at its end.
+
+    Without tools, or if it is not a JSON object, it is content.
+    """
+    name = recipient.removeprefix("functions.")
+    is_streamed = bool(signatures) and parts.streams_calls
+    if is_streamed and (found := (yield from next_header(reader, ARGUMENTS, _ENDS))):
+        reader.drop(found.end())
+        end = yield from read_arguments(reader, parts, name, "", _ENDS)
+        if end is None:
+            rest, end = yield from reader.take(_ENDS)
+            parts.content(rest)
+        return end
+    text, end = yield from reader.take(_ENDS)
+    is_cut = end is None and reader.is_cut
     try:
-        arguments = json_object(text.strip() or "{}")
+        arguments = json_object(text.strip() or ("" if is_cut else "{}"))
     except ValueError:
         arguments = None
     if signatures and arguments is not None:
-        parts.calls([ToolCall(recipient.removeprefix("functions."), arguments)])
-    else:
+        parts.calls([ToolCall(name, arguments)])
+    elif not (signatures and is_cut and looks_like_call(text)):
         parts.content(text)
+    return end

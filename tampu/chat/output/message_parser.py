@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 from tampu.chat.output.signatures import Signatures
 from tampu.chat.output.stream_parser import Part, Parts, Reader, Script, ToolCall
+from tampu.chat.output.streamed_calls import looks_like_call, read_streamed
 
 ReadCalls: TypeAlias = Callable[[str, Signatures], list[ToolCall]]
 """Returns the calls in the text between the tags; raises ValueError for any other text."""
@@ -29,11 +32,14 @@ class CallSyntax:
     Attributes:
         tags: around one call or several.
         read: the calls in the text between.
+        header: what comes before a call's arguments, with its name, if these are JSON; None: calls
+            are not streamed.
         bare: returns whether an output begins with a call without tags; None: too short to know.
     """
 
     tags: Tags
     read: ReadCalls
+    header: re.Pattern[str] | None = None
     bare: Callable[[str], bool | None] | None = None
 
 
@@ -77,15 +83,21 @@ class ChatFormat:
         return (*texts, *self.dropped, *self.inner)
 
     def parser(
-        self, tools: Sequence[Mapping[str, Any]] = (), *, in_reasoning: bool = False
+        self,
+        tools: Sequence[Mapping[str, Any]] = (),
+        *,
+        in_reasoning: bool = False,
+        streams_calls: bool = False,
     ) -> MessageParser:
         """Return a parser of one output.
 
         Args:
             tools: that the model may call; without any, nothing is read as a call.
             in_reasoning: whether the prompt ends inside reasoning (`ends_in_reasoning`).
+            streams_calls: whether calls are parts of their own kinds while they are written,
+                instead of one `ToolCall` each.
         """
-        return MessageParser(self, tools, in_reasoning=in_reasoning)
+        return MessageParser(self, tools, in_reasoning=in_reasoning, streams_calls=streams_calls)
 
     def ends_in_reasoning(self, prompt: str) -> bool:
         """Return whether a prompt ends inside reasoning that the output continues."""
@@ -102,10 +114,15 @@ class MessageParser:
     """
 
     def __init__(
-        self, style: ChatFormat, tools: Sequence[Mapping[str, Any]], *, in_reasoning: bool
+        self,
+        style: ChatFormat,
+        tools: Sequence[Mapping[str, Any]],
+        *,
+        in_reasoning: bool,
+        streams_calls: bool = False,
     ) -> None:
         self._reader = Reader()
-        self._parts = Parts()
+        self._parts = Parts(streams_calls=streams_calls)
         signatures = Signatures(tools)
         read = style.read or partial(_read_tagged, style)
         self._script = read(self._reader, self._parts, signatures, in_reasoning=in_reasoning)
@@ -117,9 +134,9 @@ class MessageParser:
         next(self._script, None)
         return self._parts.collected()
 
-    def finish(self) -> list[Part]:
-        """Return the parts that were held back; the output has ended."""
-        self._reader.end()
+    def finish(self, *, is_cut: bool = False) -> list[Part]:
+        """Return the parts that were held back; the output has ended, perhaps at a limit."""
+        self._reader.end(is_cut=is_cut)
         next(self._script, None)
         self._parts.finish()
         return self._parts.collected()
@@ -162,12 +179,19 @@ def _read_call(
     reader: Reader, parts: Parts, signatures: Signatures, call: CallSyntax, tags: Tags
 ) -> Script[None]:
     """Read to the end of a call; any other text is content, tags and all."""
+    if call.header and parts.streams_calls:
+        around = (tags.begin, tags.end)
+        if (yield from read_streamed(
+            reader, parts, call.header, around, lambda text: call.read(text, signatures)
+        )):  # fmt: skip
+            return
     body, end = yield from reader.take((tags.end,) if tags.end else ())
-    try:
-        calls = call.read(body, signatures)
-    except ValueError:
-        calls = []
+    is_cut = end is None and reader.is_cut
+    calls: list[ToolCall] = []
+    if not (is_cut and tags.end):  # readers are lenient: half a call may look whole to them
+        with suppress(ValueError):
+            calls = call.read(body, signatures)
     if calls:
         parts.calls(calls)
-    else:
+    elif not (is_cut and looks_like_call(body)):
         parts.content(tags.begin + body + (end or ""))

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
 from tampu.chat.output.harmony import MARKERS, read_harmony
 from tampu.chat.output.message_parser import CallSyntax, ChatFormat, ReadCalls, ReadOutput, Tags
+from tampu.chat.output.streamed_calls import (
+    DEEPSEEK_HEADER,
+    FENCED_HEADER,
+    JSON_HEADER,
+    MISTRAL_HEADER,
+)
 from tampu.chat.output.tool_calls import (
     argument_tags,
     deepseek_calls,
@@ -20,6 +27,11 @@ from tampu.chat.output.tool_calls import (
 )
 
 THINK = Tags("<think>", "</think>")
+# What comes before the arguments of a call, for the readers whose arguments are JSON.
+_HEADERS: dict[ReadCalls, re.Pattern[str]] = {
+    json_calls: JSON_HEADER, fenced_actions: FENCED_HEADER, mistral_calls: MISTRAL_HEADER,
+    deepseek_calls: DEEPSEEK_HEADER,
+}  # fmt: skip
 
 
 def _is_json_call(text: str) -> bool | None:
@@ -53,7 +65,8 @@ def _format(
     bare: Callable[[str], bool | None] | None = None,
     read: ReadOutput | None = None,
 ) -> ChatFormat:
-    call = CallSyntax(tags=Tags(begin, end), read=read_calls, bare=bare)
+    header = _HEADERS.get(read_calls)
+    call = CallSyntax(tags=Tags(begin, end), read=read_calls, header=header, bare=bare)
     return ChatFormat(
         name=name, reasoning=reasoning, call=call, dropped=dropped, inner=inner, read=read
     )

@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
+from tampu.chat.output.literals import json_object
+
 Result = TypeVar("Result")
+CallState: TypeAlias = Literal["complete", "cut", "broken"]
 Script: TypeAlias = Generator[None, None, Result]
 
 
@@ -42,25 +45,56 @@ class ToolCall(msgspec.Struct, frozen=True, tag="tool_call"):
     id: str | None = None
 
 
-Part: TypeAlias = Reasoning | Content | ToolCall
+class ToolCallStart(msgspec.Struct, frozen=True, tag="tool_call_start"):
+    """A call of this function begins; its arguments follow."""
+
+    name: str
+
+
+class ToolCallArguments(msgspec.Struct, frozen=True, tag="tool_call_arguments"):
+    """The next characters of a call's arguments, which are JSON."""
+
+    text: str
+
+
+class ToolCallEnd(msgspec.Struct, frozen=True, tag="tool_call_end"):
+    """The arguments of a call have ended.
+
+    Attributes:
+        state: complete; cut: the output's limit came first; broken: they are not a JSON object.
+        text: all that the model wrote of a broken call, tags and all.
+    """
+
+    state: CallState = "complete"
+    text: str = ""
+
+
+Part: TypeAlias = Reasoning | Content | ToolCall | ToolCallStart | ToolCallArguments | ToolCallEnd
 _Text: TypeAlias = type[Reasoning] | type[Content]
 
 
 class Reader:
-    """The text of an output so far; scripts take it from here."""
+    """The text of an output so far; scripts take it from here.
+
+    Attributes:
+        text: not taken yet.
+        has_ended: whether no more text comes.
+        is_cut: whether it has ended at a limit.
+    """
 
     def __init__(self) -> None:
-        self._text = ""
-        self._has_ended = False
+        """Start without text."""
+        self.text = ""
+        self.has_ended = self.is_cut = False
         self._finders: dict[Sequence[str], re.Pattern[str]] = {}
 
     def give(self, text: str) -> None:
         """Add the next piece of the text."""
-        self._text += text
+        self.text += text
 
-    def end(self) -> None:
+    def end(self, *, is_cut: bool = False) -> None:
         """Mark the end of the text."""
-        self._has_ended = True
+        self.has_ended, self.is_cut = True, is_cut
 
     def until(self, tags: tuple[str, ...], sink: Callable[[str], None]) -> Script[str | None]:
         """Pass on the text before the first of the tags, and return the tag.
@@ -69,14 +103,14 @@ class Reader:
         """
         finder = self._finder(tags)
         while True:
-            match = finder.search(self._text)
-            held = len(self._text) if self._has_ended else _held(self._text, tags)
+            match = finder.search(self.text)
+            held = len(self.text) if self.has_ended else _held(self.text, tags)
             if match and match.start() < held:
-                self._pass_on(match.start(), sink)
-                self._text = self._text[len(match.group()) :]
+                self.pass_on(match.start(), sink)
+                self.text = self.text[len(match.group()) :]
                 return match.group()
-            self._pass_on(held, sink)
-            if self._has_ended:
+            self.pass_on(held, sink)
+            if self.has_ended:
                 return None
             yield
 
@@ -86,16 +120,29 @@ class Reader:
         tag = yield from self.until(tags, parts.append)
         return "".join(parts), tag
 
+    def peek(self, tags: tuple[str, ...]) -> tuple[str, bool]:
+        """Return the text before the first of the tags, and whether it is all of it."""
+        match = self._finder(tags).search(self.text)
+        held = len(self.text) if self.has_ended else _held(self.text, tags)
+        if match and match.start() < held:
+            return self.text[: match.start()], True
+        return self.text[:held], self.has_ended
+
+    def drop(self, length: int) -> None:
+        """Take the first characters."""
+        self.text = self.text[length:]
+
     def begins(self, judge: Callable[[str], bool | None]) -> Script[bool]:
         """Return what `judge` returns for the start of the text; None means too short to know."""
-        while (verdict := judge(self._text)) is None and not self._has_ended:
+        while (verdict := judge(self.text)) is None and not self.has_ended:
             yield
         return bool(verdict)
 
-    def _pass_on(self, length: int, sink: Callable[[str], None]) -> None:
+    def pass_on(self, length: int, sink: Callable[[str], None]) -> None:
+        """Take the first characters and pass them on."""
         if length:
-            sink(self._text[:length])
-            self._text = self._text[length:]
+            sink(self.text[:length])
+            self.text = self.text[length:]
 
     def _finder(self, tags: tuple[str, ...]) -> re.Pattern[str]:
         if tags not in self._finders:
@@ -116,10 +163,19 @@ def _held(text: str, tags: tuple[str, ...]) -> int:
 
 
 class Parts:
-    """Collects the parts of a text, without white space around calls and reasoning."""
+    """Collects the parts of a text, without white space around calls and reasoning.
 
-    def __init__(self) -> None:
+    Attributes:
+        has_content: whether there was text for the reader.
+        streams_calls: whether calls are passed on in pieces, not whole.
+    """
+
+    def __init__(self, *, streams_calls: bool = False) -> None:
+        """Start without parts."""
         self.has_content = False
+        self.streams_calls = streams_calls
+        self._written = ""  # of the call that is open, before its arguments
+        self._arguments: list[str] = []
         self._parts: list[Part] = []
         self._kind: _Text = Content
         self._space = ""  # white space that counts only if text of its kind comes after it
@@ -139,9 +195,40 @@ class Parts:
         self._text(Content, text)
 
     def calls(self, calls: Sequence[ToolCall]) -> None:
-        """Add calls."""
+        """Add whole calls."""
         self._border(Content)
-        self._parts += calls
+        if not self.streams_calls:
+            self._parts += calls
+            return
+        for call in calls:
+            arguments = msgspec.json.encode(call.arguments).decode()
+            self._parts += (ToolCallStart(call.name), ToolCallArguments(arguments), ToolCallEnd())
+
+    def begin_call(self, name: str, written: str) -> None:
+        """Begin a call, of which this much is written."""
+        self._border(Content)
+        self._written, self._arguments = written, []
+        self._parts.append(ToolCallStart(name))
+
+    def arguments(self, text: str) -> None:
+        """Add characters of the arguments of the call."""
+        self._arguments.append(text)
+        last = self._parts[-1] if self._parts else None
+        if isinstance(last, ToolCallArguments):
+            self._parts[-1] = ToolCallArguments(last.text + text)
+        else:
+            self._parts.append(ToolCallArguments(text))
+
+    def end_call(self, tag: str, *, is_cut: bool) -> None:
+        """End the call, with this tag if its arguments are not JSON."""
+        arguments = "".join(self._arguments)
+        written = self._written + arguments + tag
+        try:
+            json_object(arguments)
+            end = ToolCallEnd()
+        except ValueError:
+            end = ToolCallEnd("cut") if is_cut else ToolCallEnd("broken", written)
+        self._parts.append(end)
 
     def begin_reasoning(self) -> None:
         """Begin reasoning."""

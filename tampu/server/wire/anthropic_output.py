@@ -18,6 +18,9 @@ from tampu.server.events import (
     ReasoningDelta,
     Started,
     ToolCallDelta,
+    ToolCallFinished,
+    ToolCallStarted,
+    without_broken_calls,
 )
 from tampu.server.http_response import SSE
 
@@ -65,14 +68,20 @@ class MessageWriter:
 
     def whole(self, events: Sequence[Event]) -> dict[str, Any]:
         """Return the message that is not streamed."""
-        streamed = [sent for event in events for sent in self._events(event)]
+        whole = without_broken_calls(events)
+        streamed = [sent for event in whole for sent in self._events(event)]
+        inputs = {
+            f"toolu_{event.id}": msgspec.json.decode(event.arguments)
+            for event in whole
+            if isinstance(event, ToolCallFinished) and event.state == "complete"
+        }
         blocks: list[dict[str, Any]] = []
         for sent in streamed:
             delta = sent.get("delta", {})
             if "content_block" in sent:
                 blocks.append(sent["content_block"])
             elif "partial_json" in delta:
-                blocks[-1]["input"] = msgspec.json.decode(delta["partial_json"])
+                blocks[-1]["input"] = inputs.get(blocks[-1]["id"], {})
             elif sent["type"] == "content_block_delta":
                 [name] = delta.keys() - {"type"}
                 blocks[-1][name] += delta[name]
@@ -94,16 +103,26 @@ class MessageWriter:
             case ContentDelta(text=text) if text:
                 yield from self._switch("text", {"type": "text", "text": ""})
                 yield self._delta({"type": "text_delta", "text": text})
-            case ToolCallDelta():
-                yield from self._switch("tool_use", _call(event) | {"input": {}}, is_new=True)
-                arguments = msgspec.json.encode(event.arguments).decode()
-                yield self._delta({"type": "input_json_delta", "partial_json": arguments})
+            case ToolCallStarted() | ToolCallDelta() | ToolCallFinished():
+                yield from self._call_events(event)
             case Finished():
                 if self._index < 0:
                     yield from self._switch("text", {"type": "text", "text": ""})
                 yield from self._close()
                 usage = usage_object(event.usage, self._reasoning_tokens)
                 yield {"type": "message_delta", "delta": _end(event), "usage": usage}
+
+    def _call_events(
+        self, event: ToolCallStarted | ToolCallDelta | ToolCallFinished
+    ) -> Iterator[dict[str, Any]]:
+        match event:
+            case ToolCallStarted(id=id, name=name):
+                start = {"type": "tool_use", "id": f"toolu_{id}", "name": name, "input": {}}
+                yield from self._switch("tool_use", start, is_new=True)
+            case ToolCallDelta(text=text):
+                yield self._delta({"type": "input_json_delta", "partial_json": text})
+            case ToolCallFinished():
+                yield from self._close()
 
     def _switch(
         self, kind: str, block: dict[str, Any], *, is_new: bool = False
@@ -148,10 +167,6 @@ def usage_object(usage: Usage, reasoning_tokens: int = 0) -> dict[str, Any]:
         "output_tokens": usage.generated_tokens,
         "output_tokens_details": {"thinking_tokens": reasoning_tokens},
     }
-
-
-def _call(event: ToolCallDelta) -> dict[str, Any]:
-    return {"type": "tool_use", "id": f"toolu_{event.id}", "name": event.name}
 
 
 def _end(event: Finished) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -16,10 +16,9 @@ from tampu.server.events import (
     ContentDelta,
     Event,
     Finished,
-    PromptLogprobs,
     ReasoningDelta,
     Started,
-    ToolCallDelta,
+    ToolCallFinished,
 )
 from tampu.server.wire.ollama import Message, ToolCall, ToolFunction, timestamp
 
@@ -190,18 +189,24 @@ class ChatWriter(_Writer[ChatLine]):
 
     def lines(self, event: Event) -> Iterator[ChatLine]:
         """Yield the lines of an event."""
-        if isinstance(event, (Started, PromptLogprobs)):
-            return
-        if isinstance(event, Finished):
-            yield self._last(event)
-        elif isinstance(event, ToolCallDelta) or event.text or event.logprobs:
-            yield ChatLine(
-                model=self._model,
-                created_at=timestamp(),
-                message=_message(event),
-                done=False,
-                logprobs=None if isinstance(event, ToolCallDelta) else _logprobs(event.logprobs),
-            )
+        match event:
+            case Finished():
+                yield self._last(event)
+            case ContentDelta() | ReasoningDelta() if event.text or event.logprobs:
+                yield self._line(_message(event), _logprobs(event.logprobs))
+            case ToolCallFinished(state="complete"):
+                yield self._line(_message(event))
+            case ToolCallFinished(state="broken"):
+                yield self._line(Message(role="assistant", content=event.text))
+
+    def _line(self, message: Message, logprobs: list[LogprobEntry] | None = None) -> ChatLine:
+        return ChatLine(
+            model=self._model,
+            created_at=timestamp(),
+            message=message,
+            done=False,
+            logprobs=logprobs,
+        )
 
     def _joined(self, lines: Sequence[ChatLine]) -> ChatLine:
         message = Message(
@@ -218,12 +223,13 @@ def to_line(line: object) -> bytes:
     return msgspec.json.encode(line) + b"\n"
 
 
-def _message(event: ContentDelta | ReasoningDelta | ToolCallDelta) -> Message:
+def _message(event: ContentDelta | ReasoningDelta | ToolCallFinished) -> Message:
     if isinstance(event, ContentDelta):
         return Message(role="assistant", content=event.text)
     if isinstance(event, ReasoningDelta):
         return Message(role="assistant", content="", thinking=event.text)
-    function = ToolFunction(name=event.name, arguments=event.arguments, index=event.index)
+    arguments = msgspec.json.decode(event.arguments, type=dict[str, Any])
+    function = ToolFunction(name=event.name, arguments=arguments, index=event.index)
     return Message(
         role="assistant", content="", tool_calls=[ToolCall(function=function, id=event.id)]
     )

@@ -24,7 +24,10 @@ from tampu.server.events import (
     ReasoningDelta,
     Started,
     ToolCallDelta,
+    ToolCallFinished,
+    ToolCallStarted,
     total_usage,
+    without_broken_calls,
 )
 from tampu.server.http_response import SSE
 
@@ -73,6 +76,7 @@ class _Writer(ABC):
 
     def whole(self, events: Sequence[Event]) -> dict[str, Any]:
         """Return the one object of a response that is not streamed."""
+        events = without_broken_calls(events)
         for event in events:
             self._count(event)
         indices = sorted({event.choice for event in events})
@@ -137,12 +141,10 @@ class ChatWriter(_Writer):
                 yield _delta(event, {"content": event.text}, event.logprobs)
             case ReasoningDelta() if event.text or event.logprobs:
                 yield _delta(event, _reasoning(event.text), event.logprobs)
+            case ToolCallStarted():
+                yield _delta(event, {"tool_calls": [_call(event, "")]})
             case ToolCallDelta():
-                call = _call(event)
-                function = call["function"]
-                start = call | {"function": function | {"arguments": ""}}
-                yield _delta(event, {"tool_calls": [start]})
-                more = {"index": event.index, "function": {"arguments": function["arguments"]}}
+                more = {"index": event.index, "function": {"arguments": event.text}}
                 yield _delta(event, {"tool_calls": [more]})
             case Finished():
                 yield _delta(event, {}) | {"finish_reason": finish_reason(event)}
@@ -150,7 +152,9 @@ class ChatWriter(_Writer):
     def _choice(self, index: int, events: Sequence[Event]) -> dict[str, Any]:
         reasoning = "".join(event.text for event in events if isinstance(event, ReasoningDelta))
         text = "".join(event.text for event in events if isinstance(event, ContentDelta))
-        calls = [_call(event) for event in events if isinstance(event, ToolCallDelta)]
+        calls = [
+            _call(event, event.arguments) for event in events if isinstance(event, ToolCallFinished)
+        ]
         message: dict[str, Any] = {"role": "assistant", "content": text or (None if calls else "")}
         if reasoning:
             message |= _reasoning(reasoning)
@@ -325,8 +329,7 @@ def _reasoning(text: str) -> dict[str, str]:
     return {"reasoning": text, "reasoning_content": text}
 
 
-def _call(event: ToolCallDelta) -> dict[str, Any]:
-    arguments = msgspec.json.encode(event.arguments).decode()
+def _call(event: ToolCallStarted | ToolCallFinished, arguments: str) -> dict[str, Any]:
     return {
         "index": event.index,
         "id": event.id,

@@ -7,8 +7,6 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import msgspec
-
 from tampu.errors import TampuError
 from tampu.runner.events import TokenLogprob
 from tampu.server.errors import public_message
@@ -19,6 +17,9 @@ from tampu.server.events import (
     ReasoningDelta,
     Started,
     ToolCallDelta,
+    ToolCallFinished,
+    ToolCallStarted,
+    without_broken_calls,
 )
 from tampu.server.http_response import SSE
 from tampu.server.wire.anthropic_output import to_named_event
@@ -67,7 +68,8 @@ class ResponseWriter:
 
     def whole(self, events: Sequence[Event]) -> dict[str, Any]:
         """Return the response that is not streamed."""
-        *_, last = (sent for event in events for sent in self._events(event))
+        whole = without_broken_calls(events)
+        *_, last = (sent for event in whole for sent in self._events(event))
         response: dict[str, Any] = last["response"]
         return response
 
@@ -87,9 +89,13 @@ class ResponseWriter:
                 yield from self._start("message")
                 self._logprobs += event.logprobs
                 yield from self._grow("output_text", event.text)
-            case ToolCallDelta():
+            case ToolCallStarted():
                 yield from self._finish()
-                yield from self._call(event)
+                yield self._start_call(event)
+            case ToolCallDelta(text=text):
+                yield self._call_event("delta", {"delta": text})
+            case ToolCallFinished():
+                yield from self._finish_call(event)
             case Finished():
                 yield from self._finish()
                 yield self._end(event)
@@ -144,8 +150,7 @@ class ResponseWriter:
         self._open, self._text, self._logprobs = "", "", []
         yield self._item_event("response.output_item.done", item)
 
-    def _call(self, event: ToolCallDelta) -> Iterator[dict[str, Any]]:
-        arguments = msgspec.json.encode(event.arguments).decode()
+    def _start_call(self, event: ToolCallStarted) -> dict[str, Any]:
         callee = self._namespaces.get(event.name) or {"name": event.name}
         item = {
             "type": "function_call",
@@ -156,14 +161,19 @@ class ResponseWriter:
             "status": "in_progress",
         }
         self._items.append(item)
-        yield self._item_event("response.output_item.added", item)
-        place = {"item_id": item["id"], "output_index": len(self._items) - 1}
-        kind = "response.function_call_arguments"
-        yield {"type": f"{kind}.delta", "delta": arguments, **place}
-        yield {"type": f"{kind}.done", "arguments": arguments, "name": callee["name"], **place}
-        item = item | {"arguments": arguments, "status": "completed"}
-        self._items[-1] = item
+        return self._item_event("response.output_item.added", item)
+
+    def _finish_call(self, event: ToolCallFinished) -> Iterator[dict[str, Any]]:
+        """End a call; one that is cut off or broken is incomplete."""
+        done = {"arguments": event.arguments, "name": self._items[-1]["name"]}
+        yield self._call_event("done", done)
+        status = "completed" if event.state == "complete" else "incomplete"
+        self._items[-1] = item = self._items[-1] | done | {"status": status}
         yield self._item_event("response.output_item.done", item)
+
+    def _call_event(self, kind: str, more: dict[str, Any]) -> dict[str, Any]:
+        place = {"item_id": self._items[-1]["id"], "output_index": len(self._items) - 1}
+        return {"type": f"response.function_call_arguments.{kind}", **more, **place}
 
     def _end(self, event: Finished) -> dict[str, Any]:
         status = "incomplete" if event.reason == "length" else "completed"

@@ -24,6 +24,7 @@ from tampu.engine.load_options import LoadOptions
 from tampu.errors import ModelFileError, RequestError
 from tampu.runner.events import Done, Event, Failed, TextDelta
 from tampu.runner.request import generate_options
+from tampu.sampling.grammar import Grammar
 
 pytestmark = pytest.mark.server
 
@@ -305,6 +306,14 @@ def test_output_that_repeats_one_token_ends_at_the_limit(tmp_path: Path) -> None
         assert said(events) == "Well" + " la" * 31
         assert (events[-1].reason, events[-1].usage.generated_tokens) == ("length", 32)
         assert len(tokens_of(ask(model, temperature=0.0, max_tokens=100))) == 100
+
+
+def test_output_of_a_grammar_that_repeats_one_token_ends_at_the_limit(tmp_path: Path) -> None:
+    looper = write_scripted(tmp_path / "m.gguf", ["Well", " la"], repeats=1, adds_space=False)
+    with load_llamacpp(looper, LoadOptions(**OPTIONS), FORK_SERVER) as (model, *_):
+        form = Grammar.regex("Well( la)*")
+        events = ask(model, temperature=0.0, max_repeated_tokens=30, grammar=form)
+        assert (said(events), events[-1].reason) == ("Well" + " la" * 31, "length")
 
 
 @pytest.mark.parametrize(

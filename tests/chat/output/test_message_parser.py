@@ -41,7 +41,7 @@ def parse(
     parser = chat_format(template).parser(tools, in_reasoning=thinks)
     merged: list[Any] = []
     for part in [*(part for piece in pieces for part in parser.feed(piece)), *parser.finish()]:
-        if merged and type(merged[-1]) is type(part) and not isinstance(part, ToolCall):
+        if merged and type(merged[-1]) is type(part) and isinstance(part, Content | Reasoning):
             merged[-1] = type(part)(merged[-1].text + part.text)
         else:
             merged.append(part)

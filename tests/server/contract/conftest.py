@@ -34,6 +34,9 @@ def contract_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_scripted(folder / "pair.gguf", pair, template=CHATML)
     named = CALL.replace("add", "crm__find")
     write_scripted(folder / "namespaced.gguf", [named], template=CHATML)
+    written = ["Ok.", "<tool_call>", '{"name":', ' "add",', ' "arguments":', ' {"b":', " 2,",
+               ' "a":', " [1,", " 3]", "}", "} ", "</tool_call>"]  # fmt: skip
+    write_scripted(folder / "writer.gguf", written, template=CHATML)
     tried = ["Hm", ".", "</think>", "Yes", "."]
     write_scripted(folder / "tryer.gguf", tried, template=EFFORTS)
     write_scripted(folder / "endless.gguf", [" la", " li", " lo"], repeats=3, template=PLAIN)
@@ -55,7 +58,7 @@ def contract_server(
         TAMPU_THREADS="1",
         TAMPU_REGISTRY="127.0.0.1:1",
         TAMPU_NUM_GPU="0",
-        TAMPU_MAX_LOADED_MODELS="13",
+        TAMPU_MAX_LOADED_MODELS="14",
     )
     yield server
     server.end()
