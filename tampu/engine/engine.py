@@ -85,7 +85,7 @@ class Engine:
         self.context = model.options.context
         self.tokenizer: Tokenizer = model.tokenizer
         self.prepared = found
-        self._defaults = given_options(self.prepared.parameters)
+        self._defaults = given_options(self.prepared.defaults.parameters)
         metadata = model.info.metadata
         self.template = self.prepared.template or ChatTemplate.from_metadata(metadata)
         self.requests = RequestBuilder.for_model(
@@ -408,5 +408,5 @@ class Engine:
     def _chat(self, messages: Sequence[Message], options: dict[str, Any]) -> ChatPrompt:
         """Return a conversation; `tools` and `think` are removed from the options."""
         tools, think = options.pop("tools", None), options.pop("think", None)
-        begun = tuple(map(dict, self.prepared.conversation(messages)))
+        begun = tuple(map(dict, self.prepared.defaults.conversation(messages)))
         return ChatPrompt(messages=begun, tools=tools and tuple(tools), think=think)

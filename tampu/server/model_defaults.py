@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -12,26 +11,21 @@ from tampu.chat.renderers import own_template
 from tampu.engine.load_options import LoadOptions, choose_engine
 from tampu.store.catalog import Entry
 from tampu.store.manifests import Media
+from tampu.store.model import StoredDefaults
 from tampu.store.model_info import ModelInfo
 
 
 @dataclass(frozen=True, slots=True)
-class ModelDefaults:
+class ModelDefaults(StoredDefaults):
     """What a model sets for its requests.
 
     Attributes:
-        info: what its file says.
-        options: what holds unless a request says otherwise, under Ollama's names.
-        system: its system message; empty without one.
-        messages: the conversation that it begins with.
+        info: the metadata of its file.
         truncate: whether prompts that are too long are cut, by the server's setting; None: each
             API has its own default.
     """
 
     info: ModelInfo
-    options: Mapping[str, Any] = field(default_factory=dict)
-    system: str = ""
-    messages: tuple[dict[str, Any], ...] = ()
     truncate: bool | None = None
 
 
@@ -62,10 +56,11 @@ def model_defaults(entry: Entry, *, truncate: bool | None = None) -> ModelDefaul
     stored = entry.model.stored
     if stored is None:
         return ModelDefaults(entry.info, truncate=truncate)
+    own = stored.defaults
     return ModelDefaults(
         entry.info,
-        stored.parameters,
-        stored.system,
-        tuple(map(msgspec.structs.asdict, stored.messages)),
-        truncate,
+        truncate=truncate,
+        parameters=own.parameters,
+        system=own.system,
+        messages=own.messages,
     )

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from tampu.chat.renderers import own_template
 from tampu.chat.template_loader import PromptTemplate, read_template
@@ -20,7 +17,7 @@ from tampu.settings.settings import DEFAULT_CONTEXT, Settings
 from tampu.store.gguf_files import SUFFIX
 from tampu.store.library import Library, LocalModel, bare_name, built_in_path
 from tampu.store.manifests import Media
-from tampu.store.model import StoredModel
+from tampu.store.model import StoredDefaults, StoredModel
 from tampu.store.model_info import ModelInfo, read_model_info, with_template, with_vision
 
 logger = logging.getLogger(__name__)
@@ -65,9 +62,7 @@ class Prepared:
         projector: the projector's file; None: in the weights' file, or none.
         template: overrides the template in the weights' file.
         parser: Ollama's name of the output parser; empty: detected from the template.
-        parameters: defaults for requests, by Ollama's names.
-        system: the system message; empty if there is none.
-        messages: prepended to every conversation.
+        defaults: what the model sets for its requests.
     """
 
     path: Path
@@ -75,27 +70,20 @@ class Prepared:
     projector: Path | None = None
     template: PromptTemplate | None = None
     parser: str = ""
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    system: str = ""
-    messages: tuple[Mapping[str, Any], ...] = ()
+    defaults: StoredDefaults = StoredDefaults()  # noqa: RUF009 - frozen
 
     @property
     def context(self) -> int:
         """The context length of its parameters, in tokens."""
-        stated = self.parameters.get("num_ctx")
+        stated = self.defaults.parameters.get("num_ctx")
         return stated if isinstance(stated, int) else DEFAULT_CONTEXT
 
     @property
     def offload(self) -> Offload:
         """The GPU layers of its parameters, else as many as fit."""
-        layers, main = self.parameters.get("num_gpu", -1), self.parameters.get("main_gpu")
-        return Offload(layers if layers >= 0 else None, main)
-
-    def conversation(self, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """Return a conversation with the model's own system message and messages prepended."""
-        has_system = any(message.get("role") == "system" for message in (*self.messages, *messages))
-        system = [{"role": "system", "content": self.system}]
-        return [*(system if self.system and not has_system else ()), *self.messages, *messages]
+        parameters = self.defaults.parameters
+        layers = parameters.get("num_gpu", -1)
+        return Offload(layers if layers >= 0 else None, parameters.get("main_gpu"))
 
 
 def prepare(
@@ -138,9 +126,7 @@ def prepare(
         chosen,
         own,
         stored.config.parser,
-        stored.parameters,
-        stored.system,
-        tuple(map(msgspec.structs.asdict, stored.messages)),
+        stored.defaults,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,6 +36,30 @@ class StoredMessage(msgspec.Struct, frozen=True):
 
     role: str
     content: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredDefaults:
+    """What a model of a store sets for its requests.
+
+    Attributes:
+        parameters: what applies unless a request says otherwise, by Ollama's names.
+        system: the system message; empty if there is none.
+        messages: prepended to every conversation.
+    """
+
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    system: str = ""
+    messages: tuple[Mapping[str, Any], ...] = ()
+
+    def conversation(self, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """Return a conversation with the model's own messages prepended.
+
+        One that starts with a system message has no other, as in Ollama.
+        """
+        has_system = bool(messages) and messages[0].get("role") == "system"
+        system = [{"role": "system", "content": self.system}]
+        return [*(system if self.system and not has_system else ()), *self.messages, *messages]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +157,12 @@ class StoredModel:
         """The messages that every conversation starts with."""
         texts = self._texts(Media.MESSAGES)
         return [message for text in texts for message in self._json(text, list[StoredMessage])]
+
+    @property
+    def defaults(self) -> StoredDefaults:
+        """What it sets for its requests."""
+        messages = tuple(map(msgspec.structs.asdict, self.messages))
+        return StoredDefaults(parameters=self.parameters, system=self.system, messages=messages)
 
     def _texts(self, *kinds: Media) -> list[str]:
         layers = self.manifest.of_kind(*kinds)

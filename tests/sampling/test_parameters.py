@@ -143,7 +143,7 @@ def test_openai_bodies_have_a_field_for_each_parameter(
 def test_request_values_override_the_models_and_both_the_defaults(
     profile: ModelDefaults,
 ) -> None:
-    own = replace(profile, options={"top_k": 3, "temperature": 0.5})
+    own = replace(profile, parameters={"top_k": 3, "temperature": 0.5})
     _, options = request_options(own, {"top_k": 4, "min_p": None}, {"seed": 5}, {"top_p": 1.0})
     assert options == GenerateOptions(top_k=4, temperature=0.5, seed=5, top_p=1.0)
 

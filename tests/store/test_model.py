@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.stores import add_model
@@ -12,6 +13,7 @@ from tampu.errors import StoreError
 from tampu.store import Descriptor, Manifest, Media, ModelConfig, ModelName, Store
 from tampu.store.blobs import hash_file
 from tampu.store.manifests import FILE_MODIFIED_NS, FILE_PATH
+from tampu.store.model import StoredDefaults
 
 
 @pytest.fixture
@@ -98,3 +100,14 @@ def test_a_layer_may_be_a_file_outside_the_store(store: Store, tmp_path: Path) -
         assert model.model_path
     store.delete(ModelName.parse("m"))
     assert elsewhere.is_file()
+
+
+def test_a_conversation_starts_with_the_models_own_messages() -> None:
+    own: dict[str, Any] = {"role": "assistant", "content": "hello"}
+    defaults = StoredDefaults(system="be short", messages=(own,))
+    system = {"role": "system", "content": "be short"}
+    user, other = {"role": "user", "content": "x"}, {"role": "system", "content": "be long"}
+    assert defaults.conversation([user]) == [system, own, user]
+    assert defaults.conversation([]) == [system, own]
+    assert defaults.conversation([other, user]) == [own, other, user]
+    assert defaults.conversation([user, other]) == [system, own, user, other]

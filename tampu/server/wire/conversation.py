@@ -74,8 +74,11 @@ def with_conversation(
     tools = _usable_tools(conversation)
     for warning in conversation.warnings:
         logger.warning("%s", warning)
+    messages = conversation.messages
+    if not conversation.is_whole:
+        messages = tuple(map(dict, defaults.conversation(messages)))
     prompt = ChatPrompt(
-        messages=_with_defaults(conversation, defaults),
+        messages=messages,
         tools=tuple(tools) or None,
         variables=dict(conversation.variables),
         think=conversation.think,
@@ -126,19 +129,6 @@ def decode_image(text: str, where: str, *, is_uri: bool = False) -> bytes:
         raise RequestError(f"invalid base64 in {where}") from error
     require(image, f"{where}: the image is empty")
     return image
-
-
-def _with_defaults(
-    conversation: Conversation, defaults: ModelDefaults
-) -> tuple[dict[str, Any], ...]:
-    """Return a conversation's messages after the model's own first messages."""
-    messages = conversation.messages
-    if conversation.is_whole:
-        return messages
-    has_system = bool(messages) and messages[0]["role"] == "system"
-    system = {"role": "system", "content": defaults.system}
-    first = (system,) if defaults.system and not has_system else ()
-    return (*first, *defaults.messages, *messages)
 
 
 def _check_size(conversation: Conversation) -> None:

@@ -239,7 +239,7 @@ def _one_question(body: GenerateRequest, defaults: ModelDefaults) -> Conversatio
     text = body.prompt or ""
     system = body.system or defaults.system
     first = [{"role": "system", "content": system}] if system else []
-    history = defaults.messages if body.context is None else ()
+    history = map(dict, defaults.messages if body.context is None else ())
     question: dict[str, Any] = {"role": "user", "content": text}
     if body.images:
         question["images"] = _images(body.images, "")

@@ -122,7 +122,7 @@ def show(entry: Entry, defaults: ModelDefaults, body: ShowRequest, engine: str) 
     template = (stored.template if stored else "") or info.template
     modelfile = Modelfile(
         sources=(entry.full_name,),
-        parameters={**defaults.options, **(body.options or {})},
+        parameters={**defaults.parameters, **(body.options or {})},
         template=body.template or template or None,
         system=body.system or defaults.system or None,
         licenses=tuple(licenses),
@@ -138,14 +138,14 @@ def show(entry: Entry, defaults: ModelDefaults, body: ShowRequest, engine: str) 
         template=body.template or template,
         system=modelfile.system or "",
         details=_details(info),
-        messages=list(defaults.messages),
+        messages=list(map(dict, defaults.messages)),
         model_info=_model_info(info, verbose=is_verbose),
         capabilities=info.capabilities,
         modified_at=timestamp(entry.modified_s),
         renderer=config.renderer or msgspec.UNSET,
         parser=config.parser or msgspec.UNSET,
         requires=config.requires or msgspec.UNSET,
-        engine=choose_engine(str(defaults.options.get("engine", engine)), info.architecture),
+        engine=choose_engine(str(defaults.parameters.get("engine", engine)), info.architecture),
         projector_info=_projector_info(entry),
         tensors=_tensors(info) if is_verbose else msgspec.UNSET,
     )

@@ -179,7 +179,7 @@ def request_options(
     _log_ignored(options)
     loading: dict[str, Any] = {}
     generation: dict[str, Any] = {}
-    for values in (defaults or {}, model.options, options, fields or {}):
+    for values in (defaults or {}, model.parameters, options, fields or {}):
         if "num_ctx" in values:
             values = {**values, "num_ctx": _context(values["num_ctx"], model)}
         loading |= engine_values(values, Use.LOADING)

@@ -63,6 +63,7 @@ class ResponsesRequest(ModelBody, kw_only=True):
     top_p: float | None = None
     top_logprobs: int | None = None
     max_output_tokens: int | None = None
+    max_tokens: int | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
@@ -209,7 +210,7 @@ def _parameters(body: ResponsesRequest, defaults: ModelDefaults) -> GenerationRe
     return parse_limited(
         body,
         defaults,
-        "max_output_tokens",
+        "max_tokens" if body.max_output_tokens is None else "max_output_tokens",
         fields=other_parameters(body),
         ignore_eos=getattr(body, "ignore_eos", None),
         truncate=None if body.truncation is None else body.truncation == "auto",
