@@ -209,7 +209,7 @@ def _context(given: object, model: ModelDefaults) -> object:
 def _context_warnings(model: ModelDefaults, *given: Mapping[str, Any] | None) -> tuple[str, ...]:
     """Return, and log, the warning of a context longer than the model's; none of another."""
     asked = [
-        values["num_ctx"] for values in (model.options, *given) if values and "num_ctx" in values
+        values["num_ctx"] for values in (model.parameters, *given) if values and "num_ctx" in values
     ]
     if not asked or _context(asked[-1], model) == asked[-1]:
         return ()
