@@ -30,7 +30,7 @@ from tampu.errors import SandboxLimitError
 from tampu.sandbox.client import ForkServerClient
 from tampu.sandbox.fork_server import FAILED, HEADER, IDLE, NO_MEMORY, READY, STATUS
 
-_WALL_TIME_FACTOR = 5.0  # how much wall time a task may take, in multiples of its CPU time
+_WALL_TIME_FACTOR = 15.0  # how much wall time a task may take, in multiples of its CPU time
 _START_S = 30.0
 _EXIT_S = 5.0
 _POLL_S = 0.05  # how often a call that waits asks whether it is cancelled

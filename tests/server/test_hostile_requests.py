@@ -108,10 +108,11 @@ def sentence(error: Any) -> str:
     return told
 
 
+COUNTING = ("chat/completions/input_tokens", "responses/input_tokens", "messages/count_tokens")
 # The same words with another meaning, and routes that count tokens and look at no form.
 EXCEPT = {
     "messages": {"/api/create", "/api/embed", "/v1/embeddings", "/api/tokenize"},
-    "schema": {"/v1/chat/completions/input_tokens", "/v1/messages/count_tokens"},
+    "schema": {f"/v1/{name}" for name in COUNTING},
 }
 
 

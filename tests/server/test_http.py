@@ -168,7 +168,7 @@ def test_an_error_without_streaming_is_the_answer(post: Callable[..., Any]) -> N
 @pytest.mark.parametrize(
     ("error", "status"),
     [
-        (ModelFileError("magic", "is wrong"), 500),
+        (ModelFileError("tensor count", "is wrong"), 500),
         (UnsupportedModelError("architecture 'x'"), 400),
         (OutOfMemoryError("no room"), 500),
         (RunnerDiedError("died"), 500),

@@ -107,7 +107,7 @@ IMAGES: dict[str, Maker] = {
 
 def _schema(route: str, schema: Any) -> dict[str, Any]:
     more: dict[str, Any] = {"format": schema}
-    if route == "/v1/chat/completions":
+    if route in ("/v1/chat/completions", "/v1/completions"):
         form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
         more = {"response_format": form}
     elif route == "/v1/responses":
@@ -118,8 +118,12 @@ def _schema(route: str, schema: Any) -> dict[str, Any]:
 
 
 SCHEMAS: dict[str, Maker] = dict.fromkeys(
-    ("/api/generate", "/api/chat", "/v1/chat/completions", "/v1/responses", "/v1/messages"), _schema
-)
+    (
+        "/api/generate", "/api/chat", "/v1/completions", "/v1/chat/completions", "/v1/responses",
+        "/v1/messages",
+    ),
+    _schema,
+)  # fmt: skip
 
 
 def _messages(route: str, messages: list[dict[str, Any]]) -> dict[str, Any]:

@@ -102,7 +102,7 @@ def run_every_kernel(
     for runner in runners:
         brief = ["few"] if found else []
         done = subprocess.run(
-            [*runner, program, *brief], capture_output=True, text=True, timeout=100, check=False
+            [*runner, program, *brief], capture_output=True, text=True, timeout=280, check=False
         )
         assert done.returncode == 0, done.stderr[-2000:]
         lines = (line.split() for line in done.stdout.splitlines())

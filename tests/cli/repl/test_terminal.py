@@ -82,7 +82,7 @@ def test_typical_session(terminal: Callable[..., Any], tmp_path: Path) -> None:
 
 
 def test_ctrl_c_stops_the_answer_only(terminal: Callable[..., Any]) -> None:
-    numbers = '{"type": "array", "items": {"type": "integer"}, "minItems": 900}'
+    numbers = '{"type": "array", "items": {"enum": [27, 58]}, "minItems": 900}'
     opened = terminal("--format", numbers, lines=12)
     opened.wait_for("Send a message")
     opened.type("Count.\r")
