@@ -130,7 +130,6 @@ def test_thinking_is_not_asked_of_a_model_that_cannot(client: anthropic.Anthropi
     [
         ({"max_tokens": 0}, "max_tokens"), ({"extra_body": {"temperature": -1}}, "temperature"),
         ({"tool_choice": {"type": "any"}}, "no tools to call"),
-        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "web_search"),
         ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "document"),
         ({"extra_body": {"mcp_servers": [{"url": "x"}]}}, "mcp_servers"),
     ],

@@ -278,7 +278,6 @@ def test_a_response_calls_a_function_and_goes_on_with_its_output(client: openai.
         ({"logit_bias": {"999999": 1}}, "999999"), ({"reasoning_effort": "high"}, "thinking"),
         ({"functions": [{"name": "f"}]}, "functions"), ({"modalities": ["audio"]}, "modalities"),
         ({"stop": ["x"] * 17}, "stop"), ({"tool_choice": "maybe"}, "tool_choice"),
-        ({"tools": [{"type": "web_search"}]}, "web_search"),
         ({"extra_body": {"options": {"num_ctx": 1}}}, "num_ctx"),
     ],
 )  # fmt: skip
