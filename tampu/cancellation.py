@@ -1,7 +1,7 @@
 """Whether the work of a thread is still wanted.
 
 Preparing a request can take seconds, and a thread cannot be ended. So what takes long asks now and
-then, and ends if nobody waits for it any more:
+then, and ends once its request is cancelled:
 
     with cancellable(lambda: request.is_over):
         tokenizer.encode(text)  # calls `check_cancelled` between blocks of the text

@@ -13,7 +13,7 @@
     │   ├── ContextLengthError     a prompt longer than the context
     │   ├── GrammarError           a schema or grammar that is invalid, unsupported or too large
     │   └── ModelNameError         an invalid model name or digest
-    ├── RequestCancelledError  nobody waits for the answer any more
+    ├── RequestCancelledError  the client no longer waits for the answer
     ├── RunnerDiedError        the process or thread that ran the model has ended
     │   └── RequestNotStartedError it ended before it accepted the request; retrying is safe
     ├── SandboxLimitError      a sandboxed task exceeded its limits or ended its process
@@ -108,7 +108,7 @@ class GrammarError(RequestError):
 
 
 class RequestCancelledError(TampuError):
-    """A request that was being prepared, and for which nobody waits any more."""
+    """A request was cancelled while it was being prepared."""
 
 
 class SandboxLimitError(TampuError):

@@ -33,7 +33,7 @@ def run_model(
     engine: str | None = None,
     insecure: bool = False,
 ) -> None:
-    """Print an answer or an embedding, or hold a conversation if there is no question.
+    """Print an answer or an embedding, or start a conversation without a question.
 
     Args:
         model: a name or a path.
@@ -51,7 +51,7 @@ def run_model(
         insecure: whether the model may be pulled without TLS.
 
     Raises:
-        TampuError: if there is no answer.
+        TampuError: if the model cannot answer.
     """
     settings = Settings.from_environment()
     backend, found = select_backend(model, settings, trace=trace, engine=engine, insecure=insecure)
@@ -71,7 +71,7 @@ def converse(session: Session, view: View, question: str | None, settings: Setti
     """Answer one question, or hold a conversation.
 
     Raises:
-        TampuError: if there is no answer.
+        TampuError: if the model cannot answer.
     """
     if session.think and not session.can_reason:
         print(f"{session.model.name} cannot reason; it answers without reasoning", file=sys.stderr)

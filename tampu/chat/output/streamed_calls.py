@@ -28,7 +28,7 @@ _OBJECT = (
     r'"(?:name|tool_name)"\s*:\s*"{}"\s*,\s*"(?:arguments|parameters|args)"\s*:\s*(?=\{{)'
 )
 JSON_HEADER = re.compile(_OBJECT.format(r'([^"\\]+)'))
-# Command R's tool that only answers is no call.
+# Command R's tool for a direct answer, which is not a tool call.
 FENCED_HEADER = re.compile(_OBJECT.format(r'(?!directly_answer")([^"\\]+)'))
 MISTRAL_HEADER = re.compile(
     rf"{JSON_HEADER.pattern}"

@@ -96,7 +96,7 @@ def answer(session: Session, view: View, text: str) -> None:
     """Print the answer to a message as it arrives; images that the message names are sent too.
 
     Raises:
-        TampuError: if there is no answer.
+        TampuError: if the model cannot answer.
         KeyboardInterrupt: if it was stopped; the text so far is printed.
     """
     question, images = images_of(session, text)

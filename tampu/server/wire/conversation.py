@@ -47,7 +47,7 @@ class Conversation:
         plain: the prompt for a model without a template.
         is_whole: the model's own first messages are not put before it.
         response_format: as `grammar_of` takes it: "json", a JSON schema, or None for any text.
-        warnings: what the client and the log are told.
+        warnings: sent in the response header, and logged.
     """
 
     messages: tuple[dict[str, Any], ...]

@@ -67,8 +67,8 @@ def _value(value: object) -> float:
     """Return a bias; false forbids the token."""
     if value is False:
         return -MAX_BIAS
-    is_number = isinstance(value, int | float) and value is not True
-    require(is_number, f"logit_bias: {value!r:.50} is not a number or false")
-    bias = float(value)  # type: ignore[arg-type]
+    if value is True or not isinstance(value, int | float):
+        raise RequestError(f"logit_bias: {value!r:.50} is not a number or false")
+    bias = float(value)
     require(-100 <= bias <= 100, f"logit_bias: {value} is not -100 to 100")
     return bias

@@ -33,7 +33,7 @@ class Tools:
 
     @property
     def warnings(self) -> list[str]:
-        """What the client is told."""
+        """The text of the warning header."""
         distinct = [*dict.fromkeys(self.left_out)]
         if not distinct:
             return []
