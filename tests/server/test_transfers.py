@@ -13,7 +13,14 @@ import httpx
 import pytest
 from support.fake_runner import FakeStart, lines_of
 from support.local_http import Answer, Request
-from support.registries import RogueRegistry, described, manifest, ranged
+from support.registries import (
+    RogueRegistry,
+    assert_only_missing,
+    described,
+    done_ranges,
+    manifest,
+    ranged,
+)
 from support.stores import files, names
 from support.tiny_gguf import write_gguf
 from support.tiny_model import Tiny, write_tiny
@@ -191,9 +198,14 @@ def test_disconnecting_stops_a_pull_and_the_next_pull_resumes_it(
         assert names(store) == []
         assert not list(store.layout.leases.iterdir())
         wait_until(lambda: not registry.connections, "the pull's connections end")
-        registry.before, registry.sent = (lambda _: None), 0
+        digest = Digest.of(weights)
+        done = done_ranges(store, digest)
+        assert done
+        earlier = len(registry.requests)
+        registry.before = lambda _: None
         assert own_site.call(pulling(registry, stream=False))[0].status_code == 200
-        assert registry.sent < len(weights)
+        again = [r for r in registry.requests[earlier:] if r.path.endswith(str(digest))]
+        assert_only_missing(again, done)
 
 
 @pytest.mark.parametrize("status", [403, 413, 500])

@@ -13,10 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from support.local_http import Answer, LocalServer, Request
 
 from tampu.store import Digest, ModelName, Store
 from tampu.store.manifests import CONFIG_TYPE, MANIFEST_TYPE, Media
+from tampu.store.registry.download import PartialState
 from tampu.store.registry.options import RemoteOptions
 from tampu.store.registry.progress import Progress
 from tampu.store.registry.pull import pull
@@ -166,6 +168,21 @@ class FaultyProxy(LocalServer):
             return self.harm(request, Answer(found.status, headers, body, length))
         finally:
             connection.close()
+
+
+def done_ranges(store: Store, digest: Digest) -> list[tuple[int, int]]:
+    """The half-open ranges of a blob that an interrupted pull has left on the disk."""
+    state = store.layout.partial_state(digest).read_bytes()
+    return msgspec.json.decode(state, type=PartialState).done
+
+
+def assert_only_missing(requests: list[Request], done: list[tuple[int, int]]) -> None:
+    """No request for a blob asks for bytes that are on the disk."""
+    spans = [request.range for request in requests]
+    assert spans
+    for span in spans:
+        assert span is not None
+        assert all(span[1] <= start or span[0] >= end for start, end in done), (span, done)
 
 
 def is_blob(request: Request) -> bool:
