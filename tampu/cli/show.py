@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -85,7 +86,7 @@ def show_command(
 def as_text(info: ModelInfo, own: Modelfile, projector: Path | None = None) -> str:
     """Return the details of a model in the layout of `ollama show`."""
     from tampu.cli.show_sections import in_sections, projector_rows
-    from tampu.engine.load_options import AUTO, choose_engine
+    from tampu.engine.load_options import AUTO, LLAMACPP, choose_engine
     from tampu.store.modelfile import parameter_texts
 
     rows = {
@@ -98,6 +99,8 @@ def as_text(info: ModelInfo, own: Modelfile, projector: Path | None = None) -> s
         **({"tensors": str(info.tensors)} if info.tensors else {}),
         "engine": choose_engine(str(own.parameters.get("engine", AUTO)), info.architecture),
     }
+    if rows["engine"] == LLAMACPP and find_spec("xllamacpp") is None:
+        rows["engine"] += " (not installed: pip install 'tampu[llamacpp]')"
     sections = {
         "Model": columns(rows.items()),
         "Capabilities": list(info.capabilities),

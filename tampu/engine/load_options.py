@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.util import find_spec
 from typing import Any
 
 import msgspec
@@ -137,10 +136,9 @@ def choose_engine(wanted: str, architecture: str) -> str:
 
     Args:
         wanted: native or llamacpp; auto: llama.cpp for architectures that the native engine does
-            not support, if it is installed.
+            not support.
         architecture: of the model.
     """
     if wanted != AUTO:
         return wanted
-    is_known = architecture in architectures()
-    return NATIVE if is_known or find_spec("xllamacpp") is None else LLAMACPP
+    return NATIVE if architecture in architectures() else LLAMACPP

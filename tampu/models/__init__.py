@@ -92,7 +92,8 @@ def bind_model(weights: Weights, projector: Weights | None = None) -> nn.Model:
     if entry is None:
         names = ", ".join(sorted(known))
         raise UnsupportedModelError(
-            f"architecture '{metadata.architecture}' is not known; known: {names}"
+            f"architecture '{metadata.architecture}' is not known; known: {names}; others need the "
+            "engine llamacpp"
         )
     kind = entry.load()
     options = nn.read_options(kind.options_type, metadata, entry.constants)

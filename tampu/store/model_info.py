@@ -144,7 +144,9 @@ def _quantization(file: GGUFFile) -> str:
 
 
 def _capabilities(file: GGUFFile, template: PromptTemplate | None) -> tuple[str, ...]:
-    found = ["embedding" if file.metadata.has("pooling_type") else "completion"]
+    metadata = file.metadata
+    is_encoder = not metadata.boolean("attention.causal", default=True)
+    found = ["embedding" if is_encoder or metadata.has("pooling_type") else "completion"]
     if any(name.startswith("v.") for name in file.tensors):
         found.append("vision")
     return (*found, *_capabilities_of(template, file.metadata))

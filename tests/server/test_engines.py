@@ -10,7 +10,6 @@ from support.endless import make_endless_model
 from support.renamed import write_renamed
 from support.serving import Server, start_server
 
-from tampu.engine import load_options
 from tampu.engine.load_options import choose_engine
 
 STRANGE = "xverse"  # llama.cpp has it; its tensors are Llama's
@@ -24,13 +23,6 @@ def test_unsupported_architecture_goes_to_llama_cpp() -> None:
 def test_named_engine_is_used() -> None:
     assert choose_engine("native", STRANGE) == "native"
     assert choose_engine("llamacpp", "llama") == "llamacpp"
-
-
-def test_without_llama_cpp_an_unknown_architecture_is_an_error(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(load_options, "find_spec", lambda _: None)
-    assert choose_engine("auto", STRANGE) == "native"
 
 
 @pytest.fixture(scope="module")

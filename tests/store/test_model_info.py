@@ -36,6 +36,11 @@ def test_an_invalid_jinja_template_is_a_file_error(tmp_path: Path) -> None:
         read_model_info(path)
 
 
+def test_an_encoder_without_a_pooling_type_is_an_embedding_model(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "m.gguf", llama__attention__causal=False)
+    assert read_model_info(path).capabilities[0] == "embedding"
+
+
 def test_a_missing_file_is_not_found(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError):
         read_model_info(tmp_path / "m.gguf")

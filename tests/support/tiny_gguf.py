@@ -24,7 +24,9 @@ def write_gguf(path: Path, *, template: str | None = CHAT_TEMPLATE, **values: ob
         writer.add_chat_template(template)
     for name, value in values.items():
         key = name.replace("__", ".")
-        if isinstance(value, int):
+        if isinstance(value, bool):
+            writer.add_bool(key, value)
+        elif isinstance(value, int):
             writer.add_uint32(key, value)
         else:
             writer.add_string(key, str(value))

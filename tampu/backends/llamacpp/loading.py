@@ -9,6 +9,7 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from tampu.backends.llamacpp.load_error import load_error
 from tampu.backends.llamacpp.mmproj import MultimodalProjector
 from tampu.backends.llamacpp.model import LlamaModel
 from tampu.backends.llamacpp.server import LlamaServer
@@ -17,14 +18,16 @@ from tampu.chat.template import ChatTemplate
 from tampu.chat.template_loader import read_template
 from tampu.engine.chat import RequestBuilder
 from tampu.engine.load_options import LoadOptions
-from tampu.errors import OutOfMemoryError, UnsupportedModelError
+from tampu.errors import UnsupportedModelError
 from tampu.ml.gguf import GGUFFile, read_gguf
+from tampu.models import architectures
 from tampu.nn.lora import check_adapter
 from tampu.sampling.constraint import Constraints
 from tampu.sandbox.client import ForkServerClient
 from tampu.tokenizer.loading import load_tokenizer
 from tampu.vision.sandboxed import SandboxedDecoder
 
+_ERRORS = 1  # a verbosity of llama.cpp; -1 is nothing
 _MIN_BATCH = 32  # llama.cpp aborts if the batch is smaller than the number of sequences
 
 
@@ -35,18 +38,17 @@ def load_llamacpp(
     """Load a model into llama.cpp; it is freed at the end.
 
     Raises:
-        UnsupportedModelError: if the wheel is not installed, or the vision encoder is in the
-            model's own file.
+        UnsupportedModelError: if the wheel is not installed, llama.cpp does not have the
+            architecture either, or the vision encoder is in the model's own file.
         ModelFileError: for a damaged file, and an adapter of another architecture.
-        OutOfMemoryError: if llama.cpp cannot load it; its own messages are in the log.
+        OutOfMemoryError: if the memory is too small.
     """
+    file = read_gguf(path)
+    metadata = file.metadata
     try:
         import xllamacpp
     except ImportError as error:
-        message = "llama.cpp is not installed: pip install 'tampu[llamacpp]'"
-        raise UnsupportedModelError(message) from error
-    file = read_gguf(path)
-    metadata = file.metadata
+        raise UnsupportedModelError(_not_installed(metadata.architecture)) from error
     _check_parts(file, options)
     tokenizer = load_tokenizer(metadata)
     with ExitStack() as stack:
@@ -59,9 +61,9 @@ def load_llamacpp(
         try:
             running = xllamacpp.Server(parameters)
         except RuntimeError as error:
-            raise OutOfMemoryError(
-                f"llama.cpp cannot load {path.name}: not enough memory, or unexpected tensors"
-            ) from error
+            parameters.verbosity = _ERRORS
+            parameters.hostnames = [str(folder / "again.sock")]  # the first is taken
+            raise load_error(path.name, lambda: xllamacpp.Server(parameters)) from error
         server = LlamaServer(folder / "llama.sock", parameters.api_keys[0])
         structured_outputs = StructuredOutputs(
             tokenizer, stack.enter_context(closing(Constraints(tokenizer, fork_server)))
@@ -80,14 +82,26 @@ def load_llamacpp(
         del running
 
 
+def _not_installed(architecture: str) -> str:
+    install = "pip install 'tampu[llamacpp]'"
+    if architecture in architectures():
+        return f"the llama.cpp engine is not installed: {install}"
+    return (
+        f"the native engine does not have the architecture '{architecture}'; llama.cpp may have "
+        f"it: {install}"
+    )
+
+
 def _check_parts(file: GGUFFile, options: LoadOptions) -> None:
     """Check the files for what llama.cpp refuses with less helpful messages."""
     for adapter, _ in options.adapters:
         check_adapter(read_gguf(adapter), file.metadata.architecture)
     if any(name.startswith("v.") for name in file.tensors):
+        is_known = file.metadata.architecture in architectures()
+        advice = "use the native engine" if is_known else "make the model from two files"
         raise UnsupportedModelError(
             f"{file.path.name} has its vision encoder in the same GGUF file; llama.cpp needs a "
-            "separate mmproj file: use the native engine"
+            f"separate mmproj file: {advice}"
         )
 
 
