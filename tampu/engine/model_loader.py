@@ -9,6 +9,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from tampu.engine.fit import place, survey
 from tampu.engine.load_options import LoadOptions
 from tampu.engine.memory import Footprint, max_outputs, weight_sizes
@@ -97,6 +99,7 @@ def _load(
     """
     with ExitStack() as resources:
         bound = _bind(path, options, resources)
+        options = _bounded(options, bound.model)
         footprint = bound.footprint(options)
         machine = survey(find_devices(), Backend.available_memory(), part)
         device_map = place(footprint, machine, options.offload)
@@ -198,6 +201,14 @@ def _bind(path: Path, options: LoadOptions, resources: ExitStack) -> _Bound:
     for adapter, (_, scale) in zip(others, options.adapters, strict=True):
         attach(model, weights, adapter, scale)
     return _Bound(info, model, weights, [*others, *([projector] if projector else [])])
+
+
+def _bounded(options: LoadOptions, model: Model) -> LoadOptions:
+    """Return the options with a context that an encoder has positions for."""
+    longest = model.max_bidirectional_tokens
+    if longest is None or longest >= options.context:
+        return options
+    return msgspec.structs.replace(options, context=longest)
 
 
 def _read_tokenizer(metadata: Metadata, resources: ExitStack) -> Future[Tokenizer]:

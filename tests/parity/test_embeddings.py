@@ -54,6 +54,12 @@ def test_embeddings_equal_those_of_transformers(
     np.testing.assert_array_equal(again, ours)
 
 
+def test_an_encoders_context_is_no_longer_than_its_positions(laboratory: Laboratory) -> None:
+    path = laboratory.file("bert", "F32")
+    with Engine.load(path, threads=1) as engine:
+        assert engine.context == engine.info.context < 4096
+
+
 def test_a_text_gets_begin_and_end_tokens(laboratory: Laboratory) -> None:
     original = Tokenizer.from_file(str(laboratory.checkpoint("bert") / "tokenizer.json"))
     with laboratory.engine("bert") as engine:
