@@ -7,6 +7,7 @@ with the model.
 from __future__ import annotations
 
 import mmap
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -32,6 +33,7 @@ from tampu.ml.types import GGMLType
 
 QUANTIZATION_VERSION = 2  # of ggml's block formats
 _COPY_BYTES = 64 << 20
+_LAYER = re.compile(r"blk\.(\d+)\.")
 
 
 def quantize_file(
@@ -84,8 +86,15 @@ def plan_quantization(
     theirs = {key: value for key, value in file.metadata.items() if not key.startswith(SPLIT)}
     kinds = {key: file.kinds[key] for key in theirs if key not in ours}
     mapping = map_file(file)
-    tensors = [_tensor(file, mapping, info, chosen) for info in file.tensors.values()]
+    ordered = sorted(file.tensors.values(), key=lambda info: _place(info.name))
+    tensors = [_tensor(file, mapping, info, chosen) for info in ordered]
     return PlannedFile({**theirs, **ours}, tensors, kinds)
+
+
+def _place(name: str) -> tuple[int, str]:
+    """Return a sort key for llama-quantize's order: by layer, those without one first; by name."""
+    layer = _LAYER.match(name)
+    return (int(layer[1]) if layer else -1, name)
 
 
 def planned_types(

@@ -98,6 +98,21 @@ def test_the_result_runs(source: Path, tmp_path: Path) -> None:
     assert np.corrcoef(expected.ravel(), found.ravel())[0, 1] > 0.995
 
 
+def test_tensors_are_in_the_order_of_llama_quantize(tmp_path: Path) -> None:
+    """By layer, those without a layer first, and by name; a layer's number is not text."""
+    write_tiny(tmp_path / "source.gguf", Tiny(layers=11))
+    quantize_file(tmp_path / "source.gguf", tmp_path / "made.gguf", "Q8_0")
+    names = list(read_gguf(tmp_path / "made.gguf").tensors)
+    assert names[:5] == [
+        "output.weight", "output_norm.weight", "token_embd.weight",
+        "blk.0.attn_k.weight", "blk.0.attn_norm.weight",
+    ]  # fmt: skip
+    layers = [int(name.split(".")[1]) for name in names[3:]]
+    assert layers == sorted(layers)
+    offsets = [tensor.offset for tensor in read_gguf(tmp_path / "made.gguf").tensors.values()]
+    assert offsets == sorted(offsets)
+
+
 def test_tensors_already_in_the_type_are_copied(source: Path, tmp_path: Path) -> None:
     quantize_file(source, tmp_path / "a.gguf", "Q8_0")
     quantize_file(tmp_path / "a.gguf", tmp_path / "b.gguf", "Q8_0")
