@@ -27,6 +27,7 @@ from tampu.ml.kernels.repack_cache import RepackCache
 from tampu.ml.kernels.tuning import choose_fetch
 from tampu.ml.metadata import Metadata
 from tampu.models import bind_model
+from tampu.models.fused_qkv import split_fused
 from tampu.nn import CacheShape, LayerShape, Model, StateShape, VisionModel
 from tampu.nn.lora import attach
 from tampu.runner.graphs import Graphs
@@ -191,7 +192,7 @@ def _bind(path: Path, options: LoadOptions, resources: ExitStack) -> _Bound:
     """Open a model's files and bind their tensors by name."""
 
     def opened(path: str | Path) -> Weights:
-        return resources.enter_context(Weights(read_gguf(path)))
+        return resources.enter_context(Weights(split_fused(read_gguf(path))))
 
     weights = opened(path)
     info = describe(weights.file)

@@ -175,6 +175,8 @@ def _add(writer: gguf.GGUFWriter, name: str, value: Any) -> None:
         writer.add_float32(name, value)
     elif isinstance(value, str):
         writer.add_string(name, value)
+    elif isinstance(value, list):
+        writer.add_array(name, value)
 
 
 def _add_tensor(writer: gguf.GGUFWriter, name: str, values: Floats, wanted: str) -> None:

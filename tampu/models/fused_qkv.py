@@ -1,0 +1,75 @@
+"""Queries, keys and values in one tensor, as llama.cpp's converter writes them with `--fuse-qkv`.
+
+The rows of a matrix follow one another in the file, so each part is a range of the tensor's bytes,
+and no architecture has to know of it. Recurrent layers have a tensor of that name too, which is
+used whole.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tampu.errors import ModelFileError
+from tampu.ml.gguf_header import GGUFFile, TensorInfo
+from tampu.ml.metadata import Metadata
+
+_FUSED = re.compile(r"blk\.(\d+)\.attn_qkv\.(weight|bias)")
+
+
+def split_fused(file: GGUFFile) -> GGUFFile:
+    """Return the file's header with three tensors in place of each fused one.
+
+    Raises:
+        ModelFileError: if keys and values have not fewer rows than the whole.
+    """
+    tensors: dict[str, TensorInfo] = {}
+    for name, info in file.tensors.items():
+        found = _FUSED.fullmatch(name)
+        if found and f"blk.{found[1]}.ssm_conv1d.weight" not in file.tensors:
+            rows = _rows(info, file.metadata, int(found[1]))
+            tensors |= {part.name: part for part in _parts(info, rows)}
+        else:
+            tensors[name] = info
+    return replace(file, tensors=tensors)
+
+
+def _rows(info: TensorInfo, metadata: Metadata, layer: int) -> dict[str, int]:
+    """Return the number of rows of each part, by the parts' names."""
+    heads = _of_layer(metadata, "attention.head_count", layer)
+    kv_heads = _of_layer(metadata, "attention.head_count_kv", layer, heads)
+    embedding = metadata.integer("embedding_length")
+    length = metadata.integer("attention.key_length", embedding // max(heads, 1))
+    keys = kv_heads * length
+    values = kv_heads * metadata.integer("attention.value_length", length)
+    rows = {"attn_q": info.shape[0] - keys - values, "attn_k": keys, "attn_v": values}
+    if min(rows.values()) <= 0:
+        reason = f"has {info.shape[0]} rows, of which {keys} are keys and {values} values"
+        raise ModelFileError(f"tensor {info.name}", reason)
+    return rows
+
+
+def _of_layer(metadata: Metadata, key: str, layer: int, default: int | None = None) -> int:
+    """Return a number that is the same for all layers, or listed for each."""
+    if isinstance(metadata.get(metadata.full_key(key), default), int):
+        return metadata.integer(key, default)
+    listed = metadata.integers(key)
+    if layer >= len(listed):
+        name = f"key '{metadata.full_key(key)}'"
+        raise ModelFileError(name, f"has {len(listed)} numbers, and there is a layer {layer}")
+    return int(listed[layer])
+
+
+def _parts(info: TensorInfo, rows: dict[str, int]) -> Iterator[TensorInfo]:
+    """Yield the parts of a fused tensor, in the order of its rows."""
+    row_bytes, offset = info.size_bytes // info.shape[0], info.offset
+    for part, count in rows.items():
+        yield replace(
+            info,
+            name=info.name.replace("attn_qkv", part),
+            shape=(count, *info.shape[1:]),
+            offset=offset,
+            size_bytes=count * row_bytes,
+        )
+        offset += count * row_bytes
