@@ -22,13 +22,14 @@ def convert_command(
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="GGUF file to write.")],
     type: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--type",
-            help="F32, F16, BF16, or a quantized type such as Q4_K_M.",
+            help="F32, F16, BF16, or a quantized type such as Q4_K_M. "
+            "Default: the types of the checkpoint.",
             autocompletion=complete_type,
         ),
-    ] = "F16",
+    ] = None,
     tensor_type: TensorTypes = None,
     base: Annotated[
         Path | None, typer.Option(help="GGUF file of the base model, for an adapter.")

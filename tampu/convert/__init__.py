@@ -7,6 +7,7 @@ and an unsupported setting UnsupportedModelError.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
@@ -35,7 +36,7 @@ from tampu.convert.quant_mix import (
     choose_types,
     file_type,
 )
-from tampu.convert.quantize import QUANTIZATION_VERSION
+from tampu.convert.quantize import QUANTIZATION_VERSION, tensor_order
 from tampu.convert.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE, QWEN25VL
 from tampu.convert.qwen35 import QWEN3_NEXT, QWEN35, QWEN35_MOE
 from tampu.convert.storage import encoded_parts, storage_type
@@ -65,6 +66,7 @@ TYPES: tuple[str, ...] = tuple(FILE_TYPES)
 
 _PLUG_INS = "tampu.converters"
 
+_MXFP4_EXPERTS = Override.parse(r"ffn_(gate|up|down)_exps\.weight=MXFP4")
 _TRAINING_FILE = "training.json"  # how a model trained with tools/train_demo was made
 
 
@@ -94,7 +96,7 @@ def _load_plug_in(point: EntryPoint) -> Family:
 def convert(
     source: Path,
     destination: Path,
-    type: str = "F16",
+    type: str | None = None,
     *,
     metadata: Mapping[str, str | int | float | bool] | None = None,
     overrides: Sequence[Override] = (),
@@ -108,7 +110,8 @@ def convert(
     Args:
         source: a folder with config.json, safetensors and tokenizer files.
         destination: the file to write; an existing one is replaced.
-        type: one of `TYPES`: the type of the large tensors, or a quant mix such as Q4_K_M.
+        type: one of `TYPES`: the type of the large tensors, or a quant mix such as Q4_K_M; None:
+            that of most of the checkpoint's weights, and MXFP4 for experts that are stored so.
         metadata: additional keys, which override the converter's own.
         overrides: types for tensors whose GGUF names match.
         threads: number of worker threads; None: one per core.
@@ -127,14 +130,17 @@ def convert(
 
 def plan_conversion(
     source: Path,
-    type: str = "F16",
+    type: str | None = None,
     *,
     metadata: Mapping[str, str | int | float | bool] | None = None,
     overrides: Sequence[Override] = (),
 ) -> PlannedFile:
     """Return the file that `convert` writes, with its errors."""
-    kind = file_type(type)
     checkpoint = Checkpoint.open(source)
+    if type is None:
+        type, stored = _stored_types(checkpoint)
+        overrides = (*overrides, *stored)  # the first that matches wins
+    kind = file_type(type)
     family = _family(checkpoint.config)
     config = Config(checkpoint.config)
     parameters = family.adapt(family.parameters(config), checkpoint.tensors)
@@ -160,7 +166,16 @@ def plan_conversion(
         *_generated_tensors(family.generated(config)),
         *_checkpoint_tensors(plan, family, parameters, types),
     ]
-    return PlannedFile(keys, tensors)
+    return PlannedFile(keys, sorted(tensors, key=lambda tensor: tensor_order(tensor.name)))
+
+
+def _stored_types(checkpoint: Checkpoint) -> tuple[str, tuple[Override, ...]]:
+    """Return the type that most of a checkpoint's weights have, and those of quantized experts."""
+    sizes: Counter[str] = Counter()
+    for tensor in checkpoint.tensors.values():
+        sizes[tensor.dtype] += tensor.size_bytes
+    found = [kind for kind, _ in sizes.most_common() if kind in ("F32", "F16", "BF16")]
+    return found[0] if found else "BF16", (_MXFP4_EXPERTS,) if sizes["U8"] else ()
 
 
 def _types(

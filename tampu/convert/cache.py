@@ -12,14 +12,12 @@ import fcntl
 import glob
 import hashlib
 import os
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tampu.convert import convert
 from tampu.convert.adapters import plan_adapter
-from tampu.convert.checkpoint import Checkpoint
 from tampu.convert.writer import ProgressCallback
 from tampu.errors import ModelFileError
 from tampu.ml.atomic_file import translate_os_errors
@@ -44,7 +42,7 @@ def converted_file(folder: Path, cache: Path, *, progress: ProgressCallback | No
     folder = folder.resolve()
 
     def write(path: Path) -> None:
-        convert(folder, path, most_common_type(folder), progress=progress)
+        convert(folder, path, progress=progress)
 
     return _cached(cache, folder, str(folder), write)
 
@@ -69,15 +67,6 @@ def _cached(cache: Path, folder: Path, identity: str, write: Callable[[Path], No
                 if path != wanted:
                     path.unlink(missing_ok=True)
     return wanted
-
-
-def most_common_type(folder: Path) -> str:
-    """Return the type that most of a checkpoint's weights have: F32, F16 or BF16."""
-    sizes: Counter[str] = Counter()
-    for tensor in Checkpoint.open(folder).tensors.values():
-        sizes[tensor.dtype] += tensor.size_bytes
-    found = [kind for kind, _ in sizes.most_common() if kind in ("F32", "F16", "BF16")]
-    return found[0] if found else "BF16"
 
 
 def _state(folder: Path) -> str:

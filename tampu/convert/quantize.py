@@ -86,12 +86,12 @@ def plan_quantization(
     theirs = {key: value for key, value in file.metadata.items() if not key.startswith(SPLIT)}
     kinds = {key: file.kinds[key] for key in theirs if key not in ours}
     mapping = map_file(file)
-    ordered = sorted(file.tensors.values(), key=lambda info: _place(info.name))
+    ordered = sorted(file.tensors.values(), key=lambda info: tensor_order(info.name))
     tensors = [_tensor(file, mapping, info, chosen) for info in ordered]
     return PlannedFile({**theirs, **ours}, tensors, kinds)
 
 
-def _place(name: str) -> tuple[int, str]:
+def tensor_order(name: str) -> tuple[int, str]:
     """Return a sort key for llama-quantize's order: by layer, those without one first; by name."""
     layer = _LAYER.match(name)
     return (int(layer[1]) if layer else -1, name)

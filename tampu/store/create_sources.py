@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from tampu.convert import plan_conversion
 from tampu.convert.adapters import CONFIG_FILE as ADAPTER_CONFIG
 from tampu.convert.adapters import is_adapter, plan_adapter
-from tampu.convert.cache import CONFIG_FILE, is_checkpoint, most_common_type
+from tampu.convert.cache import CONFIG_FILE, is_checkpoint
 from tampu.convert.quant_mix import file_type
 from tampu.convert.quantize import plan_quantization
 from tampu.convert.writer import PlannedFile
@@ -183,8 +183,7 @@ class LayerBuilder:
                 raise ModelFileError(ADAPTER_CONFIG, _NO_MODEL)
             if not is_checkpoint(path):
                 raise ModelNotFoundError(f"{path} is not a checkpoint: it has no config.json")
-            kind = self._spec.quantize or most_common_type(path)
-            plan = plan_conversion(path, kind)
+            plan = plan_conversion(path, self._spec.quantize)
             self._set_weights(lambda: [self._written(Media.MODEL, plan, "converting model")])
             return
         file = read_gguf(path)

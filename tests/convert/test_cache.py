@@ -7,9 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 from support import handmade_checkpoints as handmade
+from support.checkpoints import make_checkpoint
 
-from tampu.convert.cache import converted_file, is_checkpoint, most_common_type
+from tampu.convert import convert
+from tampu.convert.cache import converted_file, is_checkpoint
 from tampu.engine.engine import Engine
 from tampu.errors import ModelFileError, ModelNotFoundError
 from tampu.ml.gguf import read_gguf
@@ -51,9 +54,32 @@ def test_weights_keep_their_type(tmp_path: Path, type_: str) -> None:
     dtype = {"F32": np.float32, "F16": np.float16}[type_]
     tensors = {name: array.astype(dtype) for name, array in handmade.weights().items()}
     folder = handmade.write(tmp_path / "tiny", tensors=tensors)
-    assert most_common_type(folder) == type_
     path = converted_file(folder, tmp_path / "cache")
     assert read_gguf(path).tensors["blk.0.attn_q.weight"].type.name == type_
+
+
+def test_experts_in_mxfp4_stay_in_it(tmp_path: Path) -> None:
+    """The file has the checkpoint's four-bit values and is a quarter as large as one of floats."""
+    folder = make_checkpoint("gptoss", tmp_path / "gptoss")
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    random = np.random.default_rng(1)
+    for name in [name for name in tensors if name.endswith("_proj") and "experts" in name]:
+        experts, inputs, outputs = tensors.pop(name).shape
+        blocks = (experts, outputs, inputs // 32, 16)
+        tensors[f"{name}_blocks"] = random.integers(0, 256, blocks, np.uint8)
+        tensors[f"{name}_scales"] = random.integers(118, 124, blocks[:3], np.uint8)
+    save_file(tensors, file)
+    exact, kept = tmp_path / "exact.gguf", converted_file(folder, tmp_path / "cache")
+    convert(folder, exact, "F32")
+    types = {name: info.type.name for name, info in read_gguf(kept).tensors.items()}
+    assert {kind for name, kind in types.items() if name.endswith("_exps.weight")} == {"MXFP4"}
+    assert {kind for name, kind in types.items() if "attn" in name} == {"F32"}
+    loose = {"context": 64, "threads": 1, "cache_type": "f32", "kernels": "off"}
+    with Engine.load(exact, **loose) as floats, Engine.load(kept, **loose) as engine:
+        found, wanted = engine.logits([20, 21, 22]), floats.logits([20, 21, 22])
+    # ggml rounds the inputs of quantized weights to 8 bits.
+    assert np.linalg.norm(found - wanted) < 0.1 * np.linalg.norm(wanted)
 
 
 def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
