@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -75,7 +76,7 @@ def test_experts_in_mxfp4_stay_in_it(tmp_path: Path) -> None:
     types = {name: info.type.name for name, info in read_gguf(kept).tensors.items()}
     assert {kind for name, kind in types.items() if name.endswith("_exps.weight")} == {"MXFP4"}
     assert {kind for name, kind in types.items() if "attn" in name} == {"F32"}
-    loose = {"context": 64, "threads": 1, "cache_type": "f32", "kernels": "off"}
+    loose: dict[str, Any] = {"context": 64, "threads": 1, "cache_type": "f32", "kernels": "off"}
     with Engine.load(exact, **loose) as floats, Engine.load(kept, **loose) as engine:
         found, wanted = engine.logits([20, 21, 22]), floats.logits([20, 21, 22])
     # ggml rounds the inputs of quantized weights to 8 bits.
