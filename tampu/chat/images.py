@@ -28,6 +28,9 @@ class PreparedImage(Protocol):
         ...
 
 
+# One pattern for all conversations: `re` would compile and keep one for each secret.
+_PLACEHOLDER = re.compile(r"\[image-([0-9a-f]{16})-(\d+)\]")
+
 Item: TypeAlias = int | Any
 """A token, or a `PreparedImage`."""
 
@@ -37,7 +40,6 @@ class ImagePlaceholders:
 
     def __init__(self) -> None:
         self._secret = secrets.token_hex(8)
-        self._pattern = re.compile(rf"\[image-{self._secret}-(\d+)\]")
         self._images: list[PreparedImage] = []
 
     def place(self, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -78,11 +80,14 @@ class ImagePlaceholders:
         """Yield the text before each mark with the mark's number, and the rest."""
         text: list[tuple[str, bool]] = []
         for piece, is_trusted in prompt:
-            before, *rest = self._pattern.split(piece)
-            text.append((before, is_trusted))
-            for number, after in zip(rest[::2], rest[1::2], strict=True):
-                yield tuple(each for each in text if each[0]), int(number)
-                text = [(after, is_trusted)]
+            position = 0
+            for found in _PLACEHOLDER.finditer(piece):
+                if found[1] != self._secret:
+                    continue
+                text.append((piece[position : found.start()], is_trusted))
+                yield tuple(each for each in text if each[0]), int(found[2])
+                text, position = [], found.end()
+            text.append((piece[position:], is_trusted))
         yield tuple(each for each in text if each[0]), None
 
 

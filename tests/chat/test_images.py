@@ -1,5 +1,7 @@
 """Pictures in a conversation, at the places that the template gives their messages."""
 
+import gc
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -86,3 +88,16 @@ def test_a_template_that_drops_or_repeats_an_image_is_refused(repeats: int) -> N
     messages = [{"role": "user", "content": "a", "images": [Shown(1)]}]
     with pytest.raises(RequestError, match="does not show every image"):
         encode(messages, lambda contents: tuple((c, False) for c in contents * repeats))
+
+
+def test_conversations_leave_nothing_in_memory() -> None:
+    encode([{"role": "user", "content": "a", "images": [Shown(1)]}], in_turn)
+    tracemalloc.start()
+    try:
+        for _ in range(600):
+            encode([{"role": "user", "content": "a", "images": [Shown(1)]}], in_turn)
+        gc.collect()
+        left, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert left < 100_000
