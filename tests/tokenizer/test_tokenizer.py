@@ -1,7 +1,10 @@
 """What all families share: special tokens, what is added, traces, threads, hostile text."""
 
+import gc
 import inspect
 import logging
+import random
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -189,6 +192,21 @@ def test_a_full_word_cache_is_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = load_tokenizer(original.metadata)
     for line in originals.corpus()[:50]:
         assert tokenizer.encode(line) == original.encode(line, True)
+
+
+def test_new_words_take_a_bounded_amount_of_memory() -> None:
+    tokenizer, chance = load_tokenizer(originals.byte_level("gpt-2").metadata), random.Random(1)
+    tokenizer.encode("a word")
+    tracemalloc.start()
+    try:
+        for _ in range(30):
+            words = ["".join(chance.choices("abcdefghijklmnop", k=8)) for _ in range(1000)]
+            tokenizer.encode(" ".join(words))
+        gc.collect()
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 8e6
 
 
 # Text in pieces
