@@ -40,6 +40,7 @@ _AF_NETLINK = 16  # drivers find devices through it; it does not reach a network
 
 # Larger than the logits of a large vocabulary, which are allocated for each token.
 _LARGE_BLOCK_BYTES = 520 * 1024
+_ARENAS = 2  # almost all that allocates has Python's lock
 
 
 def confine() -> None:
@@ -50,18 +51,21 @@ def confine() -> None:
     confinement.set_no_new_privileges()
     confinement.set_oom_score(_OOM_SCORE)
     confinement.forbid(confinement.MACHINE, families=(socket.AF_UNIX, _AF_NETLINK))
-    _return_large_blocks()
+    _limit_fragmentation()
 
 
-def _return_large_blocks() -> None:
-    """Let glibc return large freed blocks to the system.
+def _limit_fragmentation() -> None:
+    """Let glibc return large freed blocks to the system, and keep the others in few arenas.
 
     By default it keeps larger and larger blocks for reuse. Graphs have hundreds of sizes, and the
-    fragmentation made the process two to three times as large within an hour.
+    fragmentation made the process two to three times as large within an hour. Also by default it
+    has up to eight arenas per core, each of which keeps what its threads have freed and no
+    thread of another arena may use it: these grew for hours.
     """
-    mmap_threshold, library = -3, ctypes.CDLL(None)
+    mmap_threshold, arena_max, library = -3, -8, ctypes.CDLL(None)
     if hasattr(library, "mallopt"):
         library.mallopt(mmap_threshold, _LARGE_BLOCK_BYTES)
+        library.mallopt(arena_max, _ARENAS)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
