@@ -28,6 +28,7 @@ import msgspec
 import psutil
 
 from benchmarks.server import request, rest, server
+from benchmarks.totals import Outcome
 from tampu.engine.load_options import LoadOptions
 from tampu.server.app import ServerOptions, create_app
 from tampu.server.routes import Route
@@ -177,14 +178,32 @@ class Steady:
             await self._task
 
 
-async def everything(process: psutil.Process, port: int, arguments: argparse.Namespace) -> bool:
+async def everything(process: psutil.Process, port: int, arguments: argparse.Namespace) -> Outcome:
+    """Send hostile requests beside the steady client."""
     steady = Steady(port)
     found = await abuse(port, arguments)
     await steady.end()
-    print(f"{sum(found.values())} requests: {dict(sorted(found.items()))}")
-    print(f"the steady client: {sum(steady.answers.values())} answers, {len(steady.answers)} kinds")
-    failed = sum(count for status, count in found.items() if status >= 500 or not status)
-    return len(steady.answers) == 1 and not failed and process.is_running()
+    outcome = Outcome(found.total(), {str(status): count for status, count in found.items()})
+    outcome.counts["answers of the steady client"] = sum(steady.answers.values())
+    if len(steady.answers) != 1:
+        outcome.wrong.append(f"the steady client got {len(steady.answers)} kinds of answers")
+    if failed := sum(count for status, count in found.items() if status >= 500 or not status):
+        outcome.wrong.append(f"{failed} answers with a status of 500 or more, or none")
+    if not process.is_running():
+        outcome.wrong.append("the server has ended")
+    return outcome
+
+
+def run(arguments: argparse.Namespace) -> Outcome:
+    """Send hostile requests to a server of its own."""
+    variables = {
+        "TAMPU_NUM_PARALLEL": "4",
+        "TAMPU_THREADS": "1",
+        "TAMPU_CONTEXT_LENGTH": "512",
+        "TAMPU_MAX_CRASHES": "0",
+    }
+    with server("demo", **variables) as (process, port):
+        return asyncio.run(everything(process, port, arguments))
 
 
 def main() -> None:
@@ -194,14 +213,9 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=1e6, help="maximum number")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
-    variables = {
-        "TAMPU_NUM_PARALLEL": "4",
-        "TAMPU_THREADS": "1",
-        "TAMPU_CONTEXT_LENGTH": "512",
-        "TAMPU_MAX_CRASHES": "0",
-    }
-    with server("demo", **variables) as (process, port):
-        sys.exit(0 if asyncio.run(everything(process, port, arguments)) else 1)
+    outcome = run(arguments)
+    print(outcome.line())
+    sys.exit(1 if outcome.wrong else 0)
 
 
 if __name__ == "__main__":

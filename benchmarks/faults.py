@@ -28,12 +28,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 
 from benchmarks.abuse import Steady, status_of
 from benchmarks.server import request as written
 from benchmarks.server import server
+from benchmarks.totals import Outcome
 from tampu.store.catalog import resolve
 
 TOLD_S, FREE_S, GONE_S, REST_S = 2.0, 2.0, 5.0, 3.0
@@ -139,23 +139,26 @@ async def leave_once(process: psutil.Process, port: int, phase: str, number: int
     writer.close()
 
 
-async def leave(process: psutil.Process, port: int, count: int) -> bool:
+async def leave(process: psutil.Process, port: int, count: int) -> Outcome:
     """Disconnect clients, in each phase in turn."""
     await answers(port)
-    free: dict[str, list[float]] = {phase: [] for phase in PHASES}
+    outcome = Outcome(counts={"late": 0})
     for number in range(count):
         phase = PHASES[number // len(CLIENTS) % len(PHASES)]
         await leave_once(process, port, phase, number)
-        free[phase].append(await answers(port))
-    for phase, seconds in free.items():
-        high = np.percentile(seconds, 99)
-        print(f"  {phase}: the next answer within {high:.2f} s (99 %), {max(seconds):.2f} s (all)")
+        seconds, name = await answers(port), f"{phase}: the next answer, s"
+        outcome.worst[name] = max(seconds, outcome.worst.get(name, 0))
+        outcome.counts["late"] += phase != "loading" and seconds > FREE_S
+        outcome.done += 1
     began, resting = time.monotonic(), busy(process)
     while (now := busy(process, 0.5)) - resting > 0.025:
         resting = now
-    print(f"  {count} clients left; no work {time.monotonic() - began:.1f} s afterwards")
-    quick = [second for phase in PHASES if phase != "loading" for second in free[phase]]
-    return bool(np.percentile(quick, 99) < FREE_S) and time.monotonic() - began < REST_S
+    outcome.worst["no work afterwards, s"] = rest_s = time.monotonic() - began
+    if outcome.counts["late"] > count / 100:
+        outcome.wrong.append(f"{outcome.counts['late']} of {count} times no slot in {FREE_S} s")
+    if rest_s > REST_S:
+        outcome.wrong.append(f"work for {rest_s:.1f} s after the last client had left")
+    return outcome
 
 
 def busy(process: psutil.Process, pause_s: float = 0.0) -> float:
@@ -211,29 +214,35 @@ async def kill_once(
     return seconds
 
 
-async def kills(process: psutil.Process, port: int, count: int) -> bool:
+async def kills(process: psutil.Process, port: int, count: int) -> Outcome:
     """Kill the worker repeatedly, beside another model's stream."""
     await answers(port, "second")
     kept = {worker.pid for worker in workers(process)}
     other = Steady(port, generate("What is 27 + 58?", 300, "second"), pause_s=0.2)
-    told: dict[str, list[float]] = {phase: [] for phase in DEATHS}
-    again, answered = list[float](), 0
+    outcome = Outcome(counts={"told": 0, "answered": 0})
+    worst = outcome.worst
     for number in range(count):
         phase = DEATHS[number % len(DEATHS)]
         async with asyncio.timeout(60):
             seconds = await kill_once(process, port, phase, kept, number)
-            answered += seconds is None
-            if seconds is not None:
-                told[phase].append(seconds)
-            again.append(await answers(port))
+            again = await answers(port)
+        outcome.done += 1
+        worst["the next answer, s"] = max(again, worst.get("the next answer, s", 0))
+        if seconds is None:
+            outcome.counts["answered"] += 1
+            continue
+        outcome.counts["told"] += 1
+        name = f"{phase}: told, s"
+        worst[name] = max(seconds, worst.get(name, 0))
+        if seconds > TOLD_S:
+            outcome.wrong.append(f"{phase}: told after {seconds:.1f} s")
     await other.end()
-    for phase, every in told.items():
-        print(f"  {phase}: {len(every)} reported, within {max(every, default=0.0):.2f} s")
-    print(f"  {answered} were answered; the next request within {max(again):.2f} s")
-    print(f"  the other model: {sum(other.answers.values())} answers, {len(other.answers)} kinds")
-    longest = max(second for phase in DEATHS for second in told[phase])
-    is_same = len(other.answers) == 1 and kept <= {worker.pid for worker in workers(process)}
-    return is_same and longest < TOLD_S
+    outcome.counts["answers of the other model"] = sum(other.answers.values())
+    if len(other.answers) != 1:
+        outcome.wrong.append(f"the other model gave {len(other.answers)} kinds of answers")
+    if not kept <= {worker.pid for worker in workers(process)}:
+        outcome.wrong.append("the other model's process has ended")
+    return outcome
 
 
 async def texts(port: int, count: int, began: asyncio.Event) -> list[str]:
@@ -302,16 +311,35 @@ def is_alive(process: psutil.Process) -> bool:
         return False
 
 
-def servers(what: str, count: int, variables: dict[str, str]) -> bool:
+def servers(what: str, count: int, variables: dict[str, str]) -> Outcome:
     """Stop a number of servers."""
     once = ends_once if what == "ends" else orphans_once
-    found = []
+    outcome, name = Outcome(counts={"cut streams": 0}), "all processes gone, s"
     for _ in range(count):
         with server("demo", **variables, TAMPU_NUM_PARALLEL=str(STREAMS)) as (process, port):
-            found.append(asyncio.run(once(process, port)))
-    cut, longest = sum(one for one, _ in found), max(seconds for _, seconds in found)
-    print(f"  {count} servers: {cut} streams cut, all processes gone within {longest:.2f} s")
-    return cut == 0 and longest < GONE_S
+            cut, seconds = asyncio.run(once(process, port))
+        outcome.done += 1
+        outcome.counts["cut streams"] += cut
+        outcome.worst[name] = max(seconds, outcome.worst.get(name, 0))
+        if cut or seconds > GONE_S:
+            outcome.wrong.append(f"{cut} streams cut, processes for {seconds:.1f} s")
+    return outcome
+
+
+def run(name: str, count: int) -> Outcome:
+    """Run one of the parts with servers of its own."""
+    variables = {"TAMPU_THREADS": "1", "TAMPU_CONTEXT_LENGTH": "512", "TAMPU_MAX_CRASHES": "0"}
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copy(resolve("demo"), Path(folder) / "second.gguf")
+        variables["TAMPU_MODELS"] = folder
+        if name in ("ends", "orphans"):
+            return servers(name, count, variables)
+        work = leave if name == "leave" else kills
+        with server("demo", **variables) as (process, port):
+            outcome = asyncio.run(work(process, port, count))
+            if not process.is_running():
+                outcome.wrong.append("the server has ended")
+            return outcome
 
 
 def main() -> None:
@@ -322,21 +350,11 @@ def main() -> None:
     parser.add_argument("--orphans", type=int, default=200)
     parser.add_argument("--only", type=lambda text: text.split(","))
     arguments = parser.parse_args()
-    variables = {"TAMPU_THREADS": "1", "TAMPU_CONTEXT_LENGTH": "512", "TAMPU_MAX_CRASHES": "0"}
     results = []
-    with tempfile.TemporaryDirectory() as folder:
-        shutil.copy(resolve("demo"), Path(folder) / "second.gguf")
-        variables["TAMPU_MODELS"] = folder
-        for name in arguments.only or ("leave", "kills", "ends", "orphans"):
-            print(f"{name}:", flush=True)
-            count = getattr(arguments, name)
-            if name in ("ends", "orphans"):
-                results.append(servers(name, count, variables))
-                continue
-            work = leave if name == "leave" else kills
-            with server("demo", **variables) as (process, port):
-                results.append(asyncio.run(work(process, port, count)) and process.is_running())
-            print(f"  {'as it should be' if results[-1] else 'WRONG'}", flush=True)
+    for name in arguments.only or ("leave", "kills", "ends", "orphans"):
+        outcome = run(name, getattr(arguments, name))
+        print(f"{name}: {outcome.line()}", flush=True)
+        results.append(not outcome.wrong)
     sys.exit(0 if all(results) else 1)
 
 

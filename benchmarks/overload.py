@@ -40,6 +40,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.server import HEADERS, answer, request, rest_of, server
+from benchmarks.totals import Outcome
 from tampu.store.catalog import resolve
 from tampu.store.model_info import read_model_info
 from tampu.tokenizer.loading import load_tokenizer
@@ -54,7 +55,7 @@ _PARTS = ("flood", "queue", "names", "models", "slow")
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Response:
     """The statuses that a client received: 0 for a broken connection."""
 
     status: int
@@ -124,25 +125,25 @@ def probed(port: int) -> Iterator[list[Times]]:
     process.join()
 
 
-async def ask(port: int, asked: bytes) -> Outcome:
+async def ask(port: int, asked: bytes) -> Response:
     """Return the responses to one client."""
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**20)
     except OSError:
-        return Outcome(0, None, "no connection")
+        return Response(0, None, "no connection")
     try:
         writer.write(asked)
         head = await reader.readuntil(b"\r\n\r\n")
         body = b"".join(await rest_of(reader, head))
     except (OSError, asyncio.IncompleteReadError) as error:
-        return Outcome(0, None, repr(error))
+        return Response(0, None, repr(error))
     finally:
         writer.close()
     retry = re.search(rb"(?i)retry-after: (\d+)", head)
     lines = [line[6:] for line in body.splitlines() if line.startswith(b"data: {")]
     choices = [choice for line in lines for choice in json.loads(line)["choices"]]
     text = "".join(choice["text"] for choice in choices)
-    return Outcome(int(head.split()[1]), int(retry[1]) if retry else None, text)
+    return Response(int(head.split()[1]), int(retry[1]) if retry else None, text)
 
 
 @cache
@@ -157,12 +158,12 @@ def ends() -> list[int]:
     return sorted(load_tokenizer(read_model_info(resolve("demo")).metadata).eos)
 
 
-def count(outcomes: Sequence[Outcome]) -> dict[int, int]:
+def count(outcomes: Sequence[Response]) -> dict[int, int]:
     """Return the count of each status."""
     return dict(sorted(Counter(outcome.status for outcome in outcomes).items()))
 
 
-def is_polite(outcomes: Sequence[Outcome], right: str) -> bool:
+def is_polite(outcomes: Sequence[Response], right: str) -> bool:
     """Whether each request was answered correctly or refused with Retry-After."""
     return all(
         outcome.text == right if outcome.status == 200 else outcome.retry_s is not None
@@ -175,7 +176,7 @@ async def flood(port: int, clients: int) -> bool:
     right = (await ask(port, short())).text
     began = time.monotonic()
 
-    async def client() -> list[Outcome]:
+    async def client() -> list[Response]:
         outcomes = [await ask(port, short())]
         while outcomes[-1].status == 503:
             await asyncio.sleep((outcomes[-1].retry_s or 1) * (1 + random.random()))
@@ -278,20 +279,22 @@ class Slow:
             writer.transport.abort()
 
 
-async def slow(port: int, clients: int, seconds: float) -> bool:
+async def slow(port: int, clients: int, seconds: float) -> dict[str, int]:
     """Connect slow clients, a third of each kind."""
     now = time.monotonic()
     kinds = ("header", "body", "reader")
     found = [Slow(port, kinds[number % 3]) for number in range(clients)]
     comings = (client.run(now + n / _COMING, now + seconds) for n, client in enumerate(found))
     await asyncio.gather(*comings)
-    opened = sum(client.connections for client in found)
-    print(f"{opened} slow connections, {sum(client.disconnects for client in found)} disconnected")
-    return True
+    return {
+        "connections": sum(client.connections for client in found),
+        "disconnected": sum(client.disconnects for client in found),
+    }
 
 
-def part(name: str, arguments: argparse.Namespace, folder: Path) -> bool:
-    """Run one part with its own server; return whether all went as expected."""
+def part(name: str, arguments: argparse.Namespace, folder: Path) -> Outcome:
+    """Run one part with its own server; `Outcome.done` counts the seconds of slow clients."""
+    outcome, is_right = Outcome(), True
     slots = 1 if name == "queue" else arguments.slots
     variables = {
         "TAMPU_NUM_PARALLEL": str(slots),
@@ -319,10 +322,32 @@ def part(name: str, arguments: argparse.Namespace, folder: Path) -> bool:
                 case "models":
                     is_right = asyncio.run(models(port, arguments.models))
                 case _:
-                    is_right = asyncio.run(slow(port, arguments.slow, arguments.seconds))
+                    outcome.counts = asyncio.run(slow(port, arguments.slow, arguments.seconds))
+                    outcome.done = arguments.seconds
+                    print(outcome.counts)
     print(f"  {times[0].line()}{'' if is_right else '  WRONG'}", flush=True)
     most_s = max(2 * calm[0].high(), QUICK_S) if calm else MAX_S
-    return is_right and times[0].high() < most_s
+    measured = {"": times, " alone": calm} if calm else {"": times}
+    for when, found in measured.items():
+        outcome.worst[f"version{when}, 99th percentile, ms"] = found[0].high() * 1e3
+        outcome.worst[f"version{when}, longest, ms"] = max(found[0].kept) * 1e3
+    if not is_right:
+        outcome.wrong.append("a request was not answered as it should be")
+    if times[0].high() >= most_s:
+        outcome.wrong.append(f"version took {times[0].high() * 1e3:.0f} ms, not {most_s * 1e3:.0f}")
+    return outcome
+
+
+def run(arguments: argparse.Namespace) -> list[Outcome]:
+    """Run the parts with servers of their own."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    with tempfile.TemporaryDirectory() as folder:
+        first = Path(folder) / "model-0.gguf"
+        shutil.copy(resolve("demo"), first)
+        for number in range(1, arguments.models):
+            (Path(folder) / f"model-{number}.gguf").hardlink_to(first)
+        return [part(name, arguments, Path(folder)) for name in arguments.only]
 
 
 def main() -> None:
@@ -333,16 +358,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=120, help="duration of slow connections")
     parser.add_argument("--slots", type=int, default=16)
     parser.add_argument("--only", type=lambda text: text.split(","), default=_PARTS)
-    arguments = parser.parse_args()
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    with tempfile.TemporaryDirectory() as folder:
-        first = Path(folder) / "model-0.gguf"
-        shutil.copy(resolve("demo"), first)
-        for number in range(1, arguments.models):
-            (Path(folder) / f"model-{number}.gguf").hardlink_to(first)
-        results = [part(name, arguments, Path(folder)) for name in arguments.only]
-    sys.exit(0 if all(results) else 1)
+    sys.exit(1 if any(outcome.wrong for outcome in run(parser.parse_args())) else 0)
 
 
 if __name__ == "__main__":

@@ -1,79 +1,54 @@
-"""A server's memory over hours of mixed use: `python -m benchmarks.soak --minutes 480`.
+"""A server over hours, in runs that add up: `python -m benchmarks.soak --state FILE`.
 
-Clients do all that clients do, against a `tampu serve` of its own with the built-in model: chats,
-texts, embeddings, images, structured output and counting in all three APIs, cancelled responses,
-requests that are wrong, models that are loaded and unloaded. Once a minute all of them pause, only
-one model stays, and memory, files, threads and processes of the server and of all below it are
-written down: when nobody asks, they should be the same each time.
+Each part has `tampu serve`s of its own with the built-in model. What is done is written to the
+file after each slice; the next run with the same file continues, until what is wanted is done.
 
-After the warm-up a line is fitted through memory. Ends with an error if the server has ended, an
-answer has a status of 500 or more, or files, threads or processes have become more.
+- mixed: all that clients ask, of every kind, in all three APIs, cancelled and wrong requests too
+  (`benchmarks.mixed`). Once a minute all of them pause, only one model stays, and memory, files,
+  threads and processes of the server and of all below it are counted: when nobody asks, they
+  should be the same each time. A line is fitted through memory after the warm-up. In hours.
+- hostile: requests with fields of any type and size (`benchmarks.abuse`).
+- deaths, leavers, ends, orphans: killed models' processes, clients that disconnect, servers that
+  are stopped and killed beside streams (`benchmarks.faults`).
+- slow: seconds of clients that send and read very slowly (`benchmarks.overload`).
+
+`--report` only shows the totals. Ends with an error if anything in the file is not as it should be.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import base64
-import io
-import random
 import shutil
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import psutil
-from PIL import Image
 
+from benchmarks import abuse, faults, overload
 from benchmarks.abuse import status_of
+from benchmarks.mixed import COMES_AND_GOES, STAYS, Load
 from benchmarks.server import request, server
+from benchmarks.totals import Outcome, Sample, Totals, slope
 from tampu.store.catalog import resolve
 
-STAYS, COMES_AND_GOES = "demo", "second"
+WANTED = {
+    "mixed": 8.0,
+    "hostile": 1_000_000.0,
+    "deaths": 1_000.0,
+    "leavers": 1_000.0,
+    "ends": 200.0,
+    "orphans": 200.0,
+    "slow": 600.0,
+}
+SLICES = {"hostile": 5_000, "deaths": 50, "leavers": 50, "ends": 5, "orphans": 5, "slow": 600}
+GROWTH_BYTES = 1e6  # of any of them in an hour
+WARM_UP = 10.0  # minutes
 _SETTLE_S = 3.0
-_PICTURES = 100  # what is kept of each is all there after a while
-_WORDS = ("what", "is", "the", "sum", "of", "two", "numbers", "or", "in", "a", "picture")
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """What a server, its worker and all child processes hold; memory in bytes."""
-
-    minutes: float
-    server_bytes: int
-    model_bytes: int
-    below_bytes: int
-    server_files: int
-    server_threads: int
-    below_files: int
-    below_threads: int
-    processes: int
-
-    def line(self) -> str:
-        """Return it as text."""
-        return (
-            f"{self.minutes:7.1f} min: {self.server_bytes / 1e6:.1f} MB, the model "
-            f"{self.model_bytes / 1e6:.1f} MB, all below {self.below_bytes / 1e6:.1f} MB, "
-            f"files {self.server_files} + {self.below_files}, "
-            f"threads {self.server_threads} + {self.below_threads}, "
-            f"{self.processes} processes below"
-        )
-
-    def counts(self) -> tuple[int, ...]:
-        """Return the numbers that must not change."""
-        return (
-            self.server_files,
-            self.server_threads,
-            self.below_files,
-            self.below_threads,
-            self.processes,
-        )
+_LONG_ENOUGH = 1.0  # hours, for growth to be judged
+_FAULTS = {"deaths": "kills", "leavers": "leave", "ends": "ends", "orphans": "orphans"}
 
 
 def take(process: psutil.Process, began_s: float) -> Sample:
@@ -93,108 +68,6 @@ def take(process: psutil.Process, began_s: float) -> Sample:
     )
 
 
-def slope(samples: Sequence[Sample], read: Callable[[Sample], float]) -> float:
-    """Return the growth in bytes per hour, by linear regression."""
-    minutes = [sample.minutes for sample in samples]
-    return float(np.polyfit(minutes, [read(sample) for sample in samples], 1)[0]) * 60
-
-
-def picture(number: int) -> str:
-    """Return a small image in base64, different for each number."""
-    file, chance = io.BytesIO(), random.Random(number)
-    size = (chance.randint(16, 128), chance.randint(16, 128))
-    Image.new("RGB", size, tuple(chance.randrange(256) for _ in range(3))).save(file, "PNG")
-    return base64.b64encode(file.getvalue()).decode()
-
-
-def text(chance: random.Random) -> str:
-    """Return some words, rarely many."""
-    return " ".join(chance.choices(_WORDS, k=chance.choice((1, 3, 10, 10, 200))))
-
-
-def body(chance: random.Random, **more: Any) -> dict[str, Any]:
-    """Return the body of a short request of Ollama's API."""
-    options = {"num_predict": chance.randint(1, 30), "temperature": chance.choice((0, 0.8))}
-    model = STAYS if chance.random() < 0.9 else COMES_AND_GOES
-    return {"model": model, "stream": chance.random() < 0.5, "options": options} | more
-
-
-def usual(chance: random.Random) -> bytes:
-    """Return a valid request."""
-    messages = [{"role": "user", "content": text(chance)}]
-    short = {"model": STAYS, "max_tokens": 9, "messages": messages}
-    schema = {"type": "object", "properties": {text(chance)[:9]: {"type": "integer"}}}
-    seen = [messages[0] | {"images": [picture(chance.randrange(_PICTURES))]}]
-    kinds: list[Callable[[], bytes]] = [
-        lambda: request("POST", "/api/chat", body(chance, messages=messages)),
-        lambda: request("POST", "/api/generate", body(chance, prompt=text(chance))),
-        lambda: request("POST", "/api/embed", {"model": STAYS, "input": [text(chance)] * 3}),
-        lambda: request("POST", "/api/chat", body(chance, messages=seen)),
-        lambda: request("POST", "/api/chat", body(chance, messages=messages, format=schema)),
-        lambda: request("POST", "/api/generate", {"model": COMES_AND_GOES, "keep_alive": 0}),
-        lambda: request("POST", "/v1/chat/completions", short),
-        lambda: request("POST", "/v1/messages", short),
-        lambda: request("POST", "/v1/responses", {"model": STAYS, "input": text(chance)}),
-        lambda: request("POST", "/v1/messages/count_tokens", short),
-        lambda: request("POST", "/api/tokenize", {"model": STAYS, "text": text(chance)}),
-        lambda: request("POST", "/api/show", {"model": STAYS}),
-        lambda: request("GET", chance.choice(("/api/tags", "/api/ps", "/metrics", "/health"))),
-    ]
-    return chance.choice(kinds)()
-
-
-def wrong(chance: random.Random) -> bytes:
-    """Return an invalid request."""
-    bad_schema = {"type": chance.randrange(9)}
-    kinds: list[Callable[[], bytes]] = [
-        lambda: request("POST", "/api/generate", {"model": f"nothing-{chance.random()}"}),
-        lambda: request("POST", "/api/chat", body(chance, messages=text(chance))),
-        lambda: request("POST", "/api/generate", body(chance, prompt="x", format=bad_schema)),
-        lambda: request(
-            "POST", "/api/chat", body(chance, messages=[{"role": "user", "images": ["aGk="]}])
-        ),
-        lambda: request("GET", f"/nothing/{chance.random()}"),
-    ]
-    return chance.choice(kinds)()
-
-
-async def leave(port: int, chance: random.Random) -> None:
-    """Request a long answer, and disconnect after a while."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**20)
-    asked = {"model": STAYS, "prompt": text(chance), "options": {"num_predict": 2000}}
-    writer.write(request("POST", "/api/generate", asked))
-    await asyncio.sleep(chance.random() * 0.3)
-    if chance.random() < 0.5:
-        await reader.read(1000)
-    writer.transport.abort()
-
-
-class Load:
-    """Clients that send requests, with pauses, until they are stopped."""
-
-    def __init__(self, port: int, clients: int, pause_s: float, seed: int) -> None:
-        self.found: Counter[int] = Counter()
-        self._port, self._clients, self._pause_s = port, clients, pause_s
-        self._chance = random.Random(seed)
-
-    async def run(self, seconds: float) -> None:
-        """Send requests for some time."""
-        end = time.monotonic() + seconds
-        await asyncio.gather(*(self._client(end) for _ in range(self._clients)))
-
-    async def _client(self, end: float) -> None:
-        chance = self._chance
-        while time.monotonic() < end:
-            kind = chance.random()
-            if kind < 0.1:
-                await leave(self._port, chance)
-            else:
-                content = usual(chance) if kind < 0.9 else wrong(chance)
-                status = await asyncio.wait_for(status_of(self._port, content), 120)
-                self.found[status] += 1
-            await asyncio.sleep(chance.random() * 2 * self._pause_s)
-
-
 async def quiet(process: psutil.Process, port: int) -> None:
     """Bring the server to a comparable state, and wait until it is idle."""
     await status_of(port, request("POST", "/api/generate", {"model": STAYS, "keep_alive": -1}))
@@ -205,42 +78,96 @@ async def quiet(process: psutil.Process, port: int) -> None:
         raise SystemExit("the server has ended")
 
 
-async def soak(process: psutil.Process, port: int, arguments: argparse.Namespace) -> bool:
-    load = Load(port, arguments.clients, arguments.pause, arguments.seed)
-    began_s, samples = time.monotonic(), list[Sample]()
-    while time.monotonic() - began_s < arguments.minutes * 60:
+async def soak(
+    process: psutil.Process, port: int, totals: Totals, end_s: float, arguments: argparse.Namespace
+) -> None:
+    """Load a server until a time; each sample is kept, so that nothing of a run is lost."""
+    seed = arguments.seed + len(totals.part("mixed").soaks)
+    load = Load(port, arguments.clients, arguments.pause, seed)
+    began_s = last_s = time.monotonic()
+    samples: list[Sample] = []
+    while time.monotonic() < end_s:
         await load.run(arguments.each)
         await quiet(process, port)
         samples.append(take(process, began_s))
         print(samples[-1].line(), flush=True)
-    print(f"{sum(load.found.values())} requests: {dict(sorted(load.found.items()))}")
-    steady = [sample for sample in samples if sample.minutes > arguments.warm_up]
-    for what, read in (
-        ("the server", lambda sample: sample.server_bytes),
-        ("the model's process", lambda sample: sample.model_bytes),
-        ("all processes below", lambda sample: sample.below_bytes),
-    ):
-        print(f"{what}: {slope(steady, read) / 1e6:+.2f} MB/h")
-    first, last = steady[0].counts(), steady[-1].counts()
-    print(f"files, threads, files and threads below, processes: {first} became {last}")
-    grown = any(after > before for before, after in zip(first, last, strict=True))
-    return not grown and not any(status >= 500 for status in load.found)
+        hours, last_s = (time.monotonic() - last_s) / 3600, time.monotonic()
+        outcome = Outcome(hours, dict(load.found), hours=hours)
+        load.found.clear()
+        if failed := [status for status in outcome.counts if status.isdigit() and status >= "500"]:
+            outcome.wrong.append(f"answers with status {', '.join(failed)}")
+        totals.add("mixed", outcome)
+        totals.keep_samples("mixed", samples)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--minutes", type=float, default=480)
-    parser.add_argument("--warm-up", type=float, default=10, help="minutes of warm-up")
-    parser.add_argument("--each", type=float, default=57, help="seconds between samples")
-    parser.add_argument("--clients", type=int, default=4)
-    parser.add_argument("--pause", type=float, default=0.3, help="a client's mean pause, seconds")
-    parser.add_argument("--seed", type=int, default=1)
-    arguments = parser.parse_args()
+def mixed(totals: Totals, end_s: float, arguments: argparse.Namespace) -> None:
+    """Run the part "mixed" with a server of its own."""
     variables = {"TAMPU_NUM_PARALLEL": "4", "TAMPU_THREADS": "1", "TAMPU_CONTEXT_LENGTH": "1024"}
     with tempfile.TemporaryDirectory() as models:
         shutil.copy(resolve(STAYS), Path(models) / f"{COMES_AND_GOES}.gguf")
         with server(STAYS, TAMPU_MODELS=models, **variables) as (process, port):
-            sys.exit(0 if asyncio.run(soak(process, port, arguments)) else 1)
+            end_s = min(end_s, time.monotonic() + 3600 * totals.left("mixed", WANTED["mixed"]))
+            asyncio.run(soak(process, port, totals, end_s, arguments))
+
+
+def counted(part: str, totals: Totals, end_s: float, arguments: argparse.Namespace) -> None:
+    """Run slices of another part until it is done, or until a time."""
+    while (left := totals.left(part, WANTED[part])) > 0 and time.monotonic() < end_s:
+        count, began_s = int(min(left, arguments.slice or SLICES[part])), time.monotonic()
+        minutes = (end_s - began_s) / 60
+        outcome = _slice(part, count, minutes, arguments.seed + int(totals.part(part).done))
+        outcome.hours = (time.monotonic() - began_s) / 3600
+        totals.add(part, outcome)
+        print(f"{part}: {outcome.line()}", flush=True)
+
+
+def _slice(part: str, count: int, minutes: float, seed: int) -> Outcome:
+    if part in _FAULTS:
+        return faults.run(_FAULTS[part], count)
+    if part == "slow":
+        wanted = argparse.Namespace(only=["slow"], slots=16, models=1, slow=2_000, seconds=count)
+        return overload.run(wanted)[0]
+    wanted = argparse.Namespace(requests=count, clients=16, minutes=minutes, seed=seed)
+    return abuse.run(wanted)
+
+
+def faults_of(totals: Totals) -> list[str]:
+    """Return what is not as it should be in all runs."""
+    found = [f"{part}: {wrong}" for part, one in totals.parts.items() for wrong in one.wrong]
+    for samples in totals.steady("mixed", WARM_UP):
+        hours = (samples[-1].minutes - samples[0].minutes) / 60
+        rate = slope(samples, "below_bytes")
+        if hours >= _LONG_ENOUGH and rate > GROWTH_BYTES:
+            found.append(f"mixed: memory grew by {rate / 1e6:.1f} MB/h in {hours:.1f} hours")
+        pairs = zip(samples[0].counts(), samples[-1].counts(), strict=True)
+        if any(after > before for before, after in pairs):
+            found.append("mixed: files, threads or processes became more")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--state", type=Path, default=Path("soak.json"), help="counts of all runs")
+    parser.add_argument("--only", type=lambda text: text.split(","), default=[*WANTED])
+    parser.add_argument("--minutes", type=float, default=115, help="of this run, for each part")
+    parser.add_argument("--slice", type=int, default=0, help="how many at a time; 0: as usual")
+    parser.add_argument("--each", type=float, default=57, help="seconds between samples")
+    parser.add_argument("--clients", type=int, default=4)
+    parser.add_argument("--pause", type=float, default=0.3, help="a client's mean pause, seconds")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--report", action="store_true", help="only show the totals")
+    arguments = parser.parse_args()
+    totals = Totals(arguments.state)
+    for part in () if arguments.report else arguments.only:
+        end_s = time.monotonic() + arguments.minutes * 60
+        if part == "mixed":
+            mixed(totals, end_s, arguments)
+        else:
+            counted(part, totals, end_s, arguments)
+    print(totals.report(WANTED, WARM_UP))
+    wrong = faults_of(totals)
+    print(*wrong, sep="\n")
+    sys.exit(1 if wrong else 0)
 
 
 if __name__ == "__main__":
