@@ -24,6 +24,7 @@ CHUNK_ROWS = 4096
 
 _MAX_NUMBERED = 2**14  # images whose numbers are remembered
 _MAX_PARTIAL = 2  # incomplete embeddings; others start again
+_MAX_KEPT = 256  # complete embeddings: those of 16 requests with 16 images each
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +145,7 @@ class ImageStore:
         embedding.flags.writeable = False  # so that it need not be copied to the device again
         self._kept[number] = embedding
         self._bytes += embedding.nbytes
-        while self._bytes > self._limit and len(self._kept) > 1:
+        while (self._bytes > self._limit and len(self._kept) > 1) or len(self._kept) > _MAX_KEPT:
             self.drop(next(iter(self._kept)))
 
     def drop(self, number: int) -> None:

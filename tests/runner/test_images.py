@@ -289,3 +289,10 @@ def test_prompts_with_images_give_the_same_answers_as_alone(seed: int) -> None:
             assert reason in {"length", "cancelled"}
             assert tokens == alone(prompt, len(tokens))
         engine.wait_until_idle()
+
+
+def test_small_images_too_are_evicted() -> None:
+    store = ImageStore(2**28)
+    for number in range(1000):
+        store.keep(number, np.zeros((16, 128), np.float32))
+    assert [number for number in range(1000) if number in store] == [*range(744, 1000)]
