@@ -100,13 +100,14 @@ async def soak(
         totals.keep_samples("mixed", samples)
 
 
-def mixed(totals: Totals, end_s: float, arguments: argparse.Namespace) -> None:
+def mixed(totals: Totals, arguments: argparse.Namespace) -> None:
     """Run the part "mixed" with a server of its own."""
+    minutes = min(arguments.minutes, 60 * totals.left("mixed", WANTED["mixed"]))
     variables = {"TAMPU_NUM_PARALLEL": "4", "TAMPU_THREADS": "1", "TAMPU_CONTEXT_LENGTH": "1024"}
     with tempfile.TemporaryDirectory() as models:
         shutil.copy(resolve(STAYS), Path(models) / f"{COMES_AND_GOES}.gguf")
         with server(STAYS, TAMPU_MODELS=models, **variables) as (process, port):
-            end_s = min(end_s, time.monotonic() + 3600 * totals.left("mixed", WANTED["mixed"]))
+            end_s = time.monotonic() + minutes * 60
             asyncio.run(soak(process, port, totals, end_s, arguments))
 
 
@@ -159,11 +160,10 @@ def main() -> None:
     arguments = parser.parse_args()
     totals = Totals(arguments.state)
     for part in () if arguments.report else arguments.only:
-        end_s = time.monotonic() + arguments.minutes * 60
         if part == "mixed":
-            mixed(totals, end_s, arguments)
+            mixed(totals, arguments)
         else:
-            counted(part, totals, end_s, arguments)
+            counted(part, totals, time.monotonic() + arguments.minutes * 60, arguments)
     print(totals.report(WANTED, WARM_UP))
     wrong = faults_of(totals)
     print(*wrong, sep="\n")
