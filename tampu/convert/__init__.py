@@ -21,6 +21,7 @@ from tampu.convert.checkpoint import Checkpoint, StoredTensor
 from tampu.convert.config import Config
 from tampu.convert.family import Family, Parameters
 from tampu.convert.gemma import GEMMA2, GEMMA3, GEMMA3_TEXT
+from tampu.convert.gemma4 import GEMMA4
 from tampu.convert.gptoss import GPT_OSS
 from tampu.convert.lfm2 import LFM2
 from tampu.convert.llama import LLAMA, MIXTRAL
@@ -58,7 +59,7 @@ FAMILIES: dict[str, Family] = {
     for family in (
         LLAMA, MIXTRAL, LLAVA, MISTRAL3_TEXT, MISTRAL3, LLAMA4_TEXT, LLAMA4, MLLAMA, QWEN2,
         QWEN2_MOE, QWEN25VL, QWEN3, QWEN3_MOE, QWEN35, QWEN35_MOE, QWEN3_NEXT, GEMMA2, GEMMA3_TEXT,
-        GEMMA3, GPT_OSS, LFM2, BERT,
+        GEMMA3, GEMMA4, GPT_OSS, LFM2, BERT,
     )
     for checkpoint in family.checkpoints
 }  # fmt: skip

@@ -43,6 +43,7 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "bert": Architecture("tampu.models.bert:Bert"),
     "gemma2": Architecture("tampu.models.gemma2:Gemma2"),
     "gemma3": Architecture("tampu.models.gemma3:Gemma3"),
+    "gemma4": Architecture("tampu.models.gemma4:Gemma4"),
     "gpt-oss": Architecture("tampu.models.gptoss:GptOss"),
     "gptoss": Architecture("tampu.models.gptoss:GptOss"),  # Ollama's name
     "lfm2": Architecture("tampu.models.lfm2:Lfm2"),
@@ -100,7 +101,7 @@ def bind_model(weights: Weights, projector: Weights | None = None) -> nn.Model:
     model = nn.bind(kind, weights, options)
     model.options = options
     model.vision = _bind_vision(kind, weights, projector)
-    unused = (*kind.unused, *(model.vision.unused if model.vision else ()))
+    unused = (*model.unused, *(model.vision.unused if model.vision else ()))
     for each in (weights, projector) if projector else (weights,):
         left = [name for name in each.unused() if not name.startswith(unused)]
         if left:

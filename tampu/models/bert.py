@@ -65,8 +65,12 @@ class Bert(nn.Model):
     layers: list[Layer] = nn.gguf("blk", count="layers")
 
     options_type: ClassVar[type[Options]] = Options
-    unused: ClassVar[tuple[str, ...]] = ("cls.", "pooler.")  # heads of the training
     options: Options
+
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """Heads of the training."""
+        return ("cls.", "pooler.")
 
     @property
     def max_bidirectional_tokens(self) -> int:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from tampu.ml import Tensor
 from tampu.ml.buffer_types import WeightUse
+from tampu.ml.checks import require
 from tampu.ml.moe import (
     add_expert_bias,
     clamped_gate,
@@ -49,6 +50,7 @@ class Gating:
         scales_inputs: whether weights multiply the inputs of experts, not their outputs (Llama 4).
         clamp: the limit of the experts' gate and up projections, with gpt-oss's form of SwiGLU;
             None: SwiGLU without limits.
+        has_gelu: whether experts are gated by GELU instead of SiLU (Gemma 4).
     """
 
     top_k: int
@@ -60,6 +62,7 @@ class Gating:
     group_scores: int = 1
     scales_inputs: bool = False
     clamp: float | None = None
+    has_gelu: bool = False
 
 
 class Router(Module):
@@ -128,30 +131,69 @@ class SharedExpert(Module):
         return y * self.weight(x).sigmoid() if self.weight else y
 
 
+class GateAndUp(Module):
+    """The gate and up projections of experts."""
+
+    gate: ExpertLinear = gguf("ffn_gate_exps")
+    up: ExpertLinear = gguf("ffn_up_exps")
+
+    def __call__(self, x: Tensor, choice: Tensor) -> tuple[Tensor, Tensor]:
+        """Return two of (tokens, top_k, width) for x (tokens, top_k or 1, inputs)."""
+        return self.gate(x, choice), self.up(x, choice)
+
+
+class FusedGateUp(Module):
+    """Both in one weight, all rows of the gate before those of the up projection."""
+
+    both: ExpertLinear = gguf("ffn_gate_up_exps")
+
+    def __call__(self, x: Tensor, choice: Tensor) -> tuple[Tensor, Tensor]:
+        """Return two of (tokens, top_k, width) for x (tokens, top_k or 1, inputs)."""
+        y = self.both(x, choice)
+        require(y.shape[2] % 2 == 0, "gate and up of experts", self.both.weight)
+        shape, size = (*y.shape[:2], y.shape[2] // 2), y.strides[1] // 2
+        gate, up = (y.strided(shape, y.strides[:2], part * size).contiguous() for part in range(2))
+        return gate, up
+
+
 class SparseMoE(Module):
     """A router, its experts, and the experts that all tokens share."""
 
     router: Router = gguf()
-    gate: ExpertLinear = gguf("ffn_gate_exps")
-    up: ExpertLinear = gguf("ffn_up_exps")
+    inputs: GateAndUp | FusedGateUp = gguf()
     down: ExpertLinear = gguf("ffn_down_exps")
+    scale: Tensor | None = gguf("ffn_down_exps.scale")
     shared: SharedExpert | None = gguf()
 
-    def __call__(self, x: Tensor, gating: Gating) -> Tensor:
-        """Return the weighted sum (tokens, features) of experts' outputs for x of that shape."""
+    def __call__(self, x: Tensor, gating: Gating, *, routed: Tensor | None = None) -> Tensor:
+        """Return the weighted sum (tokens, features) of experts' outputs for x of that shape.
+
+        Args:
+            x: what the experts read.
+            gating: how they are chosen.
+            routed: what the router reads; None: x.
+        """
         tokens, features = x.shape
-        choice, weights = self.router(x, gating)
+        choice, weights = self.router(x if routed is None else routed, gating)
         inputs = x.reshape(tokens, 1, features)
         if gating.scales_inputs:
             inputs = repeat(inputs, gating.top_k) * weights
-        gate, up = self.gate(inputs, choice), self.up(inputs, choice)
-        if gating.clamp is None:
-            mixed = gate.silu_gate(up)
-        else:
+        gate, up = self.inputs(inputs, choice)
+        if gating.clamp is not None:
             mixed = clamped_gate(gate, up, slope=_CLAMPED_SLOPE, limit=gating.clamp)
+        else:
+            mixed = gate.gelu_gate(up) if gating.has_gelu else gate.silu_gate(up)
         y = self.down(mixed, choice)
+        if self.scale:
+            weights = weights * _chosen(self.scale, choice)
         y = _total(y if gating.scales_inputs else y * weights)
         return y + self.shared(x) if self.shared else y
+
+
+def _chosen(scales: Tensor, choice: Tensor) -> Tensor:
+    """Return the scale (tokens, top_k, 1) of each chosen expert."""
+    column = scales.strided((scales.shape[0], 1), (scales.strides[0],), context=choice.context)
+    return column.rows(choice.contiguous().reshape(-1)).reshape(*choice.shape, 1)
 
 
 def _total(y: Tensor) -> Tensor:

@@ -135,7 +135,6 @@ class Model(Module):
 
     Attributes:
         options_type: the dataclass of its options.
-        unused: prefixes of tensors that files may have and that the model ignores.
         vision_types: vision encoders, bound if a file has their tensors; the first is that of a
             file with text and vision.
         positions_per_token: the number of components of a token's position.
@@ -145,12 +144,16 @@ class Model(Module):
     """
 
     options_type: ClassVar[type[Any]]
-    unused: ClassVar[tuple[str, ...]] = ()
     vision_types: ClassVar[tuple[type[VisionModel], ...]] = ()
     positions_per_token: ClassVar[int] = 1
     pads_logits: ClassVar[bool] = False
     options: Any
     vision: VisionModel | None = None
+
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """Prefixes of tensors that files may have and that the model ignores."""
+        return ()
 
     @property
     def max_bidirectional_tokens(self) -> int | None:

@@ -128,6 +128,43 @@ def _gemma2(**changes: Any) -> Recipe:
     return Recipe("Gemma2ForCausalLM", transformers.Gemma2Config, values, "gemma", approximate=True)
 
 
+def _gemma4(*, seed: int = SEED, **changes: Any) -> Recipe:
+    """Dense, as the largest: wider heads in the full layers, whose values are their keys."""
+    kinds = ["sliding_attention", "sliding_attention", "full_attention"] * 2
+    values = _TEXT | {
+        "num_hidden_layers": 6,
+        "layer_types": kinds,
+        "rms_norm_eps": 2e-2,
+        "tie_word_embeddings": True,
+        "sliding_window": 16,
+        "global_head_dim": 64,
+        "num_global_key_value_heads": 1,
+        "attention_k_eq_v": True,
+        "hidden_size_per_layer_input": 0,
+        "final_logit_softcapping": 10.0,
+    }
+    values |= changes
+    config = transformers.Gemma4TextConfig
+    return Recipe("Gemma4ForCausalLM", config, values, "gemma", approximate=True, seed=seed)
+
+
+_GEMMA4_SMALL = {  # as E2B: inputs of each layer, and the last layers read the keys of others
+    "num_hidden_layers": 8,
+    "layer_types": ["sliding_attention", "full_attention"] * 4,
+    "attention_k_eq_v": False,
+    "num_kv_shared_layers": 3,
+    "use_double_wide_mlp": True,
+    "hidden_size_per_layer_input": 32,
+    "vocab_size_per_layer_input": VOCABULARY,
+}
+_GEMMA4_MIXTURE = {  # as 26B-A4B: experts beside the dense part
+    "enable_moe_block": True,
+    "num_experts": 8,
+    "top_k_experts": 2,
+    "moe_intermediate_size": 96,
+}
+
+
 def _ministral3(**changes: Any) -> Recipe:
     """Text as in Ministral 3: YaRN without magnitude, queries that grow with their position."""
     values = _TEXT | {"rope_parameters": _YARN | {"rope_theta": 1e6} | changes}
@@ -306,6 +343,9 @@ RECIPES: dict[str, Recipe] = {
     "gemma3_period": _gemma3(
         num_key_value_heads=1, query_pre_attn_scalar=32, sliding_window_pattern=3
     ),
+    "gemma4": _gemma4(),
+    "gemma4_small": _gemma4(**_GEMMA4_SMALL),
+    "gemma4_mixture": _gemma4(**_GEMMA4_MIXTURE),
     "bert": Recipe(
         "BertModel",
         transformers.BertConfig,
@@ -529,6 +569,10 @@ def draw_weights(model: PreTrainedModel, seed: int) -> None:
         values = _drawn(name, kind, parameter, noise, tied=tied, gemma=gemma)
         with torch.no_grad():
             parameter.copy_(values.to(torch.bfloat16).to(torch.float16).float())
+    for name, buffer in model.named_buffers():
+        if name.endswith("layer_scalar"):  # as different as layers can be told apart by it
+            index = int(name.split(".")[-2])
+            buffer.fill_(0.75 + 0.125 * (index % 4))
     for module in owners.values():
         if isinstance(module, torch.nn.Embedding) and module.padding_idx is not None:
             with torch.no_grad():
@@ -566,6 +610,8 @@ def _drawn(
 
 def _drawn_for_mixture(name: str, old: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
     """Return the values of sinks, routers and experts, all of them in one tensor or each in its."""
+    if name.endswith("scale"):
+        return 1.0 + 0.2 * noise
     if "sinks" in name:
         return noise
     if "experts" in name and old.ndim >= 2 and not name.endswith("bias"):

@@ -1,0 +1,204 @@
+"""Gemma 4, text: dense, with embeddings of each layer and shared keys, with experts.
+
+Full layers rotate the first part of a head only: the file has factors that slow the rest to a
+standstill (`rope_freqs`), as llama.cpp's converter writes them. Encoders of images and audio are
+left out, with a warning.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from tampu.convert.checkpoint import StoredTensor
+from tampu.convert.config import MAX_HEAD_SIZE, Config
+from tampu.convert.family import Family, Parameters
+from tampu.convert.gemma import GEMMA3_NAMES
+
+log = logging.getLogger("tampu")
+
+_LAYER = "model.layers.{}."
+_TEXT = "model.language_model."
+_ENCODERS = {
+    "model.vision_tower.": "images",
+    "model.embed_vision.": "images",
+    "model.audio_tower.": "audio",
+    "model.embed_audio.": "audio",
+}
+_EXPERTS = {
+    f"{_LAYER}router.proj": "blk.{}.ffn_gate_inp",
+    f"{_LAYER}router.scale": "blk.{}.ffn_gate_inp.scale",
+    f"{_LAYER}router.per_expert_scale": "blk.{}.ffn_down_exps.scale",
+    f"{_LAYER}experts.gate_up_proj": "blk.{}.ffn_gate_up_exps.weight",
+    f"{_LAYER}experts.down_proj": "blk.{}.ffn_down_exps.weight",
+    f"{_LAYER}pre_feedforward_layernorm_2": "blk.{}.pre_ffw_norm_2",
+    f"{_LAYER}post_feedforward_layernorm_1": "blk.{}.post_ffw_norm_1",
+    f"{_LAYER}post_feedforward_layernorm_2": "blk.{}.post_ffw_norm_2",
+}
+_OF_EACH_LAYER = {
+    "model.embed_tokens_per_layer": "per_layer_token_embd",
+    "model.per_layer_model_projection": "per_layer_model_proj",
+    "model.per_layer_projection_norm": "per_layer_proj_norm",
+    f"{_LAYER}per_layer_input_gate": "blk.{}.inp_gate",
+    f"{_LAYER}per_layer_projection": "blk.{}.proj",
+    f"{_LAYER}post_per_layer_input_norm": "blk.{}.post_norm",
+}
+_NAMES = GEMMA3_NAMES | {f"{_LAYER}layer_scalar": "blk.{}.layer_output_scale.weight"}
+_OPTIONAL = {"blk.{}.attn_k", "blk.{}.attn_v", "blk.{}.attn_k_norm"}  # of layers that share them
+_ROPES: Mapping[str, Mapping[str, object]] = {
+    "full_attention": {"partial_rotary_factor": 0.25, "rope_theta": 1e6},
+    "sliding_attention": {"partial_rotary_factor": 1.0, "rope_theta": 1e4},
+}
+_DEFAULTS = {
+    "vocab_size": 262_144, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 30,
+    "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "sliding_window": 512,
+    "max_position_embeddings": 131_072, "rms_norm_eps": 1e-6,
+}  # fmt: skip
+_PERIOD = 6  # of the full layers, where config.json does not list the kinds
+_NEVER = 1e30  # a frequency divided by this is 0
+
+
+def parameters(config: Config) -> Parameters:
+    """Return the keys of `gemma4`."""
+    config = _text(config)
+    config.require("hidden_activation", ("gelu_pytorch_tanh",), "gelu_pytorch_tanh")
+    config.require("attention_bias", (False,), default=False)
+    config.require("use_bidirectional_attention", (None, "vision"), None)
+    has_window = layer_kinds(config)
+    width, shared = config.integer("intermediate_size"), _count(config, "num_kv_shared_layers")
+    doubled = config.flag("use_double_wide_mlp", default=False) and shared > 0
+    wide = [width] * (len(has_window) - shared) + [2 * width] * shared
+    head, head_swa = _head_size(config), config.head_size()
+    keys: Parameters = {
+        "vocab_size": config.integer("vocab_size"),
+        "context_length": config.integer("max_position_embeddings"),
+        "embedding_length": config.integer("hidden_size"),
+        "block_count": len(has_window),
+        "feed_forward_length": wide if doubled else width,
+        "attention.head_count": config.integer("num_attention_heads"),
+        "attention.head_count_kv": _key_heads(config, has_window),
+        "attention.key_length": head,
+        "attention.value_length": head,
+        "attention.key_length_swa": head_swa,
+        "attention.value_length_swa": head_swa,
+        "attention.layer_norm_rms_epsilon": config.number("rms_norm_eps"),
+        "attention.sliding_window": config.integer("sliding_window"),
+        "attention.sliding_window_pattern": has_window,
+        "attention.shared_kv_layers": shared,
+        "embedding_length_per_layer_input": _count(config, "hidden_size_per_layer_input", 256),
+        "rope.freq_base": _rope(config, "full_attention").number("rope_theta"),
+        "rope.freq_base_swa": _rope(config, "sliding_attention").number("rope_theta"),
+        "rope.dimension_count": head,
+        "rope.dimension_count_swa": head_swa,
+    }
+    if "final_logit_softcapping" in config:
+        keys["final_logit_softcapping"] = config.number("final_logit_softcapping")
+    if config.flag("enable_moe_block", default=False):
+        keys |= {
+            "expert_count": config.integer("num_experts"),
+            "expert_used_count": config.integer("top_k_experts"),
+            "expert_feed_forward_length": config.integer("moe_intermediate_size"),
+        }
+    return keys
+
+
+def layer_kinds(config: Config) -> list[bool]:
+    """Return whether each layer has a sliding window."""
+    layers, names = config.layers(), ("full_attention", "sliding_attention")
+    kinds = config.strings("layer_types")
+    kinds = kinds or [names[(index + 1) % _PERIOD > 0] for index in range(layers)]
+    if len(kinds) != layers or set(kinds) - set(names):
+        reason = f"{kinds[:4]} are not {' or '.join(names)} for {layers} layers"
+        raise config.error("layer_types", reason)
+    return [kind == names[1] for kind in kinds]
+
+
+def rope_factors(config: Config) -> dict[str, npt.NDArray[np.float32]]:
+    """Return the divisors of the full layers' frequencies: 1, or so large that nothing rotates."""
+    config = _text(config)
+    pairs = _head_size(config) // 2
+    rotated = int(_rope(config, "full_attention").number("partial_rotary_factor") * pairs)
+    values = np.where(np.arange(pairs) < rotated, 1.0, _NEVER).astype(np.float32)
+    return {"rope_freqs.weight": values}
+
+
+def text_tensors(tensors: Iterable[StoredTensor]) -> Iterable[StoredTensor]:
+    """Yield the tensors of the text model under the names that a model of text alone has."""
+    left_out = set()
+    for tensor in tensors:
+        encoder = next((name for name in _ENCODERS if tensor.name.startswith(name)), None)
+        if encoder:
+            left_out.add(_ENCODERS[encoder])
+        elif tensor.name.startswith(_TEXT):
+            yield replace(tensor, name="model." + tensor.name.removeprefix(_TEXT))
+        else:
+            yield tensor
+    for what in sorted(left_out):
+        log.warning("the encoder of %s is not converted: the file does not take any", what)
+
+
+def _text(config: Config) -> Config:
+    text = config.section("text_config") if "text_config" in config else config
+    return text.with_defaults(_DEFAULTS)
+
+
+def _count(config: Config, key: str, default: int = 0) -> int:
+    """Return a number that may be zero."""
+    return 0 if config.values.get(key, default) in (0, None) else config.integer(key, default)
+
+
+def _rope(config: Config, kind: str) -> Config:
+    """Return the settings of one kind of layer."""
+    key = "rope_parameters"
+    settings = config.section(key) if key in config else Config({}, config.where)
+    settings = settings.section(kind) if kind in settings else Config({}, settings.where)
+    usual = "default" if kind == "sliding_attention" else "proportional"
+    settings.require("rope_type", (usual,), usual)
+    settings.require("factor", (1.0, None), None)
+    settings = settings.with_defaults(_ROPES[kind])
+    if kind == "sliding_attention":
+        settings.require("partial_rotary_factor", (1.0,), 1.0)
+    return settings
+
+
+def _full_layer(config: Config) -> Config:
+    """Return what the full layers have of their own, in the form of transformers 5.23."""
+    layers = Config(
+        config.values.get("per_layer_config") or {}, f"{config.where}: per_layer_config"
+    )
+    first = layer_kinds(config).index(False) if False in layer_kinds(config) else 0
+    return layers.section(str(first)) if str(first) in layers else Config({}, layers.where)
+
+
+def _head_size(config: Config) -> int:
+    usual = _full_layer(config).integer("head_dim", 512)
+    return config.integer("global_head_dim", usual, maximum=MAX_HEAD_SIZE)
+
+
+def _key_heads(config: Config, has_window: list[bool]) -> int | list[int]:
+    """Return the key heads, of each layer if they differ."""
+    heads, window = config.integer("num_attention_heads"), config.integer("num_key_value_heads")
+    own = window
+    if config.flag("attention_k_eq_v", default=False):
+        usual = _full_layer(config).integer("num_key_value_heads", window)
+        own = config.integer("num_global_key_value_heads", usual)
+    if heads % window or heads % own:
+        reason = f"{heads} heads are not a multiple of {window} and {own}"
+        raise config.error("num_key_value_heads", reason)
+    return window if own == window else [window if kind else own for kind in has_window]
+
+
+GEMMA4 = Family(
+    architecture="gemma4",
+    checkpoints=("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"),
+    names=_NAMES | _OF_EACH_LAYER | _EXPERTS,
+    optional=frozenset({*_OPTIONAL, *_OF_EACH_LAYER.values(), *_EXPERTS.values()}),
+    parameters=parameters,
+    tied=True,
+    generated=rope_factors,
+    gather=text_tensors,
+)
