@@ -7,6 +7,7 @@ from collections.abc import Callable
 from tampu.errors import UnsupportedModelError
 from tampu.ml.gguf import Metadata
 from tampu.tokenizer.bytepair import BytePair
+from tampu.tokenizer.charpair import CharacterPair
 from tampu.tokenizer.sentencepiece import SentencePiece
 from tampu.tokenizer.tokenizer import Family, Tokenizer
 from tampu.tokenizer.vocabulary import Vocabulary, read_vocabulary
@@ -14,6 +15,7 @@ from tampu.tokenizer.wordpiece import WordPiece
 
 _FAMILIES: dict[str, Callable[[Metadata, Vocabulary], Family]] = {
     "gpt2": BytePair,
+    "gemma4": CharacterPair,
     "llama": SentencePiece,
     "bert": WordPiece,
 }

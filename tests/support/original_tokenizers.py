@@ -12,6 +12,7 @@ import functools
 import inspect
 import io
 import json
+import re
 import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from tokenizers import (
     Tokenizer,
     decoders,
     models,
+    normalizers,
     pre_tokenizers,
     trainers,
 )
@@ -207,6 +209,43 @@ def sentence_piece(*, prefix: bool, byte_fallback: bool = True) -> Original:
         "tokenizer.ggml.unknown_token_id": 0,
     }
     return Original(Metadata(keys), lambda text, _: model.encode(text), model.decode, user_defined)
+
+
+@functools.cache
+def character_level() -> Original:
+    """Return a BPE of characters with byte fallback, as Gemma 4's: line breaks stand alone."""
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"\n+"), "isolated")
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    bytes_ = [f"<0x{value:02X}>" for value in range(256)]
+    control = ["<pad>", "<eos>", "<bos>", "<unk>", "<|turn>", "<turn|>"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=3000, special_tokens=[*control, *bytes_], limit_alphabet=90, show_progress=False
+    )
+    text = re.findall(r"\n+|[^a-z\n]*[a-z]*[^a-z\n]{0,5}", "\n".join(corpus()))
+    tokenizer.train_from_iterator(text, trainer)
+    tree = json.loads(tokenizer.to_str())
+    tree["added_tokens"] = [each for each in tree["added_tokens"] if each["content"] in control]
+    tokenizer = Tokenizer.from_str(json.dumps(tree))
+    ids = tokenizer.get_vocab()
+    tokens = sorted(ids, key=lambda token: ids[token])
+    kinds = dict.fromkeys(control, CONTROL) | dict.fromkeys(bytes_, BYTE) | {"<unk>": UNKNOWN}
+    keys = _keys("gemma4", tokens, [kinds.get(token, NORMAL) for token in tokens]) | {
+        "tokenizer.ggml.merges": [" ".join(merge) for merge in tree["model"]["merges"]],
+        "tokenizer.ggml.add_space_prefix": False,
+        "tokenizer.ggml.bos_token_id": 2,
+        "tokenizer.ggml.eos_token_id": 1,
+        "tokenizer.ggml.unknown_token_id": 3,
+    }
+
+    def encode(text: str, parse_special: bool) -> list[int]:
+        tokenizer.encode_special_tokens = not parse_special
+        return tokenizer.encode(text, add_special_tokens=False).ids
+
+    return Original(Metadata(keys), encode, tokenizer.decode, control)
 
 
 @functools.cache

@@ -95,6 +95,11 @@ def test_sentencepiece_tokens_are_those_of_the_original(prefix: bool, byte_fallb
 
 
 @pytest.mark.slow
+def test_tokens_of_characters_are_those_of_the_original() -> None:
+    compare(originals.character_level(), parse_special=True)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("lowercase", [True, False], ids=["small letters", "capitals too"])
 def test_wordpiece_tokens_are_those_of_the_original(lowercase: bool) -> None:
     compare(originals.word_piece(lowercase=lowercase), parse_special=True)

@@ -65,7 +65,7 @@ def test_an_unknown_pretokenizer_is_named_with_those_that_are_known() -> None:
 
 
 def test_an_unknown_tokenizer_is_named_with_those_that_are_known() -> None:
-    with pytest.raises(UnsupportedModelError, match=r"'t5'.*bert, gpt2, llama"):
+    with pytest.raises(UnsupportedModelError, match=r"'t5'.*bert, gemma4, gpt2, llama"):
         load_tokenizer(made.byte_level(model="t5"))
 
 
