@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
@@ -11,6 +12,8 @@ from typing import Any
 from tampu import nn
 from tampu.errors import ModelFileError, UnsupportedModelError
 from tampu.ml import RopeMode, Weights
+
+log = logging.getLogger("tampu")
 
 __all__ = ["Architecture", "architectures", "bind_model"]
 
@@ -106,7 +109,17 @@ def bind_model(weights: Weights, projector: Weights | None = None) -> nn.Model:
         left = [name for name in each.unused() if not name.startswith(unused)]
         if left:
             raise ModelFileError("tensors", f"not known to the architecture: {', '.join(left[:8])}")
+    _warn_of_encoders(weights, model)
     return model
+
+
+def _warn_of_encoders(weights: Weights, model: nn.Model) -> None:
+    """Log which encoders of a file the architecture does not have."""
+    missing = {"a.": "audio"} if model.vision else {"a.": "audio", "v.": "images"}
+    for prefix, what in missing.items():
+        if any(name.startswith(prefix) for name in weights.unused()):
+            name = weights.file.path.name
+            log.warning("%s has an encoder of %s, which is not supported: left out", name, what)
 
 
 def _bind_vision(

@@ -191,6 +191,7 @@ class Mixture(nn.Module):
 
     def __call__(self, x: Tensor, dense: Tensor, gating: nn.Gating, epsilon: float) -> Tensor:
         """Return the sum of both parts: `dense` is the dense one's output for x."""
+        require(self.router_scale.shape == x.shape[1:], "scale of the router", self.router_scale)
         routed = x.rms_norm(epsilon) * x.shape[1] ** -0.5 * self.router_scale
         sparse = self.experts(self.input_norm(x, epsilon), gating, routed=routed)
         return self.dense_norm(dense, epsilon) + self.output_norm(sparse, epsilon)
@@ -304,7 +305,11 @@ class Gemma4(nn.Model):
         """Return the final hidden states (m, features) of the tokens that `batch.outputs` names."""
         o, positions, outputs = self.options, batch.positions, batch.outputs
         x = batch.place(self.token_embedding(batch.tokens) * math.sqrt(o.embedding))
-        given = self.layer_embedding(x, batch.tokens, o) if self.layer_embedding else None
+        given = None
+        if self.layer_embedding:
+            table, rows = self.layer_embedding.table.weight, self.token_embedding.weight.shape[0]
+            require(table.shape[0] == rows, f"inputs of each layer for {rows} tokens", table)
+            given = self.layer_embedding(x, batch.tokens, o)
         fits = (given is None) == (o.features == 0)
         require(fits, f"embedding_length_per_layer_input of {o.features}", x)
         for index, layer in enumerate([*self.layers, *self.sharing]):

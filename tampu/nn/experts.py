@@ -137,6 +137,11 @@ class GateAndUp(Module):
     gate: ExpertLinear = gguf("ffn_gate_exps")
     up: ExpertLinear = gguf("ffn_up_exps")
 
+    @property
+    def weights(self) -> tuple[Tensor, ...]:
+        """The weights, (experts, outputs, inputs) each."""
+        return self.gate.weight, self.up.weight
+
     def __call__(self, x: Tensor, choice: Tensor) -> tuple[Tensor, Tensor]:
         """Return two of (tokens, top_k, width) for x (tokens, top_k or 1, inputs)."""
         return self.gate(x, choice), self.up(x, choice)
@@ -146,6 +151,11 @@ class FusedGateUp(Module):
     """Both in one weight, all rows of the gate before those of the up projection."""
 
     both: ExpertLinear = gguf("ffn_gate_up_exps")
+
+    @property
+    def weights(self) -> tuple[Tensor, ...]:
+        """The weight, (experts, outputs, inputs)."""
+        return (self.both.weight,)
 
     def __call__(self, x: Tensor, choice: Tensor) -> tuple[Tensor, Tensor]:
         """Return two of (tokens, top_k, width) for x (tokens, top_k or 1, inputs)."""
@@ -174,6 +184,7 @@ class SparseMoE(Module):
             routed: what the router reads; None: x.
         """
         tokens, features = x.shape
+        self._check_counts()
         choice, weights = self.router(x if routed is None else routed, gating)
         inputs = x.reshape(tokens, 1, features)
         if gating.scales_inputs:
@@ -188,6 +199,13 @@ class SparseMoE(Module):
             weights = weights * _chosen(self.scale, choice)
         y = _total(y if gating.scales_inputs else y * weights)
         return y + self.shared(x) if self.shared else y
+
+    def _check_counts(self) -> None:
+        """Require as many experts of each kind as the router knows: ggml reads what it chooses."""
+        scales = (self.scale,) if self.scale else ()
+        experts = self.router.project.weight.shape[0]
+        for weight in (*self.inputs.weights, self.down.weight, *scales):
+            require(weight.shape[0] == experts, f"{experts} experts", weight)
 
 
 def _chosen(scales: Tensor, choice: Tensor) -> Tensor:

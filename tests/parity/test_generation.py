@@ -27,6 +27,9 @@ TYPICAL = [
     "llama4_text",
     "gemma2",
     "gemma3_text",
+    "gemma4",
+    "gemma4_small",
+    "gemma4_mixture",
     "mllama",
     "qwen25vl",
 ]

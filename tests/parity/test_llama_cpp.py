@@ -29,6 +29,9 @@ MODELS = [
     "qwen3_yarn",
     "qwen3moe",
     "gemma2",
+    "gemma4",
+    "gemma4_small",
+    "gemma4_mixture",
     *FOR_LLAMA_CPP,
     *(name for name in HYBRIDS if name != "qwen35_seeing"),  # its text is that of qwen35
 ]

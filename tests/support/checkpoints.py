@@ -149,10 +149,9 @@ def _gemma4(*, seed: int = SEED, **changes: Any) -> Recipe:
 
 
 _GEMMA4_SMALL = {  # as E2B: inputs of each layer, and the last layers read the keys of others
-    "num_hidden_layers": 8,
-    "layer_types": ["sliding_attention", "full_attention"] * 4,
+    "layer_types": ["sliding_attention", "full_attention"] * 3,
     "attention_k_eq_v": False,
-    "num_kv_shared_layers": 3,
+    "num_kv_shared_layers": 2,
     "use_double_wide_mlp": True,
     "hidden_size_per_layer_input": 32,
     "vocab_size_per_layer_input": VOCABULARY,
@@ -345,7 +344,7 @@ RECIPES: dict[str, Recipe] = {
     ),
     "gemma4": _gemma4(),
     "gemma4_small": _gemma4(**_GEMMA4_SMALL),
-    "gemma4_mixture": _gemma4(**_GEMMA4_MIXTURE),
+    "gemma4_mixture": _gemma4(seed=24, **_GEMMA4_MIXTURE),
     "bert": Recipe(
         "BertModel",
         transformers.BertConfig,
@@ -584,10 +583,7 @@ def _drawn(
 ) -> torch.Tensor:
     """Return the values of one tensor from noise of mean 0 and deviation 1."""
     if "norm" in kind.lower():
-        neutral = old.detach().float()  # 1, or 0 where 1 is added in the model
-        if tied and name.endswith("model.norm.weight") and "vision" not in name:
-            neutral = neutral + (5.0 if gemma else 1.5)  # a tied embedding is small: spread logits
-        return neutral + 0.2 * noise
+        return _drawn_for_norm(name, kind, old, noise, spread=tied, gemma=gemma)
     if name.endswith(("bias", "A_log")):  # of a state that lasts for many tokens
         return noise - 2.0 if name.endswith("A_log") else 0.15 * noise
     if name.endswith(("gate", "gate_attn", "gate_ffn")) and old.numel() == 1:
@@ -606,6 +602,17 @@ def _drawn(
     inputs = old.shape[0] if "projection_weight" in name else math.prod(old.shape[1:])
     sharp = 1.6 if "q_proj" in name or "k_proj" in name else 1.0
     return noise * (sharp / math.sqrt(inputs))
+
+
+def _drawn_for_norm(
+    name: str, kind: str, old: torch.Tensor, noise: torch.Tensor, *, spread: bool, gemma: bool
+) -> torch.Tensor:
+    neutral = old.detach().float()  # 1, or 0 where 1 is added in the model
+    if spread and name.endswith("model.norm.weight") and "vision" not in name:
+        neutral = neutral + (5.0 if gemma else 1.5)  # a tied embedding is small: spread logits
+    # Gemma 4 does not scale its scores: the norm of the queries does.
+    scale = 0.25 if kind == "Gemma4RMSNorm" and "q_norm" in name else 1.0
+    return scale * (neutral + 0.2 * noise)
 
 
 def _drawn_for_mixture(name: str, old: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:

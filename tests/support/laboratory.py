@@ -159,8 +159,8 @@ class TableGelu(torch.nn.Module):
 
 
 def tabulate_gelu(model: PreTrainedModel) -> PreTrainedModel:
-    """Give every feed-forward part of a text model the activation from the table."""
+    """Give every part of a text model with an activation the one from the table."""
     for name, module in model.named_modules():
-        if name.endswith(".mlp") and "vision" not in name:
+        if hasattr(module, "act_fn") and "vision" not in name:
             module.act_fn = TableGelu()
     return model
