@@ -148,7 +148,9 @@ def _gemma4(*, seed: int = SEED, **changes: Any) -> Recipe:
     return Recipe("Gemma4ForCausalLM", config, values, "gemma", approximate=True, seed=seed)
 
 
-_GEMMA4_SMALL = {  # as E2B: inputs of each layer, and the last layers read the keys of others
+_GEMMA4_SMALL: dict[
+    str, Any
+] = {  # as E2B: inputs of each layer, and the last layers read the keys of others
     "layer_types": ["sliding_attention", "full_attention"] * 3,
     "attention_k_eq_v": False,
     "num_kv_shared_layers": 2,
@@ -156,7 +158,7 @@ _GEMMA4_SMALL = {  # as E2B: inputs of each layer, and the last layers read the 
     "hidden_size_per_layer_input": 32,
     "vocab_size_per_layer_input": VOCABULARY,
 }
-_GEMMA4_MIXTURE = {  # as 26B-A4B: experts beside the dense part
+_GEMMA4_MIXTURE: dict[str, Any] = {  # as 26B-A4B: experts beside the dense part
     "enable_moe_block": True,
     "num_experts": 8,
     "top_k_experts": 2,
