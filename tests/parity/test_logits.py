@@ -36,7 +36,6 @@ TYPICAL = [
     "qwen35",
     "gemma2",
     "gemma3_text",
-    "gemma4_small",
 ]
 ALONE = {"on": "", "off": "ggml alone: "}  # by whether kernels are used
 KERNELS = pytest.mark.parametrize("kernels", list(ALONE))
