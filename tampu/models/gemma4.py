@@ -307,8 +307,8 @@ class Gemma4(nn.Model):
         x = batch.place(self.token_embedding(batch.tokens) * math.sqrt(o.embedding))
         given = None
         if self.layer_embedding:
-            table, rows = self.layer_embedding.table.weight, self.token_embedding.weight.shape[0]
-            require(table.shape[0] == rows, f"inputs of each layer for {rows} tokens", table)
+            table, count = self.layer_embedding.table.weight, self.token_embedding.weight.shape[0]
+            require(table.shape[0] == count, f"inputs of each layer for {count} tokens", table)
             given = self.layer_embedding(x, batch.tokens, o)
         fits = (given is None) == (o.features == 0)
         require(fits, f"embedding_length_per_layer_input of {o.features}", x)
