@@ -32,7 +32,7 @@ from tampu.server.admission import Admission
 from tampu.server.generation_request import FOREVER, GenerationRequest
 from tampu.server.model_defaults import ModelDefaults
 from tampu.server.model_manager import ModelManager
-from tampu.server.serving import NoMetrics, Serving
+from tampu.server.serving import Serving
 from tampu.server.wire import ollama as wire
 from tampu.server.wire import ollama_lists as lists
 from tampu.server.wire.ollama_output import ChatWriter, GenerateWriter
@@ -50,6 +50,18 @@ _MAX_QUEUE = 8
 _MAX_MODELS = 2  # `/load` keeps the old model until the new one is loaded
 
 Lines: TypeAlias = AsyncGenerator[object, None]
+
+
+class NoMetrics:
+    """Counts nothing: there is no route to read the numbers, and counting is slow to import."""
+
+    @contextmanager
+    def request(self, model: str) -> Iterator[Callable[[object], None]]:  # noqa: ARG002
+        """Count nothing of a request."""
+        yield lambda _: None
+
+    def embedded(self, model: str, tokens: int) -> None:
+        """Count nothing of an embedding."""
 
 
 class FileCatalog(Catalog):

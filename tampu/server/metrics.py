@@ -14,7 +14,6 @@ from prometheus_client.registry import Collector
 
 from tampu.errors import TampuError
 from tampu.server.events import Event, Finished, Started
-from tampu.server.serving import NoMetrics
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _REQUEST_SECONDS = (0.001, 0.005, 0.02, 0.1, 0.5, 1, 2, 5, 10, 30, 60, 300)
@@ -22,7 +21,7 @@ _TOKEN_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 5)
 _LOAD_SECONDS = (0.1, 0.5, 1, 2, 5, 10, 30, 60, 300)
 
 
-class Metrics(NoMetrics):
+class Metrics:
     """Counters and histograms of one application."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import AbstractContextManager, aclosing
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
@@ -55,16 +55,16 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class NoMetrics:
-    """Counts nothing; `tampu.server.metrics.Metrics`, which counts, is slow to import."""
+class RequestMetrics(Protocol):
+    """Counts what is served."""
 
-    @contextmanager
-    def request(self, model: str) -> Iterator[Callable[[Event], None]]:  # noqa: ARG002 - for `Metrics`
-        """Count nothing of a request."""
-        yield lambda _: None
+    def request(self, model: str) -> AbstractContextManager[Callable[[Event], None]]:
+        """Count a request; the function is called with each event of its answer."""
+        ...
 
     def embedded(self, model: str, tokens: int) -> None:
-        """Count nothing of an embedding."""
+        """Count an embedding's tokens."""
+        ...
 
 
 class Embeddings(msgspec.Struct, frozen=True):
@@ -93,7 +93,7 @@ class Serving:
         vocabularies: ModelManager,
         catalog: Catalog,
         admission: Admission,
-        metrics: NoMetrics,
+        metrics: RequestMetrics,
         *,
         max_repeated_tokens: int | None = None,
         truncate: bool | None = None,
