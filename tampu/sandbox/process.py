@@ -30,7 +30,6 @@ from tampu.errors import SandboxLimitError
 from tampu.sandbox.client import ForkServerClient
 from tampu.sandbox.fork_server import FAILED, HEADER, IDLE, NO_MEMORY, READY, STATUS
 
-_WALL_TIME_FACTOR = 15.0  # how much wall time a task may take, in multiples of its CPU time
 _START_S = 30.0
 _EXIT_S = 5.0
 _POLL_S = 0.05  # how often a call that waits asks whether it is cancelled
@@ -45,12 +44,16 @@ class SandboxLimits:
 
     Attributes:
         cpu_s: CPU time, in seconds.
+        wall_s: time after which a task counts as stuck, in seconds. It bounds tasks that do not
+            compute, so it is long: on an overloaded machine a task waits for the CPU many times as
+            long as it computes.
         memory_bytes: address space, beyond what the process has before its first task.
         result_bytes: the longest result.
         idle_s: the process exits after this time without a task, in seconds; None: never.
     """
 
     cpu_s: float = 2.0
+    wall_s: float = 120.0
     memory_bytes: int = 256 << 20
     result_bytes: int = 64 << 20
     idle_s: float | None = 30.0
@@ -222,7 +225,7 @@ class SandboxedProcess:
         try:
             return self._result(child, task)
         except TimeoutError:
-            raise self._too_slow() from None
+            raise SandboxLimitError(f"it is stuck for {self._limits.wall_s:g} s") from None
 
     def _result(self, child: _Child, task: bytes) -> bytes:
         """Return the result of a task.
@@ -230,9 +233,8 @@ class SandboxedProcess:
         Raises:
             TimeoutError: if it takes too much wall time.
         """
-        seconds = self._limits.cpu_s * _WALL_TIME_FACTOR
-        deadline = time.monotonic() + seconds
-        child.tasks.settimeout(seconds)
+        deadline = time.monotonic() + self._limits.wall_s
+        child.tasks.settimeout(self._limits.wall_s)
         with suppress(ConnectionError):  # `_receive` finds out why
             child.tasks.sendall(HEADER.pack(len(task)))
             child.tasks.sendall(task)
@@ -269,9 +271,6 @@ class SandboxedProcess:
             return "".join(filter(str.isprintable, reason))
         return "for an unknown reason"
 
-    def _too_slow(self) -> SandboxLimitError:
-        return SandboxLimitError(f"it takes more than {self._limits.cpu_s:g} s")
-
     def _exit_error(self, child: _Child) -> Exception:
         status = child.status(_EXIT_S)
         if status == IDLE:
@@ -279,5 +278,5 @@ class SandboxedProcess:
         if status == NO_MEMORY:
             return SandboxLimitError(f"it takes more than {self._limits.memory_bytes >> 20} MiB")
         if status == -SIGPROF:
-            return self._too_slow()
+            return SandboxLimitError(f"it takes more than {self._limits.cpu_s:g} s")
         return SandboxLimitError(f"it ended its process (status {status})")

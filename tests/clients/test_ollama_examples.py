@@ -125,7 +125,7 @@ def run(server: Server, image: Path, names: list[str]) -> Any:
         env=os.environ | {"OLLAMA_HOST": server.url},  # noqa: TID251
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=900,
         check=False,
     )
     assert outcome.returncode == 0, outcome.stderr

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -87,7 +88,6 @@ def test_calls_take_turns_in_the_order_in_which_they_came(sandbox: SandboxedProc
     ("task", "cause"),
     [
         (b"spin", "more than 1 s"),
-        (b"sleep", "more than 1 s"),
         (b"fill 100000000", "more than 64 MiB"),
         (b"fill 2000000", "more than 1048576 bytes"),
         (b"die", "ended its process"),
@@ -102,6 +102,17 @@ def test_task_over_its_limits_is_killed_and_the_process_replaced(
         sandbox.call(task)
     assert not psutil.pid_exists(int(before))
     assert sandbox.call(b"abc") == b"cba"
+
+
+def test_a_task_that_does_not_compute_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
+    sandbox = SandboxedProcess(WORK, FORK_SERVER, replace(LIMITS, wall_s=1.0))
+    sandbox.start()
+    before = sandbox.call(b"pid")
+    with pytest.raises(SandboxLimitError, match="it is stuck for 1 s"):
+        sandbox.call(b"sleep")
+    assert not psutil.pid_exists(int(before))
+    sandbox.close()
 
 
 def test_several_threads_may_call_it(sandbox: SandboxedProcess) -> None:
