@@ -33,10 +33,12 @@ MODELS = {
     "qwen25vl": "Qwen 2.5-VL (also `qwen2vl`)",
     "qwen2moe": "Qwen 2 mixtures of experts",
     "qwen3": "Qwen 3",
-    "qwen35": "Qwen 3.5 to 3.8, text",
-    "qwen35moe": "Qwen 3.5 to 3.8 mixtures of experts, text",
+    "qwen35": "Qwen 3.5 to 3.8",
+    "qwen35moe": "Qwen 3.5 to 3.8 mixtures of experts",
     "qwen3moe": "Qwen 3 mixtures of experts",
     "qwen3next": "Qwen3-Next, Qwen3-Coder-Next",
+    "qwen3vl": "Qwen3-VL",
+    "qwen3vlmoe": "Qwen3-VL mixtures of experts",
 }
 COLUMNS: dict[str, Callable[[str], bool]] = {
     "text, F32": lambda what: (

@@ -39,7 +39,14 @@ from tampu.convert.quant_mix import (
 )
 from tampu.convert.quantize import QUANTIZATION_VERSION, tensor_order
 from tampu.convert.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE, QWEN25VL
-from tampu.convert.qwen35 import QWEN3_NEXT, QWEN35, QWEN35_MOE
+from tampu.convert.qwen3vl import QWEN3VL, QWEN3VL_MOE
+from tampu.convert.qwen35 import (
+    QWEN3_NEXT,
+    QWEN35,
+    QWEN35_MOE,
+    QWEN35_MOE_VISION,
+    QWEN35_VISION,
+)
 from tampu.convert.storage import encoded_parts, storage_type
 from tampu.convert.vocabulary import tokenizer_metadata
 from tampu.convert.writer import (
@@ -58,8 +65,9 @@ FAMILIES: dict[str, Family] = {
     checkpoint: family
     for family in (
         LLAMA, MIXTRAL, LLAVA, MISTRAL3_TEXT, MISTRAL3, LLAMA4_TEXT, LLAMA4, MLLAMA, QWEN2,
-        QWEN2_MOE, QWEN25VL, QWEN3, QWEN3_MOE, QWEN35, QWEN35_MOE, QWEN3_NEXT, GEMMA2, GEMMA3_TEXT,
-        GEMMA3, GEMMA4, GPT_OSS, LFM2, BERT,
+        QWEN2_MOE, QWEN25VL, QWEN3, QWEN3_MOE, QWEN3VL, QWEN3VL_MOE, QWEN35, QWEN35_MOE,
+        QWEN35_VISION, QWEN35_MOE_VISION, QWEN3_NEXT, GEMMA2, GEMMA3_TEXT, GEMMA3, GEMMA4, GPT_OSS,
+        LFM2, BERT,
     )
     for checkpoint in family.checkpoints
 }  # fmt: skip
@@ -68,6 +76,7 @@ TYPES: tuple[str, ...] = tuple(FILE_TYPES)
 _PLUG_INS = "tampu.converters"
 
 _MXFP4_EXPERTS = Override.parse(r"ffn_(gate|up|down)_exps\.weight=MXFP4")
+_PROCESSOR_FILE = "preprocessor_config.json"
 _TRAINING_FILE = "training.json"  # how a model trained with tools/train_demo was made
 
 
@@ -145,6 +154,8 @@ def plan_conversion(
     family = _family(checkpoint.config)
     config = Config(checkpoint.config)
     parameters = family.adapt(family.parameters(config), checkpoint.tensors)
+    processor = Config(checkpoint.json(_PROCESSOR_FILE) or {}, _PROCESSOR_FILE)
+    parameters |= family.image_settings(processor)
     tied = config.flag("tie_word_embeddings", default=family.tied)
     plan = family.plan(checkpoint.tensors.values(), parameters, tied=tied)
     rows = (plan["token_embd.weight"].shape or (1,))[0]

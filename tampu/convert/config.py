@@ -87,6 +87,15 @@ class Config:
             raise self.error(key, f"{value!r} is not a list of integers")
         return value
 
+    def numbers(self, key: str) -> list[float]:
+        """Return a list of finite numbers."""
+        value = self._value(key, None)
+        if not isinstance(value, list) or not all(
+            type(item) in (int, float) and math.isfinite(item) for item in value
+        ):
+            raise self.error(key, f"{value!r} is not a list of numbers")
+        return [float(item) for item in value]
+
     def section(self, key: str) -> Config:
         """Return an object inside this one."""
         value = self._value(key, None)

@@ -39,6 +39,11 @@ def as_stated(parameters: Parameters, names: Collection[str]) -> Parameters:  # 
     return parameters
 
 
+def no_settings(processor: Config) -> Parameters:  # noqa: ARG001
+    """Return no keys: the default for the image processor's settings."""
+    return {}
+
+
 def nothing_fused(parameters: Parameters) -> Mapping[str, Mapping[str, View]]:  # noqa: ARG001
     """Return no views: the default for tensors whose parts depend on config.json."""
     return {}
@@ -65,7 +70,8 @@ class Family:
         generated: tensors computed from config.json.
         stacks: names with a layer's and an expert's number -> GGUF's name of the stacked experts.
         splits: full names of fused tensors -> the view of each part, by its full GGUF name.
-        fused: as `splits`, for parts that depend on the keys.
+        fused: as `splits`, for parts that depend on the keys; names may have their numbers.
+        image_settings: preprocessor_config.json, if there is one -> keys.
         gather: combines, renames or drops stored tensors before anything else.
         adapt: (keys, names of the checkpoint's tensors) -> keys, for what config.json may state
             wrongly.
@@ -85,6 +91,7 @@ class Family:
     stacks: Mapping[str, str] = field(default_factory=dict)
     splits: Mapping[str, Mapping[str, View]] = field(default_factory=dict)
     fused: Callable[[Parameters], Mapping[str, Mapping[str, View]]] = nothing_fused
+    image_settings: Callable[[Config], Parameters] = no_settings
     gather: Callable[[Iterable[StoredTensor]], Iterable[StoredTensor]] = iter
     adapt: Callable[[Parameters, Collection[str]], Parameters] = as_stated
 
@@ -122,7 +129,8 @@ class Family:
             if 0 in tensor.shape:
                 raise ModelFileError(tensor.name, f"{list(tensor.shape)} has a dimension of zero")
             plan[name] = tensor
-        missing = [name for name in self._expected(parameters, tied=tied) if name not in plan]
+        expected = self._expected(parameters, splits, tied=tied)
+        missing = [name for name in expected if name not in plan]
         if missing:
             shown = ", ".join(missing[:_SHOWN]) + (", ..." if len(missing) > _SHOWN else "")
             raise ModelFileError("checkpoint", f"{len(missing)} tensors are missing: {shown}")
@@ -136,8 +144,9 @@ class Family:
         for tensor in self.gather(tensors):
             template, numbers = self._template(tensor.name)
             stem, _, leaf = template.rpartition(".")
-            if template in splits:
-                for name, cut in splits[template].items():
+            whole = template.format(*numbers)
+            if template in splits or whole in splits:
+                for name, cut in splits[template if template in splits else whole].items():
                     yield name.format(*numbers), viewed(tensor, cut)
             elif stem in self.stacks:
                 name = f"{self.stacks[stem].format(numbers[0])}.{leaf}"
@@ -150,12 +159,14 @@ class Family:
                 raise ModelFileError(name, reason)
             yield name, stacked([members[index] for index in range(len(members))])
 
-    def _expected(self, parameters: Parameters, *, tied: bool) -> Iterable[str]:
-        cut = [name for parts in self.splits.values() for name in parts]
+    def _expected(
+        self, parameters: Parameters, splits: Mapping[str, Mapping[str, View]], *, tied: bool
+    ) -> Iterable[str]:
+        cut = [name for parts in splits.values() for name in parts]
         for name in [*self.names.values(), *self.stacks.values(), *cut]:
             if name in self.optional or (tied and name == "output"):
                 continue
-            leaf = "" if name.endswith((".weight", ".bias")) else ".weight"
+            leaf = "" if name in cut or name.endswith((".weight", ".bias")) else ".weight"
             count = parameters["vision.block_count" if name.startswith("v.") else "block_count"]
             if "{}" not in name:
                 yield name + leaf

@@ -82,13 +82,13 @@ def qwen3_moe_parameters(config: Config) -> Parameters:
 
 
 _MLP = "model.layers.{}.mlp."
-_MOE_NAMES = NAMES_WITHOUT_MLP | {_MLP + "gate": "blk.{}.ffn_gate_inp"}
+MOE_NAMES = NAMES_WITHOUT_MLP | {_MLP + "gate": "blk.{}.ffn_gate_inp"}
 _STACKS = {f"{_MLP}experts.{{}}.{part}_proj": f"blk.{{}}.ffn_{part}_exps" for part in GATED}
 
 QWEN2_MOE = Family(
     architecture="qwen2moe",
     checkpoints=("Qwen2MoeForCausalLM",),
-    names=_MOE_NAMES
+    names=MOE_NAMES
     | {f"{_MLP}shared_expert.{part}_proj": f"blk.{{}}.ffn_{part}_shexp" for part in GATED}
     | {_MLP + "shared_expert_gate": "blk.{}.ffn_gate_inp_shexp"},
     stacks=_STACKS,
@@ -97,7 +97,7 @@ QWEN2_MOE = Family(
 QWEN3_MOE = Family(
     architecture="qwen3moe",
     checkpoints=("Qwen3MoeForCausalLM",),
-    names=_MOE_NAMES | QK_NORM_NAMES,
+    names=MOE_NAMES | QK_NORM_NAMES,
     stacks=_STACKS,
     parameters=qwen3_moe_parameters,
 )
@@ -120,7 +120,9 @@ _VISION_NAMES = {
 }
 
 
-def _frame(index: int) -> View:
+def frame(index: int) -> View:
+    """Return the view of one frame of a patch convolution."""
+
     def cut(values: Stored) -> Stored:
         return values[:, :, index]
 
@@ -129,7 +131,7 @@ def _frame(index: int) -> View:
 
 _SPLITS = {
     "visual.patch_embed.proj.weight": {
-        f"v.patch_embd_{index}.weight": _frame(index) for index in range(2)
+        f"v.patch_embd_{index}.weight": frame(index) for index in range(2)
     },
     **{
         f"{_LAYER}.attn.qkv.{leaf}": {
@@ -159,7 +161,7 @@ def vl_parameters(config: Config) -> Parameters:
         }
     )
     return {
-        **text_parameters(_plain(text), scalings=("none",)),
+        **text_parameters(without_mrope(text), scalings=("none",)),
         **tower_keys(tower, image=560, patch=14),
         "rope.mrope_section": sections,  # Ollama's name
         "rope.dimension_sections": [*sections, 0][:4],  # llama.cpp's
@@ -170,7 +172,7 @@ def vl_parameters(config: Config) -> Parameters:
     }
 
 
-def _plain(text: Config) -> Config:
+def without_mrope(text: Config) -> Config:
     """Return a text model's configuration without M-RoPE's entry, which is not a scaling."""
     values = dict(text.values)
     if "rope_parameters" not in text:

@@ -1,14 +1,13 @@
-"""Qwen 3.5 to 3.8 and Qwen3-Next, text: `qwen35`, with experts `qwen35moe`, and `qwen3next`.
+"""Qwen 3.5 to 3.8 and Qwen3-Next: `qwen35`, with experts `qwen35moe`, and `qwen3next`.
 
 In `qwen35` the value heads of the gated delta nets are reordered: checkpoints have those of one key
 head beside one another, files the first of every key head, then the second of each, and so on.
 Norms become weights around 1, A_log becomes -exp(A_log). The layers of multi-token prediction,
-`mtp.` in a checkpoint, follow the others. A vision encoder is left out, with a warning.
+`mtp.` in a checkpoint, follow the others. The vision encoder is that of Qwen3-VL.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import cast
@@ -21,11 +20,15 @@ from tampu.convert.family import Family, Parameters, moe_parameters, text_parame
 from tampu.convert.lazy_tensor import View, nth_part
 from tampu.convert.lfm2 import channel
 from tampu.convert.llama import GATED, NAMES, QK_NORM_NAMES
-
-log = logging.getLogger("tampu")
+from tampu.convert.qwen3vl import (
+    TOWER_NAMES,
+    TOWER_PREFIXES,
+    TOWER_SPLITS,
+    image_settings,
+    tower_parameters,
+)
 
 _PREFIXES = {"model.language_model.": "model.", "model.mtp.": "mtp."}
-_VISION = "model.visual."
 _LAYER = "model.layers.{}."
 _DELTA = {
     f"{_LAYER}linear_attn.{theirs}": f"blk.{{}}.{ours}"
@@ -172,13 +175,9 @@ def text_name(name: str) -> str:
     return _PREFIXES.get(old, "") + name.removeprefix(old)
 
 
-def text_tensors(tensors: Iterable[StoredTensor]) -> Iterable[StoredTensor]:
-    """Yield the tensors of the text model, the predictors as layers after the last."""
-    held = list(tensors)
-    text = [tensor for tensor in held if not tensor.name.startswith(_VISION)]
-    if len(text) < len(held):
-        log.warning("the vision encoder is not converted: the file takes text only")
-    return number_predictors(replace(each, name=text_name(each.name)) for each in text)
+def gather(tensors: Iterable[StoredTensor]) -> Iterable[StoredTensor]:
+    """Rename the tensors to those of a text model, the predictors to layers after the last."""
+    return number_predictors(replace(each, name=text_name(each.name)) for each in tensors)
 
 
 def number_predictors(tensors: Iterable[StoredTensor]) -> Iterable[StoredTensor]:
@@ -200,6 +199,8 @@ def number_predictors(tensors: Iterable[StoredTensor]) -> Iterable[StoredTensor]
 
 def transform(name: str, values: Stored, parameters: Parameters) -> Stored:  # noqa: ARG001
     """Add 1 to the norms except that of the delta nets, and make decays of A_log."""
+    if name.startswith(("v.", "mm.")):
+        return values
     if name.endswith("norm.weight") and not name.endswith("ssm_norm.weight"):
         return to_float32(values) + 1
     return -np.exp(to_float32(values)) if name.endswith(".ssm_a") else values
@@ -252,31 +253,53 @@ def _number(parameters: Parameters, key: str) -> int:
     return cast("int", parameters[key])
 
 
+def with_vision(family: Family, checkpoint: str) -> Family:
+    """Return the family of the same text model with a vision encoder."""
+
+    def parameters(config: Config) -> Parameters:
+        return {
+            **family.parameters(config),
+            **tower_parameters(config.section("vision_config")),
+        }
+
+    return replace(
+        family,
+        checkpoints=(checkpoint,),
+        names={**family.names, **TOWER_NAMES},
+        splits={**family.splits, **TOWER_SPLITS},
+        parameters=parameters,
+        image_settings=image_settings,
+        prefixes=TOWER_PREFIXES,
+    )
+
+
 QWEN35 = Family(
     architecture="qwen35",
-    checkpoints=("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"),
+    checkpoints=("Qwen3_5ForCausalLM",),
     names=_DENSE | _DELTA | _PREDICTION_NAMES,
     optional=_OF_SOME_LAYERS,
     splits=_CONVOLUTION,
     parameters=lambda config: parameters(config) | position_keys(config),
     adapt=count_predictors,
-    gather=text_tensors,
+    gather=gather,
     transform=transform_tiled,
     transform_inputs=tiled_inputs,
 )
 QWEN35_MOE = Family(
     architecture="qwen35moe",
-    checkpoints=("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"),
+    checkpoints=("Qwen3_5MoeForCausalLM",),
     names=_SPARSE | _DELTA | _PREDICTION_NAMES,
     optional=_OF_SOME_LAYERS,
     splits={**_CONVOLUTION, **_EXPERTS},
     stacks=_STACKS,
     parameters=lambda config: mixture_parameters(config) | position_keys(config),
     adapt=count_predictors,
-    gather=text_tensors,
+    gather=gather,
     transform=transform_tiled,
     transform_inputs=tiled_inputs,
 )
+QWEN35_VISION = with_vision(QWEN35, "Qwen3_5ForConditionalGeneration")
+QWEN35_MOE_VISION = with_vision(QWEN35_MOE, "Qwen3_5MoeForConditionalGeneration")
 QWEN3_NEXT = Family(
     architecture="qwen3next",
     checkpoints=("Qwen3NextForCausalLM",),
@@ -287,6 +310,6 @@ QWEN3_NEXT = Family(
     stacks=_STACKS,
     parameters=mixture_parameters,
     adapt=count_predictors,
-    gather=text_tensors,
+    gather=gather,
     transform=transform,
 )

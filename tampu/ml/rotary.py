@@ -19,6 +19,7 @@ class RopeMode(enum.IntEnum):
     INTERLEAVED = 0  # neighbours: 2i and 2i + 1
     HALVES = 2  # i and i + dimensions / 2, as in GPT-NeoX
     SECTIONS = 8  # as HALVES, each section of the pairs by a position of its own
+    INTERLEAVED_SECTIONS = 40  # as SECTIONS, the pairs of three sections taking turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,8 @@ class Rope:
         scaling: for contexts longer than the model was trained on.
         factors: F32, (dimensions / 2,): divides each frequency (Llama 3.1).
         sections: how many pairs each of four positions rotates (Qwen2-VL's M-RoPE,
-            arXiv:2409.12191), for `RopeMode.SECTIONS`.
+            arXiv:2409.12191), for the modes with sections. Where they take turns and the second or
+            third has no pairs left, the fourth position rotates.
     """
 
     dimensions: int

@@ -39,7 +39,8 @@ class Architecture:
 
 _HALVES: Mapping[str, Any] = {"rope_mode": RopeMode.HALVES}
 _SECTIONS: Mapping[str, Any] = {"rope_mode": RopeMode.SECTIONS}
-_QWEN35: Mapping[str, Any] = {**_HALVES, "is_tiled": True}
+_TURNS: Mapping[str, Any] = {"rope_mode": RopeMode.INTERLEAVED_SECTIONS}
+_QWEN35: Mapping[str, Any] = {**_TURNS, "is_tiled": True}
 _NEIGHBOURS: Mapping[str, Any] = {"rope_mode": RopeMode.INTERLEAVED}
 
 _BUILT_IN: Mapping[str, Architecture] = {
@@ -63,6 +64,8 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "qwen35moe": Architecture("tampu.models.qwen35:Qwen35", _QWEN35),
     "qwen3moe": Architecture("tampu.models.llama:Llama", _HALVES),
     "qwen3next": Architecture("tampu.models.qwen35:Qwen35", {**_QWEN35, "is_tiled": False}),
+    "qwen3vl": Architecture("tampu.models.qwen3vl:Qwen3VL", _TURNS),
+    "qwen3vlmoe": Architecture("tampu.models.qwen3vl:Qwen3VL", _TURNS),
 }
 
 

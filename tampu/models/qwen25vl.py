@@ -9,35 +9,13 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tampu import nn
-from tampu.errors import ModelFileError
 from tampu.ml import Tensor
-from tampu.ml.metadata import Metadata
 from tampu.models.qwen25vl_vision import Qwen25VLVision
-
-Sections = tuple[int, int, int, int]
-
-
-def read_sections(metadata: Metadata) -> Sections:
-    """Return how many pairs of features each number of a position rotates.
-
-    Raises:
-        ModelFileError: if the file does not say so, or not with three or four numbers.
-    """
-    keys = ("rope.dimension_sections", "rope.mrope_section")  # llama.cpp's name, Ollama's
-    key = next((key for key in keys if metadata.has(key)), keys[0])
-    sections = [int(each) for each in metadata.integers(key)]
-    if not 3 <= len(sections) <= 4 or min(sections) < 0:
-        raise ModelFileError(
-            f"key '{metadata.full_key(key)}'",
-            f"{sections} are not three or four numbers of 0 or more",
-        )
-    first, second, third, fourth = (*sections, 0)[:4]
-    return first, second, third, fourth
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options(nn.PreNormOptions):
-    sections: Sections = nn.option_from(read_sections)
+    sections: nn.RopeSections = nn.option_from(nn.read_rope_sections)
 
     def rope(self, factors: Tensor | None) -> nn.Rope:
         return replace(super().rope(factors), sections=self.sections)

@@ -88,9 +88,8 @@ class Qwen25VLVision(nn.VisionModel):
             "mask": np.where(alike, np.float16(0), np.float16(-np.inf)),
             **nn.axis_arrays(where[:, 0], where[:, 1], frequencies, frequencies),
         }
-        return nn.PreparedImage(
-            arrays, (rows, columns), rows * columns, self._placeholders(rows, columns)
-        )
+        held = nn.grid_placeholders(self.tokens, rows, columns)
+        return nn.PreparedImage(arrays, (rows, columns), rows * columns, held)
 
     def largest(self) -> nn.PreparedImage:
         side = int(self.options.max_pixels**0.5)
@@ -106,23 +105,6 @@ class Qwen25VLVision(nn.VisionModel):
             x = layer(context.pause(x), heads=o.heads, epsilon=o.epsilon, rotate=rotate, mask=mask)
         squares = self.norm(x, o.epsilon).reshape(-1, o.embedding * o.merge**2)
         return self.projector(squares).rows(inputs["order"])
-
-    def _placeholders(self, rows: int, columns: int) -> nn.Placeholders:
-        """Return the tokens; those of the image have one time, and their row and column."""
-        t, count = self.tokens, rows * columns
-        tokens = np.array([*t["start"], *t["image"] * count, *t["end"]], np.int32)
-        after = 1 + max(rows, columns)
-        positions = np.zeros((count + 2, 4), np.int32)
-        positions[1:-1, 1:3] = places(rows, columns)
-        positions[1:-1] += 1
-        positions[-1] = after
-        return nn.Placeholders(
-            tokens,
-            tokens == t["image"][0],
-            groups=((1, count),),
-            advance=after + 1,
-            positions=positions,
-        )
 
 
 def windows(

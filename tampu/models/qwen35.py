@@ -1,8 +1,8 @@
 """Qwen 3.5 to 3.8 and Qwen3-Next: gated delta nets in most layers, gated attention in the others.
 
 Dense or mixtures of experts. Sources: arXiv:2412.06464 (gated delta net), arXiv:2505.06708 (gated
-attention), arXiv:2412.19437 (multi-token prediction). The three numbers of a text token's position
-are equal, so that interleaved M-RoPE is plain RoPE there.
+attention), arXiv:2412.19437 (multi-token prediction). Qwen 3.5's vision encoder is Qwen3-VL's,
+without additions to the text's layers.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from tampu import nn
 from tampu.errors import ModelFileError
 from tampu.ml import Tensor
 from tampu.ml.metadata import Metadata
+from tampu.models.qwen3vl_vision import Qwen3VLVision
 
 _PREDICTORS = "nextn_predict_layers"
+_ANY = (1, 1, 1, 0)  # without images the numbers of a position are equal
 
 
 def read_layers(metadata: Metadata) -> int:
@@ -29,11 +31,18 @@ def read_layers(metadata: Metadata) -> int:
     return blocks - predictors
 
 
+def read_sections(metadata: Metadata) -> nn.RopeSections:
+    """Return the sections of the rope; Qwen3-Next, which takes text only, has none."""
+    is_text = metadata.architecture == "qwen3next"
+    return _ANY if is_text else nn.read_rope_sections(metadata)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options(nn.PreNormOptions):
     layers: int = nn.option_from(read_layers)
     predictors: int = nn.option(_PREDICTORS, default=0, at_least=0)
     delta: nn.DeltaHeads = nn.option_from(nn.read_delta_heads)
+    sections: nn.RopeSections = nn.option_from(read_sections)
     is_tiled: bool  # by architecture, as `rope_mode`
 
     @property
@@ -45,6 +54,9 @@ class Options(nn.PreNormOptions):
     def delta_heads(self) -> nn.DeltaHeads:
         """The shape of the gated delta nets."""
         return replace(self.delta, is_tiled=self.is_tiled)
+
+    def rope(self, factors: Tensor | None) -> nn.Rope:
+        return replace(super().rope(factors), sections=self.sections)
 
 
 class Layer(nn.Module):
@@ -108,7 +120,7 @@ class Predictor(nn.Module):
             embeddings: of the token after each, (tokens, features).
             hidden: of each token, (tokens, features), after the output norm.
             cache: of the layer's own keys and values.
-            positions: I32, (tokens,).
+            positions: I32, (4, tokens).
             rope: that of the other layers.
             o: the options.
         """
@@ -123,6 +135,8 @@ class Qwen35(nn.Decoder):
     predictors: list[Predictor | None] = nn.gguf("blk", count="predictors", start="layers")
 
     options_type: ClassVar[type[Options]] = Options
+    vision_types: ClassVar[tuple[type[nn.VisionModel], ...]] = (Qwen3VLVision,)
+    positions_per_token: ClassVar[int] = 4
     options: Options
 
     def cache_shapes(self) -> list[nn.CacheShape]:

@@ -49,6 +49,7 @@ from tampu.nn.image import RGBImage as RGBImage
 from tampu.nn.image import SpecialTokens as SpecialTokens
 from tampu.nn.image import VisionModel as VisionModel
 from tampu.nn.image import find_special_tokens as find_special_tokens
+from tampu.nn.image import grid_placeholders as grid_placeholders
 from tampu.nn.linear import Embedding as Embedding
 from tampu.nn.linear import Linear as Linear
 from tampu.nn.model import Batch as Batch
@@ -65,4 +66,6 @@ from tampu.nn.norm import RMSNorm as RMSNorm
 from tampu.nn.options import option as option
 from tampu.nn.options import option_from as option_from
 from tampu.nn.options import read_options as read_options
+from tampu.nn.rope import RopeSections as RopeSections
 from tampu.nn.rope import read_rope_scaling as read_rope_scaling
+from tampu.nn.rope import read_rope_sections as read_rope_sections

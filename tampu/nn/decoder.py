@@ -74,6 +74,7 @@ def run_layers(
     last = len(caches) - 1
     for index, (layer, cache) in enumerate(zip(layers, caches, strict=True)):
         x = layer(x, cache, rows=batch.outputs if index == last else None)
+        x = batch.add_deepstack(index, x)
     return x
 
 

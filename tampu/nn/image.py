@@ -51,6 +51,32 @@ class Placeholders:
     is_cross: bool = False
 
 
+def grid_placeholders(
+    tokens: Mapping[str, tuple[int, ...]], rows: int, columns: int
+) -> Placeholders:
+    """Return the inputs of a grid: one token between a start and an end for each of its places.
+
+    They have one time, and their row and column (arXiv:2409.12191); the fourth number is the time.
+
+    Args:
+        tokens: `start`, `image` and `end`.
+        rows: of the grid.
+        columns: of the grid.
+    """
+    count, after = rows * columns, 1 + max(rows, columns)
+    whole = np.array([*tokens["start"], *tokens["image"] * count, *tokens["end"]], np.int32)
+    positions = np.ones((count + 2, 4), np.int32)
+    positions[1:-1, 1:3] += np.indices((rows, columns), np.int32).reshape(2, -1).T
+    positions[0], positions[-1] = 0, after
+    return Placeholders(
+        whole,
+        whole == tokens["image"][0],
+        groups=((1, count),),
+        advance=after + 1,
+        positions=positions,
+    )
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedImage:
     """The input of an encoder for one image.

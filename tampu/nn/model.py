@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeAlias
 
 from tampu.errors import ShapeError
@@ -25,6 +25,8 @@ class Batch:
         outputs: I32, (m,): the tokens whose logits are wanted.
         embeddings: F32, (rows, features): of images.
         embedded_rows: I64, (rows,): the tokens that they replace.
+        deepstack: F32, (rows, features) each: what is added for the same tokens to the results
+            of the first layers (arXiv:2406.04334).
         cross_attention: what layers with cross-attention read; None: they are skipped.
     """
 
@@ -33,6 +35,7 @@ class Batch:
     outputs: Tensor
     embeddings: Tensor | None = None
     embedded_rows: Tensor | None = None
+    deepstack: tuple[Tensor, ...] = ()
     cross_attention: CrossAttentionInputs | None = None
 
     @property
@@ -51,6 +54,19 @@ class Batch:
         if self.embeddings is None or self.embedded_rows is None:
             return hidden
         return hidden.contiguous().set_rows(self.embeddings, self.embedded_rows)
+
+    def split_deepstack(self, count: int) -> Batch:
+        """Return the batch for images whose rows hold an embedding and what `count` layers add."""
+        if self.embeddings is None:
+            return self
+        first, *others = self.embeddings.split(1 + count)
+        return replace(self, embeddings=first, deepstack=tuple(others))
+
+    def add_deepstack(self, layer: int, x: Tensor) -> Tensor:
+        """Return the result (n, features) of a layer, with what images add to it."""
+        if layer >= len(self.deepstack) or self.embedded_rows is None:
+            return x
+        return x + (x * 0.0).set_rows(self.deepstack[layer], self.embedded_rows)
 
 
 @dataclass(frozen=True, slots=True)

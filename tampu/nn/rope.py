@@ -1,12 +1,15 @@
-"""The scaling of rotary position embedding, as files describe it."""
+"""The scaling and the sections of rotary position embedding, as files describe them."""
 
 from __future__ import annotations
 
 import math
+from typing import TypeAlias
 
 from tampu.errors import ModelFileError, UnsupportedModelError
 from tampu.ml.metadata import Metadata
 from tampu.ml.rotary import UNSCALED, RopeScaling
+
+RopeSections: TypeAlias = tuple[int, int, int, int]
 
 
 def read_rope_scaling(metadata: Metadata) -> RopeScaling:
@@ -32,6 +35,28 @@ def read_rope_scaling(metadata: Metadata) -> RopeScaling:
     raise UnsupportedModelError(
         f"RoPE scaling of type '{kind}' is not known; known: none, linear, yarn"
     )
+
+
+def read_rope_sections(metadata: Metadata) -> RopeSections:
+    """Return how many pairs of features each number of a position rotates.
+
+    Raises:
+        ModelFileError: if the file does not say so, or not with three or four numbers.
+    """
+    keys = (
+        "rope.dimension_sections",
+        "rope.mrope_section",
+        "mrope_sections",
+    )  # the others: Ollama's
+    key = next((key for key in keys if metadata.has(key)), keys[0])
+    sections = [int(each) for each in metadata.integers(key)]
+    if not 3 <= len(sections) <= 4 or min(sections) < 0:
+        raise ModelFileError(
+            f"key '{metadata.full_key(key)}'",
+            f"{sections} are not three or four numbers of 0 or more",
+        )
+    first, second, third, fourth = (*sections, 0)[:4]
+    return first, second, third, fourth
 
 
 def _yarn(metadata: Metadata, factor: float) -> RopeScaling:

@@ -74,8 +74,6 @@ def _shift_keys(
     per_token = model.positions_per_token
     shape = (len(cells),) if per_token == 1 else (per_token, len(cells))
     offsets = np.full(shape, offset, np.int32)
-    if per_token > 1:
-        offsets[3:] = 0  # the fourth coordinate is not a position
     context = backend.context()
     try:
         read = context.input("cells", cells.shape, GGMLType.I32)

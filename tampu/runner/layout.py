@@ -105,8 +105,6 @@ class InputLayout:
         """Return the model's positions of inputs, (n,), or (per_token, n) if it is not 1."""
         plain = np.arange(start + self.ahead, end + self.ahead, dtype=np.int32)
         positions = np.tile(plain, (per_token, 1))
-        if per_token > 1:
-            positions[3:] = 0  # text has three equal coordinates; any others are 0
         if self.given is not None and start < self.given.shape[1]:
             known = self.given[:, start:end]
             positions[:, : known.shape[1]] = known
@@ -174,15 +172,8 @@ class InputLayout:
             return InputLayout(tuple(moved), tuple(groups))
         old = self.positions(0, length, len(self.given))
         gap = int(old[0, end] - old[0, start]) if end < length else lost
-        given = np.concatenate([old[:, :start], old[:, end:] - _shift_of(gap, len(old))], axis=1)
+        given = np.concatenate([old[:, :start], old[:, end:] - gap], axis=1)
         return InputLayout(tuple(moved), tuple(groups), given, self.ahead + lost - gap)
-
-
-def _shift_of(gap: int, per_token: int) -> npt.NDArray[np.int32]:
-    """Return the gap to subtract from each coordinate; the fourth is not a position."""
-    shift = np.full((per_token, 1), gap, np.int32)
-    shift[3:] = 0
-    return shift
 
 
 TEXT = InputLayout()
@@ -239,8 +230,6 @@ def lay_out(pieces: Sequence[Tokens | NumberedImage]) -> Inputs:
         keys.append(np.where(takes | held.is_cross, -1 - number, held.tokens).astype(np.int32))
         own = np.arange(count)[None] if held.positions is None else held.positions.T
         positions.append((position + own).astype(np.int32))
-        if held.positions is not None:
-            positions[-1][3:] -= position  # the fourth coordinate is not a position
         start, position = start + count, position + held.advance
     if not images:
         text = _joined(tokens)
@@ -264,16 +253,8 @@ def _given(
     per_token = max(len(part) for part in positions)
     if per_token == 1 and end == length:
         return None
-    spread = [
-        part if len(part) == per_token else _three_equal(part, per_token) for part in positions
-    ]
+    spread = [np.broadcast_to(part, (per_token, part.shape[1])) for part in positions]
     return np.concatenate(spread, axis=1)
-
-
-def _three_equal(part: npt.NDArray[np.int32], per_token: int) -> npt.NDArray[np.int32]:
-    spread = np.repeat(part, per_token, axis=0)
-    spread[3:] = 0
-    return spread
 
 
 def _joined(parts: list[Tokens]) -> Tokens:

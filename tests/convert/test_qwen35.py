@@ -15,10 +15,11 @@ from tampu.convert.qwen35 import (
     QWEN3_NEXT,
     QWEN35,
     QWEN35_MOE,
+    QWEN35_VISION,
     count_predictors,
     fused_projections,
+    gather,
     number_predictors,
-    text_tensors,
     tiled,
     tiled_inputs,
     transform_tiled,
@@ -174,21 +175,24 @@ def test_layers_of_multi_token_prediction_follow_the_others() -> None:
     ]
 
 
-def test_the_text_of_a_checkpoint_with_vision_is_converted_with_a_warning(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_checkpoint_with_vision_has_the_text_and_the_encoder_of_qwen3vl() -> None:
     names = ["lm_head.weight", "model.language_model.layers.0.mlp.up_proj.weight"]
-    found = text_tensors(map(stored, [*names, "model.visual.pos_embed.weight", *PREDICTOR]))
-    assert [QWEN35.rename(tensor.name) for tensor in found] == [
+    found = gather(map(stored, [*names, "model.visual.pos_embed.weight", *PREDICTOR]))
+    assert [QWEN35_VISION.rename(tensor.name) for tensor in found] == [
         "output.weight",
         "blk.0.ffn_up.weight",
+        "v.position_embd.weight",
         "blk.1.nextn.eh_proj.weight",
         "blk.1.nextn.shared_head_norm.weight",
         "blk.1.attn_q.weight",
     ]
-    assert "vision encoder is not converted" in caplog.text
-    keys = QWEN35.parameters(Config({"text_config": CONFIG, "vision_config": {}}))
-    assert keys == QWEN35.parameters(Config(CONFIG))
+    vision = {"hidden_size": 64, "intermediate_size": 96, "num_heads": 4, "depth": 2}
+    keys = QWEN35_VISION.parameters(Config({"text_config": CONFIG, "vision_config": vision}))
+    assert keys.items() >= QWEN35.parameters(Config(CONFIG)).items()
+    assert keys["vision.projector_type"] == "qwen3vl_merger"
+    assert keys["n_deepstack_layers"] == 0
+    ones = np.ones(4, np.float32)
+    assert transform_tiled("v.post_ln.weight", ones, KEYS) is ones  # not around 0, as the text's
 
 
 def test_layers_of_multi_token_prediction_are_counted_where_they_are() -> None:

@@ -31,7 +31,8 @@ def nodes(backend: Backend, path: Path, runs: int) -> int:
         parts = tuple(MicroBatch(1, COUNT) for _ in range(runs))
         views = [parts if spec.is_recurrent else CellRange(0, 256) for spec in cache.specs]
         graph = cache.build(context, COUNT * runs, views)
-        inputs = [context.input("input", (COUNT * runs,), GGMLType.I32) for _ in range(3)]
+        lengths = ((COUNT * runs,), (4, COUNT * runs), (COUNT * runs,))
+        inputs = [context.input("input", length, GGMLType.I32) for length in lengths]
         context.output(
             model.head(model.hidden(Batch(inputs[0], inputs[1], inputs[2]), graph.layers))
         )

@@ -71,7 +71,8 @@ def test_an_unknown_architecture_is_named_with_those_that_are_known(
     assert str(caught.value) == (
         "architecture 'mamba' is not known; known: bert, gemma2, gemma3, gemma4, gpt-oss, gptoss, "
         "lfm2, llama, llama4, mistral3, mllama, qwen2, qwen25vl, qwen2moe, qwen2vl, qwen3, "
-        "qwen35, qwen35moe, qwen3moe, qwen3next; others need the engine llamacpp"
+        "qwen35, qwen35moe, qwen3moe, qwen3next, qwen3vl, qwen3vlmoe; others need the engine "
+        "llamacpp"
     )
 
 

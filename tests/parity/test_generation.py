@@ -32,6 +32,8 @@ TYPICAL = [
     "gemma4_mixture",
     "mllama",
     "qwen25vl",
+    "qwen3vl",
+    "qwen3vlmoe",
 ]
 COUNT = 16
 LENGTHS = [3, 90, 17, 48]

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from support.checkpoints import RECIPES
+from support.checkpoints import HYBRIDS, RECIPES
 from support.laboratory import Laboratory
 from support.seeing import picture
 from support.sights import SIGHTS, as_published
@@ -32,6 +32,7 @@ TEXT = [11, 57, 200, 310, 42, 99]
 ONE, OTHER = picture(100, 150), picture(90, 60, seed=1)
 TWIN = picture(100, 150, seed=2)  # as large as the first
 COUNT = 6
+STATES = 32  # a recurrent layer keeps a state after so many tokens
 
 Parts = Sequence[int | RGBImage]
 _REFERENCE = Lock()  # transformers' models answer one at a time
@@ -77,7 +78,8 @@ def require_answer(
         rows = SIGHTS[name].read(laboratory.reference(name), stream, images)[-count - 1 : -1]
     rows[:, image : image + 1] = -np.inf
     best = np.sort(rows, axis=-1)[:, -2:]
-    clear = best[:, 1] - best[:, 0] > (0.05 if RECIPES[name].approximate else 1e-3)
+    is_approximate = RECIPES[name].approximate or RECIPES[name].approximate_tower
+    clear = best[:, 1] - best[:, 0] > (0.05 if is_approximate else 1e-3)
     assert clear.any()
     assert (rows.argmax(-1) == np.array(found.tokens))[clear].all()
     return found.usage.cached_tokens
@@ -127,13 +129,18 @@ def test_an_image_at_the_end_of_the_context(laboratory: Laboratory, name: str) -
 @pytest.mark.seed("S44", "S53", "S54", "S55")
 @pytest.mark.parametrize("name", NAMES)
 def test_a_prefix_with_an_image_is_reused(laboratory: Laboratory, name: str) -> None:
+    is_hybrid = name in HYBRIDS
+    text = TEXT * 6 if is_hybrid else TEXT  # long enough for states before and behind the image
     with load(laboratory, name) as engine:
-        before: list[Any] = [1, *TEXT]
-        behind: list[Any] = [ONE, *TEXT[::-1]]
+        before: list[Any] = [1, *text]
+        behind: list[Any] = [ONE, *text[::-1]]
         whole = len(stream_of(engine, [*before, *behind]))
         assert require_answer(laboratory, name, engine, [*before, *behind, 17, 19]) == 0
-        assert require_answer(laboratory, name, engine, [*before, *behind, 12, 13]) == whole
+        reused = require_answer(laboratory, name, engine, [*before, *behind, 12, 13])
+        assert reused == (whole // STATES * STATES if is_hybrid else whole)
         # Another image of the same size, and one of another: nothing of the first is taken.
         for other in (TWIN, OTHER):
-            reused = require_answer(laboratory, name, engine, [*before, other, *TEXT[::-1]])
-            assert len(before) <= reused <= len(before) + 3  # marks before the image itself
+            reused = require_answer(laboratory, name, engine, [*before, other, *text[::-1]])
+            marks = 3  # at most, before the image itself
+            fewest = len(before) // STATES * STATES if is_hybrid else len(before)
+            assert fewest <= reused <= len(before) + marks

@@ -39,7 +39,16 @@ TYPICAL = [
 ]
 ALONE = {"on": "", "off": "ggml alone: "}  # by whether kernels are used
 KERNELS = pytest.mark.parametrize("kernels", list(ALONE))
-MIXTURES = ["mixtral", "qwen2moe", "qwen3moe", "qwen35moe", "qwen3next", "gptoss", "llama4_text"]
+MIXTURES = [
+    "mixtral",
+    "qwen2moe",
+    "qwen3moe",
+    "qwen3vlmoe",
+    "qwen35moe",
+    "qwen3next",
+    "gptoss",
+    "llama4_text",
+]
 
 
 def exact(name: str) -> float:
@@ -138,7 +147,7 @@ def test_logits_of_experts_with_half_precision_weights(laboratory: Laboratory, n
     laboratory.compare(name, ours, laboratory.answer(name), "F16, cache F16", 3e-3)
 
 
-@pytest.mark.parametrize("name", [*TYPICAL, "mllama", "qwen25vl"])
+@pytest.mark.parametrize("name", [*TYPICAL, "mllama", "qwen25vl", "qwen3vl"])
 def test_quantized_weights_match_their_dequantized_values(
     laboratory: Laboratory, name: str
 ) -> None:
@@ -182,7 +191,8 @@ def test_quantized_experts_match_their_dequantized_values(
     limit = 1.5 * relative_error(rounded, reference)
     laboratory.compare(name, ours, reference, f"{type_}, same experts", min(limit, 5e-2))
     assert divergence(ours, reference) < 2 * divergence(rounded, reference)
-    count = RECIPES[name].values["num_experts_per_tok"]
+    config = RECIPES[name].values
+    count = config.get("text_config", config)["num_experts_per_tok"]
     differ = [
         set(mine) != set(theirs)
         for pair in zip(scores, followed.scores, strict=True)

@@ -37,9 +37,9 @@ def _llama4(size: tuple[int, int]) -> str:
     return f"<|image_start|>{rows}<|image|>{tile}<|image_end|>"
 
 
-def _qwen(size: tuple[int, int]) -> str:
-    """As `Qwen2_5_VLProcessor`, between the marks of its template."""
-    (grid,) = SIGHTS["qwen25vl"].process([sized(size)])["image_grid_thw"]
+def _qwen(name: str, size: tuple[int, int]) -> str:
+    """As `Qwen2_5_VLProcessor` and `Qwen3VLProcessor`, between the marks of their templates."""
+    (grid,) = SIGHTS[name].process([sized(size)])["image_grid_thw"]
     return "<|vision_start|>" + "<|image_pad|>" * (int(grid.prod()) // 4) + "<|vision_end|>"
 
 
@@ -55,7 +55,11 @@ WRITTEN: dict[str, Callable[[tuple[int, int]], str]] = {
     "mistral3_vision": _pixtral,
     "llama4_vision": _llama4,
     "mllama": partial(_always, "<|image|>"),
-    "qwen25vl": _qwen,
+    "qwen25vl": partial(_qwen, "qwen25vl"),
+    "qwen3vl": partial(_qwen, "qwen3vl"),
+    "qwen3vlmoe": partial(_qwen, "qwen3vlmoe"),
+    "qwen35_seeing": partial(_qwen, "qwen35_seeing"),
+    "qwen35moe_seeing": partial(_qwen, "qwen35moe_seeing"),
 }
 
 

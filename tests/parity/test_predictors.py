@@ -100,7 +100,7 @@ def ours_of(backend: Backend, path: Path, embeddings: Any, hidden: Any) -> Any:
         data = {
             "embeddings": embeddings,
             "hidden": hidden,
-            "positions": np.arange(COUNT, dtype=np.int32),
+            "positions": np.tile(np.arange(COUNT, dtype=np.int32), (4, 1)),
             "mask": mask,
         }
         kinds = [GGMLType.F32, GGMLType.F32, GGMLType.I32, GGMLType.F16]

@@ -10,6 +10,7 @@ from support.laboratory import Laboratory
 from support.projectors import LAYOUTS, take_apart
 from support.seeing import Seer, picture
 
+from tampu.engine.engine import Engine
 from tampu.errors import ModelFileError, UnsupportedModelError
 from tampu.ml import Backend, Weights
 from tampu.ml.gguf import read_gguf
@@ -44,6 +45,24 @@ def test_without_its_projector_a_model_has_no_vision(
         assert bind_model(weights).vision is None
     with Weights(read_gguf(text)) as weights, Weights(read_gguf(projector)) as second:
         assert bind_model(weights, second).vision is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "tower", "message"),
+    [
+        ("qwen3vl", "qwen35_seeing", "'v.deepstack': of 0 layers, the text model takes 2"),
+        ("qwen35_seeing", "qwen3vl", "'v.deepstack': of 2 layers, the text model takes 0"),
+    ],
+)
+def test_a_tower_of_a_model_with_other_additions_is_refused(
+    laboratory: Laboratory, tmp_path: Path, text: str, tower: str, message: str
+) -> None:
+    files = {}
+    for name in (text, tower):
+        files[name] = (tmp_path / f"{name}.gguf", tmp_path / f"{name}-mmproj.gguf")
+        take_apart(laboratory.file(name), LAYOUTS[name], *files[name])
+    with pytest.raises(ModelFileError, match=message):
+        Engine.load(files[text][0], projector=files[tower][1], context=64, threads=1)
 
 
 def test_a_projector_that_does_not_fit_is_refused(laboratory: Laboratory, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def read(model: TinyModel, text: list[int], begin: int, position: int) -> np.nda
     count = len(text)
     positions = np.arange(position, position + count, dtype=np.int32)
     if model.model.positions_per_token > 1:
-        positions = np.stack([positions] * 3 + [0 * positions])
+        positions = np.stack([positions] * 4)
     cells = np.arange(begin + count, dtype=np.int32)
     segment = Segment(np.stack([cells] * len(model.cache.specs)), begin)
     step = StepInputs(

@@ -84,7 +84,8 @@ _SIGLIP = {
 class Recipe:
     """What a checkpoint is made of.
 
-    `approximate` says that ggml's CPU code takes the activation from a table in half precision.
+    `approximate` says that ggml's CPU code takes the activation from a table in half precision,
+    `approximate_tower` that it does so for pictures only. `processor` is preprocessor_config.json.
     Mixtures of experts have a `seed` with which no token is on the verge of another expert: there
     the rounding of a half-precision cache would change the choice, and all that follows from it.
     """
@@ -94,7 +95,9 @@ class Recipe:
     values: dict[str, Any] = field(default_factory=dict)
     tokenizer: str = "llama3"
     approximate: bool = False
+    approximate_tower: bool = False
     seed: int = SEED
+    processor: dict[str, Any] = field(default_factory=dict)
 
 
 def _llama(**changes: Any) -> Recipe:
@@ -228,7 +231,72 @@ def _qwen35(
 
 
 _INTERLEAVED = {"mrope_interleaved": True, "mrope_section": [3, 3, 2]}
+_SMALL_PICTURES = {
+    "size": {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280},
+    "image_mean": [0.5] * 3,
+    "image_std": [0.5] * 3,
+}
+_IMAGE_TOKENS = {
+    "image_token_id": 7,
+    "vision_start_token_id": 6,
+    "vision_end_token_id": 8,
+    "video_token_id": 500,
+}
+_TOWER = {
+    "depth": 4,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_heads": 4,
+    "out_hidden_size": 128,
+    "num_position_embeddings": 36,
+}
+
+
+_VL_EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 96}
+
+
+def _qwen3vl(
+    architecture: str, config: type[transformers.PreTrainedConfig], **changes: Any
+) -> Recipe:
+    """The second and third number of a position end before the first, as in published models."""
+    rope = {"rope_type": "default", "rope_theta": 1e6, "mrope_interleaved": True}
+    rope["mrope_section"] = changes.pop("sections", [8, 4, 4])
+    seed = changes.pop("seed", SEED)
+    values = {
+        "text_config": _TEXT | {"num_hidden_layers": 4, "rope_parameters": rope} | changes,
+        "vision_config": _TOWER | {"deepstack_visual_indexes": [0, 2]},
+        **_IMAGE_TOKENS,
+    }
+    return Recipe(
+        architecture,
+        config,
+        values,
+        "qwen2_image",
+        approximate_tower=True,
+        seed=seed,
+        processor=_SMALL_PICTURES,
+    )
+
+
 _QWEN35 = _qwen35("Qwen3_5ForCausalLM", transformers.Qwen3_5TextConfig, rope=_INTERLEAVED)
+_QWEN35_MOE = _qwen35(
+    "Qwen3_5MoeForCausalLM", transformers.Qwen3_5MoeTextConfig, rope=_INTERLEAVED, **_EXPERTS
+)
+
+
+def _seeing35(
+    architecture: str, config: type[transformers.PreTrainedConfig], text: Recipe
+) -> Recipe:
+    values = {"text_config": text.values, "vision_config": _TOWER, **_IMAGE_TOKENS}
+    return Recipe(
+        architecture,
+        config,
+        values,
+        "qwen35_image",
+        approximate_tower=True,
+        processor=_SMALL_PICTURES,
+    )
+
 
 RECIPES: dict[str, Recipe] = {
     "llama": _llama(),
@@ -307,31 +375,12 @@ RECIPES: dict[str, Recipe] = {
         },
     ),
     "qwen35": _QWEN35,
-    "qwen35_seeing": Recipe(
-        "Qwen3_5ForConditionalGeneration",
-        transformers.Qwen3_5Config,
-        {
-            "text_config": _QWEN35.values,
-            "vision_config": {
-                "depth": 1,
-                "hidden_size": 64,
-                "intermediate_size": 96,
-                "num_heads": 4,
-                "out_hidden_size": 128,
-                "num_position_embeddings": 16,
-            },
-            "image_token_id": 7,
-            "vision_start_token_id": 6,
-            "vision_end_token_id": 8,
-            "video_token_id": 500,
-        },
-        "qwen35",
+    "qwen35_seeing": _seeing35(
+        "Qwen3_5ForConditionalGeneration", transformers.Qwen3_5Config, _QWEN35
     ),
-    "qwen35moe": _qwen35(
-        "Qwen3_5MoeForCausalLM",
-        transformers.Qwen3_5MoeTextConfig,
-        rope=_INTERLEAVED,
-        **_EXPERTS,
+    "qwen35moe": _QWEN35_MOE,
+    "qwen35moe_seeing": _seeing35(
+        "Qwen3_5MoeForConditionalGeneration", transformers.Qwen3_5MoeConfig, _QWEN35_MOE
     ),
     "qwen3next": _qwen35("Qwen3NextForCausalLM", transformers.Qwen3NextConfig, **_EXPERTS),
     "llama4_text": _llama4(),
@@ -485,6 +534,13 @@ RECIPES: dict[str, Recipe] = {
         },
         "qwen2_image",
     ),
+    "qwen3vl": _qwen3vl("Qwen3VLForConditionalGeneration", transformers.Qwen3VLConfig),
+    "qwen3vlmoe": _qwen3vl(
+        "Qwen3VLMoeForConditionalGeneration",
+        transformers.Qwen3VLMoeConfig,
+        seed=2,
+        **_VL_EXPERTS,
+    ),
     "gemma3_vision": Recipe(
         "Gemma3ForConditionalGeneration",
         transformers.Gemma3Config,
@@ -503,6 +559,7 @@ RECIPES: dict[str, Recipe] = {
 
 # As above, but with what llama.cpp fixes as published models have it. Its YaRN rounds the
 # dimensions between which it blends, gpt-oss's does not: here they are whole, but for a hundredth.
+# It does not rotate Qwen3-VL's pairs beyond the sections of rows and columns: here there are none.
 FOR_LLAMA_CPP: dict[str, Recipe] = {
     "gemma3_usual": _gemma3(query_pre_attn_scalar=32),
     "gptoss_usual": _gptoss(
@@ -510,11 +567,28 @@ FOR_LLAMA_CPP: dict[str, Recipe] = {
         rope_parameters=_YARN
         | {"original_max_position_embeddings": 403, "rope_theta": 66_000.0, "truncate": False},
     ),
+    "qwen3vl_usual": _qwen3vl(
+        "Qwen3VLForConditionalGeneration", transformers.Qwen3VLConfig, sections=[6, 5, 5]
+    ),
+    "qwen3vlmoe_usual": _qwen3vl(
+        "Qwen3VLMoeForConditionalGeneration",
+        transformers.Qwen3VLMoeConfig,
+        sections=[6, 5, 5],
+        **_VL_EXPERTS,
+    ),
     "llama4_usual": _llama4(attention_chunk_size=8192, floor_scale=8192, attn_scale=0.1),
 }
 
-DECODERS = [name for name in RECIPES if name != "bert"]
-HYBRIDS = ["lfm2", "qwen35", "qwen35_seeing", "qwen35moe", "qwen3next"]  # with recurrent layers
+# The text of the last is that of qwen35moe; it is compared with pictures only.
+DECODERS = [name for name in RECIPES if name not in ("bert", "qwen35moe_seeing")]
+HYBRIDS = [  # with recurrent layers
+    "lfm2",
+    "qwen35",
+    "qwen35_seeing",
+    "qwen35moe",
+    "qwen35moe_seeing",
+    "qwen3next",
+]
 
 _TOKENIZERS = {
     "wordpiece": write_wordpiece,
@@ -524,6 +598,7 @@ _TOKENIZERS = {
     "llama3": lambda folder: write_byte_level(folder, "llama3"),
     "qwen2": lambda folder: write_byte_level(folder, "qwen2"),
     "qwen35": lambda folder: write_byte_level(folder, "qwen35"),
+    "qwen35_image": lambda folder: write_byte_level(folder, "qwen35", "qwen2"),
     "sentencepiece": write_sentencepiece,
     "gemma": write_gemma,
 }
@@ -540,6 +615,8 @@ def make_checkpoint(name: str, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder)
     _TOKENIZERS[recipe.tokenizer](folder)
+    if recipe.processor:
+        (folder / "preprocessor_config.json").write_text(json.dumps(recipe.processor))
     if recipe.tokenizer != "wordpiece":  # it generates nothing
         generation = {"bos_token_id": 1, "eos_token_id": [2, 5]}
         (folder / "generation_config.json").write_text(json.dumps(generation))

@@ -83,6 +83,8 @@ LAYOUTS = {
         },
         {"vision.projector.scale_factor": 2},
     ),
+    "qwen3vl": Layout("qwen3vl_merger", {}),
+    "qwen35_seeing": Layout("qwen3vl_merger", {}),
     "qwen25vl": Layout(
         "qwen2.5vl_merger",
         _BLOCK

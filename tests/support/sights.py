@@ -124,6 +124,23 @@ def _qwen(images: Sequence[Image.Image]) -> Inputs:
     return {name: found[name] for name in ("pixel_values", "image_grid_thw")}
 
 
+def _qwen3(images: Sequence[Image.Image]) -> Inputs:
+    bounds = {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280}
+    half = [0.5, 0.5, 0.5]
+    processor = Qwen2VLImageProcessorPil(
+        size=bounds, patch_size=16, image_mean=half, image_std=half
+    )
+    found = processor(list(images), return_tensors="pt")
+    return {name: found[name] for name in ("pixel_values", "image_grid_thw")}
+
+
+def _stacked(model: Any, inputs: Inputs) -> Any:
+    """Return the rows as they are in the runner: what is added to layers after the embedding."""
+    found = _gridded(model, inputs)
+    parts = [*found.pooler_output, *(each[0] for each in found.deepstack_features)]
+    return torch.cat(parts, 1)
+
+
 def _gridded(model: Any, inputs: Inputs) -> Any:
     return model.model.get_image_features(inputs["pixel_values"], inputs["image_grid_thw"])
 
@@ -191,6 +208,10 @@ def _read_by_text(model: Any, inputs: Inputs) -> Any:
 SIGHTS: dict[str, Sight] = {
     "mllama": Sight(_mllama, _read_by_text, image=10, beside="cross_attention_mask"),
     "qwen25vl": Sight(_qwen, _gridded, image=7, marks="mm_token_type_ids"),
+    "qwen3vl": Sight(_qwen3, _stacked, image=7, marks="mm_token_type_ids"),
+    "qwen3vlmoe": Sight(_qwen3, _stacked, image=7, marks="mm_token_type_ids"),
+    "qwen35_seeing": Sight(_qwen3, _gridded, image=7, marks="mm_token_type_ids"),
+    "qwen35moe_seeing": Sight(_qwen3, _gridded, image=7, marks="mm_token_type_ids"),
     "llava": Sight(_llava, _pixels, image=6),
     "mistral3_vision": Sight(_pixtral, _sized, image=7),
     "llama4_vision": Sight(_llama4, _projected, image=7),

@@ -16,6 +16,7 @@ _KEYS: dict[str, Any] = {
     "ssm.inner_size": VALUE_HEADS * FEATURES,
     "ssm.conv_kernel": KERNEL,
     "rope.dimension_count": 8,
+    "rope.dimension_sections": [2, 1, 1, 0],
 }
 
 
