@@ -30,6 +30,7 @@ from tampu.server.http_response import (
     exception_response,
 )
 from tampu.server.image_urls import ImageFetcher
+from tampu.server.llama_server import llama_server_routes
 from tampu.server.logs import HEADER, ROUTE, AccessLogMiddleware
 from tampu.server.manage import manage_routes
 from tampu.server.metrics import CONTENT_TYPE, Metrics
@@ -105,6 +106,7 @@ def create_app(options: ServerOptions, catalog: Catalog, start: Start) -> Starle
         *openai_routes(serving, images),
         *anthropic_routes(serving, images),
         *token_routes(serving),
+        *llama_server_routes(serving),
         *_health_routes(metrics),
     ]
     routes = [*routes, describe(routes)]

@@ -56,6 +56,19 @@ _ANTHROPIC_TYPES = {
     529: "overloaded_error",
 }
 
+_LLAMA_SERVER_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    413: "invalid_request_error",
+    503: "unavailable_error",
+}
+LLAMA_SERVER_PATHS = frozenset({
+    "/completion", "/infill", "/tokenize", "/detokenize", "/apply-template", "/props", "/slots",
+})  # fmt: skip
+
 _FOLDERS = re.compile(r"(?<![\w.~])~?(?:/[\w.+@ -]+)+/")
 
 
@@ -80,15 +93,25 @@ def error_body(path: str, status: int, message: str, code: str | None = None) ->
         return anthropic_error(status, message)
     if path.startswith("/v1/"):
         return openai_error(status, message, code)
+    if path in LLAMA_SERVER_PATHS:
+        return llama_server_error(status, message, code)
     return {"error": message}
 
 
 def openai_error(status: int, message: str, code: str | None = None) -> dict[str, object]:
     """Return an error in OpenAI's format."""
     kind = "api_error" if status >= 500 else "invalid_request_error"
-    if status == 404:
-        kind = "not_found_error"
+    kind = {401: "authentication_error", 404: "not_found_error"}.get(status, kind)
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}
+
+
+def llama_server_error(status: int, message: str, code: str | None = None) -> dict[str, object]:
+    """Return an error in llama-server's format; `code` is OpenAI's."""
+    kind = _LLAMA_SERVER_TYPES.get(status, "server_error")
+    if code is not None:
+        kind = "exceed_context_size_error"
+        message = f"the request exceeds the available context size: {message}"
+    return {"error": {"code": status, "message": message, "type": kind}}
 
 
 def anthropic_error(status: int, message: str) -> dict[str, object]:

@@ -264,6 +264,12 @@ class ModelManager:
                 self._loaded(entry.name, time.monotonic() - began_s)
                 return runner
 
+    def size_of(self, entry: Entry) -> tuple[int, int]:
+        """Return the context of a model, in tokens, and its number of slots."""
+        loaded = self.find(entry.name)
+        context = self._context(entry) if loaded is None else loaded.runner.ready.context
+        return context, (self.options if loaded is None else loaded.options).slots
+
     def _default_options(self, entry: Entry) -> LoadOptions:
         options = replace(self.options, context=self._context(entry))
         return with_model_files(options, entry)

@@ -19,10 +19,12 @@ from tampu.server.http_response import (
     warning_headers,
 )
 from tampu.server.image_urls import ImageFetcher
+from tampu.server.llama_server import joined
 from tampu.server.routes import Route, get, post
 from tampu.server.serving import Serving
 from tampu.server.single_flight import SingleFlight
 from tampu.server.wire import openai as wire
+from tampu.server.wire.llama_server import is_mixed, read_prompts
 from tampu.server.wire.openai_output import ChatWriter, CompletionWriter, embedding_list
 from tampu.server.wire.responses import ResponsesRequest, parse_response
 from tampu.server.wire.responses_output import ResponseWriter
@@ -103,6 +105,9 @@ class OpenAIAPI:
     async def embed(self, http: Request, body: wire.EmbeddingRequest) -> Response:
         """`POST /v1/embeddings`: texts as vectors of length 1."""
         entry = self._serving.find_for(body)
+        if is_mixed(body.input):
+            read = await parsed(http, read_prompts, body.input, "input")
+            body.input = [*await joined(self._serving, entry, read)]
         request = await parsed(http, wire.parse_embedding, body, self._serving.defaults(entry))
 
         async def work() -> Response:

@@ -93,23 +93,32 @@ def tokens_json(encoded: Encoded, *, pieces: bool) -> Iterator[bytes]:
     Another thread can run in between. Each of the `pieces` has the id of a token, its text, and
     its bytes: those of incomplete characters have no text.
     """
-    ids = np.frombuffer(encoded.ids, "<i4")
     yield b'{"tokens":['
-    yield from _joined(ids[begin : begin + _BLOCK].tolist() for begin in _begins(encoded))
+    yield from json_items(id_blocks(encoded))
     yield b'],"count":%d' % encoded.count
     if pieces:
-        ends = np.cumsum(np.frombuffer(encoded.lengths, "<i4"), dtype=np.int64)
         yield b',"pieces":['
-        yield from _joined(_pieces(encoded.pieces, ids, ends, begin) for begin in _begins(encoded))
+        yield from json_items(piece_blocks(encoded))
         yield b"]"
     yield b"}"
 
 
-def _begins(encoded: Encoded) -> range:
-    return range(0, encoded.count, _BLOCK)
+def id_blocks(encoded: Encoded) -> Iterator[list[int]]:
+    """Yield the ids of tokens, some thousand at a time."""
+    ids = np.frombuffer(encoded.ids, "<i4")
+    for begin in range(0, encoded.count, _BLOCK):
+        yield ids[begin : begin + _BLOCK].tolist()
 
 
-def _joined(blocks: Iterable[list[Any]]) -> Iterator[bytes]:
+def piece_blocks(encoded: Encoded) -> Iterator[list[dict[str, Any]]]:
+    """Yield tokens with what they stand for, some thousand at a time."""
+    ids = np.frombuffer(encoded.ids, "<i4")
+    ends = np.cumsum(np.frombuffer(encoded.lengths, "<i4"), dtype=np.int64)
+    for begin in range(0, encoded.count, _BLOCK):
+        yield _pieces(encoded.pieces, ids, ends, begin)
+
+
+def json_items(blocks: Iterable[list[Any]]) -> Iterator[bytes]:
     """Yield lists as the items of one JSON list."""
     for number, block in enumerate(blocks):
         yield (b"," if number else b"") + msgspec.json.encode(block)[1:-1]

@@ -83,6 +83,8 @@ def test_without_its_key_a_route_answers_401(locked: Site, headers: dict[str, st
     [unknown] = locked.call(("GET", "/nothing/here", {"headers": headers}))
     assert unknown.status_code == 401
     assert unknown.headers["www-authenticate"] == "Bearer"
+    [openai] = locked.call(("GET", "/v1/models", {"headers": headers}))
+    assert openai.json()["error"]["type"] == "authentication_error"
 
 
 def test_only_the_liveness_route_needs_no_key(locked: Site) -> None:

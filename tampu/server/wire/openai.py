@@ -103,9 +103,12 @@ class CompletionRequest(_Common, kw_only=True):
 
 
 class EmbeddingRequest(ModelBody, kw_only=True):
-    """`POST /v1/embeddings`; the input is a text, tokens, or a list of either."""
+    """`POST /v1/embeddings`; the input is a text, tokens, or a list of either.
 
-    input: str | list[Any]
+    llama-server's forms are accepted too: objects, and tokens beside texts.
+    """
+
+    input: str | list[Any] | dict[str, Any]
     encoding_format: str | None = None
     dimensions: int | None = None
 
@@ -142,8 +145,10 @@ def parse_chat_completion(body: ChatRequest, defaults: ModelDefaults) -> Generat
     return with_conversation(request, conversation, defaults)
 
 
-def parse_completion(body: CompletionRequest, defaults: ModelDefaults) -> GenerationRequest:
-    """Return the request for the completion of prompts."""
+def parse_completion(
+    body: CompletionRequest, defaults: ModelDefaults, *, limit: int | None = 16
+) -> GenerationRequest:
+    """Return the request for the completion of prompts, by default of at most `limit` tokens."""
     check_completion_fields(body)
     logprobs = body.logprobs
     in_range = logprobs is None or 0 <= logprobs <= MAX_TOP_LOGPROBS
@@ -152,7 +157,7 @@ def parse_completion(body: CompletionRequest, defaults: ModelDefaults) -> Genera
         body,
         defaults,
         "max_tokens",
-        default=16,
+        default=limit,
         least=0 if body.echo else 1,
         logprobs=body.logprobs is not None or None,
         top_logprobs=body.logprobs,
@@ -188,6 +193,8 @@ def parse_embedding(body: EmbeddingRequest, defaults: ModelDefaults) -> Embeddin
     """Return the request for embeddings."""
     formats = (None, "float", "base64")
     require(body.encoding_format in formats, "encoding_format must be float or base64")
+    if isinstance(body.input, dict):
+        raise RequestError("input must be a text, tokens, or a list of either")
     inputs = tuple(read_inputs(body.input, "input"))
     return embedding_task(body, defaults, inputs=inputs, dimensions=body.dimensions)
 

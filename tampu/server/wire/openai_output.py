@@ -295,13 +295,13 @@ def completion_logprobs(logprobs: Sequence[TokenLogprob], offset: int) -> dict[s
     """Return logprobs in the format of a completion whose text starts at `offset`."""
     if not logprobs:
         return None
-    tokens = [_text(entry.token_bytes) for entry in logprobs]
+    tokens = [text_of(entry.token_bytes) for entry in logprobs]
     offsets = [offset + sum(map(len, tokens[:index])) for index in range(len(tokens))]
     return {
         "tokens": tokens,
         "token_logprobs": [entry.logprob for entry in logprobs],
         "top_logprobs": [
-            {_text(token): logprob for token, logprob in entry.top_by_bytes} for entry in logprobs
+            {text_of(token): logprob for token, logprob in entry.top_by_bytes} for entry in logprobs
         ],
         "text_offset": offsets,
     }
@@ -344,8 +344,9 @@ def _last_reason(events: Sequence[Event]) -> str | None:
 
 
 def _entry(token: bytes, logprob: float) -> dict[str, Any]:
-    return {"token": _text(token), "logprob": logprob, "bytes": list(token)}
+    return {"token": text_of(token), "logprob": logprob, "bytes": list(token)}
 
 
-def _text(token: bytes) -> str:
+def text_of(token: bytes) -> str:
+    """Return the text of a token's bytes."""
     return token.decode("utf-8", "replace")

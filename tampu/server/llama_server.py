@@ -1,0 +1,197 @@
+"""llama-server's own API over the models in memory: completion, tokens, templates, state."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tampu.engine.prompts import FIMPrompt, TextPrompt, TokensPrompt
+from tampu.server.body import parsed
+from tampu.server.generation_request import GenerationRequest
+from tampu.server.http_response import JSONResponse, TaskResponse, event_response
+from tampu.server.routes import Route, get, post
+from tampu.server.serving import Serving
+from tampu.server.tokens import id_blocks, json_items, piece_blocks
+from tampu.server.wire import llama_server as wire
+from tampu.server.wire.llama_server_output import LlamaCompletionWriter, generation_settings
+from tampu.server.wire.openai import ChatRequest, parse_chat_completion
+from tampu.server.wire.options import ModelBody, parse_limited
+from tampu.store.catalog import Entry
+from tampu.worker.protocol import Encoded
+
+
+def llama_server_routes(serving: Serving) -> list[Route]:
+    """Return the routes of llama-server's API."""
+    api = LlamaServerAPI(serving)
+    return [
+        post("/completion", api.complete, wire.LlamaCompletionRequest),
+        post("/infill", api.infill, wire.InfillRequest),
+        post("/tokenize", api.tokenize, wire.TokenizeContentRequest),
+        post("/detokenize", api.detokenize, wire.DetokenizeTokensRequest),
+        post("/apply-template", api.apply_template, ChatRequest),
+        get("/props", api.props),
+        get("/slots", api.slots),
+    ]
+
+
+class LlamaServerAPI:
+    """The handlers."""
+
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
+
+    async def complete(self, http: Request, body: wire.LlamaCompletionRequest) -> Response:
+        """`POST /completion`: the continuation of prompts."""
+        entry = self._serving.find_for(body)
+        read = await parsed(http, wire.read_prompts, body.prompt, "prompt")
+        prompts = await joined(self._serving, entry, read)
+        defaults = self._serving.defaults(entry)
+        request = await parsed(http, wire.parse_llama_completion, body, prompts, defaults)
+        return await self._answer(entry, request, body)
+
+    async def infill(self, http: Request, body: wire.InfillRequest) -> Response:
+        """`POST /infill`: the text between two others."""
+        entry = self._serving.find_for(body)
+        request = await parsed(http, wire.parse_infill, body, self._serving.defaults(entry))
+        return await self._answer(entry, request, body)
+
+    async def tokenize(self, _: Request, body: wire.TokenizeContentRequest) -> Response:
+        """`POST /tokenize`: the tokens of a text."""
+        entry = self._serving.find_for(body)
+
+        async def work() -> Response:
+            found = await self._serving.encode(
+                entry,
+                TextPrompt(body.content),
+                add_special=body.add_special,
+                parse_special=body.parse_special,
+                detail="pieces" if body.with_pieces else "tokens",
+            )
+            content = await asyncio.to_thread(_tokens_json, found, pieces=body.with_pieces)
+            return Response(content, media_type=JSONResponse.media_type)
+
+        return TaskResponse(work())
+
+    async def detokenize(self, _: Request, body: wire.DetokenizeTokensRequest) -> Response:
+        """`POST /detokenize`: the text of tokens."""
+        entry = self._serving.find_for(body)
+
+        async def work() -> dict[str, str]:
+            return {"content": (await self._serving.decode(entry, body.tokens)).text}
+
+        return TaskResponse(work())
+
+    async def apply_template(self, http: Request, body: ChatRequest) -> Response:
+        """`POST /apply-template`: the prompt that a conversation becomes."""
+        entry = self._serving.find_for(body)
+        request = await parsed(http, parse_chat_completion, body, self._serving.defaults(entry))
+
+        async def work() -> dict[str, str]:
+            found = await self._serving.encode(entry, request.prompts[0], detail="pieces")
+            return {"prompt": found.pieces.decode("utf-8", "replace")}
+
+        return TaskResponse(work())
+
+    async def props(self, http: Request) -> Response:
+        """`GET /props`: a model, and how its answers are generated."""
+        entry, body = self._named(http)
+        loaded = self._serving.models.find(entry.name)
+        options = parse_limited(body, self._serving.defaults(entry), "max_tokens").options
+        context, slots = self._serving.models.size_of(entry)
+        can_see = "vision" in entry.info.capabilities
+        return JSONResponse({
+            "default_generation_settings": {
+                "n_ctx": context, "params": generation_settings(options),
+            },
+            "total_slots": slots,
+            "model_alias": entry.full_name,
+            "model_path": entry.info.path.name,
+            "modalities": {"vision": can_see, "audio": False},
+            "chat_template": entry.info.template,
+            "is_sleeping": loaded is None,
+        })  # fmt: skip
+
+    async def slots(self, http: Request) -> Response:
+        """`GET /slots`: how many requests a model answers at a time, and how many it does now."""
+        entry, _ = self._named(http)
+        loaded = self._serving.models.find(entry.name)
+        context, slots = self._serving.models.size_of(entry)
+        busy = 0 if loaded is None else loaded.users
+        return JSONResponse([
+            {"id": id, "n_ctx": context, "is_processing": id < busy} for id in range(slots)
+        ])  # fmt: skip
+
+    def _named(self, http: Request) -> tuple[Entry, ModelBody]:
+        """Return the model of a request without a body: `?model=`, or as `find_for`."""
+        body = _Query(model=http.query_params.get("model"))
+        return self._serving.find_for(body), body
+
+    async def _answer(
+        self,
+        entry: Entry,
+        request: GenerationRequest,
+        body: wire.LlamaCompletionRequest | wire.InfillRequest,
+    ) -> Response:
+        texts = []
+        for prompt in request.prompts:
+            if isinstance(prompt, TokensPrompt):
+                texts.append((await self._serving.decode(entry, prompt.tokens)).text)
+            elif isinstance(prompt, TextPrompt | FIMPrompt):
+                texts.append(prompt.text if isinstance(prompt, TextPrompt) else prompt.prefix)
+        writer = LlamaCompletionWriter(
+            request,
+            texts,
+            returns_tokens=bool(body.return_tokens),
+            fields=body.response_fields or (),
+        )
+        events = self._serving.generate(entry, request)
+        return event_response(events, writer, request.warnings, is_streaming=bool(body.stream))
+
+
+async def joined(
+    serving: Serving, entry: Entry, prompts: Sequence[Sequence[str | int]]
+) -> list[str | list[int]]:
+    """Return prompts of texts and tokens; as tokens where there are some."""
+    return [await _joined(serving, entry, parts) for parts in prompts]
+
+
+async def _joined(serving: Serving, entry: Entry, parts: Sequence[str | int]) -> str | list[int]:
+    if all(isinstance(part, str) for part in parts):
+        return "".join(map(str, parts))
+    found: list[int] = []
+    for part in parts:
+        if isinstance(part, int):
+            found.append(part)
+        else:
+            encoded = await serving.encode(entry, TextPrompt(part), add_special=not found)
+            found += encoded.tokens()
+    return found
+
+
+class _Query(ModelBody, kw_only=True):
+    """What the address of a request says."""
+
+    max_tokens: int | None = None
+
+
+def _tokens_json(encoded: Encoded, *, pieces: bool) -> bytes:
+    """Return the response to `POST /tokenize`, made so that other threads run in between."""
+    blocks: Iterable[list[Any]] = id_blocks(encoded)
+    if pieces:
+        blocks = (
+            [{"id": one["id"], "piece": _piece(bytes(one["bytes"]))} for one in block]
+            for block in piece_blocks(encoded)
+        )
+    return b"".join([b'{"tokens":[', *json_items(blocks), b"]}"])
+
+
+def _piece(data: bytes) -> str | list[int]:
+    """Return the text of a token; of an incomplete character, its bytes."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return [*data]

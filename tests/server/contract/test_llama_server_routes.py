@@ -1,0 +1,243 @@
+"""llama-server's own routes: completion, infill, tokens, templates, and a model's properties."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+from support.sse import blocks_of
+from support.tiny_model import BOS, VOCABULARY
+
+pytestmark = [pytest.mark.client, pytest.mark.server]
+
+BODY: dict[str, Any] = {"model": "talker", "prompt": "x", "temperature": 0}
+WORDS = [VOCABULARY + place for place in range(4)]  # the tokens of what the model says
+KEYS = {
+    "index", "content", "tokens", "stop", "id_slot", "model", "tokens_predicted",
+    "tokens_evaluated", "generation_settings", "prompt", "has_new_line", "truncated", "stop_type",
+    "stopping_word", "tokens_cached", "timings",
+}  # fmt: skip
+
+
+def ask(client: httpx.Client, path: str = "/completion", **more: Any) -> Any:
+    response = client.post(path, json=BODY | more)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def chunks_of(response: httpx.Response) -> list[Any]:
+    """Return the objects of a stream, which has no mark at its end."""
+    return [json.loads(block["data"]) for block in blocks_of(response)]
+
+
+def test_a_completion_has_llama_servers_fields(client: httpx.Client) -> None:
+    answer = ask(client)
+    assert answer.keys() == KEYS
+    assert answer["content"] == "Hello, world."
+    assert answer["prompt"] == "x"
+    assert answer["model"] == "talker"
+    assert (answer["stop"], answer["stop_type"], answer["truncated"]) == (True, "eos", False)
+    assert answer["tokens"] == []
+    timings = answer["timings"]
+    assert timings["predicted_n"] == answer["tokens_predicted"]
+    assert timings["prompt_n"] + timings["cache_n"] == answer["tokens_evaluated"]
+
+
+@pytest.mark.parametrize(
+    ("more", "stop_type", "content"),
+    [
+        ({"n_predict": 2}, "limit", "Hello,"),
+        ({"stop": ["wor"]}, "word", "Hello, "),
+        ({"n_predict": -1}, "eos", "Hello, world."),
+    ],
+)
+def test_an_answer_says_why_it_ended(
+    client: httpx.Client, more: Any, stop_type: str, content: str
+) -> None:
+    answer = ask(client, **more)
+    assert (answer["stop_type"], answer["content"]) == (stop_type, content)
+    assert answer["stopping_word"] == more.get("stop", [""])[0]
+    assert answer["generation_settings"]["n_predict"] == more.get("n_predict", -1)
+
+
+def test_without_a_limit_an_answer_ends_where_the_context_is_full(client: httpx.Client) -> None:
+    answer = ask(client, model="endless")
+    assert (answer["stop_type"], answer["truncated"]) == ("limit", True)
+    assert answer["tokens_predicted"] + answer["tokens_evaluated"] >= 512
+
+
+def test_a_stream_has_a_chunk_for_each_piece(client: httpx.Client) -> None:
+    response = client.post("/completion", json=BODY | {"stream": True})
+    *pieces, last = chunks_of(response)
+    assert "".join(piece["content"] for piece in pieces) == "Hello, world."
+    assert [token for piece in pieces for token in piece["tokens"]][:4] == WORDS
+    assert not any(piece["stop"] for piece in pieces)
+    assert last.keys() == KEYS
+    assert last["stop"] is True
+    assert last["content"] == ""
+
+
+def test_tokens_are_returned_where_they_are_wanted(client: httpx.Client) -> None:
+    assert ask(client, return_tokens=True)["tokens"][:4] == WORDS
+
+
+def test_fields_are_chosen_by_their_paths(client: httpx.Client) -> None:
+    wanted = ["content", "generation_settings/n_predict", "nothing", "content/deeper"]
+    answer = ask(client, n_predict=2, response_fields=wanted)
+    assert answer == {"content": "Hello,", "generation_settings/n_predict": 2}
+
+
+def test_the_likeliest_tokens_of_each_place(client: httpx.Client) -> None:
+    answer = ask(client, n_probs=3, n_predict=2)
+    first, second = answer["completion_probabilities"]
+    assert (first["id"], second["id"]) == (WORDS[0], WORDS[1])
+    assert bytes(first["bytes"]).decode() == first["token"]
+    assert first["logprob"] <= 0
+    assert [len(place["top_logprobs"]) for place in (first, second)] == [3, 3]
+    assert first["top_logprobs"][0]["id"] == WORDS[0]
+    chunks = chunks_of(client.post("/completion", json=BODY | {"n_probs": 3, "stream": True}))
+    assert all(len(chunk["completion_probabilities"]) == 1 for chunk in chunks[:-1])
+
+
+@pytest.mark.parametrize(
+    ("prompt", "tokens"),
+    [
+        ("ab", None),
+        ({"prompt_string": "ab"}, None),
+        (["ab"], None),
+        ([BOS, 260], 2),
+        ([BOS, "ab", 260], None),
+        (["ab", 260], None),
+    ],
+    ids=json.dumps,
+)
+def test_a_prompt_may_have_texts_and_tokens(
+    client: httpx.Client, prompt: Any, tokens: int | None
+) -> None:
+    answer = ask(client, prompt=prompt)
+    assert answer["content"] == "Hello, world."
+    assert tokens in (None, answer["tokens_evaluated"])
+
+
+def test_several_prompts_have_a_list_of_answers(client: httpx.Client) -> None:
+    answers = ask(client, prompt=["x", [BOS, 260], {"prompt_string": "y"}])
+    assert [answer["content"] for answer in answers] == ["Hello, world."] * 3
+    assert [answer["index"] for answer in answers] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"prompt": None}, {"prompt": []}, {"prompt": 5}, {"prompt": [True]}, {"prompt": {}},
+        {"prompt": [["x"], 5.5]}, {"prompt": {"prompt_string": "x", "multimodal_data": ["AA"]}},
+        {"n_probs": 21}, {"n_probs": -1}, {"post_sampling_probs": True}, {"n_predict": "x"},
+        {"response_fields": 5}, {"temperature": "hot"},
+    ],
+    ids=lambda more: json.dumps(more)[:40],
+)  # fmt: skip
+def test_a_wrong_value_is_refused_in_llama_servers_form(client: httpx.Client, more: Any) -> None:
+    response = client.post("/completion", json=BODY | more)
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert (error["code"], error["type"]) == (400, "invalid_request_error")
+    assert next(iter(more)) in error["message"]
+
+
+def test_a_prompt_that_is_too_long_has_its_own_type(client: httpx.Client) -> None:
+    response = client.post("/completion", json=BODY | {"prompt": "x" * 2000})
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert error["type"] == "exceed_context_size_error"
+    assert "exceeds the available context size: prompt is too long: " in error["message"]
+
+
+def test_infill_continues_between_two_texts(client: httpx.Client) -> None:
+    body = {"input_prefix": "a", "input_suffix": "b", "prompt": "c", "model": "filler"}
+    answer = ask(client, "/infill", **body)
+    assert answer["content"] == "Hello, world."
+    assert answer["prompt"] == "ac"
+    extra = [{"filename": "other.py", "text": "de"}]
+    longer = ask(client, "/infill", **body, input_extra=extra)
+    assert longer["prompt"].startswith("other.py\nde")
+    assert longer["tokens_evaluated"] > answer["tokens_evaluated"]
+
+
+@pytest.mark.parametrize("extra", [{}, {"filename": "a"}, {"filename": 1, "text": "a"}, 5])
+def test_another_file_needs_a_text(client: httpx.Client, extra: Any) -> None:
+    body = BODY | {"model": "filler", "input_prefix": "a", "input_extra": [extra]}
+    response = client.post("/infill", json=body)
+    assert response.status_code == 400
+    assert "input_extra" in response.json()["error"]["message"]
+
+
+def test_infill_needs_a_model_that_can(client: httpx.Client) -> None:
+    response = client.post("/infill", json=BODY | {"input_prefix": "a"})
+    assert response.status_code == 400
+    assert "infill" in response.json()["error"]["message"]
+
+
+def test_tokens_of_a_text_and_back(client: httpx.Client) -> None:
+    plain = ask(client, "/tokenize", content="the x")["tokens"]
+    assert plain[0] != BOS
+    special = ask(client, "/tokenize", content="the x", add_special=True)["tokens"]
+    assert special == [BOS, *plain]
+    assert ask(client, "/detokenize", tokens=plain)["content"].strip() == "the x"
+
+
+def test_a_piece_is_a_text_or_the_bytes_of_a_part_of_a_character(client: httpx.Client) -> None:
+    found = ask(client, "/tokenize", content="x é", with_pieces=True)["tokens"]
+    assert [token["piece"] for token in found[-2:]] == [[0xC3], [0xA9]]
+    assert "x" in [token["piece"].strip() for token in found[:-2]]
+
+
+def test_a_template_is_applied(client: httpx.Client) -> None:
+    messages = [{"role": "user", "content": "x"}]
+    assert ask(client, "/apply-template", messages=messages)["prompt"].endswith(
+        "user: x\nassistant:"
+    )
+
+
+def test_what_a_model_is_and_how_it_generates(client: httpx.Client) -> None:
+    ask(client)
+    props = client.get("/props", params={"model": "talker"}).json()
+    assert props["model_path"] == "talker.gguf"
+    assert props["total_slots"] == 1
+    assert props["is_sleeping"] is False
+    assert "assistant:" in props["chat_template"]
+    settings = props["default_generation_settings"]
+    assert settings["n_ctx"] == 512
+    assert settings["params"]["n_predict"] == -1
+    [slot] = client.get("/slots", params={"model": "talker"}).json()
+    assert slot == {"id": 0, "n_ctx": 512, "is_processing": False}
+
+
+@pytest.mark.parametrize("path", ["/props", "/slots"])
+def test_an_unknown_model_is_named(client: httpx.Client, path: str) -> None:
+    response = client.get(path, params={"model": "nobody"})
+    assert response.status_code == 404
+    assert "nobody" in response.json()["error"]["message"]
+
+
+def test_embeddings_take_llama_servers_forms(client: httpx.Client) -> None:
+    def vectors(given: Any) -> list[Any]:
+        response = client.post("/v1/embeddings", json={"model": "embedder", "input": given})
+        assert response.status_code == 200, response.text
+        return [one["embedding"] for one in response.json()["data"]]
+
+    [plain] = vectors("the x")
+    assert vectors({"prompt_string": "the x"}) == [plain]
+    parts = [{"type": "text", "text": "the "}, {"type": "text", "text": "x"}]
+    assert vectors(["the x", {"content": parts}]) == [plain, plain]
+    assert len(vectors([260, 261, "x"])) == 1
+    assert len(vectors([[260, "x"], [260], "x"])) == 3
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"content": "x"}, {"content": [{"type": "image_url"}]}, [{}], [{"content": []}]]
+)
+def test_another_form_of_an_input_is_refused(client: httpx.Client, given: Any) -> None:
+    response = client.post("/v1/embeddings", json={"model": "embedder", "input": given})
+    assert response.status_code == 400
+    assert "input" in response.json()["error"]["message"]
