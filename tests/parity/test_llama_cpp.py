@@ -34,7 +34,6 @@ MODELS = [
     "gemma2",
     "gemma4",
     "gemma4_small",
-    "gemma4_mixture",
     *FOR_LLAMA_CPP,
     *(name for name in HYBRIDS if name != "qwen35_seeing"),  # its text is that of qwen35
 ]
