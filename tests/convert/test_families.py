@@ -482,6 +482,8 @@ def test_every_architecture_belongs_to_one_family() -> None:
         "Gemma2ForCausalLM",
         "Gemma3ForCausalLM",
         "Gemma3ForConditionalGeneration",
+        "Gemma4ForCausalLM",
+        "Gemma4ForConditionalGeneration",
     }
 
 
