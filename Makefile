@@ -93,10 +93,11 @@ $(VENV)/installed-test: $(VENV)/installed
 	$(VENV)/bin/npm ci --silent --no-audit --no-fund --prefix tests/clients/javascript
 	touch $@
 
-# aider needs other versions of packages, so it has an environment of its own.
+# aider needs other versions of packages, so it has an environment of its own. `npm ci` would ask
+# for all platforms' optional packages, of which registries may lack some; the lock holds here too.
 $(VENV)/installed-agents: tests/agents/package-lock.json tests/agents/requirements.txt | \
 		$(VENV)/installed-test $(KERNELS)
-	$(VENV)/bin/npm ci --silent --no-audit --no-fund --prefix tests/agents
+	$(VENV)/bin/npm install --no-save --silent --no-audit --no-fund --prefix tests/agents
 	$(VENV)/bin/python -m venv --clear $(VENV)/aider
 	$(VENV)/aider/bin/pip --disable-pip-version-check --quiet install -r tests/agents/requirements.txt
 	touch $@
