@@ -264,6 +264,7 @@ class RequestBuilder:
                 prompt.tools or (),
                 in_reasoning=built.ends_in_reasoning,
                 streams_calls=streams_calls,
+                must_call=structure is not None and structure.must_call,
             )
         options = self.with_reasoning_tags(options, ends_in_reasoning=built.ends_in_reasoning)
         return ModelRequest(tokens, options, OutputParser(parser, dropped))

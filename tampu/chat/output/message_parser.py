@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 from tampu.chat.output.signatures import Signatures
-from tampu.chat.output.stream_parser import Part, Parts, Reader, Script, ToolCall
+from tampu.chat.output.stream_parser import Content, Part, Parts, Reader, Script, ToolCall
 from tampu.chat.output.streamed_calls import looks_like_call, read_streamed
 
 ReadCalls: TypeAlias = Callable[[str, Signatures], list[ToolCall]]
@@ -88,6 +88,7 @@ class ChatFormat:
         *,
         in_reasoning: bool = False,
         streams_calls: bool = False,
+        must_call: bool = False,
     ) -> MessageParser:
         """Return a parser of one output.
 
@@ -96,8 +97,16 @@ class ChatFormat:
             in_reasoning: whether the prompt ends inside reasoning (`ends_in_reasoning`).
             streams_calls: whether calls are parts of their own kinds while they are written,
                 instead of one `ToolCall` each.
+            must_call: whether the output follows the grammar of calls: text that is cut off is the
+                beginning of one.
         """
-        return MessageParser(self, tools, in_reasoning=in_reasoning, streams_calls=streams_calls)
+        return MessageParser(
+            self,
+            tools,
+            in_reasoning=in_reasoning,
+            streams_calls=streams_calls,
+            must_call=must_call,
+        )
 
     def ends_in_reasoning(self, prompt: str) -> bool:
         """Return whether a prompt ends inside reasoning that the output continues."""
@@ -120,7 +129,9 @@ class MessageParser:
         *,
         in_reasoning: bool,
         streams_calls: bool = False,
+        must_call: bool = False,
     ) -> None:
+        self._must_call = must_call
         self._reader = Reader()
         self._parts = Parts(streams_calls=streams_calls)
         signatures = Signatures(tools)
@@ -139,7 +150,10 @@ class MessageParser:
         self._reader.end(is_cut=is_cut)
         next(self._script, None)
         self._parts.finish()
-        return self._parts.collected()
+        parts = self._parts.collected()
+        if is_cut and self._must_call:
+            return [part for part in parts if not isinstance(part, Content)]
+        return parts
 
 
 def _read_tagged(

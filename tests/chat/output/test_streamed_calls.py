@@ -217,6 +217,17 @@ def test_a_call_that_is_cut_off_is_never_text(name: str) -> None:
         assert not [part for part in whole_calls if not isinstance(part, ToolCall)]
 
 
+@pytest.mark.parametrize("name", [*JSON_CALLS, *OTHER_CALLS])
+def test_a_forced_call_that_is_cut_off_is_not_text_even_in_its_first_characters(name: str) -> None:
+    whole = JSON_CALLS[name] % (ARGUMENTS, EMPTY) if name in JSON_CALLS else OTHER_CALLS[name]
+    for length in range(1, len(whole)):
+        for streams in (True, False):
+            parser = style_of(name).parser(TOOLS, streams_calls=streams, must_call=True)
+            parts = [part for character in whole[:length] for part in parser.feed(character)]
+            parts += parser.finish(is_cut=True)
+            assert not [part for part in parts if isinstance(part, Content)], whole[:length]
+
+
 BROKEN = [
     ("hermes", '<tool_call>\n{"name": "f", "arguments": {"a": 1,}}\n</tool_call>', '{"a": 1,}'),
     ("hermes", '<tool_call>{"name": "f", "arguments": {"a": 1</tool_call>', '{"a": 1'),
