@@ -17,6 +17,18 @@ from tampu.errors import GrammarError
 from tampu.sampling.grammar import Grammar
 
 _MESSAGE_LIMIT = 300
+# Of llguidance's messages: the place in the grammar, the line that it shows, and regular
+# expressions, which it quotes above their errors.
+_POSITION = re.compile(r"(?:at )?(\d+)\(\d+\): ")
+_IN_SCHEMA = "failed to compile JSON schema: "
+_REGEX = re.compile(r"regex parse error:\n\s*(.*?)\n\s*\^*\s*\nerror: (.*)", re.DOTALL)
+_MADE_HERE = re.compile("%json|%lark")
+_WORDS = {
+    "": "no token of the model fits",
+    "NoExtensionBias": "no token of the model fits",
+    "Empty grammar": "it is empty",
+    "no start rule found": "there is no rule named start",
+}
 
 _tokenizers: dict[bytes, LLTokenizer] = {}  # of this process's model
 
@@ -78,11 +90,19 @@ def kind_of(source: str) -> str:
 
 
 def reason(matcher: LLMatcher) -> str:
-    """Return in one line why a matcher failed."""
+    """Return in one line why a matcher failed, in the words of the grammar's author."""
     message = re.split("<(?:backtrace|state|non-verbose)", matcher.get_error())[0]
-    lines = (line.strip() for line in message.splitlines())
-    said = " ".join(line for line in lines if line)[:_MESSAGE_LIMIT]
-    return "no token of the model fits" if said in {"", "NoExtensionBias"} else said
+    message, *shown = re.split(r"\n +\d+ \| ", message, maxsplit=1)
+    position = _POSITION.match(message)
+    if position:
+        message = message.removeprefix(position.group()).removeprefix(_IN_SCHEMA)
+    if pattern := _REGEX.search(message):
+        message = f"invalid regular expression {pattern[1]!r}: {pattern[2]}"
+    elif position and not _MADE_HERE.search("".join(shown)):
+        message = f"line {position[1]}: {message.replace('lexer error', 'not understood')}"
+    said = " ".join(message.partition(". Enable")[0].split())
+    said = said if len(said) <= _MESSAGE_LIMIT else f"{said[:_MESSAGE_LIMIT]}..."
+    return _WORDS.get(said, said)
 
 
 def is_dead(matcher: LLMatcher) -> bool:

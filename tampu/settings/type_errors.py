@@ -20,15 +20,19 @@ _MESSAGE = re.compile(
 )
 
 
-def type_error(error: msgspec.ValidationError, whole: str = "the request") -> str:
+def type_error(
+    error: msgspec.ValidationError, whole: str = "the request", *, inside: str = ""
+) -> str:
     """Return which field is wrong, as in `temperature must be a number, not a string`.
 
-    `whole` names the value without a field.
+    `whole` names the value without a field; `inside` is the field of the request that it is.
     """
     found = _MESSAGE.fullmatch(str(error))
     if found is None:
         return str(error)
     field = found["field"] or ""
+    dot = "." if inside and field and not field.startswith("[") else ""
+    field = f"{inside}{dot}{field}"
     if found["missing"]:
         return f"{field}{'.' * bool(field)}{found['missing']} is missing"
     if field.endswith("[...]"):

@@ -50,3 +50,19 @@ def test_message_names_the_field_and_what_was_expected(text: str) -> None:
     with pytest.raises(msgspec.ValidationError) as caught:
         msgspec.json.decode(text, type=Outer)
     assert type_error(caught.value) == MESSAGES[text]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "message"),
+    [
+        (Outer, [], "text.format must be an object, not a list"),
+        (Outer, {"name": 5}, "text.format.name must be a string, not an integer"),
+        (list[str], [5], "text.format[0] must be a string, not an integer"),
+    ],
+)
+def test_message_names_the_place_of_a_value_inside_the_request(
+    kind: Any, value: Any, message: str
+) -> None:
+    with pytest.raises(msgspec.ValidationError) as caught:
+        msgspec.convert(value, kind)
+    assert type_error(caught.value, inside="text.format") == message
