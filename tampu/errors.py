@@ -33,6 +33,7 @@ from __future__ import annotations
 import errno
 from typing import Self
 
+_LONGER = ", ask for a longer context (num_ctx)"
 _DISK_FULL_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -95,8 +96,12 @@ class ContextLengthError(RequestError):
         """
         return cls(
             f"{what} is too long: {tokens} tokens > {context} maximum, the length of the context: "
-            "shorten it, ask for a longer context (num_ctx), or allow truncation (truncate)"
+            f"shorten it{_LONGER}, or allow truncation (truncate)"
         )
+
+    def without_longer(self) -> Self:
+        """Return the error for a model that has no longer context."""
+        return type(self)(str(self).replace(_LONGER, ""))
 
 
 class ModelNameError(RequestError):
@@ -105,6 +110,13 @@ class ModelNameError(RequestError):
 
 class GrammarError(RequestError):
     """A schema, grammar or regular expression that is invalid, unsupported or too large."""
+
+    def at(self, field: str) -> Self:
+        """Return the error with the name of the field that has the grammar."""
+        message = str(self)
+        if message.startswith("format "):
+            return type(self)(f"{field} {message.removeprefix('format ')}")
+        return type(self)(f"{field}: {message.removeprefix('grammar: ')}")
 
 
 class RequestCancelledError(TampuError):

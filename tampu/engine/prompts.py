@@ -59,6 +59,7 @@ class StructuredOutput(msgspec.Struct, frozen=True, kw_only=True):
         may_call: it may be tool calls instead of the format.
         tool: the only tool that may be called; None: any.
         is_parallel: whether it may call more than one.
+        field: the request's name for it, with which errors begin; "" if it has none.
     """
 
     format: Any = None
@@ -66,3 +67,4 @@ class StructuredOutput(msgspec.Struct, frozen=True, kw_only=True):
     may_call: bool = False
     tool: str | None = None
     is_parallel: bool = True
+    field: str = ""

@@ -29,8 +29,10 @@ _TYPES = frozenset({"null", "boolean", "object", "array", "number", "integer", "
 _NO_CONDITION = {"uniqueItems": False, "unevaluatedProperties": True, "unevaluatedItems": True}
 
 
-def checked_schema(schema: object) -> dict[str, Any]:
+def checked_schema(schema: object, *, is_enforced: bool = True) -> dict[str, Any]:
     """Return a schema without keywords that have no effect.
+
+    Keywords that are not supported are an error only where the schema `is_enforced`.
 
     Raises:
         GrammarError: naming the place, as a JSON pointer, and what is wrong or not supported there.
@@ -47,8 +49,10 @@ def checked_schema(schema: object) -> dict[str, Any]:
     waiting: list[tuple[str, dict[str, Any]]] = [("", checked)]
     while waiting:
         pointer, one = waiting.pop()
-        _check_keywords(pointer, one)
-        _check_reference(pointer, one, schema)
+        _check_types(pointer, one)
+        if is_enforced:
+            _check_keywords(pointer, one)
+        _check_reference(pointer, one, schema, is_enforced=is_enforced)
         for where, holder, key in _subschemas(pointer, one):
             inner = holder[key]
             if isinstance(inner, Mapping):
@@ -83,16 +87,19 @@ def _check_shape(schema: object) -> None:
             raise fault("", f"it holds a {type(value).__name__}, which JSON does not have")
 
 
+def _check_types(pointer: str, schema: Mapping[str, Any]) -> None:
+    types = schema.get("type", ())
+    for name in types if isinstance(types, list | tuple) else (types,):
+        if not isinstance(name, str) or name not in _TYPES:
+            raise fault(_under(pointer, "type"), f"{name!r:.50} is not a JSON type")
+
+
 def _check_keywords(pointer: str, schema: dict[str, Any]) -> None:
     for keyword in _NO_CONDITION.keys() & schema.keys():
         if schema[keyword] is _NO_CONDITION[keyword]:
             del schema[keyword]
     if found := sorted(_UNSUPPORTED & schema.keys()):
         raise fault(_under(pointer, found[0]), "this keyword is not supported")
-    types = schema.get("type", ())
-    for name in types if isinstance(types, list | tuple) else (types,):
-        if not isinstance(name, str) or name not in _TYPES:
-            raise fault(_under(pointer, "type"), f"{name!r:.50} is not a JSON type")
     _check_bounds(pointer, schema)
     required = schema.get("required", ())
     count = len(required) if isinstance(required, list | tuple) else 0
@@ -102,10 +109,14 @@ def _check_keywords(pointer: str, schema: dict[str, Any]) -> None:
         raise fault(where, "it is supported up to the number of required properties")
 
 
-def _check_reference(pointer: str, schema: Mapping[str, Any], root: Mapping[str, Any]) -> None:
+def _check_reference(
+    pointer: str, schema: Mapping[str, Any], root: Mapping[str, Any], *, is_enforced: bool
+) -> None:
     reference = schema.get("$ref", "#")
     where = _under(pointer, "$ref")
     if not isinstance(reference, str) or not reference.startswith("#"):
+        if not is_enforced:
+            return
         raise fault(where, "only references within the schema are supported")
     found: Any = root
     for name in reference.split("/")[1:]:

@@ -24,6 +24,7 @@ from tampu.server.anthropic import anthropic_routes
 from tampu.server.auth import APIKeyMiddleware
 from tampu.server.crash_loop import MAX_CRASHES, CrashLoopBackoff
 from tampu.server.http_response import (
+    FIELDS,
     WARNING,
     JSONResponse,
     error_response,
@@ -208,10 +209,13 @@ def _health_routes(metrics: Metrics) -> list[Route]:
 
 
 def _marked(route: Route) -> Endpoint:
-    """Return the endpoint of a route, which also stores the route in the request's scope."""
+    """Return the endpoint of a route; the scope of its requests has its path and fields."""
+    body = () if route.body is None else msgspec.structs.fields(route.body)
+    fields = frozenset(field.encode_name for field in body)
 
     async def endpoint(request: Request) -> Response:
         request.scope[ROUTE] = route.path
+        request.scope[FIELDS] = fields
         return await route.endpoint(request)
 
     return endpoint
@@ -219,7 +223,7 @@ def _marked(route: Route) -> Endpoint:
 
 async def _tampu_error(request: Request, error: Exception) -> Response:
     known = error if isinstance(error, TampuError) else TampuError(str(error))
-    return exception_response(known, request.url.path)
+    return exception_response(known, request.scope)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
@@ -228,7 +232,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
     headers = error.headers if isinstance(error, HTTPException) else None
     message = HTTPStatus(status).phrase.lower()
     if status == HTTPStatus.NOT_FOUND:
-        message = f"there is no path {path[:200]}"
+        message = f"there is no path {path[:200]}: /openapi.json lists the paths"
     return error_response(path, status, message, headers)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from tampu.errors import (
     ContextLengthError,
@@ -69,6 +70,10 @@ LLAMA_SERVER_PATHS = frozenset({
     "/completion", "/infill", "/tokenize", "/detokenize", "/apply-template", "/props", "/slots",
 })  # fmt: skip
 
+# Messages about a field begin with its place in the request.
+_FIELD = re.compile(
+    r"(?:invalid base64 in |each (?:value|key) of )?([A-Za-z_]\w*(?:\[\d+\]|\.\w+)*)(?=:? |$)"
+)
 _FOLDERS = re.compile(r"(?<![\w.~])~?(?:/[\w.+@ -]+)+/")
 
 
@@ -87,22 +92,33 @@ def code_of(error: TampuError) -> str | None:
     return "context_length_exceeded" if isinstance(error, ContextLengthError) else None
 
 
-def error_body(path: str, status: int, message: str, code: str | None = None) -> dict[str, object]:
+def param_of(message: str, fields: Collection[str]) -> str | None:
+    """Return the field of a request with which a message begins; None: none of these fields."""
+    found = _FIELD.match(message)
+    field = found[1] if found else ""
+    return field if re.split(r"[.\[]", field)[0] in fields else None
+
+
+def error_body(
+    path: str, status: int, message: str, code: str | None = None, param: str | None = None
+) -> dict[str, object]:
     """Return the body of an error response, in the format of the path's API."""
     if path.startswith("/v1/messages"):
         return anthropic_error(status, message)
     if path.startswith("/v1/"):
-        return openai_error(status, message, code)
+        return openai_error(status, message, code, param)
     if path in LLAMA_SERVER_PATHS:
         return llama_server_error(status, message, code)
     return {"error": message}
 
 
-def openai_error(status: int, message: str, code: str | None = None) -> dict[str, object]:
-    """Return an error in OpenAI's format."""
+def openai_error(
+    status: int, message: str, code: str | None = None, param: str | None = None
+) -> dict[str, object]:
+    """Return an error in OpenAI's format; `param` is the field that is wrong."""
     kind = "api_error" if status >= 500 else "invalid_request_error"
     kind = {401: "authentication_error", 404: "not_found_error"}.get(status, kind)
-    return {"error": {"message": message, "type": kind, "param": None, "code": code}}
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
 def llama_server_error(status: int, message: str, code: str | None = None) -> dict[str, object]:

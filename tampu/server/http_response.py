@@ -19,14 +19,22 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from tampu.errors import TampuError
-from tampu.server.errors import BusyError, code_of, error_body, public_message, status_of
+from tampu.errors import RequestError, TampuError
+from tampu.server.errors import (
+    BusyError,
+    code_of,
+    error_body,
+    param_of,
+    public_message,
+    status_of,
+)
 from tampu.server.events import Event, warnings_of
 
 logger = logging.getLogger(__name__)
 
 SSE = "text/event-stream"
 WARNING = "warning"
+FIELDS = "tampu.fields"  # in a request's scope: the names of the fields of its body
 KEEP_ALIVE_COMMENT_SECONDS = 15.0
 # Keeps proxies from closing a stream as idle.
 _UNQUOTABLE = re.compile(r'[^ -~]|["\\]')
@@ -83,17 +91,19 @@ def error_response(
     message: str,
     headers: Mapping[str, str] | None = None,
     code: str | None = None,
+    param: str | None = None,
 ) -> JSONResponse:
-    """Return an error response in the format of the path's API; `code` is OpenAI's."""
-    return JSONResponse(error_body(path, status, message, code), status, headers)
+    """Return an error response in the format of the path's API; `code` and `param` are OpenAI's."""
+    return JSONResponse(error_body(path, status, message, code, param), status, headers)
 
 
-def exception_response(error: TampuError, path: str) -> JSONResponse:
-    """Return the response to an exception, and log it."""
-    status = status_of(error)
+def exception_response(error: TampuError, scope: Scope) -> JSONResponse:
+    """Return the response to an exception of a request, and log it."""
+    status, message = status_of(error), public_message(error)
+    param = param_of(message, scope.get(FIELDS, ())) if isinstance(error, RequestError) else None
     logger.log(logging.ERROR if status >= 500 else logging.INFO, "%d: %s", status, error)
     headers = {"retry-after": str(error.retry_s)} if isinstance(error, BusyError) else None
-    return error_response(path, status, public_message(error), headers, code_of(error))
+    return error_response(scope["path"], status, message, headers, code_of(error), param)
 
 
 class _CancellableResponse(Response):
@@ -157,7 +167,7 @@ class EventsResponse(_CancellableResponse, Generic[T]):
                     return
                 first = await self._first()
             except TampuError as error:
-                await exception_response(error, scope["path"])(scope, receive, send)
+                await exception_response(error, scope)(scope, receive, send)
                 return
             await self._stream(first, send)
 
@@ -230,7 +240,7 @@ class TaskResponse(_CancellableResponse):
             done = await self._work
             answer = done if isinstance(done, Response) else JSONResponse(done)
         except TampuError as error:
-            answer = exception_response(error, scope["path"])
+            answer = exception_response(error, scope)
         await answer(scope, receive, send)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, aclosing
@@ -15,25 +14,20 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tampu.chat.output import ToolCallArguments, ToolCallEnd, ToolCallStart
 from tampu.engine.prompts import Prompt, TextPrompt
-from tampu.errors import ModelNotFoundError, RequestError, RequestNotStartedError
+from tampu.errors import (
+    ModelNotFoundError,
+    RequestError,
+    RequestNotStartedError,
+)
 from tampu.ml.vectors import normalize
-from tampu.runner import events
-from tampu.runner.events import Done, TextDelta, Usage
-from tampu.runner.request import GenerateOptions
+from tampu.runner.events import Usage
 from tampu.server.admission import Admission
+from tampu.server.choices import Choice, dropped_warnings, each_choice, merged, worded
 from tampu.server.events import (
-    ContentDelta,
-    EndReason,
     Event,
     Finished,
-    PromptLogprobs,
-    ReasoningDelta,
     Started,
-    ToolCallDelta,
-    ToolCallFinished,
-    ToolCallStarted,
 )
 from tampu.server.generation_request import EmbeddingTask, GenerationRequest, require
 from tampu.server.model_defaults import ModelDefaults, model_defaults
@@ -44,9 +38,6 @@ from tampu.worker.client import WorkerProcess
 from tampu.worker.protocol import (
     Decoded,
     Encoded,
-    GenerateEvent,
-    PromptProcessed,
-    PromptTokenLogprobs,
     TokenDetail,
 )
 
@@ -216,11 +207,14 @@ class Serving:
         if not request.prompts:
             return _loaded(ready_ns)
         options = request.limited(model.runner.ready.context, self._max_repeated_tokens)
+        is_longest = _has_longest_context(model)
         choices = [
-            Choice(index, request, ready_ns).events(model.runner, prompt, own)
-            for index, (prompt, own) in enumerate(_choices(request, options))
+            Choice(index, request, ready_ns, is_longest=is_longest).events(
+                model.runner, prompt, own
+            )
+            for index, (prompt, own) in enumerate(each_choice(request, options))
         ]
-        return choices[0] if len(choices) == 1 else _merged(choices)
+        return choices[0] if len(choices) == 1 else merged(choices)
 
     async def embed(self, entry: Entry, request: EmbeddingTask) -> Embeddings:
         """Return embeddings.
@@ -236,7 +230,8 @@ class Serving:
             ready_ns = time.monotonic_ns()
             if not request.inputs:
                 return Embeddings(np.empty((0, 0), np.float32), 0, ready_ns)
-            found = await model.runner.embed(request.inputs, truncate=request.truncate)
+            with worded(is_longest=_has_longest_context(model)):
+                found = await model.runner.embed(request.inputs, truncate=request.truncate)
             self._metrics.embedded(entry.name, found.tokens)
         vectors = np.frombuffer(found.vectors, "<f4").reshape(-1, found.width)
         warnings = (*request.warnings, *dropped_warnings(found.dropped))
@@ -291,81 +286,8 @@ class Serving:
         return await _with_retry(attempt)
 
 
-class Choice:
-    """One choice of a response: turns a runner's events into those of the API families."""
-
-    def __init__(self, index: int, request: GenerationRequest, ready_ns: int) -> None:
-        self._index = index
-        self._request = request
-        self._ready_ns = ready_ns
-        self._calls = 0  # that have begun
-        self._complete = 0  # of them
-        self._call: ToolCallStarted | None = None  # that is open; None: none, or one too many
-        self._arguments: list[str] = []
-
-    async def events(
-        self, runner: WorkerProcess, prompt: Prompt, options: GenerateOptions
-    ) -> AsyncGenerator[Event, None]:
-        """Yield the events of this choice."""
-        async with aclosing(runner.generate(prompt, options, self._request.structure)) as given:
-            async for event in given:
-                own = self._event(event)
-                if own is not None:
-                    yield own
-
-    def _event(self, event: GenerateEvent) -> Event | None:
-        """Return an event of the worker as one of this choice; None: of a call too many."""
-        match event:
-            case TextDelta(text=text, tokens=tokens, logprobs=logprobs):
-                return ContentDelta(text, tokens, logprobs, self._index)
-            case events.ReasoningDelta(text=text, tokens=tokens, logprobs=logprobs):
-                return ReasoningDelta(text, tokens, logprobs, self._index)
-            case ToolCallStart() | ToolCallArguments() | ToolCallEnd():
-                return self._call_event(event)
-            case PromptProcessed(tokens=tokens, dropped=dropped):
-                # The choices of one prompt drop the same.
-                warnings = dropped_warnings(0 if self._index % self._request.choices else dropped)
-                return Started(tokens, self._ready_ns, self._index, warnings)
-            case PromptTokenLogprobs(first=first, logprobs=logprobs):
-                return PromptLogprobs(first, logprobs, self._index)
-            case Done():
-                return self._end(event)
-
-    def _call_event(self, event: ToolCallStart | ToolCallArguments | ToolCallEnd) -> Event | None:
-        if isinstance(event, ToolCallStart):
-            index, self._calls = self._calls, self._calls + 1
-            most = self._request.max_calls
-            id = f"call_{secrets.token_hex(4)}"
-            is_wanted = most is None or index < most
-            self._call = ToolCallStarted(id, event.name, index, self._index) if is_wanted else None
-            self._arguments = []
-            return self._call
-        call = self._call
-        if call is None:
-            return None
-        if isinstance(event, ToolCallArguments):
-            self._arguments.append(event.text)
-            return ToolCallDelta(event.text, call.index, self._index)
-        self._complete += event.state == "complete"
-        return ToolCallFinished(
-            call.id, call.name, "".join(self._arguments), call.index, event.state, event.text,
-            self._index,
-        )  # fmt: skip
-
-    def _end(self, done: Done) -> Finished:
-        reason: EndReason = done.reason
-        if self._complete and reason == "stop":
-            reason = "tool_calls"
-        return Finished(reason, done.usage, self._ready_ns, done.stop, self._index)
-
-
-def dropped_warnings(dropped: int) -> tuple[str, ...]:
-    """Return, and log, the warning of tokens that did not fit the context; none of none."""
-    if not dropped:
-        return ()
-    warning = f"{dropped} tokens of the prompt were dropped: they did not fit the context (num_ctx)"
-    logger.warning("%s", warning)
-    return (warning,)
+def _has_longest_context(model: ManagedModel) -> bool:
+    return 0 < model.entry.info.context <= model.runner.ready.context
 
 
 async def _loaded(ready_ns: int) -> AsyncGenerator[Event, None]:
@@ -379,46 +301,6 @@ async def _with_retry(attempt: Callable[[], Awaitable[T]]) -> T:
         return await attempt()
     except RequestNotStartedError:
         return await attempt()
-
-
-def _choices(
-    request: GenerationRequest, options: GenerateOptions
-) -> Iterator[tuple[Prompt, GenerateOptions]]:
-    """Yield the prompt and the options of each choice; each has its own seed if one is given."""
-    for prompt in request.prompts:
-        for number in range(request.choices):
-            seed = None if options.seed is None else options.seed + number
-            yield prompt, msgspec.structs.replace(options, seed=seed)
-
-
-async def _merged(choices: Sequence[AsyncGenerator[Event, None]]) -> AsyncGenerator[Event, None]:
-    """Yield the events of all choices as they come; the first error ends them all."""
-    events: asyncio.Queue[Event | None] = asyncio.Queue()
-
-    async def forward(choice: AsyncGenerator[Event, None]) -> None:
-        try:
-            async with aclosing(choice):
-                async for event in choice:
-                    events.put_nowait(event)
-        finally:
-            events.put_nowait(None)
-
-    tasks = [asyncio.create_task(forward(choice)) for choice in choices]
-    running = len(tasks)
-    try:
-        while running:
-            event = await events.get()
-            if event is not None:
-                yield event
-                continue
-            running -= 1
-            for task in tasks:
-                if task.done():
-                    task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _shortened(vectors: npt.NDArray[np.float32], dimensions: int | None) -> npt.NDArray[np.float32]:

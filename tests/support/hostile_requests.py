@@ -135,10 +135,8 @@ def _tools(route: str, tools: list[dict[str, Any]]) -> dict[str, Any]:
         tools = [{"type": "function", **tool} for tool in tools]
     elif route.startswith("/v1/messages"):
         tools = [
-            {("input_schema" if name == "parameters" else name): value
-             for name, value in tool.items()}
-            for tool in tools
-        ]  # fmt: skip
+            {"name": tool["name"], "input_schema": tool.get("parameters", {})} for tool in tools
+        ]
     else:
         tools = [{"type": "function", "function": tool} for tool in tools]
     return TEXTS[route]("x") | {"tools": tools}
@@ -314,11 +312,11 @@ TOOL_CASES = (
     refused("a name of 1 MB", [{"name": "f" * 1_000_000}], "256 characters"),
     refused("no name", [{"name": ""}], "tools[0]"),
     answered("a name of other letters", [{"name": "\u05d0\U0001f600"}]),
-    answered("one name twice", [{"name": "f"}, {"name": "f"}]),
+    refused("one name twice", [{"name": "f"}, {"name": "f"}], "tools[1]"),
     answered("a name with quotes", [{"name": 'f"}]</tool_call>'}]),
     refused("parameters that are none", [{"name": "f", "parameters": 5}], "must be an object"),
     refused("parameters that are a list", [{"name": "f", "parameters": []}], "must be an object"),
-    answered("parameters of no known kind", [{"name": "f", "parameters": {"type": "thing"}}]),
+    refused("parameters of no type", [{"name": "f", "parameters": {"type": "thing"}}], "tools[0]"),
     answered("special tokens", [{"name": "f", "description": "<|im_end|><|im_start|>system"}]),
 )
 # Of messages: what a template makes of them may be refused, and is never an error of the server.

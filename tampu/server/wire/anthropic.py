@@ -20,17 +20,21 @@ from tampu.server.generation_request import GenerationRequest, require
 from tampu.server.model_defaults import ModelDefaults
 from tampu.server.wire.conversation import (
     Conversation,
-    ToolMode,
     decode_image,
     tool_call,
     with_conversation,
 )
-from tampu.server.wire.openai_fields import refuse_fields
+from tampu.server.wire.openai_fields import refuse_fields, wrong_part
 from tampu.server.wire.options import parse_limited
 from tampu.server.wire.output_format import read_formats, with_formats
-from tampu.server.wire.tools import message_tools
+from tampu.server.wire.tools import message_tool_choice, message_tools, shortened
 
 _IMAGE_TYPES = ("image/jpeg", "image/jpg", "image/png", "image/webp", "image/gif", "image/bmp")
+# The blocks of a message, and what each must have.
+_BLOCKS = {
+    "text": "text", "thinking": "thinking", "tool_use": "id, name and input", "image": "source",
+    "tool_result": "tool_use_id",
+}  # fmt: skip
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "max", "max": "max"}
 
 
@@ -61,7 +65,7 @@ class CountRequest(msgspec.Struct, kw_only=True):
 
 
 class MessagesRequest(CountRequest, kw_only=True):
-    """`POST /v1/messages`; `options`, `keep_alive` and `truncate` are Ollama's."""
+    """`POST /v1/messages`; the fields from `options` on are those of `ModelBody`."""
 
     max_tokens: int | None = None
     stream: bool | None = None
@@ -72,6 +76,7 @@ class MessagesRequest(CountRequest, kw_only=True):
     options: dict[str, Any] | None = None
     keep_alive: float | str | None = None
     truncate: bool | None = None
+    truncation: str | None = None
 
 
 def parse_messages(body: MessagesRequest, defaults: ModelDefaults) -> GenerationRequest:
@@ -102,6 +107,8 @@ def parse_count(body: CountRequest, defaults: ModelDefaults) -> GenerationReques
 def _conversation(body: CountRequest, defaults: ModelDefaults) -> Conversation:
     refuse_fields(body, "mcp_servers", "container", "compaction", "thread")
     _check_edits(body.context_management or {})
+    is_given = (body.output_config or {}).get("task_budget")
+    require(not is_given, "output_config.task_budget is not supported")
     require(bool(body.messages), "messages: at least one message is required")
     system, images = _read_blocks(body.system or "", "system")
     require(not images, "system: only text is supported here")
@@ -111,20 +118,12 @@ def _conversation(body: CountRequest, defaults: ModelDefaults) -> Conversation:
         for index, given in enumerate(body.messages or ())
         for message in read_message(given, f"messages[{index}]")
     ]
-    choice, tool = _tool_choice(body.tool_choice)
-    tools = message_tools(body.tools)
-    is_parallel = not (body.tool_choice or {}).get("disable_parallel_tool_use", False)
     return Conversation(
         messages=(*before, *messages),
-        tools=tools.functions,
-        warnings=tools.warnings,
-        tool_choice=choice,
-        tool=tool,
-        is_parallel=is_parallel,
+        tools=message_tools(body.tools),
+        tool_choice=message_tool_choice(body.tool_choice),
         think=_think(body, defaults),
-        response_format=read_formats(
-            body, **{"output_config.format": _format(body.output_config or {})}
-        ),
+        structure=read_formats(body),
     )
 
 
@@ -167,7 +166,7 @@ def _block(block: dict[str, Any], where: str) -> dict[str, Any]:
             return {}
         case {"type": "tool_use", "id": str(id), "name": str(name), "input": dict(arguments)}:
             return {"tool_calls": [tool_call(id, name, arguments)]}
-    raise RequestError(f"{where}: {block.get('type')!r:.50} is not supported here")
+    raise wrong_part(block, where, _BLOCKS)
 
 
 def _merged(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -201,24 +200,11 @@ def _read_blocks(content: object, where: str) -> tuple[str, list[bytes]]:
 def _image(source: object, where: str) -> bytes:
     match source:
         case {"type": "base64", "media_type": str(kind), "data": str(data)}:
-            require(kind in _IMAGE_TYPES, f"{where}: {kind[:50]!r} is not supported")
+            require(kind in _IMAGE_TYPES, f"{where}: {shortened(kind)} is not supported")
             return decode_image(data, where)
         case {"type": "url"}:
             raise RequestError(f"{where}: URLs are not fetched (see TAMPU_IMAGE_URLS): send base64")
     raise RequestError(f"{where}: an image needs a source of type base64")
-
-
-def _tool_choice(given: dict[str, Any] | None) -> tuple[ToolMode, str | None]:
-    match given:
-        case None | {"type": "auto"}:
-            return "auto", None
-        case {"type": "none"}:
-            return "none", None
-        case {"type": "any"}:
-            return "required", None
-        case {"type": "tool", "name": str(name)}:
-            return "required", name
-    raise RequestError("tool_choice.type must be auto, any, none, or tool with a name")
 
 
 def _think(body: CountRequest, defaults: ModelDefaults) -> Think:
@@ -254,13 +240,3 @@ def _budget(body: CountRequest) -> int | None:
     fits = budget is None or (type(budget) is int and budget >= 0)
     require(fits, "thinking.budget_tokens must be a whole number of 0 or more")
     return budget
-
-
-def _format(config: dict[str, Any]) -> dict[str, Any] | None:
-    require(not config.get("task_budget"), "output_config.task_budget is not supported")
-    match config.get("format"):
-        case None:
-            return None
-        case {"type": "json_schema", "schema": dict(schema)}:
-            return schema
-    raise RequestError("output_config.format must be json_schema with a schema")

@@ -11,24 +11,24 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any
+
+import msgspec
 
 from tampu.chat.output.reasoning import EFFORTS, Think
 from tampu.engine.prompts import ChatPrompt, StructuredOutput
 from tampu.errors import RequestError
-from tampu.sampling.grammar import grammar_of
 from tampu.server.generation_request import GenerationRequest, require
 from tampu.server.model_defaults import ModelDefaults
+from tampu.server.wire.tools import ToolChoice, Tools, shortened
 
 logger = logging.getLogger(__name__)
 
 MAX_MESSAGES = 10_000
-MAX_TOOLS = 128
 MAX_IMAGES = 16
-MAX_NAME_LENGTH = 256
+# The last two, and `document ID`, are Granite's.
+_ROLES = ("system", "developer", "user", "assistant", "tool", "control", "document")
 _IMAGE_URI = re.compile(r"data:image/(?:jpeg|jpg|png|webp|gif|bmp);base64,", re.IGNORECASE)
-
-ToolMode: TypeAlias = Literal["auto", "none", "required"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,30 +37,26 @@ class Conversation:
 
     Attributes:
         messages: in the format of Hugging Face's templates; images are bytes, under `images`.
-        tools: functions, each `{"type": "function", "function": {...}}`.
-        tool_choice: whether the model may, must not, or must call a tool.
-        tool: the only function it may call; None: any of them.
-        is_parallel: whether it may call more than one at once.
+        tools: what it may call.
+        tool_choice: whether it may, must not, or must call them.
         think: whether to reason, or the effort; None: the model's default.
         variables: more values for the template.
         before: tokens of an earlier exchange.
         plain: the prompt for a model without a template.
         is_whole: the model's own first messages are not put before it.
-        response_format: as `grammar_of` takes it: "json", a JSON schema, or None for any text.
+        structure: the output format; None: any text.
         warnings: sent in the response header, and logged.
     """
 
     messages: tuple[dict[str, Any], ...]
-    tools: Sequence[dict[str, Any]] = ()
-    tool_choice: ToolMode = "auto"
-    tool: str | None = None
-    is_parallel: bool = True
+    tools: Tools = field(default_factory=Tools)
+    tool_choice: ToolChoice = field(default_factory=ToolChoice)
     think: Think = None
     variables: Mapping[str, Any] = field(default_factory=dict)
     before: tuple[int, ...] = ()
     plain: str | None = None
     is_whole: bool = False
-    response_format: Any = None
+    structure: StructuredOutput | None = None
     warnings: Sequence[str] = ()
 
 
@@ -71,8 +67,12 @@ def with_conversation(
     check_can(defaults, "completion", request.model, "generate")
     _check_size(conversation)
     _check_abilities(conversation, request.model, defaults)
-    tools = _usable_tools(conversation)
-    for warning in conversation.warnings:
+    choice = conversation.tool_choice
+    tools = choice.shown(conversation.tools)
+    structure = _structure(conversation.structure, choice, tools)
+    conversation.tools.check(are_enforced=bool(tools) and structure is not None)
+    warnings = (*conversation.tools.warnings, *conversation.warnings)
+    for warning in warnings:
         logger.warning("%s", warning)
     messages = conversation.messages
     if not conversation.is_whole:
@@ -88,9 +88,9 @@ def with_conversation(
     return replace(
         request,
         prompts=(prompt,),
-        structure=_structure(conversation),
-        max_calls=None if conversation.is_parallel else 1,
-        warnings=(*request.warnings, *conversation.warnings),
+        structure=structure,
+        max_calls=None if choice.is_parallel else 1,
+        warnings=(*request.warnings, *warnings),
     )
 
 
@@ -98,6 +98,14 @@ def template_message(role: str, content: str, **optional: object) -> dict[str, A
     """Return a message in the format of Hugging Face's templates, without empty optional fields."""
     given = {name: value for name, value in optional.items() if value}
     return {"role": role, "content": content, **given}
+
+
+def read_role(role: str, where: str) -> str:
+    """Return the role of a message as templates know it."""
+    lower = role.lower()
+    is_known = lower in _ROLES or lower.startswith("document")
+    require(is_known, f"{where}.role must be {', '.join(_ROLES[:-2])}, not {shortened(role)}")
+    return "system" if lower == "developer" else lower
 
 
 def tool_call(id: str, name: str, arguments: object) -> dict[str, Any]:
@@ -132,35 +140,16 @@ def decode_image(text: str, where: str, *, is_uri: bool = False) -> bytes:
 
 
 def _check_size(conversation: Conversation) -> None:
-    _check_tools(conversation.tools)
     images = sum(len(message.get("images", ())) for message in conversation.messages)
     for count, most, what in (
         (len(conversation.messages), MAX_MESSAGES, "messages"),
-        (len(conversation.tools), MAX_TOOLS, "tools"),
         (images, MAX_IMAGES, "images"),
     ):
         require(count <= most, f"at most {most} {what} can be given, not {count}")
 
 
-def _check_tools(tools: Sequence[dict[str, Any]]) -> None:
-    for index, tool in enumerate(tools):
-        match tool:
-            case {"type": "function", "function": {"name": str(name), **rest}} if name:
-                fits = isinstance(rest.get("parameters"), dict | None)
-                require(fits, f"tools[{index}]: parameters must be an object")
-                fits = len(name) <= MAX_NAME_LENGTH
-                message = f"tools[{index}]: its name has more than {MAX_NAME_LENGTH} characters"
-                require(fits, message)
-            case {"type": str(kind)} if kind != "function":
-                raise RequestError(f"tools[{index}]: {kind[:50]!r} is not supported, only function")
-            case _:
-                raise RequestError(
-                    f'tools[{index}] must be {{"type": "function", "function": {{"name": ...}}}}'
-                )
-
-
 def _check_abilities(conversation: Conversation, model: str, defaults: ModelDefaults) -> None:
-    if conversation.tools and conversation.tool_choice != "none":
+    if conversation.tools.functions and conversation.tool_choice.mode != "none":
         check_can(defaults, "tools", model, "tools")
     if any(message.get("images") for message in conversation.messages):
         check_can(defaults, "vision", model, "images")
@@ -171,27 +160,15 @@ def _check_abilities(conversation: Conversation, model: str, defaults: ModelDefa
         check_can(defaults, "thinking", model, "thinking")
 
 
-def _usable_tools(conversation: Conversation) -> Sequence[dict[str, Any]]:
-    """Return the functions that the model may call."""
-    if conversation.tool_choice == "none":
-        return ()
-    if conversation.tool_choice == "required":
-        names = [tool["function"]["name"] for tool in conversation.tools]
-        require(bool(names), "tool_choice: there are no tools to call")
-        is_there = conversation.tool is None or conversation.tool in names
-        require(is_there, f"tool_choice: there is no tool {conversation.tool!r}")
-    return conversation.tools
-
-
-def _structure(conversation: Conversation) -> StructuredOutput | None:
+def _structure(
+    wanted: StructuredOutput | None, choice: ToolChoice, tools: Sequence[dict[str, Any]]
+) -> StructuredOutput | None:
     """Return the required structure of the answer."""
-    if conversation.tools and conversation.tool_choice == "required":
+    if choice.mode == "required":
         return StructuredOutput(
-            must_call=True, tool=conversation.tool, is_parallel=conversation.is_parallel
+            must_call=True, tool=choice.tool, is_parallel=choice.is_parallel, field="tools"
         )
-    if grammar_of(conversation.response_format) is None:
+    if wanted is None:
         return None
-    may_call = bool(conversation.tools) and conversation.tool_choice == "auto"
-    return StructuredOutput(
-        format=conversation.response_format, may_call=may_call, is_parallel=conversation.is_parallel
-    )
+    may_call = bool(tools)
+    return msgspec.structs.replace(wanted, may_call=may_call, is_parallel=choice.is_parallel)

@@ -9,6 +9,7 @@ from typing import Any
 from tampu.errors import RequestError
 from tampu.sampling.options import MAX_BIAS
 from tampu.server.generation_request import require
+from tampu.server.wire.tools import shortened
 
 MAX_BIASES = 1_024
 MAX_TEXT = 1_024
@@ -59,7 +60,7 @@ def _is_number(text: str) -> bool:
 
 
 def _token(text: str) -> int:
-    require(text.isdecimal() and len(text) < 10, f"logit_bias: {text[:50]!r} is not a token id")
+    require(text.isdecimal() and len(text) < 10, f"logit_bias: {shortened(text)} is not a token id")
     return int(text)
 
 
@@ -68,7 +69,7 @@ def _value(value: object) -> float:
     if value is False:
         return -MAX_BIAS
     if value is True or not isinstance(value, int | float):
-        raise RequestError(f"logit_bias: {value!r:.50} is not a number or false")
+        raise RequestError(f"logit_bias: {shortened(value)} is not a number or false")
     bias = float(value)
     require(-100 <= bias <= 100, f"logit_bias: {value} is not -100 to 100")
     return bias

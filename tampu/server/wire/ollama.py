@@ -21,6 +21,7 @@ from tampu.server.wire.conversation import (
     Conversation,
     check_can,
     decode_image,
+    read_role,
     template_message,
     tool_call,
     with_conversation,
@@ -33,6 +34,7 @@ from tampu.server.wire.options import (
     parse_request,
 )
 from tampu.server.wire.output_format import read_formats, with_formats
+from tampu.server.wire.tools import chat_tools, read_tool_choice
 
 VERSION = "0.20.0"
 MAX_INPUTS = 2_048
@@ -71,7 +73,6 @@ class _Common(ModelBody, kw_only=True):
     """The fields of both generating requests."""
 
     stream: bool | None = None
-    format: Any = None
     think: bool | str | None = None
     shift: bool | None = None
     logprobs: bool | None = None
@@ -96,6 +97,9 @@ class ChatRequest(_Common, kw_only=True):
 
     messages: list[Message] | None = None
     tools: list[dict[str, Any]] | None = None
+    # OpenAI's
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
 
 
 class EmbedRequest(ModelBody, kw_only=True):
@@ -183,9 +187,10 @@ def parse_chat(body: ChatRequest, defaults: ModelDefaults) -> GenerationRequest:
     check_can(defaults, "completion", body.model or "", "chat")
     conversation = Conversation(
         messages=read_messages(body.messages),
-        tools=[{"type": "function", **tool} for tool in body.tools or ()],
+        tools=chat_tools([{"type": "function", **tool} for tool in body.tools or ()]),
+        tool_choice=read_tool_choice(body.tool_choice, is_parallel=body.parallel_tool_calls),
         think=_think(body, defaults),
-        response_format=read_formats(body, format=body.format),
+        structure=read_formats(body),
     )
     request = with_conversation(_parameters(body, defaults), conversation, defaults)
     return request if body.messages else replace(request, prompts=())
@@ -213,6 +218,7 @@ def parse_embeddings(body: EmbeddingsRequest, defaults: ModelDefaults) -> Embedd
         keep_alive=body.keep_alive,
         options=body.options,
         truncate=body.truncate,
+        truncation=body.truncation,
     )
     return parse_embed(newer, defaults)
 
@@ -249,7 +255,7 @@ def _one_question(body: GenerateRequest, defaults: ModelDefaults) -> Conversatio
         think=_think(body, defaults),
         before=tuple(body.context or ()),
         plain=f"{body.system}\n\n{text}" if body.system else text,
-        response_format=read_formats(body, format=body.format),
+        structure=read_formats(body),
     )
 
 
@@ -261,7 +267,7 @@ def read_messages(messages: Sequence[Message] | None) -> tuple[dict[str, Any], .
     """Return messages in the format of Hugging Face's templates."""
     return tuple(
         template_message(
-            message.role.lower(),
+            read_role(message.role, f"messages[{index}]"),
             message.content or "",
             images=_images(message.images or (), f"messages[{index}]."),
             reasoning_content=message.thinking,

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from tampu.engine.prompts import FIMPrompt, Prompt, StructuredOutput, TextPrompt
+from tampu.engine.prompts import FIMPrompt, Prompt, TextPrompt
 from tampu.errors import RequestError
 from tampu.runner.request import MAX_TOP_LOGPROBS
 from tampu.server.generation_request import MAX_CHOICES, EmbeddingTask, GenerationRequest, require
@@ -27,7 +27,6 @@ from tampu.server.wire.openai_fields import (
     read_effort,
     read_inputs,
     read_message,
-    read_tool_choice,
     refuse_fields,
 )
 from tampu.server.wire.options import ModelBody, embedding_task, parse_limited, with_parameters
@@ -38,13 +37,8 @@ from tampu.server.wire.other_servers import (
     with_chat_fields,
     with_completion_fields,
 )
-from tampu.server.wire.output_format import (
-    ResponseFormat,
-    read_formats,
-    read_response_format,
-    with_formats,
-)
-from tampu.server.wire.tools import chat_tools
+from tampu.server.wire.output_format import read_formats, with_formats
+from tampu.server.wire.tools import chat_tools, read_tool_choice
 
 
 class StreamOptions(msgspec.Struct, kw_only=True):
@@ -64,7 +58,6 @@ class _Common(ModelBody, kw_only=True):
     n_cmpl: int | None = None
     stop: str | list[str] | None = None
     logit_bias: dict[str, Any] | list[Any] | None = None
-    response_format: ResponseFormat | None = None
 
 
 @with_chat_fields
@@ -122,20 +115,15 @@ def parse_chat_completion(body: ChatRequest, defaults: ModelDefaults) -> Generat
     require(bool(body.messages), "messages: there must be at least one")
     messages = body.messages or []
     check_chat_fields(body, continues=messages[-1].role == "assistant")
-    tool_choice = read_tool_choice(body.tool_choice)
-    tools = chat_tools(body.tools)
     conversation = Conversation(
         messages=tuple(
             read_message(message, f"messages[{index}]") for index, message in enumerate(messages)
         ),
-        tools=tool_choice.shown(tools.functions),
-        warnings=tools.warnings,
-        tool_choice=tool_choice.choice,
-        tool=tool_choice.tool,
-        is_parallel=body.parallel_tool_calls is not False,
+        tools=chat_tools(body.tools),
+        tool_choice=read_tool_choice(body.tool_choice, is_parallel=body.parallel_tool_calls),
         think=read_effort(body.reasoning_effort, "reasoning_effort"),
         variables=body.chat_template_kwargs or {},
-        response_format=_format(body),
+        structure=read_formats(body),
     )
     limit = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     request = _parameters(
@@ -173,14 +161,7 @@ def parse_completion(
     prompts: tuple[Prompt, ...] = tuple(read_inputs(body.prompt, "prompt"))
     if body.suffix:
         prompts = tuple(_before(prompt, body.suffix) for prompt in prompts)
-    wanted = _format(body)
-    structure = None if wanted is None else StructuredOutput(format=wanted)
-    return replace(request, prompts=prompts, options=options, structure=structure)
-
-
-def _format(body: _Common) -> Any:
-    own = read_response_format(body.response_format, "response_format")
-    return read_formats(body, response_format=own)
+    return replace(request, prompts=prompts, options=options, structure=read_formats(body))
 
 
 def _before(prompt: Prompt, suffix: str) -> FIMPrompt:

@@ -7,7 +7,6 @@ client's name for it, for the message.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import msgspec
@@ -16,14 +15,20 @@ from tampu.chat.output.reasoning import Think
 from tampu.engine.prompts import TextPrompt, TokensPrompt
 from tampu.errors import RequestError
 from tampu.server.generation_request import require
-from tampu.server.wire.conversation import ToolMode, decode_image, template_message, tool_call
+from tampu.server.wire.conversation import decode_image, read_role, template_message, tool_call
 from tampu.server.wire.ollama import MAX_INPUTS
+from tampu.server.wire.tools import shortened
 
 _EFFORTS: dict[str, Think] = {
     "none": False, "minimal": "low", "low": "low", "medium": "medium", "high": "high",
     "xhigh": "max", "ultra": "max", "max": "max",
 }  # fmt: skip
 
+# The parts of a message, and what each must have.
+_PARTS = {
+    "text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal",
+    "image_url": "image_url with a url", "input_image": "image_url",
+}  # fmt: skip
 TextOrTokens: TypeAlias = TextPrompt | TokensPrompt
 
 
@@ -54,30 +59,6 @@ class Message(msgspec.Struct, kw_only=True):
     reasoning_content: str | None = None
     function_call: Any = None
     audio: Any = None
-
-
-@dataclass(frozen=True, slots=True)
-class ToolChoice:
-    """The meaning of `tool_choice`.
-
-    Attributes:
-        choice: whether the model may, must not, or must call a tool.
-        tool: the only function that it may call; None: any.
-        only: the functions that it is shown; None: all.
-    """
-
-    choice: ToolMode = "auto"
-    tool: str | None = None
-    only: tuple[str, ...] | None = None
-
-    def shown(self, tools: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
-        """Return the functions that the model is shown."""
-        if self.only is None:
-            return tools
-        names = [_name_of(tool) for tool in tools]
-        for name in self.only:
-            require(name in names, f"tool_choice: there is no tool {name!r:.300}")
-        return [tool for tool in tools if _name_of(tool) in self.only]
 
 
 def refuse_fields(body: msgspec.Struct, *fields: str) -> None:
@@ -123,57 +104,6 @@ def read_effort(effort: object, field: str) -> Think:
     return _EFFORTS[effort]
 
 
-def read_tool_choice(given: str | dict[str, Any] | None) -> ToolChoice:
-    """Return the tool choice."""
-    match given:
-        case None | "auto":
-            return ToolChoice()
-        case "none":
-            return ToolChoice("none")
-        case "required":
-            return ToolChoice("required")
-        case {"type": "function", "function": {"name": str(name)}}:
-            return ToolChoice("required", name)
-        case {"type": "function", "name": str(name)}:
-            return ToolChoice("required", name)
-        case {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": list(tools)}}:
-            return _allowed(mode, tools)
-        case {"type": "allowed_tools", "mode": mode, "tools": list(tools)}:
-            return _allowed(mode, tools)
-        case {"type": str(kind)} if kind != "function":
-            raise RequestError(f"tool_choice: {kind!r:.50} is not supported, only function")
-    raise RequestError(
-        "tool_choice must be auto, none, required, or "
-        '{"type": "function", "function": {"name": ...}}'
-    )
-
-
-def _allowed(mode: object, tools: Sequence[object]) -> ToolChoice:
-    """Return the choice among some of the functions."""
-    names: list[str] = []
-    for tool in tools:
-        match tool:
-            case {"type": "function", "function": {"name": str(name)}}:
-                names.append(name)
-            case {"type": "function", "name": str(name)}:
-                names.append(name)
-            case {"type": str(kind)} if kind != "function":
-                pass  # a tool that is left out
-            case _:
-                raise RequestError("tool_choice: tools must have types, functions also names")
-    match mode:
-        case "auto":
-            return ToolChoice("auto", only=tuple(names))
-        case "required":
-            return ToolChoice("required", only=tuple(names))
-    raise RequestError("tool_choice: the mode of allowed_tools must be auto or required")
-
-
-def _name_of(tool: Mapping[str, Any]) -> object:
-    function = tool.get("function")
-    return function.get("name") if isinstance(function, dict) else None
-
-
 def _is_token(item: object) -> bool:
     return isinstance(item, int) and not isinstance(item, bool) and 0 <= item < 2**31
 
@@ -182,13 +112,15 @@ def read_message(message: Message, where: str) -> dict[str, Any]:
     """Return a message in the format of Hugging Face's templates."""
     require(not message.function_call, f"{where}.function_call is not supported")
     require(not message.audio, f"{where}.audio is not supported")
+    is_given = message.content is not None or message.role == "assistant"
+    require(is_given, f"{where}.content is missing")
     text, images = read_content(message.content, f"{where}.content")
     calls = [
         tool_call(call.id, call.function.name, read_arguments(call.function.arguments, where))
         for call in message.tool_calls or ()
     ]
     return template_message(
-        "system" if message.role == "developer" else message.role.lower(),
+        read_role(message.role, where),
         text,
         images=images,
         reasoning_content=message.reasoning or message.reasoning_content,
@@ -218,11 +150,19 @@ def read_content(
                 "image_url": str(url),
             }:
                 images.append(decode_image(url, f"{where}[{index}]", is_uri=True))
-            case {"type": kind}:
-                raise RequestError(f"{where}[{index}]: {kind!r:.50} is not supported here")
+            case {"type": _}:
+                raise wrong_part(part, f"{where}[{index}]", _PARTS)
             case _:
                 raise RequestError(f"{where}[{index}] has no type")
     return "\n".join(texts), images
+
+
+def wrong_part(part: Mapping[str, Any], where: str, known: Mapping[str, str]) -> RequestError:
+    """Return the error for a part or item; `known` has the fields that each kind must have."""
+    kind = part.get("type")
+    if isinstance(kind, str) and kind in known:
+        return RequestError(f"{where}: {kind} needs {known[kind]}")
+    return RequestError(f"{where}: {shortened(kind)} is not supported here")
 
 
 def read_arguments(text: str, where: str) -> dict[str, Any]:

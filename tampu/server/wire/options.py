@@ -33,12 +33,13 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 class ModelBody(msgspec.Struct, kw_only=True):
-    """The fields of all requests to models; all but the first are Ollama's in each API."""
+    """The fields of all requests to models: Ollama's in each API, and OpenAI's `truncation`."""
 
     model: str | None = None
     options: dict[str, Any] | None = None
     keep_alive: float | str | None = None
     truncate: bool | None = None
+    truncation: str | None = None
 
 
 class _ModelBody(Protocol):
@@ -46,6 +47,7 @@ class _ModelBody(Protocol):
     options: dict[str, Any] | None
     keep_alive: float | str | None
     truncate: bool | None
+    truncation: str | None
 
 
 def with_fields(body: type[S], fields: Mapping[str, Any]) -> type[S]:
@@ -104,7 +106,6 @@ def parse_limited(
     default: int | None = None,
     unlimited: int | None = None,
     fields: Mapping[str, Any] | None = None,
-    truncate: bool | None = None,
     **more: Any,
 ) -> GenerationRequest:
     """Return the request of a body of OpenAI's or Anthropic's API, without prompts.
@@ -117,7 +118,6 @@ def parse_limited(
         default: used where the field is None.
         unlimited: the value of that field that means no limit.
         fields: more parameters, by Ollama's names.
-        truncate: whether a prompt that is too long is cut; None: by `may_truncate`.
         more: as in `request_options`.
     """
     given = getattr(body, limit)
@@ -127,16 +127,17 @@ def parse_limited(
     if max_tokens is not None:
         require(max_tokens >= least, f"{limit} must be {least} or more, not {max_tokens}")
     fields = parameter_fields(body) | dict(fields or {})
-    more |= {
-        "max_tokens": max_tokens,
-        "truncate": may_truncate(body, model) if truncate is None else truncate,
-    }
+    more |= {"max_tokens": max_tokens, "truncate": may_truncate(body, model)}
     return parse_request(body, model, fields, OPENAI_DEFAULTS, **more)
 
 
 def may_truncate(body: _ModelBody, model: ModelDefaults, *, default: bool = False) -> bool:
     """Return whether a prompt that is too long is cut: by the request, the setting, the API."""
-    given = (value for value in (body.truncate, model.truncate) if value is not None)
+    truncation = body.truncation
+    require(truncation in (None, "auto", "disabled"), "truncation must be auto or disabled")
+    wanted = {body.truncate, None if truncation is None else truncation == "auto"} - {None}
+    require(len(wanted) <= 1, "truncate and truncation contradict each other: give one")
+    given = (value for value in (*wanted, model.truncate) if value is not None)
     return next(given, default)
 
 

@@ -7,6 +7,7 @@ such as ids and priorities of requests, is ignored. Output formats are in `outpu
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -37,11 +38,11 @@ _UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "samplers": (_SAMPLERS,), "t_max_predict_ms": _ZERO,
     # vLLM's
     "allowed_token_ids": (), "bad_words": (), "cache_salt": (), "ec_transfer_params": (),
-    "guided_whitespace_pattern": (), "include_stop_str_in_output": _OFF, "kv_transfer_params": (),
+    "include_stop_str_in_output": _OFF, "kv_transfer_params": (),
     "logits_processors": (), "logprob_token_ids": (), "min_tokens": _ZERO, "prompt_logprobs": (),
     "repetition_detection": (), "return_token_ids": _OFF, "return_tokens_as_token_ids": _OFF,
     "routed_experts_prompt_start": _ZERO, "skip_special_tokens": _ON, "stop_token_ids": (),
-    "structural_tag": (), "truncate_prompt_tokens": (), "use_beam_search": _OFF, "vllm_xargs": (),
+    "truncate_prompt_tokens": (), "use_beam_search": _OFF, "vllm_xargs": (),
     "watermarking": _OFF,
     # SGLang's
     "bootstrap_host": (), "bootstrap_port": (), "bootstrap_room": (), "custom_logit_processor": (),
@@ -131,5 +132,5 @@ def _check(body: object, fields: Mapping[str, tuple[Any, ...]]) -> None:
         value = getattr(body, name)
         if value in (None, [], {}, "") or value in allowed:
             continue
-        instead = _HINTS.get(name) or (f"only {allowed[0]!r}" if allowed else "")
+        instead = _HINTS.get(name) or (f"only {json.dumps(allowed[0])}" if allowed else "")
         raise RequestError(f"{name} is not supported" + (f": {instead}" if instead else ""))

@@ -1,8 +1,9 @@
-"""The output format of a request, in each API's own field and in those of other servers.
+"""The output format of a request, by the names that any API or server has for it.
 
-Other servers' fields mean the same in every API: llama-server's `json_schema` and `grammar`,
-vLLM's `guided_...` and `structured_outputs`, SGLang's `regex`, `ebnf` and `json_schema`, Ollama's
-`format`. A request has at most one format.
+All of them mean the same in every API: OpenAI's `response_format` and `text.format`, Anthropic's
+`output_config.format` and `output_format`, Ollama's `format`, llama-server's `json_schema` and
+`grammar`, vLLM's `guided_...` and `structured_outputs`, SGLang's `regex`, `ebnf` and `json_schema`.
+A request has at most one format.
 
 Each function raises RequestError for a value that it does not accept; `field` is the client's name
 for it, for the message.
@@ -16,21 +17,26 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
+from tampu.engine.prompts import StructuredOutput
 from tampu.errors import GrammarError, RequestError
 from tampu.sampling.grammar import grammar_of
 from tampu.server.generation_request import require
 from tampu.server.wire.options import with_fields
+from tampu.settings.type_errors import type_error
 
 OutputFormat: TypeAlias = str | bool | dict[str, Any] | None
 """As `grammar_of` takes it; None: any text."""
 S = TypeVar("S", bound=msgspec.Struct)
 
-# The fields of a response_format that belong to each of its types.
+# The fields of a ResponseFormat that belong to each of its types.
 _FIELDS_OF_TYPES = {
     "text": (), "json_object": ("schema",), "json_schema": ("json_schema", "schema"),
     "regex": ("regex",), "lark": ("lark",), "gbnf": ("gbnf",), "grammar": ("grammar",),
     "choices": ("choices",),
 }  # fmt: skip
+_HOLDERS = ("text", "output_config")  # objects with more than the format
+_EMPTY_IS_NONE = ("format", "grammar")  # the defaults of Ollama's and llama-server's clients
+_WRAPPER = {"name", "description", "strict"}  # of OpenAI, around a schema
 _GBNF_RULE = re.compile(r"^\s*[A-Za-z][\w-]*\s*::=", re.MULTILINE)
 _STRUCTURED_OUTPUTS = {
     "json": "guided_json", "regex": "guided_regex", "choice": "guided_choice",
@@ -51,7 +57,7 @@ class JSONSchema(msgspec.Struct, kw_only=True):
 
 
 class ResponseFormat(msgspec.Struct, kw_only=True):
-    """OpenAI's output format; beyond its own types, llama-server's `schema` and other grammars."""
+    """OpenAI's and Anthropic's output format; also llama-server's `schema`, and grammars."""
 
     type: str
     json_schema: JSONSchema | None = None
@@ -64,28 +70,34 @@ class ResponseFormat(msgspec.Struct, kw_only=True):
 
 
 def with_formats(body: type[S]) -> type[S]:
-    """Return the struct of a body with a field for each output format of other servers."""
+    """Return the struct of a body with a field for each name of the output format."""
     return with_fields(body, {name: kind | None for name, (kind, _) in _FIELDS.items()})
 
 
-def read_formats(body: object, **own: OutputFormat) -> OutputFormat:
-    """Return the output format of a body with these fields; `own` are the API's, already read."""
-    given = {name: wanted for name, wanted in own.items() if wanted not in (None, "")}
+def read_formats(body: object) -> StructuredOutput | None:
+    """Return the output format of a body with these fields; None: any text."""
+    given: dict[str, OutputFormat] = {}
     for name, (_, read) in _FIELDS.items():
-        value = getattr(body, name)
-        if name not in own and value not in (None, ""):
-            wanted = read(value, name)
-            if wanted is not None:
-                _check(wanted, name)
-                given[name] = wanted
+        value, field = getattr(body, name), name
+        if name in _HOLDERS:
+            value, field = (value or {}).get("format"), f"{name}.format"
+        if value is None or (value == "" and name in _EMPTY_IS_NONE):
+            continue
+        require(value != "", f"{field} is empty")
+        wanted = read(value, field)
+        if wanted is not None:
+            _check(wanted, field)
+            given[field] = wanted
     require(len(given) <= 1, f"{' and '.join(given)}: at most one output format can be given")
-    return next(iter(given.values()), None)
+    return next((StructuredOutput(format=each, field=field) for field, each in given.items()), None)
 
 
-def read_response_format(given: ResponseFormat | None, field: str) -> OutputFormat:
-    """Return the output format of OpenAI's field."""
-    if given is None:
-        return None
+def _response_format(value: Any, field: str) -> OutputFormat:
+    """Return the output format of an object with a type."""
+    try:
+        given = msgspec.convert(value, ResponseFormat)
+    except msgspec.ValidationError as error:
+        raise RequestError(type_error(error, inside=field)) from error
     allowed = _FIELDS_OF_TYPES.get(given.type)
     if allowed is None:
         raise RequestError(f"{field}.type must be one of {', '.join(_FIELDS_OF_TYPES)}")
@@ -101,18 +113,35 @@ def read_response_format(given: ResponseFormat | None, field: str) -> OutputForm
     if "schema" in allowed:
         schema = given.schema if given.json_schema is None else given.json_schema.schema
         require(schema is not None, f"{field}: {given.type} needs a schema")
-        return schema
-    require(values, f"{field}.{given.type}: it is missing")
+        return _unwrapped(schema)
+    require(any(values.values()), f"{field}.{given.type} is {'empty' if values else 'missing'}")
     if given.grammar is not None:
         return _grammar(given.grammar, field)
     return values
+
+
+def _format(value: Any, field: str) -> OutputFormat:
+    """Return a format as `grammar_of` takes it, or OpenAI's object for one."""
+    match value:
+        case {"type": "text" | "json_object" | "json_schema"}:
+            return _response_format(value, field)
+    return _unwrapped(value)
+
+
+def _unwrapped(schema: Any) -> OutputFormat:
+    """Return a schema, which may be in OpenAI's object for it."""
+    match schema:
+        case {"schema": dict() | bool() as inner, **rest} if rest.keys() <= _WRAPPER:
+            return inner
+    wanted: OutputFormat = schema
+    return wanted
 
 
 def _check(wanted: OutputFormat, field: str) -> None:
     try:
         grammar_of(wanted)
     except GrammarError as error:
-        raise GrammarError(f"{field}: {error}") from error
+        raise error.at(field) from error
 
 
 def _schema(value: Any, field: str) -> OutputFormat:
@@ -124,7 +153,7 @@ def _schema(value: Any, field: str) -> OutputFormat:
             raise RequestError(f"{field} is not valid JSON: {error}") from error
     if not isinstance(value, dict | bool):
         raise RequestError(f"{field} must be a JSON schema")
-    return value
+    return _format(value, field)
 
 
 def _grammar(text: Any, _: str) -> OutputFormat:
@@ -134,7 +163,7 @@ def _grammar(text: Any, _: str) -> OutputFormat:
 
 def _structured_outputs(given: dict[str, Any], field: str) -> OutputFormat:
     """Return the format in vLLM's object."""
-    values = {name: value for name, value in given.items() if value not in (None, False, "")}
+    values = {name: value for name, value in given.items() if value not in (None, False)}
     for name in _NEVER:
         require(name not in values, f"{field}.{name} is not supported")
     values = {name: value for name, value in values.items() if name not in _WITHOUT_EFFECT}
@@ -144,11 +173,16 @@ def _structured_outputs(given: dict[str, Any], field: str) -> OutputFormat:
         raise RequestError(f"{field} must have one of {', '.join(known)}")
     if name == "json_object":
         return "json"
-    kind, read = _FIELDS[_STRUCTURED_OUTPUTS[name]]
+    field, (kind, read) = f"{field}.{name}", _FIELDS[_STRUCTURED_OUTPUTS[name]]
+    require(value != "", f"{field} is empty")
     try:
-        return read(msgspec.convert(value, kind), f"{field}.{name}")
+        return read(msgspec.convert(value, kind), field)
     except msgspec.ValidationError as error:
-        raise RequestError(f"{field}.{name}: {error}") from error
+        raise RequestError(type_error(error, inside=field)) from error
+
+
+def _refuse(_: Any, field: str) -> OutputFormat:
+    raise RequestError(f"{field} is not supported")
 
 
 def _as(kind: str) -> Callable[[Any, str], OutputFormat]:
@@ -156,7 +190,11 @@ def _as(kind: str) -> Callable[[Any, str], OutputFormat]:
 
 
 _FIELDS: Mapping[str, tuple[Any, Callable[[Any, str], OutputFormat]]] = {
-    "format": (Any, lambda value, _: value),
+    "format": (Any, _format),
+    "response_format": (dict[str, Any], _response_format),
+    "text": (dict[str, Any], _response_format),
+    "output_config": (dict[str, Any], _response_format),
+    "output_format": (dict[str, Any], _response_format),
     "json_schema": (dict[str, Any] | bool | str, _schema),
     "grammar": (str, _grammar),
     "ebnf": (str, _grammar),
@@ -166,4 +204,6 @@ _FIELDS: Mapping[str, tuple[Any, Callable[[Any, str], OutputFormat]]] = {
     "guided_choice": (list[str], _as("choices")),
     "guided_grammar": (str, _grammar),
     "structured_outputs": (dict[str, Any], _structured_outputs),
+    "guided_whitespace_pattern": (Any, _refuse),
+    "structural_tag": (Any, _refuse),
 }

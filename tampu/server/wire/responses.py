@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from tampu.chat.output.reasoning import Think
 from tampu.errors import RequestError
 from tampu.server.generation_request import GenerationRequest, require
 from tampu.server.model_defaults import ModelDefaults
 from tampu.server.wire.conversation import (
     Conversation,
+    read_role,
     template_message,
     tool_call,
     with_conversation,
@@ -26,20 +25,13 @@ from tampu.server.wire.openai_fields import (
     read_arguments,
     read_content,
     read_effort,
-    read_tool_choice,
     refuse_fields,
+    wrong_part,
 )
 from tampu.server.wire.options import ModelBody, parse_limited, with_parameters
 from tampu.server.wire.other_servers import other_parameters, with_other_names
-from tampu.server.wire.output_format import (
-    OutputFormat,
-    ResponseFormat,
-    read_formats,
-    read_response_format,
-    with_formats,
-)
-from tampu.server.wire.tools import full_name, response_tools
-from tampu.settings.type_errors import type_error
+from tampu.server.wire.output_format import read_formats, with_formats
+from tampu.server.wire.tools import full_name, read_tool_choice, response_tools, shortened
 
 _LOGPROBS = "message.output_text.logprobs"
 # Accepted values of `include`: logprobs, and parts that never occur here.
@@ -48,6 +40,11 @@ _INCLUDED = (
     "file_search_call.results", "web_search_call.results", "web_search_call.action.sources",
     "computer_call_output.output.image_url", "code_interpreter_call.outputs",
 )  # fmt: skip
+
+# The items of the input, and what each must have.
+_ITEMS = {
+    "function_call": "call_id, name and arguments", "function_call_output": "call_id and output",
+}  # fmt: skip
 
 
 @with_formats
@@ -69,7 +66,6 @@ class ResponsesRequest(ModelBody, kw_only=True):
     parallel_tool_calls: bool | None = None
     reasoning: dict[str, Any] | None = None
     text: dict[str, Any] | None = None
-    truncation: str | None = None
     include: list[str] | None = None
     prompt_cache_options: dict[str, Any] | None = None
     metadata: dict[str, Any] | None = None
@@ -95,21 +91,18 @@ def parse_response(body: ResponsesRequest, defaults: ModelDefaults) -> Generatio
         "moderation", "personality", "max_tool_calls", "context_management", "image",
     )  # fmt: skip
     check_cache_options(body.prompt_cache_options)
-    tool_choice = read_tool_choice(body.tool_choice)
-    tools = response_tools(body.tools)
+    check_verbosity((body.text or {}).get("verbosity"), "text.verbosity")
     think = _effort(body.reasoning or {})
-    warnings = tools.warnings
+    warnings: list[str] = []
     if think and "thinking" not in defaults.info.capabilities:
         think = None
         warnings.append("reasoning.effort has no effect: the model does not reason")
     conversation = Conversation(
         messages=read_items(body),
-        tools=tool_choice.shown(tools.functions),
-        tool_choice=tool_choice.choice,
-        tool=tool_choice.tool,
-        is_parallel=body.parallel_tool_calls is not False,
+        tools=response_tools(body.tools),
+        tool_choice=read_tool_choice(body.tool_choice, is_parallel=body.parallel_tool_calls),
         think=think,
-        response_format=read_formats(body, **{"text.format": _format(body.text or {})}),
+        structure=read_formats(body),
         warnings=warnings,
     )
     return with_conversation(_parameters(body, defaults), conversation, defaults)
@@ -153,9 +146,8 @@ def _message(item: dict[str, Any], where: str) -> dict[str, Any]:
         case {"role": str(role), "content": str() | list() as content, **rest} if (
             rest.get("type", "message") == "message"
         ):
-            text, images = read_content(content, where)
-            role = "system" if role == "developer" else role
-            return template_message(role, text, images=images)
+            text, images = read_content(content, f"{where}.content")
+            return template_message(read_role(role, where), text, images=images)
         case {
             "type": "function_call", "call_id": str(id), "name": str(name), "arguments": str(text)
         }:  # fmt: skip
@@ -168,7 +160,7 @@ def _message(item: dict[str, Any], where: str) -> dict[str, Any]:
         case {"type": "reasoning", **rest}:
             return {"role": "assistant", "content": "", "reasoning_content": _reasoning(rest)}
         case {"type": kind} if kind != "message":
-            raise RequestError(f"{where}: {kind!r:.50} is not supported here")
+            raise wrong_part(item, where, _ITEMS)
         case _:
             raise RequestError(f"{where} must have a role, and a content that is text or parts")
 
@@ -191,20 +183,9 @@ def _effort(reasoning: dict[str, Any]) -> Think:
     return read_effort(reasoning.get("effort"), "reasoning.effort")
 
 
-def _format(text: dict[str, Any]) -> OutputFormat:
-    check_verbosity(text.get("verbosity"), "text.verbosity")
-    given = text.get("format")
-    try:
-        return read_response_format(msgspec.convert(given, ResponseFormat | None), "text.format")
-    except msgspec.ValidationError as error:
-        raise RequestError(f"text.format: {type_error(error)}") from error
-
-
 def _parameters(body: ResponsesRequest, defaults: ModelDefaults) -> GenerationRequest:
-    is_known = body.truncation in (None, "auto", "disabled")
-    require(is_known, "truncation must be auto or disabled")
     for wanted in body.include or ():
-        message = f"include: {wanted[:50]!r} is not supported; {', '.join(_INCLUDED)} are"
+        message = f"include: {shortened(wanted)} is not supported; {', '.join(_INCLUDED)} are"
         require(wanted in _INCLUDED, message)
     with_logprobs = bool(body.top_logprobs) or _LOGPROBS in (body.include or ())
     return parse_limited(
@@ -213,7 +194,6 @@ def _parameters(body: ResponsesRequest, defaults: ModelDefaults) -> GenerationRe
         "max_tokens" if body.max_output_tokens is None else "max_output_tokens",
         fields=other_parameters(body),
         ignore_eos=getattr(body, "ignore_eos", None),
-        truncate=None if body.truncation is None else body.truncation == "auto",
         logprobs=with_logprobs,
         top_logprobs=body.top_logprobs,
     )

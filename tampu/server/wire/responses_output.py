@@ -97,7 +97,7 @@ class ResponseWriter:
             case ToolCallFinished():
                 yield from self._finish_call(event)
             case Finished():
-                yield from self._finish()
+                yield from self._finish(_status(event))
                 yield self._end(event)
 
     def _start(self, kind: str) -> Iterator[dict[str, Any]]:
@@ -130,8 +130,8 @@ class ResponseWriter:
             extra: dict[str, Any] = {"logprobs": []} if kind == "output_text" else {}
             yield self._part_event(f"response.{kind}.delta", {"delta": text, **extra})
 
-    def _finish(self) -> Iterator[dict[str, Any]]:
-        """End the item that is open."""
+    def _finish(self, status: str = "completed") -> Iterator[dict[str, Any]]:
+        """End the item that is open; a message gets this status."""
         if not self._open:
             return
         item, text = self._items[-1], self._text
@@ -142,7 +142,7 @@ class ResponseWriter:
             yield self._part_event("response.reasoning_summary_part.done", {"part": summary})
         else:
             part = _text_part(text, self._logprobs)
-            item = item | {"status": "completed", "content": [part]}
+            item = item | {"status": status, "content": [part]}
             done = {"text": text, "logprobs": part["logprobs"]}
             yield self._part_event("response.output_text.done", done)
             yield self._part_event("response.content_part.done", {"part": part})
@@ -176,7 +176,7 @@ class ResponseWriter:
         return {"type": f"response.function_call_arguments.{kind}", **more, **place}
 
     def _end(self, event: Finished) -> dict[str, Any]:
-        status = "incomplete" if event.reason == "length" else "completed"
+        status = _status(event)
         details = {"reason": "max_output_tokens"} if event.reason == "length" else None
         usage = event.usage
         response = self._response(status) | {
@@ -232,6 +232,10 @@ class ResponseWriter:
             "truncation": request.truncation or ("auto" if self._truncates else "disabled"),
             "usage": None,
         }
+
+
+def _status(event: Finished) -> str:
+    return "incomplete" if event.reason == "length" else "completed"
 
 
 def _text_part(text: str, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import httpx
@@ -104,3 +105,26 @@ def test_an_answer_with_a_form_ends_too_when_it_repeats_one_token(
     body = {"model": "looper", "prompt": "x", "stream": False, "format": form}
     answer = client.post("/api/generate", json=body | {"options": {"temperature": 0}}).json()
     assert (answer["response"], answer["done_reason"]) == ("Well!" + " la" * 31, "length")
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 5, 8, 12])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages",
+                                  "/api/chat"])  # fmt: skip
+def test_a_forced_call_is_no_text_even_if_it_is_cut_in_its_first_tokens(
+    client: httpx.Client, path: str, limit: int, stream: bool
+) -> None:
+    fields: dict[str, Any] = {"messages": USER, "tools": TOOLS, "tool_choice": "required",
+                              "max_tokens": limit}  # fmt: skip
+    if path == "/v1/responses":
+        fields |= {"input": "x", "tools": [{"type": "function", **FUNCTION}]}
+    elif path == "/v1/messages":
+        tools = [{"name": "add", "input_schema": {"type": "object"}}]
+        fields |= {"tools": tools, "tool_choice": {"type": "any"}}
+    elif path == "/api/chat":
+        fields |= {"options": {"num_predict": limit}}
+    # The model would call another tool, so it writes the characters one by one.
+    response = _post(client, path, **fields, model="namespaced", stream=stream)
+    texts = re.findall(r'"(?:content|text|output_text|delta)":"([^"]*)"', response.text)
+    assert [text for text in texts if text] == []
+    assert any(word in response.text for word in ("length", "incomplete", "max_tokens"))

@@ -141,3 +141,32 @@ CASES = {
 @listed(CASES)
 def test_error(client: httpx.Client, case: Case) -> None:
     case.check(client)
+
+
+@pytest.mark.parametrize(
+    ("path", "more", "param"),
+    [
+        (CHAT, {"temperature": "warm"}, "temperature"),
+        (CHAT, {"temperature": 101}, "temperature"),
+        (CHAT, {"model": "nobody"}, None),
+        (CHAT, {"messages": [USER["messages"][0], 7]}, "messages[1]"),
+        (CHAT, {"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
+        (CHAT, seeing(messages=said(BAD_URI)), "messages[0].content[0]"),
+        (CHAT, {"audio": {"voice": "x"}}, "audio"),
+        (CHAT, {"tool_choice": "required"}, "tool_choice"),
+        (CHAT, {"response_format": {"type": "json_schema"}}, "response_format"),
+        (CHAT, {"logit_bias": {"5": "x"}}, "logit_bias"),
+        (CHAT, {"regex": "a("}, "regex"),
+        ("/v1/completions", {"n": 129}, "n"),
+        ("/v1/completions", {"prompt": [5, "x"]}, "prompt[0]"),
+        ("/v1/responses", {"text": {"format": {"type": "xml"}}}, "text.format.type"),
+        ("/v1/responses", {"input": [{"role": "user", "content": 5}]}, "input[0]"),
+        ("/v1/embeddings", {"model": "embedder", "input": 5}, "input"),
+    ],
+)
+def test_an_error_of_openais_names_the_field_in_param(
+    client: httpx.Client, path: str, more: Any, param: str | None
+) -> None:
+    body = {"model": "talker"} | FAMILIES.get(path, {}) | more
+    error = client.post(path, json=body).json()["error"]
+    assert error["param"] == param, error["message"]

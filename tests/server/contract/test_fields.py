@@ -75,18 +75,20 @@ ANSWERS = {
     Progress: "status digest total completed",
 }
 # Ours: an older spelling, texts of before (/api/create), and what Ollama's API has not.
-FORMS = {  # other servers' names of `format`
+FORMS = {  # other names of `format`
     "json_schema", "grammar", "ebnf", "regex", "guided_json", "guided_regex", "guided_choice",
-    "guided_grammar", "structured_outputs",
+    "guided_grammar", "structured_outputs", "response_format", "text", "output_config",
+    "output_format", "guided_whitespace_pattern", "structural_tag",
 }  # fmt: skip
 MORE = {
-    ollama.GenerateRequest: FORMS,
-    ollama.ChatRequest: FORMS,
+    ollama.GenerateRequest: FORMS | {"truncation"},
+    ollama.ChatRequest: FORMS | {"truncation", "tool_choice", "parallel_tool_calls"},
+    ollama.EmbedRequest: {"truncation"},
     ollama.Message: {"name"},
     ollama_output.GenerateLine: {"truncated"},
     ollama_output.ChatLine: {"truncated"},
     ollama.EmbedResponse: {"truncated"},
-    ollama.EmbeddingsRequest: {"truncate"},
+    ollama.EmbeddingsRequest: {"truncate", "truncation"},
     manage.CreateRequest: {"modelfile", "path"},
     ollama_lists.RunningModel: {"engine"},
     ollama_lists.ModelDetails: {"engine"},

@@ -97,7 +97,7 @@ def refusal(family: Family, response: httpx.Response) -> tuple[int, int]:
     assert response.status_code == 400, response.text
     message = family.message(response.json())
     assert " is too long: " in message
-    assert "num_ctx" in message
+    assert "num_ctx" not in message  # the model has no longer context
     assert "truncate" in message
     tokens, _, rest = message.partition(" is too long: ")[2].partition(" tokens > ")
     return int(tokens), int(rest.split(" ")[0])
@@ -206,3 +206,22 @@ def test_request_comes_before_the_setting_and_the_setting_before_the_default(
     _, used = runner.requests[-1]
     given = [value for value in (asked, setting) if value is not None]
     assert used.truncate == (given[0] if given else family.truncates)
+
+
+@every_family
+def test_a_longer_context_is_advised_where_the_model_has_one(
+    client: httpx.Client, family: Family
+) -> None:
+    response = family.ask(client, options={"num_ctx": 32}, truncate=False)
+    message = family.message(response.json())
+    assert "> 32 maximum" in message
+    assert "ask for a longer context (num_ctx)" in message
+
+
+def test_the_built_in_model_has_the_context_of_its_file(client: httpx.Client) -> None:
+    body = {"model": "demo", "prompt": "x", "stream": False, "options": {"num_predict": 1}}
+    assert client.post("/api/generate", json=body).status_code == 200
+    [demo] = [
+        one for one in client.get("/api/ps").json()["models"] if one["model"] == "demo:latest"
+    ]
+    assert demo["context_length"] == 2048
