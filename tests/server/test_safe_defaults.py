@@ -18,7 +18,7 @@ from tampu.sampling.constraint import COMPILE_LIMITS
 from tampu.server import body, connection, serve, trusted_host
 from tampu.server.app import ServerOptions
 from tampu.server.serve import check_exposure
-from tampu.server.wire import conversation, logit_bias, ollama
+from tampu.server.wire import conversation, logit_bias, ollama, tools
 from tampu.settings.settings import Settings
 from tampu.store import manifests
 from tampu.store.registry import session
@@ -54,7 +54,7 @@ IMAGES = ImageLimits()
         pytest.param(SETTINGS.max_crashes, 3, id="runner: deaths within a minute"),
         pytest.param(conversation.MAX_MESSAGES, 10_000, id="request: messages"),
         pytest.param(conversation.MAX_IMAGES, 16, id="request: images"),
-        pytest.param(conversation.MAX_TOOLS, 128, id="request: tools"),
+        pytest.param(tools.MAX_TOOLS, 128, id="request: tools"),
         pytest.param(parameters.MAX_STOPS, 16, id="request: stop strings"),
         pytest.param(parameters.MAX_STOP_LENGTH, KIB, id="request: length of a stop string"),
         pytest.param(logit_bias.MAX_BIASES, 1_024, id="request: logit_bias"),
