@@ -81,10 +81,13 @@ CASES = {
     "a model for embeddings does not chat": refused(
         '"embedder" does not support chat', model="embedder"
     ),
-    "roles are in any case, and any": shown(
-        "system: s\nuser: u\nassistant: a\ntool: t\ncritic: c\nassistant:",
+    "roles are in any case": shown(
+        "system: s\nuser: u\nassistant: a\ntool: t\ncontrol: c\nassistant:",
         messages=[{"role": role, "content": role[0].lower()}
-                  for role in ("System", "USER", "assistant", "tool", "critic")],
+                  for role in ("System", "USER", "assistant", "tool", "control")],
+    ),
+    "an unknown role is refused": refused(
+        "messages[0].role must be system", messages=[{"role": "critic", "content": "c"}]
     ),
     "tools need a model that calls": refused("does not support tools", tools=[TOOL]),
     "think needs a model that thinks": refused('"talker" does not support thinking', think="low"),

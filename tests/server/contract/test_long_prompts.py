@@ -173,7 +173,7 @@ def test_truncation_of_responses_is_truncate_by_another_name(client: httpx.Clien
     response = family.ask(client, truncation="auto")
     assert response.json()["truncation"] == "auto"
     assert WARNING in response.headers
-    refusal(family, family.ask(client, truncation="disabled", truncate=True))
+    refusal(family, family.ask(client, truncation="disabled"))
     assert family.ask(client, truncate=True).json()["truncation"] == "auto"
 
 
