@@ -121,6 +121,14 @@ def test_ollamas_chat_takes_a_choice_and_leaves_out_other_tools(client: httpx.Cl
     assert calls(parallel_tool_calls=False) == ["add"]
 
 
+def test_ollamas_chat_calls_the_tool_that_is_named(client: httpx.Client) -> None:
+    nothing = {"type": "object", "properties": {}, "additionalProperties": False}
+    tools = [tool("/api/chat", name, nothing) for name in ("add", "sub")]
+    choice = forced("/api/chat", "sub")
+    answer = ask(client, "/api/chat", tools=tools, tool_choice=choice, think=False).json()
+    assert [call["function"]["name"] for call in answer["message"]["tool_calls"]] == ["sub"]
+
+
 @pytest.mark.parametrize(
     ("path", "more", "told"),
     [
