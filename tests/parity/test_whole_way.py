@@ -39,6 +39,7 @@ NAMES = [
     "llama4_text",
     "gemma2",
     "gemma3_text",
+    "gemma4_small",
     "bert",
     *SIGHTS,
 ]

@@ -112,7 +112,7 @@ COUNTING = ("chat/completions/input_tokens", "responses/input_tokens", "messages
 # The same words with another meaning, and routes that count tokens and look at no form.
 EXCEPT = {
     "messages": {"/api/create", "/api/embed", "/v1/embeddings", "/api/tokenize"},
-    "schema": {f"/v1/{name}" for name in COUNTING},
+    "schema": {*(f"/v1/{name}" for name in COUNTING), "/apply-template", "/infill"},
 }
 
 

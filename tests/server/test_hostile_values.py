@@ -51,7 +51,7 @@ FIELDS = [
     ("truncation", "some"), ("suffix", 5),
 ]  # fmt: skip
 MANAGED = {"/api/create", "/api/show"}
-
+INFILL = "/infill"  # is for models that can insert, and refuses others first; else as /completion
 
 # By which other name a refusal may tell of a field.
 NAMED = {"max_completion_tokens": "max_tokens", "stop_sequences": "stop"}
@@ -68,7 +68,7 @@ def requests(
     """Yield a request with this body to each route that has a field of this name."""
     for route in site.app.state.routes:
         fields = {each.name for each in msgspec.structs.fields(route.body)} if route.body else ()
-        if name not in fields or route.path in MANAGED:
+        if name not in fields or route.path in {*MANAGED, INFILL}:
             continue
         content = {key: value for key, value in CONTENT.items() if key in fields}
         if "input" in fields:

@@ -53,6 +53,7 @@ CHATS: dict[str, dict[str, Any]] = {
     "/v1/responses/input_tokens": {},
     "/v1/messages": {"max_tokens": 1, "temperature": 0},
     "/v1/messages/count_tokens": {},
+    "/apply-template": {},
 }
 
 
@@ -68,12 +69,14 @@ TEXTS: dict[str, Callable[[str], dict[str, Any]]] = {
     "/api/tokenize": lambda text: {"text": text},
     "/v1/completions": lambda text: {"prompt": text, "max_tokens": 1, "temperature": 0},
     "/v1/embeddings": lambda text: {"input": text},
+    "/completion": lambda text: {"prompt": text, "n_predict": 1, "temperature": 0},
+    "/tokenize": lambda text: {"content": text},
     **{route: _said_on(route) for route in CHATS},
 }
-# Routes that take neither text nor pictures nor forms.
+# Routes that take neither text nor pictures nor forms, and one for models that can insert.
 OTHERS = {
     "/api/show", "/api/copy", "/api/delete", "/api/pull", "/api/push", "/api/create",
-    "/api/detokenize",
+    "/api/detokenize", "/detokenize", "/infill",
 }  # fmt: skip
 
 
@@ -120,7 +123,7 @@ def _schema(route: str, schema: Any) -> dict[str, Any]:
 SCHEMAS: dict[str, Maker] = dict.fromkeys(
     (
         "/api/generate", "/api/chat", "/v1/completions", "/v1/chat/completions", "/v1/responses",
-        "/v1/messages",
+        "/v1/messages", "/completion",
     ),
     _schema,
 )  # fmt: skip

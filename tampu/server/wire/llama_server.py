@@ -144,9 +144,10 @@ def parse_infill(body: InfillRequest, defaults: ModelDefaults) -> GenerationRequ
 def _parse(
     body: _OwnFields, prompts: list[str | list[int]], defaults: ModelDefaults
 ) -> GenerationRequest:
-    wanted = body.n_probs or 0
+    name = "n_probs" if body.n_probs is not None else "logprobs"
+    wanted = getattr(body, name) or 0
     in_range = 0 <= wanted <= MAX_TOP_LOGPROBS
-    require(in_range, f"n_probs must be 0 to {MAX_TOP_LOGPROBS}, not {wanted}")
+    require(in_range, f"{name} must be 0 to {MAX_TOP_LOGPROBS}, not {wanted}")
     plain = msgspec.structs.replace(
         body, prompt=prompts, logprobs=wanted or None, n_probs=None, return_tokens=None,
         response_fields=None,

@@ -80,7 +80,8 @@ def read_formats(body: object) -> StructuredOutput | None:
     for name, (_, read) in _FIELDS.items():
         value, field = getattr(body, name), name
         if name in _HOLDERS:
-            value, field = (value or {}).get("format"), f"{name}.format"
+            held = value.get("format") if isinstance(value, dict) else None
+            value, field = held, f"{name}.format"
         if value is None or (value == "" and name in _EMPTY_IS_NONE):
             continue
         require(value != "", f"{field} is empty")
@@ -192,7 +193,7 @@ def _as(kind: str) -> Callable[[Any, str], OutputFormat]:
 _FIELDS: Mapping[str, tuple[Any, Callable[[Any, str], OutputFormat]]] = {
     "format": (Any, _format),
     "response_format": (dict[str, Any], _response_format),
-    "text": (dict[str, Any], _response_format),
+    "text": (Any, _response_format),  # a prompt, in requests that mean another API
     "output_config": (dict[str, Any], _response_format),
     "output_format": (dict[str, Any], _response_format),
     "json_schema": (dict[str, Any] | bool | str, _schema),
