@@ -53,7 +53,7 @@ Lines: TypeAlias = AsyncGenerator[object, None]
 
 
 class NoMetrics:
-    """Counts nothing: there is no route to read the numbers, and counting is slow to import."""
+    """Counts nothing: no route exports metrics here, and prometheus_client is slow to import."""
 
     @contextmanager
     def request(self, model: str) -> Iterator[Callable[[object], None]]:  # noqa: ARG002

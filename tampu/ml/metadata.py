@@ -199,6 +199,14 @@ class Metadata(Mapping[str, Value]):
             return array.astype(np.int64)
         raise self._mistyped(key, "an array of integers")
 
+    def integers_per_layer(
+        self, key: str, layers: int, default: int | None = None
+    ) -> tuple[int, ...]:
+        """Return a number for each layer: one number is that of all, an array is as it is."""
+        if isinstance(self._values.get(self.full_key(key), default), int):
+            return (self.integer(key, default),) * layers
+        return tuple(self.integers(key).tolist())
+
     def numbers(
         self, key: str, default: Sequence[float] | npt.NDArray[np.floating] | None = None
     ) -> npt.NDArray[np.float32]:

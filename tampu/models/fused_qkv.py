@@ -15,14 +15,14 @@ from tampu.errors import ModelFileError
 from tampu.ml.gguf_header import GGUFFile, TensorInfo
 from tampu.ml.metadata import Metadata
 
-_FUSED = re.compile(r"blk\.(\d+)\.attn_qkv\.(weight|bias)")
+_FUSED = re.compile(r"blk\.(\d{1,4})\.attn_qkv\.(weight|bias)")
 
 
 def split_fused(file: GGUFFile) -> GGUFFile:
     """Return the file's header with three tensors in place of each fused one.
 
     Raises:
-        ModelFileError: if keys and values have not fewer rows than the whole.
+        ModelFileError: if the tensor has no rows left for queries.
     """
     tensors: dict[str, TensorInfo] = {}
     for name, info in file.tensors.items():
@@ -52,13 +52,11 @@ def _rows(info: TensorInfo, metadata: Metadata, layer: int) -> dict[str, int]:
 
 def _of_layer(metadata: Metadata, key: str, layer: int, default: int | None = None) -> int:
     """Return a number that is the same for all layers, or listed for each."""
-    if isinstance(metadata.get(metadata.full_key(key), default), int):
-        return metadata.integer(key, default)
-    listed = metadata.integers(key)
+    listed = metadata.integers_per_layer(key, layer + 1, default)
     if layer >= len(listed):
         name = f"key '{metadata.full_key(key)}'"
         raise ModelFileError(name, f"has {len(listed)} numbers, and there is a layer {layer}")
-    return int(listed[layer])
+    return listed[layer]
 
 
 def _parts(info: TensorInfo, rows: dict[str, int]) -> Iterator[TensorInfo]:

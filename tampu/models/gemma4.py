@@ -36,10 +36,7 @@ def read_pattern(metadata: Metadata) -> tuple[bool, ...]:
 def read_key_heads(metadata: Metadata) -> tuple[int, ...]:
     """Return the key heads of each layer: an array, or one number for all."""
     layers, heads = len(read_pattern(metadata)), metadata.integer("attention.head_count")
-    if isinstance(metadata.get(metadata.full_key(_KEY_HEADS)), int):
-        counts = (metadata.integer(_KEY_HEADS),) * layers
-    else:
-        counts = tuple(int(each) for each in metadata.integers(_KEY_HEADS))
+    counts = metadata.integers_per_layer(_KEY_HEADS, layers)
     if len(counts) != layers or any(each < 1 or heads % each for each in counts):
         reason = f"{list(counts[:8])} do not divide {heads} heads in each of {layers} layers"
         raise ModelFileError(f"key '{metadata.full_key(_KEY_HEADS)}'", reason)

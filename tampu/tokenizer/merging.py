@@ -29,7 +29,7 @@ _SHORT = 24  # up to this many symbols a scan beats a heap
 _LONG = 4096  # from this many symbols on, repetition is searched for
 _REPETITIVE = 16  # a text is repetitive if one pair makes up a 16th of it
 _NAMES = 1 << 31
-_MAX_ITEMS = 16_384  # some 4 MB; a text of 300,000 tokens has about 20,000 different words
+_MAX_ITEMS = 16_384  # about 4 MB; new words never end: tools and schemas bring names of their own
 _MAX_LENGTH = 64  # characters; longer texts are rarely repeated
 
 

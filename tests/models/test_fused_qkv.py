@@ -68,3 +68,11 @@ def test_a_fused_tensor_with_too_few_rows_is_named(tmp_path: Path) -> None:
     path = write_tiny(tmp_path / "m.gguf", Tiny(), weights=weights)
     with pytest.raises(ModelFileError, match=r"blk.1.attn_qkv.weight.*64 rows.*32 are keys"):
         Engine.load(path, **OPTIONS)
+
+
+def test_a_layer_with_an_enormous_number_is_an_unknown_tensor(tmp_path: Path) -> None:
+    name = "blk.99999999999.attn_qkv.weight"
+    weights = tiny_weights(Tiny()) | {name: np.zeros((64, 32), np.float32)}
+    path = write_tiny(tmp_path / "m.gguf", Tiny(), weights=weights)
+    with pytest.raises(ModelFileError, match=f"not known to the architecture: {name}"):
+        Engine.load(path, **OPTIONS)

@@ -1,8 +1,8 @@
 """Why llama.cpp did not load a model, in its own words.
 
-xllamacpp raises the same error for every reason, and what llama.cpp logs goes to the process's
-standard error. So the model is loaded a second time, with the log in a file; a model that cannot be
-loaded fails early.
+xllamacpp raises the same exception for every failure. The reason is only in llama.cpp's log, which
+goes to stderr. So the model is loaded again with stderr redirected to a file. Most failures happen
+before any weights are read, so the second attempt is quick.
 """
 
 from __future__ import annotations
