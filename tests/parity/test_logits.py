@@ -36,7 +36,10 @@ TYPICAL = [
     "qwen35",
     "gemma2",
     "gemma3_text",
+    "gemma4_small",
 ]
+# What quantized activations change at most: in the tiny Gemma 4 rounding them costs twice as much.
+QUANTIZED, QUANTIZED_GEMMA4 = 4e-2, 7e-2
 ALONE = {"on": "", "off": "ggml alone: "}  # by whether kernels are used
 KERNELS = pytest.mark.parametrize("kernels", list(ALONE))
 MIXTURES = [
@@ -160,7 +163,8 @@ def test_quantized_weights_match_their_dequantized_values(
     reference = answer(model, tokens())
     with Mimicry(rounds=True):
         rounded = answer(model, tokens())
-    limit = min(1.2 * relative_error(rounded, reference), 4e-2)
+    most = QUANTIZED_GEMMA4 if name == "gemma4_small" else QUANTIZED
+    limit = min(1.2 * relative_error(rounded, reference), most)
     for kernels in ("on", "off"):
         with laboratory.engine(name, "Q8_0", cache="f16", kernels=kernels) as engine:
             ours = engine.logits(tokens())[:, : reference.shape[1]]
