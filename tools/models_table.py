@@ -22,7 +22,7 @@ MODELS = {
     "bert": "BERT, for embeddings: BGE, E5, MiniLM",
     "gemma2": "Gemma 2",
     "gemma3": "Gemma 3, text and vision",
-    "gemma4": "Gemma 4, text",
+    "gemma4": "Gemma 4, text and vision",
     "gpt-oss": "gpt-oss (also `gptoss`)",
     "lfm2": "LFM2",
     "llama": "Llama 1 to 3.3, Mistral, Mixtral, LLaVA 1.5",

@@ -21,7 +21,7 @@ from tampu.convert.checkpoint import Checkpoint, StoredTensor
 from tampu.convert.config import Config
 from tampu.convert.family import Family, Parameters
 from tampu.convert.gemma import GEMMA2, GEMMA3, GEMMA3_TEXT
-from tampu.convert.gemma4 import GEMMA4
+from tampu.convert.gemma4 import GEMMA4, GEMMA4_UNIFIED, GEMMA4_VISION
 from tampu.convert.gptoss import GPT_OSS
 from tampu.convert.lfm2 import LFM2
 from tampu.convert.llama import LLAMA, MIXTRAL
@@ -66,8 +66,8 @@ FAMILIES: dict[str, Family] = {
     for family in (
         LLAMA, MIXTRAL, LLAVA, MISTRAL3_TEXT, MISTRAL3, LLAMA4_TEXT, LLAMA4, MLLAMA, QWEN2,
         QWEN2_MOE, QWEN25VL, QWEN3, QWEN3_MOE, QWEN3VL, QWEN3VL_MOE, QWEN35, QWEN35_MOE,
-        QWEN35_VISION, QWEN35_MOE_VISION, QWEN3_NEXT, GEMMA2, GEMMA3_TEXT, GEMMA3, GEMMA4, GPT_OSS,
-        LFM2, BERT,
+        QWEN35_VISION, QWEN35_MOE_VISION, QWEN3_NEXT, GEMMA2, GEMMA3_TEXT, GEMMA3, GEMMA4,
+        GEMMA4_VISION, GEMMA4_UNIFIED, GPT_OSS, LFM2, BERT,
     )
     for checkpoint in family.checkpoints
 }  # fmt: skip
@@ -77,6 +77,7 @@ _PLUG_INS = "tampu.converters"
 
 _MXFP4_EXPERTS = Override.parse(r"ffn_(gate|up|down)_exps\.weight=MXFP4")
 _PROCESSOR_FILE = "preprocessor_config.json"
+_PROCESSORS_FILE = "processor_config.json"
 _TRAINING_FILE = "training.json"  # how a model trained with tools/train_demo was made
 
 
@@ -154,7 +155,7 @@ def plan_conversion(
     family = _family(checkpoint.config)
     config = Config(checkpoint.config)
     parameters = family.adapt(family.parameters(config), checkpoint.tensors)
-    processor = Config(checkpoint.json(_PROCESSOR_FILE) or {}, _PROCESSOR_FILE)
+    processor = _image_processor(checkpoint)
     parameters |= family.image_settings(processor)
     tied = config.flag("tie_word_embeddings", default=family.tied)
     plan = family.plan(checkpoint.tensors.values(), parameters, tied=tied)
@@ -179,6 +180,15 @@ def plan_conversion(
         *_checkpoint_tensors(plan, family, parameters, types),
     ]
     return PlannedFile(keys, sorted(tensors, key=lambda tensor: tensor_order(tensor.name)))
+
+
+def _image_processor(checkpoint: Checkpoint) -> Config:
+    """Return the image processor's settings, which newer checkpoints have among others'."""
+    settings = checkpoint.json(_PROCESSOR_FILE)
+    if settings is not None:
+        return Config(settings, _PROCESSOR_FILE)
+    whole = Config(checkpoint.json(_PROCESSORS_FILE) or {}, _PROCESSORS_FILE)
+    return whole.section("image_processor") if "image_processor" in whole else Config({})
 
 
 def _stored_types(checkpoint: Checkpoint) -> tuple[str, tuple[Override, ...]]:

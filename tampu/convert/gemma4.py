@@ -1,14 +1,14 @@
-"""Gemma 4, text: dense, with embeddings of each layer and shared keys, with experts.
+"""Gemma 4: dense, with embeddings of each layer and shared keys, with experts; text and images.
 
 Full layers rotate the first part of a head only: the file has factors that slow the rest to a
-standstill (`rope_freqs`), as llama.cpp's converter writes them. Encoders of images and audio are
-left out, with a warning.
+standstill (`rope_freqs`), as llama.cpp's converter writes them. An encoder of audio is left out,
+with a warning.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -18,17 +18,19 @@ from tampu.convert.checkpoint import StoredTensor
 from tampu.convert.config import MAX_HEAD_SIZE, Config
 from tampu.convert.family import Family, Parameters
 from tampu.convert.gemma import GEMMA3_NAMES
+from tampu.convert.gemma4_vision import (
+    EMBEDDER,
+    PREFIXES,
+    TOWER,
+    embedder_parameters,
+    image_settings,
+    tower_parameters,
+)
 
 log = logging.getLogger("tampu")
 
 _LAYER = "model.layers.{}."
-_TEXT = "model.language_model."
-_ENCODERS = {
-    "model.vision_tower.": "images",
-    "model.embed_vision.": "images",
-    "model.audio_tower.": "audio",
-    "model.embed_audio.": "audio",
-}
+_AUDIO = ("model.audio_tower.", "model.embed_audio.")
 _EXPERTS = {
     f"{_LAYER}router.proj": "blk.{}.ffn_gate_inp",
     f"{_LAYER}router.scale": "blk.{}.ffn_gate_inp.scale",
@@ -126,19 +128,37 @@ def rope_factors(config: Config) -> dict[str, npt.NDArray[np.float32]]:
     return {"rope_freqs.weight": values}
 
 
-def text_tensors(tensors: Iterable[StoredTensor]) -> Iterable[StoredTensor]:
-    """Yield the tensors of the text model under the names that a model of text alone has."""
-    left_out = set()
+def without_audio(tensors: Iterable[StoredTensor]) -> Iterable[StoredTensor]:
+    """Yield the tensors of text and vision; warn if there are others."""
+    has_audio = False
     for tensor in tensors:
-        encoder = next((name for name in _ENCODERS if tensor.name.startswith(name)), None)
-        if encoder:
-            left_out.add(_ENCODERS[encoder])
-        elif tensor.name.startswith(_TEXT):
-            yield replace(tensor, name="model." + tensor.name.removeprefix(_TEXT))
+        if tensor.name.startswith(_AUDIO):
+            has_audio = True
         else:
             yield tensor
-    for what in sorted(left_out):
-        log.warning("the encoder of %s is not converted: the file does not take any", what)
+    if has_audio:
+        log.warning("the encoder of audio is not converted: the file does not take any")
+
+
+def vision_parameters(config: Config) -> Parameters:
+    """Return the keys of `gemma4` with the vision encoder of most models."""
+    return parameters(config) | _seeing(config, tower_parameters)
+
+
+def unified_parameters(config: Config) -> Parameters:
+    """Return the keys of `gemma4` with 12B's embedding of images."""
+    return parameters(config) | _seeing(config, embedder_parameters)
+
+
+def _seeing(config: Config, keys: Callable[[Config], Parameters]) -> Parameters:
+    """Return the keys of vision; none for a model whose vision was taken out."""
+    if config.values.get("vision_config") is None:
+        return {}
+    text = _text(config)
+    has_inputs = _count(text, "hidden_size_per_layer_input", 256) > 0
+    # Files do not state it: readers know the small models by their inputs of each layer.
+    text.require("use_bidirectional_attention", (None if has_inputs else "vision",), None)
+    return keys(config)
 
 
 def _text(config: Config) -> Config:
@@ -194,11 +214,32 @@ def _key_heads(config: Config, has_window: list[bool]) -> int | list[int]:
 
 GEMMA4 = Family(
     architecture="gemma4",
-    checkpoints=("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"),
+    checkpoints=("Gemma4ForCausalLM",),
     names=_NAMES | _OF_EACH_LAYER | _EXPERTS,
     optional=frozenset({*_OPTIONAL, *_OF_EACH_LAYER.values(), *_EXPERTS.values()}),
     parameters=parameters,
     tied=True,
     generated=rope_factors,
-    gather=text_tensors,
+    gather=without_audio,
+    prefixes=PREFIXES,
+)
+GEMMA4_VISION = replace(
+    GEMMA4,
+    checkpoints=("Gemma4ForConditionalGeneration",),
+    names={**GEMMA4.names, **TOWER.names},
+    optional=GEMMA4.optional | TOWER.targets,
+    splits=TOWER.splits,
+    parameters=vision_parameters,
+    image_settings=image_settings,
+    adapt=TOWER.require,
+)
+GEMMA4_UNIFIED = replace(
+    GEMMA4,
+    checkpoints=("Gemma4UnifiedForConditionalGeneration",),
+    names={**GEMMA4.names, **EMBEDDER.names},
+    optional=GEMMA4.optional | EMBEDDER.targets,
+    splits=EMBEDDER.splits,
+    parameters=unified_parameters,
+    image_settings=image_settings,
+    adapt=EMBEDDER.require,
 )

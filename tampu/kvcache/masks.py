@@ -69,7 +69,7 @@ def _segment_mask(segment: Segment, group: int, spec: KVCacheSpec, cell_range: C
     position_of_cell[cells - cell_range.start] = np.arange(first, segment.end, dtype=np.int32)
     positions = np.arange(segment.start, segment.end, dtype=np.int32)
     last = positions.copy()
-    for start, end in segment.bidirectional:
+    for start, end in () if spec.is_causal else segment.bidirectional:
         last[max(start - segment.start, 0) : max(end - segment.start, 0)] = end - 1
     is_visible = position_of_cell <= last[:, None]
     if spec.max_visible is not None and segment.end > spec.max_visible:

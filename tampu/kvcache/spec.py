@@ -21,6 +21,7 @@ class KVCacheSpec:
     Attributes:
         window: number of visible positions, the token's own included; None: no limit.
         chunk: positions before the start of the token's chunk of this size are not visible.
+        is_causal: whether bidirectional groups of tokens attend to earlier ones only, too.
         is_recurrent: instead of a row per token, the cache holds states of the whole past, after
             some tokens only; a token needs the state after the one before it.
     """
@@ -28,6 +29,7 @@ class KVCacheSpec:
     window: int | None = None
     chunk: int | None = None
     is_recurrent: bool = False
+    is_causal: bool = False
 
     def first_visible(self, position: int) -> int:
         """Return the first position that a token at `position` attends to."""
@@ -74,4 +76,4 @@ def spec_of(shape: CacheShape) -> KVCacheSpec:
     """Return the spec of a layer."""
     if isinstance(shape, StateShape):
         return KVCacheSpec(is_recurrent=True)
-    return KVCacheSpec(shape.window, shape.chunk)
+    return KVCacheSpec(shape.window, shape.chunk, is_causal=shape.is_causal)

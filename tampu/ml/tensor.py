@@ -191,10 +191,13 @@ class Tensor:
         return self._activated(gg.ggml_log)
 
     def at_most(self, limit: float) -> Tensor:
-        """Return the elements, F32, each bounded from above."""
-        require(self._is(SINGLE), f"at_most {limit}", self)
-        pointer = gg.ggml_clamp(self._context().arena, self.pointer, -math.inf, limit)
-        return self._like(pointer)
+        """Return the elements, F32, each bounded from above; they replace those of this tensor."""
+        return self.clamp(-math.inf, limit)
+
+    def clamp(self, lowest: float, highest: float) -> Tensor:
+        """Return the elements, F32, each within bounds; they replace those of this tensor."""
+        require(self._is(SINGLE) and lowest <= highest, f"clamp {lowest} to {highest}", self)
+        return self._like(gg.ggml_clamp(self._context().arena, self.pointer, lowest, highest))
 
     def silu_gate(self, up: Tensor) -> Tensor:
         """Return silu(self) · up in one pass (SwiGLU, arXiv:2002.05202)."""
@@ -242,12 +245,17 @@ class Tensor:
     # -- rows ------------------------------------------------------------------------------------
 
     def rows(self, indices: Tensor) -> Tensor:
-        """Return the rows at `indices` (I32, (n,)): (rows, features) -> (n, features)."""
+        """Return the rows at `indices` (I32, (n,)): (rows, features) -> (n, features).
+
+        They are F32, those of a table of I32 are I32.
+        """
         fits = len(self.shape) == 2 and len(indices.shape) == 1 and indices.type is GGMLType.I32
-        require(fits and self._is(READABLE), "rows", self, indices)
+        is_known = self._is(READABLE) or self.type is GGMLType.I32
+        require(fits and is_known, "rows", self, indices)
         context = self._context(indices)
         pointer = gg.ggml_get_rows(context.arena, self.pointer, indices.pointer)
-        return context.wrap(pointer, (indices.shape[0], self.shape[1]), GGMLType.F32)
+        kind = GGMLType.I32 if self.type is GGMLType.I32 else GGMLType.F32
+        return context.wrap(pointer, (indices.shape[0], self.shape[1]), kind)
 
     def set_rows(self, values: Tensor, indices: Tensor) -> Tensor:
         """Write `values` (n, features) over the rows at `indices` (I64, (n,)).

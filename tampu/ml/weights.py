@@ -7,6 +7,7 @@ go to a packed layout if there is one for their type; the others stay in the map
 
 from __future__ import annotations
 
+import math
 import mmap
 import threading
 from collections import Counter, defaultdict
@@ -25,6 +26,7 @@ from tampu.ml.kernels.matmul import STRIP, PackedMemory, PackedWeight, offsets_o
 from tampu.ml.kernels.repack_cache import CachedWeights, Layout, RepackCache
 from tampu.ml.library import OpaquePointer, TensorPointer, gg
 from tampu.ml.mapping import map_file
+from tampu.ml.quantize import dequantize
 from tampu.ml.tensor import Tensor
 
 _PAGE = mmap.PAGESIZE
@@ -82,6 +84,20 @@ class Weights:
             raise ModelFileError(f"tensor {name}", "missing from the file")
         self._uses[name].add(use)
         return self._tensors[name]
+
+    def number(self, name: str) -> float:
+        """Return the one number of a tensor, read from the file.
+
+        Raises:
+            ModelFileError: if there is no such tensor, or it has more than one number.
+        """
+        self.use(name, WeightUse.ELEMENTS)
+        info = self.file.tensors[name]
+        if math.prod(info.shape) != 1 or info.type.is_quantized:
+            raise ModelFileError(f"tensor {name}", f"{list(info.shape)} is not one number")
+        with self.file.path.open("rb") as file:
+            file.seek(info.offset)
+            return float(dequantize(file.read(info.size_bytes), info.type, (1,))[0])
 
     def unused(self) -> list[str]:
         """Return the names of the tensors that nothing uses, in the file's order."""

@@ -108,11 +108,13 @@ def bind_model(weights: Weights, projector: Weights | None = None) -> nn.Model:
     model.options = options
     model.vision = _bind_vision(kind, weights, projector)
     unused = (*model.unused, *(model.vision.unused if model.vision else ()))
-    for each in (weights, projector) if projector else (weights,):
+    files = (weights, projector) if projector else (weights,)
+    for each in files:
         left = [name for name in each.unused() if not name.startswith(unused)]
         if left:
             raise ModelFileError("tensors", f"not known to the architecture: {', '.join(left[:8])}")
-    _warn_of_encoders(weights, model)
+    for each in files:
+        _warn_of_encoders(each, model)
     return model
 
 
@@ -132,7 +134,7 @@ def _bind_vision(
     source = projector or weights
     if projector is None and not any(name.startswith("v.") for name in weights.file.tensors):
         return None
-    vision_type = _vision_type(kind, projector)
+    vision_type = _vision_type(kind, source, is_apart=projector is not None)
     if vision_type is None:
         return None
     text = weights.file.metadata
@@ -143,16 +145,21 @@ def _bind_vision(
     return vision
 
 
-def _vision_type(kind: type[nn.Model], projector: Weights | None) -> type[nn.VisionModel] | None:
-    """Return the class of the vision encoder, None if the architecture has none."""
-    known = kind.vision_types
-    if projector is None:
-        return known[0] if known else None
-    metadata = projector.file.metadata
-    stated = metadata.string("projector_type", metadata.string("vision.projector_type", "mlp"))
+def _vision_type(
+    kind: type[nn.Model], source: Weights, *, is_apart: bool
+) -> type[nn.VisionModel] | None:
+    """Return the class of the vision encoder, None if the architecture has none.
+
+    A file of text and vision need not state it.
+    """
+    known, metadata = kind.vision_types, source.file.metadata
+    usual = "mlp" if is_apart else ""
+    stated = metadata.string("projector_type", metadata.string("vision.projector_type", usual))
     for each in known:
         if stated in each.projectors:
             return each
+    if not is_apart:
+        return known[0] if known else None
     names = ", ".join(name for each in known for name in each.projectors) or "none"
     raise UnsupportedModelError(
         f"{kind.__name__} does not support a projector of type '{stated}'; supported: {names}"

@@ -2,7 +2,9 @@
 
 Source: transformers' Gemma4TextModel. The last layers may read the keys and values of earlier ones,
 values may equal keys, each token may give every layer an embedding of its own, and a mixture of
-experts may run beside the dense part. Norm weights are stored as they are.
+experts may run beside the dense part. Norm weights are stored as they are. Layers that read others'
+keys compute only the tokens whose logits are wanted. An image's tokens may see one another in the
+layers with a window.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from tampu.errors import ModelFileError
 from tampu.ml import RopeMode, Tensor
 from tampu.ml.checks import require
 from tampu.ml.metadata import Metadata
+from tampu.models.gemma4_vision import Gemma4UnifiedVision, Gemma4Vision
 
 _PATTERN = "attention.sliding_window_pattern"
 _SHARED = "attention.shared_kv_layers"
@@ -121,6 +124,7 @@ class Tokens:
         gating: how experts are chosen.
         features: F32, (tokens, features): what the tokens give to this layer; None: nothing.
         rows: I32: the tokens to return; None: all.
+        chosen: I32: which tokens of the batch the given ones are; None: all.
     """
 
     positions: Tensor
@@ -128,7 +132,8 @@ class Tokens:
     heads: nn.Heads
     gating: nn.Gating
     features: Tensor | None
-    rows: Tensor | None
+    rows: Tensor | None = None
+    chosen: Tensor | None = None
 
 
 class SharedAttention(nn.Module):
@@ -141,7 +146,8 @@ class SharedAttention(nn.Module):
     def __call__(self, x: Tensor, cache: nn.LayerCache, at: Tokens) -> Tensor:
         """Return (tokens, features) for x of that shape."""
         q = queries(self.query, self.query_norm, x, at)
-        return self.output(nn.attention(q, None, None, cache, scale=at.heads.scale))
+        y = nn.attention(q, None, None, cache, scale=at.heads.scale, rows=at.chosen)
+        return self.output(y)
 
 
 class Attention(nn.Module):
@@ -280,27 +286,34 @@ class Gemma4(nn.Model):
     output: nn.Linear = nn.gguf("output", or_="token_embd")
 
     options_type: ClassVar[type[Options]] = Options
+    vision_types: ClassVar[tuple[type[nn.VisionModel], ...]] = (Gemma4Vision, Gemma4UnifiedVision)
     options: Options
 
     @property
     def unused(self) -> tuple[str, ...]:
-        """Keys and values that files have of layers which read those of others, and encoders."""
+        """Keys and values of layers which read those of others, and encoders of audio."""
         o, parts = self.options, ("k", "v", "k_norm")
         shared = (f"blk.{at}.attn_{part}." for at in range(o.own, o.layers) for part in parts)
-        return (*shared, "a.", "mm.", "v.")
+        return (*shared, "a.", "mm.a.")
 
     def cache_shapes(self) -> list[nn.LayerShape]:
         """Return the shape of each layer; the last read those that `sources` names."""
         o, shapes = self.options, []
         for index in range(o.layers):
-            heads, window = o.shape(index), o.window if o.has_window[index] else None
-            source = None if index < o.own else o.sources[index - o.own]
-            shapes.append(nn.LayerShape(heads.keys, heads.features, window, shared_layer=source))
+            heads, has_window = o.shape(index), o.has_window[index]
+            shape = nn.LayerShape(
+                heads.keys,
+                heads.features,
+                o.window if has_window else None,
+                shared_layer=None if index < o.own else o.sources[index - o.own],
+                is_causal=not has_window,
+            )
+            shapes.append(shape)
         return shapes
 
     def hidden(self, batch: nn.Batch, caches: Sequence[nn.LayerCache]) -> Tensor:
         """Return the final hidden states (m, features) of the tokens that `batch.outputs` names."""
-        o, positions, outputs = self.options, batch.positions, batch.outputs
+        o, at = self.options, batch.outputs
         x = batch.place(self.token_embedding(batch.tokens) * math.sqrt(o.embedding))
         given = None
         if self.layer_embedding:
@@ -309,14 +322,19 @@ class Gemma4(nn.Model):
             given = self.layer_embedding(x, batch.tokens, o)
         fits = (given is None) == (o.features == 0)
         require(fits, f"embedding_length_per_layer_input of {o.features}", x)
+        is_partial = bool(o.shared) and at.shape[0] < x.shape[0]  # from the sharing layers on
+        positions, chosen = batch.positions, None
         for index, layer in enumerate([*self.layers, *self.sharing]):
-            rows = outputs if index == o.layers - 1 else None
+            if index == o.own and is_partial:
+                x, chosen = x.rows(at), at
+                positions = positions.reshape(-1, 1).rows(at).reshape(-1)
+            rows = at if index == o.layers - 1 and not is_partial else None
             features = None if given is None else nth(given, index)
-            if rows is not None and features is not None:
-                features = features.rows(rows)
+            if features is not None and (chosen or rows):
+                features = features.rows(at)
             rope = o.rope(index, self.rope_factors)
-            at = Tokens(positions, rope, o.shape(index), o.gating, features, rows)
-            x = layer(x, caches[index], at)
+            tokens = Tokens(positions, rope, o.shape(index), o.gating, features, rows, chosen)
+            x = layer(x, caches[index], tokens)
         return self.output_norm(x, o.epsilon)
 
     def head(self, hidden: Tensor) -> Tensor:

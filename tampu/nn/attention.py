@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tampu.ml import GGMLType, Tensor
 from tampu.ml.attention import flash_attention, reads_in_place
@@ -27,6 +27,7 @@ def attention(
     scale: float,
     cap: float | None = None,
     sinks: Tensor | None = None,
+    rows: Tensor | None = None,
 ) -> Tensor:
     """Return softmax(scale · q kᵀ + mask) · v over the layer's history (arXiv:1706.03762).
 
@@ -40,12 +41,15 @@ def attention(
         scale: of the scores, usually head_dim ** -0.5.
         cap: scores become cap · tanh(score / cap) before the mask (Gemma 2).
         sinks: F32, (heads,): scores of one more key, whose value is zero (gpt-oss).
+        rows: I32, (tokens,): which tokens of the batch the queries are of; None: all.
 
     Returns:
         (tokens, heads * value_dim).
     """
     tokens = q.shape[0]
     history = cache.update(k, v)
+    if rows is not None:
+        history = replace(history, mask=history.mask.rows(rows).cast(GGMLType.F16))
     queries = q.transpose(1, 0, 2)
     if history.use_flash:
         keys, values = _as_stored(history)

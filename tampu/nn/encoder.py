@@ -85,20 +85,23 @@ class EncoderAttention(Module):
         return self.output(split.reshape(x.shape[0], features))
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return softmax(q kᵀ / √head_dim + mask) · v, (n, heads * head_dim).
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *, scale: float | None = None
+) -> Tensor:
+    """Return softmax(scale · q kᵀ + mask) · v, (n, heads * head_dim).
 
     Args:
         q: (n, heads, head_dim).
         k: (m, kv_heads, head_dim).
         v: as `k`.
         mask: F16, (n, m).
+        scale: of the scores; None: 1 / √head_dim.
     """
     count, heads, head_dim = q.shape
     queries, keys, values = (part.transpose(1, 0, 2) for part in (q, k, v))
     if count > _MAX_QUERIES_OF_ONE_PASS:
         keys, values = keys.contiguous(), values.contiguous()
-    mixed = flash_attention(queries, keys, values, mask, head_dim**-0.5)
+    mixed = flash_attention(queries, keys, values, mask, scale or head_dim**-0.5)
     return mixed.reshape(count, heads * head_dim)
 
 

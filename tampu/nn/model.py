@@ -97,6 +97,8 @@ class LayerShape:
         value_dim: features of each value; None: `head_dim`.
         latent_rank: values are the first so many features of the keys and are not stored
             themselves (multi-head latent attention, arXiv:2405.04434); None: they are stored.
+        is_causal: whether the tokens of an image attend to earlier ones only, although those of
+            other layers attend to one another both ways.
         shared_layer: the index of an earlier layer whose keys and values this one reads; it stores
             none of its own. The rest of the shape is that of the other layer.
     """
@@ -108,6 +110,7 @@ class LayerShape:
     value_dim: int | None = None
     latent_rank: int | None = None
     shared_layer: int | None = None
+    is_causal: bool = False
 
     @property
     def value_features(self) -> int:

@@ -4,6 +4,7 @@
         norm: RMSNorm = gguf("ffn_norm")
         bias: Tensor | None = gguf("ffn_bias.weight")
 
+An attribute of type float is the one number of a tensor, read when the model is bound.
 An attribute of two types of modules, `A | B`, becomes the first of which the file has all parts,
 and so does each entry of a list of them.
 Binding is strict both ways: every tensor that is declared and not optional must be in the file (all
@@ -98,6 +99,8 @@ class _Binding:
         name, wanted = next(whole, first) if len(kinds) > 1 else first
         if wanted is Tensor:
             return self._tensor(name, declaration.use)
+        if wanted is float:
+            return self.weights.number(name)
         if typing.get_origin(wanted) is list:
             (part,) = typing.get_args(wanted)
             first_index = int(getattr(self.options, declaration.start)) if declaration.start else 0
@@ -132,7 +135,7 @@ class _Binding:
 
     def _present(self, wanted: Any, name: str) -> bool:
         """Return whether the file has any tensor of what is declared under this name."""
-        if wanted is Tensor:
+        if wanted in (Tensor, float):
             return name in self.weights
         if typing.get_origin(wanted) is list:
             return True

@@ -5,13 +5,14 @@ bytes; the inputs of encoders are floats, cut into patches.
 """
 
 from tampu.vision.decoding import ImageLimits, decode
-from tampu.vision.pixels import CLIP, HALF, Filter, Normalization, patches, places, resize
-from tampu.vision.sizes import fit_crop, fit_long_side, fit_pixels
+from tampu.vision.pixels import CLIP, HALF, UNIT, Filter, Normalization, patches, places, resize
+from tampu.vision.sizes import fit_area, fit_crop, fit_long_side, fit_pixels
 from tampu.vision.tiles import Arrangement, arrange, arrangements, cut_tiles, paste
 
 __all__ = [
     "CLIP",
     "HALF",
+    "UNIT",
     "Arrangement",
     "Filter",
     "ImageLimits",
@@ -20,6 +21,7 @@ __all__ = [
     "arrangements",
     "cut_tiles",
     "decode",
+    "fit_area",
     "fit_crop",
     "fit_long_side",
     "fit_pixels",

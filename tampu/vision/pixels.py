@@ -43,6 +43,8 @@ class Normalization:
 
 HALF = Normalization((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 """SigLIP's, Llama 4's: -1 to 1."""
+UNIT = Normalization((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+"""0 to 1."""
 CLIP = Normalization((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
 """The statistics of CLIP's training images."""
 

@@ -37,6 +37,25 @@ def fit_long_side(height: int, width: int, *, longest: int, multiple: int) -> tu
     return -(-height // multiple) * multiple, -(-width // multiple) * multiple
 
 
+def fit_area(height: int, width: int, *, multiple: int, most: int) -> tuple[int, int]:
+    """Return the largest size of nearly the same shape, in multiples (Gemma 4).
+
+    Args:
+        height: of the image.
+        width: of the image.
+        multiple: divides both sides.
+        most: the largest number of pixels, at least those of one multiple in square.
+    """
+    grow = math.sqrt(most / (height * width))
+    rows, columns = math.floor(grow * height / multiple), math.floor(grow * width / multiple)
+    longest = most // multiple**2
+    if not rows:
+        rows, columns = 1, min(width // height, longest)
+    elif not columns:
+        rows, columns = min(height // width, longest), 1
+    return rows * multiple, columns * multiple
+
+
 def fit_pixels(
     height: int, width: int, *, multiple: int, fewest: int, most: int
 ) -> tuple[int, int]:

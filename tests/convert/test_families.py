@@ -484,6 +484,7 @@ def test_every_architecture_belongs_to_one_family() -> None:
         "Gemma3ForConditionalGeneration",
         "Gemma4ForCausalLM",
         "Gemma4ForConditionalGeneration",
+        "Gemma4UnifiedForConditionalGeneration",
     }
 
 

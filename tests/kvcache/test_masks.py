@@ -99,6 +99,11 @@ def test_inputs_of_a_group_attend_to_one_another_both_ways() -> None:
     assert rows_of(mask) == ["x.....", "xxxx..", ".xxx..", "..xx..", "...xx."]
 
 
+def test_inputs_of_a_group_attend_to_earlier_ones_only_in_causal_layers() -> None:
+    mask = attention_mask([segment("0 1 2 3", 0, (1, 4))], 0, KVCacheSpec(is_causal=True), SIX)
+    assert rows_of(mask) == ["x.....", "xx....", "xxx...", "xxxx.."]
+
+
 @given(st.data())
 def test_masks_match_the_definition(data: st.DataObject) -> None:
     window = data.draw(st.none() | st.integers(1, 9))

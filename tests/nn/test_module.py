@@ -121,6 +121,38 @@ def test_the_uses_of_a_tensor_are_recorded(weights: Callable[..., Any]) -> None:
 # Alternatives and what may be missing
 
 
+class Bounded(Module):
+    weight: Tensor = declared("weight")
+    lowest: float | None = declared("input_min")
+    highest: float | None = declared("input_max")
+
+
+def test_an_attribute_of_type_float_is_the_number_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "bounds.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_tensor("a.weight", np.ones((2, 32), np.float32))
+    writer.add_tensor("a.input_min", np.array([-1.5], np.float16))
+    writer.add_tensor("b.weight", np.ones((2, 32), np.float32))
+    writer.add_tensor("b.input_max", np.array([1.0, 2.0], np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+    class First(Module):
+        part: Bounded = declared("a")
+
+    class Second(Module):
+        part: Bounded = declared("b")
+
+    with Weights(read_gguf(path)) as weights:
+        found = bind(First, weights, Options()).part
+        assert (found.lowest, found.highest) == (-1.5, None)
+        assert "a.input_min" not in weights.unused()
+        with pytest.raises(ModelFileError, match=r"b\.input_max.*\[2\] is not one number"):
+            bind(Second, weights, Options())
+
+
 def test_the_second_name_is_used_if_the_first_is_absent(weights: Callable[..., Any]) -> None:
     model = bind(Decoder, weights("token_embd.weight", *FULL[3:]), Options())
     assert model.output.weight.name == "token_embd.weight"

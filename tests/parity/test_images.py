@@ -67,16 +67,21 @@ def require_answer(
     prompt: Prompt = [
         part if isinstance(part, int) else engine.prepare_image(part) for part in parts
     ]
-    image = SIGHTS[name].image  # an answer has none
+    sight = SIGHTS[name]  # an answer has no image
+    marks = [sight.image, sight.image if sight.laid is None else sight.laid]
     found = engine.generate(
-        prompt, temperature=0.0, max_tokens=count, ignore_eos=True, logit_bias={image: -100.0}
+        prompt,
+        temperature=0.0,
+        max_tokens=count,
+        ignore_eos=True,
+        logit_bias=dict.fromkeys(marks, -100.0),
     )
     assert len(found.tokens) == count
     stream = [*stream_of(engine, parts), *found.tokens]
     images = [Image.fromarray(part) for part in parts if not isinstance(part, int)]
     with _REFERENCE, torch.no_grad():
         rows = SIGHTS[name].read(laboratory.reference(name), stream, images)[-count - 1 : -1]
-    rows[:, image : image + 1] = -np.inf
+    rows[:, marks] = -np.inf
     best = np.sort(rows, axis=-1)[:, -2:]
     is_approximate = RECIPES[name].approximate or RECIPES[name].approximate_tower
     clear = best[:, 1] - best[:, 0] > (0.05 if is_approximate else 1e-3)

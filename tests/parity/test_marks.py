@@ -43,6 +43,13 @@ def _qwen(name: str, size: tuple[int, int]) -> str:
     return "<|vision_start|>" + "<|image_pad|>" * (int(grid.prod()) // 4) + "<|vision_end|>"
 
 
+def _gemma4(name: str, size: tuple[int, int]) -> str:
+    """As `Gemma4Processor.replace_image_token`, with the token that we lay: transformers' pad."""
+    places = SIGHTS[name].process([sized(size)])["image_position_ids"][0]
+    cells = 1 if name == "gemma4_unified_seeing" else 9
+    return "<|image>" + "<pad>" * (int((places >= 0).all(-1).sum()) // cells) + "<image|>"
+
+
 def _always(text: str, _: tuple[int, int]) -> str:
     return text
 
@@ -58,6 +65,9 @@ WRITTEN: dict[str, Callable[[tuple[int, int]], str]] = {
     "qwen25vl": partial(_qwen, "qwen25vl"),
     "qwen3vl": partial(_qwen, "qwen3vl"),
     "qwen3vlmoe": partial(_qwen, "qwen3vlmoe"),
+    "gemma4_seeing": partial(_gemma4, "gemma4_seeing"),
+    "gemma4_small_seeing": partial(_gemma4, "gemma4_small_seeing"),
+    "gemma4_unified_seeing": partial(_gemma4, "gemma4_unified_seeing"),
     "qwen35_seeing": partial(_qwen, "qwen35_seeing"),
     "qwen35moe_seeing": partial(_qwen, "qwen35moe_seeing"),
 }
@@ -82,7 +92,8 @@ def test_an_images_tokens_equal_those_of_transformers(
         if lies.is_cross:  # the image is beside the text
             assert not lies.embedded.any()
             continue
-        image = SIGHTS[name].image
+        sight = SIGHTS[name]
+        image = sight.image if sight.laid is None else sight.laid
         assert np.flatnonzero(lies.embedded).tolist() == [
             at for at, token in enumerate(expected) if token == image
         ]

@@ -131,23 +131,23 @@ def _gemma2(**changes: Any) -> Recipe:
     return Recipe("Gemma2ForCausalLM", transformers.Gemma2Config, values, "gemma", approximate=True)
 
 
+_GEMMA4_TEXT = _TEXT | {
+    "num_hidden_layers": 6,
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
+    "rms_norm_eps": 2e-2,
+    "tie_word_embeddings": True,
+    "sliding_window": 16,
+    "global_head_dim": 64,
+    "num_global_key_value_heads": 1,
+    "attention_k_eq_v": True,
+    "hidden_size_per_layer_input": 0,
+    "final_logit_softcapping": 10.0,
+}
+
+
 def _gemma4(*, seed: int = SEED, **changes: Any) -> Recipe:
     """Dense, as the largest: wider heads in the full layers, whose values are their keys."""
-    kinds = ["sliding_attention", "sliding_attention", "full_attention"] * 2
-    values = _TEXT | {
-        "num_hidden_layers": 6,
-        "layer_types": kinds,
-        "rms_norm_eps": 2e-2,
-        "tie_word_embeddings": True,
-        "sliding_window": 16,
-        "global_head_dim": 64,
-        "num_global_key_value_heads": 1,
-        "attention_k_eq_v": True,
-        "hidden_size_per_layer_input": 0,
-        "final_logit_softcapping": 10.0,
-    }
-    values |= changes
-    config = transformers.Gemma4TextConfig
+    config, values = transformers.Gemma4TextConfig, _GEMMA4_TEXT | changes
     return Recipe("Gemma4ForCausalLM", config, values, "gemma", approximate=True, seed=seed)
 
 
@@ -167,6 +167,48 @@ _GEMMA4_MIXTURE: dict[str, Any] = {  # as 26B-A4B: experts beside the dense part
     "top_k_experts": 2,
     "moe_intermediate_size": 96,
 }
+
+
+_GEMMA4_TOWER = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "head_dim": 16,
+    "patch_size": 4,
+    "pooling_kernel_size": 3,
+    "position_embedding_size": 224,
+    "rms_norm_eps": 2e-2,
+}
+_GEMMA4_EMBEDDER = {
+    "patch_size": 4,
+    "pooling_kernel_size": 3,
+    "mm_embed_dim": 96,
+    "mm_posemb_size": 72,
+    "output_proj_dims": 96,
+    "rms_norm_eps": 2e-2,
+}
+
+
+def _seeing4(
+    architecture: str,
+    config: type[transformers.PreTrainedConfig],
+    vision: dict[str, Any],
+    **changes: Any,
+) -> Recipe:
+    """An image's tokens see one another in the layers with a window, but not in small models."""
+    text = _GEMMA4_TEXT | {"pad_token_id": 0, "use_bidirectional_attention": "vision"} | changes
+    marks = {"boi_token_id": 6, "eoi_token_id": 7, "image_token_id": 8, "video_token_id": 500}
+    values = {"text_config": text, "vision_config": vision, "audio_config": None, **marks}
+    return Recipe(
+        architecture,
+        config,
+        values,
+        "gemma4_image",
+        approximate=True,
+        processor={"patch_size": 4, "pooling_kernel_size": 3, "max_soft_tokens": 70},
+    )
 
 
 def _ministral3(**changes: Any) -> Recipe:
@@ -541,6 +583,23 @@ RECIPES: dict[str, Recipe] = {
         seed=2,
         **_VL_EXPERTS,
     ),
+    "gemma4_seeing": _seeing4(
+        "Gemma4ForConditionalGeneration",
+        transformers.Gemma4Config,
+        _GEMMA4_TOWER | {"use_clipped_linears": True, "standardize": True},
+    ),
+    "gemma4_small_seeing": _seeing4(
+        "Gemma4ForConditionalGeneration",
+        transformers.Gemma4Config,
+        _GEMMA4_TOWER,
+        **_GEMMA4_SMALL,
+        use_bidirectional_attention=None,
+    ),
+    "gemma4_unified_seeing": _seeing4(
+        "Gemma4UnifiedForConditionalGeneration",
+        transformers.Gemma4UnifiedConfig,
+        _GEMMA4_EMBEDDER,
+    ),
     "gemma3_vision": Recipe(
         "Gemma3ForConditionalGeneration",
         transformers.Gemma3Config,
@@ -601,6 +660,7 @@ _TOKENIZERS = {
     "qwen35_image": lambda folder: write_byte_level(folder, "qwen35", "qwen2"),
     "sentencepiece": write_sentencepiece,
     "gemma": write_gemma,
+    "gemma4_image": lambda folder: write_gemma(folder, has_new_marks=True),
 }
 
 
@@ -651,6 +711,12 @@ def draw_weights(model: PreTrainedModel, seed: int) -> None:
         if name.endswith("layer_scalar"):  # as different as layers can be told apart by it
             index = int(name.split(".")[-2])
             buffer.fill_(0.75 + 0.125 * (index % 4))
+        elif name.endswith(("input_min", "input_max", "output_min", "output_max")):
+            buffer.fill_((-1.0 if name.endswith("min") else 1.25) * (1 + name.count("output")))
+        elif name.endswith(("std_bias", "std_scale")):
+            generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+            noise = torch.randn(buffer.shape, generator=generator)
+            buffer.copy_((noise if name.endswith("bias") else 1 + 0.2 * noise).bfloat16().float())
     for module in owners.values():
         if isinstance(module, torch.nn.Embedding) and module.padding_idx is not None:
             with torch.no_grad():
@@ -674,7 +740,8 @@ def _drawn(
             return noise
         # Large ones would make every token predict itself; Gemma multiplies them again.
         return noise * (0.5 / math.sqrt(old.shape[1]) if gemma else 0.1)
-    if any(part in name for part in ("position_embedding", "class_embedding", "positional")):
+    learnt = ("position_embedding", "class_embedding", "positional", "pos_embedding")
+    if any(part in name for part in learnt):
         return 0.4 * noise
     if "lm_head" in name:
         return noise * (3.0 / math.sqrt(old.shape[1]))
@@ -690,7 +757,7 @@ def _drawn_for_norm(
     if spread and name.endswith("model.norm.weight") and "vision" not in name:
         neutral = neutral + (5.0 if gemma else 1.5)  # a tied embedding is small: spread logits
     # Gemma 4 does not scale its scores: the norm of the queries does.
-    scale = 0.25 if kind == "Gemma4RMSNorm" and "q_norm" in name else 1.0
+    scale = 0.25 if kind.startswith("Gemma4") and "q_norm" in name else 1.0
     return scale * (neutral + 0.2 * noise)
 
 

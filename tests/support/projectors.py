@@ -84,6 +84,9 @@ LAYOUTS = {
         {"vision.projector.scale_factor": 2},
     ),
     "qwen3vl": Layout("qwen3vl_merger", {}),
+    "gemma4_seeing": Layout("gemma4v", {}),
+    "gemma4_small_seeing": Layout("gemma4v", {}),
+    "gemma4_unified_seeing": Layout("gemma4uv", {}),
     "qwen35_seeing": Layout("qwen3vl_merger", {}),
     "qwen25vl": Layout(
         "qwen2.5vl_merger",

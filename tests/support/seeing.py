@@ -42,15 +42,18 @@ _TYPES = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass
 class Whole:
-    """A layer's cache that holds nothing but the batch itself."""
+    """A layer's cache that holds nothing but the batch itself; what others read is kept."""
 
     mask: Tensor
+    stored: tuple[Tensor, Tensor] | None = None
 
     def update(self, keys: Tensor | None, values: Tensor | None) -> History:
-        assert keys is not None
-        assert values is not None
+        if keys is not None and values is not None:
+            self.stored = keys, values
+        assert self.stored is not None
+        keys, values = self.stored
         return History(
             keys.transpose(1, 0, 2),
             values.transpose(1, 0, 2),
@@ -189,9 +192,12 @@ class Seer:
             cross_attention=self._crossed(stream, given),
         )
         shapes = self.model.cache_shapes()
-        caches = {shape: _cache(stream, shape, given) for shape in dict.fromkeys(shapes)}
+        caches = [_cache(stream, shape, given) for shape in shapes]
+        for index, shape in enumerate(shapes):
+            if isinstance(shape, LayerShape) and shape.shared_layer is not None:
+                caches[index] = caches[shape.shared_layer]
         with noted_scores(scores):
-            hidden = self.model.hidden(batch, [caches[shape] for shape in shapes])
+            hidden = self.model.hidden(batch, caches)
         results = [context.output(each) for each in (self.model.head(hidden), *scores)]
         found = self.backend.compute(context, data, results).outputs
         context.close()
@@ -245,7 +251,7 @@ def mask(stream: Stream, shape: LayerShape) -> npt.NDArray[np.float16]:
     ago = np.arange(count)[:, None] - np.arange(count)
     shown = ago >= 0
     for at, image in stream.images:
-        if image.placeholders.is_bidirectional:
+        if image.placeholders.is_bidirectional and not shape.is_causal:
             for start, length in image.placeholders.groups:
                 part = slice(at + start, at + start + length)
                 shown[part, part] = True

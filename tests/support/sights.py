@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 from transformers.models.mllama.image_processing_pil_mllama import MllamaImageProcessorPil
 from transformers.models.mllama.processing_mllama import (
     convert_sparse_cross_attention_mask_to_dense,
@@ -34,6 +35,8 @@ class Sight:
         process: pictures -> the model's keyword arguments.
         features: (model, arguments of one picture) -> its embedding.
         image: the token in whose place an embedding's row stands.
+        laid: what tampu lays there, if that is another token.
+        masks: whether to take the masks of `generate`, from which those of `forward` differ.
         marks: the argument that says which tokens are images', for models that have one.
         beside: the argument that says which inputs see which tiles, for models that have one.
     """
@@ -43,6 +46,8 @@ class Sight:
     image: int
     marks: str | None = None
     beside: str | None = None
+    laid: int | None = None
+    masks: bool = False
 
     def embed(self, model: Any, image: Image.Image) -> Floats:
         """Return the embedding of a picture: (rows, features)."""
@@ -54,9 +59,18 @@ class Sight:
     def read(self, model: Any, tokens: Sequence[int], images: Sequence[Image.Image]) -> Floats:
         """Return the logits of every input."""
         inputs = self.process(images) if images else {}
-        ids = torch.tensor([list(tokens)])
+        ids = torch.tensor([[self.image if token == self.laid else token for token in tokens]])
         if self.marks:
             inputs[self.marks] = (ids == self.image).long()
+        if self.masks:
+            inputs["attention_mask"] = model.create_masks_for_generate(
+                model.config,
+                model.get_input_embeddings()(ids),
+                None,
+                None,
+                torch.arange(len(tokens))[None],
+                mm_token_type_ids=inputs[self.marks or ""],
+            )
         if self.beside and images:
             tiles = inputs["aspect_ratio_mask"].sum(-1)
             shown = convert_sparse_cross_attention_mask_to_dense(
@@ -145,6 +159,31 @@ def _gridded(model: Any, inputs: Inputs) -> Any:
     return model.model.get_image_features(inputs["pixel_values"], inputs["image_grid_thw"])
 
 
+def _gemma4(images: Sequence[Image.Image]) -> Inputs:
+    processor = Gemma4ImageProcessorPil(patch_size=4, pooling_kernel_size=3, max_soft_tokens=70)
+    found = processor(list(images), return_tensors="pt")
+    return {name: found[name] for name in ("pixel_values", "image_position_ids")}
+
+
+def _gemma4_unified(images: Sequence[Image.Image]) -> Inputs:
+    """As transformers' processor, which wants torchvision: nine patches are one."""
+    found = _gemma4(images)
+    pixels, places = [], []
+    for cut, at in zip(found["pixel_values"], found["image_position_ids"], strict=True):
+        columns, rows = (int(number) + 1 for number in at.max(0).values)
+        grid = cut[: rows * columns].reshape(rows // 3, 3, columns // 3, 3, 4, 4, 3)
+        merged = grid.permute(0, 2, 1, 4, 3, 5, 6).reshape(-1, 12 * 12 * 3)
+        where = torch.cartesian_prod(torch.arange(rows // 3), torch.arange(columns // 3)).flip(1)
+        missing = 70 - len(merged)
+        pixels.append(torch.nn.functional.pad(merged, (0, 0, 0, missing)))
+        places.append(torch.nn.functional.pad(where, (0, 0, 0, missing), value=-1))
+    return {"pixel_values": torch.stack(pixels), "image_position_ids": torch.stack(places)}
+
+
+def _placed(model: Any, inputs: Inputs) -> Any:
+    return model.model.get_image_features(inputs["pixel_values"], inputs["image_position_ids"])
+
+
 def _mllama(images: Sequence[Image.Image]) -> Inputs:
     processor = MllamaImageProcessorPil(
         size={"height": 112, "width": 112},
@@ -215,5 +254,10 @@ SIGHTS: dict[str, Sight] = {
     "llava": Sight(_llava, _pixels, image=6),
     "mistral3_vision": Sight(_pixtral, _sized, image=7),
     "llama4_vision": Sight(_llama4, _projected, image=7),
+    "gemma4_seeing": Sight(_gemma4, _placed, image=8, marks="mm_token_type_ids", laid=0),
+    "gemma4_small_seeing": Sight(_gemma4, _placed, image=8, marks="mm_token_type_ids", laid=0),
+    "gemma4_unified_seeing": Sight(
+        _gemma4_unified, _placed, image=8, marks="mm_token_type_ids", laid=0, masks=True
+    ),
     "gemma3_vision": Sight(_gemma3, _pixels, image=8, marks="token_type_ids"),
 }

@@ -57,6 +57,7 @@ IMAGE_TOKENS = {
 }  # fmt: skip
 _GEMMA_SPECIALS = ["<pad>", "<bos>", "<eos>", "<unk>", "<start_of_turn>", "<end_of_turn>"]
 _GEMMA_SPECIALS += ["<start_of_image>", "<end_of_image>", "<image_soft_token>"]
+_GEMMA4_MARKS = ["<|image>", "<image|>", "<|image|>"]
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
 
 
@@ -89,8 +90,12 @@ def write_byte_level(folder: Path, style: str, images: str | None = None) -> Non
     _write_settings(folder, settings)
 
 
-def write_gemma(folder: Path) -> None:
-    """Write a BPE over characters with byte fallback, as Gemma's tokenizer.json has it."""
+def write_gemma(folder: Path, *, has_new_marks: bool = False) -> None:
+    """Write a BPE over characters with byte fallback, as Gemma's tokenizer.json has it.
+
+    Gemma 4 has other marks of images than Gemma 3.
+    """
+    specials = [*_GEMMA_SPECIALS[:6], *_GEMMA4_MARKS] if has_new_marks else _GEMMA_SPECIALS
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     tokenizer.normalizer = normalizers.Replace(" ", "▁")
     tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
@@ -100,10 +105,10 @@ def write_gemma(folder: Path) -> None:
     byte_tokens = [f"<0x{value:02X}>" for value in range(256)]
     # Nothing splits the text before merging, so the trainer gets it word by word.
     words = [word for text in _corpus() for word in re.findall(r"\s?\S+", text)]
-    _train(tokenizer, _GEMMA_SPECIALS + byte_tokens, words, limit_alphabet=100)
+    _train(tokenizer, specials + byte_tokens, words, limit_alphabet=100)
     tokenizer.post_processor = _begin_with("<bos>")
     tree = json.loads(tokenizer.to_str())
-    tree["added_tokens"] = [t for t in tree["added_tokens"] if t["content"] in _GEMMA_SPECIALS]
+    tree["added_tokens"] = [t for t in tree["added_tokens"] if t["content"] in specials]
     (folder / "tokenizer.json").write_text(json.dumps(tree))
     names = {"bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>"}
     _write_settings(folder, names | {"unk_token": "<unk>", "add_bos_token": True})

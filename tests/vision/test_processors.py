@@ -15,6 +15,7 @@ import transformers
 from PIL import Image
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 from transformers.models.mllama.image_processing_pil_mllama import MllamaImageProcessorPil
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
@@ -23,10 +24,12 @@ from tampu.errors import RequestError
 from tampu.vision import (
     CLIP,
     HALF,
+    UNIT,
     Filter,
     arrange,
     arrangements,
     cut_tiles,
+    fit_area,
     fit_crop,
     fit_long_side,
     fit_pixels,
@@ -96,6 +99,22 @@ def test_qwen_keeps_the_number_of_pixels_within_bounds(size: tuple[int, int]) ->
     cut = patches(CLIP(resize(image, height, width, Filter.BICUBIC)), 14, 2)
     twice = np.repeat(cut.reshape(-1, 3, 1, 14, 14), 2, 2).reshape(len(cut), -1)
     assert np.abs(twice - theirs["pixel_values"]).max() * min(CLIP.std) < CLOSE
+
+
+@pytest.mark.parametrize("size", [*SIZES, (1, 5000), (900, 1)])
+@pytest.mark.parametrize("tokens", [70, 280])
+def test_gemma4_fills_its_tokens(size: tuple[int, int], tokens: int) -> None:
+    image = picture(*size)
+    processor = Gemma4ImageProcessorPil(patch_size=4, pooling_kernel_size=3, max_soft_tokens=tokens)
+    theirs = processor(Image.fromarray(image), return_tensors="np")
+    height, width = fit_area(*size, multiple=12, most=tokens * 144)
+    count = height * width // 16
+    assert count == theirs["num_soft_tokens_per_image"][0] * 9
+    where = places(height // 4, width // 4)
+    assert np.array_equal(where[:, ::-1], theirs["image_position_ids"][0][:count])
+    cut = patches(UNIT(resize(image, height, width, Filter.BICUBIC)), 4)
+    by_pixel = cut.reshape(count, 3, 16).swapaxes(1, 2).reshape(count, 48)
+    assert np.abs(by_pixel - theirs["pixel_values"][0][:count]).max() < CLOSE
 
 
 def test_qwen_refuses_elongated_images() -> None:
