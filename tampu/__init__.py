@@ -7,8 +7,8 @@
 
 `Engine` is one loaded model, and the place to begin. `generate` returns a `Completion`, `chat` a
 `ChatCompletion`. A `Stream` yields `TextDelta`, for a chat also `ReasoningDelta` and `ToolCall`,
-and a last `Done`. Options are the fields of `GenerateOptions`. Every error is a `TampuError`;
-`tampu.errors` has them all.
+and a last `Done`. `decide` answers questions with probabilities, as `Decisions`. Options are the
+fields of `GenerateOptions`. Every error is a `TampuError`; `tampu.errors` has them all.
 
 The names below are imported at their first use, so `import tampu` is fast.
 """
@@ -24,6 +24,15 @@ if TYPE_CHECKING:
     from tampu.chat.output.stream_parser import ToolCall
     from tampu.engine.completion import ChatCompletion, Completion, RequestHandle, Stream
     from tampu.engine.engine import Engine
+    from tampu.engine.questions import (
+        Choice,
+        Decision,
+        Decisions,
+        Level,
+        Option,
+        Predicate,
+        Score,
+    )
     from tampu.errors import TampuError
     from tampu.ml.device_map import Offload
     from tampu.runner.events import Done, ReasoningDelta, TextDelta, TokenLogprob, Usage
@@ -31,13 +40,20 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ChatCompletion",
+    "Choice",
     "Completion",
+    "Decision",
+    "Decisions",
     "Done",
     "Engine",
     "GenerateOptions",
+    "Level",
     "Offload",
+    "Option",
+    "Predicate",
     "ReasoningDelta",
     "RequestHandle",
+    "Score",
     "Stream",
     "TampuError",
     "TextDelta",
@@ -49,13 +65,20 @@ __all__ = [
 
 _HOMES = {
     "ChatCompletion": "tampu.engine.completion",
+    "Choice": "tampu.engine.questions",
     "Completion": "tampu.engine.completion",
+    "Decision": "tampu.engine.questions",
+    "Decisions": "tampu.engine.questions",
     "Done": "tampu.runner.events",
     "Engine": "tampu.engine.engine",
     "GenerateOptions": "tampu.runner.request",
+    "Level": "tampu.engine.questions",
     "Offload": "tampu.ml.device_map",
+    "Option": "tampu.engine.questions",
+    "Predicate": "tampu.engine.questions",
     "ReasoningDelta": "tampu.runner.events",
     "RequestHandle": "tampu.engine.completion",
+    "Score": "tampu.engine.questions",
     "Stream": "tampu.engine.completion",
     "TampuError": "tampu.errors",
     "TextDelta": "tampu.runner.events",

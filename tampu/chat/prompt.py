@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -10,8 +11,9 @@ from tampu.chat.images import ImagePlaceholders, Item, length
 from tampu.chat.output import ChatFormat, chat_format
 from tampu.chat.output.reasoning import Think
 from tampu.chat.sandboxed_template import SandboxedTemplate
-from tampu.chat.segments import PieceEncoder, text_of
+from tampu.chat.segments import PieceEncoder, Prompt, text_of
 from tampu.chat.template_loader import PromptTemplate
+from tampu.errors import RequestError
 from tampu.sandbox.client import ForkServerClient
 
 if TYPE_CHECKING:
@@ -141,6 +143,40 @@ class PromptBuilder:
                 first = middle + 1
         return replace(shortest, dropped=len(prompt) - len(shortest))
 
+    def build_forks(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        endings: Sequence[tuple[str, Sequence[str]]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> tuple[list[Item], list[list[list[int]]]]:
+        """Return prompts that differ in the end of the user's last message only, with answers.
+
+        The conversation is rendered once, and its beginning is tokenized once.
+
+        Args:
+            messages: as in `build`; unless the last is a user's, one is added.
+            endings: texts to end the last message with, each with possible answers.
+            tools: as in `build`.
+
+        Returns:
+            The items that all prompts begin with; then for each ending and each of its answers, the
+            tokens that follow, up to the end of the answer. The model does not reason before it.
+
+        Raises:
+            RequestError: when the template refuses the conversation.
+        """
+        marks, mark = ImagePlaceholders(), f"[ending-{secrets.token_hex(8)}]"
+        values = self._template.think_variables(think=False)
+        prompt = self._render(marks.place(_with_ending(messages, mark)), tools, values)
+        prompt = (*prompt, (self.style.without_reasoning(text_of(prompt[-1:])), True))
+        before, after = _split(prompt, mark)
+        encode = self._vocabulary.encode_pieces
+        return marks.encode(self._vocabulary, before), [
+            [encode(((text, False), *after, (answer, False))) for answer in answers]
+            for text, answers in endings
+        ]
+
     def _build(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -149,19 +185,27 @@ class PromptBuilder:
     ) -> BuiltPrompt:
         marks = ImagePlaceholders()
         begun = self._begun_answer(messages)
-        prompt = self._template.render(
-            marks.place(messages[:-1] if begun else messages),
-            tools=tools,
-            bos_token=self._bos_text,
-            eos_token=self._eos_text,
-            variables=values,
-        )
+        prompt = self._render(marks.place(messages[:-1] if begun else messages), tools, values)
         in_reasoning = self.style.ends_in_reasoning(text_of(prompt[-1:]))
         if begun and in_reasoning and self.style.reasoning is not None:
             prompt, in_reasoning = (*prompt, (f"{self.style.reasoning.end}\n\n", True)), False
         if begun:
             prompt = (*prompt, (begun, False))
         return BuiltPrompt(marks.encode(self._vocabulary, prompt), in_reasoning)
+
+    def _render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        values: Mapping[str, Any],
+    ) -> Prompt:
+        return self._template.render(
+            messages,
+            tools=tools,
+            bos_token=self._bos_text,
+            eos_token=self._eos_text,
+            variables=values,
+        )
 
     def _begun_answer(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """Return the start of the model's answer: the text of an assistant's last message.
@@ -175,6 +219,29 @@ class PromptBuilder:
             return ""
         content = last.get("content")
         return content.rstrip() if isinstance(content, str) else ""
+
+
+def _with_ending(messages: Sequence[Mapping[str, Any]], end: str) -> list[Mapping[str, Any]]:
+    """Return messages of which the last is the user's and ends with a text."""
+    last = messages[-1] if messages else {}
+    if last.get("role") != "user":
+        return [*messages, {"role": "user", "content": end}]
+    content = last.get("content") or ""
+    return [*messages[:-1], {**last, "content": f"{content}\n\n{end}" if content else end}]
+
+
+def _split(prompt: Prompt, mark: str) -> tuple[Prompt, Prompt]:
+    """Return the pieces before and after a text of the user's last message.
+
+    Raises:
+        RequestError: if the template does not show it exactly once.
+    """
+    found = [i for i, (text, is_trusted) in enumerate(prompt) if not is_trusted and mark in text]
+    if len(found) != 1 or prompt[found[0]][0].count(mark) != 1:
+        raise RequestError("the model's chat template does not show the end of the last message")
+    [index] = found
+    head, _, tail = prompt[index][0].partition(mark)
+    return (*prompt[:index], (head, False)), ((tail, False), *prompt[index + 1 :])
 
 
 def _starts(messages: Sequence[Mapping[str, Any]]) -> list[int]:

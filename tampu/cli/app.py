@@ -11,6 +11,7 @@ from tampu.cli.bench import bench_command
 from tampu.cli.config import config_command
 from tampu.cli.convert import convert_command, quantize_command
 from tampu.cli.create import create_command
+from tampu.cli.decide import decide_command
 from tampu.cli.devices import devices_command
 from tampu.cli.exit_codes import INTERRUPTED, fail, outcome
 from tampu.cli.logs import log_to_stderr
@@ -40,6 +41,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 app.command("run")(run_command)
+app.command("decide")(decide_command)
 app.command("serve")(serve_command)
 app.command("start", hidden=True)(serve_command)
 app.command("show")(show_command)

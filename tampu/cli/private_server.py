@@ -26,6 +26,7 @@ from tampu.engine.load_options import (
     choose_engine,
     options_from_settings,
 )
+from tampu.engine.questions import Decisions
 from tampu.errors import ModelNotFoundError, RequestError, TampuError
 from tampu.sandbox.client import ForkServerClient
 from tampu.server.admission import Admission
@@ -38,6 +39,7 @@ from tampu.server.wire import ollama_lists as lists
 from tampu.server.wire.ollama_output import ChatWriter, GenerateWriter
 from tampu.settings.parsers import existing_path
 from tampu.settings.settings import Settings
+from tampu.settings.type_errors import type_error
 from tampu.store.catalog import Catalog, Entry, resolve
 from tampu.store.library import Library, LocalModel
 from tampu.worker.client import WorkerProcess
@@ -62,6 +64,9 @@ class NoMetrics:
 
     def embedded(self, model: str, tokens: int) -> None:
         """Count nothing of an embedding."""
+
+    def decided(self, model: str, found: Decisions) -> None:
+        """Count nothing of decisions."""
 
 
 class FileCatalog(Catalog):
@@ -102,11 +107,12 @@ class PrivateServer:
         *,
         engine: str | None = None,
         trace: Path | None = None,
+        slots: int = 1,
     ) -> None:
         """Start the thread; no model is loaded yet.
 
         Without an `engine`, the model's own applies, else the setting. `trace` is the file for a
-        trace of the engine.
+        trace of the engine; `slots` is that of `LoadOptions`.
         """
         self._settings = settings
         self._fork_server = fork_server
@@ -114,7 +120,7 @@ class PrivateServer:
         self._trace = trace
         self._loading = ""
         self._worker: WorkerThread | None = None
-        self._serving = self._new_serving()
+        self._serving = self._new_serving(slots)
         self.models = self._serving.models
         self._handlers: dict[str, Callable[[dict[str, Any]], Lines]] = {
             "/api/chat": self._chat,
@@ -123,6 +129,7 @@ class PrivateServer:
             "/api/show": self._show,
             "/api/tags": self._tags,
             "/api/create": self._create,
+            "/v1/decisions": self._decide,
         }
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
@@ -233,6 +240,17 @@ class PrivateServer:
         found = await self._serving.embed(entry, wire.parse_embed(request, self._defaults(entry)))
         yield {"embeddings": found.vectors.tolist()}
 
+    async def _decide(self, body: dict[str, Any]) -> Lines:
+        from tampu.server.wire import decisions  # seldom needed
+
+        try:
+            request = msgspec.convert(body, decisions.DecisionsRequest)
+        except msgspec.ValidationError as error:
+            raise RequestError(type_error(error)) from error
+        entry = self._serving.find(request.model)
+        task = decisions.parse_decisions(request, self._serving.defaults(entry))
+        yield decisions.decisions_response(request, await self._serving.decide(entry, task))
+
     async def _show(self, body: dict[str, Any]) -> Lines:
         request = msgspec.convert(body, wire.ShowRequest)
         entry = self._serving.find(request.model)
@@ -256,8 +274,8 @@ class PrivateServer:
         """Return a model's defaults without the prefix of its conversations."""
         return replace(self._serving.defaults(entry), system="", messages=())
 
-    def _new_serving(self) -> Serving:
-        options = msgspec.structs.replace(options_from_settings(self._settings), slots=1)
+    def _new_serving(self, slots: int) -> Serving:
+        options = msgspec.structs.replace(options_from_settings(self._settings), slots=slots)
 
         def models() -> ModelManager:
             return ModelManager(

@@ -91,7 +91,7 @@ class HTTPServer:
                 if not isinstance(found, dict):
                     raise ValueError("not an object")
                 if answer.status != http.client.OK:
-                    raise ServerError(str(found.get("error", answer.reason)), answer.status)
+                    raise ServerError(_message(found.get("error", answer.reason)), answer.status)
                 yield found
 
     @contextmanager
@@ -130,6 +130,11 @@ class HTTPServer:
         kind = http.client.HTTPSConnection if is_secret else http.client.HTTPConnection
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)
         return kind(host, address.port, timeout=timeout_s)
+
+
+def _message(error: object) -> str:
+    """Return the message of an error of any API."""
+    return str(error["message"] if isinstance(error, dict) and "message" in error else error)
 
 
 def loaded_models(server: HTTPServer) -> list[dict[str, Any]]:

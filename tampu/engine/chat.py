@@ -7,7 +7,7 @@ engines.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -37,6 +37,7 @@ from tampu.chat.output.tool_grammar import (
 )
 from tampu.chat.prompt import BuiltPrompt, PromptBuilder, Vocabulary
 from tampu.chat.template_loader import PromptTemplate
+from tampu.engine.decisions import decide
 from tampu.engine.prompts import (
     ChatPrompt,
     FIMPrompt,
@@ -45,6 +46,8 @@ from tampu.engine.prompts import (
     TextPrompt,
     TokensPrompt,
 )
+from tampu.engine.questions import Decisions, Question
+from tampu.engine.scoring import Scored, Tokens
 from tampu.errors import ContextLengthError, RequestError
 from tampu.runner.events import Done, Event, Failed, ReasoningDelta, TextDelta, TokenLogprob
 from tampu.runner.request import GenerateOptions, ReasoningTags
@@ -65,6 +68,10 @@ class Tokenizer(Vocabulary, Protocol):
     @property
     def vocabulary_size(self) -> int:
         """The number of tokens."""
+
+    @property
+    def eos(self) -> Collection[int]:
+        """The tokens that end a text."""
 
     def control_tokens(self, texts: Iterable[str]) -> Mapping[str, int]:
         """Return the ids of the control tokens among these texts."""
@@ -112,6 +119,11 @@ class Backend(Protocol):
 
     def embed(self, texts: Sequence[Sequence[int]]) -> npt.NDArray[np.float32]:
         """Return the embeddings (texts, features) of texts given as tokens."""
+
+    def score(
+        self, shared: Sequence[Item], prompts: Sequence[tuple[Sequence[Item], Sequence[Tokens]]]
+    ) -> list[Scored]:
+        """Return the log-probabilities of continuations of prompts that begin with `shared`."""
 
     def warm_up(self) -> None:
         """Set up ahead of time what the first grammar and the first image will need."""
@@ -311,6 +323,26 @@ class RequestBuilder:
         if len(built) > most and not truncate:
             raise ContextLengthError.of(len(built), most)
         return built
+
+    def decide(self, prompt: ChatPrompt, questions: Sequence[Question]) -> Decisions:
+        """Answer questions about a conversation; see `tampu.engine.decisions`.
+
+        Raises:
+            RequestError: for invalid questions, and if the model has no template or its template
+                rejects the conversation.
+            ContextLengthError: naming the question that is too long.
+        """
+        prompts, backend = self.prompts, self._backend
+        if prompts is None:
+            raise RequestError("the model has no chat template: it cannot be asked questions")
+        messages = with_images(prompt.messages, backend.prepare_image)
+        return decide(
+            questions,
+            lambda endings: prompts.build_forks(messages, endings, tools=prompt.tools),
+            backend.score,
+            ends=[*backend.tokenizer.eos],
+            context=backend.context,
+        )
 
     def ends_in_reasoning(self, tokens: Sequence[Item]) -> bool:
         """Return whether a prompt ends inside reasoning."""

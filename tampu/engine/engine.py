@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tampu.chat.images import Item
 from tampu.chat.output.reasoning import Think
 from tampu.chat.template import ChatTemplate
 from tampu.engine.chat import OutputParser, RequestBuilder, with_images
@@ -38,6 +39,8 @@ from tampu.engine.input_processor import InputProcessor, Prompt
 from tampu.engine.load_options import LoadOptions, load_options, with_offload
 from tampu.engine.model_loader import LoadedModel, load_model
 from tampu.engine.prompts import ChatPrompt, StructuredOutput
+from tampu.engine.questions import Decisions, Question
+from tampu.engine.scoring import Scored, Tokens
 from tampu.errors import RequestError
 from tampu.ml.device_map import Offload
 from tampu.ml.vectors import normalize
@@ -241,6 +244,27 @@ class Engine:
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         return Stream(events, *self._begin_chat(messages, options, events.put))
 
+    def decide(
+        self,
+        input: str | Sequence[Message],
+        questions: Sequence[Question],
+        *,
+        tools: Sequence[Message] | None = None,
+    ) -> Decisions:
+        """Return the probabilities of the answers to questions about an input; nothing is written.
+
+        Args:
+            input: a text, or messages as for `chat`.
+            questions: 1 to 400 of `Predicate`, `Choice` and `Score`; the input is computed once.
+            tools: functions that were offered in the conversation.
+
+        Raises:
+            RequestError: for invalid questions, and as for `chat`.
+            ContextLengthError: if a question with the input is longer than the context.
+        """
+        messages = [{"role": "user", "content": input}] if isinstance(input, str) else input
+        return self.requests.decide(self._chat(messages, {"tools": tools}), questions)
+
     def chat_prompt(
         self,
         messages: Sequence[Message],
@@ -286,6 +310,20 @@ class Engine:
             RunnerDiedError: if the engine is closed.
         """
         return self._inputs.generate(prompt, options, sink)
+
+    def score(
+        self, shared: Sequence[Item], prompts: Sequence[tuple[Sequence[Item], Sequence[Tokens]]]
+    ) -> list[Scored]:
+        """Return the log-probabilities of continuations of prompts, which share rows of the cache.
+
+        Args:
+            shared: what all prompts begin with: token ids, and images of `prepare_image`.
+            prompts: each with its continuations, as token ids.
+
+        Raises:
+            TampuError: as for `submit`.
+        """
+        return self._inputs.score(shared, prompts)
 
     def warm_up(self) -> None:
         """Set up ahead of time what the first grammar and the first image will need."""

@@ -11,9 +11,11 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from tampu.chat.images import Item
 from tampu.engine.chat import known_tokens
 from tampu.engine.completion import RequestHandle, Stream, completion, fit_prompt
 from tampu.engine.model_loader import LoadedModel
+from tampu.engine.scoring import Scored, Tokens, score
 from tampu.errors import ContextLengthError, RequestError
 from tampu.nn import RGBImage
 from tampu.runner.detokenizer import Detokenizer
@@ -55,9 +57,7 @@ class InputProcessor:
 
     def generate(self, prompt: Prompt, options: GenerateOptions, sink: Sink) -> RequestHandle:
         """Begin a request; see `Engine.submit`."""
-        if self._model.graphs.max_bidirectional_tokens is not None:
-            name = self._model.info.path.name
-            raise RequestError(f"{name} does not generate text: it is an embedding model")
+        self._check_generates()
         given = self._inputs(prompt)
         inputs = fit_prompt(given, self._context, options)
         dropped = len(given.tokens) - len(inputs.tokens)
@@ -73,16 +73,23 @@ class InputProcessor:
             sequence.sink = self._logged(sink)
         return self._begin(sequence)
 
-    def rows(self, prompt: Prompt, *, wants_logits: bool, chunk: int | None = None) -> Rows:
-        """Return the logits or final hidden states of every token of a prompt; see `collect`."""
+    def rows(
+        self,
+        prompt: Prompt,
+        *,
+        wants_logits: bool,
+        chunk: int | None = None,
+        last: int | None = None,
+    ) -> Rows:
+        """Return the logits or final hidden states of a prompt's tokens; see `collect`."""
         rows: list[Rows] = []
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        collector = RowCollector(rows.append, wants_logits, chunk)
+        collector = RowCollector(rows.append, wants_logits, chunk, last)
         completion(Stream(events, self.collect(prompt, collector, events.put)))
         return np.concatenate(rows)
 
     def collect(self, prompt: Prompt, collector: RowCollector, sink: Sink) -> RequestHandle:
-        """Begin to compute the output of every token of a prompt; nothing is generated.
+        """Begin to compute the output of a prompt's tokens; nothing is generated.
 
         Raises:
             ContextLengthError: for a prompt longer than the context.
@@ -90,9 +97,26 @@ class InputProcessor:
         inputs = self._inputs(prompt)
         if len(inputs.tokens) > self._context:
             raise ContextLengthError.of(len(inputs.tokens), self._context)
-        sequence = self._sequence(inputs, GenerateOptions(max_tokens=0), sink, is_private=True)
+        sequence = self._sequence(
+            inputs, GenerateOptions(max_tokens=0), sink, is_private=collector.last is None
+        )
         sequence.collector = collector
         return self._begin(sequence)
+
+    def score(
+        self, shared: Sequence[Item], prompts: Sequence[tuple[Sequence[Item], Sequence[Tokens]]]
+    ) -> list[Scored]:
+        """Return the log-probabilities of continuations of prompts; see `tampu.engine.scoring`.
+
+        Args:
+            shared: what all prompts begin with.
+            prompts: each with its continuations.
+        """
+        self._check_generates()
+        if self._model.scheduler.kv_manager.checkpoint_interval > 1:
+            # The others resume from the state that is kept at its end.
+            self.rows(shared, wants_logits=True, last=1)
+        return score(prompts, self.collect, at_once=2 * self._model.options.slots)
 
     def prepare_image(self, image: bytes | RGBImage) -> NumberedImage:
         """Return an image as the model takes it; see `Engine.prepare_image`."""
@@ -115,6 +139,11 @@ class InputProcessor:
         """End the sandboxes that compile grammars and decode images."""
         self._constraints.close()
         self._decoder.close()
+
+    def _check_generates(self) -> None:
+        if self._model.graphs.max_bidirectional_tokens is not None:
+            name = self._model.info.path.name
+            raise RequestError(f"{name} does not generate text: it is an embedding model")
 
     def _begin(self, sequence: RunningSequence) -> RequestHandle:
         self._runner.submit(sequence)

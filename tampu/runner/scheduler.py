@@ -214,17 +214,17 @@ class Scheduler:
             self._add(draft, sequence, self._prefill_count(draft, sequence))
 
     def _reuse_prefix(self, sequence: Sequence) -> None:
-        """Reuse cached rows of a sequence's next tokens, except the last: it must be computed."""
-        start = sequence.computed
-        count = self.kv_manager.match_prefix(
-            sequence.cell_table, sequence.keys[start : sequence.length - 1]
-        )
+        """Reuse cached rows of a sequence's next tokens, except those that have an output."""
+        start, end = sequence.computed, sequence.length - 1
+        if sequence.wants_rows:
+            end = min(end, sequence.first_output)
+        count = self.kv_manager.match_prefix(sequence.cell_table, sequence.keys[start:end])
         if sequence.generated == 0:
             sequence.cached += count
 
     def _share_result(self, draft: Draft, sequence: Sequence) -> bool:
         """Let a sequence use the output of another one in the batch that has the same tokens."""
-        if sequence.uncomputed != 1 or sequence.generated or sequence.wants_all_rows:
+        if sequence.uncomputed != 1 or sequence.generated or sequence.wants_rows:
             return False
         start = sequence.computed
         cell = self.kv_manager.next_cell(sequence.cell_table, sequence.keys[start : start + 1])
@@ -244,9 +244,10 @@ class Scheduler:
         left = self._outputs - len(draft.outputs)
         if left <= 0:
             room = 0
-        elif sequence.wants_all_rows:
+        elif sequence.wants_rows:
             chunk = sequence.collector.chunk if sequence.collector else None
-            room = min(room, left, chunk or left)
+            without = max(sequence.first_output - start, 0)
+            room = min(room, without + left, chunk or room)
         count = sequence.layout.fitting(start, min(room, limit))
         whole = sequence.layout.whole(start)
         if count > 0 or whole == 1 or whole > limit:
@@ -272,8 +273,9 @@ class Scheduler:
         if count == 0 or not self.kv_manager.append(sequence.cell_table, count, points):
             return
         first = len(draft.outputs)
-        if sequence.wants_all_rows and start < sequence.prompt_length:
-            draft.outputs.extend(range(draft.rows, draft.rows + count))
+        if sequence.wants_rows and start < sequence.prompt_length:
+            without = min(max(sequence.first_output - start, 0), count)
+            draft.outputs.extend(range(draft.rows + without, draft.rows + count))
         elif is_last:
             draft.outputs.append(draft.rows + count - 1)
         outputs = len(draft.outputs) - first

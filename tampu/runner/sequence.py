@@ -64,17 +64,19 @@ class Constraint(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RowCollector:
-    """Receives the output of every token of a prompt.
+    """Receives the output of every token of a prompt, or of its last ones.
 
     Attributes:
         rows: is called with the rows of each batch, (tokens, vocabulary or features).
         wants_logits: whether they are logits, else final hidden states.
         chunk: the maximum number of tokens computed at once; None: as many as fit.
+        last: how many tokens at the end of the prompt have an output; None: all.
     """
 
     rows: Callable[[Rows], None]
     wants_logits: bool = True
     chunk: int | None = None
+    last: int | None = None
 
 
 class LogprobCollector:
@@ -126,7 +128,7 @@ class Sequence:
         prompt_length: number of tokens of the prompt.
         cell_table: its cells, for tokens in the cache or in a planned batch.
         layout: where images are, and which inputs must share a batch.
-        collector: receives the output of every token of the prompt.
+        collector: receives the output of tokens of the prompt.
         prompt_logprobs: collects those of the prompt's tokens, if requested.
         constraint: on the tokens of the answer.
         awaits_token: whether the batch in flight gives the next token.
@@ -190,9 +192,17 @@ class Sequence:
         return self.times.submitted + patience + self.prompt_length * _PATIENCE_NS
 
     @property
-    def wants_all_rows(self) -> bool:
-        """Whether each token of the prompt has an output, not only the last."""
+    def wants_rows(self) -> bool:
+        """Whether tokens of the prompt before the last have an output, from `first_output` on."""
         return self.collector is not None or self.prompt_logprobs is not None
+
+    @property
+    def first_output(self) -> int:
+        """The position of the prompt's first token that has an output."""
+        if self.collector is None:
+            return 0 if self.prompt_logprobs else self.prompt_length - 1
+        last = self.collector.last
+        return 0 if last is None else self.prompt_length - last
 
     @property
     def wants_logits(self) -> bool:

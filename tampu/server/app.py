@@ -23,6 +23,7 @@ from tampu.server.admission import Admission
 from tampu.server.anthropic import anthropic_routes
 from tampu.server.auth import APIKeyMiddleware
 from tampu.server.crash_loop import MAX_CRASHES, CrashLoopBackoff
+from tampu.server.decisions import decision_routes
 from tampu.server.http_response import (
     FIELDS,
     WARNING,
@@ -107,6 +108,7 @@ def create_app(options: ServerOptions, catalog: Catalog, start: Start) -> Starle
         *openai_routes(serving, images),
         *anthropic_routes(serving, images),
         *token_routes(serving),
+        *decision_routes(serving, images),
         *llama_server_routes(serving),
         *_health_routes(metrics),
     ]

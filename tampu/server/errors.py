@@ -105,7 +105,7 @@ def error_body(
     """Return the body of an error response, in the format of the path's API."""
     if path.startswith("/v1/messages"):
         return anthropic_error(status, message)
-    if path.startswith("/v1/"):
+    if path.startswith("/v1/") and path != "/v1/systemone":
         return openai_error(status, message, code, param)
     if path in LLAMA_SERVER_PATHS:
         return llama_server_error(status, message, code)

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from tampu.engine.prompts import Prompt, StructuredOutput, TextPrompt, TokensPrompt
+from tampu.engine.prompts import ChatPrompt, Prompt, StructuredOutput, TextPrompt, TokensPrompt
+from tampu.engine.questions import Question
 from tampu.errors import RequestError
 from tampu.runner.request import GenerateOptions
 
@@ -80,6 +81,25 @@ class EmbeddingTask:
     inputs: tuple[TextPrompt | TokensPrompt, ...] = ()
     truncate: bool = True
     dimensions: int | None = None
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionTask:
+    """A request for decisions.
+
+    Attributes:
+        prompt: the input.
+        questions: about it.
+        overrides: the load options that it sets, by the names of `LoadOptions`.
+        keep_alive_s: as in `GenerationRequest`.
+        warnings: as in `GenerationRequest`.
+    """
+
+    prompt: ChatPrompt
+    questions: tuple[Question, ...]
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    keep_alive_s: float | None = None
     warnings: tuple[str, ...] = ()
 
 

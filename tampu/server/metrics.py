@@ -12,6 +12,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from tampu.engine.questions import Decisions
 from tampu.errors import TampuError
 from tampu.server.events import Event, Finished, Started
 
@@ -98,6 +99,11 @@ class Metrics:
     def embedded(self, model: str, tokens: int) -> None:
         """Count the tokens of an embedding."""
         self._tokens.labels(model, "prompt").inc(tokens)
+
+    def decided(self, model: str, found: Decisions) -> None:
+        """Count the tokens of decisions."""
+        self._tokens.labels(model, "prompt").inc(found.input_tokens)
+        self._tokens.labels(model, "cached").inc(found.cached_tokens)
 
     def failed(self, error: TampuError) -> None:
         """Count an error."""

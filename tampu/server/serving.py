@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.engine.prompts import Prompt, TextPrompt
+from tampu.engine.questions import Decisions
 from tampu.errors import (
     ModelNotFoundError,
     RequestError,
@@ -29,7 +30,12 @@ from tampu.server.events import (
     Finished,
     Started,
 )
-from tampu.server.generation_request import EmbeddingTask, GenerationRequest, require
+from tampu.server.generation_request import (
+    DecisionTask,
+    EmbeddingTask,
+    GenerationRequest,
+    require,
+)
 from tampu.server.model_defaults import ModelDefaults, model_defaults
 from tampu.server.model_manager import ManagedModel, ModelManager
 from tampu.store.catalog import Catalog, Entry
@@ -55,6 +61,10 @@ class RequestMetrics(Protocol):
 
     def embedded(self, model: str, tokens: int) -> None:
         """Count an embedding's tokens."""
+        ...
+
+    def decided(self, model: str, found: Decisions) -> None:
+        """Count the tokens of decisions."""
         ...
 
 
@@ -237,6 +247,23 @@ class Serving:
         warnings = (*request.warnings, *dropped_warnings(found.dropped))
         shortened = _shortened(vectors, request.dimensions)
         return Embeddings(shortened, found.tokens, ready_ns, found.dropped, warnings)
+
+    async def decide(self, entry: Entry, task: DecisionTask) -> Decisions:
+        """Return the answers to questions.
+
+        Raises:
+            TampuError: when the model cannot be loaded, or the request fails.
+        """
+
+        async def attempt() -> Decisions:
+            async with self.models.use(entry, task.overrides, task.keep_alive_s) as model:
+                with worded(is_longest=_has_longest_context(model)):
+                    return await model.runner.decide(task.prompt, task.questions)
+
+        with self._admission.wait():
+            found = await _with_retry(attempt)
+        self._metrics.decided(entry.name, found)
+        return found
 
     async def encode(
         self,

@@ -20,7 +20,8 @@ from typing import Protocol, TypeAlias, TypeVar
 
 from tampu.chat.sandboxed_template import RENDERING
 from tampu.engine.load_options import LoadOptions
-from tampu.engine.prompts import Prompt, StructuredOutput, TextPrompt, TokensPrompt
+from tampu.engine.prompts import ChatPrompt, Prompt, StructuredOutput, TextPrompt, TokensPrompt
+from tampu.engine.questions import Decisions, Question
 from tampu.errors import RequestNotStartedError, RunnerDiedError
 from tampu.runner.events import Done, Failed, to_error
 from tampu.runner.request import GenerateOptions
@@ -28,6 +29,8 @@ from tampu.sandbox.client import ForkServerClient
 from tampu.worker.protocol import (
     Cancel,
     Command,
+    Decide,
+    Decided,
     Decode,
     Decoded,
     Embed,
@@ -56,7 +59,7 @@ Progressed: TypeAlias = Callable[[float], None]
 
 PROGRAM = (sys.executable, "-P", "-m", "tampu.worker.main")
 
-Single = TypeVar("Single", Embedded, Encoded, Decoded)
+Single = TypeVar("Single", Embedded, Encoded, Decoded, Decided)
 
 HANG_SECONDS = 60.0
 _CLOSE_SECONDS = 5.0
@@ -68,7 +71,7 @@ _MEANINGS = {
     signal.SIGBUS: " (the model's file was changed or truncated while in use)",
     signal.SIGKILL: " (killed from outside, maybe by the system for lack of memory)",
 }
-_LAST_EVENTS = (Done, Failed, Embedded, Encoded, Decoded)
+_LAST_EVENTS = (Done, Failed, Embedded, Encoded, Decoded, Decided)
 
 
 class _Events(asyncio.Queue[RequestEvent | None]):
@@ -221,6 +224,10 @@ class WorkerProcess:
     async def decode(self, tokens: Sequence[int]) -> Decoded:
         """Return the text of tokens; raises as `generate`."""
         return await self._single(lambda n: Decode(n, tuple(tokens)), Decoded)
+
+    async def decide(self, prompt: ChatPrompt, questions: tuple[Question, ...]) -> Decisions:
+        """Return the answers to questions about a conversation; raises as `generate`."""
+        return (await self._single(lambda n: Decide(n, prompt, questions), Decided)).decisions
 
     async def _single(self, command: Callable[[int], Command], kind: type[Single]) -> Single:
         async with self._request(command) as events:

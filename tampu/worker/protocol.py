@@ -3,9 +3,9 @@
 The server sends one `Load`, then any number of `Generate` and `Cancel`; closing the socket ends
 the process. The worker replies with `Progress` until it sends `Ready` or `LoadFailed`, then with
 an `Answer` per event of a request: at most one `PromptProcessed`, any number of `TextDelta`,
-`ReasoningDelta` and parts of calls, then one `Done` or `Failed`. `Embed`, `Encode` and `Decode`
-have one event each. Every `Ping` is answered by a `Pong`, so that a hung process is detected. A
-frame is its length (4 bytes, little-endian) and that many bytes.
+`ReasoningDelta` and parts of calls, then one `Done` or `Failed`. `Embed`, `Encode`, `Decode` and
+`Decide` have one event each. Every `Ping` is answered by a `Pong`, so that a hung process is
+detected. A frame is its length (4 bytes, little-endian) and that many bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import numpy as np
 
 from tampu.chat.output import ToolCallArguments, ToolCallEnd, ToolCallStart
 from tampu.engine.load_options import LoadOptions
-from tampu.engine.prompts import Prompt, StructuredOutput, TextPrompt, TokensPrompt
+from tampu.engine.prompts import ChatPrompt, Prompt, StructuredOutput, TextPrompt, TokensPrompt
+from tampu.engine.questions import Decisions, Question
 from tampu.runner.events import Done, Failed, ReasoningDelta, TextDelta, TokenLogprob
 from tampu.runner.request import GenerateOptions
 
@@ -78,13 +79,21 @@ class Decode(msgspec.Struct, frozen=True, tag="decode"):
     tokens: tuple[int, ...]
 
 
+class Decide(msgspec.Struct, frozen=True, tag="decide"):
+    """Answer questions about a conversation."""
+
+    request: int
+    prompt: ChatPrompt
+    questions: tuple[Question, ...]
+
+
 class Ping(msgspec.Struct, frozen=True, tag="ping"):
     """Ask for a sign of life, and whether the run loop has made no progress for `patience_s`."""
 
     patience_s: float
 
 
-Command: TypeAlias = Load | Generate | Cancel | Embed | Encode | Decode | Ping
+Command: TypeAlias = Load | Generate | Cancel | Embed | Encode | Decode | Decide | Ping
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
@@ -171,6 +180,12 @@ class Decoded(msgspec.Struct, frozen=True, tag="decoded"):
     text: str
 
 
+class Decided(msgspec.Struct, frozen=True, tag="decided"):
+    """The answers to questions."""
+
+    decisions: Decisions
+
+
 GenerateEvent: TypeAlias = (
     PromptProcessed
     | TextDelta
@@ -181,7 +196,7 @@ GenerateEvent: TypeAlias = (
     | PromptTokenLogprobs
     | Done
 )
-RequestEvent: TypeAlias = GenerateEvent | Failed | Embedded | Encoded | Decoded
+RequestEvent: TypeAlias = GenerateEvent | Failed | Embedded | Encoded | Decoded | Decided
 
 
 class Answer(msgspec.Struct, frozen=True, tag="answer"):

@@ -1,4 +1,4 @@
-"""The commands of a worker that have one event: embeddings, tokens of texts, texts of tokens."""
+"""The commands of a worker that have one event: embeddings, decisions, tokens and texts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tampu.chat.images import Item
 from tampu.engine.chat import known_tokens
 from tampu.engine.prompts import TextPrompt
 from tampu.errors import ContextLengthError
-from tampu.worker.protocol import Decode, Decoded, Embed, Embedded, Encode, Encoded
+from tampu.worker.protocol import Decide, Decided, Decode, Decoded, Embed, Embedded, Encode, Encoded
 
 if TYPE_CHECKING:
     from tampu.worker.worker import Loaded
@@ -90,3 +90,8 @@ def decoded(loaded: Loaded, command: Decode) -> Decoded:
     """Return the text of tokens."""
     tokenizer = loaded.model.tokenizer
     return Decoded(tokenizer.decode(known_tokens(command.tokens, tokenizer)))
+
+
+def decided(loaded: Loaded, command: Decide) -> Decided:
+    """Return the answers to questions."""
+    return Decided(loaded.requests.decide(command.prompt, command.questions))

@@ -3,8 +3,8 @@
 The main thread loads the model. One thread reads commands, and handles Cancel and Ping itself.
 Another parses the output of chats and writes replies, so that the engine's thread never waits for
 the server. Small pools prepare requests (templates, images, grammars, tokens), so that a slow one
-delays no other command (`tampu.worker.preparation`) and ends when it is cancelled; another thread
-computes embeddings. What structured output needs is set up when the worker is idle.
+delays no other command (`tampu.worker.preparation`) and ends when it is cancelled; other threads
+compute embeddings and decisions. What structured output needs is set up when the worker is idle.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from tampu.worker.protocol import (
     Answer,
     Cancel,
     Command,
+    Decide,
     Decode,
     Embed,
     Encode,
@@ -56,12 +57,13 @@ from tampu.worker.protocol import (
     to_command,
     to_frame,
 )
-from tampu.worker.tokens import decoded, embedded, encoded, token_ids
+from tampu.worker.tokens import decided, decoded, embedded, encoded, token_ids
 
 logger = logging.getLogger(__name__)
 
 # After the server has disconnected, the process may finish the current step, but not more.
 _LAST_SECONDS = 10.0
+_DECIDERS = 4  # requests for decisions at a time
 # After so long without requests, prepare what may be needed later.
 _IDLE_SECONDS = 0.5
 
@@ -80,7 +82,7 @@ class Loaded:
 Loader: TypeAlias = Callable[
     [Load, Callable[[float], None], Callable[[], bool]], AbstractContextManager[Loaded]
 ]
-AnyCommand = TypeVar("AnyCommand", Embed, Encode, Decode)
+AnyCommand = TypeVar("AnyCommand", Embed, Encode, Decode, Decide)
 
 
 class _Generation:
@@ -210,6 +212,7 @@ class Worker:
             for kind, threads in PREPARERS.items()
         }
         self._embedder = ThreadPoolExecutor(1, thread_name_prefix="tampu-embedder")
+        self._deciders = ThreadPoolExecutor(_DECIDERS, thread_name_prefix="tampu-decider")
 
     def run(self) -> None:
         """Serve until the other side closes the socket."""
@@ -222,7 +225,7 @@ class Worker:
             if load is not None:
                 self._serve(load)
         finally:
-            for pool in (*self._preparers.values(), self._embedder):
+            for pool in (*self._preparers.values(), self._embedder, self._deciders):
                 pool.shutdown(cancel_futures=True)
             self._outbox.close()
             writer.join()
@@ -283,6 +286,8 @@ class Worker:
             case Decode():
                 kind = kind_of(TokensPrompt(command.tokens))
                 self._begin(self._preparers[kind], decoded, loaded, command)
+            case Decide():
+                self._begin(self._deciders, decided, loaded, command)
             case Ping(patience_s=patience_s):
                 reason = self._hang_reason(patience_s) or loaded.model.hang_reason(patience_s)
                 self._outbox.put(Pong(reason))

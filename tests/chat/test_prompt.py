@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tampu.chat.prompt import BuiltPrompt, PromptBuilder
 from tampu.chat.template import ChatTemplate
+from tampu.errors import RequestError
 
 SOURCE = """\
 {{ bos_token }}{% for message in messages %}
@@ -116,3 +119,33 @@ def test_a_prompt_that_ends_in_reasoning_is_recognized() -> None:
     assert builder.build(messages, limit=99, think=True).ends_in_reasoning
     assert not builder.build(messages, limit=99, think=False).ends_in_reasoning
     assert not builder.build(messages, limit=99).ends_in_reasoning
+
+
+# Prompts with different ends
+
+
+def forks(messages: list[Any], source: str, *endings: Any) -> Any:
+    builder = PromptBuilder(ChatTemplate(source), Letters(), eos=ord("$"))
+    shared, ends = builder.build_forks(messages, endings)
+    return "".join(map(chr, shared)), [["".join(map(chr, each)) for each in of] for of in ends]
+
+
+def test_prompts_differ_at_the_end_of_the_last_message() -> None:
+    found = forks(talk("sS", "uhi"), SOURCE + "a", ("one?", ["yes", "no"]), ("two?", ["1"]))
+    assert found == ("^sS$uhi\n\n", [["one?$ayes", "one?$ano"], ["two?$a1"]])
+
+
+def test_a_question_after_an_answer_is_a_message_of_its_own() -> None:
+    assert forks(talk("uhi", "ayes"), SOURCE, ("q", ["1"])) == ("^uhi$ayes$u", [["q$1"]])
+    assert forks([], SOURCE, ("q", ["1"])) == ("^u", [["q$1"]])
+
+
+def test_a_template_that_hides_the_message_or_repeats_it_is_refused() -> None:
+    for source in ("hidden", "{{ messages[0].content }}{{ messages[0].content }}"):
+        with pytest.raises(RequestError, match="does not show the end of the last message"):
+            forks(talk("uhi"), source, ("q", ["1"]))
+
+
+def test_answers_come_after_the_reasoning() -> None:
+    source = SOURCE + "<think>\n{# </think> #}"
+    assert forks(talk("uhi"), source, ("q", ["1"]))[1] == [["q$<think>\n</think>\n\n1"]]

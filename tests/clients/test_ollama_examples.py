@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.client, pytest.mark.server, pytest.mark.slow]
 
 FOLDER = Path(sys.prefix) / "ollama-examples" / version("ollama")
 CERTIFICATE = Path(run_examples.__file__).with_name("self_signed.pem")
-PLAIN = ("gemma4", "llama3.1", "llama3.1:8b", "llama3.2")
+PLAIN = ("gemma4", "llama3.1", "llama3.1:8b", "llama3.2", "nimble")
 THINKERS = ("deepseek-r1", "qwen3", "gpt-oss:20b")
 # What each has to print, among other things.
 EXAMPLES = {
@@ -50,6 +50,7 @@ EXAMPLES = {
     "ps": "Model:  gemma4:latest",
     "pull": "success",
     "show": "Capabilities:",
+    "systemone": "'team'",
     "thinking": "Thinking:",
     "thinking-generate": "Thinking:",
     "thinking-levels": "Response",
@@ -62,7 +63,7 @@ SEEING = {"multimodal-chat": "", "structured-outputs-image": "summary="}
 ASKING = {"chat-with-history": "EOFError: EOF when reading a line"}
 # Other machines, macOS, or a later server are needed: what else they ask of the API others do too.
 ELSEWHERE = {
-    "generate-image", "multimodal-generate", "systemone", "web-search", "web-search-gpt-oss",
+    "generate-image", "multimodal-generate", "web-search", "web-search-gpt-oss",
     "web-search-mcp", "web_search_gpt_oss_helper",
 }  # fmt: skip
 MISSING = "the examples are not in .venv: `make test` gets them (tools/setup/ollama_examples.sh)"

@@ -25,8 +25,8 @@ SAID = ["<think>", "Let me", " see.", "</think>", "It is", " four."]
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
 PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
-# Of Ollama's cloud, of models that make pictures, and of a route that only Ollama has.
-ELSEWHERE = {"web_fetch", "web_search", "systemone"}
+# Of Ollama's cloud, and of models that make pictures.
+ELSEWHERE = {"web_fetch", "web_search"}
 PICTURES = {"width", "height", "steps", "image", "completed", "total"}
 
 
@@ -129,6 +129,23 @@ CALLS = {
     "embeddings": call(
         "embeddings", lambda a: len(a.embedding) > 8, model="talker", prompt="a", keep_alive=1,
         options={"num_ctx": 32},
+    ),
+    "systemone": call(
+        "systemone",
+        lambda a: [*a.answers["who"].probabilities] == ["Bye", "Hello"]
+        and a.answers["who"].choice in ("Bye", "Hello")
+        and 0 <= a.answers["so"].noul <= 1 and a.answers["how"].legend == {"0": "low", "1": "high"}
+        and a.usage.input_tokens > 10,
+        model="talker", state={"ticket": "x"}, keep_alive=1, questions={
+            "who": {"type": "choice", "instructions": "Who?",
+                    "criteria": {"Bye": "he goes", "Hello": None}},
+            "so": {"type": "noul", "instructions": "So?",
+                   "criteria": {"true": "yes", "false": "no"}},
+            "how": {"type": "score", "instructions": "How?", "criteria": ["low", "high"]},
+        },
+    ),
+    "systemone: no questions": call(
+        "systemone", told(400, "questions"), model="talker", state="x", questions={}
     ),
     "create": call(
         "create", is_success, model="made", from_="talker", system="s", template="{{ .Prompt }}",

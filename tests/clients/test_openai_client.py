@@ -383,3 +383,35 @@ def test_invalid_image_is_refused(client: openai.OpenAI, data: str) -> None:
     part = {"type": "image_url", "image_url": {"url": data}}
     with pytest.raises(openai.BadRequestError):
         ask(client, [{"role": "user", "content": [part]}])
+
+
+def test_questions_are_answered_with_probabilities(client: openai.OpenAI) -> None:
+    questions: list[Any] = [
+        {"type": "predicate", "name": "so", "instructions": "The sum is 85."},
+        {"type": "choice", "instructions": "What is it?",
+         "choices": [{"value": "84"}, {"value": True, "description": "it is"}]},
+        {"type": "score", "instructions": "How large?",
+         "levels": [{"label": "small"}, {"label": "large"}]},
+    ]  # fmt: skip
+    found = client.decisions.create(model="demo", input=SUM[-1]["content"], questions=questions)
+    kinds = [(answer.type, answer.name) for answer in found.answers]
+    assert kinds == [("predicate", "so"), ("choice", None), ("score", None)]
+    assert found.usage.input_tokens == found.usage.total_tokens > 20
+
+
+def test_a_picture_is_asked_about(server: Server, native: Server, client: openai.OpenAI) -> None:
+    content: list[Any] = [
+        {"type": "input_image", "image_url": f"data:image/png;base64,{PICTURE}"},
+        {"type": "input_text", "text": "Look."},
+    ]
+    ask: dict[str, Any] = {
+        "model": "demo",
+        "input": [{"role": "user", "content": content}],
+        "questions": [{"type": "predicate", "instructions": "It is red."}],
+    }
+    if server is not native:
+        with pytest.raises(openai.BadRequestError, match=r"llama\.cpp engine"):
+            client.decisions.create(**ask)
+        return
+    found = client.decisions.create(**ask)
+    assert 0 <= cast("Any", found.answers[0]).probability <= 1

@@ -68,6 +68,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     picture.save(tmp_path / "picture.png")
     (tmp_path / "letter.txt").write_text("Ann is 31 years old and lives in Lima.")
     (tmp_path / "schema.json").write_text('{"type": "object", "properties": {"a": {"const": 1}}}')
+    asked = '[{"type": "predicate", "instructions": "The customer is angry."}]'
+    (tmp_path / "questions.json").write_text(asked)
+    (tmp_path / "tickets.jsonl").write_text('"I was charged twice."\n')
     (tmp_path / "Modelfile").write_text("FROM ./model.gguf\nPARAMETER temperature 0\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path

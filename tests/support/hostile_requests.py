@@ -62,6 +62,9 @@ def _said_on(route: str) -> Callable[[str], dict[str, Any]]:
     return lambda text: CHATS[route] | _content(route, text)
 
 
+QUESTION = {"type": "predicate", "instructions": "Is it so?"}
+NOUL = {"type": "noul", "instructions": "Is it so?"}
+
 TEXTS: dict[str, Callable[[str], dict[str, Any]]] = {
     "/api/generate": lambda text: OLLAMA_END | {"prompt": text},
     "/api/embed": lambda text: {"input": text},
@@ -71,6 +74,8 @@ TEXTS: dict[str, Callable[[str], dict[str, Any]]] = {
     "/v1/embeddings": lambda text: {"input": text},
     "/completion": lambda text: {"prompt": text, "n_predict": 1, "temperature": 0},
     "/tokenize": lambda text: {"content": text},
+    "/v1/decisions": lambda text: {"input": text, "questions": [QUESTION]},
+    "/v1/systemone": lambda text: {"state": text, "questions": {"q": NOUL}},
     **{route: _said_on(route) for route in CHATS},
 }
 # Routes that take neither text nor pictures nor forms, and one for models that can insert.

@@ -12,16 +12,17 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tampu.backends.llamacpp.logprobs import prompt_logprobs
+from tampu.backends.llamacpp.logprobs import continuation_logprobs, prompt_logprobs
 from tampu.backends.llamacpp.mmproj import LlamaImage, MultimodalProjector
 from tampu.backends.llamacpp.request import LlamaRequest, error_of
 from tampu.backends.llamacpp.retokenize import Retokenizer
 from tampu.backends.llamacpp.server import CompletionStream, LlamaServer
 from tampu.backends.llamacpp.structured_output import StructuredOutputs
 from tampu.chat.images import Item, length
+from tampu.engine.scoring import Scored, Tokens
 from tampu.errors import ContextLengthError, RequestError
 from tampu.ml.vectors import normalize
-from tampu.runner.events import Event
+from tampu.runner.events import Event, Usage
 from tampu.runner.reasoning_budget import ReasoningBudget, reasoning_budget
 from tampu.runner.request import GenerateOptions
 from tampu.sampling.parameters import Use, names_of
@@ -120,6 +121,25 @@ class LlamaModel:
         if "error" in response:
             raise RequestError(str(error_of(response["error"])))
         return normalize(np.array([item["embedding"] for item in response["data"]], np.float32))
+
+    def score(
+        self,
+        shared: Sequence[Item],  # noqa: ARG002 - its server finds what prompts share by itself
+        prompts: Sequence[tuple[Sequence[Item], Sequence[Tokens]]],
+    ) -> list[Scored]:
+        """Return the log-probabilities of continuations of prompts.
+
+        Raises:
+            RequestError: for a prompt with images.
+        """
+        found = []
+        for prompt, continuations in prompts:
+            tokens = [item for item in prompt if isinstance(item, int)]
+            if len(tokens) < len(prompt):
+                raise RequestError("the llama.cpp engine answers no questions about images")
+            values = continuation_logprobs(self._server, tokens, continuations)
+            found.append(Scored(values, Usage(prompt_tokens=len(tokens))))
+        return found
 
     def warm_up(self) -> None:
         """Set up ahead of time what the first grammar and the first image will need."""

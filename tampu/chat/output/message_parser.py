@@ -114,6 +114,14 @@ class ChatFormat:
             return False
         return prompt.rstrip().endswith(self.reasoning.begin.rstrip())
 
+    def without_reasoning(self, prompt: str) -> str:
+        """Return what must follow a prompt so that the answer begins there, without reasoning."""
+        if self.name == "harmony":
+            return "<|channel|>final<|message|>"
+        if self.reasoning is None or not self.ends_in_reasoning(prompt):
+            return ""
+        return f"{self.reasoning.end}\n\n"
+
 
 class MessageParser:
     """Splits one output into parts as it comes.

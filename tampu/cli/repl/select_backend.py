@@ -30,11 +30,12 @@ def select_backend(
     trace: Path | None = None,
     engine: str | None = None,
     insecure: bool = False,
+    slots: int = 1,
 ) -> tuple[ChatBackend, ModelRef]:
     """Return the backend for a model, and the model; pull the model if it is missing.
 
     A file, a trace or an explicit engine always runs in this program; without an explicit one the
-    model's own applies, else the setting.
+    model's own applies, else the setting. There, `slots` requests run at once.
 
     Raises:
         TampuError: if there is no such model.
@@ -54,7 +55,7 @@ def select_backend(
             fork_server.request(RENDERING)  # starts while this process imports the engine
         from tampu.cli.private_server import PrivateServer
 
-        private = PrivateServer(settings, fork_server, engine=engine, trace=trace)
+        private = PrivateServer(settings, fork_server, engine=engine, trace=trace, slots=slots)
         undo.pop_all()
         undo.callback(private.close)
         found = show(private, model)

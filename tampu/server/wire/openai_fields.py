@@ -27,7 +27,7 @@ _EFFORTS: dict[str, Think] = {
 # The parts of a message, and what each must have.
 _PARTS = {
     "text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal",
-    "image_url": "image_url with a url", "input_image": "image_url",
+    "image_url": "image_url with a url", "input_image": "image_url", "input_json": "data",
 }  # fmt: skip
 TextOrTokens: TypeAlias = TextPrompt | TokensPrompt
 
@@ -150,6 +150,8 @@ def read_content(
                 "image_url": str(url),
             }:
                 images.append(decode_image(url, f"{where}[{index}]", is_uri=True))
+            case {"type": "input_json", "data": dict() | list() as data}:
+                texts.append(msgspec.json.encode(data).decode())
             case {"type": _}:
                 raise wrong_part(part, f"{where}[{index}]", _PARTS)
             case _:

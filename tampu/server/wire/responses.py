@@ -44,6 +44,7 @@ _INCLUDED = (
 # The items of the input, and what each must have.
 _ITEMS = {
     "function_call": "call_id, name and arguments", "function_call_output": "call_id and output",
+    "custom_tool_call": "call_id, name and input", "custom_tool_call_output": "call_id and output",
 }  # fmt: skip
 
 
@@ -98,7 +99,7 @@ def parse_response(body: ResponsesRequest, defaults: ModelDefaults) -> Generatio
         think = None
         warnings.append("reasoning.effort has no effect: the model does not reason")
     conversation = Conversation(
-        messages=read_items(body),
+        messages=read_items(body.input, body.instructions),
         tools=response_tools(body.tools),
         tool_choice=read_tool_choice(body.tool_choice, is_parallel=body.parallel_tool_calls),
         think=think,
@@ -108,16 +109,18 @@ def parse_response(body: ResponsesRequest, defaults: ModelDefaults) -> Generatio
     return with_conversation(_parameters(body, defaults), conversation, defaults)
 
 
-def read_items(body: ResponsesRequest) -> tuple[dict[str, Any], ...]:
-    """Return the conversation in the format of Hugging Face's templates.
+def read_items(
+    given: str | list[dict[str, Any]] | None, instructions: str | None = None
+) -> tuple[dict[str, Any], ...]:
+    """Return the conversation of an input in the format of Hugging Face's templates.
 
     Reasoning and tool calls, items of their own here, become parts of the assistant's message.
     """
-    require(bool(body.input), "input: a text or a list of items is needed")
-    messages = [{"role": "system", "content": body.instructions}] if body.instructions else []
-    if isinstance(body.input, str):
-        return (*messages, {"role": "user", "content": body.input})
-    for index, item in enumerate(body.input or ()):
+    require(bool(given), "input: a text or a list of items is needed")
+    messages = [{"role": "system", "content": instructions}] if instructions else []
+    if isinstance(given, str):
+        return (*messages, {"role": "user", "content": given})
+    for index, item in enumerate(given or ()):
         message = _message(item, f"input[{index}]")
         if messages and _continues(messages[-1], message):
             messages[-1] = _joined(messages[-1], message)
@@ -154,7 +157,18 @@ def _message(item: dict[str, Any], where: str) -> dict[str, Any]:
             name = full_name(item.get("namespace"), name)
             call = tool_call(id, name, read_arguments(text, where))
             return {"role": "assistant", "content": "", "tool_calls": [call]}
-        case {"type": "function_call_output", "call_id": str(id), "output": output}:
+        case {
+            "type": "custom_tool_call",
+            "call_id": str(id),
+            "name": str(name),
+            "input": str(text),
+        }:
+            call = tool_call(id, full_name(item.get("namespace"), name), {"input": text})
+            return {"role": "assistant", "content": "", "tool_calls": [call]}
+        case {
+            "type": "function_call_output" | "custom_tool_call_output", "call_id": str(id),
+            "output": output,
+        }:  # fmt: skip
             text = output if isinstance(output, str) else read_content(_parts(output), where)[0]
             return {"role": "tool", "tool_call_id": id, "content": text}
         case {"type": "reasoning", **rest}:

@@ -1,0 +1,91 @@
+"""`tampu decide`: answers questions about inputs with probabilities."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tampu.cli.arguments import ModelOrFile
+from tampu.errors import RequestError, TampuError
+from tampu.settings.settings import Settings
+
+_SLOTS = 4  # without a server
+_FIELDS = ("input", "questions")
+
+
+def decide_command(
+    model: ModelOrFile,
+    questions: Annotated[
+        Path | None,
+        typer.Option("--questions", "-q", help="File with the questions, a JSON list."),
+    ] = None,
+    input: Annotated[
+        Path,
+        typer.Option("--input", "-i", help="JSONL file of inputs; - reads standard input."),
+    ] = Path("-"),
+) -> None:
+    """Answer questions about inputs, with the probability of each answer.
+
+    A line of the input is a JSON string, or an object with "input" and maybe its own "questions";
+    its other fields are passed on. Questions have the form of POST /v1/decisions. One line of JSON
+    is printed for each input, with "answers" and "usage", or with "error"; the exit code is 1 if
+    there is an error.
+    """
+    from tampu.cli.repl.select_backend import select_backend
+
+    asked = _questions(questions) if questions else None
+    backend, found = select_backend(model, Settings.from_environment(), slots=_SLOTS)
+    failed = False
+    with closing(backend):
+        for row, kept in _rows(input, asked):
+            body = {"model": found.name, **row}
+            try:
+                answer = backend.ask("POST", "/v1/decisions", body, timeout_s=None)
+                line = {name: answer[name] for name in ("answers", "usage")}
+            except TampuError as error:
+                line, failed = {"error": str(error)}, True
+            print(json.dumps({**kept, **line}, ensure_ascii=False), flush=True)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _rows(path: Path, questions: object) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Yield the request for each line of a file, and the fields that are passed on.
+
+    Raises:
+        RequestError: for a line that is not JSON, or has no input or questions.
+    """
+    is_stdin = str(path) == "-"
+    name = "standard input" if is_stdin else str(path)
+    with sys.stdin if is_stdin else path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            value = _parsed(line, f"{name}, line {number}")
+            row = value if isinstance(value, dict) else {"input": value}
+            row = {"questions": questions, **row}
+            for field in _FIELDS:
+                if row.get(field) is None:
+                    raise RequestError(f"{name}, line {number}: {field} is missing")
+            kept = {name: value for name, value in row.items() if name not in _FIELDS}
+            yield {field: row[field] for field in _FIELDS}, kept
+
+
+def _questions(path: Path) -> object:
+    found = _parsed(path.read_text(encoding="utf-8"), str(path))
+    if not isinstance(found, list):
+        raise RequestError(f"{path} must have a JSON list of questions")
+    return found
+
+
+def _parsed(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"{where}: invalid JSON: {error}") from None

@@ -1,0 +1,178 @@
+"""Log-probabilities of given continuations of prompts, computed as forks of the prompts.
+
+The logits after a prompt score the first token of every continuation. A longer continuation needs
+the logits after each of its tokens but the last; those of continuations that begin alike are
+computed once. All forks run as requests of their own, which share the rows of the prompt.
+"""
+
+from __future__ import annotations
+
+import math
+import queue
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Protocol, TypeAlias
+
+import numpy as np
+
+from tampu.cancellation import check_cancelled
+from tampu.chat.images import Item
+from tampu.errors import ComputeError
+from tampu.runner.events import Done, Event, Failed, Usage, to_error
+from tampu.runner.sequence import RowCollector, Rows
+
+Tokens: TypeAlias = tuple[int, ...]
+_POLL_S = 0.1  # between looks at whether the work is still wanted
+
+
+class Handle(Protocol):
+    """A running request."""
+
+    def cancel(self) -> None:
+        """End it before its next token."""
+
+
+Collect: TypeAlias = Callable[[Sequence[Item], RowCollector, Callable[[Event], None]], Handle]
+"""Begins to compute the outputs of a prompt, as `InputProcessor.collect` does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """The scores of one prompt's continuations.
+
+    Attributes:
+        logprobs: the natural log-probability of each continuation after the prompt.
+        usage: of the request that computed the prompt.
+    """
+
+    logprobs: list[float]
+    usage: Usage
+
+
+@dataclass(slots=True)
+class _Fork:
+    """One path of tokens after a prompt: its logits score what may follow each prefix of the path.
+
+    Attributes:
+        following: the tokens that may follow each prefix, with their log-probabilities.
+        length: of the prefix whose logits come next; the shorter ones are another fork's.
+    """
+
+    prompt: Sequence[Item]
+    path: Tokens
+    following: dict[Tokens, dict[int, float]]
+    length: int
+    usage: Usage = field(default_factory=Usage)
+
+    def add(self, rows: Rows) -> None:
+        """Score the tokens after the next prefixes, from their logits."""
+        for row in rows:
+            wanted = self.following[self.path[: self.length]]
+            wanted.update(zip(wanted, log_softmax(row, [*wanted]), strict=True))
+            self.length += 1
+
+
+def log_softmax(logits: Rows, tokens: Sequence[int]) -> list[float]:
+    """Return the natural log-probabilities of tokens, from the logits of the vocabulary.
+
+    Raises:
+        ComputeError: if a logit is NaN or infinite.
+    """
+    values = logits.astype(np.float64)
+    most = float(values.max())
+    if not math.isfinite(most):
+        raise ComputeError("the model computed NaN or infinite logits")
+    total = float(np.exp(values - most).sum())
+    found: list[float] = (values[list(tokens)] - (most + math.log(total))).tolist()
+    return found
+
+
+def score(
+    prompts: Sequence[tuple[Sequence[Item], Sequence[Tokens]]], collect: Collect, *, at_once: int
+) -> list[Scored]:
+    """Return the log-probabilities of continuations of several prompts.
+
+    Args:
+        prompts: each with its continuations, of one token or more.
+        collect: begins a request.
+        at_once: how many requests run or wait at a time; others get their turn in between.
+
+    Raises:
+        TampuError: as `collect`, and for invalid logits; the other requests are cancelled.
+    """
+    tables = [_following(continuations) for _, continuations in prompts]
+    forks = [_forks(prompt, table) for (prompt, _), table in zip(prompts, tables, strict=True)]
+    _run(iter([fork for each in forks for fork in each]), collect, at_once)
+    return [
+        Scored([_total(table, tokens) for tokens in continuations], own[0].usage)
+        for (_, continuations), table, own in zip(prompts, tables, forks, strict=True)
+    ]
+
+
+def _following(continuations: Sequence[Tokens]) -> dict[Tokens, dict[int, float]]:
+    """Return which tokens follow each prefix of the continuations, without scores yet."""
+    table: dict[Tokens, dict[int, float]] = {}
+    for tokens in continuations:
+        for index, token in enumerate(tokens):
+            table.setdefault(tokens[:index], {})[token] = math.nan
+    return table
+
+
+def _forks(prompt: Sequence[Item], following: dict[Tokens, dict[int, float]]) -> list[_Fork]:
+    """Return forks that pass through all prefixes, each through those that no earlier one has."""
+    forks: list[_Fork] = []
+    paths = sorted(following)  # a prefix comes right before what it begins
+    shared = 0
+    for path, after in zip(paths, [*paths[1:], ()], strict=True):
+        common = common_prefix(path, after)
+        if common < len(path) or not after:
+            forks.append(_Fork(prompt, path, following, shared))
+            shared = common + 1
+    return forks
+
+
+def common_prefix(first: Sequence[Item], second: Sequence[Item]) -> int:
+    """Return how many items two sequences have in common at their start."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(first), len(second)))
+
+
+def _total(following: dict[Tokens, dict[int, float]], tokens: Tokens) -> float:
+    return sum(following[tokens[:index]][token] for index, token in enumerate(tokens))
+
+
+def _run(forks: Iterator[_Fork], collect: Collect, at_once: int) -> None:
+    """Run all forks; after an error or a cancellation the others are cancelled."""
+    events: queue.SimpleQueue[tuple[_Fork, Event]] = queue.SimpleQueue()
+    running: dict[int, Handle] = {}
+
+    def begin(fork: _Fork) -> None:
+        collector = RowCollector(fork.add, last=len(fork.path) + 1 - fork.length)
+        items = [*fork.prompt, *fork.path]
+        running[id(fork)] = collect(items, collector, lambda event: events.put((fork, event)))
+
+    try:
+        for fork in islice(forks, at_once):
+            begin(fork)
+        while running:
+            fork, event = _next(events)
+            if isinstance(event, Failed):
+                raise to_error(event.kind, event.message)
+            if isinstance(event, Done):
+                fork.usage = event.usage
+                del running[id(fork)]
+                for following in islice(forks, 1):
+                    begin(following)
+    finally:
+        for handle in running.values():
+            handle.cancel()
+
+
+def _next(events: queue.SimpleQueue[tuple[_Fork, Event]]) -> tuple[_Fork, Event]:
+    while True:
+        check_cancelled()
+        try:
+            return events.get(timeout=_POLL_S)
+        except queue.Empty:
+            continue
