@@ -135,6 +135,8 @@ SCHEMAS: dict[str, Maker] = dict.fromkeys(
 
 
 def _messages(route: str, messages: list[dict[str, Any]]) -> dict[str, Any]:
+    if route == "/v1/decisions":
+        return TEXTS[route]("x") | {"input": messages}
     return CHATS[route] | {("input" if "responses" in route else "messages"): messages}
 
 
@@ -156,7 +158,7 @@ PLACES: dict[str, dict[str, Maker]] = {
     "image": IMAGES,
     "schema": SCHEMAS,
     "tools": TOOLS,
-    "messages": dict.fromkeys(CHATS, _messages),
+    "messages": dict.fromkeys((*CHATS, "/v1/decisions"), _messages),
 }
 
 
