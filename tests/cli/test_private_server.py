@@ -133,7 +133,7 @@ def test_answer_after_a_cancelled_one(serve: Callable[..., Any]) -> None:
 
 def test_a_long_prompt_reports_its_progress(serve: Callable[..., Any]) -> None:
     server = serve()
-    one = session(server, num_ctx=2048)
+    one = session(server, num_ctx=2048, num_predict=-1)
     one.load()
     seen = []
     with closing(one.answer("hello " * 100)) as parts:
