@@ -2,7 +2,8 @@
 
 A state is a row of a tensor, as a token's keys are. A batch reads one row per sequence, the state
 before its first token there, and writes one after its last token and one at each checkpoint. It
-never writes the row that it reads, so keeping a checkpoint or resuming from it copies nothing.
+never writes the row that it reads, so keeping a checkpoint or resuming from it copies nothing, and
+the package's kernels read and write states where they are.
 
 Tokens of a sequence depend on one another, sequences do not: parts of equal length form a
 micro-batch, such as a decoding step of many sequences, and a part is split at a checkpoint.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import numpy as np
 
@@ -22,24 +24,26 @@ from tampu.kvcache.masks import CellRange, Segment
 from tampu.kvcache.spec import KVCacheSpec
 from tampu.kvcache.storage import Arrays, CacheSize, CacheView, MicroBatch
 from tampu.ml import Context, GGMLType, Tensor
-from tampu.nn import Advance, History, LayerCache, StateShape, Tensors
+from tampu.ml.recurrence import StateRows
+from tampu.nn import Advance, History, LayerCache, States, StateShape, Tensors
 
 
 @dataclass(slots=True)
 class _Planned:
-    """A micro-batch with the rows that it reads (none if it continues another) and writes."""
+    """A micro-batch with the rows that it reads and writes."""
 
     tokens: int
     reads: list[int]
     writes: list[int]
+    continues: bool = False
 
     def takes(self, tokens: int, read: int) -> bool:
         """Return whether a part of another sequence can join."""
-        return bool(self.reads) and tokens == self.tokens and read not in self.writes
+        return not self.continues and tokens == self.tokens and read not in self.writes
 
     @property
     def micro_batch(self) -> MicroBatch:
-        return MicroBatch(len(self.writes), self.tokens, continues=not self.reads)
+        return MicroBatch(len(self.writes), self.tokens, self.continues)
 
 
 class StateStorage:
@@ -97,11 +101,10 @@ class StateStorage:
             or sum(part.sequences * part.tokens for part in view) != tokens
         ):
             raise ShapeError(f"states of {tokens} tokens cannot be read by {view}")
-        read = sum(part.sequences for part in view if not part.continues)
-        written = sum(part.sequences for part in view)
+        rows = sum(part.sequences for part in view)
         inputs = [
-            context.input("states_read", (read,), GGMLType.I32),
-            context.input("states_written", (written,), GGMLType.I64),
+            context.input("states_read", (rows,), GGMLType.I32),
+            context.input("states_written", (rows,), GGMLType.I64),
         ]
         layers = {
             index: StateLayer(context, states, self._shapes[index], view, inputs[0], inputs[1])
@@ -120,8 +123,9 @@ class StateStorage:
                 planned[-1].reads.append(read)
                 planned[-1].writes += written
                 continue
+            reads = [read, *written[:-1]]
             planned += [
-                _Planned(length, [] if part else [read], [cell])
+                _Planned(length, [reads[part]], [cell], continues=part > 0)
                 for part, (length, cell) in enumerate(zip(lengths, written, strict=True))
             ]
         return planned
@@ -145,30 +149,26 @@ class StateLayer:
     def advance(self, inputs: Tensors, advance: Advance) -> Tensor:
         """Compute the tokens of each sequence, from the state before them to the one after."""
         outputs: Tensor | None = None
-        states: Tensors = ()
-        row = read = written = 0
+        states: States = ()
+        row = place = 0
         for part in self.parts:
-            if not part.continues:
-                rows = _part(self.read, read, part.sequences)
-                states = tuple(
-                    state.rows(rows).reshape(part.sequences, *shape)
-                    for state, shape in zip(self.states, self.shape.shapes, strict=True)
-                )
-                read += part.sequences
-            output, states = advance(tuple(_rows(each, row, part) for each in inputs), states)
-            self._store(states, _part(self.written, written, part.sequences))
+            read, written = (
+                each.strided((part.sequences,), (), place * each.type.block_bytes)
+                for each in (self.read, self.written)
+            )
+            before = [each.after for each in states] if part.continues else [None] * len(states)
+            states = tuple(
+                StateRows(stored, shape, read, written, each)
+                for stored, shape, each in zip_longest(self.states, self.shape.shapes, before)
+            )
+            output = advance(tuple(_rows(each, row, part) for each in inputs), states)
             flat = output.reshape(part.sequences * part.tokens, -1)
             outputs = outputs.concat(flat, 0) if outputs else flat
             row += part.sequences * part.tokens
-            written += part.sequences
+            place += part.sequences
         if outputs is None:
             raise ShapeError("a batch without tokens has no states")
         return outputs
-
-    def _store(self, states: Tensors, rows: Tensor) -> None:
-        for stored, state in zip(self.states, states, strict=True):
-            flat = state.reshape(-1, stored.shape[1])
-            self.context.forward(stored.set_rows(flat, rows))
 
 
 def _rows(tensor: Tensor, start: int, part: MicroBatch) -> Tensor:
@@ -176,11 +176,6 @@ def _rows(tensor: Tensor, start: int, part: MicroBatch) -> Tensor:
     shape = (part.sequences, part.tokens, tensor.shape[1])
     step = tensor.strides[0]
     return tensor.strided(shape, (part.tokens * step, step), start * step)
-
-
-def _part(indices: Tensor, start: int, count: int) -> Tensor:
-    """View some of (n,)."""
-    return indices.strided((count,), (), start * indices.type.block_bytes)
 
 
 def _halves(length: int) -> list[int]:

@@ -5,15 +5,60 @@ Shapes are slowest dimension first: (sequences, tokens, heads, features).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tampu.ml.checks import SINGLE, require
+from tampu.ml.kernels.library import OWN_PARAMS, Kernels
+from tampu.ml.kernels.matmul import custom
 from tampu.ml.library import gg
 from tampu.ml.moe import repeat
-from tampu.ml.tensor import Tensor
+from tampu.ml.tensor import Shape, Tensor
 from tampu.ml.types import GGMLType
 
+_LANES = 16  # of the package's kernels
+_MAX_WIDTH = 8
 # ggml's convolution is slower than sums of whole rows, from so many tokens on, for short kernels.
 _MANY_TOKENS = 16
 _SHORT = 4
+
+
+@dataclass(slots=True)
+class StateRows:
+    """Where the states of some sequences are: rows of a tensor.
+
+    Attributes:
+        stored: F32, (rows, features): all states.
+        shape: of one state.
+        read: I32, (sequences,): the rows of the states before the next tokens.
+        written: I64, (sequences,): the rows of the states after them, none of which is read.
+        before: the states before, if they were just computed; None: they are only in the rows.
+        after: the states after, once `store` was called.
+    """
+
+    stored: Tensor
+    shape: Shape
+    read: Tensor
+    written: Tensor
+    before: Tensor | None = None
+    after: Tensor | None = None
+
+    def load(self) -> Tensor:
+        """Return the states before the next tokens, (sequences, *shape)."""
+        if self.before is not None:
+            return self.before
+        return self.stored.rows(self.read).reshape(self.read.shape[0], *self.shape)
+
+    def store(self, states: Tensor) -> None:
+        """Write the states after the tokens, (sequences, *shape)."""
+        flat = states.reshape(-1, self.stored.shape[1])
+        flat._context().forward(self.stored.set_rows(flat, self.written))
+        self.after = states
+
+    def kernels_of(self, x: Tensor) -> Kernels | None:
+        """Return the package's kernels if they can read and write these rows from a graph."""
+        kernels = x._context().kernels_for(self.stored)
+        has = kernels is not None and kernels.has_recurrence
+        return kernels if has and self.stored.is_contiguous and self.before is None else None
 
 
 def softplus(x: Tensor) -> Tensor:
@@ -41,8 +86,8 @@ def repeat_heads(x: Tensor, count: int) -> Tensor:
 
 
 def gated_delta_rule(
-    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor, state: Tensor
-) -> tuple[Tensor, Tensor]:
+    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor, state: StateRows
+) -> Tensor:
     """Compute tokens of some sequences one after the other (arXiv:2412.06464).
 
     For each token and head: S ← exp(log_decay) · S, then S ← S + β (v - S k) kᵀ, and the output is
@@ -54,68 +99,116 @@ def gated_delta_rule(
         v: F32, (sequences, tokens, heads, features).
         log_decay: F32, (sequences, tokens, heads), at most 0.
         beta: F32, (sequences, tokens, heads).
-        state: F32, (sequences, heads, features, features): values' features by keys' features.
+        state: of shape (heads, features, features): values' features by keys' features. The states
+            after the tokens are stored.
 
     Returns:
-        The outputs (sequences, tokens, heads, features), and the states after the last tokens.
+        The outputs (sequences, tokens, heads, features).
 
     Raises:
         ShapeError: for operands that do not fit.
     """
-    operands = (q, k, v, log_decay, beta, state)
-    require([len(each.shape) for each in operands] == [4, 4, 4, 3, 3, 4], "delta rule", *operands)
+    operands = (q, k, v, log_decay, beta)
+    ranks = [len(each.shape) for each in operands]
+    require(ranks == [4, 4, 4, 3, 3], "delta rule", *operands)
     sequences, tokens, heads, features = v.shape
     key_heads = q.shape[2]
     fits = q.shape == k.shape == (sequences, tokens, key_heads, features) and not heads % key_heads
     fits = fits and log_decay.shape == beta.shape == v.shape[:3]
-    fits = fits and state.shape == (sequences, heads, features, features)
-    is_known = all(each._is(SINGLE) for each in operands) and state.is_contiguous
-    require(fits and is_known, "delta rule", *operands)
+    fits = fits and _fits(state, sequences, (heads, features, features))
+    is_known = all(each._is(SINGLE) for each in operands)
+    require(fits and is_known, "delta rule", *operands, state.stored)
+    kernels = state.kernels_of(q)
+    if kernels is None or features % _LANES:
+        return _gated_delta_rule(q, k, v, log_decay, beta, state)
     context = q._context()
+    sources = [each.pointer for each in (*operands, state.stored, state.read, state.written)]
+    lengths = (features, heads, tokens, sequences)
+    operation = kernels.operation("delta_rule")
+    pointer = custom(context, gg.GGML_TYPE_F32, lengths, sources, operation)
+    outputs = context.wrap(pointer, v.shape, GGMLType.F32)
+    context.forward(outputs)  # before anything reads the rows that it writes
+    return outputs
+
+
+def _gated_delta_rule(
+    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor, rows: StateRows
+) -> Tensor:
+    """Compute it by ggml."""
+    sequences, tokens, heads, features = v.shape
+    context, state = q._context(), rows.load()
     width = heads * features
-    rows = sequences * (tokens + features)  # the states lie behind the outputs
     gates = [each.reshape(sequences, tokens, heads, 1).pointer for each in (log_decay, beta)]
     pointer = gg.ggml_gated_delta_net(
         context.arena, q.pointer, k.pointer, v.pointer, *gates, state.pointer, 1
     )
-    both = context.wrap(pointer, (rows, width), GGMLType.F32)
+    # The states lie behind the outputs.
+    both = context.wrap(pointer, (sequences * (tokens + features), width), GGMLType.F32)
     step = both.strides[0]
     outputs = both.strided(v.shape, (tokens * step, step, features * 4))
     head = features * features * 4
-    after = both.strided(state.shape, (heads * head, head, features * 4), sequences * tokens * step)
-    return outputs, after
+    steps = (heads * head, head, features * 4)
+    rows.store(both.strided(state.shape, steps, sequences * tokens * step))
+    return outputs
 
 
-def slide(x: Tensor, past: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
+def slide(x: Tensor, past: StateRows, kernel: Tensor, *, has_silu: bool = False) -> Tensor:
     """Convolve the tokens of each feature, and those just before them, with its own kernel.
 
     Args:
         x: F32, (sequences, tokens, features).
-        past: F32, (sequences, features, width - 1): the last inputs before.
+        past: of shape (features, width - 1): the last inputs before. Those after are stored.
         kernel: F32, (features, width).
+        has_silu: whether SiLU follows.
 
     Returns:
-        (sequences, tokens, features), and the last inputs now, of the shape of `past`.
+        (sequences, tokens, features).
 
     Raises:
         ShapeError: for operands that do not fit.
     """
-    require([len(each.shape) for each in (x, past, kernel)] == [3, 3, 2], "slide", x, past, kernel)
+    require([len(each.shape) for each in (x, kernel)] == [3, 2], "slide", x, kernel)
     (sequences, tokens, features), width = x.shape, kernel.shape[1]
-    fits = past.shape == (sequences, features, width - 1) and kernel.shape[0] == features
-    is_known = x._is(SINGLE) and past._is(SINGLE) and kernel._is(SINGLE)
-    require(fits and width > 1 and is_known, "slide", x, past, kernel)
-    if tokens >= _MANY_TOKENS and width <= _SHORT:
-        return _sum_rows(x, past, kernel)
-    window = past.concat(x.transpose(0, 2, 1).contiguous(), 2)
+    fits = kernel.shape[0] == features and width > 1
+    fits = fits and _fits(past, sequences, (features, width - 1))
+    require(fits and x._is(SINGLE) and kernel._is(SINGLE), "slide", x, past.stored, kernel)
+    kernels = past.kernels_of(x)
+    can = width <= _MAX_WIDTH and features % _LANES == 0 and kernel.is_contiguous
+    if kernels is None or not can:
+        is_long = tokens >= _MANY_TOKENS and width <= _SHORT
+        y = (_sum_rows if is_long else _slide)(x, past, kernel)
+        return y.silu() if has_silu else y
+    context = x._context()
+    sources = [each.pointer for each in (x, past.stored, kernel, past.read, past.written)]
+    lengths = (features, tokens, sequences, 1)
+    operation = kernels.operation("convolution")
+    pointer = custom(context, gg.GGML_TYPE_F32, lengths, sources, operation)
+    pointer.contents.op_params[OWN_PARAMS] = has_silu
+    y = context.wrap(pointer, x.shape, GGMLType.F32)
+    context.forward(y)  # before anything reads the rows that it writes
+    return y
+
+
+def _fits(state: StateRows, sequences: int, shape: Shape) -> bool:
+    """Return whether states of this shape are those of so many sequences."""
+    rows = state.read.shape == state.written.shape == (sequences,)
+    return rows and tuple(state.shape) == shape and state.stored._is(SINGLE)
+
+
+def _slide(x: Tensor, past: StateRows, kernel: Tensor) -> Tensor:
+    """Convolve by ggml."""
+    before, tokens = past.load(), x.shape[1]
+    window = before.concat(x.transpose(0, 2, 1).contiguous(), 2)
     step = window.strides[1]
-    last = window.strided(past.shape, window.strides[:2], tokens * step // (width - 1 + tokens))
-    return window.short_convolution(kernel), last.contiguous()
+    offset = tokens * step // window.shape[2]
+    past.store(window.strided(before.shape, window.strides[:2], offset).contiguous())
+    return window.short_convolution(kernel)
 
 
-def _sum_rows(x: Tensor, past: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
+def _sum_rows(x: Tensor, past: StateRows, kernel: Tensor) -> Tensor:
     """Convolve by adding up the tokens' rows, each times the kernels' values for its place."""
-    window = past.transpose(0, 2, 1).contiguous().concat(x, 1)
+    before = past.load().transpose(0, 2, 1).contiguous()
+    window = before.concat(x, 1)
     kernels = kernel.strided(kernel.shape, kernel.strides[:1], context=x.context)
     columns, steps = kernels.transpose(1, 0).contiguous(), window.strides[:2]
     terms = [
@@ -126,5 +219,6 @@ def _sum_rows(x: Tensor, past: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
     y = terms[0]
     for term in terms[1:]:
         y = y + term
-    shape = (past.shape[0], past.shape[2], past.shape[1])
-    return y, window.strided(shape, steps, x.shape[1] * steps[1]).transpose(0, 2, 1).contiguous()
+    last = window.strided(before.shape, steps, x.shape[1] * steps[1])
+    past.store(last.transpose(0, 2, 1).contiguous())
+    return y

@@ -57,11 +57,10 @@ class ShortConvolution(nn.Module):
         before, after, values = self.project(x).split(3)
         return self.output(after * cache.advance((before * values,), self.convolved))
 
-    def convolved(self, inputs: nn.Tensors, states: nn.Tensors) -> tuple[Tensor, nn.Tensors]:
+    def convolved(self, inputs: nn.Tensors, states: nn.States) -> Tensor:
         """Slide over the last inputs, which are the state, and the new ones."""
         (x,), (past,) = inputs, states
-        y, last = nn.slide(x, past, self.kernel)
-        return y, (last,)
+        return nn.slide(x, past, self.kernel)
 
 
 class Layer(nn.Module):

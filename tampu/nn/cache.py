@@ -7,15 +7,18 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from tampu.ml import Tensor
+from tampu.ml.recurrence import StateRows
 
 Tensors: TypeAlias = tuple[Tensor, ...]
 
-Advance: TypeAlias = Callable[[Tensors, Tensors], tuple[Tensor, Tensors]]
+States: TypeAlias = tuple[StateRows, ...]
+
+Advance: TypeAlias = Callable[[Tensors, States], Tensor]
 """Computes the next tokens of some sequences from the states before them, in a recurrent layer.
 
 It is given inputs (sequences, tokens, features), in the order in which they were handed over, and
-states (sequences, ...) of the shapes and in the order of the layer's `StateShape`; it returns the
-outputs (sequences, tokens, features) and the states after the last tokens.
+states of the shapes and in the order of the layer's `StateShape`. It reads each of these, stores
+the one after the last tokens, and returns the outputs (sequences, tokens, features).
 """
 
 

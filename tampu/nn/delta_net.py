@@ -15,7 +15,7 @@ from tampu.ml import Tensor
 from tampu.ml.checks import require
 from tampu.ml.metadata import Metadata
 from tampu.ml.recurrence import gated_delta_rule, repeat_heads, slide, softplus, unit_vectors
-from tampu.nn.cache import LayerCache, Tensors
+from tampu.nn.cache import LayerCache, States, Tensors
 from tampu.nn.linear import Linear
 from tampu.nn.model import StateShape
 from tampu.nn.module import Module, gguf
@@ -162,13 +162,10 @@ class GatedDeltaNet(Module):
         require(y.shape == x.shape, "output of the delta net", x, y)
         return y
 
-    def advance(
-        self, inputs: Tensors, states: Tensors, *, heads: DeltaHeads
-    ) -> tuple[Tensor, Tensors]:
+    def advance(self, inputs: Tensors, states: States, *, heads: DeltaHeads) -> Tensor:
         """Compute the next tokens of some sequences from their states."""
         (x, log_decay, beta), (past, state) = inputs, states
-        convolved, last = slide(x, past, self.kernel)
-        mixed = convolved.silu()
+        mixed = slide(x, past, self.kernel, has_silu=True)
         (batch, tokens, _), size = x.shape, heads.features * 4
         steps = (*mixed.strides[:2], size)
         queries_and_keys = mixed.strided((batch, tokens, 2 * heads.keys, heads.features), steps)
@@ -182,5 +179,5 @@ class GatedDeltaNet(Module):
             unit.strided(shape, unit.strides[:3], part * heads.keys * count * size)
             for part in range(2)
         )
-        y, after = gated_delta_rule(q, k, v, log_decay, beta, state)
-        return y.reshape(batch, tokens, -1), (last, after)
+        y = gated_delta_rule(q, k, v, log_decay, beta, state)
+        return y.reshape(batch, tokens, -1)

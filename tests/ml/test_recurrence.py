@@ -8,6 +8,7 @@ import numpy.typing as npt
 import pytest
 from support.graphs import floats
 from support.reference import delta_rule
+from support.states import row_arrays, state_rows, written_states
 
 from tampu.errors import ShapeError
 from tampu.ml import Tensor
@@ -15,7 +16,7 @@ from tampu.ml.recurrence import gated_delta_rule, repeat_heads, slide, softplus,
 
 Arrays = list[npt.NDArray[np.float32]]
 
-rule: Callable[..., tuple[Tensor, Tensor]] = gated_delta_rule
+delta: Callable[..., Tensor] = gated_delta_rule
 reference: Callable[..., tuple[npt.NDArray[Any], npt.NDArray[Any]]] = delta_rule
 
 
@@ -36,6 +37,19 @@ def operands(
     ]
 
 
+def in_rows(arrays: Arrays, steps: int = 1) -> list[npt.NDArray[Any]]:
+    """Return operands with the states in rows of a tensor."""
+    return [*arrays[:-1], *row_arrays(arrays[-1], steps)]
+
+
+def rule(*tensors: Tensor) -> list[Tensor]:
+    """Compute all tokens; return the outputs and the states after them."""
+    *operands, stored, read, written = tensors
+    heads, features = operands[2].shape[2:]
+    state = state_rows((heads, features, features), stored, read, written)
+    return [delta(*operands, state), written_states(state)]
+
+
 @pytest.mark.parametrize("sequences", [1, 3])
 @pytest.mark.parametrize("tokens", [1, 2, 70])
 @pytest.mark.parametrize(("key_heads", "heads"), [(1, 1), (2, 4), (3, 3), (2, 6)])
@@ -43,7 +57,7 @@ def test_the_delta_rule_is_the_recurrence(
     compute: Callable[..., Any], sequences: int, tokens: int, key_heads: int, heads: int
 ) -> None:
     given = operands(sequences, tokens, key_heads, heads)
-    outputs, states = compute(gated_delta_rule, *given)
+    outputs, states = compute(rule, *in_rows(given))
     expected, after = delta_rule(*given)
     np.testing.assert_allclose(outputs, expected, atol=1e-5)
     np.testing.assert_allclose(states, after, atol=1e-5)
@@ -52,7 +66,7 @@ def test_the_delta_rule_is_the_recurrence(
 @pytest.mark.parametrize("features", [32, 64, 128])
 def test_heads_of_any_size(compute: Callable[..., Any], features: int) -> None:
     given = operands(1, 3, 1, 2, features)
-    outputs, states = compute(gated_delta_rule, *given)
+    outputs, states = compute(rule, *in_rows(given))
     expected, after = delta_rule(*given)
     np.testing.assert_allclose(outputs, expected, atol=2e-5)
     np.testing.assert_allclose(states, after, atol=2e-5)
@@ -64,12 +78,16 @@ def test_the_state_after_some_tokens_continues_with_the_others(
     *streams, state = operands(2, 7)
 
     def in_two(*tensors: Tensor) -> list[Tensor]:
-        y, after = rule(*tensors[:5], tensors[-1])
-        z, end = rule(*tensors[5:-1], after)
-        return [y, z, end]
+        *halves, stored, read, written, read_next, written_next = tensors
+        shape = state.shape[1:]
+        first = state_rows(shape, stored, read, written)
+        y = delta(*halves[:5], first)
+        second = state_rows(shape, stored, read_next, written_next)
+        second.before = first.after
+        return [y, delta(*halves[5:], second), written_states(second, 2)]
 
     halves = [part for cut in (slice(0, 4), slice(4, 7)) for part in (s[:, cut] for s in streams)]
-    first, second, end = compute(in_two, *halves, state)
+    first, second, end = compute(in_two, *in_rows([*halves, state], 2))
     expected, after = reference(*streams, state)
     np.testing.assert_allclose(np.concatenate([first, second], 1), expected, atol=1e-5)
     np.testing.assert_allclose(end, after, atol=1e-5)
@@ -82,14 +100,14 @@ def test_operands_of_other_shapes_are_refused(
     arrays = operands()
     arrays[index] = np.concatenate([arrays[index]] * 2, axis=0)
     with pytest.raises(ShapeError, match="delta rule"):
-        gated_delta_rule(*map(given, arrays))
+        rule(*map(given, in_rows(arrays)))
 
 
 def test_value_heads_that_are_no_multiple_of_the_key_heads_are_refused(
     given: Callable[[npt.NDArray[Any]], Tensor],
 ) -> None:
     with pytest.raises(ShapeError, match="delta rule"):
-        gated_delta_rule(*map(given, operands(key_heads=3)))
+        rule(*map(given, in_rows(operands(key_heads=3))))
 
 
 @pytest.mark.parametrize(
@@ -101,7 +119,12 @@ def test_the_convolution_slides_over_the_tokens_before(
 ) -> None:
     x, kernel = floats(sequences, tokens, features), floats(features, width, seed=1)
     past = floats(sequences, features, width - 1, seed=2)
-    found, last = compute(slide, x, past, kernel)
+
+    def build(x: Tensor, kernel: Tensor, *rows: Tensor) -> list[Tensor]:
+        state = state_rows((features, width - 1), *rows)
+        return [slide(x, state, kernel), written_states(state)]
+
+    found, last = compute(build, x, kernel, *row_arrays(past))
     window = np.concatenate([past, x.swapaxes(1, 2)], 2).astype(np.float64)
     expected = [(window[:, :, t : t + width] * kernel).sum(-1) for t in range(tokens)]
     np.testing.assert_allclose(found, np.stack(expected, 1), atol=1e-5)

@@ -8,12 +8,13 @@ import numpy.typing as npt
 import pytest
 from support.graphs import floats
 from support.reference import delta_rule, rms_norm, silu
+from support.states import row_arrays, state_rows, written_states
 
 from tampu.errors import ModelFileError
 from tampu.ml import Tensor
 from tampu.ml.metadata import Metadata
 from tampu.nn import DeltaHeads, GatedDeltaNet, Linear, RMSNorm, read_delta_heads
-from tampu.nn.cache import Advance, History, Tensors
+from tampu.nn.cache import Advance, History, States, Tensors
 from tampu.nn.delta_net import (
     JointGates,
     JointProjections,
@@ -39,13 +40,13 @@ NEIGHBOURS = DeltaHeads(**{**vars(HEADS), "is_tiled": False})
 class OneState:
     """A layer's cache for sequences that are read from one state to the next."""
 
-    def __init__(self, sequences: int, states: Tensors) -> None:
+    def __init__(self, sequences: int, states: States) -> None:
         self.sequences, self.states = sequences, states
 
     def advance(self, inputs: Tensors, advance: Advance) -> Tensor:
         """Compute all tokens as sequences of equal length."""
         split = tuple(each.reshape(self.sequences, -1, each.shape[1]) for each in inputs)
-        y, self.states = advance(split, self.states)
+        y = advance(split, self.states)
         return y.reshape(-1, y.shape[-1])
 
     def update(self, keys: Tensor | None, values: Tensor | None) -> History:
@@ -122,12 +123,14 @@ def test_the_layer_is_that_of_numpy(
     past = floats(sequences, HEADS.channels, KERNEL - 1, seed=10)
     state = floats(sequences, VALUES, FEATURES, FEATURES, seed=11)
 
-    def build(x: Tensor, past: Tensor, state: Tensor, *tensors: Tensor) -> list[Tensor]:
-        cache = OneState(sequences, (past, state))
-        net = layer(dict(zip(weights, tensors, strict=True)))
-        return [net(x.reshape(-1, WIDTH), cache, heads), *cache.states]
+    def build(x: Tensor, *tensors: Tensor) -> list[Tensor]:
+        rows = zip(heads.state.shapes, (tensors[:3], tensors[3:6]), strict=True)
+        states = tuple(state_rows(shape, *each) for shape, each in rows)
+        net = layer(dict(zip(weights, tensors[6:], strict=True)))
+        y = net(x.reshape(-1, WIDTH), OneState(sequences, states), heads)
+        return [y, *map(written_states, states)]
 
-    found = compute(build, x, past, state, *weights.values())
+    found = compute(build, x, *row_arrays(past), *row_arrays(state), *weights.values())
     wanted = expected(weights, x, past, state, tiled=heads.is_tiled)
     np.testing.assert_allclose(found[0].reshape(x.shape), wanted[0], atol=2e-5)
     np.testing.assert_allclose(found[1], wanted[1], atol=2e-5)

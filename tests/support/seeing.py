@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from support.states import row_arrays, state_rows
 
 from tampu.ml import Backend, GGMLType, Tensor, Weights
 from tampu.ml.gguf import read_gguf
@@ -26,6 +27,7 @@ from tampu.nn import (
     LayerShape,
     PreparedImage,
     RGBImage,
+    States,
     Tensors,
     VisionModel,
     experts,
@@ -70,13 +72,13 @@ class Whole:
 class Beginning:
     """A recurrent layer's cache at the first token of the one sequence that there is."""
 
-    states: Tensors
+    states: States
 
     def update(self, keys: Tensor | None, values: Tensor | None) -> History:
         raise NotImplementedError
 
     def advance(self, inputs: Tensors, advance: Advance) -> Tensor:
-        y, _ = advance(tuple(each.reshape(1, *each.shape) for each in inputs), self.states)
+        y = advance(tuple(each.reshape(1, *each.shape) for each in inputs), self.states)
         return y.reshape(-1, y.shape[-1])
 
 
@@ -238,7 +240,12 @@ class Seer:
 def _cache(stream: Stream, shape: CacheShape, given: Callable[[Array], Tensor]) -> LayerCache:
     if isinstance(shape, LayerShape):
         return Whole(given(mask(stream, shape)))
-    return Beginning(tuple(given(np.zeros((1, *each), np.float32)) for each in shape.shapes))
+    return Beginning(
+        tuple(
+            state_rows(each, *map(given, row_arrays(np.zeros((1, *each), np.float32))))
+            for each in shape.shapes
+        )
+    )
 
 
 def _consecutive(start: int, count: int, width: int) -> Array:

@@ -26,10 +26,11 @@ OWN_PARAMS = 6  # the first of ggml's parameters of an operation that is ours
 _MIN_CHUNK, _MAX_CHUNK = 64 * 2**10, 2**20
 # Levels that were never measured against ggml: used only if they are asked for.
 _UNPROVEN = ("portable", "amx_emulated", "neon", "i8mm")
-WORDS = ("on", "off", "products", "experts", "attention")
+WORDS = ("on", "off", "products", "experts", "attention", "recurrence")
 LEVELS = ("amx", "avx512bf16", "avx512", "avxvnni", "avx2", "i8mm", "neon", "portable")
 LIBRARY = "libtampu_kernels.so"
 _OPERATIONS = ("quantize", "interleave", "product", "group", "product_each", "attention")
+_RECURRENT = ("delta_rule", "convolution")
 _FIELDS = ("ne", "nb", "op_params", "src", "data")
 
 _int, _i64, _text, _address = ctypes.c_int, ctypes.c_int64, ctypes.c_char_p, ctypes.c_void_p
@@ -90,6 +91,7 @@ class KernelChoice:
         products: whether matrix products do.
         experts: whether products with the matrices of experts do.
         attention: whether attention over the cache does.
+        recurrence: whether recurrent layers do.
         level: which level to use; None: the fastest that the CPU has.
         or_fastest: whether to take the fastest where the CPU does not support that level.
     """
@@ -97,6 +99,7 @@ class KernelChoice:
     products: bool = True
     experts: bool = True
     attention: bool = True
+    recurrence: bool = True
     level: str | None = None
     or_fastest: bool = False
 
@@ -116,6 +119,7 @@ class KernelChoice:
             products=word in ("on", "products"),
             experts=word in ("on", "experts"),
             attention=word in ("on", "attention"),
+            recurrence=word in ("on", "recurrence"),
         )
 
 
@@ -143,13 +147,18 @@ class Kernels:
         self._library = library
         self._number = number
         self._operations: dict[str, Any] = {}  # typed by the bindings as ctypes functions
-        for name in _OPERATIONS:
-            address = library.tampu_level_operation(number, name.encode())
-            self._operations[name] = gg.ggml_custom_op_t(address)
+        for name in (*_OPERATIONS, *_RECURRENT):
+            if address := library.tampu_level_operation(number, name.encode()):
+                self._operations[name] = gg.ggml_custom_op_t(address)
 
     def operation(self, name: str) -> Any:
         """Return the function of an operation, for `ggml_custom_4d`."""
         return self._operations[name]
+
+    @property
+    def has_recurrence(self) -> bool:
+        """Whether recurrent layers can use it: those compiled earlier have no operations for it."""
+        return self.choice.recurrence and all(name in self._operations for name in _RECURRENT)
 
     def layout(self, type: GGMLType, inputs: int) -> int:
         """Return the number of the layout that weights of a type have, in rows of this length."""
@@ -199,7 +208,7 @@ def find_kernels(choice: KernelChoice, path: Path | None = None) -> Kernels | No
     Raises:
         RequestError: if the level asked for is not usable here.
     """
-    if not (choice.products or choice.experts or choice.attention):
+    if not (choice.products or choice.experts or choice.attention or choice.recurrence):
         return None
     library = _load(path or Path(__file__).with_name(LIBRARY))
     if library is None:

@@ -15,7 +15,7 @@ static const int BLOCK_BYTES[] = {64, 18, 20, 22, 34, 144, 176, 210, 18, 64, 17,
 static int runs;
 
 /* Memory that ends at a page that nobody may touch; given back in order, all at once. */
-static struct { void *base; size_t size; } taken[8];
+static struct { void *base; size_t size; } taken[16];
 static int held;
 
 static void *guarded(size_t size)
@@ -230,6 +230,72 @@ static void attend(int level, int type, int features, int tokens, int history, i
     compare(level, NULL, "attention", NULL, &out, heads * tokens * features, threads);
 }
 
+/* A tensor of small numbers, of four lengths, fastest first. */
+static struct tensor *small(struct tensor *t, int64_t a, int64_t b, int64_t c, int64_t d)
+{
+    matrix(t, cached(0, a * b * c * d), a, b);
+    t->ne[2] = c, t->ne[3] = d;
+    t->nb[2] = 4 * (size_t)(a * b), t->nb[3] = 4 * (size_t)(a * b * c);
+    return t;
+}
+
+/* States behind the outputs, compared with them. Each sequence reads one row and writes one of those after. */
+struct kept {
+    struct tensor states, read, written;
+};
+
+static int keep_states(struct kept *kept, struct tensor *out, int at, int outputs, int row, int sequences)
+{
+    const int rows = 2 * sequences + 1, count = outputs + rows * row;
+    float *data = guarded(sizeof *data * (size_t)count), *given = cached(0, (int64_t)rows * row);
+    int32_t *read = guarded(sizeof *read * (size_t)sequences);
+    int64_t *written = guarded(sizeof *written * (size_t)sequences);
+    for (int s = 0; s < sequences; s++)
+        read[s] = sequences - s, written[s] = sequences + 1 + s;
+    memcpy(data + outputs, given, sizeof *data * (size_t)(rows * row));
+    matrix(out, data, outputs, 1);
+    matrix(&kept->states, data + outputs, row, rows);
+    out->src[at] = matrix(&kept->read, read, sequences, 1);
+    out->src[at + 1] = matrix(&kept->written, written, sequences, 1);
+    kept->written.nb[0] = 8;
+    return count;
+}
+
+static void step_states(int level, int features, int tokens, int heads, int threads)
+{
+    const int key_heads = heads % 2 ? 1 : heads / 2, sequences = 1 + tokens % 2;
+    const int outputs = sequences * heads * features * tokens;
+    struct tensor q, k, v, decay, beta, out;
+    struct kept kept;
+    const int count = keep_states(&kept, &out, 6, outputs, heads * features * features, sequences);
+    out.src[0] = small(&q, features, key_heads, tokens, sequences);
+    out.src[1] = small(&k, features, key_heads, tokens, sequences);
+    for (int i = 0; i < sequences * tokens * key_heads * features; i++)
+        ((float *)k.data)[i] /= 16; /* lengths of about 1, else states would grow */
+    out.src[2] = small(&v, features, heads, tokens, sequences);
+    out.src[3] = small(&decay, heads, tokens, sequences, 1);
+    out.src[4] = small(&beta, heads, tokens, sequences, 1);
+    for (int i = 0; i < sequences * tokens * heads; i++) {
+        ((float *)decay.data)[i] = -fabsf(((float *)decay.data)[i]);
+        ((float *)beta.data)[i] = 0.5f;
+    }
+    out.src[5] = &kept.states;
+    compare(level, NULL, "delta_rule", NULL, &out, count, threads);
+}
+
+static void convolve(int level, int channels, int tokens, int width, int threads)
+{
+    const int sequences = 1 + channels % 3, outputs = sequences * channels * tokens;
+    struct tensor x, kernel, out;
+    struct kept kept;
+    const int count = keep_states(&kept, &out, 3, outputs, channels * (width - 1), sequences);
+    out.src[0] = small(&x, channels, tokens, sequences, 1);
+    out.src[1] = &kept.states;
+    out.src[2] = small(&kernel, width, channels, 1, 1);
+    out.op_params[OWN_PARAMS] = tokens % 2;
+    compare(level, NULL, "convolution", NULL, &out, count, threads);
+}
+
 /* Whether a level has kernels for a layout; those in plain C have them for all. */
 static int can(int level, int type)
 {
@@ -246,6 +312,11 @@ static void run_level(int level, int is_brief)
     }
     for (int features = 32; features <= 256; features += is_brief ? 224 : 32)
         attend(level, 8, features, 1 + features % 5, 70, features / 32 % 8, 2);
+    for (int features = 16; features <= 128; features += is_brief ? 112 : 16)
+        for (int many = 0; many < 2; many++)
+            step_states(level, features, 1 + 17 * many + features % 5, 1 + features / 16 % 4, 1 + features % 3);
+    for (int channels = 16; channels <= 544; channels += is_brief ? 256 : 48)
+        convolve(level, channels, 1 + channels % 7, 2 + channels / 16 % 7, 1 + channels % 3);
     for (int index = 0; index < types; index++)
         for (int tokens = can(level, TYPES[index]) ? 1 : 28; tokens < 28; tokens += is_brief ? 13 : tokens < 14 ? 1 : 6)
             for (int rows = 1; rows < (is_brief ? 17 : 40); rows += 15) {

@@ -43,6 +43,8 @@ struct level {
     /* Bytes of packed activations, of so many tokens for each of some experts; NULL: as `packed.h` says. */
     int64_t (*activation_bytes)(int type, int64_t experts, int64_t tokens, int64_t inputs);
     double (*tile_peak)(int64_t rounds); /* products of int8 by tiles; NULL: it has none */
+    operation *delta_rule;
+    operation *convolution; /* of a few tokens, before the rule */
 };
 
 extern const struct level LEVEL_PORTABLE;

@@ -34,6 +34,7 @@
 #endif
 #include "quantize.h"
 #include "attention.h"
+#include "recurrence.h"
 #include "peaks.h"
 
 /* `prepared` is the strip `w` once more, or NULL; only some layouts are prepared. */
@@ -124,4 +125,4 @@ static tile *const *tiles_of(int type)
 const struct level LEVEL = {LEVEL_NAME,    quantize,     interleave,   product,    group,
                             product_each,  attention,    integer_peak, word_peak,  float_peak,
                             brain_peak,    read_all,     pack_fixed, activation_bytes,
-                            tile_peak};
+                            tile_peak,     delta_rule,   convolution};

@@ -179,6 +179,10 @@ void *tampu_level_operation(int number, const char *name)
         return (void *)level->product_each;
     if (level && strcmp(name, "attention") == 0)
         return (void *)level->attention;
+    if (level && strcmp(name, "delta_rule") == 0)
+        return (void *)level->delta_rule;
+    if (level && strcmp(name, "convolution") == 0)
+        return (void *)level->convolution;
     return NULL;
 }
 

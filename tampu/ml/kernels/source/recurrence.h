@@ -1,0 +1,260 @@
+/* Recurrent layers: the gated delta rule, and the short convolution before it.
+ *
+ * Both read states from some rows of the cache and write those after the last token to others, so nothing is
+ * copied before or after. */
+
+enum { RULE_ROWS = COLUMNS > 4 ? 4 : 2, RULE_UNIT = 32, CONVOLVED = 256, MAX_WIDTH = 8 };
+
+/* From so many tokens on a block of a state is turned, so that its rows are the lanes of vectors and no sum runs
+ * across them; then a block has this many vectors, for heads of at most so many features. */
+enum { TURNED_TOKENS = 16, TURNED_VECTORS = COLUMNS > 4 ? 4 : 2, MAX_TURNED = 256 };
+
+INLINE const float *element_at(const struct tensor *t, int64_t i0, int64_t i1, int64_t i2, int64_t i3)
+{
+    return (const float *)((const char *)t->data + i0 * (int64_t)t->nb[0] + i1 * (int64_t)t->nb[1]
+                           + i2 * (int64_t)t->nb[2] + i3 * (int64_t)t->nb[3]);
+}
+
+#define LEAST_DECAY 1e-9f /* a turned block is scaled before its numbers are divided by less */
+
+/* The row of `states` whose number is at a place of `rows`, whose numbers are I32 or I64. */
+INLINE float *row_at(const struct tensor *states, const struct tensor *rows, int64_t place)
+{
+    const char *at = (const char *)rows->data + place * (int64_t)rows->nb[0];
+    const int64_t row = rows->nb[0] == 4 ? *(const int32_t *)at : *(const int64_t *)at;
+    return (float *)((char *)states->data + row * (int64_t)states->nb[1]);
+}
+
+INLINE float exponential(float x)
+{
+    float lanes[16];
+    vf_store(lanes, vf_exp(vf_splat(x)));
+    return lanes[0];
+}
+
+INLINE float product_of(const float *a, const float *b, int64_t count)
+{
+    vf sum = vf_zero();
+    for (int64_t i = 0; i < count; i += 16)
+        sum = vf_fma(vf_load(a + i), vf_load(b + i), sum);
+    return vf_total(sum);
+}
+
+/* What a token gives to all rows of a head's state. */
+struct token {
+    const float *key, *query;
+    float decay, beta, kq, scale;
+};
+
+/* A token's step for a few rows of a state. With the state S before, the output is decay S q + d (k q), so that
+ * one pass reads S for both products, and another writes the state after, which may be the same memory. */
+INLINE void step_rows(const float *before, float *after, int64_t features, const struct token *token,
+                      const float *value, float *out)
+{
+    vf known[RULE_ROWS], wanted[RULE_ROWS], change[RULE_ROWS];
+    for (int r = 0; r < RULE_ROWS; r++)
+        known[r] = wanted[r] = vf_zero();
+    for (int64_t i = 0; i < features; i += 16) {
+        const vf key = vf_load(token->key + i), query = vf_load(token->query + i);
+        for (int r = 0; r < RULE_ROWS; r++) {
+            const vf x = vf_load(before + r * features + i);
+            known[r] = vf_fma(x, key, known[r]);
+            wanted[r] = vf_fma(x, query, wanted[r]);
+        }
+    }
+    for (int r = 0; r < RULE_ROWS; r++) {
+        const float d = token->beta * (value[r] - token->decay * vf_total(known[r]));
+        out[r] = token->scale * (token->decay * vf_total(wanted[r]) + d * token->kq);
+        change[r] = vf_splat(d);
+    }
+    const vf decay = vf_splat(token->decay);
+    for (int64_t i = 0; i < features; i += 16) {
+        const vf key = vf_load(token->key + i);
+        for (int r = 0; r < RULE_ROWS; r++) {
+            const vf x = vf_load(before + r * features + i);
+            vf_store(after + r * features + i, vf_fma(key, change[r], vf_mul(x, decay)));
+        }
+    }
+}
+
+/* A token's step for `vectors` times sixteen rows of a turned block: a line of these for each of the features. The
+ * block is the state divided by the decays since it was last scaled, whose product the token's decay is, here. */
+INLINE void step_turned(float *block, int64_t features, int vectors, const struct token *token,
+                        const float *value, float *out)
+{
+    vf known[TURNED_VECTORS], wanted[TURNED_VECTORS];
+    for (int v = 0; v < vectors; v++)
+        known[v] = wanted[v] = vf_zero();
+    for (int64_t i = 0; i < features; i++) {
+        const vf key = vf_splat(token->key[i]), query = vf_splat(token->query[i]);
+        for (int v = 0; v < vectors; v++) {
+            const vf x = vf_load(block + (i * vectors + v) * 16);
+            known[v] = vf_fma(x, key, known[v]);
+            wanted[v] = vf_fma(x, query, wanted[v]);
+        }
+    }
+    const vf decay = vf_splat(token->decay), grown = vf_splat(1.0f / token->decay);
+    const vf beta = vf_splat(token->beta), kq = vf_splat(token->kq), scale = vf_splat(token->scale);
+    for (int v = 0; v < vectors; v++) {
+        const vf d = vf_mul(beta, vf_sub(vf_load(value + v * 16), vf_mul(decay, known[v])));
+        vf_store(out + v * 16, vf_mul(scale, vf_fma(d, kq, vf_mul(decay, wanted[v]))));
+        known[v] = vf_mul(d, grown);
+    }
+    for (int64_t i = 0; i < features; i++) {
+        const vf key = vf_splat(token->key[i]);
+        for (int v = 0; v < vectors; v++) {
+            float *x = block + (i * vectors + v) * 16;
+            vf_store(x, vf_fma(key, known[v], vf_load(x)));
+        }
+    }
+}
+
+INLINE void scale_block(float *block, int64_t count, float factor)
+{
+    const vf by = vf_splat(factor);
+    for (int64_t i = 0; i < count; i += 16)
+        vf_store(block + i, vf_mul(vf_load(block + i), by));
+}
+
+/* What a token gives to the states of a head. */
+INLINE struct token token_at(const struct tensor *dst, int64_t t, int64_t head, int64_t sequence)
+{
+    const struct tensor *q = dst->src[0], *k = dst->src[1];
+    const int64_t features = k->ne[0], key_head = head % k->ne[1];
+    struct token token = {.key = element_at(k, 0, key_head, t, sequence),
+                          .query = element_at(q, 0, key_head, t, sequence),
+                          .decay = exponential(*element_at(dst->src[3], head, t, sequence, 0)),
+                          .beta = *element_at(dst->src[4], head, t, sequence, 0),
+                          .scale = 1.0f / sqrtf((float)features)};
+    token.kq = product_of(token.key, token.query, features);
+    return token;
+}
+
+INLINE float *output_at(const struct tensor *dst, int64_t t, int64_t head, int64_t sequence)
+{
+    const struct tensor *v = dst->src[2];
+    return (float *)dst->data + ((sequence * v->ne[2] + t) * v->ne[1] + head) * v->ne[0];
+}
+
+/* Few tokens of a sequence for some rows of one head's state, a block that stays in the first cache. */
+static void step_block(const struct tensor *dst, int64_t sequence, int64_t head, int64_t row, int64_t rows,
+                       const float *before, float *after)
+{
+    const int64_t features = dst->src[2]->ne[0], tokens = dst->src[2]->ne[2];
+    for (int64_t t = 0; t < tokens; t++, before = after) {
+        const struct token token = token_at(dst, t, head, sequence);
+        const float *value = element_at(dst->src[2], row, head, t, sequence);
+        float *out = output_at(dst, t, head, sequence) + row;
+        for (int64_t r = 0; r < rows; r += RULE_ROWS)
+            step_rows(before + r * features, after + r * features, features, &token, value + r, out + r);
+    }
+}
+
+/* The same for many tokens. */
+INLINE void step_turned_block(const struct tensor *dst, int64_t sequence, int64_t head, int64_t row, int vectors,
+                              const float *before, float *after)
+{
+    _Alignas(64) float block[MAX_TURNED * TURNED_VECTORS * 16];
+    const int64_t features = dst->src[2]->ne[0], tokens = dst->src[2]->ne[2], rows = vectors * 16;
+    for (int64_t i = 0; i < features; i++)
+        for (int64_t r = 0; r < rows; r++)
+            block[i * rows + r] = before[r * features + i];
+    float decay = 1.0f;
+    for (int64_t t = 0; t < tokens; t++) {
+        struct token token = token_at(dst, t, head, sequence);
+        const float *value = element_at(dst->src[2], row, head, t, sequence);
+        decay *= token.decay;
+        if (!(decay >= LEAST_DECAY)) {
+            scale_block(block, features * rows, decay);
+            decay = 1.0f;
+        }
+        token.decay = decay;
+        step_turned(block, features, vectors, &token, value, output_at(dst, t, head, sequence) + row);
+    }
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < features; i++)
+            after[r * features + i] = block[i * rows + r] * decay;
+}
+
+/* dst: F32, the outputs (sequences, tokens, heads, features); src: queries and keys (sequences, tokens, key heads,
+ * features), values (sequences, tokens, heads, features), logarithms of decays and betas (sequences, tokens,
+ * heads), states (cells, heads features features), and for each sequence the cells that it reads and writes. No
+ * sequence writes what another reads. Features are a multiple of 16. Rows of a state do not depend on one another. */
+static void delta_rule(struct tensor *dst, int thread, int threads, void *user)
+{
+    const struct tensor *v = dst->src[2], *states = dst->src[5];
+    const int64_t features = v->ne[0], heads = v->ne[1], sequences = v->ne[3];
+    const int is_turned = v->ne[2] >= TURNED_TOKENS && features <= MAX_TURNED;
+    const int64_t most = is_turned ? TURNED_VECTORS * 16 : RULE_UNIT, unit = features < most ? features : most;
+    const int64_t units = (features + unit - 1) / unit;
+    (void)user;
+    for (int64_t at = thread; at < sequences * heads * units; at += threads) {
+        const int64_t row = at % units * unit, head = at / units % heads, sequence = at / units / heads;
+        const int64_t rows = features - row < unit ? features - row : unit, place = (head * features + row) * features;
+        const float *before = row_at(states, dst->src[6], sequence) + place;
+        float *after = row_at(states, dst->src[7], sequence) + place;
+        if (is_turned && rows == TURNED_VECTORS * 16)
+            step_turned_block(dst, sequence, head, row, TURNED_VECTORS, before, after);
+        else if (is_turned)
+            for (int64_t r = 0; r < rows; r += 16)
+                step_turned_block(dst, sequence, head, row + r, 1, before + r * features, after + r * features);
+        else
+            step_block(dst, sequence, head, row, rows, before, after);
+    }
+}
+
+/* Some channels of a sequence; `before` and `kernel` have a row of CONVOLVED for each place of the window. */
+static void convolve_channels(const struct tensor *dst, int64_t sequence, int64_t first, int64_t count,
+                              float before[][CONVOLVED], float kernel[][CONVOLVED], int has_silu)
+{
+    const struct tensor *x = dst->src[0];
+    const int64_t channels = x->ne[0], tokens = x->ne[1], width = dst->src[2]->ne[0];
+    for (int64_t t = 0; t < tokens; t++) {
+        const float *rows[MAX_WIDTH];
+        float *out = (float *)dst->data + (sequence * tokens + t) * channels + first;
+        for (int64_t i = 0; i < width; i++) {
+            const int64_t from = t - (width - 1) + i;
+            rows[i] = from < 0 ? before[from + width - 1] : element_at(x, first, from, sequence, 0);
+        }
+        for (int64_t c = 0; c < count; c += 16) {
+            vf y = vf_zero();
+            for (int64_t i = 0; i < width; i++)
+                y = vf_fma(vf_load(rows[i] + c), vf_load(kernel[i] + c), y);
+            if (has_silu) {
+                const vf e = vf_exp(vf_sub(vf_zero(), y));
+                y = vf_div(y, vf_add(vf_splat(1.0f), e));
+            }
+            vf_store(out + c, y);
+        }
+    }
+}
+
+/* dst: F32, the outputs (sequences, tokens, channels); src: inputs of that shape, states (cells, channels (width -
+ * 1)), the last inputs before, kernels (channels, width), and for each sequence the cells that it reads and writes.
+ * The parameter: whether SiLU follows. Channels are a multiple of 16, widths at most 8. */
+static void convolution(struct tensor *dst, int thread, int threads, void *user)
+{
+    float before[MAX_WIDTH][CONVOLVED], kernel[MAX_WIDTH][CONVOLVED];
+    const struct tensor *x = dst->src[0], *states = dst->src[1];
+    const int64_t channels = x->ne[0], tokens = x->ne[1], sequences = x->ne[2], width = dst->src[2]->ne[0];
+    const int64_t blocks = (channels + CONVOLVED - 1) / CONVOLVED, history = width - 1;
+    const float *kernels = dst->src[2]->data;
+    (void)user;
+    for (int64_t at = thread; at < sequences * blocks; at += threads) {
+        const int64_t first = at % blocks * CONVOLVED, sequence = at / blocks;
+        const int64_t count = channels - first < CONVOLVED ? channels - first : CONVOLVED;
+        const float *past = row_at(states, dst->src[3], sequence) + first * history;
+        float *last = row_at(states, dst->src[4], sequence) + first * history;
+        for (int64_t c = 0; c < count; c++) {
+            for (int64_t i = 0; i < width; i++)
+                kernel[i][c] = kernels[(first + c) * width + i];
+            for (int64_t i = 0; i < history; i++) {
+                const int64_t from = tokens - history + i;
+                before[i][c] = past[c * history + i];
+                last[c * history + i] = from < 0 ? past[c * history + tokens + i]
+                                                 : *element_at(x, first + c, from, sequence, 0);
+            }
+        }
+        convolve_channels(dst, sequence, first, count, before, kernel, dst->op_params[OWN_PARAMS]);
+    }
+}
