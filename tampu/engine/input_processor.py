@@ -113,7 +113,7 @@ class InputProcessor:
             prompts: each with its continuations.
         """
         self._check_generates()
-        if self._model.scheduler.kv_manager.checkpoint_interval > 1:
+        if self._model.scheduler.kv_manager.grid is not None:
             # The others resume from the state that is kept at its end.
             self.rows(shared, wants_logits=True, last=1)
         return score(prompts, self.collect, at_once=2 * self._model.options.slots)

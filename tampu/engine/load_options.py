@@ -12,7 +12,12 @@ from tampu.ml.device_map import Offload
 from tampu.models import architectures
 from tampu.sampling.options import CheckedOptions
 from tampu.sampling.parameters import DEFAULTS
-from tampu.settings.settings import DEFAULT_CONTEXT, ENGINES, Settings
+from tampu.settings.settings import (
+    DEFAULT_CONTEXT,
+    DEFAULT_STATE_CACHE,
+    ENGINES,
+    Settings,
+)
 from tampu.settings.type_errors import type_error
 
 MAX_SLOTS = 1024
@@ -28,9 +33,10 @@ class LoadOptions(CheckedOptions, frozen=True, kw_only=True, forbid_unknown_fiel
         batch: the maximum number of prompt tokens in a step.
         threads: CPU threads; None: one for each fast core.
         cache_type: the type of the KV cache.
+        state_cache: bytes of checkpoints of recurrent layers, if at least two per slot fit.
         flash_attention: whether to use it; None: where it is faster.
-        kernels: what the package's own C code computes: on, off, products, experts or
-            attention.
+        kernels: what the package's own C code computes: on, off, products, experts,
+            attention or recurrence.
         engine: native, llamacpp, or auto: the first of them that supports the model.
         gpu_layers: how many of the last layers go to GPUs; below 0: as many as fit.
         main_gpu: the GPU that is filled first; None: the one with the most free memory.
@@ -51,6 +57,7 @@ class LoadOptions(CheckedOptions, frozen=True, kw_only=True, forbid_unknown_fiel
     batch: int = DEFAULTS["batch"]
     threads: int | None = DEFAULTS["threads"]
     cache_type: str = "f16"
+    state_cache: int = DEFAULT_STATE_CACHE
     flash_attention: bool | None = None
     kernels: str = "on"
     engine: str = "auto"
@@ -113,6 +120,7 @@ def options_from_settings(settings: Settings) -> LoadOptions:
         main_gpu=settings.main_gpu,
         tensor_split=settings.tensor_split,
         cache_type=settings.cache_type,
+        state_cache=settings.state_cache,
         flash_attention=settings.flash_attention,
         engine=settings.engine,
         kernels=settings.kernels,

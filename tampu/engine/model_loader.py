@@ -271,7 +271,7 @@ def _device_bytes(
 
 
 def _cache_size(options: LoadOptions) -> CacheSize:
-    return CacheSize(options.slots, options.context, options.batch)
+    return CacheSize(options.slots, options.context, options.batch, options.state_cache)
 
 
 def _cache_types(options: LoadOptions) -> tuple[str, str]:

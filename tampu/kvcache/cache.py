@@ -103,7 +103,7 @@ class Cache:
     def groups(self) -> list[KVCacheGroup]:
         """Return the groups, with all cells empty."""
         return [
-            KVCacheGroup(each.spec, Cells(each.cells), each.checkpoint_interval)
+            KVCacheGroup(each.spec, Cells(each.cells), each.grid, each.reserved)
             for each in self.storages
         ]
 

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.errors import RequestError, ShapeError
+from tampu.kvcache.checkpoints import CheckpointGrid
 from tampu.kvcache.masks import CellRange, Segment, attention_mask
 from tampu.kvcache.spec import KVCacheSpec
 from tampu.kvcache.storage import PADDING, Arrays, CacheView
@@ -61,7 +62,8 @@ class KVTypes:
 class KVStorage:
     """Keys and values of the layers of one group: a row per token."""
 
-    checkpoint_interval = 1
+    grid: CheckpointGrid | None = None
+    reserved = 0
 
     def __init__(
         self,

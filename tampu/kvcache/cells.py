@@ -3,7 +3,7 @@
 A cell holds the keys and values of one token in all layers of its group. A sequence is an array of
 cells in the order of its tokens; sequences with a common prefix share cells, and nothing is copied.
 A cell without owners keeps its row until it is allocated again: empty cells are taken first, then
-the least recently freed.
+those whose rows are of little use, then the least recently freed.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ NO_CELL = -1
 """The cell of a token whose row is not kept."""
 
 _EMPTY = 0  # the stamp of a cell without a row
+_DEMOTED = -1  # of one whose row is the first to be evicted
+_OFTEN = 2  # a row shared so often is where sequences diverge
 _BLOCK = 32  # a sequence starts at an empty block of cells: others then mask whole blocks
 
 
@@ -33,6 +35,7 @@ class Cells:
     def __init__(self, count: int) -> None:
         self._owners: CellArray = np.zeros(count, np.int32)
         self._stamps = np.zeros(count, np.int64)
+        self._shares: CellArray = np.zeros(count, np.int32)
         self._clock = _EMPTY
         self._owned = 0
         self.generations: CellArray = np.zeros(count, np.int32)
@@ -61,12 +64,14 @@ class Cells:
         self._owners[taken] = 1
         self._owned += count
         self.generations[taken] += 1
+        self._shares[taken] = 0
         return taken
 
     def share(self, cells: CellArray) -> None:
         """Add an owner to each cell; their rows stay."""
         self._owned += int(np.count_nonzero(self._owners[cells] == 0))
         self._owners[cells] += 1
+        self._shares[cells] += 1
 
     def free(self, cells: CellArray) -> None:
         """Remove an owner from cells in token order; rows stay until evicted, the last first."""
@@ -79,6 +84,21 @@ class Cells:
         freed = cells[self._disown(cells)]
         self._stamps[freed] = _EMPTY
         self.generations[freed] += 1
+
+    def demote(self, cells: CellArray) -> None:
+        """Have the rows of these cells evicted first, unless they have owners."""
+        self._stamps[cells[self._owners[cells] == 0]] = _DEMOTED
+
+    def touch(self, cells: CellArray) -> None:
+        """Count these cells as freed now, the last one last; their rows stay."""
+        unowned = cells[self._owners[cells] == 0]
+        self._stamps[unowned] = self._clock + 1 + np.arange(len(unowned))
+        self._clock += len(unowned)
+
+    def is_popular(self, cells: CellArray) -> npt.NDArray[np.bool_]:
+        """Return which of these cells were shared repeatedly."""
+        popular: npt.NDArray[np.bool_] = self._shares[cells] >= _OFTEN
+        return popular
 
     def invalidate(self, cells: CellArray) -> None:
         """Mark the rows of owned cells as changed."""

@@ -7,7 +7,8 @@ needed (`Cells` evicts).
 Each KV-cache spec of the layers has its own group of cells. In a group with a window a sequence
 owns only the cells that its next token attends to, and frees the others as it advances. In the
 group of recurrent layers only some tokens have a cell: the last of each batch, and checkpoints,
-from which a sequence may resume.
+from which a sequence may resume. When a sequence ends, those that `CheckpointGrid` would not keep
+for a sequence of its length are evicted before others.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.kvcache.cells import NO_CELL, CellArray, Cells
+from tampu.kvcache.checkpoints import KEPT_ENDS, CheckpointGrid
 from tampu.kvcache.prefix_tree import CellRefs, Cursor, Keys, PrefixTree
 from tampu.kvcache.spec import KVCacheSpec
 
@@ -30,12 +32,14 @@ class KVCacheGroup:
     Attributes:
         spec: of the layers.
         cells: of tokens, or of states after some tokens.
-        checkpoint_interval: tokens of a prompt per cell.
+        grid: where states are kept; None: each token has a cell.
+        reserved: cells that checkpoints leave to other sequences.
     """
 
     spec: KVCacheSpec
     cells: Cells
-    checkpoint_interval: int = 1
+    grid: CheckpointGrid | None = None
+    reserved: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -81,9 +85,9 @@ class KVCacheManager:
         self._tree = PrefixTree(len(self.groups))
 
     @property
-    def checkpoint_interval(self) -> int:
-        """Tokens of a prompt between checkpoints; 1: none are needed."""
-        return max((group.checkpoint_interval for group in self.groups), default=1)
+    def grid(self) -> CheckpointGrid | None:
+        """Where the states of recurrent layers are kept; None: there are none."""
+        return next((group.grid for group in self.groups if group.grid), None)
 
     def allocate(self, capacity: int, *, is_private: bool = False) -> CellTable:
         """Return an empty table for a sequence of at most `capacity` tokens."""
@@ -105,6 +109,8 @@ class KVCacheManager:
         matched, refs = self._tree.match(table.cursor, keys)
         count = self._usable_length(table.length, refs) if matched else 0
         if count:
+            if not table.length:  # make room for the checkpoints of the other tokens
+                self.rank_checkpoints(keys[:count], len(keys))
             self._share(table, refs[0, :, :count])
             self._tree.advance(table.cursor, keys[:count])
             table.inserted = table.length
@@ -128,14 +134,15 @@ class KVCacheManager:
         Args:
             table: of the sequence.
             count: of tokens.
-            checkpoints: positions after which states are kept (others are ignored); the state after
-                the last token is stored in any case.
+            checkpoints: positions after which states are kept (others are ignored), the last ones
+                if there are few cells; the state after the last token is stored in any case.
         """
         start, end = table.length, table.length + count
         written = sorted({end - 1, *(each for each in checkpoints if each >= start)})
         for index, group in enumerate(self.groups):
             self._free_before(table, index, group.spec.first_visible(start))
         table.transient = {each for each in table.transient if each >= start - 1}
+        written = written[-self._affordable(len(written)) :]
         wanted = [len(written) if group.spec.is_recurrent else count for group in self.groups]
         if any(s.cells.available < n for s, n in zip(self.groups, wanted, strict=True)):
             return False
@@ -237,7 +244,33 @@ class KVCacheManager:
                 is_found[transient] = False
             group.cells.free(own[is_found])
             group.cells.discard(own[~is_found & (own != NO_CELL)])
+        self.rank_checkpoints(keys[:kept], kept)
         table.inserted = 0
+
+    def rank_checkpoints(self, keys: Keys, length: int) -> None:
+        """Evict the checkpoints of a sequence that the grid does not keep before all others.
+
+        Its last ones are kept in any case, the ends of the last answers and prompts, and so are
+        those from which several sequences went on.
+
+        Args:
+            keys: its tokens, as far as they are in the prefix tree.
+            length: of the sequence, as far as it is known.
+        """
+        if self.grid is None or not len(keys):
+            return
+        _, refs = self._tree.match(self._tree.root(), keys)
+        is_cached = self._is_cached(refs)
+        for index, group in enumerate(self.groups):
+            if group.grid is None:
+                continue
+            after = np.flatnonzero(is_cached[index])
+            cells = refs[0, index, after]
+            is_on_grid = group.grid.has(after, length) | group.cells.is_popular(cells)
+            others = cells[~is_on_grid]
+            group.cells.demote(others[:-KEPT_ENDS])
+            group.cells.touch(others[-KEPT_ENDS:])
+            group.cells.touch(cells[is_on_grid])
 
     def is_shared(self, table: CellTable, start: int) -> bool:
         """Return whether others own cells of a sequence from a position on."""
@@ -262,6 +295,13 @@ class KVCacheManager:
             group.cells.check([table.owned(index) for table in tables])
 
     # -- inside ----------------------------------------------------------------------------------
+
+    def _affordable(self, states: int) -> int:
+        """Return how many of the states after a batch's tokens can be stored, at least one."""
+        for group in self.groups:
+            if group.spec.is_recurrent:
+                states = min(states, group.cells.available - group.reserved)
+        return max(states, 1)
 
     def _usable_length(self, start: int, refs: CellRefs) -> int:
         """Return how many of the tokens after `start` a sequence can reuse."""

@@ -20,6 +20,7 @@ import numpy as np
 
 from tampu.errors import ShapeError
 from tampu.kvcache.cells import NO_CELL
+from tampu.kvcache.checkpoints import CheckpointGrid
 from tampu.kvcache.masks import CellRange, Segment
 from tampu.kvcache.spec import KVCacheSpec
 from tampu.kvcache.storage import Arrays, CacheSize, CacheView, MicroBatch
@@ -52,7 +53,8 @@ class StateStorage:
     Attributes:
         spec: of the layers.
         cells: rows of each layer except the last.
-        checkpoint_interval: tokens of a prompt between checkpoints.
+        grid: where the checkpoints of a sequence are.
+        reserved: cells that checkpoints leave to other sequences.
     """
 
     def __init__(self, context: Context, layers: Mapping[int, StateShape], size: CacheSize) -> None:
@@ -62,8 +64,10 @@ class StateStorage:
             OutOfMemoryError: if it cannot be allocated.
         """
         self.spec = KVCacheSpec(is_recurrent=True)
-        self.cells = size.states(sum(shape.size for shape in layers.values()))
-        self.checkpoint_interval = size.checkpoint_interval(self.cells)
+        features = sum(shape.size for shape in layers.values())
+        self.cells = size.states(features)
+        self.grid: CheckpointGrid | None = size.grid(features)
+        self.reserved = 2 * size.slots
         self._slots = size.slots
         self._shapes = layers
         self._layers = {

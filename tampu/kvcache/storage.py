@@ -9,18 +9,17 @@ from typing import NamedTuple, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from tampu.kvcache.checkpoints import KEPT_ENDS, MIN_UNIT, CheckpointGrid
 from tampu.kvcache.masks import CellRange, Segment
 from tampu.kvcache.spec import KVCacheSpec
 from tampu.ml import Context, Tensor
 from tampu.nn import LayerCache
+from tampu.settings.settings import DEFAULT_STATE_CACHE
 
 PADDING = 256
 
-_MIN_STATES = 6
-"""States per slot: the one before a batch, those after it, and some checkpoints."""
-
-_MAX_STATE_BYTES = 64 * 2**20  # per slot, for more states than that
-_MIN_CHECKPOINT_INTERVAL = 32  # tokens
+_WORKING_STATES = 4  # per slot: the one before a batch, those after it and before the next
+_MIN_CHECKPOINTS = 2  # per slot
 
 
 class MicroBatch(NamedTuple):
@@ -49,11 +48,13 @@ class CacheSize:
         slots: sequences running at once.
         context: tokens of each.
         batch: tokens computed at once.
+        state_bytes: of checkpoints of recurrent layers, all slots together, if a few fit into it.
     """
 
     slots: int
     context: int
     batch: int
+    state_bytes: int = DEFAULT_STATE_CACHE
 
     def cells(self, spec: KVCacheSpec) -> int:
         """Return how many cells a group needs, a multiple of the padding.
@@ -69,22 +70,25 @@ class CacheSize:
     @property
     def max_micro_batches(self) -> int:
         """The maximum number of micro-batches in a batch."""
-        return self.batch // _MIN_CHECKPOINT_INTERVAL + 3 * self.slots
+        return self.batch // MIN_UNIT + 3 * self.slots
+
+    def checkpoints(self, features: int) -> int:
+        """Return how many checkpoints to keep, of this many features in all layers together."""
+        affordable = self.state_bytes // max(4 * features, 1)
+        useful = self.slots * (KEPT_ENDS + self.context // MIN_UNIT)
+        return max(min(useful, affordable), self.slots * _MIN_CHECKPOINTS)
 
     def states(self, features: int) -> int:
-        """Return how many states to keep, if one has this many features in all layers together."""
-        wanted = _MIN_STATES + self.context // _MIN_CHECKPOINT_INTERVAL
-        affordable = _MAX_STATE_BYTES // max(4 * features, 1)
-        return self.slots * max(_MIN_STATES, min(wanted, affordable))
+        """Return how many states to keep, the checkpoints among them."""
+        return self.slots * _WORKING_STATES + self.checkpoints(features)
 
-    def checkpoint_interval(self, states: int) -> int:
-        """Return how many tokens of a prompt lie between checkpoints, given the number of states.
+    def grid(self, features: int) -> CheckpointGrid:
+        """Return where the checkpoints of a sequence are.
 
-        A prompt as long as the context uses no more than its slot's share.
+        One sequence may use all: rarely are those of all slots as long as the context.
         """
-        spare = states // self.slots - _MIN_STATES // 2
-        unit = _MIN_CHECKPOINT_INTERVAL
-        return -(-self.context // (spare * unit)) * unit
+        checkpoints = self.checkpoints(features)
+        return CheckpointGrid(max(checkpoints - KEPT_ENDS, _MIN_CHECKPOINTS))
 
 
 Arrays: TypeAlias = list[npt.NDArray[np.generic]]
@@ -97,12 +101,14 @@ class GroupStorage(Protocol):
     Attributes:
         spec: of its layers.
         cells: the number of cells.
-        checkpoint_interval: tokens of a prompt per cell; 1: each token has one.
+        grid: where states are kept; None: each token has a cell.
+        reserved: cells that checkpoints leave to the sequences of other slots.
     """
 
     spec: KVCacheSpec
     cells: int
-    checkpoint_interval: int
+    grid: CheckpointGrid | None
+    reserved: int
 
     def step(self, segments: Sequence[Segment], group: int) -> tuple[CacheView, Arrays]:
         """Return what a batch reads, and the data of its inputs.

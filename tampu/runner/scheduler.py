@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.kvcache import KVCacheManager
+from tampu.kvcache.checkpoints import ANSWER_UNIT
 from tampu.runner.batch import BatchPart, Draft, Plan, to_plan
 from tampu.runner.context_shift import drop_tokens, shift_range
 from tampu.runner.images import ImageStore
@@ -269,7 +270,7 @@ class Scheduler:
         """Add a sequence's next tokens to a batch, if there are any and enough cells."""
         start, is_last = sequence.computed, sequence.uncomputed == count
         is_prefilling = sequence.is_prefilling
-        points = self._checkpoints(start, start + count, is_last=is_last) if is_prefilling else ()
+        points = self._checkpoints(sequence, start + count, is_last=is_last)
         if count == 0 or not self.kv_manager.append(sequence.cell_table, count, points):
             return
         first = len(draft.outputs)
@@ -291,17 +292,24 @@ class Scheduler:
                 draft.results[self.kv_manager.last_cell(sequence.cell_table)] = (
                     len(draft.outputs) - 1
                 )
+        elif points:
+            self.kv_manager.insert(sequence.cell_table, sequence.keys[: sequence.length])
+            known = sequence.cell_table.inserted
+            self.kv_manager.rank_checkpoints(sequence.keys[:known], known)
 
-    def _checkpoints(self, start: int, end: int, *, is_last: bool) -> Collection[int]:
-        """Return the checkpoints of a part of a prompt: after which tokens states are kept.
+    def _checkpoints(self, sequence: Sequence, end: int, *, is_last: bool) -> Collection[int]:
+        """Return the checkpoints of a sequence's next tokens: after which of them states are kept.
 
-        They are at regular intervals, at the end of the part, and before the prompt's last token,
-        where the same prompt can resume when it comes again. Without recurrent layers: none.
+        Of a prompt they are those of the grid, its end, and before its last token, where the same
+        prompt can resume when it comes again. Without recurrent layers: none.
         """
-        interval = self.kv_manager.checkpoint_interval
-        if interval == 1:
+        start, grid = sequence.computed, self.kv_manager.grid
+        if grid is None:
             return ()
-        return {*range(start + -(start + 1) % interval, end, interval), end - 1, end - 1 - is_last}
+        if not sequence.is_prefilling:
+            return [each for each in range(start, end) if not (each + 1) % ANSWER_UNIT]
+        on_grid = grid.positions(start, end, sequence.length)
+        return [*on_grid, end - 2, end - 1] if is_last else on_grid
 
     def _is_shared(self, part: BatchPart) -> bool:
         sequence = part.sequence

@@ -47,9 +47,10 @@ T = TypeVar("T")
 D = TypeVar("D")
 
 DEFAULT_CONTEXT = 4096  # tokens, where neither a setting nor the model says otherwise
+DEFAULT_STATE_CACHE = 512 * 10**6  # bytes
 CACHE_TYPES = ("f16", "f32", "q8_0", "q4_0")
 KERNELS = (
-    *("on", "off", "products", "experts", "attention"),
+    *("on", "off", "products", "experts", "attention", "recurrence"),
     *("amx", "avx512bf16", "avx512", "avxvnni", "avx2", "i8mm", "neon", "portable"),
 )
 
@@ -139,13 +140,16 @@ class Settings:
         main_gpu: MAIN_GPU, the device that gets layers first; None: the one with most free memory.
         tensor_split: TENSOR_SPLIT, the share of the layers for each device, such as 3,1.
         flash_attention: FLASH_ATTENTION; None lets the model decide.
-        kernels: KERNELS, which of tampu's C kernels are used: on (all), off, products, experts or
-            attention (that alone), or a level such as avx512; a CPU without it uses its fastest.
+        kernels: KERNELS, which of tampu's C kernels are used: on (all), off, products, experts,
+            attention or recurrence (that alone), or a level such as avx512; a CPU without it uses
+            its fastest.
         repack_cache: REPACK_CACHE, the maximum bytes of packed weights kept in `cache` for the next
             start, such as 20GB, or on for 32GB; 0: none.
         fetch: FETCH, how weights are prefetched from memory: auto measures the fastest way and
             keeps it in `cache`; else a hint, bytes ahead and streams, such as t0:1024:8.
         cache_type: KV_CACHE_TYPE, the element type of cached keys and values.
+        state_cache: STATE_CACHE, bytes of the states that a model with recurrent layers keeps of
+            its conversations, to resume from, such as 2GB.
         keep_alive_s: KEEP_ALIVE, how long an idle model stays loaded; None: forever. A number
             without a unit is in seconds.
         load_timeout_s: LOAD_TIMEOUT, the limit for loading without progress; None: none.
@@ -206,6 +210,7 @@ class Settings:
     repack_cache: int = _own("REPACK_CACHE", size_or_off, 0, "off")
     fetch: str = _own("FETCH", fetch_way, "auto")
     cache_type: str = _shared("KV_CACHE_TYPE", one_of(CACHE_TYPES), "f16")
+    state_cache: int = _own("STATE_CACHE", parse_rate, DEFAULT_STATE_CACHE, "512MB")
     keep_alive_s: float | None = _shared("KEEP_ALIVE", seconds_unless_negative, 300.0, "5m")
     load_timeout_s: float | None = _shared("LOAD_TIMEOUT", seconds_if_positive, 300.0, "5m")
     max_loaded_models: int | None = _shared("MAX_LOADED_MODELS", count_unless_zero, None, "3")
