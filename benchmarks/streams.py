@@ -2,7 +2,8 @@
 
 Each engine runs in a process of its own; they take turns (A B A B ...), the other one idle. tampu
 is asked through its engine, llama.cpp as `xllamacpp.Server` through HTTP, both with the same token
-ids, threads, slots, context and sampling. Prompts are random tokens.
+ids, threads, slots, context and sampling. Prompts are random tokens. The scene `branch` needs a
+context of 8,300 tokens.
 """
 
 from __future__ import annotations
@@ -22,9 +23,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
 
+import psutil
+
 CONTEXT = 4608
 SHARED = 2000
-VOCABULARY = 100_000  # ids of ordinary tokens in the models of benchmarks.models
+TURNS = 8
+VOCABULARY = 14_000  # ids of ordinary tokens that the models of all benchmarks have
 
 
 @dataclass(frozen=True)
@@ -142,7 +146,7 @@ def together(server: Server, prompts: Sequence[Sequence[int]], tokens: int) -> l
 
 
 def prompt(source: random.Random, length: int) -> list[int]:
-    return [source.randrange(1000, VOCABULARY) for _ in range(length)]
+    return [source.randrange(300, VOCABULARY) for _ in range(length)]
 
 
 def streams(server: Server, source: random.Random) -> Iterator[tuple[str, float]]:
@@ -205,12 +209,37 @@ def gaps(server: Server, source: random.Random) -> Iterator[tuple[str, float]]:
     yield "their longest gap when 4,000 tokens arrive, ms", 1000 * max(after)
 
 
+def branch(server: Server, source: random.Random) -> Iterator[tuple[str, float]]:
+    """A conversation of 8,000 tokens continues 200 tokens before its end."""
+    history: list[int] = []
+    for _ in range(TURNS):
+        history += prompt(source, 1000)
+        server.ask(history, 1, time.perf_counter())
+    for before_end in (200, 1000):
+        words = [*history[:-before_end], *prompt(source, 100)]
+        answer = server.ask(words, 2, time.perf_counter())
+        yield (
+            f"8,000 tokens, branching {before_end} before the end: first token, s",
+            answer.times[0],
+        )
+        if answer.cached is not None:
+            yield "the same: tokens computed", len(words) - answer.cached
+
+
+def memory(_server: Server, _source: random.Random) -> Iterator[tuple[str, float]]:
+    """What the process holds beside mapped files, after all before."""
+    yield "memory, MB", psutil.Process().memory_full_info().uss / 1e6
+
+
 SCENES: dict[str, Callable[[Server, random.Random], Iterator[tuple[str, float]]]] = {
     "streams": streams,
     "shared": shared,
     "single": single,
     "gaps": gaps,
+    "branch": branch,
+    "memory": memory,
 }
+DEFAULT = "streams,shared,single,gaps"
 
 
 def serve(kind: str, model: Path, threads: int, slots: int, context: int) -> None:
@@ -268,7 +297,7 @@ def main() -> None:
     parser.add_argument("--slots", type=int, default=8)
     parser.add_argument("--context", type=int, default=CONTEXT, help="context of each slot")
     parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--only", default=",".join(SCENES))
+    parser.add_argument("--only", default=DEFAULT)
     parser.add_argument("--alone", action="store_true", help="tampu without llama.cpp")
     arguments = parser.parse_args()
     if arguments.serve:

@@ -27,6 +27,7 @@ from tampu.engine.model_loader import load_model
 from tampu.errors import RequestError
 from tampu.kvcache import Segment
 from tampu.runner.graphs import GraphCounts, StepInputs
+from tampu.runner.layout import InputLayout
 
 QUIET_S = 0.05  # OpenMP's threads keep spinning for some milliseconds
 
@@ -94,7 +95,8 @@ class Native:
     def rewind(self, depth: Sequence[int]) -> None:
         """Make these tokens the history, with nothing after them."""
         wanted = list(depth)
-        if wanted[: len(self._held)] != self._held:
+        has_states = self._kv_manager.grid is not None  # which cannot be shortened
+        if has_states or wanted[: len(self._held)] != self._held:
             self._held = []
         self._kv_manager.rollback(self._cell_table, len(self._held))
         self._compute(wanted[len(self._held) :], self._batch)
@@ -141,9 +143,10 @@ class Native:
         if not self._kv_manager.append(self._cell_table, len(part)):
             raise RequestError("the context is too small for the tests")
         cells = self._cell_table.cells[:, : self._cell_table.length].copy()
+        per_token = self._model.graphs.positions_per_token
         return StepInputs(
             part,
-            np.arange(start, self._cell_table.length, dtype=np.int32),
+            InputLayout().positions(start, self._cell_table.length, per_token),
             np.array([len(part) - 1], np.int32),
             [Segment(cells, start)],
         )

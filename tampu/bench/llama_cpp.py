@@ -253,7 +253,9 @@ class _Library:
         same = wanted[: len(self._held)] == self._held[: len(wanted)]
         kept = min(len(self._held), len(wanted)) if same else 0
         memory = self._call["llama_get_memory"](self._context)
-        self._call["llama_memory_seq_rm"](memory, 0, kept, -1)
+        if not self._call["llama_memory_seq_rm"](memory, 0, kept, -1):
+            kept = 0  # states of recurrent layers cannot be shortened
+            self._call["llama_memory_seq_rm"](memory, 0, 0, -1)
         self._compute(wanted[kept:])
         self._held = wanted
         return {}

@@ -157,6 +157,11 @@ class Graphs:
         return self._model.max_bidirectional_tokens
 
     @property
+    def positions_per_token(self) -> int:
+        """The number of coordinates of a token's position."""
+        return self._model.positions_per_token
+
+    @property
     def can_shift_keys(self) -> bool:
         """Whether keys in the cache can be moved to other positions."""
         return type(self._model).shift is not Model.shift

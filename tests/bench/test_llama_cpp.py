@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 from support import handmade_checkpoints as handmade
+from support.tiny_hybrid import hybrid_weights, tiny_hybrid
+from support.tiny_model import write_tiny
 
 from tampu.bench.bench import Native, Plan, Subject, Work
 from tampu.bench.llama_cpp import LlamaCpp, find_library
@@ -38,6 +40,21 @@ def exercise(subject: Subject) -> None:
 
 def test_tampu_can_be_measured(model: Path) -> None:
     exercise(Native(model, threads=1, context=16))
+
+
+@pytest.fixture
+def hybrid(tmp_path: Path) -> Path:
+    return write_tiny(tmp_path / "hybrid.gguf", tiny_hybrid(), weights=hybrid_weights())
+
+
+def test_tampu_can_be_measured_with_recurrent_layers(hybrid: Path) -> None:
+    subject = Native(hybrid, threads=1, context=16)
+    subject.rewind([1, 2, 3])
+    subject.decode([4])
+    built = subject.graph_counts.built + subject.graph_counts.reused
+    subject.rewind([1, 2, 3])  # its states are gone: all is computed again
+    assert subject.graph_counts.built + subject.graph_counts.reused == built + 1
+    subject.close()
 
 
 def test_shared_history_is_computed_once(model: Path) -> None:

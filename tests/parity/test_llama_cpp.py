@@ -11,6 +11,7 @@ from support.llama_cpp import greedy
 from support.projectors import LAYOUTS, take_apart
 
 from tampu import Engine
+from tampu.bench.llama_cpp import LlamaCpp
 from tampu.convert.quantize import quantize_file
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
@@ -57,6 +58,14 @@ def test_llama_cpp_gives_the_same_greedy_tokens(laboratory: Laboratory, name: st
         if clear >= 3:
             return
     pytest.fail(f"{name}: only {clear} tokens could be compared")
+
+
+def test_llama_cpp_can_be_measured_with_recurrent_layers(laboratory: Laboratory) -> None:
+    peer = LlamaCpp(laboratory.file("qwen35", "F32"), threads=1, context=64)
+    for _ in range(2):  # the second time its states are beyond the history
+        peer.rewind(tokens(24))
+        assert peer.decode([9, 10]) > 0
+    peer.close()
 
 
 @pytest.mark.parametrize("type_", ["F16", "Q8_0", "Q4_K_M"])
