@@ -27,6 +27,7 @@ from tampu.cli.pull_push import pull_command, push_command
 from tampu.cli.run import run_command
 from tampu.cli.serve import serve_command
 from tampu.cli.show import show_command
+from tampu.cli.ui import ui_command
 from tampu.cli.verify import verify_command
 from tampu.version import __version__
 
@@ -44,6 +45,7 @@ app.command("run")(run_command)
 app.command("decide")(decide_command)
 app.command("serve")(serve_command)
 app.command("start", hidden=True)(serve_command)
+app.command("ui")(ui_command)
 app.command("show")(show_command)
 app.command("pull")(pull_command)
 app.command("push")(push_command)

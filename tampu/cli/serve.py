@@ -71,11 +71,11 @@ def serve_command(
     certificate, key = settings.tls_certificate, settings.tls_key
     if key and not certificate:
         raise SettingsError("TAMPU_TLS_KEY is set, and TAMPU_TLS_CERT is not: HTTPS needs both")
-    listener, where = _listen(settings, host, port)
+    listener, address = _listen(settings, host, port)
     start = process_starter(settings)
     names = sorted(catalog.names())
     options = server_options(settings, host)
-    serve(options, listener, catalog, start, certificate, key, lambda: _greet(where, names))
+    serve(options, listener, catalog, start, certificate, key, lambda: _greet(address, names))
 
 
 def server_options(settings: Settings, host: str) -> ServerOptions:
@@ -104,15 +104,17 @@ def server_options(settings: Settings, host: str) -> ServerOptions:
     )
 
 
-def _listen(settings: Settings, host: str, port: int | None) -> tuple[sockets.socket, str]:
-    """Return a listening socket and its address as text."""
+def _listen(
+    settings: Settings, host: str, port: int | None
+) -> tuple[sockets.socket, Address | str]:
+    """Return a listening socket and its address; that of a Unix socket is a text."""
     from tampu.server.serve import listen, listen_on_socket
 
     if settings.socket:
         return listen_on_socket(settings.socket), f"unix:{settings.socket}"
     listener = listen(host, settings.address.port if port is None else port)
     scheme = "https" if settings.tls_certificate else "http"
-    return listener, str(Address(host, listener.getsockname()[1], scheme))
+    return listener, Address(host, listener.getsockname()[1], scheme)
 
 
 def _log_to_stderr(settings: Settings) -> None:
@@ -124,6 +126,8 @@ def _log_to_stderr(settings: Settings) -> None:
         handler.setFormatter(JSONFormatter() if is_json else TextFormatter())
 
 
-def _greet(where: str, names: list[str]) -> None:
-    print(f"Listening on {where}", file=sys.stderr)
+def _greet(address: Address | str, names: list[str]) -> None:
+    print(f"Listening on {address}", file=sys.stderr)
+    if isinstance(address, Address):
+        print(f"Page: {address.for_clients}/", file=sys.stderr)
     print(f"Models: {', '.join(names) or 'none'}", file=sys.stderr, flush=True)

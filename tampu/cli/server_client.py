@@ -125,11 +125,10 @@ class HTTPServer:
     def _connection(self, timeout_s: float | None) -> http.client.HTTPConnection:
         if self.settings.socket is not None:
             return UnixHTTPConnection(self.settings.socket, timeout_s)
-        address = self.settings.address
+        address = self.settings.address.for_clients
         is_secret = address.scheme == "https"
         kind = http.client.HTTPSConnection if is_secret else http.client.HTTPConnection
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)
-        return kind(host, address.port, timeout=timeout_s)
+        return kind(address.host, address.port, timeout=timeout_s)
 
 
 def _message(error: object) -> str:

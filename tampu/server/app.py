@@ -40,6 +40,8 @@ from tampu.server.model_manager import ModelManager, Start
 from tampu.server.ollama import ollama_routes
 from tampu.server.openai import openai_routes
 from tampu.server.openapi import describe
+from tampu.server.page import page_routes
+from tampu.server.parameters import parameter_routes
 from tampu.server.routes import Endpoint, Route, VersionPrefixMiddleware, get
 from tampu.server.serving import Serving
 from tampu.server.threadpool import IterationPool
@@ -103,12 +105,14 @@ def create_app(options: ServerOptions, catalog: Catalog, start: Start) -> Starle
     pool = IterationPool()
     images = ImageFetcher(options.image_urls, options.remote)
     routes = [
+        *page_routes(),
         *ollama_routes(serving),
         *manage_routes(serving, pool, options.remote),
         *openai_routes(serving, images),
         *anthropic_routes(serving, images),
         *token_routes(serving),
         *decision_routes(serving, images),
+        *parameter_routes(),
         *llama_server_routes(serving),
         *_health_routes(metrics),
     ]

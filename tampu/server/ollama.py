@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response
 
 from tampu.engine.prompts import ChatPrompt
 from tampu.server.body import parsed
@@ -20,7 +20,7 @@ from tampu.server.http_response import (
     warning_headers,
 )
 from tampu.server.model_defaults import ModelDefaults
-from tampu.server.routes import Access, Route, get, post
+from tampu.server.routes import Route, get, post
 from tampu.server.serving import Serving
 from tampu.server.single_flight import SingleFlight
 from tampu.server.wire import ollama as wire
@@ -38,7 +38,6 @@ def ollama_routes(serving: Serving) -> list[Route]:
     """Return the routes of Ollama's API that ask models and list them."""
     api = OllamaAPI(serving)
     return [
-        get("/", api.liveness, Access.OPEN),
         get("/api/version", api.version),
         get("/api/tags", api.tags),
         get("/api/ps", api.processes),
@@ -56,10 +55,6 @@ class OllamaAPI:
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
         self._tags = SingleFlight(lambda: encoded(lists.tags(serving.catalog.entries())))
-
-    async def liveness(self, _: Request) -> Response:
-        """`GET /`: a text that clients look for."""
-        return PlainTextResponse("Ollama is running")
 
     async def version(self, _: Request) -> Response:
         """`GET /api/version`: of Ollama's API, since clients compare it, and tampu's own."""

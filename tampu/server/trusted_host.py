@@ -38,6 +38,12 @@ def host_name(header: str) -> str | None:
     return match[1].strip("[]").rstrip(".").lower() if match else None
 
 
+def _host_of(origin: str | None) -> str:
+    """Return the name and port of a web origin: for the server's own page those of its Host."""
+    scheme, _, host = (origin or "").partition("://")
+    return host.lower() if scheme in ("http", "https") else ""
+
+
 class TrustedHostMiddleware:
     """Middleware: answers 403 to requests for a foreign host or from a foreign origin."""
 
@@ -77,7 +83,8 @@ class TrustedHostMiddleware:
         if scope["method"] in _SAFE_METHODS:
             return None
         origin = headers.get("origin")
-        is_foreign = origin is not None and not self._is_known(origin)
+        is_own = _host_of(origin) in [host.lower() for host in hosts if host]
+        is_foreign = origin is not None and not is_own and not self._is_known(origin)
         if is_foreign or (origin is None and headers.get("sec-fetch-site") == "cross-site"):
             return HTTPStatus.FORBIDDEN, "origin not allowed (see TAMPU_ORIGINS)"
         return None

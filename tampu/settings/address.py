@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 DEFAULT_PORT = 11434
 _SCHEME_PORTS = {"http": 80, "https": 443}
 _MAX_PORT = 65_535
+_LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,11 @@ class Address:
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.scheme}://{host}:{self.port}"
+
+    @property
+    def for_clients(self) -> Address:
+        """The address that clients on this machine connect to; not that of all interfaces."""
+        return replace(self, host=_LOOPBACK_OF.get(self.host, self.host))
 
 
 def parse_address(text: str) -> Address:

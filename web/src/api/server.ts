@@ -1,0 +1,146 @@
+/** The routes that the page uses, with the types of what they return. */
+
+import { Http } from "./http.ts";
+import { isObject } from "./lines.ts";
+
+export interface Details {
+  family: string;
+  parameter_size: string;
+  quantization_level: string;
+  context_length: number;
+}
+
+export interface Model {
+  name: string;
+  size: number;
+  modified_at: string;
+  digest: string;
+  details: Details;
+  capabilities: string[];
+}
+
+export interface LoadedModel {
+  name: string;
+  size: number;
+  size_vram: number;
+  expires_at: string;
+  context_length: number;
+  engine: string;
+}
+
+export interface ShownModel {
+  license: string;
+  modelfile: string;
+  parameters: string;
+  template: string;
+  system: string;
+  engine: string;
+  capabilities: string[];
+  details: Details;
+  model_info: Record<string, unknown>;
+}
+
+export type Value = number | string | boolean | string[];
+
+export interface Parameter {
+  name: string;
+  type: "int" | "float" | "bool" | "str" | "list";
+  default: Value | null;
+  low: number | null;
+  high: number | null;
+  range: string;
+  use: "sampling" | "generation" | "loading";
+  doc: string;
+}
+
+export interface PullProgress {
+  status: string;
+  digest?: string;
+  total?: number;
+  completed?: number;
+}
+
+export interface Message {
+  role: "system" | "user" | "assistant";
+  content: string;
+  images?: string[];
+  thinking?: string;
+}
+
+export interface ChatRequest {
+  model: string;
+  messages: Message[];
+  options: Record<string, Value>;
+  think?: boolean;
+}
+
+/** A line of an answer; counts and durations (in ns) are in the last one. */
+export interface ChatLine {
+  message: { content?: string; thinking?: string };
+  done: boolean;
+  done_reason?: string;
+  load_duration?: number;
+  prompt_eval_count?: number;
+  prompt_eval_cached_count?: number;
+  prompt_eval_duration?: number;
+  eval_count?: number;
+  eval_duration?: number;
+  truncated?: number;
+}
+
+export class Server {
+  readonly #http: Http;
+
+  constructor(http: Http) {
+    this.#http = http;
+  }
+
+  async version(): Promise<string> {
+    const { tampu } = await this.#http.ask("GET", "/api/version");
+    return typeof tampu === "string" ? tampu : "";
+  }
+
+  async models(): Promise<Model[]> {
+    return list<Model>((await this.#http.ask("GET", "/api/tags")).models);
+  }
+
+  async loaded(): Promise<LoadedModel[]> {
+    return list<LoadedModel>((await this.#http.ask("GET", "/api/ps")).models);
+  }
+
+  async parameters(): Promise<Parameter[]> {
+    return list<Parameter>((await this.#http.ask("GET", "/api/parameters")).parameters);
+  }
+
+  async show(model: string): Promise<ShownModel> {
+    return (await this.#http.ask("POST", "/api/show", { model })) as unknown as ShownModel;
+  }
+
+  async load(model: string): Promise<void> {
+    await this.#http.ask("POST", "/api/generate", { model, stream: false });
+  }
+
+  async unload(model: string): Promise<void> {
+    await this.#http.ask("POST", "/api/generate", { model, stream: false, keep_alive: 0 });
+  }
+
+  async delete(model: string): Promise<void> {
+    await this.#http.ask("DELETE", "/api/delete", { model });
+  }
+
+  /** Pull a model; a name that begins with `http://` is of a registry without TLS. */
+  pull(name: string, signal: AbortSignal): AsyncIterable<PullProgress> {
+    const body = { model: name.replace(/^https?:\/\//, ""), insecure: name.startsWith("http://") };
+    const lines: AsyncIterable<unknown> = this.#http.stream("/api/pull", body, signal);
+    return lines as AsyncIterable<PullProgress>;
+  }
+
+  chat(request: ChatRequest, signal: AbortSignal): AsyncIterable<ChatLine> {
+    const lines: AsyncIterable<unknown> = this.#http.stream("/api/chat", { ...request, stream: true }, signal);
+    return lines as AsyncIterable<ChatLine>;
+  }
+}
+
+function list<T>(value: unknown): T[] {
+  return Array.isArray(value) ? (value.filter(isObject) as T[]) : [];
+}

@@ -1,0 +1,145 @@
+/** A conversation: its head, its turns, and the field for the next message. */
+
+import type { JSX } from "preact";
+import { useEffect, useRef, useState } from "preact/hooks";
+
+import { IconButton } from "../parts/button.tsx";
+import { Confirm, Dialog } from "../parts/dialog.tsx";
+import { Icon } from "../parts/icons.tsx";
+import { Notice } from "../parts/notice.tsx";
+import { useApp } from "../state/app.ts";
+import { TEXTS } from "../texts.ts";
+import { Composer } from "./composer.tsx";
+import { toJson, toMarkdown } from "./exchange.ts";
+import { fileName, saveFile } from "./files.ts";
+import { ParameterPanel } from "./parameter_panel.tsx";
+import { type Turn, children, shownTurns, titleOf } from "./tree.ts";
+import { TurnView } from "./turn_view.tsx";
+
+export function ChatView(): JSX.Element {
+  const app = useApp();
+  const conversation = app.chats.open.value;
+  const turns = shownTurns(conversation);
+  const others = children(conversation);
+  return (
+    <main class="chat">
+      <Head />
+      <Notice />
+      <div class="chat-body">
+        <div class="chat-column">
+          <Turns turns={turns} others={others} />
+          <Composer key={conversation.id} />
+        </div>
+        {app.showsParameters.value && <ParameterPanel />}
+      </div>
+    </main>
+  );
+}
+
+function Head(): JSX.Element {
+  const app = useApp();
+  const { chats, model, models, showsParameters, showsSidebar } = app;
+  const { value: conversation } = chats.open;
+  const names = models.forChat.value.map((one) => one.name);
+  return (
+    <header class="head">
+      <IconButton class="narrow-only" icon="menu" label={TEXTS.openSidebar} onClick={() => (showsSidebar.value = true)} />
+      <select
+        class="model-choice"
+        aria-label={TEXTS.models}
+        value={model.value}
+        disabled={!names.length}
+        onChange={(event) => app.chooseModel(event.currentTarget.value)}
+      >
+        {names.map((name) => <option value={name}>{name}</option>)}
+      </select>
+      <h1 dir="auto">{titleOf(conversation)}</h1>
+      {chats.openId.value !== "" && <ConversationMenu />}
+      <IconButton
+        icon="sliders"
+        label={TEXTS.parameters}
+        pressed={showsParameters.value}
+        onClick={() => (showsParameters.value = !showsParameters.value)}
+      />
+    </header>
+  );
+}
+
+function ConversationMenu(): JSX.Element {
+  const { chats } = useApp();
+  const [asked, ask] = useState<"" | "rename" | "delete">("");
+  const { value: conversation } = chats.open;
+  const title = titleOf(conversation);
+  const close = () => ask("");
+  const remove = () => {
+    void chats.remove(conversation.id);
+    location.hash = "#/";
+  };
+  return (
+    <>
+      <details class="menu" onClick={(event) => event.target instanceof HTMLButtonElement && event.currentTarget.removeAttribute("open")}>
+        <summary class="icon-button" aria-label={TEXTS.menu} title={TEXTS.menu}><Icon name="more" /></summary>
+        <div class="menu-items">
+          <button type="button" onClick={() => ask("rename")}>{TEXTS.rename}</button>
+          <button type="button" onClick={() => saveFile(fileName(title, "json"), toJson([conversation]))}>{TEXTS.exportJson}</button>
+          <button type="button" onClick={() => saveFile(fileName(title, "md"), toMarkdown(conversation))}>{TEXTS.exportMarkdown}</button>
+          <button type="button" class="danger" onClick={() => ask("delete")}>{TEXTS.delete}</button>
+        </div>
+      </details>
+      {asked === "rename" && <Rename title={title} onClose={close} />}
+      {asked === "delete" && <Confirm question={TEXTS.deleteChat(title)} action={TEXTS.delete} onYes={remove} onClose={close} />}
+    </>
+  );
+}
+
+function Rename({ title, onClose }: { title: string; onClose: () => void }): JSX.Element {
+  const { chats } = useApp();
+  const [text, setText] = useState(title);
+  const save = (event: Event) => {
+    event.preventDefault();
+    chats.set({ title: text.trim() });
+    onClose();
+  };
+  return (
+    <Dialog title={TEXTS.rename} onClose={onClose}>
+      <form class="field" onSubmit={save}>
+        <label for="title">{TEXTS.title}</label>
+        <div class="row">
+          <input id="title" value={text} maxLength={200} autoFocus onInput={(event) => setText(event.currentTarget.value)} />
+          <button type="submit">{TEXTS.save}</button>
+        </div>
+      </form>
+    </Dialog>
+  );
+}
+
+/** The turns; while the end is in sight, it stays there when more text comes. */
+function Turns({ turns, others }: { turns: Turn[]; others: Map<string, Turn[]> }): JSX.Element {
+  const { chats, models } = useApp();
+  const place = useRef<HTMLDivElement>(null);
+  const isAtEnd = useRef(true);
+  const id = chats.open.value.id;
+  useEffect(() => {
+    isAtEnd.current = true;
+  }, [id]);
+  useEffect(() => {
+    if (isAtEnd.current) place.current?.scrollTo({ top: place.current.scrollHeight });
+  });
+  const onScroll = () => {
+    const { scrollTop = 0, scrollHeight = 0, clientHeight = 0 } = place.current ?? {};
+    isAtEnd.current = scrollHeight - scrollTop - clientHeight < 60;
+  };
+  const hasNoModel = models.installed.value !== null && !models.forChat.value.length;
+  return (
+    <div class="turns" ref={place} onScroll={onScroll} tabIndex={-1}>
+      {!turns.length && (
+        <p class="welcome">{hasNoModel ? TEXTS.noModel : TEXTS.welcome}</p>
+      )}
+      <ol aria-live="polite" aria-busy={chats.running.value.has(id)}>
+        {turns.map((turn) => (
+          <TurnView key={turn.id} turn={turn} alternatives={others.get(turn.parent) ?? [turn]} isLast={turn === turns.at(-1)} />
+        ))}
+      </ol>
+    </div>
+  );
+}

@@ -1,0 +1,123 @@
+/** The field for the next message, with the images that go with it. */
+
+import type { JSX } from "preact";
+import { useRef, useState } from "preact/hooks";
+
+import { IconButton } from "../parts/button.tsx";
+import { Icon } from "../parts/icons.tsx";
+import { useApp } from "../state/app.ts";
+import { TEXTS } from "../texts.ts";
+import { readImage } from "./files.ts";
+
+export function Composer(): JSX.Element {
+  const app = useApp();
+  const { chats, model, models } = app;
+  const [text, setText] = useState("");
+  const [images, setImages] = useState<string[]>([]);
+  const [note, setNote] = useState("");
+  const [isOver, setOver] = useState(false);
+  const input = useRef<HTMLInputElement>(null);
+  const { id } = chats.open.value;
+  const isRunning = chats.running.value.has(id);
+  const canSend = !isRunning && model.value !== "" && (text.trim() !== "" || images.length > 0);
+
+  const add = async (files: Iterable<File>) => {
+    setNote("");
+    for (const file of files) {
+      if (!models.can(model.value, "vision")) {
+        setNote(TEXTS.noVision(model.value));
+        return;
+      }
+      const image = await readImage(file);
+      if (image === null) setNote(TEXTS.notImage(file.name));
+      else setImages((others) => [...others, image]);
+    }
+  };
+  const send = (event: Event) => {
+    event.preventDefault();
+    if (!canSend) return;
+    app.send(text.trim(), images);
+    setText("");
+    setImages([]);
+    setNote("");
+  };
+  const onDrop = (event: DragEvent) => {
+    event.preventDefault();
+    setOver(false);
+    void add(event.dataTransfer?.files ?? []);
+  };
+  const onPaste = (event: ClipboardEvent) => {
+    const files = [...(event.clipboardData?.files ?? [])];
+    if (!files.length) return;
+    event.preventDefault();
+    void add(files);
+  };
+  return (
+    <form
+      class={`composer ${isOver ? "over" : ""}`}
+      onSubmit={send}
+      onDragOver={(event) => {
+        event.preventDefault();
+        setOver(true);
+      }}
+      onDragLeave={() => setOver(false)}
+      onDrop={onDrop}
+      data-drop={TEXTS.drop}
+    >
+      {images.length > 0 && (
+        <ul class="images">
+          {images.map((image, at) => (
+            <li>
+              <img src={image} alt={TEXTS.imageOf(at + 1)} />
+              <IconButton icon="close" label={TEXTS.removeImage} onClick={() => setImages(images.filter((_, other) => other !== at))} />
+            </li>
+          ))}
+        </ul>
+      )}
+      {note && <p class="error" role="alert">{note}</p>}
+      <textarea
+        id="message"
+        rows={1}
+        dir="auto"
+        aria-label={TEXTS.message}
+        placeholder={TEXTS.placeholder(model.value)}
+        value={text}
+        autoFocus
+        onInput={(event) => setText(event.currentTarget.value)}
+        onPaste={onPaste}
+        onKeyDown={(event) => {
+          if (event.key === "Enter" && !event.shiftKey && !event.isComposing) send(event);
+        }}
+      />
+      <div class="composer-actions">
+        {models.can(model.value, "vision") && <IconButton icon="image" label={TEXTS.attach} onClick={() => input.current?.click()} />}
+        <input
+          ref={input}
+          type="file"
+          hidden
+          multiple
+          accept="image/png,image/jpeg,image/webp,image/gif,image/bmp"
+          aria-label={TEXTS.attach}
+          onChange={(event) => {
+            void add([...(event.currentTarget.files ?? [])]);
+            event.currentTarget.value = "";
+          }}
+        />
+        {models.can(model.value, "thinking") && (
+          <label class="check">
+            <input type="checkbox" checked={chats.open.value.think} onChange={(event) => chats.set({ think: event.currentTarget.checked })} />
+            {TEXTS.think}
+          </label>
+        )}
+        <span class="grow" />
+        {isRunning ? (
+          <IconButton class="primary" icon="stop" label={TEXTS.stop} onClick={() => chats.stop(id)} />
+        ) : (
+          <button type="submit" class="icon-button primary" aria-label={TEXTS.send} title={TEXTS.send} disabled={!canSend}>
+            <Icon name="send" />
+          </button>
+        )}
+      </div>
+    </form>
+  );
+}

@@ -1,0 +1,176 @@
+/** Conversations as files: JSON holds everything, Markdown the turns that are shown. */
+
+import { isObject } from "../api/lines.ts";
+import type { Value } from "../api/server.ts";
+import { imageType } from "../markdown/links.ts";
+import {
+  type Conversation, ROOT, type Turn, type Usage, newConversation, shownTurns, titleOf, withTurn,
+} from "./tree.ts";
+
+const FORMAT = "tampu-conversations";
+const VERSION = 1;
+const MARK = /^<!-- (user|assistant) -->$/;
+const STATES = ["done", "stopped", "failed", "interrupted", "limit"] as const;
+
+/** The file is not one of this page's, or is damaged. */
+export class ImportError extends Error {}
+
+export function toJson(conversations: Conversation[]): string {
+  return JSON.stringify({ format: FORMAT, version: VERSION, conversations }, null, 1);
+}
+
+/**
+ * Return the conversations of a file, with new ids.
+ *
+ * Nothing of the file is trusted: unknown fields are dropped, wrong ones are errors.
+ */
+export function fromJson(text: string, newId: () => string): Conversation[] {
+  let value: unknown;
+  try {
+    value = JSON.parse(text);
+  } catch {
+    throw new ImportError("the file is not JSON");
+  }
+  if (!isObject(value) || value.format !== FORMAT || !Array.isArray(value.conversations)) {
+    throw new ImportError("the file has no conversations of tampu");
+  }
+  if (value.version !== VERSION) throw new ImportError("the file is of another version of tampu");
+  return value.conversations.map((one) => readConversation(one, newId));
+}
+
+export function toMarkdown(conversation: Conversation): string {
+  const parts = [`# ${titleOf(conversation).replaceAll("\n", " ")}`];
+  if (conversation.system) parts.push(`<!-- system -->\n\n${escaped(conversation.system)}`);
+  for (const turn of shownTurns(conversation)) {
+    parts.push(`<!-- ${turn.role} -->\n\n${escaped(turn.content)}`);
+  }
+  return `${parts.join("\n\n")}\n`;
+}
+
+/** Return the conversation that `toMarkdown` has written; it has no branches. */
+export function fromMarkdown(text: string, newId: () => string, now: number): Conversation {
+  const [head = "", ...parts] = text.split(/^(?=<!-- (?:system|user|assistant) -->$)/m);
+  const title = /^# (.*)$/m.exec(head)?.[1]?.trim() ?? "";
+  let conversation: Conversation = { ...newConversation(newId(), now), title };
+  let parent = ROOT;
+  for (const part of parts) {
+    const end = part.indexOf("\n");
+    const mark = end < 0 ? part : part.slice(0, end);
+    const content = end < 0 ? "" : unescaped(part.slice(end + 1)).trim();
+    const role = MARK.exec(mark)?.[1];
+    if (role !== "user" && role !== "assistant") {
+      conversation = { ...conversation, system: content };
+      continue;
+    }
+    const turn: Turn = { id: newId(), parent, role, content, created: now, state: "done" };
+    conversation = withTurn(conversation, turn);
+    parent = turn.id;
+  }
+  if (parent === ROOT) throw new ImportError("the file has no conversation of tampu");
+  return conversation;
+}
+
+function escaped(text: string): string {
+  return text.trim().replaceAll(/^(\\*<!-- (?:system|user|assistant) -->)$/gm, "\\$1");
+}
+
+function unescaped(text: string): string {
+  return text.replaceAll(/^\\(\\*<!-- (?:system|user|assistant) -->)$/gm, "$1");
+}
+
+function readConversation(value: unknown, newId: () => string): Conversation {
+  const from = object(value, "a conversation");
+  const given = Object.values(object(from.turns, "turns")).map((turn) => object(turn, "a turn"));
+  const ids = new Map(given.map((turn) => [textOf(turn.id, "id"), newId()]));
+  let conversation: Conversation = {
+    ...newConversation(newId(), numberOf(from.created, "created")),
+    title: textOf(from.title, "title"),
+    model: textOf(from.model, "model"),
+    system: textOf(from.system, "system"),
+    options: optionsOf(from.options),
+    think: from.think !== false,
+  };
+  for (const one of given) {
+    const turn = readTurn(one, ids);
+    // A parent comes before its turns, so there is no circle.
+    if (turn.parent !== ROOT && !conversation.turns[turn.parent]) {
+      throw new ImportError("a turn has no turn before it");
+    }
+    conversation = withTurn(conversation, turn);
+  }
+  const chosen = object(from.chosen, "chosen");
+  for (const turn of Object.values(conversation.turns)) {
+    const old = [...ids].find(([, id]) => id === turn.parent)?.[0] ?? ROOT;
+    const choice = chosen[old];
+    if (typeof choice === "string" && ids.get(choice) === turn.id) {
+      conversation = { ...conversation, chosen: { ...conversation.chosen, [turn.parent]: turn.id } };
+    }
+  }
+  return { ...conversation, updated: numberOf(from.updated, "updated") };
+}
+
+function readTurn(from: Record<string, unknown>, ids: Map<string, string>): Turn {
+  const { role, images, usage } = from;
+  if (role !== "user" && role !== "assistant") throw new ImportError("role is wrong");
+  const parent = textOf(from.parent, "parent");
+  const turn: Turn = {
+    id: ids.get(textOf(from.id, "id")) ?? ROOT,
+    parent: parent === ROOT ? ROOT : (ids.get(parent) ?? "missing"),
+    role,
+    content: textOf(from.content, "content"),
+    created: numberOf(from.created, "created"),
+    state: STATES.find((state) => state === from.state) ?? "interrupted",
+  };
+  if (images !== undefined) {
+    if (!Array.isArray(images) || !images.every((image) => imageType(image) !== null)) {
+      throw new ImportError("images are wrong");
+    }
+    turn.images = images as string[];
+  }
+  if (from.reasoning !== undefined) turn.reasoning = textOf(from.reasoning, "reasoning");
+  if (from.reasoningMs !== undefined) turn.reasoningMs = numberOf(from.reasoningMs, "reasoningMs");
+  if (from.model !== undefined) turn.model = textOf(from.model, "model");
+  if (from.error !== undefined) turn.error = textOf(from.error, "error");
+  if (usage !== undefined) turn.usage = usageOf(object(usage, "usage"));
+  return turn;
+}
+
+function usageOf(from: Record<string, unknown>): Usage {
+  return {
+    promptTokens: numberOf(from.promptTokens, "promptTokens"),
+    cachedTokens: numberOf(from.cachedTokens, "cachedTokens"),
+    tokens: numberOf(from.tokens, "tokens"),
+    tokensPerSecond: numberOf(from.tokensPerSecond, "tokensPerSecond"),
+    firstTokenMs: numberOf(from.firstTokenMs, "firstTokenMs"),
+    droppedTokens: numberOf(from.droppedTokens, "droppedTokens"),
+  };
+}
+
+function optionsOf(value: unknown): Record<string, Value> {
+  const options: Record<string, Value> = {};
+  for (const [name, one] of Object.entries(object(value, "options"))) {
+    const isList = Array.isArray(one) && one.every((text) => typeof text === "string");
+    if (!isList && !["number", "string", "boolean"].includes(typeof one)) {
+      throw new ImportError(`the option ${name} is wrong`);
+    }
+    options[name] = one as Value;
+  }
+  return options;
+}
+
+function object(value: unknown, what: string): Record<string, unknown> {
+  if (!isObject(value)) throw new ImportError(`${what} is not an object`);
+  return value;
+}
+
+function textOf(value: unknown, what: string): string {
+  if (typeof value !== "string") throw new ImportError(`${what} is not a text`);
+  return value;
+}
+
+function numberOf(value: unknown, what: string): number {
+  if (typeof value !== "number" || !Number.isFinite(value)) {
+    throw new ImportError(`${what} is not a number`);
+  }
+  return value;
+}

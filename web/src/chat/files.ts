@@ -1,0 +1,30 @@
+/** Files that are saved, and images that are read. */
+
+import { imageType } from "../markdown/links.ts";
+
+/** Let the browser save a text as a file. */
+export function saveFile(name: string, text: string): void {
+  const url = URL.createObjectURL(new Blob([text]));
+  const link = document.createElement("a");
+  link.href = url;
+  link.download = name;
+  link.click();
+  URL.revokeObjectURL(url);
+}
+
+/** Return what is left of a title as the name of a file. */
+export function fileName(title: string, ending: string): string {
+  const name = title.replaceAll(/[^\p{L}\p{N}_-]+/gu, " ").trim().slice(0, 60);
+  return `${name || "conversation"}.${ending}`;
+}
+
+/** Return an image as a data URL; null if it is not of a kind that models read. */
+export async function readImage(file: File): Promise<string | null> {
+  const url = await new Promise<string>((resolve, reject) => {
+    const reader = new FileReader();
+    reader.onload = () => resolve(reader.result as string);
+    reader.onerror = () => reject(reader.error ?? new Error("the file cannot be read"));
+    reader.readAsDataURL(file);
+  });
+  return imageType(url) === null ? null : url;
+}

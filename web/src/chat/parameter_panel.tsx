@@ -1,0 +1,103 @@
+/** The system prompt and the parameters of the open conversation, from the server's table. */
+
+import type { JSX } from "preact";
+
+import type { Parameter, Value } from "../api/server.ts";
+import { IconButton } from "../parts/button.tsx";
+import { useApp } from "../state/app.ts";
+import { TEXTS } from "../texts.ts";
+
+const GROUPS = { sampling: "Sampling", generation: "The answer", loading: "Loading" } as const;
+
+export function ParameterPanel(): JSX.Element {
+  const { chats, models, showsParameters } = useApp();
+  const { system, options } = chats.open.value;
+  const set = (name: string, value: Value | null) => {
+    const { [name]: _, ...others } = options;
+    chats.set({ options: value === null ? others : { ...others, [name]: value } });
+  };
+  return (
+    <aside class="panel" aria-label={TEXTS.parameters}>
+      <header>
+        <h2>{TEXTS.parameters}</h2>
+        <IconButton icon="close" label={TEXTS.close} onClick={() => (showsParameters.value = false)} />
+      </header>
+      <label class="field">
+        {TEXTS.system}
+        <textarea
+          rows={4}
+          dir="auto"
+          placeholder={TEXTS.systemHint}
+          value={system}
+          onInput={(event) => chats.set({ system: event.currentTarget.value })}
+        />
+      </label>
+      {Object.entries(GROUPS).map(([use, title]) => (
+        <details open={use !== "loading"}>
+          <summary>{title}</summary>
+          {models.parameters.value.filter((one) => one.use === use).map((parameter) => (
+            <Field key={parameter.name} parameter={parameter} value={options[parameter.name]} onChange={(value) => set(parameter.name, value)} />
+          ))}
+        </details>
+      ))}
+      <footer>
+        <button type="button" disabled={!Object.keys(options).length} onClick={() => chats.set({ options: {} })}>{TEXTS.reset}</button>
+      </footer>
+    </aside>
+  );
+}
+
+interface Properties {
+  parameter: Parameter;
+  value: Value | undefined;
+  onChange: (value: Value | null) => void;
+}
+
+function Field({ parameter, value, onChange }: Properties): JSX.Element {
+  const { name, doc, range } = parameter;
+  return (
+    <label class={`field option ${value === undefined ? "" : "is-set"}`} title={`${doc} (${range})`}>
+      <span><code>{name}</code></span>
+      <Input parameter={parameter} value={value} onChange={onChange} />
+      <small>{doc}</small>
+    </label>
+  );
+}
+
+function Input({ parameter, value, onChange }: Properties): JSX.Element {
+  const { type, low, high } = parameter;
+  const usual = parameter.default === null ? "" : String(parameter.default);
+  if (type === "bool") {
+    const shown = value === undefined ? "" : String(value);
+    return (
+      <select value={shown} onChange={({ currentTarget: { value: text } }) => onChange(text ? text === "true" : null)}>
+        <option value="">{TEXTS.modelDefault}</option>
+        <option value="true">true</option>
+        <option value="false">false</option>
+      </select>
+    );
+  }
+  if (type === "list") {
+    const lines = Array.isArray(value) ? value.map((one) => one.replaceAll("\n", "\\n")).join("\n") : "";
+    const read = (text: string) => text.split("\n").filter(Boolean).map((one) => one.replaceAll("\\n", "\n"));
+    return <textarea rows={2} value={lines} onChange={({ currentTarget: { value: text } }) => onChange(text ? read(text) : null)} />;
+  }
+  if (type === "str") {
+    const shown = value === undefined ? "" : String(value);
+    return <input type="text" placeholder={usual} value={shown} onChange={({ currentTarget: field }) => onChange(field.value || null)} />;
+  }
+  return (
+    <input
+      type="number"
+      step={type === "float" ? "any" : 1}
+      {...(low === null ? {} : { min: low })}
+      {...(high === null ? {} : { max: high })}
+      placeholder={usual || TEXTS.modelDefault}
+      value={value === undefined ? "" : String(value)}
+      onChange={({ currentTarget: field }) => {
+        if (!field.reportValidity()) return;
+        onChange(field.value === "" ? null : field.valueAsNumber);
+      }}
+    />
+  );
+}

@@ -1,0 +1,102 @@
+/** The list of conversations, with their search, and the ways to the other views. */
+
+import type { JSX } from "preact";
+import { useRef } from "preact/hooks";
+
+import { messageOf } from "../api/http.ts";
+import { Icon } from "../parts/icons.tsx";
+import { IconButton } from "../parts/button.tsx";
+import { useApp } from "../state/app.ts";
+import { TEXTS } from "../texts.ts";
+import { fromJson, fromMarkdown, toJson } from "./exchange.ts";
+import { saveFile } from "./files.ts";
+import { type Conversation, matches, titleOf } from "./tree.ts";
+
+const newId = () => crypto.randomUUID();
+
+export function Sidebar(): JSX.Element {
+  const { chats, search, showsSettings, showsKeys, view } = useApp();
+  const found = chats.all.value.filter((conversation) => matches(conversation, search.value));
+  const empty = chats.all.value.length ? TEXTS.noMatch : TEXTS.noChats;
+  return (
+    <nav class="sidebar" aria-label={TEXTS.chats}>
+      <header>
+        <span class="brand">tampu</span>
+        <a class="button primary" href="#/"><Icon name="plus" /> {TEXTS.newChat}</a>
+      </header>
+      <label class="search">
+        <Icon name="search" />
+        <input
+          id="search"
+          type="search"
+          placeholder={TEXTS.search}
+          aria-label={TEXTS.search}
+          value={search.value}
+          onInput={(event) => (search.value = event.currentTarget.value)}
+        />
+      </label>
+      <ul class="conversations">
+        {found.map((one) => <Entry key={one.id} conversation={one} isOpen={view.value === "chat" && one.id === chats.openId.value} />)}
+      </ul>
+      {!found.length && <p class="hint">{empty}</p>}
+      <footer>
+        <a class="button" href="#/models" aria-current={view.value === "models" ? "page" : undefined}>
+          <Icon name="box" /> {TEXTS.models}
+        </a>
+        <span class="grow" />
+        <Exchange />
+        <IconButton icon="gear" label={TEXTS.settings} onClick={() => (showsSettings.value = true)} />
+        <button type="button" class="icon-button" aria-label={TEXTS.keys} title={TEXTS.keys} onClick={() => (showsKeys.value = true)}>?</button>
+      </footer>
+    </nav>
+  );
+}
+
+function Entry({ conversation, isOpen }: { conversation: Conversation; isOpen: boolean }): JSX.Element {
+  const { chats } = useApp();
+  const isRunning = chats.running.value.has(conversation.id);
+  return (
+    <li>
+      <a href={`#/chat/${conversation.id}`} aria-current={isOpen ? "page" : undefined} dir="auto">
+        {isRunning && <span class="dot" aria-label={TEXTS.waiting} />}
+        {titleOf(conversation) || TEXTS.newChat}
+      </a>
+    </li>
+  );
+}
+
+/** Exports all conversations, and imports those of files. */
+function Exchange(): JSX.Element {
+  const { chats, models } = useApp();
+  const input = useRef<HTMLInputElement>(null);
+  const read = async (files: FileList | null) => {
+    for (const file of files ?? []) {
+      const text = await file.text();
+      const isMarkdown = /\.(md|markdown)$/i.test(file.name);
+      try {
+        chats.add(isMarkdown ? [fromMarkdown(text, newId, Date.now())] : fromJson(text, newId));
+      } catch (error) {
+        models.error.value = `${file.name}: ${messageOf(error)}`;
+      }
+    }
+    if (input.current) input.current.value = "";
+  };
+  return (
+    <details class="menu">
+      <summary class="icon-button" aria-label={TEXTS.menu} title={TEXTS.menu}><Icon name="more" /></summary>
+      <div class="menu-items up">
+        <button type="button" onClick={() => saveFile("conversations.json", toJson(chats.all.value))}>{TEXTS.exportAll}</button>
+        <button type="button" onClick={() => input.current?.click()}>{TEXTS.import}</button>
+      </div>
+      <input
+        ref={input}
+        type="file"
+        hidden
+        multiple
+        accept=".json,.md"
+        aria-label={TEXTS.import}
+        onChange={(event) => void read(event.currentTarget.files)}
+      />
+    </details>
+  );
+}

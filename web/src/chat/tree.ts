@@ -1,0 +1,154 @@
+/**
+ * A conversation as a tree of turns: a message that is edited, and an answer that is asked for
+ * again, are new branches beside the old ones. All functions return new objects.
+ */
+
+import type { Message, Value } from "../api/server.ts";
+
+export interface Usage {
+  promptTokens: number;
+  cachedTokens: number;
+  tokens: number;
+  tokensPerSecond: number;
+  /** From the request to the first text, in ms, as this browser saw it. */
+  firstTokenMs: number;
+  /** How many tokens of the conversation did not fit the context. */
+  droppedTokens: number;
+}
+
+export interface Turn {
+  id: string;
+  /** The turn before it; empty: it begins the conversation. */
+  parent: string;
+  role: "user" | "assistant";
+  content: string;
+  /** In milliseconds since 1970. */
+  created: number;
+  state: "done" | "streaming" | "stopped" | "failed" | "interrupted" | "limit";
+  /** Data URLs. */
+  images?: string[];
+  reasoning?: string;
+  reasoningMs?: number;
+  model?: string;
+  usage?: Usage;
+  error?: string;
+}
+
+export interface Conversation {
+  id: string;
+  /** Empty: it is named by its first message. */
+  title: string;
+  created: number;
+  updated: number;
+  model: string;
+  system: string;
+  options: Record<string, Value>;
+  think: boolean;
+  turns: Record<string, Turn>;
+  /** Which of the turns after another one is shown, by the id of that one. */
+  chosen: Record<string, string>;
+}
+
+export const ROOT = "";
+
+export function newConversation(id: string, now: number, model = ""): Conversation {
+  return {
+    id, title: "", created: now, updated: now, model, system: "", options: {}, think: true,
+    turns: {}, chosen: {},
+  };
+}
+
+/** Return the turns that are shown, first to last. */
+export function shownTurns(conversation: Conversation): Turn[] {
+  const turns: Turn[] = [];
+  for (let id = ROOT; ; ) {
+    const turn = conversation.turns[conversation.chosen[id] ?? ROOT];
+    if (!turn) return turns;
+    turns.push(turn);
+    id = turn.id;
+  }
+}
+
+/** Return the turns up to one and including it, first to last; none for `ROOT`. */
+export function turnsTo(conversation: Conversation, id: string): Turn[] {
+  const turns: Turn[] = [];
+  for (let turn = conversation.turns[id]; turn; turn = conversation.turns[turn.parent]) {
+    turns.unshift(turn);
+  }
+  return turns;
+}
+
+/** Return a turn and its alternatives, the oldest first. */
+export function alternatives(conversation: Conversation, turn: Turn): Turn[] {
+  return Object.values(conversation.turns).filter((other) => other.parent === turn.parent);
+}
+
+/** Return for each turn those that follow it, the oldest first. */
+export function children(conversation: Conversation): Map<string, Turn[]> {
+  const found = new Map<string, Turn[]>();
+  for (const turn of Object.values(conversation.turns)) {
+    const group = found.get(turn.parent);
+    if (group) group.push(turn);
+    else found.set(turn.parent, [turn]);
+  }
+  return found;
+}
+
+/** Add a turn and show it. */
+export function withTurn(conversation: Conversation, turn: Turn): Conversation {
+  return {
+    ...conversation,
+    updated: turn.created,
+    turns: { ...conversation.turns, [turn.id]: turn },
+    chosen: { ...conversation.chosen, [turn.parent]: turn.id },
+  };
+}
+
+/** Change a turn. */
+export function changed(conversation: Conversation, id: string, change: Partial<Turn>): Conversation {
+  const turn = conversation.turns[id];
+  if (!turn) return conversation;
+  return { ...conversation, turns: { ...conversation.turns, [id]: { ...turn, ...change } } };
+}
+
+/** Show a turn instead of its alternatives. */
+export function withChoice(conversation: Conversation, turn: Turn): Conversation {
+  return { ...conversation, chosen: { ...conversation.chosen, [turn.parent]: turn.id } };
+}
+
+/** Return the messages of a request that continues after a turn. */
+export function messagesOf(conversation: Conversation, last: string): Message[] {
+  const system = conversation.system.trim();
+  const messages: Message[] = system ? [{ role: "system", content: system }] : [];
+  for (const turn of turnsTo(conversation, last)) {
+    const message: Message = { role: turn.role, content: turn.content };
+    if (turn.images?.length) message.images = turn.images.map(base64Of);
+    messages.push(message);
+  }
+  return messages;
+}
+
+/** Return what a conversation is called. */
+export function titleOf(conversation: Conversation): string {
+  const first = shownTurns(conversation)[0]?.content.trim().split("\n")[0] ?? "";
+  return conversation.title || first.slice(0, 80);
+}
+
+/** Whether a conversation has all words of a search in its title or turns. */
+export function matches(conversation: Conversation, search: string): boolean {
+  const words = search.toLowerCase().split(/\s+/).filter(Boolean);
+  if (!words.length) return true;
+  const texts = Object.values(conversation.turns).map((turn) => turn.content);
+  const text = [conversation.title, ...texts].join("\n").toLowerCase();
+  return words.every((word) => text.includes(word));
+}
+
+/** A page that was closed while an answer was streamed left it unfinished. */
+export function settled(conversation: Conversation): Conversation {
+  const open = Object.values(conversation.turns).filter((turn) => turn.state === "streaming");
+  return open.reduce((now, turn) => changed(now, turn.id, { state: "interrupted" }), conversation);
+}
+
+function base64Of(dataUrl: string): string {
+  return dataUrl.slice(dataUrl.indexOf(",") + 1);
+}

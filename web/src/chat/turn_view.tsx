@@ -1,0 +1,145 @@
+/** One turn: a message, or an answer with its reasoning, its counts and its other versions. */
+
+import { Component, type ComponentChildren, type JSX } from "preact";
+import { useEffect, useRef, useState } from "preact/hooks";
+
+import { Markdown } from "../markdown/markdown.tsx";
+import { IconButton } from "../parts/button.tsx";
+import { CopyButton } from "../parts/copy.tsx";
+import { useApp } from "../state/app.ts";
+import { TEXTS, duration } from "../texts.ts";
+import type { Turn, Usage } from "./tree.ts";
+
+interface Properties {
+  turn: Turn;
+  /** The turn and its other versions, the oldest first. */
+  alternatives: Turn[];
+  isLast: boolean;
+}
+
+/** Drawn again only if its turn has changed: long conversations have thousands. */
+export class TurnView extends Component<Properties> {
+  override shouldComponentUpdate(next: Properties): boolean {
+    const { turn, alternatives, isLast } = this.props;
+    const isSame = next.turn === turn && next.alternatives.length === alternatives.length;
+    return !isSame || next.isLast !== isLast;
+  }
+
+  override render({ turn, alternatives, isLast }: Properties): ComponentChildren {
+    return (
+      <li class={`turn ${turn.role}`} data-state={turn.state}>
+        <h2 class="off-screen">{turn.role === "user" ? TEXTS.you : TEXTS.assistant}</h2>
+        {turn.role === "user" ? <Question turn={turn} /> : <Answer turn={turn} />}
+        <Actions turn={turn} alternatives={alternatives} isLast={isLast} />
+      </li>
+    );
+  }
+}
+
+function Question({ turn }: { turn: Turn }): JSX.Element {
+  const { editing } = useApp();
+  return (
+    <>
+      {turn.images?.map((image, at) => <img class="sent" src={image} alt={TEXTS.imageOf(at + 1)} />)}
+      {editing.value === turn.id ? <Editor turn={turn} /> : <div class="bubble" dir="auto">{turn.content}</div>}
+    </>
+  );
+}
+
+function Editor({ turn }: { turn: Turn }): JSX.Element {
+  const { chats, editing } = useApp();
+  const [text, setText] = useState(turn.content);
+  const field = useRef<HTMLTextAreaElement>(null);
+  useEffect(() => field.current?.focus(), []);
+  const save = (event: Event) => {
+    event.preventDefault();
+    editing.value = "";
+    chats.edit(turn, text);
+  };
+  return (
+    <form class="editor" onSubmit={save}>
+      <textarea
+        ref={field}
+        aria-label={TEXTS.edit}
+        dir="auto"
+        value={text}
+        onInput={(event) => setText(event.currentTarget.value)}
+        onKeyDown={(event) => {
+          if (event.key === "Enter" && !event.shiftKey && !event.isComposing) save(event);
+        }}
+      />
+      <footer>
+        <button type="button" onClick={() => (editing.value = "")}>{TEXTS.cancel}</button>
+        <button type="submit" class="primary">{TEXTS.send}</button>
+      </footer>
+    </form>
+  );
+}
+
+function Answer({ turn }: { turn: Turn }): JSX.Element {
+  const isWaiting = turn.state === "streaming" && !turn.content && !turn.reasoning;
+  const note = turn.state in TEXTS.states ? TEXTS.states[turn.state as keyof typeof TEXTS.states] : "";
+  return (
+    <>
+      {turn.reasoning && <Reasoning turn={turn} />}
+      {isWaiting && <p class="waiting">{TEXTS.waiting}</p>}
+      {turn.content && <Markdown text={turn.content} />}
+      {note && <p class="note">{note}</p>}
+      {turn.error && <p class="error" role="alert">{turn.error}</p>}
+    </>
+  );
+}
+
+function Reasoning({ turn }: { turn: Turn }): JSX.Element {
+  const time = duration(turn.reasoningMs ?? 0);
+  const isNow = turn.state === "streaming" && !turn.content;
+  return (
+    <details class="reasoning">
+      <summary>{isNow ? TEXTS.reasoningNow(time) : TEXTS.reasoning(time)}</summary>
+      <Markdown text={turn.reasoning ?? ""} />
+    </details>
+  );
+}
+
+function Actions({ turn, alternatives, isLast }: Properties): JSX.Element {
+  const { chats, editing } = useApp();
+  const isRunning = chats.running.value.has(chats.open.value.id);
+  const isUser = turn.role === "user";
+  const canResume = !isUser && isLast && turn.state !== "done" && turn.content !== "";
+  return (
+    <div class="actions">
+      {alternatives.length > 1 && <Versions turn={turn} alternatives={alternatives} />}
+      <CopyButton text={turn.content} label={TEXTS.copy} />
+      {isUser && <IconButton icon="edit" label={TEXTS.edit} disabled={isRunning} onClick={() => (editing.value = turn.id)} />}
+      {(!isUser || isLast) && <IconButton icon="again" label={TEXTS.regenerate} disabled={isRunning} onClick={() => chats.regenerate(turn)} />}
+      {canResume && <IconButton icon="resume" label={TEXTS.continue} disabled={isRunning} onClick={() => chats.resume(turn)} />}
+      {turn.usage && <Counts usage={turn.usage} model={turn.model ?? ""} />}
+    </div>
+  );
+}
+
+function Versions({ turn, alternatives }: Omit<Properties, "isLast">): JSX.Element {
+  const { chats } = useApp();
+  const at = alternatives.findIndex((other) => other.id === turn.id);
+  const choose = (other: Turn | undefined) => other && chats.choose(other);
+  return (
+    <span class="versions">
+      <IconButton icon="left" label={TEXTS.earlier} disabled={at === 0} onClick={() => choose(alternatives[at - 1])} />
+      <span>{TEXTS.version(at + 1, alternatives.length)}</span>
+      <IconButton icon="right" label={TEXTS.later} disabled={at === alternatives.length - 1} onClick={() => choose(alternatives[at + 1])} />
+    </span>
+  );
+}
+
+function Counts({ usage, model }: { usage: Usage; model: string }): JSX.Element {
+  const speed = usage.tokensPerSecond;
+  const parts = [
+    model,
+    `${String(usage.tokens)} tokens`,
+    speed > 0 && `${speed.toFixed(speed < 10 ? 1 : 0)} tokens/s`,
+    usage.firstTokenMs > 0 && `first after ${duration(usage.firstTokenMs)}`,
+    `${String(usage.cachedTokens)} of ${String(usage.promptTokens)} prompt tokens cached`,
+    usage.droppedTokens > 0 && `${String(usage.droppedTokens)} tokens did not fit the context`,
+  ];
+  return <span class="counts">{parts.filter(Boolean).map((part) => <span>{part}</span>)}</span>;
+}

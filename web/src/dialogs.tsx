@@ -1,0 +1,93 @@
+/** The dialogs of the whole page: the key, the settings, the table of keys. */
+
+import type { JSX } from "preact";
+import { useState } from "preact/hooks";
+
+import { Dialog } from "./parts/dialog.tsx";
+import { ACTIONS } from "./keys.ts";
+import { useApp } from "./state/app.ts";
+import type { Theme } from "./state/settings.ts";
+import { TEXTS } from "./texts.ts";
+
+interface Properties {
+  onClose: () => void;
+}
+
+export function KeyDialog(): JSX.Element {
+  const { settings } = useApp();
+  return (
+    <Dialog title={TEXTS.key} onClose={() => (settings.asksForKey.value = false)}>
+      <p>{TEXTS.keyHint}</p>
+      <KeyForm />
+    </Dialog>
+  );
+}
+
+export function SettingsDialog({ onClose }: Properties): JSX.Element {
+  const { settings, showsKeys } = useApp();
+  return (
+    <Dialog title={TEXTS.settings} onClose={onClose}>
+      <label class="field">
+        {TEXTS.theme}
+        <select
+          value={settings.theme.value}
+          onChange={(event) => settings.setTheme(event.currentTarget.value as Theme)}
+        >
+          {Object.entries(TEXTS.themes).map(([theme, text]) => <option value={theme}>{text}</option>)}
+        </select>
+      </label>
+      <KeyForm />
+      <footer>
+        <button
+          type="button"
+          onClick={() => {
+            onClose();
+            showsKeys.value = true;
+          }}
+        >
+          {TEXTS.keys}
+        </button>
+      </footer>
+    </Dialog>
+  );
+}
+
+export function KeysDialog({ onClose }: Properties): JSX.Element {
+  return (
+    <Dialog title={TEXTS.keys} onClose={onClose}>
+      <dl class="keys">
+        {ACTIONS.map(({ keys, text }) => (
+          <div>
+            <dt>{keys.split("+").map((key) => <kbd>{key}</kbd>)}</dt>
+            <dd>{text}</dd>
+          </div>
+        ))}
+      </dl>
+    </Dialog>
+  );
+}
+
+function KeyForm(): JSX.Element {
+  const { settings, models } = useApp();
+  const [key, setKey] = useState(settings.read());
+  const save = (event: Event) => {
+    event.preventDefault();
+    settings.setKey(key.trim());
+    void models.refresh();
+  };
+  return (
+    <form class="field" onSubmit={save}>
+      <label for="api-key">{TEXTS.key}</label>
+      <div class="row">
+        <input
+          id="api-key"
+          type="password"
+          autoComplete="off"
+          value={key}
+          onInput={(event) => setKey(event.currentTarget.value)}
+        />
+        <button type="submit">{TEXTS.save}</button>
+      </div>
+    </form>
+  );
+}

@@ -1,0 +1,99 @@
+/** Every action that has a key; `?` shows this table. */
+
+import { alternatives, shownTurns } from "./chat/tree.ts";
+import type { App } from "./state/app.ts";
+import { TEXTS } from "./texts.ts";
+
+interface Action {
+  keys: string;
+  text: string;
+  /** Absent: the field with the focus does it. */
+  run?: (app: App) => void;
+}
+
+export const ACTIONS: readonly Action[] = [
+  { keys: "Enter", text: "Send the message" },
+  { keys: "Shift+Enter", text: "New line in the message" },
+  { keys: "Escape", text: "Stop the answer, or leave the field", run: escape },
+  { keys: "i", text: "Write a message", run: () => focus("#message") },
+  { keys: "n", text: TEXTS.newChat, run: () => go("#/") },
+  { keys: "/", text: TEXTS.search, run: search },
+  { keys: "j", text: "Next conversation", run: (app) => step(app, 1) },
+  { keys: "k", text: "Previous conversation", run: (app) => step(app, -1) },
+  { keys: "m", text: TEXTS.models, run: () => go("#/models") },
+  { keys: "c", text: "Back to the chat", run: (app) => go(`#/chat/${app.chats.openId.value}`) },
+  { keys: "e", text: "Edit the last message", run: edit },
+  { keys: "r", text: "Answer the last message again", run: regenerate },
+  { keys: "[", text: "Earlier version of the last answer", run: (app) => branch(app, -1) },
+  { keys: "]", text: "Later version of the last answer", run: (app) => branch(app, 1) },
+  { keys: "p", text: TEXTS.parameters, run: (app) => toggle(app.showsParameters) },
+  { keys: "s", text: TEXTS.settings, run: (app) => toggle(app.showsSettings) },
+  { keys: "t", text: "Next theme", run: (app) => app.settings.nextTheme() },
+  { keys: "?", text: "Show this list", run: (app) => toggle(app.showsKeys) },
+];
+
+/** Do what a key says. In fields keys are text, and only Escape is an action. */
+export function onKey(app: App, event: KeyboardEvent): void {
+  const { target } = event;
+  if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
+  if (target instanceof Element && target.closest("dialog")) return;
+  const isField = target instanceof HTMLElement && target.matches("input, textarea, select");
+  if (isField && event.key !== "Escape") return;
+  const action = ACTIONS.find((one) => one.keys === event.key);
+  if (!action?.run) return;
+  event.preventDefault();
+  action.run(app);
+}
+
+function go(hash: string): void {
+  location.hash = hash;
+}
+
+function toggle(flag: { value: boolean }): void {
+  flag.value = !flag.value;
+}
+
+function focus(selector: string): void {
+  document.querySelector<HTMLElement>(selector)?.focus();
+}
+
+function search(app: App): void {
+  app.showsSidebar.value = true;
+  requestAnimationFrame(() => focus("#search"));
+}
+
+function escape(app: App): void {
+  const { id } = app.chats.open.value;
+  if (app.editing.value) app.editing.value = "";
+  else if (app.chats.running.value.has(id)) app.chats.stop(id);
+  else if (app.showsSidebar.value) app.showsSidebar.value = false;
+  else if (document.activeElement instanceof HTMLElement) document.activeElement.blur();
+}
+
+function step(app: App, by: number): void {
+  const { all, openId } = app.chats;
+  const at = all.value.findIndex((conversation) => conversation.id === openId.value);
+  const next = all.value[at + by];
+  if (next) go(`#/chat/${next.id}`);
+}
+
+function edit(app: App): void {
+  const last = shownTurns(app.chats.open.value).findLast((turn) => turn.role === "user");
+  if (last) app.editing.value = last.id;
+}
+
+function regenerate(app: App): void {
+  const last = shownTurns(app.chats.open.value).at(-1);
+  if (last && !app.chats.running.value.has(app.chats.open.value.id)) app.chats.regenerate(last);
+}
+
+function branch(app: App, by: number): void {
+  const { value: conversation } = app.chats.open;
+  const last = shownTurns(conversation).findLast(
+    (turn) => alternatives(conversation, turn).length > 1,
+  );
+  if (!last) return;
+  const all = alternatives(conversation, last);
+  const next = all[all.findIndex((turn) => turn.id === last.id) + by];
+  if (next) app.chats.choose(next);
+}

@@ -1,0 +1,23 @@
+/** Starts the page. */
+
+import { render } from "preact";
+
+import { ConversationStore } from "./chat/store.ts";
+import { onKey } from "./keys.ts";
+import { Page } from "./page.tsx";
+import { App, AppContext } from "./state/app.ts";
+import "./style/base.css";
+import "./style/layout.css";
+import "./style/chat.css";
+import "./style/markdown.css";
+import "./style/models.css";
+
+const app = new App(await ConversationStore.open());
+await app.chats.read();
+app.follow(location.hash);
+addEventListener("hashchange", () => app.follow(location.hash));
+addEventListener("keydown", (event) => onKey(app, event));
+addEventListener("pagehide", () => app.chats.flush());
+void app.models.refresh();
+const place = document.getElementById("app");
+if (place) render(<AppContext.Provider value={app}><Page /></AppContext.Provider>, place);

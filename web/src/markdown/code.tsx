@@ -1,0 +1,44 @@
+/** A block of code, coloured as soon as the highlighter has been loaded, with a button that copies it. */
+
+import type { ElementContent } from "hast";
+import type { ComponentChildren, JSX } from "preact";
+import { useEffect, useState } from "preact/hooks";
+
+import { CopyButton } from "../parts/copy.tsx";
+import type { highlight } from "./highlight.ts";
+
+const MOST = 50_000; // characters; colouring more takes longer than reading starts
+
+interface Properties {
+  text: string;
+  language: string;
+}
+
+export function Code({ text, language }: Properties): JSX.Element {
+  const colours = useHighlighter(language !== "" && text.length <= MOST);
+  const tree = colours?.(text, language);
+  return (
+    <figure class="code">
+      <figcaption>
+        <span>{language}</span>
+        <CopyButton text={text} label="Copy code" />
+      </figcaption>
+      <pre tabIndex={0}><code>{tree ? tree.map(shown) : text}</code></pre>
+    </figure>
+  );
+}
+
+function useHighlighter(isWanted: boolean): typeof highlight | null {
+  const [found, setFound] = useState<typeof highlight | null>(null);
+  useEffect(() => {
+    if (isWanted) void import("./highlight.ts").then((module) => setFound(() => module.highlight));
+  }, [isWanted]);
+  return found;
+}
+
+function shown(node: ElementContent): ComponentChildren {
+  if (node.type === "text") return node.value;
+  if (node.type !== "element") return null;
+  const names = node.properties.className;
+  return <span class={Array.isArray(names) ? names.join(" ") : ""}>{node.children.map(shown)}</span>;
+}

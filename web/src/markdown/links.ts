@@ -1,0 +1,20 @@
+/** Which addresses and images in texts the page uses. */
+
+const SCHEMES = new Set(["http:", "https:", "mailto:"]);
+const IMAGE = /^data:image\/(png|jpeg|webp|gif|bmp);base64,[A-Za-z0-9+/]+={0,2}$/;
+
+/** Return the address of a link that is safe to follow; null: it stays text. */
+export function safeAddress(text: string): string | null {
+  let url: URL;
+  try {
+    url = new URL(text.trim());
+  } catch {
+    return null; // also relative addresses: they would lead to this server
+  }
+  return SCHEMES.has(url.protocol) ? url.href : null;
+}
+
+/** Return the kind of an image that is a data URL, such as `png`; null: it is not one. */
+export function imageType(value: unknown): string | null {
+  return typeof value === "string" ? (IMAGE.exec(value)?.[1] ?? null) : null;
+}

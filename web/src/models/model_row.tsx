@@ -1,0 +1,89 @@
+/** One installed model, with what it takes of memory and, on demand, its details. */
+
+import type { JSX } from "preact";
+import { useEffect, useState } from "preact/hooks";
+
+import { messageOf } from "../api/http.ts";
+import type { LoadedModel, Model, ShownModel } from "../api/server.ts";
+import { Confirm } from "../parts/dialog.tsx";
+import { useApp } from "../state/app.ts";
+import { TEXTS, bytes } from "../texts.ts";
+
+interface Properties {
+  model: Model;
+  /** The model in memory, if it is there. */
+  loaded: LoadedModel | undefined;
+}
+
+export function ModelRow({ model, loaded }: Properties): JSX.Element {
+  const app = useApp();
+  const { models } = app;
+  const [isOpen, setOpen] = useState(false);
+  const [isAsked, ask] = useState(false);
+  const isBusy = models.busy.value.has(model.name);
+  const { parameter_size, quantization_level, family } = model.details;
+  const facts = [family, parameter_size, quantization_level, bytes(model.size)].filter(Boolean);
+  const chat = () => {
+    location.hash = "#/";
+    app.chooseModel(model.name);
+  };
+  return (
+    <li class="model">
+      <div class="model-head">
+        <h2>{model.name}</h2>
+        {loaded && <span class="badge">{TEXTS.inMemory}: {bytes(loaded.size)}</span>}
+      </div>
+      <p class="hint">{facts.join(" · ")}</p>
+      <p class="tags">{model.capabilities.map((one) => <span>{one}</span>)}</p>
+      <div class="model-actions">
+        {model.capabilities.includes("completion") && <button type="button" onClick={chat}>{TEXTS.chatWith}</button>}
+        {loaded
+          ? <button type="button" disabled={isBusy} onClick={() => void models.unload(model.name)}>{TEXTS.unload}</button>
+          : <button type="button" disabled={isBusy} onClick={() => void models.load(model.name)}>{TEXTS.load}</button>}
+        <button type="button" aria-expanded={isOpen} onClick={() => setOpen(!isOpen)}>{TEXTS.details}</button>
+        <button type="button" class="danger" disabled={isBusy} onClick={() => ask(true)}>{TEXTS.delete}</button>
+      </div>
+      {isOpen && <ModelDetails name={model.name} loaded={loaded} />}
+      {isAsked && (
+        <Confirm
+          question={TEXTS.deleteModel(model.name)}
+          action={TEXTS.delete}
+          onYes={() => void models.delete(model.name)}
+          onClose={() => ask(false)}
+        />
+      )}
+    </li>
+  );
+}
+
+function ModelDetails({ name, loaded }: { name: string; loaded: LoadedModel | undefined }): JSX.Element {
+  const { models } = useApp();
+  const [shown, setShown] = useState<ShownModel | null>(null);
+  const [error, setError] = useState("");
+  useEffect(() => {
+    models.show(name).then(setShown, (reason: unknown) => setError(messageOf(reason)));
+  }, [name]);
+  if (error) return <p class="error" role="alert">{error}</p>;
+  if (!shown) return <p class="hint">…</p>;
+  const memory = loaded ? [["memory", bytes(loaded.size)], ["context in memory", String(loaded.context_length)]] : [];
+  const facts = [
+    ["engine", shown.engine],
+    ["context", String(shown.details.context_length)],
+    ...memory,
+    ...Object.entries(shown.model_info).filter(([, value]) => value !== null).map(([key, value]) => [key, textOf(value)]),
+  ];
+  const texts = { parameters: shown.parameters, system: shown.system, template: shown.template, modelfile: shown.modelfile, license: shown.license };
+  return (
+    <div class="model-details">
+      <dl>{facts.map(([key, value]) => <div><dt>{key}</dt><dd>{value}</dd></div>)}</dl>
+      {Object.entries(texts).filter(([, text]) => text).map(([title, text]) => (
+        <details><summary>{title}</summary><pre tabIndex={0}>{text}</pre></details>
+      ))}
+    </div>
+  );
+}
+
+function textOf(value: unknown): string {
+  if (typeof value === "number" && !Number.isInteger(value)) return value.toPrecision(6);
+  return typeof value === "string" ? value : JSON.stringify(value);
+}

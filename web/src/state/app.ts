@@ -1,0 +1,74 @@
+/** Everything that the page knows; made once, and handed to the views by a context. */
+
+import { computed, signal } from "@preact/signals";
+import { createContext } from "preact";
+import { useContext } from "preact/hooks";
+
+import { Http } from "../api/http.ts";
+import { Server } from "../api/server.ts";
+import { ConversationStore } from "../chat/store.ts";
+import { Chats } from "./chats.ts";
+import { Models } from "./models.ts";
+import { Settings } from "./settings.ts";
+
+export type View = "chat" | "models";
+
+export class App {
+  readonly settings: Settings;
+  readonly server: Server;
+  readonly models: Models;
+  readonly chats: Chats;
+  readonly view = signal<View>("chat");
+  readonly showsKeys = signal(false);
+  readonly showsSettings = signal(false);
+  readonly showsParameters = signal(false);
+  /** Whether the list of conversations covers a narrow screen. */
+  readonly showsSidebar = signal(false);
+  readonly search = signal("");
+  /** The id of the message that is being edited. */
+  readonly editing = signal("");
+  /** The model of the open conversation: the chosen one, else the last used one, else any. */
+  readonly model = computed(() => {
+    const names = this.models.forChat.value.map((model) => model.name);
+    const { model } = this.chats.open.value;
+    return [model, this.settings.model].find((name) => names.includes(name)) ?? names[0] ?? model;
+  });
+
+  constructor(store: ConversationStore) {
+    this.settings = new Settings(localStorage);
+    this.server = new Server(new Http(this.settings));
+    this.models = new Models(this.server);
+    this.chats = new Chats(this.server, this.models, store);
+  }
+
+  /** Follow the address after the `#`: `#/models`, `#/chat/ID`, or a new conversation. */
+  follow(hash: string): void {
+    const [, view, id = ""] = hash.split("/");
+    this.view.value = view === "models" ? "models" : "chat";
+    this.showsSidebar.value = false;
+    if (this.view.value === "chat" && id !== this.chats.openId.value) {
+      if (id && this.chats.find(id)) this.chats.openId.value = id;
+      else this.chats.begin();
+    }
+  }
+
+  chooseModel(name: string): void {
+    this.settings.model = name;
+    this.chats.set({ model: name });
+  }
+
+  /** Send a message to the chosen model. */
+  send(content: string, images: string[]): void {
+    this.chats.set({ model: this.model.value });
+    this.chats.send(content, images);
+    history.replaceState(null, "", `#/chat/${this.chats.openId.value}`);
+  }
+}
+
+export const AppContext = createContext<App | null>(null);
+
+export function useApp(): App {
+  const app = useContext(AppContext);
+  if (!app) throw new Error("there is no App around this");
+  return app;
+}

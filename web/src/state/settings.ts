@@ -1,0 +1,58 @@
+/** What the user has set for this browser: the key and the theme. */
+
+import { signal } from "@preact/signals";
+
+export type Theme = "system" | "light" | "dark";
+
+const THEMES: readonly Theme[] = ["system", "light", "dark"];
+const KEY = "tampu.key";
+const THEME = "tampu.theme";
+const MODEL = "tampu.model";
+
+export class Settings {
+  readonly theme = signal<Theme>("system");
+  /** Whether the server has refused the key, and another one is asked for. */
+  readonly asksForKey = signal(false);
+  readonly #storage: Storage;
+
+  constructor(storage: Storage) {
+    this.#storage = storage;
+    const theme = storage.getItem(THEME);
+    this.setTheme(THEMES.find((one) => one === theme) ?? "system");
+  }
+
+  /** The key to send; empty: none. */
+  read(): string {
+    return this.#storage.getItem(KEY) ?? "";
+  }
+
+  refused(): void {
+    this.asksForKey.value = true;
+  }
+
+  setKey(key: string): void {
+    if (key) this.#storage.setItem(KEY, key);
+    else this.#storage.removeItem(KEY);
+    this.asksForKey.value = false;
+  }
+
+  /** The model that was chosen last. */
+  get model(): string {
+    return this.#storage.getItem(MODEL) ?? "";
+  }
+
+  set model(name: string) {
+    this.#storage.setItem(MODEL, name);
+  }
+
+  setTheme(theme: Theme): void {
+    this.theme.value = theme;
+    this.#storage.setItem(THEME, theme);
+    document.documentElement.dataset.theme = theme;
+  }
+
+  nextTheme(): void {
+    const at = THEMES.indexOf(this.theme.value);
+    this.setTheme(THEMES[(at + 1) % THEMES.length] ?? "system");
+  }
+}

@@ -1,0 +1,101 @@
+/** The texts of the page. */
+
+export const TEXTS = {
+  newChat: "New chat",
+  chats: "Conversations",
+  models: "Models",
+  settings: "Settings",
+  search: "Search conversations",
+  noChats: "Your conversations are kept in this browser, and appear here.",
+  noMatch: "No conversation has these words.",
+  noModel: "This server has no model to chat with. Pull one in Models.",
+  welcome: "What would you like to know?",
+  message: "Message",
+  placeholder: (model: string) => (model ? `Message ${model}` : "Message"),
+  send: "Send",
+  stop: "Stop",
+  attach: "Add images",
+  noVision: (model: string) => `${model} cannot see images.`,
+  notImage: (name: string) => `${name} is not a PNG, JPEG, WebP, GIF or BMP image.`,
+  removeImage: "Remove image",
+  imageOf: (number: number) => `Image ${String(number)}`,
+  image: "Image",
+  drop: "Drop images here",
+  copy: "Copy",
+  copied: "Copied",
+  edit: "Edit",
+  regenerate: "Answer again",
+  continue: "Continue",
+  answer: "Answer",
+  cancel: "Cancel",
+  close: "Close",
+  save: "Save",
+  earlier: "Earlier version",
+  later: "Later version",
+  version: (at: number, count: number) => `${String(at)} of ${String(count)}`,
+  you: "You",
+  assistant: "Assistant",
+  reasoning: (seconds: string) => `Reasoned for ${seconds}`,
+  reasoningNow: (seconds: string) => `Reasoning… ${seconds}`,
+  waiting: "Waiting for the first token…",
+  states: {
+    stopped: "Stopped.",
+    interrupted: "Interrupted: the page was closed or reloaded.",
+    limit: "Ended at the limit of tokens.",
+    failed: "",
+  },
+  parameters: "Parameters",
+  system: "System prompt",
+  systemHint: "Instructions that the model gets before the conversation",
+  think: "Reason before answering",
+  modelDefault: "default of the model",
+  reset: "Reset all",
+  rename: "Rename",
+  title: "Title",
+  delete: "Delete",
+  deleteChat: (title: string) => `Delete the conversation “${title}”? It cannot be brought back.`,
+  exportJson: "Export as JSON",
+  exportMarkdown: "Export as Markdown",
+  exportAll: "Export all conversations",
+  import: "Import conversations",
+  imported: (count: number) => (count === 1 ? "1 conversation imported." : `${String(count)} conversations imported.`),
+  menu: "Conversation menu",
+  openSidebar: "Show conversations",
+  key: "API key",
+  keyHint: "The server asks for an API key. It is kept in this browser, and sent to this server only.",
+  theme: "Theme",
+  themes: { system: "as the system", light: "light", dark: "dark" },
+  keys: "Keyboard",
+  server: "Server",
+  pull: "Pull",
+  pullHint: "Name of a model, such as qwen3:4b or hf.co/user/repository:Q4_K_M",
+  pullLabel: "Model to pull",
+  inMemory: "In memory",
+  load: "Load",
+  unload: "Unload",
+  details: "Details",
+  deleteModel: (name: string) => `Delete the model ${name}? Its files are removed from this machine.`,
+  noModels: "No models yet. Pull one above.",
+  memory: (size: string) => `${size} of memory`,
+  dismiss: "Dismiss",
+  chatWith: "Chat",
+} as const;
+
+/** Return bytes in the unit that fits. */
+export function bytes(count: number): string {
+  const units = ["B", "KB", "MB", "GB", "TB"];
+  let value = count;
+  let unit = 0;
+  while (value >= 1000 && unit < units.length - 1) {
+    value /= 1000;
+    unit++;
+  }
+  return `${value < 10 && unit ? value.toFixed(1) : value.toFixed(0)} ${units[unit] ?? ""}`;
+}
+
+/** Return milliseconds in the unit that fits. */
+export function duration(ms: number): string {
+  if (ms < 1000) return `${ms.toFixed(0)} ms`;
+  if (ms < 60_000) return `${(ms / 1000).toFixed(1)} s`;
+  return `${Math.floor(ms / 60_000)} min ${((ms % 60_000) / 1000).toFixed(0)} s`;
+}
