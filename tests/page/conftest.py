@@ -1,0 +1,151 @@
+"""The page in Debian's Chromium, against servers as users start them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import (
+    Browser,
+    ConsoleMessage,
+    Locator,
+    Page,
+    Request,
+    expect,
+    sync_playwright,
+)
+from support.chat_templates import CHATML
+from support.scripted import write_scripted
+from support.serving import Server, start_server
+
+UNPACKED = Path(__file__).parents[2] / ".venv" / "chromium" / "chromium"
+PATIENCE_MS = 60_000
+
+PLAIN = "{{ messages[-1].content }}z"
+HOSTILE = (
+    "<script>alert(1)</script>\n\n<img src=x onerror=alert(2)>\n\n"
+    "<svg onload=alert(3)><circle/></svg>\n\n[a](javascript:alert(4)) "
+    "[b](data:text/html,<script>alert(5)</script>) ![c](https://tracker.example/pixel.png)\n\n"
+    "<iframe srcdoc='<script>alert(6)</script>'></iframe> <a href=javascript:alert(7)>d</a>\n"
+)
+FORMATTED = (
+    "# Title\n\nSome **bold** and `code`, see [the site](https://example.org/).\n\n"
+    "```python\ndef add(a, b):\n    return a + b  # sum\n```\n\n"
+    "| city | people |\n|---|---:|\n| Lima | 10 |\n\n- one\n- two\n\nEuler: $e^{i\\pi} = -1$.\n"
+)
+
+
+@dataclass
+class Watcher:
+    """What a page must not do: errors, dialogs, requests to other hosts."""
+
+    url: str
+    faults: list[str] = field(default_factory=list)
+
+    def watch(self, page: Page) -> None:
+        page.on("console", self._console)
+        page.on("pageerror", lambda error: self._note(str(error)))
+        page.on("dialog", lambda dialog: (self._note(dialog.message), dialog.dismiss()))
+        page.on("request", self._request)
+
+    def _console(self, said: ConsoleMessage) -> None:
+        if said.type == "error" and not said.text.startswith("Failed to load resource"):
+            self._note(said.text)  # what the server refuses is shown, and tested as such
+
+    def _note(self, text: str) -> None:
+        self.faults.append(text)
+
+    def _request(self, request: Request) -> None:
+        if not request.url.startswith((self.url, "data:", "blob:")):
+            self._note(f"asked for {request.url}")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    path = shutil.which("chromium") or (str(UNPACKED) if UNPACKED.exists() else None)
+    if path is None:
+        pytest.fail("there is no Chromium; on Debian: apt-get install chromium")
+    expect.set_options(timeout=PATIENCE_MS)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of models that say what they are told to; the built-in one is there too."""
+    folder = tmp_path_factory.mktemp("models")
+    write_scripted(folder / "endless.gguf", [" la", " li", " lo"], repeats=3, template=PLAIN)
+    write_scripted(folder / "hostile.gguf", [HOSTILE], template=PLAIN)
+    write_scripted(folder / "formatted.gguf", [FORMATTED], template=PLAIN)
+    write_scripted(
+        folder / "thinker.gguf",
+        ["<think>", "First I", " reason.", "</think>", "Then I", " answer."],
+        template=CHATML,
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = start_server(models, tmp_path_factory.mktemp("home"), TAMPU_THREADS="1")
+    yield server
+    server.end()
+
+
+@pytest.fixture
+def page(browser: Browser, server: Server) -> Iterator[Page]:
+    """The page of the server."""
+    with watched(browser, server) as page:
+        yield page
+
+
+@contextmanager
+def watched(browser: Browser, server: Server, path: str = "/", **options: Any) -> Iterator[Page]:
+    """The page in a new browser; nothing may have gone wrong in it at the end."""
+    permissions = ["clipboard-read", "clipboard-write"]
+    with browser.new_context(permissions=permissions, **options) as context:
+        page = context.new_page()
+        page.set_default_timeout(PATIENCE_MS)
+        watcher = Watcher(server.url)
+        watcher.watch(page)
+        page.goto(server.url + path)
+        yield page
+    assert watcher.faults == []
+
+
+def choose(page: Page, model: str) -> None:
+    """Chat with a model."""
+    page.get_by_role("combobox", name="Models").select_option(f"{model}:latest")
+
+
+def say(page: Page, text: str) -> None:
+    """Send a message; the answer may still be streamed."""
+    page.get_by_role("textbox", name="Message").fill(text)
+    page.keyboard.press("Enter")
+
+
+def ask(page: Page, model: str, text: str) -> Locator:
+    """Send a message to a model, and return its answer when it is whole."""
+    choose(page, model)
+    count = answers(page).count()
+    say(page, text)
+    answer = answers(page).nth(count)
+    expect(answer.get_by_text("prompt tokens cached")).to_be_visible()
+    return answer
+
+
+def answers(page: Page) -> Locator:
+    """The answers that are shown."""
+    return page.locator("li").filter(has=page.get_by_role("heading", name="Assistant"))
+
+
+def questions(page: Page) -> Locator:
+    """The messages of the user that are shown."""
+    return page.locator("li").filter(has=page.get_by_role("heading", name="You", exact=True))

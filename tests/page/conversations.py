@@ -1,0 +1,161 @@
+"""The list of conversations: kept, found, renamed, deleted, exported and imported."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from playwright.sync_api import Page, expect
+from support.waiting import wait_until
+
+from tests.page.conftest import answers, ask, choose, questions, say
+
+SUM = "What is 27 + 58?"
+
+
+KEPT = """() => new Promise((resolve) => {
+    const opening = indexedDB.open("tampu");
+    opening.onsuccess = () => {
+        const store = opening.result.transaction("conversations").objectStore("conversations");
+        const reading = store.getAll();
+        reading.onsuccess = () => {
+            opening.result.close();
+            resolve(JSON.stringify(reading.result));
+        };
+    };
+})"""
+
+
+def entries(page: Page) -> list[str]:
+    found = page.get_by_role("navigation", name="Conversations").get_by_role("listitem")
+    return [text.strip() for text in found.all_inner_texts()]
+
+
+def test_conversations_are_there_after_a_reload(page: Page) -> None:
+    ask(page, "demo", SUM)
+    page.get_by_role("link", name="New chat").click()
+    ask(page, "demo", "Hello")
+    page.reload()
+    expect(answers(page)).to_have_count(1)
+    assert entries(page) == ["Hello", SUM]
+    page.get_by_role("link", name=SUM).click()
+    expect(answers(page)).to_contain_text("85")
+
+
+def test_an_answer_that_a_reload_interrupts_is_kept_and_can_go_on(page: Page) -> None:
+    choose(page, "endless")
+    say(page, "Sing.")
+    expect(answers(page)).to_contain_text("la li lo " * 20)
+    wait_until(lambda: "la li lo" in page.evaluate(KEPT), "the answer is in the database")
+    page.reload()
+    expect(answers(page)).to_contain_text("Interrupted")
+    expect(answers(page)).to_contain_text("la li lo")
+    page.get_by_role("button", name="Continue").click()
+    page.get_by_role("button", name="Stop").click()
+    expect(answers(page)).to_contain_text("Stopped.")
+
+
+def test_conversations_are_found_by_their_words(page: Page) -> None:
+    ask(page, "demo", SUM)
+    page.get_by_role("link", name="New chat").click()
+    ask(page, "demo", "Hello")
+    page.get_by_role("searchbox").fill("27 85")
+    expect(page.get_by_role("link", name="Hello")).to_be_hidden()
+    assert entries(page) == [SUM]
+    page.get_by_role("searchbox").fill("nothing")
+    expect(page.get_by_text("No conversation has these words.")).to_be_visible()
+
+
+def menu(page: Page, action: str) -> None:
+    page.get_by_role("main").get_by_label("Conversation menu").click()
+    page.get_by_role("button", name=action).click()
+
+
+def test_a_conversation_is_renamed(page: Page) -> None:
+    ask(page, "demo", SUM)
+    menu(page, "Rename")
+    page.get_by_label("Title").fill("Sums")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Sums")
+    assert entries(page) == ["Sums"]
+
+
+def test_a_conversation_is_deleted_after_a_question(page: Page) -> None:
+    ask(page, "demo", SUM)
+    menu(page, "Delete")
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text(f"Delete the conversation “{SUM}”?")
+    dialog.get_by_role("button", name="Cancel").click()
+    assert entries(page) == [SUM]
+    menu(page, "Delete")
+    dialog.get_by_role("button", name="Delete").click()
+    expect(answers(page)).to_have_count(0)
+    page.reload()
+    expect(page.get_by_text("Your conversations are kept in this browser")).to_be_visible()
+
+
+def test_json_brings_a_conversation_back_with_its_branches(page: Page, tmp_path: Path) -> None:
+    ask(page, "demo", SUM).get_by_role("button", name="Answer again").click()
+    expect(answers(page)).to_contain_text("2 of 2")
+    expect(answers(page).get_by_text("prompt tokens cached")).to_be_visible()
+    with page.expect_download() as download:
+        menu(page, "Export as JSON")
+    file = tmp_path / download.value.suggested_filename
+    assert file.name == "What is 27 58.json"
+    download.value.save_as(file)
+    menu(page, "Delete")
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    expect(answers(page)).to_have_count(0)
+    page.locator("nav input[type=file]").set_input_files(file)
+    page.get_by_role("link", name=SUM).click()
+    expect(answers(page)).to_contain_text("2 of 2")
+
+
+def test_markdown_is_what_is_shown_and_can_be_read_again(page: Page, tmp_path: Path) -> None:
+    ask(page, "formatted", "All of it.")
+    with page.expect_download() as download:
+        menu(page, "Export as Markdown")
+    file = tmp_path / download.value.suggested_filename
+    download.value.save_as(file)
+    text = file.read_text("utf-8")
+    assert text.startswith(
+        "# All of it.\n\n<!-- user -->\n\nAll of it.\n\n<!-- assistant -->\n\n# Title"
+    )
+    file.write_text(text.replace("# All of it.", "# Read again", 1), "utf-8")
+    page.locator("nav input[type=file]").set_input_files(file)
+    page.get_by_role("link", name="Read again").click()
+    expect(answers(page).get_by_role("cell", name="Lima")).to_be_visible()
+
+
+def test_a_file_of_another_kind_is_refused(page: Page, tmp_path: Path) -> None:
+    file = tmp_path / "other.json"
+    file.write_text(json.dumps({"format": "something"}))
+    page.locator("nav input[type=file]").set_input_files(file)
+    expect(page.get_by_role("alert")).to_contain_text(re.compile("other.json: .*no conversations"))
+
+
+def test_thousands_of_messages_are_shown_and_the_last_is_in_sight(
+    page: Page, tmp_path: Path
+) -> None:
+    turns, parent = {}, ""
+    for number in range(2000):
+        role = "assistant" if number % 2 else "user"
+        turns[f"t{number}"] = {
+            "id": f"t{number}", "parent": parent, "role": role, "content": f"**text** {number}",
+            "created": number, "state": "done",
+        }  # fmt: skip
+        parent = f"t{number}"
+    chosen = {turn["parent"]: name for name, turn in turns.items()}
+    whole = {
+        "id": "long", "title": "Long", "created": 1, "updated": 2, "model": "", "system": "",
+        "options": {}, "think": True, "turns": turns, "chosen": chosen,
+    }  # fmt: skip
+    file = tmp_path / "long.json"
+    content = {"format": "tampu-conversations", "version": 1, "conversations": [whole]}
+    file.write_text(json.dumps(content))
+    page.locator("nav input[type=file]").set_input_files(file)
+    page.get_by_role("link", name="Long").click()
+    expect(answers(page).last).to_be_in_viewport()
+    expect(answers(page)).to_have_count(1000)
+    expect(questions(page).first).not_to_be_in_viewport()

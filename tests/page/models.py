@@ -1,0 +1,131 @@
+"""The view of models: listed, looked at, loaded, pulled, cancelled, deleted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+from support.local_http import Answer, Request
+from support.registries import RogueRegistry, described, manifest, ranged
+from support.serving import Server, start_server
+from support.tiny_gguf import write_gguf
+
+from tampu.store.manifests import CONFIG_TYPE
+from tests.page.conftest import PATIENCE_MS, watched
+
+CONFIG = b'{"model_format":"gguf"}'
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    """A server whose models the test may change."""
+    folder = tmp_path / "models"
+    folder.mkdir()
+    server = start_server(folder, tmp_path, TAMPU_THREADS="1")
+    yield server
+    server.end()
+
+
+@pytest.fixture
+def page(browser: Browser, server: Server) -> Iterator[Page]:
+    with watched(browser, server, "/#/models") as page:
+        yield page
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[RogueRegistry]:
+    weights = write_gguf(tmp_path / "m.gguf").read_bytes()
+    content = manifest([described(weights)], described(CONFIG, CONFIG_TYPE))
+    with RogueRegistry(content, (weights, CONFIG)) as registry:
+        yield registry
+
+
+def row(page: Page, name: str) -> Locator:
+    models = page.get_by_role("list", name="Models")
+    return models.get_by_role("listitem").filter(has=page.get_by_role("heading", name=name))
+
+
+def pull(page: Page, name: str) -> None:
+    page.get_by_label("Model to pull").fill(name)
+    page.get_by_role("button", name="Pull", exact=True).click()
+
+
+def test_a_model_is_listed_with_what_it_can_do(page: Page) -> None:
+    demo = row(page, "demo:latest")
+    expect(demo).to_contain_text("gemma3")
+    expect(demo).to_contain_text(re.compile(r"[\d.]+ MB"))
+    expect(demo).to_contain_text("vision")
+
+
+def test_details_are_those_of_show(page: Page) -> None:
+    demo = row(page, "demo:latest")
+    demo.get_by_role("button", name="Details").click()
+    expect(demo).to_contain_text("native")
+    expect(demo).to_contain_text("gemma3.block_count")
+    demo.get_by_text("template", exact=True).click()
+    expect(demo).to_contain_text("<start_of_turn>")
+
+
+def test_a_model_is_loaded_and_unloaded_and_tells_its_memory(page: Page) -> None:
+    demo = row(page, "demo:latest")
+    demo.get_by_role("button", name="Load", exact=True).click()
+    expect(demo).to_contain_text(re.compile(r"In memory: \d+ MB"))
+    expect(page.get_by_role("main")).to_contain_text(re.compile(r"\d+ MB of memory"))
+    demo.get_by_role("button", name="Unload").click()
+    expect(demo).not_to_contain_text("In memory")
+
+
+def test_one_can_chat_with_a_model_of_the_list(page: Page) -> None:
+    row(page, "demo:latest").get_by_role("button", name="Chat").click()
+    expect(page.get_by_role("combobox", name="Models")).to_have_value("demo:latest")
+    expect(page.get_by_role("textbox", name="Message")).to_be_visible()
+
+
+def test_a_model_is_pulled_and_deleted_after_a_question(
+    page: Page, registry: RogueRegistry
+) -> None:
+    name = f"{registry.host}/a/m:latest"
+    pull(page, f"http://{registry.host}/a/m")
+    expect(page.get_by_role("region", name="Pull")).to_contain_text("success")
+    expect(row(page, name)).to_be_visible()
+    row(page, name).get_by_role("button", name="Delete").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text(f"Delete the model {name}?")
+    dialog.get_by_role("button", name="Delete").click()
+    expect(row(page, name)).to_have_count(0)
+
+
+def test_a_pull_shows_its_progress_and_can_be_cancelled(
+    page: Page, registry: RogueRegistry
+) -> None:
+    def half(request: Request) -> Answer | None:
+        blob = registry.blobs.get(request.path.rpartition("/")[2], b"")
+        if len(blob) < 100:
+            return None
+        answer = ranged(request, blob)
+        answer.stall_after = len(blob) // 2
+        return answer
+
+    registry.before = half
+    pull(page, f"http://{registry.host}/a/m")
+    progress = page.get_by_role("region", name="Pull")
+    expect(progress.get_by_role("progressbar")).to_be_visible()
+    expect(progress).to_contain_text(re.compile(r" of [\d.]+ [KM]?B"))
+    progress.get_by_role("button", name="Cancel").click()
+    expect(progress).to_have_count(0)
+    registry.ended.set()
+
+
+def test_a_pull_that_fails_says_why(page: Page) -> None:
+    pull(page, "http://127.0.0.1:1/a/m")
+    expect(page.get_by_role("alert")).to_contain_text("127.0.0.1:1", timeout=PATIENCE_MS)
+
+
+def test_a_lost_server_is_shown(page: Page, server: Server) -> None:
+    expect(row(page, "demo:latest")).to_be_visible()
+    server.stop()
+    row(page, "demo:latest").get_by_role("button", name="Load", exact=True).click()
+    expect(page.get_by_role("alert")).to_contain_text("The server cannot be reached")
