@@ -128,6 +128,20 @@ def test_markdown_is_what_is_shown_and_can_be_read_again(page: Page, tmp_path: P
     expect(answers(page).get_by_role("cell", name="Lima")).to_be_visible()
 
 
+def test_two_tabs_show_the_same_conversations(page: Page) -> None:
+    other = page.context.new_page()
+    other.goto(page.url)
+    expect(other.get_by_role("textbox", name="Message")).to_be_visible()
+    ask(page, "demo", SUM)
+    other.get_by_role("link", name=SUM).click()
+    expect(answers(other)).to_contain_text("85")
+    ask(other, "demo", "What is 10 + 20?")
+    expect(answers(page).last).to_contain_text("30")
+    menu(page, "Delete")
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    expect(answers(other)).to_have_count(0)
+
+
 def test_a_file_of_another_kind_is_refused(page: Page, tmp_path: Path) -> None:
     file = tmp_path / "other.json"
     file.write_text(json.dumps({"format": "something"}))

@@ -74,6 +74,12 @@ def ask(home: Path, *before: Path | str, **more: str) -> tuple[Any, Any]:
     return done.stdout.strip(), done.stderr
 
 
+def test_it_has_the_page(home: Path) -> None:
+    python = home / "venv" / "bin" / "python"
+    code = "from tampu.server.page import page_routes; page_routes()"
+    subprocess.run([python, "-c", code], env=environment(home), cwd=home, check=True)
+
+
 def test_it_answers_without_a_compiler(home: Path) -> None:
     tools = ("cc", "gcc", "c++", "g++", "clang", "cmake", "make", "ld")
     assert [tool for tool in tools if shutil.which(tool, path=str(home / "venv" / "bin"))] == []

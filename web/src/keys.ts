@@ -84,7 +84,7 @@ function edit(app: App): void {
 
 function regenerate(app: App): void {
   const last = shownTurns(app.chats.open.value).at(-1);
-  if (last && !app.chats.running.value.has(app.chats.open.value.id)) app.chats.regenerate(last);
+  if (last) app.chats.regenerate(last);
 }
 
 function branch(app: App, by: number): void {

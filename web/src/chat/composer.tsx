@@ -18,7 +18,7 @@ export function Composer(): JSX.Element {
   const [isOver, setOver] = useState(false);
   const input = useRef<HTMLInputElement>(null);
   const { id } = chats.open.value;
-  const isRunning = chats.running.value.has(id);
+  const { isRunning } = chats;
   const canSend = !isRunning && model.value !== "" && (text.trim() !== "" || images.length > 0);
 
   const add = async (files: Iterable<File>) => {

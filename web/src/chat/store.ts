@@ -7,6 +7,7 @@ const CONVERSATIONS = "conversations";
 
 export class ConversationStore {
   readonly #database: IDBDatabase;
+  readonly #tabs = new BroadcastChannel(DATABASE);
 
   private constructor(database: IDBDatabase) {
     this.#database = database;
@@ -28,10 +29,19 @@ export class ConversationStore {
 
   async put(conversation: Conversation): Promise<void> {
     await result(this.#objects("readwrite").put(conversation));
+    this.#tabs.postMessage(conversation.id);
   }
 
   async delete(id: string): Promise<void> {
     await result(this.#objects("readwrite").delete(id));
+    this.#tabs.postMessage(id);
+  }
+
+  /** Call `changed` when another tab has changed a conversation, or deleted it (undefined). */
+  watch(changed: (id: string, conversation: Conversation | undefined) => void): void {
+    this.#tabs.onmessage = async ({ data: id }: MessageEvent<string>) => {
+      changed(id, await result(this.#objects("readonly").get(id) as IDBRequest<Conversation | undefined>));
+    };
   }
 
   #objects(mode: IDBTransactionMode): IDBObjectStore {

@@ -103,7 +103,7 @@ function Reasoning({ turn }: { turn: Turn }): JSX.Element {
 
 function Actions({ turn, alternatives, isLast }: Properties): JSX.Element {
   const { chats, editing } = useApp();
-  const isRunning = chats.running.value.has(chats.open.value.id);
+  const { isRunning } = chats;
   const isUser = turn.role === "user";
   const canResume = !isUser && isLast && turn.state !== "done" && turn.content !== "";
   return (

@@ -35,6 +35,9 @@ export class Chats {
 
   async read(): Promise<void> {
     this.all.value = await this.#store.all();
+    this.#store.watch((id, conversation) => {
+      if (!this.#aborts.has(id)) this.#put(id, conversation);
+    });
   }
 
   find(id: string): Conversation | undefined {
@@ -65,9 +68,14 @@ export class Chats {
     this.stop(id);
     clearTimeout(this.#saves.get(id));
     this.#saves.delete(id);
-    this.all.value = this.all.value.filter((conversation) => conversation.id !== id);
+    this.#put(id, undefined);
     await this.#store.delete(id);
     if (this.openId.value === id) this.begin();
+  }
+
+  /** Whether an answer is streamed into the open conversation. */
+  get isRunning(): boolean {
+    return this.running.value.has(this.open.value.id);
   }
 
   /** Add a message after the last one that is shown, and ask for an answer. */
@@ -83,11 +91,13 @@ export class Chats {
 
   /** Ask for another answer beside one, or for one to a message that has none. */
   regenerate(turn: Turn): void {
+    if (this.isRunning) return;
     this.#ask(this.open.value, turn.role === "user" ? turn.id : turn.parent);
   }
 
   /** Let an answer that has ended early go on. */
   resume(turn: Turn): void {
+    if (this.isRunning) return;
     const change: Partial<Turn> = { state: "streaming" };
     const { error: _, ...kept } = turn;
     const conversation = this.open.value;
@@ -112,6 +122,7 @@ export class Chats {
   }
 
   #say(parent: string, content: string, images: string[]): void {
+    if (this.isRunning) return;
     const turn: Turn = {
       id: crypto.randomUUID(), parent, role: "user", content, created: Date.now(), state: "done",
       ...(images.length ? { images } : {}),
@@ -151,13 +162,20 @@ export class Chats {
   /** Put a conversation into the list, and into the database now or, if it changes often, soon. */
   #keep(conversation: Conversation, isSoon = false): void {
     const { id } = conversation;
-    const others = this.all.value.filter((other) => other.id !== id);
-    this.all.value = [conversation, ...others].sort((one, other) => other.updated - one.updated);
+    this.#put(id, conversation);
     const waiting = this.#saves.get(id);
     if (isSoon && waiting !== undefined) return;
     clearTimeout(waiting);
     if (isSoon) this.#saves.set(id, setTimeout(() => this.#save(id), SAVE_MS));
     else this.#save(id);
+  }
+
+  /** Put a conversation into the list, or take it out. */
+  #put(id: string, conversation: Conversation | undefined): void {
+    const others = this.all.value.filter((other) => other.id !== id);
+    this.all.value = [...(conversation ? [conversation] : []), ...others].sort(
+      (one, other) => other.updated - one.updated,
+    );
   }
 
   #save(id: string): void {
