@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tampu.chat.ollama_template import OllamaTemplate
 from tampu.chat.prompt import Vocabulary
 from tampu.chat.sandboxed_template import SandboxedTemplate
 from tampu.chat.template_loader import PromptTemplate
@@ -41,7 +40,7 @@ class FillInTheMiddle:
         fork_server: ForkServerClient,
     ) -> FillInTheMiddle | None:
         """Return the maker of a model's prompts; None if it does not support them."""
-        if isinstance(template, OllamaTemplate) and template.supports_insert:
+        if template is not None and template.supports_insert:
             return cls(vocabulary, SandboxedTemplate(template, fork_server), ())
         marks = fim_tokens(metadata)
         return cls(vocabulary, None, marks) if marks else None

@@ -15,11 +15,10 @@ from typing import Any
 import msgspec
 
 from tampu.chat.budget import MAX_OUTPUT, MAX_SECONDS
-from tampu.chat.ollama_template import OllamaTemplate
 from tampu.chat.output.reasoning import Think
 from tampu.chat.segments import Prompt
 from tampu.chat.template import ChatTemplate, fault
-from tampu.chat.template_loader import PromptTemplate
+from tampu.chat.template_loader import PromptTemplate, go_template
 from tampu.errors import RequestError, SandboxLimitError, TampuError
 from tampu.sandbox.client import ForkServerClient
 from tampu.sandbox.process import SandboxedProcess, SandboxLimits
@@ -156,9 +155,9 @@ def serve(request: bytes) -> bytes:
     try:
         if key not in _templates:
             _templates.clear()
-            _templates[key] = (ChatTemplate if kind == "jinja" else OllamaTemplate)(*sources)
+            _templates[key] = (ChatTemplate if kind == "jinja" else go_template)(*sources)
         template = _templates[key]
-        if isinstance(template, OllamaTemplate) and "insert" in asked:
+        if not isinstance(template, ChatTemplate) and "insert" in asked:
             answer = {"prompt": template.render_insert(*asked["insert"])}
         else:
             answer = {"prompt": template.render(**asked)}

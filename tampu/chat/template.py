@@ -7,7 +7,7 @@ The template is Jinja from the model's file (`tokenizer.chat_template`), written
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import Template, TemplateError, TemplateSyntaxError, meta
@@ -53,15 +53,15 @@ class ChatTemplate:
         self._tool_template = self._compile(tool_source) if tool_source else self._template
         self._tool_source = tool_source or source
 
-    @classmethod
-    def from_metadata(cls, metadata: Metadata) -> ChatTemplate | None:
+    @staticmethod
+    def from_metadata(metadata: Metadata) -> ChatTemplate | None:
         """Return the template of a model file; None if it has none.
 
         Raises:
             ModelFileError: when it is not valid Jinja.
         """
         source = metadata.string(KEY, default="")
-        return cls(source, metadata.string(f"{KEY}.tool_use", default="")) if source else None
+        return _compiled(source, metadata.string(f"{KEY}.tool_use", default="")) if source else None
 
     def think_variables(self, think: Think) -> dict[str, Any]:
         """Return the variables that set the template's reasoning.
@@ -69,6 +69,8 @@ class ChatTemplate:
         Raises:
             RequestError: for an unknown effort.
         """
+        if think is None:
+            return {}  # without looking at the template, which takes milliseconds
         return think_variables(self.variables, think)
 
     @cached_property
@@ -87,6 +89,11 @@ class ChatTemplate:
     def supports_thinking(self) -> bool:
         """Whether the template supports reasoning."""
         return chat_format(self.source).reasoning is not None
+
+    @property
+    def supports_insert(self) -> bool:
+        """Whether the template has a place for a suffix: no Jinja template has."""
+        return False
 
     @property
     def continues_answers(self) -> bool:
@@ -155,6 +162,10 @@ class ChatTemplate:
             raise ModelFileError(KEY, f"line {error.lineno}: {error.message}") from error
         except (TemplateError, RecursionError, MemoryError) as error:
             raise ModelFileError(KEY, f"{error or type(error).__name__}") from error
+
+
+# A file's description, its loader and its engine ask for it one after the other.
+_compiled = lru_cache(maxsize=8)(ChatTemplate)
 
 
 def fault(reason: str) -> RequestError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 from tampu.version import __version__
@@ -27,6 +28,7 @@ def main() -> None:
 
 
 def _run_model(model: str, words: list[str]) -> int:
+    gc.disable()  # imports make no garbage, and looking for it takes an eighth of their time
     from tampu.cli.logs import log_to_stderr
     from tampu.cli.run_model import run_model
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -55,6 +56,8 @@ def run_model(
     """
     settings = Settings.from_environment()
     backend, found = select_backend(model, settings, trace=trace, engine=engine, insecure=insecure)
+    gc.freeze()  # what has been imported stays
+    gc.enable()
     with closing(backend):
         question = read_question(words)
         session = Session(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import queue
+import threading
 from collections.abc import Sequence
 from itertools import groupby
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,10 +28,12 @@ from tampu.runner.request import GenerateOptions
 from tampu.runner.sequence import Constraint, LogprobCollector, RowCollector, Rows, Sink
 from tampu.runner.sequence import Sequence as RunningSequence
 from tampu.sampling import Sampler
-from tampu.sampling.constraint import Constraints
 from tampu.sampling.dry import SequenceBreakers
 from tampu.sandbox.client import ForkServerClient
 from tampu.vision.sandboxed import SandboxedDecoder
+
+if TYPE_CHECKING:
+    from tampu.sampling.constraint import Constraints
 
 log = logging.getLogger("tampu.engine.input_processor")
 
@@ -51,7 +54,9 @@ class InputProcessor:
         self._runner = runner
         self._tokenizer = model.tokenizer
         self._context = model.options.context
-        self._constraints = Constraints(self._tokenizer, fork_server)
+        self._fork_server = fork_server
+        self._lock = threading.Lock()
+        self._constraints: Constraints | None = None
         self._breakers = SequenceBreakers(self._all_token_bytes, self._tokenizer.encode_inside)
         self._decoder = SandboxedDecoder(fork_server)
 
@@ -131,19 +136,29 @@ class InputProcessor:
     def warm_up(self) -> None:
         """Set up ahead of time what the first grammar and the first image will need."""
         if self._model.graphs.max_bidirectional_tokens is None:
-            self._constraints.prepare()
+            self._grammars().prepare()
         if self._model.vision is not None:
             self._decoder.prepare()
 
     def close(self) -> None:
         """End the sandboxes that compile grammars and decode images."""
-        self._constraints.close()
+        if self._constraints is not None:
+            self._constraints.close()
         self._decoder.close()
 
     def _check_generates(self) -> None:
         if self._model.graphs.max_bidirectional_tokens is not None:
             name = self._model.info.path.name
             raise RequestError(f"{name} does not generate text: it is an embedding model")
+
+    def _grammars(self) -> Constraints:
+        """Return the compiler of grammars."""
+        with self._lock:
+            if self._constraints is None:
+                from tampu.sampling.constraint import Constraints  # slow, and seldom needed
+
+                self._constraints = Constraints(self._tokenizer, self._fork_server)
+            return self._constraints
 
     def _begin(self, sequence: RunningSequence) -> RequestHandle:
         self._runner.submit(sequence)
@@ -165,7 +180,7 @@ class InputProcessor:
 
     def _constraint(self, options: GenerateOptions) -> Constraint | None:
         grammar = options.grammar
-        constraint = None if grammar is None else self._constraints.compile(grammar)
+        constraint = None if grammar is None else self._grammars().compile(grammar)
         return reasoning_budget(options, self._tokenizer, constraint) or constraint
 
     def _sequence(

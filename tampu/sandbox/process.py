@@ -5,7 +5,7 @@ compiled and images decoded in processes of their own. Each has limits for a sin
 killed when a task exceeds them, and is replaced for the next task:
 
     fork_server = ForkServerClient()  # one for the whole program
-    process = SandboxedProcess("tampu.vision.sandboxed:serve", fork_server, SandboxLimits(cpu_s=2))
+    process = SandboxedProcess("tampu.vision.decoding:serve", fork_server, SandboxLimits(cpu_s=2))
     result = process.call(task)
 
 Such a process is forked when it is needed and exits when it has been idle. It is forked from the

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from tampu.chat.fim import fim_tokens
-from tampu.chat.ollama_template import OllamaTemplate
 from tampu.chat.template import ChatTemplate
 from tampu.chat.template_loader import PromptTemplate
 from tampu.ml.gguf import GGUFFile, read_gguf
@@ -153,7 +152,7 @@ def _capabilities(file: GGUFFile, template: PromptTemplate | None) -> tuple[str,
 
 
 def _capabilities_of(template: PromptTemplate | None, metadata: Metadata) -> list[str]:
-    inserts = isinstance(template, OllamaTemplate) and template.supports_insert
+    inserts = template is not None and template.supports_insert
     held = (
         template is not None and template.supports_tools,
         template is not None and template.supports_thinking,

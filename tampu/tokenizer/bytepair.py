@@ -9,6 +9,8 @@ Sources: GPT-2's published encoder for the alphabet; Hugging Face's `tokenizers`
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cached_property
 from itertools import chain
 
 from tampu.ml.gguf import Metadata
@@ -95,7 +97,7 @@ class BytePairEncoder:
         """
         self._ids = WordCache(tokens.find)
         self._order = WordCache(merges.find)
-        self._cut = pretokenizer.build().pre_tokenize_str
+        self._pretokenizer = pretokenizer
         self._cut_ascii = ASCIISplitter.of(pretokenizer.stages)
         self._at_spaces = not pretokenizer.joins_words
         self._whole_words = pretokenizer.whole_words
@@ -113,6 +115,11 @@ class BytePairEncoder:
                 found = map(self._words.__getitem__, (word for word, _ in self._cut(block)))
             ids += chain.from_iterable(found)
         return ids
+
+    @cached_property
+    def _cut(self) -> Callable[[str], list[tuple[str, tuple[int, int]]]]:
+        """Cut a text that is not ASCII; the library is imported for the first one."""
+        return self._pretokenizer.build().pre_tokenize_str
 
     def _encode_ascii(self, word: str) -> list[int]:
         return self._words[word.translate(_TO_ALPHABET)]

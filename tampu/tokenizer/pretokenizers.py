@@ -9,10 +9,12 @@ that `tokenizers` uses), the names and flags those of llama.cpp's converter.
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-from tokenizers import Regex, pre_tokenizers
+from typing import TYPE_CHECKING
 
 from tampu.errors import UnsupportedModelError
+
+if TYPE_CHECKING:
+    from tokenizers import pre_tokenizers
 
 _DIGITS = r"\p{N}"
 _THREE_DIGITS = r"\p{N}{1,3}"
@@ -111,6 +113,8 @@ class PreTokenizer:
 
     def build(self) -> pre_tokenizers.PreTokenizer:
         """Return the library's object; it gives words in GPT-2's alphabet of bytes."""
+        from tokenizers import Regex, pre_tokenizers  # slow to import; only for other than ASCII
+
         splits = [pre_tokenizers.Split(Regex(stage), "isolated") for stage in self.stages]
         alphabet = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         return pre_tokenizers.Sequence([*splits, alphabet])

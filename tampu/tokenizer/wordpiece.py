@@ -11,7 +11,7 @@ the library's BERT normalizer does).
 
 from __future__ import annotations
 
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from typing import TYPE_CHECKING
 
 from tampu.errors import ModelFileError
 from tampu.ml.gguf import Metadata
@@ -25,6 +25,9 @@ from tampu.tokenizer.vocabulary import (
     Vocabulary,
     read_specials,
 )
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 _MAX_WORD = 100  # characters; a longer one is unknown, as in the original
 _TIGHT = frozenset({".", "?", "!", ","})  # written without a space before them
@@ -63,6 +66,9 @@ class WordPiece:
 
     def build_encoder(self) -> WordPieceEncoder:
         """Build the library's object."""
+        # Slow to import, and most models have another tokenizer.
+        from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+
         texts = list(map(_original, self._vocabulary.texts))
         has_capitals = any(text != text.lower() for text in texts if not _is_bracketed(text))
         lowers = self._metadata.boolean(

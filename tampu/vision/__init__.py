@@ -1,10 +1,11 @@
 """Image decoding and preprocessing, from a file's bytes to an encoder's inputs; Pillow and NumPy.
 
-Everything here runs on the host and holds no state. Images are RGB arrays (height, width, 3) of
-bytes; the inputs of encoders are floats, cut into patches.
+Everything here runs on the host and holds no state. `decoding` is for the sandbox, and Pillow is
+imported when an image comes. Images are RGB arrays (height, width, 3) of bytes; the inputs of
+encoders are floats, cut into patches.
 """
 
-from tampu.vision.decoding import ImageLimits, decode
+from tampu.vision.limits import ImageLimits
 from tampu.vision.pixels import CLIP, HALF, UNIT, Filter, Normalization, patches, places, resize
 from tampu.vision.sizes import fit_area, fit_crop, fit_long_side, fit_pixels
 from tampu.vision.tiles import Arrangement, arrange, arrangements, cut_tiles, paste
@@ -20,7 +21,6 @@ __all__ = [
     "arrange",
     "arrangements",
     "cut_tiles",
-    "decode",
     "fit_area",
     "fit_crop",
     "fit_long_side",

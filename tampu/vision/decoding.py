@@ -12,7 +12,6 @@ import struct
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -25,6 +24,7 @@ from PIL.PngImagePlugin import PngImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 from tampu.errors import RequestError
+from tampu.vision.limits import DEFAULT_LIMITS, SIZE, ImageLimits
 from tampu.vision.pixels import RGBImage
 
 logger = logging.getLogger(__name__)
@@ -39,24 +39,6 @@ _DAMAGE = (
 )  # fmt: skip
 _SIXTEEN_BITS = ("I", "I;16", "I;16B", "I;16L", "I;16N")
 _WHITE = (255, 255, 255)
-
-
-@dataclass(frozen=True, slots=True)
-class ImageLimits:
-    """Limits of images.
-
-    Attributes:
-        size_bytes: of a file.
-        pixels: of an image.
-        side: its width or height in pixels.
-    """
-
-    size_bytes: int = 20 << 20
-    pixels: int = 50_000_000
-    side: int = 16_384
-
-
-DEFAULT_LIMITS = ImageLimits()
 
 
 def decode(data: bytes, limits: ImageLimits = DEFAULT_LIMITS) -> RGBImage:
@@ -87,6 +69,15 @@ def decode(data: bytes, limits: ImageLimits = DEFAULT_LIMITS) -> RGBImage:
     except _DAMAGE as error:  # its text may contain details of this machine: for the log only
         logger.info("a %s image is damaged: %r", name, error)
         raise RequestError(f"the {name} image is damaged or truncated") from error
+
+
+def serve(request: bytes) -> bytes:
+    """Decode a file, in the sandboxed process."""
+    try:
+        image = decode(request)
+    except RequestError as error:
+        return SIZE.pack(0, 0) + str(error).encode()
+    return b"".join([SIZE.pack(*image.shape[:2]), image.data])
 
 
 def _reader(data: bytes) -> tuple[str, _Reader]:

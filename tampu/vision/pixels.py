@@ -8,7 +8,6 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 
 RGBImage: TypeAlias = npt.NDArray[np.uint8]
 Floats: TypeAlias = npt.NDArray[np.float32]
@@ -17,8 +16,8 @@ Floats: TypeAlias = npt.NDArray[np.float32]
 class Filter(enum.IntEnum):
     """The resampling filter (Pillow's numbers)."""
 
-    BILINEAR = Image.Resampling.BILINEAR
-    BICUBIC = Image.Resampling.BICUBIC
+    BILINEAR = 2
+    BICUBIC = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +66,8 @@ def resize(
     """
     if box is None and image.shape[:2] == (height, width):
         return image
+    from PIL import Image  # slow to import; most requests have no image
+
     source = Image.fromarray(image)
     return np.asarray(source.resize((width, height), Image.Resampling(method), box))
 

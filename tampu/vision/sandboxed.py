@@ -6,22 +6,18 @@ process, which others share, gets only pixels. `decode` says which files are sup
 
 from __future__ import annotations
 
-import struct
-
 import numpy as np
 
 from tampu.errors import RequestError, SandboxLimitError
 from tampu.sandbox.client import ForkServerClient
 from tampu.sandbox.process import SandboxedProcess, SandboxLimits
-from tampu.vision.decoding import DEFAULT_LIMITS, decode
+from tampu.vision.limits import DEFAULT_LIMITS, SIZE
 from tampu.vision.pixels import RGBImage
-
-_SIZE = struct.Struct("<II")  # height and width, then the pixels; 0 and 0, then the error
 
 DECODE_LIMITS = SandboxLimits(
     cpu_s=4.0,
     memory_bytes=1 << 30,
-    result_bytes=3 * DEFAULT_LIMITS.pixels + _SIZE.size,
+    result_bytes=3 * DEFAULT_LIMITS.pixels + SIZE.size,
 )
 
 
@@ -32,7 +28,7 @@ class SandboxedDecoder:
     """
 
     def __init__(self, fork_server: ForkServerClient) -> None:
-        self._process = SandboxedProcess("tampu.vision.sandboxed:serve", fork_server, DECODE_LIMITS)
+        self._process = SandboxedProcess("tampu.vision.decoding:serve", fork_server, DECODE_LIMITS)
 
     def prepare(self) -> None:
         """Prepare the start of the process, without waiting for it."""
@@ -52,20 +48,11 @@ class SandboxedDecoder:
             answer = self._process.call(data)
         except SandboxLimitError as error:
             raise RequestError(f"the image cannot be decoded: {error}") from error
-        height, width = _SIZE.unpack_from(answer.ljust(_SIZE.size, b"\0"))
+        height, width = SIZE.unpack_from(answer.ljust(SIZE.size, b"\0"))
         if not height:
-            raise RequestError(answer[_SIZE.size :].decode("utf-8", "replace"))
-        if len(answer) != _SIZE.size + 3 * height * width:
+            raise RequestError(answer[SIZE.size :].decode("utf-8", "replace"))
+        if len(answer) != SIZE.size + 3 * height * width:
             raise RequestError(
                 "the image cannot be decoded: unexpected response from the decoder process"
             )
-        return np.frombuffer(answer, np.uint8, offset=_SIZE.size).reshape(height, width, 3)
-
-
-def serve(request: bytes) -> bytes:
-    """Decode a file, in the sandboxed process."""
-    try:
-        image = decode(request)
-    except RequestError as error:
-        return _SIZE.pack(0, 0) + str(error).encode()
-    return b"".join([_SIZE.pack(*image.shape[:2]), image.data])
+        return np.frombuffer(answer, np.uint8, offset=SIZE.size).reshape(height, width, 3)

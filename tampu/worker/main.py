@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import logging
 import resource
@@ -70,6 +69,8 @@ def _limit_fragmentation() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Serve one model until the socket closes."""
+    import argparse  # `load_model` is used without it too
+
     parser = argparse.ArgumentParser(description="Run one model for a tampu server.")
     parser.add_argument("--socket", type=int, required=True, help="descriptor of a stream socket")
     parser.add_argument(

@@ -229,6 +229,14 @@ def test_the_template_is_found_in_the_metadata() -> None:
     assert ChatTemplate.from_metadata(Metadata({"general.architecture": "llama"})) is None
 
 
+def test_the_template_of_a_file_is_compiled_once_for_all_that_ask() -> None:
+    values = {"general.architecture": "llama", "tokenizer.chat_template": CHATML}
+    template = ChatTemplate.from_metadata(Metadata(values))
+    assert ChatTemplate.from_metadata(Metadata(values)) is template
+    other = values | {"tokenizer.chat_template.tool_use": "{{ tools }}"}
+    assert ChatTemplate.from_metadata(Metadata(other)) is not template
+
+
 def test_the_models_own_template_for_tools_is_used_with_tools() -> None:
     values = {
         "general.architecture": "llama",

@@ -96,16 +96,37 @@ def test_plain_ps_needs_few_imports(monkeypatch: pytest.MonkeyPatch) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_plain_run_imports_no_parser_of_options_no_renderer_and_no_web_server(
+def test_plain_run_imports_only_what_its_model_and_its_question_need(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """No parser of options, no web server, and nothing for images, grammars and Go templates."""
     monkeypatch.setenv("TAMPU_HOST", "127.0.0.1:1")
     heavy = {"typer", "pydantic", "rich", "prompt_toolkit", "starlette", "uvicorn", "urllib3"}
+    heavy |= {"PIL", "llguidance", "tokenizers", "tampu.chat.gotemplate", "argparse"}
     program = (
         "import sys; sys.argv = ['tampu', 'run', 'demo', 'What is 27 + 58?']\n"
         "from tampu.cli.entry import main\n"
         "try: main()\n"
-        f"finally: assert not {heavy} & sys.modules.keys()"
+        f"finally: assert not {heavy} & sys.modules.keys(), {heavy} & sys.modules.keys()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (0, "85\n"), done.stderr
+
+
+def test_plain_run_collects_no_garbage_among_its_imports_but_does_afterwards() -> None:
+    program = (
+        "import gc, sys; sys.argv = ['tampu', 'run', 'demo', 'What is 27 + 58?']\n"
+        "begun = []; gc.callbacks.append(lambda phase, _: begun.append(phase))\n"
+        "from tampu.cli import entry, run_model\n"
+        "del begun[:]\n"
+        "select = run_model.select_backend\n"
+        "def watched(*args, **more):\n"
+        "    found = select(*args, **more); assert not begun; return found\n"
+        "run_model.select_backend = watched\n"
+        "try: entry.main()\n"
+        "finally: assert gc.isenabled()\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], stdin=subprocess.DEVNULL, capture_output=True, text=True

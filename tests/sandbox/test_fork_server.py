@@ -32,7 +32,7 @@ WORK = "support.sandboxed_work:work"
 REAL = (
     "tampu.chat.sandboxed_template:serve",
     "tampu.sampling.grammar_check:serve",
-    "tampu.vision.sandboxed:serve",
+    "tampu.vision.decoding:serve",
 )
 
 pytestmark = pytest.mark.server

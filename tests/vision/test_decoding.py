@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from tampu.errors import RequestError
-from tampu.vision import ImageLimits, decode
+from tampu.vision import ImageLimits
+from tampu.vision.decoding import decode
 
 PLAIN = np.arange(5 * 4 * 3, dtype=np.uint8).reshape(5, 4, 3) * 4
 

@@ -15,7 +15,7 @@ from support.hostile_pictures import EITHER, PLAIN, REFUSED, TAKEN, encoded
 
 from tampu.errors import RequestError
 from tampu.runner.images import ImageStore
-from tampu.vision import decode
+from tampu.vision.decoding import decode
 
 MOST = 100.0  # yardsticks, with what it takes to start a process that decodes
 # What Pillow or Python would say of an error, and of this machine.

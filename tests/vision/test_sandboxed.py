@@ -10,7 +10,8 @@ from support.fork_server import FORK_SERVER
 
 from tampu.errors import RequestError
 from tampu.sandbox.process import SandboxLimits
-from tampu.vision import decode, sandboxed
+from tampu.vision import sandboxed
+from tampu.vision.decoding import decode
 from tampu.vision.sandboxed import SandboxedDecoder
 
 

@@ -86,7 +86,8 @@ def read_image(path: Path) -> ImageFile:
     Raises:
         RequestError: with its path, if it cannot be read, is not an image, or is too large.
     """
-    from tampu.vision import ImageLimits, decode  # slow to import, and seldom needed
+    from tampu.vision import ImageLimits
+    from tampu.vision.decoding import decode  # slow to import, and seldom needed
 
     try:
         if path.stat().st_size > ImageLimits().size_bytes:
