@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tampu.chat.images import ImagePlaceholders, Item, length
@@ -18,6 +19,9 @@ from tampu.sandbox.client import ForkServerClient
 
 if TYPE_CHECKING:
     from tampu.ml.metadata import Metadata
+
+# A long conversation is cut at a guessed place, and searched in halves only after so many guesses.
+_GUESSES = 6
 
 
 class Vocabulary(PieceEncoder, Protocol):
@@ -132,15 +136,20 @@ class PromptBuilder:
         least = _from(messages, starts[-1])
         if len(least) == len(messages):  # nothing can be dropped
             return prompt
-        shortest = self._build(least, tools, values)
+        longest, shortest = prompt, self._build(least, tools, values)
         first, last = 0, len(starts) - 1
-        while first < last:
+        for attempt in count():
+            if first >= last or len(shortest) > limit:
+                break
             middle = (first + last) // 2
+            if attempt < _GUESSES:  # as if all messages were of one length
+                share = (len(longest) - limit) / (len(longest) - len(shortest))
+                middle = min(first + int(share * (last - first)), last - 1)
             shorter = self._build(_from(messages, starts[middle]), tools, values)
             if len(shorter) <= limit:
                 shortest, last = shorter, middle
             else:
-                first = middle + 1
+                longest, first = shorter, middle + 1
         return replace(shortest, dropped=len(prompt) - len(shortest))
 
     def build_forks(

@@ -8,7 +8,9 @@ past them.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +34,7 @@ RENDER_LIMITS = SandboxLimits(
 )
 _LONG_BYTES = 64 << 10  # of a request
 _LONG_IDLE_S = 30.0
+_LONG_NICENESS = 10  # others' answers come first
 
 
 class _Answer(msgspec.Struct):
@@ -55,7 +58,7 @@ class SandboxedTemplate:
         self.source = template.source
         self._template = template
         self._process = SandboxedProcess(RENDERING, fork_server, RENDER_LIMITS)
-        limits = replace(RENDER_LIMITS, idle_s=_LONG_IDLE_S)
+        limits = replace(RENDER_LIMITS, idle_s=_LONG_IDLE_S, niceness=_LONG_NICENESS)
         self._process_of_long = SandboxedProcess(RENDERING, fork_server, limits)
 
     @property
@@ -118,7 +121,7 @@ class SandboxedTemplate:
             raise RequestError(f"messages and tools must be plain data: {error}") from None
         process = self._process if len(request) <= _LONG_BYTES else self._process_of_long
         try:
-            answer = msgspec.convert(json.loads(process.call(request)), _Answer)
+            answer = _answer(process.call(request))
         except SandboxLimitError as error:
             raise fault(str(error)) from error
         except (ValueError, RecursionError) as error:  # msgspec's are ValueErrors too
@@ -129,8 +132,42 @@ class SandboxedTemplate:
 
 
 def _encoded(value: object) -> bytes:
-    """Return JSON; unescaped, which is several times as fast for long texts, like its reading."""
+    """Return plain data as JSON.
+
+    msgspec writes a text of 8 MB in 5 ms and `json` in 60, in which no other thread runs. But
+    msgspec takes more than JSON has, and no lone surrogates.
+
+    Raises:
+        TypeError: for what is not plain data.
+    """
+    if _is_plain(value):
+        with suppress(UnicodeEncodeError):
+            return msgspec.json.encode(value)
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+
+def _is_plain(value: object) -> bool:
+    """Return whether msgspec writes a value as `json` does."""
+    kind = type(value)
+    if kind is dict and isinstance(value, dict):
+        return all(type(key) is str for key in value) and all(map(_is_plain, value.values()))
+    if isinstance(value, (list, tuple)) and kind in (list, tuple):
+        return all(map(_is_plain, value))
+    if isinstance(value, float):
+        return kind is float and math.isfinite(value)
+    return value is None or kind in (str, bool, int)
+
+
+def _answer(data: bytes) -> _Answer:
+    """Return the sandbox's answer.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    try:
+        return msgspec.json.decode(data, type=_Answer)
+    except ValueError:  # a text with lone surrogates, which `json` reads, or no answer at all
+        return msgspec.convert(json.loads(data), _Answer)
 
 
 def _sources(template: PromptTemplate) -> tuple[str, ...]:

@@ -11,11 +11,12 @@ A request is one frame of `REQUEST_BYTES`, JSON, and may carry sockets:
 
 - `[function]` imports the function's module;
 - `[]` and a socket: the socket is another channel;
-- `[function, cpu_s, memory_bytes, idle_s]` and two sockets: fork a child that runs the function.
-  The first socket is the child's: one byte when it is ready, then tasks and results, each a length
-  (4 bytes, little-endian) and that many bytes; after the length `FAILED` comes the error's message.
-  The second, the lease, stays here: when its other end is closed the child is killed, and when the
-  child has exited its status is written there (4 bytes, signed; negative: a signal).
+- `[function, cpu_s, memory_bytes, idle_s, niceness]` and two sockets: fork a child that runs the
+  function. The first socket is the child's: one byte when it is ready, then tasks and results,
+  each a length (4 bytes, little-endian) and that many bytes; after the length `FAILED` comes the
+  error's message. The second, the lease, stays here: when its other end is closed the child is
+  killed, and when the child has exited its status is written there (4 bytes, signed; negative: a
+  signal).
 
 When the other ends of all channels are closed, it kills all children and exits. A child has limits
 for each task, reads no files but Python's modules, reaches no network and no other process, and
@@ -66,6 +67,7 @@ class Limits(NamedTuple):
     cpu_s: float
     memory_bytes: int
     idle_s: float | None
+    niceness: int
 
 
 def main(number: int) -> None:
@@ -220,6 +222,7 @@ def _serve(function: Function, tasks: socket.socket, limits: Limits) -> int:
     idle = select.poll()
     idle.register(tasks, select.POLLIN)
     idle_ms = None if limits.idle_s is None else limits.idle_s * 1000
+    os.nice(limits.niceness)
     try:
         tasks.sendall(READY)
         while idle.poll(idle_ms):

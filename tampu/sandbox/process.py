@@ -50,6 +50,7 @@ class SandboxLimits:
         memory_bytes: address space, beyond what the process has before its first task.
         result_bytes: the longest result.
         idle_s: the process exits after this time without a task, in seconds; None: never.
+        niceness: how much the process gives way to others, 0 to 19.
     """
 
     cpu_s: float = 2.0
@@ -57,6 +58,7 @@ class SandboxLimits:
     memory_bytes: int = 256 << 20
     result_bytes: int = 64 << 20
     idle_s: float | None = 30.0
+    niceness: int = 0
 
 
 class _Child:
@@ -66,7 +68,9 @@ class _Child:
         self.tasks, theirs = socket.socketpair()
         self.lease, its_lease = socket.socketpair()
         self.is_ready = False
-        request = (function, limits.cpu_s, limits.memory_bytes, limits.idle_s)
+        request = (
+            function, limits.cpu_s, limits.memory_bytes, limits.idle_s, limits.niceness,
+        )  # fmt: skip
         try:
             with theirs, its_lease:
                 fork_server.request(*request, sockets=(theirs, its_lease))

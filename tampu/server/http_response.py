@@ -10,7 +10,7 @@ import asyncio
 import logging
 import re
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from http import HTTPStatus
 from typing import Generic, Protocol, TypeVar
@@ -72,6 +72,32 @@ class JSONResponse(Response):
     def render(self, content: object) -> bytes:
         """Return an object as JSON."""
         return msgspec.json.encode(content)
+
+
+class PartsResponse(Response):
+    """A JSON text in parts: a long one would keep the event loop busy while it is sent."""
+
+    media_type = JSONResponse.media_type
+
+    def __init__(self, parts: Iterator[bytes]) -> None:
+        """Send these parts, none of them empty; each is made on a thread."""
+        super().__init__()
+        self._parts = parts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        """Send the response."""
+        headers = [(b"content-type", self.media_type.encode())]
+        await send({"type": "http.response.start", "status": HTTPStatus.OK, "headers": headers})
+        while part := await asyncio.to_thread(next, self._parts, b""):
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def json_response(parts: Iterator[bytes], *, is_long: bool) -> Response:
+    """Return a response of a JSON text in parts; one that is not long has its length."""
+    if is_long:
+        return PartsResponse(parts)
+    return Response(b"".join(parts), media_type=JSONResponse.media_type)
 
 
 def encoded(value: object) -> msgspec.Raw:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -12,10 +11,10 @@ from starlette.responses import Response
 from tampu.engine.prompts import FIMPrompt, TextPrompt, TokensPrompt
 from tampu.server.body import parsed
 from tampu.server.generation_request import GenerationRequest
-from tampu.server.http_response import JSONResponse, TaskResponse, event_response
+from tampu.server.http_response import JSONResponse, TaskResponse, event_response, json_response
 from tampu.server.routes import Route, get, post
 from tampu.server.serving import Serving
-from tampu.server.tokens import id_blocks, json_items, piece_blocks
+from tampu.server.tokens import BLOCK, id_blocks, json_items, piece_blocks
 from tampu.server.wire import llama_server as wire
 from tampu.server.wire.llama_server_output import LlamaCompletionWriter, generation_settings
 from tampu.server.wire.openai import ChatRequest, parse_chat_completion
@@ -71,8 +70,8 @@ class LlamaServerAPI:
                 parse_special=body.parse_special,
                 detail="pieces" if body.with_pieces else "tokens",
             )
-            content = await asyncio.to_thread(_tokens_json, found, pieces=body.with_pieces)
-            return Response(content, media_type=JSONResponse.media_type)
+            parts = _tokens_json(found, pieces=body.with_pieces)
+            return json_response(parts, is_long=found.count > BLOCK)
 
         return TaskResponse(work())
 
@@ -178,15 +177,17 @@ class _Query(ModelBody, kw_only=True):
     max_tokens: int | None = None
 
 
-def _tokens_json(encoded: Encoded, *, pieces: bool) -> bytes:
-    """Return the response to `POST /tokenize`, made so that other threads run in between."""
+def _tokens_json(encoded: Encoded, *, pieces: bool) -> Iterator[bytes]:
+    """Yield the response to `POST /tokenize`, some thousand tokens at a time."""
     blocks: Iterable[list[Any]] = id_blocks(encoded)
     if pieces:
         blocks = (
             [{"id": one["id"], "piece": _piece(bytes(one["bytes"]))} for one in block]
             for block in piece_blocks(encoded)
         )
-    return b"".join([b'{"tokens":[', *json_items(blocks), b"]}"])
+    yield b'{"tokens":['
+    yield from json_items(blocks)
+    yield b"]}"
 
 
 def _piece(data: bytes) -> str | list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Any
@@ -16,13 +15,13 @@ from starlette.responses import Response
 from tampu.engine.prompts import ChatPrompt, TextPrompt
 from tampu.errors import RequestError
 from tampu.server.body import parsed
-from tampu.server.http_response import JSONResponse, TaskResponse
+from tampu.server.http_response import TaskResponse, json_response
 from tampu.server.routes import Route, post
 from tampu.server.serving import Serving
 from tampu.server.wire.ollama import Message, read_messages
 from tampu.worker.protocol import Encoded
 
-_BLOCK = 4096  # tokens
+BLOCK = 4096  # tokens
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True):
@@ -59,8 +58,8 @@ def token_routes(serving: Serving) -> list[Route]:
                 parse_special=body.parse_special,
                 detail="pieces" if body.pieces else "tokens",
             )
-            content = await asyncio.to_thread(b"".join, tokens_json(encoded, pieces=body.pieces))
-            return Response(content, media_type=JSONResponse.media_type)
+            parts = tokens_json(encoded, pieces=body.pieces)
+            return json_response(parts, is_long=encoded.count > BLOCK)
 
         return TaskResponse(work())
 
@@ -106,15 +105,15 @@ def tokens_json(encoded: Encoded, *, pieces: bool) -> Iterator[bytes]:
 def id_blocks(encoded: Encoded) -> Iterator[list[int]]:
     """Yield the ids of tokens, some thousand at a time."""
     ids = np.frombuffer(encoded.ids, "<i4")
-    for begin in range(0, encoded.count, _BLOCK):
-        yield ids[begin : begin + _BLOCK].tolist()
+    for begin in range(0, encoded.count, BLOCK):
+        yield ids[begin : begin + BLOCK].tolist()
 
 
 def piece_blocks(encoded: Encoded) -> Iterator[list[dict[str, Any]]]:
     """Yield tokens with what they stand for, some thousand at a time."""
     ids = np.frombuffer(encoded.ids, "<i4")
     ends = np.cumsum(np.frombuffer(encoded.lengths, "<i4"), dtype=np.int64)
-    for begin in range(0, encoded.count, _BLOCK):
+    for begin in range(0, encoded.count, BLOCK):
         yield _pieces(encoded.pieces, ids, ends, begin)
 
 
@@ -129,11 +128,9 @@ def _pieces(
 ) -> list[dict[str, Any]]:
     """Return the tokens of a block, with what they stand for."""
     first = int(ends[begin - 1]) if begin else 0
-    places = [first, *ends[begin : begin + _BLOCK].tolist()]
+    places = [first, *ends[begin : begin + BLOCK].tolist()]
     found = []
-    for id, (start, end) in zip(
-        ids[begin : begin + _BLOCK].tolist(), pairwise(places), strict=True
-    ):
+    for id, (start, end) in zip(ids[begin : begin + BLOCK].tolist(), pairwise(places), strict=True):
         piece = text[start:end]
         found.append({"id": id, "text": piece.decode("utf-8", "replace"), "bytes": list(piece)})
     return found

@@ -59,7 +59,7 @@ Progressed: TypeAlias = Callable[[float], None]
 
 PROGRAM = (sys.executable, "-P", "-m", "tampu.worker.main")
 
-Single = TypeVar("Single", Embedded, Encoded, Decoded, Decided)
+Single = TypeVar("Single", Embedded, Decoded, Decided)
 
 HANG_SECONDS = 60.0
 _CLOSE_SECONDS = 5.0
@@ -217,9 +217,15 @@ class WorkerProcess:
         detail: TokenDetail = "tokens",
     ) -> Encoded:
         """Return the tokens of a prompt; raises as `generate`."""
-        return await self._single(
-            lambda n: Encode(n, prompt, add_special, parse_special, detail), Encoded
-        )
+        parts: list[Encoded] = []
+        async with self._request(
+            lambda n: Encode(n, prompt, add_special, parse_special, detail)
+        ) as events:
+            while not parts or parts[-1].has_more:
+                event = await self._next(events)
+                if isinstance(event, Encoded):
+                    parts.append(event)
+        return Encoded.joined(parts)
 
     async def decode(self, tokens: Sequence[int]) -> Decoded:
         """Return the text of tokens; raises as `generate`."""
@@ -259,7 +265,8 @@ class WorkerProcess:
             TampuError: if the request has failed, or the process has crashed.
         """
         event = await events.get()
-        events.is_over = event is None or isinstance(event, _LAST_EVENTS)
+        has_more = isinstance(event, Encoded) and event.has_more
+        events.is_over = event is None or (isinstance(event, _LAST_EVENTS) and not has_more)
         if event is None:
             raise self._death(RunnerDiedError if events.is_started else RequestNotStartedError)
         events.is_started = True

@@ -4,13 +4,15 @@ The server sends one `Load`, then any number of `Generate` and `Cancel`; closing
 the process. The worker replies with `Progress` until it sends `Ready` or `LoadFailed`, then with
 an `Answer` per event of a request: at most one `PromptProcessed`, any number of `TextDelta`,
 `ReasoningDelta` and parts of calls, then one `Done` or `Failed`. `Embed`, `Encode`, `Decode` and
-`Decide` have one event each. Every `Ping` is answered by a `Pong`, so that a hung process is
-detected. A frame is its length (4 bytes, little-endian) and that many bytes.
+`Decide` have one event each, `Encode` more for many tokens. Every `Ping` is answered by a `Pong`,
+so that a hung process is detected. A frame is its length (4 bytes, little-endian) and that many
+bytes.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -26,6 +28,7 @@ from tampu.runner.request import GenerateOptions
 HEADER = struct.Struct("<I")
 TokenDetail: TypeAlias = Literal["count", "tokens", "pieces"]
 MAX_FRAME = 256 * 1024 * 1024
+_BYTES = ("ids", "pieces", "lengths")  # of `Encoded`
 
 
 class Load(msgspec.Struct, frozen=True, tag="load"):
@@ -154,19 +157,31 @@ class Embedded(msgspec.Struct, frozen=True, tag="embedded"):
 
 
 class Encoded(msgspec.Struct, frozen=True, tag="encoded"):
-    """A prompt's tokens: millions of them must not keep the server's event loop busy.
+    """A prompt's tokens, or some of them: millions must not keep the server's event loop busy.
 
     Attributes:
-        count: how many there are.
+        count: how many these are.
         ids: little-endian I32; empty if not requested.
         pieces: the bytes for which the tokens stand; empty if not requested.
         lengths: how many of these bytes are each token's, little-endian I32.
+        has_more: whether another event has the next tokens.
     """
 
     count: int
     ids: bytes = b""
     pieces: bytes = b""
     lengths: bytes = b""
+    has_more: bool = False
+
+    @classmethod
+    def joined(cls, parts: Sequence[Encoded]) -> Encoded:
+        """Return the tokens of several events."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(
+            sum(part.count for part in parts),
+            *(b"".join(getattr(part, name) for part in parts) for name in _BYTES),
+        )
 
     def tokens(self) -> list[int]:
         """Return the ids."""

@@ -1,12 +1,13 @@
-"""The commands of a worker that have one event: embeddings, decisions, tokens and texts."""
+"""The commands of a worker that generate no text: embeddings, decisions, tokens and texts."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 
 from tampu.cancellation import check_cancelled
 from tampu.chat.images import Item
@@ -18,7 +19,7 @@ from tampu.worker.protocol import Decide, Decided, Decode, Decoded, Embed, Embed
 if TYPE_CHECKING:
     from tampu.worker.worker import Loaded
 
-_BLOCK = 1 << 14  # tokens
+_BLOCK = 1 << 16  # tokens; between two blocks, and often within one, other threads run
 
 
 def token_ids(items: Sequence[Item]) -> tuple[int, ...]:
@@ -28,8 +29,8 @@ def token_ids(items: Sequence[Item]) -> tuple[int, ...]:
     )
 
 
-def embedded(loaded: Loaded, command: Embed) -> Embedded:
-    """Return the embeddings of texts.
+def embedded(loaded: Loaded, command: Embed) -> Iterator[Embedded]:
+    """Yield the embeddings of texts, all together.
 
     Raises:
         ContextLengthError: for one that is too long and may not be cut.
@@ -46,11 +47,11 @@ def embedded(loaded: Loaded, command: Embed) -> Embedded:
         texts.append(tokens[:context])
         dropped += len(tokens) - len(texts[-1])
     vectors = loaded.model.embed(texts).astype("<f4")
-    return Embedded(vectors.tobytes(), int(vectors.shape[1]), sum(map(len, texts)), dropped)
+    yield Embedded(vectors.tobytes(), int(vectors.shape[1]), sum(map(len, texts)), dropped)
 
 
-def encoded(loaded: Loaded, command: Encode) -> Encoded:
-    """Return the tokens of a prompt."""
+def encoded(loaded: Loaded, command: Encode) -> Iterator[Encoded]:
+    """Yield the tokens of a prompt, those of long ones in parts."""
     tokenizer = loaded.model.tokenizer
     tokens: Sequence[int]
     if isinstance(command.prompt, TextPrompt):
@@ -63,35 +64,31 @@ def encoded(loaded: Loaded, command: Encode) -> Encoded:
         built = loaded.requests.prompt(command.prompt, context=sys.maxsize)
         tokens = token_ids(built.tokens)
     if command.detail == "count":
-        return Encoded(len(tokens))
-    ids = _packed(tokens)
-    if command.detail == "tokens":
-        return Encoded(len(tokens), ids)
-    bytes_of = {token: tokenizer.token_bytes(token) for token in set(tokens)}
-    sizes = {token: len(data) for token, data in bytes_of.items()}
-    lengths = _packed(tokens, sizes.__getitem__)
-    return Encoded(len(tokens), ids, b"".join(bytes_of[token] for token in tokens), lengths)
-
-
-def _packed(tokens: Sequence[int], value: Callable[[int], int] | None = None) -> bytes:
-    """Return tokens, or a value of each, as little-endian I32.
-
-    Some thousand at a time, so that other threads run in between.
-    """
-    parts = []
-    for begin in range(0, len(tokens), _BLOCK):
+        yield Encoded(len(tokens))
+        return
+    texts: dict[int, bytes] = {}
+    for begin in range(0, max(len(tokens), 1), _BLOCK):
         check_cancelled()
         block = tokens[begin : begin + _BLOCK]
-        parts.append(np.array(block if value is None else [*map(value, block)], "<i4").tobytes())
-    return b"".join(parts)
+        part = Encoded(len(block), _packed(block), has_more=begin + _BLOCK < len(tokens))
+        if command.detail == "pieces":
+            texts |= {token: tokenizer.token_bytes(token) for token in {*block} - texts.keys()}
+            pieces = [texts[token] for token in block]
+            part = replace(part, pieces=b"".join(pieces), lengths=_packed([*map(len, pieces)]))
+        yield part
 
 
-def decoded(loaded: Loaded, command: Decode) -> Decoded:
-    """Return the text of tokens."""
+def _packed(numbers: Sequence[int]) -> bytes:
+    """Return numbers as little-endian I32."""
+    return np.array(numbers, "<i4").tobytes()
+
+
+def decoded(loaded: Loaded, command: Decode) -> Iterator[Decoded]:
+    """Yield the text of tokens."""
     tokenizer = loaded.model.tokenizer
-    return Decoded(tokenizer.decode(known_tokens(command.tokens, tokenizer)))
+    yield Decoded(tokenizer.decode(known_tokens(command.tokens, tokenizer)))
 
 
-def decided(loaded: Loaded, command: Decide) -> Decided:
-    """Return the answers to questions."""
-    return Decided(loaded.requests.decide(command.prompt, command.questions))
+def decided(loaded: Loaded, command: Decide) -> Iterator[Decided]:
+    """Yield the answers to questions."""
+    yield Decided(loaded.requests.decide(command.prompt, command.questions))

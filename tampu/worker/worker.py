@@ -206,7 +206,7 @@ class Worker:
         self._last = threading.Timer(_LAST_SECONDS, os._exit, (1,))
         self._last.daemon = True
         self._generations: dict[int, _Generation] = {}
-        self._cancelled: dict[int, threading.Event] = {}  # of the commands with one event
+        self._cancelled: dict[int, threading.Event] = {}  # of those that generate nothing
         self._preparers = {
             kind: ThreadPoolExecutor(threads, thread_name_prefix=f"tampu-preparer-{kind}")
             for kind, threads in PREPARERS.items()
@@ -322,33 +322,33 @@ class Worker:
     def _begin(
         self,
         pool: ThreadPoolExecutor,
-        work: Callable[[Loaded, AnyCommand], RequestEvent],
+        work: Callable[[Loaded, AnyCommand], Iterator[RequestEvent]],
         loaded: Loaded,
         command: AnyCommand,
     ) -> None:
-        """Begin a command that has only one event."""
+        """Begin a command that generates nothing."""
         self._cancelled[command.request] = threading.Event()
         pool.submit(self._answer, command.request, work, loaded, command)
 
     def _answer(
         self,
         request: int,
-        work: Callable[[Loaded, AnyCommand], RequestEvent],
+        work: Callable[[Loaded, AnyCommand], Iterator[RequestEvent]],
         loaded: Loaded,
         command: AnyCommand,
     ) -> None:
-        """Reply to a command that has only one event, unless it is cancelled before."""
+        """Reply to a command that generates nothing, until it is cancelled."""
         try:
             with cancellable(self._cancelled[request].is_set):
                 check_cancelled()
-                event = work(loaded, command)
+                for event in work(loaded, command):
+                    self._outbox.put(Answer(request, event))
         except RequestCancelledError:
             return
         except Exception as error:  # noqa: BLE001 - its request waits for an event
-            event = _failed(error)
+            self._outbox.put(Answer(request, _failed(error)))
         finally:
             del self._cancelled[request]
-        self._outbox.put(Answer(request, event))
 
     def _read(self) -> None:
         for body in read_frames(self._connection):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
@@ -83,6 +84,42 @@ def test_a_prompt_is_made_once_if_no_message_can_be_dropped() -> None:
     builder = PromptBuilder(ChatTemplate(SOURCE), CountingLetters(), eos=ord("$"))
     assert len(builder.build(talk("sS", "u1"), limit=2)) == 7
     assert len(made) == 1
+
+
+class Renders(ChatTemplate):
+    """A template that counts the messages of each rendering."""
+
+    def __init__(self) -> None:
+        super().__init__(SOURCE)
+        self.sizes: list[int] = []
+
+    def render(self, messages: Any, **_: Any) -> Any:
+        self.sizes.append(len(messages))
+        text = "".join(f"{each['role'][0]}{each['content']}$" for each in messages)
+        return ((text, True),)
+
+
+@pytest.mark.parametrize("lengths", ["equal", "mixed", "long first", "long last"])
+def test_a_long_conversation_is_cut_after_few_renderings_most_of_them_short(lengths: str) -> None:
+    random = Random(1)
+    size = {
+        "equal": lambda _: 20,
+        "mixed": lambda _: random.choice((1, 5, 80)),
+        "long first": lambda n: 2000 if n < 20 else 5,
+        "long last": lambda n: 5 if n < 9000 else 50,
+    }[lengths]
+    messages = talk(*(f"{'ua'[n % 2]}{'x' * size(n)}" for n in range(9_999)))
+    template = Renders()
+    builder = PromptBuilder(template, Letters(), eos=ord("$"))
+    found = builder.build(messages, limit=3000)
+    kept = found.tokens.count(ord("$"))
+    whole = sum(len(each["content"]) + 2 for each in messages) + 1
+    assert found.dropped == whole - len(found)
+    assert len(found) <= 3000
+    longer = sum(len(m["content"]) + 2 for m in messages[-kept - 2 :]) + 1  # one exchange more
+    assert longer > 3000
+    assert len(template.sizes) <= 16
+    assert sum(template.sizes) < 2.5 * len(messages)
 
 
 def test_without_a_limit_no_message_is_dropped() -> None:

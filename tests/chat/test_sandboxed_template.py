@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import psutil
 import pytest
 from support.cost import cost, yardstick_by_the_clock
 from support.fork_server import FORK_SERVER
@@ -71,6 +72,38 @@ def test_unexpected_response_is_reported_as_the_templates_fault(
     monkeypatch.setattr("tampu.sandbox.process.SandboxedProcess.call", lambda *_: answer)
     with pytest.raises(RequestError, match="chat template: unexpected response from its process"):
         sandboxed(CHAT).render(USER, **TOKENS)
+
+
+def test_long_texts_are_written_and_read_by_msgspec(
+    sandboxed: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`json` keeps all threads from running for as long as a text takes."""
+    messages = [{"role": "user", "content": "long é " * 100_000}]
+    expected = ChatTemplate(CHAT).render(messages, **TOKENS)
+    template = sandboxed(CHAT)
+    monkeypatch.setattr("tampu.chat.sandboxed_template.json", None)
+    assert template.render(messages, **TOKENS) == expected
+
+
+@pytest.mark.parametrize("number", [float("inf"), 2**70, 1.5, True])
+def test_numbers_are_rendered_as_without_the_sandbox(
+    sandboxed: Callable[[Any], Any], number: float
+) -> None:
+    source = "{{ messages[0].content }}"
+    messages = [{"role": "user", "content": number}]
+    expected = ChatTemplate(source).render(messages, **TOKENS)
+    assert text_of(sandboxed(source).render(messages, **TOKENS)) == text_of(expected)
+
+
+def test_long_conversations_are_rendered_with_low_priority(
+    sandboxed: Callable[[Any], Any],
+) -> None:
+    template = sandboxed(CHAT)
+    template.render(USER, **TOKENS)
+    template.render([{"role": "user", "content": "x" * 100_000}], **TOKENS)
+    me = psutil.Process()
+    niceness = {child.nice() for child in me.children(recursive=True)}
+    assert niceness == {me.nice(), min(me.nice() + 10, 19)}
 
 
 def test_images_need_not_be_plain_data(sandboxed: Callable[[Any], Any]) -> None:

@@ -36,6 +36,7 @@ from tampu.worker.protocol import (
     Answer,
     Encoded,
     PromptProcessed,
+    take_frames,
 )
 
 pytestmark = pytest.mark.server
@@ -293,6 +294,31 @@ def test_a_text_too_long_to_embed_is_truncated_or_refused() -> None:
         await worker.close()
 
     run(test())
+
+
+def test_the_tokens_of_a_long_text_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One message of them all would keep both processes from anything else while it is copied."""
+    sizes = []
+
+    def taken(buffer: bytearray) -> list[bytes]:
+        frames = take_frames(buffer)
+        sizes.extend(map(len, frames))
+        return frames
+
+    async def test() -> None:
+        worker = await start()
+        text = "hé" * 100_000
+        pieces = await worker.encode(TextPrompt(text), detail="pieces")
+        assert pieces.count == 200_000
+        assert pieces.tokens() == [104, 233] * 100_000
+        assert pieces.pieces == text.encode()
+        assert pieces.lengths == struct.pack("<2i", 1, 2) * 100_000
+        assert not pieces.has_more
+        await worker.close()
+
+    monkeypatch.setattr("tampu.worker.client.take_frames", taken)
+    run(test())
+    assert max(sizes) < 1 << 20
 
 
 def test_prompts_are_encoded_and_tokens_are_decoded() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -125,3 +126,23 @@ def test_invalid_requests_are_refused(
     answer = narrow_client.post(path, json={"model": "talker", **body})
     assert answer.status_code == 400
     assert told in answer.json()["error"]
+
+
+@pytest.mark.parametrize("path", ["/api/tokenize", "/tokenize"])
+def test_many_tokens_are_sent_in_parts(narrow_client: httpx.Client, path: str) -> None:
+    """A single text of millions would keep the server from everything else while it is sent."""
+    text = "many words " * 5_000
+    body = {"model": "talker", "text": text, "pieces": True}
+    if path == "/tokenize":
+        body = {"model": "talker", "content": text, "with_pieces": True}
+    with narrow_client.stream("POST", path, json=body) as response:
+        parts = list(response.iter_raw())
+    assert response.status_code == 200
+    assert response.headers["content-type"] == "application/json; charset=utf-8"
+    assert "content-length" not in response.headers
+    assert len(parts) > 2
+    found = json.loads(b"".join(parts))
+    assert len(found["tokens"]) > 4096
+    pieces = found["pieces"] if path == "/api/tokenize" else found["tokens"]
+    words = [piece.get("text", piece.get("piece")) for piece in pieces]
+    assert "".join(words).strip() == text.strip()
