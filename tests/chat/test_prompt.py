@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -102,12 +103,13 @@ class Renders(ChatTemplate):
 @pytest.mark.parametrize("lengths", ["equal", "mixed", "long first", "long last"])
 def test_a_long_conversation_is_cut_after_few_renderings_most_of_them_short(lengths: str) -> None:
     random = Random(1)
-    size = {
+    sizes: dict[str, Callable[[int], int]] = {
         "equal": lambda _: 20,
         "mixed": lambda _: random.choice((1, 5, 80)),
         "long first": lambda n: 2000 if n < 20 else 5,
         "long last": lambda n: 5 if n < 9000 else 50,
-    }[lengths]
+    }
+    size = sizes[lengths]
     messages = talk(*(f"{'ua'[n % 2]}{'x' * size(n)}" for n in range(9_999)))
     template = Renders()
     builder = PromptBuilder(template, Letters(), eos=ord("$"))
