@@ -58,7 +58,7 @@ class ImagePlaceholders:
             RequestError: if the template drops or repeats an image.
         """
         if not self._images:
-            return [*encode_prompt(vocabulary, prompt)]
+            return encode_prompt(vocabulary, prompt)
         items: list[Item] = []
         shown: list[int] = []
         for text, number in self._parts(prompt):
@@ -70,6 +70,11 @@ class ImagePlaceholders:
         if shown != list(range(len(self._images))):
             raise RequestError("the model's chat template does not show every image in its turn")
         return items
+
+    @property
+    def more(self) -> int:
+        """How many more inputs the images have than places."""
+        return length(self._images) - len(self._images)
 
     def _marks(self, images: Sequence[PreparedImage]) -> str:
         first = len(self._images)

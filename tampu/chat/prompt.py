@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tampu.chat.images import ImagePlaceholders, Item, length
+from tampu.chat.images import ImagePlaceholders, Item
 from tampu.chat.output import ChatFormat, chat_format
 from tampu.chat.output.reasoning import Think
 from tampu.chat.sandboxed_template import SandboxedTemplate
@@ -40,6 +40,7 @@ class BuiltPrompt:
 
     Attributes:
         tokens: with the images at their places.
+        more: how many more inputs the images have than places.
         ends_in_reasoning: whether it ends inside reasoning that the output continues.
         dropped: tokens of the conversation that did not fit.
     """
@@ -47,9 +48,10 @@ class BuiltPrompt:
     tokens: list[Item]
     ends_in_reasoning: bool = False
     dropped: int = 0
+    more: int = 0
 
     def __len__(self) -> int:
-        return length(self.tokens)
+        return len(self.tokens) + self.more  # there may be millions, which take a while to add up
 
 
 class PromptBuilder:
@@ -200,7 +202,8 @@ class PromptBuilder:
             prompt, in_reasoning = (*prompt, (f"{self.style.reasoning.end}\n\n", True)), False
         if begun:
             prompt = (*prompt, (begun, False))
-        return BuiltPrompt(marks.encode(self._vocabulary, prompt), in_reasoning)
+        tokens = marks.encode(self._vocabulary, prompt)
+        return BuiltPrompt(tokens, in_reasoning, more=marks.more)
 
     def _render(
         self,

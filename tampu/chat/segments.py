@@ -66,4 +66,5 @@ def encode_prompt(tokenizer: PieceEncoder, pieces: Prompt) -> list[int]:
     bos = tokenizer.bos
     if bos is None or not tokenizer.adds_bos or ids[:1] == [bos]:
         return ids
-    return [bos, *ids]
+    ids.insert(0, bos)
+    return ids

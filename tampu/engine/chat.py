@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from tampu.cancellation import check_cancelled
 from tampu.chat.fim import FillInTheMiddle
-from tampu.chat.images import Item, length
+from tampu.chat.images import Item
 from tampu.chat.output import (
     ChatFormat,
     Content,
@@ -265,7 +265,7 @@ class RequestBuilder:
             GrammarError: for a grammar that is invalid or not supported.
         """
         built = self.prompt(prompt, truncate=options.truncate)
-        tokens = self._fitting(built.tokens, options)
+        tokens = self._fitting(built, options)
         dropped = built.dropped + len(built.tokens) - len(tokens)
         if structure is not None:
             options = replace(options, grammar=self._grammar(structure, prompt, built))
@@ -319,7 +319,8 @@ class RequestBuilder:
             variables=prompt.variables,
             think=prompt.think,
         )
-        built = dataclasses.replace(built, tokens=before + built.tokens)
+        if before:
+            built = dataclasses.replace(built, tokens=before + built.tokens)
         if len(built) > most and not truncate:
             raise ContextLengthError.of(len(built), most)
         return built
@@ -367,7 +368,7 @@ class RequestBuilder:
         )
         return replace(options, reasoning_tags=tags)
 
-    def _fitting(self, tokens: list[Item], options: GenerateOptions) -> list[Item]:
+    def _fitting(self, built: BuiltPrompt, options: GenerateOptions) -> list[Item]:
         """Return a prompt without its middle if it is too long, before anything is made of it.
 
         One with images is left to the backend.
@@ -375,8 +376,9 @@ class RequestBuilder:
         Raises:
             ContextLengthError: if it is too long and must not be cut.
         """
-        count, context = len(tokens), self._backend.context
-        if count <= context or length(tokens) != count:
+        tokens, context = built.tokens, self._backend.context
+        count = len(tokens)
+        if count <= context or built.more:
             return tokens
         if not options.truncate:
             raise ContextLengthError.of(count, context)

@@ -124,6 +124,23 @@ def test_a_long_conversation_is_cut_after_few_renderings_most_of_them_short(leng
     assert sum(template.sizes) < 2.5 * len(messages)
 
 
+def test_millions_of_tokens_are_not_looked_at_one_by_one() -> None:
+    """Each pass over them would keep other threads waiting."""
+
+    class Tokens(list[int]):
+        def __iter__(self) -> Any:
+            raise AssertionError
+
+    class ManyLetters(Letters):
+        def encode_pieces(self, pieces: Any) -> list[Any]:
+            return Tokens([ord(character) for text, _ in pieces for character in text])
+
+    builder = PromptBuilder(ChatTemplate(SOURCE), ManyLetters(), eos=ord("$"))
+    found = builder.build(talk("u1"), limit=2)
+    assert len(found) == 4
+    assert found.tokens[0] == ord("^")
+
+
 def test_without_a_limit_no_message_is_dropped() -> None:
     messages = talk("sS", "u1", "a2", "u3", "a4", "u5")
     assert prompt(messages, limit=None) == "^sS$u1$a2$u3$a4$u5$"
