@@ -28,7 +28,6 @@ from tampu.runner.request import GenerateOptions
 HEADER = struct.Struct("<I")
 TokenDetail: TypeAlias = Literal["count", "tokens", "pieces"]
 MAX_FRAME = 256 * 1024 * 1024
-_BYTES = ("ids", "pieces", "lengths")  # of `Encoded`
 
 
 class Load(msgspec.Struct, frozen=True, tag="load"):
@@ -180,7 +179,9 @@ class Encoded(msgspec.Struct, frozen=True, tag="encoded"):
             return parts[0]
         return cls(
             sum(part.count for part in parts),
-            *(b"".join(getattr(part, name) for part in parts) for name in _BYTES),
+            b"".join(part.ids for part in parts),
+            b"".join(part.pieces for part in parts),
+            b"".join(part.lengths for part in parts),
         )
 
     def tokens(self) -> list[int]:

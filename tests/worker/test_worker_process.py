@@ -298,7 +298,7 @@ def test_a_text_too_long_to_embed_is_truncated_or_refused() -> None:
 
 def test_the_tokens_of_a_long_text_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """One message of them all would keep both processes from anything else while it is copied."""
-    sizes = []
+    sizes: list[int] = []
 
     def taken(buffer: bytearray) -> list[bytes]:
         frames = take_frames(buffer)
