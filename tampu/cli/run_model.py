@@ -56,8 +56,9 @@ def run_model(
     """
     settings = Settings.from_environment()
     backend, found = select_backend(model, settings, trace=trace, engine=engine, insecure=insecure)
-    gc.freeze()  # what has been imported stays
-    gc.enable()
+    if not gc.isenabled():  # the program's entry has put it off until all is imported
+        gc.freeze()  # what has been imported stays
+        gc.enable()
     with closing(backend):
         question = read_question(words)
         session = Session(

@@ -176,7 +176,7 @@ def test_shared_channel_reaches_the_same_fork_server(
         lease, its_lease = socket.socketpair()
         with ours, lease:
             with theirs, its_lease:
-                other.request(WORK, 1.0, 1 << 26, 30.0, sockets=(theirs, its_lease))
+                other.request(WORK, 1.0, 1 << 26, 30.0, 0, sockets=(theirs, its_lease))
             assert ours.recv(1) == b"!"
             assert len(fork_server.children()) == 2
         wait_until(lambda: len(fork_server.children()) == 1, "the other client's process ends")
