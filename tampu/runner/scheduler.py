@@ -271,6 +271,10 @@ class Scheduler:
         start, is_last = sequence.computed, sequence.uncomputed == count
         is_prefilling = sequence.is_prefilling
         points = self._checkpoints(sequence, start + count, is_last=is_last)
+        if not is_prefilling and self.kv_manager.grid and not start % ANSWER_UNIT:
+            # The token of the checkpoint is known since the step that stored its state.
+            self.kv_manager.insert(sequence.cell_table, sequence.keys[:start])
+            self.kv_manager.rank_checkpoints(sequence.keys[:start], start)
         if count == 0 or not self.kv_manager.append(sequence.cell_table, count, points):
             return
         first = len(draft.outputs)
@@ -292,10 +296,6 @@ class Scheduler:
                 draft.results[self.kv_manager.last_cell(sequence.cell_table)] = (
                     len(draft.outputs) - 1
                 )
-        elif points:
-            self.kv_manager.insert(sequence.cell_table, sequence.keys[: sequence.length])
-            known = sequence.cell_table.inserted
-            self.kv_manager.rank_checkpoints(sequence.keys[:known], known)
 
     def _checkpoints(self, sequence: Sequence, end: int, *, is_last: bool) -> Collection[int]:
         """Return the checkpoints of a sequence's next tokens: after which of them states are kept.

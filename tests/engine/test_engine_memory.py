@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from support.engines import GREEDY, rest
+from support.tiny_hybrid import hybrid_weights, tiny_hybrid
 from support.tiny_model import Tiny, write_tiny
 
 from tampu.engine.engine import Engine
@@ -94,6 +95,27 @@ def test_a_common_prefix_is_computed_once(tmp_path: Path) -> None:
         assert sum(done.usage.cached_tokens for done in dones) >= 7 * 100 - 32
         again = engine.generate([*shared, 300], max_tokens=1, **GREEDY)
         assert again.usage.cached_tokens == len(shared)
+
+
+@pytest.mark.parametrize("state_cache", [26_000, 10**6])  # nine states, and many
+def test_a_hybrid_resumes_near_the_place_where_a_conversation_branches(
+    tmp_path: Path, state_cache: int
+) -> None:
+    path = write_tiny(tmp_path / "tiny.gguf", tiny_hybrid(), weights=hybrid_weights())
+    source = random.Random(1)
+    options: dict[str, Any] = {"context": 4096, "threads": 1, "state_cache": state_cache}
+    prompt = [source.randrange(5, 100) for _ in range(1500)]
+    with Engine.load(path, **options) as engine:
+        answer = engine.generate(prompt, max_tokens=600, **GREEDY).tokens
+        assert len(answer) == 600
+        tokens = prompt + answer
+        for before_end in (50, 200, 350):
+            branch = [*tokens[:-before_end], 7, 8, 9]
+            found = engine.generate(branch, max_tokens=4, **GREEDY)
+            again = len(tokens) - before_end - found.usage.cached_tokens
+            assert 0 <= again < 512
+    with Engine.load(path, **options) as other:
+        assert found.tokens == other.generate(branch, max_tokens=4, **GREEDY).tokens
 
 
 def test_equal_prompts_are_computed_once(tmp_path: Path) -> None:

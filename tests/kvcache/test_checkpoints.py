@@ -117,11 +117,11 @@ class Conversations:
             assert manager.append(table, end - start, [*points, *ends])
             manager.insert(table, keys[: len(prompt)])
         while table.length < len(tokens):
-            end = table.length + 1
-            assert manager.append(table, 1, [] if end % ANSWER_UNIT else [end - 1])
-            if not end % ANSWER_UNIT:
-                manager.insert(table, keys[:end])
-                manager.rank_checkpoints(keys[: table.inserted], table.inserted)
+            start = table.length
+            if not start % ANSWER_UNIT:
+                manager.insert(table, keys[:start])
+                manager.rank_checkpoints(keys[:start], start)
+            assert manager.append(table, 1, [] if (start + 1) % ANSWER_UNIT else [start])
         manager.check([table])
         manager.free(table, keys)
         return tokens
