@@ -68,6 +68,7 @@ export const TEXTS = {
   keys: "Keyboard",
   server: "Server",
   pull: "Pull",
+  tryAgain: "Try again",
   pullHint: "Name of a model, such as qwen3:4b or hf.co/user/repository:Q4_K_M",
   pullLabel: "Model to pull",
   inMemory: "In memory",

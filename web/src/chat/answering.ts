@@ -81,5 +81,5 @@ function usageOf(line: ChatLine, firstTokenMs: number): Usage {
 
 function told(error: unknown): string {
   const wait = error instanceof ApiError ? error.retryAfter : null;
-  return wait === null ? messageOf(error) : `${messageOf(error)} Try again in ${wait} s.`;
+  return wait === null ? messageOf(error) : `${messageOf(error)}. Try again in ${wait} s.`;
 }

@@ -53,7 +53,7 @@ function Head(): JSX.Element {
       >
         {names.map((name) => <option value={name}>{name}</option>)}
       </select>
-      <h1 dir="auto">{titleOf(conversation)}</h1>
+      <h1 dir="auto">{titleOf(conversation) || TEXTS.newChat}</h1>
       {chats.openId.value !== "" && <ConversationMenu />}
       <IconButton
         icon="sliders"

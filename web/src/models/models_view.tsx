@@ -90,7 +90,7 @@ function PullRow({ pull }: { pull: Pull }): JSX.Element {
         : <progress aria-label={name} max={total || 1} value={isDone ? total || 1 : completed} />}
       {!error && <span class="hint">{parts.filter(Boolean).join(" · ")}</span>}
       <div class="pull-actions">
-        {error && <button type="button" onClick={() => void models.pull(name)}>{TEXTS.pull}</button>}
+        {error && <button type="button" onClick={() => void models.pull(name)}>{TEXTS.tryAgain}</button>}
         {hasEnded
           ? <IconButton icon="close" label={TEXTS.dismiss} onClick={() => models.forget(name)} />
           : <button type="button" onClick={pull.cancel}>{TEXTS.cancel}</button>}

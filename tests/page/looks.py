@@ -1,0 +1,152 @@
+"""The whole page: its policy, keys, keyboard, themes, narrow screens, and what axe finds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+from support.serving import Server, start_server
+
+from tests.page.conftest import answers, ask, watched
+
+AXE = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
+OVERFLOW = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+SUM = "What is 27 + 58?"
+KEY = "a-secret-key"
+
+
+@pytest.fixture
+def locked(models: Path, tmp_path: Path) -> Iterator[Server]:
+    """A server that asks for a key."""
+    server = start_server(models, tmp_path, TAMPU_THREADS="1", TAMPU_API_KEY=KEY)
+    yield server
+    server.end()
+
+
+def test_the_page_asks_for_a_key_and_keeps_it(browser: Browser, locked: Server) -> None:
+    with watched(browser, locked) as page:
+        field = page.get_by_role("dialog").get_by_label("API key", exact=True)
+        field.fill("wrong")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("alert")).to_contain_text("an API key is required")
+        field.fill(KEY)
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("dialog")).to_have_count(0)
+        expect(ask(page, "demo", SUM)).to_contain_text("85")
+        page.reload()
+        expect(ask(page, "demo", "What is 10 + 20?")).to_contain_text("30")
+
+
+def test_every_action_with_a_key_is_listed_and_does_what_it_says(page: Page) -> None:
+    ask(page, "demo", SUM)
+    page.keyboard.press("Escape")  # leaves the field
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_contain_text("Answer the last message again")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    page.keyboard.press("r")
+    expect(answers(page)).to_contain_text("2 of 2")
+    expect(answers(page).get_by_text("prompt tokens cached")).to_be_visible()
+    page.keyboard.press("[")
+    expect(answers(page)).to_contain_text("1 of 2")
+    page.keyboard.press("]")
+    expect(answers(page)).to_contain_text("2 of 2")
+    page.keyboard.press("e")
+    expect(page.get_by_role("textbox", name="Edit")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("textbox", name="Edit")).to_have_count(0)
+    page.keyboard.press("p")
+    expect(page.get_by_label("temperature")).to_be_visible()
+    page.keyboard.press("p")
+    page.keyboard.press("m")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Models")
+    page.keyboard.press("c")
+    expect(answers(page)).to_contain_text("85")
+    page.keyboard.press("n")
+    expect(answers(page)).to_have_count(0)
+    page.keyboard.press("j")
+    expect(answers(page)).to_contain_text("85")
+    page.keyboard.press("/")
+    expect(page.get_by_role("searchbox")).to_be_focused()
+    page.keyboard.type("?nr")  # a text in a field
+    expect(page.get_by_role("searchbox")).to_have_value("?nr")
+
+
+def test_themes_follow_the_system_or_the_user(page: Page) -> None:
+    background = "() => getComputedStyle(document.documentElement).backgroundColor"
+    page.emulate_media(color_scheme="dark")
+    dark = page.evaluate(background)
+    page.emulate_media(color_scheme="light")
+    light = page.evaluate(background)
+    assert dark != light
+    page.get_by_role("button", name="Settings").click()
+    page.get_by_label("Theme").select_option("dark")
+    assert page.evaluate(background) == dark
+    page.reload()
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+
+
+@pytest.mark.parametrize("width", [320, 390, 768, 1280, 2560])
+def test_nothing_is_wider_than_the_screen(browser: Browser, server: Server, width: int) -> None:
+    with watched(browser, server, viewport={"width": width, "height": 700}) as page:
+        ask(page, "formatted", "All of it.")
+        assert page.evaluate(OVERFLOW) == 0
+        page.goto(f"{server.url}/#/models")
+        expect(page.get_by_role("heading", level=1)).to_have_text("Models")
+        assert page.evaluate(OVERFLOW) == 0
+
+
+def test_the_conversations_are_one_touch_away_on_a_narrow_screen(
+    browser: Browser, server: Server
+) -> None:
+    with watched(browser, server, viewport={"width": 390, "height": 700}) as page:
+        ask(page, "demo", SUM)
+        expect(page.get_by_role("searchbox")).to_be_hidden()
+        page.get_by_role("button", name="Show conversations").click()
+        page.get_by_role("link", name="New chat").click()
+        expect(page.get_by_role("searchbox")).to_be_hidden()
+        expect(answers(page)).to_have_count(0)
+
+
+def chat(page: Page) -> None:
+    ask(page, "thinker", "Why?")
+    ask(page, "formatted", "All of it.")
+
+
+def parameters(page: Page) -> None:
+    page.get_by_role("button", name="Parameters").click()
+    expect(page.get_by_label("temperature")).to_be_visible()
+
+
+def models(page: Page) -> None:
+    page.get_by_role("link", name="Models").click()
+    page.get_by_role("button", name="Details").first.click()
+
+
+def keys(page: Page) -> None:
+    page.get_by_role("button", name="Keyboard").click()
+
+
+def settings(page: Page) -> None:
+    page.get_by_role("button", name="Settings").click()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("view", [chat, parameters, models, keys, settings])
+def test_axe_finds_nothing(
+    browser: Browser, server: Server, view: Callable[[Page], None], theme: Any
+) -> None:
+    # What the test brings along runs in spite of the page's policy.
+    with watched(browser, server, bypass_csp=True, color_scheme=theme) as page:
+        view(page)
+        page.add_script_tag(content=AXE.read_text("utf-8"))
+        found = page.evaluate("() => axe.run().then((found) => found.violations)")
+        told = [
+            (one["id"], node["html"], node["failureSummary"])
+            for one in found
+            for node in one["nodes"]
+        ]
+        assert told == []
