@@ -60,6 +60,7 @@ HOLDERS = {
     "jinja2": {"chat"},
     "gguf": set(),
     "PIL": {"vision"},
+    "av": {"vision"},
 }
 NEVER = {"torch", "transformers", "pickle", "marshal", "shelve", "dill", "imp"}
 # Where tests may sleep, and why. To wait there are `support.waiting`, with an end and a message,

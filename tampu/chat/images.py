@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from tampu.chat.segments import PieceEncoder, Prompt, encode_prompt
@@ -26,6 +27,26 @@ class PreparedImage(Protocol):
     def __len__(self) -> int:
         """Return the number of its inputs."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedVideo:
+    """A video that is prepared for the model; it stands where an image may.
+
+    Attributes:
+        items: tokens of the times, and images: each of some frames.
+    """
+
+    items: tuple[Item, ...]
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """Its tokens in the prompt."""
+        parts = ((item,) if isinstance(item, int) else item.tokens for item in self.items)
+        return tuple(token for part in parts for token in part)
+
+    def __len__(self) -> int:
+        return length(self.items)
 
 
 # One pattern for all conversations: `re` would compile and keep one for each secret.
@@ -65,7 +86,8 @@ class ImagePlaceholders:
             is_first = not items
             items += encode_prompt(vocabulary, text) if is_first else vocabulary.encode_pieces(text)
             if number is not None:
-                items.append(self._images[number])
+                image = self._images[number]
+                items += image.items if isinstance(image, PreparedVideo) else [image]
                 shown.append(number)
         if shown != list(range(len(self._images))):
             raise RequestError("the model's chat template does not show every image in its turn")

@@ -105,11 +105,11 @@ class Backend(Protocol):
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
 
-    def prepare_image(self, image: bytes, /) -> Sized:
-        """Return the image in a file as the model takes it; its length is that of its inputs.
+    def prepare_file(self, file: bytes, /) -> Sized:
+        """Return an image or a video as the model takes it; its length is that of its inputs.
 
         Raises:
-            RequestError: if the model takes no images, or cannot take this one.
+            RequestError: if the model takes none, or cannot take this one.
         """
 
     def submit(
@@ -312,7 +312,7 @@ class RequestBuilder:
                 raise RequestError("the model has no chat template: send a prompt, not messages")
             return self._raw(before + tokenizer.encode(prompt.plain, add_special=not before))
         built = self.prompts.build(
-            with_images(prompt.messages, self._backend.prepare_image),
+            with_images(prompt.messages, self._backend.prepare_file),
             # One less, so that the first token of the answer drops nothing.
             limit=max(most - 1 - len(before), 1) if truncate else None,
             tools=prompt.tools,
@@ -336,7 +336,7 @@ class RequestBuilder:
         prompts, backend = self.prompts, self._backend
         if prompts is None:
             raise RequestError("the model has no chat template: it cannot be asked questions")
-        messages = with_images(prompt.messages, backend.prepare_image)
+        messages = with_images(prompt.messages, backend.prepare_file)
         return decide(
             questions,
             lambda endings: prompts.build_forks(messages, endings, tools=prompt.tools),

@@ -22,10 +22,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tampu.chat.images import Item
+from tampu.chat.images import Item, PreparedVideo
 from tampu.chat.output.reasoning import Think
 from tampu.chat.template import ChatTemplate
-from tampu.engine.chat import OutputParser, RequestBuilder, with_images
+from tampu.engine.chat import OutputParser, RequestBuilder
 from tampu.engine.completion import (
     ChatCompletion,
     ChatEvent,
@@ -222,8 +222,8 @@ class Engine:
         """Return the model's next message in a conversation.
 
         Args:
-            messages: with `role` and `content`, as in the chat APIs, and `images`, each as
-                `prepare_image` takes it.
+            messages: with `role` and `content`, as in the chat APIs, and `images`, each an image
+                or a video as `prepare_file` takes it.
             tools: functions that the model may call, as in the chat APIs.
             think: whether to reason first, or how hard: "low", "medium", "high" or "max"; None:
                 the model's default.
@@ -295,9 +295,9 @@ class Engine:
         """
         return self._inputs.prepare_image(image)
 
-    def prepare_images(self, messages: Sequence[Message]) -> list[Message]:
-        """Return the messages with their `images` prepared for the model; see `prepare_image`."""
-        return with_images(messages, self.prepare_image)
+    def prepare_file(self, file: bytes | RGBImage) -> NumberedImage | PreparedVideo:
+        """Return an image as `prepare_image`, or a video: MP4, MOV, WebM, Matroska or AVI."""
+        return self._inputs.prepare_file(file)
 
     def submit(self, prompt: Prompt, options: GenerateOptions, sink: Sink) -> RequestHandle:
         """Begin a request; `sink` is called with each event, on the run loop's thread.

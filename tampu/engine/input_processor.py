@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tampu.chat.images import Item
+from tampu.chat.images import Item, PreparedVideo
 from tampu.engine.chat import known_tokens
 from tampu.engine.completion import RequestHandle, Stream, completion, fit_prompt
 from tampu.engine.model_loader import LoadedModel
 from tampu.engine.scoring import Scored, Tokens, score
 from tampu.errors import ContextLengthError, RequestError
-from tampu.nn import RGBImage
+from tampu.nn import RGBImage, VisionModel
 from tampu.runner.detokenizer import Detokenizer
 from tampu.runner.events import Event, TextDelta
 from tampu.runner.layout import Inputs, NumberedImage, as_one_group, lay_out
@@ -31,6 +31,8 @@ from tampu.sampling import Sampler
 from tampu.sampling.dry import SequenceBreakers
 from tampu.sandbox.client import ForkServerClient
 from tampu.vision.sandboxed import SandboxedDecoder
+from tampu.vision.sandboxed_video import SandboxedVideoDecoder
+from tampu.vision.video import VideoSettings, is_video
 
 if TYPE_CHECKING:
     from tampu.sampling.constraint import Constraints
@@ -40,8 +42,10 @@ log = logging.getLogger("tampu.engine.input_processor")
 TRACE = 5
 """The level at which prompts and output are logged, token by token."""
 
-Prompt: TypeAlias = str | Sequence[int | NumberedImage]
-"""Text, or token ids and images that `Engine.prepare_image` returned."""
+Prompt: TypeAlias = str | Sequence[int | NumberedImage | PreparedVideo]
+"""Text, or token ids and images and videos that `Engine` prepared."""
+
+_FRAMES = 2  # that are encoded together
 
 
 class InputProcessor:
@@ -59,6 +63,7 @@ class InputProcessor:
         self._constraints: Constraints | None = None
         self._breakers = SequenceBreakers(self._all_token_bytes, self._tokenizer.encode_inside)
         self._decoder = SandboxedDecoder(fork_server)
+        self._video_decoder = SandboxedVideoDecoder(fork_server)
 
     def generate(self, prompt: Prompt, options: GenerateOptions, sink: Sink) -> RequestHandle:
         """Begin a request; see `Engine.submit`."""
@@ -125,13 +130,52 @@ class InputProcessor:
 
     def prepare_image(self, image: bytes | RGBImage) -> NumberedImage:
         """Return an image as the model takes it; see `Engine.prepare_image`."""
-        vision = self._model.vision
-        if vision is None:
-            name = self._model.info.path.name
-            raise RequestError(f"{name} takes no images: it has no vision encoder")
+        vision = self._vision("images")
         pixels = self._decoder.decode(image) if isinstance(image, bytes) else image
         number = self._model.scheduler.images.number(pixels)
         return NumberedImage(vision.prepare(pixels), number)
+
+    def prepare_video(self, file: bytes) -> PreparedVideo:
+        """Return a video as the model takes it: frames, with their times as text.
+
+        Raises:
+            RequestError: if the model takes no videos, or cannot take this one; without PyAV.
+        """
+        vision = self._vision("videos")
+        wanted = vision.video
+        if wanted is None:
+            name = self._model.info.path.name
+            raise RequestError(f"{name} takes no videos, only images")
+        settings = VideoSettings(
+            wanted.fps,
+            wanted.min_frames,
+            wanted.max_frames,
+            wanted.multiple,
+            wanted.min_pixels,
+            wanted.max_pixels,
+        )
+        video = self._video_decoder.decode(file, settings)
+        items: list[Item] = []
+        for first in range(0, len(video.frames), _FRAMES):
+            part = slice(first, first + _FRAMES)
+            text = f"<{video.times[part].mean():.1f} seconds>"
+            items += self._tokenizer.encode_inside(text)
+            number = self._model.scheduler.images.number(video.frames[part])
+            items.append(NumberedImage(vision.prepare_frames(video.frames[part]), number))
+        return PreparedVideo(tuple(items))
+
+    def prepare_file(self, file: bytes | RGBImage) -> NumberedImage | PreparedVideo:
+        """Return the image or the video in a file as the model takes it."""
+        if isinstance(file, bytes) and is_video(file):
+            return self.prepare_video(file)
+        return self.prepare_image(file)
+
+    def _vision(self, what: str) -> VisionModel:
+        vision = self._model.vision
+        if vision is None:
+            name = self._model.info.path.name
+            raise RequestError(f"{name} takes no {what}: it has no vision encoder")
+        return vision
 
     def warm_up(self) -> None:
         """Set up ahead of time what the first grammar and the first image will need."""
@@ -145,6 +189,7 @@ class InputProcessor:
         if self._constraints is not None:
             self._constraints.close()
         self._decoder.close()
+        self._video_decoder.close()
 
     def _check_generates(self) -> None:
         if self._model.graphs.max_bidirectional_tokens is not None:
@@ -220,7 +265,7 @@ class InputProcessor:
         return values
 
     def _inputs(self, prompt: Prompt) -> Inputs:
-        given = self._tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        given = self._tokenizer.encode(prompt) if isinstance(prompt, str) else _flat(prompt)
         if not given:
             raise RequestError("the prompt is empty: it must have at least one token")
         pieces: list[npt.NDArray[np.int32] | NumberedImage] = []
@@ -236,3 +281,9 @@ class InputProcessor:
         if len(inputs.tokens) > longest:
             raise ContextLengthError.of(len(inputs.tokens), longest)
         return as_one_group(inputs)
+
+
+def _flat(prompt: Sequence[Item]) -> list[Item]:
+    """Return the items of a prompt, those of its videos among them."""
+    parts = (each.items if isinstance(each, PreparedVideo) else (each,) for each in prompt)
+    return [item for part in parts for item in part]

@@ -1,5 +1,6 @@
 """Qwen3-VL's vision encoder, which Qwen 3.5 has too: images of any shape, read at several layers.
 
+Two frames of a video are encoded as an image is, which stands for two equal ones.
 Source: arXiv:2511.21631. Squares of four patches come one after the other, so that a square is a
 range of rows. The learned positions are those of a square grid, interpolated for each image.
 """
@@ -7,7 +8,7 @@ range of rows. The learned positions are those of a square grid, interpolated fo
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -61,6 +62,9 @@ class Options:
     max_pixels: int = nn.option(
         "vision.max_pixels", or_="vision.image_max_pixels", default=32 * 32 * 1280
     )
+    video_pixels: int = nn.option(
+        "vision.video_max_pixels", default=2 * 32 * 32 * 1280, at_most=100_000_000
+    )
     normalize: Normalization = nn.option_from(_normalization)
     text_embedding: int = nn.option("embedding_length", of_text=True)
     text_deepstack: int = nn.option(DEEPSTACK, default=0, at_least=0, of_text=True)
@@ -72,16 +76,15 @@ class Options:
 
 
 class Patches(nn.Module):
-    """A convolution over two equal frames: the sum of two kernels."""
+    """A convolution over two frames, which are equal for an image: the sum of two kernels."""
 
     first: Tensor = nn.gguf("weight")
     second: Tensor = nn.gguf("weight.1")
     bias: Tensor = nn.gguf("bias")
 
-    def __call__(self, cut: Tensor) -> Tensor:
-        return (
-            nn.project_patches(cut, self.first) + nn.project_patches(cut, self.second) + self.bias
-        )
+    def __call__(self, first: Tensor, second: Tensor) -> Tensor:
+        x = nn.project_patches(first, self.first) + nn.project_patches(second, self.second)
+        return x + self.bias
 
 
 class Attention(nn.Module):
@@ -143,18 +146,32 @@ class Qwen3VLVision(nn.VisionModel):
         size = fit_pixels(
             *image.shape[:2], multiple=o.square, fewest=o.min_pixels, most=o.max_pixels
         )
-        pixels = o.normalize(resize(image, *size, Filter.BICUBIC))
-        rows, columns = size[0] // o.square, size[1] // o.square
+        return self._prepared([resize(image, *size, Filter.BICUBIC)])
+
+    @property
+    def video(self) -> nn.VideoSampling:
+        return nn.VideoSampling(self.options.square, self.options.video_pixels)
+
+    def prepare_frames(self, frames: npt.NDArray[np.uint8]) -> nn.PreparedImage:
+        return self._prepared([*frames])
+
+    def _prepared(self, frames: Sequence[nn.RGBImage]) -> nn.PreparedImage:
+        """Return an image, or two frames, whose sides are multiples of a square's."""
+        o, (height, width) = self.options, frames[0].shape[:2]
+        rows, columns = height // o.square, width // o.square
         where = places(rows * o.merge, columns * o.merge, o.merge)
         quarter = o.embedding // o.heads // 4
         frequencies = _ROPE_BASE ** (-np.arange(quarter) / quarter)
         arrays: dict[str, npt.NDArray[np.generic]] = {
-            "patches": patches(pixels, o.patch, o.merge),
+            **{
+                name: patches(o.normalize(frame), o.patch, o.merge)
+                for name, frame in zip(("patches", "later"), frames, strict=False)
+            },
             **nn.axis_arrays(where[:, 0], where[:, 1], frequencies, frequencies),
             **self._interpolation(where, (rows * o.merge, columns * o.merge)),
         }
         held = nn.grid_placeholders(self.tokens, rows, columns)
-        return nn.PreparedImage(arrays, (rows, columns), rows * columns, held)
+        return nn.PreparedImage(arrays, (rows, columns, len(frames)), rows * columns, held)
 
     def largest(self) -> nn.PreparedImage:
         side = int(self.options.max_pixels**0.5)
@@ -164,7 +181,7 @@ class Qwen3VLVision(nn.VisionModel):
         o = self.options
         self._check_fit()
         rotate = nn.AxisRope(inputs, RopeMode.HALVES)
-        x = self.patch(inputs["patches"])
+        x = self.patch(inputs["patches"], inputs.get("later", inputs["patches"]))
         for corner in range(4):
             x = x + self.position(inputs[f"corner{corner}"]) * inputs[f"weight{corner}"]
         for layer, merger in zip(self.layers, self.mergers, strict=True):

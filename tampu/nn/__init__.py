@@ -48,6 +48,7 @@ from tampu.nn.image import Placeholders as Placeholders
 from tampu.nn.image import PreparedImage as PreparedImage
 from tampu.nn.image import RGBImage as RGBImage
 from tampu.nn.image import SpecialTokens as SpecialTokens
+from tampu.nn.image import VideoSampling as VideoSampling
 from tampu.nn.image import VisionModel as VisionModel
 from tampu.nn.image import find_special_tokens as find_special_tokens
 from tampu.nn.image import grid_placeholders as grid_placeholders

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tampu.errors import ModelFileError
+from tampu.errors import ModelFileError, RequestError
 from tampu.ml import Context, Tensor
 from tampu.ml.metadata import Metadata
 from tampu.nn.module import Module
@@ -94,6 +94,27 @@ class PreparedImage:
     placeholders: Placeholders
 
 
+@dataclass(frozen=True, slots=True)
+class VideoSampling:
+    """Which frames of a video a model takes, and their size.
+
+    Attributes:
+        multiple: divides both sides of a frame.
+        max_pixels: of all frames together.
+        min_pixels: of all frames together.
+        fps: frames taken of each second.
+        min_frames: at least so many are taken, if the video has them.
+        max_frames: at most so many are taken.
+    """
+
+    multiple: int
+    max_pixels: int
+    min_pixels: int = 4096
+    fps: float = 2.0
+    min_frames: int = 4
+    max_frames: int = 768
+
+
 class VisionModel(Module):
     """A vision encoder with its projector, in the text model's file or its own.
 
@@ -113,6 +134,19 @@ class VisionModel(Module):
     special_tokens: ClassVar[SpecialTokens] = {}
     options: Any
     tokens: Mapping[str, tuple[int, ...]]
+
+    @property
+    def video(self) -> VideoSampling | None:
+        """Which frames it takes of a video; None: it takes no videos."""
+        return None
+
+    def prepare_frames(self, frames: npt.NDArray[np.uint8]) -> PreparedImage:
+        """Return two frames (2, height, width, 3) of a video, in the size that `video` asks for.
+
+        Raises:
+            RequestError: if it takes no videos.
+        """
+        raise RequestError(f"the model takes images, but no videos: {frames.shape}")
 
     @abstractmethod
     def prepare(self, image: RGBImage) -> PreparedImage:

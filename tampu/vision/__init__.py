@@ -7,7 +7,7 @@ encoders are floats, cut into patches.
 
 from tampu.vision.limits import ImageLimits
 from tampu.vision.pixels import CLIP, HALF, UNIT, Filter, Normalization, patches, places, resize
-from tampu.vision.sizes import fit_area, fit_crop, fit_long_side, fit_pixels
+from tampu.vision.sizes import fit_area, fit_crop, fit_long_side, fit_pixels, fit_video
 from tampu.vision.tiles import Arrangement, arrange, arrangements, cut_tiles, paste
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "fit_crop",
     "fit_long_side",
     "fit_pixels",
+    "fit_video",
     "paste",
     "patches",
     "places",

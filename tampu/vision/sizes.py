@@ -56,6 +56,47 @@ def fit_area(height: int, width: int, *, multiple: int, most: int) -> tuple[int,
     return rows * multiple, columns * multiple
 
 
+def fit_video(
+    frames: int, height: int, width: int, *, multiple: int, fewest: int, most: int
+) -> tuple[int, int]:
+    """Return the size of each of some frames, in multiples (Qwen3-VL).
+
+    Args:
+        frames: how many there are, at least two.
+        height: of a frame.
+        width: of a frame.
+        multiple: divides both sides.
+        fewest: pixels of all frames together.
+        most: pixels of all frames together.
+
+    Raises:
+        RequestError: if one side is more than 200 times the other.
+    """
+    if min(height, width) < multiple:
+        grow = max(multiple / height, multiple / width)
+        height, width = int(height * grow), int(width * grow)
+    _check_elongation(height, width, "video")
+    rows, columns = round(height / multiple), round(width / multiple)
+    pixels = round(frames / 2) * 2 * rows * columns * multiple**2
+    if pixels > most:
+        shrink = math.sqrt(frames * height * width / most)
+        rows = max(1, math.floor(height / shrink / multiple))
+        columns = max(1, math.floor(width / shrink / multiple))
+    elif pixels < fewest:
+        grow = math.sqrt(fewest / (frames * height * width))
+        rows = math.ceil(height * grow / multiple)
+        columns = math.ceil(width * grow / multiple)
+    return rows * multiple, columns * multiple
+
+
+def _check_elongation(height: int, width: int, what: str) -> None:
+    if max(height, width) > _MAX_ELONGATION * min(height, width):
+        raise RequestError(
+            f"the {what} is too elongated for this model: {width} x {height}, at most "
+            f"{_MAX_ELONGATION} to 1"
+        )
+
+
 def fit_pixels(
     height: int, width: int, *, multiple: int, fewest: int, most: int
 ) -> tuple[int, int]:
@@ -64,11 +105,7 @@ def fit_pixels(
     Raises:
         RequestError: if one side is more than 200 times the other.
     """
-    if max(height, width) > _MAX_ELONGATION * min(height, width):
-        raise RequestError(
-            f"the image is too elongated for this model: {width} x {height}, at most "
-            f"{_MAX_ELONGATION} to 1"
-        )
+    _check_elongation(height, width, "image")
     rows, columns = round(height / multiple), round(width / multiple)
     if rows * columns * multiple**2 > most:
         shrink = math.sqrt(height * width / most)

@@ -128,7 +128,7 @@ class VocabularyOnly:
     tokenizer: Tokenizer
     context: int = 2**31  # no limit
 
-    def prepare_image(self, _: bytes) -> NoReturn:
+    def prepare_file(self, _: bytes) -> NoReturn:
         """Refuse an image: only the vision encoder knows how many inputs it takes."""
         raise RequestError("images need the model's weights, and it was loaded without them")
 

@@ -68,7 +68,7 @@ class FakeModel:
     since_s = 0.0
     tokenizer = Characters()
 
-    def prepare_image(self, image: Any) -> Any:
+    def prepare_file(self, image: Any) -> Any:
         return image
 
     def submit(self, prompt: str, _options: object, sink: Any) -> Request:

@@ -27,6 +27,7 @@ from tampu.runner.reasoning_budget import ReasoningBudget, reasoning_budget
 from tampu.runner.request import GenerateOptions
 from tampu.sampling.parameters import Use, names_of
 from tampu.tokenizer import Tokenizer
+from tampu.vision.video import is_video
 
 
 class LlamaModel:
@@ -49,12 +50,14 @@ class LlamaModel:
         self._retokenizer = Retokenizer(tokenizer)
         self._requests: WeakSet[LlamaRequest] = WeakSet()
 
-    def prepare_image(self, image: bytes) -> LlamaImage:
+    def prepare_file(self, image: bytes) -> LlamaImage:
         """Return the image in a file as the model takes it.
 
         Raises:
             RequestError: if it takes none, and for files that are not images.
         """
+        if is_video(image):
+            raise RequestError("videos need tampu's own engine: the llama.cpp engine takes images")
         if self._projector is None:
             raise RequestError(
                 "the model takes no images: the llama.cpp engine needs a projector in a file of "

@@ -28,6 +28,7 @@ MAX_MESSAGES = 10_000
 MAX_IMAGES = 16
 # The last two, and `document ID`, are Granite's.
 _ROLES = ("system", "developer", "user", "assistant", "tool", "control", "document")
+_VIDEO_URI = re.compile(r"data:video/[a-z0-9.+-]+;base64,", re.IGNORECASE)
 _IMAGE_URI = re.compile(r"data:image/(?:jpeg|jpg|png|webp|gif|bmp);base64,", re.IGNORECASE)
 
 
@@ -36,7 +37,8 @@ class Conversation:
     """A request for the next message.
 
     Attributes:
-        messages: in the format of Hugging Face's templates; images are bytes, under `images`.
+        messages: in the format of Hugging Face's templates; images and videos are bytes, under
+            `images`.
         tools: what it may call.
         tool_choice: whether it may, must not, or must call them.
         think: whether to reason, or the effort; None: the model's default.
@@ -118,6 +120,17 @@ def check_can(defaults: ModelDefaults, capability: str, model: str, named: str) 
     require(capability in defaults.info.capabilities, f'"{model[:200]}" does not support {named}')
 
 
+def decode_video(url: str, where: str) -> bytes:
+    """Return the bytes of a video, given as a data URI."""
+    match = _VIDEO_URI.match(url)
+    if match is None:
+        raise RequestError(
+            f"{where}: a video must be a data URI, data:video/mp4;base64,...: addresses are not "
+            "fetched"
+        )
+    return _from_base64(url[match.end() :], where, "video")
+
+
 def decode_image(text: str, where: str, *, is_uri: bool = False) -> bytes:
     """Return the bytes of an image, given in base64 or as a data URI."""
     if is_uri:
@@ -131,12 +144,16 @@ def decode_image(text: str, where: str, *, is_uri: bool = False) -> bytes:
                 f"{where}: expected data:image/png;base64,... or jpeg, webp, gif, bmp"
             )
         text = text[match.end() :] if match else text
+    return _from_base64(text, where, "image")
+
+
+def _from_base64(text: str, where: str, what: str) -> bytes:
     try:
-        image = base64.b64decode(text, validate=True)
+        data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
         raise RequestError(f"invalid base64 in {where}") from error
-    require(image, f"{where}: the image is empty")
-    return image
+    require(data, f"{where}: the {what} is empty")
+    return data
 
 
 def _check_size(conversation: Conversation) -> None:

@@ -15,7 +15,13 @@ from tampu.chat.output.reasoning import Think
 from tampu.engine.prompts import TextPrompt, TokensPrompt
 from tampu.errors import RequestError
 from tampu.server.generation_request import require
-from tampu.server.wire.conversation import decode_image, read_role, template_message, tool_call
+from tampu.server.wire.conversation import (
+    decode_image,
+    decode_video,
+    read_role,
+    template_message,
+    tool_call,
+)
 from tampu.server.wire.ollama import MAX_INPUTS
 from tampu.server.wire.tools import shortened
 
@@ -28,6 +34,7 @@ _EFFORTS: dict[str, Think] = {
 _PARTS = {
     "text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal",
     "image_url": "image_url with a url", "input_image": "image_url", "input_json": "data",
+    "video_url": "video_url with a url",
 }  # fmt: skip
 TextOrTokens: TypeAlias = TextPrompt | TokensPrompt
 
@@ -133,7 +140,7 @@ def read_message(message: Message, where: str) -> dict[str, Any]:
 def read_content(
     content: str | Sequence[dict[str, Any]] | None, where: str
 ) -> tuple[str, list[bytes]]:
-    """Return the text and the images of a message."""
+    """Return the text of a message, and its images and videos."""
     if content is None or isinstance(content, str):
         return content or "", []
     texts: list[str] = []
@@ -150,6 +157,8 @@ def read_content(
                 "image_url": str(url),
             }:
                 images.append(decode_image(url, f"{where}[{index}]", is_uri=True))
+            case {"type": "video_url", "video_url": {"url": str(url)} | str(url)}:
+                images.append(decode_video(url, f"{where}[{index}]"))
             case {"type": "input_json", "data": dict() | list() as data}:
                 texts.append(msgspec.json.encode(data).decode())
             case {"type": _}:

@@ -49,7 +49,7 @@ def loaded(files: Files) -> Iterator[Loaded]:
         requests,
     ):
         # The decoder's process is there before the first test begins.
-        with_images(asked(picture()), model.prepare_image)
+        with_images(asked(picture()), model.prepare_file)
         prompts = requests.prompts
         assert prompts is not None
         yield model, prompts
@@ -61,7 +61,7 @@ def asked(*images: bytes, text: str = QUESTION) -> list[dict[str, Any]]:
 
 def answer(loaded: Loaded, messages: list[dict[str, Any]]) -> list[Event]:
     model, prompts = loaded
-    prompt = prompts.build(with_images(messages, model.prepare_image), limit=model.context - 1)
+    prompt = prompts.build(with_images(messages, model.prepare_file), limit=model.context - 1)
     return events_of(model, prompt.tokens)
 
 
@@ -86,14 +86,20 @@ def saved(image: Image.Image, kind: str, **more: Any) -> bytes:
     return content.getvalue()
 
 
+def test_videos_are_refused(loaded: Loaded) -> None:
+    model, _ = loaded
+    with pytest.raises(RequestError, match="videos need tampu's own engine"):
+        model.prepare_file(b"\0\0\0\x1cftypisom")
+
+
 def test_an_image_gives_the_logprobs_of_the_native_engine(loaded: Loaded, files: Files) -> None:
     """With the line breaks that the model learnt around images, which llama.cpp leaves out."""
     model, prompts = loaded
     text, projector = files
     with Engine.load(text, projector=projector, **OPTIONS) as engine:
-        prompt = prompts.build(engine.prepare_images(asked(picture())), limit=255).tokens
+        prompt = prompts.build(with_images(asked(picture()), engine.prepare_file), limit=255).tokens
         native = engine.generate(prompt, temperature=0.0, max_tokens=8, logprobs=True)
-    [message] = with_images(asked(picture()), model.prepare_image)
+    [message] = with_images(asked(picture()), model.prepare_file)
     breaks = model.tokenizer.encode("\n\n", add_special=False)
     put = [
         each
@@ -117,7 +123,7 @@ def test_images_are_at_their_positions_and_are_counted(loaded: Loaded) -> None:
     model, prompts = loaded
     messages = [*asked(picture()), {"role": "assistant", "content": "Red."},
                 *asked(picture(), picture())]  # fmt: skip
-    prompt = prompts.build(with_images(messages, model.prepare_image), limit=255)
+    prompt = prompts.build(with_images(messages, model.prepare_file), limit=255)
     images = [item for item in prompt.tokens if not isinstance(item, int)]
     assert [len(each) for each in images] == [18] * 3  # 16 inputs between two marks
     events = events_of(model, prompt.tokens)
@@ -126,7 +132,7 @@ def test_images_are_at_their_positions_and_are_counted(loaded: Loaded) -> None:
 
 def test_a_prompt_that_is_too_long_with_its_images_is_refused(loaded: Loaded) -> None:
     model, _ = loaded
-    [message] = with_images(asked(*[picture()] * 14), model.prepare_image)
+    [message] = with_images(asked(*[picture()] * 14), model.prepare_file)
     prompt = [model.tokenizer.bos, *message["images"]]
     with pytest.raises(ContextLengthError, match="256 tokens > 255 maximum"):
         events_of(model, prompt + [5] * 3)
@@ -134,7 +140,7 @@ def test_a_prompt_that_is_too_long_with_its_images_is_refused(loaded: Loaded) ->
 
 def test_output_about_an_image_ends_when_the_context_is_full(loaded: Loaded) -> None:
     model, prompts = loaded
-    prompt = prompts.build(with_images(asked(picture()), model.prepare_image), limit=255)
+    prompt = prompts.build(with_images(asked(picture()), model.prepare_file), limit=255)
     [*_, done] = events_of(model, prompt.tokens, max_tokens=None, ignore_eos=True)
     assert done.reason == "length"
     assert done.usage.prompt_tokens + done.usage.generated_tokens in range(250, 258)
@@ -172,9 +178,9 @@ def test_an_image_without_a_projector_is_refused(files: Files) -> None:
     text, _ = files
     with load_llamacpp(text, LoadOptions(**OPTIONS), FORK_SERVER) as (model, *_):
         plain = asked()
-        assert with_images(plain, model.prepare_image) == plain
+        assert with_images(plain, model.prepare_file) == plain
         with pytest.raises(RequestError, match=r"projector in a file of its own \(mmproj\)"):
-            with_images(asked(picture()), model.prepare_image)
+            with_images(asked(picture()), model.prepare_file)
 
 
 def test_a_model_with_its_vision_encoder_in_the_same_file_is_refused() -> None:

@@ -332,9 +332,16 @@ def test_a_message_reaches_the_template_as(
         ({"type": "file", "file": {"file_id": "x"}}, "file"),
         ({"type": "image_url", "image_url": {"url": "https://example.com/x.png"}}, "not fetched"),
         ({"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}, "not fetched"),
+        ({"type": "video_url", "video_url": {"url": "https://a.b/x.mp4"}}, "not fetched"),
+        ({"type": "video_url", "video_url": {"url": "data:video/mp4;base64,h!"}}, "base64"),
+        ({"type": "video_url", "video_url": {"url": "data:video/mp4;base64,"}}, "video is empty"),
+        ({"type": "video_url"}, "video_url needs video_url with a url"),
         ({"text": "x"}, "no type"),
     ],
-    ids=["audio", "file", "address", "path", "no type"],
+    ids=[
+        *("audio", "file", "address", "path", "address of a video", "not base64", "no video"),
+        *("no video_url", "no type"),
+    ],
 )
 def test_a_part_that_cannot_be_read_is_refused(
     client: httpx.Client, part: dict[str, Any], told: str
