@@ -638,8 +638,9 @@ FOR_LLAMA_CPP: dict[str, Recipe] = {
     "llama4_usual": _llama4(attention_chunk_size=8192, floor_scale=8192, attn_scale=0.1),
 }
 
-# The text of the last is that of qwen35moe; it is compared with pictures only.
-DECODERS = [name for name in RECIPES if name not in ("bert", "qwen35moe_seeing")]
+# These are compared with pictures only: their text is that of qwen35moe, of gemma4 or gemma4_small.
+SEEN_ONLY = ("gemma4_seeing", "gemma4_small_seeing", "gemma4_unified_seeing", "qwen35moe_seeing")
+DECODERS = [name for name in RECIPES if name not in ("bert", *SEEN_ONLY)]
 HYBRIDS = [  # with recurrent layers
     "lfm2",
     "qwen35",
