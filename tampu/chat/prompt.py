@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -160,6 +161,7 @@ class PromptBuilder:
         endings: Sequence[tuple[str, Sequence[str]]],
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        separator: str = "\n\n",
     ) -> tuple[list[Item], list[list[list[int]]]]:
         """Return prompts that differ in the end of the user's last message only, with answers.
 
@@ -169,6 +171,7 @@ class PromptBuilder:
             messages: as in `build`; unless the last is a user's, one is added.
             endings: texts to end the last message with, each with possible answers.
             tools: as in `build`.
+            separator: between the user's text and the ending.
 
         Returns:
             The items that all prompts begin with; then for each ending and each of its answers, the
@@ -179,10 +182,10 @@ class PromptBuilder:
         """
         marks, mark = ImagePlaceholders(), f"[ending-{secrets.token_hex(8)}]"
         values = self._template.think_variables(think=False)
-        prompt = self._render(marks.place(_with_ending(messages, mark)), tools, values)
+        prompt = self._render(marks.place(_with_ending(messages, separator, mark)), tools, values)
         prompt = (*prompt, (self.style.without_reasoning(text_of(prompt[-1:])), True))
         before, after = _split(prompt, mark)
-        encode = self._vocabulary.encode_pieces
+        encode = partial(self._vocabulary.encode_pieces, continues=True)
         return marks.encode(self._vocabulary, before), [
             [encode(((text, False), *after, (answer, False))) for answer in answers]
             for text, answers in endings
@@ -233,13 +236,15 @@ class PromptBuilder:
         return content.rstrip() if isinstance(content, str) else ""
 
 
-def _with_ending(messages: Sequence[Mapping[str, Any]], end: str) -> list[Mapping[str, Any]]:
+def _with_ending(
+    messages: Sequence[Mapping[str, Any]], separator: str, end: str
+) -> list[Mapping[str, Any]]:
     """Return messages of which the last is the user's and ends with a text."""
     last = messages[-1] if messages else {}
     if last.get("role") != "user":
         return [*messages, {"role": "user", "content": end}]
     content = last.get("content") or ""
-    return [*messages[:-1], {**last, "content": f"{content}\n\n{end}" if content else end}]
+    return [*messages[:-1], {**last, "content": f"{content}{separator}{end}" if content else end}]
 
 
 def _split(prompt: Prompt, mark: str) -> tuple[Prompt, Prompt]:

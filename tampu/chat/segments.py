@@ -27,8 +27,13 @@ class PieceEncoder(Protocol):
         """Whether texts begin with `bos`."""
         ...
 
-    def encode_pieces(self, pieces: Sequence[tuple[str, bool]]) -> list[int]:
-        """Return the tokens of pieces, each with whether control tokens are looked for in it."""
+    def encode_pieces(
+        self, pieces: Sequence[tuple[str, bool]], *, continues: bool = False
+    ) -> list[int]:
+        """Return the tokens of pieces, each with whether control tokens are looked for in it.
+
+        With `continues`, they continue other text.
+        """
         ...
 
     def token_text(self, token: int, /) -> str:

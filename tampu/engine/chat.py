@@ -7,12 +7,11 @@ engines.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
 from msgspec.structs import replace
 
 from tampu.cancellation import check_cancelled
@@ -35,9 +34,10 @@ from tampu.chat.output.tool_grammar import (
     tool_call_grammar,
     tool_calls_or_content,
 )
-from tampu.chat.prompt import BuiltPrompt, PromptBuilder, Vocabulary
+from tampu.chat.prompt import BuiltPrompt, PromptBuilder
 from tampu.chat.template_loader import PromptTemplate
-from tampu.engine.decisions import decide
+from tampu.engine.backend import Backend, Tokenizer
+from tampu.engine.decisions import Scorer, decide, rerank, rerank_messages
 from tampu.engine.prompts import (
     ChatPrompt,
     FIMPrompt,
@@ -47,7 +47,6 @@ from tampu.engine.prompts import (
     TokensPrompt,
 )
 from tampu.engine.questions import Decisions, Question
-from tampu.engine.scoring import Scored, Tokens
 from tampu.errors import ContextLengthError, RequestError
 from tampu.runner.events import Done, Event, Failed, ReasoningDelta, TextDelta, TokenLogprob
 from tampu.runner.request import GenerateOptions, ReasoningTags
@@ -60,80 +59,6 @@ if TYPE_CHECKING:
 CallPart: TypeAlias = ToolCallStart | ToolCallArguments | ToolCallEnd
 OutputEvent: TypeAlias = TextDelta | ReasoningDelta | ToolCall | CallPart | Done | Failed
 _MAX_TAG_TOKENS = 16  # of the tag that begins reasoning at the end of a prompt
-
-
-class Tokenizer(Vocabulary, Protocol):
-    """The part of a tokenizer that requests use."""
-
-    @property
-    def vocabulary_size(self) -> int:
-        """The number of tokens."""
-
-    @property
-    def eos(self) -> Collection[int]:
-        """The tokens that end a text."""
-
-    def control_tokens(self, texts: Iterable[str]) -> Mapping[str, int]:
-        """Return the ids of the control tokens among these texts."""
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of tokens."""
-
-    def token_bytes(self, id: int) -> bytes:
-        """Return the bytes of a token."""
-
-
-class Handle(Protocol):
-    """A running request of a backend."""
-
-    @property
-    def progress(self) -> tuple[int, int]:
-        """The computed and the total prompt tokens; (0, 0): unknown."""
-
-    def cancel(self) -> None:
-        """End it soon, with `Done("cancelled")`."""
-
-
-class Backend(Protocol):
-    """A loaded model of either engine. Any thread may call it."""
-
-    @property
-    def context(self) -> int:
-        """The context length of a slot in tokens."""
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """The model's tokenizer."""
-
-    def prepare_file(self, file: bytes, /) -> Sized:
-        """Return an image or a video as the model takes it; its length is that of its inputs.
-
-        Raises:
-            RequestError: if the model takes none, or cannot take this one.
-        """
-
-    def submit(
-        self, prompt: Sequence[Item], options: GenerateOptions, sink: Callable[[Event], None]
-    ) -> Handle:
-        """Begin a request; `sink` receives its events on another thread."""
-
-    def embed(self, texts: Sequence[Sequence[int]]) -> npt.NDArray[np.float32]:
-        """Return the embeddings (texts, features) of texts given as tokens."""
-
-    def score(
-        self, shared: Sequence[Item], prompts: Sequence[tuple[Sequence[Item], Sequence[Tokens]]]
-    ) -> list[Scored]:
-        """Return the log-probabilities of continuations of prompts that begin with `shared`."""
-
-    def warm_up(self) -> None:
-        """Set up ahead of time what the first grammar and the first image will need."""
-
-    def hang_reason(self, patience_s: float) -> str:
-        """Return why the backend has failed; empty if it is running or idle.
-
-        Args:
-            patience_s: how long anything may take without progress.
-        """
 
 
 class OutputParser:
@@ -333,17 +258,27 @@ class RequestBuilder:
                 rejects the conversation.
             ContextLengthError: naming the question that is too long.
         """
+        messages = with_images(prompt.messages, self._backend.prepare_file)
+        return decide(questions, self._scorer(messages, prompt.tools, "\n\n"))
+
+    def rerank(self, query: str, documents: Sequence[str], instruction: str) -> Decisions:
+        """Return for each document the probabilities that it matches the query, and not; as above.
+
+        `instruction` says what a match is.
+        """
+        return rerank(documents, self._scorer(rerank_messages(query, instruction), None, ""))
+
+    def _scorer(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        separator: str,
+    ) -> Scorer:
         prompts, backend = self.prompts, self._backend
         if prompts is None:
             raise RequestError("the model has no chat template: it cannot be asked questions")
-        messages = with_images(prompt.messages, backend.prepare_file)
-        return decide(
-            questions,
-            lambda endings: prompts.build_forks(messages, endings, tools=prompt.tools),
-            backend.score,
-            ends=[*backend.tokenizer.eos],
-            context=backend.context,
-        )
+        build_forks = partial(prompts.build_forks, messages, tools=tools, separator=separator)
+        return Scorer(build_forks, backend.score, [*backend.tokenizer.eos], backend.context)
 
     def ends_in_reasoning(self, tokens: Sequence[Item]) -> bool:
         """Return whether a prompt ends inside reasoning."""

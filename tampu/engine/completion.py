@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import TypeAlias, cast
 
 from tampu.chat.output import ToolCall
-from tampu.engine.chat import Handle, OutputEvent, OutputParser
+from tampu.engine.backend import Handle
+from tampu.engine.chat import OutputEvent, OutputParser
 from tampu.errors import ContextLengthError, RunnerDiedError
 from tampu.runner.events import (
     Done,

@@ -4,6 +4,8 @@ The model writes nothing. A question ends the prompt, and each of its answers is
 model's reply: the sum of the log-probabilities of its tokens. The probabilities are those of the
 answers given that the reply begins with one of them: they are not divided by the answers' lengths.
 Where one answer begins another (`no`, `no idea`), the shorter one is scored with the end token.
+
+Documents are ranked in the same way: by the probability of `yes` to whether one matches a query.
 """
 
 from __future__ import annotations
@@ -39,51 +41,85 @@ class _Asked:
     answers: list[list[Tokens]]
 
 
-BuildForks: TypeAlias = Callable[
-    [Sequence[tuple[str, Sequence[str]]]], tuple[list[Item], list[list[list[int]]]]
-]
-"""Returns the start of all prompts, and the tokens after it for each answer (`PromptBuilder`)."""
+Ending: TypeAlias = tuple[str, Sequence[str]]
+"""How a prompt ends, and the possible replies to it."""
+
+BuildForks: TypeAlias = Callable[[Sequence[Ending]], tuple[list[Item], list[list[list[int]]]]]
+"""Returns the start of all prompts, and the tokens after it for each reply (`PromptBuilder`)."""
 
 
-def decide(
-    questions: Sequence[Question],
-    build_forks: BuildForks,
-    score: Callable[[list[Item], list[tuple[list[Item], list[Tokens]]]], list[Scored]],
-    *,
-    ends: Sequence[int],
-    context: int,
-) -> Decisions:
-    """Answer questions.
+@dataclass(frozen=True, slots=True)
+class Scorer:
+    """Scores replies of one model to prompts that begin alike.
 
-    Args:
-        questions: 1 to 400.
-        build_forks: makes the prompts of questions and answers.
+    Attributes:
+        build_forks: makes the prompts from their endings and the possible replies.
         score: returns the log-probabilities of continuations of prompts that have a common start.
         ends: tokens that end a reply.
-        context: the maximum number of tokens of a prompt with its answer.
+        context: the maximum number of tokens of a prompt with its reply.
+    """
+
+    build_forks: BuildForks
+    score: Callable[[list[Item], list[tuple[list[Item], list[Tokens]]]], list[Scored]]
+    ends: Sequence[int]
+    context: int
+
+    def decisions(self, endings: Sequence[Ending], where: str) -> Decisions:
+        """Return the probabilities of the replies to each ending, given any of them.
+
+        Raises:
+            ContextLengthError: for a prompt that is too long; it begins with `where` and its index.
+        """
+        shared, forks = self.build_forks(endings)
+        asked = []
+        for index, replies in enumerate(forks):
+            longest = length(shared) + max(map(len, replies)) + 1
+            if longest > self.context:
+                name = f"{where}[{index}] with what all have in common"
+                raise ContextLengthError.of(longest, self.context, name)
+            asked.append(_asked(shared, [tuple(reply) for reply in replies], self.ends))
+        scored = self.score(shared, [(each.prompt, [*chain(*each.answers)]) for each in asked])
+        return Decisions(
+            tuple(_decision(each, own) for each, own in zip(asked, scored, strict=True)),
+            length(shared) + sum(len(each.prompt) - len(shared) for each in asked),
+            min(scored[0].usage.cached_tokens, length(shared)),
+        )
+
+
+def decide(questions: Sequence[Question], scorer: Scorer) -> Decisions:
+    """Answer questions, 1 to 400.
 
     Raises:
         RequestError: for a wrong number of questions or answers, and for equal answers.
         ContextLengthError: naming the question that is too long.
     """
     check_count(len(questions))
-    endings = []
     for index, question in enumerate(questions):
         check_question(question, f"questions[{index}]")
-        endings.append(_ending(question))
-    shared, forks = build_forks(endings)
-    asked = []
-    for index, answers in enumerate(forks):
-        longest = length(shared) + max(map(len, answers)) + 1
-        if longest > context:
-            raise ContextLengthError.of(longest, context, f"questions[{index}] with the input")
-        asked.append(_asked(shared, [tuple(answer) for answer in answers], ends))
-    scored = score(shared, [(each.prompt, [*chain(*each.answers)]) for each in asked])
-    return Decisions(
-        tuple(_decision(each, own) for each, own in zip(asked, scored, strict=True)),
-        length(shared) + sum(len(each.prompt) - len(shared) for each in asked),
-        min(scored[0].usage.cached_tokens, length(shared)),
+    return scorer.decisions([_ending(question) for question in questions], "questions")
+
+
+def rerank_messages(query: str, instruction: str) -> list[dict[str, str]]:
+    """Return the conversation that asks whether a document, which follows, matches a query.
+
+    It is the prompt that Qwen3-Reranker was trained with (arXiv:2506.05176).
+    """
+    system = (
+        "Judge whether the Document meets the requirements based on the Query and the Instruct "
+        'provided. Note that the answer can only be "yes" or "no".'
     )
+    asked = f"<Instruct>: {instruction}\n<Query>: {query}\n"
+    return [{"role": "system", "content": system}, {"role": "user", "content": asked}]
+
+
+def rerank(documents: Sequence[str], scorer: Scorer) -> Decisions:
+    """Return for each document the probabilities that it matches the query, and that it does not.
+
+    Raises:
+        ContextLengthError: naming the document that is too long.
+    """
+    endings = [(f"<Document>: {document}", ["yes", "no"]) for document in documents]
+    return scorer.decisions(endings, "documents")
 
 
 def _ending(question: Question) -> tuple[str, list[str]]:

@@ -39,11 +39,9 @@ from tampu.engine.input_processor import InputProcessor, Prompt
 from tampu.engine.load_options import LoadOptions, load_options, with_offload
 from tampu.engine.model_loader import LoadedModel, load_model
 from tampu.engine.prompts import ChatPrompt, StructuredOutput
-from tampu.engine.questions import Decisions, Question
+from tampu.engine.questions import RERANK_INSTRUCTION, Decisions, Question
 from tampu.engine.scoring import Scored, Tokens
-from tampu.errors import RequestError
 from tampu.ml.device_map import Offload
-from tampu.ml.vectors import normalize
 from tampu.nn import RGBImage
 from tampu.runner.events import Event
 from tampu.runner.layout import NumberedImage
@@ -265,6 +263,20 @@ class Engine:
         messages = [{"role": "user", "content": input}] if isinstance(input, str) else input
         return self.requests.decide(self._chat(messages, {"tools": tools}), questions)
 
+    def rerank(
+        self, query: str, documents: Sequence[str], instruction: str = RERANK_INSTRUCTION
+    ) -> list[float]:
+        """Return the probability, 0 to 1, that each document matches a query.
+
+        The model is asked as Qwen3-Reranker was trained; `instruction` says what a match is.
+
+        Raises:
+            RequestError: if the model has no chat template.
+            ContextLengthError: naming the document that is too long.
+        """
+        found = self.requests.rerank(query, documents, instruction).answers
+        return [decision.probabilities[0] for decision in found]
+
     def chat_prompt(
         self,
         messages: Sequence[Message],
@@ -397,12 +409,7 @@ class Engine:
             RequestError: for an empty prompt, unknown tokens, or images.
             ContextLengthError: for a prompt longer than the context.
         """
-        if chunk is not None and chunk < 1:
-            raise RequestError(f"chunk must be 1 or more, not {chunk}")
-        if images:
-            given = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
-            prompt = [*given[:1], *map(self.prepare_image, images), *given[1:]]
-        return self._inputs.rows(prompt, wants_logits=True, chunk=chunk)
+        return self._inputs.logits(prompt, images, chunk)
 
     def embed(self, texts: str | Sequence[Prompt]) -> npt.NDArray[np.float32]:
         """Return the embeddings of texts or token ids: pooled final hidden states of length 1.
@@ -415,14 +422,7 @@ class Engine:
         Raises:
             TampuError: as for `logits`.
         """
-        pooling = self.info.metadata.integer("pooling_type", 1)
-        rows = []
-        for text in [texts] if isinstance(texts, str) else texts:
-            hidden = self._inputs.rows(text, wants_logits=False)
-            rows.append({2: hidden[0], 3: hidden[-1]}.get(pooling, hidden.mean(axis=0)))
-        if not rows:
-            return np.empty((0, self.info.embedding_length), np.float32)
-        return normalize(np.asarray(rows, np.float32))
+        return self._inputs.embed([texts] if isinstance(texts, str) else texts)
 
     def _begin(
         self, prompt: Prompt, given: Mapping[str, object], sink: Sink

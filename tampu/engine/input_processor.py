@@ -18,6 +18,7 @@ from tampu.engine.completion import RequestHandle, Stream, completion, fit_promp
 from tampu.engine.model_loader import LoadedModel
 from tampu.engine.scoring import Scored, Tokens, score
 from tampu.errors import ContextLengthError, RequestError
+from tampu.ml.vectors import normalize
 from tampu.nn import RGBImage, VisionModel
 from tampu.runner.detokenizer import Detokenizer
 from tampu.runner.events import Event, TextDelta
@@ -112,6 +113,27 @@ class InputProcessor:
         )
         sequence.collector = collector
         return self._begin(sequence)
+
+    def logits(self, prompt: Prompt, images: Sequence[bytes | RGBImage], chunk: int | None) -> Rows:
+        """Return the logits at every position of a prompt; see `Engine.logits`."""
+        if chunk is not None and chunk < 1:
+            raise RequestError(f"chunk must be 1 or more, not {chunk}")
+        if images:
+            given = self._tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+            prompt = [*given[:1], *map(self.prepare_image, images), *given[1:]]
+        return self.rows(prompt, wants_logits=True, chunk=chunk)
+
+    def embed(self, texts: Sequence[Prompt]) -> Rows:
+        """Return the embeddings of texts; see `Engine.embed`."""
+        info = self._model.info
+        pooling = info.metadata.integer("pooling_type", 1)
+        rows = []
+        for text in texts:
+            hidden = self.rows(text, wants_logits=False)
+            rows.append({2: hidden[0], 3: hidden[-1]}.get(pooling, hidden.mean(axis=0)))
+        if not rows:
+            return np.empty((0, info.embedding_length), np.float32)
+        return normalize(np.asarray(rows, np.float32))
 
     def score(
         self, shared: Sequence[Item], prompts: Sequence[tuple[Sequence[Item], Sequence[Tokens]]]

@@ -11,6 +11,7 @@ from tampu.errors import RequestError
 
 MAX_QUESTIONS = 400
 MAX_OPTIONS = 255
+RERANK_INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
 
 
 class Option(msgspec.Struct, frozen=True):

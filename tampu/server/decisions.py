@@ -1,8 +1,9 @@
-"""The routes of decisions: questions about an input, answered with probabilities."""
+"""The routes of decisions and ranking: what is answered with probabilities."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from starlette.requests import Request
@@ -10,15 +11,16 @@ from starlette.responses import Response
 
 from tampu.engine.questions import Decisions
 from tampu.server.body import parsed
-from tampu.server.generation_request import DecisionTask
+from tampu.server.generation_request import DecisionTask, RerankTask
 from tampu.server.http_response import JSONResponse, TaskResponse, warning_headers
 from tampu.server.image_urls import ImageFetcher
 from tampu.server.routes import Route, post
 from tampu.server.serving import Serving
 from tampu.server.wire import decisions as wire
+from tampu.server.wire.rerank import RerankRequest, parse_rerank, rerank_response
 from tampu.store.catalog import Entry
 
-B = TypeVar("B", wire.DecisionsRequest, wire.SystemOneRequest)
+B = TypeVar("B", wire.DecisionsRequest, wire.SystemOneRequest, RerankRequest)
 
 
 def decision_routes(serving: Serving, images: ImageFetcher) -> list[Route]:
@@ -37,8 +39,21 @@ def decision_routes(serving: Serving, images: ImageFetcher) -> list[Route]:
         task = await parsed(http, wire.parse_systemone, body, serving.defaults(entry))
         return answer(entry, body, task, wire.systemone_response)
 
+    async def rerank(http: Request, body: RerankRequest) -> Response:
+        """`POST /v1/rerank`: documents in the order of how well they match a query."""
+        return await ranked(http, body, is_cohere=False)
+
+    async def cohere_rerank(http: Request, body: RerankRequest) -> Response:
+        """`POST /v2/rerank`: the same in Cohere's form."""
+        return await ranked(http, body, is_cohere=True)
+
+    async def ranked(http: Request, body: RerankRequest, *, is_cohere: bool) -> Response:
+        entry = serving.find_for(body)
+        task = await parsed(http, parse_rerank, body, serving.defaults(entry))
+        return answer(entry, body, task, partial(rerank_response, is_cohere=is_cohere))
+
     def answer(
-        entry: Entry, body: B, task: DecisionTask, write: Callable[[B, Decisions], dict[str, Any]]
+        entry: Entry, body: B, task: DecisionTask | RerankTask, write: Callable[[B, Decisions], Any]
     ) -> Response:
         async def work() -> Response:
             found = await serving.decide(entry, task)
@@ -49,4 +64,7 @@ def decision_routes(serving: Serving, images: ImageFetcher) -> list[Route]:
     return [
         post("/v1/decisions", decisions, wire.DecisionsRequest),
         post("/v1/systemone", systemone, wire.SystemOneRequest),
+        post("/v1/rerank", rerank, RerankRequest),
+        post("/v1/reranking", rerank, RerankRequest),
+        post("/v2/rerank", cohere_rerank, RerankRequest),
     ]

@@ -103,6 +103,27 @@ class DecisionTask:
     warnings: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RerankTask:
+    """A request to rank documents.
+
+    Attributes:
+        query: what is searched for.
+        documents: texts.
+        instruction: what a match is.
+        overrides: the load options that it sets, by the names of `LoadOptions`.
+        keep_alive_s: as in `GenerationRequest`.
+        warnings: as in `GenerationRequest`.
+    """
+
+    query: str
+    documents: tuple[str, ...]
+    instruction: str
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    keep_alive_s: float | None = None
+    warnings: tuple[str, ...] = ()
+
+
 def require(condition: object, message: str) -> None:
     """Raise a RequestError with this message unless the condition is true."""
     if not condition:

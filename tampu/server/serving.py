@@ -34,6 +34,7 @@ from tampu.server.generation_request import (
     DecisionTask,
     EmbeddingTask,
     GenerationRequest,
+    RerankTask,
     require,
 )
 from tampu.server.model_defaults import ModelDefaults, model_defaults
@@ -248,8 +249,8 @@ class Serving:
         shortened = _shortened(vectors, request.dimensions)
         return Embeddings(shortened, found.tokens, ready_ns, found.dropped, warnings)
 
-    async def decide(self, entry: Entry, task: DecisionTask) -> Decisions:
-        """Return the answers to questions.
+    async def decide(self, entry: Entry, task: DecisionTask | RerankTask) -> Decisions:
+        """Return the answers to questions, or whether documents match a query.
 
         Raises:
             TampuError: when the model cannot be loaded, or the request fails.
@@ -258,7 +259,9 @@ class Serving:
         async def attempt() -> Decisions:
             async with self.models.use(entry, task.overrides, task.keep_alive_s) as model:
                 with worded(is_longest=_has_longest_context(model)):
-                    return await model.runner.decide(task.prompt, task.questions)
+                    if isinstance(task, DecisionTask):
+                        return await model.runner.decide(task.prompt, task.questions)
+                    return await model.runner.rerank(task.query, task.documents, task.instruction)
 
         with self._admission.wait():
             found = await _with_retry(attempt)

@@ -110,13 +110,16 @@ class Tokenizer:
         logger.log(TRACE, "encode %r -> %s", text, ids, extra={"text": text, "ids": ids})
         return ids
 
-    def encode_pieces(self, pieces: Iterable[tuple[str, bool]]) -> list[int]:
+    def encode_pieces(
+        self, pieces: Iterable[tuple[str, bool]], *, continues: bool = False
+    ) -> list[int]:
         """Return the tokens of a text that comes in pieces, nothing added at either end.
 
         Args:
             pieces: text, and whether control tokens written out in it become those tokens. One
                 that lies in several pieces counts only if it may in all of them. Apart from that
                 the result is that of the joined pieces: words may span pieces.
+            continues: whether they continue other text, without a space in front.
         """
         texts: list[str] = []
         hidden: list[tuple[int, int]] = []  # where no control token counts
@@ -134,7 +137,8 @@ class Tokenizer:
             place = bisect_right(ends, start)  # the first hidden part that ends after the start
             return place == len(hidden) or hidden[place][0] >= end
 
-        return self._encode_parts(self._all_specials.split("".join(texts), counts))
+        parts = self._all_specials.split("".join(texts), counts)
+        return self._encode_parts(parts, after_special=not continues)
 
     def encode_inside(self, text: str) -> list[int]:
         """Return the tokens of plain text that continues other text, without a space in front."""
@@ -220,11 +224,10 @@ class Tokenizer:
         self._check(token)
         return self._family.token_bytes(token)
 
-    def _encode_parts(self, parts: Iterable[str | int]) -> list[int]:
+    def _encode_parts(self, parts: Iterable[str | int], *, after_special: bool = True) -> list[int]:
         """Return the tokens of texts without special tokens, and of these between them."""
         ids: list[int] = []
         encoder = self._encoder()
-        after_special = True
         for part in parts:
             if isinstance(part, int):
                 ids.append(part)

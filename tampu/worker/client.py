@@ -47,6 +47,7 @@ from tampu.worker.protocol import (
     Ready,
     Reply,
     RequestEvent,
+    Rerank,
     TokenDetail,
     take_frames,
     to_frame,
@@ -234,6 +235,11 @@ class WorkerProcess:
     async def decide(self, prompt: ChatPrompt, questions: tuple[Question, ...]) -> Decisions:
         """Return the answers to questions about a conversation; raises as `generate`."""
         return (await self._single(lambda n: Decide(n, prompt, questions), Decided)).decisions
+
+    async def rerank(self, query: str, documents: tuple[str, ...], instruction: str) -> Decisions:
+        """Return whether each document matches a query; raises as `generate`."""
+        found = await self._single(lambda n: Rerank(n, query, documents, instruction), Decided)
+        return found.decisions
 
     async def _single(self, command: Callable[[int], Command], kind: type[Single]) -> Single:
         async with self._request(command) as events:

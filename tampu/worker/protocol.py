@@ -3,8 +3,8 @@
 The server sends one `Load`, then any number of `Generate` and `Cancel`; closing the socket ends
 the process. The worker replies with `Progress` until it sends `Ready` or `LoadFailed`, then with
 an `Answer` per event of a request: at most one `PromptProcessed`, any number of `TextDelta`,
-`ReasoningDelta` and parts of calls, then one `Done` or `Failed`. `Embed`, `Encode`, `Decode` and
-`Decide` have one event each, `Encode` more for many tokens. Every `Ping` is answered by a `Pong`,
+`ReasoningDelta` and parts of calls, then one `Done` or `Failed`. `Embed`, `Encode`, `Decode`,
+`Decide` and `Rerank` have one event each, `Encode` more for many tokens. Every `Ping` is answered by a `Pong`,
 so that a hung process is detected. A frame is its length (4 bytes, little-endian) and that many
 bytes.
 """
@@ -89,13 +89,22 @@ class Decide(msgspec.Struct, frozen=True, tag="decide"):
     questions: tuple[Question, ...]
 
 
+class Rerank(msgspec.Struct, frozen=True, tag="rerank"):
+    """Say how probable it is that each document matches a query; see `Engine.rerank`."""
+
+    request: int
+    query: str
+    documents: tuple[str, ...]
+    instruction: str
+
+
 class Ping(msgspec.Struct, frozen=True, tag="ping"):
     """Ask for a sign of life, and whether the run loop has made no progress for `patience_s`."""
 
     patience_s: float
 
 
-Command: TypeAlias = Load | Generate | Cancel | Embed | Encode | Decode | Decide | Ping
+Command: TypeAlias = Load | Generate | Cancel | Embed | Encode | Decode | Decide | Rerank | Ping
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
@@ -197,7 +206,7 @@ class Decoded(msgspec.Struct, frozen=True, tag="decoded"):
 
 
 class Decided(msgspec.Struct, frozen=True, tag="decided"):
-    """The answers to questions."""
+    """The answers to questions, or whether documents match."""
 
     decisions: Decisions
 

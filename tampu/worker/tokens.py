@@ -14,7 +14,17 @@ from tampu.chat.images import Item
 from tampu.engine.chat import known_tokens
 from tampu.engine.prompts import TextPrompt
 from tampu.errors import ContextLengthError
-from tampu.worker.protocol import Decide, Decided, Decode, Decoded, Embed, Embedded, Encode, Encoded
+from tampu.worker.protocol import (
+    Decide,
+    Decided,
+    Decode,
+    Decoded,
+    Embed,
+    Embedded,
+    Encode,
+    Encoded,
+    Rerank,
+)
 
 if TYPE_CHECKING:
     from tampu.worker.worker import Loaded
@@ -92,3 +102,8 @@ def decoded(loaded: Loaded, command: Decode) -> Iterator[Decoded]:
 def decided(loaded: Loaded, command: Decide) -> Iterator[Decided]:
     """Yield the answers to questions."""
     yield Decided(loaded.requests.decide(command.prompt, command.questions))
+
+
+def reranked(loaded: Loaded, command: Rerank) -> Iterator[Decided]:
+    """Yield whether documents match a query."""
+    yield Decided(loaded.requests.rerank(command.query, command.documents, command.instruction))

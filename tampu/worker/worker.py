@@ -28,7 +28,8 @@ import msgspec
 from tampu.cancellation import cancellable, check_cancelled
 from tampu.chat.images import length
 from tampu.chat.output import ToolCall
-from tampu.engine.chat import Backend, Handle, OutputParser, RequestBuilder
+from tampu.engine.backend import Backend, Handle
+from tampu.engine.chat import OutputParser, RequestBuilder
 from tampu.engine.prompts import TokensPrompt
 from tampu.errors import ComputeError, RequestCancelledError, TampuError
 from tampu.runner.events import Done, Event, Failed, TextDelta, Usage
@@ -54,10 +55,11 @@ from tampu.worker.protocol import (
     Ready,
     Reply,
     RequestEvent,
+    Rerank,
     to_command,
     to_frame,
 )
-from tampu.worker.tokens import decided, decoded, embedded, encoded, token_ids
+from tampu.worker.tokens import decided, decoded, embedded, encoded, reranked, token_ids
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +84,7 @@ class Loaded:
 Loader: TypeAlias = Callable[
     [Load, Callable[[float], None], Callable[[], bool]], AbstractContextManager[Loaded]
 ]
-AnyCommand = TypeVar("AnyCommand", Embed, Encode, Decode, Decide)
+AnyCommand = TypeVar("AnyCommand", Embed, Encode, Decode, Decide, Rerank)
 
 
 class _Generation:
@@ -288,6 +290,8 @@ class Worker:
                 self._begin(self._preparers[kind], decoded, loaded, command)
             case Decide():
                 self._begin(self._deciders, decided, loaded, command)
+            case Rerank():
+                self._begin(self._deciders, reranked, loaded, command)
             case Ping(patience_s=patience_s):
                 reason = self._hang_reason(patience_s) or loaded.model.hang_reason(patience_s)
                 self._outbox.put(Pong(reason))

@@ -34,7 +34,7 @@ class Letters:
         assert not parse_special
         return list(map(ord, text))
 
-    def encode_pieces(self, pieces: Any) -> list[Any]:
+    def encode_pieces(self, pieces: Any, **_: bool) -> list[Any]:
         return [(text, is_trusted) for text, is_trusted in pieces]
 
     def token_text(self, token: int) -> str:

@@ -16,7 +16,7 @@ class Letters:
 
     bos, adds_bos = 1, True
 
-    def encode_pieces(self, pieces: Any) -> list[Any]:
+    def encode_pieces(self, pieces: Any, **_: bool) -> list[Any]:
         return [ord(c.upper() if known else c) for text, known in pieces for c in text]
 
     def token_text(self, token: int) -> str:

@@ -30,7 +30,7 @@ class Letters:
     ) -> list[int]:
         raise NotImplementedError
 
-    def encode_pieces(self, pieces: Any) -> list[Any]:
+    def encode_pieces(self, pieces: Any, **_: bool) -> list[Any]:
         return [ord(character) for text, _ in pieces for character in text]
 
     def token_text(self, id: Any) -> str:
@@ -78,7 +78,7 @@ def test_a_prompt_is_made_once_if_no_message_can_be_dropped() -> None:
     made = []
 
     class CountingLetters(Letters):
-        def encode_pieces(self, pieces: Any) -> list[Any]:
+        def encode_pieces(self, pieces: Any, **_: bool) -> list[Any]:
             made.append(pieces)
             return super().encode_pieces(pieces)
 

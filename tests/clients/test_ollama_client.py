@@ -29,7 +29,7 @@ USER: list[Any] = [{"role": "user", "content": "hello"}]
 
 @pytest.fixture
 def client(server: Server) -> Iterator[Any]:
-    with ollama.Client(server.url, timeout=60) as client:
+    with ollama.Client(server.url, timeout=300) as client:
         yield client
 
 
@@ -174,7 +174,7 @@ def test_a_prompt_longer_than_the_context_is_cut_or_refused(
     long = "hello world " * 500
     assert client.generate("tiny", long, options=short()).prompt_eval_count <= 512
     body = {"model": "tiny", "prompt": long, "truncate": False}
-    response = httpx.post(f"{server.url}/api/generate", json=body, timeout=60)
+    response = httpx.post(f"{server.url}/api/generate", json=body, timeout=300)
     assert response.status_code == 400
     assert "context" in response.json()["error"]
 
@@ -184,7 +184,7 @@ def test_generating_goes_on_beyond_the_context_unless_told_otherwise(
 ) -> None:
     assert client.generate("tiny", "hello", options=short(700)).eval_count == 700
     body = {"model": "tiny", "prompt": "hello", "options": short(700), "shift": False}
-    answer = httpx.post(f"{server.url}/api/generate", json=body | {"stream": False}, timeout=60)
+    answer = httpx.post(f"{server.url}/api/generate", json=body | {"stream": False}, timeout=300)
     assert answer.json()["done_reason"] == "length"
     assert answer.json()["eval_count"] < 512
 
@@ -193,7 +193,7 @@ def test_a_client_that_leaves_frees_the_slot(server: Server, client: ollama.Clie
     client.generate("tiny")  # load it first
     # Without end: whoever comes next would wait for ever if it were not freed.
     body = {"model": "tiny", "prompt": "hello", "options": short(10**9)}
-    with httpx.stream("POST", f"{server.url}/api/generate", json=body, timeout=60) as response:
+    with httpx.stream("POST", f"{server.url}/api/generate", json=body, timeout=300) as response:
         next(response.iter_lines())
     client.generate("tiny", "hello", options=short(1))
     with pytest.raises(httpx.ReadTimeout):
@@ -203,7 +203,7 @@ def test_a_client_that_leaves_frees_the_slot(server: Server, client: ollama.Clie
 
 def test_several_clients_are_answered_at_once(server: Server) -> None:
     async def ask() -> list[Any]:
-        async with ollama.AsyncClient(server.url, timeout=60) as client:
+        async with ollama.AsyncClient(server.url, timeout=300) as client:
             calls = [client.generate("tiny", f"hello {i}", options=short(10)) for i in range(6)]
             return [answer.eval_count for answer in await asyncio.gather(*calls)]
 
@@ -214,7 +214,7 @@ def test_a_killed_model_is_an_error_and_the_next_request_works(
     server: Server, client: ollama.Client
 ) -> None:
     body = {"model": "tiny", "prompt": "hello", "options": short(5000)}
-    with httpx.stream("POST", f"{server.url}/api/generate", json=body, timeout=60) as response:
+    with httpx.stream("POST", f"{server.url}/api/generate", json=body, timeout=300) as response:
         lines = response.iter_lines()
         next(lines)
         [worker] = server.workers()
@@ -229,7 +229,7 @@ def test_a_killed_model_is_an_error_and_the_next_request_works(
 def test_the_server_ends_in_order_and_leaves_no_process(
     own_server: Server, number: signal.Signals
 ) -> None:
-    with ollama.Client(own_server.url, timeout=60) as client:
+    with ollama.Client(own_server.url, timeout=300) as client:
         client.generate("tiny", "hello", options=short())
     [worker] = own_server.workers()
     assert own_server.stop(number) == 0
@@ -238,7 +238,7 @@ def test_the_server_ends_in_order_and_leaves_no_process(
 
 
 def test_a_killed_server_takes_its_models_along(own_server: Server) -> None:
-    with ollama.Client(own_server.url, timeout=60) as client:
+    with ollama.Client(own_server.url, timeout=300) as client:
         client.generate("tiny", "hello", options=short())
     [worker] = own_server.workers()
     os.kill(own_server.process.pid, signal.SIGKILL)
@@ -309,7 +309,7 @@ def test_texts_are_embedded(client: ollama.Client) -> None:
 def test_both_engines_give_the_same_vectors(native: Server, llamacpp: Server) -> None:
     vectors = []
     for server in (native, llamacpp):
-        with ollama.Client(server.url, timeout=60) as client:
+        with ollama.Client(server.url, timeout=300) as client:
             vectors.append(client.embed("demo", "a cat in the rain").embeddings[0])
     one, other = vectors
     assert sum(a * b for a, b in zip(one, other, strict=True)) > 0.999

@@ -97,7 +97,7 @@ def outcomes(
         SSL_CERT_FILE=str(CERTIFICATE),
     )
     try:
-        with ollama.Client(server.url, timeout=60) as client:
+        with ollama.Client(server.url, timeout=300) as client:
             make_models(client)
         image = home / "picture.png"
         image.write_bytes(picture())

@@ -136,7 +136,7 @@ CALLS = {
         and a.answers["who"].choice in ("Bye", "Hello")
         and 0 <= a.answers["so"].noul <= 1 and a.answers["how"].legend == {"0": "low", "1": "high"}
         and a.usage.input_tokens > 10,
-        model="talker", state={"ticket": "x"}, keep_alive=1, questions={
+        model="filler", state={"ticket": "x"}, keep_alive=1, questions={
             "who": {"type": "choice", "instructions": "Who?",
                     "criteria": {"Bye": "he goes", "Hello": None}},
             "so": {"type": "noul", "instructions": "So?",
@@ -209,7 +209,7 @@ def server(
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_call(server: Server, call: Any) -> None:
-    with ollama.Client(server.url, timeout=60) as client:
+    with ollama.Client(server.url, timeout=300) as client:
         try:
             answer = getattr(client, call.method)(**call.given)
         except ollama.ResponseError as error:
@@ -222,10 +222,10 @@ def test_the_asynchronous_client_sends_a_file_in_chunks(server: Server, tmp_path
     path.write_bytes(b"a blob" * 20_000)
 
     async def send() -> Any:
-        async with ollama.AsyncClient(server.url, timeout=60) as client:
+        async with ollama.AsyncClient(server.url, timeout=300) as client:
             return await client.create_blob(path)
 
-    with ollama.Client(server.url, timeout=60) as client:
+    with ollama.Client(server.url, timeout=300) as client:
         assert asyncio.run(send()) == client.create_blob(path)
 
 
@@ -244,7 +244,7 @@ def test_what_streams_streams(
     given: dict[str, Any],
 ) -> None:
     heard = []
-    with ollama.Client(server.url, timeout=60) as client:
+    with ollama.Client(server.url, timeout=300) as client:
         try:
             heard.extend(getattr(client, method)(**given, stream=True))
         except ollama.ResponseError:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.engines import SMALL
 from support.scripted import write_scripted
 
-from tampu.engine.decisions import decide
+from tampu.engine.decisions import Scorer, decide, rerank, rerank_messages
 from tampu.engine.engine import Engine
 from tampu.engine.questions import Choice, Decision, Level, Option, Predicate, Question, Score
 from tampu.engine.scoring import Scored, Tokens
@@ -54,7 +54,7 @@ class Asked:
         ]
 
     def decide(self, *questions: Question, ends: Sequence[int] = (END,)) -> list[Decision]:
-        found = decide(questions, self.forks, self.scores, ends=ends, context=self._context)
+        found = decide(questions, Scorer(self.forks, self.scores, ends, self._context))
         return [*found.answers]
 
 
@@ -228,3 +228,36 @@ def test_a_model_without_a_template_is_refused(tmp_path: Path) -> None:
         pytest.raises(RequestError, match="no chat template"),
     ):
         engine.decide("Late?", [Predicate("It is late.")])
+
+
+# Ranking
+
+
+def test_documents_are_asked_about_as_qwen3_reranker_was_trained() -> None:
+    asked = Asked({ord("y"): -0.1, ord("n"): -3.0})
+    found = rerank(["one", "two"], Scorer(asked.forks, asked.scores, (END,), 1000))
+    assert asked.endings == [
+        ("<Document>: one", ["yes", "no"]), ("<Document>: two", ["yes", "no"])
+    ]  # fmt: skip
+    assert all(0 < decision.probabilities[0] < 1 for decision in found.answers)
+    with pytest.raises(ContextLengthError, match=r"documents\[1\]"):
+        rerank(["one", "y" * 99], Scorer(asked.forks, asked.scores, (END,), 60))
+
+
+def test_the_query_is_computed_once(engine: Engine) -> None:
+    scores = engine.rerank("What is it?", ["It is late.", "It is early.", "It is late."])
+    assert scores[0] == pytest.approx(scores[2], rel=1e-4)
+    tokens = engine.requests.rerank("What is it?", ["a", "b"], "Find it").input_tokens
+    assert tokens < 1.5 * engine.requests.rerank("What is it?", ["a"], "Find it").input_tokens
+
+
+def test_the_prompt_is_that_of_the_model_card(engine: Engine) -> None:
+    messages = rerank_messages("q", "i")
+    prompts = engine.requests.prompts
+    assert prompts is not None
+    shared, [[yes, _]] = prompts.build_forks(
+        messages, [("<Document>: d", ["yes", "no"])], separator=""
+    )
+    text = engine.detokenize([*shared, *yes])
+    assert "user: <Instruct>: i\n<Query>: q\n<Document>: d\nassistant:yes" in text
+    assert 'the answer can only be "yes" or "no".' in text

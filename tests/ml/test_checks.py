@@ -208,13 +208,22 @@ def test_types_other_than_weights_are_refused(t: Callable[..., Any], name: str) 
     kind = GGMLType[name]
     for call in (
         lambda: t(2, 256).linear(t(4, 256, type=kind)),
-        lambda: t(4, 256, type=kind).rows(t(2, type=I32)),
         lambda: t(4, 256, type=kind).cast(F16),
         lambda: t(4, 256) * t(256, type=kind),
         lambda: flash(t(2, 3, 256), t(2, 7, 256, type=kind), t(2, 7, 256), t(3, 7, type=F16)),
     ):
         with pytest.raises(ShapeError, match=name):
             call()
+
+
+@pytest.mark.parametrize("name", [name for name in UNREADABLE if name != "I32"])
+def test_rows_of_other_types_are_refused(t: Callable[..., Any], name: str) -> None:
+    with pytest.raises(ShapeError, match=name):
+        t(4, 256, type=GGMLType[name]).rows(t(2, type=I32))
+
+
+def test_rows_of_integers_are_integers(t: Callable[..., Any]) -> None:
+    assert t(4, 256, type=I32).rows(t(2, type=I32)).type is I32
 
 
 @pytest.mark.parametrize("name", UNWRITABLE)

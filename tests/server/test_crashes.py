@@ -45,7 +45,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def client(server: Server) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.url, timeout=60) as client:
+    with httpx.Client(base_url=server.url, timeout=300) as client:
         yield client
         for model in ("tiny", "other"):
             client.post("/api/generate", json={"model": model, "keep_alive": 0})
@@ -130,7 +130,7 @@ def test_crash_fails_waiting_requests_too_and_counts_once(
     errors, before = [], crashes(client)
 
     def wait() -> None:
-        with httpx.Client(base_url=server.url, timeout=60) as other:
+        with httpx.Client(base_url=server.url, timeout=300) as other:
             errors.append(other.post("/api/generate", json=body(stream=False)))
 
     with stream(client) as lines:
@@ -157,7 +157,7 @@ def test_crash_while_loading_is_reported(server: Server, client: httpx.Client) -
     outcome = []
 
     def load() -> None:
-        with httpx.Client(base_url=server.url, timeout=60) as other:
+        with httpx.Client(base_url=server.url, timeout=300) as other:
             outcome.append(other.post("/api/generate", json=body(stream=False)))
 
     thread = threading.Thread(target=load)
@@ -183,7 +183,7 @@ def test_model_that_crashed_while_idle_is_loaded_again(
 
 def test_hung_model_is_killed_and_reported(start: Callable[..., Any]) -> None:
     server = start(TAMPU_HANG_TIMEOUT="2")
-    with httpx.Client(base_url=server.url, timeout=60) as client:
+    with httpx.Client(base_url=server.url, timeout=300) as client:
         with stream(client) as lines:
             [worker] = server.workers()
             worker.suspend()  # for ever: the stream ends only if the server ends the process
@@ -199,7 +199,7 @@ def test_crash_fails_only_requests_in_progress(server: Server, client: httpx.Cli
     stop, told, kills = threading.Event(), [], []
 
     def ask() -> None:
-        with httpx.Client(base_url=server.url, timeout=60) as other:
+        with httpx.Client(base_url=server.url, timeout=300) as other:
             while not stop.is_set():
                 began = time.monotonic()
                 asked = body(stream=False, options={"num_predict": 2})

@@ -37,7 +37,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.mark.server
 def test_two_engines_serve_side_by_side_and_are_named(server: Server) -> None:
-    with httpx.Client(base_url=server.url, timeout=60) as client:
+    with httpx.Client(base_url=server.url, timeout=300) as client:
         body = {"prompt": "hello", "options": {"num_predict": 3}, "stream": False}
         for model in ("tiny", "strange"):
             answer = client.post("/api/generate", json=body | {"model": model}).json()
@@ -53,7 +53,7 @@ def test_two_engines_serve_side_by_side_and_are_named(server: Server) -> None:
 
 @pytest.mark.server
 def test_a_modelfile_names_its_engine(server: Server) -> None:
-    with httpx.Client(base_url=server.url, timeout=60) as client:
+    with httpx.Client(base_url=server.url, timeout=300) as client:
         made = {"model": "other", "from": "tiny", "parameters": {"engine": "llamacpp"}}
         assert '"success"' in client.post("/api/create", json=made).text
         body = {"model": "other", "prompt": "hello", "options": {"num_predict": 3}}

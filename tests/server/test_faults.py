@@ -42,7 +42,7 @@ class Stream:
     def _read(self) -> None:
         url, asked = self._asked
         try:
-            with httpx.stream("POST", url, json=asked, timeout=60) as got:
+            with httpx.stream("POST", url, json=asked, timeout=300) as got:
                 self.lines.extend(map(json.loads, got.iter_lines()))
         except httpx.TransportError:
             self.lines.append({"broken": True})
@@ -91,7 +91,7 @@ def test_shutdown_does_not_change_running_answers(
 
 def listens(server: Any) -> bool:
     try:
-        httpx.get(f"{server.url}/api/version", timeout=60)
+        httpx.get(f"{server.url}/api/version", timeout=300)
     except httpx.TransportError:
         return False
     return True
@@ -169,7 +169,7 @@ def test_no_files_threads_or_processes_leak(
         client.post("/api/generate", json={"model": "tiny", "keep_alive": 0})
         wait_until(lambda: not server.workers(), "the model's process ends")
 
-    with httpx.Client(base_url=server.url, timeout=60) as client:
+    with httpx.Client(base_url=server.url, timeout=300) as client:
         use(client)
         [worker] = server.workers()
         assert grows_no_more(worker, lambda: use(client))

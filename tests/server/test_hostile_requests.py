@@ -59,8 +59,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("models")
     make_endless_model(tmp_path_factory.mktemp("checkpoint"), folder / "canary.gguf")
     server = start_server(folder, tmp_path_factory.mktemp("home"), TAMPU_THREADS="1")
-    httpx.post(f"{server.url}/api/generate", json=MODEL, timeout=60)
-    httpx.post(f"{server.url}/api/generate", json=CANARY, timeout=60)
+    httpx.post(f"{server.url}/api/generate", json=MODEL, timeout=300)
+    httpx.post(f"{server.url}/api/generate", json=CANARY, timeout=300)
     yield server
     server.end()
 

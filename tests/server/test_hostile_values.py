@@ -16,8 +16,16 @@ from tests.server.conftest import Site
 
 CONTENT: dict[str, Any] = {
     "prompt": "x", "messages": [{"role": "user", "content": "x"}], "input": "x", "text": "x",
-    "tokens": [1],
+    "tokens": [1], "state": "x",
 }  # fmt: skip
+QUESTIONS: dict[str, Any] = {
+    "/v1/decisions": {"questions": [{"type": "predicate", "instructions": "So?"}]},
+    **{
+        path: {"query": "x", "documents": ["x"]}
+        for path in ("/v1/rerank", "/v1/reranking", "/v2/rerank")
+    },
+    "/v1/systemone": {"questions": {"q": {"type": "noul", "instructions": "So?"}}},
+}
 # Each route that generates has these as options, and those of OpenAI's as fields too.
 REFUSED = [
     ("num_predict", 1e18), ("num_predict", 1.5), ("num_predict", True), ("num_predict", "7"),
@@ -73,6 +81,7 @@ def requests(
         content = {key: value for key, value in CONTENT.items() if key in fields}
         if "input" in fields:
             content = {"input": CONTENT["input"]}  # what else there is has another meaning
+        content |= QUESTIONS.get(route.path, {})
         if "max_tokens" in fields:
             content["max_tokens"] = 5
         yield route.methods[0], route.path, {"json": {"model": "m", **content, **body}}

@@ -124,7 +124,9 @@ def test_running_requests_finish_before_shutdown(start: Callable[..., Any]) -> N
     lines: list[Any] = []
 
     def read() -> None:
-        with httpx.stream("POST", f"{server.url}/api/generate", json=body(2000), timeout=60) as got:
+        with httpx.stream(
+            "POST", f"{server.url}/api/generate", json=body(2000), timeout=300
+        ) as got:
             lines.extend(json.loads(line) for line in got.iter_lines())
 
     thread = threading.Thread(target=read)
@@ -139,7 +141,7 @@ def test_running_requests_finish_before_shutdown(start: Callable[..., Any]) -> N
 @pytest.mark.server
 def test_shutdown_does_not_exceed_its_timeout(start: Callable[..., Any]) -> None:
     server = start(TAMPU_DRAIN_TIMEOUT="1")
-    with httpx.stream("POST", f"{server.url}/api/generate", json=body(10**9), timeout=60) as got:
+    with httpx.stream("POST", f"{server.url}/api/generate", json=body(10**9), timeout=300) as got:
         next(got.iter_lines())  # of an answer that would take hours
         assert server.stop(signal.SIGTERM) == 0
     assert "Traceback" not in server.log.read_text()
@@ -151,7 +153,7 @@ def test_json_logs_have_the_request_id(start: Callable[..., Any]) -> None:
     headers = {"x-request-id": "mine-1"}
     secret = "geheim" * 3
     asked = body(2) | {"prompt": secret}
-    httpx.post(f"{server.url}/api/generate", json=asked, headers=headers, timeout=60)
+    httpx.post(f"{server.url}/api/generate", json=asked, headers=headers, timeout=300)
     server.stop()
     lines = [line for line in server.log.read_text().splitlines() if line.startswith("{")]
     found = [json.loads(line) for line in lines]

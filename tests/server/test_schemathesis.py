@@ -51,7 +51,7 @@ class Canary(threading.Thread):
         self.ended = threading.Event()
 
     def run(self) -> None:
-        with httpx.Client(base_url=self.url, timeout=60) as client:
+        with httpx.Client(base_url=self.url, timeout=300) as client:
             while not self.ended.is_set():
                 with client.stream("POST", "/api/generate", json=CANARY) as response:
                     lines = [json.loads(line) for line in response.iter_lines()]
@@ -99,7 +99,7 @@ def statuses(server: Server, schema: BaseSchema) -> list[Any]:
     )
     def ask(case: Any) -> None:
         case.body = with_small_answers(case.body)
-        response = case.call(base_url=server.url, timeout=60)
+        response = case.call(base_url=server.url, timeout=300)
         counted.append(response.status_code)
         assert response.status_code < 500, (case.path, case.body, response.text)
         assert str(response.status_code) in operation_statuses

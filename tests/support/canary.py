@@ -36,7 +36,7 @@ class Canary(threading.Thread):
         self.join(60)
 
     def run(self) -> None:
-        with httpx.Client(base_url=self._url, timeout=60) as client:
+        with httpx.Client(base_url=self._url, timeout=300) as client:
             while not self._ended.wait(0.3):
                 try:
                     with client.stream("POST", "/api/generate", json=CANARY) as response:

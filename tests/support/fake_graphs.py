@@ -277,7 +277,7 @@ class FakeRequest:
         """Wait for the end and return everything."""
         seen: list[Event] = []
         while not (seen and isinstance(seen[-1], Done | Failed)):
-            seen.append(self._events.get(timeout=60))
+            seen.append(self._events.get(timeout=300))
         return seen
 
     def answer(self) -> tuple[str, list[int], str]:

@@ -41,7 +41,7 @@ class Characters:
     def encode(self, text: str, **_: object) -> list[Any]:
         return list(map(ord, text))
 
-    def encode_pieces(self, pieces: Any) -> list[Any]:
+    def encode_pieces(self, pieces: Any, **_: bool) -> list[Any]:
         return [ord(character) for text, _ in pieces for character in text]
 
     def token_text(self, id: Any) -> str:

@@ -15,6 +15,7 @@ from tampu.chat.output import chat_format
 from tampu.chat.output.message_parser import ChatFormat
 from tampu.engine.chat import OutputParser
 from tampu.engine.prompts import ChatPrompt, FIMPrompt, TextPrompt, TokensPrompt
+from tampu.engine.questions import Decision, Decisions
 from tampu.errors import ComputeError, OutOfMemoryError, RunnerDiedError
 from tampu.runner.events import Done, TextDelta, TokenLogprob, Usage
 from tampu.worker.protocol import Decoded, Embedded, Encoded, PromptProcessed, Ready
@@ -109,6 +110,13 @@ class FakeRunner:
 
     async def decode(self, tokens: list[int]) -> Decoded:
         return Decoded("".join(map(chr, tokens)))
+
+    async def decide(self, prompt: Any, questions: Any) -> Decisions:
+        self.requests.append((prompt, questions))
+        return Decisions(tuple(Decision((0.75, 0.25), 0.5) for _ in questions), 9, 3)
+
+    async def rerank(self, query: Any, documents: Any, instruction: Any) -> Decisions:
+        return await self.decide((query, instruction), documents)
 
     async def close(self) -> None:
         self.is_alive = False

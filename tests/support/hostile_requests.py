@@ -75,6 +75,10 @@ TEXTS: dict[str, Callable[[str], dict[str, Any]]] = {
     "/completion": lambda text: {"prompt": text, "n_predict": 1, "temperature": 0},
     "/tokenize": lambda text: {"content": text},
     "/v1/decisions": lambda text: {"input": text, "questions": [QUESTION]},
+    **dict.fromkeys(
+        ("/v1/rerank", "/v1/reranking", "/v2/rerank"),
+        lambda text: {"query": "x", "documents": [text, text]},
+    ),
     "/v1/systemone": lambda text: {"state": text, "questions": {"q": NOUL}},
     **{route: _said_on(route) for route in CHATS},
 }

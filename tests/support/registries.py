@@ -96,7 +96,7 @@ class DockerRegistry:
         headers: dict[Any | str, Any] | None = None,
     ) -> tuple[int, dict[str, str], bytes]:
         """Send a request; return status, headers and body."""
-        connection = http.client.HTTPConnection(self.host, timeout=30)
+        connection = http.client.HTTPConnection(self.host, timeout=300)
         try:
             connection.request(method, path, body, headers or {})
             answer = connection.getresponse()
@@ -151,7 +151,7 @@ class FaultyProxy(LocalServer):
         self.harm = harm or (lambda _, answer: answer)
 
     def forward(self, request: Request) -> Answer:
-        connection = http.client.HTTPConnection(self._upstream, timeout=30)
+        connection = http.client.HTTPConnection(self._upstream, timeout=300)
         try:
             query = "&".join(f"{name}={value}" for name, value in request.query.items())
             path = request.path + (f"?{query}" if query else "")

@@ -57,7 +57,7 @@ def run(server: Server, home: dict[Any, Any]) -> Callable[..., Any]:
             input=text or "",
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
         )
 
     return run
@@ -95,7 +95,7 @@ def nothing_loaded(server: Server) -> Iterator[None]:
     yield
     for model in loaded(server):
         asked = {"model": model, "keep_alive": 0}
-        httpx.post(f"{server.url}/api/generate", json=asked, timeout=60)
+        httpx.post(f"{server.url}/api/generate", json=asked, timeout=300)
 
 
 def listening(answer: bytes) -> tuple[HTTPServer, str]:

@@ -66,5 +66,5 @@ def contract_server(
 
 @pytest.fixture(scope="session")
 def client(contract_server: Server) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=contract_server.url, timeout=30) as client:
+    with httpx.Client(base_url=contract_server.url, timeout=300) as client:
         yield client

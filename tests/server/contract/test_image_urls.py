@@ -68,7 +68,7 @@ ROUTES = [*requests("")]
 
 def ask(server: Server, route: str, url: str) -> httpx.Response:
     body = {"model": "demo", "temperature": 0} | requests(url)[route]
-    return httpx.post(server.url + route, json=body, timeout=60)
+    return httpx.post(server.url + route, json=body, timeout=300)
 
 
 @pytest.mark.parametrize("route", ROUTES)

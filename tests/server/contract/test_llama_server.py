@@ -194,7 +194,7 @@ def own_server(contract_models: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 
 def test_the_only_model_in_memory_is_that_of_a_request_without_one(own_server: Server) -> None:
-    with httpx.Client(base_url=own_server.url, timeout=30) as client:
+    with httpx.Client(base_url=own_server.url, timeout=300) as client:
         for path, body in NAMELESS:
             response = client.post(path, json=nameless(body))
             assert response.status_code == 400
@@ -212,7 +212,7 @@ def test_the_only_model_in_memory_is_that_of_a_request_without_one(own_server: S
 def test_a_default_model_may_be_set(contract_models: Path, tmp_path: Path) -> None:
     server = start_server(contract_models, tmp_path, TAMPU_DEFAULT_MODEL="talker")
     try:
-        with httpx.Client(base_url=server.url, timeout=30) as client:
+        with httpx.Client(base_url=server.url, timeout=300) as client:
             for path, body in NAMELESS:
                 assert post(client, path, nameless(body))["model"] == "talker"
     finally:

@@ -39,7 +39,7 @@ def narrow(contract_models: Path, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture(scope="module")
 def narrow_client(narrow: Server) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=narrow.url, timeout=30) as client:
+    with httpx.Client(base_url=narrow.url, timeout=300) as client:
         yield client
 
 

@@ -1,0 +1,89 @@
+"""`/v1/rerank`, `/v1/reranking` and `/v2/rerank`, statement by statement."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+pytestmark = pytest.mark.server
+
+DOCUMENTS = ["Cats sleep all day.", "The sum is 85.", "Rain falls."]
+
+
+def rank(client: httpx.Client, path: str = "/v1/rerank", status: int = 200, **more: Any) -> Any:
+    body = {"model": "talker", "query": "What is the sum?", "documents": DOCUMENTS} | more
+    body["options"] = {"num_ctx": 512}  # other tests load the model with a shorter context
+    answer = client.post(path, json={k: v for k, v in body.items() if v is not None})
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+@pytest.mark.parametrize("path", ["/v1/rerank", "/v1/reranking", "/rerank", "/reranking"])
+def test_documents_are_in_the_order_of_their_scores(client: httpx.Client, path: str) -> None:
+    found = rank(client, path)
+    assert (found["object"], found["model"]) == ("list", "talker")
+    scores = [result["relevance_score"] for result in found["results"]]
+    assert scores == sorted(scores, reverse=True)
+    assert all(0 <= score <= 1 for score in scores)
+    assert sorted(result["index"] for result in found["results"]) == [0, 1, 2]
+    assert all("document" not in result for result in found["results"])
+    assert found["usage"]["prompt_tokens"] == found["usage"]["total_tokens"] > 30
+
+
+def test_the_best_are_returned_with_their_texts(client: httpx.Client) -> None:
+    whole = rank(client)["results"]
+    found = rank(client, top_n=2, return_documents=True)["results"]
+    assert [result["index"] for result in found] == [result["index"] for result in whole[:2]]
+    assert [result["document"]["text"] for result in found] == [
+        DOCUMENTS[result["index"]] for result in found
+    ]
+
+
+def test_documents_may_be_objects(client: httpx.Client) -> None:
+    objects = [{"text": text, "title": "x"} for text in DOCUMENTS]
+    assert rank(client, documents=objects)["results"] == rank(client)["results"]
+
+
+def test_texts_are_answered_in_the_form_of_tei(client: httpx.Client) -> None:
+    whole = rank(client)["results"]
+    expected = [{"index": each["index"], "score": each["relevance_score"]} for each in whole]
+    assert rank(client, documents=None, texts=DOCUMENTS) == expected
+    [best] = rank(client, documents=None, texts=DOCUMENTS, return_text=True, top_n=1)
+    assert best["text"] == DOCUMENTS[best["index"]]
+
+
+def test_cohere_s_form(client: httpx.Client) -> None:
+    found = rank(client, "/v2/rerank", max_tokens_per_doc=4096)
+    assert {*found} == {"id", "results", "meta"}
+    assert found["results"] == rank(client)["results"]
+    assert found["meta"]["tokens"]["input_tokens"] > 30
+
+
+def test_an_instruction_changes_the_scores(client: httpx.Client) -> None:
+    assert rank(client)["results"] == rank(client)["results"]
+    usual = rank(client)["usage"]["prompt_tokens"]
+    assert rank(client, instruction="Find " * 30)["usage"]["prompt_tokens"] > usual
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"documents": None}, "documents: give them, or texts"),
+        ({"texts": ["x"]}, "documents: give them, or texts"),
+        ({"documents": []}, "documents: there must be 1 to 2048"),
+        ({"documents": ["x"] * 2049}, "documents: there must be 1 to 2048"),
+        ({"documents": ["x", " "]}, "documents[1] is empty"),
+        ({"documents": [{"title": "x"}]}, "documents[0] must be a text or have one"),
+        ({"documents": ["x", "why " * 3000]}, "documents[1]"),
+        ({"documents": 5}, "documents"),
+        ({"query": " "}, "query is empty"),
+        ({"top_n": 0}, "top_n must be 1 or more, not 0"),
+        ({"rank_fields": ["title"]}, "rank_fields: only text is supported"),
+        ({"raw_scores": True}, "raw_scores is not supported"),
+        ({"model": "embedder"}, "does not support generate"),
+    ],
+)
+def test_a_wrong_field_is_named(client: httpx.Client, more: dict[str, Any], message: str) -> None:
+    assert message in rank(client, status=400, **more)["error"]["message"]
