@@ -31,7 +31,7 @@ from tampu.server.generation_request import DecisionTask, require
 from tampu.server.model_defaults import ModelDefaults
 from tampu.server.wire.conversation import Conversation, with_conversation
 from tampu.server.wire.openai_fields import check_cache_options, read_content
-from tampu.server.wire.options import ModelBody, parse_request
+from tampu.server.wire.options import ModelBody, parse_uncut
 from tampu.server.wire.responses import read_items
 
 Parts: TypeAlias = str | list[dict[str, Any]]
@@ -270,7 +270,7 @@ def _task(
     defaults: ModelDefaults,
 ) -> DecisionTask:
     check_count(len(questions))
-    request = parse_request(body, defaults)
+    request = parse_uncut(body, defaults)
     request = with_conversation(request, Conversation(messages=messages), defaults)
     [prompt] = request.prompts
     if not isinstance(prompt, ChatPrompt):

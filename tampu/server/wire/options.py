@@ -141,6 +141,14 @@ def may_truncate(body: _ModelBody, model: ModelDefaults, *, default: bool = Fals
     return next(given, default)
 
 
+def parse_uncut(body: ModelBody, model: ModelDefaults) -> GenerationRequest:
+    """Return the request of a body whose input is never cut, without prompts."""
+    may_truncate(body, model)
+    is_asked = body.truncate or body.truncation == "auto"
+    require(not is_asked, "truncate is not supported here: no part of the input is left out")
+    return parse_request(body, model)
+
+
 def embedding_task(
     body: _ModelBody, model: ModelDefaults, *, truncates: bool = False, **more: Any
 ) -> EmbeddingTask:

@@ -16,7 +16,7 @@ from tampu.server.generation_request import RerankTask, require
 from tampu.server.model_defaults import ModelDefaults
 from tampu.server.wire.conversation import check_can
 from tampu.server.wire.ollama import MAX_INPUTS
-from tampu.server.wire.options import ModelBody, parse_request
+from tampu.server.wire.options import ModelBody, parse_uncut
 from tampu.server.wire.tools import shortened
 
 
@@ -44,7 +44,7 @@ def parse_rerank(body: RerankRequest, defaults: ModelDefaults) -> RerankTask:
     require(body.rank_fields in (None, ["text"]), "rank_fields: only text is supported")
     require(not body.raw_scores, "raw_scores is not supported: scores are probabilities")
     require(body.top_n is None or body.top_n >= 1, f"top_n must be 1 or more, not {body.top_n}")
-    request = parse_request(body, defaults)
+    request = parse_uncut(body, defaults)
     return RerankTask(
         query=body.query,
         documents=read_documents(body),

@@ -81,6 +81,8 @@ def test_an_instruction_changes_the_scores(client: httpx.Client) -> None:
         ({"query": " "}, "query is empty"),
         ({"top_n": 0}, "top_n must be 1 or more, not 0"),
         ({"rank_fields": ["title"]}, "rank_fields: only text is supported"),
+        ({"truncate": True}, "truncate is not supported here"),
+        ({"truncation": "auto"}, "truncate is not supported here"),
         ({"raw_scores": True}, "raw_scores is not supported"),
         ({"model": "embedder"}, "does not support generate"),
     ],
