@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import socket
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT
@@ -26,6 +25,7 @@ from tampu.errors import RequestNotStartedError, RunnerDiedError
 from tampu.runner.events import Done, Failed, to_error
 from tampu.runner.request import GenerateOptions
 from tampu.sandbox.client import ForkServerClient
+from tampu.worker.exit_cause import describe_exit
 from tampu.worker.protocol import (
     Cancel,
     Command,
@@ -68,10 +68,6 @@ _EXIT_SECONDS = 1.0
 _READ_BYTES = 64 * 1024
 _PING_SECONDS = 1.0
 _GRACE = 1.05
-_MEANINGS = {
-    signal.SIGBUS: " (the model's file was changed or truncated while in use)",
-    signal.SIGKILL: " (killed from outside, maybe by the system for lack of memory)",
-}
 _LAST_EVENTS = (Done, Failed, Embedded, Encoded, Decoded, Decided)
 
 
@@ -441,16 +437,3 @@ async def start_worker(
         await asyncio.shield(worker.close())
         raise
     return worker
-
-
-def describe_exit(code: int, output: list[str]) -> str:
-    """Return why a process ended, from its exit status and its last lines of output."""
-    if code >= 0:
-        cause = f"exit code {code}"
-    else:
-        try:
-            number = signal.Signals(-code)
-            cause = f"signal {number.name}{_MEANINGS.get(number, '')}"
-        except ValueError:
-            cause = f"signal {-code}"
-    return f"{cause}: {output[-1][:500]}" if output else cause

@@ -4,9 +4,9 @@ The server sends one `Load`, then any number of `Generate` and `Cancel`; closing
 the process. The worker replies with `Progress` until it sends `Ready` or `LoadFailed`, then with
 an `Answer` per event of a request: at most one `PromptProcessed`, any number of `TextDelta`,
 `ReasoningDelta` and parts of calls, then one `Done` or `Failed`. `Embed`, `Encode`, `Decode`,
-`Decide` and `Rerank` have one event each, `Encode` more for many tokens. Every `Ping` is answered by a `Pong`,
-so that a hung process is detected. A frame is its length (4 bytes, little-endian) and that many
-bytes.
+`Decide` and `Rerank` have one event each, `Encode` more for many tokens. Every `Ping` is answered
+by a `Pong`, so that a hung process is detected. A frame is its length (4 bytes, little-endian) and
+that many bytes.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ def test_millions_of_tokens_are_not_looked_at_one_by_one() -> None:
             raise AssertionError
 
     class ManyLetters(Letters):
-        def encode_pieces(self, pieces: Any) -> list[Any]:
+        def encode_pieces(self, pieces: Any, **_: bool) -> list[Any]:
             return Tokens([ord(character) for text, _ in pieces for character in text])
 
     builder = PromptBuilder(ChatTemplate(SOURCE), ManyLetters(), eos=ord("$"))
