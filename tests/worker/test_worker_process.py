@@ -30,7 +30,8 @@ from tampu.errors import (
 )
 from tampu.runner.events import Done, TextDelta, TokenLogprob, to_error
 from tampu.runner.request import GenerateOptions
-from tampu.worker.client import WorkerProcess, describe_exit, start_worker
+from tampu.worker.client import WorkerProcess, start_worker
+from tampu.worker.exit_cause import describe_exit
 from tampu.worker.output_queue import joined
 from tampu.worker.protocol import (
     Answer,
