@@ -25,7 +25,7 @@ LAYERS = [
     ("cancellation",),
     ("settings", "sandbox"),
     ("ml",),
-    ("nn", "tokenizer", "sampling", "vision"),
+    ("nn", "tokenizer", "sampling", "vision", "layouts"),
     ("kvcache", "chat"),
     ("models", "convert"),
     ("store",),
@@ -40,6 +40,7 @@ LAYERS = [
 # The packages that know least, and all that each may know.
 ONLY = {
     "ml": {"errors"},
+    "layouts": {"errors", "ml"},
     "nn": {"errors", "ml"},
     "models": {"errors", "ml", "nn", "kvcache", "vision"},
     "tokenizer": {"errors", "cancellation", "ml"},

@@ -30,6 +30,13 @@ def convert_command(
             autocompletion=complete_type,
         ),
     ] = None,
+    mmproj: Annotated[
+        Path | None,
+        typer.Option(
+            help="GGUF file to write the vision encoder to, as llama.cpp wants it. "
+            "Default: text and vision in one file."
+        ),
+    ] = None,
     tensor_type: TensorTypes = None,
     base: Annotated[
         Path | None, typer.Option(help="GGUF file of the base model, for an adapter.")
@@ -48,7 +55,9 @@ def convert_command(
     else:
         overrides = [Override.parse(text) for text in tensor_type or []]
         with progress_bar("converting") as progress:
-            convert(source, output, type, overrides=overrides, progress=progress)
+            convert(source, output, type, mmproj=mmproj, overrides=overrides, progress=progress)
+        if mmproj is not None:
+            print(f"{mmproj}: {mmproj.stat().st_size / 1e6:.1f} MB")
     print(f"{output}: {output.stat().st_size / 1e6:.1f} MB")
 
 

@@ -299,7 +299,7 @@ class PrivateServer:
 
     async def _start(self, entry: Entry, options: LoadOptions) -> WorkerProcess:
         if self._engine:
-            engine = choose_engine(self._engine, entry.info.architecture)
+            engine = choose_engine(self._engine, entry.info.loaded_as)
             options = msgspec.structs.replace(options, engine=engine)
         if self._trace and options.engine == LLAMACPP:
             raise RequestError("--trace: the llama.cpp engine has no trace")

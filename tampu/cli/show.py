@@ -97,7 +97,7 @@ def as_text(info: ModelInfo, own: Modelfile, projector: Path | None = None) -> s
         "quantization": info.quantization,
         **({"requires": own.requires} if own.requires else {}),
         **({"tensors": str(info.tensors)} if info.tensors else {}),
-        "engine": choose_engine(str(own.parameters.get("engine", AUTO)), info.architecture),
+        "engine": choose_engine(str(own.parameters.get("engine", AUTO)), info.loaded_as),
     }
     if rows["engine"] == LLAMACPP and find_spec("xllamacpp") is None:
         rows["engine"] += " (not installed: pip install 'tampu[llamacpp]')"

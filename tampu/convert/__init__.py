@@ -19,6 +19,7 @@ import numpy.typing as npt
 from tampu.convert.bert import BERT, pooling_metadata
 from tampu.convert.checkpoint import Checkpoint, StoredTensor
 from tampu.convert.config import Config
+from tampu.convert.divided import divide
 from tampu.convert.family import Family, Parameters
 from tampu.convert.gemma import GEMMA2, GEMMA3, GEMMA3_TEXT
 from tampu.convert.gemma4 import GEMMA4, GEMMA4_UNIFIED, GEMMA4_VISION
@@ -109,6 +110,7 @@ def convert(
     destination: Path,
     type: str | None = None,
     *,
+    mmproj: Path | None = None,
     metadata: Mapping[str, str | int | float | bool] | None = None,
     overrides: Sequence[Override] = (),
     threads: int | None = None,
@@ -123,6 +125,8 @@ def convert(
         destination: the file to write; an existing one is replaced.
         type: one of `TYPES`: the type of the large tensors, or a quant mix such as Q4_K_M; None:
             that of most of the checkpoint's weights, and MXFP4 for experts that are stored so.
+        mmproj: the file to write the vision encoder to, in llama.cpp's layout; None: text and
+            vision are in one file.
         metadata: additional keys, which override the converter's own.
         overrides: types for tensors whose GGUF names match.
         threads: number of worker threads; None: one per core.
@@ -136,6 +140,9 @@ def convert(
         DiskFullError: if the result does not fit on the disk.
     """
     plan = plan_conversion(source, type, metadata=metadata, overrides=overrides)
+    if mmproj is not None:
+        plan, projector = divide(plan)
+        projector.write(mmproj, threads=threads)
     plan.write(destination, threads=threads, progress=progress)
 
 

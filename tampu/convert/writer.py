@@ -81,7 +81,7 @@ class PlannedFile:
     kinds: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
-    def _offsets(self) -> list[int]:
+    def offsets(self) -> list[int]:
         """The offset of each tensor in the data, and the end of the last."""
         alignment = alignment_of(self.metadata)
         sizes = [-(-tensor.size_bytes // alignment) * alignment for tensor in self.tensors]
@@ -91,14 +91,14 @@ class PlannedFile:
     def _header(self) -> bytes:
         entries = [
             (tensor.name, tensor.shape, tensor.type, offset)
-            for tensor, offset in zip(self.tensors, self._offsets, strict=False)
+            for tensor, offset in zip(self.tensors, self.offsets, strict=False)
         ]
         return encode_header(self.metadata, entries, self.kinds)
 
     @property
     def size_bytes(self) -> int:
         """The size of the file."""
-        return len(self._header) + self._offsets[-1]
+        return len(self._header) + self.offsets[-1]
 
     def write(
         self,
@@ -131,15 +131,15 @@ class PlannedFile:
         threads = threads or len(usable_cpus()) or psutil.cpu_count() or 1
         for index, data in _in_order(self.tensors, threads):
             done += _put(write, data)
-            end = self._offsets[index] + self.tensors[index].size_bytes
+            end = self.offsets[index] + self.tensors[index].size_bytes
             if done > end:
                 raise ModelFileError(self.tensors[index].name, "has more data than its shape")
             if done == end:
-                write(bytes(self._offsets[index + 1] - end))
-                done = self._offsets[index + 1]
+                write(bytes(self.offsets[index + 1] - end))
+                done = self.offsets[index + 1]
             if progress:
-                progress(done, self._offsets[-1])
-        if done != self._offsets[-1]:
+                progress(done, self.offsets[-1])
+        if done != self.offsets[-1]:
             raise ModelFileError("tensors", "one has less data than its shape")
 
 

@@ -17,17 +17,17 @@ from tampu.engine.memory import Footprint, max_outputs, weight_sizes
 from tampu.errors import ModelFileError, OutOfMemoryError, ShapeError
 from tampu.kvcache import AttentionKind, Cache, CacheSize, KVCacheManager
 from tampu.kvcache.causal import CACHE_TYPES
+from tampu.layouts import read_model
 from tampu.ml import Backend, GGMLType, Weights
 from tampu.ml.attention import attends_to
 from tampu.ml.device_map import DeviceMap
 from tampu.ml.devices import Device, find_devices
-from tampu.ml.gguf import GGUFFile, read_gguf
+from tampu.ml.gguf import GGUFFile
 from tampu.ml.kernels import KernelChoice, Kernels
 from tampu.ml.kernels.repack_cache import RepackCache
 from tampu.ml.kernels.tuning import choose_fetch
 from tampu.ml.metadata import Metadata
 from tampu.models import bind_model
-from tampu.models.fused_qkv import split_fused
 from tampu.nn import CacheShape, LayerShape, Model, StateShape, VisionModel
 from tampu.nn.lora import attach
 from tampu.runner.graphs import Graphs
@@ -192,7 +192,7 @@ def _bind(path: Path, options: LoadOptions, resources: ExitStack) -> _Bound:
     """Open a model's files and bind their tensors by name."""
 
     def opened(path: str | Path) -> Weights:
-        return resources.enter_context(Weights(split_fused(read_gguf(path))))
+        return resources.enter_context(Weights(read_model(path)))
 
     weights = opened(path)
     info = describe(weights.file)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Set
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass
 
 from tampu.ml.backend import Backend
@@ -48,8 +48,17 @@ def choose_buffer_types(
     tensors: Mapping[str, Tensor],
     *,
     mapped: bool,
+    computed: Collection[str] = (),
 ) -> BufferTypes:
-    """Choose the memory of each weight in `uses`; `mapped`: the file's mapping may be used."""
+    """Choose the memory of each weight in `uses`.
+
+    Args:
+        backend: whose devices compute with them.
+        uses: how the model uses each.
+        tensors: by name.
+        mapped: whether the file's mapping may be used.
+        computed: weights that are not in the file as they are.
+    """
     near = [name for name in uses if backend.device_map.of_weight(name) is None]
     device = backend.device_map.of_output()
     copied = {
@@ -62,7 +71,9 @@ def choose_buffer_types(
     repacked = {
         name: size
         for name in near
-        if name not in copied and (size := _repacked_bytes(backend, tensors[name], uses[name]))
+        if name not in copied
+        and name not in computed
+        and (size := _repacked_bytes(backend, tensors[name], uses[name]))
     }
     others = [name for name in near if name not in repacked]
     packed = {
@@ -70,11 +81,10 @@ def choose_buffer_types(
     }
     in_place = [name for name in others if name not in packed]
     in_place += [name for name in repacked if uses[name] not in _ONLY_PRODUCTS]
-    if mapped:
-        return BufferTypes(copied, repacked, packed, in_place)
-    return BufferTypes(
-        copied, repacked, packed | dict.fromkeys(in_place, backend.cpu.buffer_type), []
-    )
+    apart = [name for name in in_place if not mapped or name in computed]
+    in_place = [name for name in in_place if name not in apart]
+    packed |= dict.fromkeys(apart, backend.cpu.buffer_type)
+    return BufferTypes(copied, repacked, packed, in_place)
 
 
 def _repacked_bytes(backend: Backend, weight: Tensor, uses: Set[WeightUse]) -> int:

@@ -13,15 +13,17 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from tampu.errors import LoadCancelledError, ModelFileError, OutOfMemoryError
 from tampu.ml.backend import Backend
 from tampu.ml.buffer_types import WeightUse, choose_buffer_types
 from tampu.ml.devices import Device
 from tampu.ml.gguf import GGUFFile, TensorInfo
+from tampu.ml.gguf_header import computed
 from tampu.ml.kernels.matmul import STRIP, PackedMemory, PackedWeight, offsets_of
 from tampu.ml.kernels.repack_cache import CachedWeights, Layout, RepackCache
 from tampu.ml.library import OpaquePointer, TensorPointer, gg
@@ -131,7 +133,10 @@ class Weights:
         _check(cancelled)
         self._mapping = map_file(self.file)
         self._address = np.frombuffer(self._mapping, np.uint8).ctypes.data
-        buffers = choose_buffer_types(backend, self._uses, self._tensors, mapped=mapped)
+        absent = {name for name, info in self.file.tensors.items() if info.computation}
+        buffers = choose_buffer_types(
+            backend, self._uses, self._tensors, mapped=mapped, computed=absent
+        )
         self._use_in_place(backend, buffers.in_place)
         report = progress or (lambda _part: None)
         layout = self._layout(backend, buffers.repacked) if cache and mapped else None
@@ -274,12 +279,22 @@ class Weights:
         """Return the job that copies a weight out of the file."""
         info = self.file.tensors[name]
 
+        def compute() -> None:
+            gg.ggml_backend_tensor_set(to, self._computed(info).ctypes.data, 0, info.size_bytes)
+
         def copy() -> None:
             source = self._address + info.offset
             gg.ggml_backend_tensor_set(to, source, 0, info.size_bytes)
             self._release(info.offset, info.offset + info.size_bytes)
 
-        return info.size_bytes, copy
+        return info.size_bytes, compute if info.computation else copy
+
+    def _computed(self, info: TensorInfo) -> npt.NDArray[Any]:
+        """Return the data of a tensor that is not in the file."""
+        if info.computation is None or self._mapping is None:
+            raise ModelFileError(f"tensor {info.name}", "is not computed")
+        data = np.frombuffer(self._mapping, np.uint8)
+        return computed(info, lambda source: data[source.offset :][: source.size_bytes])
 
     def _run(
         self,

@@ -17,9 +17,7 @@ from tampu.models.gemma3_vision import Gemma3Vision
 class Options(nn.SandwichNormOptions):
     layers_27b: ClassVar[int] = 62
     rope_base: float = nn.option("rope.freq_base", default=1_000_000.0, at_most=1e12)
-    rope_base_swa: float = nn.option(
-        "rope.freq_base_swa", or_="rope.local.freq_base", default=10_000.0, at_most=1e12
-    )
+    rope_base_swa: float = nn.option("rope.freq_base_swa", default=10_000.0, at_most=1e12)
     rope_scaling: RopeScaling = nn.option_from(nn.read_rope_scaling)
     logit_cap: float | None = nn.option("final_logit_softcapping", default=None)
     period: int = nn.option("attention.sliding_window_pattern", default=6)

@@ -24,7 +24,7 @@ class Options:
     epsilon: float = nn.option("vision.attention.layer_norm_epsilon", default=1e-6)
     image: int = nn.option("vision.image_size", at_most=16_384)
     patch: int = nn.option("vision.patch_size", at_most=1024)
-    tokens: int = nn.option("mm.tokens_per_image", or_="mm_tokens_per_image", default=0, at_least=0)
+    tokens: int = nn.option("mm.tokens_per_image", default=0, at_least=0)
     scale_factor: int = nn.option("vision.projector.scale_factor", default=4)
 
     @property
@@ -44,8 +44,8 @@ class Options:
 
 
 class Projector(nn.Module):
-    norm: nn.RMSNorm = nn.gguf("mm_soft_emb_norm", or_="soft_emb_norm")
-    weight: Tensor = nn.gguf("mm_input_projection.weight", or_="input_projection.weight")
+    norm: nn.RMSNorm = nn.gguf("soft_emb_norm")
+    weight: Tensor = nn.gguf("input_projection.weight")
 
     def __call__(self, x: Tensor, epsilon: float) -> Tensor:
         weight = self.weight  # (inputs, outputs), unlike all others
@@ -56,10 +56,10 @@ class Projector(nn.Module):
 
 
 class Gemma3Vision(nn.VisionModel):
-    patch: nn.PatchEmbedding = nn.gguf("v.patch_embedding", or_="v.patch_embd")
-    position: nn.Embedding = nn.gguf("v.position_embedding", or_="v.position_embd")
+    patch: nn.PatchEmbedding = nn.gguf("v.patch_embd")
+    position: nn.Embedding = nn.gguf("v.position_embd")
     layers: list[nn.EncoderLayer] = nn.gguf("v.blk", count="layers")
-    norm: nn.LayerNorm = nn.gguf("v.post_layernorm", or_="v.post_ln")
+    norm: nn.LayerNorm = nn.gguf("v.post_ln")
     projector: Projector = nn.gguf("mm")
 
     options_type: ClassVar[type[Options]] = Options

@@ -46,13 +46,13 @@ class Options:
 
 
 class Attention(nn.SelfAttention):
-    output: nn.Linear = nn.gguf("attn_output", or_="attn_out")
-    sinks: Tensor = nn.gguf("attn_sinks.weight", or_="attn_sinks")
+    output: nn.Linear = nn.gguf("attn_output")
+    sinks: Tensor = nn.gguf("attn_sinks.weight")
 
 
 class Layer(nn.PreNormLayer):
     attention: Attention = nn.gguf()
-    feed_forward_norm: nn.RMSNorm = nn.gguf("post_attention_norm", or_="ffn_norm")
+    feed_forward_norm: nn.RMSNorm = nn.gguf("post_attention_norm")
     feed_forward: nn.SparseMoE = nn.gguf()
 
 

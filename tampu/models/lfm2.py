@@ -91,7 +91,7 @@ class Layer(nn.Module):
 
 class Lfm2(nn.Decoder):
     layers: list[Layer]
-    output_norm: nn.RMSNorm = nn.gguf("token_embd_norm", or_="output_norm")
+    output_norm: nn.RMSNorm = nn.gguf("token_embd_norm")
 
     options_type: ClassVar[type[Options]] = Options
     options: Options

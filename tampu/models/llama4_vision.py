@@ -52,24 +52,22 @@ class Options:
 
 
 class Adapter(nn.Module):
-    first: nn.Linear = nn.gguf("mlp.fc1", or_="mlp.1")
-    second: nn.Linear = nn.gguf("mlp.fc2", or_="mlp.2")
+    first: nn.Linear = nn.gguf("mlp.1")
+    second: nn.Linear = nn.gguf("mlp.2")
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.second(self.first(x).gelu_exact()).gelu_exact()
 
 
 class Llama4Vision(nn.VisionModel):
-    patch: nn.PatchEmbedding = nn.gguf("v.patch_embedding", or_="v.patch_embd")
-    last: Tensor = nn.gguf("v.class_embedding", or_="v.class_embd")
-    position: Tensor = nn.gguf(
-        "v.positional_embedding_vlm", or_="v.position_embd.weight", use=WeightUse.ROWS
-    )
-    norm_before: nn.LayerNorm = nn.gguf("v.layernorm_pre", or_="v.pre_ln")
+    patch: nn.PatchEmbedding = nn.gguf("v.patch_embd")
+    last: Tensor = nn.gguf("v.class_embd")
+    position: Tensor = nn.gguf("v.position_embd.weight", use=WeightUse.ROWS)
+    norm_before: nn.LayerNorm = nn.gguf("v.pre_ln")
     layers: list[nn.EncoderLayer] = nn.gguf("v.blk", count="layers")
-    norm_after: nn.LayerNorm = nn.gguf("v.layernorm_post", or_="v.post_ln")
-    adapter: Adapter = nn.gguf("v.vision_adapter", or_="mm.model")
-    projector: nn.Linear = nn.gguf("mm.linear_1", or_="mm.model.fc")
+    norm_after: nn.LayerNorm = nn.gguf("v.post_ln")
+    adapter: Adapter = nn.gguf("mm.model")
+    projector: nn.Linear = nn.gguf("mm.model.fc")
 
     options_type: ClassVar[type[Options]] = Options
     projectors: ClassVar[tuple[str, ...]] = ("llama4",)

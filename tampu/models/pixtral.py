@@ -36,7 +36,7 @@ class Options:
     longest_edge: int | None = nn.option("vision.longest_edge", default=None, at_most=16_384)
     patch: int = nn.option("vision.patch_size", at_most=1024)
     rope_base: float = nn.option("vision.rope.freq_base", default=10_000.0, at_most=1e12)
-    merge: int = nn.option("vision.spatial_merge_size", or_="spatial_merge_size", default=2)
+    merge: int = nn.option("vision.spatial_merge_size", default=2)
     mode: RopeMode = nn.option_from(_mode)
 
     @property
@@ -50,10 +50,10 @@ class Options:
 
 
 class Projector(nn.Module):
-    norm: nn.RMSNorm = nn.gguf("norm", or_="input_norm")
-    merge: nn.Linear = nn.gguf("patch_merger.merging_layer", or_="patch_merger")
-    first: nn.Linear = nn.gguf("linear_1", or_="1")
-    second: nn.Linear = nn.gguf("linear_2", or_="2")
+    norm: nn.RMSNorm = nn.gguf("input_norm")
+    merge: nn.Linear = nn.gguf("patch_merger")
+    first: nn.Linear = nn.gguf("1")
+    second: nn.Linear = nn.gguf("2")
 
     def __call__(self, x: Tensor, square: int, epsilon: float) -> Tensor:
         """Return (n / square, features); the patches of a square follow one another in x."""
@@ -64,8 +64,8 @@ class Projector(nn.Module):
 
 
 class Pixtral(nn.VisionModel):
-    patch: nn.PatchEmbedding = nn.gguf("v.patch_conv", or_="v.patch_embd")
-    norm: nn.RMSNorm = nn.gguf("v.encoder_norm", or_=("v.pre_ln", "v.ln_pre"))
+    patch: nn.PatchEmbedding = nn.gguf("v.patch_embd")
+    norm: nn.RMSNorm = nn.gguf("v.pre_ln", or_="v.ln_pre")
     layers: list[nn.GatedEncoderLayer] = nn.gguf("v.blk", count="layers")
     projector: Projector = nn.gguf("mm")
 

@@ -51,11 +51,11 @@ class Options:
 
 
 class Qwen25VLVision(nn.VisionModel):
-    first: Tensor = nn.gguf("v.patch_embd_0.weight", or_="v.patch_embd.weight")
-    second: Tensor = nn.gguf("v.patch_embd_1.weight", or_="v.patch_embd.weight.1")
+    first: Tensor = nn.gguf("v.patch_embd.weight")
+    second: Tensor = nn.gguf("v.patch_embd.weight.1")
     layers: list[nn.GatedEncoderLayer] = nn.gguf("v.blk", count="layers")
-    norm: nn.RMSNorm = nn.gguf("v.merger.ln_q", or_="v.post_ln")
-    projector: nn.GeluProjector = nn.gguf("v.merger", or_="mm")
+    norm: nn.RMSNorm = nn.gguf("v.post_ln")
+    projector: nn.GeluProjector = nn.gguf("mm")
 
     options_type: ClassVar[type[Options]] = Options
     projectors: ClassVar[tuple[str, ...]] = ("qwen2.5vl_merger",)

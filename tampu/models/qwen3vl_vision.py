@@ -88,14 +88,16 @@ class Patches(nn.Module):
 
 
 class Attention(nn.Module):
-    """Attention of patches to one another; queries, keys and values are one projection."""
+    """Attention of patches to one another."""
 
-    joined: nn.Linear = nn.gguf("attn_qkv")
+    query: nn.Linear = nn.gguf("attn_q")
+    key: nn.Linear = nn.gguf("attn_k")
+    value: nn.Linear = nn.gguf("attn_v")
     output: nn.Linear = nn.gguf("attn_out")
 
     def __call__(self, x: Tensor, heads: int, rotate: nn.AxisRope) -> Tensor:
         q, k, v = (
-            part.contiguous().reshape(x.shape[0], heads, -1) for part in self.joined(x).split(3)
+            part(x).reshape(x.shape[0], heads, -1) for part in (self.query, self.key, self.value)
         )
         return self.output(nn.attend(rotate(q), rotate(k), v))
 

@@ -52,7 +52,7 @@ class EncoderAttention(Module):
     query: Linear = gguf("attn_q")
     key: Linear = gguf("attn_k")
     value: Linear = gguf("attn_v")
-    output: Linear = gguf("attn_output", or_="attn_out")
+    output: Linear = gguf("attn_out")
 
     def __call__(
         self,
@@ -159,8 +159,8 @@ def axis_arrays(
 class EncoderFeedForward(Module):
     """Two projections with an activation between them."""
 
-    first: Linear = gguf("mlp.fc1", or_="ffn_up")
-    second: Linear = gguf("mlp.fc2", or_="ffn_down")
+    first: Linear = gguf("ffn_up")
+    second: Linear = gguf("ffn_down")
 
     def __call__(self, x: Tensor, activate: Activation) -> Tensor:
         """Return (n, features) for x of that shape."""
@@ -173,8 +173,8 @@ class EncoderFeedForward(Module):
 class GeluProjector(Module):
     """Two projections with a GELU between them, from an encoder's features to a text model's."""
 
-    first: Linear = gguf("0", or_=("mlp.0", "linear_1"))
-    second: Linear = gguf("2", or_=("mlp.2", "linear_2"))
+    first: Linear = gguf("0")
+    second: Linear = gguf("2")
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return (n, outputs) for x (n, inputs)."""
@@ -184,9 +184,9 @@ class GeluProjector(Module):
 class EncoderLayer(Module):
     """A layer with a norm before each part."""
 
-    attention_norm: LayerNorm = gguf("layer_norm1", or_=("ln1", "attn_norm"))
+    attention_norm: LayerNorm = gguf("ln1")
     attention: EncoderAttention = gguf()
-    feed_forward_norm: LayerNorm = gguf("layer_norm2", or_=("ln2", "ffn_norm"))
+    feed_forward_norm: LayerNorm = gguf("ln2")
     feed_forward: EncoderFeedForward = gguf()
 
     def __call__(
@@ -209,9 +209,9 @@ class EncoderLayer(Module):
 class GatedEncoderLayer(Module):
     """A layer with root mean square norms and SwiGLU, as those of decoders are."""
 
-    attention_norm: RMSNorm = gguf("attn_norm", or_="ln1")
+    attention_norm: RMSNorm = gguf("ln1")
     attention: EncoderAttention = gguf()
-    feed_forward_norm: RMSNorm = gguf("ffn_norm", or_="ln2")
+    feed_forward_norm: RMSNorm = gguf("ln2")
     feed_forward: SiluFeedForward = gguf()
 
     def __call__(

@@ -43,7 +43,7 @@ def with_model_files(options: LoadOptions, entry: Entry) -> LoadOptions:
         template = own_template(stored.template, config.renderer, entry.info.metadata)
         found |= {"template": template, "parser": config.parser, "adapters": adapters}
         engine = str(stored.parameters.get("engine", engine))
-    found["engine"] = choose_engine(engine, entry.info.architecture)
+    found["engine"] = choose_engine(engine, entry.info.loaded_as)
     return msgspec.structs.replace(options, **found)
 
 

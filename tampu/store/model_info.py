@@ -14,6 +14,7 @@ import numpy as np
 from tampu.chat.fim import fim_tokens
 from tampu.chat.template import ChatTemplate
 from tampu.chat.template_loader import PromptTemplate
+from tampu.layouts import architecture_of
 from tampu.ml.gguf import GGUFFile, read_gguf
 from tampu.ml.metadata import Metadata
 from tampu.ml.types import GGMLType
@@ -49,6 +50,7 @@ class ModelInfo:
             insert (fill-in-the-middle).
         template: its chat template; empty if it has none.
         metadata: all keys.
+        loaded_as: llama.cpp's name of the architecture, by which an engine is chosen.
     """
 
     path: Path
@@ -62,6 +64,7 @@ class ModelInfo:
     capabilities: tuple[str, ...]
     template: str
     metadata: Metadata
+    loaded_as: str
 
     @property
     def parameter_size(self) -> str:
@@ -82,6 +85,7 @@ def describe(file: GGUFFile) -> ModelInfo:
         path=file.path,
         size_bytes=file.size_bytes,
         architecture=metadata.architecture,
+        loaded_as=architecture_of(file),
         parameters=sum(math.prod(tensor.shape) for tensor in file.tensors.values()),
         tensors=len(file.tensors),
         quantization=_quantization(file),

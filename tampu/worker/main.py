@@ -24,8 +24,8 @@ from tampu.engine.engine import Engine
 from tampu.engine.fit import free_on
 from tampu.engine.load_options import LLAMACPP
 from tampu.errors import RequestError
+from tampu.layouts import read_model
 from tampu.ml.devices import find_devices
-from tampu.ml.gguf import read_gguf
 from tampu.sandbox import confinement
 from tampu.sandbox.client import ForkServerClient
 from tampu.tokenizer import Tokenizer
@@ -158,7 +158,7 @@ def load_vocabulary(load: Load, fork_server: ForkServerClient) -> Loaded:
     Raises:
         TampuError: if the file is damaged.
     """
-    metadata = read_gguf(load.path).metadata
+    metadata = read_model(load.path).metadata
     tokenizer = load_tokenizer(metadata)
     own = load.options.template
     template = read_template(own) if own else ChatTemplate.from_metadata(metadata)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.endless import make_endless_model
-from support.projectors import LAYOUTS, take_apart
+from support.projectors import take_apart
 from support.serving import Server, start_server
 
 from tampu.store import ModelName
@@ -31,7 +31,7 @@ def models_of_llamacpp(models: Path, tmp_path_factory: pytest.TempPathFactory) -
     for model in models.glob("*.gguf"):
         (folder / model.name).write_bytes(model.read_bytes())
     text, eyes = parts / "text.gguf", parts / "eyes.gguf"
-    take_apart(built_in_path(), LAYOUTS["gemma3_vision"], text, eyes)
+    take_apart(built_in_path(), text, eyes)
     spec = CreateSpec(modelfile=parse_modelfile("FROM text.gguf\nFROM eyes.gguf"), folder=parts)
     create(Library(folder), ModelName.parse("demo"), spec)
     return folder

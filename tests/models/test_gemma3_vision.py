@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import tampu
+from tampu.layouts import read_model
 from tampu.ml import Weights
-from tampu.ml.gguf import read_gguf
 from tampu.models import bind_model
 from tampu.nn.image import VisionModel
 
@@ -18,7 +18,7 @@ START, END, SOFT = 6, 7, 8
 
 @pytest.fixture(scope="module")
 def vision() -> Iterator[VisionModel | None]:
-    with Weights(read_gguf(DEMO)) as weights:
+    with Weights(read_model(DEMO)) as weights:
         yield bind_model(weights).vision
 
 

@@ -11,8 +11,8 @@ from support.tiny_model import write_tiny
 from tampu import models
 from tampu.engine.model_loader import NODES_PER_RUN
 from tampu.kvcache import Cache, CacheSize, CellRange, MicroBatch
+from tampu.layouts import read_model
 from tampu.ml import Backend, GGMLType, Weights
-from tampu.ml.gguf import read_gguf
 from tampu.models import Architecture, bind_model
 from tampu.nn import Batch, StateShape
 
@@ -21,7 +21,7 @@ COUNT = 32  # the fewest tokens between two checkpoints
 
 def nodes(backend: Backend, path: Path, runs: int) -> int:
     """Return the number of nodes of a graph for so many runs of many tokens."""
-    with Weights(read_gguf(path)) as weights:
+    with Weights(read_model(path)) as weights:
         model = bind_model(weights)
         shapes = model.cache_shapes()
         assert sum(isinstance(shape, StateShape) for shape in shapes) == 1

@@ -13,8 +13,8 @@ from support.tiny_model import Tiny, tiny_weights, write_tiny
 
 from tampu import models
 from tampu.errors import ModelFileError, UnsupportedModelError
+from tampu.layouts import read_model
 from tampu.ml import Backend, RopeMode, Weights
-from tampu.ml.gguf import read_gguf
 from tampu.models import Architecture, architectures, bind_model
 from tampu.models.gemma3 import Gemma3, Options
 from tampu.models.llama import Llama
@@ -31,7 +31,7 @@ def bound(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     def bound(
         tiny: Tiny | None = None, weights: dict[str, npt.NDArray[np.float32]] | None = None
     ) -> Model:
-        opened.append(Weights(read_gguf(write_tiny(tmp_path / "m.gguf", tiny, weights=weights))))
+        opened.append(Weights(read_model(write_tiny(tmp_path / "m.gguf", tiny, weights=weights))))
         return bind_model(opened[-1])
 
     yield bound
@@ -125,8 +125,8 @@ def test_a_vision_tower_without_its_settings_is_an_error(bound: Callable[..., An
 def test_a_projector_of_another_model_is_refused(tmp_path: Path) -> None:
     other = Tiny(architecture="clip", keys={"projector_type": "gemma3"})
     with (
-        Weights(read_gguf(write_tiny(tmp_path / "a.gguf"))) as text,
-        Weights(read_gguf(write_tiny(tmp_path / "b.gguf", other))) as projector,
+        Weights(read_model(write_tiny(tmp_path / "a.gguf"))) as text,
+        Weights(read_model(write_tiny(tmp_path / "b.gguf", other))) as projector,
         pytest.raises(UnsupportedModelError) as caught,
     ):
         bind_model(text, projector)

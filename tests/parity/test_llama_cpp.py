@@ -8,7 +8,7 @@ import pytest
 from support.checkpoints import FOR_LLAMA_CPP, HYBRIDS
 from support.laboratory import Laboratory, tokens
 from support.llama_cpp import greedy
-from support.projectors import LAYOUTS, take_apart
+from support.projectors import take_apart
 
 from tampu import Engine
 from tampu.bench.llama_cpp import LlamaCpp
@@ -46,7 +46,7 @@ def text_file(laboratory: Laboratory, name: str) -> Path:
     if not name.startswith("qwen3vl"):
         return whole
     text = whole.with_name(f"{name}-text.gguf")
-    take_apart(whole, LAYOUTS["qwen3vl"], text, whole.with_name(f"{name}-mmproj.gguf"))
+    take_apart(whole, text, whole.with_name(f"{name}-mmproj.gguf"))
     return text
 
 

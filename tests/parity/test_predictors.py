@@ -14,13 +14,14 @@ from safetensors.torch import load_file, save_file
 from support.checkpoints import RECIPES, draw_weights
 from support.graphs import floats
 from support.laboratory import Laboratory, relative_error, tokens
+from support.ollama_files import PUBLISHED, publish
 from support.seeing import Whole
 from transformers.modeling_layers import MtpLayer
 
 from tampu.convert import convert
 from tampu.engine.engine import Engine
+from tampu.layouts import read_model
 from tampu.ml import Backend, GGMLType, Weights
-from tampu.ml.gguf import read_gguf
 from tampu.models import bind_model
 from tampu.models.qwen35 import Qwen35
 
@@ -65,11 +66,16 @@ def with_predictor(laboratory: Laboratory, name: str, folder: Path) -> tuple[Pat
     return folder / "model.gguf", made
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "is_published"),
+    [*((name, False) for name in NAMES), ("qwen35", True), ("qwen35moe", True)],
+)
 def test_the_hidden_states_of_a_predictor(
-    laboratory: Laboratory, backend: Backend, tmp_path: Path, name: str
+    laboratory: Laboratory, backend: Backend, tmp_path: Path, name: str, is_published: bool
 ) -> None:
     path, made = with_predictor(laboratory, name, tmp_path)
+    if is_published:  # by Ollama
+        path = publish(path, PUBLISHED[name], tmp_path / "published.gguf")
     width = RECIPES[name].values["hidden_size"]
     embeddings, hidden = floats(COUNT, width), floats(COUNT, width, seed=1)
     ours = ours_of(backend, path, embeddings, hidden)
@@ -89,7 +95,7 @@ def test_the_hidden_states_of_a_predictor(
 
 
 def ours_of(backend: Backend, path: Path, embeddings: Any, hidden: Any) -> Any:
-    with Weights(read_gguf(path)) as weights:
+    with Weights(read_model(path)) as weights:
         model = bind_model(weights)
         assert isinstance(model, Qwen35)
         (block,) = model.predictors

@@ -7,24 +7,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.laboratory import Laboratory
-from support.projectors import LAYOUTS, take_apart
+from support.projectors import SEEING, take_apart
 from support.seeing import Seer, picture
 
 from tampu.engine.engine import Engine
 from tampu.errors import ModelFileError, UnsupportedModelError
+from tampu.layouts import read_model
 from tampu.ml import Backend, Weights
-from tampu.ml.gguf import read_gguf
 from tampu.models import bind_model
 
 pytestmark = pytest.mark.parity
 
 
-@pytest.mark.parametrize("name", list(LAYOUTS))
+@pytest.mark.parametrize("name", SEEING)
 def test_text_and_projector_files_equal_one_model(
     laboratory: Laboratory, backend: Backend, tmp_path: Path, name: str
 ) -> None:
     text, projector = tmp_path / "text.gguf", tmp_path / "mmproj.gguf"
-    take_apart(laboratory.file(name), LAYOUTS[name], text, projector)
+    take_apart(laboratory.file(name), text, projector)
     parts: list[list[int] | np.ndarray] = [[1, 33, 34], picture(100, 150), [11, 57, 200]]
     whole, apart = Seer(backend, laboratory.file(name)), Seer(backend, text, projector)
     try:
@@ -35,15 +35,15 @@ def test_text_and_projector_files_equal_one_model(
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", list(LAYOUTS))
+@pytest.mark.parametrize("name", SEEING)
 def test_without_its_projector_a_model_has_no_vision(
     laboratory: Laboratory, tmp_path: Path, name: str
 ) -> None:
     text, projector = tmp_path / "text.gguf", tmp_path / "mmproj.gguf"
-    take_apart(laboratory.file(name), LAYOUTS[name], text, projector)
-    with Weights(read_gguf(text)) as weights:
+    take_apart(laboratory.file(name), text, projector)
+    with Weights(read_model(text)) as weights:
         assert bind_model(weights).vision is None
-    with Weights(read_gguf(text)) as weights, Weights(read_gguf(projector)) as second:
+    with Weights(read_model(text)) as weights, Weights(read_model(projector)) as second:
         assert bind_model(weights, second).vision is not None
 
 
@@ -60,7 +60,7 @@ def test_a_tower_of_a_model_with_other_additions_is_refused(
     files = {}
     for name in (text, tower):
         files[name] = (tmp_path / f"{name}.gguf", tmp_path / f"{name}-mmproj.gguf")
-        take_apart(laboratory.file(name), LAYOUTS[name], *files[name])
+        take_apart(laboratory.file(name), *files[name])
     with pytest.raises(ModelFileError, match=message):
         Engine.load(files[text][0], projector=files[tower][1], context=64, threads=1)
 
@@ -69,10 +69,10 @@ def test_a_projector_that_does_not_fit_is_refused(laboratory: Laboratory, tmp_pa
     files = {}
     for name in ("gemma3_vision", "qwen25vl"):
         files[name] = (tmp_path / f"{name}.gguf", tmp_path / f"{name}-mmproj.gguf")
-        take_apart(laboratory.file(name), LAYOUTS[name], *files[name])
+        take_apart(laboratory.file(name), *files[name])
     with (
-        Weights(read_gguf(files["gemma3_vision"][0])) as text,
-        Weights(read_gguf(files["qwen25vl"][1])) as other,
+        Weights(read_model(files["gemma3_vision"][0])) as text,
+        Weights(read_model(files["qwen25vl"][1])) as other,
         pytest.raises(
             UnsupportedModelError,
             match=r"Gemma3 does not support a projector of type 'qwen2\.5vl_merger'",
@@ -80,8 +80,8 @@ def test_a_projector_that_does_not_fit_is_refused(laboratory: Laboratory, tmp_pa
     ):
         bind_model(text, other)
     with (
-        Weights(read_gguf(laboratory.file("llava"))) as words,
-        Weights(read_gguf(files["gemma3_vision"][1])) as tower,
+        Weights(read_model(laboratory.file("llava"))) as words,
+        Weights(read_model(files["gemma3_vision"][1])) as tower,
         pytest.raises((UnsupportedModelError, ModelFileError)),
     ):
         bind_model(words, tower)

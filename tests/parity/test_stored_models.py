@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.laboratory import Laboratory, tokens
-from support.projectors import LAYOUTS, take_apart
+from support.projectors import take_apart
 from support.seeing import picture
 
 from tampu.engine.engine import Engine
@@ -40,7 +40,7 @@ def test_a_projector_comes_with_its_model(
     laboratory: Laboratory, library: Library, tmp_path: Path
 ) -> None:
     whole = laboratory.file("gemma3_vision")
-    take_apart(whole, LAYOUTS["gemma3_vision"], tmp_path / "t.gguf", tmp_path / "mmproj.gguf")
+    take_apart(whole, tmp_path / "t.gguf", tmp_path / "mmproj.gguf")
     name = made(library, "FROM t.gguf\nFROM mmproj.gguf\nSYSTEM x", tmp_path)
     assert "vision" in Catalog(library=library).describe(name).info.capabilities
     with loaded(whole) as one, loaded(name) as other:

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from support.tiny_model import Tiny, write_tiny
 
 from tampu.kvcache import AttentionKind, Cache, CacheSize, Segment
+from tampu.layouts import read_model
 from tampu.ml import Backend, Weights
-from tampu.ml.gguf import read_gguf
 from tampu.models import bind_model
 from tampu.runner.graphs import Graphs, StepInputs
 
@@ -32,7 +32,7 @@ class TinyModel:
         attention: AttentionKind = AttentionKind.FUSED,
         reuse: bool = True,
     ) -> None:
-        self.weights = Weights(read_gguf(path))
+        self.weights = Weights(read_model(path))
         self.model = bind_model(self.weights)
         shapes = self.model.cache_shapes()
         size = CacheSize(slots=1, context=cells, batch=cells)

@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pytest
 from support.states import row_arrays, state_rows
 
+from tampu.layouts import read_model
 from tampu.ml import Backend, GGMLType, Tensor, Weights
-from tampu.ml.gguf import read_gguf
 from tampu.models import bind_model
 from tampu.nn import (
     Advance,
@@ -110,8 +110,8 @@ class Seer:
 
     def __init__(self, backend: Backend, path: Path, projector: Path | None = None) -> None:
         self.backend = backend
-        self.weights = Weights(read_gguf(path))
-        self.second = Weights(read_gguf(projector)) if projector else None
+        self.weights = Weights(read_model(path))
+        self.second = Weights(read_model(projector)) if projector else None
         self.model = bind_model(self.weights, self.second)
         for weights in (self.weights, self.second):
             if weights:

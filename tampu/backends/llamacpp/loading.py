@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import tempfile
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from tampu.backends.llamacpp.files import LlamaFiles, llama_files
 from tampu.backends.llamacpp.load_error import load_error
 from tampu.backends.llamacpp.mmproj import MultimodalProjector
 from tampu.backends.llamacpp.model import LlamaModel
@@ -19,13 +21,17 @@ from tampu.chat.template_loader import read_template
 from tampu.engine.chat import RequestBuilder
 from tampu.engine.load_options import LoadOptions
 from tampu.errors import UnsupportedModelError
+from tampu.layouts import as_llama_cpp
 from tampu.ml.gguf import GGUFFile, read_gguf
+from tampu.ml.metadata import Metadata
 from tampu.models import architectures
 from tampu.nn.lora import check_adapter
 from tampu.sampling.constraint import Constraints
 from tampu.sandbox.client import ForkServerClient
 from tampu.tokenizer.loading import load_tokenizer
 from tampu.vision.sandboxed import SandboxedDecoder
+
+log = logging.getLogger("tampu")
 
 _ERRORS = 1  # a verbosity of llama.cpp; -1 is nothing
 _MIN_BATCH = 32  # llama.cpp aborts if the batch is smaller than the number of sequences
@@ -38,43 +44,40 @@ def load_llamacpp(
     """Load a model into llama.cpp; it is freed at the end.
 
     Raises:
-        UnsupportedModelError: if the wheel is not installed, llama.cpp does not have the
-            architecture either, or the vision encoder is in the model's own file.
+        UnsupportedModelError: if the wheel is not installed, or llama.cpp does not have the
+            architecture either.
         ModelFileError: for a damaged file, and an adapter of another architecture.
         OutOfMemoryError: if the memory is too small.
+        DiskFullError: if the file must be copied and the copy does not fit.
     """
-    file = read_gguf(path)
+    file = as_llama_cpp(read_gguf(path))
     metadata = file.metadata
     try:
         import xllamacpp
     except ImportError as error:
         raise UnsupportedModelError(_not_installed(metadata.architecture)) from error
-    _check_parts(file, options)
+    _check_adapters(file, options)
     tokenizer = load_tokenizer(metadata)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tampu-")))
-        parameters = _parameters(xllamacpp, path, options)
-        parameters.hostnames = [str(folder / "llama.sock")]
-        parameters.api_keys = [secrets.token_hex(32)]
-        if not metadata.has("pooling_type"):  # as the native engine does
-            parameters.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
-        try:
-            running = xllamacpp.Server(parameters)
-        except RuntimeError as error:
-            parameters.verbosity = _ERRORS
-            parameters.hostnames = [str(folder / "again.sock")]  # the first is taken
-            raise load_error(path.name, lambda: xllamacpp.Server(parameters)) from error
-        server = LlamaServer(folder / "llama.sock", parameters.api_keys[0])
+        own = Path(options.projector) if options.projector else None
+        files = llama_files(path, own, folder)
+        running, server, files = _start(xllamacpp, path.name, files, options, metadata, folder)
         structured_outputs = StructuredOutputs(
             tokenizer, stack.enter_context(closing(Constraints(tokenizer, fork_server)))
         )
         projector = None
-        if options.projector is not None:
+        if files.projector is not None:
             decoder = stack.enter_context(closing(SandboxedDecoder(fork_server)))
             projector = MultimodalProjector(server, tokenizer, decoder, options.context)
-        own = options.template
-        template = read_template(own) if own else ChatTemplate.from_metadata(metadata)
-        model = LlamaModel(server, tokenizer, options.context, structured_outputs, projector)
+        template = (
+            read_template(options.template)
+            if options.template
+            else ChatTemplate.from_metadata(metadata)
+        )
+        model = LlamaModel(
+            server, tokenizer, options.context, structured_outputs, projector, files.no_images
+        )
         yield (
             model,
             RequestBuilder.for_model(model, template, metadata, fork_server, options.parser),
@@ -92,24 +95,50 @@ def _not_installed(architecture: str) -> str:
     )
 
 
-def _check_parts(file: GGUFFile, options: LoadOptions) -> None:
-    """Check the files for what llama.cpp refuses with less helpful messages."""
+def _check_adapters(file: GGUFFile, options: LoadOptions) -> None:
+    """Check adapters, which llama.cpp refuses with less helpful messages."""
     for adapter, _ in options.adapters:
-        check_adapter(read_gguf(adapter), file.metadata.architecture)
-    if any(name.startswith("v.") for name in file.tensors):
-        is_known = file.metadata.architecture in architectures()
-        advice = "use the native engine" if is_known else "make the model from two files"
-        raise UnsupportedModelError(
-            f"{file.path.name} has its vision encoder in the same GGUF file; llama.cpp needs a "
-            f"separate mmproj file: {advice}"
-        )
+        check_adapter(as_llama_cpp(read_gguf(adapter)), file.metadata.architecture)
 
 
-def _parameters(xllamacpp: Any, path: Path, options: LoadOptions) -> Any:
+def _start(
+    xllamacpp: Any,
+    name: str,
+    files: LlamaFiles,
+    options: LoadOptions,
+    metadata: Metadata,
+    folder: Path,
+) -> tuple[Any, LlamaServer, LlamaFiles]:
+    """Start llama.cpp; without a vision encoder of the model's own file that it does not take.
+
+    Returns:
+        What keeps it running, its server, and the files that it has loaded.
+    """
+    parameters = _parameters(xllamacpp, files, options)
+    parameters.hostnames = [str(folder / "llama.sock")]
+    parameters.api_keys = [secrets.token_hex(32)]
+    if not metadata.has("pooling_type"):  # as the native engine does
+        parameters.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
+    try:
+        running = xllamacpp.Server(parameters)
+    except RuntimeError as error:
+        parameters.verbosity = _ERRORS
+        parameters.hostnames = [str(folder / "again.sock")]  # the first is taken
+        reason = load_error(name, lambda: xllamacpp.Server(parameters))
+        if not files.is_optional:
+            raise reason from error
+        log.warning("%s; loading its text model alone", reason)
+        (folder / "alone").mkdir()
+        alone = LlamaFiles(files.text, None, no_images=str(reason))
+        return _start(xllamacpp, name, alone, options, metadata, folder / "alone")
+    return running, LlamaServer(folder / "llama.sock", parameters.api_keys[0]), files
+
+
+def _parameters(xllamacpp: Any, files: LlamaFiles, options: LoadOptions) -> Any:
     parameters = xllamacpp.CommonParams()
-    parameters.model.path = str(path)
-    if options.projector is not None:
-        parameters.mmproj.path = options.projector
+    parameters.model.path = str(files.text)
+    if files.projector is not None:
+        parameters.mmproj.path = str(files.projector)
     parameters.lora_adapters = [
         xllamacpp.CommonAdapterLoraInfo(adapter, scale) for adapter, scale in options.adapters
     ]

@@ -40,11 +40,24 @@ class LlamaModel:
         context: int,
         structured_outputs: StructuredOutputs,
         projector: MultimodalProjector | None = None,
+        no_images: str = "",
     ) -> None:
-        """Take over a model that a server has loaded, with slots of this context length."""
+        """Take over a model that a server has loaded, with slots of this context length.
+
+        Args:
+            server: the server.
+            tokenizer: of the model.
+            context: of each slot.
+            structured_outputs: compiles grammars.
+            projector: encodes images.
+            no_images: why a model with a vision encoder has none here.
+        """
         self._server = server
         self._structured_outputs = structured_outputs
         self._projector = projector
+        self._no_images = no_images or (
+            "the llama.cpp engine needs a projector in a file of its own (mmproj)"
+        )
         self.tokenizer = tokenizer
         self.context = context
         self._retokenizer = Retokenizer(tokenizer)
@@ -59,10 +72,7 @@ class LlamaModel:
         if is_video(image):
             raise RequestError("videos need tampu's own engine: the llama.cpp engine takes images")
         if self._projector is None:
-            raise RequestError(
-                "the model takes no images: the llama.cpp engine needs a projector in a file of "
-                "its own (mmproj)"
-            )
+            raise RequestError(f"the model takes no images: {self._no_images}")
         return self._projector.prepare_image(image)
 
     def submit(

@@ -95,6 +95,7 @@ def _info(shown: Mapping[str, Any], name: str) -> ModelInfo:
         capabilities=tuple(map(str, shown.get("capabilities", ("completion",)))),
         template=str(shown.get("template", "")),
         metadata=Metadata({"general.license": str(shown.get("license", ""))}),
+        loaded_as=architecture,
     )
 
 

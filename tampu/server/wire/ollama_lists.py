@@ -145,7 +145,7 @@ def show(entry: Entry, defaults: ModelDefaults, body: ShowRequest, engine: str) 
         renderer=config.renderer or msgspec.UNSET,
         parser=config.parser or msgspec.UNSET,
         requires=config.requires or msgspec.UNSET,
-        engine=choose_engine(str(defaults.parameters.get("engine", engine)), info.architecture),
+        engine=choose_engine(str(defaults.parameters.get("engine", engine)), info.loaded_as),
         projector_info=_projector_info(entry),
         tensors=_tensors(info) if is_verbose else msgspec.UNSET,
     )
@@ -202,7 +202,7 @@ def _pending(loading: PendingLoad, engine: str) -> RunningModel:
         expires_at=timestamp(time.time() + min(loading.keep_alive_s, MAX_DURATION_S)),
         size_vram=0,
         context_length=loading.context,
-        engine=choose_engine(str(stated), entry.info.architecture),
+        engine=choose_engine(str(stated), entry.info.loaded_as),
     )
 
 

@@ -5,20 +5,24 @@ from __future__ import annotations
 import io
 import queue
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
 from PIL import Image
 from support.fork_server import FORK_SERVER
-from support.projectors import LAYOUTS, take_apart
+from support.ollama_files import PUBLISHED, publish
+from support.projectors import take_apart
 
 from tampu.backends.llamacpp import LlamaModel, load_llamacpp
 from tampu.chat.prompt import PromptBuilder
+from tampu.convert.divided import plan_part
 from tampu.engine.chat import with_images
 from tampu.engine.engine import Engine
 from tampu.engine.load_options import LoadOptions
-from tampu.errors import ContextLengthError, RequestError, UnsupportedModelError
+from tampu.errors import ContextLengthError, RequestError
+from tampu.ml.gguf import read_gguf
 from tampu.runner.events import Done, Event, TextDelta
 from tampu.runner.request import generate_options
 from tampu.store.library import built_in_path
@@ -37,7 +41,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     """The built-in model, and its vision encoder in a file of its own."""
     folder = tmp_path_factory.mktemp("apart")
     text, projector = folder / "text.gguf", folder / "projector.gguf"
-    take_apart(built_in_path(), LAYOUTS["gemma3_vision"], text, projector)
+    take_apart(built_in_path(), text, projector)
     return text, projector
 
 
@@ -183,7 +187,58 @@ def test_an_image_without_a_projector_is_refused(files: Files) -> None:
             with_images(asked(picture()), model.prepare_file)
 
 
-def test_a_model_with_its_vision_encoder_in_the_same_file_is_refused() -> None:
-    with pytest.raises(UnsupportedModelError, match="separate mmproj file"), \
-         load_llamacpp(built_in_path(), LoadOptions(**OPTIONS), FORK_SERVER):  # fmt: skip
-        pass
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built-in model in F32, text and vision in one file of Ollama's layout."""
+    path = tmp_path_factory.mktemp("whole") / "model.gguf"
+    return publish(built_in_path(), PUBLISHED["gemma3_vision"], path)
+
+
+def test_a_file_of_text_and_vision_is_divided_for_llama_cpp(loaded: Loaded, whole: Path) -> None:
+    apart, prompts = loaded
+    with load_llamacpp(whole, LoadOptions(**OPTIONS), FORK_SERVER) as (model, requests):
+        assert requests.prompts is not None
+        events = [
+            answer(each, asked(picture())) for each in ((model, requests.prompts), (apart, prompts))
+        ]
+    scores = [
+        [(score.token, pytest.approx(score.logprob, abs=1e-3)) for score in event.logprobs]
+        for found in events
+        for event in found
+        if isinstance(event, TextDelta)
+    ]
+    assert said(events[0]) == "Red."
+    assert scores[: len(scores) // 2] == scores[len(scores) // 2 :]
+
+
+def test_a_vision_encoder_that_cannot_be_divided_leaves_a_text_model(
+    whole: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tampu.layouts.divide.PROJECTORS", {})
+    with load_llamacpp(whole, LoadOptions(**OPTIONS), FORK_SERVER) as (model, requests):
+        assert "loading its text model alone" in caplog.text
+        assert requests.prompts is not None
+        assert said(answer((model, requests.prompts), asked()))
+        with pytest.raises(RequestError, match="vision encoder of 'gemma3' cannot be written"):
+            with_images(asked(picture()), model.prepare_image)
+
+
+def test_a_vision_encoder_that_llama_cpp_refuses_leaves_a_text_model(
+    whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write_without(whole, "v.post_layernorm.bias", tmp_path / "model.gguf")
+    with load_llamacpp(path, LoadOptions(**OPTIONS), FORK_SERVER) as (model, requests):
+        assert "loading its text model alone" in caplog.text
+        assert requests.prompts is not None
+        assert said(answer((model, requests.prompts), asked()))
+        with pytest.raises(RequestError, match=r"takes no images: llama\.cpp cannot load"):
+            with_images(asked(picture()), model.prepare_image)
+
+
+def write_without(path: Path, left_out: str, to: Path) -> Path:
+    """Copy a file without one of its tensors."""
+    file = read_gguf(path)
+    assert left_out in file.tensors
+    kept = {name: info for name, info in file.tensors.items() if name != left_out}
+    plan_part(replace(file, tensors=kept)).write(to)
+    return to

@@ -11,8 +11,8 @@ from support.tiny_model import Floats, Tiny, tiny_weights, write_tiny
 
 from tampu.engine.engine import Engine
 from tampu.errors import ModelFileError
+from tampu.layouts.fused import split_fused
 from tampu.ml.gguf import read_gguf
-from tampu.models.fused_qkv import split_fused
 
 TOKENS = [1, 20, 21, 2, 40]
 OPTIONS: dict[str, Any] = {"context": 64, "threads": 1, "cache_type": "f32"}

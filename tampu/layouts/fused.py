@@ -2,7 +2,7 @@
 
 The rows of a matrix follow one another in the file, so each part is a range of the tensor's bytes,
 and no architecture has to know of it. Recurrent layers have a tensor of that name too, which is
-used whole.
+used whole. In the vision encoders of llama.cpp's files they are always fused.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tampu.errors import ModelFileError
+from tampu.layouts.tensors import rows_of
 from tampu.ml.gguf_header import GGUFFile, TensorInfo
 from tampu.ml.metadata import Metadata
 
 _FUSED = re.compile(r"blk\.(\d{1,4})\.attn_qkv\.(weight|bias)")
+_FUSED_VISION = re.compile(r"v\.blk\.\d{1,4}\.attn_qkv\.(weight|bias)")
 
 
 def split_fused(file: GGUFFile) -> GGUFFile:
@@ -30,6 +32,9 @@ def split_fused(file: GGUFFile) -> GGUFFile:
         if found and f"blk.{found[1]}.ssm_conv1d.weight" not in file.tensors:
             rows = _rows(info, file.metadata, int(found[1]))
             tensors |= {part.name: part for part in _parts(info, rows)}
+        elif _FUSED_VISION.fullmatch(name) and info.shape[0] % 3 == 0:
+            thirds = dict.fromkeys(("attn_q", "attn_k", "attn_v"), info.shape[0] // 3)
+            tensors |= {part.name: part for part in _parts(info, thirds)}
         else:
             tensors[name] = info
     return replace(file, tensors=tensors)
@@ -61,13 +66,7 @@ def _of_layer(metadata: Metadata, key: str, layer: int, default: int | None = No
 
 def _parts(info: TensorInfo, rows: dict[str, int]) -> Iterator[TensorInfo]:
     """Yield the parts of a fused tensor, in the order of its rows."""
-    row_bytes, offset = info.size_bytes // info.shape[0], info.offset
+    start = 0
     for part, count in rows.items():
-        yield replace(
-            info,
-            name=info.name.replace("attn_qkv", part),
-            shape=(count, *info.shape[1:]),
-            offset=offset,
-            size_bytes=count * row_bytes,
-        )
-        offset += count * row_bytes
+        yield rows_of(info, info.name.replace("attn_qkv", part), start, count)
+        start += count

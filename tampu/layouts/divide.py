@@ -1,0 +1,100 @@
+"""A file of text and vision, divided as llama.cpp wants it: a text model, and its projector.
+
+Both parts are headers over the same file; `tampu.convert.divided` writes them. They have the names
+of llama.cpp, and tensors in the types that its converter gives them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+
+from tampu.errors import UnsupportedModelError
+from tampu.layouts.layout import by_name
+from tampu.layouts.projectors import PROJECTORS, Projector
+from tampu.layouts.tensors import to_f32
+from tampu.ml.gguf_header import GGUFFile, TensorInfo
+from tampu.ml.metadata import Metadata, Value
+
+_OTHERS = ("v.", "a.", "mm.", "mtp.")  # not of the text
+_VISION_KEYS = ("vision.", "audio.", "mm.", "sam.")
+_IN_F32 = re.compile(r"v\.(sam\.)?(patch_embd|position_embd|pos_embd|class_embd)\b.*")
+
+
+def has_vision(file: GGUFFile) -> bool:
+    """Return whether a model's file has a vision encoder in it."""
+    return file.metadata.architecture != "clip" and any(
+        name.startswith("v.") for name in file.tensors
+    )
+
+
+def is_divided(file: GGUFFile) -> bool:
+    """Return whether a file has nothing but a text model."""
+    return not any(name.startswith(_OTHERS) for name in file.tensors)
+
+
+def text_part(file: GGUFFile) -> GGUFFile:
+    """Return the header of the text model; `file` has llama.cpp's names."""
+    prefix = file.metadata.architecture + "."
+    keys = tuple(prefix + key for key in _VISION_KEYS)
+    metadata = {key: value for key, value in file.metadata.items() if not key.startswith(keys)}
+    text = (info for info in file.tensors.values() if not info.name.startswith(_OTHERS))
+    return replace(file, metadata=Metadata(metadata), tensors=by_name(text))
+
+
+def projector_part(file: GGUFFile) -> GGUFFile:
+    """Return the header of the vision encoder, as llama.cpp's mmproj file has it.
+
+    Raises:
+        UnsupportedModelError: if the architecture's encoder is not known.
+        ModelFileError: for keys or tensors that do not fit.
+    """
+    architecture = file.metadata.architecture
+    if architecture not in PROJECTORS:
+        known = ", ".join(sorted(PROJECTORS))
+        raise UnsupportedModelError(
+            f"the vision encoder of '{architecture}' cannot be written to a file of its own; "
+            f"known: {known}"
+        )
+    projector = PROJECTORS[architecture]
+    held = [info for info in file.tensors.values() if _is_of_images(info.name)]
+    tensors = by_name(_stored(projector.tensors(file, held)))
+    metadata = Metadata(_clip_keys(file, projector))
+    return replace(file, metadata=metadata, tensors=tensors, kinds={})
+
+
+def _is_of_images(name: str) -> bool:
+    return name.startswith(("v.", "mm.")) and not name.startswith("mm.a.")
+
+
+def _stored(tensors: Iterable[TensorInfo]) -> Iterable[TensorInfo]:
+    """Yield the tensors, in F32 those that llama.cpp does not multiply with."""
+    for info in tensors:
+        is_exact = _IN_F32.fullmatch(info.name) or len(info.shape) == 1
+        yield to_f32(info) if is_exact and info.computation is None else info
+
+
+def _clip_keys(file: GGUFFile, projector: Projector) -> dict[str, Value]:
+    """Return the keys of the projector's file."""
+    metadata = file.metadata
+    prefix = metadata.architecture + "."
+    own = {
+        key.removeprefix(prefix): value
+        for key, value in metadata.items()
+        if key.startswith(prefix + "vision.")
+    }
+    found: dict[str, Value | None] = {
+        "vision.projection_dim": metadata.integer("embedding_length"),
+        **projector.defaults,
+        **own,
+        "has_vision_encoder": True,
+        "projector_type": projector.kind,
+        **projector.keys(file),
+    }
+    found.pop("vision.projector_type", None)
+    return {
+        "general.architecture": "clip",
+        "general.type": "mmproj",
+        **{f"clip.{key}": value for key, value in found.items() if value is not None},
+    }

@@ -1,0 +1,50 @@
+"""Models in the layout of Ollama's published files answer as in tampu's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.laboratory import Laboratory, tokens
+from support.ollama_files import PUBLISHED, publish
+from support.seeing import Seer, picture
+
+from tampu.engine.engine import Engine
+from tampu.ml import Backend
+
+pytestmark = pytest.mark.parity
+
+SEEING = [
+    "gemma3_vision", "mistral3_vision", "llama4_vision", "qwen25vl", "qwen3vl", "qwen35_seeing",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLISHED if name not in SEEING])
+def test_a_published_file_gives_the_same_logits(
+    laboratory: Laboratory, tmp_path: Path, name: str
+) -> None:
+    ours = laboratory.file(name)
+    theirs = publish(ours, PUBLISHED[name], tmp_path / "published.gguf")
+    logits = []
+    for path in (ours, theirs):
+        with Engine.load(path, context=128, threads=1, cache_type="f32") as engine:
+            logits.append(engine.logits(tokens(60)))
+    np.testing.assert_allclose(logits[1], logits[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", SEEING)
+def test_a_published_file_sees_the_same(
+    laboratory: Laboratory, backend: Backend, tmp_path: Path, name: str
+) -> None:
+    ours = laboratory.file(name)
+    theirs = publish(ours, PUBLISHED[name], tmp_path / "published.gguf")
+    parts: list[list[int] | np.ndarray] = [[1, 33, 34], picture(100, 150), [11, 57, 200]]
+    found = []
+    for path in (ours, theirs):
+        seer = Seer(backend, path)
+        try:
+            found.append(seer.logits(parts))
+        finally:
+            seer.close()
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-4, atol=1e-4)
