@@ -159,7 +159,7 @@ def plan_conversion(
         type, stored = _stored_types(checkpoint)
         overrides = (*overrides, *stored)  # the first that matches wins
     kind = file_type(type)
-    family = _family(checkpoint.config)
+    family = _family(checkpoint.config).for_tensors(checkpoint.tensors)
     config = Config(checkpoint.config)
     parameters = family.adapt(family.parameters(config), checkpoint.tensors)
     processor = _image_processor(checkpoint)

@@ -75,6 +75,8 @@ class Family:
         gather: combines, renames or drops stored tensors before anything else.
         adapt: (keys, names of the checkpoint's tensors) -> keys, for what config.json may state
             wrongly.
+        text_only: the family of a checkpoint without the tensors of the vision encoder; None: it
+            must have them.
     """
 
     architecture: str
@@ -94,6 +96,15 @@ class Family:
     image_settings: Callable[[Config], Parameters] = no_settings
     gather: Callable[[Iterable[StoredTensor]], Iterable[StoredTensor]] = iter
     adapt: Callable[[Parameters, Collection[str]], Parameters] = as_stated
+    text_only: Family | None = None
+
+    def for_tensors(self, names: Collection[str]) -> Family:
+        """Return the family of a checkpoint: of text alone if all of the encoder was left out."""
+        if self.text_only is None:
+            return self
+        targets = (self.names.get(self._template(name)[0].rpartition(".")[0]) for name in names)
+        has_vision = any((target or "").startswith(("v.", "mm.")) for target in targets)
+        return self if has_vision else self.text_only
 
     def rename(self, name: str) -> str | None:
         """Return the GGUF name of a checkpoint's tensor; None if it is ignored."""

@@ -270,6 +270,7 @@ def with_vision(family: Family, checkpoint: str) -> Family:
         parameters=parameters,
         image_settings=image_settings,
         prefixes=TOWER_PREFIXES,
+        text_only=family,
     )
 
 

@@ -34,7 +34,7 @@ QWEN35 = (
 TEKKEN = f"{_UPPER}|{_LOWER}" + r"|\p{N}|" + _REST_SLASH
 O200K = f"{_UPPER}{_CONTRACTIONS}?|{_LOWER}{_CONTRACTIONS}?" + r"|\p{N}{1,3}|" + _REST_SLASH
 
-_NAMES = {
+_NAMES: Mapping[tuple[str, ...], str] = {
     (GPT2,): "gpt-2",
     (LLAMA3,): "llama-bpe",
     (QWEN2,): "qwen2",
@@ -215,10 +215,15 @@ def _gguf_wordpiece(token: str) -> str:
 def pretokenizer_name(node: Node | None) -> str:
     """Return GGUF's name of a byte-level tokenizer's `pre_tokenizer`."""
     steps = tuple(step for part in flatten(node, "pretokenizers") for step in _patterns(part))
+    return pattern_name(steps)
+
+
+def pattern_name(steps: tuple[str, ...], where: str = FILE) -> str:
+    """Return GGUF's name of a way to split texts: by these patterns, one after the other."""
     name = _NAMES.get(steps)
     if name is None:
         shown = " then ".join(repr(step) for step in steps)
-        raise UnsupportedModelError(f"{FILE}: unknown pre-tokenizer {shown[:300]}")
+        raise UnsupportedModelError(f"{where}: unknown pre-tokenizer {shown[:300]}")
     return name
 
 

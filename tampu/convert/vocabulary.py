@@ -1,7 +1,7 @@
 """Converts a checkpoint's tokenizer to GGUF's `tokenizer.*` keys.
 
-The vocabulary comes from tokenizer.json or tokenizer.model, special tokens from
-tokenizer_config.json, end-of-generation ids from generation_config.json.
+The vocabulary comes from tokenizer.json, tokenizer.model or Mistral's tekken.json, special tokens
+from tokenizer_config.json, end-of-generation ids from generation_config.json.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ from typing import Any
 
 from tampu.convert.checkpoint import Checkpoint
 from tampu.convert.sentencepiece import read_sentencepiece
+from tampu.convert.tekken import FILE as TEKKEN_FILE
+from tampu.convert.tekken import SETTINGS as TEKKEN_SETTINGS
+from tampu.convert.tekken import read_tekken
 from tampu.convert.tokenizer_json import (
     CONTROL,
     UNKNOWN,
@@ -37,7 +40,9 @@ _ADDED_SCORE = -1000.0
 def tokenizer_metadata(checkpoint: Checkpoint, size: int) -> dict[str, object]:
     """Return the tokenizer's keys for a model with `size` rows of token embeddings."""
     tokenizer = checkpoint.json("tokenizer.json")
-    settings = checkpoint.json(_CONFIG) or {}
+    settings = checkpoint.json(_CONFIG)
+    if settings is None:
+        settings = TEKKEN_SETTINGS if checkpoint.json(TEKKEN_FILE) else {}
     table = _read_token_table(checkpoint, tokenizer)
     if len(table.tokens) > size:
         reason = f"{len(table.tokens)} tokens for a model with {size}"
@@ -71,7 +76,11 @@ def _read_token_table(checkpoint: Checkpoint, tokenizer: Mapping[str, Any] | Non
         prefix = model.add_space_prefix
         return TokenTable("llama", model.pieces, model.types, model.scores, add_space_prefix=prefix)
     if tokenizer is None:
-        raise ModelFileError(str(checkpoint.folder), "no tokenizer.json and no tokenizer.model")
+        tekken = checkpoint.json(TEKKEN_FILE)
+        if tekken is not None:
+            return read_tekken(tekken)
+        reason = f"no tokenizer.json, no tokenizer.model and no {TEKKEN_FILE}"
+        raise ModelFileError(str(checkpoint.folder), reason)
     return read_token_table(tokenizer)
 
 

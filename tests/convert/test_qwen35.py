@@ -205,3 +205,10 @@ def test_layers_of_multi_token_prediction_are_counted_where_they_are() -> None:
 def test_the_checkpoints_of_these_families_are_known() -> None:
     names = ("Qwen3_5ForCausalLM", "Qwen3_5MoeForCausalLM", "Qwen3NextForCausalLM")
     assert [FAMILIES[name] for name in names] == [QWEN35, QWEN35_MOE, QWEN3_NEXT]
+
+
+def test_a_checkpoint_whose_encoder_was_left_out_is_one_of_text() -> None:
+    names = ["lm_head.weight", "model.language_model.layers.0.mlp.up_proj.weight"]
+    assert QWEN35_VISION.for_tensors(names) is QWEN35
+    assert QWEN35_VISION.for_tensors([*names, "model.visual.pos_embed.weight"]) is QWEN35_VISION
+    assert QWEN35.for_tensors(names) is QWEN35
