@@ -10,10 +10,12 @@ from support.laboratory import Laboratory
 from support.projectors import SEEING, take_apart
 from support.seeing import Seer, picture
 
+from tampu.convert import convert
 from tampu.engine.engine import Engine
 from tampu.errors import ModelFileError, UnsupportedModelError
 from tampu.layouts import read_model
 from tampu.ml import Backend, Weights
+from tampu.ml.gguf import read_gguf
 from tampu.models import bind_model
 
 pytestmark = pytest.mark.parity
@@ -85,3 +87,31 @@ def test_a_projector_that_does_not_fit_is_refused(laboratory: Laboratory, tmp_pa
         pytest.raises((UnsupportedModelError, ModelFileError)),
     ):
         bind_model(words, tower)
+
+
+@pytest.mark.parametrize("name", ["gemma3_vision", "mistral3_vision", "qwen3vl", "qwen25vl"])
+def test_a_checkpoint_is_converted_into_two_files(
+    laboratory: Laboratory, tmp_path: Path, name: str
+) -> None:
+    divided = tmp_path / "text.gguf", tmp_path / "mmproj.gguf"
+    take_apart(laboratory.file(name), *divided)
+    made = tmp_path / "t.gguf", tmp_path / "m.gguf"
+    convert(laboratory.checkpoint(name), made[0], "F32", mmproj=made[1])
+    for ours, expected in zip(made, divided, strict=True):
+        assert stored(ours) == stored(expected)
+    kind = read_gguf(made[1]).metadata
+    assert (kind.architecture, kind.string("general.type")) == ("clip", "mmproj")
+    with Weights(read_model(made[0])) as text, Weights(read_model(made[1])) as second:
+        assert bind_model(text, second).vision is not None
+
+
+def test_a_checkpoint_without_vision_is_not_divided(laboratory: Laboratory, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModelError, match="no vision encoder: leave out --mmproj"):
+        convert(laboratory.checkpoint("llama"), tmp_path / "t", "F32", mmproj=tmp_path / "m")
+    assert [*tmp_path.iterdir()] == []
+
+
+def stored(path: Path) -> dict[str, bytes]:
+    """Return the bytes of each tensor."""
+    data, tensors = path.read_bytes(), read_gguf(path).tensors
+    return {name: data[info.offset :][: info.size_bytes] for name, info in tensors.items()}
