@@ -280,7 +280,8 @@ class Weights:
         info = self.file.tensors[name]
 
         def compute() -> None:
-            gg.ggml_backend_tensor_set(to, self._computed(info).ctypes.data, 0, info.size_bytes)
+            data = self._computed(info)  # lives until it is copied
+            gg.ggml_backend_tensor_set(to, data.ctypes.data, 0, info.size_bytes)
 
         def copy() -> None:
             source = self._address + info.offset

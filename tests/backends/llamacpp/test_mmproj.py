@@ -226,7 +226,7 @@ def test_a_vision_encoder_that_cannot_be_divided_leaves_a_text_model(
 def test_a_vision_encoder_that_llama_cpp_refuses_leaves_a_text_model(
     whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = write_without(whole, "v.post_layernorm.bias", tmp_path / "model.gguf")
+    path = write_without(whole, "mm.mm_input_projection.weight", tmp_path / "model.gguf")
     with load_llamacpp(path, LoadOptions(**OPTIONS), FORK_SERVER) as (model, requests):
         assert "loading its text model alone" in caplog.text
         assert requests.prompts is not None
