@@ -16,7 +16,13 @@ from tampu.runner.events import Done, Event, Failed, FinishReason, TextDelta
 from tampu.runner.graphs import Graphs
 from tampu.runner.layout import PlacedImage
 from tampu.runner.scheduler import Scheduler
-from tampu.runner.sequence import Constraint, SampledToken, Sequence, token_logprob
+from tampu.runner.sequence import (
+    Constraint,
+    SampledToken,
+    Sequence,
+    post_sampling_logprob,
+    token_logprob,
+)
 from tampu.tokenizer import Tokenizer
 
 log = logging.getLogger("tampu.runner")
@@ -83,7 +89,11 @@ class OutputProcessor:
         if options.max_tokens == 0:
             sequence.finish = "length"
             return None
-        token = sequence.sampler.sample(logits, constraint.mask() if constraint else None)
+        mask = constraint.mask() if constraint else None
+        probabilities = None
+        if options.logprobs and options.post_sampling_probs:
+            probabilities = sequence.sampler.probabilities(logits, mask)
+        token = sequence.sampler.sample(logits, mask)
         sequence.append(token)
         is_end = token in self._ends and not options.ignore_eos
         if is_end or (constraint and _completes(constraint, token)):
@@ -92,10 +102,12 @@ class OutputProcessor:
             sequence.finish = "length"
         if not options.logprobs:
             return SampledToken(token)
-        top = options.top_logprobs
-        return SampledToken(
-            token, (token_logprob(logits, token, top, self._tokenizer.token_bytes),)
-        )
+        top, token_bytes = options.top_logprobs, self._tokenizer.token_bytes
+        if probabilities is None:
+            entry = token_logprob(logits, token, top, token_bytes)
+        else:
+            entry = post_sampling_logprob(*probabilities, token, top, token_bytes)
+        return SampledToken(token, (entry,))
 
     def _deliver(self, sequence: Sequence, sampled: SampledToken | None) -> None:
         reason: FinishReason | None = sequence.finish

@@ -48,6 +48,8 @@ class GenerateOptions(SamplingOptions, frozen=True, kw_only=True, forbid_unknown
         shown: texts of the control tokens that are part of the answer's text.
         logprobs: return the log-probability of each token.
         top_logprobs: and of this many of the most likely tokens at its position, 0 to 20.
+        post_sampling_probs: these are of the probabilities that tokens were sampled with; those of
+            the tokens that were left out are not listed.
         prompt_logprobs: and of each prompt token; the prompt then takes nothing from the cache.
         grammar: a constraint on the answer.
         max_repeated_tokens: the answer ends when a token follows itself more often; None: no limit.
@@ -65,6 +67,7 @@ class GenerateOptions(SamplingOptions, frozen=True, kw_only=True, forbid_unknown
     shown: tuple[str, ...] = ()
     logprobs: bool = False
     top_logprobs: int = 0
+    post_sampling_probs: bool = False
     prompt_logprobs: bool = False
     grammar: Grammar | None = None
     max_repeated_tokens: int | None = None

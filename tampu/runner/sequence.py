@@ -109,8 +109,27 @@ def token_logprob(
 ) -> TokenLogprob:
     """Return the log-probability of a token and of the `top` most likely ones at its position."""
     own, likeliest = top_logprobs(logits, token, top)
-    top_bytes = tuple(token_bytes(each) for each, _ in likeliest)
-    return TokenLogprob(token, own, tuple(likeliest), token_bytes(token), top_bytes)
+    return _entry(token, own, likeliest, token_bytes)
+
+
+def post_sampling_logprob(
+    tokens: npt.NDArray[np.intp],
+    probabilities: Rows,
+    token: int,
+    top: int,
+    token_bytes: Callable[[int], bytes],
+) -> TokenLogprob:
+    """Return the same of the probabilities that a token was sampled with, the likeliest first."""
+    [own] = np.log(probabilities[tokens == token])
+    likeliest = [*zip(tokens[:top].tolist(), np.log(probabilities[:top]).tolist(), strict=True)]
+    return _entry(token, float(own), likeliest, token_bytes)
+
+
+def _entry(
+    token: int, own: float, top: list[tuple[int, float]], token_bytes: Callable[[int], bytes]
+) -> TokenLogprob:
+    top_bytes = tuple(token_bytes(each) for each, _ in top)
+    return TokenLogprob(token, own, tuple(top), token_bytes(token), top_bytes)
 
 
 @dataclass(slots=True, eq=False)

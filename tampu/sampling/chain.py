@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,9 +119,17 @@ class Ranked:
 
     def sample(self, share: float) -> int:
         """Sample by the weights; return the rank among the tokens before any filter."""
-        rank = transforms.multinomial(self.cumulative, share)
+        return int(self._original(transforms.multinomial(self.cumulative, share)))
+
+    def ranks(self) -> NDArray[np.intp]:
+        """Return the ranks before any filter of the tokens that are left."""
+        found: NDArray[np.intp] = self._original(np.arange(len(self.weights)))
+        return found
+
+    def _original(self, rank: Any) -> Any:
+        """Return the rank before any filter, or several, of tokens by their ranks now."""
         for selection in reversed(self._selections):
-            rank = rank + selection.start if isinstance(selection, slice) else int(selection[rank])
+            rank = rank + selection.start if isinstance(selection, slice) else selection[rank]
         return rank
 
 

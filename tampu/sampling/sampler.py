@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from types import MappingProxyType
@@ -102,11 +103,7 @@ class Sampler:
                 f"logits are {logits.dtype} of shape {logits.shape};"
                 f" the sampler needs float32 of shape ({self._size},)"
             )
-        if self._adjustments:
-            np.copyto(self._logits, logits)
-            logits = self._logits
-            for adjustment in self._adjustments:
-                adjustment.apply(logits)
+        logits = self._adjusted(logits)
         if mask is not None:
             token = self._constrained(logits, mask)
         else:
@@ -114,6 +111,51 @@ class Sampler:
         for adjustment in self._adjustments:
             adjustment.add(token)
         return token
+
+    def probabilities(self, logits: Floats, mask: Mask | None) -> tuple[NDArray[np.intp], Floats]:
+        """Return the tokens that `sample` would now choose from, the likeliest first.
+
+        This sorts the vocabulary unless `top_k` is set.
+
+        Args:
+            logits: as for `sample`.
+            mask: likewise.
+
+        Returns:
+            Ids and their probabilities, which add up to 1.
+
+        Raises:
+            ComputeError: as `sample`.
+        """
+        logits = self._adjusted(logits)
+        if mask is not None:
+            logits = masked(logits, mask, self._masked)
+        if self.greedy:
+            return np.array([_best(logits)]), np.ones(1, np.float32)
+        o = self.options
+        top_k = o.top_k if 0 < o.top_k < self._size else self._size
+        if self._bounds:
+            candidates = at_or_above(logits, max(bound(logits, o) for bound in self._bounds))
+        else:
+            candidates = best_of(logits, top_k)
+        values = candidates.descending[:top_k]
+        ranked = Ranked(softmax_weights(values, values[0], o.temperature))
+        random = copy.deepcopy(self._random)  # so that `sample` draws the same
+        for keep in self._filters:
+            keep(ranked, o, random)
+        count = np.count_nonzero(ranked.weights)  # the rest of these have underflowed
+        order = np.argsort(-candidates.logits, kind="stable")  # equals by their ids
+        tokens = candidates.tokens[order[ranked.ranks()[:count]]]
+        return tokens, ranked.weights[:count] / np.float32(ranked.cumulative[-1])
+
+    def _adjusted(self, logits: Floats) -> Floats:
+        """Return the logits with penalties and biases."""
+        if not self._adjustments:
+            return logits
+        np.copyto(self._logits, logits)
+        for adjustment in self._adjustments:
+            adjustment.apply(self._logits)
+        return self._logits
 
     def _constrained(self, logits: Floats, mask: Mask) -> int:
         """Sample from the tokens that a mask allows, examining as few as possible."""

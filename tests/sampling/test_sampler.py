@@ -81,6 +81,35 @@ def test_tokens_are_sampled_with_the_probability_of_the_options(
     assert reference.close(distribution(logits, **options), kept(logits, **options), 5_000)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"temperature": 1.0}, {"temperature": 0.5, "top_k": 3}, {"top_p": 0.7, "top_k": 0},
+        {"temperature": 1.5, "top_k": 5, "top_p": 0.9, "min_p": 0.3}, {"top_n_sigma": 1.0},
+        {"typical_p": 0.6, "top_k": 0}, {"logit_bias": {2: 4.0}, "top_k": 4},
+        {"xtc_probability": 1.0, "xtc_threshold": 0.1, "top_k": 0}, {"temperature": 0.0},
+    ],
+)  # fmt: skip
+def test_the_probabilities_are_those_of_the_sampled_tokens(options: dict[str, Any]) -> None:
+    logits = np.array([0.2, 1.9, -1.0, 1.1, 0.0, 2.0, -3.0, 0.7, 1.0], np.float32)
+    tokens, probabilities = sampler(len(logits), **options).probabilities(logits, None)
+    assert (np.diff(probabilities) <= 0).all()
+    told = np.zeros(len(logits))
+    told[tokens] = probabilities
+    assert told.sum() == pytest.approx(1)
+    assert reference.close(distribution(logits, **options), told, 5_000)
+
+
+def test_the_probabilities_leave_out_what_a_mask_forbids_and_change_no_sample() -> None:
+    logits = np.linspace(0, 3, 64, dtype=np.float32)
+    mask = np.array([0b1010, 0], np.uint32)
+    one, other = (sampler(64, seed=3, xtc_probability=0.5) for _ in range(2))
+    for _ in range(8):
+        tokens, _ = one.probabilities(logits, mask)
+        assert {*tokens.tolist()} <= {1, 3}
+        assert one.sample(logits, mask) == other.sample(logits, mask)
+
+
 @given(LOGITS, st.integers(1, 90), st.floats(0.01, 0.99), st.floats(0.1, 2.0))
 def test_top_k_and_top_p_equal_a_full_sort(
     logits: npt.NDArray[Any], k: int, p: float, temperature: float

@@ -92,6 +92,8 @@ class LlamaModel:
             raise RequestError(
                 "the llama.cpp engine has no prompt_logprobs for a prompt with images"
             )
+        if options.post_sampling_probs:
+            raise RequestError("the llama.cpp engine has no post_sampling_probs")
         constraint = self._structured_outputs.constraint(options)
         body = self._request_body(items, options)
         limit = body["n_predict"]

@@ -27,6 +27,7 @@ class _OwnFields(CompletionRequest, kw_only=True):
     """The fields of both generating requests."""
 
     n_probs: int | None = None
+    post_sampling_probs: bool | None = None
     return_tokens: bool | None = None
     response_fields: list[str] | None = None
     prompt: Any = None
@@ -150,8 +151,10 @@ def _parse(
     require(in_range, f"{name} must be 0 to {MAX_TOP_LOGPROBS}, not {wanted}")
     plain = msgspec.structs.replace(
         body, prompt=prompts, logprobs=wanted or None, n_probs=None, return_tokens=None,
-        response_fields=None,
+        response_fields=None, post_sampling_probs=None,
     )  # fmt: skip
     request = parse_completion(plain, defaults, limit=None)
-    options = msgspec.structs.replace(request.options, shift=False)
+    options = msgspec.structs.replace(
+        request.options, shift=False, post_sampling_probs=bool(body.post_sampling_probs)
+    )
     return replace(request, options=options)

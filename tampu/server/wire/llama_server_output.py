@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -83,7 +84,7 @@ class LlamaCompletionWriter:
                     for text, entry in zip(texts, event.logprobs, strict=True)
                 ]
             for text, tokens, logprobs in pieces:
-                yield self._piece(event.choice, text, tokens) | _probabilities(logprobs)
+                yield self._piece(event.choice, text, tokens) | self._probabilities(logprobs)
 
     def _count(self, event: Event) -> None:
         """Record what the objects tell."""
@@ -133,7 +134,25 @@ class LlamaCompletionWriter:
         for event in events:
             if isinstance(event, Finished):
                 piece |= self._last(event)
-        return self._selected(piece | _probabilities(logprobs_of(events)))
+        return self._selected(piece | self._probabilities(logprobs_of(events)))
+
+    def _probabilities(self, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
+        """Return the likeliest tokens at each place; nothing if they were not requested."""
+        if not logprobs:
+            return {}
+        entry = _prob if self._request.options.post_sampling_probs else _logprob
+        listed = "top_probs" if entry is _prob else "top_logprobs"
+        found = [
+            entry(one.token, one.logprob, one.token_bytes)
+            | {
+                listed: [
+                    entry(token, logprob, data)
+                    for (token, logprob), data in zip(one.top, one.top_bytes, strict=True)
+                ]
+            }
+            for one in logprobs
+        ]
+        return {"completion_probabilities": found}
 
     def _selected(self, whole: dict[str, Any]) -> dict[str, Any]:
         """Return the fields that the request wants, those inside another by their paths."""
@@ -164,22 +183,11 @@ def generation_settings(options: GenerateOptions) -> dict[str, Any]:
     }
 
 
-def _probabilities(logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
-    """Return the likeliest tokens at each place; nothing if they were not requested."""
-    if not logprobs:
-        return {}
-    found = [
-        _entry(one.token, one.logprob, one.token_bytes)
-        | {
-            "top_logprobs": [
-                _entry(token, logprob, data)
-                for (token, logprob), data in zip(one.top, one.top_bytes, strict=True)
-            ]
-        }
-        for one in logprobs
-    ]
-    return {"completion_probabilities": found}
-
-
-def _entry(token: int, logprob: float, data: bytes) -> dict[str, Any]:
+def _logprob(token: int, logprob: float, data: bytes) -> dict[str, Any]:
     return {"id": token, "token": text_of(data), "bytes": [*data], "logprob": logprob}
+
+
+def _prob(token: int, logprob: float, data: bytes) -> dict[str, Any]:
+    """Return the same after sampling; rounding must not make it more than 1."""
+    prob = min(math.exp(logprob), 1.0)
+    return {"id": token, "token": text_of(data), "bytes": [*data], "prob": prob}
