@@ -14,7 +14,9 @@ from prometheus_client.registry import Collector
 
 from tampu.engine.questions import Decisions
 from tampu.errors import TampuError
+from tampu.runner.events import Usage
 from tampu.server.events import Event, Finished, Started
+from tampu.server.llama_metrics import LlamaServerMetrics
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _REQUEST_SECONDS = (0.001, 0.005, 0.02, 0.1, 0.5, 1, 2, 5, 10, 30, 60, 300)
@@ -23,10 +25,17 @@ _LOAD_SECONDS = (0.1, 0.5, 1, 2, 5, 10, 30, 60, 300)
 
 
 class Metrics:
-    """Counters and histograms of one application."""
+    """Counters and histograms of one application.
+
+    Attributes:
+        started: when it was made, in seconds since 1970.
+        llama_server: what llama-server counts, under its names.
+    """
 
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
+        self.llama_server = LlamaServerMetrics()
+        self.started = int(time.time())
         self._requests = Counter(
             "tampu_requests", "Answered requests.", ["method", "route", "status"], registry=registry
         )
@@ -71,7 +80,7 @@ class Metrics:
 
     def show(self) -> bytes:
         """Return all of it as text."""
-        return generate_latest(self._registry)
+        return generate_latest(self._registry) + self.llama_server.show()
 
     def gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
         """Export the value of `read`, called at every scrape."""
@@ -99,6 +108,7 @@ class Metrics:
     def embedded(self, model: str, tokens: int) -> None:
         """Count the tokens of an embedding."""
         self._tokens.labels(model, "prompt").inc(tokens)
+        self.llama_server.answered(Usage(prompt_tokens=tokens))
 
     def decided(self, model: str, found: Decisions) -> None:
         """Count the tokens of decisions."""
@@ -135,6 +145,7 @@ class Metrics:
 
     def _count_tokens(self, model: str, event: Finished) -> None:
         usage = event.usage
+        self.llama_server.answered(usage)
         self._tokens.labels(model, "prompt").inc(usage.prompt_tokens)
         self._tokens.labels(model, "cached").inc(usage.cached_tokens)
         self._tokens.labels(model, "generated").inc(usage.generated_tokens)

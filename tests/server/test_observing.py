@@ -45,6 +45,28 @@ def test_requests_tokens_and_models_are_counted(site: Site) -> None:
     assert found["tampu_requests_waiting"] == 0
 
 
+def test_llama_servers_names_have_the_counts_of_all_models(site: Site) -> None:
+    async def test(client: httpx.AsyncClient) -> Any:
+        for model in ("m", "base"):
+            asked = {"model": model, "prompt": "one two three", "raw": True}
+            await client.post("/api/generate", json=asked)
+        return await client.get("/metrics")
+
+    response = site.run(test)
+    assert int(response.headers["process-start-time-unix"]) > 0
+    found = samples(response.text)
+    assert found["llamacpp:prompt_tokens_total"] == 2 * 2
+    assert found["llamacpp:prompt_tokens_cached_total"] == 2
+    assert found["llamacpp:tokens_predicted_total"] == 2 * 2
+    assert found["llamacpp:n_tokens_max"] == 5
+    assert found["llamacpp:requests_processing"] == found["llamacpp:requests_deferred"] == 0
+    assert found["llamacpp:predicted_tokens_seconds"] > 0
+    for name in found:
+        if name.startswith("llamacpp:"):
+            assert f"# HELP {name} " in response.text
+            assert f"# TYPE {name} " in response.text
+
+
 def test_server_is_ready_until_shutdown(site: Site) -> None:
     healthy, ready = site.call(("GET", "/health", {}), ("GET", "/ready", {}))
     assert (healthy.json(), ready.json()) == ({"status": "ok"}, {"status": "ready"})
