@@ -31,9 +31,11 @@ Each message is one line and says what is wrong, where, and what to do. Two pack
 from __future__ import annotations
 
 import errno
+import re
 from typing import Self
 
 _LONGER = ", ask for a longer context (num_ctx)"
+_COUNTS = re.compile(r"(\d+) tokens > (\d+) maximum")
 _DISK_FULL_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -98,6 +100,12 @@ class ContextLengthError(RequestError):
             f"{what} is too long: {tokens} tokens > {context} maximum, the length of the context: "
             f"shorten it{_LONGER}, or allow truncation (truncate)"
         )
+
+    @property
+    def counts(self) -> tuple[int, int] | None:
+        """The tokens of the prompt and of the context; None if the message does not have them."""
+        found = _COUNTS.search(str(self))
+        return (int(found[1]), int(found[2])) if found else None
 
     def without_longer(self) -> Self:
         """Return the error for a model that has no longer context."""

@@ -12,7 +12,6 @@ import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
@@ -26,6 +25,7 @@ from tampu.server.crash_loop import MAX_CRASHES, CrashLoopBackoff
 from tampu.server.decisions import decision_routes
 from tampu.server.http_response import (
     FIELDS,
+    SHORT,
     WARNING,
     JSONResponse,
     error_response,
@@ -42,11 +42,19 @@ from tampu.server.openai import openai_routes
 from tampu.server.openapi import describe
 from tampu.server.page import page_routes
 from tampu.server.parameters import parameter_routes
-from tampu.server.routes import Endpoint, Route, VersionPrefixMiddleware, get
+from tampu.server.routes import (
+    VERSION,
+    Access,
+    Endpoint,
+    Route,
+    VersionPrefixMiddleware,
+    get,
+    near_path,
+)
 from tampu.server.serving import Serving
 from tampu.server.threadpool import IterationPool
 from tampu.server.tokens import token_routes
-from tampu.server.trusted_host import ORIGINS, TrustedHostMiddleware
+from tampu.server.trusted_host import ORIGINS, PreflightMiddleware, TrustedHostMiddleware
 from tampu.store.catalog import Catalog
 from tampu.store.registry.options import RemoteOptions
 
@@ -132,10 +140,10 @@ def create_app(options: ServerOptions, catalog: Catalog, start: Start) -> Starle
             Middleware(AccessLogMiddleware, metrics=metrics),
             Middleware(TrustedHostMiddleware, bound=options.host, origins=options.origins),
             Middleware(
-                CORSMiddleware,
+                PreflightMiddleware,
                 allow_origins=options.origins,
                 allow_origin_regex=ORIGINS,
-                allow_methods=["GET", "HEAD", "POST", "DELETE"],
+                allow_methods=["GET", "POST", "DELETE", "OPTIONS"],  # browsers never ask for HEAD
                 allow_headers=["*"],
                 expose_headers=[HEADER, WARNING],
             ),
@@ -172,6 +180,8 @@ def _serving(options: ServerOptions, catalog: Catalog, start: Start, metrics: Me
     )
     admission = Admission(options.max_queue)
     metrics.gauge("tampu_requests_waiting", "Queued requests.", lambda: admission.waiting)
+    metrics.llama_server.waiting = lambda: admission.waiting
+    metrics.llama_server.running = lambda: sum(model.users for model in models.models())
     metrics.model_gauge(
         "tampu_model_memory_bytes",
         "Memory of the loaded models.",
@@ -209,9 +219,14 @@ def _health_routes(metrics: Metrics) -> list[Route]:
 
     async def show(_: Request) -> Response:
         """`GET /metrics`: counters and histograms for Prometheus."""
-        return Response(metrics.show(), headers={"content-type": CONTENT_TYPE})
+        headers = {"content-type": CONTENT_TYPE, "process-start-time-unix": str(metrics.started)}
+        return Response(metrics.show(), headers=headers)
 
-    return [get("/health", health), get("/ready", ready), get("/metrics", show)]
+    return [
+        get("/health", health, Access.OPEN),
+        get("/ready", ready, Access.OPEN),
+        get("/metrics", show),
+    ]
 
 
 def _marked(route: Route) -> Endpoint:
@@ -238,7 +253,10 @@ async def _http_error(request: Request, error: Exception) -> Response:
     headers = error.headers if isinstance(error, HTTPException) else None
     message = HTTPStatus(status).phrase.lower()
     if status == HTTPStatus.NOT_FOUND:
-        message = f"there is no path {path[:200]}: /openapi.json lists the paths"
+        written = path.removeprefix(VERSION) if request.scope.get(SHORT) else path
+        near = near_path(written, request.app.state.routes)
+        hint = f"did you mean {near}? " if near else ""
+        message = f"there is no path {written[:200]}: {hint}/openapi.json lists the paths"
     return error_response(path, status, message, headers)
 
 

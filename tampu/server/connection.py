@@ -41,7 +41,10 @@ _AMBIGUOUS = re.compile(rb"(?<!\r)\n|\n[ \t]")
 
 
 class StrictReader(h11.Connection):
-    """Reads requests; rejects what h11 accepts although other readers may parse it differently."""
+    """Reads requests; rejects what h11 accepts although other readers may parse it differently.
+
+    Names of headers are sent as `Content-Type`: some clients compare them as they are written.
+    """
 
     def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
         """Return the next event.
@@ -56,6 +59,15 @@ class StrictReader(h11.Connection):
             if _AMBIGUOUS.search(first_lines):
                 raise h11.RemoteProtocolError("a folded line, or a line that ends without CR")
         return event
+
+    def send(self, event: h11.Event) -> bytes | None:
+        """Return the bytes of an event."""
+        if isinstance(event, h11.Response):
+            headers = [(name.title(), value) for name, value in event.headers]
+            event = h11.Response(
+                status_code=event.status_code, headers=headers, reason=event.reason
+            )
+        return super().send(event)
 
 
 class StartThrottle:

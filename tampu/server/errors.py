@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from typing import Any
 
 from tampu.errors import (
     ContextLengthError,
@@ -66,8 +67,10 @@ _LLAMA_SERVER_TYPES = {
     413: "invalid_request_error",
     503: "unavailable_error",
 }
+_CONTEXT_TYPE = "exceed_context_size_error"
 LLAMA_SERVER_PATHS = frozenset({
-    "/completion", "/infill", "/tokenize", "/detokenize", "/apply-template", "/props", "/slots",
+    "/completion", "/completions", "/infill", "/tokenize", "/detokenize", "/apply-template",
+    "/props", "/slots",
 })  # fmt: skip
 
 # Messages about a field begin with its place in the request.
@@ -101,7 +104,7 @@ def param_of(message: str, fields: Collection[str]) -> str | None:
 
 def error_body(
     path: str, status: int, message: str, code: str | None = None, param: str | None = None
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """Return the body of an error response, in the format of the path's API."""
     if path.startswith("/v1/messages"):
         return anthropic_error(status, message)
@@ -125,9 +128,22 @@ def llama_server_error(status: int, message: str, code: str | None = None) -> di
     """Return an error in llama-server's format; `code` is OpenAI's."""
     kind = _LLAMA_SERVER_TYPES.get(status, "server_error")
     if code is not None:
-        kind = "exceed_context_size_error"
+        kind = _CONTEXT_TYPE
         message = f"the request exceeds the available context size: {message}"
     return {"error": {"code": status, "message": message, "type": kind}}
+
+
+def add_counts(body: dict[str, Any], error: ContextLengthError, *, is_short: bool) -> None:
+    """Add llama-server's counts to the error of a prompt that is too long, in OpenAI's format too.
+
+    A path without `/v1` gets llama-server's type of error.
+    """
+    found = body["error"]
+    if error.counts is None or not isinstance(found, dict) or "code" not in found:
+        return
+    found["n_prompt_tokens"], found["n_ctx"] = error.counts
+    if is_short:
+        found["type"] = _CONTEXT_TYPE
 
 
 def anthropic_error(status: int, message: str) -> dict[str, object]:

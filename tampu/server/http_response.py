@@ -19,9 +19,10 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from tampu.errors import RequestError, TampuError
+from tampu.errors import ContextLengthError, RequestError, TampuError
 from tampu.server.errors import (
     BusyError,
+    add_counts,
     code_of,
     error_body,
     param_of,
@@ -34,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 SSE = "text/event-stream"
 WARNING = "warning"
+SHORT = "tampu.short"  # in a request's scope: its path was written without `/v1`
 FIELDS = "tampu.fields"  # in a request's scope: the names of the fields of its body
 KEEP_ALIVE_COMMENT_SECONDS = 15.0
 # Keeps proxies from closing a stream as idle.
@@ -129,7 +131,10 @@ def exception_response(error: TampuError, scope: Scope) -> JSONResponse:
     param = param_of(message, scope.get(FIELDS, ())) if isinstance(error, RequestError) else None
     logger.log(logging.ERROR if status >= 500 else logging.INFO, "%d: %s", status, error)
     headers = {"retry-after": str(error.retry_s)} if isinstance(error, BusyError) else None
-    return error_response(scope["path"], status, message, headers, code_of(error), param)
+    body = error_body(scope["path"], status, message, code_of(error), param)
+    if isinstance(error, ContextLengthError):
+        add_counts(body, error, is_short=scope.get(SHORT, False))
+    return JSONResponse(body, status, headers)
 
 
 class _CancellableResponse(Response):

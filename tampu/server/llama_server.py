@@ -28,6 +28,7 @@ def llama_server_routes(serving: Serving) -> list[Route]:
     api = LlamaServerAPI(serving)
     return [
         post("/completion", api.complete, wire.LlamaCompletionRequest),
+        post("/completions", api.complete, wire.LlamaCompletionRequest),
         post("/infill", api.infill, wire.InfillRequest),
         post("/tokenize", api.tokenize, wire.TokenizeContentRequest),
         post("/detokenize", api.detokenize, wire.DetokenizeTokensRequest),

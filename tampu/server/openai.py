@@ -62,7 +62,12 @@ class OpenAIAPI:
             http, wire.parse_chat_completion, body, self._serving.defaults(entry)
         )
         with_usage = wire.wants_usage(body)
-        writer = ChatWriter(request.model, choices=request.choices, with_usage=with_usage)
+        writer = ChatWriter(
+            request.model,
+            choices=request.choices,
+            with_usage=with_usage,
+            prompt=await self._prompt(entry, request) if body.verbose else None,
+        )
         events = self._serving.generate(entry, request)
         return event_response(events, writer, request.warnings, is_streaming=bool(body.stream))
 
@@ -137,6 +142,10 @@ class OpenAIAPI:
             return JSONResponse(counted, headers=warning_headers(request.warnings))
 
         return TaskResponse(work())
+
+    async def _prompt(self, entry: Entry, request: GenerationRequest) -> str:
+        found = await self._serving.encode(entry, request.prompts[0], detail="pieces")
+        return found.pieces.decode("utf-8", "replace")
 
     async def _echoes(self, entry: Entry, request: GenerationRequest) -> list[str]:
         echoes = []

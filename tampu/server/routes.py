@@ -6,6 +6,7 @@ description in `/openapi.json`, and the tests.
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -18,12 +19,15 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tampu.server.body import read_body
+from tampu.server.http_response import SHORT
 
 T = TypeVar("T", bound=msgspec.Struct)
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-_VERSION = "/v1"
+VERSION = "/v1"
+_LIKENESS = 0.8  # of difflib: one letter of five may be wrong
+_MAX_NEAR = 2  # a longer path is compared with none: that takes time
 
 
 class Access(Enum):
@@ -56,20 +60,29 @@ class Route:
 
 
 class VersionPrefixMiddleware:
-    """Middleware: answers paths under `/v1` without it too, as llama-server does."""
+    """Middleware: answers paths under `/v1` without it too, as llama-server does.
+
+    `/completions` is a route of its own, as it is there.
+    """
 
     def __init__(self, app: ASGIApp, routes: Sequence[Route]) -> None:
         """Take the paths of these routes."""
         self._app = app
-        prefix = f"{_VERSION}/"
+        prefix = f"{VERSION}/"
+        self._own = {route.path for route in routes}
         paths = [route.path for route in routes if route.path.startswith(prefix)]
-        self._roots = {_root(path.removeprefix(_VERSION)) for path in paths}
+        self._roots = {_root(path.removeprefix(VERSION)) for path in paths}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, with `/v1` at the start of its path."""
-        if scope["type"] == "http" and _root(scope["path"]) in self._roots:
-            raw_path = _VERSION.encode() + scope["raw_path"]
-            scope = {**scope, "path": _VERSION + scope["path"], "raw_path": raw_path}
+        if (
+            scope["type"] == "http"
+            and scope["path"] not in self._own
+            and _root(scope["path"]) in self._roots
+        ):
+            raw_path = VERSION.encode() + scope["raw_path"]
+            path = VERSION + scope["path"]
+            scope = {**scope, "path": path, "raw_path": raw_path, SHORT: True}
         await self._app(scope, receive, send)
 
 
@@ -96,6 +109,16 @@ def post(
 def raw(methods: tuple[str, ...], path: str, endpoint: Endpoint, access: Access) -> Route:
     """Return a route whose handler reads the body itself."""
     return Route(methods, path, endpoint, access, None, _summary(endpoint))
+
+
+def near_path(path: str, routes: Sequence[Route]) -> str | None:
+    """Return the path that a mistyped one resembles, without `/v1` if it is; None: it has none."""
+    known = [route.path for route in routes if "{" not in route.path]
+    short = [path.removeprefix(VERSION) for path in known if path.startswith(f"{VERSION}/")]
+    if len(path) > _MAX_NEAR * max(map(len, known)):
+        return None
+    found = difflib.get_close_matches(path.lower(), [*known, *short], 1, _LIKENESS)
+    return found[0] if found else None
 
 
 def _root(path: str) -> str:

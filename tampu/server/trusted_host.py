@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from http import HTTPStatus
 
 from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tampu.server.http_response import error_response
@@ -42,6 +44,21 @@ def _host_of(origin: str | None) -> str:
     """Return the name and port of a web origin: for the server's own page those of its Host."""
     scheme, _, host = (origin or "").partition("://")
     return host.lower() if scheme in ("http", "https") else ""
+
+
+class PreflightMiddleware(CORSMiddleware):
+    """Middleware: tells browsers which pages may read the answers, as llama-server does.
+
+    A preflight that is refused is 200 without any permission, so that the browser stops there;
+    Starlette's 400 named the permissions that remained.
+    """
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        """Return the response to a browser's question before a request."""
+        response = super().preflight_response(request_headers)
+        if response.status_code == HTTPStatus.OK:
+            return response
+        return Response(headers={"vary": "Origin"})
 
 
 class TrustedHostMiddleware:

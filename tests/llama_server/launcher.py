@@ -15,9 +15,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from support.chat_templates import CHATML
-from support.tiny_model import FIRST_BYTE, SPACE, VOCABULARY, Tiny, tiny_weights, write_tiny
-
 TAMPU = (sys.executable, "-m", "tampu.cli.entry")
 CONTEXT = 8192
 MARKS = ("<PRE>", "<SUF>", "<MID>")
@@ -26,13 +23,23 @@ NAMES = (
     "test", "davinci-002", "gpt-3.5-turbo", "gpt-3.5-turbo-instruct", "gpt-4.1",
     "text-embedding-3-small", "dummy",
 )  # fmt: skip
+# Its default lets every web page in, which TAMPU_ORIGINS cannot say; these are those of its tests.
+PAGES = ("localhost", "web.mydomain.fr", "origin")
+# The template that it has under the name of command-r.
+COMMAND_R = """\
+{%- for message in messages -%}
+<|START_OF_TURN_TOKEN|><|{{ message.role | upper }}_TOKEN|>{{ message.content -}}
+<|END_OF_TURN_TOKEN|>
+{%- endfor -%}
+<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>"""
 
 
 def parse(words: list[str]) -> argparse.Namespace:
     """Return the options that mean something here."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
     for name in ("--host", "--api-key", "--hf-repo", "--hf-file", "--n-predict", "--seed",
-                 "--temp", "--pooling", "--sleep-idle-seconds"):  # fmt: skip
+                 "--temp", "--pooling", "--sleep-idle-seconds", "--cors-origins",
+                 "--tools", "--chat-template"):  # fmt: skip
         parser.add_argument(name)
     parser.add_argument("--alias", default="tiny")
     parser.add_argument("--port", type=int, required=True)
@@ -43,8 +50,12 @@ def parse(words: list[str]) -> argparse.Namespace:
     return parser.parse_known_args(words)[0]
 
 
-def write_text_model(path: Path) -> Path:
+def write_text_model(path: Path, template: str | None) -> Path:
     """Write a model with random weights that says words, hardly ever its end."""
+    # Most starts find the file, and need none of this.
+    from support.chat_templates import CHATML
+    from support.tiny_model import FIRST_BYTE, SPACE, VOCABULARY, Tiny, tiny_weights, write_tiny
+
     size = VOCABULARY + len(MARKS)
     tiny = Tiny(context=CONTEXT, vocabulary=size)
     weights = tiny_weights(tiny)
@@ -55,18 +66,23 @@ def write_text_model(path: Path) -> Path:
         for place, name in enumerate(("pre", "suf", "mid"))
     }
     assert SPACE > FIRST_BYTE
-    return write_tiny(path, tiny, weights=weights, template=CHATML, pieces=MARKS, metadata=marks)
+    return write_tiny(
+        path, tiny, weights=weights, template=template or CHATML, pieces=MARKS, metadata=marks
+    )
 
 
 def write_model(folder: Path, options: argparse.Namespace) -> Path:
     """Return a model file of the kind that a test asks for; it is written once."""
+    template = COMMAND_R if options.chat_template == "command-r" else None
     kind = "embedder" if options.embedding or options.pooling else "text"
-    path = folder / f"{kind}.gguf"
+    path = folder / f"{kind}{'-command-r' if template else ''}.gguf"
     if not path.exists():
         new = folder / f"{kind}-{os.getpid()}.gguf"
         if kind == "text":
-            write_text_model(new)
+            write_text_model(new, template)
         else:
+            from support.tiny_model import Tiny, write_tiny
+
             write_tiny(new, Tiny(context=CONTEXT), pooling=1)
         new.rename(path)
     return path
@@ -115,6 +131,8 @@ def main() -> None:
         "TAMPU_REGISTRY": "127.0.0.1:1",
         "TAMPU_THREADS": "1",
     }
+    if not options.cors_origins and not options.tools:
+        environment["TAMPU_ORIGINS"] = ",".join(PAGES)
     if options.api_key:
         environment["TAMPU_API_KEY"] = options.api_key
     if options.sleep_idle_seconds:

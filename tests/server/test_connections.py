@@ -192,7 +192,8 @@ def test_connections_over_the_limit_get_503_with_retry_after(
         writer.write(asked[-4:])
         refused = await asyncio.wait_for(late.read(), 5)
         assert refused.startswith(b"HTTP/1.1 503 ")
-        assert b"retry-after: 5\r\n" in refused
+        assert b"Retry-After: 5\r\n" in refused
+        assert b"Content-Type: application/json" in refused
         assert b'{"error":"the server has too many connections"}' in refused
         writer.close()
         for reader, writer in early:

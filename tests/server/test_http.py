@@ -78,6 +78,36 @@ def test_an_unknown_path_is_404(site: Site, path: str) -> None:
     assert response.status_code == 404
 
 
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("/v1/chat/completion", "/v1/chat/completions"),
+        ("/v1/chat/completions/", "/v1/chat/completions"),
+        ("/v1/v1/models", "/v1/models"),
+        ("/chat/completion", "/chat/completions"),
+        ("/api/v1/chat/completions", "/v1/chat/completions"),
+        ("/api/genrate", "/api/generate"),
+        ("/API/Chat", "/api/chat"),
+        ("/v1/message", "/v1/messages"),
+        ("/tokenise", "/tokenize"),
+    ],
+)
+def test_a_mistyped_path_is_answered_with_the_one_that_is_near(
+    site: Site, path: str, meant: str
+) -> None:
+    [response] = site.call(("POST", path, {"json": {}}))
+    assert response.status_code == 404
+    message = response.json()["error"]
+    message = message if isinstance(message, str) else message["message"]
+    assert f"there is no path {path}: did you mean {meant}? " in message
+
+
+@pytest.mark.parametrize("path", ["/nothing/like/it", "/", "/v1/" + "a" * 8000])
+def test_a_path_like_no_other_has_no_hint(site: Site, path: str) -> None:
+    [response] = site.call(("POST", path, {"json": {}}))
+    assert "did you mean" not in response.text
+
+
 def test_an_unknown_model_is_404_in_the_words_clients_know(post: Callable[..., Any]) -> None:
     for path in ("/api/generate", "/api/chat", "/api/show"):
         response = post(path, model="x", prompt="y")
@@ -128,12 +158,32 @@ def test_local_pages_get_the_headers_that_browsers_ask_for(site: Site) -> None:
         "access-control-request-method": "POST",
         "access-control-request-headers": "content-type",
     }
-    local, foreign = site.call(
-        ("OPTIONS", "/api/chat", {"headers": headers}),
-        ("OPTIONS", "/api/chat", {"headers": headers | {"origin": "http://evil.com"}}),
-    )
+    [local] = site.call(("OPTIONS", "/api/chat", {"headers": headers}))
+    assert local.status_code == 200
     assert local.headers["access-control-allow-origin"] == "http://localhost:3000"
-    assert "access-control-allow-origin" not in foreign.headers
+    assert local.headers["access-control-allow-methods"] == "GET, POST, DELETE, OPTIONS"
+    assert local.headers["access-control-allow-headers"] == "content-type"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"origin": "http://evil.com"}, {"origin": "null"}, {"origin": "http://localhost.evil.com"},
+        {"access-control-request-method": "TRACE"},
+        {"access-control-request-private-network": "true"},
+    ],
+)  # fmt: skip
+def test_a_preflight_that_is_refused_allows_nothing(site: Site, more: dict[str, str]) -> None:
+    headers = {"origin": "http://localhost:3000", "access-control-request-method": "POST"}
+    [response] = site.call(("OPTIONS", "/api/chat", {"headers": headers | more}))
+    assert response.status_code == 200
+    assert not [name for name in response.headers if name.startswith("access-control")]
+    assert response.headers["vary"] == "Origin"
+
+
+def test_a_foreign_page_cannot_read_what_it_is_answered(site: Site) -> None:
+    [response] = site.call(("GET", "/api/tags", {"headers": {"origin": "http://evil.com"}}))
+    assert not [name for name in response.headers if name.startswith("access-control-allow")]
 
 
 def test_host_headers_are_parsed() -> None:

@@ -76,6 +76,7 @@ class ChatRequest(_Common, kw_only=True):
     prompt_cache_options: dict[str, Any] | None = None
     verbosity: Any = None
     chat_template_kwargs: dict[str, Any] | None = None
+    verbose: bool | None = None
     # Unsupported; a request with one of them is refused.
     audio: Any = None
     functions: Any = None

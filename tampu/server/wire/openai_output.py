@@ -129,14 +129,27 @@ class ChatWriter(_Writer):
     _kind = "chat.completion"
     _chunk_kind = "chat.completion.chunk"
 
-    def __init__(self, model: str, *, choices: int = 1, with_usage: bool = False) -> None:
-        """Respond under the model name from the request."""
+    def __init__(
+        self,
+        model: str,
+        *,
+        choices: int = 1,
+        with_usage: bool = False,
+        prompt: str | None = None,
+    ) -> None:
+        """Respond under the model name from the request; with the prompt's text if it is given."""
         super().__init__("chatcmpl", model, choices=choices, with_usage=with_usage)
+        self._prompt = prompt
+
+    def whole(self, events: Sequence[Event]) -> dict[str, Any]:
+        """Return the one object of a response that is not streamed."""
+        more = {} if self._prompt is None else {"__verbose": {"prompt": self._prompt}}
+        return super().whole(events) | more
 
     def _deltas(self, event: Event) -> Iterator[dict[str, Any]]:
         match event:
             case Started():
-                yield _delta(event, {"role": "assistant", "content": ""})
+                yield _delta(event, {"role": "assistant", "content": None})
             case ContentDelta() if event.text or event.logprobs:
                 yield _delta(event, {"content": event.text}, event.logprobs)
             case ReasoningDelta() if event.text or event.logprobs:
@@ -229,9 +242,13 @@ def usage_object(usage: Usage, reasoning_tokens: int = 0) -> dict[str, Any]:
 
 
 def timings(usage: Usage) -> dict[str, float]:
-    """Return counts and durations under llama-server's names; `prompt_n` is without the cache."""
+    """Return counts and durations under llama-server's names; `prompt_n` is without the cache.
+
+    The first token comes with the prompt, so the rate is that of the tokens after it.
+    """
     prompt_n, prompt_ms = usage.prompt_tokens - usage.cached_tokens, usage.prompt_ns / 1e6
     predicted_n, predicted_ms = usage.generated_tokens, usage.generated_ns / 1e6
+    steps = max(predicted_n - 1, 0)
     return {
         "cache_n": usage.cached_tokens,
         "prompt_n": prompt_n,
@@ -240,8 +257,8 @@ def timings(usage: Usage) -> dict[str, float]:
         "prompt_per_second": 1e3 * prompt_n / prompt_ms if prompt_ms else 0.0,
         "predicted_n": predicted_n,
         "predicted_ms": predicted_ms,
-        "predicted_per_token_ms": predicted_ms / max(predicted_n, 1),
-        "predicted_per_second": 1e3 * predicted_n / predicted_ms if predicted_ms else 0.0,
+        "predicted_per_token_ms": predicted_ms / steps if steps else 0.0,
+        "predicted_per_second": 1e3 * steps / predicted_ms if predicted_ms else 0.0,
     }
 
 

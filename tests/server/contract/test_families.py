@@ -83,7 +83,7 @@ def _ollama(*lines: Any) -> Answer:
     messages = [line["message"] for line in lines]
     calls = [call["function"] for one in messages for call in one.get("tool_calls", ())]
     return Answer(
-        "".join(one.get("content", "") for one in messages),
+        "".join((one.get("content") or "") for one in messages),
         "".join(one.get("thinking", "") for one in messages),
         [(call["name"], call["arguments"]) for call in calls],
         lines[-1]["done_reason"],

@@ -42,7 +42,6 @@ def said(answer: Any) -> str:
     [
         ("/chat/completions", CHAT),
         ("/chat/completions/input_tokens", CHAT),
-        ("/completions", COMPLETION),
         ("/embeddings", {"model": "embedder", "input": "x"}),
         ("/responses", {"model": "talker", "input": "x"}),
         ("/messages", CHAT | {"max_tokens": 9}),
@@ -133,7 +132,7 @@ def test_an_invalid_bias_is_refused_by_its_name(client: httpx.Client, bias: Any)
 
 def test_a_stream_begins_with_the_role_and_no_text(client: httpx.Client) -> None:
     chunks = data_of(client.post("/v1/chat/completions", json=CHAT | {"stream": True}))
-    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": None}
 
 
 @pytest.mark.parametrize(
@@ -149,17 +148,34 @@ def test_an_answer_has_timings(client: httpx.Client, path: str, body: dict[str, 
         assert [*timings] == TIMINGS
         assert timings["predicted_n"] == answer["usage"]["completion_tokens"]
         assert timings["cache_n"] + timings["prompt_n"] == answer["usage"]["prompt_tokens"]
-        for part in ("prompt", "predicted"):
-            count, ms = timings[f"{part}_n"], timings[f"{part}_ms"]
+        for part, count in (
+            ("prompt", timings["prompt_n"]), ("predicted", timings["predicted_n"] - 1)
+        ):  # fmt: skip
+            ms = timings[f"{part}_ms"]
             assert ms > 0
             assert timings[f"{part}_per_token_ms"] == pytest.approx(ms / max(count, 1))
             assert timings[f"{part}_per_second"] == pytest.approx(1000 * count / ms)
     assert not any("timings" in chunk for chunk in chunks[:-1])
 
 
+@pytest.mark.parametrize(
+    ("path", "body"), [("/v1/chat/completions", CHAT), ("/v1/completions", COMPLETION)]
+)
+def test_one_token_has_no_rate(client: httpx.Client, path: str, body: dict[str, Any]) -> None:
+    timings = post(client, path, body, max_tokens=1)["timings"]
+    assert timings["predicted_n"] == 1
+    assert timings["predicted_per_second"] == timings["predicted_per_token_ms"] == 0
+
+
 def test_the_timings_of_several_choices_are_of_all(client: httpx.Client) -> None:
     one, two = (post(client, "/v1/chat/completions", CHAT, n=n)["timings"] for n in (1, 2))
     assert two["predicted_n"] == 2 * one["predicted_n"]
+
+
+def test_the_prompt_is_shown_where_it_is_wanted(client: httpx.Client) -> None:
+    shown = post(client, "/v1/chat/completions", CHAT, verbose=True)["__verbose"]
+    assert shown["prompt"].endswith("user: x\nassistant:")
+    assert "__verbose" not in post(client, "/v1/chat/completions", CHAT, verbose=False)
 
 
 @pytest.mark.parametrize("is_streaming", [False, True])

@@ -45,6 +45,13 @@ def test_a_completion_has_llama_servers_fields(client: httpx.Client) -> None:
     assert timings["prompt_n"] + timings["cache_n"] == answer["tokens_evaluated"]
 
 
+def test_completions_without_a_version_are_llama_servers(client: httpx.Client) -> None:
+    assert ask(client, "/completions").keys() == KEYS
+    assert ask(client, "/v1/completions")["choices"][0]["text"] == "Hello, world."
+    response = client.post("/completions", json=BODY | {"n_predict": "x"})
+    assert response.json()["error"]["code"] == 400
+
+
 @pytest.mark.parametrize(
     ("more", "stop_type", "content"),
     [
@@ -103,6 +110,22 @@ def test_the_likeliest_tokens_of_each_place(client: httpx.Client) -> None:
     assert all(len(chunk["completion_probabilities"]) == 1 for chunk in chunks[:-1])
 
 
+def test_the_probabilities_after_sampling(client: httpx.Client) -> None:
+    asked = {"n_probs": 3, "n_predict": 2, "post_sampling_probs": True}
+    for place in ask(client, **asked)["completion_probabilities"]:  # at temperature 0
+        assert [one["prob"] for one in (place, *place["top_probs"])] == [1.0, 1.0]
+        assert place["id"] == place["top_probs"][0]["id"]
+    warm = ask(client, **asked, temperature=50, top_k=2, seed=1)["completion_probabilities"]
+    for place in warm:
+        likeliest = [one["prob"] for one in place["top_probs"]]
+        assert len(likeliest) == 2
+        assert sum(likeliest) == pytest.approx(1)
+        assert place["prob"] in likeliest
+        assert "logprob" not in place
+    chunks = chunks_of(client.post("/completion", json=BODY | asked | {"stream": True}))
+    assert all(chunk["completion_probabilities"][0]["prob"] == 1.0 for chunk in chunks[:-1])
+
+
 @pytest.mark.parametrize(
     ("prompt", "tokens"),
     [
@@ -134,7 +157,7 @@ def test_several_prompts_have_a_list_of_answers(client: httpx.Client) -> None:
     [
         {"prompt": None}, {"prompt": []}, {"prompt": 5}, {"prompt": [True]}, {"prompt": {}},
         {"prompt": [["x"], 5.5]}, {"prompt": {"prompt_string": "x", "multimodal_data": ["AA"]}},
-        {"n_probs": 21}, {"n_probs": -1}, {"post_sampling_probs": True}, {"n_predict": "x"},
+        {"n_probs": 21}, {"n_probs": -1}, {"post_sampling_probs": 5}, {"n_predict": "x"},
         {"response_fields": 5}, {"temperature": "hot"},
     ],
     ids=lambda more: json.dumps(more)[:40],
@@ -153,6 +176,27 @@ def test_a_prompt_that_is_too_long_has_its_own_type(client: httpx.Client) -> Non
     error = response.json()["error"]
     assert error["type"] == "exceed_context_size_error"
     assert "exceeds the available context size: prompt is too long: " in error["message"]
+    assert f"{error['n_prompt_tokens']} tokens > {error['n_ctx']} maximum" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/chat/completions", "exceed_context_size_error"),
+        ("/v1/chat/completions", "invalid_request_error"),
+    ],
+)
+@pytest.mark.parametrize("is_streaming", [False, True])
+def test_the_error_of_a_long_conversation_has_its_counts(
+    client: httpx.Client, path: str, kind: str, is_streaming: bool
+) -> None:
+    messages = [{"role": "user", "content": "x" * 5000}]
+    body = {"model": "talker", "messages": messages, "stream": is_streaming, "num_ctx": 64}
+    response = client.post(path, json=body)
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert (error["type"], error["code"]) == (kind, "context_length_exceeded")
+    assert error["n_prompt_tokens"] > error["n_ctx"] == 64
 
 
 def test_infill_continues_between_two_texts(client: httpx.Client) -> None:

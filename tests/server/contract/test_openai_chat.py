@@ -100,7 +100,7 @@ def test_stream_starts_with_the_role_and_ends_with_the_reason(client: httpx.Clie
     reasons = [chunk["choices"][0]["finish_reason"] for chunk in chunks]
     assert reasons[-1] == "stop"
     assert set(reasons[:-1]) == {None}
-    assert "".join(delta.get("content", "") for delta in deltas(chunks)) == "Hello, world."
+    assert "".join((delta.get("content") or "") for delta in deltas(chunks)) == "Hello, world."
 
 
 def test_a_stream_has_one_id_and_one_time(client: httpx.Client) -> None:
@@ -112,7 +112,7 @@ def test_reasoning_and_content_are_never_in_the_same_chunk(client: httpx.Client)
     found = deltas(stream(client, model="thinker"))
     assert not [delta for delta in found if delta.get("content") and "reasoning" in delta]
     assert "".join(delta.get("reasoning", "") for delta in found) == "Let me see."
-    assert "".join(delta.get("content", "") for delta in found) == "It is four."
+    assert "".join((delta.get("content") or "") for delta in found) == "It is four."
 
 
 def test_a_streamed_call_is_its_name_first_and_then_its_arguments(client: httpx.Client) -> None:
@@ -144,7 +144,7 @@ def test_each_choice_is_complete_with_and_without_streaming(client: httpx.Client
         mine = [one for chunk in chunks for one in chunk["choices"] if one["index"] == index]
         assert mine[0]["delta"]["role"] == "assistant"
         assert mine[-1]["finish_reason"] == "stop"
-        text = "".join(one["delta"].get("content", "") for one in mine)
+        text = "".join((one["delta"].get("content") or "") for one in mine)
         assert text == answer["choices"][index]["message"]["content"] == "Hello, world."
 
 
