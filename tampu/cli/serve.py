@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket as sockets
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,7 +26,10 @@ _MAX_MODELS = 3
 
 def serve_command(
     host: Annotated[
-        str | None, typer.Option(help="Address to listen on (default: TAMPU_HOST or 127.0.0.1).")
+        str | None,
+        typer.Option(
+            help="Address to listen on (default: TAMPU_HOST or 127.0.0.1); several with commas."
+        ),
     ] = None,
     port: Annotated[
         int | None,
@@ -63,29 +67,31 @@ def serve_command(
         models=models or settings.models,
         socket=socket or settings.socket,
     )
-    host = "localhost" if settings.socket else host or settings.address.host
+    given = [each.strip() for each in (host or "").split(",") if each.strip()]
+    hosts = ["localhost"] if settings.socket else given or [settings.address.host]
     has_keys = bool(settings.api_keys or settings.use_api_keys)
-    check_exposure(host, has_keys=has_keys, is_allowed=insecure_no_auth)
+    for each in hosts:
+        check_exposure(each, has_keys=has_keys, is_allowed=insecure_no_auth)
     files = [resolve(str(path), settings) for path in model or []]
     catalog = Catalog(library=Library.from_settings(settings, files))
     certificate, key = settings.tls_certificate, settings.tls_key
     if key and not certificate:
         raise SettingsError("TAMPU_TLS_KEY is set, and TAMPU_TLS_CERT is not: HTTPS needs both")
-    listener, address = _listen(settings, host, port)
+    listeners, places = _listen(settings, hosts, port)
     start = process_starter(settings)
     names = sorted(catalog.names())
-    options = server_options(settings, host)
-    serve(options, listener, catalog, start, certificate, key, lambda: _greet(address, names))
+    options = server_options(settings, hosts)
+    serve(options, listeners, catalog, start, certificate, key, lambda: _greet(places, names))
 
 
-def server_options(settings: Settings, host: str) -> ServerOptions:
+def server_options(settings: Settings, hosts: Sequence[str]) -> ServerOptions:
     """Return the server's options, from the settings."""
     from tampu.engine.load_options import options_from_settings
     from tampu.server.app import ServerOptions
     from tampu.store.registry.options import RemoteOptions
 
     return ServerOptions(
-        host=host,
+        hosts=tuple(hosts),
         keep_alive_s=float("inf") if settings.keep_alive_s is None else settings.keep_alive_s,
         max_models=settings.max_loaded_models or _MAX_MODELS,
         memory_bytes=settings.memory,
@@ -105,16 +111,20 @@ def server_options(settings: Settings, host: str) -> ServerOptions:
 
 
 def _listen(
-    settings: Settings, host: str, port: int | None
-) -> tuple[sockets.socket, Address | str]:
-    """Return a listening socket and its address; that of a Unix socket is a text."""
+    settings: Settings, hosts: Sequence[str], port: int | None
+) -> tuple[list[sockets.socket], list[Address | str]]:
+    """Return sockets that listen at one port, and their addresses; a Unix socket's is a text."""
     from tampu.server.serve import listen, listen_on_socket
 
     if settings.socket:
-        return listen_on_socket(settings.socket), f"unix:{settings.socket}"
-    listener = listen(host, settings.address.port if port is None else port)
+        return [listen_on_socket(settings.socket)], [f"unix:{settings.socket}"]
+    port = settings.address.port if port is None else port
     scheme = "https" if settings.tls_certificate else "http"
-    return listener, Address(host, listener.getsockname()[1], scheme)
+    listeners: list[sockets.socket] = []
+    for host in hosts:
+        listeners.append(listen(host, port))
+        port = listeners[0].getsockname()[1]
+    return listeners, [Address(host, port, scheme) for host in hosts]
 
 
 def _log_to_stderr(settings: Settings) -> None:
@@ -126,8 +136,7 @@ def _log_to_stderr(settings: Settings) -> None:
         handler.setFormatter(JSONFormatter() if is_json else TextFormatter())
 
 
-def _greet(address: Address | str, names: list[str]) -> None:
-    print(f"Listening on {address}", file=sys.stderr)
-    if isinstance(address, Address):
-        print(f"Page: {address.for_clients}/", file=sys.stderr)
+def _greet(places: Sequence[Address | str], names: list[str]) -> None:
+    for place in places:
+        print(f"Listening on {place}", file=sys.stderr)
     print(f"Models: {', '.join(names) or 'none'}", file=sys.stderr, flush=True)

@@ -69,7 +69,7 @@ class ServerOptions:
     """The options of a server.
 
     Attributes:
-        host: the address it is bound to.
+        hosts: the addresses it is bound to.
         keep_alive_s: how long a model stays in memory after its last use.
         max_models: the maximum number of models in memory.
         memory_bytes: their maximum memory together; None: the free memory.
@@ -88,7 +88,7 @@ class ServerOptions:
         remote: how registries are reached.
     """
 
-    host: str = "127.0.0.1"
+    hosts: tuple[str, ...] = ("127.0.0.1",)
     keep_alive_s: float = 300.0
     max_models: int = 3
     memory_bytes: int | None = None
@@ -138,7 +138,7 @@ def create_app(options: ServerOptions, catalog: Catalog, start: Start) -> Starle
         middleware=[  # the outermost first
             Middleware(VersionPrefixMiddleware, routes=routes),
             Middleware(AccessLogMiddleware, metrics=metrics),
-            Middleware(TrustedHostMiddleware, bound=options.host, origins=options.origins),
+            Middleware(TrustedHostMiddleware, bound=options.hosts, origins=options.origins),
             Middleware(
                 PreflightMiddleware,
                 allow_origins=options.origins,

@@ -11,7 +11,8 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import uvicorn
@@ -114,7 +115,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 def serve(
     options: ServerOptions,
-    listener: socket.socket,
+    listeners: Sequence[socket.socket],
     catalog: Catalog,
     start: Start,
     certificate: Path | None = None,
@@ -125,7 +126,7 @@ def serve(
 
     Args:
         options: how the server behaves.
-        listener: the socket; closed at the end.
+        listeners: the sockets; closed at the end.
         catalog: the models that are served.
         start: loads a model.
         certificate: the file of a certificate for HTTPS; None: HTTP.
@@ -166,8 +167,10 @@ def serve(
     gc.collect()
     gc.freeze()  # later collections skip what lives until the end
     on_listen()
-    with listener:
-        QuietServer(config, not_ready).run(sockets=[listener])
+    with ExitStack() as stack:
+        for listener in listeners:
+            stack.enter_context(listener)
+        QuietServer(config, not_ready).run(sockets=[*listeners])
 
 
 def _allow_open_files() -> None:

@@ -64,12 +64,12 @@ class PreflightMiddleware(CORSMiddleware):
 class TrustedHostMiddleware:
     """Middleware: answers 403 to requests for a foreign host or from a foreign origin."""
 
-    def __init__(self, app: ASGIApp, bound: str, origins: Sequence[str] = ()) -> None:
-        """Protect a server bound to this address; pages of these origins may use it too."""
+    def __init__(self, app: ASGIApp, bound: Sequence[str], origins: Sequence[str] = ()) -> None:
+        """Protect a server bound to these addresses; pages of these origins may use it too."""
         self._app = app
         self._origins = frozenset(origins)
-        self._is_local = is_loopback(bound)
-        self._names = {socket.gethostname().lower(), bound.strip("[]").lower()}
+        self._is_local = all(map(is_loopback, bound))
+        self._names = {socket.gethostname().lower(), *(host.strip("[]").lower() for host in bound)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer it with 403."""

@@ -137,7 +137,7 @@ def main() -> None:
         environment["TAMPU_API_KEY"] = options.api_key
     if options.sleep_idle_seconds:
         environment["TAMPU_KEEP_ALIVE"] = f"{options.sleep_idle_seconds}s"
-    host = (options.host or "127.0.0.1").split(",")[0]
+    host = options.host or "127.0.0.1"
     command = [*TAMPU, "serve", "--host", host, "--port", str(options.port)]
     os.execve(command[0], command, environment)
 

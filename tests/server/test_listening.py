@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 import time
 from asyncio.events import TimerHandle
@@ -19,6 +22,7 @@ from typing import Any, TypeVarTuple
 import httpx
 import pytest
 import uvicorn
+from support.serving import start_server
 from support.waiting import PATIENCE_S, until, wait_until
 
 from tampu.errors import SettingsError
@@ -297,3 +301,42 @@ def test_client_that_reads_nothing_is_disconnected_and_a_slow_one_is_not(
 
     with asyncio.Runner(loop_factory=TimersByHand) as runner:
         assert runner.run(asyncio.wait_for(run_connections(app, test), PATIENCE_S)) > size
+
+
+def second_loopback() -> str:
+    """Return an address of this machine besides 127.0.0.1."""
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return "127.0.0.2"
+    return "::1"
+
+
+@pytest.mark.server
+def test_one_server_listens_on_several_addresses(tmp_path: Path) -> None:
+    second = second_loopback()
+    hosts = f"127.0.0.1, {second}"
+    server = start_server(tmp_path / "models", tmp_path, "--host", hosts, TAMPU_USE_API_KEY="k")
+    try:
+        port = httpx.URL(server.url).port
+        for host in ("127.0.0.1", f"[{second}]" if ":" in second else second):
+            url = f"http://{host}:{port}"
+            assert f"Listening on {url}\n" in server.log.read_text()
+            assert httpx.get(f"{url}/health").status_code == 200
+            assert httpx.get(f"{url}/api/tags").status_code == 401
+            keyed = httpx.get(f"{url}/api/tags", headers={"authorization": "Bearer k"})
+            assert keyed.status_code == 200
+    finally:
+        server.end()
+
+
+@pytest.mark.server
+def test_every_address_must_be_safe(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tampu.cli.entry", "serve", "--host", "127.0.0.1,0.0.0.0"],
+        env={"PATH": os.defpath, "HOME": str(tmp_path), "TAMPU_HOST": "127.0.0.1:0"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "0.0.0.0 can be reached by other machines" in done.stderr
