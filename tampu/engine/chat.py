@@ -48,7 +48,15 @@ from tampu.engine.prompts import (
 )
 from tampu.engine.questions import Decisions, Question
 from tampu.errors import ContextLengthError, RequestError
-from tampu.runner.events import Done, Event, Failed, ReasoningDelta, TextDelta, TokenLogprob
+from tampu.runner.events import (
+    Done,
+    Event,
+    Failed,
+    PromptProgress,
+    ReasoningDelta,
+    TextDelta,
+    TokenLogprob,
+)
 from tampu.runner.request import GenerateOptions, ReasoningTags
 from tampu.sampling.grammar import Grammar, grammar_of
 from tampu.sandbox.client import ForkServerClient
@@ -57,7 +65,9 @@ if TYPE_CHECKING:
     from tampu.ml.metadata import Metadata
 
 CallPart: TypeAlias = ToolCallStart | ToolCallArguments | ToolCallEnd
-OutputEvent: TypeAlias = TextDelta | ReasoningDelta | ToolCall | CallPart | Done | Failed
+OutputEvent: TypeAlias = (
+    PromptProgress | TextDelta | ReasoningDelta | ToolCall | CallPart | Done | Failed
+)
 _MAX_TAG_TOKENS = 16  # of the tag that begins reasoning at the end of a prompt
 
 

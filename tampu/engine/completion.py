@@ -19,6 +19,7 @@ from tampu.runner.events import (
     Event,
     Failed,
     FinishReason,
+    PromptProgress,
     ReasoningDelta,
     TextDelta,
     TokenLogprob,
@@ -33,7 +34,7 @@ from tampu.runner.sequence import Sink
 
 log = logging.getLogger("tampu")
 
-ChatEvent: TypeAlias = TextDelta | ReasoningDelta | ToolCall | Done
+ChatEvent: TypeAlias = PromptProgress | TextDelta | ReasoningDelta | ToolCall | Done
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +138,7 @@ class Stream(Iterator[ChatEvent]):
             if self._is_over:
                 raise StopIteration
             event = self._events.get()
-            self._is_over = not isinstance(event, TextDelta)
+            self._is_over = isinstance(event, Done | Failed)
             self._ready += self._output.feed(event)
         return checked(self._ready.popleft())
 
@@ -176,7 +177,7 @@ def completion(events: Iterable[ChatEvent]) -> ChatCompletion:
                 reasoning="".join(reasoning),
                 tool_calls=calls,
             )
-        else:
+        elif not isinstance(event, PromptProgress):
             deltas.append(event)
     raise RunnerDiedError("the output ended early")
 

@@ -1,5 +1,7 @@
 """The events of a request, in order: any number of `TextDelta`, then one `Done` or one `Failed`.
 
+If they are requested, `PromptProgress` events come first.
+
 A worker sends the same structs to the server, so they hold plain data only.
 """
 
@@ -60,6 +62,22 @@ class Usage(msgspec.Struct, frozen=True):
     dropped_tokens: int = 0
 
 
+class PromptProgress(msgspec.Struct, frozen=True, tag="progressed"):
+    """A part of the prompt is computed; the first says what was in the cache, the last is whole.
+
+    Attributes:
+        tokens: of the prompt.
+        cached: how many of them were in the cache.
+        processed: how many of them are computed, with these.
+        elapsed_ns: since the request got a slot.
+    """
+
+    tokens: int
+    cached: int
+    processed: int
+    elapsed_ns: int
+
+
 class TextDelta(msgspec.Struct, frozen=True, tag="text"):
     """New text of the answer; it never ends within a character or a possible stop string.
 
@@ -105,7 +123,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     message: str
 
 
-Event: TypeAlias = TextDelta | Done | Failed
+Event: TypeAlias = PromptProgress | TextDelta | Done | Failed
 
 
 def to_error(kind: str, message: str) -> TampuError:

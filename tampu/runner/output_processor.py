@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tampu.errors import ComputeError, TampuError
 from tampu.ml.backend import Computed
 from tampu.runner.batch import Plan
-from tampu.runner.events import Done, Event, Failed, FinishReason, TextDelta
+from tampu.runner.events import Done, Event, Failed, FinishReason, PromptProgress, TextDelta
 from tampu.runner.graphs import Graphs
 from tampu.runner.layout import PlacedImage
 from tampu.runner.scheduler import Scheduler
@@ -47,6 +47,8 @@ class OutputProcessor:
         """Mark the sequences that will get a token from a launched batch."""
         for part in plan.parts:
             part.sequence.awaits_token = part.is_last
+            if part.sequence.read == 0:
+                self._report_progress(part.sequence)
             if part.is_last and part.sequence.constraint and part.sequence.finish is None:
                 part.sequence.constraint.begin()
 
@@ -57,6 +59,7 @@ class OutputProcessor:
             sequence = part.sequence
             sequence.awaits_token = False
             sequence.read = part.end
+            self._report_progress(sequence)
             if part.outputs == 0 or sequence.finish is not None:
                 continue
             rows = np.asarray(
@@ -161,6 +164,17 @@ class OutputProcessor:
             log.exception("the sink of a request failed: the request is cancelled")
             sequence.sink = _discard
             sequence.is_cancelled = True
+
+    def _report_progress(self, sequence: Sequence) -> None:
+        """Send how much of a prompt is computed, if that is requested and it has no answer yet."""
+        if not sequence.options.return_progress or sequence.generated or sequence.finish:
+            return
+        processed = min(max(sequence.read, sequence.cached), sequence.prompt_length)
+        elapsed_ns = time.monotonic_ns() - sequence.times.started if sequence.read else 0
+        self._send(
+            sequence,
+            PromptProgress(sequence.prompt_length, sequence.cached, processed, elapsed_ns),
+        )
 
     # -- ends ------------------------------------------------------------------------------------
 

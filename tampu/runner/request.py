@@ -44,6 +44,7 @@ class GenerateOptions(SamplingOptions, frozen=True, kw_only=True, forbid_unknown
         shift: whether old tokens are dropped when the context is full; else the answer ends there.
         truncate: whether a prompt longer than the context is cut; else it is refused.
         priority: "interactive" requests come before "batch" ones.
+        return_progress: report how much of the prompt is computed, with `PromptProgress` events.
         ignore_eos: continue after the model's end token.
         shown: texts of the control tokens that are part of the answer's text.
         logprobs: return the log-probability of each token.
@@ -63,6 +64,7 @@ class GenerateOptions(SamplingOptions, frozen=True, kw_only=True, forbid_unknown
     shift: bool = True
     truncate: bool = False
     priority: Literal["interactive", "batch"] = "interactive"
+    return_progress: bool = False
     ignore_eos: bool = False
     shown: tuple[str, ...] = ()
     logprobs: bool = False

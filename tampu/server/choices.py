@@ -22,6 +22,7 @@ from tampu.server.events import (
     Event,
     Finished,
     PromptLogprobs,
+    PromptProgress,
     ReasoningDelta,
     Started,
     ToolCallDelta,
@@ -75,6 +76,9 @@ class Choice:
                 # The choices of one prompt drop the same.
                 warnings = dropped_warnings(0 if self._index % self._request.choices else dropped)
                 return Started(tokens, self._ready_ns, self._index, warnings)
+            case events.PromptProgress():
+                given = (event.tokens, event.cached, event.processed, event.elapsed_ns)
+                return PromptProgress(*given, self._index)
             case PromptTokenLogprobs(first=first, logprobs=logprobs):
                 return PromptLogprobs(first, logprobs, self._index)
             case Done():

@@ -30,6 +30,16 @@ class Started(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...] = ()
 
 
+class PromptProgress(msgspec.Struct, frozen=True):
+    """A part of the prompt is computed, if that is requested; as in `tampu.runner.events`."""
+
+    tokens: int
+    cached: int
+    processed: int
+    elapsed_ns: int
+    choice: int = 0
+
+
 class _Text(msgspec.Struct, frozen=True):
     """A piece of text, the tokens that came with it, and their logprobs if requested."""
 
@@ -96,6 +106,7 @@ class PromptLogprobs(msgspec.Struct, frozen=True):
 
 Event: TypeAlias = (
     Started
+    | PromptProgress
     | ContentDelta
     | ReasoningDelta
     | ToolCallStarted

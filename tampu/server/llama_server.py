@@ -19,6 +19,7 @@ from tampu.server.wire import llama_server as wire
 from tampu.server.wire.llama_server_output import LlamaCompletionWriter, generation_settings
 from tampu.server.wire.openai import ChatRequest, parse_chat_completion
 from tampu.server.wire.options import ModelBody, parse_limited
+from tampu.server.wire.telemetry import Telemetry
 from tampu.store.catalog import Entry
 from tampu.worker.protocol import Encoded
 
@@ -145,6 +146,7 @@ class LlamaServerAPI:
         writer = LlamaCompletionWriter(
             request,
             texts,
+            telemetry=Telemetry(body),
             returns_tokens=bool(body.return_tokens),
             fields=body.response_fields or (),
         )

@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 from tampu.engine.questions import Decisions
 from tampu.errors import TampuError
 from tampu.runner.events import Usage
-from tampu.server.events import Event, Finished, Started
+from tampu.server.events import Event, Finished, PromptProgress, Started
 from tampu.server.llama_metrics import LlamaServerMetrics
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -130,7 +130,7 @@ class Metrics:
             now_s = time.monotonic()
             if isinstance(event, Finished):
                 self._count_tokens(model, event)
-            elif not isinstance(event, Started):
+            elif not isinstance(event, Started | PromptProgress):
                 if event.choice in last_s:
                     between.observe(now_s - last_s[event.choice])
                 else:

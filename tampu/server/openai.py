@@ -28,6 +28,7 @@ from tampu.server.wire.llama_server import is_mixed, read_prompts
 from tampu.server.wire.openai_output import ChatWriter, CompletionWriter, embedding_list
 from tampu.server.wire.responses import ResponsesRequest, parse_response
 from tampu.server.wire.responses_output import ResponseWriter
+from tampu.server.wire.telemetry import Telemetry
 from tampu.store.catalog import Entry
 
 
@@ -66,6 +67,7 @@ class OpenAIAPI:
             request.model,
             choices=request.choices,
             with_usage=with_usage,
+            telemetry=Telemetry(body),
             prompt=await self._prompt(entry, request) if body.verbose else None,
         )
         events = self._serving.generate(entry, request)
@@ -102,6 +104,7 @@ class OpenAIAPI:
             request.model,
             choices=request.choices,
             with_usage=wire.wants_usage(body),
+            telemetry=Telemetry(body),
             echoes=await self._echoes(entry, request) if body.echo else (),
         )
         events = self._serving.generate(entry, request)

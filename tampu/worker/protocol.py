@@ -2,11 +2,11 @@
 
 The server sends one `Load`, then any number of `Generate` and `Cancel`; closing the socket ends
 the process. The worker replies with `Progress` until it sends `Ready` or `LoadFailed`, then with
-an `Answer` per event of a request: at most one `PromptProcessed`, any number of `TextDelta`,
-`ReasoningDelta` and parts of calls, then one `Done` or `Failed`. `Embed`, `Encode`, `Decode`,
-`Decide` and `Rerank` have one event each, `Encode` more for many tokens. Every `Ping` is answered
-by a `Pong`, so that a hung process is detected. A frame is its length (4 bytes, little-endian) and
-that many bytes.
+an `Answer` per event of a request: at most one `PromptProcessed`, `PromptProgress` if requested,
+any number of `TextDelta`, `ReasoningDelta` and parts of calls, then one `Done` or `Failed`.
+`Embed`, `Encode`, `Decode`, `Decide` and `Rerank` have one event each, `Encode` more for many
+tokens. Every `Ping` is answered by a `Pong`, so that a hung process is detected. A frame is its
+length (4 bytes, little-endian) and that many bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,14 @@ from tampu.chat.output import ToolCallArguments, ToolCallEnd, ToolCallStart
 from tampu.engine.load_options import LoadOptions
 from tampu.engine.prompts import ChatPrompt, Prompt, StructuredOutput, TextPrompt, TokensPrompt
 from tampu.engine.questions import Decisions, Question
-from tampu.runner.events import Done, Failed, ReasoningDelta, TextDelta, TokenLogprob
+from tampu.runner.events import (
+    Done,
+    Failed,
+    PromptProgress,
+    ReasoningDelta,
+    TextDelta,
+    TokenLogprob,
+)
 from tampu.runner.request import GenerateOptions
 
 HEADER = struct.Struct("<I")
@@ -213,6 +220,7 @@ class Decided(msgspec.Struct, frozen=True, tag="decided"):
 
 GenerateEvent: TypeAlias = (
     PromptProcessed
+    | PromptProgress
     | TextDelta
     | ReasoningDelta
     | ToolCallStart

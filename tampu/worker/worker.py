@@ -32,7 +32,7 @@ from tampu.engine.backend import Backend, Handle
 from tampu.engine.chat import OutputParser, RequestBuilder
 from tampu.engine.prompts import TokensPrompt
 from tampu.errors import ComputeError, RequestCancelledError, TampuError
-from tampu.runner.events import Done, Event, Failed, TextDelta, Usage
+from tampu.runner.events import Done, Event, Failed, PromptProgress, TextDelta, Usage
 from tampu.worker.output_queue import OutputQueue
 from tampu.worker.preparation import PREPARERS, kind_of
 from tampu.worker.protocol import (
@@ -178,6 +178,9 @@ class _Generation:
         if isinstance(event, TextDelta):
             self._outbox.put(Answer(self._request, event), may_wait=self._has_begun)
             self._has_begun = True
+            return
+        if isinstance(event, PromptProgress):
+            self._outbox.put(Answer(self._request, event))
             return
         if isinstance(event, Done) and event.prompt_logprobs:
             self._outbox.put(

@@ -45,6 +45,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--ctx-size", type=int, default=CONTEXT)
     parser.add_argument("--parallel", type=int, default=1)
+    parser.add_argument("--batch-size", type=int)
     parser.add_argument("--kv-unified", action="store_true")
     parser.add_argument("--embedding", action="store_true")
     return parser.parse_known_args(words)[0]
@@ -92,6 +93,8 @@ def prepare(folder: Path, options: argparse.Namespace) -> Path:
     """Return a folder of models with the model under its names, and its parameters."""
     lines = [f"FROM {write_model(folder, options)}", f"PARAMETER seed {options.seed}"]
     lines.append(f"PARAMETER temperature {options.temp}")
+    if options.batch_size:
+        lines.append(f"PARAMETER num_batch {options.batch_size}")
     if options.n_predict:
         lines.append(f"PARAMETER num_predict {options.n_predict}")
     alias = options.alias.split(",")[0]

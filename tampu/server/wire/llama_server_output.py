@@ -12,10 +12,18 @@ from tampu.errors import TampuError
 from tampu.runner.events import TokenLogprob
 from tampu.runner.request import GenerateOptions
 from tampu.server.errors import code_of, llama_server_error, public_message, status_of
-from tampu.server.events import ContentDelta, Event, Finished, ReasoningDelta, Started
+from tampu.server.events import (
+    ContentDelta,
+    Event,
+    Finished,
+    PromptProgress,
+    ReasoningDelta,
+    Started,
+)
 from tampu.server.generation_request import GenerationRequest
 from tampu.server.http_response import SSE
-from tampu.server.wire.openai_output import logprobs_of, text_of, timings, to_event
+from tampu.server.wire.openai_output import logprobs_of, text_of, to_event
+from tampu.server.wire.telemetry import Telemetry, timings
 
 _NO_SEED = 0xFFFFFFFF  # llama-server's word for a random one
 _SETTINGS = (
@@ -36,12 +44,14 @@ class LlamaCompletionWriter:
         request: GenerationRequest,
         prompts: Sequence[str],
         *,
+        telemetry: Telemetry,
         returns_tokens: bool,
         fields: Sequence[str],
     ) -> None:
         """Respond to a request; `prompts` are their texts, `fields` those of a whole answer."""
         self._request = request
         self._prompts = prompts
+        self._telemetry = telemetry
         self._returns_tokens = returns_tokens
         self._fields = fields
         self._prompt_tokens: dict[int, int] = {}
@@ -73,7 +83,10 @@ class LlamaCompletionWriter:
 
     def _chunks(self, event: Event) -> Iterator[dict[str, Any]]:
         self._count(event)
-        if isinstance(event, Finished):
+        more = self._telemetry.of(event)
+        if isinstance(event, PromptProgress) and self._telemetry.wants_progress:
+            yield self._piece(event.choice, "", ()) | more
+        elif isinstance(event, Finished):
             yield self._selected(self._piece(event.choice, "", ()) | self._last(event))
         elif isinstance(event, ContentDelta | ReasoningDelta) and (event.text or event.tokens):
             pieces = [(event.text, event.tokens, event.logprobs)]
@@ -84,7 +97,8 @@ class LlamaCompletionWriter:
                     for text, entry in zip(texts, event.logprobs, strict=True)
                 ]
             for text, tokens, logprobs in pieces:
-                yield self._piece(event.choice, text, tokens) | self._probabilities(logprobs)
+                piece = self._piece(event.choice, text, tokens) | self._probabilities(logprobs)
+                yield piece | more
 
     def _count(self, event: Event) -> None:
         """Record what the objects tell."""

@@ -38,6 +38,7 @@ from tampu.server.wire.other_servers import (
     with_completion_fields,
 )
 from tampu.server.wire.output_format import read_formats, with_formats
+from tampu.server.wire.telemetry import Telemetry
 from tampu.server.wire.tools import chat_tools, read_tool_choice
 
 
@@ -211,6 +212,7 @@ def _parameters(
         default=None if "num_predict" in fields else default,
         fields=fields,
         ignore_eos=getattr(body, "ignore_eos", None),
+        return_progress=Telemetry(body).needs_progress or None,
         unlimited=-1,
         logprobs=logprobs,
         top_logprobs=top_logprobs,

@@ -21,6 +21,7 @@ from tampu.server.events import (
     Event,
     Finished,
     PromptLogprobs,
+    PromptProgress,
     ReasoningDelta,
     Started,
     ToolCallDelta,
@@ -30,6 +31,7 @@ from tampu.server.events import (
     without_broken_calls,
 )
 from tampu.server.http_response import SSE
+from tampu.server.wire.telemetry import Telemetry, timings
 
 DONE = b"data: [DONE]\n\n"
 
@@ -46,7 +48,15 @@ class _Writer(ABC):
     _kind = ""
     _chunk_kind = ""
 
-    def __init__(self, prefix: str, model: str, *, choices: int, with_usage: bool) -> None:
+    def __init__(
+        self,
+        prefix: str,
+        model: str,
+        *,
+        choices: int,
+        with_usage: bool,
+        telemetry: Telemetry | None,
+    ) -> None:
         self._id = f"{prefix}-{secrets.token_hex(12)}"
         self._created = int(time.time())
         self._model = model
@@ -54,11 +64,13 @@ class _Writer(ABC):
         self._with_usage = with_usage
         self._ended: list[Finished] = []
         self._reasoning_tokens = 0
+        self._telemetry = telemetry or Telemetry()
 
     def write(self, event: Event) -> bytes:
         """Return the chunks of an event."""
         self._count(event)
-        chunks = [self._chunk([choice]) for choice in self._deltas(event)]
+        more = self._telemetry.of(event)
+        chunks = [self._chunk([choice]) | more for choice in self._deltas(event)]
         if isinstance(event, Finished):
             chunks[-1]["timings"] = timings(event.usage)
         return b"".join(map(to_event, chunks))
@@ -135,10 +147,13 @@ class ChatWriter(_Writer):
         *,
         choices: int = 1,
         with_usage: bool = False,
+        telemetry: Telemetry | None = None,
         prompt: str | None = None,
     ) -> None:
         """Respond under the model name from the request; with the prompt's text if it is given."""
-        super().__init__("chatcmpl", model, choices=choices, with_usage=with_usage)
+        super().__init__(
+            "chatcmpl", model, choices=choices, with_usage=with_usage, telemetry=telemetry
+        )
         self._prompt = prompt
 
     def whole(self, events: Sequence[Event]) -> dict[str, Any]:
@@ -150,6 +165,8 @@ class ChatWriter(_Writer):
         match event:
             case Started():
                 yield _delta(event, {"role": "assistant", "content": None})
+            case PromptProgress() if self._telemetry.wants_progress:
+                yield _delta(event, {})
             case ContentDelta() if event.text or event.logprobs:
                 yield _delta(event, {"content": event.text}, event.logprobs)
             case ReasoningDelta() if event.text or event.logprobs:
@@ -188,10 +205,16 @@ class CompletionWriter(_Writer):
     _chunk_kind = "text_completion"
 
     def __init__(
-        self, model: str, *, choices: int = 1, with_usage: bool = False, echoes: Sequence[str] = ()
+        self,
+        model: str,
+        *,
+        choices: int = 1,
+        with_usage: bool = False,
+        telemetry: Telemetry | None = None,
+        echoes: Sequence[str] = (),
     ) -> None:
         """Respond for a model; `echoes` are the prompts' texts if answers start with them."""
-        super().__init__("cmpl", model, choices=choices, with_usage=with_usage)
+        super().__init__("cmpl", model, choices=choices, with_usage=with_usage, telemetry=telemetry)
         self._echoes = echoes
         self._offsets: dict[int, int] = {}
 
@@ -199,6 +222,8 @@ class CompletionWriter(_Writer):
         match event:
             case Started() if self._echoes:
                 yield self._piece(event.choice, self._echo(event.choice))
+            case PromptProgress() if self._telemetry.wants_progress:
+                yield self._piece(event.choice, "")
             case ContentDelta() | ReasoningDelta() if event.text or event.logprobs:
                 yield self._piece(event.choice, event.text, event.logprobs)
             case Finished():
@@ -238,27 +263,6 @@ def usage_object(usage: Usage, reasoning_tokens: int = 0) -> dict[str, Any]:
         "total_tokens": usage.prompt_tokens + usage.generated_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
         "completion_tokens_details": {"reasoning_tokens": reasoning_tokens},
-    }
-
-
-def timings(usage: Usage) -> dict[str, float]:
-    """Return counts and durations under llama-server's names; `prompt_n` is without the cache.
-
-    The first token comes with the prompt, so the rate is that of the tokens after it.
-    """
-    prompt_n, prompt_ms = usage.prompt_tokens - usage.cached_tokens, usage.prompt_ns / 1e6
-    predicted_n, predicted_ms = usage.generated_tokens, usage.generated_ns / 1e6
-    steps = max(predicted_n - 1, 0)
-    return {
-        "cache_n": usage.cached_tokens,
-        "prompt_n": prompt_n,
-        "prompt_ms": prompt_ms,
-        "prompt_per_token_ms": prompt_ms / max(prompt_n, 1),
-        "prompt_per_second": 1e3 * prompt_n / prompt_ms if prompt_ms else 0.0,
-        "predicted_n": predicted_n,
-        "predicted_ms": predicted_ms,
-        "predicted_per_token_ms": predicted_ms / steps if steps else 0.0,
-        "predicted_per_second": 1e3 * steps / predicted_ms if predicted_ms else 0.0,
     }
 
 

@@ -76,7 +76,8 @@ def with_other_names(body: type[S]) -> type[S]:
     fields = {
         field: BY_OLLAMA[name].kind | None for name, (_, more) in _NAMES.items() for field in more
     }
-    return with_fields(body, {**fields, "ignore_eos": bool | None})
+    more = dict.fromkeys(("ignore_eos", "return_progress", "timings_per_token"), bool | None)
+    return with_fields(body, {**fields, **more})
 
 
 def with_chat_fields(body: type[S]) -> type[S]:

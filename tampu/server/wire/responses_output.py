@@ -14,6 +14,7 @@ from tampu.server.events import (
     ContentDelta,
     Event,
     Finished,
+    PromptProgress,
     ReasoningDelta,
     Started,
     ToolCallDelta,
@@ -25,6 +26,7 @@ from tampu.server.http_response import SSE
 from tampu.server.wire.anthropic_output import to_named_event
 from tampu.server.wire.openai_output import chat_logprobs
 from tampu.server.wire.responses import ResponsesRequest
+from tampu.server.wire.telemetry import Telemetry, timings
 from tampu.server.wire.tools import namespaces
 
 
@@ -52,10 +54,15 @@ class ResponseWriter:
         self._logprobs: list[TokenLogprob] = []
         self._reasoning_tokens = 0
         self._namespaces = namespaces(request.tools)
+        self._telemetry = Telemetry(request)
 
     def write(self, event: Event) -> bytes:
         """Return the server-sent events of an event."""
-        return b"".join(to_named_event(self._numbered(sent)) for sent in self._events(event))
+        more = self._telemetry.of(event)
+        return b"".join(
+            to_named_event(self._numbered(sent | more if _has_telemetry(sent) else sent))
+            for sent in self._events(event)
+        )
 
     def end(self) -> bytes:
         """Return nothing: the last event is marked as such."""
@@ -78,6 +85,9 @@ class ResponseWriter:
             case Started():
                 response = self._response("in_progress")
                 yield {"type": "response.created", "response": response}
+                yield {"type": "response.in_progress", "response": response}
+            case PromptProgress() if self._telemetry.wants_progress:
+                response = self._response("in_progress")
                 yield {"type": "response.in_progress", "response": response}
             case ContentDelta(text=""):
                 self._logprobs += event.logprobs
@@ -192,7 +202,8 @@ class ResponseWriter:
                 "total_tokens": usage.prompt_tokens + usage.generated_tokens,
             },
         }
-        return {"type": f"response.{status}", "response": response}
+        more = {"timings": timings(event.usage)} if self._telemetry.wants_timings else {}
+        return {"type": f"response.{status}", "response": response} | more
 
     def _item_event(self, kind: str, item: dict[str, Any]) -> dict[str, Any]:
         return {"type": kind, "output_index": len(self._items) - 1, "item": item}
@@ -232,6 +243,11 @@ class ResponseWriter:
             "truncation": request.truncation or ("auto" if self._truncates else "disabled"),
             "usage": None,
         }
+
+
+def _has_telemetry(sent: dict[str, Any]) -> bool:
+    """Whether an event of a stream tells the progress or the timings, if they are wanted."""
+    return sent["type"].endswith(("in_progress", "text.delta"))
 
 
 def _status(event: Finished) -> str:

@@ -11,7 +11,7 @@ import httpx
 import openai
 import pytest
 from support.serving import Server, start_server
-from support.sse import data_of
+from support.sse import blocks_of, data_of
 from support.tiny_model import VOCABULARY
 
 pytestmark = [pytest.mark.client, pytest.mark.server]
@@ -165,6 +165,55 @@ def test_one_token_has_no_rate(client: httpx.Client, path: str, body: dict[str, 
     timings = post(client, path, body, max_tokens=1)["timings"]
     assert timings["predicted_n"] == 1
     assert timings["predicted_per_second"] == timings["predicted_per_token_ms"] == 0
+
+
+LONG = {"model": "talker", "num_ctx": 512, "num_batch": 64, "stream": True}
+STREAMS: list[Any] = [
+    ("/v1/chat/completions", LONG | {"messages": [{"role": "user", "content": "ab" * 90}]}),
+    ("/v1/completions", LONG | {"prompt": "cd" * 90}),
+    ("/completion", LONG | {"prompt": "ef" * 90}),
+    ("/v1/responses", LONG | {"input": "gh" * 90}),
+]
+
+
+def events_of(response: httpx.Response) -> list[Any]:
+    blocks = [block["data"] for block in blocks_of(response)]
+    return [json.loads(block) for block in blocks if block != "[DONE]"]
+
+
+@pytest.mark.parametrize(("path", "body"), STREAMS)
+def test_a_stream_tells_how_much_of_the_prompt_is_computed(
+    client: httpx.Client, path: str, body: dict[str, Any]
+) -> None:
+    for has_cache in (False, True):
+        events = events_of(client.post(path, json=body | {"return_progress": True}))
+        found = [event["prompt_progress"] for event in events if "prompt_progress" in event]
+        first, last = found[0], found[-1]
+        assert first["processed"] == first["cache"]
+        assert not has_cache or first["cache"] > 0
+        assert last["processed"] == last["total"] == first["total"]
+        assert len(found) >= (2 if has_cache else 4)  # 180 tokens and more, 64 at a time
+        processed = [one["processed"] for one in found]
+        assert processed == sorted({*processed})
+        assert not any("timings" in event for event in events if "prompt_progress" in event)
+
+
+@pytest.mark.parametrize(("path", "body"), STREAMS)
+def test_each_piece_of_a_stream_has_timings_where_they_are_wanted(
+    client: httpx.Client, path: str, body: dict[str, Any]
+) -> None:
+    wanted = {"timings_per_token": True, "return_progress": True}
+    told = [one["timings"] for one in events_of(client.post(path, json=body | wanted))
+            if "timings" in one]  # fmt: skip
+    assert len(told) > 3
+    assert (told[0]["prompt_n"], told[0]["prompt_ms"], told[0]["predicted_n"]) == (0, 0, 0)
+    for name in ("prompt_n", "prompt_ms", "predicted_n"):
+        values = [one[name] for one in told]
+        assert values == sorted(values)
+    assert told[-1]["predicted_n"] >= 4
+    alone = events_of(client.post(path, json=body | {"timings_per_token": True}))
+    assert not any("prompt_progress" in event for event in alone)
+    assert sum("timings" in event for event in alone) > 1
 
 
 def test_the_timings_of_several_choices_are_of_all(client: httpx.Client) -> None:
