@@ -7,8 +7,9 @@
 
 `Engine` is one loaded model, and the place to begin. `generate` returns a `Completion`, `chat` a
 `ChatCompletion`. A `Stream` yields `TextDelta`, for a chat also `ReasoningDelta` and `ToolCall`,
-and a last `Done`. `decide` answers questions with probabilities, as `Decisions`. Options are the
-fields of `GenerateOptions`. Every error is a `TampuError`; `tampu.errors` has them all.
+and a last `Done`; with `return_progress` it begins with `PromptProgress`. `decide` answers
+questions with probabilities, as `Decisions`. Options are the fields of `GenerateOptions`. Every
+error is a `TampuError`; `tampu.errors` has them all.
 
 The names below are imported at their first use, so `import tampu` is fast.
 """
@@ -35,7 +36,14 @@ if TYPE_CHECKING:
     )
     from tampu.errors import TampuError
     from tampu.ml.device_map import Offload
-    from tampu.runner.events import Done, ReasoningDelta, TextDelta, TokenLogprob, Usage
+    from tampu.runner.events import (
+        Done,
+        PromptProgress,
+        ReasoningDelta,
+        TextDelta,
+        TokenLogprob,
+        Usage,
+    )
     from tampu.runner.request import GenerateOptions
 
 __all__ = [
@@ -51,6 +59,7 @@ __all__ = [
     "Offload",
     "Option",
     "Predicate",
+    "PromptProgress",
     "ReasoningDelta",
     "RequestHandle",
     "Score",
@@ -76,6 +85,7 @@ _HOMES = {
     "Offload": "tampu.ml.device_map",
     "Option": "tampu.engine.questions",
     "Predicate": "tampu.engine.questions",
+    "PromptProgress": "tampu.runner.events",
     "ReasoningDelta": "tampu.runner.events",
     "RequestHandle": "tampu.engine.completion",
     "Score": "tampu.engine.questions",

@@ -120,7 +120,7 @@ class Stream(Iterator[ChatEvent]):
     """The events of a request, `Done` last; closing or dropping it cancels the request.
 
     The output of a plain prompt is `TextDelta` only; a chat also has `ReasoningDelta` and
-    `ToolCall`.
+    `ToolCall`, and `PromptProgress` comes first if it is requested.
     """
 
     def __init__(

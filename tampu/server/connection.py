@@ -60,14 +60,14 @@ class StrictReader(h11.Connection):
                 raise h11.RemoteProtocolError("a folded line, or a line that ends without CR")
         return event
 
-    def send(self, event: h11.Event) -> bytes | None:
-        """Return the bytes of an event."""
+    def send_with_data_passthrough(self, event: h11.Event) -> list[bytes] | None:
+        """Return the parts of an event's bytes, which `send` joins."""
         if isinstance(event, h11.Response):
             headers = [(name.title(), value) for name, value in event.headers]
             event = h11.Response(
                 status_code=event.status_code, headers=headers, reason=event.reason
             )
-        return super().send(event)
+        return super().send_with_data_passthrough(event)
 
 
 class StartThrottle:

@@ -15,8 +15,7 @@ from support.engines import GREEDY, PROMPT, SMALL, rest, tiny_engine
 from support.tiny_model import BOS, EOS, FIRST_BYTE, write_tiny
 from support.waiting import until
 
-from tampu import ReasoningDelta
-from tampu.chat.output import ToolCall
+from tampu.engine.completion import ChatEvent
 from tampu.engine.engine import Engine
 from tampu.errors import RequestError
 from tampu.runner.events import Done, TextDelta
@@ -255,7 +254,7 @@ def test_closing_an_asynchronous_stream_cancels_its_request(engine: Engine) -> N
 def test_closing_the_event_loop_cancels_only_its_own_request(
     engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def ask() -> AsyncIterator[TextDelta | ReasoningDelta | ToolCall | Done]:
+    async def ask() -> AsyncIterator[ChatEvent]:
         stream = engine.astream(PROMPT, **GREEDY)
         await anext(stream)
         return stream  # is closed with the loop

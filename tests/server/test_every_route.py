@@ -167,9 +167,8 @@ def test_foreign_origin_may_not_read_a_response(site: Site) -> None:
     }
     for _, path, _ in calls(site):
         [response] = site.call(("OPTIONS", path, {"headers": preflight}))
-        assert response.status_code == 400
-        assert "access-control-allow-origin" not in response.headers
-        assert "access-control-allow-private-network" not in response.headers
+        assert response.status_code == 200
+        assert not [name for name in response.headers if name.startswith("access-control")]
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ def test_the_page_needs_no_key_but_what_it_asks_for_does(site: Site) -> None:
     ],
 )  # fmt: skip
 def test_the_page_of_a_server_in_a_network_may_use_it(site: Site, origin: str, status: int) -> None:
-    options = ServerOptions(host="0.0.0.0", model=LoadOptions(context=1024))
+    options = ServerOptions(hosts=("0.0.0.0",), model=LoadOptions(context=1024))
     open_to_all = Site(site.folder, FakeStart(), options)
     for host in ("192.168.1.5:11434", ""):
         headers = {"host": host, "origin": origin}

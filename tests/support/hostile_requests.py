@@ -72,7 +72,10 @@ TEXTS: dict[str, Callable[[str], dict[str, Any]]] = {
     "/api/tokenize": lambda text: {"text": text},
     "/v1/completions": lambda text: {"prompt": text, "max_tokens": 1, "temperature": 0},
     "/v1/embeddings": lambda text: {"input": text},
-    "/completion": lambda text: {"prompt": text, "n_predict": 1, "temperature": 0},
+    **dict.fromkeys(
+        ("/completion", "/completions"),
+        lambda text: {"prompt": text, "n_predict": 1, "temperature": 0},
+    ),
     "/tokenize": lambda text: {"content": text},
     "/v1/decisions": lambda text: {"input": text, "questions": [QUESTION]},
     **dict.fromkeys(
@@ -132,7 +135,7 @@ def _schema(route: str, schema: Any) -> dict[str, Any]:
 SCHEMAS: dict[str, Maker] = dict.fromkeys(
     (
         "/api/generate", "/api/chat", "/v1/completions", "/v1/chat/completions", "/v1/responses",
-        "/v1/messages", "/completion",
+        "/v1/messages", "/completion", "/completions",
     ),
     _schema,
 )  # fmt: skip

@@ -247,7 +247,8 @@ class ResponseWriter:
 
 def _has_telemetry(sent: dict[str, Any]) -> bool:
     """Whether an event of a stream tells the progress or the timings, if they are wanted."""
-    return sent["type"].endswith(("in_progress", "text.delta"))
+    kind: str = sent["type"]
+    return kind.endswith(("in_progress", "text.delta"))
 
 
 def _status(event: Finished) -> str:

@@ -220,7 +220,7 @@ def test_a_vision_encoder_that_cannot_be_divided_leaves_a_text_model(
         assert requests.prompts is not None
         assert said(answer((model, requests.prompts), asked()))
         with pytest.raises(RequestError, match="vision encoder of 'gemma3' cannot be written"):
-            with_images(asked(picture()), model.prepare_image)
+            with_images(asked(picture()), model.prepare_file)
 
 
 def test_a_vision_encoder_that_llama_cpp_refuses_leaves_a_text_model(
@@ -232,7 +232,7 @@ def test_a_vision_encoder_that_llama_cpp_refuses_leaves_a_text_model(
         assert requests.prompts is not None
         assert said(answer((model, requests.prompts), asked()))
         with pytest.raises(RequestError, match=r"takes no images: llama\.cpp cannot load"):
-            with_images(asked(picture()), model.prepare_image)
+            with_images(asked(picture()), model.prepare_file)
 
 
 def write_without(path: Path, left_out: str, to: Path) -> Path:

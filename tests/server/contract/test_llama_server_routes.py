@@ -111,7 +111,7 @@ def test_the_likeliest_tokens_of_each_place(client: httpx.Client) -> None:
 
 
 def test_the_probabilities_after_sampling(client: httpx.Client) -> None:
-    asked = {"n_probs": 3, "n_predict": 2, "post_sampling_probs": True}
+    asked: dict[str, Any] = {"n_probs": 3, "n_predict": 2, "post_sampling_probs": True}
     for place in ask(client, **asked)["completion_probabilities"]:  # at temperature 0
         assert [one["prob"] for one in (place, *place["top_probs"])] == [1.0, 1.0]
         assert place["id"] == place["top_probs"][0]["id"]

@@ -95,7 +95,7 @@ def test_calls_have_ids_and_arguments_as_text_and_no_content(client: httpx.Clien
 def test_stream_starts_with_the_role_and_ends_with_the_reason(client: httpx.Client) -> None:
     chunks = stream(client)
     assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
-    assert deltas(chunks)[0] == {"role": "assistant", "content": ""}
+    assert deltas(chunks)[0] == {"role": "assistant", "content": None}
     assert deltas(chunks)[-1] == {}
     reasons = [chunk["choices"][0]["finish_reason"] for chunk in chunks]
     assert reasons[-1] == "stop"
