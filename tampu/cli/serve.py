@@ -139,4 +139,6 @@ def _log_to_stderr(settings: Settings) -> None:
 def _greet(places: Sequence[Address | str], names: list[str]) -> None:
     for place in places:
         print(f"Listening on {place}", file=sys.stderr)
+    if isinstance(places[0], Address):
+        print(f"Page: {places[0].for_clients}/", file=sys.stderr)
     print(f"Models: {', '.join(names) or 'none'}", file=sys.stderr, flush=True)
