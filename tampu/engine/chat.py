@@ -48,15 +48,7 @@ from tampu.engine.prompts import (
 )
 from tampu.engine.questions import Decisions, Question
 from tampu.errors import ContextLengthError, RequestError
-from tampu.runner.events import (
-    Done,
-    Event,
-    Failed,
-    PromptProgress,
-    ReasoningDelta,
-    TextDelta,
-    TokenLogprob,
-)
+from tampu.runner.events import Done, Event, ReasoningDelta, TextDelta, TokenLogprob
 from tampu.runner.request import GenerateOptions, ReasoningTags
 from tampu.sampling.grammar import Grammar, grammar_of
 from tampu.sandbox.client import ForkServerClient
@@ -65,9 +57,7 @@ if TYPE_CHECKING:
     from tampu.ml.metadata import Metadata
 
 CallPart: TypeAlias = ToolCallStart | ToolCallArguments | ToolCallEnd
-OutputEvent: TypeAlias = (
-    PromptProgress | TextDelta | ReasoningDelta | ToolCall | CallPart | Done | Failed
-)
+OutputEvent: TypeAlias = Event | ReasoningDelta | ToolCall | CallPart
 _MAX_TAG_TOKENS = 16  # of the tag that begins reasoning at the end of a prompt
 
 
