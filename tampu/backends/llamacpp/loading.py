@@ -131,6 +131,8 @@ def _start(
         (folder / "alone").mkdir()
         alone = LlamaFiles(files.text, None, no_images=str(reason))
         return _start(xllamacpp, name, alone, options, metadata, folder / "alone")
+    # Answered by its loop, which has begun then; ended before, it would wait for itself forever.
+    running.handle_metrics()
     return running, LlamaServer(folder / "llama.sock", parameters.api_keys[0]), files
 
 
@@ -159,5 +161,6 @@ def _parameters(xllamacpp: Any, files: LlamaFiles, options: LoadOptions) -> Any:
     parameters.warmup = False
     parameters.ui = False
     parameters.endpoint_slots = False
+    parameters.endpoint_metrics = True
     parameters.verbosity = -1
     return parameters

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import queue
 import re
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -342,3 +344,21 @@ def test_dry_reaches_llama_cpp(model: LlamaModel, options: dict[str, Any]) -> No
     dry: dict[str, Any] = {"dry_multiplier": 50.0, "dry_allowed_length": 0, **options}
     plain = said(ask(model, **three, max_tokens=20))
     assert said(ask(model, **three, **dry, max_tokens=20)) != plain
+
+
+LEAVING = """
+import sys
+from pathlib import Path
+from tampu.backends.llamacpp import load_llamacpp
+from tampu.engine.load_options import LoadOptions
+from tampu.sandbox.client import ForkServerClient
+
+for _ in range(5):
+    with load_llamacpp(Path(sys.argv[1]), LoadOptions(context=64, threads=1), ForkServerClient()):
+        pass
+"""
+
+
+def test_a_model_that_nothing_is_asked_of_is_closed(path: Path) -> None:
+    command = [sys.executable, "-c", LEAVING, str(path)]
+    subprocess.run(command, check=True, timeout=280)  # a hang guard
