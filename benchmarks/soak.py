@@ -137,9 +137,11 @@ def faults_of(totals: Totals) -> list[str]:
     found = [f"{part}: {wrong}" for part, one in totals.parts.items() for wrong in one.wrong]
     for samples in totals.steady("mixed", WARM_UP):
         hours = (samples[-1].minutes - samples[0].minutes) / 60
-        rate = slope(samples, "below_bytes")
-        if hours >= _LONG_ENOUGH and rate > GROWTH_BYTES:
-            found.append(f"mixed: memory grew by {rate / 1e6:.1f} MB/h in {hours:.1f} hours")
+        for name in ("server_bytes", "model_bytes"):  # sandboxes come and go in the sum of all
+            rate = slope(samples, name)
+            if hours >= _LONG_ENOUGH and rate > GROWTH_BYTES:
+                grew = f"{name} grew by {rate / 1e6:.1f} MB/h in {hours:.1f} hours"
+                found.append(f"mixed: {grew}")
         pairs = zip(samples[0].counts(), samples[-1].counts(), strict=True)
         if any(after > before for before, after in pairs):
             found.append("mixed: files, threads or processes became more")

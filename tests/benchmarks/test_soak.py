@@ -79,7 +79,7 @@ def test_growth_is_the_slope_after_the_warm_up(tmp_path: Path) -> None:
     ("samples", "complaints"),
     [
         (grown(0.9), []),
-        (grown(1.1), ["mixed: memory grew by 1.1 MB/h in 1.8 hours"]),
+        (grown(1.1), ["mixed: model_bytes grew by 1.1 MB/h in 1.8 hours"]),
         (grown(20, minutes=30), []),  # too short to be judged
         (
             [sample(11, 100), sample(12, 100, files=10)],
