@@ -136,7 +136,7 @@ CALLS = {
         and a.answers["who"].choice in ("Bye", "Hello")
         and 0 <= a.answers["so"].noul <= 1 and a.answers["how"].legend == {"0": "low", "1": "high"}
         and a.usage.input_tokens > 10,
-        model="filler", state={"ticket": "x"}, keep_alive=1, questions={
+        model="caller", state={"ticket": "x"}, keep_alive=1, questions={
             "who": {"type": "choice", "instructions": "Who?",
                     "criteria": {"Bye": "he goes", "Hello": None}},
             "so": {"type": "noul", "instructions": "So?",
