@@ -52,7 +52,7 @@ def number_predictors(file: GGUFFile, tensors: Iterable[TensorInfo]) -> Iterable
             that is missing.
     """
     count = _layers(file)
-    first = file.metadata.integer("block_count") - count
+    first = file.metadata.integer("block_count", default=0) - count  # an adapter has none
     experts: defaultdict[str, dict[int, TensorInfo]] = defaultdict(dict)
     for info in tensors:
         found = _LAYER.fullmatch(info.name)
