@@ -91,7 +91,7 @@ class Weights:
         """Return the one number of a tensor, read from the file.
 
         Raises:
-            ModelFileError: if there is no such tensor, or it has more than one number.
+            ModelFileError: if the tensor is missing or holds more than one number.
         """
         self.use(name, WeightUse.ELEMENTS)
         info = self.file.tensors[name]

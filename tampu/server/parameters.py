@@ -19,7 +19,7 @@ _SHOWN = (Use.SAMPLING, Use.GENERATION, Use.LOADING)
 class ParameterEntry(msgspec.Struct, kw_only=True):
     """A parameter that a request may have, under its name in Ollama's `options`.
 
-    `low` and `high` are None where there is no limit, and for parameters that are not numbers.
+    `low` and `high` are None for a parameter without a limit, and for one that is not a number.
     """
 
     name: str

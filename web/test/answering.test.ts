@@ -50,12 +50,12 @@ test("an answer that goes on keeps what it had", async () => {
   assert.equal(turn.state, "limit");
 });
 
-test("a stopped answer keeps its text and is no error", async () => {
+test("a stopped answer keeps its text and is not an error", async () => {
   const turn = await turnOf([line("A")], new DOMException("stopped", "AbortError"));
   assert.deepEqual(turn, { content: "A", state: "stopped" });
 });
 
-test("a full queue is told with its wait", async () => {
+test("a full queue is reported with the time to wait", async () => {
   const turn = await turnOf([], new ApiError("too many requests wait", 503, 5));
   assert.deepEqual(turn, { state: "failed", error: "too many requests wait. Try again in 5 s." });
 });

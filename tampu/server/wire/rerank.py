@@ -78,7 +78,7 @@ def rerank_response(
     """Return the response: the best documents first."""
     scores = [decision.probabilities[0] for decision in found.answers]
     best = sorted(range(len(scores)), key=lambda index: -scores[index])[: body.top_n]
-    texts = read_documents(body)
+    texts = read_documents(body) if body.return_documents or body.return_text else ()
     if body.texts is not None:
         return [
             {"index": i, "score": scores[i]} | ({"text": texts[i]} if body.return_text else {})

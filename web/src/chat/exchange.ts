@@ -92,7 +92,7 @@ function readConversation(value: unknown, newId: () => string): Conversation {
   };
   for (const one of given) {
     const turn = readTurn(one, ids);
-    // A parent comes before its turns, so there is no circle.
+    // Parents come before their turns, so a turn cannot be its own ancestor.
     if (turn.parent !== ROOT && !conversation.turns[turn.parent]) {
       throw new ImportError("a turn has no turn before it");
     }
