@@ -19,8 +19,9 @@ MAX_CHOICES = 10_000
 ANSWER = "answer"  # what a grammar around this one calls it
 _START = "start: "
 
-# White space between tokens of JSON: as models write it, but limited.
-_JSON_OPTIONS = {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,40}", "lenient": False}
+# White space between tokens of JSON, as llama.cpp limits it: a space, or up to two line ends and an
+# indentation. A model that wants nothing but white space still comes to the end of its answer.
+_JSON_OPTIONS = {"whitespace_pattern": r"\x20|\x0A{1,2}[\x20\x09]{0,20}", "lenient": False}
 _ONE_LINE = {
     "whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "lenient": False
 }  # fmt: skip

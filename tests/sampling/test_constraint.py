@@ -22,6 +22,7 @@ from support.vocabularies import CONTROL, byte_level, sentence_piece
 
 from tampu.errors import GrammarError
 from tampu.ml.metadata import Metadata
+from tampu.sampling import Sampler, SamplingOptions
 from tampu.sampling.constraint import Constraints
 from tampu.sampling.grammar import Grammar
 from tampu.tokenizer import load_tokenizer
@@ -118,6 +119,26 @@ def test_answers_of_random_logits_match_the_schema(
     )
     for seed in range(2):
         validator.validate(json.loads(answer(constraints, tokenizers["bytes"], grammar, seed)))
+
+
+def test_a_model_that_wants_white_space_alone_completes_its_json(
+    constraints: Constraints, tokenizers: dict[Any, Any]
+) -> None:
+    tokenizer = tokenizers["bytes"]
+    properties = {"a": {"const": 1}, "b": {"const": [2, 3]}}
+    schema = {"properties": properties, "required": ["a", "b"], "additionalProperties": False}
+    constraint = constraints.compile(Grammar.schema({"type": "object", **schema}))
+    spelled = tokenizer.all_token_bytes()
+    wanted = np.array([bool(text) and text.isspace() for text in spelled])
+    sampler = Sampler(SamplingOptions(temperature=0), tokenizer.vocabulary_size)
+    text = b""
+    while not constraint.is_complete and len(text) < 1000:
+        constraint.begin()
+        token = sampler.sample(np.where(wanted, 9, 0).astype(np.float32), constraint.mask())
+        constraint.accept(token)
+        text += spelled[token] if token not in tokenizer.eos else b""
+    assert json.loads(text) == {"a": 1, "b": [2, 3]}
+    assert not re.search(rb"\s{30}", text)  # the server ends answers that repeat a token so often
 
 
 @pytest.mark.parametrize("options", [{"temperature": 0.0}, {"top_k": 0, "top_p": 1.0}])
