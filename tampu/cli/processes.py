@@ -31,7 +31,7 @@ def print_processes(prefix: str, settings: Settings, *, as_json: bool) -> int:
     if as_json:
         print(json.dumps(models, indent=2))
     else:
-        titles = ("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "ENGINE", "UNTIL")
+        titles = ("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "ENGINE", "SLOTS", "UNTIL")
         print(table(titles, map(_row, models)))
     return 0
 
@@ -59,6 +59,14 @@ def until(expires: str, now: datetime) -> str:
     return "Forever" if seconds > _FOREVER_S else f"{human_span(seconds)} from now"
 
 
+def slots(model: dict[str, Any]) -> str:
+    """Return how many slots a model has, and the memory of each: 4 x 128 MB."""
+    count, size = int(model.get("slots", 0)), int(model.get("slot_size", 0))
+    if not count:
+        return ""
+    return f"{count} x {human_bytes(size)}" if size else str(count)
+
+
 def _row(model: dict[str, Any]) -> tuple[str, ...]:
     size, on_device = int(model.get("size", 0)), int(model.get("size_vram", 0))
     return (
@@ -68,5 +76,6 @@ def _row(model: dict[str, Any]) -> tuple[str, ...]:
         processor(size, on_device),
         str(model.get("context_length", "")),
         str(model.get("engine", "")),
+        slots(model),
         until(str(model.get("expires_at", "")), datetime.now(UTC)),
     )

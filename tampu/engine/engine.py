@@ -9,7 +9,6 @@ together.
 
 from __future__ import annotations
 
-import logging
 import queue
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
@@ -55,8 +54,6 @@ from tampu.store.catalog import Prepared, prepare
 from tampu.store.model_info import ModelInfo
 from tampu.tokenizer import Tokenizer
 
-log = logging.getLogger("tampu")
-
 _PLACING = {"gpu_layers", "main_gpu", "tensor_split"}
 
 Message: TypeAlias = Mapping[str, Any]
@@ -75,6 +72,7 @@ class Engine:
         runner: the run loop, with its statistics.
         load_ns: how long loading took, in nanoseconds.
         device_bytes: the memory that it takes on GPUs.
+        slot_bytes: the memory of each slot: its share of the cache and of recurrent states.
     """
 
     def __init__(
@@ -87,13 +85,13 @@ class Engine:
         self.tokenizer: Tokenizer = model.tokenizer
         self.prepared = found
         self._defaults = given_options(self.prepared.defaults.parameters)
-        metadata = model.info.metadata
-        self.template = self.prepared.template or ChatTemplate.from_metadata(metadata)
+        self.template = found.template or ChatTemplate.from_metadata(self.info.metadata)
         self.requests = RequestBuilder.for_model(
-            self, self.template, metadata, fork_server, self.prepared.parser
+            self, self.template, self.info.metadata, fork_server, found.parser
         )
         self.load_ns = load_ns
         self.device_bytes = sum(model.device_bytes.values())
+        self.slot_bytes = model.cache_bytes // model.options.slots
         self.runner = EngineLoop(model.scheduler, model.graphs, model.tokenizer)
         self._inputs = InputProcessor(model, self.runner, fork_server)
 
@@ -135,8 +133,7 @@ class Engine:
         began = time.monotonic_ns()
         is_loose = options is None
         options = options or load_options(values)
-        parts = (options.adapters, options.template, options.projector)
-        found = prepare(str(path), *parts, settings)
+        found = prepare(str(path), options.adapters, options.template, options.projector, settings)
         found = replace(found, parser=options.parser or found.parser)
         options = msgspec.structs.replace(
             options,

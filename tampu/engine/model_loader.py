@@ -50,6 +50,7 @@ class LoadedModel:
 
     Attributes:
         device_bytes: the memory that it takes on each GPU, by the device's label.
+        cache_bytes: of the cache and the states of recurrent layers, all slots together.
     """
 
     info: ModelInfo
@@ -59,6 +60,7 @@ class LoadedModel:
     graphs: Graphs
     vision: VisionModel | None
     device_bytes: dict[str, int]
+    cache_bytes: int
     _resources: ExitStack
 
     def close(self) -> None:
@@ -142,6 +144,7 @@ def _load(
             graphs,
             bound.model.vision,
             _device_bytes(bound.parts, footprint, backend),
+            cache.size_bytes,
             resources.pop_all(),
         )
 

@@ -105,8 +105,9 @@ def load_model(
         from tampu.backends.llamacpp import load_llamacpp  # slow to import and rarely needed
 
         with load_llamacpp(Path(load.path), load.options, fork_server) as (model, requests):
-            memory_bytes = psutil.Process().memory_info().rss
-            yield Loaded(model, requests, Ready(model.context, memory_bytes, engine=LLAMACPP))
+            memory_bytes, slots = psutil.Process().memory_info().rss, load.options.slots
+            ready = Ready(model.context, memory_bytes, engine=LLAMACPP, slots=slots)
+            yield Loaded(model, requests, ready)
     else:
         with Engine.load(
             load.path,
@@ -116,8 +117,14 @@ def load_model(
             fork_server=fork_server,
         ) as engine:
             memory_bytes = psutil.Process().memory_info().rss + engine.device_bytes
-            free = free_on(find_devices())
-            ready = Ready(engine.context, memory_bytes, engine.device_bytes, device_free=free)
+            ready = Ready(
+                engine.context,
+                memory_bytes,
+                engine.device_bytes,
+                device_free=free_on(find_devices()),
+                slots=load.options.slots,
+                slot_bytes=engine.slot_bytes,
+            )
             yield Loaded(engine, engine.requests, ready)
 
 

@@ -129,6 +129,8 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
         device_bytes: that it takes on GPUs.
         engine: native or llamacpp.
         device_free: free bytes of the GPUs; None: unknown, or there are none.
+        slots: how many requests it computes at once.
+        slot_bytes: memory of each slot: its share of the cache and of recurrent states; 0: unknown.
     """
 
     context: int
@@ -136,6 +138,8 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     device_bytes: int = 0
     engine: str = "native"
     device_free: int | None = None
+    slots: int = 1
+    slot_bytes: int = 0
 
 
 class LoadFailed(msgspec.Struct, frozen=True, tag="refused"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -235,6 +236,7 @@ def server(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[s
 
         def do_GET(self) -> None:
             model = {"name": "m:latest", "digest": "ab" * 32, "size": 1000, "size_vram": 250,
+                     "slots": 4, "slot_size": 512,
                      "engine": "native", "context_length": 4096,
                      "expires_at": "2318-01-01T00:00:00Z"}  # fmt: skip
             self.answer(200, {"models": [model]})
@@ -261,10 +263,9 @@ def server(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[s
 @pytest.mark.usefixtures("server")
 def test_the_models_in_memory_are_listed(run: Callable[..., Any]) -> None:
     lines = run("ps")[1].splitlines()
-    assert lines[0].split() == ["NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "ENGINE", "UNTIL"]
-    assert lines[1] == (
-        "m:latest    abababababab    1.0 KB    75%/25% CPU/GPU    4096       native    Forever"
-    )
+    titles = ["NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "ENGINE", "SLOTS", "UNTIL"]
+    row = ["m:latest", "abababababab", "1.0 KB", "75%/25% CPU/GPU", "4096", "native", "4 x 512 B"]
+    assert [re.split(r" {2,}", line) for line in lines] == [titles, [*row, "Forever"]]
     assert json.loads(run("ps", "--json")[1])[0]["size_vram"] == 250
     assert len(run("ps", "other")[1].splitlines()) == 1
 

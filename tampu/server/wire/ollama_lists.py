@@ -54,12 +54,17 @@ class ListedModel(_NamedModel, kw_only=True):
 
 
 class RunningModel(_NamedModel, kw_only=True):
-    """A model in memory; `engine`, tampu's own, is what computes it."""
+    """A model in memory; tampu's own: `engine`, which computes it, `slots` and `slot_size`.
+
+    A slot computes one request; its size is its share of the cache and of recurrent states.
+    """
 
     expires_at: str
     size_vram: int
     context_length: int
     engine: str
+    slots: int = 0
+    slot_size: int = 0
 
 
 class TensorDetails(msgspec.Struct):
@@ -188,6 +193,8 @@ def _process(model: ManagedModel) -> RunningModel:
         size_vram=ready.device_bytes,
         context_length=ready.context,
         engine=ready.engine,
+        slots=ready.slots,
+        slot_size=ready.slot_bytes,
     )
 
 

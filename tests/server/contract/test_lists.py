@@ -22,7 +22,7 @@ DETAILS = {
 TAG = {"name", "model", "modified_at", "size", "digest", "details", "capabilities"}
 PROCESS = {
     "name", "model", "size", "digest", "details", "expires_at", "size_vram", "context_length",
-    "engine",
+    "engine", "slots", "slot_size",
 }  # fmt: skip
 
 
@@ -84,6 +84,8 @@ def test_loaded_models_are_listed_latest_expiry_first(client: httpx.Client) -> N
         assert is_hex(model["digest"])
         assert model["size"] >= model["size_vram"] == 0
         assert model["context_length"] == 128
+        assert model["slots"] >= 1
+        assert model["slot_size"] > 0
     left = datetime.fromisoformat(models[1]["expires_at"]).timestamp() - datetime.now().timestamp()
     assert 3500 < left <= 3600
     for name in ("thinker", "endless"):
