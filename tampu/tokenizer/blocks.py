@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from tampu.cancellation import check_cancelled
 
 BLOCK = 4096  # characters: some milliseconds of the library's time
-_WINDOW = 16 * BLOCK  # characters that are searched at once for the end of a block
+_WINDOW = 16 * BLOCK  # characters that are searched at once for the end of a block, or changed
 _ENDS = {
     True: re.compile(r"[A-Za-z](?=[ \n])", re.ASCII),
     False: re.compile(r"[A-Za-z](?=\n)", re.ASCII),
@@ -36,6 +36,17 @@ def blocks(text: str, size: int = BLOCK, *, at_spaces: bool = True) -> Iterator[
         begin = end
     check_cancelled()
     yield text[begin:]
+
+
+def slices(text: str) -> Iterator[str]:
+    """Yield a text in parts that can be copied at once, wherever they end.
+
+    Raises:
+        RequestCancelledError: between two parts, see `check_cancelled`.
+    """
+    for begin in range(0, len(text), _WINDOW):
+        check_cancelled()
+        yield text[begin : begin + _WINDOW]
 
 
 def _next_end(pattern: re.Pattern[str], text: str, position: int) -> int | None:

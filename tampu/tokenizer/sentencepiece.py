@@ -27,7 +27,7 @@ import numpy.typing as npt
 from tampu.cancellation import check_cancelled
 from tampu.errors import ModelFileError
 from tampu.ml.gguf import Metadata, StringArray
-from tampu.tokenizer.blocks import BLOCK
+from tampu.tokenizer.blocks import BLOCK, slices
 from tampu.tokenizer.index import ABSENT
 from tampu.tokenizer.merging import NEVER, Merger, WordCache
 from tampu.tokenizer.vocabulary import (
@@ -66,7 +66,7 @@ class SentencePiece:
 
     def normalize(self, text: str) -> str:
         """Return the text with U+2581 for each space."""
-        return text.replace(" ", SPACE)
+        return "".join(part.replace(" ", SPACE) for part in slices(text))
 
     def token_bytes(self, token: int) -> bytes:
         """Return the bytes for which a token stands."""

@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Protocol
 
 from tampu.errors import RequestError
+from tampu.tokenizer.blocks import slices
 from tampu.tokenizer.decoding import TRACE, IncrementalDecoder, logger
 from tampu.tokenizer.special import SpecialMatcher
 from tampu.tokenizer.vocabulary import HIDDEN_TYPES, Specials, TokenType, Vocabulary
@@ -283,6 +284,9 @@ class Tokenizer:
 
 def _well_formed(text: str) -> str:
     """Return the text with U+FFFD for unpaired surrogates, and pairs joined."""
-    if text.isascii():
-        return text
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    try:
+        for part in () if text.isascii() else slices(text):
+            part.encode("utf-16-le")
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text

@@ -14,7 +14,7 @@ from tampu.errors import RequestCancelledError
 from tampu.ml.gguf import StringArray
 from tampu.tokenizer import Tokenizer, load_tokenizer
 from tampu.tokenizer.ascii import ASCIISplitter
-from tampu.tokenizer.blocks import blocks
+from tampu.tokenizer.blocks import blocks, slices
 from tampu.tokenizer.bytepair import _TO_ALPHABET
 from tampu.tokenizer.pretokenizers import find, known_names
 from tampu.tokenizer.sentencepiece import SafeCuts
@@ -87,3 +87,16 @@ def test_a_cancelled_request_ends_between_two_blocks(tokenizer: Tokenizer) -> No
             tokenizer.encode(LONG)
         assert len(asked) == 5
     assert len(tokenizer.encode(LONG)) > 10_000  # nobody asks any more
+
+
+@pytest.mark.parametrize("length", [0, 1, 65_536, 65_537, 200_000])
+def test_slices_are_the_whole_text(length: int) -> None:
+    text = ("a b\N{GRINNING FACE}" * length)[:length]
+    assert "".join(slices(text)) == text
+
+
+@pytest.mark.parametrize("text", ["x" * 65_535, "é" * 65_535])
+def test_surrogates_of_a_long_text_are_joined_or_replaced(text: str) -> None:
+    tokenizer = load_tokenizer(originals.sentence_piece(prefix=True).metadata)
+    whole = tokenizer.encode(f"{text}\N{GRINNING FACE}\N{REPLACEMENT CHARACTER}y")
+    assert tokenizer.encode(f"{text}\ud83d\ude00\ud83dy") == whole
