@@ -12,6 +12,8 @@ from tampu.kvcache.manager import KVCacheGroup as KVCacheGroup
 from tampu.kvcache.manager import KVCacheManager as KVCacheManager
 from tampu.kvcache.masks import CellRange as CellRange
 from tampu.kvcache.masks import Segment as Segment
+from tampu.kvcache.snapshot import CacheSnapshot as CacheSnapshot
+from tampu.kvcache.snapshot import take_snapshot as take_snapshot
 from tampu.kvcache.spec import KVCacheSpec as KVCacheSpec
 from tampu.kvcache.spec import spec_of as spec_of
 from tampu.kvcache.storage import CacheSize as CacheSize

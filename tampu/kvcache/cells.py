@@ -113,6 +113,14 @@ class Cells:
         """Return the number of owners of each of these cells."""
         return self._owners[cells]
 
+    def ages(self, each: int) -> npt.NDArray[np.int64]:
+        """Return of each so many cells how many others were freed after the newest row of them.
+
+        -1: they are empty.
+        """
+        newest = np.maximum.reduceat(self._stamps, np.arange(0, len(self), each))
+        return np.where(newest != _EMPTY, self._clock - newest, -1)
+
     def check(self, owned: list[CellArray]) -> None:
         """Verify the counts, given the cells of each owner.
 

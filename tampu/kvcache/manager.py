@@ -78,11 +78,12 @@ class KVCacheManager:
 
     Attributes:
         groups: one for each spec of the model's layers.
+        tree: finds cached prefixes.
     """
 
     def __init__(self, groups: Sequence[KVCacheGroup]) -> None:
         self.groups = list(groups)
-        self._tree = PrefixTree(len(self.groups))
+        self.tree = PrefixTree(len(self.groups))
 
     @property
     def grid(self) -> CheckpointGrid | None:
@@ -93,7 +94,7 @@ class KVCacheManager:
         """Return an empty table for a sequence of at most `capacity` tokens."""
         cells = np.full((len(self.groups), capacity), NO_CELL, np.int32)
         starts = [0] * len(self.groups)
-        return CellTable(cells, starts, self._tree.root(), is_private=is_private)
+        return CellTable(cells, starts, self.tree.root(), is_private=is_private)
 
     def match_prefix(self, table: CellTable, keys: Keys) -> int:
         """Append the cells of the longest cached continuation; return their number.
@@ -106,13 +107,13 @@ class KVCacheManager:
         """
         if table.is_private or table.inserted < table.length or not self.groups:
             return 0
-        matched, refs = self._tree.match(table.cursor, keys)
+        matched, refs = self.tree.match(table.cursor, keys)
         count = self._usable_length(table.length, refs) if matched else 0
         if count:
             if not table.length:  # make room for the checkpoints of the other tokens
                 self.rank_checkpoints(keys[:count], len(keys))
             self._share(table, refs[0, :, :count])
-            self._tree.advance(table.cursor, keys[:count])
+            self.tree.advance(table.cursor, keys[:count])
             table.inserted = table.length
         return count
 
@@ -120,7 +121,7 @@ class KVCacheManager:
         """Return the cached cell of the next token (`keys`), without using it, or NO_CELL."""
         if table.is_private or table.inserted < table.length or not self.groups:
             return NO_CELL
-        matched, refs = self._tree.match(table.cursor, keys)
+        matched, refs = self.tree.match(table.cursor, keys)
         is_cached = bool(matched) and bool(self._is_cached(refs).all())
         return int(refs[0, 0, 0]) if is_cached else NO_CELL
 
@@ -161,18 +162,18 @@ class KVCacheManager:
         end = min(len(keys), table.length)
         if table.is_private or end <= table.inserted:
             return
-        if not self._tree.contains(table.cursor):
-            table.cursor, table.inserted = self._tree.root(), 0
+        if not self.tree.contains(table.cursor):
+            table.cursor, table.inserted = self.tree.root(), 0
         start = table.inserted
         refs = self._refs(table, start, end)
-        self._tree.evict([group.cells.generations for group in self.groups])
-        _, known = self._tree.match(table.cursor, keys[start:end])
-        self._tree.insert(table.cursor, keys[start:end], refs)
+        self.tree.evict([group.cells.generations for group in self.groups])
+        _, known = self.tree.match(table.cursor, keys[start:end])
+        self.tree.insert(table.cursor, keys[start:end], refs)
         is_outdated = ~self._is_cached(known)
         if is_outdated.any():
             padded = np.zeros(refs.shape[1:], np.bool_)
             padded[:, : known.shape[2]] = is_outdated
-            self._tree.replace(table.cursor, end - start, padded, refs)
+            self.tree.replace(table.cursor, end - start, padded, refs)
         table.inserted = end
 
     def rollback(self, table: CellTable, length: int) -> None:
@@ -183,7 +184,7 @@ class KVCacheManager:
         table.transient = {each for each in table.transient if each < length}
         table.length = min(table.length, length)
         if table.inserted > table.length:  # the cells' generations show the tree that they are gone
-            table.cursor, table.inserted = self._tree.root(), 0
+            table.cursor, table.inserted = self.tree.root(), 0
 
     def shift(self, table: CellTable, start: int, end: int) -> list[CellArray] | None:
         """Remove the tokens in [start, end) from a sequence; those after them move forward.
@@ -259,7 +260,7 @@ class KVCacheManager:
         """
         if self.grid is None or not len(keys):
             return
-        _, refs = self._tree.match(self._tree.root(), keys)
+        _, refs = self.tree.match(self.tree.root(), keys)
         is_cached = self._is_cached(refs)
         for index, group in enumerate(self.groups):
             if group.grid is None:
@@ -281,7 +282,7 @@ class KVCacheManager:
 
     def reset(self) -> None:
         """Invalidate all cached rows, after a batch failed; owners keep their cells."""
-        self._tree.clear()
+        self.tree.clear()
         for group in self.groups:
             group.cells.reset()
 
@@ -357,6 +358,6 @@ class KVCacheManager:
 
     def _indexed(self, table: CellTable, keys: Keys) -> npt.NDArray[np.bool_]:
         """Return which of a sequence's rows can be found in the tree, (groups, n)."""
-        matched, refs = self._tree.match(self._tree.root(), keys)
+        matched, refs = self.tree.match(self.tree.root(), keys)
         is_own: npt.NDArray[np.bool_] = refs[0] == table.cells[:, :matched]
         return is_own & self._is_cached(refs)

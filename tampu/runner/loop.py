@@ -18,6 +18,7 @@ from tampu.ml.backend import Computed
 from tampu.runner.graphs import Graphs, PreparedGraph
 from tampu.runner.jobs import BatchJob, ImageJob, Job
 from tampu.runner.output_processor import OutputProcessor, StepTokens
+from tampu.runner.recorder import RunnerSnapshot
 from tampu.runner.scheduler import Scheduler
 from tampu.runner.sequence import Sequence
 from tampu.runner.stats import LoopStats
@@ -60,6 +61,7 @@ class EngineLoop:
         self._scheduler = scheduler
         self._outputs = OutputProcessor(scheduler, graphs, tokenizer)
         self._inbox: queue.SimpleQueue[Sequence | None] = queue.SimpleQueue()  # None wakes the loop
+        self._observers: queue.SimpleQueue[Future[RunnerSnapshot]] = queue.SimpleQueue()
         self._stopped = threading.Event()
         self._submit_lock = threading.Lock()  # nothing is submitted after the loop has ended
         self._cause: BaseException | None = None
@@ -83,6 +85,22 @@ class EngineLoop:
         """End a sequence before its next token, with the reason `cancelled`."""
         sequence.is_cancelled = True
         self._inbox.put(None)
+
+    def observe(self) -> RunnerSnapshot:
+        """Return what happened since the last call; wait for the step that is computing, if any.
+
+        Steps are recorded from the first call on, until nobody has called for a while.
+
+        Raises:
+            RunnerDiedError: if the loop has ended.
+        """
+        found: Future[RunnerSnapshot] = Future()
+        with self._submit_lock:
+            if self._stopped.is_set():
+                raise self._ended()
+            self._observers.put(found)
+            self._inbox.put(None)
+        return found.result()
 
     def close(self) -> None:
         """End the loop; running sequences fail with RunnerDiedError. A second call does nothing."""
@@ -108,6 +126,7 @@ class EngineLoop:
             elif launched is None and self._scheduler.is_idle:
                 self._scheduler.check()
                 self.graphs.check_reservation()
+            self.answer_observers()  # while `launched` computes
             in_flight = launched
         if in_flight:
             in_flight.result.exception()  # wait: the device must be done before anything is freed
@@ -174,6 +193,15 @@ class EngineLoop:
         step.job.deliver(sampled)
         self.stats.span("deliver", start_ns, len(sampled))
 
+    def answer_observers(self) -> None:
+        """Tell those who look what happened; the cache does not change meanwhile."""
+        while not self._observers.empty():
+            found = self._observers.get()
+            try:
+                found.set_result(self.stats.observed(self._scheduler, self.graphs.counts))
+            except Exception as error:  # noqa: BLE001 - looking must not end what it looks at
+                found.set_exception(error)
+
     # -- inside ----------------------------------------------------------------------------------
 
     def _next(self, in_flight: Step | None) -> Job | None:
@@ -197,6 +225,8 @@ class EngineLoop:
         while not self._inbox.empty():
             arrived = self._inbox.get()
             left += [arrived] if arrived is not None else []
+        while not self._observers.empty():
+            self._observers.get().set_exception(self._ended())
         for sequence in left:
             self._outputs.abandon(sequence, self._ended())
 

@@ -14,8 +14,10 @@ from pathlib import Path
 
 from tampu.errors import RequestError
 from tampu.ml.backend import Computed
-from tampu.runner.graphs import PreparedGraph
+from tampu.runner.graphs import GraphCounts, PreparedGraph
 from tampu.runner.jobs import Job
+from tampu.runner.recorder import RunnerSnapshot, StepRecorder
+from tampu.runner.scheduler import Scheduler
 
 LOOP, DEVICE = 1, 2
 _LANES = {LOOP: "run loop", DEVICE: "device"}
@@ -85,11 +87,13 @@ class LoopStats:
         compute_ns: time of them in ggml.
         total_ns: time of the loop's iterations that waited for a step.
         trace: receives an event for each step, if attached.
+        recorder: keeps what happens for those who look, if attached.
     """
 
     def __init__(self) -> None:
         self.steps = self.tokens = self.compute_ns = self.total_ns = 0
         self.trace: Trace | None = None
+        self.recorder: StepRecorder | None = None
 
     def prepared(self, job: Job, prepared: PreparedGraph, start_ns: int, planned_ns: int) -> None:
         """Record the planning of a job, and whether its graph was built or reused."""
@@ -97,6 +101,10 @@ class LoopStats:
             graph = "built" if prepared.is_new else "reused"
             trace.span("plan", start_ns, planned_ns, job.described())
             trace.span("prepare", planned_ns, time.perf_counter_ns(), {"graph": graph})
+        if recorder := self.recorder:
+            recorder.prepared(job, start_ns, is_new=prepared.is_new)
+            if recorder.is_forgotten:
+                self.recorder = None
 
     def computed(self, job: Job, computed: Computed, wait_ns: int) -> None:
         """Record the end of a step, awaited since `wait_ns`."""
@@ -107,12 +115,21 @@ class LoopStats:
             end_ns = computed.began_ns + computed.compute_ns
             trace.span(job.kind, computed.began_ns, end_ns, job.described(), lane=DEVICE)
             trace.span("wait", wait_ns, time.perf_counter_ns(), {})
+        if recorder := self.recorder:
+            recorder.computed(job, computed, wait_ns)
 
     def span(self, name: str, start_ns: int, tokens: int) -> None:
         """Record work of the loop on some tokens that ends now."""
         if trace := self.trace:
             trace.span(name, start_ns, time.perf_counter_ns(), {"tokens": tokens})
+        if (recorder := self.recorder) and name == "sample":
+            recorder.sampled(start_ns, tokens)
 
     def iterated(self, start_ns: int) -> None:
         """Record the end of an iteration that waited for a step."""
         self.total_ns += time.perf_counter_ns() - start_ns
+
+    def observed(self, scheduler: Scheduler, counts: GraphCounts) -> RunnerSnapshot:
+        """Return what happened since the last call, and begin to record if nobody looked."""
+        recorder = self.recorder = self.recorder or StepRecorder()
+        return recorder.snapshot(scheduler, counts, self.compute_ns, self.total_ns)

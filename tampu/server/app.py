@@ -32,6 +32,7 @@ from tampu.server.http_response import (
     exception_response,
 )
 from tampu.server.image_urls import ImageFetcher
+from tampu.server.live import LiveFeed, live_routes
 from tampu.server.llama_server import llama_server_routes
 from tampu.server.logs import HEADER, ROUTE, AccessLogMiddleware
 from tampu.server.manage import manage_routes
@@ -122,6 +123,7 @@ def create_app(options: ServerOptions, catalog: Catalog, start: Start) -> Starle
         *decision_routes(serving, images),
         *parameter_routes(),
         *llama_server_routes(serving),
+        *live_routes(LiveFeed(serving.models, metrics, metrics.llama_server.waiting)),
         *_health_routes(metrics),
     ]
     routes = [*routes, describe(routes)]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
+import msgspec
+import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -22,6 +25,18 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 _REQUEST_SECONDS = (0.001, 0.005, 0.02, 0.1, 0.5, 1, 2, 5, 10, 30, 60, 300)
 _TOKEN_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 5)
 _LOAD_SECONDS = (0.1, 0.5, 1, 2, 5, 10, 30, 60, 300)
+
+
+class Distribution(msgspec.Struct, frozen=True):
+    """How often something took how long.
+
+    Attributes:
+        bounds: the upper bounds of the ranges, in seconds; the last range has none.
+        counts: of each range.
+    """
+
+    bounds: list[float]
+    counts: list[int]
 
 
 class Metrics:
@@ -92,6 +107,10 @@ class Metrics:
         """Export the (model, value) pairs of `read`, called at every scrape."""
         self._registry.register(_ModelGauge(name, text, read))
 
+    def latencies(self, model: str) -> tuple[Distribution, Distribution]:
+        """Return the times to the first token, and those between tokens, of a model."""
+        return _distribution(self._first, model), _distribution(self._between, model)
+
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count an answer."""
         self._requests.labels(method, route, str(status)).inc()
@@ -149,6 +168,18 @@ class Metrics:
         self._tokens.labels(model, "prompt").inc(usage.prompt_tokens)
         self._tokens.labels(model, "cached").inc(usage.cached_tokens)
         self._tokens.labels(model, "generated").inc(usage.generated_tokens)
+
+
+def _distribution(histogram: Histogram, model: str) -> Distribution:
+    """Return the counts of a model; Prometheus adds those of all lower ranges to each."""
+    [family] = histogram.collect()
+    found = [
+        (float(sample.labels["le"]), int(sample.value))
+        for sample in family.samples
+        if sample.name.endswith("_bucket") and sample.labels["model"] == model
+    ]
+    counts = np.diff([count for _, count in found], prepend=0).tolist()
+    return Distribution([bound for bound, _ in found if bound != math.inf], counts)
 
 
 class _ModelGauge(Collector):

@@ -23,6 +23,7 @@ from tampu.engine.prompts import ChatPrompt, Prompt, StructuredOutput, TextPromp
 from tampu.engine.questions import Decisions, Question
 from tampu.errors import RequestNotStartedError, RunnerDiedError
 from tampu.runner.events import Done, Failed, to_error
+from tampu.runner.recorder import RunnerSnapshot
 from tampu.runner.request import GenerateOptions
 from tampu.sandbox.client import ForkServerClient
 from tampu.worker.exit_cause import describe_exit
@@ -41,6 +42,8 @@ from tampu.worker.protocol import (
     GenerateEvent,
     Load,
     LoadFailed,
+    Observe,
+    Observed,
     Ping,
     Pong,
     Progress,
@@ -60,7 +63,7 @@ Progressed: TypeAlias = Callable[[float], None]
 
 PROGRAM = (sys.executable, "-P", "-m", "tampu.worker.main")
 
-Single = TypeVar("Single", Embedded, Decoded, Decided)
+Single = TypeVar("Single", Embedded, Decoded, Decided, Observed)
 
 HANG_SECONDS = 60.0
 _CLOSE_SECONDS = 5.0
@@ -68,7 +71,7 @@ _EXIT_SECONDS = 1.0
 _READ_BYTES = 64 * 1024
 _PING_SECONDS = 1.0
 _GRACE = 1.05
-_LAST_EVENTS = (Done, Failed, Embedded, Encoded, Decoded, Decided)
+_LAST_EVENTS = (Done, Failed, Embedded, Encoded, Decoded, Decided, Observed)
 
 
 class _Events(asyncio.Queue[RequestEvent | None]):
@@ -236,6 +239,13 @@ class WorkerProcess:
         """Return whether each document matches a query; raises as `generate`."""
         found = await self._single(lambda n: Rerank(n, query, documents, instruction), Decided)
         return found.decisions
+
+    async def observe(self) -> RunnerSnapshot | None:
+        """Return what the model has done since the last call; raises as `generate`.
+
+        None if its engine does not tell.
+        """
+        return (await self._single(Observe, Observed)).snapshot
 
     async def _single(self, command: Callable[[int], Command], kind: type[Single]) -> Single:
         async with self._request(command) as events:

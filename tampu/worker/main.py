@@ -125,7 +125,7 @@ def load_model(
                 slots=load.options.slots,
                 slot_bytes=engine.slot_bytes,
             )
-            yield Loaded(engine, engine.requests, ready)
+            yield Loaded(engine, engine.requests, ready, engine.runner.observe)
 
 
 @dataclass(frozen=True, slots=True)

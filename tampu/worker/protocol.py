@@ -4,9 +4,9 @@ The server sends one `Load`, then any number of `Generate` and `Cancel`; closing
 the process. The worker replies with `Progress` until it sends `Ready` or `LoadFailed`, then with
 an `Answer` per event of a request: at most one `PromptProcessed`, `PromptProgress` if requested,
 any number of `TextDelta`, `ReasoningDelta` and parts of calls, then one `Done` or `Failed`.
-`Embed`, `Encode`, `Decode`, `Decide` and `Rerank` have one event each, `Encode` more for many
-tokens. Every `Ping` is answered by a `Pong`, so that a hung process is detected. A frame is its
-length (4 bytes, little-endian) and that many bytes.
+`Embed`, `Encode`, `Decode`, `Decide`, `Rerank` and `Observe` have one event each, `Encode` more
+for many tokens. Every `Ping` is answered by a `Pong`, so that a hung process is detected. A frame
+is its length (4 bytes, little-endian) and that many bytes.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from tampu.runner.events import (
     TextDelta,
     TokenLogprob,
 )
+from tampu.runner.recorder import RunnerSnapshot
 from tampu.runner.request import GenerateOptions
 
 HEADER = struct.Struct("<I")
@@ -105,13 +106,21 @@ class Rerank(msgspec.Struct, frozen=True, tag="rerank"):
     instruction: str
 
 
+class Observe(msgspec.Struct, frozen=True, tag="observe"):
+    """Say what the run loop has done since the last such command, and what is in the cache."""
+
+    request: int
+
+
 class Ping(msgspec.Struct, frozen=True, tag="ping"):
     """Ask for a sign of life, and whether the run loop has made no progress for `patience_s`."""
 
     patience_s: float
 
 
-Command: TypeAlias = Load | Generate | Cancel | Embed | Encode | Decode | Decide | Rerank | Ping
+Command: TypeAlias = (
+    Load | Generate | Cancel | Embed | Encode | Decode | Decide | Rerank | Observe | Ping
+)
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
@@ -222,6 +231,12 @@ class Decided(msgspec.Struct, frozen=True, tag="decided"):
     decisions: Decisions
 
 
+class Observed(msgspec.Struct, frozen=True, tag="observed"):
+    """What the run loop has done; None: this engine does not tell."""
+
+    snapshot: RunnerSnapshot | None
+
+
 GenerateEvent: TypeAlias = (
     PromptProcessed
     | PromptProgress
@@ -233,7 +248,7 @@ GenerateEvent: TypeAlias = (
     | PromptTokenLogprobs
     | Done
 )
-RequestEvent: TypeAlias = GenerateEvent | Failed | Embedded | Encoded | Decoded | Decided
+RequestEvent: TypeAlias = GenerateEvent | Failed | Embedded | Encoded | Decoded | Decided | Observed
 
 
 class Answer(msgspec.Struct, frozen=True, tag="answer"):

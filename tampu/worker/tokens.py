@@ -1,4 +1,7 @@
-"""The commands of a worker that generate no text: embeddings, decisions, tokens and texts."""
+"""The commands of a worker that generate no text: embeddings, decisions, tokens and texts.
+
+And what the model does, for those who look.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,8 @@ from tampu.worker.protocol import (
     Embedded,
     Encode,
     Encoded,
+    Observe,
+    Observed,
     Rerank,
 )
 
@@ -107,3 +112,8 @@ def decided(loaded: Loaded, command: Decide) -> Iterator[Decided]:
 def reranked(loaded: Loaded, command: Rerank) -> Iterator[Decided]:
     """Yield whether documents match a query."""
     yield Decided(loaded.requests.rerank(command.query, command.documents, command.instruction))
+
+
+def observed(loaded: Loaded, _: Observe) -> Iterator[Observed]:
+    """Yield what the model has done since the last call."""
+    yield Observed(loaded.observe())

@@ -33,6 +33,7 @@ from tampu.engine.chat import OutputParser, RequestBuilder
 from tampu.engine.prompts import TokensPrompt
 from tampu.errors import ComputeError, RequestCancelledError, TampuError
 from tampu.runner.events import Done, Event, Failed, PromptProgress, TextDelta, Usage
+from tampu.runner.recorder import RunnerSnapshot
 from tampu.worker.output_queue import OutputQueue
 from tampu.worker.preparation import PREPARERS, kind_of
 from tampu.worker.protocol import (
@@ -47,6 +48,7 @@ from tampu.worker.protocol import (
     Generate,
     Load,
     LoadFailed,
+    Observe,
     Ping,
     Pong,
     Progress,
@@ -59,7 +61,7 @@ from tampu.worker.protocol import (
     to_command,
     to_frame,
 )
-from tampu.worker.tokens import decided, decoded, embedded, encoded, reranked, token_ids
+from tampu.worker.tokens import decided, decoded, embedded, encoded, observed, reranked, token_ids
 
 logger = logging.getLogger(__name__)
 
@@ -72,11 +74,12 @@ _IDLE_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A loaded model, and the builder of its requests."""
+    """A loaded model, the builder of its requests, and what tells what it does, if anything."""
 
     model: Backend
     requests: RequestBuilder
     ready: Ready
+    observe: Callable[[], RunnerSnapshot | None] = lambda: None
 
 
 # Loads a model, which is closed at the end; it gets a function for the progress and one that says
@@ -84,7 +87,7 @@ class Loaded:
 Loader: TypeAlias = Callable[
     [Load, Callable[[float], None], Callable[[], bool]], AbstractContextManager[Loaded]
 ]
-AnyCommand = TypeVar("AnyCommand", Embed, Encode, Decode, Decide, Rerank)
+AnyCommand = TypeVar("AnyCommand", Embed, Encode, Decode, Decide, Rerank, Observe)
 
 
 class _Generation:
@@ -218,6 +221,7 @@ class Worker:
         }
         self._embedder = ThreadPoolExecutor(1, thread_name_prefix="tampu-embedder")
         self._deciders = ThreadPoolExecutor(_DECIDERS, thread_name_prefix="tampu-decider")
+        self._observer = ThreadPoolExecutor(1, thread_name_prefix="tampu-observer")
 
     def run(self) -> None:
         """Serve until the other side closes the socket."""
@@ -230,7 +234,8 @@ class Worker:
             if load is not None:
                 self._serve(load)
         finally:
-            for pool in (*self._preparers.values(), self._embedder, self._deciders):
+            pools = (*self._preparers.values(), self._embedder, self._deciders, self._observer)
+            for pool in pools:
                 pool.shutdown(cancel_futures=True)
             self._outbox.close()
             writer.join()
@@ -295,11 +300,11 @@ class Worker:
                 self._begin(self._deciders, decided, loaded, command)
             case Rerank():
                 self._begin(self._deciders, reranked, loaded, command)
+            case Observe():
+                self._begin(self._observer, observed, loaded, command)
             case Ping(patience_s=patience_s):
                 reason = self._hang_reason(patience_s) or loaded.model.hang_reason(patience_s)
                 self._outbox.put(Pong(reason))
-            case Load():
-                logger.warning("a second load command was ignored")
 
     def _cancel(self, request: int) -> None:
         """End a request, or what prepares it, unless it has ended."""
@@ -360,10 +365,10 @@ class Worker:
     def _read(self) -> None:
         for body in read_frames(self._connection):
             command = to_command(body)
-            if self._loaded is not None:
+            if isinstance(command, Load):
+                self._loads.put(command)  # a second one is ignored
+            elif self._loaded is not None:
                 self._handle(self._loaded, command)
-            elif isinstance(command, Load):
-                self._loads.put(command)
         if self._owns_process:
             self._last.start()
         for request in [*self._generations, *self._cancelled]:

@@ -129,7 +129,7 @@ class Conversations:
     def computed_again(self, tokens: list[int]) -> int:
         """Return how many of these tokens are not before the last state that is kept."""
         table = self.manager.allocate(len(tokens) + 1)
-        found, refs = self.manager._tree.match(table.cursor, np.array(tokens, np.int32))
+        found, refs = self.manager.tree.match(table.cursor, np.array(tokens, np.int32))
         return len(tokens) - (self.manager._usable_length(0, refs) if found else 0)
 
 

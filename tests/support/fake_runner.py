@@ -37,6 +37,8 @@ class FakeRunner:
         self.requests = []
         self.cancelled = 0
         self.running = 0
+        self.observed = 0
+        self.pid = 0
 
     async def generate(self, prompt: str, options: Any, _structure: Any = None):
         self.requests.append((prompt, options))
@@ -117,6 +119,9 @@ class FakeRunner:
 
     async def rerank(self, query: Any, documents: Any, instruction: Any) -> Decisions:
         return await self.decide((query, instruction), documents)
+
+    async def observe(self) -> None:
+        self.observed += 1
 
     async def close(self) -> None:
         self.is_alive = False

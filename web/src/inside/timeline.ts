@@ -1,0 +1,48 @@
+/** Which bars the time line of batches has, and in which lanes. */
+
+import type { ModelHistory } from "./live.ts";
+
+export interface Bar {
+  lane: number;
+  from: number;
+  to: number;
+  kind: "new graph" | "batch" | "image" | "prompt" | "answer" | "wait";
+  request: number;
+}
+
+export interface Timeline {
+  bars: Bar[];
+  /** The request of each lane; the first lane is the device's. */
+  lanes: number[];
+}
+
+export const DEVICE = 0;
+const MAX_LANES = 16;
+
+/** Return what happened from one moment to another (ms since 1970); the newest requests have lanes. */
+export function timelineOf({ steps, waits }: ModelHistory, from: number, to: number): Timeline {
+  const shown = steps.filter((step) => step.began_ms < to && step.began_ms + step.compute_ms > from);
+  const firsts = new Map<number, number>();
+  for (const step of steps) {
+    for (const [request] of step.parts) if (!firsts.has(request)) firsts.set(request, step.began_ms);
+  }
+  const seen = new Set(shown.flatMap((step) => step.parts.map(([request]) => request)));
+  const requests = [...seen].sort((one, other) => one - other).slice(-MAX_LANES);
+  const laneOf = new Map(requests.map((request, at) => [request, at + 1]));
+  const bars: Bar[] = [];
+  for (const [request, lane] of laneOf) {
+    const began = firsts.get(request) ?? from;
+    const wait = waits.get(request) ?? 0;
+    if (wait >= 1 && began > from) bars.push({ lane, from: began - wait, to: began, kind: "wait", request });
+  }
+  for (const step of shown) {
+    const end = step.began_ms + step.compute_ms;
+    const kind = step.kind === "image" ? "image" : step.is_new_graph ? "new graph" : "batch";
+    bars.push({ lane: DEVICE, from: step.began_ms, to: end, kind, request: DEVICE });
+    for (const [request, , , isPrompt] of step.parts) {
+      const lane = laneOf.get(request);
+      if (lane) bars.push({ lane, from: step.began_ms, to: end, kind: isPrompt ? "prompt" : "answer", request });
+    }
+  }
+  return { bars, lanes: [DEVICE, ...requests] };
+}

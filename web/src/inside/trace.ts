@@ -1,0 +1,61 @@
+/** Writes what was seen as a trace in Chrome's format, which Perfetto opens. */
+
+import type { ModelHistory, Step } from "./live.ts";
+
+interface TraceEvent {
+  ph: "X" | "M";
+  name: string;
+  pid: number;
+  tid: number;
+  ts?: number;
+  dur?: number;
+  args: Record<string, unknown>;
+}
+
+const DEVICE = 0;
+
+/** Return a trace: a process for each model, in it a lane for the device and one for each request. */
+export function toTrace(models: Iterable<ModelHistory>): string {
+  const all = [...models];
+  const origin = Math.min(...all.flatMap(({ steps }) => steps.slice(0, 1)).map((step) => step.began_ms));
+  const events = all.flatMap((history, at) => modelEvents(history, at + 1, origin));
+  return JSON.stringify({ displayTimeUnit: "ms", traceEvents: events });
+}
+
+function modelEvents({ model, steps, waits }: ModelHistory, pid: number, origin: number): TraceEvent[] {
+  const requests = new Map<number, number>(); // and when their first step began
+  for (const step of steps) {
+    for (const [request] of step.parts) if (!requests.has(request)) requests.set(request, step.began_ms);
+  }
+  const named = (name: string, tid: number, text: string): TraceEvent => ({ ph: "M", name, pid, tid, args: { name: text } });
+  const during = (name: string, tid: number, began: number, took: number, args: TraceEvent["args"]): TraceEvent => ({
+    ph: "X", name, pid, tid, ts: (began - origin) * 1000, dur: took * 1000, args,
+  });
+  const waited = [...requests].flatMap(([request, began]) => {
+    const wait = waits.get(request) ?? 0;
+    return wait >= 1 ? [during("wait for a slot", request, began - wait, wait, {})] : [];
+  });
+  return [
+    named("process_name", DEVICE, model.name),
+    named("thread_name", DEVICE, "device"),
+    ...[...requests.keys()].map((request) => named("thread_name", request, `request ${request}`)),
+    ...waited,
+    ...steps.flatMap((step) => [
+      during(step.kind, DEVICE, step.began_ms, step.compute_ms, described(step)),
+      ...step.parts.map(([request, start, tokens, isPrompt]) =>
+        during(isPrompt ? "prompt" : "answer", request, step.began_ms, step.compute_ms, { from: start, tokens }),
+      ),
+    ]),
+  ];
+}
+
+function described(step: Step): Record<string, unknown> {
+  return {
+    tokens: step.parts.reduce((all, [, , tokens]) => all + tokens, 0),
+    requests: step.parts.length,
+    graph: step.is_new_graph ? "built" : "reused",
+    plan_ms: step.plan_ms,
+    wait_ms: step.wait_ms,
+    sample_ms: step.sample_ms,
+  };
+}
