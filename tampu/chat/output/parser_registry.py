@@ -126,6 +126,8 @@ _REASONING = (
     Tags("<reasoning>", "</reasoning>"),
 )
 _PLAIN = ChatFormat(name="plain")
+# Of architectures whose templates need not show it.
+_FORMATS_OF_ARCHITECTURES = {"gpt-oss": "harmony", "lfm2": "lfm2", "lfm2moe": "lfm2"}
 # Ollama's names of parsers: the format, and the tags of reasoning that a template need not show.
 PARSERS: dict[str, tuple[str, Tags | None]] = {
     "cogito": ("deepseek", THINK),
@@ -160,10 +162,9 @@ def chat_format(template: str, architecture: str = "", parser: str = "") -> Chat
     name, reasoning = PARSERS.get(parser, ("", None))
     if name == _PLAIN.name:
         return _PLAIN
-    found = (style for _, style in FORMATS if style.name == name)
-    if not name:
-        found = (style for signs, style in FORMATS if all(sign in template for sign in signs))
-    style = next(found, FORMATS[0][1] if architecture == "gpt-oss" else _HERMES)
+    shown = (style.name for signs, style in FORMATS if all(sign in template for sign in signs))
+    name = name or next(shown, _FORMATS_OF_ARCHITECTURES.get(architecture, _HERMES.name))
+    style = next(style for _, style in FORMATS if style.name == name)
     if style.reasoning is not None:
         return style
     reasoning = next((tags for tags in _REASONING if tags.end in template), reasoning)

@@ -205,9 +205,18 @@ def test_the_format_is_detected_from_the_template() -> None:
     for signs, style in FORMATS:
         assert chat_format(" ".join(signs)).name == style.name
     assert chat_format("").name == "hermes"
-    assert chat_format("", "gpt-oss").name == "harmony"
     assert chat_format("<think>\n</think>").reasoning is not None
     assert chat_format("").reasoning is None
+
+
+@pytest.mark.parametrize(
+    ("architecture", "name"), [("gpt-oss", "harmony"), ("lfm2", "lfm2"), ("lfm2moe", "lfm2")]
+)
+def test_a_template_that_does_not_show_the_format_leaves_it_to_the_architecture(
+    architecture: str, name: str
+) -> None:
+    assert chat_format("List of tools: [", architecture).name == name
+    assert chat_format("[TOOL_CALLS]", architecture).name == "mistral"
 
 
 def test_reasoning_may_begin_in_the_prompt() -> None:
