@@ -116,6 +116,10 @@ class ModelNameError(RequestError):
     """An invalid model name or digest."""
 
 
+class SnapshotError(RequestError):
+    """Kept rows of the cache that are damaged, or those of another model."""
+
+
 class GrammarError(RequestError):
     """A schema, grammar or regular expression that is invalid, unsupported or too large."""
 

@@ -43,6 +43,8 @@ class LoadOptions(CheckedOptions, frozen=True, kw_only=True, forbid_unknown_fiel
         tensor_split: the proportions of layers on each GPU; empty: by free memory.
         use_mmap: whether weights are used from the mapped file where possible, not copied.
         repack_cache: the folder of repacked weights, and its limit in bytes; None: no cache.
+        prefix_cache: the folder of rows that outlive the process, and its limit in bytes; None: no
+            rows are kept on disk.
         tuning: how weights are read from memory (auto: measured), and the folder that keeps the
             measurement; None: it is not kept.
         vocabulary_only: load no weights; only tokens and prompts can be requested.
@@ -66,6 +68,7 @@ class LoadOptions(CheckedOptions, frozen=True, kw_only=True, forbid_unknown_fiel
     tensor_split: tuple[float, ...] = ()
     use_mmap: bool = DEFAULTS["use_mmap"]
     repack_cache: tuple[str, int] | None = None
+    prefix_cache: tuple[str, int] | None = None
     tuning: tuple[str, str | None] = ("auto", None)
     vocabulary_only: bool = False
     template: str = ""
@@ -101,9 +104,9 @@ def load_options(values: Mapping[str, Any]) -> LoadOptions:
         values["adapters"] = [(str(path), scale) for path, scale in values["adapters"]]
     if "projector" in values:
         values["projector"] = str(values["projector"])
-    if "repack_cache" in values:
-        folder, limit = values["repack_cache"]
-        values["repack_cache"] = (str(folder), limit)
+    for name in {"repack_cache", "prefix_cache"} & values.keys():
+        folder, limit = values[name]
+        values[name] = (str(folder), limit)
     try:
         return msgspec.convert(values, LoadOptions)
     except msgspec.ValidationError as error:
@@ -125,6 +128,7 @@ def options_from_settings(settings: Settings) -> LoadOptions:
         engine=settings.engine,
         kernels=settings.kernels,
         repack_cache=settings.packed_weights,
+        prefix_cache=settings.kept_rows,
         tuning=(settings.fetch, str(settings.tuning)),
     )
 

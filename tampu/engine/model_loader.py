@@ -14,9 +14,12 @@ import msgspec
 from tampu.engine.fit import place, survey
 from tampu.engine.load_options import LoadOptions
 from tampu.engine.memory import Footprint, max_outputs, weight_sizes
+from tampu.engine.prefix_cache import cache_key, prefix_keeper
 from tampu.errors import ModelFileError, OutOfMemoryError, ShapeError
 from tampu.kvcache import AttentionKind, Cache, CacheSize, KVCacheManager
+from tampu.kvcache.block_file import CacheKey
 from tampu.kvcache.causal import CACHE_TYPES
+from tampu.kvcache.rows import CacheRows
 from tampu.layouts import read_model
 from tampu.ml import Backend, GGMLType, Weights
 from tampu.ml.attention import attends_to
@@ -32,6 +35,7 @@ from tampu.nn import CacheShape, LayerShape, Model, StateShape, VisionModel
 from tampu.nn.lora import attach
 from tampu.runner.graphs import Graphs
 from tampu.runner.images import ImageStore
+from tampu.runner.row_copies import RowCopies
 from tampu.runner.scheduler import Scheduler
 from tampu.store.model_info import ModelInfo, describe
 from tampu.tokenizer import Tokenizer, load_tokenizer
@@ -49,6 +53,8 @@ class LoadedModel:
     """A loaded model; `close` frees it.
 
     Attributes:
+        copies: copies rows of the cache.
+        key: what these rows follow from.
         device_bytes: the memory that it takes on each GPU, by the device's label.
         cache_bytes: of the cache and the states of recurrent layers, all slots together.
     """
@@ -59,6 +65,8 @@ class LoadedModel:
     scheduler: Scheduler
     graphs: Graphs
     vision: VisionModel | None
+    copies: RowCopies
+    key: CacheKey
     device_bytes: dict[str, int]
     cache_bytes: int
     _resources: ExitStack
@@ -127,13 +135,18 @@ def _load(
         word, folder = options.tuning
         choose_fetch(backend, bound.weights.packed, word, Path(folder) if folder else None)
         _reserve(graphs, options, outputs)
+        manager, images = KVCacheManager(cache.groups()), ImageStore(_IMAGE_STORE_BYTES)
+        key = cache_key([each.file for each in bound.parts], options, cache, backend)
+        copies = RowCopies(manager, CacheRows(cache), images)
+        is_encoder = bound.model.max_bidirectional_tokens is not None
         scheduler = Scheduler(
-            KVCacheManager(cache.groups()),
+            manager,
             slots=options.slots,
             batch=options.batch,
             outputs=outputs,
             positions_per_token=bound.model.positions_per_token,
-            images=ImageStore(_IMAGE_STORE_BYTES),
+            images=images,
+            keeper=None if is_encoder else prefix_keeper(key, options, copies),
         )
         _log_memory(bound, footprint, cache, backend)
         return LoadedModel(
@@ -143,6 +156,8 @@ def _load(
             scheduler,
             graphs,
             bound.model.vision,
+            copies,
+            key,
             _device_bytes(bound.parts, footprint, backend),
             cache.size_bytes,
             resources.pop_all(),

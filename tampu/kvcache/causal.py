@@ -127,6 +127,16 @@ class KVStorage:
         """Yield the index and the storage of each layer that has its own."""
         yield from (each for each in self._layers.items() if not each[1].is_shared)
 
+    def row_tensors(self) -> list[tuple[Tensor, bool]]:
+        """Return the keys and values of all layers, and whether their rows are columns."""
+        is_transposed = self._attention is not AttentionKind.FUSED
+        found: list[tuple[Tensor, bool]] = []
+        for _, layer in self.stored_layers():
+            found.append((layer.keys, False))
+            if layer.values is not None:
+                found.append((layer.values, is_transposed))
+        return found
+
 
 def _allocated(
     context: Context, index: int, shape: LayerShape, cells: int, types: KVTypes

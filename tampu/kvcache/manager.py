@@ -84,6 +84,7 @@ class KVCacheManager:
     def __init__(self, groups: Sequence[KVCacheGroup]) -> None:
         self.groups = list(groups)
         self.tree = PrefixTree(len(self.groups))
+        self._adopted: list[CellTable] = []
 
     @property
     def grid(self) -> CheckpointGrid | None:
@@ -116,6 +117,87 @@ class KVCacheManager:
             self.tree.advance(table.cursor, keys[:count])
             table.inserted = table.length
         return count
+
+    def cached(self, keys: Keys) -> CellRefs:
+        """Return the cells of the longest cached beginning, (2, groups, n); NO_CELL: not cached.
+
+        The second of each pair is the cell's generation. While it stays the same, the row does.
+        """
+        _, refs = self.tree.match(self.tree.root(), keys)
+        refs = refs.copy()
+        refs[0][~self._is_cached(refs)] = NO_CELL
+        return refs
+
+    def is_unchanged(self, group: int, cells: CellArray, generations: CellArray) -> bool:
+        """Return whether the rows of some cells are those of these generations; any thread may."""
+        return bool(np.array_equal(self.groups[group].cells.generations[cells], generations))
+
+    def adopt(
+        self, keys: Keys, present: npt.NDArray[np.bool_], least: int
+    ) -> tuple[CellTable, int] | None:
+        """Allocate cells for rows that are known elsewhere, as for a sequence of these tokens.
+
+        Args:
+            keys: the tokens.
+            present: (groups, n): which of their rows are known.
+            least: how many tokens there must be to gain, beside those that are cached.
+
+        Returns:
+            A table, and how many of its tokens are cached; the others' rows are to be written,
+            before the table is inserted and freed. None if too few are gained, or cells are few.
+        """
+        table = self.allocate(len(keys))
+        start = self.match_prefix(table, keys)
+        can_end = np.ones(len(keys) - start, np.bool_)
+        for index, group in enumerate(self.groups):
+            can_end &= group.spec.resumable(present[index, start:], start)
+        lengths = np.flatnonzero(can_end)
+        end = start + int(lengths[-1]) + 1 if len(lengths) else start
+        firsts = [max(group.spec.first_visible(end), start) for group in self.groups]
+        has_room = all(
+            group.cells.available - group.reserved >= end - first
+            for group, first in zip(self.groups, firsts, strict=True)
+        )
+        if end - start < least or not has_room:
+            self.free(table, keys[:start])
+            return None
+        table.cells[:, start:end] = NO_CELL
+        for index, group in enumerate(self.groups):
+            near = int(table.cells[index, start - 1]) if start else NO_CELL
+            first = firsts[index]
+            table.cells[index, first:end] = group.cells.allocate(end - first, near)
+            self._free_before(table, index, group.spec.first_visible(end))
+            table.owned_from[index] = max(table.owned_from[index], group.spec.first_visible(end))
+        table.length = end
+        self._adopted.append(table)
+        return table, start
+
+    def finish_adopted(self, table: CellTable, keys: Keys) -> None:
+        """Insert an adopted table into the tree and free it: its rows are cached now.
+
+        Args:
+            table: of `adopt`.
+            keys: its tokens, as far as all of their rows have been written.
+        """
+        self._adopted.remove(table)
+        if len(keys) < table.length:
+            self.rollback(table, len(keys))
+        self.free(table, keys)
+
+    def forget(self, keys: Keys) -> int:
+        """Drop the cached rows of some tokens that no running sequence has; return their number.
+
+        They are not found any more, also not by other sequences that begin with these tokens.
+        """
+        cells = self.cached(keys)[0]
+        gone = np.zeros(cells.shape[1], np.bool_)
+        for index, group in enumerate(self.groups):
+            at = np.flatnonzero(cells[index] != NO_CELL)
+            at = at[group.cells.owners(cells[index, at]) == 0]
+            group.cells.share(cells[index, at])
+            group.cells.discard(cells[index, at])
+            gone[at] = True
+        return int(gone.sum())
 
     def next_cell(self, table: CellTable, keys: Keys) -> int:
         """Return the cached cell of the next token (`keys`), without using it, or NO_CELL."""
@@ -293,7 +375,8 @@ class KVCacheManager:
             AssertionError: if one is wrong.
         """
         for index, group in enumerate(self.groups):
-            group.cells.check([table.owned(index) for table in tables])
+            every = [*tables, *self._adopted]
+            group.cells.check([table.owned(index) for table in every])
 
     # -- inside ----------------------------------------------------------------------------------
 

@@ -116,6 +116,10 @@ class StateStorage:
         }
         return layers, inputs
 
+    def row_tensors(self) -> list[tuple[Tensor, bool]]:
+        """Return the states of all layers, a row each."""
+        return [(each, False) for states in self._layers.values() for each in states]
+
     def _planned(self, segments: Sequence[Segment], group: int) -> list[_Planned]:
         planned: list[_Planned] = []
         for segment in segments:

@@ -128,3 +128,7 @@ class GroupStorage(Protocol):
     ) -> tuple[Mapping[int, LayerCache], list[Tensor]]:
         """Add the layers to a graph for `tokens` tokens; return them by index, and the inputs."""
         ...
+
+    def row_tensors(self) -> list[tuple[Tensor, bool]]:
+        """Return the tensors that have a row for each cell, and whether the rows are columns."""
+        ...

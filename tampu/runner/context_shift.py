@@ -42,6 +42,7 @@ def drop_tokens(sequence: RunningSequence, start: int, end: int) -> None:
         array[start:left] = array[end:length].copy()
     sequence.layout = sequence.layout.without(start, end, length)
     sequence.length = left
+    sequence.read = min(sequence.read, start)
     sequence.dropped += end - start
 
 

@@ -83,6 +83,7 @@ class ImageStore:
         """
         self._limit = limit_bytes
         self._numbers: OrderedDict[bytes, int] = OrderedDict()
+        self._digests: dict[int, bytes] = {}
         self._next = 0
         self._numbering = threading.Lock()  # callers number their images on their own threads
         self._kept: OrderedDict[int, Embedding] = OrderedDict()
@@ -98,15 +99,24 @@ class ImageStore:
         """
         digest = hashlib.sha256(repr(pixels.shape).encode())
         digest.update(np.ascontiguousarray(pixels).data)
-        key = digest.digest()
+        return self.number_of(digest.digest())
+
+    def number_of(self, key: bytes) -> int:
+        """Return the number of the image whose content has this digest."""
         with self._numbering:
             if key not in self._numbers:
                 self._numbers[key] = self._next
+                self._digests[self._next] = key
                 self._next += 1
             self._numbers.move_to_end(key)
             while len(self._numbers) > _MAX_NUMBERED:
-                self._numbers.popitem(last=False)
+                _, forgotten = self._numbers.popitem(last=False)
+                del self._digests[forgotten]
             return self._numbers[key]
+
+    def digest(self, number: int) -> bytes | None:
+        """Return the digest of an image's content; None: the image was forgotten."""
+        return self._digests.get(number)
 
     def __contains__(self, number: int) -> bool:
         return number in self._kept

@@ -10,14 +10,17 @@ import logging
 import queue
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from tampu.errors import RunnerDiedError, TampuError
 from tampu.ml.backend import Computed
 from tampu.runner.graphs import Graphs, PreparedGraph
 from tampu.runner.jobs import BatchJob, ImageJob, Job
 from tampu.runner.output_processor import OutputProcessor, StepTokens
+from tampu.runner.prefix_keeper import Restoration
 from tampu.runner.recorder import RunnerSnapshot
 from tampu.runner.scheduler import Scheduler
 from tampu.runner.sequence import Sequence
@@ -26,6 +29,7 @@ from tampu.runner.watchdog import Watchdog
 from tampu.tokenizer import Tokenizer
 
 log = logging.getLogger("tampu.runner")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,14 @@ class PreparedStep:
 
     job: Job
     prepared: PreparedGraph
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Something to run on the loop's thread, and its result."""
+
+    work: Callable[[], Any]
+    result: Future[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +72,7 @@ class EngineLoop:
         self.watchdog = Watchdog()
         self._scheduler = scheduler
         self._outputs = OutputProcessor(scheduler, graphs, tokenizer)
-        self._inbox: queue.SimpleQueue[Sequence | None] = queue.SimpleQueue()  # None wakes the loop
+        self._inbox: queue.SimpleQueue[Sequence | Restoration | Call | None] = queue.SimpleQueue()
         self._observers: queue.SimpleQueue[Future[RunnerSnapshot]] = queue.SimpleQueue()
         self._stopped = threading.Event()
         self._submit_lock = threading.Lock()  # nothing is submitted after the loop has ended
@@ -76,15 +88,30 @@ class EngineLoop:
         Raises:
             RunnerDiedError: if the loop has ended.
         """
+        keeper = self._scheduler.keeper
+        found = keeper.find(sequence) if keeper else None
         with self._submit_lock:
             if self._stopped.is_set():
                 raise self._ended()
-            self._inbox.put(sequence)
+            self._inbox.put(found or sequence)
+
+    def call(self, work: Callable[[], T]) -> T:
+        """Run something on the loop's thread between two steps; it must not take long.
+
+        Raises:
+            RunnerDiedError: if the loop has ended.
+        """
+        result: Future[T] = Future()
+        with self._submit_lock:
+            if self._stopped.is_set():
+                raise self._ended()
+            self._inbox.put(Call(work, result))
+        return result.result()
 
     def cancel(self, sequence: Sequence) -> None:
         """End a sequence before its next token, with the reason `cancelled`."""
         sequence.is_cancelled = True
-        self._inbox.put(None)
+        self._inbox.put(None)  # wakes the loop
 
     def observe(self) -> RunnerSnapshot:
         """Return what happened since the last call; wait for the step that is computing, if any.
@@ -107,6 +134,8 @@ class EngineLoop:
         self._stopped.set()
         self._inbox.put(None)
         self._thread.join()
+        if self._scheduler.keeper:
+            self._scheduler.keeper.close()
 
     # -- the loop --------------------------------------------------------------------------------
 
@@ -119,6 +148,7 @@ class EngineLoop:
             self.watchdog.busy("planning")
             prepared = self.prepare(in_flight)  # while `in_flight` computes
             sampled = self.finish(in_flight) if in_flight else {}  # waits for its results
+            self._copy_rows()
             launched = self.launch(prepared)
             if in_flight:
                 self.deliver(in_flight, sampled)  # while `launched` computes
@@ -126,6 +156,8 @@ class EngineLoop:
             elif launched is None and self._scheduler.is_idle:
                 self._scheduler.check()
                 self.graphs.check_reservation()
+            if launched is None:
+                self._copy_rows()
             self.answer_observers()  # while `launched` computes
             in_flight = launched
         if in_flight:
@@ -138,7 +170,13 @@ class EngineLoop:
         arrived = [self._inbox.get()] if block else []
         while not self._inbox.empty():
             arrived.append(self._inbox.get())
-        self._scheduler.waiting += [sequence for sequence in arrived if sequence is not None]
+        for each in arrived:
+            if isinstance(each, Restoration):
+                self._restore(each)
+            elif isinstance(each, Call):
+                _run(each)
+            elif each is not None:
+                self._scheduler.waiting.append(each)
         for sequence in self._scheduler.cancelled():
             self._outputs.finish(sequence, "cancelled")
         for sequence in self._scheduler.start_waiting():
@@ -212,6 +250,20 @@ class EngineLoop:
         plan = self._scheduler.plan()
         return BatchJob(plan, self._scheduler, self._outputs) if plan else None
 
+    def _copy_rows(self) -> None:
+        """Have rows of ended sequences written to disk; nothing is computing."""
+        if self._scheduler.keeper:
+            self._scheduler.keeper.computed()
+
+    def _restore(self, found: Restoration) -> None:
+        """Begin to read the rows of a new sequence, or start it if they have been read."""
+        keeper = self._scheduler.keeper
+        if keeper and found.is_read:
+            keeper.finish(found)
+        elif keeper and keeper.begin(found, self._inbox.put):
+            return
+        self._scheduler.waiting.append(found.sequence)
+
     def _main(self) -> None:
         """Run the loop, then fail all sequences that are left."""
         try:
@@ -222,9 +274,16 @@ class EngineLoop:
         with self._submit_lock:
             self._stopped.set()
         left = [*self._scheduler.running, *self._scheduler.waiting]
+        keeper = self._scheduler.keeper
+        left += [found.sequence for found in keeper.pending] if keeper else []
         while not self._inbox.empty():
             arrived = self._inbox.get()
-            left += [arrived] if arrived is not None else []
+            if isinstance(arrived, Restoration):
+                left += [] if arrived.is_read else [arrived.sequence]  # else it is pending
+            elif isinstance(arrived, Call):
+                arrived.result.set_exception(self._ended())
+            elif arrived is not None:
+                left.append(arrived)
         while not self._observers.empty():
             self._observers.get().set_exception(self._ended())
         for sequence in left:
@@ -232,3 +291,10 @@ class EngineLoop:
 
     def _ended(self) -> RunnerDiedError:
         return RunnerDiedError(f"the runner has ended: {self._cause or 'it was closed'}")
+
+
+def _run(call: Call) -> None:
+    try:
+        call.result.set_result(call.work())
+    except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
+        call.result.set_exception(error)

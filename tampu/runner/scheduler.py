@@ -22,6 +22,7 @@ from tampu.runner.batch import BatchPart, Draft, Plan, to_plan
 from tampu.runner.context_shift import drop_tokens, shift_range
 from tampu.runner.images import ImageStore
 from tampu.runner.layout import PlacedImage
+from tampu.runner.prefix_keeper import PrefixKeeper
 from tampu.runner.sequence import Sequence
 
 _MAX_PREFILL_BESIDE_DECODE = 128
@@ -36,6 +37,7 @@ class Scheduler:
         waiting: sequences that have none yet.
         kv_manager: allocates cells.
         images: the embeddings of images.
+        keeper: keeps the rows of sequences that end, beyond the cache; None: nothing does.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Scheduler:
         outputs: int,
         positions_per_token: int = 1,
         images: ImageStore | None = None,
+        keeper: PrefixKeeper | None = None,
     ) -> None:
         """Start without sequences.
 
@@ -57,9 +60,11 @@ class Scheduler:
             outputs: the maximum number of outputs of a batch, at least `slots`.
             positions_per_token: the number of coordinates of a position.
             images: the embeddings of images.
+            keeper: keeps the rows of sequences that end.
         """
         self.kv_manager = kv_manager
         self.images = images or ImageStore(0)
+        self.keeper = keeper
         self._slots = slots
         self._batch = batch
         self._outputs = outputs
@@ -144,6 +149,8 @@ class Scheduler:
             return
         self.running.remove(sequence)
         self.kv_manager.free(sequence.cell_table, sequence.keys[: sequence.length])
+        if self.keeper:
+            self.keeper.released(sequence)
 
     def is_running(self, sequence: Sequence) -> bool:
         """Return whether a sequence has a slot."""

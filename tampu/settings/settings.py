@@ -145,6 +145,8 @@ class Settings:
             its fastest.
         repack_cache: REPACK_CACHE, the maximum bytes of packed weights kept in `cache` for the next
             start, such as 20GB, or on for 32GB; 0: none.
+        prefix_cache: PREFIX_CACHE, the maximum bytes of computed prompts kept in `cache`, for later
+            requests, also after a restart, such as 20GB; 0 (off): none.
         fetch: FETCH, how weights are prefetched from memory: auto measures the fastest way and
             keeps it in `cache`; else a hint, bytes ahead and streams, such as t0:1024:8.
         cache_type: KV_CACHE_TYPE, the element type of cached keys and values.
@@ -208,6 +210,7 @@ class Settings:
     flash_attention: bool | None = _shared("FLASH_ATTENTION", boolean, None, "auto")
     kernels: str = _own("KERNELS", one_of(KERNELS), "on")
     repack_cache: int = _own("REPACK_CACHE", size_or_off, 0, "off")
+    prefix_cache: int = _own("PREFIX_CACHE", size_or_off, 0, "off")
     fetch: str = _own("FETCH", fetch_way, "auto")
     cache_type: str = _shared("KV_CACHE_TYPE", one_of(CACHE_TYPES), "f16")
     state_cache: int = _own("STATE_CACHE", parse_rate, DEFAULT_STATE_CACHE, "512MB")
@@ -254,6 +257,11 @@ class Settings:
     def packed_weights(self) -> tuple[str, int] | None:
         """The folder of packed weights and its maximum bytes; None: none are kept."""
         return (str(self.cache / "packed"), self.repack_cache) if self.repack_cache else None
+
+    @property
+    def kept_rows(self) -> tuple[str, int] | None:
+        """The folder of the prefix cache and its maximum bytes; None: nothing is kept on disk."""
+        return (str(self.cache / "prefix"), self.prefix_cache) if self.prefix_cache else None
 
     @property
     def tuning(self) -> Path:

@@ -14,7 +14,7 @@ from tampu.errors import ComputeError, OutOfMemoryError, RunnerDiedError
 from tampu.ml.backend import Computed
 from tampu.runner.events import Done, Failed
 from tampu.runner.graphs import StepInputs
-from tampu.runner.sequence import RowCollector, Sequence
+from tampu.runner.sequence import RowCollector
 
 
 def count_up(history: list[Any]) -> int:
@@ -243,14 +243,14 @@ def test_a_request_submitted_during_close_gets_a_last_event() -> None:
                 engine.runner._thread.join(0.2)
             real(job)
 
-        def get(self) -> Sequence | None:
+        def get(self) -> Any:
             return inbox.get()
 
         def empty(self) -> bool:
             return inbox.empty()
 
     inbox = engine.runner._inbox
-    engine.runner._inbox = cast("queue.SimpleQueue[Sequence]", LateInbox())
+    engine.runner._inbox = cast("queue.SimpleQueue[Any]", LateInbox())
     asked = engine.ask([2], max_tokens=3)
     *_, end = asked.events()
     assert isinstance(end, Failed | Done)

@@ -268,6 +268,15 @@ def test_repack_cache_setting_limits_the_packed_weights() -> None:
         read(TAMPU_REPACK_CACHE="much")
 
 
+def test_prefix_cache_setting_limits_the_rows_on_disk() -> None:
+    assert read().kept_rows is None
+    assert read(TAMPU_PREFIX_CACHE="off").kept_rows is None
+    found = read(TAMPU_PREFIX_CACHE="20GB", TAMPU_CACHE="/c")
+    assert found.kept_rows == ("/c/prefix", 20 * 10**9)
+    with pytest.raises(SettingsError, match="bytes, such as 20GB, or on or off"):
+        read(TAMPU_PREFIX_CACHE="much")
+
+
 @pytest.mark.seed("S75")
 def test_device_settings() -> None:
     plain = read()

@@ -81,7 +81,7 @@ class Layout:
             for name, size in sizes.items()
             for info in (file.tensors[name],)
         ]
-        sources = [_identity(part.path, part.size_bytes) for part in file.parts]
+        sources = [file_identity(part.path, part.size_bytes) for part in file.parts]
         known = [FORMAT, LAYOUT_VERSION, kernels.level, sources, weights]
         return cls(hashlib.sha256(json.dumps(known).encode()).digest(), size_bytes)
 
@@ -250,7 +250,12 @@ def _open(layout: Layout, descriptor: int) -> CachedWeights | None:
     return CachedWeights(layout, descriptor)
 
 
-def _identity(path: Path, size: int) -> Sequence[str | int]:
+def file_identity(path: Path, size: int) -> Sequence[str | int]:
+    """Return what says which file this is: its digest and size, or its path, size, time and inode.
+
+    Raises:
+        ModelFileError: if it cannot be read.
+    """
     found = path.resolve()
     if (digest := _BLOB.fullmatch(found.name)) is not None:
         return digest[1], size

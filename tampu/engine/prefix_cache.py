@@ -1,0 +1,60 @@
+"""What the rows of a loaded model follow from, and the prefix cache that outlives its process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tampu.engine.load_options import LoadOptions
+from tampu.kvcache import Cache
+from tampu.kvcache.block_file import CacheKey
+from tampu.kvcache.block_folder import BlockFolder
+from tampu.kvcache.rows import CacheRows
+from tampu.ml import Backend
+from tampu.ml.gguf_header import GGUFFile
+from tampu.ml.kernels.repack_cache import file_identity
+from tampu.runner.prefix_keeper import PrefixKeeper
+from tampu.runner.row_copies import RowCopies
+from tampu.version import __version__
+
+
+def cache_key(
+    files: Sequence[GGUFFile],
+    options: LoadOptions,
+    cache: Cache,
+    backend: Backend,
+) -> CacheKey:
+    """Return all that the rows of tokens follow from.
+
+    Two computers with different instructions compute rows that differ by rounding, and so do two
+    versions of this package; each has its own.
+
+    Args:
+        files: of the model, its adapters and its projector.
+        options: how it was loaded.
+        cache: of the model.
+        backend: that computes it.
+    """
+    model, *others = [
+        [list(file_identity(part.path, part.size_bytes)) for part in file.parts] for file in files
+    ]
+    return CacheKey({
+        "name": files[0].parts[0].path.name,
+        "model": model,
+        "adapters and projector": others,
+        "scales of adapters": [scale for _, scale in options.adapters],
+        "cache type": options.cache_type,
+        "layout of rows": CacheRows(cache).layout,
+        "attention": cache.attention.value,
+        "kernels": [options.kernels, backend.kernels.level if backend.kernels else ""],
+        "devices": sorted(device.label for device in backend.device_map.devices),
+        "tampu": __version__,
+    })  # fmt: skip
+
+
+def prefix_keeper(key: CacheKey, options: LoadOptions, copies: RowCopies) -> PrefixKeeper | None:
+    """Return what keeps rows on disk; None if the options have no folder for them."""
+    if options.prefix_cache is None or not copies.manager.groups:
+        return None
+    folder, limit = options.prefix_cache
+    return PrefixKeeper(copies, BlockFolder(Path(folder), limit, key))

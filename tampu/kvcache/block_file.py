@@ -1,0 +1,203 @@
+"""Blocks: the rows of some consecutive tokens as bytes, in files and snapshots.
+
+    head (magic, format, bytes of the description, their CRC-32)  description (msgpack)  rows
+
+A block names all that its rows follow from: the model and how it computes (`CacheKey`), and by the
+digest of the block before it all earlier tokens. Its rows have a CRC-32, which is checked before
+they are used. Images count by the digests of their contents.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import IO
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tampu.errors import SnapshotError
+from tampu.ml.rows import Bytes
+
+FORMAT = 1
+DIGEST_BYTES = 16
+_MAGIC = b"TAMPUROW"
+_HEAD = struct.Struct("<8sIII")  # magic, format, bytes of the description, CRC-32 of it
+_MAX_DESCRIPTION = 2**24
+_RUN = struct.Struct("<II")
+
+Keys = npt.NDArray[np.int32]
+Present = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheKey:
+    """All that the rows of given tokens follow from.
+
+    Attributes:
+        facts: such as the digest of the weights and the types of the cache.
+    """
+
+    facts: Mapping[str, object]
+
+    @property
+    def digest(self) -> bytes:
+        """The digest of all facts and of the format: what the first block of a sequence follows."""
+        text = json.dumps({**self.facts, "format": FORMAT}, sort_keys=True)
+        return hashlib.sha256(text.encode()).digest()[:DIGEST_BYTES]
+
+    def differences(self, other: Mapping[str, object]) -> list[str]:
+        """Return the names of the facts that differ from others."""
+        ours = json.loads(json.dumps(self.facts))
+        return sorted(name for name in {*ours, *other} if ours.get(name) != other.get(name))
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixTokens:
+    """The beginning of a sequence as other processes know it, too.
+
+    Attributes:
+        keys: I32, (n,): tokens; -1 minus its number for the inputs of an image.
+        images: the digest of each image's content, by its number.
+    """
+
+    keys: Keys
+    images: Mapping[int, bytes]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def identity(self, start: int, end: int) -> bytes:
+        """Return the tokens of [start, end), with the digests of images, as bytes."""
+        keys = self.keys[start:end]
+        parts = [np.maximum(keys, -1).astype("<i4").tobytes()]
+        if not (keys < 0).any():
+            return parts[0]
+        edges = [0, *(np.flatnonzero(np.diff(keys)) + 1).tolist(), len(keys)]
+        for first, last in pairwise(edges):
+            if keys[first] < 0:
+                parts.append(_RUN.pack(first, last - first) + self.images[-1 - int(keys[first])])
+        return b"".join(parts)
+
+    def digest(self, parent: bytes, start: int, end: int) -> bytes:
+        """Return the digest of the block [start, end) after the block with the digest `parent`."""
+        return _digest(parent, self.identity(start, end))
+
+
+def _digest(parent: bytes, identity: bytes) -> bytes:
+    return hashlib.sha256(parent + identity).digest()[:DIGEST_BYTES]
+
+
+class Description(msgspec.Struct, frozen=True, kw_only=True):
+    """What a block has.
+
+    Attributes:
+        parent: the digest of the block before it; of the first block, that of the `CacheKey`.
+        identity: `PrefixTokens.identity` of its tokens.
+        tokens: how many these are.
+        present: for each group, a bit for each token: whether its rows are there.
+        size: bytes of the rows.
+        checksum: CRC-32 of the rows.
+    """
+
+    parent: bytes
+    identity: bytes
+    tokens: int
+    present: tuple[bytes, ...]
+    size: int
+    checksum: int
+
+    @property
+    def digest(self) -> bytes:
+        """The digest of the block, which the block after it has as its parent."""
+        return _digest(self.parent, self.identity)
+
+    def mask(self) -> Present:
+        """Return which tokens have rows, (groups, tokens)."""
+        bits = [np.frombuffer(each, np.uint8) for each in self.present]
+        rows = [np.unpackbits(each, count=self.tokens).astype(np.bool_) for each in bits]
+        return np.stack(rows) if rows else np.empty((0, self.tokens), np.bool_)
+
+    def common_tokens(self, keys: Keys) -> int:
+        """Return how many of its first tokens are these, up to the first image."""
+        own = np.frombuffer(self.identity, "<i4", min(self.tokens, len(keys)))
+        is_other = (own != keys[: len(own)]) | (own < 0)
+        return int(is_other.argmax()) if is_other.any() else len(own)
+
+
+def block_parts(
+    parent: bytes, identity: bytes, present: Present, rows: Sequence[Bytes]
+) -> list[bytes | memoryview]:
+    """Return the bytes of a block, in parts.
+
+    Args:
+        parent: as in `Description`.
+        identity: likewise.
+        present: (groups, tokens): which rows are there.
+        rows: those of each group, by `CacheRows.read`.
+    """
+    checksum = 0
+    for part in rows:
+        checksum = zlib.crc32(part.data, checksum)
+    description = msgspec.msgpack.encode(
+        Description(
+            parent=parent,
+            identity=identity,
+            tokens=present.shape[1],
+            present=tuple(np.packbits(each).tobytes() for each in present),
+            size=sum(part.nbytes for part in rows),
+            checksum=checksum,
+        )
+    )
+    head = _HEAD.pack(_MAGIC, FORMAT, len(description), zlib.crc32(description))
+    return [head + description, *(part.data for part in rows)]
+
+
+def read_description(file: IO[bytes]) -> Description:
+    """Read the description of the block that begins here.
+
+    Raises:
+        SnapshotError: if there is none, or it was changed.
+        OSError: if the file cannot be read.
+    """
+    head = file.read(_HEAD.size)
+    if len(head) < _HEAD.size:
+        raise SnapshotError("it ends in the head of a block")
+    magic, version, length, checksum = _HEAD.unpack(head)
+    if magic != _MAGIC or length > _MAX_DESCRIPTION:
+        raise SnapshotError("it has no block of rows where one should begin")
+    if version != FORMAT:
+        raise SnapshotError(f"it has format {version}, not {FORMAT}")
+    encoded = file.read(length)
+    if len(encoded) < length or zlib.crc32(encoded) != checksum:
+        raise SnapshotError("the description of a block is damaged")
+    try:
+        found = msgspec.msgpack.decode(encoded, type=Description)
+    except msgspec.MsgspecError as error:
+        raise SnapshotError(f"the description of a block is invalid: {error}") from None
+    if (
+        len(found.identity) < 4 * found.tokens
+        or found.tokens < 1
+        or any(len(each) != -(-found.tokens // 8) for each in found.present)
+    ):
+        raise SnapshotError("the description of a block is invalid")
+    return found
+
+
+def read_rows_of(file: IO[bytes], description: Description) -> Bytes:
+    """Read the rows after a description.
+
+    Raises:
+        SnapshotError: if they are incomplete or were changed.
+        OSError: if the file cannot be read.
+    """
+    data = file.read(description.size)
+    if len(data) != description.size or zlib.crc32(data) != description.checksum:
+        raise SnapshotError("the rows of a block are damaged")
+    return np.frombuffer(data, np.uint8)

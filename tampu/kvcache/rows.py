@@ -1,0 +1,55 @@
+"""The rows of a cache as bytes: keys and values of tokens, and states, of all layers of a group."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tampu.kvcache.cache import Cache
+from tampu.kvcache.cells import CellArray
+from tampu.ml.rows import Bytes, read_rows, row_bytes, write_rows
+
+
+class CacheRows:
+    """Copies rows of a cache; any thread may, if nothing writes them meanwhile."""
+
+    def __init__(self, cache: Cache) -> None:
+        self._groups = [storage.row_tensors() for storage in cache.storages]
+
+    @property
+    def layout(self) -> list[list[list[int | str]]]:
+        """What the bytes mean: the type and the bytes of a row of each tensor, by group."""
+        return [
+            [[each.type.name, row_bytes(each, transposed=is_transposed), int(is_transposed)]
+             for each, is_transposed in group]
+            for group in self._groups
+        ]  # fmt: skip
+
+    def bytes_per_cell(self, group: int) -> int:
+        """Return the bytes of one cell's rows in all layers of a group."""
+        return sum(row_bytes(each, transposed=flag) for each, flag in self._groups[group])
+
+    def read(self, group: int, cells: CellArray) -> Bytes:
+        """Return the rows of some cells: those of each tensor one after the other."""
+        parts = [read_rows(each, cells, transposed=flag) for each, flag in self._groups[group]]
+        return np.concatenate(parts) if parts else np.empty(0, np.uint8)
+
+    def write(self, group: int, cells: CellArray, data: Bytes, start: int, count: int) -> None:
+        """Write rows that `read` returned.
+
+        Args:
+            group: of the cells.
+            cells: I32, (n,): where to.
+            data: the rows of `count` cells.
+            start: the first of these rows to write; the others are left out.
+            count: how many cells were read.
+        """
+        at, end = 0, start + len(cells)
+        for tensor, is_transposed in self._groups[group]:
+            size = row_bytes(tensor, transposed=is_transposed)
+            part = data[at : at + count * size]
+            at += count * size
+            if is_transposed:
+                own = part.reshape(tensor.shape[0], count, -1)[:, start:end]
+                write_rows(tensor, cells, own.reshape(-1), transposed=True)
+            else:
+                write_rows(tensor, cells, part[start * size : end * size])

@@ -1,0 +1,130 @@
+"""Copies of the rows of sequences, out of the cache and into it, while it is in use.
+
+Only the loop's thread uses the manager of the cells, but any thread may read generations and copy
+rows: of cells that it owns, or of others, if their generations are the same after the copy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tampu.kvcache import NO_CELL, CellTable, KVCacheManager
+from tampu.kvcache.block_file import PrefixTokens, Present
+from tampu.kvcache.block_folder import rows_by_group
+from tampu.kvcache.checkpoints import KEPT_ENDS
+from tampu.kvcache.rows import CacheRows
+from tampu.ml.rows import Bytes
+from tampu.runner.images import ImageStore
+
+_STATES_EVERY = 2048  # tokens between the states that are kept, besides those at the end
+
+Cells = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class RowCopies:
+    """Copies rows of one cache.
+
+    Attributes:
+        manager: of its cells.
+        rows: of its layers.
+        images: knows the digests of images.
+    """
+
+    manager: KVCacheManager
+    rows: CacheRows
+    images: ImageStore
+
+    def tokens(self, keys: npt.NDArray[np.int32]) -> PrefixTokens | None:
+        """Return tokens as other processes know them; None if an image was forgotten."""
+        images = {}
+        for key in np.unique(keys[keys < 0]).tolist():
+            digest = self.images.digest(-1 - key)
+            if digest is None:
+                return None
+            images[-1 - key] = digest
+        return PrefixTokens(keys, images)
+
+    def chosen(self, cells: npt.NDArray[np.int32]) -> tuple[Present, list[int]]:
+        """Return which rows to keep, (groups, n), and where blocks end because of a state.
+
+        Tokens after the first one without a row that all later ones need are left out.
+        """
+        present = cells != NO_CELL
+        cuts: list[int] = []
+        end = present.shape[1]
+        for index, group in enumerate(self.manager.groups):
+            if not group.spec.is_recurrent and group.spec.max_visible is None:
+                gaps = np.flatnonzero(~present[index])
+                end = min(end, int(gaps[0])) if len(gaps) else end
+        for index, group in enumerate(self.manager.groups):
+            if group.spec.is_recurrent:
+                kept = _kept_states(np.flatnonzero(present[index, :end]).tolist())
+                present[index] = False
+                present[index, kept] = True
+                cuts += [each + 1 for each in kept]
+        return present[:, :end], cuts
+
+    def copy(
+        self, cells: Cells, generations: Cells, present: Present, span: tuple[int, int]
+    ) -> list[Bytes] | None:
+        """Return the rows of some tokens, of each group; None if one of them has changed.
+
+        Args:
+            cells: (groups, n): of the sequence, with their generations, by `KVCacheManager.cached`.
+            generations: likewise.
+            present: (groups, n): which rows to copy.
+            span: the first position, and the position after the last.
+        """
+        here = slice(*span)
+        chosen = [
+            (cells[group, here][own], generations[group, here][own])
+            for group, own in enumerate(present[:, here])
+        ]
+        copies = [self.rows.read(group, own) for group, (own, _) in enumerate(chosen)]
+        is_same = (self.manager.is_unchanged(group, *of) for group, of in enumerate(chosen))
+        return copies if all(is_same) else None
+
+    def fill(
+        self, table: CellTable, at: int, span: tuple[int, int], present: Present, data: Bytes
+    ) -> bool:
+        """Write rows to the cells that a table has for them; return whether all were there.
+
+        Args:
+            table: the cells; nothing reads or writes them yet.
+            at: position of the first token in `present`.
+            span: the first position to write, and the position after the last.
+            present: (groups, n): which rows `data` has.
+            data: the rows.
+        """
+        sizes = [self.rows.bytes_per_cell(group) for group in range(len(self.manager.groups))]
+        parts = rows_by_group(data, present, sizes)
+        if parts is None:
+            return False
+        for group, part in enumerate(parts):
+            first, end, own = max(span[0], table.owned_from[group]), span[1], present[group]
+            if first >= end:
+                continue
+            if not own[first - at : end - at].all():
+                return False
+            before = int(own[: first - at].sum())
+            self.rows.write(group, table.cells[group, first:end], part, before, int(own.sum()))
+        return True
+
+
+def _kept_states(positions: list[int]) -> list[int]:
+    """Return after which of these positions states are kept: the last ones, and some earlier.
+
+    Of the states at the end of a prompt the one before its last token is kept, where the same
+    prompt can resume.
+    """
+    kept: list[int] = []
+    known = set(positions)
+    for position in reversed(positions):
+        is_end = len(kept) < KEPT_ENDS and not (kept and position - 1 in known)
+        if is_end or not (position + 1) % _STATES_EVERY:
+            kept.append(position)
+    return kept

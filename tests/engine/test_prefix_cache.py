@@ -1,0 +1,157 @@
+"""The prefix cache on disk: another process continues where one ended, with the same logits."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.engines import GREEDY, rest
+from support.tiny_gemma4 import gemma4_weights, tiny_gemma4
+from support.tiny_hybrid import hybrid_weights, tiny_hybrid
+from support.tiny_model import Tiny, write_tiny
+
+from tampu.engine.completion import Completion
+from tampu.engine.engine import Engine
+
+OPTIONS: dict[str, Any] = {"context": 1024, "threads": 1, "batch": 64}
+
+
+def dense(path: Path) -> Path:
+    return write_tiny(path)
+
+
+def wide(path: Path) -> Path:
+    return write_tiny(path, Tiny(head_dim=32))
+
+
+def windowed(path: Path) -> Path:
+    return write_tiny(path, tiny_gemma4(), weights=gemma4_weights())
+
+
+def hybrid(path: Path) -> Path:
+    return write_tiny(path, tiny_hybrid(), weights=hybrid_weights())
+
+
+def words(count: int, seed: int = 0) -> list[int]:
+    source = random.Random(seed)
+    return [source.randrange(8, 60) for _ in range(count)]
+
+
+def answer(engine: Engine, prompt: list[int], count: int = 6) -> Completion:
+    return engine.generate(prompt, max_tokens=count, logprobs=True, top_logprobs=20, **GREEDY)
+
+
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        pytest.param(dense, {}, id="dense"),
+        pytest.param(wide, {"cache_type": "q8_0"}, id="dense, q8_0"),
+        pytest.param(dense, {"flash_attention": False}, id="dense, transposed values"),
+        pytest.param(windowed, {}, id="window"),
+        pytest.param(hybrid, {}, id="hybrid"),
+    ],
+)
+def test_another_process_continues_with_the_same_logits(
+    tmp_path: Path, make: Callable[[Path], Path], options: dict[str, Any]
+) -> None:
+    path = make(tmp_path / "model.gguf")
+    values = OPTIONS | options | {"prefix_cache": (tmp_path / "kept", 10**9)}
+    prompt = words(600)
+    with Engine.load(path, **OPTIONS, **options) as engine:
+        first = answer(engine, prompt)
+        following = [*prompt, *first.tokens, *words(20, seed=1)]
+        expected = answer(engine, following)
+    with Engine.load(path, **values) as engine:
+        assert answer(engine, prompt).logprobs == first.logprobs
+        rest(engine)
+    with Engine.load(path, **values) as engine:
+        found = answer(engine, following)
+        rest(engine)
+    assert expected.usage.cached_tokens >= len(prompt)
+    assert found.usage.cached_tokens == expected.usage.cached_tokens
+    assert (found.tokens, found.logprobs) == (expected.tokens, expected.logprobs)
+
+
+@pytest.mark.parametrize("make", [dense, hybrid])
+def test_the_same_prompt_again_is_read_but_for_its_last_token(
+    tmp_path: Path, make: Callable[[Path], Path]
+) -> None:
+    path = make(tmp_path / "model.gguf")
+    values = OPTIONS | {"prefix_cache": (tmp_path / "kept", 10**9)}
+    prompt = words(600)
+    for cached in (0, 599):
+        with Engine.load(path, **values) as engine:
+            assert answer(engine, prompt).usage.cached_tokens == cached
+
+
+def test_rows_of_another_model_or_another_type_are_not_read(tmp_path: Path) -> None:
+    kept: dict[str, Any] = {"prefix_cache": (tmp_path / "kept", 10**9)}
+    first, second = (
+        write_tiny(tmp_path / f"{seed}.gguf", Tiny(head_dim=32, seed=seed)) for seed in (0, 1)
+    )
+    prompt = words(300)
+    with Engine.load(first, **OPTIONS, **kept) as engine:
+        answer(engine, prompt)
+    changes: list[tuple[Path, dict[str, Any]]] = [
+        (second, {}),
+        (first, {"cache_type": "q8_0"}),
+        (first, {"kernels": "off"}),
+    ]
+    for path, others in changes:
+        with Engine.load(path, **OPTIONS, **others, **kept) as engine:
+            assert answer(engine, prompt).usage.cached_tokens == 0
+    with Engine.load(first, **OPTIONS, **kept) as engine:
+        assert answer(engine, prompt).usage.cached_tokens == 299
+
+
+def test_a_damaged_file_is_dropped_with_one_line_and_its_tokens_are_computed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = dense(tmp_path / "model.gguf")
+    values = OPTIONS | {"prefix_cache": (tmp_path / "kept", 10**9)}
+    prompt = words(600)
+    with Engine.load(path, **values) as engine:
+        expected = answer(engine, prompt)
+    blocks = sorted((tmp_path / "kept").rglob("*.rows"), key=lambda each: each.stat().st_mtime_ns)
+    second = blocks[-2]  # the first block was used last
+    content = bytearray(second.read_bytes())
+    content[-1] ^= 1
+    second.write_bytes(content)
+    with caplog.at_level(logging.WARNING), Engine.load(path, **values) as engine:
+        found = answer(engine, prompt)
+        rest(engine)
+    assert found.usage.cached_tokens == 256
+    assert found.tokens == expected.tokens
+    lines = [each.message for each in caplog.records if "prefix cache" in each.message]
+    assert len(lines) == 1
+    assert second.name in lines[0]
+
+
+def test_files_are_private_and_the_bound_holds(tmp_path: Path) -> None:
+    path, kept = dense(tmp_path / "model.gguf"), tmp_path / "kept"
+    limit = 400_000
+    with Engine.load(path, **OPTIONS, prefix_cache=(kept, limit)) as engine:
+        for seed in range(4):
+            answer(engine, words(600, seed))
+    files = [each for each in kept.rglob("*") if each.is_file()]
+    folders = [kept, *(each for each in kept.rglob("*") if each.is_dir())]
+    assert 0 < sum(each.stat().st_size for each in files) <= limit
+    assert {each.stat().st_mode & 0o777 for each in files} == {0o600}
+    assert {each.stat().st_mode & 0o777 for each in folders} == {0o700}
+
+
+def test_streams_continue_while_rows_are_read(tmp_path: Path) -> None:
+    path = dense(tmp_path / "model.gguf")
+    values = OPTIONS | {"prefix_cache": (tmp_path / "kept", 10**9), "slots": 2}
+    prompt = words(600)
+    with Engine.load(path, **values) as engine:
+        answer(engine, prompt)
+    with Engine.load(path, **values) as engine:
+        beside = engine.stream(words(20, seed=5), max_tokens=100, **GREEDY)
+        assert answer(engine, prompt).usage.cached_tokens == 599
+        assert list(beside)
+        rest(engine)
