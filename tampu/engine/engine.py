@@ -40,6 +40,7 @@ from tampu.engine.model_loader import LoadedModel, load_model
 from tampu.engine.prompts import ChatPrompt, StructuredOutput
 from tampu.engine.questions import RERANK_INSTRUCTION, Decisions, Question
 from tampu.engine.scoring import Scored, Tokens
+from tampu.engine.snapshots import Snapshots
 from tampu.ml.device_map import Offload
 from tampu.nn import RGBImage
 from tampu.runner.events import Event
@@ -70,6 +71,7 @@ class Engine:
         template: the chat template; None if the model has none.
         requests: builds requests for `submit`.
         runner: the run loop, with its statistics.
+        snapshots: saves the rows of one conversation in a file, and restores them.
         load_ns: how long loading took, in nanoseconds.
         device_bytes: the memory that it takes on GPUs.
         slot_bytes: the memory of each slot: its share of the cache and of recurrent states.
@@ -94,6 +96,7 @@ class Engine:
         self.slot_bytes = model.cache_bytes // model.options.slots
         self.runner = EngineLoop(model.scheduler, model.graphs, model.tokenizer)
         self._inputs = InputProcessor(model, self.runner, fork_server)
+        self.snapshots = Snapshots(model.key, model.copies, self.runner, self._inputs.keys)
 
     @classmethod
     def load(

@@ -206,6 +206,10 @@ class InputProcessor:
         if self._model.vision is not None:
             self._decoder.prepare()
 
+    def keys(self, prompt: Prompt) -> npt.NDArray[np.int32]:
+        """Return a prompt as the prefix tree has it: tokens, and negative numbers of images."""
+        return self._inputs(prompt).keys
+
     def close(self) -> None:
         """End the sandboxes that compile grammars and decode images."""
         if self._constraints is not None:
