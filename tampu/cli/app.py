@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from tampu.cli.bench import bench_command
+from tampu.cli.cache import cache_command
 from tampu.cli.config import config_command
 from tampu.cli.convert import convert_command, quantize_command
 from tampu.cli.create import create_command
@@ -56,6 +57,7 @@ app.command("stop")(stop_command)
 app.command("cp")(copy_command)
 app.command("rm")(remove_command)
 app.command("verify-store")(verify_command)
+app.command("cache")(cache_command)
 app.command("export")(export_command)
 app.command("import")(import_command)
 app.command("config")(config_command)
