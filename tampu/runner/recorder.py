@@ -101,7 +101,7 @@ class RunnerSnapshot(msgspec.Struct, frozen=True):
         generated_tokens: of answers, in the interval.
         python_share: of the time of steps, that in which nothing was computed; None: no steps.
         graphs_built, graphs_reused: since the model was loaded.
-        recording_ms: what recording took in the interval, snapshots included.
+        recording_ms: CPU time that recording took in the interval, with the snapshot before.
         cache: None: it was looked at a short time ago.
     """
 
@@ -143,7 +143,7 @@ class StepRecorder:
 
     def computed(self, job: Job, computed: Computed, wait_ns: int) -> None:
         """Record that a job was computed, awaited since `wait_ns`."""
-        now_ns = time.perf_counter_ns()
+        began_ns, now_ns = time.thread_time_ns(), time.perf_counter_ns()
         plan_ns, is_new = next(
             ((ns, is_new) for planned, ns, is_new in self._planned if planned is job), (0, False)
         )
@@ -159,7 +159,7 @@ class StepRecorder:
             StepRecord(job.kind, began_ms, compute_ms, plan_ns * _MS, wait_ms, is_new, parts)
         )
         self._recorded += 1
-        self._cost_ns += time.perf_counter_ns() - now_ns
+        self._cost_ns += time.thread_time_ns() - began_ns
 
     def sampled(self, start_ns: int, tokens: int) -> None:
         """Record that tokens of the last step were sampled since `start_ns`."""
@@ -179,6 +179,7 @@ class StepRecorder:
             total_ns: time of the loop's iterations with steps.
         """
         now_ns, monotonic_ns = time.perf_counter_ns(), time.monotonic_ns()
+        began_ns = time.thread_time_ns()
         is_first = self._asked_ns == 0
         interval_ns = 0 if is_first else now_ns - self._asked_ns
         computed_ns, took_ns = compute_ns - self._compute_ns, total_ns - self._total_ns
@@ -202,17 +203,18 @@ class StepRecorder:
         self._steps.clear()
         self._recorded = self._prompt_tokens = self._generated_tokens = 0
         self._asked_ns, self._compute_ns, self._total_ns = now_ns, compute_ns, total_ns
-        self._cost_ns = time.perf_counter_ns() - now_ns
+        self._cost_ns = time.thread_time_ns() - began_ns
         return found
 
     def _cache(self, scheduler: Scheduler, now_ns: int) -> CacheSnapshot | None:
         """Look at the cache, unless that would take too much of the time."""
         if now_ns < self._next_cache_ns:
             return None
+        began_ns = time.thread_time_ns()
         tables = {each.number: each.cell_table for each in scheduler.running}
         found = take_snapshot(scheduler.kv_manager, tables)
-        end_ns = time.perf_counter_ns()
-        self._next_cache_ns = end_ns + max(_CACHE_NS, _TIMES_COST * (end_ns - now_ns))
+        cost_ns = time.thread_time_ns() - began_ns
+        self._next_cache_ns = now_ns + max(_CACHE_NS, _TIMES_COST * cost_ns)
         return found
 
 
