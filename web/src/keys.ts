@@ -21,6 +21,7 @@ export const ACTIONS: readonly Action[] = [
   { keys: "j", text: "Next conversation", run: (app) => step(app, 1) },
   { keys: "k", text: "Previous conversation", run: (app) => step(app, -1) },
   { keys: "m", text: TEXTS.models, run: () => go("#/models") },
+  { keys: "l", text: TEXTS.inside, run: () => go("#/inside") },
   { keys: "c", text: "Back to the chat", run: (app) => go(`#/chat/${app.chats.openId.value}`) },
   { keys: "e", text: "Edit the last message", run: edit },
   { keys: "r", text: "Answer the last message again", run: regenerate },

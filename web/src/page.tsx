@@ -6,7 +6,10 @@ import { ChatView } from "./chat/chat_view.tsx";
 import { Sidebar } from "./chat/sidebar.tsx";
 import { KeyDialog, KeysDialog, SettingsDialog } from "./dialogs.tsx";
 import { ModelsView } from "./models/models_view.tsx";
+import { Lazy } from "./parts/lazy.tsx";
 import { useApp } from "./state/app.ts";
+
+const inside = () => import("./inside/inside_view.tsx");
 
 export function Page(): JSX.Element {
   const app = useApp();
@@ -15,7 +18,7 @@ export function Page(): JSX.Element {
     <div class={`page ${showsSidebar.value ? "with-sidebar" : ""}`}>
       <Sidebar />
       <div class="shade" onClick={() => (showsSidebar.value = false)} />
-      {view.value === "models" ? <ModelsView /> : <ChatView />}
+      {view.value === "inside" ? <Lazy load={inside} /> : view.value === "models" ? <ModelsView /> : <ChatView />}
       {showsKeys.value && <KeysDialog onClose={() => (showsKeys.value = false)} />}
       {showsSettings.value && <SettingsDialog onClose={() => (showsSettings.value = false)} />}
       {settings.asksForKey.value && <KeyDialog />}

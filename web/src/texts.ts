@@ -4,6 +4,7 @@ export const TEXTS = {
   newChat: "New chat",
   chats: "Conversations",
   models: "Models",
+  inside: "The engine live",
   settings: "Settings",
   search: "Search conversations",
   noChats: "Your conversations are kept in this browser, and appear here.",

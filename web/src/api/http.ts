@@ -61,13 +61,30 @@ export class Http {
     }
   }
 
+  /**
+   * Yield the objects of server-sent events; `signal` ends it.
+   *
+   * @throws ApiError for refusals and a lost connection.
+   */
+  async *events(path: string, signal: AbortSignal): AsyncGenerator<Record<string, unknown>, void, undefined> {
+    const response = await this.#send("GET", path, undefined, signal, "text/event-stream");
+    if (!response.body) return;
+    try {
+      for await (const event of jsonLines(response.body, "data:")) yield event;
+    } catch (error) {
+      lost(error);
+    }
+  }
+
   async #send(
     method: string,
     path: string,
     body?: unknown,
     signal: AbortSignal | null = null,
+    accept = "",
   ): Promise<Response> {
     const headers: Record<string, string> = {};
+    if (accept) headers.accept = accept;
     const key = this.#keys.read();
     if (key) headers.authorization = `Bearer ${key}`;
     if (body !== undefined) headers["content-type"] = "application/json";

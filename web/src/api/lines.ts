@@ -1,4 +1,4 @@
-/** Reads a response whose lines are JSON objects, as Ollama's API streams them. */
+/** Reads a response whose lines are JSON objects, as Ollama's API streams them, or server-sent events. */
 
 export class StreamError extends Error {}
 
@@ -12,6 +12,7 @@ export class StreamError extends Error {}
  */
 export async function* jsonLines(
   body: ReadableStream<Uint8Array>,
+  prefix = "",
 ): AsyncGenerator<Record<string, unknown>, void, undefined> {
   const reader = body.getReader();
   const decoder = new TextDecoder();
@@ -23,7 +24,7 @@ export async function* jsonLines(
       const lines = rest.split("\n");
       rest = done ? "" : (lines.pop() ?? "");
       for (const line of lines) {
-        if (line.trim()) yield parsed(line);
+        if (line.trim() && line.startsWith(prefix)) yield parsed(line.slice(prefix.length));
       }
       if (done) return;
     }

@@ -95,6 +95,11 @@ export class Server {
     this.#http = http;
   }
 
+  /** What the engine does, until the signal ends it. */
+  live(signal: AbortSignal): AsyncIterable<Record<string, unknown>> {
+    return this.#http.events("/api/live", signal);
+  }
+
   async version(): Promise<string> {
     const { tampu } = await this.#http.ask("GET", "/api/version");
     return typeof tampu === "string" ? tampu : "";

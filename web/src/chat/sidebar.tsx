@@ -43,6 +43,9 @@ export function Sidebar(): JSX.Element {
         <a class="button" href="#/models" aria-current={view.value === "models" ? "page" : undefined}>
           <Icon name="box" /> {TEXTS.models}
         </a>
+        <a class="icon-button" href="#/inside" aria-label={TEXTS.inside} title={TEXTS.inside} aria-current={view.value === "inside" ? "page" : undefined}>
+          <Icon name="pulse" />
+        </a>
         <span class="grow" />
         <Exchange />
         <IconButton icon="gear" label={TEXTS.settings} onClick={() => (showsSettings.value = true)} />

@@ -11,7 +11,7 @@ import { Chats } from "./chats.ts";
 import { Models } from "./models.ts";
 import { Settings } from "./settings.ts";
 
-export type View = "chat" | "models";
+export type View = "chat" | "models" | "inside";
 
 export class App {
   readonly settings: Settings;
@@ -41,10 +41,10 @@ export class App {
     this.chats = new Chats(this.server, this.models, store);
   }
 
-  /** Follow the address after the `#`: `#/models`, `#/chat/ID`, or a new conversation. */
+  /** Follow the address after the `#`: `#/models`, `#/inside`, `#/chat/ID`, or a new conversation. */
   follow(hash: string): void {
     const [, view, id = ""] = hash.split("/");
-    this.view.value = view === "models" ? "models" : "chat";
+    this.view.value = view === "models" || view === "inside" ? view : "chat";
     this.showsSidebar.value = false;
     if (this.view.value === "chat" && id !== this.chats.openId.value) {
       if (id && this.chats.find(id)) this.chats.openId.value = id;

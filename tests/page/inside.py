@@ -1,0 +1,138 @@
+"""The engine seen live: batches, the cache and the tree, and the trace that is saved."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, Page, expect
+from support.serving import Server, start_server
+from support.waiting import PATIENCE_S
+
+from tests.page.conftest import watched
+from tests.page.looks import AXE, OVERFLOW
+
+SECRET = "xylophone"
+BEGINNING = f"{SECRET} " * 40
+
+
+@pytest.fixture(scope="module")
+def server(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    home = tmp_path_factory.mktemp("home")
+    server = start_server(models, home, TAMPU_THREADS="1", TAMPU_NUM_PARALLEL="8")
+    yield server
+    server.end()
+
+
+def chat(server: Server, number: int, ended: threading.Event) -> None:
+    """Ask the same again and again until it is enough; the answers fit the context."""
+    url = f"{server.url}/api/chat"
+    body: dict[str, Any] = {"model": "endless", "messages": [], "options": {"num_predict": 250}}
+    body["messages"] = [{"role": "user", "content": f"{BEGINNING}{number}"}]
+    while not ended.is_set():
+        with httpx.stream("POST", url, json=body, timeout=PATIENCE_S) as answer:
+            for _ in answer.iter_lines():
+                if ended.is_set():
+                    return
+
+
+@contextmanager
+def eight_requests(server: Server) -> Iterator[None]:
+    """Run eight requests with one beginning."""
+    ended = threading.Event()
+    threads = [threading.Thread(target=chat, args=(server, n, ended)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+
+
+@pytest.fixture
+def busy(server: Server) -> Iterator[None]:
+    with eight_requests(server):
+        yield
+
+
+@pytest.fixture
+def page(browser: Browser, server: Server) -> Iterator[Page]:
+    with watched(browser, server, "/#/inside") as page:
+        yield page
+
+
+@pytest.mark.usefixtures("busy")
+def test_eight_requests_that_share_a_beginning_are_seen_as_such(page: Page) -> None:
+    tree = page.get_by_role("figure").filter(has=page.get_by_role("heading", name="Prefix tree"))
+    expect(tree).to_contain_text(re.compile(r"8 requests share their first \d+ tokens"))
+    expect(tree.locator(".shared-box").first).to_contain_text("×8")
+    expect(tree.locator(".request-box").nth(7)).to_be_visible()
+    expect(page.get_by_role("img", name=re.compile("Batches.* 8 requests"))).to_be_visible()
+    expect(page.get_by_role("img", name=re.compile(r"in use"))).to_be_visible()
+    expect(page.get_by_role("main")).to_contain_text("8 / 8")
+    assert SECRET not in page.content()
+    tree.get_by_text("As a table").click()
+    expect(tree.get_by_role("table")).to_contain_text("8")
+
+
+@pytest.mark.usefixtures("busy")
+def test_a_pause_stops_the_view_and_the_trace_is_saved(page: Page) -> None:
+    timeline = page.get_by_role("img", name=re.compile("Batches"))
+    expect(timeline).to_have_accessible_name(re.compile(" 8 requests"))
+    page.get_by_role("button", name="Pause").click()
+    before = timeline.get_attribute("aria-label")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save trace").click()
+    events = json.loads(download.value.path().read_text("utf-8"))["traceEvents"]
+    assert {event["ph"] for event in events} == {"X", "M"}
+    assert {"batch", "answer"} <= {event["name"] for event in events}
+    assert all(event["dur"] >= 0 for event in events if event["ph"] == "X")
+    assert SECRET not in json.dumps(events)
+    assert timeline.get_attribute("aria-label") == before
+    page.get_by_role("button", name="Zoom in").click()
+    expect(timeline).to_have_accessible_name(re.compile("Last 5.0 s"))
+    timeline.press("+")
+    expect(timeline).to_have_accessible_name(re.compile("Last 2.0 s"))
+    page.get_by_role("button", name="Resume").click()
+    expect(page.get_by_role("button", name="Pause")).to_be_visible()
+
+
+def test_it_is_one_key_away_and_says_what_is_missing(browser: Browser, tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    server = start_server(tmp_path / "models", tmp_path, TAMPU_THREADS="1")
+    try:
+        with watched(browser, server) as page:
+            page.get_by_role("textbox", name="Message").press("Escape")
+            page.keyboard.press("l")
+            expect(page.get_by_role("heading", level=1)).to_have_text("Inside")
+            expect(page.get_by_role("main")).to_contain_text("No model is in memory")
+            server.stop()
+            expect(page.get_by_role("alert")).to_contain_text("The server cannot be reached")
+    finally:
+        server.end()
+
+
+@pytest.mark.usefixtures("busy")
+@pytest.mark.parametrize("width", [320, 1280, 2560])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_and_nothing_is_too_wide(
+    browser: Browser, server: Server, theme: Any, width: int
+) -> None:
+    size = {"width": width, "height": 800}
+    options: dict[str, Any] = {"bypass_csp": True, "color_scheme": theme, "viewport": size}
+    with watched(browser, server, "/#/inside", **options) as page:
+        expect(page.get_by_role("img", name=re.compile("Batches.* 8 requests"))).to_be_visible()
+        page.get_by_role("button", name="Pause").click()
+        assert page.evaluate(OVERFLOW) == 0
+        page.add_script_tag(content=AXE.read_text("utf-8"))
+        found = page.evaluate("() => axe.run().then((found) => found.violations)")
+        assert [(one["id"], node["html"]) for one in found for node in one["nodes"]] == []

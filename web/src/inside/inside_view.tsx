@@ -1,0 +1,72 @@
+/** The engine seen live. */
+
+import type { JSX } from "preact";
+import { useEffect, useMemo, useState } from "preact/hooks";
+
+import { saveFile } from "../chat/files.ts";
+import { IconButton } from "../parts/button.tsx";
+import { useApp } from "../state/app.ts";
+import { TEXTS } from "../texts.ts";
+import { CellsFigure } from "./cells_figure.tsx";
+import { Feed } from "./feed.ts";
+import "./inside.css";
+import { Facts, LatencyFigure, MemoryFigure, RatesFigure } from "./numbers.tsx";
+import { INSIDE } from "./texts.ts";
+import { TimelineFigure } from "./timeline_figure.tsx";
+import { toTrace } from "./trace.ts";
+import { TreeFigure } from "./tree_figure.tsx";
+
+export default function InsideView(): JSX.Element {
+  const { server, showsSidebar } = useApp();
+  const feed = useMemo(() => new Feed(server), [server]);
+  const [chosen, choose] = useState("");
+  useEffect(() => {
+    const end = new AbortController();
+    void feed.read(end.signal);
+    return () => end.abort();
+  }, [feed]);
+  const isPaused = feed.paused.value !== null;
+  const { frame, models } = feed.paused.value ?? feed.history.value;
+  const name = models.has(chosen) ? chosen : ([...models.keys()][0] ?? "");
+  const history = models.get(name);
+  const save = () => saveFile("trace.json", toTrace(models.values()));
+  return (
+    <main class="inside">
+      <header class="head">
+        <IconButton class="narrow-only" icon="menu" label={TEXTS.openSidebar} onClick={() => (showsSidebar.value = true)} />
+        <h1>{INSIDE.title}</h1>
+        {models.size > 1 && (
+          <select class="model-choice" aria-label={INSIDE.model} value={name} onChange={(event) => choose(event.currentTarget.value)}>
+            {[...models.keys()].map((one) => <option>{one}</option>)}
+          </select>
+        )}
+        <button type="button" aria-pressed={isPaused} onClick={() => feed.togglePause()}>{isPaused ? INSIDE.resume : INSIDE.pause}</button>
+        <button type="button" title={INSIDE.saveHint} disabled={!history?.steps.length} onClick={save}>{INSIDE.save}</button>
+      </header>
+      {feed.error.value && <p class="notice" role="alert">{feed.error.value}</p>}
+      <div class="inside-column">
+        {!frame && !feed.error.value && <p class="hint">{INSIDE.waitingForServer}</p>}
+        {frame && !history && <p class="hint">{INSIDE.noModel}</p>}
+        {history && (
+          <>
+            <h2 class="inside-model">{name}</h2>
+            {history.runner ? <Facts history={history} /> : <p class="hint">{INSIDE.silent}</p>}
+          </>
+        )}
+        <div class="inside-grid">
+          {frame && history?.runner && (
+            <>
+              <TimelineFigure history={history} now={frame.time_ms} />
+              {history.cache && <TreeFigure cache={history.cache} />}
+              {history.cache && <CellsFigure groups={history.cache.cells} />}
+              <RatesFigure history={history} now={frame.time_ms} />
+            </>
+          )}
+          {history && <LatencyFigure title={INSIDE.first} found={history.model.time_to_first_token} />}
+          {history && <LatencyFigure title={INSIDE.between} found={history.model.time_between_tokens} />}
+          {frame && <MemoryFigure frame={frame} />}
+        </div>
+      </div>
+    </main>
+  );
+}

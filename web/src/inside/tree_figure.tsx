@@ -1,0 +1,77 @@
+/** The prefix tree: what requests share is one tall box at the left. */
+
+import type { JSX } from "preact";
+
+import type { Cache } from "./live.ts";
+import { INSIDE, count } from "./texts.ts";
+import { type Box, layOut, sharedBeginnings } from "./tree_layout.ts";
+
+const ROW = 20;
+const LEAST_WIDTH = 300;
+const CHARACTER = 6.5;
+
+export function TreeFigure({ cache }: { cache: Cache }): JSX.Element {
+  const { boxes, width, rows } = layOut(cache.tree);
+  const shared = sharedBeginnings(cache.tree);
+  const hidden = cache.tree.reduce((all, node) => all + (node.hidden ?? 0), 0);
+  const text = [
+    INSIDE.treeText(boxes.length, cache.tokens),
+    ...shared.slice(0, 3).map(({ requests, tokens }) => INSIDE.sharing(requests, tokens)),
+    ...(hidden ? [INSIDE.hidden(hidden)] : []),
+  ].join(" ");
+  const drawn = Math.max(width, LEAST_WIDTH);
+  return (
+    <figure class="inside-figure">
+      <h2>{INSIDE.tree}</h2>
+      <div class="tree-scroll" tabIndex={0} role="group" aria-label={INSIDE.tree}>
+        <svg role="img" aria-label={text} width={drawn} height={rows * ROW} viewBox={`0 0 ${drawn} ${rows * ROW}`}>
+          {boxes.map((box) => <NodeBox key={box.place} box={box} />)}
+        </svg>
+      </div>
+      <figcaption>{text}</figcaption>
+      <details>
+        <summary>{INSIDE.tableOfTree}</summary>
+        <div class="table-scroll" tabIndex={0} role="group" aria-label={INSIDE.tableOfTree}>
+          <table>
+            <thead><tr>{INSIDE.columns.map((name) => <th scope="col">{name}</th>)}</tr></thead>
+            <tbody>
+              {boxes.map(({ node, place }) => (
+                <tr key={place}>
+                  <td>{count(node.start)}</td>
+                  <td>{count(node.tokens)}</td>
+                  <td>{count(node.cached)}</td>
+                  <td>{node.requests?.join(", ") ?? node.sharing ?? ""}</td>
+                  <td>{node.states ?? ""}</td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </div>
+      </details>
+    </figure>
+  );
+}
+
+function NodeBox({ box }: { box: Box }): JSX.Element {
+  const { node } = box;
+  const requests = node.requests ?? [];
+  const sharing = node.sharing ?? 0;
+  const height = box.rows * ROW - 2;
+  const room = Math.floor((box.width - 8) / CHARACTER);
+  const label = sharing > 1 ? `${count(node.tokens)} ×${sharing}` : count(node.tokens);
+  const owner = requests.length === 1 && sharing === 1 ? `request-box request-box-${(requests[0] ?? 0) % 8}` : "";
+  const kind = sharing > 1 ? "shared-box" : owner || (node.cached ? "cached-box" : "lost-box");
+  const told = [
+    INSIDE.nodeText(node.tokens, node.start, node.cached),
+    ...(sharing > 1 ? [INSIDE.sharedBy(sharing)] : requests.map(INSIDE.request)),
+    ...(node.states ? [INSIDE.states(node.states)] : []),
+  ].join(", ");
+  return (
+    <g class={kind}>
+      <title>{told}</title>
+      <rect x={box.x + 0.5} y={box.row * ROW + 0.5} width={box.width - 2} height={height} rx={3} />
+      {label.length <= room && <text x={box.x + 6} y={box.row * ROW + Math.min(height / 2 + 4.5, 60)}>{label}</text>}
+      {node.states ? <circle cx={box.x + box.width - 6} cy={box.row * ROW + 6} r={2.5} /> : null}
+    </g>
+  );
+}
