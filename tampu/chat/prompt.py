@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from tampu.chat.images import ImagePlaceholders, Item
 from tampu.chat.output import ChatFormat, chat_format
@@ -20,6 +20,8 @@ from tampu.sandbox.client import ForkServerClient
 
 if TYPE_CHECKING:
     from tampu.ml.metadata import Metadata
+
+Messages: TypeAlias = Sequence[Mapping[str, Any]]
 
 # A long conversation is cut at a guessed place, and searched in halves only after so many guesses.
 _GUESSES = 6
@@ -155,6 +157,23 @@ class PromptBuilder:
                 longest, first = shorter, middle + 1
         return replace(shortest, dropped=len(prompt) - len(shortest))
 
+    def text(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
+        think: Think = None,
+    ) -> str:
+        """Return the prompt of a whole conversation as text, without the begin token; see `build`.
+
+        Raises:
+            RequestError: when the template refuses the conversation.
+        """
+        values = {**self._template.think_variables(think), **(variables or {})}
+        prompt, _ = self._with_begun_answer(messages, tools, values)
+        return text_of(prompt).removeprefix(self._bos_text)
+
     def build_forks(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -198,15 +217,26 @@ class PromptBuilder:
         values: Mapping[str, Any],
     ) -> BuiltPrompt:
         marks = ImagePlaceholders()
+        prompt, in_reasoning = self._with_begun_answer(messages, tools, values, marks.place)
+        tokens = marks.encode(self._vocabulary, prompt)
+        return BuiltPrompt(tokens, in_reasoning, more=marks.more)
+
+    def _with_begun_answer(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        values: Mapping[str, Any],
+        place: Callable[[Messages], Messages] = lambda messages: messages,
+    ) -> tuple[Prompt, bool]:
+        """Return the prompt, with images put in place, and whether it ends inside reasoning."""
         begun = self._begun_answer(messages)
-        prompt = self._render(marks.place(messages[:-1] if begun else messages), tools, values)
+        prompt = self._render(place(messages[:-1] if begun else messages), tools, values)
         in_reasoning = self.style.ends_in_reasoning(text_of(prompt[-1:]))
         if begun and in_reasoning and self.style.reasoning is not None:
             prompt, in_reasoning = (*prompt, (f"{self.style.reasoning.end}\n\n", True)), False
         if begun:
             prompt = (*prompt, (begun, False))
-        tokens = marks.encode(self._vocabulary, prompt)
-        return BuiltPrompt(tokens, in_reasoning, more=marks.more)
+        return prompt, in_reasoning
 
     def _render(
         self,

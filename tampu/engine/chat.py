@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 
 CallPart: TypeAlias = ToolCallStart | ToolCallArguments | ToolCallEnd
 OutputEvent: TypeAlias = Event | ReasoningDelta | ToolCall | CallPart
+_NO_TEMPLATE = "the model has no chat template: send a prompt, not messages"
 _MAX_TAG_TOKENS = 16  # of the tag that begins reasoning at the end of a prompt
 
 
@@ -234,7 +235,7 @@ class RequestBuilder:
         before, most = list(prompt.before), context or self._backend.context
         if self.prompts is None:
             if prompt.plain is None:
-                raise RequestError("the model has no chat template: send a prompt, not messages")
+                raise RequestError(_NO_TEMPLATE)
             return self._raw(before + tokenizer.encode(prompt.plain, add_special=not before))
         built = self.prompts.build(
             with_images(prompt.messages, self._backend.prepare_file),
@@ -249,6 +250,23 @@ class RequestBuilder:
         if len(built) > most and not truncate:
             raise ContextLengthError.of(len(built), most)
         return built
+
+    def prompt_text(self, prompt: ChatPrompt) -> str:
+        """Return a conversation as the template writes it, without the begin token.
+
+        Raises:
+            RequestError: if the model has no template or its template rejects the conversation.
+        """
+        if self.prompts is not None:
+            return self.prompts.text(
+                prompt.messages,
+                tools=prompt.tools,
+                variables=prompt.variables,
+                think=prompt.think,
+            )
+        if prompt.plain is None:
+            raise RequestError(_NO_TEMPLATE)
+        return prompt.plain
 
     def decide(self, prompt: ChatPrompt, questions: Sequence[Question]) -> Decisions:
         """Answer questions about a conversation; see `tampu.engine.decisions`.

@@ -92,7 +92,7 @@ class LlamaServerAPI:
         request = await parsed(http, parse_chat_completion, body, self._serving.defaults(entry))
 
         async def work() -> dict[str, str]:
-            found = await self._serving.encode(entry, request.prompts[0], detail="pieces")
+            found = await self._serving.encode(entry, request.prompts[0], detail="text")
             return {"prompt": found.pieces.decode("utf-8", "replace")}
 
         return TaskResponse(work())

@@ -34,7 +34,7 @@ from tampu.runner.recorder import RunnerSnapshot
 from tampu.runner.request import GenerateOptions
 
 HEADER = struct.Struct("<I")
-TokenDetail: TypeAlias = Literal["count", "tokens", "pieces"]
+TokenDetail: TypeAlias = Literal["text", "count", "tokens", "pieces"]
 MAX_FRAME = 256 * 1024 * 1024
 
 
@@ -72,7 +72,8 @@ class Encode(msgspec.Struct, frozen=True, tag="encode"):
     """Return the tokens of a prompt of any length.
 
     For a text, `add_special` adds tokens such as BOS, and `parse_special` encodes control tokens
-    written in it as such. `detail` says what `Encoded` has; each includes the one before.
+    written in it as such. `detail` says what `Encoded` has; each includes the one before. "text" is
+    for conversations: `pieces` is what the template writes, without the begin token.
     """
 
     request: int

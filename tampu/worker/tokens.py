@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from tampu.cancellation import check_cancelled
 from tampu.chat.images import Item
 from tampu.engine.chat import known_tokens
-from tampu.engine.prompts import TextPrompt
+from tampu.engine.prompts import ChatPrompt, TextPrompt
 from tampu.errors import ContextLengthError
 from tampu.worker.protocol import (
     Decide,
@@ -69,6 +69,10 @@ def encoded(loaded: Loaded, command: Encode) -> Iterator[Encoded]:
     """Yield the tokens of a prompt, those of long ones in parts."""
     tokenizer = loaded.model.tokenizer
     tokens: Sequence[int]
+    if command.detail == "text" and isinstance(command.prompt, ChatPrompt):
+        text = loaded.requests.prompt_text(command.prompt)
+        yield Encoded(0, pieces=text.encode("utf-8", "replace"))
+        return
     if isinstance(command.prompt, TextPrompt):
         tokens = tokenizer.encode(
             command.prompt.text,

@@ -205,3 +205,9 @@ def test_a_template_that_hides_the_message_or_repeats_it_is_refused() -> None:
 def test_answers_come_after_the_reasoning() -> None:
     source = SOURCE + "<think>\n{# </think> #}"
     assert forks(talk("uhi"), source, ("q", ["1"]))[1] == [["q$<think>\n</think>\n\n1"]]
+
+
+def test_a_prompt_as_text_has_its_control_tokens_but_not_the_begin_token() -> None:
+    builder = PromptBuilder(ChatTemplate(SOURCE), Letters(), eos=ord("$"))
+    assert builder.text(talk("uhi", "aYes", "uNo")) == "uhi$aYes$uNo$"
+    assert builder.text(talk("uhi", "aYes")) == "uhi$Yes"

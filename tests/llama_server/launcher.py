@@ -91,7 +91,8 @@ def write_model(folder: Path, options: argparse.Namespace) -> Path:
 
 def prepare(folder: Path, options: argparse.Namespace) -> Path:
     """Return a folder of models with the model under its names, and its parameters."""
-    lines = [f"FROM {write_model(folder, options)}", f"PARAMETER seed {options.seed}"]
+    path = write_model(folder, options)
+    lines = [f"FROM {path}", f"PARAMETER seed {options.seed}"]
     lines.append(f"PARAMETER temperature {options.temp}")
     if options.batch_size:
         lines.append(f"PARAMETER num_batch {options.batch_size}")
@@ -99,7 +100,8 @@ def prepare(folder: Path, options: argparse.Namespace) -> Path:
         lines.append(f"PARAMETER num_predict {options.n_predict}")
     alias = options.alias.split(",")[0]
     text = "\n".join(lines)
-    key = hashlib.sha256(f"{text}\n{alias}".encode()).hexdigest()[:16]
+    modified = path.stat().st_mtime_ns  # in a copy of this folder the models must be made again
+    key = hashlib.sha256(f"{text}\n{alias}\n{modified}".encode()).hexdigest()[:16]
     models = folder / key
     if not models.exists():
         new = folder / f"{key}-{os.getpid()}"

@@ -239,10 +239,10 @@ def test_a_piece_is_a_text_or_the_bytes_of_a_part_of_a_character(client: httpx.C
 
 
 def test_a_template_is_applied(client: httpx.Client) -> None:
-    messages = [{"role": "user", "content": "x"}]
-    assert ask(client, "/apply-template", messages=messages)["prompt"].endswith(
-        "user: x\nassistant:"
-    )
+    messages = [{"role": "user", "content": "x <s>"}, {"role": "assistant", "content": "y"}]
+    text = ask(client, "/apply-template", messages=messages[:1])["prompt"]
+    assert text == "user: x <s>\nassistant:"
+    assert ask(client, "/apply-template", messages=messages)["prompt"] == f"{text}y"
 
 
 def test_what_a_model_is_and_how_it_generates(client: httpx.Client) -> None:
