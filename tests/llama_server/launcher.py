@@ -92,7 +92,8 @@ def write_model(folder: Path, options: argparse.Namespace) -> Path:
 def prepare(folder: Path, options: argparse.Namespace) -> Path:
     """Return a folder of models with the model under its names, and its parameters."""
     path = write_model(folder, options)
-    lines = [f"FROM {path}", f"PARAMETER seed {options.seed}"]
+    # Random weights would reason before they answer in a form.
+    lines = [f"FROM {path}", "PARSER passthrough", f"PARAMETER seed {options.seed}"]
     lines.append(f"PARAMETER temperature {options.temp}")
     if options.batch_size:
         lines.append(f"PARAMETER num_batch {options.batch_size}")
