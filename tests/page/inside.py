@@ -13,28 +13,34 @@ from typing import Any
 import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
+from support.scripted import write_scripted
 from support.serving import Server, start_server
 from support.waiting import PATIENCE_S
 
-from tests.page.conftest import watched
+from tests.page.conftest import PLAIN, watched
 from tests.page.looks import AXE, OVERFLOW
 
 SECRET = "xylophone"
+CONTEXT = 32_768
+OPTIONS = {"num_ctx": CONTEXT, "num_predict": CONTEXT - 1000, "repeat_last_n": 0}
 BEGINNING = f"{SECRET} " * 40
 
 
 @pytest.fixture(scope="module")
-def server(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    home = tmp_path_factory.mktemp("home")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server of a model whose answers last as long as a test."""
+    home, models = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("models")
+    pieces = [" la", " li", " lo"]
+    write_scripted(models / "long.gguf", pieces, repeats=3, template=PLAIN, context=CONTEXT)
     server = start_server(models, home, TAMPU_THREADS="1", TAMPU_NUM_PARALLEL="8")
     yield server
     server.end()
 
 
 def chat(server: Server, number: int, ended: threading.Event) -> None:
-    """Ask the same again and again until it is enough; the answers fit the context."""
+    """Read an answer until it is enough; ask again if it has ended before."""
     url = f"{server.url}/api/chat"
-    body: dict[str, Any] = {"model": "endless", "messages": [], "options": {"num_predict": 250}}
+    body: dict[str, Any] = {"model": "long", "messages": [], "options": OPTIONS}
     body["messages"] = [{"role": "user", "content": f"{BEGINNING}{number}"}]
     while not ended.is_set():
         with httpx.stream("POST", url, json=body, timeout=PATIENCE_S) as answer:

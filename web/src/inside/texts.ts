@@ -47,7 +47,7 @@ export const INSIDE = {
     waiting: "waiting",
     prompt: "prompt tokens/s",
     answer: "answer tokens/s",
-    batch: "requests per batch",
+    batch: "requests/batch",
     step: "per step",
     python: "Python's share",
     graphs: "graphs reused",
