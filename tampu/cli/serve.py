@@ -47,6 +47,10 @@ def serve_command(
         Path | None,
         typer.Option(metavar="PATH", help="Listen on a Unix socket instead of an address."),
     ] = None,
+    slot_save_path: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder in which POST /slots saves conversations."),
+    ] = None,
     engine: Engine = None,
     insecure_no_auth: Annotated[
         bool,
@@ -66,6 +70,7 @@ def serve_command(
         engine=engine or settings.engine,
         models=models or settings.models,
         socket=socket or settings.socket,
+        slot_save_path=slot_save_path or settings.slot_save_path,
     )
     given = [each.strip() for each in (host or "").split(",") if each.strip()]
     hosts = ["localhost"] if settings.socket else given or [settings.address.host]
@@ -99,6 +104,7 @@ def server_options(settings: Settings, hosts: Sequence[str]) -> ServerOptions:
         max_crashes=settings.max_crashes,
         max_repeated_tokens=settings.max_repeated_tokens,
         truncate=settings.truncate,
+        slot_save_path=settings.slot_save_path,
         default_model=settings.default_model,
         image_urls=settings.image_urls,
         origins=settings.origins,

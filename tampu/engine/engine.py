@@ -96,7 +96,7 @@ class Engine:
         self.slot_bytes = model.cache_bytes // model.options.slots
         self.runner = EngineLoop(model.scheduler, model.graphs, model.tokenizer)
         self._inputs = InputProcessor(model, self.runner, fork_server)
-        self.snapshots = Snapshots(model.key, model.copies, self.runner, self._inputs.keys)
+        self.snapshots = Snapshots.of(model, self.runner, self._inputs)
 
     @classmethod
     def load(

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from tampu.engine.input_processor import Prompt
+from tampu.engine.input_processor import InputProcessor, Prompt
+from tampu.engine.model_loader import LoadedModel
 from tampu.errors import RequestError, SnapshotError
 from tampu.kvcache.block_file import CacheKey, PrefixTokens, block_parts
 from tampu.kvcache.block_folder import spans
@@ -25,6 +27,8 @@ from tampu.ml.atomic_file import atomic_file
 from tampu.runner.loop import EngineLoop
 from tampu.runner.prefix_keeper import BLOCK
 from tampu.runner.row_copies import RowCopies
+
+SlotAction: TypeAlias = Literal["save", "restore", "erase"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +53,22 @@ class Snapshots:
         copies: copies rows.
         loop: runs what needs the cells.
         keys_of: returns what the prefix tree has for a prompt.
+        recent: the tokens of the last request of each slot; for the loop's thread.
+        slots: how many there are.
     """
 
     key: CacheKey
     copies: RowCopies
     loop: EngineLoop
     keys_of: Callable[[Prompt], npt.NDArray[np.int32]]
+    recent: dict[int, npt.NDArray[np.int32]]
+    slots: int
+
+    @classmethod
+    def of(cls, model: LoadedModel, loop: EngineLoop, inputs: InputProcessor) -> Self:
+        """Return those of a model that runs."""
+        recent, slots = model.scheduler.recent, model.options.slots
+        return cls(model.key, model.copies, loop, inputs.keys, recent, slots)
 
     def save(self, prompt: Prompt, path: str | Path) -> Saved:
         """Write the rows that the cache has of a prompt's beginning to a file.
@@ -68,6 +82,34 @@ class Snapshots:
             SnapshotError: if the file cannot be written.
         """
         return self.save_keys(self.keys_of(prompt), Path(path))
+
+    def act_on_slot(self, action: SlotAction, slot: int, path: Path) -> Saved:
+        """Save the conversation that a slot had last, restore one to a slot, or drop its rows.
+
+        Args:
+            action: what to do.
+            slot: from 0; a request gets the first one that is free.
+            path: of the file.
+
+        Raises:
+            RequestError: if there is no such slot, or it has had no request; as `save`.
+            SnapshotError: as `restore`.
+        """
+        if not 0 <= slot < self.slots:
+            raise RequestError(f"there is no slot {slot}: this model has {self.slots}, from 0")
+        if action == "restore":
+            keys, restored = self.restore_keys(path)
+            self.loop.call(lambda: self.recent.update({slot: keys}))
+            return restored
+        found = self.loop.call(lambda: self.recent.get(slot))
+        if found is None:
+            raise RequestError(f"slot {slot} has had no request")
+        if action == "save":
+            return self.save_keys(found, path)
+        return Saved(self.loop.call(lambda: self._forgotten(slot)), 0)
+
+    def _forgotten(self, slot: int) -> int:
+        return self.copies.manager.forget(self.recent.pop(slot, np.empty(0, np.int32)))
 
     def save_keys(self, keys: npt.NDArray[np.int32], path: Path) -> Saved:
         """Do the same for tokens, those of images as the prefix tree has them."""

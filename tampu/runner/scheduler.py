@@ -38,6 +38,7 @@ class Scheduler:
         kv_manager: allocates cells.
         images: the embeddings of images.
         keeper: keeps the rows of sequences that end, beyond the cache; None: nothing does.
+        recent: the tokens of the last sequence of each slot, as the prefix tree has them.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Scheduler:
         self._first: Sequence | None = None  # its group did not fit into the last batch
         self._gave_logits = False
         self._started = 0
+        self.recent: dict[int, npt.NDArray[np.int32]] = {}
         self.running: list[Sequence] = []
         self.waiting: list[Sequence] = []
 
@@ -86,6 +88,8 @@ class Scheduler:
         while self.waiting and len(self.running) < self._slots:
             sequence = min(self.waiting, key=lambda each: each.deadline)
             self.waiting.remove(sequence)
+            taken = {each.slot for each in self.running}
+            sequence.slot = next(slot for slot in range(self._slots) if slot not in taken)
             self.running.append(sequence)
             self._started += 1
             sequence.number = self._started
@@ -149,6 +153,8 @@ class Scheduler:
             return
         self.running.remove(sequence)
         self.kv_manager.free(sequence.cell_table, sequence.keys[: sequence.length])
+        if sequence.collector is None:
+            self.recent[sequence.slot] = sequence.keys[: sequence.length].copy()
         if self.keeper:
             self.keeper.released(sequence)
 

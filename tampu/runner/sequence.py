@@ -157,6 +157,7 @@ class Sequence:
         finish: why the answer is complete; None while it is not.
         is_cancelled: whether its caller has cancelled it.
         number: of the request, in the order of getting a slot.
+        slot: its slot, from 0.
         pending: tokens whose text is held back.
     """
 
@@ -181,6 +182,7 @@ class Sequence:
     finish: FinishReason | None = None
     is_cancelled: bool = False
     number: int = 0
+    slot: int = 0
     pending: list[SampledToken] = field(default_factory=list)
     times: RequestTimes = field(default_factory=RequestTimes)
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from pathlib import Path
 
 import msgspec
 from starlette.applications import Starlette
@@ -52,6 +53,7 @@ from tampu.server.routes import (
     get,
     near_path,
 )
+from tampu.server.saved_slots import saved_slot_routes
 from tampu.server.serving import Serving
 from tampu.server.threadpool import IterationPool
 from tampu.server.tokens import token_routes
@@ -85,6 +87,7 @@ class ServerOptions:
         default_model: for requests of OpenAI's and Anthropic's API without one.
         max_crashes: how often a model may crash within a minute; 0: no limit.
         truncate: whether prompts that are too long are cut; None: each API has its own default.
+        slot_save_path: the folder in which conversations of slots are saved; None: they are not.
         model: how models are loaded unless a request says otherwise.
         remote: how registries are reached.
     """
@@ -103,6 +106,7 @@ class ServerOptions:
     image_urls: tuple[str, ...] = ()
     max_crashes: int = MAX_CRASHES
     truncate: bool | None = None
+    slot_save_path: Path | None = None
     model: LoadOptions = field(default_factory=LoadOptions)
     remote: RemoteOptions = field(default_factory=RemoteOptions)
 
@@ -123,6 +127,7 @@ def create_app(options: ServerOptions, catalog: Catalog, start: Start) -> Starle
         *decision_routes(serving, images),
         *parameter_routes(),
         *llama_server_routes(serving),
+        *saved_slot_routes(serving, options.slot_save_path),
         *live_routes(LiveFeed(serving.models, metrics, metrics.llama_server.waiting)),
         *_health_routes(metrics),
     ]

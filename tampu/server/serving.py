@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, aclosing
 from dataclasses import replace
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -16,6 +17,7 @@ import numpy.typing as npt
 
 from tampu.engine.prompts import Prompt, TextPrompt
 from tampu.engine.questions import Decisions
+from tampu.engine.snapshots import SlotAction
 from tampu.errors import (
     ModelNotFoundError,
     RequestError,
@@ -43,6 +45,8 @@ from tampu.store.catalog import Catalog, Entry
 from tampu.store.model_info import ModelInfo
 from tampu.worker.client import WorkerProcess
 from tampu.worker.protocol import (
+    ActedOnSlot,
+    ActOnSlot,
     Decoded,
     Encoded,
     TokenDetail,
@@ -267,6 +271,19 @@ class Serving:
             found = await _with_retry(attempt)
         self._metrics.decided(entry.name, found)
         return found
+
+    async def act_on_slot(
+        self, entry: Entry, action: SlotAction, slot: int, path: Path
+    ) -> ActedOnSlot:
+        """Save, restore or erase the last conversation of a model's slot.
+
+        Raises:
+            TampuError: when the model cannot be loaded, or there is nothing to save or restore.
+        """
+        async with self.models.use(entry, {}, None) as model:
+            return await model.runner.ask(
+                lambda number: ActOnSlot(number, action, slot, str(path)), ActedOnSlot
+            )
 
     async def encode(
         self,

@@ -185,6 +185,7 @@ class Settings:
         tls_key: TLS_KEY, the file of the certificate's key.
         socket: SOCKET, the path of a Unix socket to listen on instead of an address.
         log_format: LOG_FORMAT, text or json.
+        slot_save_path: SLOT_SAVE_PATH, the folder in which `POST /slots` saves conversations.
         memory: MEMORY, bytes for all loaded models together, such as 16GB; None: free memory.
         engine: ENGINE, native, llamacpp for llama.cpp, or auto: the first that supports the model.
         drain_s: DRAIN_TIMEOUT, how long requests may continue when the server shuts down.
@@ -243,6 +244,7 @@ class Settings:
     tls_key: Path | None = _own("TLS_KEY", path_of, None)
     socket: Path | None = _own("SOCKET", path_of, None)
     log_format: str = _own("LOG_FORMAT", one_of(LOG_FORMATS), "text")
+    slot_save_path: Path | None = _own("SLOT_SAVE_PATH", path_of, None)
     memory: int | None = _own("MEMORY", parse_rate, None, "free memory")
     engine: str = _own("ENGINE", one_of(ENGINES), "auto")
     drain_s: float = _own("DRAIN_TIMEOUT", seconds, 30.0, "30s")

@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from contextlib import asynccontextmanager, suppress
 from itertools import count
 from pathlib import Path
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar, get_args
 
 from tampu.chat.sandboxed_template import RENDERING
 from tampu.engine.load_options import LoadOptions
@@ -51,6 +51,7 @@ from tampu.worker.protocol import (
     Reply,
     RequestEvent,
     Rerank,
+    SingleEvent,
     TokenDetail,
     take_frames,
     to_frame,
@@ -63,7 +64,7 @@ Progressed: TypeAlias = Callable[[float], None]
 
 PROGRAM = (sys.executable, "-P", "-m", "tampu.worker.main")
 
-Single = TypeVar("Single", Embedded, Decoded, Decided, Observed)
+Single = TypeVar("Single", bound=SingleEvent)
 
 HANG_SECONDS = 60.0
 _CLOSE_SECONDS = 5.0
@@ -71,7 +72,7 @@ _EXIT_SECONDS = 1.0
 _READ_BYTES = 64 * 1024
 _PING_SECONDS = 1.0
 _GRACE = 1.05
-_LAST_EVENTS = (Done, Failed, Embedded, Encoded, Decoded, Decided, Observed)
+_LAST_EVENTS = (Done, Failed, Encoded, *get_args(SingleEvent))
 
 
 class _Events(asyncio.Queue[RequestEvent | None]):
@@ -206,7 +207,7 @@ class WorkerProcess:
         self, inputs: Sequence[TextPrompt | TokensPrompt], *, truncate: bool = True
     ) -> Embedded:
         """Return the embeddings of texts; raises as `generate`, or ContextLengthError."""
-        return await self._single(lambda n: Embed(n, tuple(inputs), truncate), Embedded)
+        return await self.ask(lambda n: Embed(n, tuple(inputs), truncate), Embedded)
 
     async def encode(
         self,
@@ -229,15 +230,15 @@ class WorkerProcess:
 
     async def decode(self, tokens: Sequence[int]) -> Decoded:
         """Return the text of tokens; raises as `generate`."""
-        return await self._single(lambda n: Decode(n, tuple(tokens)), Decoded)
+        return await self.ask(lambda n: Decode(n, tuple(tokens)), Decoded)
 
     async def decide(self, prompt: ChatPrompt, questions: tuple[Question, ...]) -> Decisions:
         """Return the answers to questions about a conversation; raises as `generate`."""
-        return (await self._single(lambda n: Decide(n, prompt, questions), Decided)).decisions
+        return (await self.ask(lambda n: Decide(n, prompt, questions), Decided)).decisions
 
     async def rerank(self, query: str, documents: tuple[str, ...], instruction: str) -> Decisions:
         """Return whether each document matches a query; raises as `generate`."""
-        found = await self._single(lambda n: Rerank(n, query, documents, instruction), Decided)
+        found = await self.ask(lambda n: Rerank(n, query, documents, instruction), Decided)
         return found.decisions
 
     async def observe(self) -> RunnerSnapshot | None:
@@ -245,14 +246,14 @@ class WorkerProcess:
 
         None if its engine does not tell.
         """
-        return (await self._single(Observe, Observed)).snapshot
+        return (await self.ask(Observe, Observed)).snapshot
 
-    async def _single(self, command: Callable[[int], Command], kind: type[Single]) -> Single:
+    async def ask(self, command: Callable[[int], Command], kind: type[Single]) -> Single:
+        """Send a command that has one event, and return this; raises as `generate`."""
         async with self._request(command) as events:
-            while True:
-                event = await self._next(events)
-                if isinstance(event, kind):
-                    return event
+            while not isinstance(event := await self._next(events), kind):
+                pass
+            return event
 
     @asynccontextmanager
     async def _request(self, command: Callable[[int], Command]) -> AsyncIterator[_Events]:

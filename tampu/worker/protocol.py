@@ -4,9 +4,9 @@ The server sends one `Load`, then any number of `Generate` and `Cancel`; closing
 the process. The worker replies with `Progress` until it sends `Ready` or `LoadFailed`, then with
 an `Answer` per event of a request: at most one `PromptProcessed`, `PromptProgress` if requested,
 any number of `TextDelta`, `ReasoningDelta` and parts of calls, then one `Done` or `Failed`.
-`Embed`, `Encode`, `Decode`, `Decide`, `Rerank` and `Observe` have one event each, `Encode` more
-for many tokens. Every `Ping` is answered by a `Pong`, so that a hung process is detected. A frame
-is its length (4 bytes, little-endian) and that many bytes.
+`Embed`, `Encode`, `Decode`, `Decide`, `Rerank`, `Observe` and `ActOnSlot` have one event each,
+`Encode` more for many tokens. Every `Ping` is answered by a `Pong`, so that a hung process is
+detected. A frame is its length (4 bytes, little-endian) and that many bytes.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from tampu.chat.output import ToolCallArguments, ToolCallEnd, ToolCallStart
 from tampu.engine.load_options import LoadOptions
 from tampu.engine.prompts import ChatPrompt, Prompt, StructuredOutput, TextPrompt, TokensPrompt
 from tampu.engine.questions import Decisions, Question
+from tampu.engine.snapshots import SlotAction
 from tampu.runner.events import (
     Done,
     Failed,
@@ -113,15 +114,23 @@ class Observe(msgspec.Struct, frozen=True, tag="observe"):
     request: int
 
 
+class ActOnSlot(msgspec.Struct, frozen=True, tag="act_on_slot"):
+    """Save, restore or erase the last conversation of a slot."""
+
+    request: int
+    action: SlotAction
+    slot: int
+    path: str
+
+
 class Ping(msgspec.Struct, frozen=True, tag="ping"):
     """Ask for a sign of life, and whether the run loop has made no progress for `patience_s`."""
 
     patience_s: float
 
 
-Command: TypeAlias = (
-    Load | Generate | Cancel | Embed | Encode | Decode | Decide | Rerank | Observe | Ping
-)
+Request: TypeAlias = Generate | Embed | Encode | Decode | Decide | Rerank | Observe | ActOnSlot
+Command: TypeAlias = Load | Request | Cancel | Ping
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
@@ -226,6 +235,13 @@ class Decoded(msgspec.Struct, frozen=True, tag="decoded"):
     text: str
 
 
+class ActedOnSlot(msgspec.Struct, frozen=True, tag="acted_on_slot"):
+    """A slot's conversation was saved, restored or erased: its tokens, and the file's bytes."""
+
+    tokens: int
+    size_bytes: int
+
+
 class Decided(msgspec.Struct, frozen=True, tag="decided"):
     """The answers to questions, or whether documents match."""
 
@@ -249,7 +265,8 @@ GenerateEvent: TypeAlias = (
     | PromptTokenLogprobs
     | Done
 )
-RequestEvent: TypeAlias = GenerateEvent | Failed | Embedded | Encoded | Decoded | Decided | Observed
+SingleEvent: TypeAlias = Embedded | Decoded | Decided | Observed | ActedOnSlot
+RequestEvent: TypeAlias = GenerateEvent | Failed | Encoded | SingleEvent
 
 
 class Answer(msgspec.Struct, frozen=True, tag="answer"):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,8 +17,11 @@ from tampu.cancellation import check_cancelled
 from tampu.chat.images import Item
 from tampu.engine.chat import known_tokens
 from tampu.engine.prompts import ChatPrompt, TextPrompt
-from tampu.errors import ContextLengthError
+from tampu.engine.snapshots import Snapshots
+from tampu.errors import ContextLengthError, RequestError
 from tampu.worker.protocol import (
+    ActedOnSlot,
+    ActOnSlot,
     Decide,
     Decided,
     Decode,
@@ -121,3 +125,16 @@ def reranked(loaded: Loaded, command: Rerank) -> Iterator[Decided]:
 def observed(loaded: Loaded, _: Observe) -> Iterator[Observed]:
     """Yield what the model has done since the last call."""
     yield Observed(loaded.observe())
+
+
+def acted_on_slot(loaded: Loaded, command: ActOnSlot) -> Iterator[ActedOnSlot]:
+    """Yield what was saved, restored or erased.
+
+    Raises:
+        RequestError: if another engine runs the model.
+    """
+    snapshots = getattr(loaded.model, "snapshots", None)
+    if not isinstance(snapshots, Snapshots):
+        raise RequestError("slots of this model cannot be saved: llama.cpp runs it")
+    done = snapshots.act_on_slot(command.action, command.slot, Path(command.path))
+    yield ActedOnSlot(done.tokens, done.size_bytes)

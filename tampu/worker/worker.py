@@ -38,6 +38,7 @@ from tampu.worker.output_queue import OutputQueue
 from tampu.worker.preparation import PREPARERS, kind_of
 from tampu.worker.protocol import (
     HEADER,
+    ActOnSlot,
     Answer,
     Cancel,
     Command,
@@ -61,7 +62,16 @@ from tampu.worker.protocol import (
     to_command,
     to_frame,
 )
-from tampu.worker.tokens import decided, decoded, embedded, encoded, observed, reranked, token_ids
+from tampu.worker.tokens import (
+    acted_on_slot,
+    decided,
+    decoded,
+    embedded,
+    encoded,
+    observed,
+    reranked,
+    token_ids,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +97,7 @@ class Loaded:
 Loader: TypeAlias = Callable[
     [Load, Callable[[float], None], Callable[[], bool]], AbstractContextManager[Loaded]
 ]
-AnyCommand = TypeVar("AnyCommand", Embed, Encode, Decode, Decide, Rerank, Observe)
+AnyCommand = TypeVar("AnyCommand", Embed, Encode, Decode, Decide, Rerank, Observe, ActOnSlot)
 
 
 class _Generation:
@@ -289,6 +299,15 @@ class Worker:
                 self._preparers[kind].submit(self._generate, generation, loaded, command)
             case Cancel(request=request):
                 self._cancel(request)
+            case Ping(patience_s=patience_s):
+                reason = self._hang_reason(patience_s) or loaded.model.hang_reason(patience_s)
+                self._outbox.put(Pong(reason))
+            case _:
+                self._start(loaded, command)
+
+    def _start(self, loaded: Loaded, command: Command) -> None:
+        """Start a command that generates nothing."""
+        match command:
             case Embed():
                 self._begin(self._embedder, embedded, loaded, command)
             case Encode():
@@ -300,11 +319,10 @@ class Worker:
                 self._begin(self._deciders, decided, loaded, command)
             case Rerank():
                 self._begin(self._deciders, reranked, loaded, command)
+            case ActOnSlot():
+                self._begin(self._embedder, acted_on_slot, loaded, command)
             case Observe():
                 self._begin(self._observer, observed, loaded, command)
-            case Ping(patience_s=patience_s):
-                reason = self._hang_reason(patience_s) or loaded.model.hang_reason(patience_s)
-                self._outbox.put(Pong(reason))
 
     def _cancel(self, request: int) -> None:
         """End a request, or what prepares it, unless it has ended."""
