@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 from support.serving import Server, start_server
 
-from tests.page.conftest import answers, ask, watched
+from tests.page.conftest import answers, ask, choose, say, watched
 
 AXE = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
 OVERFLOW = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
@@ -94,9 +94,11 @@ def test_nothing_is_wider_than_the_screen(browser: Browser, server: Server, widt
     with watched(browser, server, viewport={"width": width, "height": 700}) as page:
         ask(page, "formatted", "All of it.")
         assert page.evaluate(OVERFLOW) == 0
-        page.goto(f"{server.url}/#/models")
-        expect(page.get_by_role("heading", level=1)).to_have_text("Models")
-        assert page.evaluate(OVERFLOW) == 0
+        for view in ("Models", "Compare", "Tokenizer"):
+            name = "tokens" if view == "Tokenizer" else view.lower()
+            page.goto(f"{server.url}/#/{name}")
+            expect(page.get_by_role("heading", level=1)).to_have_text(view)
+            assert page.evaluate(OVERFLOW) == 0
 
 
 def test_the_conversations_are_one_touch_away_on_a_narrow_screen(
@@ -126,6 +128,43 @@ def models(page: Page) -> None:
     page.get_by_role("button", name="Details").first.click()
 
 
+def probabilities(page: Page) -> None:
+    page.get_by_role("checkbox", name="Token probabilities").check()
+    ask(page, "demo", SUM)
+    page.get_by_role("listbox", name="Tokens").get_by_role("option").first.hover()
+    expect(page.get_by_role("group", name="Alternatives of the token")).to_be_visible()
+
+
+def side_by_side(page: Page) -> None:
+    page.get_by_role("combobox", name="Number of answers").select_option("2")
+    choose(page, "demo")
+    say(page, SUM)
+    expect(page.get_by_text("prompt tokens cached")).to_have_count(2)
+
+
+def formats(page: Page) -> None:
+    parameters(page)
+    page.get_by_text("Output format", exact=True).click()
+    page.get_by_label("Format").select_option("JSON schema")
+    page.get_by_role("textbox", name="JSON schema").fill("{")
+    page.get_by_text("Tools", exact=True).click()
+
+
+def compare(page: Page) -> None:
+    page.get_by_role("link", name="Compare").click()
+    page.get_by_role("textbox", name="Message").fill(SUM)
+    page.get_by_role("combobox", name="Model A").select_option("demo:latest")
+    page.get_by_role("combobox", name="Model B").select_option("formatted:latest")
+    page.get_by_role("textbox", name="Message").press("Enter")
+    expect(page.get_by_text("prompt tokens cached")).to_have_count(2)
+
+
+def tokenizer(page: Page) -> None:
+    page.get_by_role("link", name="Tokenizer").click()
+    page.get_by_role("textbox", name="Text").fill("A text 🙂")
+    expect(page.get_by_role("status")).to_contain_text("tokens")
+
+
 def keys(page: Page) -> None:
     page.get_by_role("button", name="Keyboard").click()
 
@@ -135,7 +174,13 @@ def settings(page: Page) -> None:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("view", [chat, parameters, models, keys, settings])
+@pytest.mark.parametrize(
+    "view",
+    [
+        chat, parameters, models, keys, settings, probabilities, side_by_side, formats, compare,
+        tokenizer,
+    ],
+)  # fmt: skip
 def test_axe_finds_nothing(
     browser: Browser, server: Server, view: Callable[[Page], None], theme: Any
 ) -> None:

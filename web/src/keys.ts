@@ -22,12 +22,16 @@ export const ACTIONS: readonly Action[] = [
   { keys: "k", text: "Previous conversation", run: (app) => step(app, -1) },
   { keys: "m", text: TEXTS.models, run: () => go("#/models") },
   { keys: "l", text: TEXTS.inside, run: () => go("#/inside") },
+  { keys: "d", text: TEXTS.compare, run: () => go("#/compare") },
+  { keys: "o", text: TEXTS.tokenizer, run: () => go("#/tokens") },
   { keys: "c", text: "Back to the chat", run: (app) => go(`#/chat/${app.chats.openId.value}`) },
   { keys: "e", text: "Edit the last message", run: edit },
   { keys: "r", text: "Answer the last message again", run: regenerate },
   { keys: "[", text: "Earlier version of the last answer", run: (app) => branch(app, -1) },
   { keys: "]", text: "Later version of the last answer", run: (app) => branch(app, 1) },
+  { keys: "v", text: "Versions of the last answer side by side", run: sideBySide },
   { keys: "p", text: TEXTS.parameters, run: (app) => toggle(app.showsParameters) },
+  { keys: "b", text: TEXTS.logprobs, run: ({ chats }) => chats.set({ logprobs: !chats.open.value.logprobs }) },
   { keys: "s", text: TEXTS.settings, run: (app) => toggle(app.showsSettings) },
   { keys: "t", text: "Next theme", run: (app) => app.settings.nextTheme() },
   { keys: "?", text: "Show this list", run: (app) => toggle(app.showsKeys) },
@@ -67,6 +71,7 @@ function escape(app: App): void {
   const { id } = app.chats.open.value;
   if (app.editing.value) app.editing.value = "";
   else if (app.chats.running.value.has(id)) app.chats.stop(id);
+  else if (app.compare.isRunning.value) app.compare.stop();
   else if (app.showsSidebar.value) app.showsSidebar.value = false;
   else if (document.activeElement instanceof HTMLElement) document.activeElement.blur();
 }
@@ -86,6 +91,11 @@ function edit(app: App): void {
 function regenerate(app: App): void {
   const last = shownTurns(app.chats.open.value).at(-1);
   if (last) app.chats.regenerate(last);
+}
+
+function sideBySide({ chats }: App): void {
+  const last = shownTurns(chats.open.value).findLast((turn) => turn.role === "assistant");
+  if (last) chats.sideBySide.value = chats.sideBySide.value ? "" : last.parent;
 }
 
 function branch(app: App, by: number): void {

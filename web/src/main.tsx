@@ -11,6 +11,8 @@ import "./style/layout.css";
 import "./style/chat.css";
 import "./style/markdown.css";
 import "./style/models.css";
+import "./style/tokens.css";
+import "./style/extras.css";
 
 const app = new App(await ConversationStore.open());
 await app.chats.read();

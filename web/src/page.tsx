@@ -5,20 +5,18 @@ import type { JSX } from "preact";
 import { ChatView } from "./chat/chat_view.tsx";
 import { Sidebar } from "./chat/sidebar.tsx";
 import { KeyDialog, KeysDialog, SettingsDialog } from "./dialogs.tsx";
-import { ModelsView } from "./models/models_view.tsx";
-import { Lazy } from "./parts/lazy.tsx";
 import { useApp } from "./state/app.ts";
-
-const inside = () => import("./inside/inside_view.tsx");
+import { VIEWS } from "./views.ts";
 
 export function Page(): JSX.Element {
   const app = useApp();
   const { settings, view, showsKeys, showsSettings, showsSidebar } = app;
+  const View = VIEWS[view.value]?.Component ?? ChatView;
   return (
     <div class={`page ${showsSidebar.value ? "with-sidebar" : ""}`}>
       <Sidebar />
       <div class="shade" onClick={() => (showsSidebar.value = false)} />
-      {view.value === "inside" ? <Lazy load={inside} /> : view.value === "models" ? <ModelsView /> : <ChatView />}
+      <View />
       {showsKeys.value && <KeysDialog onClose={() => (showsKeys.value = false)} />}
       {showsSettings.value && <SettingsDialog onClose={() => (showsSettings.value = false)} />}
       {settings.asksForKey.value && <KeyDialog />}

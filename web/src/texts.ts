@@ -79,9 +79,76 @@ export const TEXTS = {
   deleteModel: (name: string) => `Delete the model ${name}? Its files are removed from this machine.`,
   noModels: "No models yet. Pull one above.",
   memory: (size: string) => `${size} of memory`,
+  logprobs: "Token probabilities",
+  colour: "Colour of tokens",
+  colours: { probability: "by probability", entropy: "by entropy" },
+  alternatives: "Alternatives of the token",
+  tokenFacts: (logprob: string, bits: string) => `logprob ${logprob} · entropy ${bits} bits`,
+  goOn: "Choose a token, and the answer goes on from there as a new version.",
+  format: "Output format",
+  formatKind: "Format",
+  formats: {
+    none: "any text",
+    json: "JSON",
+    schema: "JSON schema",
+    gbnf: "grammar (GBNF)",
+    lark: "grammar (Lark)",
+    regex: "regular expression",
+  },
+  formatHints: {
+    schema: '{"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}',
+    gbnf: 'root ::= "yes" | "no"',
+    lark: 'start: "yes" | "no"',
+    regex: "[0-9]+",
+  },
+  emptyFormat: "The output format is empty.",
+  schemaNotObject: "A JSON schema is an object.",
+  cannotSend: (problem: string) => `The output format or the tools cannot be sent: ${problem}`,
+  tools: "Tools",
+  toolsLabel: "Functions that the model may call, as JSON",
+  toolsHint: '[{"name": "weather", "description": "The weather of a city", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}]',
+  notFunction: (at: number) => `Tool ${String(at + 1)} is not a function: an object with a name.`,
+  noFunctionName: (at: number) => `Function ${String(at + 1)} has no name.`,
+  parametersNotObject: (name: string) => `The parameters of ${name} are not an object.`,
+  callOf: (name: string) => `Call of ${name}`,
+  resultOf: (name: string) => `Result of ${name}`,
+  sendResults: "Send the results",
+  answers: "Number of answers",
+  answersOf: (number: number) => count(number, "answer"),
+  sideBySide: "Side by side",
+  useAnswer: "Go on with this answer",
+  compare: "Compare",
+  comparePlaceholder: "Message to both models",
+  side: (name: string) => `Side ${name}`,
+  modelOf: (side: string) => `Model ${side}`,
+  settingsOf: (number: number) => (number ? `Parameters (${String(number)} set)` : "Parameters"),
+  noAnswer: "The answer appears here.",
+  notLoaded: "This view could not be loaded. Reload the page.",
+  tokenizer: "Tokenizer",
+  tokens: "Tokens",
+  text: "Text",
+  textHint: "Any text. Its tokens appear below while you type.",
+  noText: "The tokens of the text appear here, each with its id.",
+  parseSpecial: "Read control tokens",
+  addSpecial: "Add the model's start and end tokens",
+  control: "control",
+  counts: (tokens: number, characters: number) => `${count(tokens, "token")}, ${count(characters, "character")}`,
+  firstTokens: (shown: number) => `The first ${String(shown)} are shown.`,
   dismiss: "Dismiss",
   chatWith: "Chat",
 } as const;
+
+/** Return a number with its noun. */
+function count(number: number, noun: string): string {
+  return `${String(number)} ${noun}${number === 1 ? "" : "s"}`;
+}
+
+/** Return a probability in percent. */
+export function percent(probability: number): string {
+  const value = 100 * probability;
+  if (value > 0 && value < 0.1) return "< 0.1 %";
+  return `${value.toFixed(value > 99.9 && value < 99.995 ? 2 : 1)} %`;
+}
 
 /** Return bytes in the unit that fits. */
 export function bytes(count: number): string {

@@ -23,7 +23,7 @@ async function turnOf(lines: ChatLine[], failure?: Error, before = ""): Promise<
   }
   const turn: Partial<Turn> = {};
   const server = { chat } as unknown as Server;
-  await answer(server, REQUEST, before, abort.signal, (change) => Object.assign(turn, change));
+  await answer(server, REQUEST, { content: before }, abort.signal, (change) => Object.assign(turn, change));
   return turn;
 }
 

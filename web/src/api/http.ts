@@ -31,8 +31,13 @@ export class Http {
   }
 
   /** Return the object of a response; an empty one if it has no body. */
-  async ask(method: string, path: string, body?: unknown): Promise<Record<string, unknown>> {
-    const response = await this.#send(method, path, body);
+  async ask(
+    method: string,
+    path: string,
+    body?: unknown,
+    signal: AbortSignal | null = null,
+  ): Promise<Record<string, unknown>> {
+    const response = await this.#send(method, path, body, signal);
     const text = await response.text().catch(lost);
     const value: unknown = text ? JSON.parse(text) : {};
     if (!isObject(value)) throw new ApiError("the response is not an object", response.status);

@@ -53,6 +53,13 @@ export interface Parameter {
   doc: string;
 }
 
+/** A token: the text of an incomplete character is a replacement character, of a control token empty. */
+export interface Piece {
+  id: number;
+  text: string;
+  bytes: number[];
+}
+
 export interface PullProgress {
   status: string;
   digest?: string;
@@ -61,10 +68,24 @@ export interface PullProgress {
 }
 
 export interface Message {
-  role: "system" | "user" | "assistant";
+  role: "system" | "user" | "assistant" | "tool";
   content: string;
   images?: string[];
   thinking?: string;
+  tool_calls?: ToolCall[];
+  tool_name?: string;
+}
+
+export interface ToolCall {
+  function: { name: string; arguments: Record<string, unknown> };
+}
+
+/** A token with its log-probability, and the likeliest tokens in its place. */
+export interface LogprobLine {
+  token: string;
+  logprob: number;
+  bytes?: number[];
+  top_logprobs?: LogprobLine[];
 }
 
 export interface ChatRequest {
@@ -72,12 +93,17 @@ export interface ChatRequest {
   messages: Message[];
   options: Record<string, Value>;
   think?: boolean;
+  logprobs?: boolean;
+  top_logprobs?: number;
+  format?: unknown;
+  tools?: Record<string, unknown>[];
 }
 
 /** A line of an answer; counts and durations (in ns) are in the last one. */
 export interface ChatLine {
-  message: { content?: string; thinking?: string };
+  message: { content?: string; thinking?: string; tool_calls?: ToolCall[] };
   done: boolean;
+  logprobs?: LogprobLine[];
   done_reason?: string;
   load_duration?: number;
   prompt_eval_count?: number;
@@ -131,6 +157,17 @@ export class Server {
 
   async delete(model: string): Promise<void> {
     await this.#http.ask("DELETE", "/api/delete", { model });
+  }
+
+  /** Return the tokens of a text; `isBegin` adds those of the model, `isSpecial` reads control tokens. */
+  async tokenize(
+    model: string,
+    text: string,
+    { isBegin, isSpecial }: { isBegin: boolean; isSpecial: boolean },
+    signal: AbortSignal,
+  ): Promise<Piece[]> {
+    const body = { model, text, add_special: isBegin, parse_special: isSpecial, pieces: true };
+    return list<Piece>((await this.#http.ask("POST", "/api/tokenize", body, signal)).pieces);
   }
 
   /** Pull a model; a name that begins with `http://` is of a registry without TLS. */

@@ -2,43 +2,84 @@
 
 import { ApiError, messageOf } from "../api/http.ts";
 import type { ChatLine, ChatRequest, Server } from "../api/server.ts";
-import type { Turn, Usage } from "./tree.ts";
+import { tokensOf } from "./token_text.ts";
+import type { Call, Turn, Usage } from "./tree.ts";
+
+const FRAME_MS = 40;
 
 type Change = Partial<Turn>;
+type Before = Pick<Turn, "content" | "tokens" | "tokensFrom">;
 
 /**
  * Ask for an answer, and report its turn's changes until it has ended; nothing is thrown.
  *
- * @param before what the turn has already: an answer that is continued.
+ * @param before what the turn has already, if its answer is continued.
  */
 export async function answer(
   server: Server,
   request: ChatRequest,
-  before: string,
+  before: Before,
   signal: AbortSignal,
   report: (change: Change) => void,
 ): Promise<void> {
   const clock = new Clock();
-  let content = before;
+  const tokens = before.tokens ? [...before.tokens] : [];
+  const calls: Call[] = [];
+  let { content } = before;
   let reasoning = "";
+  let hasTokens = false;
+  const now = (): Change => ({
+    content,
+    ...(hasTokens ? { tokens: [...tokens], tokensFrom: before.tokensFrom ?? 0 } : {}),
+    ...(calls.length ? { calls: [...calls] } : {}),
+    ...(reasoning ? { reasoning, reasoningMs: clock.reasoningMs } : {}),
+  });
+  const pace = new Pace(() => report(now()));
   try {
     for await (const line of server.chat(request, signal)) {
-      const { content: text = "", thinking = "" } = line.message;
+      const { content: text = "", thinking = "", tool_calls = [] } = line.message;
       clock.see(text, thinking);
       content += text;
       reasoning += thinking;
-      const change: Change = { content };
-      if (reasoning) Object.assign(change, { reasoning, reasoningMs: clock.reasoningMs });
+      calls.push(...tool_calls.map((call) => ({ name: call.function.name, arguments: call.function.arguments })));
+      if (line.logprobs && !thinking) {
+        tokens.push(...tokensOf(line.logprobs));
+        hasTokens = true;
+      }
       if (line.done) {
-        report({ ...change, state: stateOf(line), usage: usageOf(line, clock.firstTokenMs) });
+        pace.end();
+        report({ ...now(), state: stateOf(line), usage: usageOf(line, clock.firstTokenMs) });
         return;
       }
-      report(change);
+      pace.soon();
     }
     throw new ApiError("The stream ended early. Has the server stopped?");
   } catch (error) {
+    pace.end();
     if (signal.aborted) report({ state: "stopped" });
     else report({ state: "failed", error: told(error) });
+  }
+}
+
+/** Reports no more often than it can be seen: fast models write thousands of tokens a second. */
+class Pace {
+  readonly #report: () => void;
+  #timer: ReturnType<typeof setTimeout> | undefined;
+
+  constructor(report: () => void) {
+    this.#report = report;
+  }
+
+  soon(): void {
+    this.#timer ??= setTimeout(() => this.end(), FRAME_MS);
+  }
+
+  /** Report now what has not been reported. */
+  end(): void {
+    if (this.#timer === undefined) return;
+    clearTimeout(this.#timer);
+    this.#timer = undefined;
+    this.#report();
   }
 }
 

@@ -6,6 +6,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { IconButton } from "../parts/button.tsx";
 import { Confirm, Dialog } from "../parts/dialog.tsx";
 import { Icon } from "../parts/icons.tsx";
+import { ModelChoice } from "../parts/model_choice.tsx";
 import { Notice } from "../parts/notice.tsx";
 import { useApp } from "../state/app.ts";
 import { TEXTS } from "../texts.ts";
@@ -13,6 +14,7 @@ import { Composer } from "./composer.tsx";
 import { toJson, toMarkdown } from "./exchange.ts";
 import { fileName, saveFile } from "./files.ts";
 import { ParameterPanel } from "./parameter_panel.tsx";
+import { SideBySide } from "./side_by_side.tsx";
 import { type Turn, children, shownTurns, titleOf } from "./tree.ts";
 import { TurnView } from "./turn_view.tsx";
 
@@ -44,15 +46,7 @@ function Head(): JSX.Element {
   return (
     <header class="head">
       <IconButton class="narrow-only" icon="menu" label={TEXTS.openSidebar} onClick={() => (showsSidebar.value = true)} />
-      <select
-        class="model-choice"
-        aria-label={TEXTS.models}
-        value={model.value}
-        disabled={!names.length}
-        onChange={(event) => app.chooseModel(event.currentTarget.value)}
-      >
-        {names.map((name) => <option value={name}>{name}</option>)}
-      </select>
+      <ModelChoice names={names} value={model.value} onChange={(name) => app.chooseModel(name)} />
       <h1 dir="auto">{titleOf(conversation) || TEXTS.newChat}</h1>
       {chats.openId.value !== "" && <ConversationMenu />}
       <IconButton
@@ -136,9 +130,12 @@ function Turns({ turns, others }: { turns: Turn[]; others: Map<string, Turn[]> }
         <p class="welcome">{hasNoModel ? TEXTS.noModel : TEXTS.welcome}</p>
       )}
       <ol aria-live="polite" aria-busy={chats.running.value.has(id)}>
-        {turns.map((turn) => (
-          <TurnView key={turn.id} turn={turn} alternatives={others.get(turn.parent) ?? [turn]} isLast={turn === turns.at(-1)} />
-        ))}
+        {turns.map((turn) => {
+          const versions = others.get(turn.parent) ?? [turn];
+          return turn.parent !== "" && turn.parent === chats.sideBySide.value && versions.length > 1
+            ? <SideBySide key={turn.parent} turns={versions} chosen={turn.id} />
+            : <TurnView key={turn.id} turn={turn} alternatives={versions} isLast={turn === turns.at(-1)} />;
+        })}
       </ol>
     </div>
   );

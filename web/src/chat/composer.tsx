@@ -8,6 +8,8 @@ import { Icon } from "../parts/icons.tsx";
 import { useApp } from "../state/app.ts";
 import { TEXTS } from "../texts.ts";
 import { readImage } from "./files.ts";
+import { problemOf, requestFormat, requestTools } from "./formats.ts";
+import type { Colour } from "./token_text.ts";
 
 export function Composer(): JSX.Element {
   const app = useApp();
@@ -17,9 +19,10 @@ export function Composer(): JSX.Element {
   const [note, setNote] = useState("");
   const [isOver, setOver] = useState(false);
   const input = useRef<HTMLInputElement>(null);
-  const { id } = chats.open.value;
+  const { id, logprobs, answers, format, tools } = chats.open.value;
   const { isRunning } = chats;
-  const canSend = !isRunning && model.value !== "" && (text.trim() !== "" || images.length > 0);
+  const problem = problemOf(() => [requestFormat(format), requestTools(tools)]);
+  const canSend = !isRunning && !problem && model.value !== "" && (text.trim() !== "" || images.length > 0);
 
   const add = async (files: Iterable<File>) => {
     setNote("");
@@ -75,6 +78,7 @@ export function Composer(): JSX.Element {
         </ul>
       )}
       {note && <p class="error" role="alert">{note}</p>}
+      {problem && <p class="error" role="alert">{TEXTS.cannotSend(problem)}</p>}
       <textarea
         id="message"
         rows={1}
@@ -109,7 +113,19 @@ export function Composer(): JSX.Element {
             {TEXTS.think}
           </label>
         )}
-        <span class="grow" />
+        <select
+          class="small"
+          aria-label={TEXTS.answers}
+          value={answers}
+          onChange={(event) => chats.set({ answers: Number(event.currentTarget.value) })}
+        >
+          {[1, 2, 3, 4].map((number) => <option value={number}>{TEXTS.answersOf(number)}</option>)}
+        </select>
+        <label class="check">
+          <input type="checkbox" checked={logprobs} onChange={(event) => chats.set({ logprobs: event.currentTarget.checked })} />
+          {TEXTS.logprobs}
+        </label>
+        {logprobs && <ColourChoice />}
         {isRunning ? (
           <IconButton class="primary" icon="stop" label={TEXTS.stop} onClick={() => chats.stop(id)} />
         ) : (
@@ -119,5 +135,19 @@ export function Composer(): JSX.Element {
         )}
       </div>
     </form>
+  );
+}
+
+function ColourChoice(): JSX.Element {
+  const { settings } = useApp();
+  return (
+    <select
+      class="small"
+      aria-label={TEXTS.colour}
+      value={settings.colour.value}
+      onChange={(event) => settings.setColour(event.currentTarget.value as Colour)}
+    >
+      {Object.entries(TEXTS.colours).map(([colour, text]) => <option value={colour}>{text}</option>)}
+    </select>
   );
 }

@@ -3,8 +3,10 @@
 import { isObject } from "../api/lines.ts";
 import type { Value } from "../api/server.ts";
 import { imageType } from "../markdown/links.ts";
+import { FORMATS, type Format, NO_FORMAT } from "./formats.ts";
+import type { Candidate, Token } from "./token_text.ts";
 import {
-  type Conversation, ROOT, type Turn, type Usage, newConversation, shownTurns, titleOf, withTurn,
+  type Call, type Conversation, ROOT, type Turn, type Usage, newConversation, shownTurns, titleOf, withTurn,
 } from "./tree.ts";
 
 const FORMAT = "tampu-conversations";
@@ -42,6 +44,7 @@ export function toMarkdown(conversation: Conversation): string {
   const parts = [`# ${titleOf(conversation).replaceAll("\n", " ")}`];
   if (conversation.system) parts.push(`<!-- system -->\n\n${escaped(conversation.system)}`);
   for (const turn of shownTurns(conversation)) {
+    if (turn.role === "tool" || turn.content === "") continue;
     parts.push(`<!-- ${turn.role} -->\n\n${escaped(turn.content)}`);
   }
   return `${parts.join("\n\n")}\n`;
@@ -89,6 +92,10 @@ function readConversation(value: unknown, newId: () => string): Conversation {
     system: textOf(from.system, "system"),
     options: optionsOf(from.options),
     think: from.think !== false,
+    logprobs: from.logprobs === true,
+    answers: from.answers === undefined ? 1 : numberOf(from.answers, "answers"),
+    format: from.format === undefined ? NO_FORMAT : formatOf(object(from.format, "format")),
+    tools: from.tools === undefined ? "" : textOf(from.tools, "tools"),
   };
   for (const one of given) {
     const turn = readTurn(one, ids);
@@ -111,7 +118,7 @@ function readConversation(value: unknown, newId: () => string): Conversation {
 
 function readTurn(from: Record<string, unknown>, ids: Map<string, string>): Turn {
   const { role, images, usage } = from;
-  if (role !== "user" && role !== "assistant") throw new ImportError("role is wrong");
+  if (role !== "user" && role !== "assistant" && role !== "tool") throw new ImportError("role is wrong");
   const parent = textOf(from.parent, "parent");
   const turn: Turn = {
     id: ids.get(textOf(from.id, "id")) ?? ROOT,
@@ -131,6 +138,10 @@ function readTurn(from: Record<string, unknown>, ids: Map<string, string>): Turn
   if (from.reasoningMs !== undefined) turn.reasoningMs = numberOf(from.reasoningMs, "reasoningMs");
   if (from.model !== undefined) turn.model = textOf(from.model, "model");
   if (from.error !== undefined) turn.error = textOf(from.error, "error");
+  if (from.tokens !== undefined) turn.tokens = listOf(from.tokens, "tokens").map(tokenOf);
+  if (from.tokensFrom !== undefined) turn.tokensFrom = numberOf(from.tokensFrom, "tokensFrom");
+  if (from.calls !== undefined) turn.calls = listOf(from.calls, "calls").map(callOf);
+  if (from.tool !== undefined) turn.tool = textOf(from.tool, "tool");
   if (usage !== undefined) turn.usage = usageOf(object(usage, "usage"));
   return turn;
 }
@@ -144,6 +155,29 @@ function usageOf(from: Record<string, unknown>): Usage {
     firstTokenMs: numberOf(from.firstTokenMs, "firstTokenMs"),
     droppedTokens: numberOf(from.droppedTokens, "droppedTokens"),
   };
+}
+
+function formatOf({ kind, text }: Record<string, unknown>): Format {
+  const known = FORMATS.find((one) => one === kind);
+  if (!known) throw new ImportError("the format is wrong");
+  return { kind: known, text: textOf(text, "the text of the format") };
+}
+
+function callOf(value: unknown): Call {
+  const from = object(value, "a call");
+  return { name: textOf(from.name, "name"), arguments: object(from.arguments, "arguments") };
+}
+
+function tokenOf(value: unknown): Token {
+  const from = object(value, "a token");
+  return { ...candidateOf(from), top: listOf(from.top, "top").map(candidateOf) };
+}
+
+function candidateOf(value: unknown): Candidate {
+  const { text, logprob, bytes } = object(value, "a token");
+  const candidate = { text: textOf(text, "text"), logprob: numberOf(logprob, "logprob") };
+  if (bytes === undefined) return candidate;
+  return { ...candidate, bytes: listOf(bytes, "bytes").map((byte) => numberOf(byte, "a byte")) };
 }
 
 function optionsOf(value: unknown): Record<string, Value> {
@@ -160,6 +194,11 @@ function optionsOf(value: unknown): Record<string, Value> {
 
 function object(value: unknown, what: string): Record<string, unknown> {
   if (!isObject(value)) throw new ImportError(`${what} is not an object`);
+  return value;
+}
+
+function listOf(value: unknown, what: string): unknown[] {
+  if (!Array.isArray(value)) throw new ImportError(`${what} is not a list`);
   return value;
 }
 

@@ -6,32 +6,58 @@ import type { Parameter, Value } from "../api/server.ts";
 import { IconButton } from "../parts/button.tsx";
 import { useApp } from "../state/app.ts";
 import { TEXTS } from "../texts.ts";
+import { FormatFields } from "./format_fields.tsx";
 
 const GROUPS = { sampling: "Sampling", generation: "The answer", loading: "Loading" } as const;
 
 export function ParameterPanel(): JSX.Element {
-  const { chats, models, showsParameters } = useApp();
+  const { chats, showsParameters } = useApp();
   const { system, options } = chats.open.value;
-  const set = (name: string, value: Value | null) => {
-    const { [name]: _, ...others } = options;
-    chats.set({ options: value === null ? others : { ...others, [name]: value } });
-  };
   return (
     <aside class="panel" aria-label={TEXTS.parameters}>
       <header>
         <h2>{TEXTS.parameters}</h2>
         <IconButton icon="close" label={TEXTS.close} onClick={() => (showsParameters.value = false)} />
       </header>
-      <label class="field">
-        {TEXTS.system}
-        <textarea
-          rows={4}
-          dir="auto"
-          placeholder={TEXTS.systemHint}
-          value={system}
-          onInput={(event) => chats.set({ system: event.currentTarget.value })}
-        />
-      </label>
+      <SystemField value={system} onChange={(text) => chats.set({ system: text })} />
+      <OptionFields options={options} onChange={(changed) => chats.set({ options: changed })} />
+      <FormatFields />
+      <footer>
+        <button type="button" disabled={!Object.keys(options).length} onClick={() => chats.set({ options: {} })}>{TEXTS.reset}</button>
+      </footer>
+    </aside>
+  );
+}
+
+export function SystemField({ value, onChange }: { value: string; onChange: (text: string) => void }): JSX.Element {
+  return (
+    <label class="field">
+      {TEXTS.system}
+      <textarea
+        rows={4}
+        dir="auto"
+        placeholder={TEXTS.systemHint}
+        value={value}
+        onInput={(event) => onChange(event.currentTarget.value)}
+      />
+    </label>
+  );
+}
+
+interface Options {
+  options: Record<string, Value>;
+  onChange: (options: Record<string, Value>) => void;
+}
+
+/** A field for each parameter of the server's table. */
+export function OptionFields({ options, onChange }: Options): JSX.Element {
+  const { models } = useApp();
+  const set = (name: string, value: Value | null) => {
+    const { [name]: _, ...others } = options;
+    onChange(value === null ? others : { ...others, [name]: value });
+  };
+  return (
+    <>
       {Object.entries(GROUPS).map(([use, title]) => (
         <details open={use !== "loading"}>
           <summary>{title}</summary>
@@ -40,10 +66,7 @@ export function ParameterPanel(): JSX.Element {
           ))}
         </details>
       ))}
-      <footer>
-        <button type="button" disabled={!Object.keys(options).length} onClick={() => chats.set({ options: {} })}>{TEXTS.reset}</button>
-      </footer>
-    </aside>
+    </>
   );
 }
 

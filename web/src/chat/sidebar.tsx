@@ -8,6 +8,7 @@ import { Icon } from "../parts/icons.tsx";
 import { IconButton } from "../parts/button.tsx";
 import { useApp } from "../state/app.ts";
 import { TEXTS } from "../texts.ts";
+import { VIEWS } from "../views.ts";
 import { fromJson, fromMarkdown, toJson } from "./exchange.ts";
 import { saveFile } from "./files.ts";
 import { type Conversation, matches, titleOf } from "./tree.ts";
@@ -39,13 +40,14 @@ export function Sidebar(): JSX.Element {
         {found.map((one) => <Entry key={one.id} conversation={one} isOpen={view.value === "chat" && one.id === chats.openId.value} />)}
       </ul>
       {!found.length && <p class="hint">{empty}</p>}
+      <div class="views">
+        {Object.entries(VIEWS).map(([name, { icon, title }]) => (
+          <a class="button" href={`#/${name}`} aria-current={view.value === name ? "page" : undefined}>
+            <Icon name={icon} /> {title}
+          </a>
+        ))}
+      </div>
       <footer>
-        <a class="button" href="#/models" aria-current={view.value === "models" ? "page" : undefined}>
-          <Icon name="box" /> {TEXTS.models}
-        </a>
-        <a class="icon-button" href="#/inside" aria-label={TEXTS.inside} title={TEXTS.inside} aria-current={view.value === "inside" ? "page" : undefined}>
-          <Icon name="pulse" />
-        </a>
         <span class="grow" />
         <Exchange />
         <IconButton icon="gear" label={TEXTS.settings} onClick={() => (showsSettings.value = true)} />

@@ -4,6 +4,8 @@
  */
 
 import type { Message, Value } from "../api/server.ts";
+import { type Format, NO_FORMAT } from "./formats.ts";
+import type { Token } from "./token_text.ts";
 
 export interface Usage {
   promptTokens: number;
@@ -20,7 +22,7 @@ export interface Turn {
   id: string;
   /** The turn before it; empty: it begins the conversation. */
   parent: string;
-  role: "user" | "assistant";
+  role: "user" | "assistant" | "tool";
   content: string;
   /** In milliseconds since 1970. */
   created: number;
@@ -32,6 +34,19 @@ export interface Turn {
   model?: string;
   usage?: Usage;
   error?: string;
+  /** If they were asked for. */
+  tokens?: Token[];
+  /** How many characters of the content come before the first token. */
+  tokensFrom?: number;
+  /** The tools that the model calls. */
+  calls?: Call[];
+  /** The tool of which this is the result. */
+  tool?: string;
+}
+
+export interface Call {
+  name: string;
+  arguments: Record<string, unknown>;
 }
 
 export interface Conversation {
@@ -44,6 +59,13 @@ export interface Conversation {
   system: string;
   options: Record<string, Value>;
   think: boolean;
+  /** Whether answers come with the log-probabilities of their tokens. */
+  logprobs: boolean;
+  /** How many answers a message gets. */
+  answers: number;
+  format: Format;
+  /** Functions as JSON. */
+  tools: string;
   turns: Record<string, Turn>;
   /** Which of the turns after another one is shown, by the id of that one. */
   chosen: Record<string, string>;
@@ -54,8 +76,14 @@ export const ROOT = "";
 export function newConversation(id: string, now: number, model = ""): Conversation {
   return {
     id, title: "", created: now, updated: now, model, system: "", options: {}, think: true,
-    turns: {}, chosen: {},
+    logprobs: false, answers: 1, format: NO_FORMAT, tools: "",     turns: {}, chosen: {},
   };
+}
+
+/** Return what a new conversation takes over from another one. */
+export function settingsOf(conversation: Conversation): Partial<Conversation> {
+  const { model, system, options, think, logprobs, answers, format, tools } = conversation;
+  return { model, system, options, think, logprobs, answers, format, tools };
 }
 
 /** Return the turns that are shown, first to last. */
@@ -123,6 +151,8 @@ export function messagesOf(conversation: Conversation, last: string): Message[] 
   for (const turn of turnsTo(conversation, last)) {
     const message: Message = { role: turn.role, content: turn.content };
     if (turn.images?.length) message.images = turn.images.map(base64Of);
+    if (turn.calls) message.tool_calls = turn.calls.map((call) => ({ function: call }));
+    if (turn.tool) message.tool_name = turn.tool;
     messages.push(message);
   }
   return messages;
@@ -143,8 +173,12 @@ export function matches(conversation: Conversation, search: string): boolean {
   return words.every((word) => text.includes(word));
 }
 
-/** A page that was closed while an answer was streamed left it unfinished. */
-export function settled(conversation: Conversation): Conversation {
+/**
+ * Return a conversation from the database: what is newer than it has its default, and answers that
+ * were streamed when the page was closed are unfinished.
+ */
+export function settled(kept: Conversation): Conversation {
+  const conversation = { ...newConversation(kept.id, kept.created), ...kept };
   const open = Object.values(conversation.turns).filter((turn) => turn.state === "streaming");
   return open.reduce((now, turn) => changed(now, turn.id, { state: "interrupted" }), conversation);
 }

@@ -8,6 +8,8 @@ import { IconButton } from "../parts/button.tsx";
 import { CopyButton } from "../parts/copy.tsx";
 import { useApp } from "../state/app.ts";
 import { TEXTS, duration } from "../texts.ts";
+import { Calls } from "./calls.tsx";
+import { TokenView } from "./token_view.tsx";
 import type { Turn, Usage } from "./tree.ts";
 
 interface Properties {
@@ -16,6 +18,8 @@ interface Properties {
   alternatives: Turn[];
   isLast: boolean;
 }
+
+const NAMES = { user: TEXTS.you, assistant: TEXTS.assistant, tool: TEXTS.tools } as const;
 
 /** Drawn again only if its turn has changed: long conversations have thousands. */
 export class TurnView extends Component<Properties> {
@@ -28,8 +32,10 @@ export class TurnView extends Component<Properties> {
   override render({ turn, alternatives, isLast }: Properties): ComponentChildren {
     return (
       <li class={`turn ${turn.role}`} data-state={turn.state}>
-        <h2 class="off-screen">{turn.role === "user" ? TEXTS.you : TEXTS.assistant}</h2>
-        {turn.role === "user" ? <Question turn={turn} /> : <Answer turn={turn} />}
+        <h2 class="off-screen">{NAMES[turn.role]}</h2>
+        {turn.role === "user" && <Question turn={turn} />}
+        {turn.role === "assistant" && <Answer turn={turn} isLast={isLast} />}
+        {turn.role === "tool" && <Result turn={turn} />}
         <Actions turn={turn} alternatives={alternatives} isLast={isLast} />
       </li>
     );
@@ -76,17 +82,29 @@ function Editor({ turn }: { turn: Turn }): JSX.Element {
   );
 }
 
-function Answer({ turn }: { turn: Turn }): JSX.Element {
-  const isWaiting = turn.state === "streaming" && !turn.content && !turn.reasoning;
+export function Answer({ turn, isLast }: { turn: Turn; isLast: boolean }): JSX.Element {
+  const { showsTokens } = useApp();
+  const isStreaming = turn.state === "streaming";
+  const isWaiting = isStreaming && !turn.content && !turn.reasoning && !turn.calls;
   const note = turn.state in TEXTS.states ? TEXTS.states[turn.state as keyof typeof TEXTS.states] : "";
   return (
     <>
       {turn.reasoning && <Reasoning turn={turn} />}
       {isWaiting && <p class="waiting">{TEXTS.waiting}</p>}
-      {turn.content && <Markdown text={turn.content} />}
+      {showsTokens.value && turn.tokens?.length ? <TokenView turn={turn} /> : turn.content && <Markdown text={turn.content} />}
+      {turn.calls && <Calls turn={turn} calls={turn.calls} isOpen={isLast && !isStreaming} />}
       {note && <p class="note">{note}</p>}
       {turn.error && <p class="error" role="alert">{turn.error}</p>}
     </>
+  );
+}
+
+function Result({ turn }: { turn: Turn }): JSX.Element {
+  return (
+    <section class="call" aria-label={TEXTS.resultOf(turn.tool ?? "")}>
+      <header>{TEXTS.resultOf(turn.tool ?? "")}</header>
+      <pre tabIndex={0} dir="auto">{turn.content}</pre>
+    </section>
   );
 }
 
@@ -105,13 +123,14 @@ function Actions({ turn, alternatives, isLast }: Properties): JSX.Element {
   const { chats, editing } = useApp();
   const { isRunning } = chats;
   const isUser = turn.role === "user";
-  const canResume = !isUser && isLast && turn.state !== "done" && turn.content !== "";
+  const isAnswer = turn.role === "assistant";
+  const canResume = isAnswer && isLast && turn.state !== "done" && turn.content !== "";
   return (
     <div class="actions">
       {alternatives.length > 1 && <Versions turn={turn} alternatives={alternatives} />}
       <CopyButton text={turn.content} label={TEXTS.copy} />
       {isUser && <IconButton icon="edit" label={TEXTS.edit} disabled={isRunning} onClick={() => (editing.value = turn.id)} />}
-      {(!isUser || isLast) && <IconButton icon="again" label={TEXTS.regenerate} disabled={isRunning} onClick={() => chats.regenerate(turn)} />}
+      {(isAnswer || isLast) && <IconButton icon="again" label={TEXTS.regenerate} disabled={isRunning} onClick={() => chats.regenerate(turn)} />}
       {canResume && <IconButton icon="resume" label={TEXTS.continue} disabled={isRunning} onClick={() => chats.resume(turn)} />}
       {turn.usage && <Counts usage={turn.usage} model={turn.model ?? ""} />}
     </div>
@@ -127,11 +146,12 @@ function Versions({ turn, alternatives }: Omit<Properties, "isLast">): JSX.Eleme
       <IconButton icon="left" label={TEXTS.earlier} disabled={at === 0} onClick={() => choose(alternatives[at - 1])} />
       <span>{TEXTS.version(at + 1, alternatives.length)}</span>
       <IconButton icon="right" label={TEXTS.later} disabled={at === alternatives.length - 1} onClick={() => choose(alternatives[at + 1])} />
+      {turn.role === "assistant" && <IconButton icon="columns" label={TEXTS.sideBySide} onClick={() => (chats.sideBySide.value = turn.parent)} />}
     </span>
   );
 }
 
-function Counts({ usage, model }: { usage: Usage; model: string }): JSX.Element {
+export function Counts({ usage, model }: { usage: Usage; model: string }): JSX.Element {
   const speed = usage.tokensPerSecond;
   const parts = [
     model,

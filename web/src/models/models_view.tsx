@@ -4,7 +4,7 @@ import type { JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 
 import { IconButton } from "../parts/button.tsx";
-import { Notice } from "../parts/notice.tsx";
+import { ViewHead } from "../parts/view_head.tsx";
 import { useApp } from "../state/app.ts";
 import type { Pull } from "../state/models.ts";
 import { TEXTS, bytes, duration } from "../texts.ts";
@@ -13,7 +13,7 @@ import { ModelRow } from "./model_row.tsx";
 const REFRESH_MS = 5000;
 
 export function ModelsView(): JSX.Element {
-  const { models, showsSidebar } = useApp();
+  const { models } = useApp();
   useEffect(() => {
     void models.refresh();
     const timer = setInterval(() => document.hidden || void models.refresh(), REFRESH_MS);
@@ -23,12 +23,9 @@ export function ModelsView(): JSX.Element {
   const installed = models.installed.value;
   return (
     <main class="models">
-      <header class="head">
-        <IconButton class="narrow-only" icon="menu" label={TEXTS.openSidebar} onClick={() => (showsSidebar.value = true)} />
-        <h1>{TEXTS.models}</h1>
+      <ViewHead title={TEXTS.models}>
         {memory > 0 && <span class="hint">{TEXTS.memory(bytes(memory))}</span>}
-      </header>
-      <Notice />
+      </ViewHead>
       <div class="models-column">
         <PullForm />
         {models.pulls.value.map((pull) => <PullRow key={pull.name} pull={pull} />)}

@@ -1,18 +1,20 @@
-/** A view that is loaded when it is opened. */
+/** Views whose code is loaded when they are first shown. */
 
-import type { ComponentType, JSX } from "preact";
+import type { FunctionComponent, JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 
 import { messageOf } from "../api/http.ts";
+import { TEXTS } from "../texts.ts";
 
-type Loaded = Promise<{ default: ComponentType }>;
-
-export function Lazy({ load }: { load: () => Loaded }): JSX.Element {
-  const [view, setView] = useState<{ View: ComponentType } | null>(null);
-  const [error, setError] = useState("");
-  useEffect(() => {
-    load().then((found) => setView({ View: found.default }), (reason: unknown) => setError(messageOf(reason)));
-  }, [load]);
-  if (view) return <view.View />;
-  return <main>{error && <p class="notice" role="alert">{error}</p>}</main>;
+/** Return a component that loads another one, and shows it. */
+export function lazy(load: () => Promise<FunctionComponent>): FunctionComponent {
+  return function Lazy(): JSX.Element {
+    const [View, setView] = useState<FunctionComponent | null>(null);
+    const [error, setError] = useState("");
+    useEffect(() => {
+      load().then((view) => setView(() => view), (reason: unknown) => setError(messageOf(reason)));
+    }, []);
+    if (View) return <View />;
+    return <main>{error && <p class="error" role="alert">{TEXTS.notLoaded} ({error})</p>}</main>;
+  };
 }

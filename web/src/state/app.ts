@@ -8,17 +8,19 @@ import { Http } from "../api/http.ts";
 import { Server } from "../api/server.ts";
 import { ConversationStore } from "../chat/store.ts";
 import { Chats } from "./chats.ts";
+import { Compare } from "./compare.ts";
 import { Models } from "./models.ts";
 import { Settings } from "./settings.ts";
-
-export type View = "chat" | "models" | "inside";
+import { VIEWS } from "../views.ts";
 
 export class App {
   readonly settings: Settings;
   readonly server: Server;
   readonly models: Models;
   readonly chats: Chats;
-  readonly view = signal<View>("chat");
+  /** The name of the view that is shown: `chat`, or one of `VIEWS`. */
+  readonly compare: Compare;
+  readonly view = signal("chat");
   readonly showsKeys = signal(false);
   readonly showsSettings = signal(false);
   readonly showsParameters = signal(false);
@@ -34,17 +36,21 @@ export class App {
     return [model, this.settings.model].find((name) => names.includes(name)) ?? names[0] ?? model;
   });
 
+  /** Whether the answers of the open conversation are shown as tokens, where they have them. */
+  readonly showsTokens = computed(() => this.chats.open.value.logprobs);
+
   constructor(store: ConversationStore) {
     this.settings = new Settings(localStorage);
     this.server = new Server(new Http(this.settings));
     this.models = new Models(this.server);
+    this.compare = new Compare(this.server, this.models);
     this.chats = new Chats(this.server, this.models, store);
   }
 
-  /** Follow the address after the `#`: `#/models`, `#/inside`, `#/chat/ID`, or a new conversation. */
+  /** Follow the address after the `#`: a view, `#/chat/ID`, or a new conversation. */
   follow(hash: string): void {
-    const [, view, id = ""] = hash.split("/");
-    this.view.value = view === "models" || view === "inside" ? view : "chat";
+    const [, view = "", id = ""] = hash.split("/");
+    this.view.value = Object.hasOwn(VIEWS, view) ? view : "chat";
     this.showsSidebar.value = false;
     if (this.view.value === "chat" && id !== this.chats.openId.value) {
       if (id && this.chats.find(id)) this.chats.openId.value = id;
@@ -69,6 +75,6 @@ export const AppContext = createContext<App | null>(null);
 
 export function useApp(): App {
   const app = useContext(AppContext);
-  if (!app) throw new Error("there is no App around this");
+  if (!app) throw new Error("useApp must be called inside AppContext.Provider");
   return app;
 }

@@ -2,16 +2,19 @@
 
 import { computed, signal } from "@preact/signals";
 
-import type { Server } from "../api/server.ts";
+import type { ChatRequest, Server } from "../api/server.ts";
 import { answer } from "../chat/answering.ts";
+import { problemOf, requestFormat, requestTools } from "../chat/formats.ts";
+import { type Candidate, isCovered, textWith } from "../chat/token_text.ts";
 import type { ConversationStore } from "../chat/store.ts";
 import {
-  type Conversation, ROOT, type Turn, changed, messagesOf, newConversation, shownTurns, withChoice,
+  type Conversation, ROOT, type Turn, changed, messagesOf, newConversation, settingsOf, shownTurns, withChoice,
   withTurn,
 } from "../chat/tree.ts";
 import type { Models } from "./models.ts";
 
 const SAVE_MS = 1000; // while an answer is streamed
+const TOP_LOGPROBS = 10;
 
 export class Chats {
   /** The conversation that was changed last first. */
@@ -19,6 +22,8 @@ export class Chats {
   readonly openId = signal("");
   /** The ids of the conversations that an answer is streamed into. */
   readonly running = signal<ReadonlySet<string>>(new Set());
+  /** The id of the turn whose answers are shown side by side; empty: one at a time. */
+  readonly sideBySide = signal(ROOT);
   readonly open = computed(() => this.find(this.openId.value) ?? this.#draft.value);
   readonly #draft = signal(newConversation(crypto.randomUUID(), Date.now()));
   readonly #aborts = new Map<string, AbortController>();
@@ -46,9 +51,8 @@ export class Chats {
 
   /** Begin a conversation, which is kept as soon as it has a message. */
   begin(): void {
-    const { model, system, options, think } = this.open.value;
     this.#draft.value = {
-      ...newConversation(crypto.randomUUID(), Date.now(), model), system, options, think,
+      ...newConversation(crypto.randomUUID(), Date.now()), ...settingsOf(this.open.value),
     };
     this.openId.value = ROOT;
   }
@@ -92,7 +96,7 @@ export class Chats {
   /** Ask for another answer beside one, or for one to a message that has none. */
   regenerate(turn: Turn): void {
     if (this.isRunning) return;
-    this.#ask(this.open.value, turn.role === "user" ? turn.id : turn.parent);
+    this.#ask(this.open.value, turn.role === "assistant" ? turn.parent : turn.id, 1);
   }
 
   /** Let an answer that has ended early go on. */
@@ -102,10 +106,46 @@ export class Chats {
     const { error: _, ...kept } = turn;
     const conversation = this.open.value;
     const turns = { ...conversation.turns, [turn.id]: { ...kept, ...change } };
-    void this.#run({ ...conversation, turns }, turn.id, turn.id, turn.content);
+    void this.#run({ ...conversation, turns }, [turn.id], turn.id);
+  }
+
+  /** Let an answer go on from one of its tokens, with another token in its place: a new branch. */
+  branch(turn: Turn, at: number, other: Candidate): void {
+    const content = textWith(turn, at, other);
+    if (this.isRunning || content === null) return;
+    const { parent, role, tokens = [], tokensFrom = 0, reasoning, reasoningMs = 0 } = turn;
+    const { value: conversation } = this.open;
+    const goesOn = other.text !== "";
+    const branch: Turn = {
+      id: crypto.randomUUID(), parent, role, content, created: Date.now(), tokensFrom,
+      model: conversation.model,
+      ...(reasoning ? { reasoning, reasoningMs } : {}),
+      tokens: [...tokens.slice(0, at), { ...other, top: tokens[at]?.top ?? [] }],
+      state: goesOn ? "streaming" : "done",
+    };
+    const branched = withTurn(conversation, branch);
+    if (goesOn) void this.#run(branched, [branch.id], branch.id);
+    else this.#keep(branched);
+  }
+
+  /** Add the results of the tools that an answer calls, and ask for the next answer. */
+  answerCalls(turn: Turn, results: string[]): void {
+    if (this.isRunning) return;
+    let { value: conversation } = this.open;
+    let parent = turn.id;
+    for (const [at, content] of results.entries()) {
+      const result: Turn = {
+        id: crypto.randomUUID(), parent, role: "tool", content, created: Date.now(), state: "done",
+        tool: turn.calls?.[at]?.name ?? "",
+      };
+      conversation = withTurn(conversation, result);
+      parent = result.id;
+    }
+    this.#ask(conversation, parent, conversation.answers);
   }
 
   choose(turn: Turn): void {
+    this.sideBySide.value = ROOT;
     this.#keep(withChoice(this.open.value, turn));
   }
 
@@ -127,36 +167,62 @@ export class Chats {
       id: crypto.randomUUID(), parent, role: "user", content, created: Date.now(), state: "done",
       ...(images.length ? { images } : {}),
     };
-    this.#ask(withTurn(this.open.value, turn), turn.id);
+    const conversation = withTurn(this.open.value, turn);
+    this.#ask(conversation, turn.id, conversation.answers);
   }
 
-  #ask(conversation: Conversation, parent: string): void {
-    const turn: Turn = {
+  #ask(conversation: Conversation, parent: string, answers: number): void {
+    const turns = Array.from({ length: answers }, (): Turn => ({
       id: crypto.randomUUID(), parent, role: "assistant", content: "", created: Date.now(),
       state: "streaming", model: conversation.model,
-    };
-    void this.#run(withTurn(conversation, turn), turn.id, parent, "");
+    }));
+    this.sideBySide.value = answers > 1 ? parent : ROOT;
+    const added = turns.reduce(withTurn, conversation);
+    const [first] = turns;
+    if (first) void this.#run(withChoice(added, first), turns.map((turn) => turn.id), parent);
   }
 
-  async #run(conversation: Conversation, id: string, last: string, before: string): Promise<void> {
-    const { id: key, model, options } = conversation;
-    const messages = messagesOf(conversation, last);
-    const canThink = this.#models.can(model, "thinking");
+  /** Stream an answer into each of these turns, at once. */
+  async #run(conversation: Conversation, ids: string[], last: string): Promise<void> {
+    const { id: key } = conversation;
+    const problem = problemOf(() => this.#request(conversation, last));
+    if (problem) {
+      const failed: Partial<Turn> = { state: "failed", error: problem };
+      this.#keep(ids.reduce((now, id) => changed(now, id, failed), conversation));
+      return;
+    }
     const abort = new AbortController();
     this.#aborts.set(key, abort);
     this.running.value = new Set([...this.running.value, key]);
     this.#keep(conversation);
     this.openId.value = key;
-    const request = {
-      model, messages, options, ...(canThink ? { think: conversation.think } : {}),
-    };
-    await answer(this.#server, request, before, abort.signal, (change) => {
-      const now = this.find(key);
-      if (now) this.#keep(changed(now, id, change), change.state === undefined);
-    });
+    const request = this.#request(conversation, last);
+    await Promise.all(ids.map(async (id, at) => {
+      const turn = conversation.turns[id];
+      const content = turn?.content ?? "";
+      const before = turn && isCovered(turn) ? turn : { content, tokensFrom: content.length };
+      await answer(this.#server, seeded(request, at), before, abort.signal, (change) => {
+        const now = this.find(key);
+        if (now) this.#keep(changed(now, id, change), change.state === undefined);
+      });
+    }));
     this.#aborts.delete(key);
     this.running.value = new Set([...this.running.value].filter((other) => other !== key));
     await this.#models.refresh();
+  }
+
+  /** Return the request for an answer that follows a turn, or continues it. */
+  #request(conversation: Conversation, last: string): ChatRequest {
+    const { model, options, logprobs } = conversation;
+    const format = requestFormat(conversation.format);
+    const tools = requestTools(conversation.tools);
+    return {
+      model, messages: messagesOf(conversation, last), options,
+      ...(this.#models.can(model, "thinking") ? { think: conversation.think } : {}),
+      ...(logprobs ? { logprobs, top_logprobs: TOP_LOGPROBS } : {}),
+      ...(format === undefined ? {} : { format }),
+      ...(tools ? { tools } : {}),
+    };
   }
 
   /** Put a conversation into the list, and into the database now or, if it changes often, soon. */
@@ -183,4 +249,11 @@ export class Chats {
     const latest = this.find(id);
     if (latest) void this.#store.put(latest);
   }
+}
+
+/** Return a request with a seed of its own for each of several answers, if it has one. */
+function seeded(request: ChatRequest, at: number): ChatRequest {
+  const { seed } = request.options;
+  if (typeof seed !== "number") return request;
+  return { ...request, options: { ...request.options, seed: seed + at } };
 }

@@ -2,23 +2,34 @@
 
 import { signal } from "@preact/signals";
 
+import type { Colour } from "../chat/token_text.ts";
+
 export type Theme = "system" | "light" | "dark";
 
 const THEMES: readonly Theme[] = ["system", "light", "dark"];
 const KEY = "tampu.key";
 const THEME = "tampu.theme";
+const COLOUR = "tampu.colour";
 const MODEL = "tampu.model";
 
 export class Settings {
   readonly theme = signal<Theme>("system");
   /** Whether the server has refused the key, and another one is asked for. */
   readonly asksForKey = signal(false);
+  /** What the colour of tokens says. */
+  readonly colour = signal<Colour>("probability");
   readonly #storage: Storage;
 
   constructor(storage: Storage) {
     this.#storage = storage;
+    if (storage.getItem(COLOUR) === "entropy") this.colour.value = "entropy";
     const theme = storage.getItem(THEME);
     this.setTheme(THEMES.find((one) => one === theme) ?? "system");
+  }
+
+  setColour(colour: Colour): void {
+    this.colour.value = colour;
+    this.#storage.setItem(COLOUR, colour);
   }
 
   /** The key to send; empty: none. */

@@ -1,0 +1,72 @@
+"""Comparison: the same prompt to two models or settings at once."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, Request, expect
+from support.serving import Server
+
+from tests.page.conftest import watched
+
+
+@pytest.fixture
+def page(browser: Browser, server: Server) -> Iterator[Page]:
+    with watched(browser, server, "/#/compare") as page:
+        yield page
+
+
+def side(page: Page, name: str, model: str) -> Locator:
+    """Choose the model of a side."""
+    page.get_by_role("combobox", name=f"Model {name}").select_option(f"{model}:latest")
+    return page.get_by_role("region", name=f"Side {name}")
+
+
+def send(page: Page, text: str) -> None:
+    page.get_by_role("textbox", name="Message").fill(text)
+    page.keyboard.press("Enter")
+
+
+def test_two_models_answer_the_same_prompt_each_with_its_figures(page: Page) -> None:
+    left, right = side(page, "A", "demo"), side(page, "B", "formatted")
+    send(page, "What is 27 + 58?")
+    expect(left).to_contain_text("85")
+    expect(right.get_by_role("cell", name="Lima")).to_be_visible()
+    for one, model in ((left, "demo:latest"), (right, "formatted:latest")):
+        expect(one).to_contain_text(re.compile(rf"{model}.*tokens/s.*first after"))
+        expect(one).to_contain_text("prompt tokens cached")
+
+
+def test_both_sides_are_stopped(page: Page) -> None:
+    left, right = side(page, "A", "endless"), side(page, "B", "endless")
+    for one in (left, right):
+        one.get_by_text("Parameters").click()
+        one.get_by_label("num_predict").fill("1000000")
+    send(page, "Sing.")
+    expect(left).to_contain_text("la li lo")
+    page.get_by_role("button", name="Stop").click()
+    expect(left).to_contain_text("Stopped.")
+    expect(right).to_contain_text("Stopped.")
+    expect(page.get_by_role("button", name="Send")).to_be_visible()
+
+
+def test_two_settings_of_one_model_are_compared(page: Page) -> None:
+    sent: list[Request] = []
+    page.on("request", lambda one: sent.append(one) if one.url.endswith("/api/chat") else None)
+    for name, limit in (("A", "3"), ("B", "7")):
+        one = side(page, name, "endless")
+        one.get_by_text("Parameters").click()
+        one.get_by_label("num_predict").fill(limit)
+        one.get_by_label("System prompt").fill(f"You are {name}.")
+    send(page, "Sing.")
+    for name, limit in (("A", "3"), ("B", "7")):
+        one = page.get_by_role("region", name=f"Side {name}")
+        expect(one).to_contain_text("Ended at the limit of tokens.")
+        expect(one).to_contain_text(f"{limit} tokens")
+    bodies = [json.loads(one.post_data or "") for one in sent]
+    assert [body["options"] for body in bodies] == [{"num_predict": 3}, {"num_predict": 7}]
+    systems = [body["messages"][0]["content"] for body in bodies]
+    assert systems == ["You are A.", "You are B."]

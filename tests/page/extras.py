@@ -1,0 +1,148 @@
+"""More of the chat: several answers side by side, output formats, and tools answered by hand."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+from support.chat_templates import CHATML
+from support.scripted import write_scripted
+from support.serving import Server, start_server
+
+from tests.page.conftest import answers, ask, choose, say, watched
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"sum": {"enum": [1, 2]}},
+    "required": ["sum"],
+    "additionalProperties": False,
+}
+WEATHER = {
+    "name": "weather",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+}
+CALL = '{"name": "weather", "arguments": {"city": "Lima"}}'
+
+
+@pytest.fixture(scope="module")
+def server(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with a model that calls a tool, and that answers what ends with the letter n."""
+    folder = tmp_path_factory.mktemp("more")
+    for model in models.glob("*.gguf"):
+        (folder / model.name).symlink_to(model)
+    script = ["<tool_call>", CALL, "</tool_call>"]
+    write_scripted(folder / "caller.gguf", script, template=CHATML)
+    home = tmp_path_factory.mktemp("home")
+    server = start_server(folder, home, TAMPU_THREADS="1", TAMPU_NUM_PARALLEL="4")
+    yield server
+    server.end()
+
+
+@pytest.fixture
+def page(browser: Browser, server: Server) -> Iterator[Page]:
+    with watched(browser, server) as page:
+        yield page
+
+
+def columns(page: Page) -> Locator:
+    return page.get_by_role("list", name="Side by side").get_by_role("listitem")
+
+
+def field(page: Page, summary: str, label: str) -> Locator:
+    """Open the panel of parameters and a part of it; return one of its fields."""
+    if not page.get_by_role("complementary", name="Parameters").is_visible():
+        page.get_by_role("button", name="Parameters").click()
+    if not page.get_by_label(label).is_visible():
+        page.get_by_text(summary, exact=True).click()
+    return page.get_by_label(label)
+
+
+def test_several_answers_stand_side_by_side_and_one_is_gone_on_with(page: Page) -> None:
+    choose(page, "demo")
+    page.get_by_role("combobox", name="Number of answers").select_option("3")
+    say(page, "What is 27 + 58?")
+    expect(columns(page)).to_have_count(3)
+    for column in columns(page).all():
+        expect(column.get_by_text("prompt tokens cached")).to_be_visible()
+        expect(column).to_contain_text("85")
+    columns(page).nth(1).get_by_role("button", name="Go on with this answer").click()
+    expect(columns(page)).to_have_count(0)
+    expect(answers(page)).to_contain_text("2 of 3")
+    page.get_by_role("button", name="Side by side").click()
+    expect(columns(page)).to_have_count(3)
+
+
+def test_all_answers_stream_at_once_and_are_stopped_together(page: Page) -> None:
+    choose(page, "endless")
+    field(page, "The answer", "num_predict").fill("1000000")
+    page.get_by_role("combobox", name="Number of answers").select_option("2")
+    say(page, "Sing.")
+    for column in columns(page).all():
+        expect(column).to_contain_text("la li lo la li lo")
+    page.get_by_role("button", name="Stop").click()
+    expect(columns(page).get_by_text("Stopped.")).to_have_count(2)
+
+
+def test_an_answer_follows_a_schema_that_is_checked_while_it_is_typed(page: Page) -> None:
+    choose(page, "demo")
+    field(page, "Output format", "Format").select_option("JSON schema")
+    schema = page.get_by_role("textbox", name="JSON schema")
+    schema.fill('{"type": "object",')
+    expect(page.get_by_role("status").filter(has_text="JSON")).to_contain_text("line 1")
+    expect(page.get_by_role("alert")).to_contain_text("cannot be sent")
+    page.get_by_role("textbox", name="Message").fill("Hi")
+    expect(page.get_by_role("button", name="Send")).to_be_disabled()
+    schema.fill("[1]")
+    expect(page.get_by_role("alert")).to_contain_text("A JSON schema is an object.")
+    schema.fill(json.dumps(SCHEMA))
+    expect(page.get_by_role("alert")).to_have_count(0)
+    answer = ask(page, "demo", "What is 27 + 58?").locator(".markdown")
+    assert json.loads(answer.inner_text()) in ({"sum": 1}, {"sum": 2})
+
+
+def test_an_answer_follows_a_grammar_and_a_wrong_one_is_explained(page: Page) -> None:
+    choose(page, "demo")
+    field(page, "Output format", "Format").select_option("grammar (GBNF)")
+    grammar = page.get_by_role("textbox", name="grammar (GBNF)")
+    grammar.fill('root ::= "yes" | "no"')
+    answer = ask(page, "demo", "What is 27 + 58?").locator(".markdown")
+    assert answer.inner_text() in {"yes", "no"}
+    grammar.fill("root ::= other")
+    say(page, "Again?")
+    expect(answers(page).last.get_by_role("alert")).to_contain_text("other")
+
+
+def test_a_call_is_shown_and_its_result_is_given_by_hand(page: Page) -> None:
+    choose(page, "caller")
+    field(page, "Tools", "Functions that the model may call").fill(json.dumps(WEATHER))
+    say(page, "What is the weather in Lima?")
+    call = page.get_by_role("region", name="Call of weather")
+    expect(call).to_contain_text(re.compile(r'"city": "Lima"'))
+    call.get_by_label("Result of weather").fill("22 degrees")
+    with page.expect_request("**/api/chat") as request:
+        page.get_by_role("button", name="Send the results").click()
+    sent = json.loads(request.value.post_data)
+    assert sent["tools"] == [{"type": "function", "function": WEATHER}]
+    assert [message["role"] for message in sent["messages"]] == ["user", "assistant", "tool"]
+    assert sent["messages"][1]["tool_calls"][0]["function"]["arguments"] == {"city": "Lima"}
+    assert sent["messages"][2] == {
+        "role": "tool", "content": "22 degrees", "tool_name": "weather",
+    }  # fmt: skip
+    expect(page.get_by_role("region", name="Result of weather")).to_contain_text("22 degrees")
+    expect(page.get_by_role("region", name="Call of weather")).to_have_count(2)
+
+
+def test_tools_that_are_not_functions_are_explained(page: Page) -> None:
+    tools = field(page, "Tools", "Functions that the model may call")
+    for text, problem in (
+        ("[{]", "line 1"),
+        ("[5]", "Tool 1 is not a function"),
+        ('{"description": "x"}', "Function 1 has no name."),
+        ('{"name": "f", "parameters": []}', "The parameters of f are not an object."),
+    ):
+        tools.fill(text)
+        expect(page.get_by_role("alert")).to_contain_text(problem)

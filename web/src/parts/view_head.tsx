@@ -1,0 +1,22 @@
+/** The head of a view beside the chat. */
+
+import type { ComponentChildren, JSX } from "preact";
+
+import { useApp } from "../state/app.ts";
+import { TEXTS } from "../texts.ts";
+import { IconButton } from "./button.tsx";
+import { Notice } from "./notice.tsx";
+
+export function ViewHead({ title, children }: { title: string; children?: ComponentChildren }): JSX.Element {
+  const { showsSidebar } = useApp();
+  return (
+    <>
+      <header class="head">
+        <IconButton class="narrow-only" icon="menu" label={TEXTS.openSidebar} onClick={() => (showsSidebar.value = true)} />
+        <h1>{title}</h1>
+        {children}
+      </header>
+      <Notice />
+    </>
+  );
+}
