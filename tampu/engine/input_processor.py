@@ -24,6 +24,7 @@ from tampu.runner.detokenizer import Detokenizer
 from tampu.runner.events import Event, TextDelta
 from tampu.runner.layout import Inputs, NumberedImage, as_one_group, lay_out
 from tampu.runner.loop import EngineLoop
+from tampu.runner.priority import current_priority
 from tampu.runner.reasoning_budget import reasoning_budget
 from tampu.runner.request import GenerateOptions
 from tampu.runner.sequence import Constraint, LogprobCollector, RowCollector, Rows, Sink
@@ -109,7 +110,10 @@ class InputProcessor:
         if len(inputs.tokens) > self._context:
             raise ContextLengthError.of(len(inputs.tokens), self._context)
         sequence = self._sequence(
-            inputs, GenerateOptions(max_tokens=0), sink, is_private=collector.last is None
+            inputs,
+            GenerateOptions(max_tokens=0, priority=current_priority()),
+            sink,
+            is_private=collector.last is None,
         )
         sequence.collector = collector
         return self._begin(sequence)

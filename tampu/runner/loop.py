@@ -144,7 +144,7 @@ class EngineLoop:
         in_flight: Step | None = None
         while not self._stopped.is_set():
             start_ns = time.perf_counter_ns()
-            self.admit(block=in_flight is None and self._scheduler.is_idle)
+            self.admit(in_flight, block=in_flight is None and self._scheduler.is_idle)
             self.watchdog.busy("planning")
             prepared = self.prepare(in_flight)  # while `in_flight` computes
             sampled = self.finish(in_flight) if in_flight else {}  # waits for its results
@@ -163,8 +163,11 @@ class EngineLoop:
         if in_flight:
             in_flight.result.exception()  # wait: the device must be done before anything is freed
 
-    def admit(self, *, block: bool) -> None:
-        """Admit new requests and end cancelled ones; with `block`, wait for some."""
+    def admit(self, in_flight: Step | None, *, block: bool) -> None:
+        """Admit new requests and end cancelled ones; with `block`, wait for some.
+
+        Batch requests give up their slots for interactive ones that wait.
+        """
         if block:
             self.watchdog.idle()
         arrived = [self._inbox.get()] if block else []
@@ -179,8 +182,9 @@ class EngineLoop:
                 self._scheduler.waiting.append(each)
         for sequence in self._scheduler.cancelled():
             self._outputs.finish(sequence, "cancelled")
+        self._scheduler.preempt(_sequences(in_flight) if in_flight else ())
         for sequence in self._scheduler.start_waiting():
-            sequence.times.started = time.monotonic_ns()
+            sequence.times.started = sequence.times.started or time.monotonic_ns()
 
     def prepare(self, in_flight: Step | None) -> PreparedStep | None:
         """Choose the next job and prepare its graph and inputs, except for unknown tokens."""
@@ -298,3 +302,8 @@ def _run(call: Call) -> None:
         call.result.set_result(call.work())
     except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
         call.result.set_exception(error)
+
+
+def _sequences(step: Step) -> list[Sequence]:
+    """Return the sequences that a step computes tokens of."""
+    return [part.sequence for part in step.job.plan.parts] if isinstance(step.job, BatchJob) else []

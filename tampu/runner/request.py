@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from tampu.errors import RequestError
+from tampu.runner.priority import Priority
 from tampu.sampling import SamplingOptions
 from tampu.sampling.grammar import Grammar, grammar_of
 from tampu.sampling.parameters import DEFAULTS, Use, engine_values
@@ -63,7 +64,7 @@ class GenerateOptions(SamplingOptions, frozen=True, kw_only=True, forbid_unknown
     keep: int = DEFAULTS["keep"]
     shift: bool = True
     truncate: bool = False
-    priority: Literal["interactive", "batch"] = "interactive"
+    priority: Priority = "interactive"
     return_progress: bool = False
     ignore_eos: bool = False
     shown: tuple[str, ...] = ()

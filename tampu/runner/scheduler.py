@@ -86,15 +86,47 @@ class Scheduler:
         """Give free slots to the most urgent waiting sequences, and return these."""
         started = []
         while self.waiting and len(self.running) < self._slots:
-            sequence = min(self.waiting, key=lambda each: each.deadline)
+            sequence = min(self.waiting, key=lambda each: each.urgency)
             self.waiting.remove(sequence)
             taken = {each.slot for each in self.running}
             sequence.slot = next(slot for slot in range(self._slots) if slot not in taken)
             self.running.append(sequence)
-            self._started += 1
-            sequence.number = self._started
+            if not sequence.was_preempted:
+                self._started += 1
+                sequence.number = self._started
             started.append(sequence)
         return started
+
+    def preempt(self, in_flight: Collection[Sequence]) -> None:
+        """Take slots from batch requests for interactive ones that wait, the newest first.
+
+        A request that is in the batch in flight is planned no more, and gives up its slot at the
+        next call. Its rows stay in the cache, from which it goes on when a slot is free again. One
+        whose prompt has outputs of its own keeps its slot: they are not computed twice.
+        """
+        waiting = sum(not each.is_batch for each in self.waiting)
+        wanted = waiting - (self._slots - len(self.running))
+        for sequence in reversed(self.running[:]):
+            can_wait = sequence.is_batch and sequence.finish is None
+            can_wait = can_wait and not (sequence.wants_rows and sequence.computed)
+            sequence.is_paused = can_wait and wanted > 0
+            wanted -= sequence.is_paused
+            if sequence.is_paused and sequence not in in_flight:
+                self._requeue(sequence)
+
+    def _requeue(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
+        self.waiting.append(sequence)
+        self._restart(sequence)
+        sequence.is_paused, sequence.was_preempted = False, True
+
+    def _restart(self, sequence: Sequence) -> None:
+        """Free a sequence's cells and give it an empty table; its rows stay in the cache."""
+        table = sequence.cell_table
+        self.kv_manager.free(table, sequence.keys[: sequence.length])
+        sequence.cell_table = self.kv_manager.allocate(
+            sequence.capacity, is_private=table.is_private
+        )
 
     def plan(self) -> Plan | None:
         """Return the next batch; None if no sequence has a token to compute.
@@ -180,9 +212,7 @@ class Scheduler:
             The number of dropped tokens.
         """
         start, end = shift_range(sequence, keep)
-        self.kv_manager.free(sequence.cell_table, sequence.keys[: sequence.length])
-        is_private = sequence.cell_table.is_private
-        sequence.cell_table = self.kv_manager.allocate(sequence.capacity, is_private=is_private)
+        self._restart(sequence)
         drop_tokens(sequence, start, end)
         return end - start
 
@@ -212,8 +242,8 @@ class Scheduler:
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _urgency(self, sequence: Sequence) -> tuple[bool, int]:
-        return sequence is not self._first, sequence.deadline
+    def _urgency(self, sequence: Sequence) -> tuple[bool, tuple[bool, int]]:
+        return sequence is not self._first, sequence.urgency
 
     def _kind(self, ready: list[Sequence]) -> bool:
         """Return whether the next batch outputs logits; both kinds alternate if both are wanted."""
@@ -233,7 +263,7 @@ class Scheduler:
         if sequence.wants_rows:
             end = min(end, sequence.first_output)
         count = self.kv_manager.match_prefix(sequence.cell_table, sequence.keys[start:end])
-        if sequence.generated == 0:
+        if sequence.generated == 0 and not sequence.was_preempted:
             sequence.cached += count
 
     def _share_result(self, draft: Draft, sequence: Sequence) -> bool:
@@ -340,7 +370,7 @@ def _needed_from(sequence: Sequence, image: PlacedImage) -> int:
 
 def _is_ready(sequence: Sequence) -> bool:
     """Return whether a sequence has tokens to compute, and room for them in its context."""
-    if sequence.finish is not None or sequence.uncomputed == 0:
+    if sequence.finish is not None or sequence.uncomputed == 0 or sequence.is_paused:
         return False
     if sequence.awaits_token and _is_at_limit(sequence):
         return False  # the token that is being sampled is its last

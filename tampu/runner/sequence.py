@@ -21,7 +21,6 @@ Sink: TypeAlias = Callable[[Event], None]
 Rows: TypeAlias = npt.NDArray[np.float32]
 
 _PATIENCE_NS = 2_000_000  # added to a deadline for each token of the prompt
-_BATCH_PATIENCE_NS = 30_000_000_000  # added for requests of priority "batch"
 
 
 @dataclass(slots=True)
@@ -156,6 +155,8 @@ class Sequence:
         dropped: tokens dropped by truncation and context shifts.
         finish: why the answer is complete; None while it is not.
         is_cancelled: whether its caller has cancelled it.
+        is_paused: whether it gives its slot to an interactive request after the batch in flight.
+        was_preempted: whether it has done so, and its rows may come from the cache again.
         number: of the request, in the order of getting a slot.
         slot: its slot, from 0.
         pending: tokens whose text is held back.
@@ -181,6 +182,8 @@ class Sequence:
     generated: int = 0
     finish: FinishReason | None = None
     is_cancelled: bool = False
+    is_paused: bool = False
+    was_preempted: bool = False
     number: int = 0
     slot: int = 0
     pending: list[SampledToken] = field(default_factory=list)
@@ -207,10 +210,14 @@ class Sequence:
         return self.uncomputed > 1 or (self.generated == 0 and not self.awaits_token)
 
     @property
-    def deadline(self) -> int:
-        """When its prompt should be computed: earlier and shorter requests come first."""
-        patience = 0 if self.options.priority == "interactive" else _BATCH_PATIENCE_NS
-        return self.times.submitted + patience + self.prompt_length * _PATIENCE_NS
+    def is_batch(self) -> bool:
+        """Whether it comes after all interactive requests."""
+        return self.options.priority == "batch"
+
+    @property
+    def urgency(self) -> tuple[bool, int]:
+        """Which prompt is computed first, the least: interactive, then earlier and shorter ones."""
+        return self.is_batch, self.times.submitted + self.prompt_length * _PATIENCE_NS
 
     @property
     def wants_rows(self) -> bool:

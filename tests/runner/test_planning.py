@@ -152,11 +152,11 @@ def test_interactive_requests_come_before_batch_requests(
     first.options = GenerateOptions(priority="batch")
     made.waiting.extend([first, second])
     assert made.start_waiting() == [second]
-    first.times.submitted -= 60 * 10**9  # but not forever
+    first.times.submitted -= 60 * 10**9
     made.waiting.append(third := sequences(1)[0])
     made.release(second)
-    assert made.start_waiting() == [first]
-    assert made.waiting == [third]
+    assert made.start_waiting() == [third]
+    assert made.waiting == [first]
 
 
 def test_decoding_sequences_come_before_prompts(
