@@ -7,7 +7,8 @@ import sys
 
 from tampu.cli.arguments import AsJSON
 from tampu.cli.table import columns
-from tampu.settings.settings import SECRET, Settings, Source
+from tampu.settings.declaring import SECRET, Source
+from tampu.settings.settings import Settings
 
 
 def config_command(json: AsJSON = False) -> None:

@@ -74,7 +74,7 @@ def serve_command(
     )
     given = [each.strip() for each in (host or "").split(",") if each.strip()]
     hosts = ["localhost"] if settings.socket else given or [settings.address.host]
-    has_keys = bool(settings.api_keys or settings.use_api_keys)
+    has_keys = bool(settings.api_keys or settings.use_api_keys or settings.keys_file)
     for each in hosts:
         check_exposure(each, has_keys=has_keys, is_allowed=insecure_no_auth)
     files = [resolve(str(path), settings) for path in model or []]
@@ -93,6 +93,8 @@ def server_options(settings: Settings, hosts: Sequence[str]) -> ServerOptions:
     """Return the server's options, from the settings."""
     from tampu.engine.load_options import options_from_settings
     from tampu.server.app import ServerOptions
+    from tampu.server.file_store import FileLimits
+    from tampu.server.keys import read_keys
     from tampu.store.registry.options import RemoteOptions
 
     return ServerOptions(
@@ -107,9 +109,16 @@ def server_options(settings: Settings, hosts: Sequence[str]) -> ServerOptions:
         slot_save_path=settings.slot_save_path,
         default_model=settings.default_model,
         image_urls=settings.image_urls,
+        state=settings.state,
+        files=FileLimits(
+            file_bytes=settings.max_file_bytes,
+            total_bytes=settings.max_files_bytes,
+            files=settings.max_files,
+        ),
         origins=settings.origins,
         use_keys=settings.use_api_keys,
         manage_keys=settings.api_keys,
+        keys=read_keys(settings.keys_file) if settings.keys_file else (),
         drain_s=settings.drain_s,
         remote=RemoteOptions.from_settings(settings),
         model=options_from_settings(settings),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -22,8 +22,13 @@ from tampu.errors import TampuError
 from tampu.server.admission import Admission
 from tampu.server.anthropic import anthropic_routes
 from tampu.server.auth import APIKeyMiddleware
+from tampu.server.batch_runner import BatchRunner
+from tampu.server.batch_store import BatchStore
+from tampu.server.batches import batch_routes
+from tampu.server.caller import Caller
 from tampu.server.crash_loop import MAX_CRASHES, CrashLoopBackoff
 from tampu.server.decisions import decision_routes
+from tampu.server.file_store import FileLimits, FileStore
 from tampu.server.http_response import (
     FIELDS,
     SHORT,
@@ -33,6 +38,9 @@ from tampu.server.http_response import (
     exception_response,
 )
 from tampu.server.image_urls import ImageFetcher
+from tampu.server.in_process import Answer, ask_route
+from tampu.server.keys import Key, unlimited_keys
+from tampu.server.limiter import Limiter
 from tampu.server.live import LiveFeed, live_routes
 from tampu.server.llama_server import llama_server_routes
 from tampu.server.logs import HEADER, ROUTE, AccessLogMiddleware
@@ -55,9 +63,11 @@ from tampu.server.routes import (
 )
 from tampu.server.saved_slots import saved_slot_routes
 from tampu.server.serving import Serving
+from tampu.server.state import State
 from tampu.server.threadpool import IterationPool
 from tampu.server.tokens import token_routes
 from tampu.server.trusted_host import ORIGINS, PreflightMiddleware, TrustedHostMiddleware
+from tampu.server.usage import KeyUsage, usage_routes
 from tampu.store.catalog import Catalog
 from tampu.store.registry.options import RemoteOptions
 
@@ -65,6 +75,7 @@ logger = logging.getLogger(__name__)
 
 _VOCABULARY_SECONDS = 60.0
 _MAX_VOCABULARIES = 4
+_ROWS_PER_SLOT = 2  # of batches: one is prepared while another runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +91,7 @@ class ServerOptions:
         origins: web origins that may call it, besides local ones.
         use_keys: API keys for using models.
         manage_keys: API keys that also allow pulling, creating and deleting them.
+        keys: API keys with names and limits.
         drain_s: how long requests may continue when it shuts down.
         max_repeated_tokens: how often a token may repeat before an answer without a limit ends; 0:
             no limit.
@@ -88,6 +100,8 @@ class ServerOptions:
         max_crashes: how often a model may crash within a minute; 0: no limit.
         truncate: whether prompts that are too long are cut; None: each API has its own default.
         slot_save_path: the folder in which conversations of slots are saved; None: they are not.
+        state: the folder of what is kept across restarts; None: nothing is.
+        files: how much uploaded files may take.
         model: how models are loaded unless a request says otherwise.
         remote: how registries are reached.
     """
@@ -100,6 +114,7 @@ class ServerOptions:
     origins: tuple[str, ...] = ()
     use_keys: tuple[str, ...] = ()
     manage_keys: tuple[str, ...] = ()
+    keys: tuple[Key, ...] = ()
     drain_s: float = 30.0
     max_repeated_tokens: int = 30
     default_model: str | None = None
@@ -107,6 +122,8 @@ class ServerOptions:
     max_crashes: int = MAX_CRASHES
     truncate: bool | None = None
     slot_save_path: Path | None = None
+    state: Path | None = None
+    files: FileLimits = field(default_factory=FileLimits)
     model: LoadOptions = field(default_factory=LoadOptions)
     remote: RemoteOptions = field(default_factory=RemoteOptions)
 
@@ -117,6 +134,20 @@ def create_app(options: ServerOptions, catalog: Catalog, start: Start) -> Starle
     serving = _serving(options, catalog, start, metrics)
     pool = IterationPool()
     images = ImageFetcher(options.image_urls, options.remote)
+    state, limiter = State(options.state), Limiter()
+    usage = KeyUsage(state, limiter, metrics.key_used)
+    metrics.used = usage.used
+    keys = [*unlimited_keys(options.use_keys, options.manage_keys), *options.keys]
+    files = FileStore(state, options.files)
+    batches = BatchStore(state, files)
+    runner = BatchRunner(
+        state,
+        batches,
+        lambda path, body: _ask(routes, path, body),
+        lambda name: next((k.caller for k in keys if k.caller.name == name), Caller(name=name)),
+        limiter,
+        at_once=_ROWS_PER_SLOT * options.model.slots,
+    )
     routes = [
         *page_routes(),
         *ollama_routes(serving),
@@ -125,6 +156,8 @@ def create_app(options: ServerOptions, catalog: Catalog, start: Start) -> Starle
         *anthropic_routes(serving, images),
         *token_routes(serving),
         *decision_routes(serving, images),
+        *batch_routes(files, batches, runner),
+        *usage_routes(usage),
         *parameter_routes(),
         *llama_server_routes(serving),
         *saved_slot_routes(serving, options.slot_save_path),
@@ -135,9 +168,14 @@ def create_app(options: ServerOptions, catalog: Catalog, start: Start) -> Starle
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        if keys:
+            await usage.load()
+        await runner.resume()
         yield
         app.state.is_ready = False
+        await runner.close()
         await serving.close()
+        await state.close()
         await pool.close()
 
     app = Starlette(
@@ -154,9 +192,7 @@ def create_app(options: ServerOptions, catalog: Catalog, start: Start) -> Starle
                 allow_headers=["*"],
                 expose_headers=[HEADER, WARNING],
             ),
-            Middleware(
-                APIKeyMiddleware, routes=routes, use=options.use_keys, manage=options.manage_keys
-            ),
+            Middleware(APIKeyMiddleware, routes=routes, keys=keys, limiter=limiter),
         ],
         exception_handlers={TampuError: _tampu_error, HTTPException: _http_error, Exception: _bug},
         lifespan=lifespan,
@@ -247,6 +283,12 @@ def _marked(route: Route) -> Endpoint:
         return await route.endpoint(request)
 
     return endpoint
+
+
+async def _ask(routes: Sequence[Route], path: str, body: bytes) -> Answer:
+    """Return the response to a request that the server makes to itself."""
+    route = next(route for route in routes if route.path == path and "POST" in route.methods)
+    return await ask_route(_marked(route), path, body)
 
 
 async def _tampu_error(request: Request, error: Exception) -> Response:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from collections.abc import Sequence
 from http import HTTPStatus
@@ -12,10 +11,14 @@ from starlette.routing import Match
 from starlette.routing import Route as Matcher
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tampu.server.http_response import error_response
+from tampu.runner.priority import prioritized
+from tampu.server.caller import Caller, calling
+from tampu.server.errors import RateLimitError
+from tampu.server.http_response import error_response, exception_response
+from tampu.server.keys import MAX_KEY_LENGTH, Key, digest_of
+from tampu.server.limiter import Limiter
 from tampu.server.routes import Access, Route
 
-_MAX_KEY_LENGTH = 4096
 _REFUSED = {
     HTTPStatus.UNAUTHORIZED: "an API key is required: send Authorization: Bearer KEY",
     HTTPStatus.FORBIDDEN: "this API key does not allow managing models",
@@ -23,19 +26,19 @@ _REFUSED = {
 
 
 class APIKeyMiddleware:
-    """Middleware: answers 401 without a valid key, and 403 without permission.
+    """Middleware: answers 401 without a valid key, 403 without permission, 429 over a limit.
 
     The body of a request that is refused is not read. Only hashes of the keys are kept, and all of
     them are compared each time, so that timing reveals nothing.
     """
 
     def __init__(
-        self, app: ASGIApp, routes: Sequence[Route], use: Sequence[str], manage: Sequence[str]
+        self, app: ASGIApp, routes: Sequence[Route], keys: Sequence[Key], limiter: Limiter
     ) -> None:
-        """Protect these routes; a key for managing models may also use them."""
+        """Protect these routes; without any keys everybody may do everything."""
         self._app = app
-        self._use = [_hash(key) for key in use]
-        self._manage = [_hash(key) for key in manage]
+        self._keys = keys
+        self._limiter = limiter
         self._routes = [
             (Matcher(route.path, route.endpoint, methods=list(route.methods)), route.access)
             for route in routes
@@ -43,26 +46,51 @@ class APIKeyMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
-        if scope["type"] == "http" and (self._use or self._manage):
-            status = self._status(scope)
-            if status is not None:
-                headers, message = {"connection": "close"}, _REFUSED[status]
-                if status == HTTPStatus.UNAUTHORIZED:
-                    headers["www-authenticate"] = "Bearer"
-                await error_response(scope["path"], status, message, headers)(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
-
-    def _status(self, scope: Scope) -> HTTPStatus | None:
+        if scope["type"] != "http" or not self._keys:
+            await self._app(scope, receive, send)
+            return
         access = next((a for r, a in self._routes if r.matches(scope)[0] is Match.FULL), Access.USE)
-        if access is Access.OPEN:
+        caller = Caller(may_manage=False) if access is Access.OPEN else self._caller(scope)
+        status = _refusal(caller, access)
+        if caller is None or status is not None:
+            status = status or HTTPStatus.UNAUTHORIZED
+            headers = {"connection": "close"}
+            if status == HTTPStatus.UNAUTHORIZED:
+                headers["www-authenticate"] = "Bearer"
+            refused = error_response(scope["path"], status, _REFUSED[status], headers)
+            await refused(scope, receive, send)
+            return
+        try:
+            if scope["method"] == "POST":
+                self._limiter.admit(caller)
+        except RateLimitError as error:
+            response = exception_response(error, scope)
+            response.headers["connection"] = "close"
+            await response(scope, receive, send)
+            return
+        with calling(caller), prioritized(caller.priority):
+            await self._app(scope, receive, send)
+
+    def _caller(self, scope: Scope) -> Caller | None:
+        """Return who has the key of a request; None: it has none that is valid, or several."""
+        given = [digest_of(key) for key in request_keys(Headers(scope=scope))]
+        found = [
+            key.caller
+            for key in self._keys
+            if [True for one in given if hmac.compare_digest(one, key.digest)]
+        ]
+        if len(given) != 1 or not found:
             return None
-        given = [_hash(key) for key in request_keys(Headers(scope=scope))]
-        may_use = _any_same(given, [*self._use, *self._manage])
-        may_manage = _any_same(given, self._manage)
-        if len(given) != 1 or not may_use:
-            return HTTPStatus.UNAUTHORIZED
-        return HTTPStatus.FORBIDDEN if access is Access.MANAGE and not may_manage else None
+        return next((caller for caller in found if caller.may_manage), found[0])
+
+
+def _refusal(caller: Caller | None, access: Access) -> HTTPStatus | None:
+    if access is Access.OPEN:
+        return None
+    if caller is None:
+        return HTTPStatus.UNAUTHORIZED
+    is_refused = access is Access.MANAGE and not caller.may_manage
+    return HTTPStatus.FORBIDDEN if is_refused else None
 
 
 def request_keys(headers: Headers) -> list[str]:
@@ -72,13 +100,4 @@ def request_keys(headers: Headers) -> list[str]:
         scheme, _, key = value.partition(" ")
         keys.append(key.strip() if scheme.lower() == "bearer" else "")
     found = list(dict.fromkeys(keys))
-    return found if all(0 < len(key) <= _MAX_KEY_LENGTH for key in found) else []
-
-
-def _any_same(given: Sequence[bytes], known: Sequence[bytes]) -> bool:
-    same = [hmac.compare_digest(one, other) for one in given for other in known]
-    return any(same)
-
-
-def _hash(key: str) -> bytes:
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+    return found if all(0 < len(key) <= MAX_KEY_LENGTH for key in found) else []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from http import HTTPStatus
 from typing import Any
 
 from tampu.errors import (
@@ -32,6 +33,10 @@ class BusyError(TampuError):
         self.retry_s = retry_s
 
 
+class RateLimitError(BusyError):
+    """A key has used up one of its limits."""
+
+
 # The first class that an error is an instance of gives its status.
 STATUS: tuple[tuple[type[TampuError], int], ...] = (
     (BodyTooLargeError, 413),
@@ -39,6 +44,7 @@ STATUS: tuple[tuple[type[TampuError], int], ...] = (
     (ModelNotFoundError, 404),
     (UnsupportedModelError, 400),
     (NotAllowedError, 403),
+    (RateLimitError, 429),
     (BusyError, 503),
     (DigestMismatchError, 400),
     (DiskFullError, 507),
@@ -58,6 +64,7 @@ _ANTHROPIC_TYPES = {
     529: "overloaded_error",
 }
 
+_OPENAI_TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 _LLAMA_SERVER_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -65,6 +72,7 @@ _LLAMA_SERVER_TYPES = {
     404: "not_found_error",
     405: "invalid_request_error",
     413: "invalid_request_error",
+    429: "rate_limit_error",
     503: "unavailable_error",
 }
 _CONTEXT_TYPE = "exceed_context_size_error"
@@ -92,6 +100,8 @@ def public_message(error: TampuError) -> str:
 
 def code_of(error: TampuError) -> str | None:
     """Return OpenAI's code of an error; None: it has none."""
+    if isinstance(error, RateLimitError):
+        return "rate_limit_exceeded"
     return "context_length_exceeded" if isinstance(error, ContextLengthError) else None
 
 
@@ -120,14 +130,14 @@ def openai_error(
 ) -> dict[str, object]:
     """Return an error in OpenAI's format; `param` is the field that is wrong."""
     kind = "api_error" if status >= 500 else "invalid_request_error"
-    kind = {401: "authentication_error", 404: "not_found_error"}.get(status, kind)
+    kind = _OPENAI_TYPES.get(status, kind)
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
 def llama_server_error(status: int, message: str, code: str | None = None) -> dict[str, object]:
     """Return an error in llama-server's format; `code` is OpenAI's."""
     kind = _LLAMA_SERVER_TYPES.get(status, "server_error")
-    if code is not None:
+    if code is not None and status != HTTPStatus.TOO_MANY_REQUESTS:
         kind = _CONTEXT_TYPE
         message = f"the request exceeds the available context size: {message}"
     return {"error": {"code": status, "message": message, "type": kind}}

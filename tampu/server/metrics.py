@@ -45,12 +45,14 @@ class Metrics:
     Attributes:
         started: when it was made, in seconds since 1970.
         llama_server: what llama-server counts, under its names.
+        used: called with the model and the usage of each request that has ended.
     """
 
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
         self.llama_server = LlamaServerMetrics()
         self.started = int(time.time())
+        self.used: Callable[[str, Usage], None] = lambda _, __: None
         self._requests = Counter(
             "tampu_requests", "Answered requests.", ["method", "route", "status"], registry=registry
         )
@@ -87,6 +89,15 @@ class Metrics:
             ["model"],
             buckets=_LOAD_SECONDS,
             registry=registry,
+        )
+        self._key_tokens = Counter(
+            "tampu_key_tokens",
+            "Tokens of each API key, by its name: read (prompt), of these cached, generated.",
+            ["key", "kind"],
+            registry=registry,
+        )
+        self._key_requests = Counter(
+            "tampu_key_requests", "Requests that used a model.", ["key"], registry=registry
         )
         self._errors = Counter("tampu_errors", "Errors by class.", ["kind"], registry=registry)
         self._crashes = Counter(
@@ -128,11 +139,20 @@ class Metrics:
         """Count the tokens of an embedding."""
         self._tokens.labels(model, "prompt").inc(tokens)
         self.llama_server.answered(Usage(prompt_tokens=tokens))
+        self.used(model, Usage(prompt_tokens=tokens))
 
     def decided(self, model: str, found: Decisions) -> None:
         """Count the tokens of decisions."""
         self._tokens.labels(model, "prompt").inc(found.input_tokens)
         self._tokens.labels(model, "cached").inc(found.cached_tokens)
+        self.used(model, Usage(found.input_tokens, found.cached_tokens))
+
+    def key_used(self, key: str, usage: Usage) -> None:
+        """Count the usage of a key, by its name."""
+        self._key_requests.labels(key).inc()
+        self._key_tokens.labels(key, "prompt").inc(usage.prompt_tokens)
+        self._key_tokens.labels(key, "cached").inc(usage.cached_tokens)
+        self._key_tokens.labels(key, "generated").inc(usage.generated_tokens)
 
     def failed(self, error: TampuError) -> None:
         """Count an error."""
@@ -168,6 +188,7 @@ class Metrics:
         self._tokens.labels(model, "prompt").inc(usage.prompt_tokens)
         self._tokens.labels(model, "cached").inc(usage.cached_tokens)
         self._tokens.labels(model, "generated").inc(usage.generated_tokens)
+        self.used(model, usage)
 
 
 def _distribution(histogram: Histogram, model: str) -> Distribution:

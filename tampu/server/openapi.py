@@ -23,6 +23,7 @@ _REFUSALS = {
     "404": "There is no such model.",
     "413": "The body is too large.",
     "414": "The address is too long.",
+    "429": "The API key has used up one of its limits.",
     "431": "There are too many headers.",
 }
 _FAILURES = {

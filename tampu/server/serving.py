@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager, aclosing
+from contextlib import AbstractContextManager, aclosing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -25,7 +25,9 @@ from tampu.errors import (
 )
 from tampu.ml.vectors import normalize
 from tampu.runner.events import Usage
+from tampu.runner.priority import current_priority
 from tampu.server.admission import Admission
+from tampu.server.caller import current_caller
 from tampu.server.choices import Choice, dropped_warnings, each_choice, merged, worded
 from tampu.server.events import (
     Event,
@@ -133,13 +135,16 @@ class Serving:
         Raises:
             RequestError: without a name.
             ModelNotFoundError: if there is no such model.
+            NotAllowedError: if the caller's key does not allow it.
         """
         if not name:
             raise RequestError("model is required")
         try:
-            return self.catalog.describe(name)
+            entry = self.catalog.describe(name)
         except ModelNotFoundError as error:
             raise ModelNotFoundError(f"model '{name[:200]}' not found") from error
+        current_caller().check_model(entry.name, entry.full_name)
+        return entry
 
     def find_for(self, body: _WithModel) -> Entry:
         """Return the model of a request, whose name is filled in if it has none.
@@ -184,7 +189,7 @@ class Serving:
         Raises:
             TampuError: when the model cannot be loaded, or the request fails.
         """
-        with self._admission.wait() as leave_queue, self._metrics.request(entry.name) as count:
+        with self._queued() as leave_queue, self._metrics.request(entry.name) as count:
             request = await self._with_text_bias(entry, request)
             for may_retry in (True, False):
                 try:
@@ -202,6 +207,12 @@ class Serving:
                 except RequestNotStartedError:
                     if not may_retry:
                         raise
+
+    def _queued(self) -> AbstractContextManager[Callable[[], None]]:
+        """Queue a request; the rows of batches have a queue of their own."""
+        if current_caller().is_row:
+            return nullcontext(lambda: None)
+        return self._admission.wait()
 
     async def _with_text_bias(self, entry: Entry, request: GenerationRequest) -> GenerationRequest:
         """Return a request whose biases are all of tokens."""
@@ -221,7 +232,10 @@ class Serving:
         ready_ns = time.monotonic_ns()
         if not request.prompts:
             return _loaded(ready_ns)
-        options = request.limited(model.runner.ready.context, self._max_repeated_tokens)
+        options = msgspec.structs.replace(
+            request.limited(model.runner.ready.context, self._max_repeated_tokens),
+            priority=current_priority(),
+        )
         is_longest = _has_longest_context(model)
         choices = [
             Choice(index, request, ready_ns, is_longest=is_longest).events(
@@ -237,7 +251,7 @@ class Serving:
         Raises:
             TampuError: when the model cannot be loaded, or the request fails.
         """
-        with self._admission.wait():
+        with self._queued():
             return await _with_retry(lambda: self._embedded(entry, request))
 
     async def _embedded(self, entry: Entry, request: EmbeddingTask) -> Embeddings:
@@ -267,7 +281,7 @@ class Serving:
                         return await model.runner.decide(task.prompt, task.questions)
                     return await model.runner.rerank(task.query, task.documents, task.instruction)
 
-        with self._admission.wait():
+        with self._queued():
             found = await _with_retry(attempt)
         self._metrics.decided(entry.name, found)
         return found

@@ -13,11 +13,12 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 from tampu.errors import SettingsError
 from tampu.settings.address import Address, parse_address
 from tampu.settings.config_file import read_configuration
+from tampu.settings.declaring import SECRET, VARIABLE, Source, Variable, own, shared
 from tampu.settings.parsers import (
     boolean,
     count_from,
@@ -44,7 +45,6 @@ from tampu.settings.parsers import (
 from tampu.settings.proxies import Proxies, parse_proxy, shown_proxy
 
 T = TypeVar("T")
-D = TypeVar("D")
 
 DEFAULT_CONTEXT = 4096  # tokens, where neither a setting nor the model says otherwise
 DEFAULT_STATE_CACHE = 512 * 10**6  # bytes
@@ -56,12 +56,10 @@ KERNELS = (
 
 _OURS = "TAMPU_"
 _THEIRS = "OLLAMA_"
-SECRET = frozenset({"API_KEY", "HF_TOKEN", "LOGINS", "USE_API_KEY"})
 ENGINES = ("auto", "native", "llamacpp")
 LOG_FORMATS = ("text", "json")
 _CONFIG = "CONFIG"
-_PLACES = ("MODELS", "CACHE", "REGISTRY_KEY")  # settings with several sources
-_VARIABLE = "variable"
+_PLACES = ("MODELS", "CACHE", "STATE", "REGISTRY_KEY")  # settings with several sources
 # The variables that a model's process gets: paths and the choice of devices, but none of the keys
 # and tokens that the server may have been started with.
 _PASSED_ON = frozenset({
@@ -69,54 +67,6 @@ _PASSED_ON = frozenset({
     "HIP_VISIBLE_DEVICES", "HOME", "HSA_OVERRIDE_GFX_VERSION", "LANG", "LC_ALL", "LD_LIBRARY_PATH",
     "OMP_NUM_THREADS", "PATH", "PYTHONPATH", "ROCR_VISIBLE_DEVICES", "TMPDIR", "TZ", "VIRTUAL_ENV",
 })  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """The value of a setting, and where it came from: a variable, a file, or the default.
-
-    Attributes:
-        text: the value as the user or the documentation writes it; None: its own text.
-    """
-
-    value: object
-    origin: str
-    text: str | None = field(default=None, compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class _Variable:
-    """The variable of a setting, without its prefix.
-
-    Attributes:
-        parse: reads its text; raises ValueError, saying what it expects.
-        is_shared: whether Ollama has it too.
-        text: the default as the documentation has it; None: its own text.
-    """
-
-    name: str
-    parse: Callable[[str], Any]
-    default: Any
-    is_shared: bool
-    text: str | None
-
-
-def _own(
-    name: str,
-    parse: Callable[[str], T],
-    default: D,
-    text: str | None = None,
-    *,
-    is_shared: bool = False,
-) -> T | D:
-    """Declare a setting that only tampu has, unless it is shared."""
-    variable = _Variable(name, parse, default, is_shared, text)
-    return field(default=default, repr=name not in SECRET, metadata={_VARIABLE: variable})
-
-
-def _shared(name: str, parse: Callable[[str], T], default: D, text: str | None = None) -> T | D:
-    """Declare a setting that Ollama has too."""
-    return _own(name, parse, default, text, is_shared=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +82,8 @@ class Settings:
             only read.
         lm_studio: LM Studio's folder of models: only read.
         cache: CACHE, the folder for caches; else XDG_CACHE_HOME/tampu.
+        state: STATE, the folder of what the server keeps: uploaded files, batches, usage of keys;
+            else XDG_STATE_HOME/tampu.
         context: CONTEXT_LENGTH in tokens; None lets the model and the memory decide.
         slots: NUM_PARALLEL, concurrent sequences per model.
         threads: THREADS, CPU threads; None: one per core.
@@ -157,6 +109,9 @@ class Settings:
         load_timeout_s: LOAD_TIMEOUT, the limit for loading without progress; None: none.
         max_loaded_models: MAX_LOADED_MODELS; None (0) lets the memory decide.
         max_queue: MAX_QUEUE, the maximum number of waiting requests.
+        max_file_bytes: MAX_FILE_SIZE, the maximum size of an uploaded file, such as 200MB.
+        max_files_bytes: MAX_FILES_SIZE, bytes of all files; no more are uploaded beyond it.
+        max_files: MAX_FILES, the maximum number of files.
         image_urls: IMAGE_URLS, from where images are fetched that requests name by address: on
             (any public host), hosts separated by commas (private ones too), or both.
         default_model: DEFAULT_MODEL, for requests to OpenAI's and Anthropic's API that name none;
@@ -181,6 +136,7 @@ class Settings:
         hub_token: HF_TOKEN, for private models there.
         api_keys: API_KEY, separated by commas: keys with all permissions.
         use_api_keys: USE_API_KEY, likewise: may use models, but not pull, create or delete them.
+        keys_file: KEYS_FILE, a TOML file of keys with names and limits.
         tls_certificate: TLS_CERT, a file; with it the server uses HTTPS.
         tls_key: TLS_KEY, the file of the certificate's key.
         socket: SOCKET, the path of a Unix socket to listen on instead of an address.
@@ -199,59 +155,64 @@ class Settings:
         ignored: Ollama's variables that are set and have no effect here.
     """
 
-    address: Address = _shared("HOST", parse_address, Address(), "127.0.0.1:11434")
+    address: Address = shared("HOST", parse_address, Address(), "127.0.0.1:11434")
     models: Path
     cache: Path
-    context: int | None = _shared("CONTEXT_LENGTH", count_unless_zero, None, str(DEFAULT_CONTEXT))
-    slots: int = _shared("NUM_PARALLEL", count_or_one, 1)
-    threads: int | None = _own("THREADS", count_from(1), None, "one per core")
-    gpu_layers: int | None = _own("NUM_GPU", layers, None, "as many as fit")
-    main_gpu: int | None = _own("MAIN_GPU", count_from(0), None, "most free memory")
-    tensor_split: tuple[float, ...] = _own("TENSOR_SPLIT", shares, (), "by free memory")
-    flash_attention: bool | None = _shared("FLASH_ATTENTION", boolean, None, "auto")
-    kernels: str = _own("KERNELS", one_of(KERNELS), "on")
-    repack_cache: int = _own("REPACK_CACHE", size_or_off, 0, "off")
-    prefix_cache: int = _own("PREFIX_CACHE", size_or_off, 0, "off")
-    fetch: str = _own("FETCH", fetch_way, "auto")
-    cache_type: str = _shared("KV_CACHE_TYPE", one_of(CACHE_TYPES), "f16")
-    state_cache: int = _own("STATE_CACHE", parse_rate, DEFAULT_STATE_CACHE, "512MB")
-    keep_alive_s: float | None = _shared("KEEP_ALIVE", seconds_unless_negative, 300.0, "5m")
-    load_timeout_s: float | None = _shared("LOAD_TIMEOUT", seconds_if_positive, 300.0, "5m")
-    max_loaded_models: int | None = _shared("MAX_LOADED_MODELS", count_unless_zero, None, "3")
-    max_queue: int = _shared("MAX_QUEUE", count_from(0), 512)
-    image_urls: tuple[str, ...] = _own("IMAGE_URLS", image_hosts, (), "off")
-    default_model: str | None = _own("DEFAULT_MODEL", str, None)
-    editor: str | None = _shared("EDITOR", str, None)
-    no_history: bool = _shared("NOHISTORY", boolean, default=False, text="0")
-    origins: tuple[str, ...] = _shared("ORIGINS", texts, ())
-    debug: int = _shared("DEBUG", log_level, 0)
+    state: Path
+    context: int | None = shared("CONTEXT_LENGTH", count_unless_zero, None, str(DEFAULT_CONTEXT))
+    slots: int = shared("NUM_PARALLEL", count_or_one, 1)
+    threads: int | None = own("THREADS", count_from(1), None, "one per core")
+    gpu_layers: int | None = own("NUM_GPU", layers, None, "as many as fit")
+    main_gpu: int | None = own("MAIN_GPU", count_from(0), None, "most free memory")
+    tensor_split: tuple[float, ...] = own("TENSOR_SPLIT", shares, (), "by free memory")
+    flash_attention: bool | None = shared("FLASH_ATTENTION", boolean, None, "auto")
+    kernels: str = own("KERNELS", one_of(KERNELS), "on")
+    repack_cache: int = own("REPACK_CACHE", size_or_off, 0, "off")
+    prefix_cache: int = own("PREFIX_CACHE", size_or_off, 0, "off")
+    fetch: str = own("FETCH", fetch_way, "auto")
+    cache_type: str = shared("KV_CACHE_TYPE", one_of(CACHE_TYPES), "f16")
+    state_cache: int = own("STATE_CACHE", parse_rate, DEFAULT_STATE_CACHE, "512MB")
+    keep_alive_s: float | None = shared("KEEP_ALIVE", seconds_unless_negative, 300.0, "5m")
+    load_timeout_s: float | None = shared("LOAD_TIMEOUT", seconds_if_positive, 300.0, "5m")
+    max_loaded_models: int | None = shared("MAX_LOADED_MODELS", count_unless_zero, None, "3")
+    max_queue: int = shared("MAX_QUEUE", count_from(0), 512)
+    max_file_bytes: int = own("MAX_FILE_SIZE", parse_rate, 200 * 10**6, "200MB")
+    max_files_bytes: int = own("MAX_FILES_SIZE", parse_rate, 10 * 10**9, "10GB")
+    max_files: int = own("MAX_FILES", count_from(0), 1000)
+    image_urls: tuple[str, ...] = own("IMAGE_URLS", image_hosts, (), "off")
+    default_model: str | None = own("DEFAULT_MODEL", str, None)
+    editor: str | None = shared("EDITOR", str, None)
+    no_history: bool = shared("NOHISTORY", boolean, default=False, text="0")
+    origins: tuple[str, ...] = shared("ORIGINS", texts, ())
+    debug: int = shared("DEBUG", log_level, 0)
     ollama_models: Path | None = None
     hub_cache: Path | None = None
     lm_studio: Path | None = None
-    registry: str = _own("REGISTRY", host, "registry.ollama.ai")
-    registries: tuple[str, ...] = _own("REGISTRIES", texts, ())
-    realms: tuple[tuple[str, str], ...] = _own("REALMS", realms, ())
-    logins: tuple[tuple[str, str], ...] = _own("LOGINS", logins, ())
+    registry: str = own("REGISTRY", host, "registry.ollama.ai")
+    registries: tuple[str, ...] = own("REGISTRIES", texts, ())
+    realms: tuple[tuple[str, str], ...] = own("REALMS", realms, ())
+    logins: tuple[tuple[str, str], ...] = own("LOGINS", logins, ())
     proxies: Proxies = field(default_factory=Proxies)
-    connections: int = _own("CONNECTIONS", count_from(1), 8)
-    limit_rate: int | None = _own("LIMIT_RATE", parse_rate, None)
+    connections: int = own("CONNECTIONS", count_from(1), 8)
+    limit_rate: int | None = own("LIMIT_RATE", parse_rate, None)
     registry_key: Path | None = None
     hub: str = "https://huggingface.co"
     hub_token: str | None = field(default=None, repr=False)
-    api_keys: tuple[str, ...] = _own("API_KEY", texts, ())
-    use_api_keys: tuple[str, ...] = _own("USE_API_KEY", texts, ())
-    tls_certificate: Path | None = _own("TLS_CERT", path_of, None)
-    tls_key: Path | None = _own("TLS_KEY", path_of, None)
-    socket: Path | None = _own("SOCKET", path_of, None)
-    log_format: str = _own("LOG_FORMAT", one_of(LOG_FORMATS), "text")
-    slot_save_path: Path | None = _own("SLOT_SAVE_PATH", path_of, None)
-    memory: int | None = _own("MEMORY", parse_rate, None, "free memory")
-    engine: str = _own("ENGINE", one_of(ENGINES), "auto")
-    drain_s: float = _own("DRAIN_TIMEOUT", seconds, 30.0, "30s")
-    hang_s: float = _own("HANG_TIMEOUT", seconds, 60.0, "60s")
-    max_crashes: int = _own("MAX_CRASHES", count_from(0), 3)
-    max_repeated_tokens: int = _own("MAX_REPEATED_TOKENS", count_from(0), 30)
-    truncate: bool | None = _own("TRUNCATE", boolean, None)
+    api_keys: tuple[str, ...] = own("API_KEY", texts, ())
+    use_api_keys: tuple[str, ...] = own("USE_API_KEY", texts, ())
+    keys_file: Path | None = own("KEYS_FILE", path_of, None)
+    tls_certificate: Path | None = own("TLS_CERT", path_of, None)
+    tls_key: Path | None = own("TLS_KEY", path_of, None)
+    socket: Path | None = own("SOCKET", path_of, None)
+    log_format: str = own("LOG_FORMAT", one_of(LOG_FORMATS), "text")
+    slot_save_path: Path | None = own("SLOT_SAVE_PATH", path_of, None)
+    memory: int | None = own("MEMORY", parse_rate, None, "free memory")
+    engine: str = own("ENGINE", one_of(ENGINES), "auto")
+    drain_s: float = own("DRAIN_TIMEOUT", seconds, 30.0, "30s")
+    hang_s: float = own("HANG_TIMEOUT", seconds, 60.0, "60s")
+    max_crashes: int = own("MAX_CRASHES", count_from(0), 3)
+    max_repeated_tokens: int = own("MAX_REPEATED_TOKENS", count_from(0), 30)
+    truncate: bool | None = own("TRUNCATE", boolean, None)
     sources: Mapping[str, Source] = field(default_factory=dict, repr=False, compare=False)
     ignored: tuple[str, ...] = field(default=(), repr=False, compare=False)
 
@@ -290,6 +251,7 @@ class Settings:
             **declared,
             models=read.folder("MODELS", "XDG_DATA_HOME", ".local/share", "models"),
             cache=read.folder("CACHE", "XDG_CACHE_HOME", ".cache", ""),
+            state=read.folder("STATE", "XDG_STATE_HOME", ".local/state", ""),
             ollama_models=read.in_home(
                 "OLLAMA_MODELS", ("OLLAMA_MODELS", ""), ("", ".ollama/models")
             ),
@@ -311,12 +273,10 @@ class Settings:
         )
 
 
-def _declared() -> dict[str, _Variable]:
+def _declared() -> dict[str, Variable]:
     """Return the variable of each setting that is declared with one, by the setting's name."""
     return {
-        each.name: each.metadata[_VARIABLE]
-        for each in fields(Settings)
-        if _VARIABLE in each.metadata
+        each.name: each.metadata[VARIABLE] for each in fields(Settings) if VARIABLE in each.metadata
     }
 
 

@@ -31,6 +31,7 @@ from tampu.runner.events import (
     TextDelta,
     TokenLogprob,
 )
+from tampu.runner.priority import Priority, current_priority
 from tampu.runner.recorder import RunnerSnapshot
 from tampu.runner.request import GenerateOptions
 
@@ -67,6 +68,7 @@ class Embed(msgspec.Struct, frozen=True, tag="embed"):
     request: int
     inputs: tuple[TextPrompt | TokensPrompt, ...]
     truncate: bool = True
+    priority: Priority = msgspec.field(default_factory=current_priority)
 
 
 class Encode(msgspec.Struct, frozen=True, tag="encode"):
@@ -97,6 +99,7 @@ class Decide(msgspec.Struct, frozen=True, tag="decide"):
     request: int
     prompt: ChatPrompt
     questions: tuple[Question, ...]
+    priority: Priority = msgspec.field(default_factory=current_priority)
 
 
 class Rerank(msgspec.Struct, frozen=True, tag="rerank"):

@@ -33,6 +33,7 @@ from tampu.engine.chat import OutputParser, RequestBuilder
 from tampu.engine.prompts import TokensPrompt
 from tampu.errors import ComputeError, RequestCancelledError, TampuError
 from tampu.runner.events import Done, Event, Failed, PromptProgress, TextDelta, Usage
+from tampu.runner.priority import Priority, prioritized
 from tampu.runner.recorder import RunnerSnapshot
 from tampu.worker.output_queue import OutputQueue
 from tampu.worker.preparation import PREPARERS, kind_of
@@ -232,6 +233,7 @@ class Worker:
         self._embedder = ThreadPoolExecutor(1, thread_name_prefix="tampu-embedder")
         self._deciders = ThreadPoolExecutor(_DECIDERS, thread_name_prefix="tampu-decider")
         self._observer = ThreadPoolExecutor(1, thread_name_prefix="tampu-observer")
+        self._batches = ThreadPoolExecutor(1, thread_name_prefix="tampu-batch")
 
     def run(self) -> None:
         """Serve until the other side closes the socket."""
@@ -244,8 +246,8 @@ class Worker:
             if load is not None:
                 self._serve(load)
         finally:
-            pools = (*self._preparers.values(), self._embedder, self._deciders, self._observer)
-            for pool in pools:
+            own = (self._embedder, self._deciders, self._observer, self._batches)
+            for pool in (*self._preparers.values(), *own):
                 pool.shutdown(cancel_futures=True)
             self._outbox.close()
             writer.join()
@@ -309,14 +311,14 @@ class Worker:
         """Start a command that generates nothing."""
         match command:
             case Embed():
-                self._begin(self._embedder, embedded, loaded, command)
+                self._begin(self._pool(command, self._embedder), embedded, loaded, command)
             case Encode():
                 self._begin(self._preparers[kind_of(command.prompt)], encoded, loaded, command)
             case Decode():
                 kind = kind_of(TokensPrompt(command.tokens))
                 self._begin(self._preparers[kind], decoded, loaded, command)
             case Decide():
-                self._begin(self._deciders, decided, loaded, command)
+                self._begin(self._pool(command, self._deciders), decided, loaded, command)
             case Rerank():
                 self._begin(self._deciders, reranked, loaded, command)
             case ActOnSlot():
@@ -360,6 +362,10 @@ class Worker:
         self._cancelled[command.request] = threading.Event()
         pool.submit(self._answer, command.request, work, loaded, command)
 
+    def _pool(self, command: Embed | Decide, live: ThreadPoolExecutor) -> ThreadPoolExecutor:
+        """Return the threads for a command: nobody waits behind the rows of batches."""
+        return self._batches if _priority_of(command) == "batch" else live
+
     def _answer(
         self,
         request: int,
@@ -369,7 +375,8 @@ class Worker:
     ) -> None:
         """Reply to a command that generates nothing, until it is cancelled."""
         try:
-            with cancellable(self._cancelled[request].is_set):
+            is_wanted = cancellable(self._cancelled[request].is_set)
+            with is_wanted, prioritized(_priority_of(command)):
                 check_cancelled()
                 for event in work(loaded, command):
                     self._outbox.put(Answer(request, event))
@@ -422,6 +429,10 @@ class Worker:
             self._generations.pop(request, None)
             generation.cancel()
             return [Answer(request, _failed(error))]
+
+
+def _priority_of(command: Command) -> Priority:
+    return command.priority if isinstance(command, Embed | Decide) else "interactive"
 
 
 def _failed(error: Exception) -> Failed:

@@ -43,6 +43,7 @@ class Site:
     def __init__(self, folder: Path, start: FakeStart, options: ServerOptions) -> None:
         self.start = start
         self.folder = folder
+        self.folder_of_state = options.state or folder
         self.app = create_app(replace(options, remote=NOWHERE), Catalog(folder), start)
         self.transport = httpx.ASGITransport(self.app)
 

@@ -12,7 +12,8 @@ import pytest
 from tampu.cli.config import config_command, setting_rows
 from tampu.errors import SettingsError
 from tampu.settings.config_file import read_configuration
-from tampu.settings.settings import Settings, Source
+from tampu.settings.declaring import Source
+from tampu.settings.settings import Settings
 
 KNOWN = ("HOST", "KEEP_ALIVE", "ORIGINS", "FLASH_ATTENTION", "API_KEY", "NUM_PARALLEL")
 

@@ -35,6 +35,7 @@ def test_empty_environment_gives_the_defaults() -> None:
     assert settings == Settings(
         models=Path("/home/runa/.local/share/tampu/models"),
         cache=Path("/home/runa/.cache/tampu"),
+        state=Path("/home/runa/.local/state/tampu"),
         ollama_models=Path("/home/runa/.ollama/models"),
         hub_cache=Path("/home/runa/.cache/huggingface/hub"),
         lm_studio=Path("/home/runa/.lmstudio/models"),

@@ -88,7 +88,7 @@ TEXTS: dict[str, Callable[[str], dict[str, Any]]] = {
 # Routes that take neither text nor pictures nor forms, and one for models that can insert.
 OTHERS = {
     "/api/show", "/api/copy", "/api/delete", "/api/pull", "/api/push", "/api/create",
-    "/api/detokenize", "/detokenize", "/infill",
+    "/api/detokenize", "/detokenize", "/infill", "/v1/batches",
 }  # fmt: skip
 
 

@@ -1,0 +1,117 @@
+"""The input file of a batch: one request in each line, checked as a whole before any is done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from tampu.server.batch_store import Row
+
+MAX_ROWS = 50_000
+MAX_ROW = 16 * 2**20  # bytes
+MAX_ERRORS = 100
+MAX_CUSTOM_ID = 512
+
+
+class Line(msgspec.Struct, frozen=True):
+    """A line: a request to a route of this server."""
+
+    custom_id: str
+    method: str
+    url: str
+    body: msgspec.Raw
+
+
+class _Body(msgspec.Struct):
+    """What is checked of the body before its turn."""
+
+    stream: Any = None
+
+
+class _Invalid(Exception):  # noqa: N818 - it becomes an entry of a list
+    """What is wrong with a line, as an entry of OpenAI's list of errors."""
+
+    def __init__(self, code: str, message: str, line: int | None, param: str | None = None) -> None:
+        super().__init__(message)
+        self.entry = {"code": code, "message": message, "param": param, "line": line}
+
+
+def check_input(path: Path, endpoint: str) -> tuple[list[Row], list[dict[str, Any]]]:
+    """Return the rows of an input file, and what is wrong with it: at most 100 errors.
+
+    Raises:
+        OSError: if it cannot be read.
+    """
+    rows: list[Row] = []
+    errors: list[dict[str, Any]] = []
+    seen: dict[str, int] = {}
+    with path.open("rb") as file:
+        for number, (start, text) in enumerate(_lines(file), 1):
+            try:
+                row = _row(text, start, number, endpoint, len(rows))
+                if row is None:
+                    continue
+                if first := seen.setdefault(row.custom_id, number) - number:
+                    message = f"line {number + first} has the same custom_id"
+                    raise _Invalid("duplicate_custom_id", message, number, "custom_id")
+                rows.append(row)
+            except _Invalid as error:
+                errors.append(error.entry)
+                if len(errors) == MAX_ERRORS or error.entry["code"] in (
+                    "too_many_rows",
+                    "row_size",
+                ):
+                    break
+    if not rows and not errors:
+        errors.append(_Invalid("empty_file", "the file has no requests", None).entry)
+    return rows, errors
+
+
+def read_line(path: Path, row: Row) -> Line:
+    """Return a line of a file that was checked."""
+    with path.open("rb") as file:
+        file.seek(row.start)
+        return msgspec.json.decode(file.read(row.length), type=Line)
+
+
+def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Yield the start and the text of each line; one that is too long has one byte too many."""
+    start = 0
+    while text := file.readline(MAX_ROW + 1):
+        yield start, text
+        start += len(text)
+
+
+def _row(text: bytes, start: int, number: int, endpoint: str, count: int) -> Row | None:
+    """Return the row of a line; None for an empty line.
+
+    Raises:
+        _Invalid: saying what is wrong.
+    """
+    if len(text) > MAX_ROW:
+        raise _Invalid("row_size", f"the line is longer than {MAX_ROW} bytes", number)
+    if not text.strip():
+        return None
+    if count == MAX_ROWS:
+        raise _Invalid("too_many_rows", f"the file has more than {MAX_ROWS} requests", number)
+    try:
+        line = msgspec.json.decode(text, type=Line)
+        body = msgspec.json.decode(line.body, type=_Body)
+    except msgspec.ValidationError as error:
+        raise _Invalid("invalid_request", f"the line is not a request: {error}", number) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _Invalid("invalid_json_line", f"the line is not JSON: {error}", number) from None
+    if not 0 < len(line.custom_id) <= MAX_CUSTOM_ID:
+        message = f"custom_id must have 1 to {MAX_CUSTOM_ID} characters"
+        raise _Invalid("invalid_custom_id", message, number, "custom_id")
+    if line.method != "POST":
+        raise _Invalid("invalid_method", "method must be POST", number, "method")
+    if line.url != endpoint:
+        message = f"url is {line.url[:100]!r}, but the endpoint of the batch is {endpoint!r}"
+        raise _Invalid("invalid_url", message, number, "url")
+    if body.stream:
+        raise _Invalid("invalid_request", "a batch has no streams", number, "body.stream")
+    return Row(count, line.custom_id, start, len(text))
