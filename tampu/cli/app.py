@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from tampu.cli.batch import batch_app
 from tampu.cli.bench import bench_command
 from tampu.cli.cache import cache_command
 from tampu.cli.config import config_command
@@ -44,6 +45,7 @@ app = typer.Typer(
 )
 app.command("run")(run_command)
 app.command("decide")(decide_command)
+app.add_typer(batch_app, name="batch")
 app.command("serve")(serve_command)
 app.command("start", hidden=True)(serve_command)
 app.command("ui")(ui_command)

@@ -79,6 +79,25 @@ class HTTPServer:
         with self._answer("GET", "/health", None, timeout_s) as answer:
             return answer.getheader("Server", "")
 
+    def send(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+    ) -> bytes:
+        """Return the body of its response.
+
+        Raises:
+            NoServerError: if no server is running.
+            ServerError: if it refused, or its response is invalid.
+        """
+        with self._answer(method, path, body, None, content_type) as answer:
+            found = answer.read()
+        if answer.status != http.client.OK:
+            raise ServerError(error_message(found) or answer.reason, answer.status)
+        return found
+
     def close(self) -> None:
         """Do nothing: each request has its own connection."""
 
@@ -96,14 +115,20 @@ class HTTPServer:
 
     @contextmanager
     def _answer(
-        self, method: str, path: str, body: dict[str, Any] | None, timeout_s: float | None
+        self,
+        method: str,
+        path: str,
+        body: dict[str, Any] | bytes | None,
+        timeout_s: float | None,
+        content_type: str = "application/json",
     ) -> Iterator[http.client.HTTPResponse]:
-        headers = {"Content-Type": "application/json"}
+        headers = {"Content-Type": content_type}
         if keys := self.settings.api_keys or self.settings.use_api_keys:
             headers["Authorization"] = f"Bearer {keys[0]}"
         connection = self._connection(timeout_s)
         try:
-            connection.request(method, path, None if body is None else json.dumps(body), headers)
+            content = json.dumps(body) if isinstance(body, dict) else body
+            connection.request(method, path, content, headers)
             yield connection.getresponse()
         except (ConnectionRefusedError, FileNotFoundError) as error:
             message = f"no server is running at {self}: start one with `tampu serve`"
@@ -129,6 +154,14 @@ class HTTPServer:
         is_secret = address.scheme == "https"
         kind = http.client.HTTPSConnection if is_secret else http.client.HTTPConnection
         return kind(address.host, address.port, timeout=timeout_s)
+
+
+def error_message(body: bytes) -> str:
+    """Return the message of the error in a response of any API."""
+    try:
+        return _message(json.loads(body)["error"])
+    except (ValueError, LookupError, TypeError):
+        return body[:200].decode("utf-8", "replace")
 
 
 def _message(error: object) -> str:

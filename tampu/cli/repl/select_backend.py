@@ -41,7 +41,7 @@ def select_backend(
         TampuError: if there is no such model.
     """
     is_private = trace or engine or existing_path(model) is not None
-    server = None if is_private else _running_server(settings)
+    server = None if is_private else running_server(settings)
     if server is not None:
         try:
             return server, _shown(server, model, insecure=insecure)
@@ -78,7 +78,7 @@ def pull_on(server: HTTPServer, model: str, *, insecure: bool) -> Generator[Prog
         )
 
 
-def _running_server(settings: Settings) -> HTTPServer | None:
+def running_server(settings: Settings) -> HTTPServer | None:
     """Return tampu's server if it is running; warn about any other program at its address.
 
     Ollama's server has the same default address.
