@@ -51,7 +51,7 @@ class Limiter:
         while times and times[0] + MINUTE_S <= now_s + _ROUNDING_S:
             times.popleft()
         if len(times) >= most:
-            wait_s = math.ceil(times[0] + MINUTE_S - now_s)
+            wait_s = math.ceil(times[0] + MINUTE_S - now_s - _ROUNDING_S)
             raise RateLimitError(f"this API key allows {most} requests per minute", max(wait_s, 1))
         times.append(now_s)
 

@@ -56,7 +56,7 @@ def test_the_documented_steps_of_a_batch(native: Server, tmp_path: Path) -> None
     path = tmp_path / "rows.jsonl"
     path.write_bytes(asked(3))
     with client_of(native) as client:
-        file = client.files.create(file=path.open("rb"), purpose="batch")
+        file = client.files.create(file=path, purpose="batch")
         assert (file.filename, file.purpose, file.bytes) == ("rows.jsonl", "batch", len(asked(3)))
         batch = client.batches.create(
             input_file_id=file.id,

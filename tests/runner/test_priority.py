@@ -38,7 +38,7 @@ class Arrival:
 
     def __call__(self, history: list[int]) -> int:
         engine = self.engine
-        if engine and self.asked is None and len(engine.graphs.steps) == self._step:
+        if engine and self.asked is None and len(engine.graphs.steps) >= self._step:
             self.seen = len(engine.graphs.steps)
             self.asked = engine.ask(self._prompt, max_tokens=self._count)
         return hashed(history)
@@ -48,9 +48,9 @@ class Arrival:
 def test_an_interactive_request_waits_at_most_one_step_for_a_slot(slots: int) -> None:
     arrival = Arrival(5, [30, 31, 32], 4)
     with FakeEngine(arrival, slots=slots) as engine:
+        arrival.engine = engine
         prompts = [[2 + number, 3, 4] for number in range(slots)]
         asked = [engine.ask(prompt, max_tokens=12, priority="batch") for prompt in prompts]
-        arrival.engine = engine
         answers = [each.answer()[1] for each in asked]
         assert arrival.asked is not None
         assert arrival.asked.answer()[1] == alone([30, 31, 32], 4)
