@@ -11,8 +11,9 @@ detected. A frame is its length (4 bytes, little-endian) and that many bytes.
 
 from __future__ import annotations
 
+import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -327,3 +328,20 @@ def to_command(body: bytes) -> Command:
 def to_reply(body: bytes) -> Reply:
     """Return the reply in a frame's body."""
     return _replies.decode(body)
+
+
+def read_frames(connection: socket.socket) -> Iterator[bytes]:
+    """Yield the bodies of frames until the other side closes or breaks the connection."""
+    with connection.makefile("rb") as stream:
+        while True:
+            try:
+                header = stream.read(HEADER.size)
+                if len(header) < HEADER.size:
+                    return
+                [length] = HEADER.unpack(header)
+                body = stream.read(length)
+            except OSError:
+                return
+            if len(body) < length:
+                return
+            yield body

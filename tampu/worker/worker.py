@@ -38,7 +38,6 @@ from tampu.runner.recorder import RunnerSnapshot
 from tampu.worker.output_queue import OutputQueue
 from tampu.worker.preparation import PREPARERS, kind_of
 from tampu.worker.protocol import (
-    HEADER,
     ActOnSlot,
     Answer,
     Cancel,
@@ -60,6 +59,7 @@ from tampu.worker.protocol import (
     Reply,
     RequestEvent,
     Rerank,
+    read_frames,
     to_command,
     to_frame,
 )
@@ -441,20 +441,3 @@ def _failed(error: Exception) -> Failed:
         logger.error("internal error in a request", exc_info=error)
         error = ComputeError(f"internal error: {type(error).__name__}")
     return Failed(type(error).__name__, str(error))
-
-
-def read_frames(connection: socket.socket) -> Iterator[bytes]:
-    """Yield the bodies of frames until the other side closes or breaks the connection."""
-    with connection.makefile("rb") as stream:
-        while True:
-            try:
-                header = stream.read(HEADER.size)
-                if len(header) < HEADER.size:
-                    return
-                [length] = HEADER.unpack(header)
-                body = stream.read(length)
-            except OSError:
-                return
-            if len(body) < length:
-                return
-            yield body

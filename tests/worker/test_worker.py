@@ -51,10 +51,11 @@ from tampu.worker.protocol import (
     Pong,
     PromptProcessed,
     Ready,
+    read_frames,
     to_frame,
     to_reply,
 )
-from tampu.worker.worker import Loaded, Worker, read_frames
+from tampu.worker.worker import Loaded, Worker
 
 # Takes all the time that a template may have.
 ENDLESS = "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}"
