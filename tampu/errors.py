@@ -12,7 +12,8 @@
     ├── RequestError           an invalid request: unknown option, bad value
     │   ├── ContextLengthError     a prompt longer than the context
     │   ├── GrammarError           a schema or grammar that is invalid, unsupported or too large
-    │   └── ModelNameError         an invalid model name or digest
+    │   ├── ModelNameError         an invalid model name or digest
+    │   └── SnapshotError          kept rows of the cache: damaged, or of another model
     ├── RequestCancelledError  the client no longer waits for the answer
     ├── RunnerDiedError        the process or thread that ran the model has ended
     │   └── RequestNotStartedError it ended before it accepted the request; retrying is safe
