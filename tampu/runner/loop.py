@@ -236,7 +236,7 @@ class EngineLoop:
         self.stats.span("deliver", start_ns, len(sampled))
 
     def answer_observers(self) -> None:
-        """Tell those who look what happened; the cache does not change meanwhile."""
+        """Give watchers what happened; the cache does not change meanwhile."""
         while not self._observers.empty():
             found = self._observers.get()
             try:

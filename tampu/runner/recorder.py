@@ -1,8 +1,8 @@
-"""What the run loop does, for those who look: its last steps, requests, and the cache, as numbers.
+"""What the run loop does, for watchers: its last steps, requests, and the cache, as numbers.
 
 Nothing of it is a text or a token. The loop's thread records and takes snapshots; nothing is
-recorded while nobody looks, and the memory is bounded. Times are in milliseconds; moments are
-counted from 1970.
+recorded while there are no watchers, and the memory is bounded. Times are in milliseconds; moments
+are counted from 1970.
 """
 
 from __future__ import annotations

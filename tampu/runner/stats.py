@@ -87,7 +87,7 @@ class LoopStats:
         compute_ns: time of them in ggml.
         total_ns: time of the loop's iterations that waited for a step.
         trace: receives an event for each step, if attached.
-        recorder: keeps what happens for those who look, if attached.
+        recorder: keeps what happens for watchers, if attached.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
-"""What the engine does now, for those who look: `GET /api/live`, a stream of frames or one of them.
+"""What the engine does now: `GET /api/live`, a stream of frames or one of them.
 
-Models are asked a few times a second while somebody looks, and not at all otherwise. A frame is
-encoded once for all who look. Of frames that come faster than a client reads them it gets the
-newest; a client that has left is forgotten at once. Frames have numbers and names of models, never
+Models are asked a few times a second while there is a watcher, and not at all otherwise. A frame
+is encoded once for all watchers. A client that reads slowly gets the newest frame, and loses those
+before it; one that has left is forgotten at once. Frames have numbers and names of models, never
 a text or a token of a request.
 """
 
@@ -127,7 +127,7 @@ class _Watcher:
 
 
 class LiveFeed:
-    """Asks the models while somebody looks. Everything runs on one event loop."""
+    """Asks the models while there are watchers. Everything runs on one event loop."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class LiveFeed:
         *,
         frame_s: float = FRAME_SECONDS,
     ) -> None:
-        """Tell of these models; `waiting` returns how many requests wait."""
+        """Watch these models; `waiting` returns how many requests wait."""
         self._models = models
         self._metrics = metrics
         self._waiting = waiting
@@ -151,7 +151,7 @@ class LiveFeed:
 
     @property
     def watchers(self) -> int:
-        """How many look."""
+        """How many there are."""
         return len(self._watchers)
 
     async def frames(self, is_ending: Callable[[], bool]) -> AsyncGenerator[bytes, None]:
@@ -176,7 +176,7 @@ class LiveFeed:
                 return
 
     async def _run(self, is_ending: Callable[[], bool]) -> None:
-        """Make frames; the first one has what happened since somebody looks."""
+        """Make frames; the first one has what happened since the first watcher came."""
         await self._snapshots()
         while not is_ending():
             await asyncio.sleep(self._frame_s)
@@ -235,7 +235,7 @@ class LiveFeed:
 
 
 def live_routes(feed: LiveFeed) -> list[Route]:
-    """Return the route for those who look."""
+    """Return the route for watchers."""
 
     async def live(request: Request) -> Response:
         """`GET /api/live`: what the engine does now, as server-sent events or as one object."""

@@ -1,6 +1,6 @@
 """The commands of a worker that generate no text: embeddings, decisions, tokens and texts.
 
-And what the model does, for those who look.
+And what the model does, for watchers.
 """
 
 from __future__ import annotations
