@@ -5,12 +5,22 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, Request, expect
-from support.serving import Server
+from support.serving import Server, start_server
 
 from tests.page.conftest import watched
+
+
+@pytest.fixture(scope="module")
+def server(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server whose models answer two requests at once."""
+    home = tmp_path_factory.mktemp("home")
+    server = start_server(models, home, TAMPU_THREADS="1", TAMPU_NUM_PARALLEL="2")
+    yield server
+    server.end()
 
 
 @pytest.fixture
