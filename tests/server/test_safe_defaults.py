@@ -96,6 +96,6 @@ def test_other_machines_are_kept_out_without_a_key(host: str) -> None:
 
 def test_unsupported_features_have_no_route(site: Site) -> None:
     paths = {route.path for route in site.app.state.routes}
-    words = ("debug", "pprof", "rpc", "profile", "update", "telemetry", "exec", "mcp", "file")
+    words = ("debug", "pprof", "rpc", "profile", "update", "telemetry", "exec", "mcp")
     assert [path for path in paths for word in words if word in path] == []
     assert ServerOptions().use_keys == ServerOptions().manage_keys == ()

@@ -4,7 +4,7 @@ export const TEXTS = {
   newChat: "New chat",
   chats: "Conversations",
   models: "Models",
-  inside: "The engine live",
+  inside: "Inside",
   settings: "Settings",
   search: "Search conversations",
   noChats: "Your conversations are kept in this browser, and appear here.",
