@@ -90,7 +90,7 @@ MORE = {
     ollama.EmbedResponse: {"truncated"},
     ollama.EmbeddingsRequest: {"truncate", "truncation"},
     manage.CreateRequest: {"modelfile", "path"},
-    ollama_lists.RunningModel: {"engine"},
+    ollama_lists.RunningModel: {"engine", "slots", "slot_size"},
     ollama_lists.ModelDetails: {"engine"},
 }
 PATHS = {
