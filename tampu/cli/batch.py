@@ -13,7 +13,6 @@ from typing import Annotated, Any, Protocol
 
 import typer
 
-from tampu.cli.repl.select_backend import running_server
 from tampu.cli.server_client import ServerError
 from tampu.errors import RequestError
 from tampu.settings.settings import Settings
@@ -72,6 +71,8 @@ def batch_run_command(
 
 
 def _server(settings: Settings) -> BatchServer:
+    from tampu.cli.repl.select_backend import running_server
+
     found = running_server(settings)
     if found is not None:
         return found

@@ -41,6 +41,16 @@ def test_version_needs_few_imports() -> None:
     assert (done.returncode, done.stdout) == (0, f"tampu version {__version__}\n"), done.stderr
 
 
+def test_the_table_of_commands_imports_no_command() -> None:
+    program = (
+        "import sys; import tampu.cli.app\n"
+        "heavy = {'numpy', 'httpx', 'asyncio', 'sqlite3', 'tampu.ml.library', 'tampu.server'}\n"
+        "assert not heavy & sys.modules.keys(), heavy & sys.modules.keys()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_version_with_other_options(run: Callable[..., Any]) -> None:
     assert run("--debug", "--version") == (0, f"tampu version {__version__}\n", "")
 
