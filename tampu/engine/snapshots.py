@@ -92,7 +92,7 @@ class Snapshots:
             path: of the file.
 
         Raises:
-            RequestError: if there is no such slot, or it has had no request; as `save`.
+            RequestError: if the slot does not exist or has had no request; and as `save`.
             SnapshotError: as `restore`.
         """
         if not 0 <= slot < self.slots:

@@ -3,7 +3,7 @@
     <root>/<digest of the key>/<parent>-<digest>-<tokens>-<rows>.rows
     <root>/<digest of the key>/key.json
 
-There is no index but the names: a block's name has its own digest, which follows from its tokens
+The file names are the index: a block's name has its own digest, which follows from its tokens
 and from the digest of the block before it. A file appears complete under its name or not at all.
 Its time says when it was used last; earlier blocks of a sequence count as used after later ones, so
 that the end of a sequence is deleted first. The folder is shared by processes.

@@ -52,7 +52,7 @@ def check_head(file: BufferedReader, key: CacheKey) -> None:
     """Check that a snapshot is one of a model as it is loaded.
 
     Raises:
-        SnapshotError: if it is no snapshot, is damaged, or is of another model: with what differs.
+        SnapshotError: if it is damaged, not a snapshot, or of another model; it says what differs.
         OSError: if it cannot be read.
     """
     head = file.read(_HEAD.size)

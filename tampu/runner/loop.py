@@ -116,7 +116,7 @@ class EngineLoop:
     def observe(self) -> RunnerSnapshot:
         """Return what happened since the last call; wait for the step that is computing, if any.
 
-        Steps are recorded from the first call on, until nobody has called for a while.
+        Steps are recorded from the first call until two seconds after the last.
 
         Raises:
             RunnerDiedError: if the loop has ended.
@@ -241,7 +241,7 @@ class EngineLoop:
             found = self._observers.get()
             try:
                 found.set_result(self.stats.observed(self._scheduler, self.graphs.counts))
-            except Exception as error:  # noqa: BLE001 - looking must not end what it looks at
+            except Exception as error:  # noqa: BLE001 - a watcher must not end the loop
                 found.set_exception(error)
 
     # -- inside ----------------------------------------------------------------------------------

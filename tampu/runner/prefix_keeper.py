@@ -118,7 +118,7 @@ class PrefixKeeper:
     ) -> None:
         try:
             self._write(tokens, cells, generations)
-        except Exception:
+        except Exception:  # a fault here must not cost later requests their rows
             log.exception("prefix cache: rows of a sequence were not kept")
         finally:
             with self._lock:
@@ -209,7 +209,7 @@ class PrefixKeeper:
         def read() -> None:
             try:
                 found.end = self._read(found)
-            except Exception:
+            except Exception:  # the request still runs: all of its prompt is computed
                 log.exception("prefix cache: rows were not read")
                 found.end = found.start
             found.is_read = True

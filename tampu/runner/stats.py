@@ -130,6 +130,6 @@ class LoopStats:
         self.total_ns += time.perf_counter_ns() - start_ns
 
     def observed(self, scheduler: Scheduler, counts: GraphCounts) -> RunnerSnapshot:
-        """Return what happened since the last call, and begin to record if nobody looked."""
+        """Return what happened since the last call; the first call starts the recording."""
         recorder = self.recorder = self.recorder or StepRecorder()
         return recorder.snapshot(scheduler, counts, self.compute_ns, self.total_ns)

@@ -136,7 +136,7 @@ class BatchRunner:
             if batch.status in ("finalizing", "cancelling"):
                 batch = await self._finish(batch)
             logger.info("batch %s: %s", id, batch.status)
-        except Exception as error:  # noqa: BLE001 - of the disk, or a bug; nobody waits for it
+        except Exception as error:  # noqa: BLE001 - no caller would see it
             logger.error("batch %s stopped, the next start goes on: %r", id, error)
 
     async def _validate(self, batch: Batch) -> Batch:

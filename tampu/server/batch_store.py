@@ -138,7 +138,7 @@ class BatchStore:
         """Add a batch that is to be validated; `window` is its time as a text and in seconds.
 
         Raises:
-            NoSuchFileError: if there is no such file.
+            NoSuchFileError: if the file does not exist.
             RequestError: if the file is not an input, or too many batches are unfinished.
         """
         now = int(self._clock())

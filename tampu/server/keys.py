@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -24,9 +23,9 @@ import msgspec
 from tampu.errors import SettingsError
 from tampu.runner.priority import Priority
 from tampu.server.caller import Caller, Limits
+from tampu.settings.config_file import read_toml
 
 MAX_KEY_LENGTH = 4096
-_MAX_BYTES = 2**20
 _NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
 _Count = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
 
@@ -69,15 +68,7 @@ def read_keys(path: Path) -> tuple[Key, ...]:
     Raises:
         SettingsError: if it cannot be read, or naming the key and the field that is wrong.
     """
-    try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise SettingsError(f"{path}: larger than {_MAX_BYTES} bytes")
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path}: cannot be read: {error}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"{path}: not valid TOML: {error}") from error
-    keys = tuple(_key(path, name, value) for name, value in content.items())
+    keys = tuple(_key(path, name, value) for name, value in read_toml(path).items())
     if not keys:
         raise SettingsError(f"{path}: it has no keys")
     if len({key.digest for key in keys}) < len(keys):

@@ -33,19 +33,28 @@ def read_configuration(path: Path, known: Collection[str]) -> dict[str, str]:
         SettingsError: if it cannot be read, is not valid TOML, or has an unknown name or a value of
             a wrong type.
     """
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise SettingsError(f"{path}: larger than {MAX_BYTES} bytes")
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path}: cannot be read: {error}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"{path}: not valid TOML: {error}") from error
+    content = read_toml(path)
     names = sorted(name.lower() for name in known)
     for name in content:
         if name not in names:
             raise SettingsError(f"{path}: {name!r} is not a setting; {suggestion(name, names)}")
     return {name.upper(): _text(path, name, value) for name, value in content.items()}
+
+
+def read_toml(path: Path) -> dict[str, object]:
+    """Return the content of a TOML file.
+
+    Raises:
+        SettingsError: if it cannot be read, is too large, or is not valid TOML.
+    """
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise SettingsError(f"{path}: larger than {MAX_BYTES} bytes")
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: cannot be read: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{path}: not valid TOML: {error}") from error
 
 
 def _text(path: Path, name: str, value: object) -> str:
