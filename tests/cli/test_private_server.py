@@ -25,7 +25,7 @@ from tampu.worker.main import load_model
 from tampu.worker.worker import Loaded
 
 LLAMACPP_ONLY = "xverse"  # its tensors are Llama's
-SHORT = {"num_predict": 3, "num_thread": 1, "num_ctx": 64}
+SHORT = {"num_predict": 3, "num_thread": 1, "num_ctx": 64, "temperature": 0}
 
 
 @pytest.fixture(scope="module")

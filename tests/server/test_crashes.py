@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.server, pytest.mark.slow]
 TOLD = 3.0
 CONTEXT = 512
 LONG = {"num_predict": 10 * CONTEXT, "num_ctx": CONTEXT, "temperature": 0}
+SHORT = {"num_predict": 3, "temperature": 0}
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +66,7 @@ def stream(client: httpx.Client, model: str = "tiny") -> Iterator[Iterator[str]]
 
 
 def answers(client: httpx.Client, model: str = "tiny") -> bool:
-    found = client.post("/api/generate", json=body(model, options={"num_predict": 3}, stream=False))
+    found = client.post("/api/generate", json=body(model, options=SHORT, stream=False))
     return found.status_code == 200 and found.json()["eval_count"] == 3
 
 
