@@ -236,11 +236,15 @@ class SandboxedProcess:
 
         Raises:
             TimeoutError: if it takes too much wall time.
+            _RestartError: if the process had ended before.
         """
         deadline = time.monotonic() + self._limits.wall_s
         child.tasks.settimeout(self._limits.wall_s)
-        with suppress(ConnectionError):  # `_receive` finds out why
+        try:
             child.tasks.sendall(HEADER.pack(len(task)))
+        except ConnectionError:  # it ended before the task, and is not known to have ended yet
+            raise _RestartError from None
+        with suppress(ConnectionError):  # `_receive` finds out why
             child.tasks.sendall(task)
         [length] = HEADER.unpack(self._receive(child, HEADER.size, deadline))
         if length == FAILED:

@@ -213,11 +213,12 @@ def test_several_clients_are_answered_at_once(server: Server) -> None:
 def test_a_killed_model_is_an_error_and_the_next_request_works(
     server: Server, client: ollama.Client
 ) -> None:
+    client.generate("tiny", "hello", options=short())
+    [worker] = server.workers()  # looking for it takes longer than many tokens
     body = {"model": "tiny", "prompt": "hello", "options": short(5000)}
     with httpx.stream("POST", f"{server.url}/api/generate", json=body, timeout=300) as response:
         lines = response.iter_lines()
         next(lines)
-        [worker] = server.workers()
         worker.kill()
         last = list(lines)[-1]
     assert '"error"' in last

@@ -17,7 +17,7 @@ from support.waiting import PATIENCE_S, wait_until
 
 from tampu.cancellation import cancellable
 from tampu.errors import RequestCancelledError, SandboxLimitError
-from tampu.sandbox.process import SandboxedProcess, SandboxLimits
+from tampu.sandbox.process import SandboxedProcess, SandboxLimits, _Child
 
 WORK = "support.sandboxed_work:work"
 LIMITS = SandboxLimits(cpu_s=1.0, memory_bytes=64 << 20, result_bytes=1 << 20)
@@ -168,6 +168,18 @@ def test_process_that_died_while_idle_is_replaced(sandbox: SandboxedProcess) -> 
     process = psutil.Process(int(sandbox.call(b"pid")))
     process.kill()
     wait_until(lambda: not psutil.pid_exists(process.pid), "the fork server reaps the process")
+    assert sandbox.call(b"abc") == b"cba"
+
+
+def test_process_whose_end_is_not_reported_yet_is_replaced(
+    sandbox: SandboxedProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = psutil.Process(int(sandbox.call(b"pid")))
+    process.kill()
+    wait_until(lambda: not psutil.pid_exists(process.pid), "the fork server reaps the process")
+    reported = _Child.status
+    late = lambda child, seconds: reported(child, seconds) if seconds else None  # noqa: E731
+    monkeypatch.setattr(_Child, "status", late)
     assert sandbox.call(b"abc") == b"cba"
 
 
