@@ -92,13 +92,13 @@ class ContextLengthError(RequestError):
     """A prompt that is longer than the context."""
 
     @classmethod
-    def of(cls, tokens: int, context: int, what: str = "prompt") -> Self:
-        """Return the error for a prompt, or `what`, of so many tokens.
+    def of(cls, tokens: int, context: int, what: str = "prompt is too long") -> Self:
+        """Return the error for a prompt of so many tokens; `what` says what is too long.
 
         It begins as Anthropic's message does, which clients look for before they shorten a prompt.
         """
         return cls(
-            f"{what} is too long: {tokens} tokens > {context} maximum, the length of the context: "
+            f"{what}: {tokens} tokens > {context} maximum, the length of the context: "
             f"shorten it{_LONGER}, or allow truncation (truncate)"
         )
 

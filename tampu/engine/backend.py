@@ -26,6 +26,10 @@ class Tokenizer(Vocabulary, Protocol):
     def eos(self) -> Collection[int]:
         """The tokens that end a text."""
 
+    @property
+    def begin_text(self) -> str:
+        """What encoding puts in front of a text."""
+
     def control_tokens(self, texts: Iterable[str]) -> Mapping[str, int]:
         """Return the ids of the control tokens among these texts."""
 

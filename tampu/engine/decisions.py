@@ -76,7 +76,7 @@ class Scorer:
             longest = length(shared) + max(map(len, replies)) + 1
             if longest > self.context:
                 name = f"{where}[{index}] with what all have in common"
-                raise ContextLengthError.of(longest, self.context, name)
+                raise ContextLengthError.of(longest, self.context, f"{name} is too long")
             asked.append(_asked(shared, [tuple(reply) for reply in replies], self.ends))
         scored = self.score(shared, [(each.prompt, [*chain(*each.answers)]) for each in asked])
         return Decisions(

@@ -414,10 +414,10 @@ class Engine:
     def embed(self, texts: str | Sequence[Prompt]) -> npt.NDArray[np.float32]:
         """Return the embeddings of texts or token ids: pooled final hidden states of length 1.
 
-        The file says how to pool: mean, first or last token; the default is mean.
+        The option `pooling` says how, else the file: mean (the default), first or last token.
 
         Returns:
-            float32, (texts, features).
+            float32, (texts, features); with the pooling none (tokens, features), of any length.
 
         Raises:
             TampuError: as for `logits`.

@@ -16,6 +16,7 @@ from tampu.chat.images import Item, PreparedVideo
 from tampu.engine.chat import known_tokens
 from tampu.engine.completion import RequestHandle, Stream, completion, fit_prompt
 from tampu.engine.model_loader import LoadedModel
+from tampu.engine.pooling import NONE, pooled, pooling_of
 from tampu.engine.scoring import Scored, Tokens, score
 from tampu.errors import ContextLengthError, RequestError
 from tampu.ml.vectors import normalize
@@ -51,7 +52,11 @@ _FRAMES = 2  # that are encoded together
 
 
 class InputProcessor:
-    """Processes the inputs of one model's requests."""
+    """Processes the inputs of one model's requests.
+
+    Attributes:
+        pooling: of embeddings.
+    """
 
     def __init__(
         self, model: LoadedModel, runner: EngineLoop, fork_server: ForkServerClient
@@ -60,6 +65,7 @@ class InputProcessor:
         self._runner = runner
         self._tokenizer = model.tokenizer
         self._context = model.options.context
+        self.pooling = pooling_of(model.info.metadata, model.options.pooling)
         self._fork_server = fork_server
         self._lock = threading.Lock()
         self._constraints: Constraints | None = None
@@ -129,15 +135,11 @@ class InputProcessor:
 
     def embed(self, texts: Sequence[Prompt]) -> Rows:
         """Return the embeddings of texts; see `Engine.embed`."""
-        info = self._model.info
-        pooling = info.metadata.integer("pooling_type", 1)
-        rows = []
-        for text in texts:
-            hidden = self.rows(text, wants_logits=False)
-            rows.append({2: hidden[0], 3: hidden[-1]}.get(pooling, hidden.mean(axis=0)))
+        rows = [pooled(self.rows(text, wants_logits=False), self.pooling) for text in texts]
         if not rows:
-            return np.empty((0, info.embedding_length), np.float32)
-        return normalize(np.asarray(rows, np.float32))
+            return np.empty((0, self._model.info.embedding_length), np.float32)
+        found = np.concatenate(rows).astype(np.float32)
+        return found if self.pooling == NONE else normalize(found)
 
     def score(
         self, shared: Sequence[Item], prompts: Sequence[tuple[Sequence[Item], Sequence[Tokens]]]

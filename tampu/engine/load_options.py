@@ -16,6 +16,7 @@ from tampu.settings.settings import (
     DEFAULT_CONTEXT,
     DEFAULT_STATE_CACHE,
     ENGINES,
+    POOLINGS,
     Settings,
 )
 from tampu.settings.type_errors import type_error
@@ -34,6 +35,7 @@ class LoadOptions(CheckedOptions, frozen=True, kw_only=True, forbid_unknown_fiel
         threads: CPU threads; None: one for each fast core.
         cache_type: the type of the KV cache.
         state_cache: bytes of checkpoints of recurrent layers, if at least two per slot fit.
+        pooling: none, mean, cls or last, for embeddings; None: as the file says.
         flash_attention: whether to use it; None: where it is faster.
         kernels: what the package's own C code computes: on, off, products, experts,
             attention or recurrence.
@@ -60,6 +62,7 @@ class LoadOptions(CheckedOptions, frozen=True, kw_only=True, forbid_unknown_fiel
     threads: int | None = DEFAULTS["threads"]
     cache_type: str = "f16"
     state_cache: int = DEFAULT_STATE_CACHE
+    pooling: str | None = None
     flash_attention: bool | None = None
     kernels: str = "on"
     engine: str = "auto"
@@ -85,6 +88,8 @@ class LoadOptions(CheckedOptions, frozen=True, kw_only=True, forbid_unknown_fiel
         super().__post_init__()
         if not 1 <= self.slots <= MAX_SLOTS:
             raise RequestError(f"slots must be from 1 to {MAX_SLOTS}, not {self.slots}")
+        if self.pooling not in (None, *POOLINGS):
+            raise RequestError(f"pooling must be one of {', '.join(POOLINGS)}, not {self.pooling}")
 
     @property
     def offload(self) -> Offload:
@@ -123,6 +128,7 @@ def options_from_settings(settings: Settings) -> LoadOptions:
         main_gpu=settings.main_gpu,
         tensor_split=settings.tensor_split,
         cache_type=settings.cache_type,
+        pooling=settings.pooling,
         state_cache=settings.state_cache,
         flash_attention=settings.flash_attention,
         engine=settings.engine,

@@ -62,6 +62,17 @@ class Usage(msgspec.Struct, frozen=True):
     dropped_tokens: int = 0
 
 
+class BatchCounts(msgspec.Struct, frozen=True):
+    """How many batches a model has computed, and the sum of the requests in each."""
+
+    batches: int = 0
+    sequences: int = 0
+
+    def since(self, before: BatchCounts) -> BatchCounts:
+        """Return how many more these are."""
+        return BatchCounts(self.batches - before.batches, self.sequences - before.sequences)
+
+
 class PromptProgress(msgspec.Struct, frozen=True, tag="progressed"):
     """A part of the prompt is computed; the first says what was in the cache, the last is whole.
 

@@ -39,6 +39,11 @@ class BatchJob:
         """The number of its tokens."""
         return self.size
 
+    @property
+    def sequences(self) -> int:
+        """The number of requests that it computes tokens of."""
+        return len(self.plan.parts)
+
     def prepare(self, graphs: Graphs) -> PreparedGraph:
         """Find or build the graph of its shape.
 
@@ -91,6 +96,7 @@ class ImageJob:
 
     kind: ClassVar[str] = "image"
     tokens: ClassVar[int] = 0
+    sequences: ClassVar[int] = 0
     image: PlacedImage
     images: ImageStore
     outputs: OutputProcessor

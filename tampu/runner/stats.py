@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tampu.errors import RequestError
 from tampu.ml.backend import Computed
+from tampu.runner.events import BatchCounts
 from tampu.runner.graphs import GraphCounts, PreparedGraph
 from tampu.runner.jobs import Job
 from tampu.runner.recorder import RunnerSnapshot, StepRecorder
@@ -84,6 +85,8 @@ class LoopStats:
     Attributes:
         steps: batches and images computed.
         tokens: computed in them.
+        batches: computed, without images.
+        sequences: the sum of the requests in each batch.
         compute_ns: time of them in ggml.
         total_ns: time of the loop's iterations that waited for a step.
         trace: receives an event for each step, if attached.
@@ -92,6 +95,7 @@ class LoopStats:
 
     def __init__(self) -> None:
         self.steps = self.tokens = self.compute_ns = self.total_ns = 0
+        self.batches = self.sequences = 0
         self.trace: Trace | None = None
         self.recorder: StepRecorder | None = None
 
@@ -110,6 +114,8 @@ class LoopStats:
         """Record the end of a step, awaited since `wait_ns`."""
         self.steps += 1
         self.tokens += job.tokens
+        self.batches += job.sequences > 0
+        self.sequences += job.sequences
         self.compute_ns += computed.compute_ns
         if trace := self.trace:
             end_ns = computed.began_ns + computed.compute_ns
@@ -124,6 +130,11 @@ class LoopStats:
             trace.span(name, start_ns, time.perf_counter_ns(), {"tokens": tokens})
         if (recorder := self.recorder) and name == "sample":
             recorder.sampled(start_ns, tokens)
+
+    @property
+    def counts(self) -> BatchCounts:
+        """The batches of the loop; any thread may read them."""
+        return BatchCounts(self.batches, self.sequences)
 
     def iterated(self, start_ns: int) -> None:
         """Record the end of an iteration that waited for a step."""

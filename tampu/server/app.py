@@ -212,12 +212,13 @@ def _serving(options: ServerOptions, catalog: Catalog, start: Start, metrics: Me
         memory_bytes=options.memory_bytes,
         loaded=metrics.loaded,
         crashed=metrics.crashed,
+        computed=metrics.llama_server.computed,
         crash_backoff=CrashLoopBackoff(options.max_crashes),
     )
     vocabularies = ModelManager(
         start,
         options=msgspec.structs.replace(options.model, vocabulary_only=True),
-        keep_alive_s=_VOCABULARY_SECONDS,
+        keep_alive_s=min(_VOCABULARY_SECONDS, options.keep_alive_s or _VOCABULARY_SECONDS),
         max_models=_MAX_VOCABULARIES,
         crash_backoff=CrashLoopBackoff(options.max_crashes),
     )

@@ -72,10 +72,10 @@ class Choice:
                 return ReasoningDelta(text, tokens, logprobs, self._index)
             case ToolCallStart() | ToolCallArguments() | ToolCallEnd():
                 return self._call_event(event)
-            case PromptProcessed(tokens=tokens, dropped=dropped):
+            case PromptProcessed(tokens=tokens, dropped=dropped, begin=begin):
                 # The choices of one prompt drop the same.
                 warnings = dropped_warnings(0 if self._index % self._request.choices else dropped)
-                return Started(tokens, self._ready_ns, self._index, warnings)
+                return Started(tokens, self._ready_ns, self._index, warnings, begin)
             case events.PromptProgress():
                 given = (event.tokens, event.cached, event.processed, event.elapsed_ns)
                 return PromptProgress(*given, self._index)

@@ -21,13 +21,15 @@ EndReason: TypeAlias = Literal["stop", "length", "cancelled", "tool_calls", "loa
 class Started(msgspec.Struct, frozen=True):
     """The prompt is these tokens; the model was ready at `ready_ns` of the monotonic clock.
 
-    `warnings` say where the request is not answered as it asked: for the response's head.
+    `warnings` say where the request is not answered as it asked: for the response's head. `begin`
+    is as in `PromptProcessed`.
     """
 
     tokens: tuple[int, ...]
     ready_ns: int
     choice: int = 0
     warnings: tuple[str, ...] = ()
+    begin: str = ""
 
 
 class PromptProgress(msgspec.Struct, frozen=True):

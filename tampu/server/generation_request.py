@@ -71,6 +71,7 @@ class EmbeddingTask:
         keep_alive_s: as in `GenerationRequest`.
         inputs: none: only load it.
         truncate: whether an input longer than the context is cut; else it is refused.
+        may_be_unpooled: whether the vectors of each token will do, if the model has no pooling.
         dimensions: how many of each vector's first numbers are wanted; None: all.
         warnings: as in `GenerationRequest`.
     """
@@ -80,6 +81,7 @@ class EmbeddingTask:
     keep_alive_s: float | None = None
     inputs: tuple[TextPrompt | TokensPrompt, ...] = ()
     truncate: bool = True
+    may_be_unpooled: bool = False
     dimensions: int | None = None
     warnings: tuple[str, ...] = ()
 

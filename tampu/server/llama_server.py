@@ -100,7 +100,6 @@ class LlamaServerAPI:
     async def props(self, http: Request) -> Response:
         """`GET /props`: a model, and how its answers are generated."""
         entry, body = self._named(http)
-        loaded = self._serving.models.find(entry.name)
         options = parse_limited(body, self._serving.defaults(entry), "max_tokens").options
         context, slots = self._serving.models.size_of(entry)
         can_see = "vision" in entry.info.capabilities
@@ -113,7 +112,7 @@ class LlamaServerAPI:
             "model_path": entry.info.path.name,
             "modalities": {"vision": can_see, "audio": False},
             "chat_template": entry.info.template,
-            "is_sleeping": loaded is None,
+            "is_sleeping": self._serving.is_sleeping(entry),
         })  # fmt: skip
 
     async def slots(self, http: Request) -> Response:

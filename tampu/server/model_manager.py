@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from tampu.engine.load_options import LoadOptions
 from tampu.errors import LoadCancelledError, ModelFileError, OutOfMemoryError
 from tampu.ml.machine import read_available_memory
+from tampu.runner.events import BatchCounts
 from tampu.server.crash_loop import CrashLoopBackoff
 from tampu.server.generation_request import FOREVER
 from tampu.server.model_defaults import with_model_files
@@ -116,6 +117,7 @@ class ModelManager:
         memory_bytes: int | None = None,
         loaded: Callable[[str, float], None] = lambda _, __: None,
         crashed: Callable[[str], None] = lambda _: None,
+        computed: Callable[[BatchCounts], None] = lambda _: None,
         crash_backoff: CrashLoopBackoff | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -129,6 +131,7 @@ class ModelManager:
             memory_bytes: their maximum memory together; None: the free memory.
             loaded: called with the name and the duration (s) of each load.
             crashed: called with the name of each model whose process has crashed.
+            computed: called with the batches of a model since the last call.
             crash_backoff: refuses models that crash too often; None: three times within a minute.
             clock: returns the seconds since 1970, for reported expiry times; models are unloaded by
                 the event loop's clock.
@@ -138,6 +141,7 @@ class ModelManager:
         self._memory_bytes = memory_bytes
         self._loaded = loaded
         self._crashed = crashed
+        self._computed = computed
         self._crash_backoff = crash_backoff or CrashLoopBackoff()
         self._turn = asyncio.Lock()
         self._sizes: dict[tuple[str, LoadOptions], Ready] = {}
@@ -262,6 +266,7 @@ class ModelManager:
                 raise entry.model.damaged(error) from error
             else:
                 self._loaded(entry.name, time.monotonic() - began_s)
+                runner.computed = self._computed
                 return runner
 
     def size_of(self, entry: Entry) -> tuple[int, int]:

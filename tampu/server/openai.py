@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
@@ -12,6 +13,7 @@ from tampu.engine.prompts import FIMPrompt, TextPrompt, TokensPrompt
 from tampu.server.body import parsed
 from tampu.server.generation_request import GenerationRequest
 from tampu.server.http_response import (
+    SHORT,
     JSONResponse,
     TaskResponse,
     encoded,
@@ -25,6 +27,7 @@ from tampu.server.serving import Serving
 from tampu.server.single_flight import SingleFlight
 from tampu.server.wire import openai as wire
 from tampu.server.wire.llama_server import is_mixed, read_prompts
+from tampu.server.wire.llama_server_output import token_vectors
 from tampu.server.wire.openai_output import ChatWriter, CompletionWriter, embedding_list
 from tampu.server.wire.responses import ResponsesRequest, parse_response
 from tampu.server.wire.responses_output import ResponseWriter
@@ -117,15 +120,17 @@ class OpenAIAPI:
             read = await parsed(http, read_prompts, body.input, "input")
             body.input = [*await joined(self._serving, entry, read)]
         request = await parsed(http, wire.parse_embedding, body, self._serving.defaults(entry))
+        request = replace(request, may_be_unpooled=http.scope.get(SHORT, False))
 
         async def work() -> Response:
             found = await self._serving.embed(entry, request)
             is_base64 = body.encoding_format == "base64"
             vectors, tokens = found.vectors, found.tokens
-            return JSONResponse(
-                embedding_list(vectors, tokens, request.model, is_base64=is_base64),
-                headers=warning_headers(found.warnings),
-            )
+            if found.lengths:
+                answer: object = token_vectors(vectors, found.lengths)
+            else:
+                answer = embedding_list(vectors, tokens, request.model, is_base64=is_base64)
+            return JSONResponse(answer, headers=warning_headers(found.warnings))
 
         return TaskResponse(work())
 

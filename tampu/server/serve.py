@@ -27,7 +27,8 @@ from tampu.settings.address import is_loopback
 from tampu.settings.settings import Settings, runner_environment
 from tampu.store.catalog import Catalog, Entry
 from tampu.version import SOFTWARE
-from tampu.worker.client import WorkerProcess, start_worker
+from tampu.worker.client import WorkerProcess
+from tampu.worker.start import start_worker
 
 logger = logging.getLogger(__name__)
 

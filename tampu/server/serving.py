@@ -51,6 +51,7 @@ from tampu.worker.protocol import (
     ActOnSlot,
     Decoded,
     Encoded,
+    Ready,
     TokenDetail,
 )
 
@@ -78,7 +79,8 @@ class RequestMetrics(Protocol):
 class Embeddings(msgspec.Struct, frozen=True):
     """Unit vectors, F32 (inputs, width); the number of tokens; when the model was ready.
 
-    `dropped` tokens did not fit the context; `warnings` are as in `Started`.
+    `dropped` tokens did not fit the context; `warnings` are as in `Started`. Of a model without
+    pooling: a vector for each token; `lengths` are the numbers of tokens of the inputs.
     """
 
     vectors: npt.NDArray[np.float32]
@@ -86,6 +88,7 @@ class Embeddings(msgspec.Struct, frozen=True):
     ready_ns: int
     dropped: int = 0
     warnings: tuple[str, ...] = ()
+    lengths: tuple[int, ...] = ()
 
 
 class _WithModel(Protocol):
@@ -178,6 +181,11 @@ class Serving:
             self._defaults[entry.name] = kept
         return kept[2]
 
+    def is_sleeping(self, entry: Entry) -> bool:
+        """Whether nothing of a model is in memory, not even its vocabulary."""
+        managers = (self.models, self._vocabularies)
+        return all(manager.find(entry.name) is None for manager in managers)
+
     async def generate(
         self, entry: Entry, request: GenerationRequest
     ) -> AsyncGenerator[Event, None]:
@@ -259,13 +267,15 @@ class Serving:
             ready_ns = time.monotonic_ns()
             if not request.inputs:
                 return Embeddings(np.empty((0, 0), np.float32), 0, ready_ns)
+            _check_pooling(model.runner.ready, request)
             with worded(is_longest=_has_longest_context(model)):
                 found = await model.runner.embed(request.inputs, truncate=request.truncate)
             self._metrics.embedded(entry.name, found.tokens)
         vectors = np.frombuffer(found.vectors, "<f4").reshape(-1, found.width)
         warnings = (*request.warnings, *dropped_warnings(found.dropped))
         shortened = _shortened(vectors, request.dimensions)
-        return Embeddings(shortened, found.tokens, ready_ns, found.dropped, warnings)
+        told = (found.dropped, warnings, found.lengths)
+        return Embeddings(shortened, found.tokens, ready_ns, *told)
 
     async def decide(self, entry: Entry, task: DecisionTask | RerankTask) -> Decisions:
         """Return the answers to questions, or whether documents match a query.
@@ -362,6 +372,17 @@ async def _with_retry(attempt: Callable[[], Awaitable[T]]) -> T:
         return await attempt()
     except RequestNotStartedError:
         return await attempt()
+
+
+def _check_pooling(ready: Ready, request: EmbeddingTask) -> None:
+    """Refuse a request that needs pooling, for a model without."""
+    if not ready.has_pooling:
+        message = (
+            "the model has no pooling, so a text has a vector for each of its tokens: POST "
+            "/embeddings has these; or set TAMPU_POOLING to mean, cls or last"
+        )
+        require(request.may_be_unpooled, message)
+        require(request.dimensions is None, "dimensions need pooling, and the model has none")
 
 
 def _shortened(vectors: npt.NDArray[np.float32], dimensions: int | None) -> npt.NDArray[np.float32]:

@@ -48,6 +48,7 @@ T = TypeVar("T")
 
 DEFAULT_CONTEXT = 4096  # tokens, where neither a setting nor the model says otherwise
 DEFAULT_STATE_CACHE = 512 * 10**6  # bytes
+POOLINGS = ("none", "mean", "cls", "last")
 CACHE_TYPES = ("f16", "f32", "q8_0", "q4_0")
 KERNELS = (
     *("on", "off", "products", "experts", "attention", "recurrence"),
@@ -102,6 +103,8 @@ class Settings:
         fetch: FETCH, how weights are prefetched from memory: auto measures the fastest way and
             keeps it in `cache`; else a hint, bytes ahead and streams, such as t0:1024:8.
         cache_type: KV_CACHE_TYPE, the element type of cached keys and values.
+        pooling: POOLING, how the vectors of a text's tokens become its embedding: none, mean, cls
+            (the first token's) or last; None: as the model's file says.
         state_cache: STATE_CACHE, bytes of the states that a model with recurrent layers keeps of
             its conversations, to resume from, such as 2GB.
         keep_alive_s: KEEP_ALIVE, how long an idle model stays loaded; None: forever. A number
@@ -171,6 +174,7 @@ class Settings:
     prefix_cache: int = own("PREFIX_CACHE", size_or_off, 0, "off")
     fetch: str = own("FETCH", fetch_way, "auto")
     cache_type: str = shared("KV_CACHE_TYPE", one_of(CACHE_TYPES), "f16")
+    pooling: str | None = own("POOLING", one_of(POOLINGS), None, "the model's")
     state_cache: int = own("STATE_CACHE", parse_rate, DEFAULT_STATE_CACHE, "512MB")
     keep_alive_s: float | None = shared("KEEP_ALIVE", seconds_unless_negative, 300.0, "5m")
     load_timeout_s: float | None = shared("LOAD_TIMEOUT", seconds_if_positive, 300.0, "5m")

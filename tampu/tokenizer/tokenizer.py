@@ -111,6 +111,12 @@ class Tokenizer:
         logger.log(TRACE, "encode %r -> %s", text, ids, extra={"text": text, "ids": ids})
         return ids
 
+    @property
+    def begin_text(self) -> str:
+        """What `encode` puts in front of a text: the begin token, and a space."""
+        begin = "".join(map(self.token_text, self._prefix))
+        return begin + " " if self.adds_space else begin
+
     def encode_pieces(
         self, pieces: Iterable[tuple[str, bool]], *, continues: bool = False
     ) -> list[int]:

@@ -7,22 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
-import sys
-from asyncio.subprocess import DEVNULL, PIPE, STDOUT
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Protocol, TypeAlias, TypeVar, get_args
 
-from tampu.chat.sandboxed_template import RENDERING
 from tampu.engine.load_options import LoadOptions
 from tampu.engine.prompts import ChatPrompt, Prompt, StructuredOutput, TextPrompt, TokensPrompt
 from tampu.engine.questions import Decisions, Question
 from tampu.errors import RequestNotStartedError, RunnerDiedError
-from tampu.runner.events import Done, Failed, to_error
+from tampu.runner.events import BatchCounts, Done, Failed, to_error
 from tampu.runner.recorder import RunnerSnapshot
 from tampu.runner.request import GenerateOptions
 from tampu.sandbox.client import ForkServerClient
@@ -30,6 +26,7 @@ from tampu.worker.exit_cause import describe_exit
 from tampu.worker.protocol import (
     Cancel,
     Command,
+    Counted,
     Decide,
     Decided,
     Decode,
@@ -61,8 +58,6 @@ from tampu.worker.protocol import (
 logger = logging.getLogger(__name__)
 
 Progressed: TypeAlias = Callable[[float], None]
-
-PROGRAM = (sys.executable, "-P", "-m", "tampu.worker.main")
 
 Single = TypeVar("Single", bound=SingleEvent)
 
@@ -105,7 +100,12 @@ class ProcessHandle(Protocol):
 
 
 class WorkerProcess:
-    """A model in a process of its own."""
+    """A model in a process of its own.
+
+    Attributes:
+        name: of the model in messages.
+        computed: called with the batches that were computed since the last call.
+    """
 
     def __init__(
         self,
@@ -133,6 +133,7 @@ class WorkerProcess:
         self._cause = ""
         self._is_closing = False
         self._is_gone = False
+        self.computed: Callable[[BatchCounts], None] = lambda _: None
         self._output_reader = asyncio.create_task(self._read_output(process.stdout))
         self._reader = asyncio.create_task(self._read_replies(reader))
 
@@ -338,6 +339,8 @@ class WorkerProcess:
         self._silent_s = 0.0
         if isinstance(reply, (Progress, Ready, LoadFailed)):
             self._loading.put_nowait(reply)
+        elif isinstance(reply, Counted):
+            self.computed(reply.counts)
         elif isinstance(reply, Pong):
             if reply.stuck:
                 self._kill(reply.stuck)
@@ -390,61 +393,3 @@ class WorkerProcess:
             kind = RunnerDiedError  # the request must not start another
         cause = self._cause or ("it was unloaded" if self._is_closing else "for an unknown reason")
         return kind(f"the process of model {self.name!r} has ended: {cause}")
-
-
-async def start_worker(
-    path: Path,
-    options: LoadOptions,
-    *,
-    name: str,
-    environment: Mapping[str, str],
-    fork_server: ForkServerClient,
-    progress: Progressed = lambda _: None,
-    stall_s: float | None = 300.0,
-    hang_s: float = HANG_SECONDS,
-    program: Sequence[str] = PROGRAM,
-) -> WorkerProcess:
-    """Start a process and load a model into it.
-
-    Args:
-        path: the model's file.
-        options: how it is loaded.
-        name: of the model in messages.
-        environment: the process's complete environment.
-        fork_server: shared with the process.
-        progress: called with the fraction loaded, 0 to 1.
-        stall_s: loading is given up after so many seconds without progress.
-        hang_s: a process with requests is killed if it does not respond for so many seconds.
-        program: the command line of the process.
-
-    Raises:
-        TampuError: if the model cannot be loaded; the process has ended then.
-    """
-    channel = fork_server.share()
-    fork_server.acquire()
-    ours, theirs = socket.socketpair()
-    with channel, theirs:
-        try:
-            fork_server.request(RENDERING)  # import it while the model is loaded
-            channels = ("--fork-server", str(channel.fileno()), "--socket", str(theirs.fileno()))
-            process = await asyncio.create_subprocess_exec(
-                *(*program, *channels),
-                stdin=DEVNULL,
-                stdout=PIPE,
-                stderr=STDOUT,
-                pass_fds=[channel.fileno(), theirs.fileno()],
-                env=dict(environment),
-                start_new_session=True,
-            )
-        except BaseException:
-            ours.close()
-            fork_server.release()
-            raise
-    reader, writer = await asyncio.open_unix_connection(sock=ours)
-    worker = WorkerProcess(process, reader, writer, name, fork_server, hang_s)
-    try:
-        await worker.load(path, options, progress, stall_s)
-    except BaseException:
-        await asyncio.shield(worker.close())
-        raise
-    return worker

@@ -23,6 +23,7 @@ from tampu.engine.chat import RequestBuilder
 from tampu.engine.engine import Engine
 from tampu.engine.fit import free_on
 from tampu.engine.load_options import LLAMACPP
+from tampu.engine.pooling import NONE, pooling_of
 from tampu.errors import RequestError
 from tampu.layouts import read_model
 from tampu.ml.devices import find_devices
@@ -124,8 +125,12 @@ def load_model(
                 device_free=free_on(find_devices()),
                 slots=load.options.slots,
                 slot_bytes=engine.slot_bytes,
+                has_pooling=pooling_of(engine.info.metadata, load.options.pooling) != NONE,
             )
-            yield Loaded(engine, engine.requests, ready, engine.runner.observe)
+            runner = engine.runner
+            yield Loaded(
+                engine, engine.requests, ready, runner.observe, lambda: runner.stats.counts
+            )
 
 
 @dataclass(frozen=True, slots=True)

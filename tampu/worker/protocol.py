@@ -4,6 +4,7 @@ The server sends one `Load`, then any number of `Generate` and `Cancel`; closing
 the process. The worker replies with `Progress` until it sends `Ready` or `LoadFailed`, then with
 an `Answer` per event of a request: at most one `PromptProcessed`, `PromptProgress` if requested,
 any number of `TextDelta`, `ReasoningDelta` and parts of calls, then one `Done` or `Failed`.
+A `Counted` comes before the events of batches that were computed since the last one.
 `Embed`, `Encode`, `Decode`, `Decide`, `Rerank`, `Observe` and `ActOnSlot` have one event each,
 `Encode` more for many tokens. Every `Ping` is answered by a `Pong`, so that a hung process is
 detected. A frame is its length (4 bytes, little-endian) and that many bytes.
@@ -25,6 +26,7 @@ from tampu.engine.prompts import ChatPrompt, Prompt, StructuredOutput, TextPromp
 from tampu.engine.questions import Decisions, Question
 from tampu.engine.snapshots import SlotAction
 from tampu.runner.events import (
+    BatchCounts,
     Done,
     Failed,
     PromptProgress,
@@ -154,6 +156,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
         device_free: free bytes of the GPUs; None: unknown, or there are none.
         slots: how many requests it computes at once.
         slot_bytes: memory of each slot: its share of the cache and of recurrent states; 0: unknown.
+        has_pooling: whether the embedding of a text is one vector, not one for each token.
     """
 
     context: int
@@ -163,6 +166,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     device_free: int | None = None
     slots: int = 1
     slot_bytes: int = 0
+    has_pooling: bool = True
 
 
 class LoadFailed(msgspec.Struct, frozen=True, tag="refused"):
@@ -173,10 +177,14 @@ class LoadFailed(msgspec.Struct, frozen=True, tag="refused"):
 
 
 class PromptProcessed(msgspec.Struct, frozen=True, tag="prompted"):
-    """The request's prompt is these tokens; `dropped` more did not fit the context."""
+    """The request's prompt is these tokens; `dropped` more did not fit the context.
+
+    `begin` is what the tokenizer has put in front of a text, such as "<s>" or "<s> ".
+    """
 
     tokens: tuple[int, ...]
     dropped: int = 0
+    begin: str = ""
 
 
 class PromptTokenLogprobs(msgspec.Struct, frozen=True, tag="prompt_scored"):
@@ -189,13 +197,15 @@ class PromptTokenLogprobs(msgspec.Struct, frozen=True, tag="prompt_scored"):
 class Embedded(msgspec.Struct, frozen=True, tag="embedded"):
     """Embeddings of length 1, little-endian F32, (inputs, width); the number of tokens.
 
-    `dropped` more tokens of the inputs did not fit the context.
+    `dropped` more tokens of the inputs did not fit the context. A model without pooling gives a
+    vector of any length for each token; `lengths` are the numbers of tokens of the inputs.
     """
 
     vectors: bytes
     width: int
     tokens: int
     dropped: int = 0
+    lengths: tuple[int, ...] = ()
 
 
 class Encoded(msgspec.Struct, frozen=True, tag="encoded"):
@@ -286,7 +296,13 @@ class Pong(msgspec.Struct, frozen=True, tag="pong"):
     stuck: str = ""
 
 
-Reply: TypeAlias = Progress | Ready | LoadFailed | Answer | Pong
+class Counted(msgspec.Struct, frozen=True, tag="counted"):
+    """So many batches were computed since the last such reply."""
+
+    counts: BatchCounts
+
+
+Reply: TypeAlias = Progress | Ready | LoadFailed | Answer | Pong | Counted
 
 _encoder = msgspec.msgpack.Encoder()
 _commands: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)

@@ -62,11 +62,15 @@ def embedded(loaded: Loaded, command: Embed) -> Iterator[Embedded]:
         else:
             tokens = known_tokens(given.tokens, tokenizer)
         if len(tokens) > context and not command.truncate:
-            raise ContextLengthError.of(len(tokens), context, f"input[{index}]")
+            # As llama-server's message does, for clients that look for these words.
+            what = f"input[{index}] is too large"
+            raise ContextLengthError.of(len(tokens), context, what)
         texts.append(tokens[:context])
         dropped += len(tokens) - len(texts[-1])
     vectors = loaded.model.embed(texts).astype("<f4")
-    yield Embedded(vectors.tobytes(), int(vectors.shape[1]), sum(map(len, texts)), dropped)
+    counts = tuple(map(len, texts))
+    lengths = () if loaded.ready.has_pooling else counts
+    yield Embedded(vectors.tobytes(), int(vectors.shape[1]), sum(counts), dropped, lengths)
 
 
 def encoded(loaded: Loaded, command: Encode) -> Iterator[Encoded]:

@@ -23,18 +23,21 @@ from itertools import chain
 from queue import SimpleQueue
 from typing import TypeAlias, TypeVar
 
-import msgspec
-
 from tampu.cancellation import cancellable, check_cancelled
-from tampu.chat.images import length
 from tampu.chat.output import ToolCall
-from tampu.engine.backend import Backend, Handle
-from tampu.engine.chat import OutputParser, RequestBuilder
+from tampu.engine.backend import Backend
+from tampu.engine.chat import RequestBuilder
 from tampu.engine.prompts import TokensPrompt
 from tampu.errors import ComputeError, RequestCancelledError, TampuError
-from tampu.runner.events import Done, Event, Failed, PromptProgress, TextDelta, Usage
+from tampu.runner.events import (
+    BatchCounts,
+    Done,
+    Failed,
+    TextDelta,
+)
 from tampu.runner.priority import Priority, prioritized
 from tampu.runner.recorder import RunnerSnapshot
+from tampu.worker.generation import Generation
 from tampu.worker.output_queue import OutputQueue
 from tampu.worker.preparation import PREPARERS, kind_of
 from tampu.worker.protocol import (
@@ -42,6 +45,7 @@ from tampu.worker.protocol import (
     Answer,
     Cancel,
     Command,
+    Counted,
     Decide,
     Decode,
     Embed,
@@ -53,8 +57,6 @@ from tampu.worker.protocol import (
     Ping,
     Pong,
     Progress,
-    PromptProcessed,
-    PromptTokenLogprobs,
     Ready,
     Reply,
     RequestEvent,
@@ -71,7 +73,6 @@ from tampu.worker.tokens import (
     encoded,
     observed,
     reranked,
-    token_ids,
 )
 
 logger = logging.getLogger(__name__)
@@ -85,12 +86,16 @@ _IDLE_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A loaded model, the builder of its requests, and what tells what it does, if anything."""
+    """A loaded model, the builder of its requests, and what tells what it does, if anything.
+
+    `counts` returns the batches that it has computed.
+    """
 
     model: Backend
     requests: RequestBuilder
     ready: Ready
     observe: Callable[[], RunnerSnapshot | None] = lambda: None
+    counts: Callable[[], BatchCounts] = BatchCounts
 
 
 # Loads a model, which is closed at the end; it gets a function for the progress and one that says
@@ -99,109 +104,6 @@ Loader: TypeAlias = Callable[
     [Load, Callable[[float], None], Callable[[], bool]], AbstractContextManager[Loaded]
 ]
 AnyCommand = TypeVar("AnyCommand", Embed, Encode, Decode, Decide, Rerank, Observe, ActOnSlot)
-
-
-class _Generation:
-    """A request to generate, from its command to its last event. Any thread may call it.
-
-    Attributes:
-        since_s: when its preparation began; 0: it has not begun, or is over.
-        output: splits its output; for the thread that writes replies.
-    """
-
-    def __init__(self, request: int, outbox: OutputQueue) -> None:
-        self.since_s = 0.0
-        self.output = OutputParser()
-        self._request = request
-        self._outbox = outbox
-        self._lock = threading.Lock()
-        self._handle: Handle | None = None
-        self._prompted: PromptProcessed | None = None
-        self._first = b""
-        self._has_begun = self._is_over = False
-
-    @property
-    def progress(self) -> tuple[int, int]:
-        """The processed and the total prompt tokens; (0, 0): unknown."""
-        return self._handle.progress if self._handle else (0, 0)
-
-    def begin(self, loaded: Loaded, command: Generate) -> None:
-        """Build the request and submit it, unless it has been cancelled.
-
-        Raises:
-            TampuError: if it is invalid.
-        """
-        self.since_s = time.monotonic()
-        try:
-            check_cancelled()
-            built = loaded.requests.build(
-                command.prompt, command.options, command.structure, streams_calls=True
-            )
-            if self._is_over:
-                return
-            tokens, self.output = token_ids(built.tokens), built.output
-            # What the engine will cut from the middle of a prompt that no dropped message shortens.
-            cut = max(length(built.tokens) - loaded.model.context, 0)
-            self._first = b"".join(map(loaded.model.tokenizer.token_bytes, tokens[:1]))
-            self._prompted = PromptProcessed(tokens, built.output.dropped + cut)
-            handle = loaded.model.submit(built.tokens, built.options, self._sink)
-            self._announce()
-        finally:
-            self.since_s = 0.0
-        self._keep(handle)
-
-    def is_over(self) -> bool:
-        """Return whether it has ended, perhaps before it was prepared."""
-        return self._is_over
-
-    def cancel(self) -> None:
-        """End it with `Done("cancelled")`, immediately if it is still being prepared."""
-        with self._lock:
-            handle = self._handle
-        if handle is not None:
-            handle.cancel()
-        else:
-            self.end(Done("cancelled", Usage()))
-
-    def end(self, event: Done | Failed) -> None:
-        """Send its last event; later events are ignored."""
-        with self._lock:
-            is_over, self._is_over = self._is_over, True
-        if not is_over:
-            self._outbox.put(Answer(self._request, event))
-
-    def _keep(self, handle: Handle) -> None:
-        """Keep the handle that cancels it; use it now if the request has been cancelled."""
-        with self._lock:
-            self._handle = handle
-            is_over = self._is_over
-        if is_over:
-            handle.cancel()
-
-    def _announce(self) -> None:
-        """Send the prompt's tokens, once; an invalid request has none."""
-        with self._lock:
-            prompted, self._prompted = self._prompted, None
-        if prompted is not None and not self._is_over:
-            self._outbox.put(Answer(self._request, prompted))
-
-    def _sink(self, event: Event) -> None:
-        self._announce()
-        if self._is_over:
-            return
-        if isinstance(event, TextDelta):
-            self._outbox.put(Answer(self._request, event), may_wait=self._has_begun)
-            self._has_begun = True
-            return
-        if isinstance(event, PromptProgress):
-            self._outbox.put(Answer(self._request, event))
-            return
-        if isinstance(event, Done) and event.prompt_logprobs:
-            self._outbox.put(
-                Answer(self._request, PromptTokenLogprobs(self._first, event.prompt_logprobs))
-            )
-            event = msgspec.structs.replace(event, prompt_logprobs=())
-        self.end(event)
 
 
 class Worker:
@@ -221,10 +123,11 @@ class Worker:
         self._loads: SimpleQueue[Load | None] = SimpleQueue()
         self._loaded: Loaded | None = None
         self._outbox = OutputQueue()
+        self._counted = BatchCounts()
         self._closed = threading.Event()
         self._last = threading.Timer(_LAST_SECONDS, os._exit, (1,))
         self._last.daemon = True
-        self._generations: dict[int, _Generation] = {}
+        self._generations: dict[int, Generation] = {}
         self._cancelled: dict[int, threading.Event] = {}  # of those that generate nothing
         self._preparers = {
             kind: ThreadPoolExecutor(threads, thread_name_prefix=f"tampu-preparer-{kind}")
@@ -295,7 +198,7 @@ class Worker:
         """Start a command; on the reader's thread, so it must not take long."""
         match command:
             case Generate(request=request):
-                generation = _Generation(request, self._outbox)
+                generation = Generation(request, self._outbox)
                 self._generations[request] = generation
                 kind = kind_of(command.prompt, command.structure)
                 self._preparers[kind].submit(self._generate, generation, loaded, command)
@@ -342,7 +245,7 @@ class Worker:
             return ""
         return f"hung: preparing a request for {taken_s:.0f} s (limit {limit_s:g} s)"
 
-    def _generate(self, generation: _Generation, loaded: Loaded, command: Generate) -> None:
+    def _generate(self, generation: Generation, loaded: Loaded, command: Generate) -> None:
         try:
             with cancellable(generation.is_over):
                 generation.begin(loaded, command)
@@ -404,10 +307,16 @@ class Worker:
     def _write(self) -> None:
         try:
             while replies := self._outbox.take():
-                parsed = chain.from_iterable(map(self._parsed, replies))
+                parsed = chain(self._newly_counted(), *map(self._parsed, replies))
                 self._connection.sendall(b"".join(map(to_frame, parsed)))
         except OSError as error:
             logger.info("the server has disconnected: %s", error)
+
+    def _newly_counted(self) -> list[Reply]:
+        """Return the batches since the last call, if there are any."""
+        found = self._loaded.counts() if self._loaded else BatchCounts()
+        before, self._counted = self._counted, found
+        return [] if found == before else [Counted(found.since(before))]
 
     def _parsed(self, reply: Reply) -> list[Reply]:
         """Return a reply; the text of a chat as content, reasoning and tool calls."""

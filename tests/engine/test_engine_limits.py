@@ -27,8 +27,8 @@ def load(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """Load an engine of the test's own."""
     made = []
 
-    def load(*, pooling: int | None = None, **options: Any) -> Engine:
-        path = write_tiny(tmp_path / "own.gguf", pooling=pooling)
+    def load(*, stated: int | None = None, **options: Any) -> Engine:
+        path = write_tiny(tmp_path / "own.gguf", pooling=stated)
         made.append(Engine.load(path, **{**SMALL, **options}))
         return made[-1]
 
@@ -161,7 +161,7 @@ def test_embedding_no_texts_gives_an_empty_array(engine: Engine) -> None:
 def test_pooling_is_that_of_the_file(load: Callable[..., Any]) -> None:
     found = {}
     for pooling in (None, 1, 2, 3):
-        engine = load(pooling=pooling)
+        engine = load(stated=pooling)
         found[pooling] = engine.embed(PROMPT)[0]
         hidden = engine._inputs.rows(PROMPT, wants_logits=False)
         pooled = {2: hidden[0], 3: hidden[-1]}.get(pooling, hidden.mean(0))
@@ -169,6 +169,29 @@ def test_pooling_is_that_of_the_file(load: Callable[..., Any]) -> None:
         engine.close()
     assert np.array_equal(found[None], found[1])
     assert found[2] @ found[3] < 0.99
+
+
+def test_another_pooling_may_be_chosen(load: Callable[..., Any]) -> None:
+    for number, pooling in enumerate(("mean", "cls", "last"), 1):
+        found = []
+        for options in ({"stated": number}, {"stated": 0, "pooling": pooling}):
+            engine = load(**options)
+            found.append(engine.embed(PROMPT))
+            engine.close()
+        assert np.array_equal(*found)
+
+
+def test_an_unknown_pooling_is_refused(load: Callable[..., Any]) -> None:
+    with pytest.raises(RequestError, match="pooling must be one of none, mean, cls, last, not max"):
+        load(pooling="max")
+
+
+def test_without_pooling_each_token_has_its_hidden_state(load: Callable[..., Any]) -> None:
+    for options in ({"stated": 0}, {"stated": 1, "pooling": "none"}):
+        engine = load(**options)
+        hidden = [engine._inputs.rows(text, wants_logits=False) for text in (PROMPT, "a")]
+        assert np.array_equal(engine.embed([PROMPT, "a"]), np.concatenate(hidden))
+        engine.close()
 
 
 # What is refused

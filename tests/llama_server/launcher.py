@@ -18,6 +18,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 TAMPU = (sys.executable, "-m", "tampu.cli.entry")
 CONTEXT = 8192
 MARKS = ("<PRE>", "<SUF>", "<MID>")
+# A word that is one token, as in the vocabulary of its tests' model.
+HELLO = ("hel", "hell", "hello", "▁hello")
 # llama-server has one model and ignores the name in a request; these are the names in its tests.
 NAMES = (
     "test", "davinci-002", "gpt-3.5-turbo", "gpt-3.5-turbo-instruct", "gpt-4.1",
@@ -72,6 +74,15 @@ def write_text_model(path: Path, template: str | None) -> Path:
     )
 
 
+def write_embedder(path: Path) -> Path:
+    """Write an embedding model with random weights: its texts begin and end with a token."""
+    from support.tiny_model import VOCABULARY, Tiny, write_tiny
+
+    tiny = Tiny(context=CONTEXT, vocabulary=VOCABULARY + len(HELLO))
+    end = {"tokenizer.ggml.add_eos_token": True}
+    return write_tiny(path, tiny, pooling=1, pieces=HELLO, metadata=end)
+
+
 def write_model(folder: Path, options: argparse.Namespace) -> Path:
     """Return a model file of the kind that a test asks for; it is written once."""
     template = COMMAND_R if options.chat_template == "command-r" else None
@@ -82,9 +93,7 @@ def write_model(folder: Path, options: argparse.Namespace) -> Path:
         if kind == "text":
             write_text_model(new, template)
         else:
-            from support.tiny_model import Tiny, write_tiny
-
-            write_tiny(new, Tiny(context=CONTEXT), pooling=1)
+            write_embedder(new)
         new.rename(path)
     return path
 
@@ -141,6 +150,8 @@ def main() -> None:
         environment["TAMPU_ORIGINS"] = ",".join(PAGES)
     if options.api_key:
         environment["TAMPU_API_KEY"] = options.api_key
+    if options.pooling:
+        environment["TAMPU_POOLING"] = options.pooling
     if options.sleep_idle_seconds:
         environment["TAMPU_KEEP_ALIVE"] = f"{options.sleep_idle_seconds}s"
     host = options.host or "127.0.0.1"

@@ -40,7 +40,7 @@ WORKER = """
 import asyncio, sys
 from pathlib import Path
 from tampu.sandbox.client import ForkServerClient
-from tampu.worker.client import start_worker
+from tampu.worker.start import start_worker
 from tampu.engine.load_options import LoadOptions
 from tampu.engine.prompts import TokensPrompt
 from tampu.runner.request import GenerateOptions

@@ -25,7 +25,8 @@ from tampu.errors import SandboxLimitError
 from tampu.sandbox.client import ForkServerClient
 from tampu.sandbox.process import SandboxedProcess, SandboxLimits
 from tampu.store.catalog import resolve
-from tampu.worker.client import WorkerProcess, start_worker
+from tampu.worker.client import WorkerProcess
+from tampu.worker.start import start_worker
 
 PID = os.getpid()
 WORK = "support.sandboxed_work:work"

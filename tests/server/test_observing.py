@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import httpx
 import pytest
 
+from tampu.runner.events import BatchCounts
 from tampu.server.admission import Admission
 from tampu.server.errors import BusyError
 from tampu.server.logs import JSONFormatter, TextFormatter, printable
@@ -60,11 +61,43 @@ def test_llama_servers_names_have_the_counts_of_all_models(site: Site) -> None:
     assert found["llamacpp:tokens_predicted_total"] == 2 * 2
     assert found["llamacpp:n_tokens_max"] == 5
     assert found["llamacpp:requests_processing"] == found["llamacpp:requests_deferred"] == 0
-    assert found["llamacpp:predicted_tokens_seconds"] > 0
     for name in found:
         if name.startswith("llamacpp:"):
             assert f"# HELP {name} " in response.text
             assert f"# TYPE {name} " in response.text
+
+
+def test_llama_servers_rates_are_those_since_the_last_reading(site: Site) -> None:
+    asked = {"model": "m", "prompt": "one two three", "raw": True}
+
+    async def test(client: httpx.AsyncClient) -> list[dict[Any, Any]]:
+        found = []
+        for asks in (True, False, True):
+            if asks:
+                await client.post("/api/generate", json=asked)
+            found.append(samples((await client.get("/metrics")).text))
+        return found
+
+    for name in ("prompt_tokens_seconds", "predicted_tokens_seconds"):
+        first, idle, last = (found[f"llamacpp:{name}"] for found in site.run(test))
+        assert (idle, last) == (0, first)
+        assert first > 0
+
+
+def test_batches_are_counted_over_all_models(site: Site) -> None:
+    async def test(client: httpx.AsyncClient) -> list[dict[Any, Any]]:
+        found = [samples((await client.get("/metrics")).text)]
+        for model in ("m", "base"):
+            asked = {"model": model, "prompt": "one", "raw": True}
+            await client.post("/api/generate", json=asked)
+        for _, runner in site.start.runners:
+            runner.computed(BatchCounts(2, 3))
+        return [*found, samples((await client.get("/metrics")).text)]
+
+    before, after = site.run(test)
+    names = ("llamacpp:n_decode_total", "llamacpp:n_busy_slots_per_decode")
+    assert [before[name] for name in names] == [0, 0]
+    assert [after[name] for name in names] == [4, 1.5]
 
 
 def test_server_is_ready_until_shutdown(site: Site) -> None:

@@ -245,6 +245,7 @@ def test_worker_environment_has_no_secrets() -> None:
 
 def test_kernels_setting() -> None:
     assert read(TAMPU_KERNELS="Attention").kernels == "attention"
+    assert read(TAMPU_POOLING="None").pooling == "none"
     with pytest.raises(SettingsError, match="one of on, off, products, experts, attention"):
         read(TAMPU_KERNELS="fast")
 

@@ -32,6 +32,7 @@ class Characters:
     """One token per character."""
 
     bos = None
+    begin_text = ""
     adds_bos = False
     vocabulary_size = 0x110000
 

@@ -30,7 +30,7 @@ from tampu.errors import (
 )
 from tampu.runner.events import Done, TextDelta, TokenLogprob, to_error
 from tampu.runner.request import GenerateOptions
-from tampu.worker.client import WorkerProcess, start_worker
+from tampu.worker.client import WorkerProcess
 from tampu.worker.exit_cause import describe_exit
 from tampu.worker.output_queue import joined
 from tampu.worker.protocol import (
@@ -39,6 +39,7 @@ from tampu.worker.protocol import (
     PromptProcessed,
     take_frames,
 )
+from tampu.worker.start import start_worker
 
 pytestmark = pytest.mark.server
 
@@ -290,7 +291,7 @@ def test_a_text_too_long_to_embed_is_truncated_or_refused() -> None:
         worker = await start()
         found = await worker.embed([TextPrompt("a" * 200)])
         assert (found.tokens, found.dropped) == (100, 100)
-        with pytest.raises(ContextLengthError, match=r"input\[0\] is too long: 200 tokens > 100"):
+        with pytest.raises(ContextLengthError, match=r"input\[0\] is too large: 200 tokens > 100"):
             await worker.embed([TextPrompt("a" * 200)], truncate=False)
         await worker.close()
 

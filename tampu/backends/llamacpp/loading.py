@@ -20,7 +20,7 @@ from tampu.chat.template import ChatTemplate
 from tampu.chat.template_loader import read_template
 from tampu.engine.chat import RequestBuilder
 from tampu.engine.load_options import LoadOptions
-from tampu.errors import UnsupportedModelError
+from tampu.errors import RequestError, UnsupportedModelError
 from tampu.layouts import as_llama_cpp
 from tampu.ml.gguf import GGUFFile, read_gguf
 from tampu.ml.metadata import Metadata
@@ -117,8 +117,11 @@ def _start(
     parameters = _parameters(xllamacpp, files, options)
     parameters.hostnames = [str(folder / "llama.sock")]
     parameters.api_keys = [secrets.token_hex(32)]
-    if not metadata.has("pooling_type"):  # as the native engine does
-        parameters.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
+    if options.pooling == "none":
+        raise RequestError("TAMPU_POOLING=none needs tampu's own engine")
+    if options.pooling or not metadata.has("pooling_type"):  # mean, as the native engine does
+        kind = f"LLAMA_POOLING_TYPE_{(options.pooling or 'mean').upper()}"
+        parameters.pooling_type = xllamacpp.llama_pooling_type[kind]
     try:
         running = xllamacpp.Server(parameters)
     except RuntimeError as error:

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from tampu.errors import TampuError
 from tampu.runner.events import TokenLogprob
@@ -55,6 +57,7 @@ class LlamaCompletionWriter:
         self._returns_tokens = returns_tokens
         self._fields = fields
         self._prompt_tokens: dict[int, int] = {}
+        self._begins: dict[int, str] = {}
         self._generated: dict[int, int] = {}
         self._has_new_line: set[int] = set()
 
@@ -104,6 +107,7 @@ class LlamaCompletionWriter:
         """Record what the objects tell."""
         if isinstance(event, Started):
             self._prompt_tokens[event.choice] = len(event.tokens)
+            self._begins[event.choice] = event.begin
         elif isinstance(event, ContentDelta | ReasoningDelta):
             tokens = self._generated.get(event.choice, 0) + len(event.tokens)
             self._generated[event.choice] = tokens
@@ -132,7 +136,8 @@ class LlamaCompletionWriter:
             "tokens_predicted": usage.generated_tokens,
             "tokens_evaluated": usage.prompt_tokens,
             "generation_settings": generation_settings(options),
-            "prompt": self._prompts[event.choice // self._request.choices],
+            "prompt": self._begins.get(event.choice, "")
+            + self._prompts[event.choice // self._request.choices],
             "has_new_line": event.choice in self._has_new_line,
             "truncated": cut or usage.dropped_tokens > 0,
             "stop_type": stop_type,
@@ -180,6 +185,15 @@ class LlamaCompletionWriter:
             if value is not msgspec.UNSET:
                 found[path] = value
         return found
+
+
+def token_vectors(vectors: npt.NDArray[np.float32], lengths: Sequence[int]) -> list[dict[str, Any]]:
+    """Return the response to `POST /embeddings` of a model without pooling.
+
+    `vectors` are those of all tokens of the inputs, `lengths` the numbers of tokens of each.
+    """
+    parts = np.split(vectors, np.cumsum(lengths)[:-1])
+    return [{"index": index, "embedding": part.tolist()} for index, part in enumerate(parts)]
 
 
 def generation_settings(options: GenerateOptions) -> dict[str, Any]:

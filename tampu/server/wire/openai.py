@@ -178,7 +178,7 @@ def parse_embedding(body: EmbeddingRequest, defaults: ModelDefaults) -> Embeddin
     require(body.encoding_format in formats, "encoding_format must be float or base64")
     if isinstance(body.input, dict):
         raise RequestError("input must be a text, tokens, or a list of either")
-    inputs = tuple(read_inputs(body.input, "input"))
+    inputs = tuple(read_inputs(body.input, "input", may_be_empty=True))
     return embedding_task(body, defaults, inputs=inputs, dimensions=body.dimensions)
 
 

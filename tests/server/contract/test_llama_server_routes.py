@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
+from support.serving import start_server
 from support.sse import blocks_of
 from support.tiny_model import BOS, VOCABULARY
 
@@ -36,7 +39,7 @@ def test_a_completion_has_llama_servers_fields(client: httpx.Client) -> None:
     answer = ask(client)
     assert answer.keys() == KEYS
     assert answer["content"] == "Hello, world."
-    assert answer["prompt"] == "x"
+    assert answer["prompt"] == "<s> x"
     assert answer["model"] == "talker"
     assert (answer["stop"], answer["stop_type"], answer["truncated"]) == (True, "eos", False)
     assert answer["tokens"] == []
@@ -257,6 +260,58 @@ def test_what_a_model_is_and_how_it_generates(client: httpx.Client) -> None:
     assert settings["params"]["n_predict"] == -1
     [slot] = client.get("/slots", params={"model": "talker"}).json()
     assert slot == {"id": 0, "n_ctx": 64, "is_processing": False}
+
+
+def test_a_models_batches_are_counted(client: httpx.Client) -> None:
+    def batches() -> float:
+        lines = client.get("/metrics").text.splitlines()
+        [found] = [line for line in lines if line.startswith("llamacpp:n_decode_total ")]
+        return float(found.split()[1])
+
+    before = batches()
+    answer = ask(client)
+    generated = batches()
+    # The first token comes from the prompt's batch; there is one more for the end.
+    assert generated - before >= answer["tokens_predicted"]
+    client.post("/v1/embeddings", json={"model": "embedder", "input": ["a", "b"]})
+    assert batches() - generated == 2
+
+
+def test_an_empty_text_has_an_embedding(client: httpx.Client) -> None:
+    for given in ("", ["a", ""]):
+        body = {"model": "embedder", "input": given}
+        response = client.post("/v1/embeddings", json=body)
+        assert response.status_code == 200
+        assert len(response.json()["data"][-1]["embedding"]) == 32
+
+
+def test_too_large_an_input_to_embed_is_refused(client: httpx.Client) -> None:
+    response = client.post("/v1/embeddings", json={"model": "embedder", "input": "word " * 200})
+    assert response.status_code == 400
+    assert "input[0] is too large: " in response.json()["error"]["message"]
+
+
+def test_without_pooling_each_token_has_a_vector(contract_models: Path, tmp_path: Path) -> None:
+    server = start_server(contract_models, tmp_path, TAMPU_POOLING="none")
+    try:
+        with httpx.Client(base_url=server.url, timeout=300) as client:
+            body = {"model": "embedder", "input": ["ab", ""]}
+            found = client.post("/embeddings", json=body).json()
+            assert [one["index"] for one in found] == [0, 1]
+            counts = [len(one["embedding"]) for one in found]
+            assert counts == [len(ask(client, "/tokenize", content="ab")["tokens"]) + 1, 1]
+            vectors = np.array([vector for one in found for vector in one["embedding"]])
+            assert vectors.shape[1] == 32
+            assert (abs(np.linalg.norm(vectors, axis=1) - 1) > 1e-3).all()
+            for path in ("/v1/embeddings", "/api/embed", "/api/embeddings"):
+                refused = client.post(path, json=body | {"prompt": "ab"})
+                assert refused.status_code == 400
+                assert "no pooling" in str(refused.json()["error"])
+            refused = client.post("/embeddings", json=body | {"dimensions": 8})
+            assert refused.status_code == 400
+            assert "dimensions" in refused.json()["error"]["message"]
+    finally:
+        server.end()
 
 
 @pytest.mark.parametrize("path", ["/props", "/slots"])

@@ -96,10 +96,11 @@ def refusal(family: Family, response: httpx.Response) -> tuple[int, int]:
     """Return the numbers of a refusal: the prompt's tokens, and the context."""
     assert response.status_code == 400, response.text
     message = family.message(response.json())
-    assert " is too long: " in message
+    told = " is too large: " if "embed" in family.path else " is too long: "
+    assert told in message
     assert "num_ctx" not in message  # the model has no longer context
     assert "truncate" in message
-    tokens, _, rest = message.partition(" is too long: ")[2].partition(" tokens > ")
+    tokens, _, rest = message.partition(told)[2].partition(" tokens > ")
     return int(tokens), int(rest.split(" ")[0])
 
 
