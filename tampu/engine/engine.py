@@ -53,7 +53,6 @@ from tampu.sandbox.client import ForkServerClient
 from tampu.settings.settings import Settings
 from tampu.store.catalog import Prepared, prepare
 from tampu.store.model_info import ModelInfo
-from tampu.tokenizer import Tokenizer
 
 _PLACING = {"gpu_layers", "main_gpu", "tensor_split"}
 
@@ -71,10 +70,11 @@ class Engine:
         template: the chat template; None if the model has none.
         requests: builds requests for `submit`.
         runner: the run loop, with its statistics.
+        adapters: those that requests may choose (`lora`).
         snapshots: saves the rows of one conversation in a file, and restores them.
         load_ns: how long loading took, in nanoseconds.
         device_bytes: the memory that it takes on GPUs.
-        slot_bytes: the memory of each slot: its share of the cache and of recurrent states.
+        slot_bytes: of each slot: its share of the cache and of recurrent states.
     """
 
     def __init__(
@@ -83,8 +83,7 @@ class Engine:
         """Take over a loaded model; `Engine.load` is the usual way."""
         self._model = model
         self.info: ModelInfo = model.info
-        self.context = model.options.context
-        self.tokenizer: Tokenizer = model.tokenizer
+        self.context, self.tokenizer = model.options.context, model.tokenizer
         self.prepared = found
         self._defaults = given_options(self.prepared.defaults.parameters)
         self.template = found.template or ChatTemplate.from_metadata(self.info.metadata)
@@ -96,6 +95,7 @@ class Engine:
         self.slot_bytes = model.cache_bytes // model.options.slots
         self.runner = EngineLoop(model.scheduler, model.graphs, model.tokenizer)
         self._inputs = InputProcessor(model, self.runner, fork_server)
+        self.adapters = self._inputs.adapters
         self.snapshots = Snapshots.of(model, self.runner, self._inputs)
 
     @classmethod

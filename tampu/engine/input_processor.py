@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.chat.images import Item, PreparedVideo
+from tampu.engine.adapters import Adapters
 from tampu.engine.chat import known_tokens
 from tampu.engine.completion import RequestHandle, Stream, completion, fit_prompt
 from tampu.engine.model_loader import LoadedModel
@@ -56,6 +57,7 @@ class InputProcessor:
 
     Attributes:
         pooling: of embeddings.
+        adapters: those that requests may choose.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class InputProcessor:
         self._context = model.options.context
         self.pooling = pooling_of(model.info.metadata, model.options.pooling)
         self._fork_server = fork_server
+        self.adapters = Adapters(model, runner)
         self._lock = threading.Lock()
         self._constraints: Constraints | None = None
         self._breakers = SequenceBreakers(self._all_token_bytes, self._tokenizer.encode_inside)
@@ -80,6 +83,8 @@ class InputProcessor:
         inputs = fit_prompt(given, self._context, options)
         dropped = len(given.tokens) - len(inputs.tokens)
         sequence = self._sequence(inputs, options, sink, is_private=options.prompt_logprobs)
+        if options.lora:
+            self.adapters.choose(options.lora, sequence)
         sequence.dropped = dropped
         sequence.constraint = self._constraint(options)
         if options.prompt_logprobs:

@@ -123,6 +123,10 @@ class Backend:
         """The buffer type of the cache of a layer, on the device that computes the layer."""
         return (self.device_map.of_layer(index) or self.cpu).buffer_type
 
+    def weight_buffer_type(self, name: str) -> OpaquePointer:
+        """The buffer type of what belongs to a weight, on the device that computes with it."""
+        return (self.device_map.of_weight(name) or self.cpu).buffer_type
+
     @property
     def is_divided(self) -> bool:
         """Whether a graph may be computed by several devices."""

@@ -103,6 +103,10 @@ class Context:
         """Memory on the device that computes layer `index`."""
         return Storage(self, self._backend.layer_buffer_type(index))
 
+    def weights(self, name: str) -> Storage:
+        """Memory on the device that computes with a weight."""
+        return Storage(self, self._backend.weight_buffer_type(name))
+
     def input(
         self, name: str, shape: Shape, type: GGMLType, *, is_persistent: bool = False
     ) -> Tensor:
@@ -261,6 +265,13 @@ class Storage:
         data = np.ascontiguousarray(values, np.float32)
         if data.size != math.prod(shape):
             raise ShapeError(f"{data.size} values do not fill the shape {shape}")
-        tensor = self.empty(shape, GGMLType.F32)
+        return self._filled(data.reshape(shape), GGMLType.F32)
+
+    def from_halves(self, values: npt.NDArray[np.float16]) -> Tensor:
+        """Return an F16 tensor of an array's values and shape."""
+        return self._filled(np.ascontiguousarray(values), GGMLType.F16)
+
+    def _filled(self, data: npt.NDArray[np.generic], type: GGMLType) -> Tensor:
+        tensor = self.empty(data.shape, type)
         gg.ggml_backend_tensor_set(tensor.pointer, data.ctypes.data, 0, data.nbytes)
         return tensor

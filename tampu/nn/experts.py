@@ -197,7 +197,7 @@ class SparseMoE(Module):
         y = self.down(mixed, choice)
         if self.scale:
             weights = weights * _chosen(self.scale, choice)
-        y = _total(y if gating.scales_inputs else y * weights)
+        y = total(y if gating.scales_inputs else y * weights)
         return y + self.shared(x) if self.shared else y
 
     def _check_counts(self) -> None:
@@ -214,7 +214,7 @@ def _chosen(scales: Tensor, choice: Tensor) -> Tensor:
     return column.rows(choice.contiguous().reshape(-1)).reshape(*choice.shape, 1)
 
 
-def _total(y: Tensor) -> Tensor:
+def total(y: Tensor) -> Tensor:
     """Return the sum (tokens, features) over the experts of y (tokens, top_k, features)."""
     tokens, used, features = y.shape
     step = y.strides[0]

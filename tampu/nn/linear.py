@@ -15,17 +15,21 @@ class Linear(Module):
 
     Attributes:
         adapters: what is added to x · Wᵀ, each a function of x; see `nn.lora`.
+        stacked: what is added for the rows of requests that chose adapters.
     """
 
     weight: Tensor = gguf("weight", use=WeightUse.PRODUCT)
     bias: Tensor | None = gguf("bias")
     adapters: tuple[Callable[[Tensor], Tensor], ...] = ()
+    stacked: Callable[[Tensor], Tensor | None] | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return (tokens, outputs) for x (tokens, inputs)."""
         y = x.linear(self.weight)
         for adapter in self.adapters:
             y = y + adapter(x)
+        if self.stacked and (change := self.stacked(x)):
+            y = y + change
         if not self.bias:
             return y
         require(self.bias.shape == y.shape[-1:], "bias", y, self.bias)

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.kvcache import Segment
+from tampu.runner.adapters import token_adapters
 from tampu.runner.graphs import CrossAttentionRows, StepInputs
 from tampu.runner.images import ImageStore
 from tampu.runner.sequence import Sequence
@@ -101,6 +102,7 @@ def to_plan(draft: Draft, images: ImageStore, positions_per_token: int) -> Plan:
         embeddings,
         rows,
         _cross_attention(parts, images),
+        token_adapters([(part.sequence.lora, part.count) for part in parts]),
     )
     return Plan(draft.parts, inputs)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
@@ -19,6 +19,8 @@ from tampu.ml import Backend, Context, GGMLType, Tensor
 from tampu.ml.backend import Computed
 from tampu.ml.tensor import Shape
 from tampu.nn import Batch, CrossAttentionInputs, Model, PreparedImage
+from tampu.nn.lora import AdapterRows, AdapterStacks, ChosenAdapters, Pair
+from tampu.runner.adapters import TokenAdapters
 from tampu.runner.context_shift import shift_keys
 from tampu.runner.images import EncoderChunk, PartialEmbedding
 
@@ -46,6 +48,7 @@ class GraphShape(NamedTuple):
         wants_logits: whether outputs are logits, else final hidden states.
         embedded: (rows, features) of images that replace tokens.
         crossed: (rows, features) of images that layers with cross-attention read.
+        adapters: of each token, at most, chosen by requests.
     """
 
     tokens: int
@@ -54,6 +57,7 @@ class GraphShape(NamedTuple):
     wants_logits: bool
     embedded: tuple[int, ...] = ()
     crossed: tuple[int, ...] = ()
+    adapters: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,7 @@ class StepInputs:
         embeddings: F32, (rows, features): of images; None without any.
         embedded_rows: I64, (rows,): rows of the tokens that they replace.
         crossing: for layers with cross-attention; None if no token attends to an image.
+        adapters: None if no request chose any.
     """
 
     tokens: npt.NDArray[np.int32]
@@ -92,6 +97,7 @@ class StepInputs:
     embeddings: npt.NDArray[np.float32] | None = None
     embedded_rows: npt.NDArray[np.int64] | None = None
     crossing: CrossAttentionRows | None = None
+    adapters: TokenAdapters | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,39 +138,47 @@ class GraphCounts:
 
 
 class Graphs:
-    """Builds the model's graphs, computes steps with them, and counts both (`counts`)."""
+    """Builds the model's graphs, computes steps with them, and counts both (`counts`).
+
+    Attributes:
+        model: whose graphs they are.
+        adapters: those that requests choose, in the graph that is being built.
+    """
 
     def __init__(self, backend: Backend, model: Model, cache: Cache, *, reuse: bool = True) -> None:
         self._backend = backend
-        self._model = model
+        self.model = model
         self._cache = cache
         self._kept: OrderedDict[Hashable, _Graph] = OrderedDict()
         self._encoders: OrderedDict[Hashable, _Graph] = OrderedDict()
         self._limit = _MAX_GRAPHS if reuse else 0
         self._reserved = 0
+        self._reservation = (0, 0)
+        self.adapters = ChosenAdapters()
+        self._stacks = AdapterStacks(model, [], backend, self.adapters)
         self.counts = GraphCounts()
 
     @property
     def largest_group(self) -> int:
         """The maximum number of tokens that must share a batch: of an image or a whole text."""
-        vision = self._model.vision
+        vision = self.model.vision
         groups = vision.largest().placeholders.groups if vision else ()
         return max((length for _, length in groups), default=self.max_bidirectional_tokens or 0)
 
     @property
     def max_bidirectional_tokens(self) -> int | None:
         """The maximum text length of a bidirectional model; None for causal models."""
-        return self._model.max_bidirectional_tokens
+        return self.model.max_bidirectional_tokens
 
     @property
     def positions_per_token(self) -> int:
         """The number of coordinates of a token's position."""
-        return self._model.positions_per_token
+        return self.model.positions_per_token
 
     @property
     def can_shift_keys(self) -> bool:
         """Whether keys in the cache can be moved to other positions."""
-        return type(self._model).shift is not Model.shift
+        return type(self.model).shift is not Model.shift
 
     def reserve(self, tokens: int, outputs: int) -> None:
         """Allocate memory for batches of so many tokens and outputs; no step allocates later.
@@ -172,11 +186,12 @@ class Graphs:
         Raises:
             OutOfMemoryError: if it does not fit.
         """
+        self._reservation = tokens, outputs
         for count in (tokens, min(tokens, FUSED_FROM - 1)):
             for views in self._cache.views_by_fill(count):  # memory use varies
                 shape = GraphShape(count, views, min(outputs, count), wants_logits=True)
-                self._reserve(self._build(shape))
-        if vision := self._model.vision:
+                self._reserve(self._build(shape._replace(adapters=int(bool(self._stacks)))))
+        if vision := self.model.vision:
             largest = vision.largest()
             embedding = self._reserve_encoder(largest)
             fullest = next(self._cache.views_by_fill(tokens))
@@ -187,6 +202,30 @@ class Graphs:
                 shape = shape._replace(embedded=(min(embedding[0], tokens), embedding[1]))
             self._reserve(self._build(shape))
         self._reserved = self._backend.graph_bytes
+
+    def stack_adapters(self, adapters: Sequence[Mapping[str, Pair]]) -> None:
+        """Replace the adapters that requests may choose, between two steps.
+
+        Args:
+            adapters: the matrices of each; the first one's place in the stacks is 1.
+
+        Raises:
+            OutOfMemoryError: if they do not fit; then nothing changes.
+            ShapeError: if one changes what is not computed token by token; likewise.
+        """
+        self._backend.wait()
+        stacks = AdapterStacks(self.model, adapters, self._backend, self.adapters)
+        self.close()
+        before, self._stacks = self._stacks, stacks
+        try:
+            stacks.attach()
+            self.reserve(*self._reservation)
+        except TampuError:
+            self._stacks = before
+            before.attach()
+            stacks.close()
+            raise
+        before.close()
 
     def detect_nan(self) -> None:
         """Check everything computed from now on for NaN and infinity; this is slow."""
@@ -202,6 +241,7 @@ class Graphs:
             step.wants_logits,
             () if step.embeddings is None else step.embeddings.shape,
             () if step.crossing is None else step.crossing.rows.shape,
+            0 if step.adapters is None else step.adapters.places.shape[1],
         )
         built = self.counts.built
         graph = self._graph(shape)
@@ -210,6 +250,8 @@ class Graphs:
             data += [step.embeddings, step.embedded_rows]
         if step.crossing is not None:
             data += _crossing_data(step.crossing)
+        if step.adapters is not None:
+            data += [step.adapters.places, step.adapters.scales, *step.adapters.of(step.outputs)]
         data += cached.arrays
         return PreparedGraph(graph, data, self.counts.built > built)
 
@@ -241,7 +283,7 @@ class Graphs:
 
     def shift_keys(self, cells: Sequence[npt.NDArray[np.int32]], offset: int) -> None:
         """Move the keys of some cells to other positions; see `context_shift.shift_keys`."""
-        shift_keys(self._backend, self._model, self._cache, cells, offset)
+        shift_keys(self._backend, self.model, self._cache, cells, offset)
 
     def check_reservation(self) -> None:
         """Drop all graphs if the device's memory was reallocated: theirs would be stale."""
@@ -306,7 +348,7 @@ class Graphs:
             raise
 
     def _built(self, shape: GraphShape, context: Context) -> _Graph:
-        n, per_token = shape.tokens, self._model.positions_per_token
+        n, per_token = shape.tokens, self.model.positions_per_token
         batch = Batch(
             context.input("tokens", (n,), GGMLType.I32),
             context.input("positions", (n,) if per_token == 1 else (per_token, n), GGMLType.I32),
@@ -326,15 +368,21 @@ class Graphs:
             )
             batch = replace(batch, cross_attention=crossed)
             inputs += [crossed.embeddings, crossed.mask, crossed.sees_image]
+        adapters = [
+            _adapter_inputs(context, rows, shape.adapters)
+            for rows in ((n, shape.outputs) if shape.adapters else ())
+        ]
+        inputs += [each for rows in adapters for each in (rows.chosen, rows.scales)]
         cache = self._cache.build(context, n, shape.views)
-        result = self._model.hidden(batch, cache.layers)
-        if shape.wants_logits:
-            result = self._model.head(result)
+        with self.adapters.building(*reversed(adapters)):
+            result = self.model.hidden(batch, cache.layers)
+            if shape.wants_logits:
+                result = self.model.head(result)
         context.output(result)
         return _Graph(context, [*inputs, *cache.inputs], result)
 
     def _encoder(self, image: PreparedImage, number: int) -> _Graph:
-        vision = self._model.vision
+        vision = self.model.vision
         if vision is None:
             raise ComputeError("the model has no vision encoder")
         context = self._backend.context()
@@ -352,6 +400,13 @@ class Graphs:
         except TampuError:
             context.close()
             raise
+
+
+def _adapter_inputs(context: Context, rows: int, count: int) -> AdapterRows:
+    return AdapterRows(
+        context.input("adapters", (rows, count), GGMLType.I32),
+        context.input("adapter_scales", (rows, count, 1), GGMLType.F32),
+    )
 
 
 def _crossing_data(crossing: CrossAttentionRows) -> list[Data]:

@@ -179,7 +179,8 @@ class PrefixKeeper:
         end = sequence.length - 1
         if sequence.wants_rows:
             end = min(end, sequence.first_output)
-        if sequence.cell_table.is_private or end < MIN_TOKENS:
+        is_plain = not sequence.cell_table.is_private and not sequence.lora.adapters
+        if not is_plain or end < MIN_TOKENS:
             return None
         tokens = self.copies.tokens(sequence.keys[:end].copy())
         blocks = self.folder.find_beginning(tokens) if tokens else []

@@ -53,6 +53,8 @@ class GenerateOptions(SamplingOptions, frozen=True, kw_only=True, forbid_unknown
         post_sampling_probs: these are of the probabilities that tokens were sampled with; those of
             the tokens that were left out are not listed.
         prompt_logprobs: and of each prompt token; the prompt then takes nothing from the cache.
+        lora: names of loaded adapters that change the model for this request, and the strength
+            of each; 1: as trained.
         grammar: a constraint on the answer.
         max_repeated_tokens: the answer ends when a token follows itself more often; None: no limit.
         think_budget: the maximum number of tokens of reasoning; None: no limit.
@@ -72,6 +74,7 @@ class GenerateOptions(SamplingOptions, frozen=True, kw_only=True, forbid_unknown
     top_logprobs: int = 0
     post_sampling_probs: bool = False
     prompt_logprobs: bool = False
+    lora: dict[str, float] = msgspec.field(default_factory=dict)
     grammar: Grammar | None = None
     max_repeated_tokens: int | None = None
     think_budget: int | None = DEFAULTS["think_budget"]

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.kvcache import CellTable
+from tampu.runner.adapters import PLAIN, ChosenLora
 from tampu.runner.detokenizer import Detokenizer
 from tampu.runner.events import Event, FinishReason, TokenLogprob, Usage
 from tampu.runner.layout import TEXT, InputLayout
@@ -146,6 +147,7 @@ class Sequence:
         prompt_length: number of tokens of the prompt.
         cell_table: its cells, for tokens in the cache or in a planned batch.
         layout: where images are, and which inputs must share a batch.
+        lora: the adapters that its request chose.
         collector: receives the output of tokens of the prompt.
         prompt_logprobs: collects those of the prompt's tokens, if requested.
         constraint: on the tokens of the answer.
@@ -172,6 +174,7 @@ class Sequence:
     prompt_length: int
     cell_table: CellTable
     layout: InputLayout = TEXT
+    lora: ChosenLora = PLAIN
     collector: RowCollector | None = None
     prompt_logprobs: LogprobCollector | None = None
     constraint: Constraint | None = None
@@ -248,7 +251,8 @@ class Sequence:
 
     def append(self, token: int) -> None:
         """Add a generated token."""
-        self.tokens[self.length] = self.keys[self.length] = token
+        self.tokens[self.length] = token
+        self.keys[self.length] = token + self.lora.key_offset
         self.length += 1
         self.generated += 1
 

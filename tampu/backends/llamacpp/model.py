@@ -94,6 +94,8 @@ class LlamaModel:
             )
         if options.post_sampling_probs:
             raise RequestError("the llama.cpp engine has no post_sampling_probs")
+        if options.lora:
+            raise RequestError("requests choose adapters (lora) with tampu's own engine only")
         constraint = self._structured_outputs.constraint(options)
         body = self._request_body(items, options)
         limit = body["n_predict"]
