@@ -104,15 +104,35 @@ class BlockFolder:
 
     def find(self, tokens: PrefixTokens) -> list[KeptBlock]:
         """Return the blocks that together are the longest beginning of some tokens."""
+        return self._beginnings(tokens)[0]
+
+    def find_beginning(self, tokens: PrefixTokens) -> list[KeptBlock]:
+        """Return the same, and a block of which only the first tokens are those wanted."""
+        beginnings = self._beginnings(tokens)
+        best = beginnings[0]
+        for chain in beginnings:
+            parent, at = (chain[-1].digest, chain[-1].end) if chain else (self.key.digest, 0)
+            with self._lock:
+                names = list(self._children.get(parent, ()))[:_MAX_COMPARED]
+            for name in names:
+                used = best[-1].used if best else 0
+                block = self._block(parent, name, at)
+                description = self.describe(block) if block.end > used else None
+                count = description.common_tokens(tokens.keys[at:]) if description else 0
+                if count and at + count > used:
+                    best = [*chain, replace(block, used=at + count)]
+        return best
+
+    def _beginnings(self, tokens: PrefixTokens) -> list[list[KeptBlock]]:
+        """Return all chains of blocks that are a beginning of some tokens, the longest first."""
         with self._lock:
             self._refresh()
-            best: list[KeptBlock] = []
+            found: list[list[KeptBlock]] = []
             left: list[tuple[bytes, list[KeptBlock]]] = [(self.key.digest, [])]
             while left:
                 parent, chain = left.pop()
+                found.append(chain)
                 at = chain[-1].end if chain else 0
-                if at > (best[-1].end if best else 0):
-                    best = chain
                 digests: dict[int, bytes] = {}
                 for name in self._children.get(parent, ()):
                     end = at + name.tokens
@@ -123,22 +143,7 @@ class BlockFolder:
                     if digests[end] == name.digest:
                         block = self._block(parent, name, at)
                         left.append((name.digest, [*chain, block]))
-            return best
-
-    def find_beginning(self, tokens: PrefixTokens) -> list[KeptBlock]:
-        """Return the same, and a block of which only the first tokens are those wanted."""
-        chain = self.find(tokens)
-        parent, at = (chain[-1].digest, chain[-1].end) if chain else (self.key.digest, 0)
-        with self._lock:
-            names = list(self._children.get(parent, ()))[:_MAX_COMPARED]
-        best: KeptBlock | None = None
-        for name in names:
-            block = self._block(parent, name, at)
-            description = self.describe(block)
-            count = description.common_tokens(tokens.keys[at:]) if description else 0
-            if count and (best is None or at + count > best.used):
-                best = replace(block, used=at + count)
-        return [*chain, best] if best else chain
+            return sorted(found, key=lambda chain: -chain[-1].end if chain else 0)
 
     def describe(self, block: KeptBlock) -> Description | None:
         """Return the description of a block; None if it cannot be read."""

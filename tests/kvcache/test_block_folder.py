@@ -89,6 +89,17 @@ def test_rows_that_are_found_are_those_of_the_tokens(
             assert check(again, tokens) >= common(tokens, kept)
 
 
+def test_a_part_of_a_block_is_found_beside_a_shorter_whole_one(tmp_path: Path) -> None:
+    folder = BlockFolder(tmp_path, 10**9, KEY)
+    long, short, wanted = (
+        PrefixTokens(np.array(keys, np.int32), IMAGES[0]) for keys in ([0, 0, 1], [0], [0, 0])
+    )
+    keep(folder, long)
+    folder.write(short, [], (0, 1), np.ones((1, 1), np.bool_), [rows_of(short, 0, 1)])
+    assert [block.end for block in folder.find(wanted)] == [1]
+    assert check(folder, wanted) == 2
+
+
 def common(tokens: PrefixTokens, others: Sequence[PrefixTokens]) -> int:
     """Return how many tokens, before any image, begin one of the others, too."""
     best = 0

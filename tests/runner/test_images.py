@@ -161,10 +161,11 @@ def test_other_requests_continue_between_images() -> None:
 def test_other_requests_continue_between_chunks_of_an_encoder() -> None:
     with FakeEngine(hashed, slots=2, context=64) as engine:
         engine.graphs.chunks = 5
-        running = engine.ask([2], max_tokens=60)
-        wait_until(lambda: running.sequence.generated >= 3, "three tokens are there")
         prompt = [3, engine.image(7, 4), 5]
-        assert engine.ask(prompt, max_tokens=3).answer()[1] == alone(prompt, 3)
+        running, seeing = engine.runner.call(  # both arrive between the same two steps
+            lambda: (engine.ask([2], max_tokens=60), engine.ask(prompt, max_tokens=3))
+        )
+        assert seeing.answer()[1] == alone(prompt, 3)
         assert running.answer()[1] == alone([2], 60)
         encoding = "".join(each[0] for each in engine.graphs.order).strip("b")
         assert encoding == "cbcbcbcbi"

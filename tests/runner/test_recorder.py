@@ -64,7 +64,8 @@ def test_running_and_waiting_requests_are_told_apart() -> None:
             engine.runner.cancel(one.sequence)
 
 
-def test_no_more_than_so_many_steps_are_kept() -> None:
+def test_no_more_than_so_many_steps_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "_FORGOTTEN_NS", 10**15)
     with FakeEngine(count_up, context=MAX_STEPS + 100) as engine:
         engine.runner.observe()
         engine.ask([2], max_tokens=MAX_STEPS + 50).events()
