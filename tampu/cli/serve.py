@@ -107,6 +107,8 @@ def server_options(settings: Settings, hosts: Sequence[str]) -> ServerOptions:
         max_repeated_tokens=settings.max_repeated_tokens,
         truncate=settings.truncate,
         slot_save_path=settings.slot_save_path,
+        adapters=settings.adapters,
+        cache=settings.cache,
         default_model=settings.default_model,
         image_urls=settings.image_urls,
         state=settings.state,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -265,13 +265,14 @@ class Storage:
         data = np.ascontiguousarray(values, np.float32)
         if data.size != math.prod(shape):
             raise ShapeError(f"{data.size} values do not fill the shape {shape}")
-        return self._filled(data.reshape(shape), GGMLType.F32)
+        return self._filled(data, shape, GGMLType.F32)
 
     def from_halves(self, values: npt.NDArray[np.float16]) -> Tensor:
         """Return an F16 tensor of an array's values and shape."""
-        return self._filled(np.ascontiguousarray(values), GGMLType.F16)
+        data = np.ascontiguousarray(values, np.float16)
+        return self._filled(data, data.shape, GGMLType.F16)
 
-    def _filled(self, data: npt.NDArray[np.generic], type: GGMLType) -> Tensor:
-        tensor = self.empty(data.shape, type)
+    def _filled(self, data: npt.NDArray[Any], shape: Shape, type: GGMLType) -> Tensor:
+        tensor = self.empty(shape, type)
         gg.ggml_backend_tensor_set(tensor.pointer, data.ctypes.data, 0, data.nbytes)
         return tensor

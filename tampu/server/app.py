@@ -19,6 +19,7 @@ from starlette.routing import Route as StarletteRoute
 
 from tampu.engine.load_options import LoadOptions
 from tampu.errors import TampuError
+from tampu.server.adapters import adapter_routes
 from tampu.server.admission import Admission
 from tampu.server.anthropic import anthropic_routes
 from tampu.server.auth import APIKeyMiddleware
@@ -100,6 +101,8 @@ class ServerOptions:
         max_crashes: how often a model may crash within a minute; 0: no limit.
         truncate: whether prompts that are too long are cut; None: each API has its own default.
         slot_save_path: the folder in which conversations of slots are saved; None: they are not.
+        adapters: the folder of the adapters that may be loaded; None: none may.
+        cache: the folder for what is converted; None: as the environment says.
         state: the folder of what is kept across restarts; None: nothing is.
         files: how much uploaded files may take.
         model: how models are loaded unless a request says otherwise.
@@ -122,6 +125,8 @@ class ServerOptions:
     max_crashes: int = MAX_CRASHES
     truncate: bool | None = None
     slot_save_path: Path | None = None
+    adapters: Path | None = None
+    cache: Path | None = None
     state: Path | None = None
     files: FileLimits = field(default_factory=FileLimits)
     model: LoadOptions = field(default_factory=LoadOptions)
@@ -161,6 +166,7 @@ def create_app(options: ServerOptions, catalog: Catalog, start: Start) -> Starle
         *parameter_routes(),
         *llama_server_routes(serving),
         *saved_slot_routes(serving, options.slot_save_path),
+        *adapter_routes(serving, options.adapters, options.cache),
         *live_routes(LiveFeed(serving.models, metrics, metrics.llama_server.waiting)),
         *_health_routes(metrics),
     ]

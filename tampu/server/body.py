@@ -29,13 +29,13 @@ _WHOLE_TEXTS = re.compile(rb'(?:[^"]+|"[^"\\]*(?:\\.[^"\\]*)*")*', re.DOTALL)
 _IN_TEXT = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL)
 _AFTER_KEY = re.compile(rb"\s*:")
 
-T = TypeVar("T", bound=msgspec.Struct)
+T = TypeVar("T")
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 async def read_body(request: Request, kind: type[T]) -> T:
-    """Return a request's JSON body as a struct, whatever its content type says.
+    """Return a request's JSON body as a struct or a list, whatever its content type says.
 
     Raises:
         BodyTooLargeError: for more than 64 MiB.

@@ -51,6 +51,8 @@ class ManagedModel:
         used_s: when it was last used, on the monotonic clock.
         expires_s: when it is unloaded, in seconds since 1970; None while in use or kept forever.
         is_evicted: whether it takes no more requests.
+        adapters: the names of those that its process has loaded for requests to choose.
+        adapter_turn: held while that changes.
     """
 
     entry: Entry
@@ -61,6 +63,8 @@ class ManagedModel:
     used_s: float = field(default_factory=time.monotonic)
     expires_s: float | None = None
     is_evicted: bool = False
+    adapters: set[str] = field(default_factory=set)
+    adapter_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     timer: asyncio.TimerHandle | None = None
     closed: asyncio.Event = field(default_factory=asyncio.Event)
 

@@ -23,6 +23,7 @@ from tampu.server.http_response import (
 from tampu.server.image_urls import ImageFetcher
 from tampu.server.llama_server import joined
 from tampu.server.routes import Route, get, post
+from tampu.server.served_adapters import ServedAdapter
 from tampu.server.serving import Serving
 from tampu.server.single_flight import SingleFlight
 from tampu.server.wire import openai as wire
@@ -136,6 +137,10 @@ class OpenAIAPI:
 
     async def models(self, _: Request) -> Response:
         """`GET /v1/models`: the installed models."""
+        adapters = [_adapter(each) for each in self._serving.adapters.every()]
+        if adapters:
+            found = _list(self._serving.catalog.entries())
+            return JSONResponse(found | {"data": [*found["data"], *adapters]})
         return JSONResponse(await self._models.result())
 
     async def model(self, request: Request) -> Response:
@@ -169,6 +174,12 @@ class OpenAIAPI:
 
 def _list(entries: Sequence[Entry]) -> dict[str, Any]:
     return {"object": "list", "data": [_model(entry, entry.full_name) for entry in entries]}
+
+
+def _adapter(adapter: ServedAdapter) -> dict[str, Any]:
+    created = int(adapter.path.stat().st_mtime)
+    named = {"id": adapter.name, "object": "model", "created": created, "owned_by": "library"}
+    return named | {"parent": adapter.base, "root": adapter.path.name}
 
 
 def _model(entry: Entry, name: str) -> dict[str, Any]:

@@ -43,6 +43,7 @@ from tampu.server.generation_request import (
 )
 from tampu.server.model_defaults import ModelDefaults, model_defaults
 from tampu.server.model_manager import ManagedModel, ModelManager
+from tampu.server.served_adapters import ServedAdapters
 from tampu.store.catalog import Catalog, Entry
 from tampu.store.model_info import ModelInfo
 from tampu.worker.client import WorkerProcess
@@ -119,6 +120,7 @@ class Serving:
         weights.
         """
         self.models = models
+        self.adapters = ServedAdapters()
         self._vocabularies = vocabularies
         self.catalog = catalog
         self._defaults: dict[str, tuple[ModelInfo, str, ModelDefaults]] = {}
@@ -142,12 +144,13 @@ class Serving:
         """
         if not name:
             raise RequestError("model is required")
+        adapter = self.adapters.find(name)
         try:
-            entry = self.catalog.describe(name)
+            entry = self.catalog.describe(adapter.base if adapter else name)
         except ModelNotFoundError as error:
             raise ModelNotFoundError(f"model '{name[:200]}' not found") from error
         current_caller().check_model(entry.name, entry.full_name)
-        return entry
+        return replace(entry, adapter=adapter.name) if adapter else entry
 
     def find_for(self, body: _WithModel) -> Entry:
         """Return the model of a request, whose name is filled in if it has none.
@@ -199,18 +202,21 @@ class Serving:
         """
         with self._queued() as leave_queue, self._metrics.request(entry.name) as count:
             request = await self._with_text_bias(entry, request)
+            lora = self.adapters.choice(entry, request.options.lora)
+            request = replace(request, options=msgspec.structs.replace(request.options, lora=lora))
             for may_retry in (True, False):
                 try:
-                    async with (
-                        self.models.use(entry, request.overrides, request.keep_alive_s) as model,
-                        aclosing(self._events(model, request)) as events,
-                    ):
-                        async for event in events:
-                            may_retry = False
-                            count(event)
-                            if not isinstance(event, Started):
-                                leave_queue()
-                            yield event
+                    async with self.models.use(
+                        entry, request.overrides, request.keep_alive_s
+                    ) as model:
+                        await self.adapters.provide(model, lora)
+                        async with aclosing(self._events(model, request)) as events:
+                            async for event in events:
+                                may_retry = False
+                                count(event)
+                                if not isinstance(event, Started):
+                                    leave_queue()
+                                yield event
                     return
                 except RequestNotStartedError:
                     if not may_retry:
@@ -263,6 +269,7 @@ class Serving:
             return await _with_retry(lambda: self._embedded(entry, request))
 
     async def _embedded(self, entry: Entry, request: EmbeddingTask) -> Embeddings:
+        _require_no_adapter(entry, "embeddings")
         async with self.models.use(entry, request.overrides, request.keep_alive_s) as model:
             ready_ns = time.monotonic_ns()
             if not request.inputs:
@@ -283,6 +290,7 @@ class Serving:
         Raises:
             TampuError: when the model cannot be loaded, or the request fails.
         """
+        _require_no_adapter(entry, "decisions and ranking")
 
         async def attempt() -> Decisions:
             async with self.models.use(entry, task.overrides, task.keep_alive_s) as model:
@@ -355,6 +363,11 @@ class Serving:
                 return await ask(model.runner)
 
         return await _with_retry(attempt)
+
+
+def _require_no_adapter(entry: Entry, what: str) -> None:
+    message = f"{what} are of whole models: {entry.adapter!r} is an adapter of {entry.full_name}"
+    require(entry.adapter is None, message)
 
 
 def _has_longest_context(model: ManagedModel) -> bool:

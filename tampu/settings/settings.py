@@ -145,6 +145,7 @@ class Settings:
         socket: SOCKET, the path of a Unix socket to listen on instead of an address.
         log_format: LOG_FORMAT, text or json.
         slot_save_path: SLOT_SAVE_PATH, the folder in which `POST /slots` saves conversations.
+        adapters: ADAPTERS, the folder of the adapters that may be loaded while the server runs.
         memory: MEMORY, bytes for all loaded models together, such as 16GB; None: free memory.
         engine: ENGINE, native, llamacpp for llama.cpp, or auto: the first that supports the model.
         drain_s: DRAIN_TIMEOUT, how long requests may continue when the server shuts down.
@@ -210,6 +211,7 @@ class Settings:
     socket: Path | None = own("SOCKET", path_of, None)
     log_format: str = own("LOG_FORMAT", one_of(LOG_FORMATS), "text")
     slot_save_path: Path | None = own("SLOT_SAVE_PATH", path_of, None)
+    adapters: Path | None = own("ADAPTERS", path_of, None)
     memory: int | None = own("MEMORY", parse_rate, None, "free memory")
     engine: str = own("ENGINE", one_of(ENGINES), "auto")
     drain_s: float = own("DRAIN_TIMEOUT", seconds, 30.0, "30s")

@@ -108,7 +108,10 @@ def prepare(
     if existing_path(name_or_path) is None:
         settings = settings or Settings.from_environment()
     path = resolve(name_or_path, settings)
-    given = [(_adapter(Path(each).expanduser(), path, settings), scale) for each, scale in adapters]
+    cache = None if settings is None else settings.cache
+    given = [
+        (adapter_file(Path(each).expanduser(), path, cache), scale) for each, scale in adapters
+    ]
     own = read_template(template) if template else None
     chosen = Path(projector).expanduser() if projector else None
     if settings is None or existing_path(name_or_path) is not None:
@@ -140,16 +143,25 @@ def _path(text: str) -> Path:
     return path
 
 
-def _adapter(path: Path, model: Path, settings: Settings | None) -> Path:
-    """Return an adapter's GGUF file; a PEFT folder is converted on first use."""
+def adapter_file(path: Path, model: Path, cache: Path | None = None) -> Path:
+    """Return an adapter's GGUF file; a PEFT folder is converted on first use.
+
+    Args:
+        path: the file or the folder.
+        model: the file of its model.
+        cache: where converted files are kept; None: as the environment says.
+
+    Raises:
+        ModelNotFoundError: if there is neither.
+        ModelFileError: if the folder is not an adapter of the model.
+    """
     if not path.exists():
         raise ModelNotFoundError(f"{path}: no such adapter")
     if not path.is_dir():
         return path
     from tampu.convert.cache import converted_adapter  # slow to import, rarely needed
 
-    cache = (settings or Settings.from_environment()).cache
-    return converted_adapter(path, read_gguf(model), cache)
+    return converted_adapter(path, read_gguf(model), cache or Settings.from_environment().cache)
 
 
 def _converted(folder: Path, cache: Path) -> Path:
@@ -171,12 +183,14 @@ class Entry:
         info: the metadata of its file.
         modified_s: in seconds since 1970.
         model: its location, and its entry in a store.
+        adapter: the name of the adapter that was asked for, of a model with several; None: of none.
     """
 
     name: str
     info: ModelInfo
     modified_s: float
     model: LocalModel
+    adapter: str | None = None
 
     @property
     def full_name(self) -> str:

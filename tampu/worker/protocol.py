@@ -5,9 +5,9 @@ the process. The worker replies with `Progress` until it sends `Ready` or `LoadF
 an `Answer` per event of a request: at most one `PromptProcessed`, `PromptProgress` if requested,
 any number of `TextDelta`, `ReasoningDelta` and parts of calls, then one `Done` or `Failed`.
 A `Counted` comes before the events of batches that were computed since the last one.
-`Embed`, `Encode`, `Decode`, `Decide`, `Rerank`, `Observe` and `ActOnSlot` have one event each,
-`Encode` more for many tokens. Every `Ping` is answered by a `Pong`, so that a hung process is
-detected. A frame is its length (4 bytes, little-endian) and that many bytes.
+`Embed`, `Encode`, `Decode`, `Decide`, `Rerank`, `Observe`, `ActOnSlot` and `ChangeAdapter` have one
+event each, `Encode` more for many tokens. Every `Ping` is answered by a `Pong`, so that a hung
+process is detected. A frame is its length (4 bytes, little-endian) and that many bytes.
 """
 
 from __future__ import annotations
@@ -129,13 +129,23 @@ class ActOnSlot(msgspec.Struct, frozen=True, tag="act_on_slot"):
     path: str
 
 
+class ChangeAdapter(msgspec.Struct, frozen=True, tag="change_adapter"):
+    """Load the adapter in a file, so that requests may choose it; without a path: unload it."""
+
+    request: int
+    name: str
+    path: str | None = None
+
+
 class Ping(msgspec.Struct, frozen=True, tag="ping"):
     """Ask for a sign of life, and whether the run loop has made no progress for `patience_s`."""
 
     patience_s: float
 
 
-Request: TypeAlias = Generate | Embed | Encode | Decode | Decide | Rerank | Observe | ActOnSlot
+Request: TypeAlias = (
+    Generate | Embed | Encode | Decode | Decide | Rerank | Observe | ActOnSlot | ChangeAdapter
+)
 Command: TypeAlias = Load | Request | Cancel | Ping
 
 
@@ -256,6 +266,12 @@ class ActedOnSlot(msgspec.Struct, frozen=True, tag="acted_on_slot"):
     size_bytes: int
 
 
+class AdapterChanged(msgspec.Struct, frozen=True, tag="adapter_changed"):
+    """An adapter was loaded or unloaded; the names of all that are loaded."""
+
+    names: tuple[str, ...]
+
+
 class Decided(msgspec.Struct, frozen=True, tag="decided"):
     """The answers to questions, or whether documents match."""
 
@@ -279,7 +295,7 @@ GenerateEvent: TypeAlias = (
     | PromptTokenLogprobs
     | Done
 )
-SingleEvent: TypeAlias = Embedded | Decoded | Decided | Observed | ActedOnSlot
+SingleEvent: TypeAlias = Embedded | Decoded | Decided | Observed | ActedOnSlot | AdapterChanged
 RequestEvent: TypeAlias = GenerateEvent | Failed | Encoded | SingleEvent
 
 

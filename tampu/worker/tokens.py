@@ -1,4 +1,4 @@
-"""The commands of a worker that generate no text: embeddings, decisions, tokens and texts.
+"""The commands of a worker that generate no text: embeddings, decisions, tokens, adapters.
 
 And what the model does, for watchers.
 """
@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from tampu.cancellation import check_cancelled
 from tampu.chat.images import Item
+from tampu.engine.adapters import Adapters
 from tampu.engine.chat import known_tokens
 from tampu.engine.prompts import ChatPrompt, TextPrompt
 from tampu.engine.snapshots import Snapshots
@@ -22,6 +23,8 @@ from tampu.errors import ContextLengthError, RequestError
 from tampu.worker.protocol import (
     ActedOnSlot,
     ActOnSlot,
+    AdapterChanged,
+    ChangeAdapter,
     Decide,
     Decided,
     Decode,
@@ -142,3 +145,19 @@ def acted_on_slot(loaded: Loaded, command: ActOnSlot) -> Iterator[ActedOnSlot]:
         raise RequestError("slots of this model cannot be saved: llama.cpp runs it")
     done = snapshots.act_on_slot(command.action, command.slot, Path(command.path))
     yield ActedOnSlot(done.tokens, done.size_bytes)
+
+
+def adapter_changed(loaded: Loaded, command: ChangeAdapter) -> Iterator[AdapterChanged]:
+    """Yield the names of the loaded adapters, after one was loaded or unloaded.
+
+    Raises:
+        RequestError: if another engine runs the model.
+    """
+    adapters = getattr(loaded.model, "adapters", None)
+    if not isinstance(adapters, Adapters):
+        raise RequestError("adapters of this model cannot be chosen: llama.cpp runs it")
+    if command.path is None:
+        adapters.unload(command.name)
+    else:
+        adapters.load(command.name, command.path)
+    yield AdapterChanged(adapters.names)

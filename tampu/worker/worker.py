@@ -44,6 +44,7 @@ from tampu.worker.protocol import (
     ActOnSlot,
     Answer,
     Cancel,
+    ChangeAdapter,
     Command,
     Counted,
     Decide,
@@ -67,6 +68,7 @@ from tampu.worker.protocol import (
 )
 from tampu.worker.tokens import (
     acted_on_slot,
+    adapter_changed,
     decided,
     decoded,
     embedded,
@@ -103,7 +105,9 @@ class Loaded:
 Loader: TypeAlias = Callable[
     [Load, Callable[[float], None], Callable[[], bool]], AbstractContextManager[Loaded]
 ]
-AnyCommand = TypeVar("AnyCommand", Embed, Encode, Decode, Decide, Rerank, Observe, ActOnSlot)
+AnyCommand = TypeVar(
+    "AnyCommand", Embed, Encode, Decode, Decide, Rerank, Observe, ActOnSlot, ChangeAdapter
+)
 
 
 class Worker:
@@ -226,6 +230,8 @@ class Worker:
                 self._begin(self._deciders, reranked, loaded, command)
             case ActOnSlot():
                 self._begin(self._embedder, acted_on_slot, loaded, command)
+            case ChangeAdapter():
+                self._begin(self._embedder, adapter_changed, loaded, command)
             case Observe():
                 self._begin(self._observer, observed, loaded, command)
 

@@ -88,7 +88,8 @@ TEXTS: dict[str, Callable[[str], dict[str, Any]]] = {
 # Routes that take neither text nor pictures nor forms, and one for models that can insert.
 OTHERS = {
     "/api/show", "/api/copy", "/api/delete", "/api/pull", "/api/push", "/api/create",
-    "/api/detokenize", "/detokenize", "/infill", "/v1/batches",
+    "/api/detokenize", "/detokenize", "/infill", "/v1/batches", "/v1/load_lora_adapter",
+    "/v1/unload_lora_adapter",
 }  # fmt: skip
 
 

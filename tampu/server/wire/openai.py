@@ -33,6 +33,7 @@ from tampu.server.wire.options import ModelBody, embedding_task, parse_limited, 
 from tampu.server.wire.other_servers import (
     check_chat_fields,
     check_completion_fields,
+    chosen_adapters,
     other_parameters,
     with_chat_fields,
     with_completion_fields,
@@ -217,5 +218,6 @@ def _parameters(
         logprobs=logprobs,
         top_logprobs=top_logprobs,
         logit_bias=bias.tokens or None,
+        lora=chosen_adapters(body),
     )
     return replace(request, choices=choices, text_bias=bias.texts)

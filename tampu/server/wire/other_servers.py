@@ -33,7 +33,7 @@ _SAMPLERS = ["dry", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"]
 # Fields that are not supported, and the values that change nothing.
 _UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     # llama-server's
-    "dynatemp_range": _ZERO, "lora": (), "min_keep": _ZERO, "mirostat": _ZERO, "n_indent": _ZERO,
+    "dynatemp_range": _ZERO, "min_keep": _ZERO, "mirostat": _ZERO, "n_indent": _ZERO,
     "n_probs": _ZERO, "post_sampling_probs": _OFF, "response_fields": (), "return_tokens": _OFF,
     "samplers": (_SAMPLERS,), "t_max_predict_ms": _ZERO,
     # vLLM's
@@ -46,7 +46,7 @@ _UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "watermarking": _OFF,
     # SGLang's
     "bootstrap_host": (), "bootstrap_port": (), "bootstrap_room": (), "custom_logit_processor": (),
-    "custom_params": (), "images_config": (), "lora_path": (), "no_stop_trim": _OFF,
+    "custom_params": (), "images_config": (), "no_stop_trim": _OFF,
     "return_hidden_states": _OFF, "return_routed_experts": _OFF, "session_params": (),
     "stop_regex": (),
 }  # fmt: skip
@@ -66,9 +66,29 @@ _HINTS = {
     "documents": "send them in chat_template_kwargs",
     "n_probs": "use logprobs and top_logprobs",
     "cache_salt": "all requests share one prefix cache",
-    "lora": "create a model with its adapter (/api/create)",
-    "lora_path": "create a model with its adapter (/api/create)",
 }
+
+
+class NumberedAdapter(msgspec.Struct, kw_only=True):
+    """An adapter by its number in `/lora-adapters`, as llama-server has it."""
+
+    id: int
+    scale: float = 1.0
+
+
+def chosen_adapters(body: object) -> dict[str, float] | None:
+    """Return the names, or numbers, of the adapters that a body chooses, with their strengths.
+
+    llama-server has `lora`, SGLang `lora_path`, the name of one.
+    """
+    lora, path = getattr(body, "lora", None), getattr(body, "lora_path", None)
+    require(not lora or not path, "lora and lora_path: give one of them")
+    if path:
+        return {path: 1.0}
+    if isinstance(lora, list):
+        return {str(each.id): each.scale for each in lora}
+    found: dict[str, float] | None = lora
+    return found
 
 
 def with_other_names(body: type[S]) -> type[S]:
@@ -77,7 +97,8 @@ def with_other_names(body: type[S]) -> type[S]:
         field: BY_OLLAMA[name].kind | None for name, (_, more) in _NAMES.items() for field in more
     }
     more = dict.fromkeys(("ignore_eos", "return_progress", "timings_per_token"), bool | None)
-    return with_fields(body, {**fields, **more})
+    adapters = {"lora": list[NumberedAdapter] | dict[str, float] | None, "lora_path": str | None}
+    return with_fields(body, {**fields, **more, **adapters})
 
 
 def with_chat_fields(body: type[S]) -> type[S]:

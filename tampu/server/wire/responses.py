@@ -29,7 +29,7 @@ from tampu.server.wire.openai_fields import (
     wrong_part,
 )
 from tampu.server.wire.options import ModelBody, parse_limited, with_parameters
-from tampu.server.wire.other_servers import other_parameters, with_other_names
+from tampu.server.wire.other_servers import chosen_adapters, other_parameters, with_other_names
 from tampu.server.wire.output_format import read_formats, with_formats
 from tampu.server.wire.telemetry import Telemetry
 from tampu.server.wire.tools import full_name, read_tool_choice, response_tools, shortened
@@ -208,6 +208,7 @@ def _parameters(body: ResponsesRequest, defaults: ModelDefaults) -> GenerationRe
         defaults,
         "max_tokens" if body.max_output_tokens is None else "max_output_tokens",
         fields=other_parameters(body),
+        lora=chosen_adapters(body),
         ignore_eos=getattr(body, "ignore_eos", None),
         return_progress=Telemetry(body).needs_progress or None,
         logprobs=with_logprobs,

@@ -1,0 +1,145 @@
+"""The routes of adapters that requests choose, as vLLM and llama-server have them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from tampu.errors import (
+    ModelFileError,
+    ModelNotFoundError,
+    RequestError,
+    UnsupportedModelError,
+)
+from tampu.server.body import read_body
+from tampu.server.generation_request import require
+from tampu.server.http_response import JSONResponse, TaskResponse
+from tampu.server.routes import Access, Route, get, post, raw
+from tampu.server.served_adapters import ServedAdapter
+from tampu.server.serving import Serving
+from tampu.server.wire.options import ModelBody
+from tampu.server.wire.other_servers import NumberedAdapter
+from tampu.store.catalog import adapter_file
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,199}")
+_FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
+
+
+class LoadAdapterRequest(msgspec.Struct, kw_only=True):
+    """`POST /v1/load_lora_adapter`: `lora_path` is a file or folder in the server's folder."""
+
+    lora_name: str
+    lora_path: str
+    model: str | None = None
+    load_inplace: bool = False
+
+
+class UnloadAdapterRequest(msgspec.Struct, kw_only=True):
+    """`POST /v1/unload_lora_adapter`."""
+
+    lora_name: str
+    lora_int_id: int | None = None
+
+
+def adapter_routes(serving: Serving, folder: Path | None, cache: Path | None) -> list[Route]:
+    """Return the routes.
+
+    Args:
+        serving: has the adapters.
+        folder: where files of adapters are; None: none can be loaded.
+        cache: where converted ones are kept.
+    """
+    api = AdapterAPI(serving, folder, cache)
+    manage = Access.MANAGE
+    return [
+        post("/v1/load_lora_adapter", api.load, LoadAdapterRequest, manage),
+        post("/v1/unload_lora_adapter", api.unload, UnloadAdapterRequest, manage),
+        get("/lora-adapters", api.numbered),
+        raw(("POST",), "/lora-adapters", api.set_scales, manage),
+    ]
+
+
+class AdapterAPI:
+    """The handlers."""
+
+    def __init__(self, serving: Serving, folder: Path | None, cache: Path | None) -> None:
+        self._serving = serving
+        self._folder = folder
+        self._cache = cache
+
+    async def load(self, _: Request, body: LoadAdapterRequest) -> Response:
+        """`POST /v1/load_lora_adapter`: an adapter loaded, for requests to choose."""
+        name, adapters = body.lora_name, self._serving.adapters
+        is_name = _NAME.fullmatch(name)
+        require(is_name, "lora_name must be letters, digits and '.', '_', ':', '/', '-'")
+        entry = self._serving.find_for(body)
+        require(entry.adapter is None, f"model is an adapter: name the model {entry.full_name}")
+        require(
+            not self._serving.catalog.library.has(name), f"lora_name: there is a model {name!r}"
+        )
+        path = self._path(body.lora_path)
+
+        async def work() -> Response:
+            async with self._serving.models.use(entry, {}, None) as model:
+                try:
+                    file = await asyncio.to_thread(adapter_file, path, entry.info.path, self._cache)
+                    if body.load_inplace and adapters.find(name):
+                        await adapters.remove(name, model)
+                    await adapters.add(model, ServedAdapter(name, entry.name, file))
+                except (ModelFileError, UnsupportedModelError) as error:
+                    raise RequestError(f"lora_path {path.name}: {error}") from error
+            return PlainTextResponse(f"Success: LoRA adapter '{name}' added successfully.")
+
+        return TaskResponse(work())
+
+    async def unload(self, _: Request, body: UnloadAdapterRequest) -> Response:
+        """`POST /v1/unload_lora_adapter`: an adapter unloaded; requests that run keep it."""
+        name, adapters = body.lora_name, self._serving.adapters
+        adapter = adapters.find(name)
+        if adapter is None:
+            raise ModelNotFoundError(f"there is no adapter {name[:100]!r}")
+        await adapters.remove(name, self._serving.models.find(adapter.base))
+        return PlainTextResponse(f"Success: LoRA adapter '{name}' removed successfully.")
+
+    async def numbered(self, http: Request) -> Response:
+        """`GET /lora-adapters`: the adapters of a model, with the numbers that requests may use."""
+        return JSONResponse([*map(_described, self._of(http))])
+
+    async def set_scales(self, http: Request) -> Response:
+        """`POST /lora-adapters`: how strong each is in requests that choose none."""
+        given = await read_body(http, list[NumberedAdapter])
+        adapters = self._of(http)
+        for each in given:
+            require(0 <= each.id < len(adapters), f"there is no adapter with the id {each.id}")
+        scales = {each.id: each.scale for each in given}
+        for number, (_, adapter) in enumerate(adapters):
+            adapter.scale = scales.get(number, 0.0)  # as llama-server: others are off
+        return JSONResponse([*map(_described, adapters)])
+
+    def _of(self, http: Request) -> list[tuple[int, ServedAdapter]]:
+        body = ModelBody(model=http.query_params.get("model"))
+        return [*enumerate(self._serving.adapters.of(self._serving.find_for(body)))]
+
+    def _path(self, name: str) -> Path:
+        if self._folder is None:
+            raise RequestError("this server loads no adapters: set TAMPU_ADAPTERS, their folder")
+        if not _FILE_NAME.fullmatch(name):
+            raise RequestError(
+                f"lora_path {name[:50]!r} must be the name of a file or folder in the server's "
+                "folder of adapters, of letters, digits, '.', '_' and '-'"
+            )
+        path = self._folder / name
+        if not path.exists():
+            raise ModelNotFoundError(f"lora_path: the folder of adapters has no {name!r}")
+        return path
+
+
+def _described(numbered: tuple[int, ServedAdapter]) -> dict[str, Any]:
+    number, adapter = numbered
+    return {"id": number, "name": adapter.name, "path": adapter.path.name, "scale": adapter.scale}

@@ -1,0 +1,132 @@
+"""The adapters that requests to a server may choose, and the models that they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tampu.errors import RequestError
+from tampu.server.model_manager import ManagedModel
+from tampu.store.catalog import Entry
+from tampu.worker.protocol import AdapterChanged, ChangeAdapter
+
+MAX_ADAPTERS = 1000
+
+
+@dataclass(slots=True, eq=False)
+class ServedAdapter:
+    """An adapter that requests may choose.
+
+    Attributes:
+        name: by which they do, also as the name of a model.
+        base: the name of its model in the catalog.
+        path: its GGUF file.
+        scale: its strength in requests that choose none; 0: they do not have it.
+    """
+
+    name: str
+    base: str
+    path: Path
+    scale: float = 0.0
+
+
+class ServedAdapters:
+    """Adapters by name; for one event loop.
+
+    They are loaded into the process of a model when a request first needs them, also after it was
+    unloaded or has crashed.
+    """
+
+    def __init__(self) -> None:
+        self._adapters: dict[str, ServedAdapter] = {}
+
+    def find(self, name: str) -> ServedAdapter | None:
+        """Return the adapter of a name; None if there is none."""
+        return self._adapters.get(name)
+
+    def of(self, entry: Entry) -> list[ServedAdapter]:
+        """Return those of a model, in the order of their numbers."""
+        return [each for each in self._adapters.values() if each.base == entry.name]
+
+    def every(self) -> list[ServedAdapter]:
+        """Return those of all models."""
+        return [*self._adapters.values()]
+
+    def choice(self, entry: Entry, wanted: Mapping[str, float]) -> dict[str, float]:
+        """Return the adapters of a request, by name.
+
+        Args:
+            entry: the model, or an adapter of it.
+            wanted: what the request chose: names, or numbers among those of the model.
+
+        Raises:
+            RequestError: for one that the model does not have.
+        """
+        known = self.of(entry)
+        names = {each.name for each in known}
+        found: dict[str, float] = {}
+        for key, scale in wanted.items():
+            is_number = key not in names and key.isdigit() and int(key) < len(known)
+            name = known[int(key)].name if is_number else key
+            if name not in names:
+                have = ", ".join(map(repr, names)) or "none"
+                raise RequestError(
+                    f"lora (or lora_path): {entry.full_name} has no adapter {key[:100]!r} "
+                    f"(it has: {have})"
+                )
+            found[name] = scale
+        if entry.adapter is not None:
+            return {entry.adapter: 1.0} | found
+        return found or {each.name: each.scale for each in known if each.scale}
+
+    async def add(self, model: ManagedModel, adapter: ServedAdapter) -> None:
+        """Load an adapter into a model's process, and keep it for later ones.
+
+        Raises:
+            TampuError: if it cannot be loaded, or the name is taken.
+        """
+        taken = self.find(adapter.name)
+        if taken is not None:
+            raise RequestError(f"an adapter {adapter.name!r} of {taken.base} is loaded already")
+        if len(self._adapters) >= MAX_ADAPTERS:
+            raise RequestError(f"there are {MAX_ADAPTERS} adapters: unload one first")
+        self._adapters[adapter.name] = adapter
+        try:
+            await self.provide(model, {adapter.name: 1.0})
+        except BaseException:
+            del self._adapters[adapter.name]
+            raise
+
+    async def remove(self, name: str, model: ManagedModel | None) -> None:
+        """Unload an adapter; requests that run keep it.
+
+        Args:
+            name: of the adapter.
+            model: its model, if it is in memory.
+        """
+        del self._adapters[name]
+        if model is None or not model.runner.is_alive:
+            return
+        async with model.adapter_turn:
+            if name in model.adapters:
+                model.adapters.remove(name)
+                await model.runner.ask(lambda n: ChangeAdapter(n, name), AdapterChanged)
+
+    async def provide(self, model: ManagedModel, chosen: Mapping[str, float]) -> None:
+        """Have a model's process load what a request chose and it has not.
+
+        Raises:
+            TampuError: if one cannot be loaded.
+        """
+        for name in chosen:
+            async with model.adapter_turn:
+                adapter = self.find(name)
+                if adapter is None or name in model.adapters:
+                    continue
+                path = str(adapter.path)
+                await model.runner.ask(
+                    lambda n, name=name, path=path: ChangeAdapter(n, name, path),  # type: ignore[misc]
+                    AdapterChanged,
+                )
+                model.adapters.add(name)

@@ -1,0 +1,207 @@
+"""Adapters that requests choose: loaded and unloaded while the server runs, with the `openai`
+package and as llama-server's users name them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from support.serving import Server, start_server
+from support.tiny_adapter import write_tiny_adapter
+from support.tiny_model import Tiny, write_tiny
+
+pytestmark = pytest.mark.server
+
+SAID: dict[str, Any] = {"max_tokens": 12, "temperature": 0, "seed": 1}
+PROMPT = "the cat is on the list and"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    write_tiny(folder / "tiny.gguf", template="{% for m in messages %}{{ m.content }}{% endfor %}")
+    write_tiny(folder / "other.gguf", Tiny(embedding=64))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    adapters = tmp_path_factory.mktemp("adapters")
+    for seed, name in enumerate(("poet", "clerk")):
+        write_tiny_adapter(adapters / f"{name}.gguf", folder / "tiny.gguf", seed=seed)
+    write_tiny_adapter(adapters / "foreign.gguf", folder / "other.gguf")
+    (adapters / "broken.gguf").write_bytes(b"GGUF\x03\x00\x00\x00")
+    server = start_server(
+        folder,
+        tmp_path_factory.mktemp("home"),
+        TAMPU_ADAPTERS=str(adapters),
+        TAMPU_NUM_PARALLEL="4",
+        TAMPU_THREADS="1",
+    )
+    yield server
+    server.end()
+
+
+@pytest.fixture
+def http(server: Server) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.url, timeout=300) as client:
+        yield client
+        for model in client.get("/v1/models").json()["data"]:
+            if "parent" in model:
+                client.post("/v1/unload_lora_adapter", json={"lora_name": model["id"]})
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def load(http: httpx.Client, name: str, file: str = "", **more: Any) -> httpx.Response:
+    body = {"lora_name": name, "lora_path": file or f"{name}.gguf", "model": "tiny"} | more
+    return http.post("/v1/load_lora_adapter", json=body)
+
+
+def said(client: openai.OpenAI, model: str, **more: Any) -> str:
+    return client.completions.create(model=model, prompt=PROMPT, **SAID, **more).choices[0].text
+
+
+def test_an_adapter_is_chosen_by_the_name_of_a_model(
+    http: httpx.Client, client: openai.OpenAI
+) -> None:
+    plain = said(client, "tiny")
+    answer = load(http, "poet")
+    assert (answer.status_code, answer.text) == (
+        200, "Success: LoRA adapter 'poet' added successfully.",
+    )  # fmt: skip
+    poetic = said(client, "poet")
+    assert poetic != plain
+    assert said(client, "tiny") == plain
+    chat = client.chat.completions.create(
+        model="poet", messages=[{"role": "user", "content": PROMPT}], **SAID
+    )
+    assert chat.model == "poet"
+    assert chat.choices[0].message.content == poetic
+    listed = {model["id"]: model for model in http.get("/v1/models").json()["data"]}
+    assert listed["poet"]["parent"] == "tiny"
+    assert client.models.retrieve("poet").id == "poet"
+    gone = http.post("/v1/unload_lora_adapter", json={"lora_name": "poet"})
+    assert gone.text == "Success: LoRA adapter 'poet' removed successfully."
+    with pytest.raises(openai.NotFoundError):
+        said(client, "poet")
+
+
+def test_adapters_are_chosen_by_number_and_name(http: httpx.Client, client: openai.OpenAI) -> None:
+    load(http, "poet")
+    load(http, "clerk")
+    listed = http.get("/lora-adapters", params={"model": "tiny"}).json()
+    assert listed == [
+        {"id": 0, "name": "poet", "path": "poet.gguf", "scale": 0.0},
+        {"id": 1, "name": "clerk", "path": "clerk.gguf", "scale": 0.0},
+    ]
+    poetic = said(client, "poet")
+    for lora in ([{"id": 0, "scale": 1.0}], [{"id": 0}], {"poet": 1.0}):
+        assert said(client, "tiny", extra_body={"lora": lora}) == poetic
+    assert said(client, "tiny", extra_body={"lora_path": "poet"}) == poetic
+    body = {"model": "tiny", "prompt": PROMPT, "n_predict": 12, "temperature": 0}
+    answer = http.post("/completion", json=body | {"lora": [{"id": 0, "scale": 1}]}).json()
+    assert answer["content"] == poetic
+    both = said(client, "poet", extra_body={"lora": {"clerk": 1.0}})
+    assert both == said(client, "tiny", extra_body={"lora": {"clerk": 1.0, "poet": 1.0}})
+    assert both not in (poetic, said(client, "clerk"))
+
+
+def test_the_strength_for_requests_that_choose_none_is_set(
+    http: httpx.Client, client: openai.OpenAI
+) -> None:
+    plain = said(client, "tiny")
+    load(http, "poet")
+    given = http.post("/lora-adapters?model=tiny", json=[{"id": 0, "scale": 1.0}])
+    assert given.json() == [{"id": 0, "name": "poet", "path": "poet.gguf", "scale": 1.0}]
+    assert said(client, "tiny") == said(client, "poet") != plain
+    assert said(client, "tiny", extra_body={"lora": {"poet": 0.0}}) == plain
+    assert http.post("/lora-adapters?model=tiny", json=[]).json()[0]["scale"] == 0.0
+    assert said(client, "tiny") == plain
+    wrong = http.post("/lora-adapters?model=tiny", json=[{"id": 7}])
+    assert (wrong.status_code, "no adapter with the id 7" in wrong.text) == (400, True)
+
+
+def test_requests_with_and_without_adapters_run_together(
+    http: httpx.Client, client: openai.OpenAI
+) -> None:
+    load(http, "poet")
+    load(http, "clerk")
+    models = ["tiny", "poet", "clerk"]
+    alone = [said(client, model) for model in models]
+    with ThreadPoolExecutor(9) as pool:
+        found = list(pool.map(lambda model: said(client, model), models * 3))
+    assert found == alone * 3
+
+
+def test_an_adapter_is_loaded_again_with_its_model(
+    server: Server, http: httpx.Client, client: openai.OpenAI
+) -> None:
+    load(http, "poet")
+    poetic = said(client, "poet")
+    http.post("/api/generate", json={"model": "tiny", "keep_alive": 0})
+    assert said(client, "poet") == poetic
+    [worker] = [each for each in server.workers() if each.is_running()]
+    worker.kill()
+    worker.wait(60)
+    assert said(client, "poet") == poetic
+
+
+def test_an_adapter_is_replaced_in_place(http: httpx.Client, client: openai.OpenAI) -> None:
+    load(http, "poet")
+    poetic = said(client, "poet")
+    again = load(http, "poet", "clerk.gguf")
+    assert (again.status_code, "loaded already" in again.text) == (400, True)
+    assert said(client, "poet") == poetic
+    assert load(http, "poet", "clerk.gguf", load_inplace=True).status_code == 200
+    assert said(client, "poet") != poetic
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        ({"lora_path": "none.gguf"}, 404, "the folder of adapters has no 'none.gguf'"),
+        ({"lora_path": "../tiny.gguf"}, 400, "must be the name of a file or folder"),
+        ({"lora_path": "/etc/passwd"}, 400, "must be the name of a file or folder"),
+        ({"lora_path": "foreign.gguf"}, 400, "do not fit blk.0"),
+        ({"lora_path": "broken.gguf"}, 400, "broken.gguf"),
+        ({"lora_name": ""}, 400, "lora_name must be"),
+        ({"lora_name": "a b"}, 400, "lora_name must be"),
+        ({"lora_name": "other"}, 400, "there is a model 'other'"),
+        ({"model": "none"}, 404, "model 'none' not found"),
+        ({"lora_name": 1}, 400, "lora_name"),
+    ],
+)
+def test_what_cannot_be_loaded_is_refused(
+    http: httpx.Client, body: dict[str, Any], status: int, message: str
+) -> None:
+    given = {"lora_name": "mine", "lora_path": "poet.gguf", "model": "tiny"} | body
+    answer = http.post("/v1/load_lora_adapter", json=given)
+    assert (answer.status_code, message in answer.text) == (status, True), answer.text
+    assert "mine" not in http.get("/v1/models").text
+
+
+def test_what_an_adapter_cannot_do_is_said(http: httpx.Client) -> None:
+    load(http, "poet")
+    asked = {"model": "poet", "input": "hello"}
+    embedded = http.post("/v1/embeddings", json=asked)
+    assert (embedded.status_code, "'poet' is an adapter of tiny" in embedded.text) == (400, True)
+    unknown = http.post("/v1/unload_lora_adapter", json={"lora_name": "none"})
+    assert (unknown.status_code, "there is no adapter 'none'" in unknown.text) == (404, True)
+
+
+def test_a_server_without_a_folder_loads_none(folder: Path, tmp_path: Path) -> None:
+    server = start_server(folder, tmp_path)
+    with httpx.Client(base_url=server.url, timeout=300) as http:
+        answer = load(http, "poet")
+    server.end()
+    assert (answer.status_code, "set TAMPU_ADAPTERS" in answer.text) == (400, True)
