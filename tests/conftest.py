@@ -10,6 +10,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 from support.registries import DockerRegistry
 
+# Without a choice of devices no test sees a GPU of this machine: its results are not the CPU's.
+HIDDEN = ("GGML_VK_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+
 pytest_plugins = ["support.parity_report"]
 
 GRACE_S = 60.0
@@ -20,6 +23,15 @@ TERMINAL = ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR")
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", parent=settings.get_profile("default"), derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))  # noqa: TID251
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--devices", choices=("stand-ins", "vulkan"), default="stand-ins")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--devices") == "stand-ins":
+        os.environ.update(dict.fromkeys(HIDDEN, ""))  # noqa: TID251
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -43,6 +44,7 @@ from tampu.tokenizer import Tokenizer, load_tokenizer
 log = logging.getLogger("tampu")
 
 _IMAGE_STORE_BYTES = 256 * 2**20
+_PROMPT = 128  # tokens; ggml has other code on GPUs for so many than for a few
 _ONE_THREAD_BYTES = 64 * 2**20  # a file so small that more threads make it slower
 NODES_PER_RUN = 56  # at most, of a recurrent layer
 _TOKEN_TENSORS = ("token_embd.weight", "output.weight")
@@ -135,6 +137,8 @@ def _load(
         word, folder = options.tuning
         choose_fetch(backend, bound.weights.packed, word, Path(folder) if folder else None)
         _reserve(graphs, options, outputs)
+        if device_map.devices:
+            _warm_up(graphs, options, outputs)
         manager, images = KVCacheManager(cache.groups()), ImageStore(_IMAGE_STORE_BYTES)
         key = cache_key([each.file for each in bound.parts], options, cache, backend)
         copies = RowCopies(manager, CacheRows(cache), images)
@@ -351,6 +355,14 @@ def _reserve(graphs: Graphs, options: LoadOptions, outputs: int) -> None:
         graphs.reserve(tokens, outputs)
     except ShapeError as error:
         raise ModelFileError("tensors", str(error)) from None
+
+
+def _warm_up(graphs: Graphs, options: LoadOptions, outputs: int) -> None:
+    """Let the drivers of GPUs compile what prompts and steps need; seconds at the first load."""
+    began = time.perf_counter()
+    sizes = {min(each, options.batch) for each in (_PROMPT, options.slots, 1)}
+    graphs.warm_up(sorted(sizes, reverse=True), outputs)
+    log.info("devices warmed up in %.1f s", time.perf_counter() - began)
 
 
 def _check_vocabulary(file: GGUFFile, size: int, model: Model) -> None:

@@ -78,8 +78,12 @@ def flash_attention(
 
 
 def reads_in_place(queries: Tensor, keys: Tensor, values: Tensor) -> bool:
-    """Whether attention with these queries reads a cache of this type without a conversion."""
-    return _can_attend(queries._context().kernels_for(keys), keys, values)
+    """Whether attention with these queries reads a cache of this type without a conversion.
+
+    GPUs do, and so do our kernels for the types that they know.
+    """
+    context = queries._context()
+    return context.is_on_device(keys) or _can_attend(context.kernels_for(keys), keys, values)
 
 
 def attends_to(kernels: Kernels | None, features: int) -> bool:

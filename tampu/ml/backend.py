@@ -55,11 +55,27 @@ class Computed:
     fault: str = ""
 
 
+@dataclass(slots=True)
+class TransferCounts:
+    """What a backend has done besides computing.
+
+    Attributes:
+        plans: how often memory was found for the tensors of a graph.
+        bytes_written: of inputs, to the memory of devices.
+        bytes_read: of outputs, from there.
+    """
+
+    plans: int = 0
+    bytes_written: int = 0
+    bytes_read: int = 0
+
+
 class Backend:
     """Computes graphs on this machine's devices.
 
     Attributes:
         cpu: the device that the program itself runs on.
+        counts: plans of graphs and bytes copied, since the start.
     """
 
     def __init__(
@@ -79,7 +95,7 @@ class Backend:
             device_map: which device has which layer of the model; None: the CPU has all.
 
         Raises:
-            ComputeError: if a device cannot be started.
+            ComputeError: if a device cannot be started, or ggml has no code for the CPU.
             RequestError: for kernels that this CPU cannot use.
         """
         self.kernels = find_kernels(kernels or KernelChoice())
@@ -87,7 +103,7 @@ class Backend:
         self.max_nodes = max_nodes
         self.devices = find_devices()
         self.device_map = device_map or DeviceMap()
-        self.cpu = next(device for device in self.devices if device.kind == "cpu")
+        self.cpu = _cpu_of(self.devices)
         self._working = (*self.device_map.devices, self.cpu)  # ggml wants the CPU last
         self._handles = _start(self._working)
         self._handle = self._handles[-1]
@@ -97,8 +113,11 @@ class Backend:
         types = (ctypes.c_void_p * count)(*(device.buffer_type for device in self._working))
         # ggml counts operands from outside the graph too: at most three of each node.
         size = 4 * max_nodes
+        # ggml may have a GPU compute the CPU's layers for long prompts. It cannot run our kernels,
+        # so each operation between them would go there and back.
+        offloads = self.kernels is None
         self._scheduler = int(
-            gg.ggml_backend_sched_new(handles, types, count, size, False, True) or 0  # noqa: FBT003
+            gg.ggml_backend_sched_new(handles, types, count, size, False, offloads) or 0  # noqa: FBT003
         )
         self._nan_detector: NaNDetector | None = None
         # The graph that is allocated now, and how many nodes it had then.
@@ -106,6 +125,7 @@ class Backend:
         self._persistent_data: dict[
             int, npt.NDArray[np.generic]
         ] = {}  # what is in inputs that stay
+        self.counts = TransferCounts()
         self._buffers = 0  # how many there have been for what graphs compute
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tampu-compute")
         self._busy = threading.Lock()
@@ -155,6 +175,11 @@ class Backend:
     def graph_bytes(self) -> int:
         """Bytes allocated for what graphs compute."""
         return sum(self.graph_sizes().values())
+
+    @property
+    def splits(self) -> int:
+        """How many parts the last graph was divided into, each computed by one device."""
+        return int(gg.ggml_backend_sched_get_n_splits(self._scheduler))
 
     def graph_sizes(self) -> dict[str, int]:
         """Return the bytes allocated for what graphs compute, for each device by its label."""
@@ -242,6 +267,7 @@ class Backend:
             context.clear_allocations()
         size = self.graph_bytes
         self._reset(context)
+        self.counts.plans += 1
         if not gg.ggml_backend_sched_reserve(self._scheduler, context.graph):
             raise OutOfMemoryError("no memory for a graph: use a smaller context or batch")
         self._buffers += self.graph_bytes != size
@@ -266,6 +292,7 @@ class Backend:
         for tensor, data in inputs:
             if self._persistent_data.get(id(tensor)) is not data:
                 _write(tensor, data)
+                self.counts.bytes_written += data.nbytes
             if not data.flags.writeable and tensor in context.persistent:
                 self._persistent_data[id(tensor)] = data
 
@@ -295,9 +322,22 @@ class Backend:
             fault = self._nan_detector.found if self._nan_detector else ""
             if self._nan_detector:
                 self._nan_detector.found = ""
-            return Computed([_read(tensor) for tensor in outputs], elapsed, began, fault)
+            arrays = [_read(tensor) for tensor in outputs]
+            self.counts.bytes_read += sum(array.nbytes for array in arrays)
+            return Computed(arrays, elapsed, began, fault)
         finally:
             self._busy.release()
+
+
+def _cpu_of(devices: Sequence[Device]) -> Device:
+    cpu = next((device for device in devices if device.kind == "cpu"), None)
+    if cpu is None:
+        found = ", ".join(device.label for device in devices) or "none"
+        raise ComputeError(
+            f"ggml has no code for the CPU (devices: {found}): it was built with loadable backends,"
+            " and none was loaded; reinstall it with `make run`"
+        )
+    return cpu
 
 
 def _start(devices: Sequence[Device]) -> list[OpaquePointer]:

@@ -200,10 +200,18 @@ class Context:
         """Return the package's kernels if they can read this operand: it must be on the CPU."""
         if not self._backend.is_divided:
             return self._backend.kernels
+        return self._backend.kernels if self._is_on_host(operand) else None
+
+    def is_on_device(self, operand: Tensor) -> bool:
+        """Return whether an operand from outside the graph is in the memory of a GPU."""
+        return self._backend.is_divided and self._is_on_host(operand) is False
+
+    @staticmethod
+    def _is_on_host(operand: Tensor) -> bool | None:
+        """Return whether the CPU can read an operand; None if it has no memory yet."""
         source = operand.pointer.contents.view_src
         buffer = (source or operand.pointer).contents.buffer
-        is_on_host = buffer and gg.ggml_backend_buffer_is_host(buffer)
-        return self._backend.kernels if is_on_host else None
+        return bool(gg.ggml_backend_buffer_is_host(buffer)) if buffer else None
 
     def own(self, buffer: OpaquePointer) -> None:
         """Free this buffer when the context is closed."""

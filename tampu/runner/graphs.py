@@ -36,6 +36,7 @@ _TYPES = {
     np.dtype(np.int32): GGMLType.I32,
     np.dtype(np.int64): GGMLType.I64,
 }
+_DATA_TYPES = {type: data for data, type in _TYPES.items()}
 
 
 class GraphShape(NamedTuple):
@@ -226,6 +227,26 @@ class Graphs:
             stacks.close()
             raise
         before.close()
+
+    def warm_up(self, counts: Sequence[int], outputs: int) -> None:
+        """Compute a batch of each of these numbers of tokens, with zeros for all data.
+
+        Drivers of GPUs compile their code when it is first needed. Nothing may be in the cache: the
+        first cell of each layer is overwritten.
+
+        Raises:
+            OutOfMemoryError: if it does not fit.
+            ComputeError: if a device fails.
+        """
+        for count in counts:
+            *_, views = self._cache.views_by_fill(count)  # the smallest
+            graph = self._build(GraphShape(count, views, min(outputs, count), wants_logits=True))
+            try:
+                data = [np.zeros(each.shape, _DATA_TYPES[each.type]) for each in graph.inputs]
+                inputs = list(zip(graph.inputs, data, strict=True))
+                self._backend.compute(graph.context, inputs, [])
+            finally:
+                graph.context.close()
 
     def detect_nan(self) -> None:
         """Check everything computed from now on for NaN and infinity; this is slow."""

@@ -61,13 +61,18 @@ ENGINES = ("auto", "native", "llamacpp")
 LOG_FORMATS = ("text", "json")
 _CONFIG = "CONFIG"
 _PLACES = ("MODELS", "CACHE", "STATE", "REGISTRY_KEY")  # settings with several sources
-# The variables that a model's process gets: paths and the choice of devices, but none of the keys
-# and tokens that the server may have been started with.
+# The variables that a model's process gets: paths and those of devices' drivers, but none of the
+# keys and tokens that the server may have been started with.
 _PASSED_ON = frozenset({
-    "CUDA_VISIBLE_DEVICES", "DYLD_LIBRARY_PATH", "GGML_VK_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL",
-    "HIP_VISIBLE_DEVICES", "HOME", "HSA_OVERRIDE_GFX_VERSION", "LANG", "LC_ALL", "LD_LIBRARY_PATH",
-    "OMP_NUM_THREADS", "PATH", "PYTHONPATH", "ROCR_VISIBLE_DEVICES", "TMPDIR", "TZ", "VIRTUAL_ENV",
+    "DRI_PRIME", "DYLD_LIBRARY_PATH", "GPU_DEVICE_ORDINAL", "HOME", "LANG", "LC_ALL",
+    "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "PATH", "PYTHONPATH", "TMPDIR", "TZ", "VIRTUAL_ENV",
+    "XDG_CACHE_HOME", "XDG_CONFIG_DIRS", "XDG_DATA_DIRS", "XDG_DATA_HOME",  # of Vulkan's drivers
 })  # fmt: skip
+_DRIVERS = (
+    *("GGML_CUDA_", "GGML_METAL_", "GGML_SYCL_", "GGML_VK_"),
+    *("CUDA_", "NVIDIA_", "__GL_", "HIP_", "HSA_", "ROCR_", "ONEAPI_", "SYCL_", "ZE_"),
+    *("VK_", "MESA_", "ANV_", "RADV_", "AMD_", "LP_", "GALLIUM_"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -407,5 +412,9 @@ class _Reader:
 def runner_environment(environment: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the complete environment of a process that runs a model."""
     given = os.environ if environment is None else environment
-    kept = {name: value for name, value in given.items() if name in _PASSED_ON}
+    kept = {
+        name: value
+        for name, value in given.items()
+        if name in _PASSED_ON or name.startswith(_DRIVERS)
+    }
     return kept | {"GGML_NO_BACKTRACE": "1", "PYTHONUNBUFFERED": "1"}

@@ -9,7 +9,9 @@ from typing import Any
 import psutil
 import pytest
 
+from tampu.errors import ComputeError
 from tampu.ml import Backend
+from tampu.ml import backend as backend_module
 from tampu.ml.devices import Device, find_devices, log_system
 from tampu.ml.library import gg
 from tampu.ml.machine import default_threads, second_cache_bytes
@@ -66,6 +68,13 @@ def test_a_backend_logs_the_system_when_it_starts(caplog: pytest.LogCaptureFixtu
     features = record.system["CPU.0"]
     assert features["device"]
     assert len(features) > 1  # the features of the code that computes, such as AVX2
+
+
+def test_a_ggml_without_code_for_the_cpu_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    for found, listed in (((), "none"), ((Device(1, "CUDA", 0, "gpu", "x"),), "CUDA.0")):
+        monkeypatch.setattr(backend_module, "find_devices", lambda found=found: found)
+        with pytest.raises(ComputeError, match=rf"no code for the CPU \(devices: {listed}\)"):
+            Backend(threads=1, max_nodes=16)
 
 
 def test_the_cpu_is_one_of_the_devices() -> None:

@@ -243,6 +243,15 @@ def test_worker_environment_has_no_secrets() -> None:
     assert not kept.keys() & {"HF_TOKEN", "GGML_BACKEND_PATH"}
 
 
+def test_worker_environment_has_the_variables_of_drivers() -> None:
+    given = {
+        "GGML_VK_VISIBLE_DEVICES": "0,0", "GGML_VK_DISABLE_F16": "1", "VK_DRIVER_FILES": "/a.json",
+        "VK_ICD_FILENAMES": "/a.json", "MESA_SHADER_CACHE_DIR": "/c", "XDG_CACHE_HOME": "/c",
+        "RADV_PERFTEST": "1", "HSA_OVERRIDE_GFX_VERSION": "10.3.0", "ROCR_VISIBLE_DEVICES": "0",
+    }  # fmt: skip
+    assert given.items() <= runner_environment(given).items()
+
+
 def test_kernels_setting() -> None:
     assert read(TAMPU_KERNELS="Attention").kernels == "attention"
     assert read(TAMPU_POOLING="None").pooling == "none"

@@ -14,6 +14,7 @@ from tampu.ml.devices import Device
 from tampu.ml.library import gg
 
 _GPU = 1
+_OFFLOADED_ROWS = 32  # from so many on, ggml's own GPUs compute with weights in the CPU's memory
 _TEXT = ctypes.create_string_buffer(b"STANDIN")
 _NAME = ctypes.addressof(_TEXT)
 
@@ -112,6 +113,10 @@ class StandIn:
             operation = gg.ggml_tensor.from_address(node).op
             return operation != gg.GGML_OP_CUSTOM and bool(of_cpu(cpu, node))
 
+        def offloads(_: int, node: int) -> bool:
+            operation = gg.ggml_tensor.from_address(node)
+            return operation.op != gg.GGML_OP_GET_ROWS and operation.ne[1] >= _OFFLOADED_ROWS
+
         def started(_: int, parameters: bytes) -> int:
             backend = int(start(cpu, parameters))
             gg.ggml_backend_cpu_set_n_threads(backend, 1)
@@ -131,6 +136,7 @@ class StandIn:
         self._set(table, "init_backend", ctypes.c_void_p, started, ctypes.c_char_p)
         self._set(table, "get_buffer_type", ctypes.c_void_p, lambda _: kind)
         self._set(table, "supports_op", ctypes.c_bool, supports, ctypes.c_void_p)
+        self._set(table, "offload_op", ctypes.c_bool, offloads, ctypes.c_void_p)
         self._set(table, "supports_buft", ctypes.c_bool, lambda _, k: k == kind, ctypes.c_void_p)
         table.buffer_from_host_ptr = None
         table.registry = ctypes.addressof(self._registry)

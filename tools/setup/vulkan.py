@@ -1,0 +1,148 @@
+"""Unpacks Mesa's software driver, Vulkan's loader and headers, and glslc beside the system.
+
+`python tools/setup/vulkan.py FOLDER` leaves there `include`, `share`, `lib` and `bin/glslc`, and
+`lvp_icd.json`, the driver's manifest for VK_DRIVER_FILES. Nothing is installed. The packages are
+Debian's of `vulkan_packages.txt`, checked by their hashes; they run on any newer distribution too.
+A second call finds them there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import lzma
+import platform
+import shutil
+import sys
+import tarfile
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+PACKAGES = Path(__file__).with_name("vulkan_packages.txt")
+# A mirror drops what it replaces; the archive keeps every version.
+MIRRORS = (
+    "http://deb.debian.org/debian",
+    "http://snapshot.debian.org/archive/debian/20260101T000000Z",
+)
+_TIMEOUT_S = 60.0
+_AR_MAGIC = b"!<arch>\n"
+_AR_HEADER = 60
+_LIBRARIES = "usr/lib/x86_64-linux-gnu"
+
+
+class SetupError(Exception):
+    """What is missing, in one line."""
+
+
+def packages(text: str) -> list[tuple[str, str]]:
+    """Return the hash and the path of each package of a list."""
+    lines = (line.split() for line in text.splitlines() if line and not line.startswith("#"))
+    return [(digest, path) for digest, path in lines]
+
+
+def unpack(package: bytes, folder: Path) -> None:
+    """Unpack the files of a Debian package, an `ar` archive with a compressed `tar` in it.
+
+    Raises:
+        SetupError: if it is not such an archive.
+    """
+    for name, content in _members(package):
+        if name == "data.tar.xz":
+            with tarfile.open(fileobj=io.BytesIO(lzma.decompress(content))) as archive:
+                archive.extractall(folder, filter=_without_links_out)
+            return
+    raise SetupError("a package of Debian has no data.tar.xz")
+
+
+def _without_links_out(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
+    try:
+        return tarfile.data_filter(member, folder)
+    except tarfile.FilterError:  # such as links to files of other packages
+        return None
+
+
+def _members(package: bytes) -> Iterator[tuple[str, bytes]]:
+    if not package.startswith(_AR_MAGIC):
+        raise SetupError("a package of Debian is not an archive")
+    offset = len(_AR_MAGIC)
+    while offset + _AR_HEADER <= len(package):
+        header = package[offset : offset + _AR_HEADER]
+        size = int(header[48:58])
+        offset += _AR_HEADER
+        yield header[:16].decode().strip().rstrip("/"), package[offset : offset + size]
+        offset += size + size % 2
+
+
+def download(digest: str, path: str, mirrors: Sequence[str] = MIRRORS) -> bytes:
+    """Return a package from the first mirror that has it.
+
+    Raises:
+        SetupError: if none has it, or not with this hash.
+    """
+    problem = ""
+    for mirror in mirrors:
+        try:
+            with urllib.request.urlopen(f"{mirror}/{path}", timeout=_TIMEOUT_S) as response:
+                package: bytes = response.read()
+        except (OSError, urllib.error.URLError) as error:
+            problem = problem or f"{mirror}/{path} cannot be downloaded: {error}"
+            continue
+        if hashlib.sha256(package).hexdigest() == digest:
+            return package
+        problem = f"{mirror}/{path} is not the file it was: its SHA-256 differs"
+    raise SetupError(problem)
+
+
+def arrange(root: Path, folder: Path) -> None:
+    """Move what is needed of the unpacked packages to a folder; write the driver's manifest."""
+    (folder / "bin").mkdir(parents=True)
+    shutil.move(root / "usr/include", folder / "include")
+    shutil.move(root / "usr/share", folder / "share")
+    shutil.move(root / "usr/bin/glslc", folder / "bin/glslc.real")
+    (folder / "lib").mkdir()
+    for place in (root / _LIBRARIES, root / "lib/x86_64-linux-gnu"):
+        for file in place.glob("*.so*") if place.is_dir() else ():
+            shutil.move(file, folder / "lib" / file.name)
+    (folder / "lib/libvulkan.so").unlink(missing_ok=True)
+    (folder / "lib/libvulkan.so").symlink_to("libvulkan.so.1")
+    # Its libraries are beside it, and cmake calls it without a variable that says so.
+    glslc = folder / "bin/glslc"
+    libraries = (folder / "lib").resolve()
+    glslc.write_text(f'#!/bin/sh\nLD_LIBRARY_PATH="{libraries}" exec "$0.real" "$@"\n')
+    glslc.chmod(0o755)
+    driver = {"api_version": "1.4.305", "library_path": str(libraries / "libvulkan_lvp.so")}
+    manifest = {"file_format_version": "1.0.0", "ICD": driver}
+    (folder / "lvp_icd.json").write_text(json.dumps(manifest, indent=2) + "\n")
+
+
+def main(arguments: Sequence[str]) -> int:
+    folder = Path(arguments[0]).resolve()
+    stamp = folder / "packages"
+    listed = PACKAGES.read_text()
+    if stamp.is_file() and stamp.read_text() == listed:
+        return 0
+    try:
+        if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+            raise SetupError("Debian's packages are unpacked on Linux on x86-64 only")
+        print(
+            "setup: unpacking Mesa's software driver and Vulkan's headers, 60 MB", file=sys.stderr
+        )
+        shutil.rmtree(folder, ignore_errors=True)
+        root = folder / "root"
+        root.mkdir(parents=True)
+        for digest, path in packages(listed):
+            unpack(download(digest, path), root)
+        arrange(root, folder)
+        shutil.rmtree(root)
+    except (SetupError, OSError) as error:
+        print(f"setup: no Vulkan without a graphics processor: {error}", file=sys.stderr)
+        return 1
+    stamp.write_text(listed)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
