@@ -7,7 +7,8 @@ any number of `TextDelta`, `ReasoningDelta` and parts of calls, then one `Done` 
 A `Counted` comes before the events of batches that were computed since the last one.
 `Embed`, `Encode`, `Decode`, `Decide`, `Rerank`, `Observe`, `ActOnSlot` and `ChangeAdapter` have one
 event each, `Encode` more for many tokens. Every `Ping` is answered by a `Pong`, so that a hung
-process is detected. A frame is its length (4 bytes, little-endian) and that many bytes.
+process is detected. A frame is its length (4 bytes, little-endian) and that many bytes. The body of
+a long frame is sent in `Part`s, so that other commands go between them.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from tampu.runner.request import GenerateOptions
 HEADER = struct.Struct("<I")
 TokenDetail: TypeAlias = Literal["text", "count", "tokens", "pieces"]
 MAX_FRAME = 256 * 1024 * 1024
+_PART_BYTES = 64 * 1024
 
 
 class Load(msgspec.Struct, frozen=True, tag="load"):
@@ -137,6 +139,14 @@ class ChangeAdapter(msgspec.Struct, frozen=True, tag="change_adapter"):
     path: str | None = None
 
 
+class Part(msgspec.Struct, frozen=True, tag="part"):
+    """The next bytes of a request's body; the request begins with the last of them."""
+
+    request: int
+    data: bytes
+    is_last: bool
+
+
 class Ping(msgspec.Struct, frozen=True, tag="ping"):
     """Ask for a sign of life, and whether the run loop has made no progress for `patience_s`."""
 
@@ -146,7 +156,7 @@ class Ping(msgspec.Struct, frozen=True, tag="ping"):
 Request: TypeAlias = (
     Generate | Embed | Encode | Decode | Decide | Rerank | Observe | ActOnSlot | ChangeAdapter
 )
-Command: TypeAlias = Load | Request | Cancel | Ping
+Command: TypeAlias = Load | Request | Part | Cancel | Ping
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
@@ -325,10 +335,22 @@ _commands: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
 _replies: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
 
 
+def to_body(message: Command | Reply) -> bytes:
+    """Return the body of a message's frame."""
+    return _encoder.encode(message)
+
+
 def to_frame(message: Command | Reply) -> bytes:
     """Return a message as a frame."""
-    body = _encoder.encode(message)
+    body = to_body(message)
     return HEADER.pack(len(body)) + body
+
+
+def parts_of(request: int, body: bytes) -> Iterator[Part]:
+    """Yield a request's body in parts."""
+    for begin in range(0, len(body), _PART_BYTES):
+        end = begin + _PART_BYTES
+        yield Part(request, body[begin:end], is_last=end >= len(body))
 
 
 def take_frames(buffer: bytearray) -> list[bytes]:

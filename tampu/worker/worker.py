@@ -55,6 +55,7 @@ from tampu.worker.protocol import (
     Load,
     LoadFailed,
     Observe,
+    Part,
     Ping,
     Pong,
     Progress,
@@ -133,6 +134,7 @@ class Worker:
         self._last.daemon = True
         self._generations: dict[int, Generation] = {}
         self._cancelled: dict[int, threading.Event] = {}  # of those that generate nothing
+        self._parts: dict[int, list[bytes]] = {}  # of requests that have not arrived whole
         self._preparers = {
             kind: ThreadPoolExecutor(threads, thread_name_prefix=f"tampu-preparer-{kind}")
             for kind, threads in PREPARERS.items()
@@ -206,6 +208,10 @@ class Worker:
                 self._generations[request] = generation
                 kind = kind_of(command.prompt, command.structure)
                 self._preparers[kind].submit(self._generate, generation, loaded, command)
+            case Part(request=request, data=data, is_last=is_last):
+                self._parts.setdefault(request, []).append(data)
+                if is_last:
+                    self._handle(loaded, to_command(b"".join(self._parts.pop(request))))
             case Cancel(request=request):
                 self._cancel(request)
             case Ping(patience_s=patience_s):
@@ -236,7 +242,8 @@ class Worker:
                 self._begin(self._observer, observed, loaded, command)
 
     def _cancel(self, request: int) -> None:
-        """End a request, or what prepares it, unless it has ended."""
+        """End a request, or what prepares it, unless it has ended; forget its parts."""
+        self._parts.pop(request, None)
         if generation := self._generations.get(request):
             generation.cancel()
         if cancelled := self._cancelled.get(request):
