@@ -4,9 +4,10 @@ Each part has `tampu serve`s of its own with the built-in model. What is done is
 file after each slice; the next run with the same file continues, until what is wanted is done.
 
 - mixed: all that clients ask, of every kind, in all three APIs, cancelled and wrong requests too
-  (`benchmarks.mixed`). Once a minute all of them pause, only one model stays, and memory, files,
-  threads and processes of the server and of all below it are counted: when nobody asks, they
-  should be the same each time. A line is fitted through memory after the warm-up. In hours.
+  (`benchmarks.mixed`), of the model and of one with an adapter. Once a minute all of them pause,
+  only one model stays, and memory, files, threads and processes of the server and of all below it
+  are counted: when nobody asks, they should be the same each time. A line is fitted through memory
+  after the warm-up. In hours.
 - hostile: requests with fields of any type and size (`benchmarks.abuse`).
 - deaths, leavers, ends, orphans: killed models' processes, clients that disconnect, servers that
   are stopped and killed beside streams (`benchmarks.faults`).
@@ -19,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import shutil
 import sys
 import tempfile
 import time
@@ -29,6 +29,7 @@ import psutil
 
 from benchmarks import abuse, faults, overload
 from benchmarks.abuse import status_of
+from benchmarks.adapters import create_adapted
 from benchmarks.mixed import COMES_AND_GOES, STAYS, Load
 from benchmarks.server import request, server
 from benchmarks.totals import Outcome, Sample, Totals, slope
@@ -105,7 +106,7 @@ def mixed(totals: Totals, arguments: argparse.Namespace) -> None:
     minutes = min(arguments.minutes, 60 * totals.left("mixed", WANTED["mixed"]))
     variables = {"TAMPU_NUM_PARALLEL": "4", "TAMPU_THREADS": "1", "TAMPU_CONTEXT_LENGTH": "1024"}
     with tempfile.TemporaryDirectory() as models:
-        shutil.copy(resolve(STAYS), Path(models) / f"{COMES_AND_GOES}.gguf")
+        create_adapted(COMES_AND_GOES, resolve(STAYS), Path(models))
         with server(STAYS, TAMPU_MODELS=models, **variables) as (process, port):
             end_s = time.monotonic() + minutes * 60
             asyncio.run(soak(process, port, totals, end_s, arguments))

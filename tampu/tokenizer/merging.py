@@ -11,6 +11,7 @@ cannot be expressed at all. Two dictionaries take a fifth of that, and a word is
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
@@ -29,7 +30,8 @@ _SHORT = 24  # up to this many symbols a scan beats a heap
 _LONG = 4096  # from this many symbols on, repetition is searched for
 _REPETITIVE = 16  # a text is repetitive if one pair makes up a 16th of it
 _NAMES = 1 << 31
-_MAX_ITEMS = 16_384  # about 4 MB; new words never end: tools and schemas bring names of their own
+_MAX_ITEMS = 16_384  # about 4 MB
+_REMEMBERED = 32_768  # texts that came once
 _MAX_LENGTH = 64  # characters; longer texts are rarely repeated
 
 
@@ -157,19 +159,26 @@ def _disjoint(at: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 class WordCache(dict[str, V]):
-    """Results of `compute`: `cache[text]` computes the value of a new text and keeps it.
+    """Results of `compute`: `cache[text]` computes the value of a new text.
 
-    A full cache is cleared. Thread-safe: at worst something is computed twice.
+    It is kept when the text comes a second time, with not too many new ones in between: most new
+    words come once, and the memory grew for hours while the cache filled with them. A full cache
+    is cleared. Thread-safe: at worst something is computed once more.
     """
 
     def __init__(self, compute: Callable[[str], V]) -> None:
         super().__init__()
         self._compute = compute
+        self._once = array("q", bytes(8 * _REMEMBERED))  # hashes, each at the place of its end
 
     def __missing__(self, text: str) -> V:
         value = self._compute(text)
         if len(text) <= _MAX_LENGTH:
-            if len(self) >= _MAX_ITEMS:
-                self.clear()
-            self[text] = value
+            key = hash(text)
+            place = key % _REMEMBERED
+            if self._once[place] == key:
+                if len(self) >= _MAX_ITEMS:
+                    self.clear()
+                self[text] = value
+            self._once[place] = key
         return value

@@ -10,9 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.mixed import USUAL
+from benchmarks.adapters import create_adapted
+from benchmarks.mixed import COMES_AND_GOES, STAYS, USUAL
 from benchmarks.soak import SLICES, WANTED, faults_of
 from benchmarks.totals import Outcome, Sample, Totals, slope
+from tampu.engine.engine import Engine
+from tampu.settings.settings import Settings
+from tampu.store.catalog import prepare, resolve
 
 
 def sample(minutes: float, megabytes: float, files: int = 9) -> Sample:
@@ -114,6 +118,18 @@ def test_requests_of_one_kind_are_new_each_time() -> None:
     chance = random.Random(1)
     for kind in ("tools", "format", "grammar", "regex", "image", "forced call"):
         assert len({USUAL[kind](chance) for _ in range(20)}) == 20
+
+
+def test_the_model_that_comes_and_goes_has_an_adapter(tmp_path: Path) -> None:
+    create_adapted(COMES_AND_GOES, resolve(STAYS), tmp_path)
+    settings = Settings.from_environment({"TAMPU_MODELS": str(tmp_path), "HOME": str(tmp_path)})
+    answers = []
+    for name in (STAYS, COMES_AND_GOES):
+        found = prepare(name, settings=settings)
+        with Engine.load(found.path, adapters=found.adapters, threads=1, context=64) as engine:
+            answers.append(engine.logits([1, 2, 3]))
+    assert len(found.adapters) == 1
+    assert 0 < abs(answers[1] - answers[0]).max() < abs(answers[0]).max()
 
 
 @pytest.mark.server

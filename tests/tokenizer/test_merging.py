@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tampu.tokenizer import merging
-from tampu.tokenizer.merging import NEVER, Merger
+from tampu.tokenizer.merging import NEVER, Merger, WordCache
 
 
 def by_definition(text: str, rank: Callable[[Any, Any], Any]) -> list[str]:
@@ -79,3 +79,33 @@ def test_a_new_pair_of_better_rank_is_merged_first() -> None:
 
 def test_an_empty_text_has_no_tokens() -> None:
     assert Merger(ranked({})).merge([]) == []
+
+
+def test_a_word_is_kept_when_it_comes_again() -> None:
+    computed: list[str] = []
+    cache = WordCache(lambda text: computed.append(text) or len(text))
+    assert [cache["word"] for _ in range(5)] == [4] * 5
+    assert computed == ["word"] * 2
+    assert [*cache] == ["word"]
+
+
+def test_words_that_come_once_are_not_kept() -> None:
+    cache = WordCache(len)
+    for number in range(100_000):
+        assert cache[f"new{number}"] == len(f"new{number}")
+    assert not cache
+
+
+def test_words_are_kept_among_many_that_come_once() -> None:
+    cache = WordCache(len)
+    usual = [f"usual{number}" for number in range(100)]
+    for number in range(50):
+        for text in (*usual, *(f"new{number}-{other}" for other in range(500))):
+            cache[text]
+    assert {*cache} == {*usual}
+
+
+def test_a_long_text_is_never_kept() -> None:
+    cache = WordCache(len)
+    assert [cache["x" * 1_000] for _ in range(3)] == [1_000] * 3
+    assert not cache
