@@ -1,4 +1,4 @@
-"""A model with a LoRA adapter of small random changes, for the soak."""
+"""LoRA adapters of small random changes."""
 
 from __future__ import annotations
 
@@ -12,22 +12,32 @@ import numpy as np
 
 from tampu.ml.gguf import read_gguf
 
-_RANK = 4
 _SPREAD = 0.01  # of the factors: the changes are small beside the weights
 _CHANGED = ("attn_q.weight", "ffn_up.weight")
 
 
-def write_adapter(path: Path, base: Path) -> Path:
-    """Write an adapter for the queries and the feed-forward layers of a model."""
-    file, random = read_gguf(base), np.random.default_rng(1)
+def write_adapter(
+    path: Path, base: Path, *, rank: int = 4, seed: int = 1, changed: tuple[str, ...] = _CHANGED
+) -> Path:
+    """Write an adapter for weights of a model's layers, by default of the queries and `up`.
+
+    Args:
+        path: of the file.
+        base: the model's file.
+        rank: of the matrices.
+        seed: of their values.
+        changed: ends of the names of the weights that it changes; "": all matrices.
+    """
+    file, random = read_gguf(base), np.random.default_rng(seed)
     writer = gguf.GGUFWriter(path, file.metadata.architecture)
     writer.add_type("adapter")
     writer.add_string("adapter.type", "lora")
-    writer.add_float32("adapter.lora.alpha", float(_RANK))
+    writer.add_float32("adapter.lora.alpha", float(rank))
     for name, tensor in file.tensors.items():
-        if name.startswith("blk.") and name.endswith(_CHANGED):
+        is_matrix = name.startswith("blk.") and len(tensor.shape) == 2
+        if is_matrix and name.endswith(changed):
             outputs, inputs = tensor.shape
-            for end, shape in (("lora_a", (_RANK, inputs)), ("lora_b", (outputs, _RANK))):
+            for end, shape in (("lora_a", (rank, inputs)), ("lora_b", (outputs, rank))):
                 values = random.normal(0, _SPREAD, shape).astype(np.float32)
                 writer.add_tensor(f"{name}.{end}", values)
     writer.write_header_to_file()
