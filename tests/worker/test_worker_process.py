@@ -422,9 +422,9 @@ def test_a_blocked_event_loop_does_not_take_its_worker_for_hung() -> None:
 
 def test_a_hung_worker_is_killed_and_its_requests_fail() -> None:
     async def test() -> None:
-        worker = await start(hang_s=0.5)
+        worker = await start(hang_s=3.0)
         waiting = await begun(worker, "forever")
-        with pytest.raises(RunnerDiedError, match=r"did not respond for 0\.5 s"):
+        with pytest.raises(RunnerDiedError, match="did not respond for 3 s"):
             await collect(worker, "hang")
         with pytest.raises(RunnerDiedError, match="did not respond"):
             await waiting
