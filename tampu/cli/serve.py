@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -17,11 +17,6 @@ from tampu.errors import SettingsError
 from tampu.settings.address import Address
 from tampu.settings.settings import Settings
 from tampu.store.library import Library
-
-if TYPE_CHECKING:
-    from tampu.server.app import ServerOptions
-
-_MAX_MODELS = 3
 
 
 def serve_command(
@@ -60,6 +55,7 @@ def serve_command(
     ] = False,
 ) -> None:
     """Serve models with the APIs of Ollama, OpenAI and Anthropic."""
+    from tampu.server.options import server_options
     from tampu.server.serve import check_exposure, process_starter, serve
     from tampu.store.catalog import Catalog, resolve
 
@@ -87,44 +83,6 @@ def serve_command(
     names = sorted(catalog.names())
     options = server_options(settings, hosts)
     serve(options, listeners, catalog, start, certificate, key, lambda: _greet(places, names))
-
-
-def server_options(settings: Settings, hosts: Sequence[str]) -> ServerOptions:
-    """Return the server's options, from the settings."""
-    from tampu.engine.load_options import options_from_settings
-    from tampu.server.app import ServerOptions
-    from tampu.server.file_store import FileLimits
-    from tampu.server.keys import read_keys
-    from tampu.store.registry.options import RemoteOptions
-
-    return ServerOptions(
-        hosts=tuple(hosts),
-        keep_alive_s=float("inf") if settings.keep_alive_s is None else settings.keep_alive_s,
-        max_models=settings.max_loaded_models or _MAX_MODELS,
-        memory_bytes=settings.memory,
-        max_queue=settings.max_queue,
-        max_crashes=settings.max_crashes,
-        max_repeated_tokens=settings.max_repeated_tokens,
-        truncate=settings.truncate,
-        slot_save_path=settings.slot_save_path,
-        adapters=settings.adapters,
-        cache=settings.cache,
-        default_model=settings.default_model,
-        image_urls=settings.image_urls,
-        state=settings.state,
-        files=FileLimits(
-            file_bytes=settings.max_file_bytes,
-            total_bytes=settings.max_files_bytes,
-            files=settings.max_files,
-        ),
-        origins=settings.origins,
-        use_keys=settings.use_api_keys,
-        manage_keys=settings.api_keys,
-        keys=read_keys(settings.keys_file) if settings.keys_file else (),
-        drain_s=settings.drain_s,
-        remote=RemoteOptions.from_settings(settings),
-        model=options_from_settings(settings),
-    )
 
 
 def _listen(

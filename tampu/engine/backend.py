@@ -47,6 +47,10 @@ class Handle(Protocol):
     def progress(self) -> tuple[int, int]:
         """The computed and the total prompt tokens; (0, 0): unknown."""
 
+    @property
+    def keys(self) -> npt.NDArray[np.int32]:
+        """The prompt's tokens as the prefix cache compares them, I32, (n,); empty: unknown."""
+
     def cancel(self) -> None:
         """End it soon, with `Done("cancelled")`."""
 

@@ -10,6 +10,9 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias, cast
 
+import numpy as np
+import numpy.typing as npt
+
 from tampu.chat.output import ToolCall
 from tampu.engine.backend import Handle
 from tampu.engine.chat import OutputEvent, OutputParser
@@ -87,6 +90,11 @@ class RequestHandle:
         """How many tokens of the prompt are computed, and how many it has."""
         total = self._sequence.prompt_length
         return min(self._sequence.read, total), total
+
+    @property
+    def keys(self) -> npt.NDArray[np.int32]:
+        """The prompt's tokens as the prefix cache compares them, I32, (n,)."""
+        return self._sequence.keys[: self._sequence.prompt_length].copy()
 
 
 def fit_prompt(inputs: Inputs, context: int, options: GenerateOptions) -> Inputs:

@@ -128,6 +128,10 @@ class KVCacheManager:
         refs[0][~self._is_cached(refs)] = NO_CELL
         return refs
 
+    def count_cached(self, keys: Keys) -> int:
+        """Return how many of the first tokens a new sequence would take from the cache."""
+        return self._usable_length(0, self.tree.match(self.tree.root(), keys)[1])
+
     def is_unchanged(self, group: int, cells: CellArray, generations: CellArray) -> bool:
         """Return whether the rows of some cells are those of these generations; any thread may."""
         return bool(np.array_equal(self.groups[group].cells.generations[cells], generations))

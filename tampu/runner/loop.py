@@ -10,10 +10,13 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from tampu.errors import RunnerDiedError, TampuError
 from tampu.ml.backend import Computed
@@ -128,6 +131,18 @@ class EngineLoop:
             self._observers.put(found)
             self._inbox.put(None)
         return found.result()
+
+    def count_cached(self, prompts: Iterable[npt.NDArray[np.int32]]) -> list[int]:
+        """Return how many of the first tokens of each prompt are in the cache.
+
+        Args:
+            prompts: each as the prefix cache compares it (`Sequence.keys`).
+
+        Raises:
+            RunnerDiedError: if the loop has ended.
+        """
+        manager = self._scheduler.kv_manager
+        return self.call(lambda: [manager.count_cached(keys) for keys in prompts])
 
     def close(self) -> None:
         """End the loop; running sequences fail with RunnerDiedError. A second call does nothing."""

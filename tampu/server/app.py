@@ -105,6 +105,8 @@ class ServerOptions:
         cache: the folder for what is converted; None: as the environment says.
         state: the folder of what is kept across restarts; None: nothing is.
         files: how much uploaded files may take.
+        has_replicas: whether the models are replicas on other machines: no request can load them
+            with other options, and there are no routes for what only one machine has.
         model: how models are loaded unless a request says otherwise.
         remote: how registries are reached.
     """
@@ -129,6 +131,7 @@ class ServerOptions:
     cache: Path | None = None
     state: Path | None = None
     files: FileLimits = field(default_factory=FileLimits)
+    has_replicas: bool = False
     model: LoadOptions = field(default_factory=LoadOptions)
     remote: RemoteOptions = field(default_factory=RemoteOptions)
 
@@ -156,20 +159,24 @@ def create_app(options: ServerOptions, catalog: Catalog, start: Start) -> Starle
     routes = [
         *page_routes(),
         *ollama_routes(serving),
-        *manage_routes(serving, pool, options.remote),
         *openai_routes(serving, images),
         *anthropic_routes(serving, images),
         *token_routes(serving),
         *decision_routes(serving, images),
-        *batch_routes(files, batches, runner),
         *usage_routes(usage),
         *parameter_routes(),
         *llama_server_routes(serving),
-        *saved_slot_routes(serving, options.slot_save_path),
-        *adapter_routes(serving, options.adapters, options.cache),
-        *live_routes(LiveFeed(serving.models, metrics, metrics.llama_server.waiting)),
         *_health_routes(metrics),
     ]
+    if not options.has_replicas:
+        feed = LiveFeed(serving.models, metrics, metrics.llama_server.waiting)
+        routes += [
+            *manage_routes(serving, pool, options.remote),
+            *batch_routes(files, batches, runner),
+            *saved_slot_routes(serving, options.slot_save_path),
+            *adapter_routes(serving, options.adapters, options.cache),
+            *live_routes(feed),
+        ]
     routes = [*routes, describe(routes)]
 
     @asynccontextmanager
@@ -220,6 +227,7 @@ def _serving(options: ServerOptions, catalog: Catalog, start: Start, metrics: Me
         crashed=metrics.crashed,
         computed=metrics.llama_server.computed,
         crash_backoff=CrashLoopBackoff(options.max_crashes),
+        may_reload=not options.has_replicas,
     )
     vocabularies = ModelManager(
         start,

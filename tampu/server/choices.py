@@ -30,7 +30,7 @@ from tampu.server.events import (
     ToolCallStarted,
 )
 from tampu.server.generation_request import GenerationRequest
-from tampu.worker.client import WorkerProcess
+from tampu.worker.model_client import ModelClient
 from tampu.worker.protocol import GenerateEvent, PromptProcessed, PromptTokenLogprobs
 
 logger = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class Choice:
         self._arguments: list[str] = []
 
     async def events(
-        self, runner: WorkerProcess, prompt: Prompt, options: GenerateOptions
+        self, runner: ModelClient, prompt: Prompt, options: GenerateOptions
     ) -> AsyncGenerator[Event, None]:
         """Yield the events of this choice."""
         structure = self._request.structure

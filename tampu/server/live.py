@@ -213,7 +213,8 @@ class LiveFeed:
                 )
             )
         if time.monotonic() >= self._memory_s + _MEMORY_SECONDS:
-            pids = {model.runner.pid: model.entry.full_name for model in self._models.models()}
+            loaded = self._models.models()
+            pids = {each.runner.pid: each.entry.full_name for each in loaded if each.runner.pid}
             self._memory = await asyncio.to_thread(_memory, pids)
             self._memory_s = time.monotonic()
         self._number += 1

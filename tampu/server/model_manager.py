@@ -20,19 +20,19 @@ from typing import Any
 from msgspec.structs import replace
 
 from tampu.engine.load_options import LoadOptions
-from tampu.errors import LoadCancelledError, ModelFileError, OutOfMemoryError
+from tampu.errors import LoadCancelledError, ModelFileError, OutOfMemoryError, RequestError
 from tampu.ml.machine import read_available_memory
 from tampu.runner.events import BatchCounts
 from tampu.server.crash_loop import CrashLoopBackoff
 from tampu.server.generation_request import FOREVER
 from tampu.server.model_defaults import with_model_files
 from tampu.store.catalog import Entry
-from tampu.worker.client import WorkerProcess
+from tampu.worker.model_client import ModelClient
 from tampu.worker.protocol import Ready
 
 logger = logging.getLogger(__name__)
 
-Start = Callable[[Entry, LoadOptions], Awaitable[WorkerProcess]]
+Start = Callable[[Entry, LoadOptions], Awaitable[ModelClient]]
 
 # The share of free memory that a model may take; the rest is for everything else.
 _USABLE_SHARE_OF_FREE = 0.9
@@ -45,7 +45,7 @@ class ManagedModel:
     Attributes:
         entry: its name and files.
         options: how it was loaded.
-        runner: its process.
+        runner: its commands, and its process.
         keep_alive_s: how long it stays after its last use.
         users: the number of requests that hold it.
         used_s: when it was last used, on the monotonic clock.
@@ -57,7 +57,7 @@ class ManagedModel:
 
     entry: Entry
     options: LoadOptions
-    runner: WorkerProcess
+    runner: ModelClient
     keep_alive_s: float
     users: int = 0
     used_s: float = field(default_factory=time.monotonic)
@@ -123,6 +123,7 @@ class ModelManager:
         crashed: Callable[[str], None] = lambda _: None,
         computed: Callable[[BatchCounts], None] = lambda _: None,
         crash_backoff: CrashLoopBackoff | None = None,
+        may_reload: bool = True,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Manage models; none is loaded yet.
@@ -137,6 +138,7 @@ class ModelManager:
             crashed: called with the name of each model whose process has crashed.
             computed: called with the batches of a model since the last call.
             crash_backoff: refuses models that crash too often; None: three times within a minute.
+            may_reload: whether requests may have models loaded with other options.
             clock: returns the seconds since 1970, for reported expiry times; models are unloaded by
                 the event loop's clock.
         """
@@ -147,6 +149,7 @@ class ModelManager:
         self._crashed = crashed
         self._computed = computed
         self._crash_backoff = crash_backoff or CrashLoopBackoff()
+        self._may_reload = may_reload
         self._turn = asyncio.Lock()
         self._sizes: dict[tuple[str, LoadOptions], Ready] = {}
         self._device_free: int | None = None  # after the last load, plus what was closed since
@@ -178,8 +181,11 @@ class ModelManager:
             keep_alive_s: how long it stays afterwards; None: the default.
 
         Raises:
-            TampuError: if it cannot be loaded.
+            TampuError: if it cannot be loaded; RequestError if it may not be loaded with these
+                options.
         """
+        if not self._may_reload:
+            _check_loaded_as(self._default_options(entry), overrides)
         model = await self._acquire(entry, overrides, keep_alive_s)
         model.keep_alive_s = self._keep_alive_s if keep_alive_s is None else keep_alive_s
         try:
@@ -255,7 +261,7 @@ class ModelManager:
         finally:
             del self._loading[entry.name]
 
-    async def _started(self, entry: Entry, options: LoadOptions) -> WorkerProcess:
+    async def _started(self, entry: Entry, options: LoadOptions) -> ModelClient:
         """Load a model; while it does not fit, evict others."""
         while True:
             began_s = time.monotonic()
@@ -382,6 +388,14 @@ class ModelManager:
 def _fits(options: LoadOptions, overrides: Mapping[str, Any]) -> bool:
     """Return whether a model loaded with these options will do."""
     return replace(options, **overrides) == options
+
+
+def _check_loaded_as(options: LoadOptions, overrides: Mapping[str, Any]) -> None:
+    for name, wanted in overrides.items():
+        if replace(options, **{name: wanted}) != options:
+            own = getattr(options, name)
+            message = f"models are loaded with {name}={own!r} here, and no request can change that"
+            raise RequestError(message)
 
 
 def _file(entry: Entry) -> tuple[str, float]:

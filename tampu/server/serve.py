@@ -145,6 +145,7 @@ def serve(
         server_header=False,
         headers=[("server", SOFTWARE)],
         http=Connection,
+        loop="asyncio",  # "auto" takes another one where some other package has installed it
         ws="none",
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=math.ceil(options.drain_s),

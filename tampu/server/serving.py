@@ -46,7 +46,7 @@ from tampu.server.model_manager import ManagedModel, ModelManager
 from tampu.server.served_adapters import ServedAdapters
 from tampu.store.catalog import Catalog, Entry
 from tampu.store.model_info import ModelInfo
-from tampu.worker.client import WorkerProcess
+from tampu.worker.model_client import ModelClient
 from tampu.worker.protocol import (
     ActedOnSlot,
     ActOnSlot,
@@ -350,9 +350,7 @@ class Serving:
         """
         return await self._with_vocabulary(entry, lambda runner: runner.decode(tokens))
 
-    async def _with_vocabulary(
-        self, entry: Entry, ask: Callable[[WorkerProcess], Awaitable[T]]
-    ) -> T:
+    async def _with_vocabulary(self, entry: Entry, ask: Callable[[ModelClient], Awaitable[T]]) -> T:
         """Ask a process that has the model's vocabulary, its weights loaded or not."""
 
         async def attempt() -> T:

@@ -418,3 +418,8 @@ def runner_environment(environment: Mapping[str, str] | None = None) -> dict[str
         if name in _PASSED_ON or name.startswith(_DRIVERS)
     }
     return kept | {"GGML_NO_BACKTRACE": "1", "PYTHONUNBUFFERED": "1"}
+
+
+def disable_usage_reports() -> None:
+    """Keep Ray, which this process starts, from reporting to its makers how it is used."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

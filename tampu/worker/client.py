@@ -8,40 +8,25 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from itertools import count
 from pathlib import Path
-from typing import Protocol, TypeAlias, TypeVar, get_args
+from typing import Protocol, TypeAlias
 
 from tampu.engine.load_options import LoadOptions
-from tampu.engine.prompts import ChatPrompt, Prompt, StructuredOutput, TextPrompt, TokensPrompt
-from tampu.engine.questions import Decisions, Question
 from tampu.errors import RequestNotStartedError, RunnerDiedError
-from tampu.runner.events import BatchCounts, Done, Failed, to_error
-from tampu.runner.recorder import RunnerSnapshot
-from tampu.runner.request import GenerateOptions
+from tampu.runner.events import BatchCounts, Failed, to_error
 from tampu.sandbox.client import ForkServerClient
 from tampu.worker.exit_cause import describe_exit
+from tampu.worker.model_client import ModelClient
 from tampu.worker.preparation import is_long
 from tampu.worker.protocol import (
     Cancel,
     Command,
     Counted,
-    Decide,
-    Decided,
-    Decode,
-    Decoded,
-    Embed,
-    Embedded,
-    Encode,
-    Encoded,
-    Generate,
-    GenerateEvent,
     Load,
     LoadFailed,
-    Observe,
-    Observed,
     Ping,
     Pong,
     Progress,
@@ -49,9 +34,7 @@ from tampu.worker.protocol import (
     Reply,
     Request,
     RequestEvent,
-    Rerank,
-    SingleEvent,
-    TokenDetail,
+    is_last,
     parts_of,
     take_frames,
     to_body,
@@ -63,7 +46,6 @@ logger = logging.getLogger(__name__)
 
 Progressed: TypeAlias = Callable[[float], None]
 
-Single = TypeVar("Single", bound=SingleEvent)
 
 HANG_SECONDS = 60.0
 _CLOSE_SECONDS = 5.0
@@ -71,7 +53,6 @@ _EXIT_SECONDS = 1.0
 _READ_BYTES = 64 * 1024
 _PING_SECONDS = 1.0
 _GRACE = 1.05
-_LAST_EVENTS = (Done, Failed, Encoded, *get_args(SingleEvent))
 
 
 class _Events(asyncio.Queue[RequestEvent | None]):
@@ -103,13 +84,8 @@ class ProcessHandle(Protocol):
         """Wait until it has ended."""
 
 
-class WorkerProcess:
-    """A model in a process of its own.
-
-    Attributes:
-        name: of the model in messages.
-        computed: called with the batches that were computed since the last call.
-    """
+class WorkerProcess(ModelClient):
+    """A model in a process of its own."""
 
     def __init__(
         self,
@@ -191,74 +167,18 @@ class WorkerProcess:
                 case None:
                     raise self._death()
 
-    async def generate(
-        self, prompt: Prompt, options: GenerateOptions, structure: StructuredOutput | None = None
-    ) -> AsyncGenerator[GenerateEvent, None]:
-        """Yield the events of one request; closing the iterator cancels it.
+    async def request(
+        self, command: Callable[[int], Request]
+    ) -> AsyncGenerator[RequestEvent, None]:
+        """Yield the events of a command; closing the iterator cancels it.
 
         Raises:
-            TampuError: if the request fails; RunnerDiedError if the process crashed, and
+            TampuError: if it fails; RunnerDiedError if the process crashed, and
                 RequestNotStartedError if it did so before it started the request.
         """
-        async with self._request(lambda n: Generate(n, prompt, options, structure)) as events:
-            while True:
-                event = await self._next(events)
-                if isinstance(event, GenerateEvent):
-                    yield event
-                if isinstance(event, Done):
-                    return
-
-    async def embed(
-        self, inputs: Sequence[TextPrompt | TokensPrompt], *, truncate: bool = True
-    ) -> Embedded:
-        """Return the embeddings of texts; raises as `generate`, or ContextLengthError."""
-        return await self.ask(lambda n: Embed(n, tuple(inputs), truncate), Embedded)
-
-    async def encode(
-        self,
-        prompt: Prompt,
-        *,
-        add_special: bool = True,
-        parse_special: bool = True,
-        detail: TokenDetail = "tokens",
-    ) -> Encoded:
-        """Return the tokens of a prompt; raises as `generate`."""
-        parts: list[Encoded] = []
-        async with self._request(
-            lambda n: Encode(n, prompt, add_special, parse_special, detail)
-        ) as events:
-            while not parts or parts[-1].has_more:
-                event = await self._next(events)
-                if isinstance(event, Encoded):
-                    parts.append(event)
-        return Encoded.joined(parts)
-
-    async def decode(self, tokens: Sequence[int]) -> Decoded:
-        """Return the text of tokens; raises as `generate`."""
-        return await self.ask(lambda n: Decode(n, tuple(tokens)), Decoded)
-
-    async def decide(self, prompt: ChatPrompt, questions: tuple[Question, ...]) -> Decisions:
-        """Return the answers to questions about a conversation; raises as `generate`."""
-        return (await self.ask(lambda n: Decide(n, prompt, questions), Decided)).decisions
-
-    async def rerank(self, query: str, documents: tuple[str, ...], instruction: str) -> Decisions:
-        """Return whether each document matches a query; raises as `generate`."""
-        found = await self.ask(lambda n: Rerank(n, query, documents, instruction), Decided)
-        return found.decisions
-
-    async def observe(self) -> RunnerSnapshot | None:
-        """Return what the model has done since the last call; raises as `generate`.
-
-        None if its engine does not tell.
-        """
-        return (await self.ask(Observe, Observed)).snapshot
-
-    async def ask(self, command: Callable[[int], Request], kind: type[Single]) -> Single:
-        """Send a command that has one event, and return this; raises as `generate`."""
         async with self._request(command) as events:
-            while not isinstance(event := await self._next(events), kind):
-                pass
-            return event
+            while not events.is_over:
+                yield await self._next(events)
 
     @asynccontextmanager
     async def _request(self, command: Callable[[int], Request]) -> AsyncIterator[_Events]:
@@ -283,8 +203,7 @@ class WorkerProcess:
             TampuError: if the request has failed, or the process has crashed.
         """
         event = await events.get()
-        has_more = isinstance(event, Encoded) and event.has_more
-        events.is_over = event is None or (isinstance(event, _LAST_EVENTS) and not has_more)
+        events.is_over = event is None or is_last(event)
         if event is None:
             raise self._death(RunnerDiedError if events.is_started else RequestNotStartedError)
         events.is_started = True

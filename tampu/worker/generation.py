@@ -69,6 +69,8 @@ class Generation:
                 begin = loaded.model.tokenizer.begin_text
             self._prompted = PromptProcessed(tokens, built.output.dropped + cut, begin)
             handle = loaded.model.submit(built.tokens, built.options, self._sink)
+            if command.borders and not self._prompted.dropped:
+                loaded.prefixes.remember(command.borders, handle.keys)
             self._announce()
         finally:
             self.since_s = 0.0

@@ -31,6 +31,7 @@ from tampu.sandbox import confinement
 from tampu.sandbox.client import ForkServerClient
 from tampu.tokenizer import Tokenizer
 from tampu.tokenizer.loading import load_tokenizer
+from tampu.worker.held_prefixes import HeldPrefixes
 from tampu.worker.protocol import Load, Ready
 from tampu.worker.worker import Loaded, Worker
 
@@ -129,7 +130,12 @@ def load_model(
             )
             runner = engine.runner
             yield Loaded(
-                engine, engine.requests, ready, runner.observe, lambda: runner.stats.counts
+                engine,
+                engine.requests,
+                ready,
+                runner.observe,
+                lambda: runner.stats.counts,
+                HeldPrefixes(runner.count_cached),
             )
 
 

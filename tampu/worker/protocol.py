@@ -5,10 +5,10 @@ the process. The worker replies with `Progress` until it sends `Ready` or `LoadF
 an `Answer` per event of a request: at most one `PromptProcessed`, `PromptProgress` if requested,
 any number of `TextDelta`, `ReasoningDelta` and parts of calls, then one `Done` or `Failed`.
 A `Counted` comes before the events of batches that were computed since the last one.
-`Embed`, `Encode`, `Decode`, `Decide`, `Rerank`, `Observe`, `ActOnSlot` and `ChangeAdapter` have one
-event each, `Encode` more for many tokens. Every `Ping` is answered by a `Pong`, so that a hung
-process is detected. A frame is its length (4 bytes, little-endian) and that many bytes. The body of
-a long frame is sent in `Part`s, so that other commands go between them.
+`Embed`, `Encode`, `Decode`, `Decide`, `Rerank`, `Observe`, `ListPrefixes`, `ActOnSlot` and
+`ChangeAdapter` have one event each, `Encode` more for many tokens. Every `Ping` is answered by a
+`Pong`, so that a hung process is detected. A frame is its length (4 bytes, little-endian) and that
+many bytes. The body of a long frame is sent in `Part`s, so that other commands go between them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import msgspec
 import numpy as np
@@ -38,6 +38,7 @@ from tampu.runner.events import (
 from tampu.runner.priority import Priority, current_priority
 from tampu.runner.recorder import RunnerSnapshot
 from tampu.runner.request import GenerateOptions
+from tampu.worker.prefixes import PrefixBorders
 
 HEADER = struct.Struct("<I")
 TokenDetail: TypeAlias = Literal["text", "count", "tokens", "pieces"]
@@ -53,12 +54,16 @@ class Load(msgspec.Struct, frozen=True, tag="load"):
 
 
 class Generate(msgspec.Struct, frozen=True, tag="generate"):
-    """Begin a request; `request` is the number that the server gives it."""
+    """Begin a request; `request` is the number that the server gives it.
+
+    `borders` are those of the prompt if `ListPrefixes` shall list them.
+    """
 
     request: int
     prompt: Prompt
     options: GenerateOptions
     structure: StructuredOutput | None = None
+    borders: PrefixBorders | None = None
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
@@ -122,6 +127,12 @@ class Observe(msgspec.Struct, frozen=True, tag="observe"):
     request: int
 
 
+class ListPrefixes(msgspec.Struct, frozen=True, tag="list_prefixes"):
+    """Say which prefixes of the last prompts that had `borders` are in the cache."""
+
+    request: int
+
+
 class ActOnSlot(msgspec.Struct, frozen=True, tag="act_on_slot"):
     """Save, restore or erase the last conversation of a slot."""
 
@@ -154,7 +165,16 @@ class Ping(msgspec.Struct, frozen=True, tag="ping"):
 
 
 Request: TypeAlias = (
-    Generate | Embed | Encode | Decode | Decide | Rerank | Observe | ActOnSlot | ChangeAdapter
+    Generate
+    | Embed
+    | Encode
+    | Decode
+    | Decide
+    | Rerank
+    | Observe
+    | ListPrefixes
+    | ActOnSlot
+    | ChangeAdapter
 )
 Command: TypeAlias = Load | Request | Part | Cancel | Ping
 
@@ -294,6 +314,12 @@ class Observed(msgspec.Struct, frozen=True, tag="observed"):
     snapshot: RunnerSnapshot | None
 
 
+class Prefixes(msgspec.Struct, frozen=True, tag="prefixes"):
+    """The hashes of the prefixes that are in the cache."""
+
+    hashes: tuple[int, ...]
+
+
 GenerateEvent: TypeAlias = (
     PromptProcessed
     | PromptProgress
@@ -305,7 +331,9 @@ GenerateEvent: TypeAlias = (
     | PromptTokenLogprobs
     | Done
 )
-SingleEvent: TypeAlias = Embedded | Decoded | Decided | Observed | ActedOnSlot | AdapterChanged
+SingleEvent: TypeAlias = (
+    Embedded | Decoded | Decided | Observed | Prefixes | ActedOnSlot | AdapterChanged
+)
 RequestEvent: TypeAlias = GenerateEvent | Failed | Encoded | SingleEvent
 
 
@@ -330,13 +358,24 @@ class Counted(msgspec.Struct, frozen=True, tag="counted"):
 
 Reply: TypeAlias = Progress | Ready | LoadFailed | Answer | Pong | Counted
 
+_SINGLE_EVENTS = get_args(SingleEvent)
 _encoder = msgspec.msgpack.Encoder()
 _commands: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
 _replies: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
+_requests: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
+_events: msgspec.msgpack.Decoder[RequestEvent] = msgspec.msgpack.Decoder(RequestEvent)
+_ready: msgspec.msgpack.Decoder[Ready] = msgspec.msgpack.Decoder(Ready)
 
 
-def to_body(message: Command | Reply) -> bytes:
-    """Return the body of a message's frame."""
+def is_last(event: RequestEvent) -> bool:
+    """Return whether a request has no events after this one."""
+    if isinstance(event, Encoded):
+        return not event.has_more
+    return isinstance(event, (Done, Failed, *_SINGLE_EVENTS))
+
+
+def to_body(message: Command | Reply | RequestEvent) -> bytes:
+    """Return a message as the body of a frame; or an event, where there is one request."""
     return _encoder.encode(message)
 
 
@@ -382,6 +421,21 @@ def to_command(body: bytes) -> Command:
 def to_reply(body: bytes) -> Reply:
     """Return the reply in a frame's body."""
     return _replies.decode(body)
+
+
+def to_request(body: bytes) -> Request:
+    """Return the request in a command's body."""
+    return _requests.decode(body)
+
+
+def to_event(body: bytes) -> RequestEvent:
+    """Return the event in a body."""
+    return _events.decode(body)
+
+
+def to_ready(body: bytes) -> Ready:
+    """Return the report of a loaded model in a body."""
+    return _ready.decode(body)
 
 
 def read_frames(connection: socket.socket) -> Iterator[bytes]:

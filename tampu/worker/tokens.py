@@ -33,8 +33,10 @@ from tampu.worker.protocol import (
     Embedded,
     Encode,
     Encoded,
+    ListPrefixes,
     Observe,
     Observed,
+    Prefixes,
     Rerank,
 )
 
@@ -132,6 +134,11 @@ def reranked(loaded: Loaded, command: Rerank) -> Iterator[Decided]:
 def observed(loaded: Loaded, _: Observe) -> Iterator[Observed]:
     """Yield what the model has done since the last call."""
     yield Observed(loaded.observe())
+
+
+def prefixes(loaded: Loaded, _: ListPrefixes) -> Iterator[Prefixes]:
+    """Yield which prefixes are in the cache; none if another engine runs the model."""
+    yield Prefixes(loaded.prefixes.listed())
 
 
 def acted_on_slot(loaded: Loaded, command: ActOnSlot) -> Iterator[ActedOnSlot]:

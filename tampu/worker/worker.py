@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from queue import SimpleQueue
 from typing import TypeAlias, TypeVar
@@ -38,6 +38,7 @@ from tampu.runner.events import (
 from tampu.runner.priority import Priority, prioritized
 from tampu.runner.recorder import RunnerSnapshot
 from tampu.worker.generation import Generation
+from tampu.worker.held_prefixes import HeldPrefixes
 from tampu.worker.output_queue import OutputQueue
 from tampu.worker.preparation import PREPARERS, kind_of
 from tampu.worker.protocol import (
@@ -52,6 +53,7 @@ from tampu.worker.protocol import (
     Embed,
     Encode,
     Generate,
+    ListPrefixes,
     Load,
     LoadFailed,
     Observe,
@@ -61,6 +63,7 @@ from tampu.worker.protocol import (
     Progress,
     Ready,
     Reply,
+    Request,
     RequestEvent,
     Rerank,
     read_frames,
@@ -75,6 +78,7 @@ from tampu.worker.tokens import (
     embedded,
     encoded,
     observed,
+    prefixes,
     reranked,
 )
 
@@ -83,8 +87,7 @@ logger = logging.getLogger(__name__)
 # After the server has disconnected, the process may finish the current step, but not more.
 _LAST_SECONDS = 10.0
 _DECIDERS = 4  # requests for decisions at a time
-# After so long without requests, prepare what may be needed later.
-_IDLE_SECONDS = 0.5
+_IDLE_SECONDS = 0.5  # without requests: then what may be needed later is prepared
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,7 @@ class Loaded:
     ready: Ready
     observe: Callable[[], RunnerSnapshot | None] = lambda: None
     counts: Callable[[], BatchCounts] = BatchCounts
+    prefixes: HeldPrefixes = field(default_factory=HeldPrefixes)
 
 
 # Loads a model, which is closed at the end; it gets a function for the progress and one that says
@@ -106,9 +110,7 @@ class Loaded:
 Loader: TypeAlias = Callable[
     [Load, Callable[[float], None], Callable[[], bool]], AbstractContextManager[Loaded]
 ]
-AnyCommand = TypeVar(
-    "AnyCommand", Embed, Encode, Decode, Decide, Rerank, Observe, ActOnSlot, ChangeAdapter
-)
+AnyCommand = TypeVar("AnyCommand", bound=Request)
 
 
 class Worker:
@@ -240,6 +242,8 @@ class Worker:
                 self._begin(self._embedder, adapter_changed, loaded, command)
             case Observe():
                 self._begin(self._observer, observed, loaded, command)
+            case ListPrefixes():
+                self._begin(self._observer, prefixes, loaded, command)
 
     def _cancel(self, request: int) -> None:
         """End a request, or what prepares it, unless it has ended; forget its parts."""

@@ -53,6 +53,18 @@ def test_a_computed_prefix_is_matched() -> None:
     manager.check([second])
 
 
+def test_cached_tokens_are_counted_without_being_used() -> None:
+    manager = manager_of(FULL, cells=6)
+    assert manager.count_cached(keys(1, 2)) == 0
+    table, _ = read(manager, keys(1, 2, 3, 4))
+    assert manager.count_cached(keys(1, 2, 9)) == 2  # of a running sequence
+    manager.free(table, keys(1, 2, 3, 4))
+    assert manager.count_cached(keys(1, 2, 3, 4, 5)) == 4
+    other, _ = read(manager, keys(5, 5, 5, 5))  # takes two of the cells
+    manager.check([other])
+    assert manager.count_cached(keys(1, 2, 3, 4)) == 2
+
+
 @pytest.mark.seed("S78")
 def test_running_sequences_share_cells() -> None:
     manager = manager_of(FULL)

@@ -14,7 +14,7 @@ from support.fake_runner import FakeStart
 from support.virtual_time import pass_time
 
 from tampu.engine.load_options import LoadOptions
-from tampu.errors import LoadCancelledError, ModelFileError, OutOfMemoryError
+from tampu.errors import LoadCancelledError, ModelFileError, OutOfMemoryError, RequestError
 from tampu.server.model_manager import ManagedModel, ModelManager
 from tampu.store.catalog import Catalog, Entry
 from tampu.worker.protocol import Ready
@@ -86,6 +86,19 @@ def test_concurrent_requests_load_a_model_once(
         assert len(set(map(id, used))) == 1
 
     run(start, test)
+    assert len(start.runners) == 1
+
+
+def test_a_manager_that_may_not_reload_refuses_other_options(
+    start: FakeStart, entry: Callable[[str], Entry]
+) -> None:
+    async def test(models: ModelManager) -> None:
+        await touch(models, entry("m"))
+        with pytest.raises(RequestError, match="loaded with context=1024 here"):
+            await touch(models, entry("m"), {"context": 512})
+        await touch(models, entry("m"), {"context": 1024})
+
+    run(start, test, may_reload=False)
     assert len(start.runners) == 1
 
 

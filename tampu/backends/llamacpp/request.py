@@ -12,6 +12,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 
+import numpy as np
+import numpy.typing as npt
+
 from tampu.backends.llamacpp.retokenize import Retokenizer
 from tampu.backends.llamacpp.server import CompletionStream, Message
 from tampu.errors import ComputeError, ContextLengthError, GrammarError, RequestError, TampuError
@@ -72,6 +75,11 @@ class LlamaRequest:
     def progress(self) -> tuple[int, int]:
         """Unknown: llama.cpp does not report it."""
         return (0, 0)
+
+    @property
+    def keys(self) -> npt.NDArray[np.int32]:
+        """Unknown: llama.cpp has a cache of its own."""
+        return np.empty(0, np.int32)
 
     def cancel(self) -> None:
         """End it before its next token."""

@@ -1,0 +1,1 @@
+"""Replicas of models on many machines, with Ray Serve; only this package imports Ray."""

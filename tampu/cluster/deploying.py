@@ -1,0 +1,132 @@
+"""A deployment on a Ray cluster: joins the cluster, checks its nodes, starts the application."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import ray
+from ray import serve
+from ray.exceptions import RayError
+from ray.serve.exceptions import RayServeException
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from tampu.cluster.application import bind
+from tampu.cluster.catalog import find_on_node
+from tampu.cluster.config import APPLICATION, ClusterConfig
+from tampu.errors import ModelNotFoundError, RunnerDiedError, SettingsError, TampuError
+from tampu.server.app import ServerOptions
+from tampu.settings.settings import Settings, disable_usage_reports
+from tampu.version import __version__
+
+LOCAL = "local"
+_ERROR = re.compile(r"tampu\.errors\.\w+: (.+)")
+_NODE_SECONDS = 120.0  # a node's first task starts a process that imports tampu
+
+
+def connect(address: str) -> None:
+    """Join the cluster at an address; `auto`: the one of this machine, `local`: start one here.
+
+    Raises:
+        SettingsError: if there is none, or it has another version of Ray or Python.
+    """
+    given: dict[str, Any] = {"include_dashboard": False} if address == LOCAL else {}
+    disable_usage_reports()
+    try:
+        ray.init(address, log_to_driver=False, logging_level="ERROR", **given)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise _refused(address, str(error)) from error
+
+
+def _refused(address: str, told: str) -> SettingsError:
+    reason = " ".join(told.split())
+    if "Version mismatch" in reason:
+        return SettingsError(f"the Ray cluster {address} has other versions: {reason}")
+    return SettingsError(
+        f"no Ray cluster at {address}: run `ray start --head` on one machine and `ray start "
+        f"--address` on the others, or `tampu ray up` without --address ({reason[:200]})"
+    )
+
+
+def deploy(config: ClusterConfig, options: ServerOptions, settings: Settings) -> ClusterConfig:
+    """Start replicas and their ingress on the cluster that was joined, and wait until they serve.
+
+    Returns:
+        The configuration with the CPUs of each replica.
+
+    Raises:
+        SettingsError: if the cluster has too few CPUs, or a node has another version of tampu.
+        ModelNotFoundError: if a node does not have one of the models.
+        RunnerDiedError: if replicas do not start, with the reason.
+    """
+    config = config.with_cpus(float(ray.cluster_resources().get("CPU", 0)))
+    check_nodes([each.model for each in config.models], settings)
+    serve.start(
+        proxy_location=config.proxy_location,
+        http_options={"host": config.host, "port": config.port},
+    )
+    try:
+        serve.run(bind(config, options, settings), name=APPLICATION, route_prefix="/")
+    except (RuntimeError, RayError, RayServeException) as error:
+        raise RunnerDiedError(f"the replicas do not start: {_reason(error)}") from error
+    return config
+
+
+def stop() -> None:
+    """End the application and leave the cluster, which ends if it was started here."""
+    serve.shutdown()
+    ray.shutdown()
+
+
+def check_nodes(models: list[str], settings: Settings) -> None:
+    """Check that each node that may run replicas has the models and this version of tampu.
+
+    Raises:
+        SettingsError: if one has another version, or cannot say.
+        ModelNotFoundError: if one lacks a model.
+    """
+    nodes = [each for each in ray.nodes() if each["Alive"] and each["Resources"].get("CPU")]
+    look = ray.remote(num_cpus=0, max_retries=0)(look_for)
+    asked = {}
+    for node in nodes:
+        place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        asked[node["NodeManagerAddress"], node["NodeID"]] = look.options(
+            scheduling_strategy=place
+        ).remote(models, settings)
+    for (address, _), answer in asked.items():
+        try:
+            version, lacking = ray.get(answer, timeout=_NODE_SECONDS)
+        except RayError as error:
+            told = " ".join(str(error).split())[-200:]
+            raise SettingsError(
+                f"node {address} cannot run tampu: install 'tampu[ray]' there ({told})"
+            ) from error
+        if version != __version__:
+            raise SettingsError(f"node {address} has tampu {version}, and this is {__version__}")
+        if lacking:
+            model, reason = next(iter(lacking.items()))
+            raise ModelNotFoundError(
+                f"node {address} does not have model {model!r}: run `tampu pull {model}` there, or "
+                f"give all nodes one folder of models, TAMPU_MODELS ({reason})"
+            )
+
+
+def look_for(models: list[str], settings: Settings) -> tuple[str, dict[str, str]]:
+    """Return this node's version of tampu, and why it cannot load those models that it cannot."""
+    lacking = {}
+    for model in models:
+        try:
+            find_on_node(model, settings)
+        except TampuError as error:
+            lacking[model] = str(error)
+    return __version__, lacking
+
+
+def _reason(error: Exception) -> str:
+    """Return why an application was not started: the replicas' own error, if there is one."""
+    found: Any = serve.status().applications.get(APPLICATION)
+    messages = [each.message for each in found.deployments.values()] if found else []
+    for message in messages:
+        if told := _ERROR.findall(message):
+            return str(told[-1])
+    return " ".join(next(filter(None, messages), str(error)).split())[:500]

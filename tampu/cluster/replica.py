@@ -1,0 +1,100 @@
+"""A replica of a model: one process with its slots, as under `tampu serve`, behind a Ray actor."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+
+import msgspec
+
+from tampu.cluster.catalog import find_on_node
+from tampu.cluster.stats import ReplicaStats, packed
+from tampu.engine.load_options import LoadOptions
+from tampu.errors import TampuError
+from tampu.runner.events import Failed
+from tampu.server.crash_loop import CrashLoopBackoff
+from tampu.server.generation_request import FOREVER
+from tampu.server.model_manager import ModelManager
+from tampu.server.serve import process_starter
+from tampu.settings.settings import Settings
+from tampu.worker.protocol import ListPrefixes, Prefixes, Request, to_body, to_request
+
+
+class Replica:
+    """The deployment class of a model.
+
+    Its process is started again if it has crashed, as often as a server would.
+    """
+
+    async def __init__(self, model: str, options: LoadOptions, settings: Settings) -> None:  # type: ignore[misc]  # Ray awaits it
+        """Load a model that this node has.
+
+        Raises:
+            TampuError: if it is not on this node, or cannot be loaded.
+        """
+        self._entry = find_on_node(model, settings)
+        self._models = ModelManager(
+            process_starter(settings),
+            options=options,
+            keep_alive_s=FOREVER,
+            max_models=1,
+            memory_bytes=settings.memory,
+            crash_backoff=CrashLoopBackoff(settings.max_crashes),
+        )
+        async with self._models.use(self._entry, {}, None) as loaded:
+            slots = loaded.runner.ready.slots
+        self._has_changed = True
+        self._stats = ReplicaStats(number=0, prefixes=b"", slots=slots, requests=0)
+
+    async def describe(self) -> bytes:
+        """Return the report of the loaded model."""
+        async with self._models.use(self._entry, {}, None) as model:
+            return to_body(model.runner.ready)
+
+    async def request(self, body: bytes, _hashes: bytes) -> AsyncGenerator[bytes, None]:
+        """Yield the events of a command; an error is the last event.
+
+        Args:
+            body: the command, whose number does not count.
+            _hashes: those of its prompt, for the router.
+        """
+        self._has_changed = True
+        command = to_request(body)
+
+        def numbered(number: int) -> Request:
+            return msgspec.structs.replace(command, request=number)
+
+        try:
+            async with (
+                self._models.use(self._entry, {}, None) as model,
+                aclosing(model.runner.request(numbered)) as events,
+            ):
+                async for event in events:
+                    yield to_body(event)
+        except TampuError as error:
+            yield to_body(Failed(type(error).__name__, str(error)))
+
+    async def record_routing_stats(self) -> ReplicaStats:
+        """Return what the router needs to know of this replica; Ray asks now and then."""
+        requests = sum(model.users for model in self._models.models())
+        if self._has_changed:
+            self._has_changed = requests > 0
+            await self._publish()
+        return {**self._stats, "requests": requests}
+
+    async def _publish(self) -> None:
+        """Find out what the replica holds; nothing, if its process does not answer."""
+        hashes: tuple[int, ...] = ()
+        with suppress(TampuError):
+            async with self._models.use(self._entry, {}, None) as model:
+                hashes = (await model.runner.ask(ListPrefixes, Prefixes)).hashes
+        self._stats = {
+            **self._stats,
+            "number": self._stats["number"] + 1,
+            "prefixes": packed(hashes),
+        }
+
+    async def __del__(self) -> None:
+        """End the model's process; Ray calls this when the replica has drained."""
+        if hasattr(self, "_models"):
+            await self._models.close()

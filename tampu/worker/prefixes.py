@@ -1,0 +1,101 @@
+"""Where prompts begin alike, by hashes of their text: what many replicas are told apart by.
+
+A prompt's hashes are made of its text at borders, before it is tokenized: the ends of messages, and
+blocks within long ones. Each covers all that comes before, so that prompts which have a hash in
+common are the same up to that border. An image counts by the bytes of its file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+import msgspec
+
+from tampu.engine.prompts import ChatPrompt, FIMPrompt, Prompt, TextPrompt
+
+BLOCK = 512
+"""The maximum bytes of text between two borders; about 128 tokens."""
+
+MAX_BORDERS = 1024
+"""The maximum number of borders of a prompt: what comes later is not compared."""
+
+_HASH_BYTES = 8
+_encoder = msgspec.json.Encoder(order="sorted")
+
+
+class PrefixBorders(msgspec.Struct, frozen=True):
+    """The borders of a prompt.
+
+    Attributes:
+        hashes: of all that comes before each border, 64 bits.
+        ends: where each is, in bytes of the text.
+        size: of the whole text in bytes.
+    """
+
+    hashes: tuple[int, ...]
+    ends: tuple[int, ...]
+    size: int
+
+    def within(self, share: float) -> tuple[int, ...]:
+        """Return the hashes of the borders within the first `share` of the prompt."""
+        end = share * self.size
+        return tuple(h for h, at in zip(self.hashes, self.ends, strict=True) if at <= end)
+
+
+def prefix_borders(
+    prompt: Prompt, lora: Mapping[str, float] = MappingProxyType({})
+) -> PrefixBorders:
+    """Return the borders of a prompt; with other adapters (`lora`) it has none in common."""
+    hashes: list[int] = []
+    ends: list[int] = []
+    size, last = 0, _encoder.encode(dict(lora)) if lora else b""
+    for piece in _pieces(prompt):
+        size += len(piece)
+        for start in range(0, len(piece), BLOCK):
+            if len(hashes) == MAX_BORDERS:
+                break
+            block = piece[start : start + BLOCK]
+            last = hashlib.blake2b(last + block, digest_size=_HASH_BYTES).digest()
+            hashes.append(int.from_bytes(last, "little"))
+            ends.append(size - len(piece) + start + len(block))
+    return PrefixBorders(tuple(hashes), tuple(ends), size)
+
+
+def _pieces(prompt: Prompt) -> Iterator[bytes]:
+    """Yield the texts of a prompt in their order; a border follows each of them."""
+    match prompt:
+        case ChatPrompt():
+            yield from _chat_pieces(prompt)
+        case TextPrompt(text=text):
+            yield text.encode("utf-8", "surrogatepass")
+        case FIMPrompt(prefix=prefix, suffix=suffix):
+            yield prefix.encode("utf-8", "surrogatepass")
+            yield b"\0" + suffix.encode("utf-8", "surrogatepass")
+        case _:
+            for start in range(0, len(prompt.tokens), BLOCK // 4):
+                yield _encoder.encode(prompt.tokens[start : start + BLOCK // 4])
+
+
+def _chat_pieces(prompt: ChatPrompt) -> Iterator[bytes]:
+    """Yield what the template writes before the messages, then each message."""
+    if prompt.before:
+        yield _encoder.encode(prompt.before)
+    yield _encoder.encode((prompt.tools, prompt.variables, prompt.think))
+    for message in prompt.messages:
+        images = [_digest(image) for image in message.get("images") or ()]
+        others = {name: value for name, value in message.items() if name not in _LONG}
+        yield _encoder.encode((others, images))
+        content = message.get("content") or ""
+        yield (content if isinstance(content, str) else repr(content)).encode(
+            "utf-8", "surrogatepass"
+        )
+
+
+_LONG = ("content", "images")
+
+
+def _digest(image: object) -> str:
+    data = image if isinstance(image, bytes) else repr(image).encode()
+    return hashlib.blake2b(data, digest_size=_HASH_BYTES).hexdigest()

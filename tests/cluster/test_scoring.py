@@ -1,0 +1,136 @@
+"""Which replica gets a request, against a plain reference."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tampu.cluster.scoring import MAX_NOTES, PrefixScorer
+
+REPLICAS = ["a", "b", "c"]
+# Prompts of a small alphabet: many begin alike. A border's hash stands for all that comes before.
+prompts = st.lists(st.integers(0, 2), max_size=6).map(tuple)
+
+
+def hashes_of(prompt: tuple[int, ...]) -> list[int]:
+    return [hash(prompt[: end + 1]) for end in range(len(prompt))]
+
+
+def scorer_of(held: dict[str, list[tuple[int, ...]]], loads: dict[str, int]) -> PrefixScorer[str]:
+    scorer = PrefixScorer[str](max_imbalance=2.0)
+    scorer.set_replicas(held)
+    for name, known in held.items():
+        scorer.publish(name, [h for prompt in known for h in hashes_of(prompt)], slots=1)
+        scorer.add_requests(name, loads[name])
+    return scorer
+
+
+def matched(prompt: tuple[int, ...], known: list[tuple[int, ...]]) -> int:
+    """How many borders of a prompt some known prompt has."""
+    hashes = {h for each in known for h in hashes_of(each)}
+    return next((n for n, h in enumerate(hashes_of(prompt)) if h not in hashes), len(prompt))
+
+
+@given(
+    held=st.fixed_dictionaries({name: st.lists(prompts, max_size=4) for name in REPLICAS}),
+    loads=st.fixed_dictionaries({name: st.integers(0, 5) for name in REPLICAS}),
+    prompt=prompts,
+)
+def test_the_longest_prefix_among_those_with_little_to_do_is_chosen(
+    held: dict[str, list[tuple[int, ...]]], loads: dict[str, int], prompt: tuple[int, ...]
+) -> None:
+    chosen, length = scorer_of(held, loads).choose(hashes_of(prompt))
+    allowed = [name for name in REPLICAS if loads[name] <= min(loads.values()) + 2]
+    longest = max(matched(prompt, held[name]) for name in allowed)
+    assert chosen in allowed
+    assert length == matched(prompt, held[chosen]) == longest or (length == longest == 0)
+    equals = [name for name in allowed if matched(prompt, held[name]) == longest]
+    assert loads[chosen] == min(loads[name] for name in (equals if longest else REPLICAS))
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("sent"), st.sampled_from(REPLICAS), prompts),
+        st.tuples(st.just("publish"), st.sampled_from(REPLICAS), st.lists(prompts, max_size=3)),
+        st.tuples(st.just("remove"), st.sampled_from(REPLICAS), st.none()),
+    ),
+    max_size=30,
+)
+
+
+@given(steps=steps)
+def test_a_replica_holds_what_it_last_published_and_what_was_sent_since_the_one_before(
+    steps: list[tuple[str, str, Any]],
+) -> None:
+    scorer = PrefixScorer[str]()
+    published: dict[str, list[set[int]]] = {}
+    sent: dict[str, list[set[int]]] = {}  # between publications
+    for action, name, value in steps:
+        scorer.set_replicas({*scorer.replicas(), name})
+        published.setdefault(name, [set()])
+        sent.setdefault(name, [set()])
+        if action == "sent":
+            scorer.sent(name, hashes_of(value))
+            sent[name][-1] |= {*hashes_of(value)}
+        elif action == "publish":
+            hashes = {h for prompt in value for h in hashes_of(prompt)}
+            scorer.publish(name, hashes, slots=1)
+            published[name].append(hashes)
+            sent[name].append(set())
+        else:
+            scorer.remove(name)
+            del published[name], sent[name]
+    expected = {name: published[name][-1].union(*sent[name][-2:]) for name in published}
+    every = {h for hashes in expected.values() for h in hashes}
+    assert all(scorer.holds(name, h) is (h in expected[name]) for name in expected for h in every)
+    assert len(scorer) == sum(map(len, expected.values()))
+
+
+def test_new_prompts_spread_over_replicas_that_have_nothing_to_do() -> None:
+    scorer = scorer_of({name: [] for name in REPLICAS}, dict.fromkeys(REPLICAS, 0))
+    chosen = []
+    for number in range(6):
+        name, _ = scorer.choose(hashes_of((number, number)))
+        scorer.sent(name, hashes_of((number, number)))
+        chosen.append(name)
+    assert sorted(chosen) == ["a", "a", "b", "b", "c", "c"]
+
+
+def test_slots_count() -> None:
+    scorer = scorer_of({"a": [], "b": []}, {"a": 4, "b": 2})
+    scorer.publish("a", [], slots=8)
+    assert scorer.choose([]) == ("a", 0)
+
+
+def test_requests_are_counted() -> None:
+    scorer = scorer_of({"a": [], "b": []}, {"a": 0, "b": 1})
+    scorer.add_requests("a", 2)
+    assert scorer.choose([]) == ("b", 0)
+    scorer.add_requests("a", -5)
+    assert scorer.choose([]) == ("a", 0)
+
+
+def test_without_replicas_none_is_chosen() -> None:
+    assert PrefixScorer[str]().choose([1]) is None
+
+
+@pytest.mark.parametrize("change", ["publish", "sent", "add_requests", "remove"])
+def test_an_unknown_replica_changes_nothing(change: str) -> None:
+    scorer = scorer_of({"a": []}, {"a": 0})
+    values = {"publish": ([1], 1), "sent": ([1],), "remove": ()}.get(change, (1,))
+    getattr(scorer, change)("gone", *values)
+    assert (len(scorer), scorer.replicas()) == (0, ["a"])
+
+
+def test_what_was_sent_is_bounded_and_the_longest_prefixes_are_forgotten_first() -> None:
+    scorer = scorer_of({"a": []}, {"a": 0})
+    rows = random.Random(0)
+    for _ in range(50):
+        prompt = [7, *(rows.getrandbits(60) for _ in range(99))]
+        scorer.sent("a", prompt)
+    assert len(scorer) == MAX_NOTES
+    assert scorer.choose([7]) == ("a", 1)
