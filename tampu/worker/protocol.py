@@ -164,18 +164,8 @@ class Ping(msgspec.Struct, frozen=True, tag="ping"):
     patience_s: float
 
 
-Request: TypeAlias = (
-    Generate
-    | Embed
-    | Encode
-    | Decode
-    | Decide
-    | Rerank
-    | Observe
-    | ListPrefixes
-    | ActOnSlot
-    | ChangeAdapter
-)
+_OfModel: TypeAlias = ListPrefixes | ActOnSlot | ChangeAdapter
+Request: TypeAlias = Generate | Embed | Encode | Decode | Decide | Rerank | Observe | _OfModel
 Command: TypeAlias = Load | Request | Part | Cancel | Ping
 
 
