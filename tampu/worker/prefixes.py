@@ -79,18 +79,18 @@ def _pieces(prompt: Prompt) -> Iterator[bytes]:
 
 
 def _chat_pieces(prompt: ChatPrompt) -> Iterator[bytes]:
-    """Yield what the template writes before the messages, then each message."""
-    if prompt.before:
-        yield _encoder.encode(prompt.before)
-    yield _encoder.encode((prompt.tools, prompt.variables, prompt.think))
+    """Yield each message, the first one with what the template writes before the messages.
+
+    There is no border before the first message's text: it would be the same in all conversations.
+    """
+    head = _encoder.encode((prompt.before, prompt.tools, prompt.variables, prompt.think))
     for message in prompt.messages:
         images = [_digest(image) for image in message.get("images") or ()]
         others = {name: value for name, value in message.items() if name not in _LONG}
-        yield _encoder.encode((others, images))
         content = message.get("content") or ""
-        yield (content if isinstance(content, str) else repr(content)).encode(
-            "utf-8", "surrogatepass"
-        )
+        text = content if isinstance(content, str) else repr(content)
+        yield head + _encoder.encode((others, images)) + text.encode("utf-8", "surrogatepass")
+        head = b""
 
 
 _LONG = ("content", "images")
