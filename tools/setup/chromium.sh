@@ -38,7 +38,7 @@ for package in *.deb; do
     rm "$package"
 done
 libraries=
-for folder in "$PWD"/usr/lib/*-linux-gnu "$PWD"/lib/*-linux-gnu; do
+for folder in "$PWD"/usr/lib/*-linux-gnu "$PWD"/usr/lib/*-linux-gnu/pulseaudio "$PWD"/lib/*-linux-gnu; do
     [ ! -d "$folder" ] || libraries=$libraries:$folder
 done
 libraries=$(echo "${libraries#:}" | sed "s,$target.new,\$root,g")

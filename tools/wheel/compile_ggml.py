@@ -94,7 +94,10 @@ def _sources(place: Path) -> Path:
     wanted = ["--no-deps", "--no-binary", "ggml-python", f"ggml-python=={version}"]
     _run([*pip, "--dest", str(place), *wanted])
     with tarfile.open(place / f"ggml_python-{version}.tar.gz") as archive:
-        archive.extractall(place, filter="data")
+        if hasattr(tarfile, "data_filter"):
+            archive.extractall(place, filter="data")
+        else:  # Python before 3.11.4; `ggml_version` is pinned
+            archive.extractall(place)
     return place / f"ggml_python-{version}"
 
 
