@@ -1,21 +1,22 @@
-"""Makes a hybrid of real shape with random weights: `python -m benchmarks.hybrid`.
+"""Makes hybrids of real shape with random weights: `python -m benchmarks.hybrid`.
 
-A layer has the shape of one of Qwen3.5-4B in Q4_K_M: three of four have a gated delta net, the
-fourth attention. The vocabulary is a tenth of that model's. The rest is as in
-`benchmarks.random_models`.
+A layer has the shape of one of Qwen3.5-4B in Q4_K_M (`qwen35`), or of the mixture of experts
+Qwen3.5-35B-A3B (`qwen35moe`): three of four have a gated delta net, the fourth attention. The
+vocabulary is a tenth of those models'. The rest is as in `benchmarks.random_models`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 import gguf
 import numpy as np
 
 from benchmarks.moe import CONTROL, WORDS, add_vocabulary
 from benchmarks.random_models import (
+    IMPORTANT,
+    NORMS_OF_HEADS,
     QUANT_MIXES,
     Decoder,
     Planned,
@@ -26,9 +27,12 @@ from benchmarks.random_models import (
 )
 from tampu.ml.types import GGMLType
 
-FILE = "qwen35-{}layers-Q4_K_M.gguf"
+FILE = "{}-{}layers-Q4_K_M.gguf"
+KEY_HEADS, VALUE_HEADS, FEATURES, KERNEL, INTERVAL = 16, 32, 128, 4, 4
+INNER = VALUE_HEADS * FEATURES
+CHANNELS = 2 * KEY_HEADS * FEATURES + INNER
 
-DECODER = Decoder(
+DENSE = Decoder(
     layers=32,
     vocabulary=256 + WORDS + len(CONTROL),
     hidden=2560,
@@ -41,17 +45,34 @@ DECODER = Decoder(
     rope_base=10_000_000.0,
     norms=("attn_norm", "post_attention_norm"),
 )
-KEY_HEADS, VALUE_HEADS, FEATURES, KERNEL, INTERVAL = 16, 32, 128, 4, 4
-INNER = VALUE_HEADS * FEATURES
-CHANNELS = 2 * KEY_HEADS * FEATURES + INNER
 
-_DELTA: dict[str, tuple[int, ...]] = {
-    "attn_qkv": (CHANNELS, DECODER.hidden),
-    "attn_gate": (INNER, DECODER.hidden),
-    "ssm_alpha": (VALUE_HEADS, DECODER.hidden),
-    "ssm_beta": (VALUE_HEADS, DECODER.hidden),
-    "ssm_out": (DECODER.hidden, INNER),
+
+@dataclass(frozen=True)
+class Hybrid:
+    """One of the models; `used_experts` of its experts, and a shared one, compute each token."""
+
+    name: str
+    decoder: Decoder
+    used_experts: int = 0
+
+
+HYBRIDS = {
+    "qwen35": Hybrid("Qwen3.5 4B", DENSE),
+    "qwen35moe": Hybrid(
+        "Qwen3.5 35B-A3B",
+        replace(
+            DENSE,
+            layers=40,
+            hidden=2048,
+            kv_heads=2,
+            feed_forward=512,
+            experts=256,
+            expert_feed_forward=512,
+        ),
+        used_experts=8,
+    ),
 }
+
 _SMALL: dict[str, tuple[int, ...]] = {
     "ssm_conv1d.weight": (CHANNELS, KERNEL),
     "ssm_a": (VALUE_HEADS,),
@@ -60,64 +81,99 @@ _SMALL: dict[str, tuple[int, ...]] = {
 }
 
 
-def plan(mix: QuantMix, layers: int) -> Iterator[Planned]:
+def delta_matrices(hidden: int) -> dict[str, tuple[int, ...]]:
+    """Return the names and shapes of a gated delta net's quantized tensors."""
+    return {
+        "attn_qkv": (CHANNELS, hidden),
+        "attn_gate": (INNER, hidden),
+        "ssm_alpha": (VALUE_HEADS, hidden),
+        "ssm_beta": (VALUE_HEADS, hidden),
+        "ssm_out": (hidden, INNER),
+    }
+
+
+def shared_expert(decoder: Decoder) -> dict[str, tuple[int, ...]]:
+    """Return the names and shapes of the quantized tensors of the expert for every token."""
+    width, hidden = decoder.expert_feed_forward, decoder.hidden
+    return {
+        "ffn_gate_shexp": (width, hidden),
+        "ffn_up_shexp": (width, hidden),
+        "ffn_down_shexp": (hidden, width),
+    }
+
+
+def plan(mix: QuantMix, decoder: Decoder) -> Iterator[Planned]:
     """Yield the tensors in the order of the file."""
-    table = (DECODER.vocabulary, DECODER.hidden)
+    table = (decoder.vocabulary, decoder.hidden)
     yield Planned("token_embd.weight", "token_embd", table, mix.embedding)
-    yield Planned("output_norm.weight", "norm", (DECODER.hidden,), GGMLType.F32)
-    for index in range(layers):
-        layer = f"blk.{index}."
-        for name in DECODER.norms:
-            yield Planned(f"{layer}{name}.weight", "norm", (DECODER.hidden,), GGMLType.F32)
-        matrices = {k: s for k, s in DECODER.matrices.items() if k.startswith("ffn")}
-        if (index + 1) % INTERVAL:
-            matrices |= _DELTA
-            for name, shape in _SMALL.items():
-                source = "norm" if "norm" in name else name
-                yield Planned(f"{layer}{name}", source, shape, GGMLType.F32)
-        else:
-            matrices |= {k: s for k, s in DECODER.matrices.items() if k.startswith("attn")}
-            matrices["attn_q"] = (2 * DECODER.heads * DECODER.head_size, DECODER.hidden)
-            for name in ("attn_q_norm", "attn_k_norm"):
-                norm = (DECODER.head_size,)
-                yield Planned(f"{layer}{name}.weight", "norm", norm, GGMLType.F32)
-        for name, shape in matrices.items():
-            better = name in ("attn_v", "attn_qkv", "ffn_down") and has_more_bits(index, layers)
-            kind = mix.better if better else mix.matrix
-            yield Planned(f"{layer}{name}.weight", name, shape, kind)
+    yield Planned("output_norm.weight", "norm", (decoder.hidden,), GGMLType.F32)
+    for index in range(decoder.layers):
+        yield from plan_layer(index, mix, decoder)
 
 
-def add_metadata(writer: gguf.GGUFWriter, layers: int) -> None:
+def plan_layer(index: int, mix: QuantMix, decoder: Decoder) -> Iterator[Planned]:
+    """Yield the tensors of a layer."""
+    layer, hidden = f"blk.{index}.", decoder.hidden
+    for name in decoder.norms:
+        yield Planned(f"{layer}{name}.weight", "norm", (hidden,), GGMLType.F32)
+    matrices = {k: s for k, s in decoder.matrices.items() if k.startswith("ffn")}
+    if decoder.experts:
+        router = f"{layer}ffn_gate_inp.weight"
+        yield Planned(router, "router", (decoder.experts, hidden), GGMLType.F32)
+        yield Planned(f"{layer}ffn_gate_inp_shexp.weight", "gate", (hidden,), GGMLType.F32)
+        matrices |= shared_expert(decoder)
+    if (index + 1) % INTERVAL:
+        matrices |= delta_matrices(hidden)
+        for name, shape in _SMALL.items():
+            yield Planned(f"{layer}{name}", "norm" if "norm" in name else name, shape, GGMLType.F32)
+    else:
+        matrices |= {k: s for k, s in decoder.matrices.items() if k.startswith("attn")}
+        matrices["attn_q"] = (2 * decoder.heads * decoder.head_size, hidden)
+        for name in NORMS_OF_HEADS:
+            yield Planned(f"{layer}{name}.weight", "norm", (decoder.head_size,), GGMLType.F32)
+    for name, shape in matrices.items():
+        important = (*IMPORTANT, "attn_qkv", "ffn_down_shexp")
+        better = name in important and has_more_bits(index, decoder.layers)
+        yield Planned(f"{layer}{name}.weight", name, shape, mix.better if better else mix.matrix)
+
+
+def add_metadata(writer: gguf.GGUFWriter, model: Hybrid, decoder: Decoder) -> None:
     """Write the metadata of the model."""
-    name = f"Random Qwen3.5 4B, {layers} layers, Q4_K_M"
-    replace(DECODER, layers=layers).add_metadata(writer, name, QUANT_MIXES["Q4_K_M"])
-    writer.add_rope_dimension_count(DECODER.head_size // 4)
+    name = f"Random {model.name}, {decoder.layers} layers, Q4_K_M"
+    decoder.add_metadata(writer, name, QUANT_MIXES["Q4_K_M"])
+    if model.used_experts:
+        writer.add_expert_count(decoder.experts)
+        writer.add_expert_used_count(model.used_experts)
+        writer.add_expert_feed_forward_length(decoder.expert_feed_forward)
+        writer.add_expert_shared_feed_forward_length(decoder.expert_feed_forward)
+    writer.add_rope_dimension_count(decoder.head_size // 4)
     writer.add_rope_dimension_sections([11, 11, 10, 0])
     writer.add_ssm_conv_kernel(KERNEL)
     writer.add_ssm_state_size(FEATURES)
     writer.add_ssm_group_count(KEY_HEADS)
     writer.add_ssm_time_step_rank(VALUE_HEADS)
     writer.add_ssm_inner_size(INNER)
-    writer.add_uint32("qwen35.full_attention_interval", INTERVAL)
-    add_vocabulary(writer, DECODER.vocabulary)
+    writer.add_uint32(f"{writer.arch}.full_attention_interval", INTERVAL)
+    add_vocabulary(writer, decoder.vocabulary)
 
 
 def main() -> None:
     """Write the file."""
     parser = arguments_of("Make a hybrid, to measure with.")
-    parser.add_argument("--layers", type=int, default=DECODER.layers)
-    arguments = parser.parse_args()
-    out: Path = arguments.out
-    out.mkdir(parents=True, exist_ok=True)
-    layers: int = arguments.layers
-    given = {"ssm_a": np.linspace(-0.5, -0.01, VALUE_HEADS, dtype=np.float32)}
+    parser.add_argument("--model", choices=HYBRIDS, default="qwen35")
+    parser.add_argument("--layers", type=int, default=0, help="0: as many as the real model has")
+    given = parser.parse_args()
+    model = HYBRIDS[given.model]
+    decoder = replace(model.decoder, layers=given.layers or model.decoder.layers)
+    given.out.mkdir(parents=True, exist_ok=True)
+    decay = {"ssm_a": np.linspace(-0.5, -0.01, VALUE_HEADS, dtype=np.float32)}
     write_file(
-        out / FILE.format(layers),
-        "qwen35",
-        lambda writer: add_metadata(writer, layers),
-        plan(QUANT_MIXES["Q4_K_M"], layers),
-        arguments.threads,
-        given,
+        given.out / FILE.format(given.model, decoder.layers),
+        given.model,
+        lambda writer: add_metadata(writer, model, decoder),
+        plan(QUANT_MIXES["Q4_K_M"], decoder),
+        given.threads,
+        decay,
     )
 
 

@@ -1,9 +1,10 @@
-"""The figures of hybrids beside llama.cpp: `python -m benchmarks.hybrid_figures`.
+"""The figures of hybrids and of Gemma 4 beside llama.cpp: `python -m benchmarks.hybrid_figures`.
 
-    python -m benchmarks.hybrid_figures [FOLDER] [--peer-library libllama.so] [--layers 32]
-        [--repetitions 3] [--only library,slots,branch]
+    python -m benchmarks.hybrid_figures [FOLDER] [--model qwen35] [--peer-library libllama.so]
+        [--layers 32] [--repetitions 3] [--only library,slots,branch]
 
-makes the model of `benchmarks.hybrid` in the folder if it is not there, and prints Markdown:
+makes the model of `benchmarks.hybrid` or `benchmarks.gemma4` in the folder if it is not there, and
+prints Markdown:
 
 - `library`: prompts of 512 tokens, and decoding at depths 0 and 4,096, beside a libllama (by
   default that of the xllamacpp wheel; for figures, one that was compiled on this machine);
@@ -26,7 +27,7 @@ from contextlib import closing
 from pathlib import Path
 from statistics import median
 
-from benchmarks.hybrid import DECODER, FILE
+from benchmarks import gemma4, hybrid
 from tampu.bench.bench import Native, Subject, random_tokens
 from tampu.bench.llama_cpp import LlamaCpp
 from tampu.ml.machine import default_threads
@@ -88,21 +89,34 @@ def serve(model: Path, given: argparse.Namespace, scenes: str, slots: int, conte
     print("\n".join(done.stdout.splitlines()[2:]), flush=True)
 
 
+def find_or_make(name: str, layers: int, folder: Path) -> Path:
+    """Return the file of a model; it is made if it is not there."""
+    if name in hybrid.HYBRIDS:
+        layers = layers or hybrid.HYBRIDS[name].decoder.layers
+        file = folder / hybrid.FILE.format(name, layers)
+        make = ["benchmarks.hybrid", "--model", name]
+    else:
+        layers = layers or gemma4.DECODER.layers
+        file, make = folder / gemma4.FILE.format(layers), ["benchmarks.gemma4"]
+    if not file.is_file():
+        command = [sys.executable, "-m", *make, str(folder), "--layers", str(layers)]
+        subprocess.run(command, check=True)
+    return file
+
+
 def main() -> None:
     """Make the model, and measure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     default = Path.home() / ".cache/tampu-bench"
     parser.add_argument("folder", nargs="?", type=Path, default=default)
     parser.add_argument("--peer-library", type=Path)
-    parser.add_argument("--layers", type=int, default=DECODER.layers)
+    parser.add_argument("--model", choices=[*hybrid.HYBRIDS, "gemma4"], default="qwen35")
+    parser.add_argument("--layers", type=int, default=0, help="0: as many as the real model has")
     parser.add_argument("--threads", type=int, default=default_threads())
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--only", default="library,slots,branch")
     given = parser.parse_args()
-    model: Path = given.folder / FILE.format(given.layers)
-    if not model.is_file():
-        make = [sys.executable, "-m", "benchmarks.hybrid", str(given.folder)]
-        subprocess.run([*make, "--layers", str(given.layers)], check=True)
+    model = find_or_make(given.model, given.layers, given.folder)
     print(f"{model.stem}\n\n| figure | tampu | llama.cpp | ratio |\n|---|---|---|---|", flush=True)
     parts = given.only.split(",")
     if "library" in parts:
