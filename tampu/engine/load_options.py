@@ -47,6 +47,7 @@ class LoadOptions(CheckedOptions, frozen=True, kw_only=True, forbid_unknown_fiel
         repack_cache: the folder of repacked weights, and its limit in bytes; None: no cache.
         prefix_cache: the folder of rows that outlive the process, and its limit in bytes; None: no
             rows are kept on disk.
+        prefix_cache_memory: bytes of rows that are kept in memory instead when their cells go.
         tuning: how weights are read from memory (auto: measured), and the folder that keeps the
             measurement; None: it is not kept.
         vocabulary_only: load no weights; only tokens and prompts can be requested.
@@ -72,6 +73,7 @@ class LoadOptions(CheckedOptions, frozen=True, kw_only=True, forbid_unknown_fiel
     use_mmap: bool = DEFAULTS["use_mmap"]
     repack_cache: tuple[str, int] | None = None
     prefix_cache: tuple[str, int] | None = None
+    prefix_cache_memory: int = 0
     tuning: tuple[str, str | None] = ("auto", None)
     vocabulary_only: bool = False
     template: str = ""
@@ -135,6 +137,7 @@ def options_from_settings(settings: Settings) -> LoadOptions:
         kernels=settings.kernels,
         repack_cache=settings.packed_weights,
         prefix_cache=settings.kept_rows,
+        prefix_cache_memory=settings.prefix_cache_memory,
         tuning=(settings.fetch, str(settings.tuning)),
     )
 

@@ -9,6 +9,8 @@ from tampu.engine.load_options import LoadOptions
 from tampu.kvcache import Cache
 from tampu.kvcache.block_file import CacheKey
 from tampu.kvcache.block_folder import BlockFolder
+from tampu.kvcache.block_index import BlockIndex
+from tampu.kvcache.block_memory import BlockMemory
 from tampu.kvcache.rows import CacheRows
 from tampu.ml import Backend
 from tampu.ml.gguf_header import GGUFFile
@@ -53,8 +55,16 @@ def cache_key(
 
 
 def prefix_keeper(key: CacheKey, options: LoadOptions, copies: RowCopies) -> PrefixKeeper | None:
-    """Return what keeps rows on disk; None if the options have no folder for them."""
-    if options.prefix_cache is None or not copies.manager.groups:
+    """Return what keeps rows on disk or in memory; None if the options have no place for them.
+
+    Files need no memory in front of them: the operating system keeps the recent ones there.
+    """
+    if not copies.manager.groups:
         return None
-    folder, limit = options.prefix_cache
-    return PrefixKeeper(copies, BlockFolder(Path(folder), limit, key))
+    if options.prefix_cache is not None:
+        folder, limit = options.prefix_cache
+        return PrefixKeeper(copies, BlockIndex(BlockFolder(Path(folder), limit, key)))
+    if options.prefix_cache_memory:
+        memory = BlockMemory(options.prefix_cache_memory, key)
+        return PrefixKeeper(copies, BlockIndex(memory))
+    return None

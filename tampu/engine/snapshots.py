@@ -14,7 +14,7 @@ from tampu.engine.input_processor import InputProcessor, Prompt
 from tampu.engine.model_loader import LoadedModel
 from tampu.errors import RequestError, SnapshotError
 from tampu.kvcache.block_file import CacheKey, PrefixTokens, block_parts
-from tampu.kvcache.block_folder import spans
+from tampu.kvcache.block_index import spans
 from tampu.kvcache.snapshot_file import (
     SnapshotBlock,
     check_head,

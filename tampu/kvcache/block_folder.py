@@ -1,12 +1,10 @@
-"""Blocks of rows in a folder, found by the tokens that they follow.
+"""Blocks of rows in a folder.
 
     <root>/<digest of the key>/<parent>-<digest>-<tokens>-<rows>.rows
     <root>/<digest of the key>/key.json
 
-The file names are the index: a block's name has its own digest, which follows from its tokens
-and from the digest of the block before it. A file appears complete under its name or not at all.
-Its time says when it was used last; earlier blocks of a sequence count as used after later ones, so
-that the end of a sequence is deleted first. The folder is shared by processes.
+A file appears complete under its name or not at all. Its time says when it was used last. The
+folder is shared by processes.
 """
 
 from __future__ import annotations
@@ -14,69 +12,22 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
-import threading
 import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from itertools import groupby, pairwise
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO
 
-import numpy as np
-
-from tampu.errors import SnapshotError
-from tampu.kvcache.block_file import (
-    CacheKey,
-    Description,
-    PrefixTokens,
-    Present,
-    block_parts,
-    read_description,
-    read_rows_of,
-)
+from tampu.kvcache.block_file import CacheKey
+from tampu.kvcache.block_index import SUFFIX
 from tampu.ml.atomic_file import atomic_file, remove_unlocked
-from tampu.ml.rows import Bytes
 
 log = logging.getLogger("tampu.kvcache")
 
-SUFFIX = ".rows"
 KEY_FILE = "key.json"
 _MIN_KEY = 8  # characters of a key that name it
-_MAX_COMPARED = 256  # blocks after another whose first tokens are compared
-_NAME = re.compile(r"([0-9a-f]{32})-([0-9a-f]{32})-(\d{1,9})-(\d{1,12})\.rows")
-
-
-class _Name(NamedTuple):
-    """What a file's name says: the digest of its block, and its numbers of tokens and rows."""
-
-    digest: bytes
-    tokens: int
-    rows: int
-
-
-@dataclass(frozen=True, slots=True)
-class KeptBlock:
-    """A block on disk, after others.
-
-    Attributes:
-        path: of the file.
-        parent: digest of the block before it.
-        digest: its own.
-        start: position of its first token.
-        end: the position after its last one.
-        rows: how many rows of all groups it has.
-        used: the position up to which its tokens are those that were looked for.
-    """
-
-    path: Path
-    parent: bytes
-    digest: bytes
-    start: int
-    end: int
-    rows: int
-    used: int
 
 
 @dataclass(slots=True)
@@ -92,144 +43,63 @@ class BlockFolder:
     root: Path
     limit_bytes: int
     key: CacheKey
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _children: dict[bytes, set[_Name]] = field(default_factory=dict)
     _listed_ns: int = -1
-    _descriptions: dict[bytes, Description] = field(default_factory=dict)
 
     @property
     def folder(self) -> Path:
         """The folder of the model's blocks."""
         return self.root / self.key.digest.hex()
 
-    def find(self, tokens: PrefixTokens) -> list[KeptBlock]:
-        """Return the blocks that together are the longest beginning of some tokens."""
-        return self._beginnings(tokens)[0]
-
-    def find_beginning(self, tokens: PrefixTokens) -> list[KeptBlock]:
-        """Return the same, and a block of which only the first tokens are those wanted."""
-        beginnings = self._beginnings(tokens)
-        best = beginnings[0]
-        for chain in beginnings:
-            parent, at = (chain[-1].digest, chain[-1].end) if chain else (self.key.digest, 0)
-            with self._lock:
-                names = list(self._children.get(parent, ()))[:_MAX_COMPARED]
-            for name in names:
-                used = best[-1].used if best else 0
-                block = self._block(parent, name, at)
-                description = self.describe(block) if block.end > used else None
-                count = description.common_tokens(tokens.keys[at:]) if description else 0
-                if count and at + count > used:
-                    best = [*chain, replace(block, used=at + count)]
-        return best
-
-    def _beginnings(self, tokens: PrefixTokens) -> list[list[KeptBlock]]:
-        """Return all chains of blocks that are a beginning of some tokens, the longest first."""
-        with self._lock:
-            self._refresh()
-            found: list[list[KeptBlock]] = []
-            left: list[tuple[bytes, list[KeptBlock]]] = [(self.key.digest, [])]
-            while left:
-                parent, chain = left.pop()
-                found.append(chain)
-                at = chain[-1].end if chain else 0
-                digests: dict[int, bytes] = {}
-                for name in self._children.get(parent, ()):
-                    end = at + name.tokens
-                    if end > len(tokens):
-                        continue
-                    if end not in digests:
-                        digests[end] = tokens.digest(parent, at, end)
-                    if digests[end] == name.digest:
-                        block = self._block(parent, name, at)
-                        left.append((name.digest, [*chain, block]))
-            return sorted(found, key=lambda chain: -chain[-1].end if chain else 0)
-
-    def describe(self, block: KeptBlock) -> Description | None:
-        """Return the description of a block; None if it cannot be read."""
-        with self._lock:
-            known = self._descriptions.get(block.digest)
-        if known is not None:
-            return known
+    def names(self) -> list[str] | None:
+        """Return the names of all blocks; None if they are those of the last call."""
         try:
-            with block.path.open("rb") as file:
-                found = read_description(file)
-        except FileNotFoundError:
-            return None
-        except (OSError, SnapshotError) as error:
-            self._drop(block, error)
-            return None
-        with self._lock:
-            self._descriptions[block.digest] = found
-        return found
+            changed_ns = self.folder.stat().st_mtime_ns
+            if changed_ns == self._listed_ns:
+                return None
+            names = [each.name for each in self.folder.iterdir()]
+        except OSError:
+            names, changed_ns = [], -1
+        self._listed_ns = changed_ns
+        return names
 
-    def read(self, tokens: PrefixTokens, block: KeptBlock) -> tuple[Present, Bytes] | None:
-        """Return which rows a block has, and these; None if it cannot be used, with a log line."""
-        try:
-            with block.path.open("rb") as file:
-                description = read_description(file)
-                if not _is_of(description, tokens, block):
-                    raise SnapshotError("it is the block of other tokens")
-                return description.mask(), read_rows_of(file, description)
-        except FileNotFoundError:  # deleted by another process, to make room
-            return None
-        except (OSError, SnapshotError) as error:
-            self._drop(block, error)
-            return None
-
-    def use(self, blocks: Sequence[KeptBlock]) -> None:
-        """Count these blocks, one after the other in a sequence, as used now."""
-        now = time.time_ns()
-        for back, block in enumerate(reversed(blocks)):
-            with suppress(OSError):
-                os.utime(block.path, ns=(now, now + 1000 * back))
+    def open(self, name: str) -> IO[bytes]:
+        """Return a block as a file."""
+        return (self.folder / name).open("rb")
 
     def write(
-        self,
-        tokens: PrefixTokens,
-        before: Sequence[KeptBlock],
-        span: tuple[int, int],
-        present: Present,
-        rows: Sequence[Bytes],
-    ) -> KeptBlock | None:
-        """Write the block of the tokens in `span`; None if it cannot be kept.
-
-        Args:
-            tokens: of the sequence.
-            before: all blocks before it; they are not deleted to make room.
-            span: its first position, and the position after its last.
-            present: (groups, tokens): which rows are there.
-            rows: those of each group.
-        """
-        start, end = span
-        parent = before[-1].digest if before else self.key.digest
-        name = _Name(tokens.digest(parent, start, end), end - start, int(present.sum()))
-        block = self._block(parent, name, start)
+        self, name: str, parts: Sequence[bytes | memoryview], spared: Collection[str]
+    ) -> bool:
+        """Write a block; return whether that was possible."""
+        path = self.folder / name
         try:
             self._make_folder()
-            parts = block_parts(parent, tokens.identity(start, end), present, rows)
-            if not self.make_room(sum(map(len, parts)), {each.path for each in before}):
-                return None
-            with atomic_file(block.path, mode=0o600, is_durable=False) as file:
+            if not self.make_room(sum(map(len, parts)), {self.folder / each for each in spared}):
+                return False
+            with atomic_file(path, mode=0o600, is_durable=False) as file:
                 for part in parts:
                     file.write(part)
         except BlockingIOError:  # another process writes the same block
-            return None
+            return False
         except OSError as error:
-            log.warning("prefix cache: %s cannot be written: %s", block.path, error.strerror)
-            return None
-        with self._lock:
-            same = [
-                each
-                for each in self._children.get(parent, ())
-                if each.digest == name.digest and each != name
-            ]
-            for other in same:
-                self._block(parent, other, start).path.unlink(missing_ok=True)
-                self._children[parent].discard(other)
-            self._children.setdefault(parent, set()).add(name)
-            self._descriptions.pop(name.digest, None)
-        return block
+            log.warning("prefix cache: %s cannot be written: %s", path, error.strerror)
+            return False
+        return True
+
+    def use(self, names: Sequence[str]) -> None:
+        """Count blocks as used now, earlier ones after later ones."""
+        now = time.time_ns()
+        for back, name in enumerate(reversed(names)):
+            with suppress(OSError):
+                os.utime(self.folder / name, ns=(now, now + 1000 * back))
+
+    def delete(self, name: str) -> None:
+        """Delete a block, if it is there."""
+        with suppress(OSError):
+            (self.folder / name).unlink()
+
+    def place(self, name: str) -> str:
+        """Return the path of a block."""
+        return str(self.folder / name)
 
     def make_room(self, size: int, spared: Collection[Path] = ()) -> bool:
         """Delete the least recently used blocks of all models until `size` bytes more fit.
@@ -240,13 +110,6 @@ class BlockFolder:
             return False
         return shrink(self.root, self.limit_bytes - size, spared) is not None
 
-    # -- inside ----------------------------------------------------------------------------------
-
-    def _block(self, parent: bytes, name: _Name, start: int) -> KeptBlock:
-        file = f"{parent.hex()}-{name.digest.hex()}-{name.tokens}-{name.rows}{SUFFIX}"
-        end = start + name.tokens
-        return KeptBlock(self.folder / file, parent, name.digest, start, end, name.rows, end)
-
     def _make_folder(self) -> None:
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.folder.mkdir(exist_ok=True, mode=0o700)
@@ -254,42 +117,6 @@ class BlockFolder:
         if not described.exists():
             with atomic_file(described, mode=0o600, is_durable=False) as file:
                 file.write(json.dumps(self.key.facts, sort_keys=True).encode())
-
-    def _refresh(self) -> None:
-        """List the folder again if names in it have changed."""
-        try:
-            changed_ns = self.folder.stat().st_mtime_ns
-            if changed_ns == self._listed_ns:
-                return
-            names = [each.name for each in self.folder.iterdir()]
-        except OSError:
-            names, changed_ns = [], -1
-        self._children = {}
-        for each in names:
-            if match := _NAME.fullmatch(each):
-                name = _Name(bytes.fromhex(match[2]), int(match[3]), int(match[4]))
-                if name.tokens:
-                    self._children.setdefault(bytes.fromhex(match[1]), set()).add(name)
-        self._listed_ns = changed_ns
-
-    def _drop(self, block: KeptBlock, error: Exception) -> None:
-        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        log.warning("prefix cache: %s is dropped: %s", block.path, reason)
-        with suppress(OSError):
-            block.path.unlink()
-        name = _Name(block.digest, block.end - block.start, block.rows)
-        with self._lock:
-            self._children.get(block.parent, set()).discard(name)
-
-
-def _is_of(description: Description, tokens: PrefixTokens, block: KeptBlock) -> bool:
-    """Return whether a block has the tokens for which it was found."""
-    if description.parent != block.parent or description.tokens != block.end - block.start:
-        return False
-    if block.used < block.end:
-        wanted = block.used - block.start
-        return description.common_tokens(tokens.keys[block.start : block.used]) == wanted
-    return description.identity == tokens.identity(block.start, block.end)
 
 
 def kept_files(root: Path) -> list[tuple[Path, os.stat_result]]:
@@ -367,25 +194,3 @@ def delete_blocks(root: Path, key: str) -> int:
         (root / key / KEY_FILE).unlink()
         (root / key).rmdir()
     return freed
-
-
-def spans(start: int, end: int, cuts: Sequence[int], unit: int) -> list[tuple[int, int]]:
-    """Divide the positions [start, end) at multiples of a unit, and at the given ones."""
-    inside = [*range((start // unit + 1) * unit, end, unit), *cuts]
-    edges = sorted({start, end, *(each for each in inside if start < each < end)})
-    return list(pairwise(edges)) if end > start else []
-
-
-def rows_by_group(data: Bytes, present: Present, sizes: Sequence[int]) -> list[Bytes] | None:
-    """Divide a block's rows into those of each group; None if they do not fit the sizes.
-
-    Args:
-        data: of the block.
-        present: (groups, tokens).
-        sizes: bytes of one cell's rows in each group.
-    """
-    lengths = [int(each.sum()) * size for each, size in zip(present, sizes, strict=False)]
-    if len(present) != len(sizes) or sum(lengths) != data.nbytes:
-        return None
-    edges = np.cumsum([0, *lengths])
-    return [data[a:b] for a, b in pairwise(edges.tolist())]

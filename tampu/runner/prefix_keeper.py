@@ -1,12 +1,12 @@
-"""The prefix cache on disk: rows are written beside the requests and read back for new ones.
+"""The prefix cache outside the cells: rows are kept beside the requests, and read for new ones.
 
 When a request ends, the loop notes which cells have the rows of its tokens; once these are
 computed, a thread copies them while other requests run. A row that was overwritten meanwhile shows
 by its cell's generation, which changes before anything is written to the cell: the copy is then
 left out.
 
-When a prompt's beginning is longer on disk than in memory, the loop allocates cells for the rest, a
-thread fills them, and the loop inserts them into the prefix tree before the request starts.
+When a prompt's beginning is longer there than in the cells, the loop allocates cells for the rest,
+a thread fills them, and the loop inserts them into the prefix tree before the request starts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 
 from tampu.kvcache import CellTable
 from tampu.kvcache.block_file import PrefixTokens, Present
-from tampu.kvcache.block_folder import BlockFolder, KeptBlock, spans
+from tampu.kvcache.block_index import BlockIndex, KeptBlock, spans
 from tampu.runner.row_copies import Cells, RowCopies
 from tampu.runner.sequence import Sequence
 
@@ -42,12 +42,12 @@ _NICE = 10  # of the thread that writes
 
 @dataclass(slots=True, eq=False)
 class Restoration:
-    """A sequence whose beginning is read from disk before it starts.
+    """A sequence whose beginning is read before it starts.
 
     Attributes:
         sequence: that waits.
         tokens: of its prompt.
-        blocks: its longest beginning on disk.
+        blocks: its longest beginning that was kept.
         table: the cells of the rows; None until they are allocated, and if none are read.
         start: how many tokens have rows in memory already.
         end: how many have rows once it is done.
@@ -69,12 +69,12 @@ class PrefixKeeper:
 
     Attributes:
         copies: copies rows; its manager is used on the loop's thread only, but for generations.
-        folder: where the blocks are.
+        blocks: that are kept.
         pending: restorations that are being read.
     """
 
     copies: RowCopies
-    folder: BlockFolder
+    blocks: BlockIndex
     pending: list[Restoration] = field(default_factory=list)
     _noted: list[tuple[PrefixTokens, Cells, Cells]] = field(default_factory=list)
     _waiting: int = 0
@@ -130,14 +130,14 @@ class PrefixKeeper:
         cells: Cells,
         generations: Cells,
     ) -> None:
-        """Write the blocks of a sequence that are not on disk, or have fewer rows there."""
+        """Write the blocks of a sequence that are not kept, or with fewer rows."""
         present, cuts = self.copies.chosen(cells)
         count = present.shape[1]
         if count < MIN_TOKENS:
             return
         tokens = PrefixTokens(tokens.keys[:count], tokens.images)
-        chain = self.folder.find(tokens)
-        self.folder.use(chain)
+        chain = self.blocks.find(tokens)
+        self.blocks.use(chain)
         for index, block in enumerate(chain):
             span = (block.start, block.end)
             if int(present[:, block.start : block.end].sum()) > block.rows:
@@ -152,7 +152,7 @@ class PrefixKeeper:
             if written is None:
                 break
             chain.append(written)
-        self.folder.use(chain)
+        self.blocks.use(chain)
 
     def _write_block(
         self,
@@ -167,7 +167,7 @@ class PrefixKeeper:
         copies = self.copies.copy(cells, generations, present, span)
         if copies is None:
             return None
-        return self.folder.write(tokens, before, span, present[:, slice(*span)], copies)
+        return self.blocks.write(tokens, before, span, present[:, slice(*span)], copies)
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -183,7 +183,7 @@ class PrefixKeeper:
         if not is_plain or end < MIN_TOKENS:
             return None
         tokens = self.copies.tokens(sequence.keys[:end].copy())
-        blocks = self.folder.find_beginning(tokens) if tokens else []
+        blocks = self.blocks.find_beginning(tokens) if tokens else []
         if tokens is None or not blocks or blocks[-1].used < MIN_TOKENS:
             return None
         return Restoration(sequence, tokens, blocks)
@@ -235,13 +235,13 @@ class PrefixKeeper:
         self._writer.shutdown()
 
     def _present(self, found: Restoration) -> Present | None:
-        """Return which rows of a sequence's beginning are on disk, (groups, n)."""
+        """Return which rows of a sequence's beginning were kept, (groups, n)."""
         groups = self.copies.manager.groups
         if all(not g.spec.is_recurrent and g.spec.max_visible is None for g in groups):
             return np.ones((len(groups), found.blocks[-1].used), np.bool_)
         masks: list[Present] = []
         for block in found.blocks:
-            description = self.folder.describe(block)
+            description = self.blocks.describe(block)
             if description is None or len(description.present) != len(groups):
                 break
             masks.append(description.mask()[:, : block.used - block.start])
@@ -251,11 +251,11 @@ class PrefixKeeper:
         """Fill the cells of a restoration; return up to which position all could be read."""
         table = found.table
         blocks = [block for block in found.blocks if block.start < found.end]
-        self.folder.use(blocks)
+        self.blocks.use(blocks)
         for block in blocks:
             if table is None or block.used <= found.start:
                 continue
-            read = self.folder.read(found.tokens, block)
+            read = self.blocks.read(found.tokens, block)
             if read is None:
                 return max(block.start, found.start)
             span = (max(block.start, found.start), min(block.used, found.end))

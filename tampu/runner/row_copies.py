@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from tampu.kvcache import NO_CELL, CellTable, KVCacheManager
 from tampu.kvcache.block_file import PrefixTokens, Present
-from tampu.kvcache.block_folder import rows_by_group
+from tampu.kvcache.block_index import rows_by_group
 from tampu.kvcache.checkpoints import KEPT_ENDS
 from tampu.kvcache.rows import CacheRows
 from tampu.ml.rows import Bytes

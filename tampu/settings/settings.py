@@ -105,6 +105,8 @@ class Settings:
             start, such as 20GB, or on for 32GB; 0: none.
         prefix_cache: PREFIX_CACHE, the maximum bytes of computed prompts kept in `cache`, for later
             requests, also after a restart, such as 20GB; 0 (off): none.
+        prefix_cache_memory: PREFIX_CACHE_MEMORY, the maximum bytes of them that each model keeps in
+            memory where `prefix_cache` is off.
         fetch: FETCH, how weights are prefetched from memory: auto measures the fastest way and
             keeps it in `cache`; else a hint, bytes ahead and streams, such as t0:1024:8.
         cache_type: KV_CACHE_TYPE, the element type of cached keys and values.
@@ -178,6 +180,7 @@ class Settings:
     kernels: str = own("KERNELS", one_of(KERNELS), "on")
     repack_cache: int = own("REPACK_CACHE", size_or_off, 0, "off")
     prefix_cache: int = own("PREFIX_CACHE", size_or_off, 0, "off")
+    prefix_cache_memory: int = own("PREFIX_CACHE_MEMORY", parse_rate, 0)
     fetch: str = own("FETCH", fetch_way, "auto")
     cache_type: str = shared("KV_CACHE_TYPE", one_of(CACHE_TYPES), "f16")
     pooling: str | None = own("POOLING", one_of(POOLINGS), None, "the model's")

@@ -13,6 +13,7 @@ import pytest
 from tampu.cli import app
 from tampu.kvcache.block_file import CacheKey, PrefixTokens
 from tampu.kvcache.block_folder import BlockFolder
+from tampu.kvcache.block_index import BlockIndex
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TAMPU_CACHE", str(tmp_path / "cache"))
     root = tmp_path / "cache" / "prefix"
     for name in ("a.gguf", "b.gguf"):
-        folder = BlockFolder(root, 10**9, CacheKey({"name": name}))
+        folder = BlockIndex(BlockFolder(root, 10**9, CacheKey({"name": name})))
         tokens = PrefixTokens(np.arange(8, dtype=np.int32), {})
         rows = np.zeros(4000, np.uint8)
         first = folder.write(tokens, [], (0, 4), np.ones((1, 4), np.bool_), [rows])

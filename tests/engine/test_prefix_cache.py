@@ -1,4 +1,4 @@
-"""The prefix cache on disk: another process continues where one ended, with the same logits."""
+"""Rows kept on disk and in memory: another process, or a later request, has the same logits."""
 
 from __future__ import annotations
 
@@ -155,3 +155,30 @@ def test_streams_continue_while_rows_are_read(tmp_path: Path) -> None:
         assert answer(engine, prompt).usage.cached_tokens == 599
         assert list(beside)
         rest(engine)
+
+
+@pytest.mark.parametrize("make", [dense, windowed, hybrid])
+def test_a_prompt_whose_cells_were_needed_is_read_from_memory(
+    tmp_path: Path, make: Callable[[Path], Path]
+) -> None:
+    path, prompt = make(tmp_path / "model.gguf"), words(600)
+    following = [*prompt, 8]
+    others = [words(900, seed=each) for each in (1, 2, 3)]
+    with Engine.load(path, **OPTIONS) as engine:
+        answer(engine, prompt)
+        expected = answer(engine, following)
+        for each in others:
+            answer(engine, each, 1)
+        assert answer(engine, following).usage.cached_tokens == 0
+    with Engine.load(path, **OPTIONS, prefix_cache_memory=10**8) as engine:
+        answer(engine, prompt)
+        for each in others:
+            rest(engine)
+            answer(engine, each, 1)
+        rest(engine)
+        found = answer(engine, following)
+    assert found.usage.cached_tokens == expected.usage.cached_tokens == len(prompt)
+    assert found.tokens == expected.tokens
+    # Other cells are read in another order, so sums differ by rounding.
+    values = ([each.logprob for each in of.logprobs or ()] for of in (found, expected))
+    assert next(values) == pytest.approx(next(values), abs=1e-4)

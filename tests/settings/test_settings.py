@@ -288,6 +288,11 @@ def test_prefix_cache_setting_limits_the_rows_on_disk() -> None:
         read(TAMPU_PREFIX_CACHE="much")
 
 
+def test_the_prefix_cache_in_memory_is_off_and_takes_a_size() -> None:
+    assert read().prefix_cache_memory == 0
+    assert read(TAMPU_PREFIX_CACHE_MEMORY="2GB").prefix_cache_memory == 2 * 10**9
+
+
 @pytest.mark.seed("S75")
 def test_device_settings() -> None:
     plain = read()
