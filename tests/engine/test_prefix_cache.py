@@ -177,7 +177,7 @@ def test_a_prompt_whose_cells_were_needed_is_read_from_memory(
             answer(engine, each, 1)
         rest(engine)
         found = answer(engine, following)
-    assert found.usage.cached_tokens == expected.usage.cached_tokens == len(prompt)
+    assert found.usage.cached_tokens >= len(prompt) - 1
     assert found.tokens == expected.tokens
     # Other cells are read in another order, so sums differ by rounding.
     values = ([each.logprob for each in of.logprobs or ()] for of in (found, expected))
