@@ -86,6 +86,11 @@ class PrefixKeeper:
         default_factory=lambda: ThreadPoolExecutor(1, "tampu-read-rows")
     )
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether all that was noted is written, and nothing is being read."""
+        return not self._waiting and not self.pending
+
     # -- writing ---------------------------------------------------------------------------------
 
     def released(self, sequence: Sequence) -> None:

@@ -13,6 +13,7 @@ from support.engines import GREEDY, rest
 from support.tiny_gemma4 import gemma4_weights, tiny_gemma4
 from support.tiny_hybrid import hybrid_weights, tiny_hybrid
 from support.tiny_model import Tiny, write_tiny
+from support.waiting import wait_until
 
 from tampu.engine.completion import Completion
 from tampu.engine.engine import Engine
@@ -157,6 +158,13 @@ def test_streams_continue_while_rows_are_read(tmp_path: Path) -> None:
         rest(engine)
 
 
+def wait_until_kept(engine: Engine) -> None:
+    """Wait until the rows of all sequences that ended are kept."""
+    keeper = engine._model.scheduler.keeper
+    assert keeper is not None
+    wait_until(lambda: keeper.is_idle, "all rows are kept")
+
+
 @pytest.mark.parametrize("make", [dense, windowed, hybrid])
 def test_a_prompt_whose_cells_were_needed_is_read_from_memory(
     tmp_path: Path, make: Callable[[Path], Path]
@@ -173,9 +181,9 @@ def test_a_prompt_whose_cells_were_needed_is_read_from_memory(
     with Engine.load(path, **OPTIONS, prefix_cache_memory=10**8) as engine:
         answer(engine, prompt)
         for each in others:
-            rest(engine)
+            wait_until_kept(engine)
             answer(engine, each, 1)
-        rest(engine)
+        wait_until_kept(engine)
         found = answer(engine, following)
     assert found.usage.cached_tokens >= len(prompt) - 1
     assert found.tokens == expected.tokens

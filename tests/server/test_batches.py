@@ -240,13 +240,16 @@ def test_a_cancelled_batch_keeps_what_is_done(site: Site) -> None:
 def test_a_batch_expires_with_its_window(site: Site) -> None:
     async def test(batches: Batches) -> None:
         rows = [line("done"), line("left", "wait"), line("too late", "wait")]
-        batch = await batches.ended(await batches.begin(rows, completion_window="1s"))
-        assert batch["status"] == "expired"
-        assert batch["expired_at"] >= batch["expires_at"]
+        for seconds in (1, 4, 16):  # a busy machine may not do a row in a second
+            batch = await batches.ended(await batches.begin(rows, completion_window=f"{seconds}s"))
+            assert batch["status"] == "expired"
+            assert batch["expired_at"] >= batch["expires_at"]
+            if batch["request_counts"]["completed"]:
+                break
+        assert batch["request_counts"] == {"total": 3, "completed": 1, "failed": 2}
         assert [*await batches.lines(batch["output_file_id"])] == ["done"]
         left = await batches.lines(batch["error_file_id"])
         assert {each["error"]["code"] for each in left.values()} == {"batch_expired"}
-        assert batch["request_counts"] == {"total": 3, "completed": 1, "failed": 2}
 
     run(site, test)
 
