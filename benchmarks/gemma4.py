@@ -51,8 +51,11 @@ def has_window(index: int) -> bool:
 
 
 def shared_layers(layers: int) -> int:
-    """Return how many of the last layers read the keys and values of earlier ones."""
-    return layers * 18 // 42
+    """Return how many of the last layers read the keys and values of earlier ones.
+
+    The others end with one without a window, as llama.cpp expects.
+    """
+    return layers // PERIOD * 3 // 7 * PERIOD
 
 
 def plan(mix: QuantMix, decoder: Decoder) -> Iterator[Planned]:
