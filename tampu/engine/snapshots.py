@@ -19,7 +19,6 @@ from tampu.kvcache.snapshot_file import (
     SnapshotBlock,
     check_head,
     head_of,
-    images_of,
     read_blocks,
     tokens_of,
 )
@@ -159,7 +158,7 @@ class Snapshots:
         descriptions = [block.description for block in blocks]
         if any(len(each.present) != len(self.copies.manager.groups) for each in descriptions):
             raise SnapshotError("the snapshot is of another model")
-        digests = {digest for each in descriptions for _, _, digest in images_of(each)}
+        digests = {digest for each in descriptions for _, _, digest in each.images()}
         numbers = {digest: self.copies.images.number_of(digest) for digest in digests}
         tokens = tokens_of(descriptions, numbers)
         if blocks:

@@ -30,7 +30,7 @@ DIGEST_BYTES = 16
 _MAGIC = b"TAMPUROW"
 _HEAD = struct.Struct("<8sIII")  # magic, format, bytes of the description, CRC-32 of it
 _MAX_DESCRIPTION = 2**24
-_RUN = struct.Struct("<II")
+_IMAGE = struct.Struct("<II32s")  # its first token in the block, how many, the content's digest
 
 Keys = npt.NDArray[np.int32]
 Present = npt.NDArray[np.bool_]
@@ -82,7 +82,8 @@ class PrefixTokens:
         edges = [0, *(np.flatnonzero(np.diff(keys)) + 1).tolist(), len(keys)]
         for first, last in pairwise(edges):
             if keys[first] < 0:
-                parts.append(_RUN.pack(first, last - first) + self.images[-1 - int(keys[first])])
+                content = self.images[-1 - int(keys[first])]
+                parts.append(_IMAGE.pack(first, last - first, content))
         return b"".join(parts)
 
     def digest(self, parent: bytes, start: int, end: int) -> bytes:
@@ -124,11 +125,31 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
         rows = [np.unpackbits(each, count=self.tokens).astype(np.bool_) for each in bits]
         return np.stack(rows) if rows else np.empty((0, self.tokens), np.bool_)
 
-    def common_tokens(self, keys: Keys) -> int:
-        """Return how many of its first tokens are these, up to the first image."""
-        own = np.frombuffer(self.identity, "<i4", min(self.tokens, len(keys)))
-        is_other = (own != keys[: len(own)]) | (own < 0)
-        return int(is_other.argmax()) if is_other.any() else len(own)
+    def images(self) -> list[tuple[int, int, bytes]]:
+        """Return the images: first token in the block, how many tokens, the content's digest.
+
+        Raises:
+            SnapshotError: if they are not in the block.
+        """
+        runs = self.identity[4 * self.tokens :]
+        found = [] if len(runs) % _IMAGE.size else [*_IMAGE.iter_unpack(runs)]
+        if len(found) * _IMAGE.size != len(runs) or any(
+            first + count > self.tokens for first, count, _ in found
+        ):
+            raise SnapshotError("the images of a block are damaged")
+        return found
+
+    def common_tokens(self, tokens: PrefixTokens, start: int) -> int:
+        """Return how many of the block's first tokens are those from the position `start` on."""
+        keys = tokens.keys[start : start + self.tokens]
+        own = np.frombuffer(self.identity, "<i4", len(keys))
+        is_other = own != np.maximum(keys, -1)
+        for first, count, content in self.images():
+            there = keys[first : first + count]
+            numbers = [-1 - int(key) for key in np.unique(there[there < 0])]
+            others = [-1 - number for number in numbers if tokens.images[number] != content]
+            is_other[first : first + count] |= np.isin(there, others)
+        return int(is_other.argmax()) if is_other.any() else len(keys)
 
 
 def block_parts(
@@ -187,6 +208,7 @@ def read_description(file: IO[bytes]) -> Description:
         or any(len(each) != -(-found.tokens // 8) for each in found.present)
     ):
         raise SnapshotError("the description of a block is invalid")
+    found.images()
     return found
 
 

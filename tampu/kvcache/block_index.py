@@ -139,7 +139,7 @@ class BlockIndex:
                 used = best[-1].used if best else 0
                 block = _block(parent, name, at)
                 description = self.describe(block) if block.end > used else None
-                count = description.common_tokens(tokens.keys[at:]) if description else 0
+                count = description.common_tokens(tokens, at) if description else 0
                 if count and at + count > used:
                     best = [*chain, replace(block, used=at + count)]
         return best
@@ -273,8 +273,7 @@ def _is_of(description: Description, tokens: PrefixTokens, block: KeptBlock) -> 
     if description.parent != block.parent or description.tokens != block.end - block.start:
         return False
     if block.used < block.end:
-        wanted = block.used - block.start
-        return description.common_tokens(tokens.keys[block.start : block.used]) == wanted
+        return description.common_tokens(tokens, block.start) >= block.used - block.start
     return description.identity == tokens.identity(block.start, block.end)
 
 

@@ -31,7 +31,6 @@ from tampu.ml.rows import Bytes
 _MAGIC = b"TAMPUSNP"
 _HEAD = struct.Struct("<8sIII")
 _MAX_FACTS = 2**20
-_RUN = struct.Struct("<II32s")  # of an image: its first token in the block, how many, its digest
 
 
 class SnapshotBlock(NamedTuple):
@@ -88,27 +87,12 @@ def read_blocks(file: BufferedReader, key: CacheKey) -> Iterator[SnapshotBlock]:
         start += description.tokens
 
 
-def images_of(description: Description) -> list[tuple[int, int, bytes]]:
-    """Return the images of a block: their first token in it, how many tokens, their digests.
-
-    Raises:
-        SnapshotError: if they are not in the block.
-    """
-    runs = description.identity[4 * description.tokens :]
-    if len(runs) % _RUN.size:
-        raise SnapshotError("the images of a block are damaged")
-    found = [*_RUN.iter_unpack(runs)]
-    if any(first + count > description.tokens for first, count, _ in found):
-        raise SnapshotError("the images of a block are damaged")
-    return found
-
-
 def tokens_of(blocks: list[Description], number_of: dict[bytes, int]) -> PrefixTokens:
     """Return the tokens of blocks, with the numbers that images have here, by their digests."""
     parts = []
     for block in blocks:
         keys = np.frombuffer(block.identity, "<i4", block.tokens).astype(np.int32)
-        for first, count, digest in images_of(block):
+        for first, count, digest in block.images():
             keys[first : first + count] = -1 - number_of[digest]
         parts.append(keys)
     keys = np.concatenate(parts) if parts else np.empty(0, np.int32)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 from support.engines import GREEDY, rest
 from support.tiny_gemma4 import gemma4_weights, tiny_gemma4
@@ -15,7 +17,7 @@ from support.tiny_hybrid import hybrid_weights, tiny_hybrid
 from support.tiny_model import Tiny, write_tiny
 from support.waiting import wait_until
 
-from tampu.engine.completion import Completion
+from tampu.engine.completion import ChatCompletion, Completion
 from tampu.engine.engine import Engine
 
 OPTIONS: dict[str, Any] = {"context": 1024, "threads": 1, "batch": 64}
@@ -190,3 +192,31 @@ def test_a_prompt_whose_cells_were_needed_is_read_from_memory(
     # Other cells are read in another order, so sums differ by rounding.
     values = ([each.logprob for each in of.logprobs or ()] for of in (found, expected))
     assert next(values) == pytest.approx(next(values), abs=1e-4)
+
+
+def picture(color: tuple[int, int, int]) -> npt.NDArray[np.uint8]:
+    pixels = np.full((64, 64, 3), 255, np.uint8)
+    pixels[5:25, 5:25] = color
+    return pixels
+
+
+def describe(engine: Engine, colors: Sequence[tuple[int, int, int]]) -> ChatCompletion:
+    images = [picture(color) for color in colors]
+    messages = [{"role": "user", "content": "What color is the shape?", "images": images}]
+    return engine.chat(messages, max_tokens=8, temperature=0.0)
+
+
+def test_images_are_read_back_by_their_contents_and_not_encoded_again(tmp_path: Path) -> None:
+    values: dict[str, Any] = {"context": 1024, "threads": 1}
+    values |= {"prefix_cache": (tmp_path / "kept", 10**9)}
+    colors = [(220, 20, 20), (30, 60, 220)] * 4
+    with Engine.load("demo", **values) as engine:
+        first = describe(engine, colors)
+    with Engine.load("demo", **values) as engine:
+        found = describe(engine, colors)
+        steps = engine.runner.stats.steps
+        other = describe(engine, [*colors[:6], (20, 160, 40), colors[7]])
+    assert found.text == first.text
+    assert found.usage.cached_tokens == first.usage.prompt_tokens - 1
+    assert steps == found.usage.generated_tokens  # and none that encoded an image
+    assert 128 < other.usage.cached_tokens < found.usage.cached_tokens  # up to the other image

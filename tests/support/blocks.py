@@ -70,10 +70,10 @@ def check(folder: BlockIndex, tokens: PrefixTokens) -> int:
 
 
 def common(tokens: PrefixTokens, others: Sequence[PrefixTokens]) -> int:
-    """Return how many tokens, before any image, begin one of the others, too."""
+    """Return how many tokens, images by their contents, begin one of the others, too."""
     best = 0
+    mine = history(tokens, len(tokens))
     for other in others:
-        pairs = zip(tokens.keys.tolist(), other.keys.tolist(), strict=False)
-        alike = [mine == theirs and mine >= 0 for mine, theirs in pairs]
-        best = max(best, [*alike, False].index(False))
+        pairs = zip(mine, history(other, len(other)), strict=False)
+        best = max(best, [*(ours == theirs for ours, theirs in pairs), False].index(False))
     return best
