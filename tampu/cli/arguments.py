@@ -37,6 +37,15 @@ Threads = Annotated[
     int | None,
     typer.Option(min=1, max=512, help="Number of CPU threads (default: one per core)."),
 ]
+GPULayers = Annotated[
+    int | None,
+    typer.Option(
+        "--num-gpu",
+        min=-1,
+        metavar="N",
+        help="Number of layers on GPUs; 0: none, -1: as many as fit (default: TAMPU_NUM_GPU).",
+    ),
+]
 Engine = Annotated[
     str | None,
     typer.Option(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tampu.cli.arguments import Engine, Insecure, ModelOrFile, Threads
+from tampu.cli.arguments import Engine, GPULayers, Insecure, ModelOrFile, Threads
 
 
 def run_command(
@@ -47,6 +47,7 @@ def run_command(
         int | None, typer.Option(min=4, help="Context length in tokens (default: 4096).")
     ] = None,
     threads: Threads = None,
+    num_gpu: GPULayers = None,
     keep_alive: Annotated[
         str | None,
         typer.Option(
@@ -90,6 +91,7 @@ def run_command(
 
     given = {
         "num_predict": num_predict, "seed": seed, "num_ctx": context, "num_thread": threads,
+        "num_gpu": num_gpu,
     }  # fmt: skip
     options = parameters.read_assignments(option or [])
     run_model(

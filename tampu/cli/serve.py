@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from tampu.cli.arguments import Engine
+from tampu.cli.arguments import Engine, GPULayers
 from tampu.errors import SettingsError
 from tampu.settings.address import Address
 from tampu.settings.settings import Settings
@@ -46,6 +46,7 @@ def serve_command(
         Path | None,
         typer.Option(metavar="DIR", help="Folder in which POST /slots saves conversations."),
     ] = None,
+    num_gpu: GPULayers = None,
     engine: Engine = None,
     insecure_no_auth: Annotated[
         bool,
@@ -64,6 +65,7 @@ def serve_command(
     settings = replace(
         settings,
         engine=engine or settings.engine,
+        gpu_layers=settings.gpu_layers if num_gpu is None else num_gpu,
         models=models or settings.models,
         socket=socket or settings.socket,
         slot_save_path=slot_save_path or settings.slot_save_path,

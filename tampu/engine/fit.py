@@ -63,16 +63,18 @@ def place(footprint: Footprint, machine: Machine, asked: Offload) -> DeviceMap:
 
     Raises:
         OutOfMemoryError: if it does not fit, with the need of each device and what would fit.
-        RequestError: for a device that does not exist.
+        RequestError: for a device that does not exist, with the list of devices.
     """
+    _check_devices(machine, asked)
     if asked.layers == 0 or not machine.devices:
-        if asked.layers or asked.split or asked.main:
+        if asked.layers:
             log.warning("no GPU found; running on the CPU")
         device_map = DeviceMap()
         footprint.check(device_map, machine.available)
         return device_map
-    _check_devices(machine, asked)
     every = footprint.blocks + 1
+    if asked.layers is not None and asked.layers > every:
+        log.info("num_gpu %d: the model has %d layers, all are offloaded", asked.layers, every)
     counts = range(every, 0, -1) if asked.layers is None else [min(asked.layers, every)]
     for count in counts:
         if found := _fitting(footprint, machine, asked, count):
@@ -89,11 +91,14 @@ def place(footprint: Footprint, machine: Machine, asked: Offload) -> DeviceMap:
 
 
 def _check_devices(machine: Machine, asked: Offload) -> None:
+    count = len(machine.devices)
     labels = ", ".join(device.label for device in machine.devices)
-    if asked.main is not None and asked.main >= len(machine.devices):
-        raise RequestError(f"main_gpu {asked.main} does not exist: the devices are {labels}")
-    if len(asked.split) > len(machine.devices):
-        raise RequestError(f"tensor_split has {len(asked.split)} parts; the devices are {labels}")
+    found = f"the devices are {labels}" if labels else "no GPU was found (see `tampu devices`)"
+    # Clients of Ollama send main_gpu 0 to machines without a GPU, too: its documentation does.
+    if asked.main is not None and asked.main >= max(count, 1):
+        raise RequestError(f"main_gpu {asked.main} does not exist: {found}")
+    if asked.split and len(asked.split) != count:
+        raise RequestError(f"tensor_split has {len(asked.split)} parts, not {count}: {found}")
 
 
 def _fitting(
@@ -142,9 +147,7 @@ def _spread(
 ) -> DeviceMap:
     """Divide layers among devices, in order; the first `kept` keep their experts on the CPU."""
     shares = [
-        (asked.split[index] if index < len(asked.split) else 0.0)
-        if asked.split
-        else float(machine.available[device.label])
+        asked.split[index] if asked.split else float(machine.available[device.label])
         for index, device in enumerate(group)
     ]
     ends = [sum(shares[: index + 1]) for index in range(len(shares))]

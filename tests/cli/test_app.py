@@ -86,6 +86,9 @@ def test_missing_model_that_cannot_be_pulled_reports_why(run: Callable[..., Any]
         (["run", "demo", "hi", "--engine", "none"], "must be one of auto, native, llamacpp"),
         (["run", "demo", "hi", "--think=much"], "must be true, false, low"),
         (["run", "demo", "hi", "--format", "xml"], "must be json, a JSON schema"),
+        (["run", "x", "hi", "--num-gpu", "-2"], "--num-gpu"),
+        (["run", "demo", "hi", "-o", "main_gpu=7"], "main_gpu 7 does not exist"),
+        (["serve", "--num-gpu", "many"], "--num-gpu"),
         (["serve", "--host", "0.0.0.0"], "--insecure-no-auth"),
         (["serve", "--port", "70000"], "--port"),
         (["serve", "--model", "nowhere.gguf"], "nowhere.gguf: no such file"),
@@ -99,6 +102,30 @@ def test_invalid_input_prints_one_line_and_exits_with_2(
     assert err.startswith("Error: ")
     assert err.count("\n") == 1
     assert told in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "layers"), [((), 5), (("--num-gpu", "0"), 0), (("--num-gpu", "-1"), -1)]
+)
+def test_the_flag_of_layers_on_gpus_goes_before_the_setting(
+    run: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+    layers: int,
+) -> None:
+    served = []
+
+    def serve(options: Any, listeners: list[Any], *_: object) -> None:
+        served.append(options)
+        for listener in listeners:
+            listener.close()
+
+    monkeypatch.setattr("tampu.server.serve.serve", serve)
+    monkeypatch.setenv("TAMPU_NUM_GPU", "5")
+    socket = tmp_path / "s"
+    assert run("serve", "--socket", socket, *arguments)[0] == 0
+    assert served[0].model.gpu_layers == layers
 
 
 @pytest.mark.parametrize("command", [["show"], ["bench"], ["run"], ["quantize"], ["create"]])

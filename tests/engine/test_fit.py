@@ -70,7 +70,7 @@ def test_the_last_layers_are_offloaded_with_the_output_layer_last(
     ("count", "split", "layers"),
     [(9, (1, 1), "000001111"), (9, (2, 1), "000000111"), (8, (1, 3), "00111111-"),
      (4, (1, 1), "----0011-"), (9, (0, 1), "111111111"), (9, (1, 0), "000000000"),
-     (9, (1,), "000000000"), (9, (0.5, 0.5), "000001111")],
+     (9, (0.5, 0.5), "000001111")],
 )  # fmt: skip
 def test_layers_are_split_in_proportion(
     footprint: Callable[..., Any], count: int, split: tuple[float, ...], layers: str
@@ -98,7 +98,9 @@ def test_layers_that_do_not_fit_the_main_device_go_to_the_next(
 @pytest.mark.parametrize(
     ("asked", "match"),
     [(Offload(main=2), r"main_gpu 2 does not exist: the devices are CUDA\.0, CUDA\.1"),
-     (Offload(split=(1, 1, 1)), r"tensor_split has 3 parts; the devices are CUDA\.0, CUDA\.1")],
+     (Offload(split=(1, 1, 1)), r"tensor_split has 3 parts, not 2: the devices are CUDA\.0"),
+     (Offload(split=(1,)), r"tensor_split has 1 parts, not 2: the devices are CUDA\.0, CUDA\.1"),
+     (Offload(0, main=7), r"main_gpu 7 does not exist")],
 )  # fmt: skip
 def test_a_missing_device_is_refused(
     footprint: Callable[..., Any], asked: Offload, match: str
@@ -122,8 +124,30 @@ def test_without_devices_everything_is_on_the_cpu(
 ) -> None:
     assert place(footprint(), machine(), AUTOMATIC).devices == ()
     assert not caplog.records
-    assert place(footprint(), machine(), Offload(99, split=(1, 1))).devices == ()
+    assert place(footprint(), machine(), Offload(99, main=0)).devices == ()
     assert "no GPU found; running on the CPU" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("asked", "match"),
+    [(Offload(main=1), r"main_gpu 1 does not exist: no GPU was found \(see `tampu devices`\)"),
+     (Offload(split=(1, 1)), r"tensor_split has 2 parts, not 0: no GPU was found")],
+)  # fmt: skip
+def test_without_devices_one_that_is_named_is_refused(
+    footprint: Callable[..., Any], asked: Offload, match: str
+) -> None:
+    with pytest.raises(RequestError, match=match):
+        place(footprint(), machine(), asked)
+
+
+def test_more_layers_than_the_model_has_are_all_of_them_and_the_log_says_so(
+    footprint: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "tampu")
+    assert names(place(footprint(), machine(1000), Offload(BLOCKS + 1))) == "0" * (BLOCKS + 1)
+    assert not caplog.records
+    assert names(place(footprint(), machine(1000), Offload(99))) == "0" * (BLOCKS + 1)
+    assert caplog.messages == ["num_gpu 99: the model has 9 layers, all are offloaded"]
 
 
 # By memory

@@ -36,6 +36,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.mark.server
+def test_a_device_that_does_not_exist_is_refused(server: Server) -> None:
+    body = {"model": "tiny", "prompt": "hello", "options": {"main_gpu": 7}, "stream": False}
+    answer = httpx.post(f"{server.url}/api/generate", json=body, timeout=300)
+    assert answer.status_code == 400
+    assert "main_gpu 7 does not exist" in answer.json()["error"]
+
+
+@pytest.mark.server
 def test_two_engines_serve_side_by_side_and_are_named(server: Server) -> None:
     with httpx.Client(base_url=server.url, timeout=300) as client:
         body = {"prompt": "hello", "options": {"num_predict": 3, "temperature": 0}, "stream": False}
