@@ -27,6 +27,8 @@ import psutil
 
 CONTEXT = 4608
 SHARED = 2000
+QUESTIONS = 40
+QUESTION = 24  # tokens of one, with what ends its prompt
 TURNS = 8
 VOCABULARY = 14_000  # ids of ordinary tokens that the models of all benchmarks have
 
@@ -226,6 +228,27 @@ def branch(server: Server, source: random.Random) -> Iterator[tuple[str, float]]
             yield "the same: tokens computed", len(words) - answer.cached
 
 
+def decisions(server: Server, source: random.Random) -> Iterator[tuple[str, float]]:
+    """Questions about one input: tampu's decisions, and llama.cpp's requests that begin alike."""
+    name = f"{QUESTIONS} questions about {SHARED:,} tokens: all answered, s"
+    if not isinstance(server, Tampu):
+        prefix = prompt(source, SHARED)
+        prompts = [prefix + prompt(source, QUESTION) for _ in range(QUESTIONS)]
+        yield name, max(answer.times[0] for answer in together(server, prompts, 1))
+        return
+    from tampu.engine.questions import Predicate
+
+    (once,) = together(server, [prompt(source, SHARED)], 1)
+    yield f"reading {SHARED:,} tokens once, s", once.times[0]
+    text = server.engine.detokenize(prompt(source, SHARED))
+    questions = [Predicate(f"Is it about {number}?") for number in range(QUESTIONS)]
+    began = time.perf_counter()
+    found = server.engine.decide(text, questions)
+    yield name, time.perf_counter() - began
+    beginning = len(server.engine.tokenize(text))
+    yield "the same: tokens of a question", (found.input_tokens - beginning) / QUESTIONS
+
+
 def memory(_server: Server, _source: random.Random) -> Iterator[tuple[str, float]]:
     """What the process holds beside mapped files, after all before."""
     yield "memory, MB", psutil.Process().memory_full_info().uss / 1e6
@@ -237,6 +260,7 @@ SCENES: dict[str, Callable[[Server, random.Random], Iterator[tuple[str, float]]]
     "single": single,
     "gaps": gaps,
     "branch": branch,
+    "decisions": decisions,
     "memory": memory,
 }
 DEFAULT = "streams,shared,single,gaps"
