@@ -12,7 +12,7 @@ from tampu.ml.tensor import Tensor
 from tampu.ml.types import GGMLType
 
 _KERNEL_TYPES = frozenset({GGMLType.F16, GGMLType.F32, GGMLType.Q8_0})
-_MAX_FEATURES = 256
+_MAX_FEATURES = 512
 _TURNED = 4  # features that are transposed at a time
 
 

@@ -111,6 +111,34 @@ def expert_linear(x: Tensor, weight: Tensor, choice: Tensor) -> Tensor:
     return context.wrap(pointer, (*choice.shape, weight.shape[1]), GGMLType.F32)
 
 
+def total(y: Tensor) -> Tensor:
+    """Return the sum (tokens, features) over the experts of y (tokens, used, features)."""
+    tokens, used, features = y.shape
+    step = y.strides[0]
+    parts = [y.strided((tokens, features), (step,), index * y.strides[1]) for index in range(used)]
+    result = parts[0].contiguous() if used == 1 else parts[0] + parts[1]
+    for part in parts[2:]:
+        result = result + part
+    return result
+
+
+def weighted_total(y: Tensor, weights: Tensor, of: Tensor) -> Tensor:
+    """Return the sum (tokens, features) over the experts of y, each row times its weight.
+
+    Args:
+        y: F32, (tokens, used, features).
+        weights: F32, (tokens, used, 1).
+        of: the weight of the product that y comes from: what multiplied by it adds, too.
+    """
+    fits = len(y.shape) == 3 and weights.shape == (*y.shape[:2], 1)
+    require(fits and y._is(SINGLE) and weights._is(SINGLE), "weighted_total", y, weights)
+    if of.packed is None or not (y.is_contiguous and weights.is_contiguous):
+        return total(y * weights)
+    context = y._context()
+    pointer = of.packed.weighted_total(context, y, weights)
+    return context.wrap(pointer, (y.shape[0], y.shape[2]), GGMLType.F32)
+
+
 def add_expert_bias(x: Tensor, bias: Tensor, choice: Tensor) -> Tensor:
     """Return x (tokens, used, outputs) plus the bias (experts, outputs) of each row's expert."""
     fits = x.shape[:2] == choice.shape and bias.shape[1:] == x.shape[2:]

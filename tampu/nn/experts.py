@@ -20,6 +20,8 @@ from tampu.ml.moe import (
     normalized,
     repeat,
     top_k,
+    total,
+    weighted_total,
 )
 from tampu.nn.linear import Linear
 from tampu.nn.module import Module, gguf
@@ -197,7 +199,7 @@ class SparseMoE(Module):
         y = self.down(mixed, choice)
         if self.scale:
             weights = weights * _chosen(self.scale, choice)
-        y = total(y if gating.scales_inputs else y * weights)
+        y = total(y) if gating.scales_inputs else weighted_total(y, weights, self.down.weight)
         return y + self.shared(x) if self.shared else y
 
     def _check_counts(self) -> None:
@@ -212,14 +214,3 @@ def _chosen(scales: Tensor, choice: Tensor) -> Tensor:
     """Return the scale (tokens, top_k, 1) of each chosen expert."""
     column = scales.strided((scales.shape[0], 1), (scales.strides[0],), context=choice.context)
     return column.rows(choice.contiguous().reshape(-1)).reshape(*choice.shape, 1)
-
-
-def total(y: Tensor) -> Tensor:
-    """Return the sum (tokens, features) over the experts of y (tokens, top_k, features)."""
-    tokens, used, features = y.shape
-    step = y.strides[0]
-    parts = [y.strided((tokens, features), (step,), index * y.strides[1]) for index in range(used)]
-    result = parts[0].contiguous() if used == 1 else parts[0] + parts[1]
-    for part in parts[2:]:
-        result = result + part
-    return result

@@ -22,9 +22,8 @@ from tampu.errors import ModelFileError, ShapeError, UnsupportedModelError
 from tampu.ml import Backend, Context, Tensor, Weights
 from tampu.ml.buffer_types import WeightUse
 from tampu.ml.gguf import GGUFFile
-from tampu.ml.moe import expert_linear
+from tampu.ml.moe import expert_linear, total
 from tampu.ml.quantize import dequantize
-from tampu.nn.experts import total
 from tampu.nn.linear import Linear
 from tampu.nn.module import Module
 

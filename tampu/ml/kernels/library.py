@@ -29,7 +29,15 @@ _UNPROVEN = ("portable", "amx_emulated", "neon", "i8mm")
 WORDS = ("on", "off", "products", "experts", "attention", "recurrence")
 LEVELS = ("amx", "avx512bf16", "avx512", "avxvnni", "avx2", "i8mm", "neon", "portable")
 LIBRARY = "libtampu_kernels.so"
-_OPERATIONS = ("quantize", "interleave", "product", "group", "product_each", "attention")
+_OPERATIONS = (
+    "quantize",
+    "interleave",
+    "product",
+    "group",
+    "product_each",
+    "weighted_total",
+    "attention",
+)
 _RECURRENT = ("delta_rule", "convolution")
 _FIELDS = ("ne", "nb", "op_params", "src", "data")
 

@@ -91,6 +91,19 @@ class PackedWeight:
         _set_parameters(product, self.layout, self.experts, counter, *self._reading)
         return product
 
+    def weighted_total(self, context: Context, y: Tensor, weights: Tensor) -> TensorPointer:
+        """Add the sum of rows that experts returned to a graph: F32, (tokens, features).
+
+        Args:
+            context: of the graph.
+            y: F32, (tokens, used, features), contiguous.
+            weights: F32, (tokens, used, 1), contiguous: what each row is multiplied by.
+        """
+        operation = self.kernels.operation("weighted_total")
+        sources = [y.pointer, weights.pointer]
+        shape = (y.shape[2], y.shape[0], 1, 1)
+        return custom(context, gg.GGML_TYPE_F32, shape, sources, operation)
+
     @property
     def _reading(self) -> tuple[int, ...]:
         """The parameters of prefetching."""

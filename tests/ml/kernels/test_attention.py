@@ -112,7 +112,7 @@ def _fill(tensor: Tensor, array: npt.NDArray[Any] | npt.NDArray[np.float32]) -> 
 
 
 @pytest.mark.parametrize("level", levels())
-@pytest.mark.parametrize("features", [4, 16, 64, 72, 80, 96, 128, 192, 256])
+@pytest.mark.parametrize("features", [4, 16, 64, 72, 80, 96, 128, 192, 256, 260, 512])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (8, 2), (6, 2), (7, 1), (80, 1)])
 def test_attention_is_softmax_of_products(
     level_backends: Callable[..., Any],
@@ -131,7 +131,7 @@ def test_attention_is_softmax_of_products(
 
 @pytest.mark.parametrize("level", levels())
 @pytest.mark.parametrize("kind", CACHED, ids=lambda kind: kind.name)
-@pytest.mark.parametrize("features", [64, 128, 256])
+@pytest.mark.parametrize("features", [64, 128, 256, 512])
 @pytest.mark.parametrize("tokens", [1, 70])
 @pytest.mark.parametrize("extras", [{}, {"cap": 3.0}, {"sinks": np.arange(8, dtype=np.float32)}])
 def test_the_error_is_at_most_ggmls(

@@ -11,7 +11,7 @@ from support.kernels import KINDS, WITH_TILES, error, levels, normal
 from tampu.ml import Backend, GGMLType
 from tampu.ml.buffer_types import WeightUse
 from tampu.ml.kernels import KernelChoice
-from tampu.ml.moe import expert_linear
+from tampu.ml.moe import expert_linear, weighted_total
 from tampu.ml.quantize import quantize
 
 BY_NAME: dict[str, Any] = {"ids": lambda kind: kind.name}
@@ -276,3 +276,30 @@ def test_experts_of_a_type_without_a_layout_are_ggmls(
     assert weight.packed is None
     x = normal(4, 1, 32, seed=1)
     assert error(multiply_experts(backend, x, choice, weight), expected(x, values, choice)) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("level", "threads"), [("ggml", 1), *((level, 1) for level in levels()), (None, 3)]
+)
+@pytest.mark.parametrize("features", [1, 16, 40, 600])
+@pytest.mark.parametrize(("tokens", "used"), [(1, 8), (3, 1), (70, 5)])
+def test_rows_are_weighted_and_added(
+    level_backends: Callable[..., Any],
+    stack: Callable[[Any, Any], Any],
+    level: str | None,
+    threads: int,
+    features: int,
+    tokens: int,
+    used: int,
+) -> None:
+    _, bind = stack(normal(8, 32, 256), GGMLType.Q8_0)
+    backend = level_backends(level, threads)
+    rows, weights = normal(tokens, used, features), normal(tokens, used, 1, seed=1)
+    context = backend.context(64)
+    given = [context.input("x", each.shape, GGMLType.F32) for each in (rows, weights)]
+    sums = context.output(weighted_total(given[0], given[1], bind(backend)))
+    assert bool(context.custom) == (level != "ggml")
+    inputs = list(zip(given, (rows, weights), strict=True))
+    found = np.array(backend.compute(context, inputs, [sums]).outputs[0])
+    context.close()
+    np.testing.assert_allclose(found, (rows * weights).sum(1), rtol=1e-5, atol=1e-5)

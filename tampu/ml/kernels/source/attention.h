@@ -10,7 +10,8 @@
 #define BLOCK_ROWS 256 /* query rows of a task, at most */
 #define MIN_ROWS 64  /* as many as are worth turning a tile for */
 #define MIN_TASKS 8  /* for each thread, so that none waits long for the others */
-#define MAX_FEATURES 256
+#define MAX_FEATURES 512
+#define MAX_WIDE 65536 /* query rows times features of a task */
 #define VECTORS (CELLS / 16)
 
 static const uint16_t HALF_HIDDEN = 0xfc00; /* minus infinity */
@@ -48,7 +49,7 @@ struct work {
     float keys[MAX_FEATURES * CELLS];        /* one feature after the other */
     float values[CELLS * MAX_FEATURES];      /* one cell after the other */
     float weights[(BLOCK_ROWS + SPARE_ROWS) * CELLS]; /* scores, then what they weigh */
-    float result[(BLOCK_ROWS + SPARE_ROWS) * MAX_FEATURES]; /* not yet divided by `total` */
+    float result[MAX_WIDE + SPARE_ROWS * MAX_FEATURES]; /* of padded rows, not yet divided by `total` */
     struct ahead keys_ahead, values_ahead;
     float highest[BLOCK_ROWS], total[BLOCK_ROWS];
     const float *queries[BLOCK_ROWS];
@@ -88,7 +89,7 @@ INLINE void mix_rows(int n, int vectors, struct work *w, const int *rows, int64_
     vf sum[SCORE_ROWS][VECTORS];
     UNROLL for (int r = 0; r < n; r++)
         UNROLL for (int i = 0; i < vectors; i++)
-            sum[r][i] = vf_load(w->result + rows[r] * MAX_FEATURES + from + 16 * i);
+            sum[r][i] = vf_load(w->result + rows[r] * features + from + 16 * i);
     const float *values = w->values + from;
     for (int cell = 0; cell < CELLS; cell++, values += features) {
         fetch_two(&w->values_ahead);
@@ -102,7 +103,7 @@ INLINE void mix_rows(int n, int vectors, struct work *w, const int *rows, int64_
     }
     UNROLL for (int r = 0; r < n; r++)
         UNROLL for (int i = 0; i < vectors; i++)
-            vf_store(w->result + rows[r] * MAX_FEATURES + from + 16 * i, sum[r][i]);
+            vf_store(w->result + rows[r] * features + from + 16 * i, sum[r][i]);
 }
 
 #if SCORE_ROWS == 6
@@ -185,7 +186,7 @@ static void weigh(const struct attention *a, struct work *w, int row, int64_t ce
         vf_store(scores + 16 * i, x[i]);
     }
     if (top > w->highest[row]) {
-        float shrink = expf(w->highest[row] - top), *result = w->result + row * MAX_FEATURES;
+        float shrink = expf(w->highest[row] - top), *result = w->result + row * padded(a->value_features);
         for (int64_t f = 0; f < a->value_features; f += 16)
             vf_store(result + f, vf_mul(vf_load(result + f), vf_splat(shrink)));
         w->total[row] *= shrink;
@@ -257,7 +258,7 @@ static void begin_rows(const struct attention *a, struct work *w, const struct t
             w->masks[row] = a->mask ? (const uint8_t *)a->mask->data + t * a->mask->nb[1] : NULL;
             w->highest[row] = a->sinks ? ((const float *)a->sinks->data)[h] : -INFINITY;
             w->total[row] = a->sinks ? 1.0f : 0.0f;
-            memset(w->result + row * MAX_FEATURES, 0,
+            memset(w->result + row * padded(a->value_features), 0,
                    (size_t)padded(a->value_features) * sizeof(float));
         }
 }
@@ -273,7 +274,7 @@ static int end_rows(const struct attention *a, struct work *w, const struct task
             float *out = a->out + (t * a->heads + h) * a->value_features;
             vf share = vf_splat(w->total[row] != 0.0f ? 1.0f / w->total[row] : 0.0f), zero = vf_zero();
             for (int64_t f = 0; f < a->value_features; f += 16) {
-                vf mean = vf_mul(vf_load(w->result + row * MAX_FEATURES + f), share);
+                vf mean = vf_mul(vf_load(w->result + row * padded(a->value_features) + f), share);
                 zero = vf_fma(mean, vf_zero(), zero);
                 if (a->value_features - f < 16)
                     vf_store_first(out + f, mean, (int)(a->value_features - f));
@@ -301,7 +302,7 @@ static void attend_by_tiles(const struct attention *a, struct work *w, int count
             else
                 memset(w->weights + row * CELLS, 0, CELLS * sizeof *w->weights);
         mix_tiles(&w->tiles, w->weights + first * CELLS, padded(a->value_features),
-                  w->result + first * MAX_FEATURES);
+                  w->result + first * padded(a->value_features));
     }
 }
 #endif

@@ -7,12 +7,12 @@
 enum {
     ATTENTION_LEAST = 32, /* rows for a key-value head */
     MAX_BLOCKS = MAX_FEATURES / TILE_INPUTS,
-    ROW_TILES = BLOCK_ROWS / 16,
+    QUERY_TILES = MAX_WIDE / 16 / TILE_INPUTS + BLOCK_ROWS / 16, /* the last block of each may not be full */
     CELL_BLOCKS = CELLS / TILE_INPUTS,
 };
 
 struct attention_tiles {
-    _Alignas(64) uint8_t queries[2][ROW_TILES][MAX_BLOCKS][TILE_BYTES];
+    _Alignas(64) uint8_t queries[2][QUERY_TILES][TILE_BYTES]; /* blocks of sixteen rows, after those of the rows before */
     uint8_t keys[2][MAX_BLOCKS][VECTORS][TILE_BYTES];
     uint8_t values[2][MAX_FEATURES / 16][CELL_BLOCKS][TILE_BYTES];
     uint8_t weights[2][CELL_BLOCKS][TILE_BYTES];
@@ -36,6 +36,9 @@ INLINE void put_split(vf first, vf second, uint8_t *to, uint8_t *rest)
     vf_store_brain(rest, vf_sub(first, vf_load_brain(to)), vf_sub(second, vf_load_brain(to + 32)));
 }
 
+/* Blocks of a row of some features. */
+INLINE int64_t blocks_of(int64_t features) { return up_to_multiple(features, TILE_INPUTS) / TILE_INPUTS; }
+
 /* The queries of all rows of a task. */
 static void tile_queries(struct attention_tiles *t, const float *const *queries, int rows, int64_t features)
 {
@@ -44,8 +47,9 @@ static void tile_queries(struct attention_tiles *t, const float *const *queries,
             float some[TILE_INPUTS] = {0};
             const int64_t left = features - f < TILE_INPUTS ? features - f : TILE_INPUTS;
             memcpy(some, queries[row] + f, (size_t)left * sizeof *some);
-            put_split(vf_load(some), vf_load(some + 16), t->queries[0][row / 16][f / TILE_INPUTS] + row % 16 * 64,
-                      t->queries[1][row / 16][f / TILE_INPUTS] + row % 16 * 64);
+            const int64_t block = row / 16 * blocks_of(features) + f / TILE_INPUTS;
+            put_split(vf_load(some), vf_load(some + 16), t->queries[0][block] + row % 16 * 64,
+                      t->queries[1][block] + row % 16 * 64);
         }
 }
 
@@ -78,9 +82,9 @@ static void tile_values(struct attention_tiles *t, const float *values, int64_t 
 static void score_tiles(const struct attention_tiles *t, int group, int64_t features, float *scores)
 {
     zero_sums();
-    for (int64_t b = 0; b < up_to_multiple(features, TILE_INPUTS) / TILE_INPUTS; b++)
+    for (int64_t b = 0; b < blocks_of(features); b++)
         for (int part = 0; part < 3; part++) { /* both rounded, the queries' rests, the keys' */
-            tile_load(4, t->queries[part == 1][group][b], 64);
+            tile_load(4, t->queries[part == 1][group * blocks_of(features) + b], 64);
             tile_load(5, t->keys[part == 2][b][0], 64);
             tile_dot_bf16(0, 4, 5);
             tile_load(6, t->keys[part == 2][b][1], 64);
@@ -97,11 +101,11 @@ static void score_tiles(const struct attention_tiles *t, int group, int64_t feat
 }
 
 /* Add a tile's values, as sixteen rows weigh them, to 32 features (or sixteen) of their results. */
-INLINE void mix_two(const struct attention_tiles *t, int64_t first, int both, float *result)
+INLINE void mix_two(const struct attention_tiles *t, int64_t first, int both, float *result, int64_t features)
 {
-    tile_load(0, result, 4 * MAX_FEATURES);
+    tile_load(0, result, 4 * features);
     if (both)
-        tile_load(1, result + 16, 4 * MAX_FEATURES);
+        tile_load(1, result + 16, 4 * features);
     for (int b = 0; b < CELL_BLOCKS; b++)
         for (int part = 0; part < 3; part++) {
             tile_load(4, t->weights[part == 1][b], 64);
@@ -112,9 +116,9 @@ INLINE void mix_two(const struct attention_tiles *t, int64_t first, int both, fl
                 tile_dot_bf16(1, 4, 6);
             }
         }
-    tile_store(0, result, 4 * MAX_FEATURES);
+    tile_store(0, result, 4 * features);
     if (both)
-        tile_store(1, result + 16, 4 * MAX_FEATURES);
+        tile_store(1, result + 16, 4 * features);
 }
 
 /* The same for all features; `weights` are those of sixteen rows. */
@@ -126,5 +130,5 @@ static void mix_tiles(struct attention_tiles *t, const float *weights, int64_t f
             put_split(vf_load(at), vf_load(at + 16), t->weights[0][b] + 64 * row, t->weights[1][b] + 64 * row);
         }
     for (int64_t f = 0; f < features; f += 32)
-        mix_two(t, f / 16, features - f > 16, result + f);
+        mix_two(t, f / 16, features - f > 16, result + f, features);
 }

@@ -3,8 +3,10 @@
 /* Rows of a task: the more they are, the less often keys and values are read. */
 static int64_t rows_of_task(const struct attention *a, int threads)
 {
+    const int64_t features = a->features > a->value_features ? a->features : a->value_features;
+    const int64_t most = BLOCK_ROWS * features <= MAX_WIDE ? BLOCK_ROWS : MAX_WIDE / MAX_FEATURES;
     int64_t rows = MIN_ROWS;
-    while (rows < BLOCK_ROWS && a->heads * a->tokens / (2 * rows) >= (int64_t)MIN_TASKS * threads)
+    while (rows < most && a->heads * a->tokens / (2 * rows) >= (int64_t)MIN_TASKS * threads)
         rows *= 2;
     return rows;
 }

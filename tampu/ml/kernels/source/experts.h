@@ -323,3 +323,33 @@ static void product_each(struct tensor *dst, int thread, int threads, void *user
         multiply_expert(&task);
 #endif
 }
+
+/* dst: F32 (tokens, features): the sum of each token's rows, each times its weight. src[0]: F32 (tokens,
+ * used, features); src[1]: F32 (tokens, used); both without gaps. */
+static void weighted_total(struct tensor *dst, int thread, int threads, void *user)
+{
+    enum { WIDTH = 256 }; /* features at a time */
+    const int64_t features = dst->ne[0], used = dst->src[0]->ne[1];
+    const int64_t blocks = (features + WIDTH - 1) / WIDTH, all = blocks * dst->ne[1];
+    (void)user;
+    for (int64_t at = all * thread / threads; at < all * (thread + 1) / threads; at++) {
+        const int64_t token = at / blocks, begin = at % blocks * WIDTH;
+        const int64_t end = begin + WIDTH < features ? begin + WIDTH : features;
+        const float *rows = (const float *)dst->src[0]->data + token * used * features;
+        const float *weights = (const float *)dst->src[1]->data + token * used;
+        float *to = (float *)dst->data + token * features;
+        int64_t f = begin;
+        for (; f + 16 <= end; f += 16) {
+            vf sum = vf_zero();
+            for (int64_t k = 0; k < used; k++)
+                sum = vf_fma(vf_splat(weights[k]), vf_load(rows + k * features + f), sum);
+            vf_store(to + f, sum);
+        }
+        for (; f < end; f++) {
+            float sum = 0.0f;
+            for (int64_t k = 0; k < used; k++)
+                sum += weights[k] * rows[k * features + f];
+            to[f] = sum;
+        }
+    }
+}

@@ -45,6 +45,7 @@ struct level {
     double (*tile_peak)(int64_t rounds); /* products of int8 by tiles; NULL: it has none */
     operation *delta_rule;
     operation *convolution; /* of a few tokens, before the rule */
+    operation *weighted_total; /* of what experts return */
 };
 
 extern const struct level LEVEL_PORTABLE;

@@ -125,4 +125,4 @@ static tile *const *tiles_of(int type)
 const struct level LEVEL = {LEVEL_NAME,    quantize,     interleave,   product,    group,
                             product_each,  attention,    integer_peak, word_peak,  float_peak,
                             brain_peak,    read_all,     pack_fixed, activation_bytes,
-                            tile_peak,     delta_rule,   convolution};
+                            tile_peak,     delta_rule,   convolution,  weighted_total};

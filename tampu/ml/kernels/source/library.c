@@ -183,6 +183,8 @@ void *tampu_level_operation(int number, const char *name)
         return (void *)level->delta_rule;
     if (level && strcmp(name, "convolution") == 0)
         return (void *)level->convolution;
+    if (level && strcmp(name, "weighted_total") == 0)
+        return (void *)level->weighted_total;
     return NULL;
 }
 
