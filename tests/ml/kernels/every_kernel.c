@@ -296,6 +296,15 @@ static void convolve(int level, int channels, int tokens, int width, int threads
     compare(level, NULL, "convolution", NULL, &out, count, threads);
 }
 
+static void add_experts(int level, int features, int used, int tokens, int threads)
+{
+    struct tensor rows, weights, out;
+    matrix(&out, guarded(sizeof(float) * (size_t)(features * tokens)), features, tokens);
+    out.src[0] = small(&rows, features, used, tokens, 1);
+    out.src[1] = small(&weights, 1, used, tokens, 1);
+    compare(level, NULL, "weighted_total", NULL, &out, features * tokens, threads);
+}
+
 /* Whether a level has kernels for a layout; those in plain C have them for all. */
 static int can(int level, int type)
 {
@@ -310,6 +319,9 @@ static void run_level(int level, int is_brief)
         for (int type = 0; type < 2; type++)
             attend(level, type, features, tokens, history, features / 4 % 8, 1 + features % 3);
     }
+    for (int type = 0; type < 2; type++)
+        for (int features = 260; features <= 512; features += is_brief ? 252 : 84)
+            attend(level, type, features, 1 + 40 * type, 70, 3, 2);
     for (int features = 32; features <= 256; features += is_brief ? 224 : 32)
         attend(level, 8, features, 1 + features % 5, 70, features / 32 % 8, 2);
     for (int features = 16; features <= 128; features += is_brief ? 112 : 16)
@@ -317,6 +329,8 @@ static void run_level(int level, int is_brief)
             step_states(level, features, 1 + 17 * many + features % 5, 1 + features / 16 % 4, 1 + features % 3);
     for (int channels = 16; channels <= 544; channels += is_brief ? 256 : 48)
         convolve(level, channels, 1 + channels % 7, 2 + channels / 16 % 7, 1 + channels % 3);
+    for (int features = 1; features <= 600; features += is_brief ? 180 : 15)
+        add_experts(level, features, 1 + features % 9, 1 + features % 4, 1 + features % 3);
     for (int index = 0; index < types; index++)
         for (int tokens = can(level, TYPES[index]) ? 1 : 28; tokens < 28; tokens += is_brief ? 13 : tokens < 14 ? 1 : 6)
             for (int rows = 1; rows < (is_brief ? 17 : 40); rows += 15) {
