@@ -22,6 +22,7 @@
     │   ├── DiskFullError          the disk is full; existing data is untouched
     │   └── DigestMismatchError    data that does not match its digest
     ├── RegistryError          a registry refused, failed or sent invalid data
+    ├── MCPServerError         an MCP server that does not start, answer or go on
     ├── SettingsError          an environment variable or flag with an invalid value
     └── NotAllowedError        the client lacks the permission
 
@@ -167,6 +168,17 @@ class DigestMismatchError(StoreError):
 
 class RegistryError(TampuError):
     """A registry on another machine refused, failed, or sent invalid data."""
+
+
+class MCPServerError(TampuError):
+    """An MCP server does not start, does not answer in time, or has ended.
+
+    The message begins with its name; `is_alive` says whether its session may still be used.
+    """
+
+    def __init__(self, server: str, told: str, *, is_alive: bool = False) -> None:
+        super().__init__(f"MCP server {server!r}: {told}")
+        self.is_alive = is_alive
 
 
 class SettingsError(TampuError):

@@ -16,6 +16,7 @@ from tampu.cli.create import create_command
 from tampu.cli.decide import decide_command
 from tampu.cli.devices import devices_command
 from tampu.cli.exit_codes import INTERRUPTED, fail, outcome
+from tampu.cli.launch import launch_command
 from tampu.cli.logs import log_to_stderr
 from tampu.cli.models import (
     copy_command,
@@ -51,6 +52,7 @@ app.command("serve")(serve_command)
 app.add_typer(ray_app, name="ray")
 app.command("start", hidden=True)(serve_command)
 app.command("ui")(ui_command)
+app.command("launch")(launch_command)
 app.command("show")(show_command)
 app.command("pull")(pull_command)
 app.command("push")(push_command)

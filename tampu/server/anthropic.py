@@ -13,21 +13,25 @@ from tampu.server.http_response import (
     warning_headers,
 )
 from tampu.server.image_urls import ImageFetcher
+from tampu.server.mcp.selection import message_form
+from tampu.server.mcp.servers import MCPServers
 from tampu.server.routes import Route, post
 from tampu.server.serving import Serving
 from tampu.server.wire import anthropic as wire
 from tampu.server.wire.anthropic_output import MessageWriter
 
 
-def anthropic_routes(serving: Serving, images: ImageFetcher) -> list[Route]:
+def anthropic_routes(serving: Serving, images: ImageFetcher, mcp: MCPServers) -> list[Route]:
     """Return the routes of Anthropic's API."""
 
     async def messages(http: Request, body: wire.MessagesRequest) -> Response:
         """`POST /v1/messages`: the next message of a conversation."""
         entry = serving.find_for(body)
         await images.fill(body.messages)
+        offer = await mcp.offer(body.tools, message_form)
+        body.tools = offer.tools
         request = await parsed(http, wire.parse_messages, body, serving.defaults(entry))
-        events = serving.generate(entry, request)
+        events = mcp.generate(entry, request, offer)
         writer = MessageWriter(request.model, hides_reasoning=wire.hides_reasoning(body))
         return event_response(events, writer, request.warnings, is_streaming=bool(body.stream))
 
@@ -35,6 +39,7 @@ def anthropic_routes(serving: Serving, images: ImageFetcher) -> list[Route]:
         """`POST /v1/messages/count_tokens`: how many tokens a conversation has."""
         entry = serving.find_for(body)
         await images.fill(body.messages)
+        body.tools = (await mcp.offer(body.tools, message_form)).tools
         request = await parsed(http, wire.parse_count, body, serving.defaults(entry))
         [prompt] = request.prompts
 

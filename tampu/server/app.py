@@ -46,6 +46,8 @@ from tampu.server.live import LiveFeed, live_routes
 from tampu.server.llama_server import llama_server_routes
 from tampu.server.logs import HEADER, ROUTE, AccessLogMiddleware
 from tampu.server.manage import manage_routes
+from tampu.server.mcp.configuration import MCPOptions
+from tampu.server.mcp.servers import MCPServers
 from tampu.server.metrics import CONTENT_TYPE, Metrics
 from tampu.server.model_manager import ModelManager, Start
 from tampu.server.ollama import ollama_routes
@@ -107,6 +109,7 @@ class ServerOptions:
         files: how much uploaded files may take.
         has_replicas: whether the models are replicas on other machines: no request can load them
             with other options, and there are no routes for what only one machine has.
+        mcp: the MCP servers whose tools requests may name.
         model: how models are loaded unless a request says otherwise.
         remote: how registries are reached.
     """
@@ -132,6 +135,7 @@ class ServerOptions:
     state: Path | None = None
     files: FileLimits = field(default_factory=FileLimits)
     has_replicas: bool = False
+    mcp: MCPOptions = field(default_factory=MCPOptions)
     model: LoadOptions = field(default_factory=LoadOptions)
     remote: RemoteOptions = field(default_factory=RemoteOptions)
 
@@ -141,6 +145,7 @@ def create_app(options: ServerOptions, catalog: Catalog, start: Start) -> Starle
     metrics = Metrics()
     serving = _serving(options, catalog, start, metrics)
     pool = IterationPool()
+    mcp = MCPServers(options.mcp, serving)
     images = ImageFetcher(options.image_urls, options.remote)
     state, limiter = State(options.state), Limiter()
     usage = KeyUsage(state, limiter, metrics.key_used)
@@ -158,9 +163,9 @@ def create_app(options: ServerOptions, catalog: Catalog, start: Start) -> Starle
     )
     routes = [
         *page_routes(),
-        *ollama_routes(serving),
-        *openai_routes(serving, images),
-        *anthropic_routes(serving, images),
+        *ollama_routes(serving, mcp),
+        *openai_routes(serving, images, mcp),
+        *anthropic_routes(serving, images, mcp),
         *token_routes(serving),
         *decision_routes(serving, images),
         *usage_routes(usage),
@@ -187,6 +192,7 @@ def create_app(options: ServerOptions, catalog: Catalog, start: Start) -> Starle
         yield
         app.state.is_ready = False
         await runner.close()
+        await mcp.close()
         await serving.close()
         await state.close()
         await pool.close()

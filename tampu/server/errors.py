@@ -12,6 +12,7 @@ from tampu.errors import (
     DigestMismatchError,
     DiskFullError,
     LoadCancelledError,
+    MCPServerError,
     ModelNotFoundError,
     NotAllowedError,
     RegistryError,
@@ -49,6 +50,7 @@ STATUS: tuple[tuple[type[TampuError], int], ...] = (
     (DigestMismatchError, 400),
     (DiskFullError, 507),
     (RegistryError, 502),
+    (MCPServerError, 424),  # as OpenAI's API; clients do not send such a request again
     (LoadCancelledError, 503),
     (TampuError, 500),
 )

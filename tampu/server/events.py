@@ -2,13 +2,14 @@
 
 For each choice one `Started`, any number of `ReasoningDelta`, `ContentDelta` and tool calls, and
 one `Finished`. A tool call is one `ToolCallStarted`, any number of `ToolCallDelta`, and one
-`ToolCallFinished`. Choices run concurrently, so their events may alternate.
+`ToolCallFinished`; one that this server runs has events of its own (`MCPCallStarted`, ...). Choices
+run concurrently, so their events may alternate.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -88,6 +89,51 @@ class ToolCallFinished(msgspec.Struct, frozen=True):
     choice: int = 0
 
 
+class MCPToolsListed(msgspec.Struct, frozen=True):
+    """The tools of an MCP server that the model is offered, as OpenAI's API lists them."""
+
+    server: str
+    tools: tuple[dict[str, Any], ...]
+    choice: int = 0
+
+
+class MCPCallStarted(msgspec.Struct, frozen=True):
+    """A call begins that this server runs."""
+
+    id: str
+    server: str
+    tool: str
+    choice: int = 0
+
+
+class MCPCallDelta(msgspec.Struct, frozen=True):
+    """The next characters of its arguments."""
+
+    id: str
+    text: str
+    choice: int = 0
+
+
+class MCPCallWritten(msgspec.Struct, frozen=True):
+    """Its arguments are complete; it is run at the end of the round."""
+
+    id: str
+    arguments: str
+    choice: int = 0
+
+
+class MCPCallFinished(msgspec.Struct, frozen=True):
+    """It has ended; `error` is None if it has an output."""
+
+    id: str
+    server: str
+    tool: str
+    arguments: str
+    output: str | None
+    error: str | None
+    choice: int = 0
+
+
 class Finished(msgspec.Struct, frozen=True):
     """The choice is complete; `load`: the request only loaded the model."""
 
@@ -114,6 +160,11 @@ Event: TypeAlias = (
     | ToolCallStarted
     | ToolCallDelta
     | ToolCallFinished
+    | MCPToolsListed
+    | MCPCallStarted
+    | MCPCallDelta
+    | MCPCallWritten
+    | MCPCallFinished
     | PromptLogprobs
     | Finished
 )

@@ -19,6 +19,8 @@ from tampu.server.http_response import (
     event_response,
     warning_headers,
 )
+from tampu.server.mcp.selection import chat_form
+from tampu.server.mcp.servers import MCPServers, Offer
 from tampu.server.model_defaults import ModelDefaults
 from tampu.server.routes import Route, get, post
 from tampu.server.serving import Serving
@@ -34,9 +36,9 @@ Body = TypeVar("Body", wire.GenerateRequest, wire.ChatRequest)
 _COPILOT = "GitHubCopilotChat/"  # it shows a model's base name to its users
 
 
-def ollama_routes(serving: Serving) -> list[Route]:
+def ollama_routes(serving: Serving, mcp: MCPServers) -> list[Route]:
     """Return the routes of Ollama's API that ask models and list them."""
-    api = OllamaAPI(serving)
+    api = OllamaAPI(serving, mcp)
     return [
         get("/api/version", api.version),
         get("/api/tags", api.tags),
@@ -52,8 +54,9 @@ def ollama_routes(serving: Serving) -> list[Route]:
 class OllamaAPI:
     """The handlers."""
 
-    def __init__(self, serving: Serving) -> None:
+    def __init__(self, serving: Serving, mcp: MCPServers) -> None:
         self._serving = serving
+        self._mcp = mcp
         self._tags = SingleFlight(lambda: encoded(lists.tags(serving.catalog.entries())))
 
     async def version(self, _: Request) -> Response:
@@ -137,11 +140,15 @@ class OllamaAPI:
         if wire.is_unload(body):
             await self._serving.models.unload(entry.name)
             return JSONResponse(writer.note("unload"))
+        offer = Offer([])
+        if isinstance(body, wire.ChatRequest):
+            offer = await self._mcp.offer(body.tools, chat_form)
+            body.tools = offer.tools
         request = await parsed(http, parse, body, self._serving.defaults(entry))
         if body.debug_render_only and request.prompts:
             return TaskResponse(self._rendered(entry, request, **empty))
         is_streaming = body.stream is not False and bool(request.prompts)
-        events = self._serving.generate(entry, request)
+        events = self._mcp.generate(entry, request, offer)
         return event_response(events, writer, request.warnings, is_streaming=is_streaming)
 
     async def _rendered(

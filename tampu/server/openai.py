@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -22,6 +23,8 @@ from tampu.server.http_response import (
 )
 from tampu.server.image_urls import ImageFetcher
 from tampu.server.llama_server import joined
+from tampu.server.mcp.selection import chat_form, response_form
+from tampu.server.mcp.servers import MCPServers
 from tampu.server.routes import Route, get, post
 from tampu.server.served_adapters import ServedAdapter
 from tampu.server.serving import Serving
@@ -36,9 +39,9 @@ from tampu.server.wire.telemetry import Telemetry
 from tampu.store.catalog import Entry
 
 
-def openai_routes(serving: Serving, images: ImageFetcher) -> list[Route]:
+def openai_routes(serving: Serving, images: ImageFetcher, mcp: MCPServers) -> list[Route]:
     """Return the routes of OpenAI's API."""
-    api = OpenAIAPI(serving, images)
+    api = OpenAIAPI(serving, images, mcp)
     return [
         post("/v1/chat/completions", api.chat, wire.ChatRequest),
         post("/v1/chat/completions/input_tokens", api.count_chat, wire.ChatRequest),
@@ -54,8 +57,9 @@ def openai_routes(serving: Serving, images: ImageFetcher) -> list[Route]:
 class OpenAIAPI:
     """The handlers."""
 
-    def __init__(self, serving: Serving, images: ImageFetcher) -> None:
+    def __init__(self, serving: Serving, images: ImageFetcher, mcp: MCPServers) -> None:
         self._serving = serving
+        self._mcp = mcp
         self._images = images
         self._models = SingleFlight(lambda: encoded(_list(serving.catalog.entries())))
 
@@ -63,6 +67,8 @@ class OpenAIAPI:
         """`POST /v1/chat/completions`: the next message of a conversation."""
         entry = self._serving.find_for(body)
         await self._images.fill(body.messages)
+        offer = await self._mcp.offer(body.tools, chat_form)
+        body.tools = offer.tools
         request = await parsed(
             http, wire.parse_chat_completion, body, self._serving.defaults(entry)
         )
@@ -74,13 +80,14 @@ class OpenAIAPI:
             telemetry=Telemetry(body),
             prompt=await self._prompt(entry, request) if body.verbose else None,
         )
-        events = self._serving.generate(entry, request)
+        events = self._mcp.generate(entry, request, offer)
         return event_response(events, writer, request.warnings, is_streaming=bool(body.stream))
 
     async def count_chat(self, http: Request, body: wire.ChatRequest) -> Response:
         """`POST /v1/chat/completions/input_tokens`: how many tokens a conversation has."""
         entry = self._serving.find_for(body)
         await self._images.fill(body.messages)
+        body.tools = (await self._mcp.offer(body.tools, chat_form)).tools
         defaults = self._serving.defaults(entry)
         return self._count(entry, await parsed(http, wire.parse_chat_completion, body, defaults))
 
@@ -88,15 +95,18 @@ class OpenAIAPI:
         """`POST /v1/responses`: the model's response to items."""
         entry = self._serving.find_for(body)
         await self._images.fill(body.input)
-        request = await parsed(http, parse_response, body, self._serving.defaults(entry))
+        offer = await self._mcp.offer(body.tools, response_form)
+        given = msgspec.structs.replace(body, tools=offer.tools)
+        request = await parsed(http, parse_response, given, self._serving.defaults(entry))
         writer = ResponseWriter(body, truncates=request.options.truncate)
-        events = self._serving.generate(entry, request)
+        events = self._mcp.generate(entry, request, offer)
         return event_response(events, writer, request.warnings, is_streaming=bool(body.stream))
 
     async def count_response(self, http: Request, body: ResponsesRequest) -> Response:
         """`POST /v1/responses/input_tokens`: how many tokens the input has."""
         entry = self._serving.find_for(body)
         await self._images.fill(body.input)
+        body.tools = (await self._mcp.offer(body.tools, response_form)).tools
         defaults = self._serving.defaults(entry)
         return self._count(entry, await parsed(http, parse_response, body, defaults))
 

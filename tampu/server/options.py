@@ -8,7 +8,8 @@ from tampu.engine.load_options import options_from_settings
 from tampu.server.app import ServerOptions
 from tampu.server.file_store import FileLimits
 from tampu.server.keys import read_keys
-from tampu.settings.settings import Settings
+from tampu.server.mcp.configuration import MCPOptions, read_mcp_file
+from tampu.settings.settings import Settings, variable
 from tampu.store.registry.options import RemoteOptions
 
 _MAX_MODELS = 3
@@ -18,7 +19,7 @@ def server_options(settings: Settings, hosts: Sequence[str]) -> ServerOptions:
     """Return the options of a server that is bound to these addresses.
 
     Raises:
-        SettingsError: if the file of keys is invalid.
+        SettingsError: if the file of keys or of MCP servers is invalid.
     """
     return ServerOptions(
         hosts=tuple(hosts),
@@ -40,6 +41,7 @@ def server_options(settings: Settings, hosts: Sequence[str]) -> ServerOptions:
             total_bytes=settings.max_files_bytes,
             files=settings.max_files,
         ),
+        mcp=read_mcp_file(settings.mcp_file, variable) if settings.mcp_file else MCPOptions(),
         origins=settings.origins,
         use_keys=settings.use_api_keys,
         manage_keys=settings.api_keys,

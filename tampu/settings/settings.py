@@ -147,6 +147,7 @@ class Settings:
         api_keys: API_KEY, separated by commas: keys with all permissions.
         use_api_keys: USE_API_KEY, likewise: may use models, but not pull, create or delete them.
         keys_file: KEYS_FILE, a TOML file of keys with names and limits.
+        mcp_file: MCP_FILE, a TOML file of MCP servers whose tools requests may name.
         tls_certificate: TLS_CERT, a file; with it the server uses HTTPS.
         tls_key: TLS_KEY, the file of the certificate's key.
         socket: SOCKET, the path of a Unix socket to listen on instead of an address.
@@ -214,6 +215,7 @@ class Settings:
     api_keys: tuple[str, ...] = own("API_KEY", texts, ())
     use_api_keys: tuple[str, ...] = own("USE_API_KEY", texts, ())
     keys_file: Path | None = own("KEYS_FILE", path_of, None)
+    mcp_file: Path | None = own("MCP_FILE", path_of, None)
     tls_certificate: Path | None = own("TLS_CERT", path_of, None)
     tls_key: Path | None = own("TLS_KEY", path_of, None)
     socket: Path | None = own("SOCKET", path_of, None)
@@ -410,6 +412,11 @@ class _Reader:
 
     def _text(self, variable: str) -> str:
         return self._environment.get(variable, "").strip().strip("\"'").strip()
+
+
+def variable(name: str) -> str | None:
+    """Return a variable that the configuration names, for a program that it starts."""
+    return os.environ.get(name)
 
 
 def runner_environment(environment: Mapping[str, str] | None = None) -> dict[str, str]:

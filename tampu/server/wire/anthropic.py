@@ -27,13 +27,14 @@ from tampu.server.wire.conversation import (
 from tampu.server.wire.openai_fields import refuse_fields, wrong_part
 from tampu.server.wire.options import parse_limited
 from tampu.server.wire.output_format import read_formats, with_formats
-from tampu.server.wire.tools import message_tool_choice, message_tools, shortened
+from tampu.server.wire.tools import full_name, message_tool_choice, message_tools, shortened
 
 _IMAGE_TYPES = ("image/jpeg", "image/jpg", "image/png", "image/webp", "image/gif", "image/bmp")
 # The blocks of a message, and what each must have.
 _BLOCKS = {
     "text": "text", "thinking": "thinking", "tool_use": "id, name and input", "image": "source",
-    "tool_result": "tool_use_id",
+    "tool_result": "tool_use_id", "mcp_tool_use": "id, name, server_name and input",
+    "mcp_tool_result": "tool_use_id",
 }  # fmt: skip
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "max", "max": "max"}
 
@@ -142,8 +143,12 @@ def read_message(message: Message, where: str) -> Iterator[dict[str, Any]]:
             case {"type": "tool_result", "tool_use_id": str(id)}:
                 text, shown = _read_blocks(block.get("content") or "", place)
                 images += shown
-                text = f"Error: {text}" if block.get("is_error") else text
-                yield {"role": "tool", "tool_call_id": id, "content": text}
+                yield _tool_result(id, block, text)
+            case {"type": "mcp_tool_result", "tool_use_id": str(id)}:
+                if merged := _merged(rest):
+                    yield {"role": message.role, "content": "", **merged}
+                    rest = []
+                yield _tool_result(id, block, _read_blocks(block.get("content") or "", place)[0])
             case {"type": "image", "source": source}:
                 told = f"{place}.transformations is not supported"
                 require(not block.get("transformations"), told)
@@ -153,6 +158,11 @@ def read_message(message: Message, where: str) -> Iterator[dict[str, Any]]:
     merged = _merged(rest) | ({"images": images} if images else {})
     if merged:
         yield {"role": message.role, "content": "", **merged}
+
+
+def _tool_result(id: str, block: dict[str, Any], text: str) -> dict[str, Any]:
+    text = f"Error: {text}" if block.get("is_error") else text
+    return {"role": "tool", "tool_call_id": id, "content": text}
 
 
 def _block(block: dict[str, Any], where: str) -> dict[str, Any]:
@@ -166,6 +176,11 @@ def _block(block: dict[str, Any], where: str) -> dict[str, Any]:
             return {}
         case {"type": "tool_use", "id": str(id), "name": str(name), "input": dict(arguments)}:
             return {"tool_calls": [tool_call(id, name, arguments)]}
+        case {
+            "type": "mcp_tool_use", "id": str(id), "name": str(name), "input": dict(arguments),
+            "server_name": str(server),
+        }:  # fmt: skip
+            return {"tool_calls": [tool_call(id, full_name(server, name), arguments)]}
     raise wrong_part(block, where, _BLOCKS)
 
 

@@ -15,6 +15,10 @@ from tampu.server.events import (
     ContentDelta,
     Event,
     Finished,
+    MCPCallDelta,
+    MCPCallFinished,
+    MCPCallStarted,
+    MCPCallWritten,
     ReasoningDelta,
     Started,
     ToolCallDelta,
@@ -75,6 +79,11 @@ class MessageWriter:
             for event in whole
             if isinstance(event, ToolCallFinished) and event.state == "complete"
         }
+        inputs |= {
+            f"mcptoolu_{event.id}": _input_of(event)
+            for event in whole
+            if isinstance(event, MCPCallFinished)
+        }
         blocks: list[dict[str, Any]] = []
         for sent in streamed:
             delta = sent.get("delta", {})
@@ -105,6 +114,8 @@ class MessageWriter:
                 yield self._delta({"type": "text_delta", "text": text})
             case ToolCallStarted() | ToolCallDelta() | ToolCallFinished():
                 yield from self._call_events(event)
+            case MCPCallStarted() | MCPCallDelta() | MCPCallWritten() | MCPCallFinished():
+                yield from self._mcp_events(event)
             case Finished():
                 if self._index < 0:
                     yield from self._switch("text", {"type": "text", "text": ""})
@@ -122,6 +133,29 @@ class MessageWriter:
             case ToolCallDelta(text=text):
                 yield self._delta({"type": "input_json_delta", "partial_json": text})
             case ToolCallFinished():
+                yield from self._close()
+
+    def _mcp_events(
+        self, event: MCPCallStarted | MCPCallDelta | MCPCallWritten | MCPCallFinished
+    ) -> Iterator[dict[str, Any]]:
+        match event:
+            case MCPCallStarted(id=id, tool=tool, server=server):
+                kind = "mcp_tool_use"
+                start = {"type": kind, "id": f"mcptoolu_{id}", "name": tool, "server_name": server}
+                yield from self._switch(kind, start | {"input": {}}, is_new=True)
+            case MCPCallDelta(text=text):
+                yield self._delta({"type": "input_json_delta", "partial_json": text})
+            case MCPCallWritten():
+                yield from self._close()
+            case MCPCallFinished(id=id, output=output, error=error):
+                kind = "mcp_tool_result"
+                result = {
+                    "type": kind,
+                    "tool_use_id": f"mcptoolu_{id}",
+                    "is_error": output is None,
+                    "content": [{"type": "text", "text": error if output is None else output}],
+                }
+                yield from self._switch(kind, result, is_new=True)
                 yield from self._close()
 
     def _switch(
@@ -167,6 +201,13 @@ def usage_object(usage: Usage, reasoning_tokens: int = 0) -> dict[str, Any]:
         "output_tokens": usage.generated_tokens,
         "output_tokens_details": {"thinking_tokens": reasoning_tokens},
     }
+
+
+def _input_of(event: MCPCallFinished) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(event.arguments or "{}", type=dict[str, Any])
+    except msgspec.DecodeError:
+        return {}
 
 
 def _end(event: Finished) -> dict[str, Any]:

@@ -16,11 +16,13 @@ from tampu.server.events import (
     ContentDelta,
     Event,
     Finished,
+    MCPCallFinished,
     ReasoningDelta,
     Started,
     ToolCallFinished,
 )
 from tampu.server.wire.ollama import Message, ToolCall, ToolFunction, timestamp
+from tampu.server.wire.openai_output import executed_tool
 
 
 class LogprobEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -30,6 +32,12 @@ class LogprobEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
     logprob: float
     bytes: list[int] | None = None
     top_logprobs: list[LogprobEntry] | None = None
+
+
+class AnsweringMessage(Message, omit_defaults=True):
+    """A message of an answer; `executed_tools` are calls of MCP servers' tools, run here."""
+
+    executed_tools: list[dict[str, Any]] | None = None
 
 
 class _Line(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -198,6 +206,11 @@ class ChatWriter(_Writer[ChatLine]):
                 yield self._line(_message(event))
             case ToolCallFinished(state="broken"):
                 yield self._line(Message(role="assistant", content=event.text))
+            case MCPCallFinished():
+                ran = AnsweringMessage(
+                    role="assistant", content="", executed_tools=[executed_tool(event)]
+                )
+                yield self._line(ran)
 
     def _line(self, message: Message, logprobs: list[LogprobEntry] | None = None) -> ChatLine:
         return ChatLine(
@@ -209,11 +222,19 @@ class ChatWriter(_Writer[ChatLine]):
         )
 
     def _joined(self, lines: Sequence[ChatLine]) -> ChatLine:
-        message = Message(
+        messages = [line.message for line in lines]
+        ran = [
+            tool
+            for each in messages
+            if isinstance(each, AnsweringMessage)
+            for tool in each.executed_tools or ()
+        ]
+        message = AnsweringMessage(
             role="assistant",
             content="".join(line.message.content or "" for line in lines),
             thinking="".join(line.message.thinking or "" for line in lines) or None,
             tool_calls=[call for line in lines for call in line.message.tool_calls or ()] or None,
+            executed_tools=ran or None,
         )
         return msgspec.structs.replace(lines[-1], message=message)
 

@@ -20,6 +20,7 @@ from tampu.server.events import (
     ContentDelta,
     Event,
     Finished,
+    MCPCallFinished,
     PromptLogprobs,
     PromptProgress,
     ReasoningDelta,
@@ -155,6 +156,7 @@ class ChatWriter(_Writer):
             "chatcmpl", model, choices=choices, with_usage=with_usage, telemetry=telemetry
         )
         self._prompt = prompt
+        self._executed_calls = 0
 
     def whole(self, events: Sequence[Event]) -> dict[str, Any]:
         """Return the one object of a response that is not streamed."""
@@ -176,8 +178,14 @@ class ChatWriter(_Writer):
             case ToolCallDelta():
                 more = {"index": event.index, "function": {"arguments": event.text}}
                 yield _delta(event, {"tool_calls": [more]})
+            case MCPCallFinished():
+                yield _delta(event, {"executed_tools": [self._executed(event)]})
             case Finished():
                 yield _delta(event, {}) | {"finish_reason": finish_reason(event)}
+
+    def _executed(self, event: MCPCallFinished) -> dict[str, Any]:
+        self._executed_calls += 1
+        return {"index": self._executed_calls - 1, **executed_tool(event)}
 
     def _choice(self, index: int, events: Sequence[Event]) -> dict[str, Any]:
         reasoning = "".join(event.text for event in events if isinstance(event, ReasoningDelta))
@@ -190,6 +198,9 @@ class ChatWriter(_Writer):
             message |= _reasoning(reasoning)
         if calls:
             message["tool_calls"] = calls
+        executed = [self._executed(event) for event in events if isinstance(event, MCPCallFinished)]
+        if executed:
+            message["executed_tools"] = executed
         return {
             "index": index,
             "message": message,
@@ -253,6 +264,18 @@ class CompletionWriter(_Writer):
 
     def _echo(self, choice: int) -> str:
         return self._echoes[choice // self._choices] if self._echoes else ""
+
+
+def executed_tool(event: MCPCallFinished) -> dict[str, Any]:
+    """Return a call that this server ran, as Groq's API names it; OpenAI's chats have no such."""
+    return {
+        "type": "mcp",
+        "server_label": event.server,
+        "name": event.tool,
+        "arguments": event.arguments,
+        "output": event.output,
+        "error": event.error,
+    }
 
 
 def usage_object(usage: Usage, reasoning_tokens: int = 0) -> dict[str, Any]:

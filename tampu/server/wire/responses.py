@@ -5,7 +5,7 @@ Each function raises RequestError for an invalid or unsupported field, which the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tampu.chat.output.reasoning import Think
@@ -45,6 +45,7 @@ _INCLUDED = (
 # The items of the input, and what each must have.
 _ITEMS = {
     "function_call": "call_id, name and arguments", "function_call_output": "call_id and output",
+    "mcp_call": "id, server_label, name and arguments",
     "custom_tool_call": "call_id, name and input", "custom_tool_call_output": "call_id and output",
 }  # fmt: skip
 
@@ -122,12 +123,40 @@ def read_items(
     if isinstance(given, str):
         return (*messages, {"role": "user", "content": given})
     for index, item in enumerate(given or ()):
-        message = _message(item, f"input[{index}]")
-        if messages and _continues(messages[-1], message):
-            messages[-1] = _joined(messages[-1], message)
-        else:
-            messages.append(message)
+        for message in _messages(item, f"input[{index}]"):
+            if messages and _continues(messages[-1], message):
+                messages[-1] = _joined(messages[-1], message)
+            else:
+                messages.append(message)
     return tuple(messages)
+
+
+def _messages(item: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:
+    """Yield the messages of an item; a call of an MCP server's tool has its result in it."""
+    match item:
+        case {"type": "mcp_list_tools"}:
+            return
+        case {
+            "type": "mcp_call", "id": str(id), "name": str(name), "arguments": str(text),
+            "server_label": str(server),
+        }:  # fmt: skip
+            call = tool_call(id, full_name(server, name), read_arguments(text, where))
+            yield {"role": "assistant", "content": "", "tool_calls": [call]}
+            output = item.get("output")
+            told = f"Error: {_told(item.get('error'))}" if output is None else str(output)
+            yield {"role": "tool", "tool_call_id": id, "content": told}
+        case _:
+            yield _message(item, where)
+
+
+def _told(error: object) -> str:
+    """Return what the error of a call says."""
+    match error:
+        case {"content": list(parts)}:
+            return "\n".join(str(part.get("text", "")) for part in parts if isinstance(part, dict))
+        case {"message": str(text)} | str(text):
+            return text
+    return "the call failed"
 
 
 def _continues(last: dict[str, Any], message: dict[str, Any]) -> bool:

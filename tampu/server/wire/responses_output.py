@@ -14,6 +14,11 @@ from tampu.server.events import (
     ContentDelta,
     Event,
     Finished,
+    MCPCallDelta,
+    MCPCallFinished,
+    MCPCallStarted,
+    MCPCallWritten,
+    MCPToolsListed,
     PromptProgress,
     ReasoningDelta,
     Started,
@@ -99,13 +104,12 @@ class ResponseWriter:
                 yield from self._start("message")
                 self._logprobs += event.logprobs
                 yield from self._grow("output_text", event.text)
-            case ToolCallStarted():
-                yield from self._finish()
-                yield self._start_call(event)
-            case ToolCallDelta(text=text):
-                yield self._call_event("delta", {"delta": text})
-            case ToolCallFinished():
-                yield from self._finish_call(event)
+            case ToolCallStarted() | ToolCallDelta() | ToolCallFinished():
+                yield from self._call_events(event)
+            case MCPToolsListed():
+                yield from self._list_tools(event)
+            case MCPCallStarted() | MCPCallDelta() | MCPCallWritten() | MCPCallFinished():
+                yield from self._mcp_events(event)
             case Finished():
                 yield from self._finish(_status(event))
                 yield self._end(event)
@@ -160,6 +164,18 @@ class ResponseWriter:
         self._open, self._text, self._logprobs = "", "", []
         yield self._item_event("response.output_item.done", item)
 
+    def _call_events(
+        self, event: ToolCallStarted | ToolCallDelta | ToolCallFinished
+    ) -> Iterator[dict[str, Any]]:
+        match event:
+            case ToolCallStarted():
+                yield from self._finish()
+                yield self._start_call(event)
+            case ToolCallDelta(text=text):
+                yield self._call_event("delta", {"delta": text})
+            case ToolCallFinished():
+                yield from self._finish_call(event)
+
     def _start_call(self, event: ToolCallStarted) -> dict[str, Any]:
         callee = self._namespaces.get(event.name) or {"name": event.name}
         item = {
@@ -184,6 +200,48 @@ class ResponseWriter:
     def _call_event(self, kind: str, more: dict[str, Any]) -> dict[str, Any]:
         place = {"item_id": self._items[-1]["id"], "output_index": len(self._items) - 1}
         return {"type": f"response.function_call_arguments.{kind}", **more, **place}
+
+    def _list_tools(self, event: MCPToolsListed) -> Iterator[dict[str, Any]]:
+        item = {
+            "type": "mcp_list_tools",
+            "id": f"mcpl_{secrets.token_hex(12)}",
+            "server_label": event.server,
+            "tools": event.tools,
+            "error": None,
+        }
+        self._items.append(item)
+        place = {"item_id": item["id"], "output_index": len(self._items) - 1}
+        yield self._item_event("response.output_item.added", item | {"tools": []})
+        yield {"type": "response.mcp_list_tools.in_progress", **place}
+        yield {"type": "response.mcp_list_tools.completed", **place}
+        yield self._item_event("response.output_item.done", item)
+
+    def _mcp_events(
+        self, event: MCPCallStarted | MCPCallDelta | MCPCallWritten | MCPCallFinished
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the events of a call that this server runs; several may be open."""
+        if isinstance(event, MCPCallStarted):
+            yield from self._finish()
+            self._items.append(_mcp_item(event))
+            yield self._item_event("response.output_item.added", self._items[-1])
+        id = f"mcp_{event.id}"
+        index = next(i for i, item in enumerate(self._items) if item["id"] == id)
+        place = {"item_id": id, "output_index": index}
+        match event:
+            case MCPCallStarted():
+                yield {"type": "response.mcp_call.in_progress", **place}
+            case MCPCallDelta(text=text):
+                yield {"type": "response.mcp_call_arguments.delta", "delta": text, **place}
+            case MCPCallWritten(arguments=text):
+                self._items[index] = self._items[index] | {"arguments": text}
+                yield {"type": "response.mcp_call_arguments.done", "arguments": text, **place}
+            case MCPCallFinished():
+                status = "failed" if event.output is None else "completed"
+                ended = {"status": status, "output": event.output, "error": _mcp_error(event)}
+                self._items[index] = self._items[index] | ended
+                yield {"type": f"response.mcp_call.{status}", **place}
+                done = {"output_index": index, "item": self._items[index]}
+                yield {"type": "response.output_item.done", **done}
 
     def _end(self, event: Finished) -> dict[str, Any]:
         status = _status(event)
@@ -253,6 +311,27 @@ def _has_telemetry(sent: dict[str, Any]) -> bool:
 
 def _status(event: Finished) -> str:
     return "incomplete" if event.reason == "length" else "completed"
+
+
+def _mcp_item(event: MCPCallStarted) -> dict[str, Any]:
+    return {
+        "type": "mcp_call",
+        "id": f"mcp_{event.id}",
+        "server_label": event.server,
+        "name": event.tool,
+        "arguments": "",
+        "output": None,
+        "error": None,
+        "approval_request_id": None,
+        "status": "in_progress",
+    }
+
+
+def _mcp_error(event: MCPCallFinished) -> dict[str, Any] | None:
+    if event.output is not None:
+        return None
+    content = [{"type": "text", "text": event.error}]
+    return {"type": "mcp_tool_execution_error", "content": content}
 
 
 def _text_part(text: str, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:

@@ -150,6 +150,8 @@ def read_tool_choice(
             return ToolChoice("required", name, is_parallel=parallel)
         case {"type": "function", "name": str(name)}:
             return ToolChoice("required", name, is_parallel=parallel)
+        case {"type": "mcp", "server_label": str(server), "name": str(name)}:
+            return ToolChoice("required", full_name(server, name), is_parallel=parallel)
         case {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": list(tools)}}:
             return ToolChoice(_mode(mode), only=_allowed(tools), is_parallel=parallel)
         case {"type": "allowed_tools", "mode": mode, "tools": list(tools)}:

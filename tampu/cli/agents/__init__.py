@@ -1,0 +1,1 @@
+"""The settings of coding agents, and how they are changed and put back."""
