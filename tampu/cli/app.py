@@ -15,6 +15,7 @@ from tampu.cli.convert import convert_command, quantize_command
 from tampu.cli.create import create_command
 from tampu.cli.decide import decide_command
 from tampu.cli.devices import devices_command
+from tampu.cli.doctor import doctor_command
 from tampu.cli.exit_codes import INTERRUPTED, fail, outcome
 from tampu.cli.launch import launch_command
 from tampu.cli.logs import log_to_stderr
@@ -68,6 +69,7 @@ app.command("export")(export_command)
 app.command("import")(import_command)
 app.command("config")(config_command)
 app.command("devices")(devices_command)
+app.command("doctor")(doctor_command)
 app.command("bench")(bench_command)
 app.command("create")(create_command)
 app.command("convert")(convert_command)

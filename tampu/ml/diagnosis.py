@@ -1,0 +1,163 @@
+"""What each GPU of this machine still needs before models run on it, and the command for that.
+
+Only files are read. The commands are Debian's and Ubuntu's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tampu.ml.devices import Device
+from tampu.ml.library import gg
+from tampu.ml.pci import AMD, INTEL, NVIDIA, Adapter
+
+_MANIFESTS = ("usr/share/vulkan/icd.d", "usr/local/share/vulkan/icd.d", "etc/vulkan/icd.d")
+_VULKAN = "Vulkan"
+_REBUILD = (
+    'CMAKE_ARGS="-DGGML_LLAMAFILE=ON -DGGML_VULKAN=ON" .venv/bin/python -m pip install'
+    " --force-reinstall --no-deps --no-cache-dir --no-binary ggml-python -c requirements.lock"
+    " ggml-python"
+)
+_VISIBILITY = {
+    _VULKAN: "GGML_VK_VISIBLE_DEVICES",
+    "CUDA": "CUDA_VISIBLE_DEVICES",
+    "ROCm": "HIP_VISIBLE_DEVICES",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Vendor:
+    """What GPUs of one maker need.
+
+    Attributes:
+        drivers: of the kernel; one of them.
+        install: the command that installs the driver.
+        backends: of ggml, as it calls them; one of them, the best first.
+        manifests: patterns of the names of its Vulkan driver's manifests.
+        vulkan: the command that installs that driver.
+    """
+
+    drivers: tuple[str, ...]
+    install: str
+    backends: tuple[str, ...]
+    manifests: tuple[str, ...]
+    vulkan: str
+
+
+_MESA = "sudo apt-get install mesa-vulkan-drivers"
+_VENDORS = {
+    NVIDIA: _Vendor(
+        ("nvidia",), "sudo apt-get install nvidia-driver", ("CUDA", _VULKAN), ("nvidia_icd*.json",),
+        "sudo apt-get install nvidia-vulkan-icd",
+    ),
+    AMD: _Vendor(
+        ("amdgpu",), "sudo apt-get install firmware-amd-graphics", ("ROCm", _VULKAN),
+        ("radeon_icd*.json", "amd_icd*.json"), _MESA,
+    ),
+    INTEL: _Vendor(
+        ("i915", "xe"), "sudo apt-get install firmware-misc-nonfree", (_VULKAN, "SYCL"),
+        ("intel_*icd*.json",), _MESA,
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """One thing that a GPU lacks.
+
+    Attributes:
+        what: in one line.
+        command: which mends it.
+    """
+
+    what: str
+    command: str
+
+
+def find_backends() -> tuple[str, ...]:
+    """Return the backends that ggml was compiled with, as it calls them."""
+    handles = map(gg.ggml_backend_reg_get, range(gg.ggml_backend_reg_count()))
+    return tuple((gg.ggml_backend_reg_name(handle) or b"").decode() for handle in handles)
+
+
+def diagnose(
+    adapter: Adapter,
+    backends: Sequence[str],
+    devices: Sequence[Device],
+    environment: Mapping[str, str],
+    root: Path = Path("/"),
+) -> tuple[Missing, ...]:
+    """Return what a GPU lacks, in the order in which it is to be mended.
+
+    Args:
+        adapter: the GPU.
+        backends: of ggml.
+        devices: that ggml finds.
+        environment: the variables of a model's process.
+        root: the folder of the system's files.
+
+    Returns:
+        Nothing for a GPU that is ready, and for one that ggml has no code for.
+    """
+    vendor = _VENDORS.get(adapter.vendor)
+    if vendor is None:
+        return ()
+    found = [*_driver(adapter, vendor, root)]
+    usable = [name for name in vendor.backends if name in backends]
+    if usable in ([], [_VULKAN]) and not _has_manifest(vendor, root):
+        found.append(Missing("no Vulkan driver is installed for it", vendor.vulkan))
+    if not usable:
+        names = " or ".join(vendor.backends)
+        found.append(Missing(f"ggml was compiled without {names}", _REBUILD))
+    elif not found and not any(each.is_graphics and each.name in usable for each in devices):
+        found.append(_not_found(usable, environment))
+    return tuple(found)
+
+
+def _driver(adapter: Adapter, vendor: _Vendor, root: Path) -> Iterator[Missing]:
+    wanted = " or ".join(vendor.drivers)
+    if adapter.driver is None:
+        yield Missing(
+            f"no driver of the kernel is loaded for it: {wanted} is needed", vendor.install
+        )
+        return
+    if adapter.driver not in vendor.drivers:
+        what = f"the kernel's driver is {adapter.driver}: {wanted} is needed"
+        yield Missing(what, vendor.install)
+        return
+    if adapter.vendor == NVIDIA:
+        paths = [root / "dev/nvidiactl"]
+    else:
+        paths = [root / "dev/dri" / name for name in adapter.nodes if name.startswith("render")]
+    if not paths or not all(path.exists() for path in paths):
+        name = "/dev/nvidiactl" if adapter.vendor == NVIDIA else "its file in /dev/dri"
+        option = "--gpus all" if adapter.vendor == NVIDIA else "--device /dev/dri"
+        yield Missing(
+            f"{name} is missing: a container must be given it", f"docker run {option} ..."
+        )
+    elif closed := [path for path in paths if not os.access(path, os.R_OK | os.W_OK)]:
+        what = f"this user may not open /{closed[0].relative_to(root)}"
+        yield Missing(what, 'sudo usermod -aG render,video "$USER" && exec newgrp render')
+
+
+def _has_manifest(vendor: _Vendor, root: Path) -> bool:
+    return any(
+        next((root / folder).glob(pattern), None)
+        for folder in _MANIFESTS
+        for pattern in vendor.manifests
+    )
+
+
+def _not_found(usable: Sequence[str], environment: Mapping[str, str]) -> Missing:
+    """Return why ggml finds no GPU although driver and backend are there."""
+    for backend in usable:
+        name = _VISIBILITY.get(backend, "")
+        if name in environment:
+            what = f"ggml finds no GPU with {name}={environment[name] or repr('')}"
+            return Missing(what, f"unset {name}")
+    commands = {"CUDA": "nvidia-smi", "ROCm": "rocminfo"}
+    what = f"ggml's {' and '.join(usable)} finds no GPU: the driver may be too old"
+    return Missing(what, commands.get(usable[0], "vulkaninfo --summary"))
