@@ -64,7 +64,7 @@ def _as_text(found: dict[str, Any]) -> str:
         for each in gpu["missing"]:
             lines += [f"  missing: {each['what']}", f"  try:     {each['command']}"]
         if gpu["vendor"] == "other":
-            lines.append("  ggml has no code for it here.")
+            lines.append("  not checked: neither NVIDIA's, AMD's nor Intel's")
         elif not gpu["missing"]:
-            lines.append("  ready")
+            lines.append("  nothing is missing")
     return "\n".join(lines)

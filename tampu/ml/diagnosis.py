@@ -1,6 +1,6 @@
 """What each GPU of this machine still needs before models run on it, and the command for that.
 
-Only files are read. The commands are Debian's and Ubuntu's.
+Only files are read. The packages in the commands are Debian's.
 """
 
 from __future__ import annotations
@@ -139,8 +139,8 @@ def _driver(adapter: Adapter, vendor: _Vendor, root: Path) -> Iterator[Missing]:
             f"{name} is missing: a container must be given it", f"docker run {option} ..."
         )
     elif closed := [path for path in paths if not os.access(path, os.R_OK | os.W_OK)]:
-        what = f"this user may not open /{closed[0].relative_to(root)}"
-        yield Missing(what, 'sudo usermod -aG render,video "$USER" && exec newgrp render')
+        what = f"this user may not open /{closed[0].relative_to(root)}; log in again after it"
+        yield Missing(what, 'sudo usermod -aG render,video "$USER"')
 
 
 def _has_manifest(vendor: _Vendor, root: Path) -> bool:

@@ -1,4 +1,4 @@
-"""The GPUs on the PCI bus, as Linux lists them in /sys: also those that no driver or ggml can use."""
+"""The GPUs on the PCI bus, as Linux lists them in /sys: also those without a driver."""
 
 from __future__ import annotations
 

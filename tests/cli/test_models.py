@@ -362,7 +362,7 @@ def test_read_only_model_error_says_how_to_copy_it(
 
 
 @pytest.mark.parametrize(
-    "arguments", [("list",), ("show", "demo"), ("verify-store",), ("devices",), ("doctor",), ("config",)]
+    "arguments", [("list",), ("show", "demo"), ("verify-store",), ("devices",), ("config",)]
 )
 @pytest.mark.usefixtures("store")
 def test_commands_with_tables_print_json(

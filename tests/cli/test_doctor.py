@@ -1,0 +1,61 @@
+"""`tampu doctor`, on a system that is made up."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.fake_system import add_gpu
+
+from tampu.cli import app
+from tampu.ml import pci
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the system's files."""
+    find: Callable[[Path], tuple[pci.Adapter, ...]] = pci.find_adapters
+    monkeypatch.setattr(pci, "find_adapters", lambda: find(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.usefixtures("root")
+def test_a_machine_without_gpus_lacks_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("CPU.0: ")
+    assert "\nBackends of ggml: " in out
+    assert "\nKernels of the CPU: " in out
+    assert out.endswith("\nNo GPU on the PCI bus.\n")
+
+
+def test_what_a_gpu_lacks_is_printed_with_commands(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_gpu(root, "10de:2684", driver="nouveau")
+    add_gpu(root, "1234:1111", slot=2)
+    assert app.run(["doctor"]) == 1
+    out = capsys.readouterr().out
+    assert (
+        "GPU 0000:01:00.0: NVIDIA 10de:2684, driver nouveau\n"
+        "  missing: the kernel's driver is nouveau: nvidia is needed\n"
+        "  try:     sudo apt-get install nvidia-driver\n"
+    ) in out
+    assert out.endswith(
+        "GPU 0000:02:00.0: other 1234:1111, driver none\n"
+        "  not checked: neither NVIDIA's, AMD's nor Intel's\n"
+    )
+
+
+def test_json_has_the_same(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    add_gpu(root, "1002:744c")
+    assert app.run(["doctor", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["devices"][-1]["name"] == "CPU.0"
+    assert "CPU" in found["backends"]
+    (gpu,) = found["gpus"]
+    assert (gpu["vendor"], gpu["id"], gpu["driver"]) == ("AMD", "1002:744c", None)
+    assert gpu["missing"][0] == {
+        "what": "no driver of the kernel is loaded for it: amdgpu is needed",
+        "command": "sudo apt-get install firmware-amd-graphics",
+    }

@@ -1,0 +1,122 @@
+"""What GPUs lack, judged by a system's files, ggml's backends and the devices that it finds."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from support.fake_system import add_gpu, touch
+
+from tampu.ml.devices import Device
+from tampu.ml.diagnosis import Missing, diagnose, find_backends
+from tampu.ml.pci import find_adapters
+
+CARD, RADEON, ARC = "10de:2684", "1002:744c", "8086:56a0"
+VULKAN = Device(1, "Vulkan", 0, "gpu", "product")
+CUDA = Device(1, "CUDA", 0, "gpu", "product")
+CPU = Device(2, "CPU", 0, "cpu", "product")
+
+
+def missing(
+    root: Path,
+    backends: Sequence[str] = ("Vulkan", "CPU"),
+    devices: Sequence[Device] = (VULKAN, CPU),
+    environment: Mapping[str, str] | None = None,
+) -> tuple[Missing, ...]:
+    """What the only GPU of a system lacks."""
+    (adapter,) = find_adapters(root)
+    return diagnose(adapter, backends, devices, environment or {}, root)
+
+
+def whats(found: Sequence[Missing]) -> list[str]:
+    return [each.what for each in found]
+
+
+@pytest.mark.parametrize(
+    ("ids", "driver", "manifest"),
+    [(CARD, "nvidia", "nvidia_icd.json"), (RADEON, "amdgpu", "radeon_icd.x86_64.json"),
+     (ARC, "i915", "intel_icd.json"), (ARC, "xe", "intel_icd.x86_64.json")],
+)  # fmt: skip
+def test_nothing_is_missing_where_ggml_finds_it_by_vulkan(
+    tmp_path: Path, ids: str, driver: str, manifest: str
+) -> None:
+    add_gpu(tmp_path, ids, driver=driver)
+    file = touch(tmp_path, f"usr/share/vulkan/icd.d/{manifest}")
+    assert missing(tmp_path) == ()
+    file.unlink()
+    (found,) = missing(tmp_path)
+    assert found.what == "no Vulkan driver is installed for it"
+    assert "apt-get install" in found.command
+
+
+def test_a_bare_machine_lacks_all_in_the_order_of_mending(tmp_path: Path) -> None:
+    add_gpu(tmp_path, CARD)
+    found = missing(tmp_path, ("CPU",), (CPU,))
+    assert whats(found) == [
+        "no driver of the kernel is loaded for it: nvidia is needed",
+        "no Vulkan driver is installed for it",
+        "ggml was compiled without CUDA or Vulkan",
+    ]
+    assert found[0].command == "sudo apt-get install nvidia-driver"
+    assert "-DGGML_VULKAN=ON" in found[2].command
+
+
+def test_cuda_needs_no_vulkan_driver(tmp_path: Path) -> None:
+    add_gpu(tmp_path, CARD, driver="nvidia")
+    assert missing(tmp_path, ("CUDA", "CPU"), (CUDA, CPU)) == ()
+
+
+@pytest.mark.parametrize(
+    ("ids", "driver", "wanted"),
+    [(CARD, "nouveau", "nvidia"), (RADEON, "radeon", "amdgpu"), (ARC, "vfio-pci", "i915 or xe")],
+)
+def test_another_driver_of_the_kernel_is_named(
+    tmp_path: Path, ids: str, driver: str, wanted: str
+) -> None:
+    add_gpu(tmp_path, ids, driver=driver)
+    assert whats(missing(tmp_path))[0] == f"the kernel's driver is {driver}: {wanted} is needed"
+
+
+def test_a_container_that_was_not_given_the_gpu_is_told_apart(tmp_path: Path) -> None:
+    add_gpu(tmp_path, RADEON, driver="amdgpu")
+    touch(tmp_path, "etc/vulkan/icd.d/radeon_icd.json")
+    (tmp_path / "dev/dri/renderD128").unlink()
+    (found,) = missing(tmp_path)
+    assert found.what == "its file in /dev/dri is missing: a container must be given it"
+    assert found.command == "docker run --device /dev/dri ..."
+
+
+def test_a_user_without_access_gets_the_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_gpu(tmp_path, RADEON, driver="amdgpu")
+    touch(tmp_path, "etc/vulkan/icd.d/radeon_icd.json")
+    monkeypatch.setattr("os.access", lambda *_: False)  # root may open all
+    (found,) = missing(tmp_path)
+    assert found.what.startswith("this user may not open /dev/dri/renderD128")
+    assert "usermod -aG render" in found.command
+
+
+@pytest.mark.parametrize(
+    ("environment", "what", "command"),
+    [({"GGML_VK_VISIBLE_DEVICES": "3"}, "ggml finds no GPU with GGML_VK_VISIBLE_DEVICES=3",
+      "unset GGML_VK_VISIBLE_DEVICES"),
+     ({"GGML_VK_VISIBLE_DEVICES": ""}, "ggml finds no GPU with GGML_VK_VISIBLE_DEVICES=''",
+      "unset GGML_VK_VISIBLE_DEVICES"),
+     ({"CUDA_VISIBLE_DEVICES": "3"}, "ggml's Vulkan finds no GPU: the driver may be too old",
+      "vulkaninfo --summary")],
+)  # fmt: skip
+def test_a_gpu_that_ggml_does_not_find_has_the_reason(
+    tmp_path: Path, environment: dict[str, str], what: str, command: str
+) -> None:
+    add_gpu(tmp_path, RADEON, driver="amdgpu")
+    touch(tmp_path, "etc/vulkan/icd.d/radeon_icd.json")
+    assert missing(tmp_path, devices=(CPU,), environment=environment) == (Missing(what, command),)
+
+
+def test_gpus_of_other_makers_are_not_judged(tmp_path: Path) -> None:
+    add_gpu(tmp_path, "1234:1111")
+    assert missing(tmp_path, ("CPU",), (CPU,)) == ()
+
+
+def test_the_backends_of_this_ggml_are_listed() -> None:
+    assert "CPU" in find_backends()
