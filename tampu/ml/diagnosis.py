@@ -16,11 +16,7 @@ from tampu.ml.pci import AMD, INTEL, NVIDIA, Adapter
 
 _MANIFESTS = ("usr/share/vulkan/icd.d", "usr/local/share/vulkan/icd.d", "etc/vulkan/icd.d")
 _VULKAN = "Vulkan"
-_REBUILD = (
-    'CMAKE_ARGS="-DGGML_LLAMAFILE=ON -DGGML_VULKAN=ON" .venv/bin/python -m pip install'
-    " --force-reinstall --no-deps --no-cache-dir --no-binary ggml-python -c requirements.lock"
-    " ggml-python"
-)
+_REBUILD = "make GPU=vulkan run"
 _VISIBILITY = {
     _VULKAN: "GGML_VK_VISIBLE_DEVICES",
     "CUDA": "CUDA_VISIBLE_DEVICES",

@@ -57,7 +57,7 @@ def test_a_bare_machine_lacks_all_in_the_order_of_mending(tmp_path: Path) -> Non
         "ggml was compiled without CUDA or Vulkan",
     ]
     assert found[0].command == "sudo apt-get install nvidia-driver"
-    assert "-DGGML_VULKAN=ON" in found[2].command
+    assert found[2].command == "make GPU=vulkan run"
 
 
 def test_cuda_needs_no_vulkan_driver(tmp_path: Path) -> None:
