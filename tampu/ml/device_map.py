@@ -1,7 +1,8 @@
 """Maps layers to devices: the weights, cache and computation of a layer are on one device.
 
-The token embeddings stay on the CPU. The output layer counts as one more layer after the others,
-and so does everything that belongs to no layer of the text.
+The token embeddings stay on the CPU. The factors of rotary frequencies, which all layers use, are
+on the device that has all layers, if one has. The output layer counts as one more layer after the
+others, and so does everything that belongs to no layer of the text.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 _OF_LAYER = re.compile(r"blk\.(\d+)\.")
 _OF_OUTPUT = re.compile(r"(output|output_norm|cls|v|mm)\.")
 _EMBEDDING = frozenset({"token_embd", "token_embd_norm", "token_types", "position_embd"})
+_OF_ALL_LAYERS = re.compile(r"rope_")
 _EXPERTS = re.compile(r"_(ch)?exps\.")
 
 
@@ -75,6 +77,9 @@ class DeviceMap:
 
     def of_weight(self, name: str) -> Device | None:
         """Return the device of a weight; None: the CPU."""
+        if _OF_ALL_LAYERS.match(name):  # where ggml computes with it; elsewhere it would go back
+            places = {self.of_layer(index) for index in range(len(self.layers) - 1)}
+            return places.pop() if len(places) == 1 else None
         index = layer_of(name, len(self.layers) - 1)
         if index is None or (index in self.cpu_experts and is_of_experts(name)):
             return None

@@ -132,11 +132,18 @@ def operations(engine: Engine, tokens: int) -> Counter[str]:
     return found
 
 
-@pytest.mark.parametrize(("offloaded", "splits"), [(LAYERS + 1, 2), (3, 3)])
+@pytest.mark.parametrize(
+    ("offloaded", "factors", "splits"),
+    [(LAYERS + 1, False, 2), (LAYERS + 1, True, 2), (3, False, 3)],
+)
 def test_a_step_goes_to_a_device_once_and_back(
-    tmp_path: Path, devices: tuple[StandIn, StandIn], offloaded: int, splits: int
+    tmp_path: Path,
+    devices: tuple[StandIn, StandIn],
+    offloaded: int,
+    factors: bool,
+    splits: int,
 ) -> None:
-    path = write_tiny(tmp_path / "tiny.gguf", Tiny(layers=LAYERS))
+    path = write_tiny(tmp_path / "tiny.gguf", Tiny(layers=LAYERS, factors=factors))
     with Engine.load(path, offload=Offload(offloaded), **SMALL) as engine:
         assert devices[0].taken > 0
         for length in (1, 64):  # from 32 tokens on, ggml may send the CPU's layers to a GPU too

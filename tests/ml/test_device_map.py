@@ -39,6 +39,17 @@ def test_a_weight_is_on_the_device_of_its_layer_except_kept_experts(
     assert PLACEMENT.of_weight(name) is device
 
 
+@pytest.mark.parametrize(
+    ("layers", "device"),
+    [((0, 0, 0), FIRST), ((1, 1, -1), SECOND), ((0, 1, 1), None), ((-1, 0, 0), None),
+     ((-1, -1, 0), None)],
+)  # fmt: skip
+def test_what_all_layers_use_is_on_the_device_that_has_them_all(
+    layers: tuple[int, ...], device: Device | None
+) -> None:
+    assert DeviceMap((FIRST, SECOND), layers).of_weight("rope_freqs.weight") is device
+
+
 def test_without_devices_all_is_on_the_cpu() -> None:
     nowhere = DeviceMap()
     assert nowhere.of_output() is None
