@@ -17,7 +17,7 @@ pytest_plugins = ["support.parity_report"]
 
 GRACE_S = 60.0
 SHARED = ("tampu-fork-server",)  # lives as long as the fork server, which all of a process share
-OURS = ("TAMPU_", "OLLAMA_")
+OURS = ("TAMPU_", "OLLAMA_", "OTEL_")
 TERMINAL = ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR")
 
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -50,6 +50,7 @@ ONLY = {
 HOLDERS = {
     "ggml": {"ml"},
     "ray": {"cluster"},
+    "opentelemetry": {"server"},
     "starlette": {"server", "cluster"},
     "uvicorn": {"server", "cli"},
     "typer": {"cli"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from ray.serve.handle import DeploymentHandle
 from tampu.cluster.stats import packed
 from tampu.errors import ComputeError, RequestNotStartedError, RunnerDiedError, TampuError
 from tampu.runner.events import Failed, to_error
+from tampu.server.tracing import current_model
 from tampu.worker.model_client import ModelClient
 from tampu.worker.prefixes import prefix_borders
 from tampu.worker.protocol import (
@@ -81,10 +83,17 @@ class HandleClient(ModelClient):
             hashes = borders.hashes
             if isinstance(given, Generate):
                 given = replace(given, borders=borders)
-        response = self._requests.remote(to_body(given), packed(hashes))
+        trace, began_ns = current_model(), time.time_ns()
+        says_who = trace is not None
+        response = self._requests.remote(to_body(given), packed(hashes), says_who=says_who)
         has_begun = is_over = False
         try:
             async for body in response:
+                if trace is not None and says_who:
+                    told = {"tampu.replica": body.decode(), "tampu.borders": len(hashes)}
+                    trace.part("route", began_ns, time.time_ns(), told)
+                    says_who = False
+                    continue
                 event = to_event(body)
                 has_begun, is_over = True, is_last(event)
                 if isinstance(event, Failed):

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 
 import msgspec
+from ray import serve
 
 from tampu.cluster.catalog import find_on_node
 from tampu.cluster.stats import ReplicaStats, packed
@@ -51,14 +52,19 @@ class Replica:
         async with self._models.use(self._entry, {}, None) as model:
             return to_body(model.runner.ready)
 
-    async def request(self, body: bytes, _hashes: bytes) -> AsyncGenerator[bytes, None]:
+    async def request(
+        self, body: bytes, _hashes: bytes, *, says_who: bool = False
+    ) -> AsyncGenerator[bytes, None]:
         """Yield the events of a command; an error is the last event.
 
         Args:
             body: the command, whose number does not count.
             _hashes: those of its prompt, for the router.
+            says_who: whether the replica's name comes before the events, for traces.
         """
         self._has_changed = True
+        if says_who:
+            yield serve.get_replica_context().replica_tag.encode()
         command = to_request(body)
 
         def numbered(number: int) -> Request:

@@ -73,6 +73,20 @@ class BatchCounts(msgspec.Struct, frozen=True):
         return BatchCounts(self.batches - before.batches, self.sequences - before.sequences)
 
 
+class BatchNumbers(msgspec.Struct, frozen=True):
+    """In which batches a request was computed; they are counted from 1 since the model was loaded.
+
+    Attributes:
+        first: of its prompt.
+        answer: the one that gave the first token of the answer; 0: none has.
+        last: of the request; those of an answer follow each other unless other work came between.
+    """
+
+    first: int
+    answer: int
+    last: int
+
+
 class PromptProgress(msgspec.Struct, frozen=True, tag="progressed"):
     """A part of the prompt is computed; the first says what was in the cache, the last is whole.
 
@@ -119,12 +133,14 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
         usage: token counts and durations.
         prompt_logprobs: one entry per prompt token except the first, if requested.
         stop: the stop string that ended it, if one did.
+        batches: that it was computed in; None: in none, or the engine does not tell.
     """
 
     reason: FinishReason
     usage: Usage
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     stop: str | None = None
+    batches: BatchNumbers | None = None
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):

@@ -42,6 +42,7 @@ class OutputProcessor:
         self._graphs = graphs
         self._tokenizer = tokenizer
         self._ends = tokenizer.eos
+        self._batch = 0  # the number of the last one
 
     def await_tokens(self, plan: Plan) -> None:
         """Mark the sequences that will get a token from a launched batch."""
@@ -55,8 +56,11 @@ class OutputProcessor:
     def sample(self, plan: Plan, computed: Computed) -> StepTokens:
         """Sample the next token of each sequence that gets one from a batch."""
         sampled: StepTokens = {}
+        self._batch += 1
         for part in plan.parts:
             sequence = part.sequence
+            sequence.first_batch = sequence.first_batch or self._batch
+            sequence.last_batch = self._batch
             sequence.awaits_token = False
             sequence.read = part.end
             self._report_progress(sequence)
@@ -88,7 +92,9 @@ class OutputProcessor:
     def _sample(self, sequence: Sequence, logits: npt.NDArray[np.float32]) -> SampledToken | None:
         """Sample a sequence's next token and detect the end; None if `max_tokens` is 0."""
         options, constraint = sequence.options, sequence.constraint
-        sequence.times.first_token = sequence.times.first_token or time.monotonic_ns()
+        if not sequence.times.first_token:
+            sequence.times.first_token = time.monotonic_ns()
+            sequence.answer_batch = self._batch
         if options.max_tokens == 0:
             sequence.finish = "length"
             return None
@@ -187,7 +193,8 @@ class OutputProcessor:
         logprobs = tuple(collected.entries) if collected else ()
         usage = sequence.usage()
         log.debug("request %d: %s, %s", sequence.number, reason, usage)
-        self._send(sequence, Done(reason, usage, logprobs, sequence.detokenizer.matched))
+        matched, batches = sequence.detokenizer.matched, sequence.batches
+        self._send(sequence, Done(reason, usage, logprobs, matched, batches))
 
     def fail(self, sequence: Sequence, error: Exception) -> None:
         """End a sequence with an error, if it has not ended already."""

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tampu.kvcache import CellTable
 from tampu.runner.adapters import PLAIN, ChosenLora
 from tampu.runner.detokenizer import Detokenizer
-from tampu.runner.events import Event, FinishReason, TokenLogprob, Usage
+from tampu.runner.events import BatchNumbers, Event, FinishReason, TokenLogprob, Usage
 from tampu.runner.layout import TEXT, InputLayout
 from tampu.runner.request import GenerateOptions
 from tampu.sampling import Sampler, top_logprobs
@@ -162,6 +162,7 @@ class Sequence:
         number: of the request, in the order of getting a slot.
         slot: its slot, from 0.
         pending: tokens whose text is held back.
+        first_batch, answer_batch, last_batch: numbers as in `BatchNumbers`; 0: not yet.
     """
 
     options: GenerateOptions
@@ -191,6 +192,9 @@ class Sequence:
     slot: int = 0
     pending: list[SampledToken] = field(default_factory=list)
     times: RequestTimes = field(default_factory=RequestTimes)
+    first_batch: int = 0
+    answer_batch: int = 0
+    last_batch: int = 0
 
     @property
     def capacity(self) -> int:
@@ -255,6 +259,12 @@ class Sequence:
         self.keys[self.length] = token + self.lora.key_offset
         self.length += 1
         self.generated += 1
+
+    @property
+    def batches(self) -> BatchNumbers | None:
+        """The batches that it was computed in; None: in none."""
+        numbers = BatchNumbers(self.first_batch, self.answer_batch, self.last_batch)
+        return numbers if self.first_batch else None
 
     def usage(self) -> Usage:
         """Return the usage so far."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -69,6 +70,7 @@ from tampu.server.serving import Serving
 from tampu.server.state import State
 from tampu.server.threadpool import IterationPool
 from tampu.server.tokens import token_routes
+from tampu.server.tracing import TraceMiddleware, start_tracing
 from tampu.server.trusted_host import ORIGINS, PreflightMiddleware, TrustedHostMiddleware
 from tampu.server.usage import KeyUsage, usage_routes
 from tampu.store.catalog import Catalog
@@ -107,6 +109,7 @@ class ServerOptions:
         cache: the folder for what is converted; None: as the environment says.
         state: the folder of what is kept across restarts; None: nothing is.
         files: how much uploaded files may take.
+        otlp_endpoint: the URL of an OpenTelemetry collector for traces; None: there are none.
         has_replicas: whether the models are replicas on other machines: no request can load them
             with other options, and there are no routes for what only one machine has.
         mcp: the MCP servers whose tools requests may name.
@@ -134,6 +137,7 @@ class ServerOptions:
     cache: Path | None = None
     state: Path | None = None
     files: FileLimits = field(default_factory=FileLimits)
+    otlp_endpoint: str | None = None
     has_replicas: bool = False
     mcp: MCPOptions = field(default_factory=MCPOptions)
     model: LoadOptions = field(default_factory=LoadOptions)
@@ -141,8 +145,13 @@ class ServerOptions:
 
 
 def create_app(options: ServerOptions, catalog: Catalog, start: Start) -> Starlette:
-    """Return the application that serves a catalog; `start` loads a model."""
+    """Return the application that serves a catalog; `start` loads a model.
+
+    Raises:
+        SettingsError: if there is an endpoint for traces, and opentelemetry is not installed.
+    """
     metrics = Metrics()
+    tracer = start_tracing(options.otlp_endpoint) if options.otlp_endpoint else None
     serving = _serving(options, catalog, start, metrics)
     pool = IterationPool()
     mcp = MCPServers(options.mcp, serving)
@@ -196,11 +205,14 @@ def create_app(options: ServerOptions, catalog: Catalog, start: Start) -> Starle
         await serving.close()
         await state.close()
         await pool.close()
+        if tracer is not None:
+            await asyncio.to_thread(tracer.close)
 
     app = Starlette(
         routes=[StarletteRoute(r.path, _marked(r), methods=list(r.methods)) for r in routes],
         middleware=[  # the outermost first
             Middleware(VersionPrefixMiddleware, routes=routes),
+            *([] if tracer is None else [Middleware(TraceMiddleware, tracer=tracer)]),
             Middleware(AccessLogMiddleware, metrics=metrics),
             Middleware(TrustedHostMiddleware, bound=options.hosts, origins=options.origins),
             Middleware(

@@ -109,7 +109,8 @@ class Choice:
         reason: EndReason = done.reason
         if self._complete and reason == "stop":
             reason = "tool_calls"
-        return Finished(reason, done.usage, self._ready_ns, done.stop, self._index)
+        told = (done.usage, self._ready_ns, done.stop, self._index, done.batches)
+        return Finished(reason, *told)
 
 
 def dropped_warnings(dropped: int) -> tuple[str, ...]:

@@ -36,6 +36,7 @@ def server_options(settings: Settings, hosts: Sequence[str]) -> ServerOptions:
         default_model=settings.default_model,
         image_urls=settings.image_urls,
         state=settings.state,
+        otlp_endpoint=settings.otlp_endpoint,
         files=FileLimits(
             file_bytes=settings.max_file_bytes,
             total_bytes=settings.max_files_bytes,

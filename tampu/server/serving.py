@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager, aclosing, nullcontext
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, aclosing, asynccontextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -44,6 +44,7 @@ from tampu.server.generation_request import (
 from tampu.server.model_defaults import ModelDefaults, model_defaults
 from tampu.server.model_manager import ManagedModel, ModelManager
 from tampu.server.served_adapters import ServedAdapters
+from tampu.server.tracing import attributes_of, current_model, model_trace, operation_of
 from tampu.store.catalog import Catalog, Entry
 from tampu.store.model_info import ModelInfo
 from tampu.worker.model_client import ModelClient
@@ -90,6 +91,9 @@ class Embeddings(msgspec.Struct, frozen=True):
     dropped: int = 0
     warnings: tuple[str, ...] = ()
     lengths: tuple[int, ...] = ()
+
+
+_ForModel: TypeAlias = GenerationRequest | EmbeddingTask | DecisionTask | RerankTask
 
 
 class _WithModel(Protocol):
@@ -200,20 +204,25 @@ class Serving:
         Raises:
             TampuError: when the model cannot be loaded, or the request fails.
         """
-        with self._queued() as leave_queue, self._metrics.request(entry.name) as count:
+        operation = operation_of(request)
+        with (
+            model_trace(operation, entry.name, lambda: attributes_of(request)) as trace,
+            self._queued() as leave_queue,
+            self._metrics.request(entry.name) as count,
+        ):
             request = await self._with_text_bias(entry, request)
             lora = self.adapters.choice(entry, request.options.lora)
             request = replace(request, options=msgspec.structs.replace(request.options, lora=lora))
             for may_retry in (True, False):
                 try:
-                    async with self.models.use(
-                        entry, request.overrides, request.keep_alive_s
-                    ) as model:
+                    async with self._use(entry, request) as model:
                         await self.adapters.provide(model, lora)
                         async with aclosing(self._events(model, request)) as events:
                             async for event in events:
                                 may_retry = False
                                 count(event)
+                                if trace is not None:
+                                    trace.event(event)
                                 if not isinstance(event, Started):
                                     leave_queue()
                                 yield event
@@ -221,6 +230,16 @@ class Serving:
                 except RequestNotStartedError:
                     if not may_retry:
                         raise
+
+    @asynccontextmanager
+    async def _use(self, entry: Entry, request: _ForModel) -> AsyncIterator[ManagedModel]:
+        """Hold the model of a request, as `ModelManager.use`; trace its loading."""
+        before, began_ns = self.models.find(entry.name), time.time_ns()
+        async with self.models.use(entry, request.overrides, request.keep_alive_s) as model:
+            trace = current_model()
+            if trace is not None and model is not before:
+                trace.loaded(entry.name, began_ns)
+            yield model
 
     def _queued(self) -> AbstractContextManager[Callable[[], None]]:
         """Queue a request; the rows of batches have a queue of their own."""
@@ -265,12 +284,12 @@ class Serving:
         Raises:
             TampuError: when the model cannot be loaded, or the request fails.
         """
-        with self._queued():
+        with self._queued(), model_trace("embeddings", entry.name):
             return await _with_retry(lambda: self._embedded(entry, request))
 
     async def _embedded(self, entry: Entry, request: EmbeddingTask) -> Embeddings:
         _require_no_adapter(entry, "embeddings")
-        async with self.models.use(entry, request.overrides, request.keep_alive_s) as model:
+        async with self._use(entry, request) as model:
             ready_ns = time.monotonic_ns()
             if not request.inputs:
                 return Embeddings(np.empty((0, 0), np.float32), 0, ready_ns)
@@ -278,6 +297,8 @@ class Serving:
             with worded(is_longest=_has_longest_context(model)):
                 found = await model.runner.embed(request.inputs, truncate=request.truncate)
             self._metrics.embedded(entry.name, found.tokens)
+            if (trace := current_model()) is not None:
+                trace.used(Usage(prompt_tokens=found.tokens))
         vectors = np.frombuffer(found.vectors, "<f4").reshape(-1, found.width)
         warnings = (*request.warnings, *dropped_warnings(found.dropped))
         shortened = _shortened(vectors, request.dimensions)
@@ -293,14 +314,16 @@ class Serving:
         _require_no_adapter(entry, "decisions and ranking")
 
         async def attempt() -> Decisions:
-            async with self.models.use(entry, task.overrides, task.keep_alive_s) as model:
+            async with self._use(entry, task) as model:
                 with worded(is_longest=_has_longest_context(model)):
                     if isinstance(task, DecisionTask):
                         return await model.runner.decide(task.prompt, task.questions)
                     return await model.runner.rerank(task.query, task.documents, task.instruction)
 
-        with self._queued():
+        with self._queued(), model_trace("decisions", entry.name) as trace:
             found = await _with_retry(attempt)
+            if trace is not None:
+                trace.used(Usage(found.input_tokens, found.cached_tokens))
         self._metrics.decided(entry.name, found)
         return found
 

@@ -144,6 +144,7 @@ class Settings:
         registry_key: REGISTRY_KEY, else ~/.ollama/id_ed25519: the key for Ollama's registry.
         hub: HF_ENDPOINT, Hugging Face's hub.
         hub_token: HF_TOKEN, for private models there.
+        otlp_endpoint: OTEL_EXPORTER_OTLP_ENDPOINT, an OpenTelemetry collector's URL, for traces.
         api_keys: API_KEY, separated by commas: keys with all permissions.
         use_api_keys: USE_API_KEY, likewise: may use models, but not pull, create or delete them.
         keys_file: KEYS_FILE, a TOML file of keys with names and limits.
@@ -212,6 +213,7 @@ class Settings:
     registry_key: Path | None = None
     hub: str = "https://huggingface.co"
     hub_token: str | None = field(default=None, repr=False)
+    otlp_endpoint: str | None = None
     api_keys: tuple[str, ...] = own("API_KEY", texts, ())
     use_api_keys: tuple[str, ...] = own("USE_API_KEY", texts, ())
     keys_file: Path | None = own("KEYS_FILE", path_of, None)
@@ -284,6 +286,7 @@ class Settings:
             or read.in_home("REGISTRY_KEY", ("", ".ollama/id_ed25519")),
             hub=str(read.text("HF_ENDPOINT", "https://huggingface.co")).rstrip("/"),
             hub_token=read.text("HF_TOKEN"),
+            otlp_endpoint=read.text("OTEL_EXPORTER_OTLP_ENDPOINT"),
             sources=read.sources,
             ignored=read.ignored,
         )

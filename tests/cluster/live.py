@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import secrets
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -13,6 +15,7 @@ import httpx
 import pytest
 from ray import serve
 from ray.cluster_utils import Cluster
+from support.traces import Collector, Span, collecting
 from support.waiting import wait_until
 
 from tampu.cluster.config import APPLICATION, ClusterConfig, DeployedModel
@@ -40,6 +43,7 @@ class Live:
 
     cluster: Cluster
     client: httpx.Client
+    collector: Collector
     nodes: list[Any] = field(default_factory=list)
 
     def ask(self, path: str, **fields: Any) -> httpx.Response:
@@ -54,6 +58,15 @@ class Live:
     def running(self) -> int:
         """How many requests all replicas run."""
         return sum(each["requests"] for each in self.loads())
+
+    def generated(self) -> str:
+        """How many tokens all answers had that have ended."""
+        found = re.search(
+            r'^tampu_tokens_total\{kind="generated",.*\} (.*)',
+            self.client.get("/metrics").text,
+            re.M,
+        )
+        return found[1] if found else "0.0"
 
 
 def free_port() -> int:
@@ -80,13 +93,17 @@ def live(patience: None) -> Iterator[Live]:  # noqa: ARG001 - it sets the limits
     model = DeployedModel(model="demo", replicas=NODES)
     # The nodes are one machine: proxies of them all would share the port.
     config = ClusterConfig(models=(model,), port=free_port(), proxy_location="HeadOnly")
-    options = replace(server_options(settings, [config.host]), use_keys=(KEY,))
-    deploy(config, options, settings)
     url, headers = f"http://{config.host}:{config.port}", {"authorization": f"Bearer {KEY}"}
-    with httpx.Client(base_url=url, headers=headers, timeout=120) as client:
-        yield Live(cluster, client, nodes)
-    stop()
-    cluster.shutdown()
+    with (
+        collecting() as collector,
+        httpx.Client(base_url=url, headers=headers, timeout=120) as client,
+    ):
+        options = server_options(settings, [config.host])
+        options = replace(options, use_keys=(KEY,), otlp_endpoint=collector.url)
+        deploy(config, options, settings)
+        yield Live(cluster, client, collector, nodes)
+        stop()
+        cluster.shutdown()
 
 
 def text_of(answer: dict[str, Any]) -> str:
@@ -169,12 +186,33 @@ def test_the_ingress_counts_requests(live: Live) -> None:
     assert 'tampu_tokens_total{kind="prompt",model="demo"}' in told
 
 
+def test_a_trace_says_which_replica_computed_a_request(live: Live) -> None:
+    trace = secrets.token_hex(16)
+    headers = {"traceparent": f"00-{trace}-00f067aa0ba902b7-01"}
+    body = {"model": "demo", "messages": QUESTION, "max_tokens": 8}
+    live.client.post("/v1/chat/completions", json=body, headers=headers).raise_for_status()
+
+    def spans() -> dict[str, Span]:
+        found = {each.name: each for each in live.collector.spans() if each.trace == trace}
+        return found if "POST /v1/chat/completions" in found else {}
+
+    found = wait_until(spans, "the spans have arrived")
+    assert found["route"].parent == found["answer"].parent == found["chat demo:latest"].id
+    assert found["route"].attributes["tampu.replica"]
+    assert found["answer"].attributes["tampu.batch.last"] > 0
+
+
 def test_a_client_that_leaves_cancels_its_request(live: Live) -> None:
-    body = LONG | {"messages": QUESTION, "max_tokens": 100_000, "n": 8}
-    with live.client.stream("POST", "/v1/chat/completions", json=body) as response:
-        next(response.iter_lines())
-        wait_until(lambda: live.running() == 8, "replicas run its choices")
-    wait_until(lambda: live.running() == 0, "the request has been cancelled")
+    """Ollama's API goes on when the context is full, so that no answer ends by itself."""
+    body = LONG | {"messages": QUESTION, "options": {"num_predict": -1}}
+    generated, count = live.generated(), 8
+    with ExitStack() as stack:
+        for _ in range(count):
+            response = stack.enter_context(live.client.stream("POST", "/api/chat", json=body))
+            next(response.iter_lines())
+        wait_until(lambda: live.running() >= count, "replicas run the requests")
+    wait_until(lambda: live.running() == 0, "the requests have been cancelled")
+    assert live.generated() == generated  # none has ended
 
 
 def test_each_turn_of_a_conversation_goes_where_the_one_before_was(live: Live) -> None:

@@ -1,0 +1,246 @@
+"""Traces of requests, as OpenTelemetry has them; off unless an endpoint is set.
+
+A request with a W3C `traceparent` is part of its client's trace. Its spans, each within the one
+before it: the HTTP request; the use of a model, named and described as the semantic conventions for
+generative AI say; and in this `load`, if a model had to be loaded, and for each choice `route`, if
+there are replicas, `queue`, `prompt` and `answer`, with the batches in which it was computed. The
+last three are placed by the durations that the model's process reports, so that no clocks of other
+machines matter. Nothing of a prompt or an answer is in a trace.
+
+Source: "Semantic conventions for generative client AI spans" and "for HTTP spans".
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tampu.engine.prompts import ChatPrompt
+from tampu.errors import SettingsError
+from tampu.runner.events import Usage
+from tampu.server.caller import current_caller
+from tampu.server.events import Event, Finished
+from tampu.server.generation_request import GenerationRequest
+from tampu.server.logs import HEADER, ROUTE
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
+Value: TypeAlias = str | int | float | tuple[str, ...]
+Attributes: TypeAlias = Mapping[str, Value]
+
+_UNTRACED = ("GET", "HEAD", "OPTIONS")
+
+
+class Tracer(Protocol):
+    """Makes spans and sends them; see `tampu.server.otlp`."""
+
+    def request_span(self, name: str, headers: Mapping[str, str], attributes: Attributes) -> Span:
+        """Return a span of a client's request, in the client's trace if the headers name one."""
+
+    def span(
+        self, name: str, parent: Span, began_ns: int, attributes: Attributes, *, is_call: bool
+    ) -> Span:
+        """Return a span within another one; `is_call`: of a model."""
+
+    def fail(self, span: Span, error: str) -> None:
+        """Mark a span as failed."""
+
+    def close(self) -> None:
+        """Send what is left, and end."""
+
+
+class RequestTrace:
+    """The trace of one HTTP request.
+
+    Attributes:
+        model: the use of a model that is under way; None: there is none.
+    """
+
+    def __init__(self, tracer: Tracer, span: Span) -> None:
+        self.tracer = tracer
+        self.span = span
+        self.model: ModelTrace | None = None
+
+
+class ModelTrace:
+    """The span of a use of a model, and those within."""
+
+    def __init__(self, tracer: Tracer, span: Span) -> None:
+        self._tracer = tracer
+        self._reasons: list[str] = []
+        self._usage = [0, 0, 0]
+        self.span = span
+
+    def part(self, name: str, began_ns: int, ended_ns: int, attributes: Attributes) -> None:
+        """Add a span within this one; times are in nanoseconds since 1970."""
+        span = self._tracer.span(name, self.span, began_ns, attributes, is_call=False)
+        span.end(ended_ns)
+
+    def loaded(self, model: str, began_ns: int) -> None:
+        """Add the span of a model's loading, which ends now."""
+        self.part("load", began_ns, time.time_ns(), {"gen_ai.request.model": model})
+
+    def event(self, event: Event) -> None:
+        """Add the spans of a choice that is complete."""
+        if not isinstance(event, Finished) or event.reason == "load":
+            return
+        usage, choice = event.usage, {"tampu.choice": event.choice}
+        ended = time.time_ns()
+        answer = ended - usage.generated_ns
+        prompt = answer - usage.prompt_ns
+        queue = min(ended - usage.total_ns, prompt)
+        batches: dict[str, Value] = {}
+        if event.batches is not None:
+            first, given, last = event.batches.first, event.batches.answer, event.batches.last
+            batches = {"tampu.batch.first": first, "tampu.batch.last": given or last}
+        self.part("queue", queue, prompt, choice)
+        own = {"gen_ai.usage.input_tokens": usage.prompt_tokens}
+        own["gen_ai.usage.cache_read.input_tokens"] = usage.cached_tokens
+        self.part("prompt", prompt, answer, {**choice, **own, **batches})
+        if event.batches is not None and event.batches.answer:
+            batches = {"tampu.batch.first": event.batches.answer}
+            batches["tampu.batch.last"] = event.batches.last
+        own = {"gen_ai.usage.output_tokens": usage.generated_tokens}
+        self.part("answer", answer, ended, {**choice, **own, **batches})
+        self._reasons.append(event.reason)
+        self.used(usage)
+
+    def used(self, usage: Usage) -> None:
+        """Add tokens to those of the whole use."""
+        given = (usage.prompt_tokens, usage.cached_tokens, usage.generated_tokens)
+        self._usage = [before + more for before, more in zip(self._usage, given, strict=True)]
+
+    def end(self, error: BaseException | None) -> None:
+        """End the span."""
+        prompt, cached, generated = self._usage
+        self.span.set_attribute("gen_ai.usage.input_tokens", prompt)
+        self.span.set_attribute("gen_ai.usage.cache_read.input_tokens", cached)
+        self.span.set_attribute("gen_ai.usage.output_tokens", generated)
+        if self._reasons:
+            self.span.set_attribute("gen_ai.response.finish_reasons", self._reasons)
+        if error is not None:
+            self._tracer.fail(self.span, type(error).__name__)
+        self.span.end()
+
+
+def start_tracing(endpoint: str) -> Tracer:
+    """Return what sends traces to the collector at this URL.
+
+    Raises:
+        SettingsError: if opentelemetry is not installed.
+    """
+    try:
+        from tampu.server.otlp import OTLPTracer
+    except ImportError as error:
+        raise SettingsError(
+            f"OTEL_EXPORTER_OTLP_ENDPOINT is {endpoint}, and traces need opentelemetry: "
+            f"pip install 'tampu[otel]' ({error})"
+        ) from error
+    return OTLPTracer(endpoint)
+
+
+_current: ContextVar[RequestTrace | None] = ContextVar("trace", default=None)
+
+
+def current_model() -> ModelTrace | None:
+    """Return the use of a model of the request that is being served; None: it is not traced."""
+    trace = _current.get()
+    return None if trace is None or current_caller().is_row else trace.model
+
+
+@contextmanager
+def model_trace(
+    operation: str, model: str, attributes: Callable[[], Attributes] = dict
+) -> Iterator[ModelTrace | None]:
+    """Trace the use of a model until this ends; None: the request is not traced.
+
+    Args:
+        operation: `chat`, `embeddings`, or another one of the semantic conventions.
+        model: its name.
+        attributes: returns more attributes of the span.
+    """
+    trace = _current.get()
+    if trace is None or current_caller().is_row:  # a batch's task has its request's context
+        yield None
+        return
+    known = {"gen_ai.operation.name": operation, "gen_ai.provider.name": "tampu"}
+    known |= {"gen_ai.request.model": model, "gen_ai.response.model": model}
+    name, told = f"{operation} {model}", {**known, **attributes()}
+    span = trace.tracer.span(name, trace.span, time.time_ns(), told, is_call=True)
+    found = trace.model = ModelTrace(trace.tracer, span)
+    error: BaseException | None = None
+    try:
+        yield found
+    except BaseException as raised:
+        error = raised
+        raise
+    finally:
+        trace.model = None
+        found.end(error)
+
+
+def operation_of(request: GenerationRequest) -> str:
+    """Return the operation of a request, as the semantic conventions name it."""
+    is_chat = all(isinstance(prompt, ChatPrompt) for prompt in request.prompts)
+    return "chat" if is_chat else "text_completion"
+
+
+def attributes_of(request: GenerationRequest) -> Attributes:
+    """Return the attributes of a request, as the semantic conventions name them."""
+    options = request.options
+    known = {
+        "temperature": options.temperature,
+        "top_p": options.top_p,
+        "top_k": options.top_k,
+        "max_tokens": options.max_tokens,
+        "seed": options.seed,
+        "frequency_penalty": options.frequency_penalty,
+        "presence_penalty": options.presence_penalty,
+        "choice.count": request.choices,
+    }
+    return {f"gen_ai.request.{name}": value for name, value in known.items() if value is not None}
+
+
+class TraceMiddleware:
+    """Middleware: traces requests that may use a model."""
+
+    def __init__(self, app: ASGIApp, tracer: Tracer) -> None:
+        """Trace with this tracer."""
+        self._app = app
+        self._tracer = tracer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, and trace it."""
+        if scope["type"] != "http" or scope["method"] in _UNTRACED:
+            await self._app(scope, receive, send)
+            return
+        method = scope["method"]
+        known = {"http.request.method": method, "url.path": scope["path"][:200]}
+        known["url.scheme"] = scope["scheme"]
+        span = self._tracer.request_span(method, Headers(scope=scope), known)
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                span.set_attribute("http.response.status_code", status)
+                span.set_attribute("tampu.request_id", Headers(raw=message["headers"])[HEADER])
+                if status >= 500:
+                    self._tracer.fail(span, str(status))
+            await send(message)
+
+        token = _current.set(RequestTrace(self._tracer, span))
+        try:
+            await self._app(scope, receive, sending)
+        finally:
+            _current.reset(token)
+            if ROUTE in scope:
+                span.update_name(f"{method} {scope[ROUTE]}")
+                span.set_attribute("http.route", scope[ROUTE])
+            span.end()
