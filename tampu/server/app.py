@@ -56,6 +56,7 @@ from tampu.server.openai import openai_routes
 from tampu.server.openapi import describe
 from tampu.server.page import page_routes
 from tampu.server.parameters import parameter_routes
+from tampu.server.response_store import ResponseStore
 from tampu.server.routes import (
     VERSION,
     Access,
@@ -68,6 +69,7 @@ from tampu.server.routes import (
 from tampu.server.saved_slots import saved_slot_routes
 from tampu.server.serving import Serving
 from tampu.server.state import State
+from tampu.server.stored_responses import stored_response_routes
 from tampu.server.threadpool import IterationPool
 from tampu.server.tokens import token_routes
 from tampu.server.tracing import TraceMiddleware, start_tracing
@@ -110,6 +112,7 @@ class ServerOptions:
         state: the folder of what is kept across restarts; None: nothing is.
         files: how much uploaded files may take.
         otlp_endpoint: the URL of an OpenTelemetry collector for traces; None: there are none.
+        max_responses_bytes: of the responses that are kept for later ones.
         has_replicas: whether the models are replicas on other machines: no request can load them
             with other options, and there are no routes for what only one machine has.
         mcp: the MCP servers whose tools requests may name.
@@ -138,6 +141,7 @@ class ServerOptions:
     state: Path | None = None
     files: FileLimits = field(default_factory=FileLimits)
     otlp_endpoint: str | None = None
+    max_responses_bytes: int = 10**9
     has_replicas: bool = False
     mcp: MCPOptions = field(default_factory=MCPOptions)
     model: LoadOptions = field(default_factory=LoadOptions)
@@ -162,6 +166,8 @@ def create_app(options: ServerOptions, catalog: Catalog, start: Start) -> Starle
     keys = [*unlimited_keys(options.use_keys, options.manage_keys), *options.keys]
     files = FileStore(state, options.files)
     batches = BatchStore(state, files)
+    # The requests of a conversation may come to several servers of one cluster.
+    responses = ResponseStore(state, 0 if options.has_replicas else options.max_responses_bytes)
     runner = BatchRunner(
         state,
         batches,
@@ -173,7 +179,7 @@ def create_app(options: ServerOptions, catalog: Catalog, start: Start) -> Starle
     routes = [
         *page_routes(),
         *ollama_routes(serving, mcp),
-        *openai_routes(serving, images, mcp),
+        *openai_routes(serving, images, mcp, responses),
         *anthropic_routes(serving, images, mcp),
         *token_routes(serving),
         *decision_routes(serving, images),
@@ -187,6 +193,7 @@ def create_app(options: ServerOptions, catalog: Catalog, start: Start) -> Starle
         routes += [
             *manage_routes(serving, pool, options.remote),
             *batch_routes(files, batches, runner),
+            *stored_response_routes(responses),
             *saved_slot_routes(serving, options.slot_save_path),
             *adapter_routes(serving, options.adapters, options.cache),
             *live_routes(feed),

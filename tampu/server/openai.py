@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from starlette.responses import Response
 
 from tampu.engine.prompts import FIMPrompt, TextPrompt, TokensPrompt
 from tampu.server.body import parsed
+from tampu.server.caller import current_caller
 from tampu.server.generation_request import GenerationRequest
 from tampu.server.http_response import (
     SHORT,
@@ -24,7 +26,8 @@ from tampu.server.http_response import (
 from tampu.server.image_urls import ImageFetcher
 from tampu.server.llama_server import joined
 from tampu.server.mcp.selection import chat_form, response_form
-from tampu.server.mcp.servers import MCPServers
+from tampu.server.mcp.servers import MCPServers, Offer
+from tampu.server.response_store import ResponseStore, with_ids
 from tampu.server.routes import Route, get, post
 from tampu.server.served_adapters import ServedAdapter
 from tampu.server.serving import Serving
@@ -39,9 +42,11 @@ from tampu.server.wire.telemetry import Telemetry
 from tampu.store.catalog import Entry
 
 
-def openai_routes(serving: Serving, images: ImageFetcher, mcp: MCPServers) -> list[Route]:
+def openai_routes(
+    serving: Serving, images: ImageFetcher, mcp: MCPServers, responses: ResponseStore
+) -> list[Route]:
     """Return the routes of OpenAI's API."""
-    api = OpenAIAPI(serving, images, mcp)
+    api = OpenAIAPI(serving, images, mcp, responses)
     return [
         post("/v1/chat/completions", api.chat, wire.ChatRequest),
         post("/v1/chat/completions/input_tokens", api.count_chat, wire.ChatRequest),
@@ -57,9 +62,12 @@ def openai_routes(serving: Serving, images: ImageFetcher, mcp: MCPServers) -> li
 class OpenAIAPI:
     """The handlers."""
 
-    def __init__(self, serving: Serving, images: ImageFetcher, mcp: MCPServers) -> None:
+    def __init__(
+        self, serving: Serving, images: ImageFetcher, mcp: MCPServers, responses: ResponseStore
+    ) -> None:
         self._serving = serving
         self._mcp = mcp
+        self._responses = responses
         self._images = images
         self._models = SingleFlight(lambda: encoded(_list(serving.catalog.entries())))
 
@@ -95,10 +103,12 @@ class OpenAIAPI:
         """`POST /v1/responses`: the model's response to items."""
         entry = self._serving.find_for(body)
         await self._images.fill(body.input)
-        offer = await self._mcp.offer(body.tools, response_form)
-        given = msgspec.structs.replace(body, tools=offer.tools)
+        given, offer = await self._whole(body)
         request = await parsed(http, parse_response, given, self._serving.defaults(entry))
-        writer = ResponseWriter(body, truncates=request.options.truncate)
+        keep = None
+        if await self._responses.keeps(current_caller(), wanted=body.store):
+            keep = partial(self._responses.add, current_caller(), with_ids(body.input))
+        writer = ResponseWriter(body, truncates=request.options.truncate, keep=keep)
         events = self._mcp.generate(entry, request, offer)
         return event_response(events, writer, request.warnings, is_streaming=bool(body.stream))
 
@@ -106,9 +116,19 @@ class OpenAIAPI:
         """`POST /v1/responses/input_tokens`: how many tokens the input has."""
         entry = self._serving.find_for(body)
         await self._images.fill(body.input)
-        body.tools = (await self._mcp.offer(body.tools, response_form)).tools
+        given, _ = await self._whole(body)
         defaults = self._serving.defaults(entry)
-        return self._count(entry, await parsed(http, parse_response, body, defaults))
+        return self._count(entry, await parsed(http, parse_response, given, defaults))
+
+    async def _whole(self, body: ResponsesRequest) -> tuple[ResponsesRequest, Offer]:
+        """Return a request with the conversation that it goes on from, and the tools it names."""
+        given = body.input
+        if body.previous_response_id is not None:
+            caller = current_caller()
+            earlier = await self._responses.conversation(caller, body.previous_response_id)
+            given = [*earlier, *with_ids(given)] if given else earlier
+        offer = await self._mcp.offer(body.tools, response_form)
+        return msgspec.structs.replace(body, input=given, tools=offer.tools), offer
 
     async def complete(self, http: Request, body: wire.CompletionRequest) -> Response:
         """`POST /v1/completions`: the continuation of prompts."""

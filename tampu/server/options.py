@@ -42,6 +42,7 @@ def server_options(settings: Settings, hosts: Sequence[str]) -> ServerOptions:
             total_bytes=settings.max_files_bytes,
             files=settings.max_files,
         ),
+        max_responses_bytes=settings.max_responses_bytes,
         mcp=read_mcp_file(settings.mcp_file, variable) if settings.mcp_file else MCPOptions(),
         origins=settings.origins,
         use_keys=settings.use_api_keys,

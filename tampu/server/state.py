@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import logging
 import os
 import shutil
 import sqlite3
 import tempfile
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
 from tampu.errors import DiskFullError, StoreError
 from tampu.server.errors import BusyError
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 DATABASE = "state.sqlite3"
-_VERSION = 1
+_VERSION = 2
 _SCHEMA = """
 CREATE TABLE files (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -86,6 +89,19 @@ CREATE TABLE usage (
     PRIMARY KEY (day, key, model)
 ) WITHOUT ROWID;
 """
+_RESPONSES = """
+CREATE TABLE responses (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    owner TEXT NOT NULL,
+    previous TEXT,
+    used_at INTEGER NOT NULL,
+    bytes INTEGER NOT NULL,
+    input BLOB NOT NULL,
+    response BLOB NOT NULL
+);
+CREATE INDEX responses_used ON responses (used_at, bytes);
+"""
 
 
 class State:
@@ -114,8 +130,8 @@ class State:
         return await asyncio.shield(running)
 
     def submit(self, work: Callable[[sqlite3.Connection], None]) -> None:
-        """Let `work` be done later, in its turn; nobody learns if it fails."""
-        self._thread().submit(self._transact, work)
+        """Let `work` be done later, in its turn; if it fails, the log has a line."""
+        self._thread().submit(self._transact, work).add_done_callback(_log_failure)
 
     def path(self, name: str) -> Path:
         """Return where a file is; for work within `run`."""
@@ -186,6 +202,11 @@ class State:
             self._folder = None
 
 
+def _log_failure(done: Future[None]) -> None:
+    if (error := done.exception()) is not None:
+        logger.error("not kept: %s", error)
+
+
 def disk_error(error: OSError, what: str) -> StoreError:
     """Return an error of the disk as one of ours."""
     if DiskFullError.matches(error):
@@ -196,9 +217,10 @@ def disk_error(error: OSError, what: str) -> StoreError:
 def _prepare(connection: sqlite3.Connection, place: Path) -> None:
     """Make the tables, or check that they are of this version."""
     version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version == 0:
-        connection.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
-    elif version != _VERSION:
+    if version < _VERSION:
+        added = f"{_SCHEMA} {_RESPONSES}" if version == 0 else _RESPONSES
+        connection.executescript(f"BEGIN; {added} PRAGMA user_version = {_VERSION}; COMMIT;")
+    elif version > _VERSION:
         raise StoreError(f"{place} is of a newer version of tampu: set another TAMPU_STATE")
 
 

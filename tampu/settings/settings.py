@@ -122,6 +122,7 @@ class Settings:
         max_file_bytes: MAX_FILE_SIZE, the maximum size of an uploaded file, such as 200MB.
         max_files_bytes: MAX_FILES_SIZE, bytes of all files; no more are uploaded beyond it.
         max_files: MAX_FILES, the maximum number of files.
+        max_responses_bytes: MAX_RESPONSES_SIZE, bytes of responses kept for later ones; 0: none.
         image_urls: IMAGE_URLS, from where images are fetched that requests name by address: on
             (any public host), hosts separated by commas (private ones too), or both.
         default_model: DEFAULT_MODEL, for requests to OpenAI's and Anthropic's API that name none;
@@ -194,6 +195,7 @@ class Settings:
     max_file_bytes: int = own("MAX_FILE_SIZE", parse_rate, 200 * 10**6, "200MB")
     max_files_bytes: int = own("MAX_FILES_SIZE", parse_rate, 10 * 10**9, "10GB")
     max_files: int = own("MAX_FILES", count_from(0), 1000)
+    max_responses_bytes: int = own("MAX_RESPONSES_SIZE", parse_rate, 10**9, "1GB")
     image_urls: tuple[str, ...] = own("IMAGE_URLS", image_hosts, (), "off")
     default_model: str | None = own("DEFAULT_MODEL", str, None)
     editor: str | None = shared("EDITOR", str, None)

@@ -1,4 +1,4 @@
-"""OpenAI's API of responses, without state: the struct of requests, and what they mean.
+"""OpenAI's API of responses: the struct of requests, and what they mean.
 
 Each function raises RequestError for an invalid or unsupported field, which the message names.
 """
@@ -73,8 +73,8 @@ class ResponsesRequest(ModelBody, kw_only=True):
     prompt_cache_options: dict[str, Any] | None = None
     metadata: dict[str, Any] | None = None
     store: bool | None = None
+    previous_response_id: str | None = None
     # Unsupported; a request with one of them is refused.
-    previous_response_id: Any = None
     conversation: Any = None
     background: Any = None
     background_options: Any = None
@@ -90,7 +90,7 @@ def parse_response(body: ResponsesRequest, defaults: ModelDefaults) -> Generatio
     """Return the request for a response."""
     refuse_fields(
         body,
-        "previous_response_id", "conversation", "background", "background_options", "prompt",
+        "conversation", "background", "background_options", "prompt",
         "moderation", "personality", "max_tool_calls", "context_management", "image",
     )  # fmt: skip
     check_cache_options(body.prompt_cache_options)

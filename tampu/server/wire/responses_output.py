@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tampu.errors import TampuError
@@ -43,12 +43,22 @@ class ResponseWriter:
 
     media_type = SSE
 
-    def __init__(self, request: ResponsesRequest, *, truncates: bool = False) -> None:
+    def __init__(
+        self,
+        request: ResponsesRequest,
+        *,
+        truncates: bool = False,
+        keep: Callable[[dict[str, Any]], None] | None = None,
+    ) -> None:
         """Respond to a request; the response repeats many of its fields.
 
-        `truncates` says whether input that is too long is cut, if the request does not.
+        Args:
+            request: is responded to.
+            truncates: whether input that is too long is cut, if the request does not say.
+            keep: gets the complete response; None: it is not kept.
         """
         self._request = request
+        self._keep = keep
         self._truncates = truncates
         self._id = f"resp_{secrets.token_hex(12)}"
         self._created = int(time.time())
@@ -260,6 +270,8 @@ class ResponseWriter:
                 "total_tokens": usage.prompt_tokens + usage.generated_tokens,
             },
         }
+        if self._keep is not None:
+            self._keep(response)
         more = {"timings": timings(event.usage)} if self._telemetry.wants_timings else {}
         return {"type": f"response.{status}", "response": response} | more
 
@@ -290,9 +302,9 @@ class ResponseWriter:
             "model": request.model,
             "output": list(self._items),
             "parallel_tool_calls": request.parallel_tool_calls is not False,
-            "previous_response_id": None,
+            "previous_response_id": request.previous_response_id,
             "reasoning": request.reasoning or {"effort": None, "summary": None},
-            "store": False,
+            "store": self._keep is not None,
             "temperature": 1.0 if request.temperature is None else request.temperature,
             "text": request.text or {"format": {"type": "text"}},
             "tool_choice": request.tool_choice or "auto",

@@ -211,7 +211,11 @@ RESPONSE = {
         lambda ask: output(ask(**FLAT_CALLS)) == ["function_call"] * 2
         and output(ask(**FLAT_CALLS, parallel_tool_calls=False)) == ["function_call"]
     ),
-    "previous_response_id": refused("resp_1"),
+    "previous_response_id": both(
+        effect(lambda ask: ask(previous_response_id=ask()["id"])["usage"]["input_tokens"]
+               > ask()["usage"]["input_tokens"]),
+        refused("resp_1"),
+    ),
     "prompt": refused({"id": "pmpt_1"}),
     "prompt_cache_key": nothing("key"),
     "prompt_cache_options": both(
@@ -228,7 +232,8 @@ RESPONSE = {
     ),
     "safety_identifier": nothing("hash"),
     "service_tier": nothing("auto", "flex"),
-    "store": nothing(True, False),
+    "store": effect(lambda ask: [ask(store=store)["store"] for store in (True, False)]
+                    == [True, False]),
     "stream": streams(b"\n\n"),
     "stream_options": nothing({"include_obfuscation": False}),
     "temperature": both(
@@ -271,7 +276,7 @@ COUNT = {
     "model": effect(lambda ask: ask(model="thinker") != ask()),
     "parallel_tool_calls": nothing(True, False),
     "personality": refused("friendly"),
-    "previous_response_id": refused("resp_1"),
+    "previous_response_id": refused("resp_1"),  # its effect: test_stored_responses.py
     "reasoning": effect(
         lambda ask: ask(model="tryer", reasoning={"effort": "high"})
         != ask(model="tryer", reasoning={"effort": "low"})

@@ -133,7 +133,7 @@ def test_response_repeats_the_request_and_has_usage(client: httpx.Client) -> Non
     assert answer["metadata"] == {"a": "b"}
     assert answer["instructions"] == "be brief"
     assert answer["max_output_tokens"] == 50
-    assert (answer["store"], answer["previous_response_id"]) == (False, None)
+    assert (answer["store"], answer["previous_response_id"]) == (True, None)
     [item] = answer["output"]
     assert item["id"].startswith("msg_")
     assert (item["type"], item["role"], item["status"]) == ("message", "assistant", "completed")

@@ -1,0 +1,50 @@
+"""OpenAI's API: responses that are kept, by their ids."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tampu.errors import RequestError
+from tampu.server.caller import current_caller
+from tampu.server.http_response import JSONResponse
+from tampu.server.response_store import ResponseStore
+from tampu.server.routes import Access, Route, get, raw
+from tampu.server.wire.batches import check_page, listed
+
+_MOST = 100
+
+
+def stored_response_routes(store: ResponseStore) -> list[Route]:
+    """Return the routes."""
+
+    async def response(http: Request) -> Response:
+        """`GET /v1/responses/{response_id}`: a response that was kept."""
+        if http.query_params.get("stream") == "true":
+            raise RequestError("stream: a response that was kept is returned whole")
+        return JSONResponse(await store.get(current_caller(), http.path_params["response_id"]))
+
+    async def delete(http: Request) -> Response:
+        """`DELETE /v1/responses/{response_id}`: delete a response."""
+        id = http.path_params["response_id"]
+        await store.delete(current_caller(), id)
+        return JSONResponse({"id": id, "object": "response", "deleted": True})
+
+    async def input_items(http: Request) -> Response:
+        """`GET /v1/responses/{response_id}/input_items`: what a response was made from."""
+        page = check_page(http.query_params, 20, most=_MOST)
+        items = await store.input_items(current_caller(), http.path_params["response_id"])
+        if not page.is_ascending:
+            items.reverse()
+        if page.after is not None:
+            places = [index for index, item in enumerate(items) if item["id"] == page.after]
+            if not places:
+                raise RequestError(f"after: there is no item {page.after[:100]!r}")
+            items = items[places[0] + 1 :]
+        return JSONResponse(listed(items[: page.limit], has_more=len(items) > page.limit))
+
+    return [
+        get("/v1/responses/{response_id}", response),
+        raw(("DELETE",), "/v1/responses/{response_id}", delete, Access.USE),
+        get("/v1/responses/{response_id}/input_items", input_items),
+    ]

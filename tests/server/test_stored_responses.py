@@ -1,0 +1,300 @@
+"""Responses that are kept: conversations go on from them, and each key sees its own."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.fake_runner import FakeStart
+from support.sse import named_of
+
+from tampu.engine.load_options import LoadOptions
+from tampu.errors import RequestError
+from tampu.server.app import ServerOptions
+from tampu.server.caller import Caller
+from tampu.server.errors import BusyError
+from tampu.server.keys import read_keys
+from tampu.server.response_store import KEPT_S, NoSuchResponseError, ResponseStore
+from tampu.server.state import DATABASE, State
+from tests.server.conftest import Site
+
+PATH = "/v1/responses"
+ALICE, BOB = (Caller(name=name, may_manage=False) for name in ("alice", "bob"))
+
+
+def site_of(model_folder: Path, state: Path, **more: Any) -> Site:
+    options = ServerOptions(model=LoadOptions(context=1024), state=state, **more)
+    return Site(model_folder, FakeStart(), options)
+
+
+@pytest.fixture
+def kept(model_folder: Path, tmp_path: Path) -> Site:
+    return site_of(model_folder, tmp_path / "state")
+
+
+async def ask(client: Any, text: Any, status: int = 200, **more: Any) -> Any:
+    response = await client.post(PATH, json={"model": "m", "input": text} | more)
+    assert response.status_code == status, response.text
+    return response.json()
+
+
+def messages(site: Site) -> list[tuple[str, str]]:
+    """Return the roles and texts of the last prompt."""
+    prompt, _ = site.start.runners[-1][1].requests[-1]
+    return [(message["role"], message["content"]) for message in prompt.messages]
+
+
+def test_a_conversation_goes_on_from_a_response(kept: Site) -> None:
+    async def test(client: Any) -> None:
+        first = await ask(client, "one", instructions="be brief")
+        assert (first["store"], first["previous_response_id"]) == (True, None)
+        second = await ask(client, "two", previous_response_id=first["id"])
+        assert second["previous_response_id"] == first["id"]
+        assert messages(kept) == [("user", "one"), ("assistant", "one"), ("user", "two")]
+        third = [{"role": "user", "content": [{"type": "input_text", "text": "three"}]}]
+        await ask(client, third, previous_response_id=second["id"])
+        said = ["one", "one", "two", "two", "three"]
+        assert [text for _, text in messages(kept)] == said
+        await ask(client, "other", previous_response_id=first["id"])  # another branch
+        assert [text for _, text in messages(kept)] == ["one", "one", "other"]
+
+    kept.run(test)
+
+
+def test_a_streamed_response_is_kept_as_its_last_event_has_it(kept: Site) -> None:
+    async def test(client: Any) -> None:
+        given = {"model": "m", "input": "one", "stream": True}
+        *_, last = named_of(await client.post(PATH, json=given))
+        response = last["response"]
+        assert (await client.get(f"{PATH}/{response['id']}")).json() == response
+
+    kept.run(test)
+
+
+def test_a_response_is_returned_until_it_is_deleted(kept: Site) -> None:
+    async def test(client: Any) -> None:
+        first = await ask(client, "one")
+        second = await ask(client, "two", previous_response_id=first["id"])
+        place = f"{PATH}/{first['id']}"
+        assert (await client.get(place)).json() == first
+        assert (await client.get(f"{place}?stream=true")).status_code == 400
+        deleted = (await client.delete(place)).json()
+        assert deleted == {"id": first["id"], "object": "response", "deleted": True}
+        for method in ("GET", "DELETE"):
+            assert (await client.request(method, place)).status_code == 404
+        assert (await client.get(f"{place}/input_items")).status_code == 404
+        answer = await ask(client, "three", 400, previous_response_id=second["id"])
+        assert answer["error"]["param"] == "previous_response_id"
+        assert first["id"] in answer["error"]["message"]
+
+    kept.run(test)
+
+
+def test_the_items_that_a_response_was_made_from_are_listed(kept: Site) -> None:
+    async def test(client: Any) -> None:
+        first = await ask(client, "one")
+        output = {"type": "function_call_output", "call_id": "c", "output": "3"}
+        call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+        later = [call, output, {"role": "user", "content": "two"}]
+        second = await ask(client, later, previous_response_id=first["id"])
+        place = f"{PATH}/{second['id']}/input_items"
+        found = (await client.get(f"{place}?order=asc")).json()
+        ids = [item["id"] for item in found["data"]]
+        assert [id.partition("_")[0] for id in ids] == ["msg", "msg", "fc", "fco", "msg"]
+        assert found["data"][0]["content"] == [{"type": "input_text", "text": "one"}]
+        assert found["data"][1] == first["output"][0]
+        assert found["data"][3]["output"] == "3"
+        assert (found["object"], found["has_more"]) == ("list", False)
+        part = (await client.get(f"{place}?limit=2&after={ids[-1]}")).json()
+        assert [item["id"] for item in part["data"]] == [ids[3], ids[2]]
+        assert part["has_more"]
+        assert (await client.get(f"{place}?after=none")).status_code == 400
+        assert (await client.get(f"{place}?limit=101")).status_code == 400
+
+    kept.run(test)
+
+
+def test_what_is_not_to_be_kept_is_not(kept: Site) -> None:
+    async def test(client: Any) -> None:
+        first = await ask(client, "one", store=False)
+        assert first["store"] is False
+        assert (await client.get(f"{PATH}/{first['id']}")).status_code == 404
+        answer = await ask(client, "two", 400, previous_response_id=first["id"])
+        assert "previous_response_id" in answer["error"]["message"]
+
+    kept.run(test)
+
+
+def test_responses_are_there_after_a_restart(model_folder: Path, tmp_path: Path) -> None:
+    first = site_of(model_folder, tmp_path).run(lambda client: ask(client, "one"))
+    site = site_of(model_folder, tmp_path)
+    site.run(lambda client: ask(client, "two", previous_response_id=first["id"]))
+    assert [text for _, text in messages(site)] == ["one", "one", "two"]
+    assert (tmp_path / DATABASE).stat().st_mode & 0o077 == 0
+
+
+def test_a_key_sees_its_own_responses(model_folder: Path, tmp_path: Path) -> None:
+    place = tmp_path / "keys.toml"
+    place.write_text('[alice]\nkey = "a"\n[bob]\nkey = "b"\n[admin]\nkey = "c"\nmanage = true\n')
+    site = site_of(model_folder, tmp_path, keys=read_keys(place))
+
+    async def test(client: Any) -> None:
+        def headers(key: str) -> dict[str, str]:
+            return {"authorization": f"Bearer {key}"}
+
+        given = {"model": "m", "input": "one"}
+        id = (await client.post(PATH, json=given, headers=headers("a"))).json()["id"]
+        for key, status in (("a", 200), ("b", 404), ("c", 200)):
+            found = await client.get(f"{PATH}/{id}", headers=headers(key))
+            assert found.status_code == status
+        given["previous_response_id"] = id
+        answer = await client.post(PATH, json=given, headers=headers("b"))
+        assert answer.status_code == 400
+        assert (await client.delete(f"{PATH}/{id}", headers=headers("b"))).status_code == 404
+
+    site.run(test)
+
+
+def test_a_server_that_keeps_none_says_so(model_folder: Path, tmp_path: Path) -> None:
+    async def test(client: Any) -> None:
+        first = await ask(client, "one", store=True)
+        assert first["store"] is False
+        answer = await ask(client, "two", 400, previous_response_id=first["id"])
+        assert "MAX_RESPONSES_SIZE" in answer["error"]["message"]
+
+    site_of(model_folder, tmp_path, max_responses_bytes=0).run(test)
+    assert not (tmp_path / DATABASE).exists()
+
+
+def test_a_folder_that_another_server_uses_is_an_error_only_where_it_is_needed(
+    model_folder: Path, tmp_path: Path
+) -> None:
+    async def test(client: Any) -> None:
+        assert (await ask(client, "one"))["store"] is False
+        await ask(client, "one", 503, store=True)
+
+    async def beside() -> None:
+        state = State(tmp_path)
+        await state.run(lambda _: None)
+        try:
+            await asyncio.to_thread(site_of(model_folder, tmp_path).run, test)
+        finally:
+            await state.close()
+
+    asyncio.run(beside())
+
+
+class Kept:
+    """A store with a clock of its own."""
+
+    def __init__(self, folder: Path, max_bytes: int = 10**6) -> None:
+        self.state = State(folder)
+        self.now = 1000.0
+        self.store = ResponseStore(self.state, max_bytes, lambda: self.now)
+
+    def add(self, id: str, text: str = "x", previous: str | None = None) -> None:
+        output = [{"type": "message", "id": f"m{id}", "content": text}]
+        self.store.add(
+            ALICE,
+            [{"id": f"i{id}"}],
+            {"id": id, "output": output, "previous_response_id": previous},
+        )
+
+    async def has(self, id: str) -> bool:
+        try:
+            await self.store.get(ALICE, id)
+        except NoSuchResponseError:
+            return False
+        return True
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+def test_what_was_not_used_for_longest_goes_first(folder: Path) -> None:
+    async def test() -> None:
+        kept = Kept(folder, max_bytes=1300)
+        for id in "abc":
+            kept.add(id, "x" * 200)
+            kept.now += 1
+        kept.add("d", "x" * 100, previous="a")
+        assert [item["id"] for item in await kept.store.conversation(ALICE, "d")] == [
+            "ia", "ma", "id", "md",
+        ]  # fmt: skip
+        kept.add("e", "x" * 200)
+        assert [await kept.has(id) for id in "abcde"] == [True, False, True, True, True]
+        kept.add("f", "x" * 2000)  # more than may be kept
+        assert not await kept.has("f")
+        await kept.state.close()
+
+    asyncio.run(test())
+
+
+def test_a_response_is_kept_for_thirty_days_after_its_last_use(folder: Path) -> None:
+    async def test() -> None:
+        kept = Kept(folder)
+        kept.add("a")
+        kept.add("b")
+        kept.now += KEPT_S - 1
+        await kept.store.conversation(ALICE, "b")
+        kept.now += 1
+        assert [await kept.has(id) for id in "ab"] == [False, True]
+        await kept.state.close()
+
+    asyncio.run(test())
+
+
+def test_rows_of_batches_are_kept_only_if_they_say_so(folder: Path) -> None:
+    async def test() -> None:
+        kept = Kept(folder)
+        row = Caller(is_row=True)
+        found = [await kept.store.keeps(row, wanted=wanted) for wanted in (None, True, False)]
+        assert found == [False, True, False]
+        await kept.state.close()
+
+    asyncio.run(test())
+
+
+def test_a_conversation_of_another_key_is_not_gone_on_from(folder: Path) -> None:
+    async def test() -> None:
+        kept = Kept(folder)
+        kept.add("a")
+        with pytest.raises(RequestError, match="previous_response_id: response 'a' not found"):
+            await kept.store.conversation(BOB, "a")
+        await kept.state.close()
+
+    asyncio.run(test())
+
+
+def test_the_file_of_an_older_version_gets_the_table(folder: Path) -> None:
+    async def test() -> None:
+        kept = Kept(folder)
+        kept.add("a")
+        assert await kept.has("a")
+        await kept.state.close()
+        with sqlite3.connect(folder / DATABASE) as db:
+            db.executescript("DROP TABLE responses; PRAGMA user_version = 1;")
+        db.close()
+        kept.add("b")
+        assert [await kept.has(id) for id in "ab"] == [False, True]
+        await kept.state.close()
+
+    asyncio.run(test())
+
+
+def test_a_busy_state_is_an_error_where_it_is_wanted(folder: Path) -> None:
+    async def test() -> None:
+        first, second = Kept(folder), Kept(folder)
+        assert await first.store.keeps(ALICE, wanted=None)
+        assert not await second.store.keeps(ALICE, wanted=None)
+        with pytest.raises(BusyError):
+            await second.store.keeps(ALICE, wanted=True)
+        await first.state.close()
+        await second.state.close()
+
+    asyncio.run(test())
