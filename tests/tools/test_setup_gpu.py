@@ -66,6 +66,8 @@ def test_what_is_there_gives_the_options_of_cmake(
      ("vulkan", {"glslc": YES}, "(vulkan/vulkan.hpp)", "libvulkan-dev"),
      ("vulkan", {"glslc": YES, "c__": knows_all_but("LayerSetting")}, "too old", "make vulkan"),
      ("vulkan", {"glslc": YES, "c__": knows_all_but("spirv")}, "SPIR-V", "spirv-headers"),
+     ("vulkan", {"glslc": YES, "c__": 'case "$*" in *-lvulkan*) exit 1;; esac'},
+      "(libvulkan.so)", "libvulkan-dev"),
      ("cuda", {"c__": YES}, "(nvcc, also not in ", "nvidia-cuda-toolkit"),
      ("hip", {"c__": YES}, "(hipconfig, also not in ", "hipcc"),
      ("hip", {"hipconfig": HIPCONFIG, "c__": "exit 1"}, "hipBLAS",

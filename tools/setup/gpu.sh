@@ -25,6 +25,7 @@ vulkan)
     echo '#include <vulkan/vulkan.hpp>' | compiles || fail "no headers of Vulkan found (vulkan/vulkan.hpp), and GPU=vulkan needs them; on Debian: apt-get install libvulkan-dev"
     printf '#include <vulkan/vulkan.hpp>\nvk::LayerSettingEXT setting;\n' | compiles || fail "the headers of Vulkan are too old for ggml (no vk::LayerSettingEXT, as in Debian 12); Debian 13's libvulkan-dev has them, and so has: make vulkan"
     echo '#include <spirv/unified1/spirv.hpp>' | compiles || fail "no headers of SPIR-V found (spirv/unified1/spirv.hpp), and GPU=vulkan needs them; on Debian: apt-get install spirv-headers"
+    echo 'int main() { return 0; }' | c++ -x c++ - -lvulkan -o /dev/null 2>/dev/null || fail "the loader of Vulkan cannot be linked (libvulkan.so), and GPU=vulkan needs it; on Debian: apt-get install libvulkan-dev"
     echo "-DGGML_VULKAN=ON"
     ;;
 cuda)
