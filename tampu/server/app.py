@@ -45,6 +45,7 @@ from tampu.server.keys import Key, unlimited_keys
 from tampu.server.limiter import Limiter
 from tampu.server.live import LiveFeed, live_routes
 from tampu.server.llama_server import llama_server_routes
+from tampu.server.loading import loading_routes
 from tampu.server.logs import HEADER, ROUTE, AccessLogMiddleware
 from tampu.server.manage import manage_routes
 from tampu.server.mcp.configuration import MCPOptions
@@ -194,6 +195,7 @@ def create_app(options: ServerOptions, catalog: Catalog, start: Start) -> Starle
             *manage_routes(serving, pool, options.remote),
             *batch_routes(files, batches, runner),
             *stored_response_routes(responses),
+            *loading_routes(serving),
             *saved_slot_routes(serving, options.slot_save_path),
             *adapter_routes(serving, options.adapters, options.cache),
             *live_routes(feed),

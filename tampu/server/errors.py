@@ -80,7 +80,7 @@ _LLAMA_SERVER_TYPES = {
 _CONTEXT_TYPE = "exceed_context_size_error"
 LLAMA_SERVER_PATHS = frozenset({
     "/completion", "/completions", "/infill", "/tokenize", "/detokenize", "/apply-template",
-    "/props", "/slots",
+    "/props", "/slots", "/models/load", "/models/unload",
 })  # fmt: skip
 
 # Messages about a field begin with its place in the request.

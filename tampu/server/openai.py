@@ -165,8 +165,13 @@ class OpenAIAPI:
 
         return TaskResponse(work())
 
-    async def models(self, _: Request) -> Response:
-        """`GET /v1/models`: the installed models."""
+    async def models(self, http: Request) -> Response:
+        """`GET /v1/models`: the installed models; without `/v1` also which are in memory."""
+        if http.scope.get(SHORT, False):
+            entries = self._serving.catalog.entries()
+            return JSONResponse({
+                "object": "list", "data": [self._with_status(entry) for entry in entries],
+            })  # fmt: skip
         adapters = [_adapter(each) for each in self._serving.adapters.every()]
         if adapters:
             found = _list(self._serving.catalog.entries())
@@ -177,6 +182,15 @@ class OpenAIAPI:
         """`GET /v1/models/{model}`: one model."""
         name = str(request.path_params["model"])
         return JSONResponse(_model(self._serving.find(name), name))
+
+    def _with_status(self, entry: Entry) -> dict[str, Any]:
+        """Return a model as llama-server lists it."""
+        models = self._serving.models
+        is_loading = any(pending.entry.name == entry.name for pending in models.loading())
+        state = "loading" if is_loading else "unloaded"
+        if models.find(entry.name) is not None:
+            state = "loaded"
+        return _model(entry, entry.full_name) | {"status": {"value": state}}
 
     def _count(self, entry: Entry, request: GenerationRequest) -> Response:
         async def work() -> Response:
