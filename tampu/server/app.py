@@ -73,7 +73,8 @@ from tampu.server.state import State
 from tampu.server.stored_responses import stored_response_routes
 from tampu.server.threadpool import IterationPool
 from tampu.server.tokens import token_routes
-from tampu.server.tracing import TraceMiddleware, start_tracing
+from tampu.server.trace_middleware import TraceMiddleware
+from tampu.server.tracing import start_tracing
 from tampu.server.trusted_host import ORIGINS, PreflightMiddleware, TrustedHostMiddleware
 from tampu.server.usage import KeyUsage, usage_routes
 from tampu.store.catalog import Catalog

@@ -18,24 +18,18 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
 from tampu.engine.prompts import ChatPrompt
 from tampu.errors import SettingsError
 from tampu.runner.events import Usage
 from tampu.server.caller import current_caller
 from tampu.server.events import Event, Finished
 from tampu.server.generation_request import GenerationRequest
-from tampu.server.logs import HEADER, ROUTE
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
 Value: TypeAlias = str | int | float | tuple[str, ...]
 Attributes: TypeAlias = Mapping[str, Value]
-
-_UNTRACED = ("GET", "HEAD", "OPTIONS")
 
 
 class Tracer(Protocol):
@@ -149,6 +143,16 @@ def start_tracing(endpoint: str) -> Tracer:
 _current: ContextVar[RequestTrace | None] = ContextVar("trace", default=None)
 
 
+@contextmanager
+def request_trace(tracer: Tracer, span: Span) -> Iterator[None]:
+    """Trace what is done for a request until this ends."""
+    token = _current.set(RequestTrace(tracer, span))
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
 def current_model() -> ModelTrace | None:
     """Return the use of a model of the request that is being served; None: it is not traced."""
     trace = _current.get()
@@ -206,41 +210,3 @@ def attributes_of(request: GenerationRequest) -> Attributes:
         "choice.count": request.choices,
     }
     return {f"gen_ai.request.{name}": value for name, value in known.items() if value is not None}
-
-
-class TraceMiddleware:
-    """Middleware: traces requests that may use a model."""
-
-    def __init__(self, app: ASGIApp, tracer: Tracer) -> None:
-        """Trace with this tracer."""
-        self._app = app
-        self._tracer = tracer
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, and trace it."""
-        if scope["type"] != "http" or scope["method"] in _UNTRACED:
-            await self._app(scope, receive, send)
-            return
-        method = scope["method"]
-        known = {"http.request.method": method, "url.path": scope["path"][:200]}
-        known["url.scheme"] = scope["scheme"]
-        span = self._tracer.request_span(method, Headers(scope=scope), known)
-
-        async def sending(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                span.set_attribute("http.response.status_code", status)
-                span.set_attribute("tampu.request_id", Headers(raw=message["headers"])[HEADER])
-                if status >= 500:
-                    self._tracer.fail(span, str(status))
-            await send(message)
-
-        token = _current.set(RequestTrace(self._tracer, span))
-        try:
-            await self._app(scope, receive, sending)
-        finally:
-            _current.reset(token)
-            if ROUTE in scope:
-                span.update_name(f"{method} {scope[ROUTE]}")
-                span.set_attribute("http.route", scope[ROUTE])
-            span.end()

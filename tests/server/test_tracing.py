@@ -16,8 +16,8 @@ from support.serving import Server
 from support.traces import Collector, collecting
 
 from tampu.errors import SettingsError
-from tampu.server import tracing
 from tampu.server.app import ServerOptions, create_app
+from tampu.server.trace_middleware import TraceMiddleware
 from tampu.server.tracing import start_tracing
 from tampu.store.catalog import Catalog
 from tests.server.conftest import Site
@@ -164,7 +164,7 @@ def test_a_collector_that_is_not_there_costs_no_request(model_folder: Path) -> N
 
 def test_without_an_endpoint_nothing_of_it_is_loaded(site: Site) -> None:
     asked(site, CHAT, chat())
-    assert all(each.cls is not tracing.TraceMiddleware for each in site.app.user_middleware)
+    assert all(each.cls is not TraceMiddleware for each in site.app.user_middleware)
     code = "import sys, tampu.server.app; print([n for n in sys.modules if 'opentelemetry' in n])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

@@ -22,7 +22,7 @@ from tampu.server.events import (
     ToolCallFinished,
 )
 from tampu.server.wire.ollama import Message, ToolCall, ToolFunction, timestamp
-from tampu.server.wire.openai_output import executed_tool
+from tampu.server.wire.tools import executed_tool
 
 
 class LogprobEntry(msgspec.Struct, kw_only=True, omit_defaults=True):

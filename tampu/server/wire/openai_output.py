@@ -33,6 +33,7 @@ from tampu.server.events import (
 )
 from tampu.server.http_response import SSE
 from tampu.server.wire.telemetry import Telemetry, timings
+from tampu.server.wire.tools import executed_tool
 
 DONE = b"data: [DONE]\n\n"
 
@@ -264,18 +265,6 @@ class CompletionWriter(_Writer):
 
     def _echo(self, choice: int) -> str:
         return self._echoes[choice // self._choices] if self._echoes else ""
-
-
-def executed_tool(event: MCPCallFinished) -> dict[str, Any]:
-    """Return a call that this server ran, as Groq's API names it; OpenAI's chats have no such."""
-    return {
-        "type": "mcp",
-        "server_label": event.server,
-        "name": event.tool,
-        "arguments": event.arguments,
-        "output": event.output,
-        "error": event.error,
-    }
 
 
 def usage_object(usage: Usage, reasoning_tokens: int = 0) -> dict[str, Any]:

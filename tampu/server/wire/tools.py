@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeAlias
 
 from tampu.errors import GrammarError, RequestError
 from tampu.sampling.schema import checked_schema
+from tampu.server.events import MCPCallFinished
 from tampu.server.generation_request import require
 
 MAX_TOOLS = 128
@@ -302,3 +303,15 @@ def _shown(tool: Mapping[str, Any]) -> str:
     kind, name = str(tool["type"]), tool.get("name")
     parts = [kind, name] if isinstance(name, str) and name != kind else [kind]
     return ":".join(_UNSAFE.sub("?", part[:64]) for part in parts)
+
+
+def executed_tool(event: MCPCallFinished) -> dict[str, Any]:
+    """Return a call that this server ran, as Groq's API names it; OpenAI's chats have no such."""
+    return {
+        "type": "mcp",
+        "server_label": event.server,
+        "name": event.tool,
+        "arguments": event.arguments,
+        "output": event.output,
+        "error": event.error,
+    }

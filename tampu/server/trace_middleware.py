@@ -1,0 +1,48 @@
+"""Traces HTTP requests; apart from `tracing`, since `tampu run` imports no web server."""
+
+from __future__ import annotations
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tampu.server.logs import HEADER, ROUTE
+from tampu.server.tracing import Tracer, request_trace
+
+_UNTRACED = ("GET", "HEAD", "OPTIONS")
+
+
+class TraceMiddleware:
+    """Middleware: traces requests that may use a model."""
+
+    def __init__(self, app: ASGIApp, tracer: Tracer) -> None:
+        """Trace with this tracer."""
+        self._app = app
+        self._tracer = tracer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, and trace it."""
+        if scope["type"] != "http" or scope["method"] in _UNTRACED:
+            await self._app(scope, receive, send)
+            return
+        method = scope["method"]
+        known = {"http.request.method": method, "url.path": scope["path"][:200]}
+        known["url.scheme"] = scope["scheme"]
+        span = self._tracer.request_span(method, Headers(scope=scope), known)
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                span.set_attribute("http.response.status_code", status)
+                span.set_attribute("tampu.request_id", Headers(raw=message["headers"])[HEADER])
+                if status >= 500:
+                    self._tracer.fail(span, str(status))
+            await send(message)
+
+        try:
+            with request_trace(self._tracer, span):
+                await self._app(scope, receive, sending)
+        finally:
+            if ROUTE in scope:
+                span.update_name(f"{method} {scope[ROUTE]}")
+                span.set_attribute("http.route", scope[ROUTE])
+            span.end()
