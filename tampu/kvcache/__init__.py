@@ -7,8 +7,6 @@ from tampu.kvcache.cache import layer_bytes as layer_bytes
 from tampu.kvcache.causal import AttentionKind as AttentionKind
 from tampu.kvcache.cells import NO_CELL as NO_CELL
 from tampu.kvcache.cells import Cells as Cells
-from tampu.kvcache.manager import CellTable as CellTable
-from tampu.kvcache.manager import KVCacheGroup as KVCacheGroup
 from tampu.kvcache.manager import KVCacheManager as KVCacheManager
 from tampu.kvcache.masks import CellRange as CellRange
 from tampu.kvcache.masks import Segment as Segment
@@ -19,3 +17,5 @@ from tampu.kvcache.spec import spec_of as spec_of
 from tampu.kvcache.storage import CacheSize as CacheSize
 from tampu.kvcache.storage import CacheView as CacheView
 from tampu.kvcache.storage import MicroBatch as MicroBatch
+from tampu.kvcache.table import CellTable as CellTable
+from tampu.kvcache.table import KVCacheGroup as KVCacheGroup

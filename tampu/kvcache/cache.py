@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from tampu.errors import TampuError
 from tampu.kvcache.causal import CACHE_TYPES, AttentionKind, KVStorage, KVTypes, StoredLayer
 from tampu.kvcache.cells import Cells
-from tampu.kvcache.manager import KVCacheGroup
 from tampu.kvcache.masks import Segment
 from tampu.kvcache.recurrent import StateStorage
 from tampu.kvcache.spec import KVCacheSpec, spec_of
 from tampu.kvcache.storage import PADDING, Arrays, CacheSize, CacheView, GroupStorage
+from tampu.kvcache.table import KVCacheGroup
 from tampu.ml import Backend, Context, Tensor
 from tampu.nn import CacheShape, LayerCache, LayerShape, StateShape
 

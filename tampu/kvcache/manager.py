@@ -5,7 +5,8 @@ gets cells for the tokens that it computes; when it ends, its rows stay cached u
 needed (`Cells` evicts).
 
 Each KV-cache spec of the layers has its own group of cells. In a group with a window a sequence
-owns only the cells that its next token attends to, and frees the others as it advances. In the
+owns only the cells that its next token attends to, and frees the others as it advances; those from
+which others are likely to go on are evicted last (`mark_resume_point`). In the
 group of recurrent layers only some tokens have a cell: the last of each batch, and checkpoints,
 from which a sequence may resume. When a sequence ends, those that `CheckpointGrid` would not keep
 for a sequence of its length are evicted before others.
@@ -14,63 +15,18 @@ for a sequence of its length are evicted before others.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from tampu.kvcache.cells import NO_CELL, CellArray, Cells
+from tampu.kvcache.cells import NO_CELL, CellArray
 from tampu.kvcache.checkpoints import KEPT_ENDS, CheckpointGrid
-from tampu.kvcache.prefix_tree import CellRefs, Cursor, Keys, PrefixTree
-from tampu.kvcache.spec import KVCacheSpec
+from tampu.kvcache.prefix_tree import CellRefs, Keys, PrefixTree
+from tampu.kvcache.table import CellTable, KVCacheGroup, ResumePoint
 
-
-@dataclass(frozen=True, slots=True)
-class KVCacheGroup:
-    """The cells of all layers with one spec.
-
-    Attributes:
-        spec: of the layers.
-        cells: of tokens, or of states after some tokens.
-        grid: where states are kept; None: each token has a cell.
-        reserved: cells that checkpoints leave to other sequences.
-    """
-
-    spec: KVCacheSpec
-    cells: Cells
-    grid: CheckpointGrid | None = None
-    reserved: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class CellTable:
-    """The cells of one sequence.
-
-    Attributes:
-        cells: I32, (groups, capacity): each token's cell; NO_CELL where its row is not kept.
-        owned_from: for each group, the first position whose cell the sequence owns.
-        length: number of tokens with cells.
-        inserted: how many of them are in the prefix tree.
-        cursor: after the last of those.
-        is_private: whether its rows are hidden from others, and theirs from it.
-        exact: length of its prefix whose rows others may find nevertheless.
-        transient: positions whose states are dropped once the sequence has advanced.
-    """
-
-    cells: npt.NDArray[np.int32]
-    owned_from: list[int]
-    cursor: Cursor
-    length: int = 0
-    inserted: int = 0
-    is_private: bool = False
-    exact: int = 0
-    transient: set[int] = field(default_factory=set)
-
-    def owned(self, group: int, start: int = 0) -> CellArray:
-        """Return the cells that it owns in a group, from a position on."""
-        cells = self.cells[group, max(start, self.owned_from[group]) : self.length]
-        kept: CellArray = cells[cells != NO_CELL]
-        return kept
+_RESUME_POINTS = 3  # of a sequence, in each group with a window
+_RESUME_MARGIN = 32  # tokens before such a point from which others may go on as well
+_TOUCH_EVERY = 64  # tokens of an answer; a prompt's after each batch
 
 
 class KVCacheManager:
@@ -116,7 +72,26 @@ class KVCacheManager:
             self._share(table, refs[0, :, :count])
             self.tree.advance(table.cursor, keys[:count])
             table.inserted = table.length
+            self.mark_resume_point(table)
         return count
+
+    def mark_resume_point(self, table: CellTable) -> None:
+        """Expect others to go on from the end of a sequence's tokens, or shortly before it.
+
+        So it is with the end of a prompt, where its answer is asked for again or continued without
+        its reasoning, and where a sequence left what it shares with others. In groups with a window
+        the rows that they need outlive those that the sequence passes afterwards.
+        """
+        if table.is_private:
+            return
+        for index, group in enumerate(self.groups):
+            if group.spec.max_visible is not None:
+                first = group.spec.first_visible(max(table.length - _RESUME_MARGIN, 0))
+                cells = table.cells[index, first : table.length]
+                cells = cells[cells != NO_CELL]
+                point = ResumePoint(index, cells, group.cells.generations[cells])
+                table.resume_points.append(point)
+        del table.resume_points[: -_RESUME_POINTS * len(self.groups)]
 
     def cached(self, keys: Keys) -> CellRefs:
         """Return the cells of the longest cached beginning, (2, groups, n); NO_CELL: not cached.
@@ -329,6 +304,7 @@ class KVCacheManager:
             if group.spec.is_recurrent:
                 transient = [each - start for each in table.transient if start <= each < kept - 1]
                 is_found[transient] = False
+            self._touch_resume_points(table, index)
             group.cells.free(own[is_found])
             group.cells.discard(own[~is_found & (own != NO_CELL)])
         self.rank_checkpoints(keys[:kept], kept)
@@ -434,6 +410,15 @@ class KVCacheManager:
             left = left[~is_passing & (left != NO_CELL)]
         group.cells.free(left)
         table.owned_from[index] = end
+        if end - old > 1 or not end % _TOUCH_EVERY:
+            self._touch_resume_points(table, index)
+
+    def _touch_resume_points(self, table: CellTable, index: int) -> None:
+        """Have the rows of a sequence's resume points evicted after all others."""
+        cells = self.groups[index].cells
+        for point in table.resume_points:
+            if point.group == index:
+                cells.touch(point.cells[cells.generations[point.cells] == point.generations])
 
     def _refs(self, table: CellTable, start: int, end: int) -> CellRefs:
         cells = table.cells[:, start:end].copy()

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.kvcache.cells import CellArray
-from tampu.kvcache.manager import CellTable, KVCacheGroup, KVCacheManager
+from tampu.kvcache.manager import KVCacheManager
 from tampu.kvcache.prefix_tree import Node
+from tampu.kvcache.table import CellTable, KVCacheGroup
 
 MAX_LISTED = 1024
 MAX_NODES = 192

@@ -337,6 +337,8 @@ class Scheduler:
             draft.room -= count
             draft.prompt_rows += count
             self.kv_manager.insert(sequence.cell_table, sequence.keys[: sequence.length])
+            if is_last:
+                self.kv_manager.mark_resume_point(sequence.cell_table)
             if is_last and not sequence.cell_table.is_private:
                 draft.results[self.kv_manager.last_cell(sequence.cell_table)] = (
                     len(draft.outputs) - 1
