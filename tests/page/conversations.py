@@ -142,6 +142,37 @@ def test_two_tabs_show_the_same_conversations(page: Page) -> None:
     expect(answers(other)).to_have_count(0)
 
 
+def test_a_tab_shows_what_another_one_streams_until_that_is_closed(page: Page) -> None:
+    other = page.context.new_page()
+    other.goto(page.url)
+    choose(other, "endless")
+    say(other, "Sing.")
+    expect(answers(other)).to_contain_text("la li lo")
+    page.get_by_role("link", name="Sing.").click()
+    expect(answers(page)).to_contain_text("la li lo la li lo")
+    third = page.context.new_page()
+    third.goto(page.url)  # and one that is opened meanwhile
+    third.get_by_role("link", name="Sing.").click()
+    expect(third.get_by_role("button", name="Stop")).to_be_visible()
+    third.close()
+    other.close()
+    expect(answers(page)).to_contain_text("Interrupted")
+    page.get_by_role("button", name="Continue").click()
+    page.get_by_role("button", name="Stop").click()
+    expect(answers(page)).to_contain_text("Stopped.")
+
+
+def test_a_tab_stops_what_another_one_streams(page: Page) -> None:
+    other = page.context.new_page()
+    other.goto(page.url)
+    choose(other, "endless")
+    say(other, "Sing.")
+    page.get_by_role("link", name="Sing.").click()
+    page.get_by_role("button", name="Stop").click()
+    expect(answers(page)).to_contain_text("Stopped.")
+    expect(answers(other)).to_contain_text("Stopped.")
+
+
 def test_a_file_of_another_kind_is_refused(page: Page, tmp_path: Path) -> None:
     file = tmp_path / "other.json"
     file.write_text(json.dumps({"format": "something"}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 from support.serving import Server, start_server
 
-from tests.page.conftest import answers, ask, choose, say, watched
+from tests.page.conftest import OTHER_NAME, answers, ask, choose, say, watched
 
 AXE = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
 OVERFLOW = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
@@ -73,6 +74,16 @@ def test_every_action_with_a_key_is_listed_and_does_what_it_says(page: Page) -> 
     expect(page.get_by_role("searchbox")).to_be_focused()
     page.keyboard.type("?nr")  # a text in a field
     expect(page.get_by_role("searchbox")).to_have_value("?nr")
+
+
+def test_the_page_works_from_another_machine_without_tls(browser: Browser, server: Server) -> None:
+    away = replace(server, url=server.url.replace("127.0.0.1", OTHER_NAME))
+    with watched(browser, away) as page:
+        assert not page.evaluate("() => isSecureContext")  # browsers withhold some functions there
+        answer = ask(page, "demo", SUM)
+        expect(answer).to_contain_text("85")
+        answer.get_by_role("button", name="Copy").click()
+        expect(answer.get_by_role("button", name="Copied")).to_be_visible()
 
 
 def test_themes_follow_the_system_or_the_user(page: Page) -> None:

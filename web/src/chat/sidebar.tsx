@@ -11,9 +11,8 @@ import { TEXTS } from "../texts.ts";
 import { VIEWS } from "../views.ts";
 import { fromJson, fromMarkdown, toJson } from "./exchange.ts";
 import { saveFile } from "./files.ts";
+import { newId } from "./ids.ts";
 import { type Conversation, matches, titleOf } from "./tree.ts";
-
-const newId = () => crypto.randomUUID();
 
 export function Sidebar(): JSX.Element {
   const { chats, search, showsSettings, showsKeys, view } = useApp();

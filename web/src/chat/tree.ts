@@ -173,6 +173,11 @@ export function matches(conversation: Conversation, search: string): boolean {
   return words.every((word) => text.includes(word));
 }
 
+/** Whether an answer of a conversation is being streamed. */
+export function isStreamed(conversation: Conversation): boolean {
+  return Object.values(conversation.turns).some((turn) => turn.state === "streaming");
+}
+
 /**
  * Return a conversation from the database: what is newer than it has its default, and answers that
  * were streamed when the page was closed are unfinished.

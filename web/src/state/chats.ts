@@ -5,10 +5,11 @@ import { computed, signal } from "@preact/signals";
 import type { ChatRequest, Server } from "../api/server.ts";
 import { answer } from "../chat/answering.ts";
 import { problemOf, requestFormat, requestTools } from "../chat/formats.ts";
+import { newId } from "../chat/ids.ts";
 import { type Candidate, isCovered, textWith } from "../chat/token_text.ts";
 import type { ConversationStore } from "../chat/store.ts";
 import {
-  type Conversation, ROOT, type Turn, changed, messagesOf, newConversation, settingsOf, shownTurns, withChoice,
+  type Conversation, ROOT, type Turn, changed, isStreamed, messagesOf, newConversation, settingsOf, shownTurns, withChoice,
   withTurn,
 } from "../chat/tree.ts";
 import type { Models } from "./models.ts";
@@ -20,12 +21,14 @@ export class Chats {
   /** The conversation that was changed last first. */
   readonly all = signal<Conversation[]>([]);
   readonly openId = signal("");
-  /** The ids of the conversations that an answer is streamed into. */
-  readonly running = signal<ReadonlySet<string>>(new Set());
+  /** The ids of the conversations that an answer is streamed into, by this tab or another one. */
+  readonly running = computed(() => new Set([...this.#here.value, ...this.#elsewhere.value]));
   /** The id of the turn whose answers are shown side by side; empty: one at a time. */
   readonly sideBySide = signal(ROOT);
   readonly open = computed(() => this.find(this.openId.value) ?? this.#draft.value);
-  readonly #draft = signal(newConversation(crypto.randomUUID(), Date.now()));
+  readonly #draft = signal(newConversation(newId(), Date.now()));
+  readonly #here = signal<ReadonlySet<string>>(new Set());
+  readonly #elsewhere = signal<ReadonlySet<string>>(new Set());
   readonly #aborts = new Map<string, AbortController>();
   readonly #saves = new Map<string, ReturnType<typeof setTimeout>>();
   readonly #server: Server;
@@ -40,9 +43,15 @@ export class Chats {
 
   async read(): Promise<void> {
     this.all.value = await this.#store.all();
-    this.#store.watch((id, conversation) => {
-      if (!this.#aborts.has(id)) this.#put(id, conversation);
-    });
+    this.#elsewhere.value = new Set(this.all.value.filter(isStreamed).map((one) => one.id));
+    const stops = (id: string) => this.#aborts.get(id)?.abort();
+    const replaced = (id: string, conversation: Conversation | undefined) => {
+      if (this.#aborts.has(id)) return;
+      this.#put(id, conversation);
+      const isElsewhere = conversation !== undefined && isStreamed(conversation);
+      this.#elsewhere.value = changedSet(this.#elsewhere.value, id, isElsewhere);
+    };
+    this.#store.watch({ changed: replaced, stops }, this.all.value);
   }
 
   find(id: string): Conversation | undefined {
@@ -52,7 +61,7 @@ export class Chats {
   /** Begin a conversation, which is kept as soon as it has a message. */
   begin(): void {
     this.#draft.value = {
-      ...newConversation(crypto.randomUUID(), Date.now()), ...settingsOf(this.open.value),
+      ...newConversation(newId(), Date.now()), ...settingsOf(this.open.value),
     };
     this.openId.value = ROOT;
   }
@@ -117,7 +126,7 @@ export class Chats {
     const { value: conversation } = this.open;
     const goesOn = other.text !== "";
     const branch: Turn = {
-      id: crypto.randomUUID(), parent, role, content, created: Date.now(), tokensFrom,
+      id: newId(), parent, role, content, created: Date.now(), tokensFrom,
       model: conversation.model,
       ...(reasoning ? { reasoning, reasoningMs } : {}),
       tokens: [...tokens.slice(0, at), { ...other, top: tokens[at]?.top ?? [] }],
@@ -135,7 +144,7 @@ export class Chats {
     let parent = turn.id;
     for (const [at, content] of results.entries()) {
       const result: Turn = {
-        id: crypto.randomUUID(), parent, role: "tool", content, created: Date.now(), state: "done",
+        id: newId(), parent, role: "tool", content, created: Date.now(), state: "done",
         tool: turn.calls?.[at]?.name ?? "",
       };
       conversation = withTurn(conversation, result);
@@ -150,6 +159,7 @@ export class Chats {
   }
 
   stop(id: string): void {
+    if (this.#elsewhere.value.has(id)) this.#store.stop(id);
     this.#aborts.get(id)?.abort();
   }
 
@@ -164,7 +174,7 @@ export class Chats {
   #say(parent: string, content: string, images: string[]): void {
     if (this.isRunning) return;
     const turn: Turn = {
-      id: crypto.randomUUID(), parent, role: "user", content, created: Date.now(), state: "done",
+      id: newId(), parent, role: "user", content, created: Date.now(), state: "done",
       ...(images.length ? { images } : {}),
     };
     const conversation = withTurn(this.open.value, turn);
@@ -173,7 +183,7 @@ export class Chats {
 
   #ask(conversation: Conversation, parent: string, answers: number): void {
     const turns = Array.from({ length: answers }, (): Turn => ({
-      id: crypto.randomUUID(), parent, role: "assistant", content: "", created: Date.now(),
+      id: newId(), parent, role: "assistant", content: "", created: Date.now(),
       state: "streaming", model: conversation.model,
     }));
     this.sideBySide.value = answers > 1 ? parent : ROOT;
@@ -193,11 +203,11 @@ export class Chats {
     }
     const abort = new AbortController();
     this.#aborts.set(key, abort);
-    this.running.value = new Set([...this.running.value, key]);
+    this.#here.value = changedSet(this.#here.value, key, true);
     this.#keep(conversation);
     this.openId.value = key;
     const request = this.#request(conversation, last);
-    await Promise.all(ids.map(async (id, at) => {
+    const stream = async (id: string, at: number) => {
       const turn = conversation.turns[id];
       const content = turn?.content ?? "";
       const before = turn && isCovered(turn) ? turn : { content, tokensFrom: content.length };
@@ -205,9 +215,10 @@ export class Chats {
         const now = this.find(key);
         if (now) this.#keep(changed(now, id, change), change.state === undefined);
       });
-    }));
+    };
+    await this.#store.stream(key, () => Promise.all(ids.map(stream)));
     this.#aborts.delete(key);
-    this.running.value = new Set([...this.running.value].filter((other) => other !== key));
+    this.#here.value = changedSet(this.#here.value, key, false);
     await this.#models.refresh();
   }
 
@@ -249,6 +260,11 @@ export class Chats {
     const latest = this.find(id);
     if (latest) void this.#store.put(latest);
   }
+}
+
+/** Return a set with a member more, or without it. */
+function changedSet(set: ReadonlySet<string>, member: string, isIn: boolean): ReadonlySet<string> {
+  return isIn ? new Set([...set, member]) : new Set([...set].filter((other) => other !== member));
 }
 
 /** Return a request with a seed of its own for each of several answers, if it has one. */

@@ -4,6 +4,7 @@ import { type Signal, computed, signal } from "@preact/signals";
 
 import type { Message, Server, Value } from "../api/server.ts";
 import { answer } from "../chat/answering.ts";
+import { newId } from "../chat/ids.ts";
 import { ROOT, type Turn } from "../chat/tree.ts";
 import type { Models } from "./models.ts";
 
@@ -61,7 +62,7 @@ export class Compare {
     const messages: Message[] = [{ role: "user", content: prompt }];
     if (system.trim()) messages.unshift({ role: "system", content: system.trim() });
     let turn: Turn = {
-      id: crypto.randomUUID(), parent: ROOT, role: "assistant", content: "", created: Date.now(),
+      id: newId(), parent: ROOT, role: "assistant", content: "", created: Date.now(),
       state: "streaming", model,
     };
     side.value = { ...side.value, turn };

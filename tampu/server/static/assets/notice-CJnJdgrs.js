@@ -1,1 +1,0 @@
-import{N as e,f as t,r as n,u as r}from"./app-Cf8E5uma.js";function i(){let{error:i}=n().models;return i.value?t(`div`,{class:`notice`,role:`alert`,children:[t(`span`,{children:i.value}),t(r,{icon:`close`,label:e.dismiss,onClick:()=>i.value=``})]}):null}export{i as t};

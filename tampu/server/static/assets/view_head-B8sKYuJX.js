@@ -1,1 +1,0 @@
-import{N as e,f as t,r as n,u as r,z as i}from"./app-Cf8E5uma.js";import{t as a}from"./notice-CJnJdgrs.js";function o({title:o,children:s}){let{showsSidebar:c}=n();return t(i,{children:[t(`header`,{class:`head`,children:[t(r,{class:`narrow-only`,icon:`menu`,label:e.openSidebar,onClick:()=>c.value=!0}),t(`h1`,{children:o}),s]}),t(a,{})]})}export{o as t};
