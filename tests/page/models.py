@@ -1,4 +1,4 @@
-"""The view of models: listed, looked at, loaded, pulled, cancelled, deleted."""
+"""The view of models: listed, looked at, loaded, pulled, cancelled and resumed, deleted."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 from support.local_http import Answer, Request
 from support.registries import RogueRegistry, described, manifest, ranged
+from support.scripted import write_scripted
 from support.serving import Server, start_server
-from support.tiny_gguf import write_gguf
 
 from tampu.store.manifests import CONFIG_TYPE
-from tests.page.conftest import PATIENCE_MS, watched
+from tests.page.conftest import PATIENCE_MS, PLAIN, watched
 
 CONFIG = b'{"model_format":"gguf"}'
 
@@ -37,7 +37,9 @@ def page(browser: Browser, server: Server) -> Iterator[Page]:
 
 @pytest.fixture
 def registry(tmp_path: Path) -> Iterator[RogueRegistry]:
-    weights = write_gguf(tmp_path / "m.gguf").read_bytes()
+    pieces = [f" {number}" for number in range(500)]  # so many that the file comes in parts
+    weights = write_scripted(tmp_path / "m.gguf", pieces, template=PLAIN).read_bytes()
+    assert len(weights) > 2 << 20
     content = manifest([described(weights)], described(CONFIG, CONFIG_TYPE))
     with RogueRegistry(content, (weights, CONFIG)) as registry:
         yield registry
@@ -98,7 +100,7 @@ def test_a_model_is_pulled_and_deleted_after_a_question(
     expect(row(page, name)).to_have_count(0)
 
 
-def test_a_pull_shows_its_progress_and_can_be_cancelled(
+def test_a_pull_shows_its_progress_and_goes_on_after_it_was_cancelled(
     page: Page, registry: RogueRegistry
 ) -> None:
     def half(request: Request) -> Answer | None:
@@ -115,8 +117,20 @@ def test_a_pull_shows_its_progress_and_can_be_cancelled(
     expect(progress.get_by_role("progressbar")).to_be_visible()
     expect(progress).to_contain_text(re.compile(r" of [\d.]+ [KM]?B"))
     progress.get_by_role("button", name="Cancel").click()
-    expect(progress).to_have_count(0)
+    expect(progress).to_contain_text("Cancelled")
     registry.ended.set()
+    page.reload()  # it is known there, too
+    expect(progress).to_contain_text("Cancelled")
+    registry.before = lambda _: None
+    registry.requests.clear()
+    progress.get_by_role("button", name="Resume").click()
+    expect(progress).to_contain_text("success")
+    asked = [request.range for request in registry.requests if request.range]
+    assert asked
+    assert min(start for start, _ in asked) > 0  # what was there is not pulled again
+    page.reload()
+    expect(row(page, f"{registry.host}/a/m:latest")).to_be_visible()
+    expect(progress).to_have_count(0)
 
 
 def test_a_pull_that_fails_says_why(page: Page) -> None:

@@ -2,6 +2,8 @@
 
 import { isObject, jsonLines } from "./lines.ts";
 
+const UNREACHABLE = "The server cannot be reached. Is it running?";
+
 /** The server refused a request, failed, or cannot be reached; `status` is 0 without a response. */
 export class ApiError extends Error {
   readonly status: number;
@@ -81,6 +83,33 @@ export class Http {
     }
   }
 
+  /** Whether there is something at a path. */
+  async exists(path: string, signal: AbortSignal): Promise<boolean> {
+    const found = await this.#send("HEAD", path, undefined, signal).catch((error: unknown) => {
+      if (error instanceof ApiError && error.status === 404) return null;
+      throw error;
+    });
+    return found !== null;
+  }
+
+  /** Send a file; `fetch` would not tell how much of it was sent, which `report` gets in bytes. */
+  async upload(path: string, file: Blob, signal: AbortSignal, report: (bytes: number) => void): Promise<void> {
+    signal.throwIfAborted();
+    const request = new XMLHttpRequest();
+    request.open("POST", path);
+    for (const [name, value] of Object.entries(this.#authorization())) request.setRequestHeader(name, value);
+    request.upload.onprogress = (event) => report(event.loaded);
+    const abort = () => request.abort();
+    signal.addEventListener("abort", abort);
+    await new Promise<void>((resolve, reject) => {
+      request.onloadend = () => resolve();
+      request.onabort = () => reject(signal.reason as Error);
+      request.send(file);
+    }).finally(() => signal.removeEventListener("abort", abort));
+    if (request.status === 0) throw new ApiError(UNREACHABLE);
+    if (request.status >= 300) throw this.#refused(refusal(request.status, request.responseText, request.statusText));
+  }
+
   async #send(
     method: string,
     path: string,
@@ -88,39 +117,46 @@ export class Http {
     signal: AbortSignal | null = null,
     accept = "",
   ): Promise<Response> {
-    const headers: Record<string, string> = {};
+    const headers = this.#authorization();
     if (accept) headers.accept = accept;
-    const key = this.#keys.read();
-    if (key) headers.authorization = `Bearer ${key}`;
     if (body !== undefined) headers["content-type"] = "application/json";
     const content = body === undefined ? null : JSON.stringify(body);
     const response = await fetch(path, { method, headers, body: content, signal }).catch(lost);
     if (response.ok) return response;
-    const error = await refusal(response);
+    const text = await response.text().catch(() => "");
+    const wait = Number(response.headers.get("retry-after") ?? Number.NaN);
+    throw this.#refused(refusal(response.status, text, response.statusText, wait));
+  }
+
+  #authorization(): Record<string, string> {
+    const key = this.#keys.read();
+    return key ? { authorization: `Bearer ${key}` } : {};
+  }
+
+  #refused(error: ApiError): ApiError {
     if (error.status === 401) this.#keys.refused();
-    throw error;
+    return error;
   }
 }
 
 /** Raise what a failed `fetch` means: a `TypeError` is a lost connection. */
 function lost(error: unknown): never {
   if (error instanceof TypeError) {
-    throw new ApiError("The server cannot be reached. Is it running?");
+    throw new ApiError(UNREACHABLE);
   }
   throw error;
 }
 
-async function refusal(response: Response): Promise<ApiError> {
-  const text = await response.text().catch(() => "");
-  const wait = Number(response.headers.get("retry-after") ?? Number.NaN);
-  let message = text.slice(0, 500) || response.statusText;
+/** Return the error of a response: its message is the server's, or its text. */
+function refusal(status: number, text: string, statusText: string, wait = Number.NaN): ApiError {
+  let message = text.slice(0, 500) || statusText;
   try {
     const value: unknown = JSON.parse(text);
     if (isObject(value) && typeof value.error === "string") message = value.error;
   } catch {
     // The text is the message.
   }
-  return new ApiError(message, response.status, Number.isFinite(wait) ? wait : null);
+  return new ApiError(message, status, Number.isFinite(wait) ? wait : null);
 }
 
 /** Return the message of anything that was thrown. */

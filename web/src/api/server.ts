@@ -60,11 +60,21 @@ export interface Piece {
   bytes: number[];
 }
 
-export interface PullProgress {
+/** A step of a pull or a creation. */
+export interface Progress {
   status: string;
   digest?: string;
   total?: number;
   completed?: number;
+}
+
+export interface CreateRequest {
+  model: string;
+  from?: string;
+  /** The digests of files by their names. */
+  files?: Record<string, string>;
+  quantize?: string;
+  system?: string;
 }
 
 export interface Message {
@@ -171,10 +181,26 @@ export class Server {
   }
 
   /** Pull a model; a name that begins with `http://` is of a registry without TLS. */
-  pull(name: string, signal: AbortSignal): AsyncIterable<PullProgress> {
+  pull(name: string, signal: AbortSignal): AsyncIterable<Progress> {
     const body = { model: name.replace(/^https?:\/\//, ""), insecure: name.startsWith("http://") };
     const lines: AsyncIterable<unknown> = this.#http.stream("/api/pull", body, signal);
-    return lines as AsyncIterable<PullProgress>;
+    return lines as AsyncIterable<Progress>;
+  }
+
+  /** Create a model from another one, or from files that were uploaded. */
+  create(request: CreateRequest, signal: AbortSignal): AsyncIterable<Progress> {
+    const lines: AsyncIterable<unknown> = this.#http.stream("/api/create", request, signal);
+    return lines as AsyncIterable<Progress>;
+  }
+
+  /** Whether the server has the file of a digest. */
+  async hasBlob(digest: string, signal: AbortSignal): Promise<boolean> {
+    return await this.#http.exists(`/api/blobs/sha256:${digest}`, signal);
+  }
+
+  /** Upload a file; `report` is called with the number of bytes that were sent. */
+  async upload(file: Blob, digest: string, signal: AbortSignal, report: (bytes: number) => void): Promise<void> {
+    await this.#http.upload(`/api/blobs/sha256:${digest}`, file, signal, report);
   }
 
   chat(request: ChatRequest, signal: AbortSignal): AsyncIterable<ChatLine> {

@@ -8,6 +8,8 @@ import type { LoadedModel, Model, ShownModel } from "../api/server.ts";
 import { Confirm } from "../parts/dialog.tsx";
 import { useApp } from "../state/app.ts";
 import { TEXTS, bytes } from "../texts.ts";
+import { canQuantize } from "./create.ts";
+import { QuantizeDialog } from "./quantize_dialog.tsx";
 
 interface Properties {
   model: Model;
@@ -19,7 +21,7 @@ export function ModelRow({ model, loaded }: Properties): JSX.Element {
   const app = useApp();
   const { models } = app;
   const [isOpen, setOpen] = useState(false);
-  const [isAsked, ask] = useState(false);
+  const [asked, ask] = useState<"" | "quantize" | "delete">("");
   const isBusy = models.busy.value.has(model.name);
   const { parameter_size, quantization_level, family } = model.details;
   const facts = [family, parameter_size, quantization_level, bytes(model.size)].filter(Boolean);
@@ -40,16 +42,18 @@ export function ModelRow({ model, loaded }: Properties): JSX.Element {
         {loaded
           ? <button type="button" disabled={isBusy} onClick={() => void models.unload(model.name)}>{TEXTS.unload}</button>
           : <button type="button" disabled={isBusy} onClick={() => void models.load(model.name)}>{TEXTS.load}</button>}
+        {canQuantize(quantization_level) && <button type="button" onClick={() => ask("quantize")}>{TEXTS.actions.quantize}</button>}
         <button type="button" aria-expanded={isOpen} onClick={() => setOpen(!isOpen)}>{TEXTS.details}</button>
-        <button type="button" class="danger" disabled={isBusy} onClick={() => ask(true)}>{TEXTS.delete}</button>
+        <button type="button" class="danger" disabled={isBusy} onClick={() => ask("delete")}>{TEXTS.delete}</button>
       </div>
       {isOpen && <ModelDetails name={model.name} loaded={loaded} />}
-      {isAsked && (
+      {asked === "quantize" && <QuantizeDialog model={model.name} onClose={() => ask("")} />}
+      {asked === "delete" && (
         <Confirm
           question={TEXTS.deleteModel(model.name)}
           action={TEXTS.delete}
           onYes={() => void models.delete(model.name)}
-          onClose={() => ask(false)}
+          onClose={() => ask("")}
         />
       )}
     </li>

@@ -1,14 +1,14 @@
-/** The models: pulled, listed, loaded and unloaded, looked at, deleted. */
+/** The models: pulled, created, listed, loaded and unloaded, looked at, quantized, deleted. */
 
 import type { JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 
-import { IconButton } from "../parts/button.tsx";
 import { ViewHead } from "../parts/view_head.tsx";
 import { useApp } from "../state/app.ts";
-import type { Pull } from "../state/models.ts";
-import { TEXTS, bytes, duration } from "../texts.ts";
+import { TEXTS, bytes } from "../texts.ts";
+import { CreateForm } from "./create_form.tsx";
 import { ModelRow } from "./model_row.tsx";
+import { TransferRow } from "./transfer_row.tsx";
 
 const REFRESH_MS = 5000;
 
@@ -28,7 +28,8 @@ export function ModelsView(): JSX.Element {
       </ViewHead>
       <div class="models-column">
         <PullForm />
-        {models.pulls.value.map((pull) => <PullRow key={pull.name} pull={pull} />)}
+        <CreateForm />
+        {models.transfers.all.value.map((one) => <TransferRow key={one.name} transfer={one} />)}
         <ul class="model-list" aria-label={TEXTS.models}>
           {installed?.map((model) => (
             <ModelRow key={model.name} model={model} loaded={models.loaded.value.find((one) => one.name === model.name)} />
@@ -65,33 +66,5 @@ function PullForm(): JSX.Element {
         <button type="submit" class="primary" disabled={!name.trim()}>{TEXTS.pull}</button>
       </div>
     </form>
-  );
-}
-
-function PullRow({ pull }: { pull: Pull }): JSX.Element {
-  const { models } = useApp();
-  const { name, total, completed, bytesPerSecond, error, isDone } = pull;
-  const hasEnded = isDone || error !== "";
-  const left = bytesPerSecond > 0 ? duration(((total - completed) / bytesPerSecond) * 1000) : "";
-  const parts = [
-    pull.status,
-    total > 0 && `${bytes(completed)} of ${bytes(total)}`,
-    !hasEnded && bytesPerSecond > 0 && `${bytes(bytesPerSecond)}/s`,
-    !hasEnded && left && `${left} left`,
-  ];
-  return (
-    <section class="pull-row" aria-label={`${TEXTS.pull} ${name}`}>
-      <strong>{name}</strong>
-      {error
-        ? <p class="error" role="alert">{error}</p>
-        : <progress aria-label={name} max={total || 1} value={isDone ? total || 1 : completed} />}
-      {!error && <span class="hint">{parts.filter(Boolean).join(" · ")}</span>}
-      <div class="pull-actions">
-        {error && <button type="button" onClick={() => void models.pull(name)}>{TEXTS.tryAgain}</button>}
-        {hasEnded
-          ? <IconButton icon="close" label={TEXTS.dismiss} onClick={() => models.forget(name)} />
-          : <button type="button" onClick={pull.cancel}>{TEXTS.cancel}</button>}
-      </div>
-    </section>
   );
 }

@@ -42,7 +42,7 @@ export class App {
   constructor(store: ConversationStore) {
     this.settings = new Settings(localStorage);
     this.server = new Server(new Http(this.settings));
-    this.models = new Models(this.server);
+    this.models = new Models(this.server, this.settings);
     this.compare = new Compare(this.server, this.models);
     this.chats = new Chats(this.server, this.models, store);
   }

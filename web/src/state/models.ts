@@ -1,26 +1,18 @@
-/** The models of the server: installed, in memory, and those that are pulled. */
+/** The models of the server: installed, in memory, and those that are pulled or created. */
 
 import { computed, signal } from "@preact/signals";
 
 import { messageOf } from "../api/http.ts";
 import type { LoadedModel, Model, Parameter, Server, ShownModel } from "../api/server.ts";
-
-export interface Pull {
-  name: string;
-  status: string;
-  total: number;
-  completed: number;
-  bytesPerSecond: number;
-  error: string;
-  isDone: boolean;
-  cancel: () => void;
-}
+import { type NewModel, creation } from "../models/create.ts";
+import type { Settings } from "./settings.ts";
+import { type Transfer, Transfers } from "./transfers.ts";
 
 export class Models {
   readonly installed = signal<Model[] | null>(null);
   readonly loaded = signal<LoadedModel[]>([]);
   readonly parameters = signal<Parameter[]>([]);
-  readonly pulls = signal<Pull[]>([]);
+  readonly transfers = new Transfers(() => this.refresh());
   /** The names of models that are being loaded, unloaded or deleted. */
   readonly busy = signal<ReadonlySet<string>>(new Set());
   readonly error = signal("");
@@ -28,9 +20,12 @@ export class Models {
     (this.installed.value ?? []).filter((model) => model.capabilities.includes("completion")),
   );
   readonly #server: Server;
+  readonly #settings: Settings;
 
-  constructor(server: Server) {
+  constructor(server: Server, settings: Settings) {
     this.#server = server;
+    this.#settings = settings;
+    for (const name of settings.pulls) this.transfers.add("pull", name, () => void this.pull(name));
   }
 
   /** Read the lists again; an error is shown, and the old lists stay. */
@@ -62,44 +57,33 @@ export class Models {
   unload = (name: string) => this.#while(name, () => this.#server.unload(name));
   delete = (name: string) => this.#while(name, () => this.#server.delete(name));
 
+  /** Pull a model; what is not whole stays on the server, and the next pull goes on there. */
   async pull(name: string): Promise<void> {
-    const abort = new AbortController();
-    const pull: Pull = {
-      name, status: "", total: 0, completed: 0, bytesPerSecond: 0, error: "", isDone: false,
-      cancel: () => {
-        abort.abort();
-        this.forget(name);
-      },
-    };
-    this.pulls.value = [...this.pulls.value.filter((other) => other.name !== name), pull];
-    const files = new Map<string, { total: number; completed: number }>();
-    const rate = new Rate();
-    try {
-      for await (const line of this.#server.pull(name, abort.signal)) {
-        if (line.digest && line.total) {
-          files.set(line.digest, { total: line.total, completed: line.completed ?? 0 });
-        }
-        const total = sum(files, "total");
-        const completed = sum(files, "completed");
-        const bytesPerSecond = rate.at(completed);
-        this.#changePull(name, { status: line.status, total, completed, bytesPerSecond });
-      }
-      this.#changePull(name, { isDone: true });
-      await this.refresh();
-    } catch (error) {
-      if (!abort.signal.aborted) this.#changePull(name, { error: messageOf(error) });
-    }
+    this.#settings.pulls = [...this.#settings.pulls.filter((other) => other !== name), name];
+    const again = () => void this.pull(name);
+    const isDone = await this.transfers.run("pull", name, (abort) => this.#server.pull(name, abort), again);
+    if (isDone) this.#forgetPull(name);
   }
 
-  /** Take a pull that has ended off the list. */
-  forget(name: string): void {
-    this.pulls.value = this.pulls.value.filter((pull) => pull.name !== name);
+  /** Create a model from files of this machine. */
+  async create(model: NewModel): Promise<void> {
+    await this.transfers.run("create", model.name, (abort) => creation(this.#server, model, abort));
   }
 
-  #changePull(name: string, change: Partial<Pull>): void {
-    this.pulls.value = this.pulls.value.map((pull) =>
-      pull.name === name ? { ...pull, ...change } : pull,
-    );
+  /** Create a model from another one, with its weights in another type. */
+  async quantize(source: string, type: string, name: string): Promise<void> {
+    const request = { model: name, from: source, quantize: type };
+    await this.transfers.run("quantize", name, (abort) => this.#server.create(request, abort));
+  }
+
+  /** Take a transfer that has ended off the list. */
+  forget({ action, name }: Transfer): void {
+    if (action === "pull") this.#forgetPull(name);
+    this.transfers.forget(name);
+  }
+
+  #forgetPull(name: string): void {
+    this.#settings.pulls = this.#settings.pulls.filter((other) => other !== name);
   }
 
   async #while(name: string, act: () => Promise<void>): Promise<void> {
@@ -114,23 +98,4 @@ export class Models {
     await this.refresh();
     if (message) this.error.value = message;
   }
-}
-
-/** Bytes a second over the last few seconds. */
-class Rate {
-  #seen: { ms: number; bytes: number }[] = [];
-
-  at(bytes: number): number {
-    const ms = performance.now();
-    this.#seen = [...this.#seen.filter((one) => ms - one.ms < 5000), { ms, bytes }];
-    const first = this.#seen[0];
-    return first && ms > first.ms ? ((bytes - first.bytes) / (ms - first.ms)) * 1000 : 0;
-  }
-}
-
-function sum(
-  files: Map<string, { total: number; completed: number }>,
-  field: "total" | "completed",
-): number {
-  return [...files.values()].reduce((all, file) => all + file[field], 0);
 }

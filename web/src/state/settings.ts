@@ -11,6 +11,7 @@ const KEY = "tampu.key";
 const THEME = "tampu.theme";
 const COLOUR = "tampu.colour";
 const MODEL = "tampu.model";
+const PULLS = "tampu.pulls";
 
 export class Settings {
   readonly theme = signal<Theme>("system");
@@ -54,6 +55,15 @@ export class Settings {
 
   set model(name: string) {
     this.#storage.setItem(MODEL, name);
+  }
+
+  /** The names of models whose pull has not ended. */
+  get pulls(): string[] {
+    return (this.#storage.getItem(PULLS) ?? "").split("\n").filter(Boolean);
+  }
+
+  set pulls(names: string[]) {
+    this.#storage.setItem(PULLS, names.join("\n"));
   }
 
   setTheme(theme: Theme): void {

@@ -1,1 +1,0 @@
-import{F as e,d as t,p as n,r}from"./app-2Anp7XtR.js";function i(){let{error:i}=r().models;return i.value?n(`div`,{class:`notice`,role:`alert`,children:[n(`span`,{children:i.value}),n(t,{icon:`close`,label:e.dismiss,onClick:()=>i.value=``})]}):null}export{i as t};

@@ -1,1 +1,0 @@
-import{F as e,V as t,d as n,p as r,r as i}from"./app-2Anp7XtR.js";import{t as a}from"./notice-C3A34rAq.js";function o({title:o,children:s}){let{showsSidebar:c}=i();return r(t,{children:[r(`header`,{class:`head`,children:[r(n,{class:`narrow-only`,icon:`menu`,label:e.openSidebar,onClick:()=>c.value=!0}),r(`h1`,{children:o}),s]}),r(a,{})]})}export{o as t};

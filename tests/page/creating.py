@@ -1,0 +1,125 @@
+"""The view of models: models made from files of this machine, and quantized."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, Request, expect
+from support.scripted import write_scripted
+from support.serving import Server, start_server
+
+from tests.page.conftest import PLAIN, ask, watched
+from tests.page.models import row
+
+WATCH = """() => {
+    window.told = [];
+    new MutationObserver(() => {
+        for (const one of document.querySelectorAll(".transfer")) window.told.push(one.innerText);
+    }).observe(document.body, { subtree: true, childList: true, characterData: true });
+}"""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    """A server whose models the test may change."""
+    folder = tmp_path / "models"
+    folder.mkdir()
+    server = start_server(folder, tmp_path, TAMPU_THREADS="1")
+    yield server
+    server.end()
+
+
+@pytest.fixture
+def page(browser: Browser, server: Server) -> Iterator[Page]:
+    with watched(browser, server, "/#/models") as page:
+        expect(page.get_by_text("Create from a file", exact=True)).to_be_visible()
+        page.evaluate(WATCH)
+        yield page
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return write_scripted(tmp_path / "Tiny Singer.gguf", [" la", " li", " lo"], template=PLAIN)
+
+
+def create(page: Page, file: Path, **fields: str) -> Locator:
+    """Fill the form in and send it; return what shows the progress."""
+    summary = page.get_by_text("Create from a file", exact=True)
+    if not page.get_by_label("GGUF files").is_visible():
+        summary.click()
+    page.get_by_label("GGUF files").set_input_files(file)
+    for label, text in fields.items():
+        page.get_by_label(label).fill(text)
+    page.get_by_role("button", name="Create", exact=True).click()
+    return page.get_by_role("region", name="Create")
+
+
+def told(page: Page) -> str:
+    """What was shown of transfers until now."""
+    return "\n".join(page.evaluate("() => window.told"))
+
+
+def test_a_model_is_created_from_a_file_and_answers(page: Page, file: Path) -> None:
+    expect(create(page, file)).to_contain_text("success")
+    assert "reading Tiny Singer.gguf" in told(page)
+    assert "uploading Tiny Singer.gguf" in told(page)
+    expect(row(page, "tiny-singer:latest")).to_contain_text("F32")
+    page.goto(page.url.partition("#")[0])
+    expect(ask(page, "tiny-singer", "Sing.")).to_contain_text("la li lo")
+
+
+def test_a_file_that_the_server_has_is_not_uploaded_again(page: Page, file: Path) -> None:
+    expect(create(page, file)).to_contain_text("success")
+    page.get_by_role("button", name="Dismiss").click()
+    uploads: list[Request] = []
+    page.on("request", lambda one: uploads.append(one) if _is_upload(one) else None)
+    expect(
+        create(page, file, **{"Name of the new model": "again", "System prompt": "Be brief."})
+    ).to_contain_text("success")
+    assert uploads == []
+    row(page, "again:latest").get_by_role("button", name="Details").click()
+    row(page, "again:latest").get_by_text("system", exact=True).click()
+    expect(row(page, "again:latest")).to_contain_text("Be brief.")
+
+
+def test_a_file_that_is_no_model_is_refused_and_can_be_tried_again(
+    page: Page, tmp_path: Path
+) -> None:
+    damaged = tmp_path / "damaged.gguf"
+    damaged.write_bytes(b"This is not a model." * 100)
+    progress = create(page, damaged)
+    expect(progress.get_by_role("alert")).to_contain_text("damaged.gguf")
+    expect(progress.get_by_role("button", name="Try again")).to_be_visible()
+    progress.get_by_role("button", name="Dismiss").click()
+    expect(progress).to_have_count(0)
+
+
+def test_a_lost_network_is_told_when_a_file_is_uploaded(page: Page, file: Path) -> None:
+    page.context.set_offline(True)
+    progress = create(page, file)
+    expect(progress.get_by_role("alert")).to_contain_text("The server cannot be reached")
+    page.context.set_offline(False)
+    progress.get_by_role("button", name="Try again").click()
+    expect(progress).to_contain_text("success")
+
+
+def test_a_model_is_quantized_with_its_progress(page: Page, file: Path) -> None:
+    expect(create(page, file)).to_contain_text("success")
+    row(page, "tiny-singer:latest").get_by_role("button", name="Quantize").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_label("Name of the new model")).to_have_value("tiny-singer:q4_k_m")
+    dialog.get_by_label("Quantize to").select_option("Q8_0")
+    dialog.get_by_role("button", name="Quantize").click()
+    expect(page.get_by_role("region", name="Quantize")).to_contain_text("success")
+    expect(row(page, "tiny-singer:q8_0")).to_contain_text("Q8_0")
+    expect(row(page, "tiny-singer:q8_0").get_by_role("button", name="Quantize")).to_have_count(
+        0
+    )  # its errors would add up
+    assert re.search(r"quantizing F32 model to Q8_0 · \S+ [KM]?B of \S+ [KM]?B", told(page))
+
+
+def _is_upload(request: Request) -> bool:
+    return "/api/blobs/" in request.url and request.method == "POST"

@@ -1,0 +1,46 @@
+/** One pull, creation or quantization: its progress, rate and time left. */
+
+import type { JSX } from "preact";
+
+import { IconButton } from "../parts/button.tsx";
+import { useApp } from "../state/app.ts";
+import type { Transfer } from "../state/transfers.ts";
+import { TEXTS, bytes, duration } from "../texts.ts";
+
+export function TransferRow({ transfer }: { transfer: Transfer }): JSX.Element {
+  const { models } = useApp();
+  const { action, name, status, total, completed, bytesPerSecond, state, error } = transfer;
+  const isRunning = state === "running";
+  const left = bytesPerSecond > 0 ? duration(((total - completed) / bytesPerSecond) * 1000) : "";
+  const parts = [
+    state === "cancelled" ? TEXTS.cancelled : status,
+    total > 0 && TEXTS.partOf(bytes(completed), bytes(total)),
+    isRunning && bytesPerSecond > 0 && `${bytes(bytesPerSecond)}/s`,
+    isRunning && left && TEXTS.left(left),
+  ];
+  const again = action === "pull" && state === "cancelled" ? TEXTS.resume : TEXTS.tryAgain;
+  return (
+    <section class="transfer" aria-label={`${TEXTS.actions[action]} ${name}`}>
+      <div class="transfer-head">
+        <strong>{name}</strong>
+        <span class="hint">{TEXTS.actions[action]}</span>
+      </div>
+      {error
+        ? <p class="error" role="alert">{error}</p>
+        : <Bar name={name} total={total} completed={state === "done" ? total : completed} state={state} />}
+      {!error && <span class="hint">{parts.filter(Boolean).join(" · ")}</span>}
+      <div class="transfer-actions">
+        {isRunning && <button type="button" onClick={transfer.cancel}>{TEXTS.cancel}</button>}
+        {(state === "failed" || state === "cancelled") && <button type="button" onClick={transfer.again}>{again}</button>}
+        {!isRunning && <IconButton icon="close" label={TEXTS.dismiss} onClick={() => models.forget(transfer)} />}
+      </div>
+    </section>
+  );
+}
+
+/** How much is done; without a total, that something is being done. */
+function Bar({ name, total, completed, state }: Pick<Transfer, "name" | "total" | "completed" | "state">): JSX.Element {
+  if (total > 0) return <progress aria-label={name} max={total} value={completed} />;
+  if (state === "running") return <progress aria-label={name} />;
+  return <progress aria-label={name} max={1} value={state === "done" ? 1 : 0} />;
+}

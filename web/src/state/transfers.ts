@@ -1,0 +1,104 @@
+/** Models that are being pulled, created or quantized, and those of which that has ended. */
+
+import { signal } from "@preact/signals";
+
+import { messageOf } from "../api/http.ts";
+import type { Progress } from "../api/server.ts";
+import { TEXTS } from "../texts.ts";
+
+export interface Transfer {
+  action: "pull" | "create" | "quantize";
+  /** Of the model that it makes. */
+  name: string;
+  status: string;
+  total: number;
+  completed: number;
+  bytesPerSecond: number;
+  state: "running" | "done" | "failed" | "cancelled";
+  error: string;
+  cancel: () => void;
+  /** Do it again; a pull goes on where it was. */
+  again: () => void;
+}
+
+type Work = (signal: AbortSignal) => AsyncIterable<Progress>;
+const NOTHING = { status: "", total: 0, completed: 0, bytesPerSecond: 0, error: "" };
+
+export class Transfers {
+  readonly all = signal<Transfer[]>([]);
+  readonly #done: () => Promise<void>;
+
+  /** @param done called after each that succeeded. */
+  constructor(done: () => Promise<void>) {
+    this.#done = done;
+  }
+
+  /** Show one that had not ended when the page was closed. */
+  add(action: Transfer["action"], name: string, again: () => void): void {
+    const state = "cancelled";
+    this.#put({ ...NOTHING, action, name, state, cancel: () => undefined, again });
+  }
+
+  /** Do the work, and show its progress; return whether it succeeded. */
+  async run(
+    action: Transfer["action"], name: string, work: Work, again = () => void this.run(action, name, work),
+  ): Promise<boolean> {
+    const abort = new AbortController();
+    const cancel = () => abort.abort();
+    this.#put({ ...NOTHING, action, name, state: "running", cancel, again });
+    const progress = new Sum();
+    try {
+      for await (const step of work(abort.signal)) this.#change(name, progress.after(step));
+      this.#change(name, { state: "done" });
+      await this.#done();
+      return true;
+    } catch (error) {
+      if (abort.signal.aborted) this.#change(name, { state: "cancelled", status: TEXTS.cancelled });
+      else this.#change(name, { state: "failed", error: messageOf(error) });
+      return false;
+    }
+  }
+
+  /** Take one that has ended off the list. */
+  forget(name: string): void {
+    this.all.value = this.all.value.filter((one) => one.name !== name);
+  }
+
+  #put(transfer: Transfer): void {
+    this.all.value = [...this.all.value.filter((one) => one.name !== transfer.name), transfer];
+  }
+
+  #change(name: string, change: Partial<Transfer>): void {
+    this.all.value = this.all.value.map((one) => (one.name === name ? { ...one, ...change } : one));
+  }
+}
+
+/** The progress of all files of a pull; other steps have one of their own, and some none. */
+class Sum {
+  readonly #files = new Map<string, { total: number; completed: number }>();
+  #status = "";
+  #rate = new Rate();
+
+  after({ status, digest, total = 0, completed = 0 }: Progress): Partial<Transfer> {
+    const isFile = digest !== undefined && total > 0;
+    if (isFile) this.#files.set(digest, { total, completed });
+    else if (total > 0) this.#files.clear();
+    if (status !== this.#status && !isFile) this.#rate = new Rate();
+    this.#status = status;
+    const files = this.#files.size ? [...this.#files.values()] : [{ total, completed }];
+    const sum = (field: "total" | "completed") => files.reduce((all, file) => all + file[field], 0);
+    return { status, total: sum("total"), completed: sum("completed"), bytesPerSecond: this.#rate.at(sum("completed")) };
+  }
+}
+
+/** Bytes a second over the last few seconds. */
+class Rate {
+  #seen: { ms: number; bytes: number }[] = [];
+
+  at(bytes: number): number {
+    const ms = performance.now();
+    this.#seen = [...this.#seen.filter((one) => ms - one.ms < 5000), { ms, bytes }];
+    const first = this.#seen[0];
+    return first && ms > first.ms ? ((bytes - first.bytes) / (ms - first.ms)) * 1000 : 0;
+  }
+}
