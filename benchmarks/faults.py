@@ -188,7 +188,9 @@ async def kill_once(
     elif not own():
         await answers(port)
     if phase == "idle":
-        own()[0].send_signal(death)
+        idle = own()[0]
+        idle.send_signal(death)
+        await until(lambda: not idle.is_running() or idle.status() == psutil.STATUS_ZOMBIE, 10)
         return None  # no client to report it to, but the next request is answered
     prompt = f"{number} {_LONG if phase == 'prefill' else 'x'}"
     content = generate(prompt, 20_000 if phase == "decoding" else 50)

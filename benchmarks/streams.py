@@ -28,7 +28,7 @@ import psutil
 CONTEXT = 4608
 SHARED = 2000
 QUESTIONS = 40
-QUESTION = 24  # tokens of one, with what ends its prompt
+QUESTION_TOKENS = (12, 24)  # of a short question and of one with options, with the prompt's end
 TURNS = 8
 VOCABULARY = 14_000  # ids of ordinary tokens that the models of all benchmarks have
 
@@ -229,24 +229,23 @@ def branch(server: Server, source: random.Random) -> Iterator[tuple[str, float]]
 
 
 def decisions(server: Server, source: random.Random) -> Iterator[tuple[str, float]]:
-    """Questions about one input: tampu's decisions, and llama.cpp's requests that begin alike."""
-    name = f"{QUESTIONS} questions about {SHARED:,} tokens: all answered, s"
-    if not isinstance(server, Tampu):
-        prefix = prompt(source, SHARED)
-        prompts = [prefix + prompt(source, QUESTION) for _ in range(QUESTIONS)]
-        yield name, max(answer.times[0] for answer in together(server, prompts, 1))
-        return
-    from tampu.engine.questions import Predicate
+    """Questions about one input: scored as tampu's decisions are, and as requests that begin alike.
 
-    (once,) = together(server, [prompt(source, SHARED)], 1)
-    yield f"reading {SHARED:,} tokens once, s", once.times[0]
-    text = server.engine.detokenize(prompt(source, SHARED))
-    questions = [Predicate(f"Is it about {number}?") for number in range(QUESTIONS)]
-    began = time.perf_counter()
-    found = server.engine.decide(text, questions)
-    yield name, time.perf_counter() - began
-    beginning = len(server.engine.tokenize(text))
-    yield "the same: tokens of a question", (found.input_tokens - beginning) / QUESTIONS
+    Of a question these are the tokens that no other has.
+    """
+    for tokens in QUESTION_TOKENS:
+        prefix = prompt(source, SHARED)
+        prompts = [prefix + prompt(source, tokens) for _ in range(QUESTIONS)]
+        name = f"{QUESTIONS} questions of {tokens} tokens about {SHARED:,}: all answered, s"
+        if not isinstance(server, Tampu):
+            if tokens == QUESTION_TOKENS[-1]:  # minutes
+                yield name, max(answer.times[0] for answer in together(server, prompts, 1))
+            continue
+        (once,) = together(server, [prompt(source, SHARED)], 1)
+        yield f"reading {SHARED:,} tokens once, s", once.times[0]
+        began = time.perf_counter()
+        server.engine.score(list(prefix), [(list(each), [(300,), (301,)]) for each in prompts])
+        yield name, time.perf_counter() - began
 
 
 def memory(_server: Server, _source: random.Random) -> Iterator[tuple[str, float]]:

@@ -123,28 +123,30 @@ def rerank(documents: Sequence[str], scorer: Scorer) -> Decisions:
 
 
 def _ending(question: Question) -> tuple[str, list[str]]:
-    """Return how a question is put to the model, and its answers as the model would write them."""
+    """Return how a question is put to the model, and its answers as the model would write them.
+
+    What all questions of a kind have in common is first: it is computed once for all of them.
+    """
     match question:
         case Predicate(instructions=text, yes=yes, no=no):
             meanings = (("Yes", yes), ("No", no))
             listed = [f"{name} means: {meaning}" for name, meaning in meanings if meaning]
-            return _lines(text, *listed, "Answer with Yes or No only."), ["Yes", "No"]
+            return _lines("Answer with Yes or No only.", text, *listed), ["Yes", "No"]
         case Choice(instructions=text, options=options):
             names = _names(options)
             listed = [
                 f"- {_described(name, option.description)}"
                 for name, option in zip(names, options, strict=True)
             ]
-            end = "Answer with one of the options only."
-            return _lines(text, "Options:", *listed, end), names
+            return _lines("Answer with one of the options only.", text, "Options:", *listed), names
         case Score(instructions=text, levels=levels):
             listed = [
                 f"{number}: {_described(level.label, level.description)}"
                 for number, level in enumerate(levels)
             ]
-            end = "Answer with the number of one level only."
+            start = "Answer with the number of one level only."
             numbers = [str(number) for number in range(len(levels))]
-            return _lines(text, "Levels, from the lowest to the highest:", *listed, end), numbers
+            return _lines(start, text, "Levels, from the lowest to the highest:", *listed), numbers
 
 
 def _lines(*lines: str) -> str:

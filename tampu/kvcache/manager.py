@@ -24,7 +24,7 @@ from tampu.kvcache.checkpoints import KEPT_ENDS, CheckpointGrid
 from tampu.kvcache.prefix_tree import CellRefs, Keys, PrefixTree
 from tampu.kvcache.table import CellTable, KVCacheGroup, ResumePoint
 
-_RESUME_POINTS = 3  # of a sequence, in each group with a window
+_RESUME_POINTS = 4  # of a sequence, in each group with a window
 _RESUME_MARGIN = 32  # tokens before such a point from which others may go on as well
 _TOUCH_EVERY = 64  # tokens of an answer; a prompt's after each batch
 
@@ -79,7 +79,8 @@ class KVCacheManager:
         """Expect others to go on from the end of a sequence's tokens, or shortly before it.
 
         So it is with the end of a prompt, where its answer is asked for again or continued without
-        its reasoning, and where a sequence left what it shares with others. In groups with a window
+        its reasoning, with the end of an answer, and where a sequence left what it shares with
+        others. In groups with a window
         the rows that they need outlive those that the sequence passes afterwards.
         """
         if table.is_private:
@@ -295,6 +296,7 @@ class KVCacheManager:
         kept = min(len(keys), exact) if is_valid else 0
         self.insert(table, keys[:kept])
         indexed = self._indexed(table, keys[:kept])
+        self.mark_resume_point(table)
         for index, group in enumerate(self.groups):
             start = table.owned_from[index]
             own = table.cells[index, start : table.length]
@@ -304,9 +306,9 @@ class KVCacheManager:
             if group.spec.is_recurrent:
                 transient = [each - start for each in table.transient if start <= each < kept - 1]
                 is_found[transient] = False
-            self._touch_resume_points(table, index)
             group.cells.free(own[is_found])
             group.cells.discard(own[~is_found & (own != NO_CELL)])
+            self._touch_resume_points(table, index)
         self.rank_checkpoints(keys[:kept], kept)
         table.inserted = 0
 

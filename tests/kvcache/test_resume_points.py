@@ -95,3 +95,14 @@ def test_rows_near_the_end_stay_besides() -> None:
     manager.free(table, whole)
     _, cached = read(manager, np.concatenate([whole[:-50], keys(3, 50)]))
     assert cached == len(whole) - 50
+
+
+def test_an_earlier_turn_is_changed_after_the_last_one_was() -> None:
+    manager = manager_of()
+    first, message = keys(1, 1300), keys(2, 500)
+    whole = np.concatenate([first, message])
+    for prompt, found in ((first, 0), (whole, 1300), (whole[:-50], 1750), (first, 1300)):
+        prompt = np.concatenate([prompt, keys(found, 50)])
+        table, cached = read(manager, prompt)
+        assert cached == found
+        manager.free(table, prompt)
