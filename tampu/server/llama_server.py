@@ -11,12 +11,23 @@ from starlette.responses import Response
 from tampu.engine.prompts import FIMPrompt, TextPrompt, TokensPrompt
 from tampu.server.body import parsed
 from tampu.server.generation_request import GenerationRequest
-from tampu.server.http_response import JSONResponse, TaskResponse, event_response, json_response
+from tampu.server.http_response import (
+    JSONResponse,
+    TaskResponse,
+    event_response,
+    json_response,
+    warning_headers,
+)
 from tampu.server.routes import Route, get, post
 from tampu.server.serving import Serving
 from tampu.server.tokens import BLOCK, id_blocks, json_items, piece_blocks
 from tampu.server.wire import llama_server as wire
-from tampu.server.wire.llama_server_output import LlamaCompletionWriter, generation_settings
+from tampu.server.wire.llama_server_output import (
+    LlamaCompletionWriter,
+    content_vectors,
+    generation_settings,
+    token_vectors,
+)
 from tampu.server.wire.openai import ChatRequest, parse_chat_completion
 from tampu.server.wire.options import ModelBody, parse_limited
 from tampu.server.wire.telemetry import Telemetry
@@ -31,6 +42,7 @@ def llama_server_routes(serving: Serving) -> list[Route]:
         post("/completion", api.complete, wire.LlamaCompletionRequest),
         post("/completions", api.complete, wire.LlamaCompletionRequest),
         post("/infill", api.infill, wire.InfillRequest),
+        post("/embedding", api.embed, wire.ContentEmbeddingRequest),
         post("/tokenize", api.tokenize, wire.TokenizeContentRequest),
         post("/detokenize", api.detokenize, wire.DetokenizeTokensRequest),
         post("/apply-template", api.apply_template, ChatRequest),
@@ -59,6 +71,25 @@ class LlamaServerAPI:
         entry = self._serving.find_for(body)
         request = await parsed(http, wire.parse_infill, body, self._serving.defaults(entry))
         return await self._answer(entry, request, body)
+
+    async def embed(self, http: Request, body: wire.ContentEmbeddingRequest) -> Response:
+        """`POST /embedding`: texts as vectors, each in a list."""
+        entry = self._serving.find_for(body)
+        given, field = await parsed(http, body.prompts)
+        read = await parsed(http, wire.read_prompts, given, field)
+        prompts = await joined(self._serving, entry, read)
+        defaults = self._serving.defaults(entry)
+        task = await parsed(http, wire.parse_content_embedding, body, prompts, defaults)
+
+        async def work() -> Response:
+            found = await self._serving.embed(entry, task)
+            if found.lengths:
+                answer = token_vectors(found.vectors, found.lengths)
+            else:
+                answer = content_vectors(found.vectors, body.embd_normalize)
+            return JSONResponse(answer, headers=warning_headers(found.warnings))
+
+        return TaskResponse(work())
 
     async def tokenize(self, _: Request, body: wire.TokenizeContentRequest) -> Response:
         """`POST /tokenize`: the tokens of a text."""

@@ -111,7 +111,7 @@ def sentence(error: Any) -> str:
 COUNTING = ("chat/completions/input_tokens", "responses/input_tokens", "messages/count_tokens")
 # The same words with another meaning, and routes that count tokens and look at no form.
 EXCEPT = {
-    "messages": {"/api/create", "/api/embed", "/v1/embeddings", "/api/tokenize"},
+    "messages": {"/api/create", "/api/embed", "/embedding", "/v1/embeddings", "/api/tokenize"},
     "schema": {*(f"/v1/{name}" for name in COUNTING), "/apply-template", "/infill"},
 }
 

@@ -76,6 +76,7 @@ TEXTS: dict[str, Callable[[str], dict[str, Any]]] = {
         ("/completion", "/completions"),
         lambda text: {"prompt": text, "n_predict": 1, "temperature": 0},
     ),
+    "/embedding": lambda text: {"content": text},
     "/tokenize": lambda text: {"content": text},
     "/v1/decisions": lambda text: {"input": text, "questions": [QUESTION]},
     **dict.fromkeys(
@@ -112,12 +113,18 @@ def _block_image(route: str, image: str) -> dict[str, Any]:
     return CHATS[route] | _content(route, [{"type": "image", "source": source}])
 
 
+def _state_image(_: str, image: str) -> dict[str, Any]:
+    uri = image if ":" in image[:10] else f"data:image/png;base64,{image}"
+    return {"state": "x", "questions": {"q": NOUL}, "images": [uri]}
+
+
 IMAGES: dict[str, Maker] = {
     "/api/generate": _native_image,
     "/api/chat": _native_image,
     "/v1/chat/completions": _part_image,
     "/v1/responses": _part_image,
     "/v1/messages": _block_image,
+    "/v1/systemone": _state_image,
 }
 
 

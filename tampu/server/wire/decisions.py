@@ -108,10 +108,12 @@ class ScaleBody(msgspec.Struct, kw_only=True, tag="score"):
 
 
 class SystemOneRequest(ModelBody, kw_only=True):
-    """`POST /v1/systemone`."""
+    """`POST /v1/systemone`; `files` and `images` are data URIs of images, as in llama-server."""
 
     state: Content
     questions: dict[str, NoulBody | CriteriaBody | ScaleBody]
+    files: list[str] | None = None
+    images: list[str] | None = None
     assets: dict[str, Any] | None = None
     stream: bool | None = None
 
@@ -198,7 +200,7 @@ def _answer(given: QuestionBody, found: Decision) -> dict[str, Any]:
 def parse_systemone(body: SystemOneRequest, defaults: ModelDefaults) -> DecisionTask:
     """Return the task of a request in the form of decision models."""
     require(not body.stream, "stream: decisions are not streamed")
-    require(not body.assets, "assets are not supported: send images to /v1/decisions")
+    require(not body.assets, "assets are not supported: send images as data URIs in images")
     questions = []
     for name, given in body.questions.items():
         where = f"questions.{name[:100]}"
@@ -206,7 +208,18 @@ def parse_systemone(body: SystemOneRequest, defaults: ModelDefaults) -> Decision
         check_question(questions[-1], where, "criteria", "criteria")
     state = _written(body.state)
     require(state.strip(), "state is empty")
-    return _task(body, ({"role": "user", "content": state},), questions, defaults)
+    images = [{"type": "input_image", "image_url": image} for image in _pictures(body)]
+    content = [*images, {"type": "input_text", "text": state}]
+    messages = read_items([{"role": "user", "content": content if images else state}])
+    return _task(body, messages, questions, defaults)
+
+
+def _pictures(body: SystemOneRequest) -> list[str]:
+    for field in ("files", "images"):
+        for index, image in enumerate(getattr(body, field) or ()):
+            is_image = image.startswith("data:image/")
+            require(is_image, f"{field}[{index}] must be a data URI of an image (data:image/...)")
+    return [*(body.files or ()), *(body.images or ())]
 
 
 def _named_question(given: NoulBody | CriteriaBody | ScaleBody, where: str) -> Question:

@@ -11,15 +11,17 @@ from typing import Any
 
 import msgspec
 
-from tampu.engine.prompts import FIMPrompt
+from tampu.engine.prompts import FIMPrompt, TextPrompt, TokensPrompt
 from tampu.errors import RequestError
 from tampu.runner.request import MAX_TOP_LOGPROBS
-from tampu.server.generation_request import GenerationRequest, require
+from tampu.server.generation_request import EmbeddingTask, GenerationRequest, require
 from tampu.server.model_defaults import ModelDefaults
 from tampu.server.wire.conversation import check_can
 from tampu.server.wire.ollama import MAX_INPUTS
 from tampu.server.wire.openai import CompletionRequest, parse_completion
+from tampu.server.wire.options import ModelBody, embedding_task
 
+_MAX_NORM = 8
 _PROMPT_TEXT, _PROMPT_IMAGES = "prompt_string", "multimodal_data"
 
 
@@ -64,6 +66,19 @@ class TokenizeContentRequest(msgspec.Struct, kw_only=True):
     add_special: bool = False
     parse_special: bool = True
     with_pieces: bool = False
+
+
+class ContentEmbeddingRequest(ModelBody, kw_only=True):
+    """`POST /embedding`: `content`, or `input`, as the prompts of `/completion`."""
+
+    content: Any = None
+    input: Any = None
+    embd_normalize: int = 2
+
+    def prompts(self) -> tuple[Any, str]:
+        """Return what is to be embedded, and the name of its field."""
+        require(self.content is None or self.input is None, "content and input: give one of them")
+        return (self.content, "content") if self.input is None else (self.input, "input")
 
 
 class DetokenizeTokensRequest(msgspec.Struct, kw_only=True):
@@ -129,6 +144,17 @@ def parse_llama_completion(
 ) -> GenerationRequest:
     """Return the request for the continuation of these prompts."""
     return _parse(body, prompts, defaults)
+
+
+def parse_content_embedding(
+    body: ContentEmbeddingRequest, prompts: list[str | list[int]], defaults: ModelDefaults
+) -> EmbeddingTask:
+    """Return the task of a request for embeddings in llama-server's own form."""
+    in_range = 0 <= body.embd_normalize <= _MAX_NORM
+    message = f"embd_normalize must be 0 to {_MAX_NORM}: vectors are always scaled (2: to length 1)"
+    require(in_range, message)
+    inputs = tuple(TextPrompt(p) if isinstance(p, str) else TokensPrompt(tuple(p)) for p in prompts)
+    return embedding_task(body, defaults, inputs=inputs, may_be_unpooled=True)
 
 
 def parse_infill(body: InfillRequest, defaults: ModelDefaults) -> GenerationRequest:

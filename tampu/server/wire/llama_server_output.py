@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.errors import TampuError
+from tampu.ml.vectors import scaled
 from tampu.runner.events import TokenLogprob
 from tampu.runner.request import GenerateOptions
 from tampu.server.errors import code_of, llama_server_error, public_message, status_of
@@ -185,6 +186,12 @@ class LlamaCompletionWriter:
             if value is not msgspec.UNSET:
                 found[path] = value
         return found
+
+
+def content_vectors(vectors: npt.NDArray[np.float32], norm: int) -> list[dict[str, Any]]:
+    """Return the response to `POST /embedding`: each input has a list of one vector."""
+    rows = scaled(vectors, norm)
+    return [{"index": index, "embedding": [row.tolist()]} for index, row in enumerate(rows)]
 
 
 def token_vectors(vectors: npt.NDArray[np.float32], lengths: Sequence[int]) -> list[dict[str, Any]]:

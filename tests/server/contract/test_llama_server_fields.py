@@ -1,0 +1,214 @@
+"""The tables of llama-server's own routes in docs/api.md say what the server does.
+
+The fields are those of llama-server's README, in November 2026.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from tests.clients.questions import picture
+
+pytestmark = pytest.mark.server
+
+ROOT = Path(__file__).parents[3]
+COMPLETION = """
+    prompt temperature dynatemp_range dynatemp_exponent top_k top_p min_p n_predict n_indent n_keep
+    n_cmpl n_cache_reuse stream stop typical_p repeat_penalty repeat_last_n presence_penalty
+    frequency_penalty dry_multiplier dry_base dry_allowed_length dry_penalty_last_n
+    dry_sequence_breakers xtc_probability xtc_threshold mirostat mirostat_tau mirostat_eta grammar
+    json_schema seed ignore_eos logit_bias n_probs min_keep t_max_predict_ms id_slot cache_prompt
+    return_tokens samplers timings_per_token return_progress sse_ping_interval post_sampling_probs
+    response_fields lora
+"""
+REQUESTS = {
+    "POST /completion": COMPLETION,
+    "POST /infill": "input_prefix input_suffix input_extra prompt",
+    "POST /tokenize": "content add_special parse_special with_pieces",
+    "POST /detokenize": "tokens",
+    "POST /apply-template": "messages",
+    "POST /embedding": "content embd_normalize",
+    "POST /rerank": "query documents top_n",
+    "POST /v1/systemone": "state questions files images",
+}
+ANSWERS = {
+    "POST /completion": """content tokens stop generation_settings model prompt stop_type
+        stopping_word timings tokens_cached tokens_evaluated truncated completion_probabilities""",
+    "GET /props": """default_generation_settings total_slots model_path chat_template
+        chat_template_caps modalities media_marker build_info is_sleeping""",
+    "GET /slots": "id id_task n_ctx speculative is_processing params next_token",
+    "GET /lora-adapters": "id path scale",
+    "GET /models": "id object architecture created owned_by meta path status",
+}
+BODIES: Mapping[str, dict[str, Any]] = {
+    "/completion": {"model": "talker", "prompt": "x", "temperature": 0, "n_predict": 3},
+    "/infill": {"model": "filler", "input_prefix": "a", "input_suffix": "b", "n_predict": 3},
+    "/tokenize": {"model": "talker", "content": "x"},
+    "/detokenize": {"model": "talker", "tokens": [300]},
+    "/apply-template": {"model": "talker", "messages": [{"role": "user", "content": "x"}]},
+    "/embedding": {"model": "embedder", "content": "x"},
+    "/rerank": {"model": "talker", "query": "x", "documents": ["y"]},
+    "/v1/systemone": {
+        "model": "talker", "state": "x", "questions": {"q": {"type": "noul", "instructions": "?"}},
+    },
+}  # fmt: skip
+WRONG: Mapping[str, Any] = {"lora": "x", "state": 7, "logit_bias": 7}  # others: an object
+HARMLESS: Mapping[str, Any] = {
+    "dynatemp_exponent": 2.0, "n_cache_reuse": 64, "mirostat_tau": 3.0, "mirostat_eta": 0.5,
+    "id_slot": 3, "cache_prompt": True, "sse_ping_interval": 5,
+}  # fmt: skip
+REFUSED: Mapping[str, tuple[Any, Any]] = {  # the values that change nothing, and others
+    "dynatemp_range": (0.0, 0.5), "n_indent": (0, 4), "mirostat": (0, 2), "min_keep": (0, 2),
+    "t_max_predict_ms": (0, 100),
+    "samplers": (["dry", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"], ["top_k"]),
+}  # fmt: skip
+
+
+def table(heading: str) -> dict[str, list[list[str]]]:
+    """Return the names in the cells of a table of the docs' section, by its first column."""
+    text = (ROOT / "docs/api.md").read_text().split("### Field by field")[1]
+    rows = text.split(f"| {heading} |")[1].split("\n\n")[0].splitlines()[2:]
+    cells = [[re.findall(r"`([^`]+)`", cell) for cell in row.strip("|").split("|")] for row in rows]
+    return {cell[0][0]: cell[1:] for cell in cells}
+
+
+def fields_of(names: list[str]) -> set[str]:
+    """Return the fields among the names of a cell, without routes and queries."""
+    return {name for name in names if name[0] not in "/?"}
+
+
+def post(client: httpx.Client, path: str, **more: Any) -> httpx.Response:
+    return client.post(path, json={**BODIES[path], **more})
+
+
+def shown(response: httpx.Response) -> Any:
+    assert response.status_code == 200, response.text
+    return response.json()["content"]
+
+
+def test_the_tables_have_every_field_once() -> None:
+    for heading, known in (("request", REQUESTS), ("answer", ANSWERS)):
+        found = table(heading)
+        assert found.keys() == known.keys()
+        for route, cells in found.items():
+            names = [name for cell in cells for name in fields_of(cell)]
+            answers_probabilities = (heading, route) == ("answer", "POST /completion")
+            extra = ["n_probs"] if answers_probabilities else []
+            assert sorted(names) == sorted([*known[route].split(), *extra]), route
+
+
+@pytest.mark.parametrize("route", REQUESTS)
+def test_fields_with_an_effect_are_read(client: httpx.Client, route: str) -> None:
+    path = route.removeprefix("POST ")
+    for name in fields_of(table("request")[route][0]):
+        response = post(client, path, **{name: WRONG.get(name, {"x": 1})})
+        if name == "json_schema":  # the object is a schema
+            response = post(client, path, json_schema="{")
+        assert response.status_code == 400, name
+        assert name.removeprefix("post_").split("_")[0] in response.text, (name, response.text)
+
+
+def test_fields_without_an_effect_change_nothing(client: httpx.Client) -> None:
+    plain = shown(post(client, "/completion"))
+    [_, names, _] = table("request")["POST /completion"]
+    assert {*names} == HARMLESS.keys()
+    for name, value in HARMLESS.items():
+        assert shown(post(client, "/completion", **{name: value})) == plain
+    assert post(client, "/completion", id_slot=3).json()["id_slot"] == -1
+
+
+def test_fields_that_are_refused_are_named(client: httpx.Client) -> None:
+    [_, _, names] = table("request")["POST /completion"]
+    assert {*names} == REFUSED.keys()
+    for name, (same, other) in REFUSED.items():
+        assert shown(post(client, "/completion", **{name: same}))
+        response = post(client, "/completion", **{name: other})
+        assert response.status_code == 400
+        assert name in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("route", ANSWERS)
+def test_answers_have_the_fields_that_are_there(client: httpx.Client, route: str) -> None:
+    there, missing = (fields_of(cell) for cell in table("answer")[route])
+    method, path = route.split()
+    if method == "POST":
+        answer = post(client, path, n_probs=1).json()
+        there -= {"n_probs"}
+    else:
+        answer = client.get(path, params={"model": "talker"}).json()
+    answer = answer["data"] if path == "/models" else answer
+    if path == "/lora-adapters":
+        assert answer == []  # the fields of one are in tests/server/test_adapters.py
+        return
+    keys = (answer[0] if isinstance(answer, list) else answer).keys()
+    assert keys >= there
+    assert not keys & missing
+
+
+def embedded(client: httpx.Client, **more: Any) -> list[Any]:
+    body = {"model": "embedder", **more}
+    response = client.post("/embedding", json=body)
+    assert response.status_code == 200, response.text
+    found = response.json()
+    assert [one["index"] for one in found] == [*range(len(found))]
+    return [one["embedding"] for one in found]
+
+
+def test_an_embedding_is_a_list_of_one_vector(client: httpx.Client) -> None:
+    body = {"model": "embedder", "input": ["the x", "y"]}
+    known = [one["embedding"] for one in client.post("/v1/embeddings", json=body).json()["data"]]
+    assert embedded(client, content="the x") == [[known[0]]]
+    found = np.array(embedded(client, input=["the x", "y"]))
+    np.testing.assert_allclose(found[:, 0], known, atol=1e-6)
+    assert embedded(client, content={"prompt_string": "the x"}) == [[known[0]]]
+
+
+def test_an_embedding_has_the_norm_that_is_wanted(client: httpx.Client) -> None:
+    def size(norm: int) -> Any:
+        [[vector]] = embedded(client, content="the x", embd_normalize=norm)
+        return np.abs(np.array(vector))
+
+    assert size(0).max() == pytest.approx(32760, rel=1e-4)
+    assert size(1).sum() == pytest.approx(1, rel=1e-4)
+    assert (size(2) ** 2).sum() == pytest.approx(1, rel=1e-4)
+    assert (size(3) ** 3).sum() == pytest.approx(1, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"content": "x", "embd_normalize": -1}, "embd_normalize must be 0 to 8"),
+        ({"content": "x", "embd_normalize": 9}, "embd_normalize must be 0 to 8"),
+        ({}, "content must be"),
+        ({"content": "x", "input": "x"}, "content and input"),
+    ],
+)
+def test_a_wrong_embedding_is_refused(
+    client: httpx.Client, more: dict[str, Any], message: str
+) -> None:
+    response = client.post("/embedding", json={"model": "embedder", **more})
+    assert response.status_code == 400
+    assert message in response.json()["error"]["message"]
+
+
+def test_images_of_a_state_reach_the_model(client: httpx.Client) -> None:
+    uri = f"data:image/png;base64,{base64.b64encode(picture()).decode()}"
+    plain = post(client, "/v1/systemone", model="demo").json()["usage"]["input_tokens"]
+    for field in ("images", "files"):
+        seen = post(client, "/v1/systemone", model="demo", **{field: [uri]})
+        assert seen.status_code == 200, seen.text
+        assert seen.json()["usage"]["input_tokens"] > plain + 10
+        response = post(client, "/v1/systemone", **{field: [uri]})
+        assert response.status_code == 400
+        assert response.json()["error"] == '"talker" does not support images'
+        response = post(client, "/v1/systemone", **{field: ["https://pictures.example/x.png"]})
+        assert response.status_code == 400
+        assert f"{field}[0] must be a data URI" in response.json()["error"]
