@@ -213,6 +213,22 @@ def test_questions_about_a_state_without_a_model(client: httpx.Client) -> None:
 # -- vLLM ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank"])
+def test_results_have_their_documents_where_vllm_s_clients_ask(
+    client: httpx.Client, path: str
+) -> None:
+    documents = ["By the road.", "In the sea."]
+    body = {"model": "filler", "query": "Where is the tambo?", "top_n": 1,
+            "documents": documents, "return_documents": True}  # fmt: skip
+    found = post(client, path, body)
+    [best] = found["results"]
+    assert best["index"] in (0, 1)
+    assert 0 <= best["relevance_score"] <= 1
+    if path != "/v2/rerank":  # Cohere's has no documents
+        assert best["document"]["text"] == documents[best["index"]]
+        assert found["usage"]["total_tokens"] > 0
+
+
 def test_an_adapter_is_loaded_used_scaled_and_unloaded(client: httpx.Client) -> None:
     body = {"lora_name": "verse", "lora_path": "poet.gguf"}
     response = client.post("/v1/load_lora_adapter", json={**body, "model": "tiny"})
