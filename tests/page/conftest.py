@@ -73,11 +73,17 @@ class Watcher:
             self._note(f"asked for {request.url}")
 
 
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
+def chromium() -> str:
+    """Where Chromium is."""
     path = shutil.which("chromium") or (str(UNPACKED) if UNPACKED.exists() else None)
     if path is None:
         pytest.fail("there is no Chromium; on Debian: apt-get install chromium")
+    return path
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    path = chromium()
     expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
         rule = f"MAP {OTHER_NAME} 127.0.0.1"

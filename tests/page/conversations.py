@@ -9,7 +9,7 @@ from pathlib import Path
 from playwright.sync_api import Page, expect
 from support.waiting import wait_until
 
-from tests.page.conftest import answers, ask, choose, questions, say
+from tests.page.conftest import FORMATTED, answers, ask, choose, questions, say
 
 SUM = "What is 27 + 58?"
 
@@ -25,6 +25,29 @@ KEPT = """() => new Promise((resolve) => {
         };
     };
 })"""
+
+LONG = 2000
+FRAMES = 300
+# Scrolls up by 40 pixels each frame; the frames' times in ms, and how many turns are drawn then.
+SCROLL = """async (count) => {
+    const place = document.querySelector(".turns"), times = [];
+    const next = () => new Promise((resolve) => requestAnimationFrame(resolve));
+    const start = place.scrollTop;
+    let last = await next();
+    for (let frame = 0; frame < count; frame++) {
+        place.scrollTop -= 40;
+        const now = await next();
+        times.push(now - last);
+        last = now;
+    }
+    const drawn = [...place.querySelectorAll(".turn > *")]
+        .filter((one) => one.checkVisibility({ contentVisibilityAuto: true })).length;
+    const inOrder = [...times].sort((a, b) => a - b);
+    const at = (share) => inOrder[Math.floor(share * (inOrder.length - 1))];
+    return { frames: times.length, median_ms: at(0.5), p95_ms: at(0.95), longest_ms: at(1),
+        late: times.filter((ms) => ms > 25).length,
+        screens: Math.abs(start - place.scrollTop) / place.clientHeight, drawn };
+}"""
 
 
 def entries(page: Page) -> list[str]:
@@ -183,11 +206,31 @@ def test_a_file_of_another_kind_is_refused(page: Page, tmp_path: Path) -> None:
 def test_thousands_of_messages_are_shown_and_the_last_is_in_sight(
     page: Page, tmp_path: Path
 ) -> None:
+    show_long(page, tmp_path / "long.json")
+    expect(answers(page).last).to_be_in_viewport()
+    expect(answers(page)).to_have_count(LONG // 2)
+    expect(questions(page).first).not_to_be_in_viewport()
+
+
+def test_of_a_long_conversation_only_what_is_near_is_drawn(page: Page, tmp_path: Path) -> None:
+    show_long(page, tmp_path / "long.json", FORMATTED)
+    expect(answers(page).last).to_be_in_viewport()
+    expect(answers(page)).to_have_count(LONG // 2)
+    told = page.evaluate(SCROLL, FRAMES)
+    print(told)  # noqa: T201 - `pytest -s` shows the figures
+    assert told["frames"] == FRAMES
+    assert told["screens"] > 5
+    assert 0 < told["drawn"] < LONG / 20
+
+
+def show_long(page: Page, file: Path, answer: str = "**text**") -> None:
+    """Import a conversation of 2,000 messages and open it."""
     turns, parent = {}, ""
-    for number in range(2000):
-        role = "assistant" if number % 2 else "user"
+    for number in range(LONG):
+        is_answer = number % 2 == 1
         turns[f"t{number}"] = {
-            "id": f"t{number}", "parent": parent, "role": role, "content": f"**text** {number}",
+            "id": f"t{number}", "parent": parent, "role": "assistant" if is_answer else "user",
+            "content": f"{number}\n\n{answer}" if is_answer else f"Question {number}",
             "created": number, "state": "done",
         }  # fmt: skip
         parent = f"t{number}"
@@ -196,11 +239,7 @@ def test_thousands_of_messages_are_shown_and_the_last_is_in_sight(
         "id": "long", "title": "Long", "created": 1, "updated": 2, "model": "", "system": "",
         "options": {}, "think": True, "turns": turns, "chosen": chosen,
     }  # fmt: skip
-    file = tmp_path / "long.json"
     content = {"format": "tampu-conversations", "version": 1, "conversations": [whole]}
     file.write_text(json.dumps(content))
     page.locator("nav input[type=file]").set_input_files(file)
     page.get_by_role("link", name="Long").click()
-    expect(answers(page).last).to_be_in_viewport()
-    expect(answers(page)).to_have_count(1000)
-    expect(questions(page).first).not_to_be_in_viewport()

@@ -111,17 +111,28 @@ function Rename({ title, onClose }: { title: string; onClose: () => void }): JSX
 function Turns({ turns, others }: { turns: Turn[]; others: Map<string, Turn[]> }): JSX.Element {
   const { chats, models } = useApp();
   const place = useRef<HTMLDivElement>(null);
+  const list = useRef<HTMLOListElement>(null);
   const isAtEnd = useRef(true);
+  const top = useRef(0);
   const id = chats.open.value.id;
   useEffect(() => {
     isAtEnd.current = true;
   }, [id]);
-  useEffect(() => {
+  const stay = () => {
     if (isAtEnd.current) place.current?.scrollTo({ top: place.current.scrollHeight });
-  });
+  };
+  useEffect(stay);
+  useEffect(() => {
+    // The height of a turn is a guess until it comes near.
+    const observer = new ResizeObserver(stay);
+    if (list.current) observer.observe(list.current);
+    return () => observer.disconnect();
+  }, []);
   const onScroll = () => {
     const { scrollTop = 0, scrollHeight = 0, clientHeight = 0 } = place.current ?? {};
-    isAtEnd.current = scrollHeight - scrollTop - clientHeight < 60;
+    if (scrollHeight - scrollTop - clientHeight < 60) isAtEnd.current = true;
+    else if (scrollTop < top.current) isAtEnd.current = false; // the user has; text only grows
+    top.current = scrollTop;
   };
   const hasNoModel = models.installed.value !== null && !models.forChat.value.length;
   return (
@@ -129,7 +140,7 @@ function Turns({ turns, others }: { turns: Turn[]; others: Map<string, Turn[]> }
       {!turns.length && (
         <p class="welcome">{hasNoModel ? TEXTS.noModel : TEXTS.welcome}</p>
       )}
-      <ol aria-live="polite" aria-busy={chats.running.value.has(id)}>
+      <ol ref={list} aria-live="polite" aria-busy={chats.running.value.has(id)}>
         {turns.map((turn) => {
           const versions = others.get(turn.parent) ?? [turn];
           return turn.parent !== "" && turn.parent === chats.sideBySide.value && versions.length > 1
