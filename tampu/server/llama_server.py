@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from tampu.engine.prompts import FIMPrompt, TextPrompt, TokensPrompt
 from tampu.server.body import parsed
+from tampu.server.errors import BusyError
 from tampu.server.generation_request import GenerationRequest
 from tampu.server.http_response import (
     JSONResponse,
@@ -32,6 +33,7 @@ from tampu.server.wire.openai import ChatRequest, parse_chat_completion
 from tampu.server.wire.options import ModelBody, parse_limited
 from tampu.server.wire.telemetry import Telemetry
 from tampu.store.catalog import Entry
+from tampu.version import __version__
 from tampu.worker.protocol import Encoded
 
 
@@ -141,17 +143,23 @@ class LlamaServerAPI:
             "total_slots": slots,
             "model_alias": entry.full_name,
             "model_path": entry.info.path.name,
+            "build_info": f"tampu-{__version__}",
             "modalities": {"vision": can_see, "audio": False},
             "chat_template": entry.info.template,
             "is_sleeping": self._serving.is_sleeping(entry),
         })  # fmt: skip
 
     async def slots(self, http: Request) -> Response:
-        """`GET /slots`: how many requests a model answers at a time, and how many it does now."""
+        """`GET /slots`: how many requests a model answers at a time, and how many it does now.
+
+        With `?fail_on_no_slot=1` a model that answers no more at a time is an error.
+        """
         entry, _ = self._named(http)
         loaded = self._serving.models.find(entry.name)
         context, slots = self._serving.models.size_of(entry)
         busy = 0 if loaded is None else loaded.users
+        if busy >= slots and http.query_params.get("fail_on_no_slot", "0") not in ("0", ""):
+            raise BusyError(f"no slot of {entry.full_name} is free")
         return JSONResponse([
             {"id": id, "n_ctx": context, "is_processing": id < busy} for id in range(slots)
         ])  # fmt: skip

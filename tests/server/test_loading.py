@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -52,3 +53,21 @@ def test_what_cannot_be_done_is_said(
 def test_the_list_with_a_version_is_openais(site: Site) -> None:
     [answer] = site.call(("GET", "/v1/models", {}))
     assert all("status" not in model for model in answer.json()["data"])
+
+
+def test_a_client_may_ask_for_an_error_if_all_slots_are_busy(site: Site) -> None:
+    async def test(client: Any) -> None:
+        asked = "/slots?model=m&fail_on_no_slot=1"
+        slots = (await client.get(asked)).json()
+        assert {slot["is_processing"] for slot in slots} == {False}
+        body = {"model": "m", "prompt": "wait"}
+        running = [asyncio.create_task(client.post("/completion", json=body)) for _ in slots]
+        while not all(s["is_processing"] for s in (await client.get("/slots?model=m")).json()):
+            await asyncio.sleep(0)
+        answer = await client.get(asked)
+        assert (answer.status_code, answer.json()["error"]["type"]) == (503, "unavailable_error")
+        assert (await client.get("/slots?model=m&fail_on_no_slot=0")).status_code == 200
+        for task in running:
+            task.cancel()
+
+    site.run(test)
