@@ -10,6 +10,7 @@ No request is ever dropped to make room for another model.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -230,10 +231,11 @@ class ModelManager:
                 return model
             if entry.name not in self._loading:
                 task = asyncio.create_task(self._load(entry, overrides))
-                task.add_done_callback(_retrieve)
                 keep_s = self._keep_alive_s if keep_alive_s is None else keep_alive_s
                 context = overrides.get("context") or self._context(entry)
-                self._loading[entry.name] = PendingLoad(task, entry, context, keep_s)
+                pending = PendingLoad(task, entry, context, keep_s)
+                task.add_done_callback(functools.partial(_retrieve, pending))
+                self._loading[entry.name] = pending
             model = await self._loading[entry.name].outcome(self._release)
             if model.runner.is_alive and _fits(model.options, overrides):
                 return model
@@ -403,7 +405,10 @@ def _file(entry: Entry) -> tuple[str, float]:
     return str(entry.info.path), entry.modified_s
 
 
-def _retrieve(task: asyncio.Task[ManagedModel]) -> None:
+def _retrieve(pending: PendingLoad, task: asyncio.Task[ManagedModel]) -> None:
     """Retrieve a task's error, so that asyncio does not report it if no request waits."""
-    if not task.cancelled() and task.exception() is not None:
-        logger.warning("loading failed: %s", task.exception())
+    if task.cancelled() or (error := task.exception()) is None:
+        return
+    # A request that asked for what cannot be is told so; the log does not warn of it as well.
+    is_told = isinstance(error, RequestError) and pending.waiting > 0
+    logger.log(logging.INFO if is_told else logging.WARNING, "loading failed: %s", error)

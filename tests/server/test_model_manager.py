@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
@@ -116,6 +117,45 @@ def test_all_waiting_requests_get_the_error_of_a_failed_load(
         await touch(models, entry("m"))
 
     run(start, test)
+
+
+@pytest.mark.parametrize(
+    ("error", "warnings"), [(RequestError("no such device"), 0), (ModelFileError("m", "is bad"), 1)]
+)
+def test_a_request_is_told_of_its_mistake_without_a_warning_in_the_log(
+    start: FakeStart,
+    entry: Callable[[str], Entry],
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
+    warnings: int,
+) -> None:
+    start.error = error
+
+    async def test(models: ModelManager) -> None:
+        with pytest.raises(type(error)):
+            await touch(models, entry("m"))
+
+    with caplog.at_level(logging.INFO):
+        run(start, test)
+    found = caplog.records
+    levels = [r.levelno for r in found if r.getMessage().startswith("loading failed")]
+    assert levels == [logging.WARNING if warnings else logging.INFO]
+
+
+def test_a_mistake_of_which_nobody_is_told_is_a_warning(
+    start: FakeStart, entry: Callable[[str], Entry], caplog: pytest.LogCaptureFixture
+) -> None:
+    start.error = RequestError("no such device")
+    start.delay_s = 0.05
+
+    async def test(models: ModelManager) -> None:
+        left = asyncio.create_task(touch(models, entry("m")))
+        await pass_time(0.01)
+        left.cancel()
+        await pass_time(0.1)
+
+    run(start, test)
+    assert "loading failed: no such device" in caplog.text
 
 
 def test_loading_continues_when_the_first_request_is_cancelled(
