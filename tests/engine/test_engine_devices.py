@@ -151,6 +151,35 @@ def test_a_step_goes_to_a_device_once_and_back(
             assert engine.runner.graphs._backend.splits == splits
 
 
+@pytest.mark.parametrize("model", ["tiny", "demo"])
+def test_what_a_greedy_token_copies_and_how_often_graphs_are_planned(
+    path: Path, devices: tuple[StandIn, StandIn], model: str
+) -> None:
+    source = path if model == "tiny" else model
+    with Engine.load(source, offload=Offload(99), **SMALL) as engine:
+        assert devices[0].taken > 0
+        vocabulary = engine.logits([5]).shape[-1]
+        counts, graphs = engine.runner.graphs._backend.counts, engine.runner.graphs
+
+        def steps() -> int:
+            return graphs.counts.built + graphs.counts.reused
+
+        def alternate(begin: int) -> None:
+            for first in range(begin, begin + 10):  # each reads a prompt, then one token after it
+                engine.generate([first] * 40, max_tokens=2, **GREEDY)
+
+        alternate(10)
+        copied, plans, computed = counts.bytes_read, counts.plans, steps()
+        built = graphs.counts.built
+        alternate(30)
+        assert steps() - computed == 20
+        # All logits of the row are copied: greedy sampling is on the CPU.
+        assert counts.bytes_read - copied == 20 * 4 * vocabulary
+        # One a step, since copies between devices are allocated among a graph's own tensors, and
+        # one more for each graph that is new.
+        assert counts.plans - plans == 20 + graphs.counts.built - built
+
+
 def test_a_device_reads_the_cache_in_its_own_type(
     path: Path, devices: tuple[StandIn, StandIn]
 ) -> None:
