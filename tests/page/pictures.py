@@ -1,0 +1,104 @@
+"""Views beside kept pictures of them: light and dark, wide and narrow.
+
+Pictures are an eighth as wide and high as the screen, so that the smoothing of fonts, which differs
+between machines, matters little; what differs from run to run (times, counts) is hidden. A picture
+passes if at most `MOST` of its pixels differ by more than `NEAR` of 255 in a colour. The view from
+inside has no picture: it shows what happens.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from playwright.sync_api import Browser, Page, expect
+from support.serving import Server
+
+from tests.page.conftest import ask, watched
+
+KEPT = Path(__file__).parent / "pictures"
+SCALE = 8
+NEAR = 24
+MOST = 0.04
+SIZES = {"wide": (1280, 800), "narrow": (392, 784)}
+HIDDEN = ".counts, .badge, .head .hint"
+
+
+def chat(page: Page) -> None:
+    ask(page, "formatted", "All of it.")
+    expect(page.locator(".katex").first).to_be_visible()
+
+
+def parameters(page: Page) -> None:
+    page.get_by_role("button", name="Parameters").click()
+    expect(page.get_by_label("temperature")).to_be_visible()
+
+
+def models(page: Page) -> None:
+    page.goto(f"{page.url.partition('#')[0]}#/models")
+    page.get_by_text("Create from a file", exact=True).click()
+    expect(page.get_by_role("list", name="Models").get_by_role("listitem").last).to_be_attached()
+
+
+def compare(page: Page) -> None:
+    page.goto(f"{page.url.partition('#')[0]}#/compare")
+    page.get_by_role("combobox", name="Model A").select_option("demo:latest")
+    page.get_by_role("combobox", name="Model B").select_option("formatted:latest")
+    page.get_by_role("textbox", name="Message").fill("What is 27 + 58?")
+    page.get_by_role("textbox", name="Message").press("Enter")
+    expect(page.get_by_text("prompt tokens cached")).to_have_count(2)
+    expect(page.locator(".katex").first).to_be_visible()
+
+
+def tokenizer(page: Page) -> None:
+    page.goto(f"{page.url.partition('#')[0]}#/tokens")
+    page.get_by_role("combobox").select_option("demo:latest")
+    page.get_by_role("textbox", name="Text").fill("A text")
+    expect(page.get_by_role("status")).not_to_contain_text(" 0 tokens")
+    expect(page.get_by_role("status")).to_contain_text("tokens")
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("view", [chat, parameters, models, compare, tokenizer])
+def test_a_view_looks_as_it_was_kept(
+    browser: Browser, server: Server, tmp_path: Path, view: Callable[[Page], None], theme: Any,
+    size: str,
+) -> None:  # fmt: skip
+    width, height = SIZES[size]
+    viewport = {"width": width, "height": height}
+    options: dict[str, Any] = {"color_scheme": theme, "viewport": viewport, "bypass_csp": True}
+    with watched(browser, server, **options) as page:
+        page.emulate_media(reduced_motion="reduce")
+        view(page)
+        page.add_style_tag(content=f"{HIDDEN} {{ visibility: hidden !important; }}")
+        shot = page.screenshot(animations="disabled")
+    small = Image.open(io.BytesIO(shot)).convert("RGB")
+    small = small.resize((width // SCALE, height // SCALE), Image.Resampling.BOX)
+    name = f"{view.__name__}-{theme}-{size}.png"
+    small.save(tmp_path / name)
+    kept = KEPT / name
+    assert kept.exists(), f"look at {tmp_path / name}, and keep it as {kept}"
+    with Image.open(kept) as before:
+        far = difference(small, before.convert("RGB"))
+    assert far <= MOST, f"{far:.1%} differ: see {tmp_path / name}; keep it if it is right"
+
+
+def difference(one: Image.Image, other: Image.Image) -> float:
+    """Return the share of pixels that are not near each other."""
+    assert one.size == other.size
+    first, second = (np.asarray(image, dtype=np.int16) for image in (one, other))
+    return float((np.abs(first - second).max(axis=-1) > NEAR).mean())
+
+
+@pytest.mark.parametrize(("height", "far"), [(0, 0.0), (5, 0.05)])
+def test_a_part_that_is_missing_is_a_difference(height: int, far: float) -> None:
+    blank = Image.new("RGB", (100, 100), "white")
+    other = blank.copy()
+    other.paste("black", (0, 0, 100, height))
+    assert difference(blank, other) == pytest.approx(far)
