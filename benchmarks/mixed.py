@@ -172,17 +172,17 @@ class Load:
         found: how often each status came; "left": clients that disconnected.
     """
 
-    def __init__(self, port: int, clients: int, pause_s: float, seed: int) -> None:
+    def __init__(self, port: int, clients: int, seed: int) -> None:
         self.found: Counter[str] = Counter()
-        self._port, self._clients, self._pause_s = port, clients, pause_s
+        self._port, self._clients = port, clients
         self._chance = random.Random(seed)
 
-    async def run(self, seconds: float) -> None:
-        """Send requests for some time."""
+    async def run(self, seconds: float, pause_s: float) -> None:
+        """Send requests for some time, each client with pauses of this mean."""
         end = time.monotonic() + seconds
-        await asyncio.gather(*(self._client(end) for _ in range(self._clients)))
+        await asyncio.gather(*(self._client(end, pause_s) for _ in range(self._clients)))
 
-    async def _client(self, end: float) -> None:
+    async def _client(self, end: float, pause_s: float) -> None:
         chance = self._chance
         while time.monotonic() < end:
             kind = chance.random()
@@ -195,4 +195,4 @@ class Load:
                 async with asyncio.timeout(_TIMEOUT_S):
                     status = await status_of(self._port, content)
                 self.found[str(status)] += 1
-            await asyncio.sleep(chance.random() * 2 * self._pause_s)
+            await asyncio.sleep(chance.random() * 2 * pause_s)

@@ -7,7 +7,7 @@ file after each slice; the next run with the same file continues, until what is 
   (`benchmarks.mixed`), of the model and of one with an adapter. Once a minute all of them pause,
   only one model stays, and memory, files, threads and processes of the server and of all below it
   are counted: when nobody asks, they should be the same each time. A line is fitted through memory
-  after the warm-up. In hours.
+  after the warm-up, in which the clients do not pause, so that the caches are full. In hours.
 - hostile: requests with fields of any type and size (`benchmarks.abuse`).
 - deaths, leavers, ends, orphans: killed models' processes, clients that disconnect, servers that
   are stopped and killed beside streams (`benchmarks.faults`).
@@ -84,11 +84,12 @@ async def soak(
 ) -> None:
     """Load a server until a time; each sample is kept, so that nothing of a run is lost."""
     seed = arguments.seed + len(totals.part("mixed").soaks)
-    load = Load(port, arguments.clients, arguments.pause, seed)
+    load = Load(port, arguments.clients, seed)
     began_s = last_s = time.monotonic()
     samples: list[Sample] = []
     while time.monotonic() < end_s:
-        await load.run(arguments.each)
+        is_warming = time.monotonic() - began_s < WARM_UP * 60
+        await load.run(arguments.each, 0 if is_warming else arguments.pause)
         await quiet(process, port)
         samples.append(take(process, began_s))
         print(samples[-1].line(), flush=True)

@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 DATABASE = "state.sqlite3"
+_CACHE_KIB = 256  # SQLite's own 2 MB only repeat what the page cache has
 _VERSION = 2
 _SCHEMA = """
 CREATE TABLE files (
@@ -179,6 +180,7 @@ class State:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")
+            connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
             _prepare(connection, place)
             known = {row["id"] for row in connection.execute("SELECT id FROM files")}
         except BaseException:

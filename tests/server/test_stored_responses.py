@@ -7,6 +7,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from support.fake_runner import FakeStart
 from support.sse import named_of
@@ -282,6 +283,24 @@ def test_the_file_of_an_older_version_gets_the_table(folder: Path) -> None:
         db.close()
         kept.add("b")
         assert [await kept.has(id) for id in "ab"] == [False, True]
+        await kept.state.close()
+
+    asyncio.run(test())
+
+
+def test_memory_does_not_grow_with_what_is_kept(folder: Path) -> None:
+    async def test() -> None:
+        kept, process = Kept(folder, max_bytes=10**9), psutil.Process()
+        for number in range(40):
+            kept.add(f"a{number}", "x" * 2000)
+        assert await kept.has("a0")  # what was added before is written
+        before = process.memory_info().rss
+        for number in range(1600):
+            kept.add(f"b{number}", "x" * 2000)
+            if number % 50 == 0:
+                assert await kept.has("a0")
+        assert await kept.has("b1599")
+        assert process.memory_info().rss - before < 1 << 20
         await kept.state.close()
 
     asyncio.run(test())
