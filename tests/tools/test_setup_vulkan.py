@@ -1,0 +1,93 @@
+"""The set-up of Vulkan without a GPU: Debian's packages are unpacked beside the system."""
+
+import importlib.util
+import io
+import lzma
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def vulkan() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("vulkan", ROOT / "tools/setup/vulkan.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def package(*members: tuple[str, int, bytes | str]) -> bytes:
+    """Return a package with files (bytes) and links (str), each with its name and mode."""
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as archive:
+        for name, mode, content in members:
+            member = tarfile.TarInfo(name)
+            member.mode = mode
+            if isinstance(content, str):
+                member.type, member.linkname = tarfile.SYMTYPE, content
+                archive.addfile(member)
+            else:
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+    compressed = lzma.compress(data.getvalue())
+    parts = [(b"debian-binary", b"2.0\n"), (b"data.tar.xz", compressed)]
+    packed = b"!<arch>\n"
+    for file, part in parts:
+        size = str(len(part)).encode()
+        header = file.ljust(16) + b"0".ljust(24) + b"0".ljust(8) + size.ljust(10) + b"`\n"
+        packed += header + part + b"\n" * (len(part) % 2)
+    return packed
+
+
+def test_files_and_links_of_a_package_are_unpacked(vulkan: ModuleType, tmp_path: Path) -> None:
+    vulkan.unpack(
+        package(
+            ("./usr/lib/libz3.so.4.8", 0o644, b"code"),
+            ("./usr/lib/libz3.so", 0o777, "libz3.so.4.8"),
+            ("./usr/bin/glslc", 0o4755, b"program"),
+        ),
+        tmp_path,
+    )
+    assert (tmp_path / "usr/lib/libz3.so").read_bytes() == b"code"
+    assert (tmp_path / "usr/bin/glslc").stat().st_mode & 0o7777 == 0o755
+
+
+@pytest.mark.parametrize(
+    "members",
+    [(("../out", 0o644, b"x"),), (("./link", 0o777, "/etc"), ("./link/out", 0o644, b"x")),
+     (("./link", 0o777, "../.."),)],
+)  # fmt: skip
+def test_nothing_is_written_outside_the_folder(
+    vulkan: ModuleType, tmp_path: Path, members: tuple[tuple[str, int, bytes | str], ...]
+) -> None:
+    folder = tmp_path / "in" / "side"
+    folder.mkdir(parents=True)
+    vulkan.unpack(package(*members), folder)
+    assert not any(path.is_symlink() for path in tmp_path.rglob("*"))
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] in ([], ["out"])
+    assert all(folder in path.parents for path in tmp_path.rglob("out"))
+
+
+def test_what_is_no_package_is_refused(vulkan: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(vulkan.SetupError, match="not an archive"):
+        vulkan.unpack(b"<html>", tmp_path)
+
+
+def test_every_test_of_the_list_exists() -> None:
+    """No run but `make vulkan-test` would notice that one was renamed."""
+    listed = (ROOT / "tests/vulkan.txt").read_text().split()
+    command = [sys.executable, "-m", "pytest", "-n0", "-q", "--collect-only", "@tests/vulkan.txt"]
+    found = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert all(name in found.stdout for name in listed)
+    assert len(listed) == len(set(listed))
