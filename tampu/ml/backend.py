@@ -22,6 +22,7 @@ from tampu.errors import ComputeError, OutOfMemoryError, ShapeError
 from tampu.ml.context import Context
 from tampu.ml.device_map import DeviceMap
 from tampu.ml.devices import Device, find_devices, log_system
+from tampu.ml.kept_plan import keep_plan
 from tampu.ml.kernels import KernelChoice, find_kernels
 from tampu.ml.library import OpaquePointer, gg
 from tampu.ml.machine import default_threads, read_available_memory
@@ -179,6 +180,8 @@ class Backend:
     @property
     def splits(self) -> int:
         """How many parts the last graph was divided into, each computed by one device."""
+        if self._placed and (kept := self._placed[0].kept_plan):
+            return len(kept.parts)
         return int(gg.ggml_backend_sched_get_n_splits(self._scheduler))
 
     def graph_sizes(self) -> dict[str, int]:
@@ -235,6 +238,7 @@ class Backend:
     def detect_nan(self) -> None:
         """Check the values of every node from now on; see `Computed.fault`. This is slow."""
         self._nan_detector = NaNDetector()
+        self._placed = None
         self._nan_detector.attach(self._scheduler)
 
     def wait(self) -> None:
@@ -268,25 +272,23 @@ class Backend:
         size = self.graph_bytes
         self._reset(context)
         self.counts.plans += 1
-        if not gg.ggml_backend_sched_reserve(self._scheduler, context.graph):
+        is_reserved = gg.ggml_backend_sched_reserve(self._scheduler, context.graph)
+        if not is_reserved or self.graph_bytes != size:  # ggml frees the old buffer before
+            self._buffers += 1
+        if not is_reserved:
             raise OutOfMemoryError("no memory for a graph: use a smaller context or batch")
-        self._buffers += self.graph_bytes != size
         context.plan = self._buffers
 
     def _prepare(
         self, context: Context, inputs: Sequence[tuple[Tensor, npt.NDArray[np.generic]]]
     ) -> None:
         self._check_open()
-        if context.plan != self._buffers:
-            self._plan(context)
         state = (context, gg.ggml_graph_n_nodes(context.graph))
+        if self.is_divided:
+            self._allocate_divided(state)
+        else:
+            self._allocate(state)
         if state != self._placed:
-            if self.is_divided:  # copies between devices are allocated among the other tensors
-                self._plan(context)
-            self._placed = None
-            self._reset(context)
-            if not gg.ggml_backend_sched_alloc_graph(self._scheduler, context.graph):
-                raise OutOfMemoryError("no memory for a graph: use a smaller context or batch")
             self._placed = state
             self._persistent_data.clear()
         for tensor, data in inputs:
@@ -295,6 +297,35 @@ class Backend:
                 self.counts.bytes_written += data.nbytes
             if not data.flags.writeable and tensor in context.persistent:
                 self._persistent_data[id(tensor)] = data
+
+    def _allocate(self, state: tuple[Context, int]) -> None:
+        """Give a graph of the CPU alone its tensors; their addresses stay the same."""
+        context, _ = state
+        if context.plan != self._buffers:
+            self._plan(context)
+        if state != self._placed:
+            self._placed = None
+            self._schedule(context)
+
+    def _allocate_divided(self, state: tuple[Context, int]) -> None:
+        """Give a graph its tensors and its copies between devices; keep both if possible."""
+        context, nodes = state
+        kept = None
+        if context.plan == self._buffers and self._nan_detector is None:
+            kept = context.kept_plan
+        if kept is None and state == self._placed:
+            return
+        if kept is None or kept.nodes != nodes:
+            context.kept_plan = None
+            self._plan(context)  # the copies are allocated among the other tensors
+            self._schedule(context)
+            if self._nan_detector is None:
+                context.kept_plan = keep_plan(self._scheduler, context, self._handles)
+
+    def _schedule(self, context: Context) -> None:
+        self._reset(context)
+        if not gg.ggml_backend_sched_alloc_graph(self._scheduler, context.graph):
+            raise OutOfMemoryError("no memory for a graph: use a smaller context or batch")
 
     def _reset(self, context: Context) -> None:
         """Reset the scheduler and allocate another graph."""
@@ -314,7 +345,10 @@ class Backend:
             self._begun.set()
             gg.ggml_backend_cpu_set_n_threads(self._handle, self._fitting.begin())
             began = time.perf_counter_ns()
-            status = gg.ggml_backend_sched_graph_compute(self._scheduler, context.graph)
+            if context.kept_plan:
+                status = context.kept_plan.compute()
+            else:
+                status = gg.ggml_backend_sched_graph_compute(self._scheduler, context.graph)
             elapsed = time.perf_counter_ns() - began
             self._fitting.end()
             if status != 0:

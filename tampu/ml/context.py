@@ -22,9 +22,13 @@ from tampu.ml.types import GGMLType
 
 if TYPE_CHECKING:
     from tampu.ml.backend import Backend
+    from tampu.ml.kept_plan import KeptPlan
     from tampu.ml.kernels import Kernels
 
 Floats: TypeAlias = Sequence[float] | npt.NDArray[np.float32]
+
+Replaced: TypeAlias = dict[int, list[tuple[int, TensorPointer]]]
+"""Operands that are copies, by the address of their node: their index, and what is copied."""
 
 _COUNTABLE = 2**62
 _OUTDATED = -1
@@ -43,6 +47,7 @@ class Context:
 
     Attributes:
         plan: which of the backend's buffers the graph is allocated in; None: not allocated yet.
+        kept_plan: how it is divided among devices; None: it is not, or not yet.
         persistent: inputs whose memory is theirs alone.
         custom: nodes that the package's own kernels compute, which only the CPU can run.
         pauses: what `pause` does; None: nothing.
@@ -62,6 +67,7 @@ class Context:
             raise OutOfMemoryError(f"no memory for a graph of {nodes} tensors ({size} bytes)")
         self._backend = backend
         self.plan: int | None = None
+        self.kept_plan: KeptPlan | None = None
         self._arena: OpaquePointer = int(arena)
         self._graph: GraphPointer = gg.ggml_new_graph_custom(arena, nodes, False)  # noqa: FBT003
         self._nodes = nodes
@@ -184,6 +190,17 @@ class Context:
         headers["sources"][:known] = self._sources
         if len(headers) > known:
             self._sources = headers["sources"].copy()
+
+    def replaced_sources(self) -> Replaced:
+        """Return which operands of nodes ggml has replaced by copies on another device."""
+        headers, known = self._headers(), len(self._sources)
+        start = headers.ctypes.data
+        found: Replaced = {}
+        for index, operand in np.argwhere(headers["sources"][:known] != self._sources).tolist():
+            source = gg.ggml_tensor.from_address(int(self._sources[index, operand]))
+            address = start + index * _HEADER.itemsize
+            found.setdefault(address, []).append((operand, ctypes.pointer(source)))
+        return found
 
     def _headers(self) -> npt.NDArray[np.void]:
         """Return the headers of all tensors, which are adjacent, as one array."""

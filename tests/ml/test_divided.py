@@ -221,3 +221,55 @@ def test_a_device_that_fails_to_initialize_is_named_and_the_others_are_freed(
     with pytest.raises(ComputeError, match=r"cannot initialize the device GPU\.1, a stand-in"):
         Backend(threads=1, device_map=device_map)
     assert len(freed) == 1
+
+
+def test_a_graph_is_planned_once_though_others_are_computed_in_between(
+    divided: Backend, chain: Callable[..., Any]
+) -> None:
+    graphs = [chain(16), chain(24, times=3), chain(16, times=2, seed=5)]
+    for graph in graphs * 2:  # what grows the memory makes the plans before it invalid
+        check(graph, 0)
+    plans = divided.counts.plans
+    for seed in range(1, 4):
+        for graph in graphs:
+            check(graph, seed)
+    assert divided.counts.plans == plans
+    check(chain(96), 0)  # it takes more memory, so that the others move
+    for graph in graphs * 2:
+        check(graph, 4)
+    assert divided.counts.plans == plans + 1 + len(graphs)
+
+
+def test_weights_of_the_cpu_are_copied_where_a_device_reads_them(
+    divided: Backend, chain: Callable[..., Any], devices: tuple[StandIn, StandIn]
+) -> None:
+    graph, other = chain(16), chain(24)
+    scales = [graph.store.host.from_floats(floats(16, seed=n), (16,)) for n in range(3)]
+    for scale in scales:
+        buffer = scale.pointer.contents.buffer
+        gg.ggml_backend_buffer_set_usage(buffer, gg.GGML_BACKEND_BUFFER_USAGE_WEIGHTS)
+    y = graph.y
+    for scale in scales:
+        y = y.linear(graph.weights[1]) * scale
+    last, data = graph.context.output(y), floats(4, 16)
+    wanted = graph.expected(data)
+    for n in range(3):
+        wanted = (wanted @ graph.values[1].T) * floats(16, seed=n)
+    plans = []
+    for seed in range(4):
+        found = divided.compute(graph.context, [(graph.x, data)], [last]).outputs[0]
+        np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-4)
+        check(other, seed)
+        plans.append(divided.counts.plans)
+    assert all(each.taken for each in devices)
+    assert plans[1:] == plans[1:2] * 3
+
+
+def test_a_search_for_nan_may_begin_after_a_graph_was_planned(
+    divided: Backend, chain: Callable[..., Any]
+) -> None:
+    graph, data = chain(16), floats(4, 16)
+    check(graph, 0)
+    divided.detect_nan()
+    data[0, 0] = np.nan
+    assert divided.compute(graph.context, [(graph.x, data)], [graph.y]).fault
