@@ -26,8 +26,9 @@ from tampu.engine.load_options import LoadOptions
 from tampu.engine.model_loader import load_model
 from tampu.errors import RequestError
 from tampu.kvcache import Segment
-from tampu.runner.graphs import GraphCounts, StepInputs
+from tampu.runner.graphs import GraphCounts
 from tampu.runner.layout import InputLayout
+from tampu.runner.step_inputs import StepInputs
 
 QUIET_S = 0.05  # OpenMP's threads keep spinning for some milliseconds
 

@@ -38,6 +38,7 @@ from tampu.runner.graphs import Graphs
 from tampu.runner.images import ImageStore
 from tampu.runner.row_copies import RowCopies
 from tampu.runner.scheduler import Scheduler
+from tampu.runner.step_inputs import CANDIDATES
 from tampu.store.model_info import ModelInfo, describe
 from tampu.tokenizer import Tokenizer, load_tokenizer
 
@@ -136,9 +137,10 @@ def _load(
         outputs = max_outputs(_cache_size(options), tokenizer.vocabulary_size)
         word, folder = options.tuning
         choose_fetch(backend, bound.weights.packed, word, Path(folder) if folder else None)
-        _reserve(graphs, options, outputs)
+        candidates = _candidates(device_map, tokenizer.vocabulary_size)
+        _reserve(graphs, options, outputs, candidates)
         if device_map.devices:
-            _warm_up(graphs, options, outputs)
+            _warm_up(graphs, options, outputs, candidates)
         manager, images = KVCacheManager(cache.groups()), ImageStore(_IMAGE_STORE_BYTES)
         key = cache_key([each.file for each in bound.parts], options, cache, backend)
         copies = RowCopies(manager, CacheRows(cache), images)
@@ -151,6 +153,7 @@ def _load(
             positions_per_token=bound.model.positions_per_token,
             images=images,
             keeper=None if is_encoder else prefix_keeper(key, options, copies),
+            candidates=candidates,
         )
         _log_memory(bound, footprint, cache, backend)
         return LoadedModel(
@@ -349,20 +352,37 @@ def _can_fuse(device: Device, shapes: Sequence[LayerShape], options: LoadOptions
     return all(device.can_fuse_attention(*size, *kinds) for size in sizes)
 
 
-def _reserve(graphs: Graphs, options: LoadOptions, outputs: int) -> None:
+def _candidates(device_map: DeviceMap, vocabulary: int) -> tuple[int, ...]:
+    """Return how many of the best logits the output's device can find; the CPU has all of them."""
+    device = device_map.of_output()
+    return tuple(n for n in CANDIDATES if device and device.can_choose(n, vocabulary))
+
+
+def _reserve(
+    graphs: Graphs, options: LoadOptions, outputs: int, candidates: tuple[int, ...]
+) -> None:
     tokens = max(options.batch, graphs.largest_group + options.slots)
     try:
-        graphs.reserve(tokens, outputs)
+        graphs.reserve(tokens, outputs, (options.slots, max(candidates, default=0)))
     except ShapeError as error:
         raise ModelFileError("tensors", str(error)) from None
 
 
-def _warm_up(graphs: Graphs, options: LoadOptions, outputs: int) -> None:
-    """Let the drivers of GPUs compile what prompts and steps need; seconds at the first load."""
+def _warm_up(
+    graphs: Graphs, options: LoadOptions, outputs: int, candidates: tuple[int, ...]
+) -> None:
+    """Let the drivers of GPUs compile what prompts and steps need; minutes at the first load."""
     began = time.perf_counter()
     sizes = {min(each, options.batch) for each in (_PROMPT, options.slots, 1)}
-    graphs.warm_up(sorted(sizes, reverse=True), outputs)
-    log.info("devices warmed up in %.1f s", time.perf_counter() - began)
+    batches = [(size, 0) for size in sorted(sizes, reverse=True)]
+    batches += [(1, each) for each in candidates]
+
+    def progress(done: int) -> None:
+        took = time.perf_counter() - began
+        log.info("devices: %d of %d batches ready after %.1f s", done, len(batches), took)
+
+    log.info("devices: their drivers compile code for this model, if it is not kept from before")
+    graphs.warm_up(batches, outputs, progress)
 
 
 def _check_vocabulary(file: GGUFFile, size: int, model: Model) -> None:

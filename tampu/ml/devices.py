@@ -153,6 +153,16 @@ class Device:
             gg.ggml_flash_attn_ext_set_prec(pointer, gg.GGML_PREC_F32)
             return bool(gg.ggml_backend_dev_supports_op(self.handle, pointer))
 
+    def can_choose(self, count: int, columns: int) -> bool:
+        """Return whether the device finds the `count` largest of so many columns."""
+        with _arena() as arena:
+            row = gg.ggml_new_tensor_2d(arena, gg.GGML_TYPE_F32, columns, 1)
+            if count == 1:
+                pointer = gg.ggml_argmax(arena, row)
+            else:
+                pointer = gg.ggml_top_k(arena, row, min(count, columns))
+            return bool(gg.ggml_backend_dev_supports_op(self.handle, pointer))
+
     def features(self) -> dict[str, str]:
         """Return the features of the device's code, such as `AVX512: 1`."""
         function = self._procedure(b"ggml_backend_get_features")

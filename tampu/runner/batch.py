@@ -9,9 +9,9 @@ import numpy.typing as npt
 
 from tampu.kvcache import Segment
 from tampu.runner.adapters import token_adapters
-from tampu.runner.graphs import CrossAttentionRows, StepInputs
 from tampu.runner.images import ImageStore
 from tampu.runner.sequence import Sequence
+from tampu.runner.step_inputs import CrossAttentionRows, StepInputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +78,17 @@ class Draft:
     results: dict[int, int] = field(default_factory=dict)
 
 
-def to_plan(draft: Draft, images: ImageStore, positions_per_token: int) -> Plan:
-    """Return the plan of a batch, which is computed once its tokens are known."""
+def to_plan(
+    draft: Draft, images: ImageStore, positions_per_token: int, candidates: tuple[int, ...] = ()
+) -> Plan:
+    """Return the plan of a batch, which is computed once its tokens are known.
+
+    Args:
+        draft: its parts.
+        images: the embeddings of images.
+        positions_per_token: the number of coordinates of a position.
+        candidates: how many of the best logits a graph can return instead of all.
+    """
     parts = [part for part in draft.parts if part.count]
     positions = [
         part.sequence.layout.positions(part.start, part.end, positions_per_token) for part in parts
@@ -103,8 +112,19 @@ def to_plan(draft: Draft, images: ImageStore, positions_per_token: int) -> Plan:
         rows,
         _cross_attention(parts, images),
         token_adapters([(part.sequence.lora, part.count) for part in parts]),
+        _candidates(draft, candidates),
     )
     return Plan(draft.parts, inputs)
+
+
+def _candidates(draft: Draft, offered: tuple[int, ...]) -> int:
+    """Return the least number of candidates that is enough for all outputs; 0: all logits are."""
+    if not offered or not draft.wants_logits:
+        return 0
+    wanted = [part.sequence.candidates for part in draft.parts if part.outputs]
+    if 0 in wanted:
+        return 0
+    return min((each for each in offered if each >= max(wanted, default=1)), default=0)
 
 
 def _embeddings(

@@ -13,16 +13,17 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.errors import ComputeError, TampuError
-from tampu.kvcache import Cache, CacheView, Segment
+from tampu.kvcache import Cache, CacheView
 from tampu.kvcache.causal import FUSED_FROM
 from tampu.ml import Backend, Context, GGMLType, Tensor
 from tampu.ml.backend import Computed
+from tampu.ml.most_likely import most_likely
 from tampu.ml.tensor import Shape
 from tampu.nn import Batch, CrossAttentionInputs, Model, PreparedImage
 from tampu.nn.lora import AdapterRows, AdapterStacks, ChosenAdapters, Pair
-from tampu.runner.adapters import TokenAdapters
 from tampu.runner.context_shift import shift_keys
 from tampu.runner.images import EncoderChunk, PartialEmbedding
+from tampu.runner.step_inputs import StepInputs, crossing_data
 
 log = logging.getLogger("tampu.runner")
 
@@ -47,6 +48,7 @@ class GraphShape(NamedTuple):
         views: what the batch reads in each group of the cache.
         outputs: the number of tokens with an output.
         wants_logits: whether outputs are logits, else final hidden states.
+        candidates: how many of the best logits, as `most_likely` returns them; 0: all.
         embedded: (rows, features) of images that replace tokens.
         crossed: (rows, features) of images that layers with cross-attention read.
         adapters: of each token, at most, chosen by requests.
@@ -56,49 +58,10 @@ class GraphShape(NamedTuple):
     views: tuple[CacheView, ...]
     outputs: int
     wants_logits: bool
+    candidates: int = 0
     embedded: tuple[int, ...] = ()
     crossed: tuple[int, ...] = ()
     adapters: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class CrossAttentionRows:
-    """The rows that layers with cross-attention read in one step.
-
-    Attributes:
-        rows: F32, (rows, features): of all images that a token of the batch attends to.
-        visible: for each token, (start, end) of the rows of each image that it attends to.
-    """
-
-    rows: npt.NDArray[np.float32]
-    visible: list[tuple[tuple[int, int], ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class StepInputs:
-    """One step's data, except for tokens that are being sampled.
-
-    Attributes:
-        tokens: I32, (n,); may be filled in until the step is launched.
-        positions: I32, (n,), or (k, n) for models with k coordinates.
-        outputs: I32, (m,): rows of the tokens with an output.
-        segments: of the sequences, in the order of the tokens.
-        wants_logits: whether outputs are logits, else final hidden states.
-        embeddings: F32, (rows, features): of images; None without any.
-        embedded_rows: I64, (rows,): rows of the tokens that they replace.
-        crossing: for layers with cross-attention; None if no token attends to an image.
-        adapters: None if no request chose any.
-    """
-
-    tokens: npt.NDArray[np.int32]
-    positions: npt.NDArray[np.int32]
-    outputs: npt.NDArray[np.int32]
-    segments: list[Segment]
-    wants_logits: bool = True
-    embeddings: npt.NDArray[np.float32] | None = None
-    embedded_rows: npt.NDArray[np.int64] | None = None
-    crossing: CrossAttentionRows | None = None
-    adapters: TokenAdapters | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +117,7 @@ class Graphs:
         self._encoders: OrderedDict[Hashable, _Graph] = OrderedDict()
         self._limit = _MAX_GRAPHS if reuse else 0
         self._reserved = 0
-        self._reservation = (0, 0)
+        self._reservation = (0, 0, (0, 0))
         self.adapters = ChosenAdapters()
         self._stacks = AdapterStacks(model, [], backend, self.adapters)
         self.counts = GraphCounts()
@@ -181,17 +144,26 @@ class Graphs:
         """Whether keys in the cache can be moved to other positions."""
         return type(self.model).shift is not Model.shift
 
-    def reserve(self, tokens: int, outputs: int) -> None:
+    def reserve(self, tokens: int, outputs: int, best: tuple[int, int] = (0, 0)) -> None:
         """Allocate memory for batches of so many tokens and outputs; no step allocates later.
+
+        Args:
+            tokens: in a batch.
+            outputs: of a batch that returns all logits.
+            best: the outputs of one that returns the best, and how many; (0, 0): none does.
 
         Raises:
             OutOfMemoryError: if it does not fit.
         """
-        self._reservation = tokens, outputs
+        self._reservation = tokens, outputs, best
         for count in (tokens, min(tokens, FUSED_FROM - 1)):
             for views in self._cache.views_by_fill(count):  # memory use varies
                 shape = GraphShape(count, views, min(outputs, count), wants_logits=True)
-                self._reserve(self._build(shape._replace(adapters=int(bool(self._stacks)))))
+                shape = shape._replace(adapters=int(bool(self._stacks)))
+                self._reserve(self._build(shape))
+                if best[1]:
+                    shape = shape._replace(outputs=min(best[0], count), candidates=best[1])
+                    self._reserve(self._build(shape))
         if vision := self.model.vision:
             largest = vision.largest()
             embedding = self._reserve_encoder(largest)
@@ -228,8 +200,16 @@ class Graphs:
             raise
         before.close()
 
-    def warm_up(self, counts: Sequence[int], outputs: int) -> None:
-        """Compute a batch of each of these numbers of tokens, with zeros for all data.
+    def warm_up(
+        self,
+        batches: Sequence[tuple[int, int]],
+        outputs: int,
+        progress: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """Compute batches with zeros for all data.
+
+        Each is given by its tokens and the candidates that it returns (0: all logits); `progress`
+        is called with the number of those that are done.
 
         Drivers of GPUs compile their code when it is first needed. Nothing may be in the cache: the
         first cell of each layer is overwritten.
@@ -238,15 +218,17 @@ class Graphs:
             OutOfMemoryError: if it does not fit.
             ComputeError: if a device fails.
         """
-        for count in counts:
+        for done, (count, candidates) in enumerate(batches, 1):
             *_, views = self._cache.views_by_fill(count)  # the smallest
-            graph = self._build(GraphShape(count, views, min(outputs, count), wants_logits=True))
+            shape = GraphShape(count, views, min(outputs, count), wants_logits=True)
+            graph = self._build(shape._replace(candidates=candidates))
             try:
                 data = [np.zeros(each.shape, _DATA_TYPES[each.type]) for each in graph.inputs]
                 inputs = list(zip(graph.inputs, data, strict=True))
                 self._backend.compute(graph.context, inputs, [])
             finally:
                 graph.context.close()
+            progress(done)
 
     def detect_nan(self) -> None:
         """Check everything computed from now on for NaN and infinity; this is slow."""
@@ -260,6 +242,7 @@ class Graphs:
             cached.views,
             len(step.outputs),
             step.wants_logits,
+            step.candidates,
             () if step.embeddings is None else step.embeddings.shape,
             () if step.crossing is None else step.crossing.rows.shape,
             0 if step.adapters is None else step.adapters.places.shape[1],
@@ -270,7 +253,7 @@ class Graphs:
         if step.embeddings is not None and step.embedded_rows is not None:
             data += [step.embeddings, step.embedded_rows]
         if step.crossing is not None:
-            data += _crossing_data(step.crossing)
+            data += crossing_data(step.crossing)
         if step.adapters is not None:
             data += [step.adapters.places, step.adapters.scales, *step.adapters.of(step.outputs)]
         data += cached.arrays
@@ -399,6 +382,8 @@ class Graphs:
             result = self.model.hidden(batch, cache.layers)
             if shape.wants_logits:
                 result = self.model.head(result)
+            if shape.candidates:
+                result = most_likely(result, shape.candidates)
         context.output(result)
         return _Graph(context, [*inputs, *cache.inputs], result)
 
@@ -428,15 +413,3 @@ def _adapter_inputs(context: Context, rows: int, count: int) -> AdapterRows:
         context.input("adapters", (rows, count), GGMLType.I32),
         context.input("adapter_scales", (rows, count, 1), GGMLType.F32),
     )
-
-
-def _crossing_data(crossing: CrossAttentionRows) -> list[Data]:
-    mask = np.full((len(crossing.visible), len(crossing.rows)), -np.inf, np.float16)
-    seeing = np.zeros((len(crossing.visible), 1), np.float32)
-    for token, visible in enumerate(crossing.visible):
-        for start, end in visible:  # the same image twice counts twice
-            mask[token, start:end] = np.logaddexp(mask[token, start:end], np.float16(0))
-        seeing[token] = bool(visible)
-        if not visible:
-            mask[token] = 0
-    return [crossing.rows, mask, seeing]

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from tampu.errors import ComputeError, TampuError
 from tampu.ml.backend import Computed
+from tampu.ml.most_likely import unpack
 from tampu.runner.batch import Plan
 from tampu.runner.events import Done, Event, Failed, FinishReason, PromptProgress, TextDelta
 from tampu.runner.graphs import Graphs
@@ -75,7 +76,8 @@ class OutputProcessor:
                 elif sequence.prompt_logprobs:
                     sequence.prompt_logprobs.add(rows)
                 if part.is_last:
-                    sampled[sequence] = self._sample(sequence, rows[-1])
+                    is_best = plan.inputs.candidates > 0
+                    sampled[sequence] = self._sample(sequence, rows[-1], is_best=is_best)
             except TampuError as error:
                 self.fail(sequence, _explained(error, computed.fault))
         return sampled
@@ -89,8 +91,13 @@ class OutputProcessor:
 
     # -- one token -------------------------------------------------------------------------------
 
-    def _sample(self, sequence: Sequence, logits: npt.NDArray[np.float32]) -> SampledToken | None:
-        """Sample a sequence's next token and detect the end; None if `max_tokens` is 0."""
+    def _sample(
+        self, sequence: Sequence, logits: npt.NDArray[np.float32], *, is_best: bool
+    ) -> SampledToken | None:
+        """Sample a sequence's next token and detect the end; None if `max_tokens` is 0.
+
+        `is_best`: the row is one of `most_likely`, not of all logits.
+        """
         options, constraint = sequence.options, sequence.constraint
         if not sequence.times.first_token:
             sequence.times.first_token = time.monotonic_ns()
@@ -102,7 +109,10 @@ class OutputProcessor:
         probabilities = None
         if options.logprobs and options.post_sampling_probs:
             probabilities = sequence.sampler.probabilities(logits, mask)
-        token = sequence.sampler.sample(logits, mask)
+        if is_best:
+            token = sequence.sampler.choose(*unpack(logits))
+        else:
+            token = sequence.sampler.sample(logits, mask)
         sequence.append(token)
         is_end = token in self._ends and not options.ignore_eos
         if is_end or (constraint and _completes(constraint, token)):

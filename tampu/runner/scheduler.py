@@ -51,6 +51,7 @@ class Scheduler:
         positions_per_token: int = 1,
         images: ImageStore | None = None,
         keeper: PrefixKeeper | None = None,
+        candidates: tuple[int, ...] = (),
     ) -> None:
         """Start without sequences.
 
@@ -62,6 +63,7 @@ class Scheduler:
             positions_per_token: the number of coordinates of a position.
             images: the embeddings of images.
             keeper: keeps the rows of sequences that end.
+            candidates: how many of the best logits graphs can return where these are enough.
         """
         self.kv_manager = kv_manager
         self.images = images or ImageStore(0)
@@ -70,6 +72,7 @@ class Scheduler:
         self._batch = batch
         self._outputs = outputs
         self._positions_per_token = positions_per_token
+        self._candidates = candidates
         self._first: Sequence | None = None  # its group did not fit into the last batch
         self._gave_logits = False
         self._started = 0
@@ -152,7 +155,7 @@ class Scheduler:
             self._prefill(draft, sequence)
         if not draft.parts:
             return None
-        return to_plan(draft, self.images, self._positions_per_token)
+        return to_plan(draft, self.images, self._positions_per_token, self._candidates)
 
     def needed_image(self) -> PlacedImage | None:
         """Return an image that a sequence needs next and that is not encoded yet."""

@@ -245,6 +245,12 @@ class Sequence:
         return self.collector is None or self.collector.wants_logits
 
     @property
+    def candidates(self) -> int:
+        """How many of the best logits are enough for its next token; 0: all are needed."""
+        needs_all = self.wants_rows or self.constraint is not None or self.options.logprobs
+        return 0 if needs_all else self.sampler.candidates
+
+    @property
     def is_repeating(self) -> bool:
         """Whether its last token has been repeated as often as allowed."""
         limit = self.options.max_repeated_tokens

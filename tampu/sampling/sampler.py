@@ -71,6 +71,15 @@ class Sampler:
         self._masked = np.empty(vocabulary_size, np.float32)
         self._full = FullVocabulary(vocabulary_size)
 
+    @property
+    def candidates(self) -> int:
+        """How many of the best tokens are enough to sample from; 0: all logits are needed."""
+        if self._adjustments or self._bounds:
+            return 0
+        if self.greedy:
+            return 1
+        return self.options.top_k if 0 < self.options.top_k < self._size else 0
+
     def prime(self, tokens: Sequence[int]) -> None:
         """Add the prompt's tokens to the penalties.
 
@@ -111,6 +120,25 @@ class Sampler:
         for adjustment in self._adjustments:
             adjustment.add(token)
         return token
+
+    def choose(self, tokens: NDArray[np.intp], logits: Floats, total: float) -> int:
+        """Return the next token, as `sample` would, from the best ones alone.
+
+        Args:
+            tokens: the best tokens in any order, at least as many as `candidates` says.
+            logits: of these.
+            total: the sum of all logits of the vocabulary, which tells if one is NaN or +inf.
+
+        Raises:
+            ComputeError: a logit is NaN or +inf, or all are -inf.
+        """
+        best = float(logits.max())
+        require_finite(best if total < math.inf else total)
+        if self.greedy:
+            return int(tokens[logits == best].min())
+        order = tokens.argsort()
+        order = order[logits[order] > -np.inf]
+        return self._pick(Candidates.of(logits[order], tokens[order]), self.options.top_k)
 
     def probabilities(self, logits: Floats, mask: Mask | None) -> tuple[NDArray[np.intp], Floats]:
         """Return the tokens that `sample` would now choose from, the likeliest first.

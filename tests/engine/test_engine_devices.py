@@ -17,7 +17,7 @@ from support.tiny_model import Tiny, tiny_weights, write_tiny
 from tampu.engine import model_loader
 from tampu.engine.engine import Engine
 from tampu.engine.load_options import LoadOptions
-from tampu.errors import OutOfMemoryError
+from tampu.errors import ComputeError, OutOfMemoryError
 from tampu.kvcache import CellRange
 from tampu.ml import Backend
 from tampu.ml.device_map import Offload
@@ -170,7 +170,6 @@ def test_what_a_greedy_token_copies_and_how_often_graphs_are_planned(
     source = path if model == "tiny" else model
     with Engine.load(source, offload=Offload(99), **SMALL) as engine:
         assert devices[0].taken > 0
-        vocabulary = engine.logits([5]).shape[-1]
         counts, graphs = engine.runner.graphs._backend.counts, engine.runner.graphs
 
         def steps() -> int:
@@ -185,9 +184,70 @@ def test_what_a_greedy_token_copies_and_how_often_graphs_are_planned(
         built = graphs.counts.built
         alternate(30)
         assert steps() - computed == 20
-        # All logits of the row are copied: greedy sampling is on the CPU.
-        assert counts.bytes_read - copied == 20 * 4 * vocabulary
+        assert counts.bytes_read - copied == 20 * 12  # the token, its logit, and the sum of all
         assert counts.plans - plans == graphs.counts.built - built
+
+
+@pytest.mark.parametrize(
+    ("options", "copied"),
+    [({"temperature": 0.0}, 12), ({"top_k": 1}, 12), ({}, 4 * (2 * 64 + 1)),
+     ({"top_k": 200, "temperature": 3.0}, 4 * (2 * 256 + 1)),
+     ({"top_k": 0}, None), ({"temperature": 0.0, "logprobs": True}, None),
+     ({"repeat_penalty": 1.3}, None), ({"logit_bias": {5: -1.0}}, None), ({"format": "json"}, None),
+     ({"top_n_sigma": 1.5}, None)],
+)  # fmt: skip
+def test_the_best_logits_give_the_tokens_that_all_of_them_give(
+    path: Path,
+    gpus: Sequence[StandIn | Device],
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, Any],
+    copied: int | None,
+) -> None:
+    with Engine.load(path, offload=Offload(99), **SMALL) as engine:
+        assert gpus
+        assert engine.device_bytes > 0
+        counts = engine.runner.graphs._backend.counts
+        before = counts.bytes_read
+        found = [ask(engine, seed, options) for seed in range(3)]
+        tokens = sum(len(each) for each in found)
+        row = 4 * engine.tokenizer.vocabulary_size
+        assert counts.bytes_read - before == tokens * (copied or row)
+    monkeypatch.setattr(model_loader, "CANDIDATES", ())
+    with Engine.load(path, offload=Offload(99), **SMALL) as engine:
+        assert [ask(engine, seed, options) for seed in range(3)] == found
+
+
+def ask(engine: Engine, seed: int, options: dict[str, Any]) -> list[int]:
+    """Return a sampled answer."""
+    values = {"max_tokens": 8, "seed": seed, **options}
+    return engine.generate(TEXT, ignore_eos="format" not in options, **values).tokens
+
+
+def test_a_batch_returns_what_its_most_demanding_request_needs(
+    path: Path, devices: tuple[StandIn, StandIn]
+) -> None:
+    with Engine.load(path, offload=Offload(99), **SMALL) as engine:
+        assert devices[0].taken > 0
+        wanted = [ask(engine, 1, {"top_k": k}) for k in (1, 0)]
+        streams = [
+            engine.stream(TEXT, max_tokens=8, seed=1, ignore_eos=True, top_k=k) for k in (1, 0)
+        ]
+        found = [[t for e in stream for t in getattr(e, "tokens", ())] for stream in streams]
+    assert found == wanted
+
+
+def test_nan_in_logits_is_found_though_they_are_not_copied(
+    tmp_path: Path, gpus: Sequence[StandIn | Device]
+) -> None:
+    tiny = Tiny(layers=LAYERS)
+    weights = tiny_weights(tiny)
+    weights["output.weight"][7] = np.nan
+    path = write_tiny(tmp_path / "nan.gguf", tiny, weights=weights)
+    with Engine.load(path, offload=Offload(99), **SMALL) as engine:
+        assert gpus
+        assert engine.device_bytes > 0
+        with pytest.raises(ComputeError, match="the largest logit is nan"):
+            engine.generate(TEXT, max_tokens=2, **GREEDY)
 
 
 def test_a_device_reads_the_cache_in_its_own_type(
@@ -217,9 +277,14 @@ def test_devices_compute_batches_of_all_kinds_while_loading(
         return compute(self, context, inputs, outputs)
 
     monkeypatch.setattr(Backend, "compute", counted)
-    for offload, sizes in ((Offload(0), []), (Offload(1), [64, 2, 1])):
+    for offload, sizes in (
+        (Offload(0), []),
+        (Offload(1), [64, 2, 1]),
+        (Offload(5), [64, 2, 1, 1, 1, 1]),
+    ):
         with Engine.load(path, offload=offload, **SMALL):
             assert computed == sizes
+        computed.clear()
 
 
 def test_tied_embeddings_are_on_the_device_of_the_output_layer(

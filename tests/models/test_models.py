@@ -15,7 +15,7 @@ from tampu.kvcache import AttentionKind, Segment
 from tampu.ml import Backend, GGMLType
 from tampu.ml.library import gg
 from tampu.nn import Batch
-from tampu.runner.graphs import StepInputs
+from tampu.runner.step_inputs import StepInputs
 
 FUSED, PLAIN, MIXED = AttentionKind
 TEXT = [1, 259, 286, 264, 7, 7, 300, 12, 286, 264, 299, 3, 310, 259, 286, 264, 288, 2, 17, 100]

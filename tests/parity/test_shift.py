@@ -12,7 +12,7 @@ from support.running import TinyModel, relative_error
 
 from tampu.kvcache import Segment
 from tampu.ml import Backend
-from tampu.runner.graphs import StepInputs
+from tampu.runner.step_inputs import StepInputs
 
 pytestmark = pytest.mark.parity
 

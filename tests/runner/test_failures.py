@@ -13,8 +13,8 @@ from support.waiting import wait_until
 from tampu.errors import ComputeError, OutOfMemoryError, RunnerDiedError
 from tampu.ml.backend import Computed
 from tampu.runner.events import Done, Failed
-from tampu.runner.graphs import StepInputs
 from tampu.runner.sequence import RowCollector
+from tampu.runner.step_inputs import StepInputs
 
 
 def count_up(history: list[Any]) -> int:

@@ -12,7 +12,7 @@ from support.fake_graphs import EOS, FakeEngine, FakeGraphs
 
 from tampu.ml.backend import Computed
 from tampu.runner.context_shift import shift_count
-from tampu.runner.graphs import StepInputs
+from tampu.runner.step_inputs import StepInputs
 
 
 def hashed(history: list[Any]) -> int:

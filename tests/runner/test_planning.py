@@ -14,10 +14,10 @@ from tampu.kvcache import Cells, KVCacheGroup, KVCacheManager, KVCacheSpec
 from tampu.ml.backend import Computed
 from tampu.runner.context_shift import shift_count
 from tampu.runner.events import TextDelta
-from tampu.runner.graphs import StepInputs
 from tampu.runner.request import GenerateOptions
 from tampu.runner.scheduler import Scheduler
 from tampu.runner.sequence import Sequence
+from tampu.runner.step_inputs import StepInputs
 
 
 def count_up(history: list[int]) -> int:

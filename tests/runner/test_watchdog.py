@@ -11,7 +11,7 @@ from support.fake_graphs import FakeEngine, FakeGraphs
 from support.waiting import wait_until
 
 from tampu.ml.backend import Computed
-from tampu.runner.graphs import StepInputs
+from tampu.runner.step_inputs import StepInputs
 from tampu.runner.watchdog import Watchdog
 
 

@@ -360,3 +360,56 @@ def test_top_n_sigma_and_xtc_do_not_change_seeded_samples_while_off() -> None:
     logits = np.random.default_rng(3).normal(0, 2, 500).astype(np.float32)
     one, two = sampler(500), sampler(500, xtc_threshold=0.6, xtc_probability=0.5, dry_base=2.0)
     assert [one.sample(logits) for _ in range(50)] == [two.sample(logits) for _ in range(50)]
+
+
+# From the best alone
+
+
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [({"temperature": 0.0}, 1), ({"top_k": 1}, 1), ({"top_p": 0.0}, 1), ({"top_k": 40}, 40),
+     ({"top_k": 500}, 0), ({"top_k": 0}, 0), ({"top_k": -1}, 0),
+     ({"top_k": 40, "repeat_penalty": 1.1}, 0), ({"temperature": 0.0, "logit_bias": {3: 1.0}}, 0),
+     ({"top_k": 40, "dry_multiplier": 0.8}, 0), ({"top_k": 40, "top_n_sigma": 1.0}, 0)],
+)  # fmt: skip
+def test_how_many_of_the_best_are_enough(options: dict[str, Any], count: int) -> None:
+    assert sampler(500, **options).candidates == count
+
+
+@given(
+    arrays.arrays(np.float32, st.integers(30, 80), elements=QUARTERS),
+    st.sampled_from([
+        {"temperature": 0.0}, {"top_k": 5}, {"top_k": 20, "top_p": 0.7, "min_p": 0.05},
+        {"top_k": 9, "temperature": 1.7, "typical_p": 0.6},
+        {"top_k": 9, "xtc_probability": 0.5, "xtc_threshold": 0.1},
+    ]),
+    st.integers(0, 9),
+)  # fmt: skip
+def test_the_best_give_the_tokens_that_all_logits_give(
+    logits: npt.NDArray[np.float32], options: dict[str, Any], more: int
+) -> None:
+    one, two = (sampler(len(logits), **options) for _ in range(2))
+    # Equal logits at the border: of them the first, as `sample` takes them.
+    best = np.argsort(-logits, kind="stable")[: one.candidates + more]
+    best = np.random.default_rng(0).permutation(best)
+    for _ in range(8):
+        assert one.choose(best, logits[best], float(logits.sum())) == two.sample(logits)
+
+
+@pytest.mark.parametrize("options", [{"temperature": 0.0}, {"top_k": 2}])
+@pytest.mark.parametrize(
+    ("logits", "total"),
+    [([1.0, 2.0], np.nan), ([1.0, 2.0], np.inf), ([-np.inf, -np.inf], -np.inf),
+     ([1.0, np.nan], 3.0), ([1.0, np.inf], 3.0)],
+)  # fmt: skip
+def test_the_best_of_an_unusable_row_are_an_error(
+    options: dict[str, Any], logits: list[float], total: float
+) -> None:
+    with pytest.raises(ComputeError, match="the largest logit is"):
+        sampler(80, **options).choose(np.arange(2), np.array(logits, np.float32), total)
+
+
+def test_forbidden_tokens_among_the_best_are_never_chosen() -> None:
+    one = sampler(80, top_k=3, temperature=9.0)
+    logits = np.array([-np.inf, 1.0, -np.inf], np.float32)
+    assert {one.choose(np.array([4, 9, 2]), logits, -np.inf) for _ in range(50)} == {9}

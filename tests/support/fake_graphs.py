@@ -17,7 +17,7 @@ from tampu.ml.backend import Computed
 from tampu.nn import Placeholders, PreparedImage
 from tampu.runner.detokenizer import Detokenizer
 from tampu.runner.events import Done, Event, Failed, TextDelta
-from tampu.runner.graphs import GraphCounts, PreparedGraph, StepInputs
+from tampu.runner.graphs import GraphCounts, PreparedGraph
 from tampu.runner.images import ImageStore, PartialEmbedding
 from tampu.runner.layout import NumberedImage, lay_out
 from tampu.runner.loop import EngineLoop
@@ -25,6 +25,7 @@ from tampu.runner.request import GenerateOptions
 from tampu.runner.scheduler import Scheduler
 from tampu.runner.sequence import RowCollector
 from tampu.runner.sequence import Sequence as RunningSequence
+from tampu.runner.step_inputs import StepInputs
 from tampu.sampling import Sampler
 from tampu.tokenizer import IncrementalDecoder
 

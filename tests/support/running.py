@@ -14,7 +14,8 @@ from tampu.kvcache import AttentionKind, Cache, CacheSize, Segment
 from tampu.layouts import read_model
 from tampu.ml import Backend, Weights
 from tampu.models import bind_model
-from tampu.runner.graphs import Graphs, StepInputs
+from tampu.runner.graphs import Graphs
+from tampu.runner.step_inputs import StepInputs
 
 Logits = npt.NDArray[np.float32]
 

@@ -1,0 +1,60 @@
+"""The best of a row of logits, found where the logits are, so that not all have to be copied.
+
+A result is one F32 matrix, since each tensor that is read costs a wait for the device.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tampu.ml.checks import SINGLE, require
+from tampu.ml.library import gg
+from tampu.ml.moe import gather
+from tampu.ml.tensor import Tensor
+from tampu.ml.types import GGMLType
+
+_EXACT = 2**24  # integers up to this are exact in F32
+
+
+class MostLikely(NamedTuple):
+    """The best tokens of one row.
+
+    Attributes:
+        tokens: in no order.
+        logits: of these, F32.
+        total: the sum of all logits of the row: NaN if one is, or +inf.
+    """
+
+    tokens: npt.NDArray[np.intp]
+    logits: npt.NDArray[np.float32]
+    total: float
+
+
+def most_likely(logits: Tensor, count: int) -> Tensor:
+    """Return the `count` largest of each row of (rows, columns), or all if there are fewer.
+
+    Returns:
+        F32, (rows, 2 * count + 1), which `unpack` reads. Of equal values any may be chosen.
+    """
+    fits = len(logits.shape) == 2 and count >= 1 and logits.shape[1] <= _EXACT
+    require(fits and logits.type in SINGLE, f"the {count} largest", logits)
+    (rows, columns), context = logits.shape, logits._context()
+    count = min(count, columns)
+    if count == 1:
+        pointer = gg.ggml_argmax(context.arena, logits.pointer)
+        found = context.wrap(pointer, (rows,), GGMLType.I32).reshape(rows, 1)
+    else:
+        pointer = gg.ggml_top_k(context.arena, logits.pointer, count)
+        found = context.wrap(pointer, (rows, count), GGMLType.I32)
+    sums = gg.ggml_sum_rows(context.arena, logits.pointer)
+    total = context.wrap(sums, (rows, 1), GGMLType.F32)
+    return found.cast(GGMLType.F32).concat(gather(logits, found), 1).concat(total, 1)
+
+
+def unpack(row: npt.NDArray[np.float32]) -> MostLikely:
+    """Return what one row of `most_likely` says."""
+    count = len(row) // 2
+    return MostLikely(row[:count].astype(np.intp), row[count:-1], float(row[-1]))

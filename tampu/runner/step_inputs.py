@@ -1,0 +1,69 @@
+"""What one step is given: its tokens and what else the graph of its shape reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tampu.kvcache import Segment
+from tampu.runner.adapters import TokenAdapters
+
+CANDIDATES = (1, 64, 256)
+"""How many of the best logits graphs may return: few numbers, so that few graphs differ by them."""
+
+
+@dataclass(frozen=True, slots=True)
+class CrossAttentionRows:
+    """The rows that layers with cross-attention read in one step.
+
+    Attributes:
+        rows: F32, (rows, features): of all images that a token of the batch attends to.
+        visible: for each token, (start, end) of the rows of each image that it attends to.
+    """
+
+    rows: npt.NDArray[np.float32]
+    visible: list[tuple[tuple[int, int], ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class StepInputs:
+    """One step's data, except for tokens that are being sampled.
+
+    Attributes:
+        tokens: I32, (n,); may be filled in until the step is launched.
+        positions: I32, (n,), or (k, n) for models with k coordinates.
+        outputs: I32, (m,): rows of the tokens with an output.
+        segments: of the sequences, in the order of the tokens.
+        wants_logits: whether outputs are logits, else final hidden states.
+        embeddings: F32, (rows, features): of images; None without any.
+        embedded_rows: I64, (rows,): rows of the tokens that they replace.
+        crossing: for layers with cross-attention; None if no token attends to an image.
+        adapters: None if no request chose any.
+        candidates: how many of the best logits of each output are enough; 0: all are needed.
+    """
+
+    tokens: npt.NDArray[np.int32]
+    positions: npt.NDArray[np.int32]
+    outputs: npt.NDArray[np.int32]
+    segments: list[Segment]
+    wants_logits: bool = True
+    embeddings: npt.NDArray[np.float32] | None = None
+    embedded_rows: npt.NDArray[np.int64] | None = None
+    crossing: CrossAttentionRows | None = None
+    adapters: TokenAdapters | None = None
+    candidates: int = 0
+
+
+def crossing_data(crossing: CrossAttentionRows) -> list[npt.NDArray[np.generic]]:
+    """Return the rows, their mask and which tokens see any, as layers with cross-attention read."""
+    mask = np.full((len(crossing.visible), len(crossing.rows)), -np.inf, np.float16)
+    seeing = np.zeros((len(crossing.visible), 1), np.float32)
+    for token, visible in enumerate(crossing.visible):
+        for start, end in visible:  # the same image twice counts twice
+            mask[token, start:end] = np.logaddexp(mask[token, start:end], np.float16(0))
+        seeing[token] = bool(visible)
+        if not visible:
+            mask[token] = 0
+    return [crossing.rows, mask, seeing]

@@ -1,0 +1,63 @@
+"""The best logits of a row, found in the graph."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from support.graphs import floats
+
+from tampu.errors import ShapeError
+from tampu.ml import Backend, Context, GGMLType
+from tampu.ml.most_likely import MostLikely, most_likely, unpack
+
+
+@pytest.fixture
+def best(backend: Backend, context: Context) -> Callable[..., list[MostLikely]]:
+    def best(logits: Any, count: int) -> list[MostLikely]:
+        rows = context.input("logits", logits.shape, GGMLType.F32)
+        result = context.output(most_likely(rows, count))
+        found = backend.compute(context, [(rows, logits)], [result]).outputs[0]
+        return [unpack(row) for row in found]
+
+    return best
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("count", [1, 2, 7, 64, 300, 400])
+def test_the_best_of_each_row_are_found(best: Callable[..., Any], rows: int, count: int) -> None:
+    logits = floats(rows, 300, seed=count)
+    for row, found in zip(logits, best(logits, count), strict=True):
+        order = np.argsort(-row, kind="stable")[:count]
+        assert sorted(found.tokens) == sorted(order)
+        assert (found.logits == row[found.tokens]).all()
+        assert found.total == pytest.approx(float(row.sum()), abs=1e-3)
+
+
+@pytest.mark.parametrize("count", [1, 5])
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_the_sum_tells_of_a_logit_that_is_no_number(
+    best: Callable[..., Any], count: int, bad: float
+) -> None:
+    logits = floats(2, 100)
+    logits[0, 7] = bad
+    first, second = best(logits, count)
+    assert not first.total < math.inf
+    assert second.total < math.inf
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_forbidden_tokens_are_not_the_best(best: Callable[..., Any], count: int) -> None:
+    logits = floats(1, 100)
+    logits[0, 10:] = -math.inf
+    [found] = best(logits, count)
+    assert found.tokens.max() < 10
+    assert found.total == -math.inf
+
+
+def test_wrong_operands_are_refused(context: Context) -> None:
+    with pytest.raises(ShapeError, match="the 0 largest"):
+        most_likely(context.input("x", (2, 3), GGMLType.F32), 0)
+    with pytest.raises(ShapeError, match="the 2 largest"):
+        most_likely(context.input("x", (2, 3), GGMLType.F16), 2)
