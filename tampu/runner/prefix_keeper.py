@@ -18,12 +18,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
 from tampu.kvcache import CellTable
 from tampu.kvcache.block_file import PrefixTokens, Present
 from tampu.kvcache.block_index import BlockIndex, KeptBlock, spans
+from tampu.ml.threads import usable_cpus
 from tampu.runner.row_copies import Cells, RowCopies
 from tampu.runner.sequence import Sequence
 
@@ -38,6 +40,7 @@ MIN_TOKENS = 128
 _MIN_BLOCK = 32  # tokens of a block at the end of a sequence, at least
 _MAX_WAITING = 64  # sequences that wait to be written; others are not kept
 _NICE = 10  # of the thread that writes
+_MAX_FILLERS = 4  # threads that read blocks at once
 
 
 @dataclass(slots=True, eq=False)
@@ -84,6 +87,11 @@ class PrefixKeeper:
     )
     _reader: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(1, "tampu-read-rows")
+    )
+    _fillers: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(
+            min(_MAX_FILLERS, len(usable_cpus()) or 1), "tampu-fill-rows"
+        )
     )
 
     @property
@@ -237,6 +245,7 @@ class PrefixKeeper:
         """Wait until all rows are written; nothing may be computing."""
         self.computed()
         self._reader.shutdown(cancel_futures=True)
+        self._fillers.shutdown()
         self._writer.shutdown()
 
     def _present(self, found: Restoration) -> Present | None:
@@ -254,19 +263,23 @@ class PrefixKeeper:
 
     def _read(self, found: Restoration) -> int:
         """Fill the cells of a restoration; return up to which position all could be read."""
-        table = found.table
         blocks = [block for block in found.blocks if block.start < found.end]
         self.blocks.use(blocks)
-        for block in blocks:
-            if table is None or block.used <= found.start:
-                continue
-            read = self.blocks.read(found.tokens, block)
-            if read is None:
-                return max(block.start, found.start)
-            span = (max(block.start, found.start), min(block.used, found.end))
-            if not self.copies.fill(table, block.start, span, *read):
-                return span[0]
-        return found.end
+        missing = [block for block in blocks if block.used > found.start]
+        # Reading, checking and copying release Python's lock.
+        ends = [*self._fillers.map(partial(self._fill, found), missing)]
+        return next((end for end in ends if end is not None), found.end)
+
+    def _fill(self, found: Restoration, block: KeptBlock) -> int | None:
+        """Fill the cells of one block; if that cannot be, return up to where there are rows."""
+        span = (max(block.start, found.start), min(block.used, found.end))
+        read = self.blocks.read(found.tokens, block)
+        is_filled = (
+            read is not None
+            and found.table is not None
+            and self.copies.fill(found.table, block.start, span, *read)
+        )
+        return None if is_filled else span[0]
 
 
 def _be_nice() -> None:
