@@ -19,7 +19,7 @@ BEGIN, END = "<!-- table: made by tools/models_table.py -->", "<!-- end of the t
 Measured = tuple[str, str, float]  # architecture, what was compared, largest relative error
 
 MODELS = {
-    "bert": "BERT, for embeddings: BGE, E5, MiniLM",
+    "bert": "BERT and XLM-RoBERTa, for embeddings and ranking: BGE, E5, MiniLM",
     "gemma2": "Gemma 2",
     "gemma3": "Gemma 3, text and vision",
     "gemma4": "Gemma 4, text and vision",

@@ -16,7 +16,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from tampu.convert.bert import BERT, pooling_metadata
+from tampu.convert.bert import (
+    BERT,
+    BERT_CLASSIFIER,
+    XLM_ROBERTA,
+    XLM_ROBERTA_CLASSIFIER,
+    encoder_metadata,
+)
 from tampu.convert.checkpoint import Checkpoint, StoredTensor
 from tampu.convert.config import Config
 from tampu.convert.divided import divide
@@ -39,7 +45,7 @@ from tampu.convert.quant_mix import (
     file_type,
 )
 from tampu.convert.quantize import QUANTIZATION_VERSION, tensor_order
-from tampu.convert.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE, QWEN25VL
+from tampu.convert.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_CLASSIFIER, QWEN3_MOE, QWEN25VL
 from tampu.convert.qwen3vl import QWEN3VL, QWEN3VL_MOE
 from tampu.convert.qwen35 import (
     QWEN3_NEXT,
@@ -68,7 +74,8 @@ FAMILIES: dict[str, Family] = {
         LLAMA, MIXTRAL, LLAVA, MISTRAL3_TEXT, MISTRAL3, LLAMA4_TEXT, LLAMA4, MLLAMA, QWEN2,
         QWEN2_MOE, QWEN25VL, QWEN3, QWEN3_MOE, QWEN3VL, QWEN3VL_MOE, QWEN35, QWEN35_MOE,
         QWEN35_VISION, QWEN35_MOE_VISION, QWEN3_NEXT, GEMMA2, GEMMA3_TEXT, GEMMA3, GEMMA4,
-        GEMMA4_VISION, GEMMA4_UNIFIED, GPT_OSS, LFM2, BERT,
+        GEMMA4_VISION, GEMMA4_UNIFIED, GPT_OSS, LFM2, BERT, BERT_CLASSIFIER, XLM_ROBERTA,
+        XLM_ROBERTA_CLASSIFIER, QWEN3_CLASSIFIER,
     )
     for checkpoint in family.checkpoints
 }  # fmt: skip
@@ -173,9 +180,9 @@ def plan_conversion(
         "general.name": source.resolve().name,
         "general.file_type": kind.number,
         "general.quantization_version": QUANTIZATION_VERSION,
+        **encoder_metadata(checkpoint, family.architecture),
         **{f"{family.architecture}.{key}": value for key, value in parameters.items()},
         **tokenizer_metadata(checkpoint, rows),
-        **pooling_metadata(checkpoint, family.architecture),
         **_training(checkpoint),
         **(metadata or {}),
     }

@@ -1,12 +1,22 @@
-"""BERT and the embedding models made of it: `bert` in GGUF; pooling of sentence-transformers."""
+"""BERT, XLM-RoBERTa and what is made of them: `bert` in GGUF; pooling of sentence-transformers.
+
+Classifiers rank if they have one label, or one that is `yes`. BERT's classifier reads the pooler's
+output, so both are the head.
+"""
 
 from __future__ import annotations
 
-from tampu.convert.checkpoint import Checkpoint
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tampu.convert.checkpoint import Checkpoint, Stored
 from tampu.convert.config import Config
 from tampu.convert.family import Family, Parameters
+from tampu.convert.lazy_tensor import View
 from tampu.errors import UnsupportedModelError
 
+RANK = 4  # GGUF's number of a pooling by a head
+LABELS = "classifier.output_labels"
 _LAYER = "encoder.layer.{}"
 NAMES = {
     "embeddings.word_embeddings": "token_embd",
@@ -54,13 +64,84 @@ BERT = Family(
     tied=True,  # there is no output
 )
 
+
+def classifier_keys(config: Config) -> Parameters:
+    """Return the keys of a head that classifies; names that were never given are left out."""
+    names = config.values.get("id2label")
+    labels = [names[key] for key in sorted(names, key=int)] if isinstance(names, dict) else []
+    usual = [f"LABEL_{index}" for index in range(len(labels))]
+    named = labels != usual and all(isinstance(label, str) for label in labels)
+    return {"pooling_type": RANK} | ({LABELS: labels} if named and labels else {})
+
+
+def classifier_parameters(config: Config) -> Parameters:
+    """Return the keys of `bert` with a head."""
+    return parameters(config) | classifier_keys(config)
+
+
+BERT_CLASSIFIER = replace(
+    BERT,
+    checkpoints=("BertForSequenceClassification",),
+    names={**NAMES, "pooler.dense": "cls", "classifier": "cls.output"},
+    parameters=classifier_parameters,
+    ignored=frozenset({"embeddings.position_ids"}),
+)
+
+
+def roberta_parameters(config: Config) -> Parameters:
+    """Return the keys of `bert`; the first positions are never used, and are left out."""
+    keys = parameters(config)
+    unused = config.values.get("pad_token_id", 1)
+    length = keys["context_length"]
+    if type(unused) is not int or not isinstance(length, int) or not 0 <= unused < length - 1:
+        raise config.error("pad_token_id", f"{unused!r} for {length!r} positions")
+    return keys | {"context_length": length - unused - 1}
+
+
+def roberta_classifier_parameters(config: Config) -> Parameters:
+    """Return the keys of `bert` with a head; as above."""
+    return roberta_parameters(config) | classifier_keys(config)
+
+
+def used_positions(parameters: Parameters) -> Mapping[str, Mapping[str, View]]:
+    """Return the view of the position embeddings from the first that is used on."""
+    length = parameters["context_length"]
+
+    def cut(values: Stored) -> Stored:
+        return values[len(values) - length :] if isinstance(length, int) else values
+
+    return {"embeddings.position_embeddings.weight": {"position_embd.weight": cut}}
+
+
+XLM_ROBERTA = replace(
+    BERT,
+    checkpoints=("XLMRobertaModel",),
+    parameters=roberta_parameters,
+    prefixes=(("roberta.", ""),),
+    fused=used_positions,
+)
+XLM_ROBERTA_CLASSIFIER = replace(
+    XLM_ROBERTA,
+    checkpoints=("XLMRobertaForSequenceClassification",),
+    names={**NAMES, "classifier.dense": "cls", "classifier.out_proj": "cls.output"},
+    parameters=roberta_classifier_parameters,
+)
+
 # The keys of a pooling module's settings, and GGUF's numbers for them.
 _KINDS = {"pooling_mode_mean_tokens": 1, "pooling_mode_cls_token": 2, "pooling_mode_lasttoken": 3}
 _USUAL = "1_Pooling/config.json"
 
 
-def pooling_metadata(checkpoint: Checkpoint, architecture: str) -> dict[str, object]:
-    """Return the key of the pooling; nothing for a checkpoint that states none."""
+def encoder_metadata(checkpoint: Checkpoint, architecture: str) -> dict[str, object]:
+    """Return the keys of the pooling and of segments; nothing for other models."""
+    keys: dict[str, object] = {}
+    if architecture == "bert":
+        kinds = Config(checkpoint.config).integer("type_vocab_size", 2)
+        keys["tokenizer.ggml.token_type_count"] = kinds  # llama.cpp needs it
+    return keys | _pooling(checkpoint, architecture)
+
+
+def _pooling(checkpoint: Checkpoint, architecture: str) -> dict[str, object]:
     settings = checkpoint.json(_USUAL)
     if settings is None:
         return {} if architecture != "bert" else {f"{architecture}.pooling_type": 1}

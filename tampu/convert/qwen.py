@@ -8,6 +8,9 @@ projections of attention, are kept apart.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from tampu.convert.bert import classifier_keys
 from tampu.convert.checkpoint import Stored
 from tampu.convert.config import Config
 from tampu.convert.family import (
@@ -58,6 +61,20 @@ QWEN3 = Family(
     checkpoints=("Qwen3ForCausalLM",),
     names=NAMES | QK_NORM_NAMES,
     parameters=parameters,
+)
+
+
+def classifier_parameters(config: Config) -> Parameters:
+    """Return the keys of `qwen3` with a head that classifies."""
+    return parameters(config) | classifier_keys(config)
+
+
+QWEN3_CLASSIFIER = replace(
+    QWEN3,
+    checkpoints=("Qwen3ForSequenceClassification",),
+    names={**QWEN3.names, "score": "cls.output"},
+    optional=frozenset({"output"}),
+    parameters=classifier_parameters,
 )
 
 

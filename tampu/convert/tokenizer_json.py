@@ -1,4 +1,4 @@
-"""Reads a tokenizer.json: byte-level BPE, SentencePiece-style BPE, and WordPiece.
+"""Reads a tokenizer.json: byte-level BPE, SentencePiece-style BPE, WordPiece, and unigram models.
 
 Byte-level BPE becomes GGUF's `gpt2` with its merges. BPE with byte fallback becomes `llama`, which
 has scores instead of merges: a token's score is minus the rank of the first merge that makes it.
@@ -6,9 +6,13 @@ has scores instead of merges: a token's score is minus the rank of the first mer
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from tampu.errors import ModelFileError, UnsupportedModelError
 
@@ -49,13 +53,16 @@ _NAMES: Mapping[tuple[str, ...], str] = {
 class TokenTable:
     """A vocabulary by id, before added tokens and padding."""
 
-    model: str  # tokenizer.ggml.model: gpt2, llama or bert
+    model: str  # tokenizer.ggml.model: gpt2, llama, bert or t5
     tokens: list[str]
     types: list[int]
-    scores: list[float] | None = None  # llama
+    scores: list[float] | None = None  # llama and t5
     merges: list[str] | None = None  # gpt2
     pre: str = "default"
     add_space_prefix: bool | None = None
+    remove_extra_whitespaces: bool | None = None  # t5
+    precompiled_charsmap: npt.NDArray[np.uint8] | None = None  # t5
+    add_sep_token: bool | None = None  # t5: another one between two texts
 
 
 def is_byte_level(tokenizer: Mapping[str, Any]) -> bool:
@@ -73,9 +80,11 @@ def read_token_table(tokenizer: Mapping[str, Any]) -> TokenTable:
     if not isinstance(model, dict):
         raise ModelFileError(FILE, "has no model")
     kind = model.get("type", "BPE")
+    if kind == "Unigram":
+        return _unigram(tokenizer, model)
     if kind not in ("BPE", "WordPiece"):
         raise UnsupportedModelError(
-            f"{FILE}: unsupported tokenizer {kind}; BPE and WordPiece are supported"
+            f"{FILE}: unsupported tokenizer {kind}; BPE, WordPiece and Unigram are supported"
         )
     tokens, types = _by_id(model.get("vocab"))
     if kind == "WordPiece":
@@ -94,6 +103,59 @@ def read_token_table(tokenizer: Mapping[str, Any]) -> TokenTable:
         scores=_scores(tokens, types, pairs),
         add_space_prefix=_adds_space_prefix(tokenizer),
     )
+
+
+def _unigram(tokenizer: Node, model: Node) -> TokenTable:
+    """Return the vocabulary of a unigram model, with the table of its normalization."""
+    if model.get("byte_fallback"):
+        raise UnsupportedModelError(f"{FILE}: Unigram with byte fallback is not supported")
+    tokens, scores = _scored(model.get("vocab"))
+    types = [NORMAL] * len(tokens)
+    unknown = model.get("unk_id")
+    if type(unknown) is not int or not 0 <= unknown < len(tokens):
+        raise ModelFileError(FILE, f"unk_id is {unknown!r}")
+    types[unknown] = UNKNOWN
+    steps = flatten(tokenizer.get("normalizer"), "normalizers")
+    words = [part["type"] for part in flatten(tokenizer.get("pre_tokenizer"), "pretokenizers")]
+    known = {"Precompiled", "Replace", "Strip"}
+    if (strange := {step["type"] for step in steps} - known) or words[-1:] != ["Metaspace"]:
+        named = ", ".join([*strange, *words])
+        raise UnsupportedModelError(f"{FILE}: Unigram with {named[:100]} is not supported")
+    return TokenTable(
+        "t5",
+        tokens,
+        types,
+        scores=scores,
+        add_space_prefix=True,
+        remove_extra_whitespaces="WhitespaceSplit" in words or len(steps) > 1,
+        precompiled_charsmap=_charsmap(steps),
+        add_sep_token=True,
+    )
+
+
+def _scored(vocabulary: object) -> tuple[list[str], list[float]]:
+    if not isinstance(vocabulary, list) or not vocabulary:
+        raise ModelFileError(FILE, "has no vocabulary")
+    tokens, scores = [], []
+    for entry in vocabulary:
+        match entry:
+            case [str(text), float() | int() as score]:
+                tokens.append(text)
+                scores.append(float(score))
+            case _:
+                raise ModelFileError(FILE, f"invalid token: {str(entry)[:80]}")
+    return tokens, scores
+
+
+def _charsmap(steps: Sequence[Node]) -> npt.NDArray[np.uint8] | None:
+    for step in steps:
+        if step["type"] == "Precompiled" and step.get("precompiled_charsmap"):
+            try:
+                data = base64.b64decode(step["precompiled_charsmap"], validate=True)
+            except (TypeError, ValueError) as error:
+                raise ModelFileError(FILE, "precompiled_charsmap is not base64") from error
+            return np.frombuffer(data, np.uint8)
+    return None
 
 
 def added_tokens(tokenizer: Mapping[str, Any]) -> list[tuple[int, str, bool]]:

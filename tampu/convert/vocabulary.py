@@ -33,6 +33,10 @@ _SPECIAL = {
     "bos": "bos", "unk": "unknown", "sep": "seperator",  # GGUF's spelling
     "pad": "padding", "mask": "mask", "cls": "cls",
 }  # fmt: skip
+_TABLES = (
+    "scores", "merges", "add_space_prefix", "remove_extra_whitespaces", "precompiled_charsmap",
+    "add_sep_token",
+)  # fmt: skip
 _MAX_ID_DIGITS = 10  # of an id
 _ADDED_SCORE = -1000.0
 
@@ -56,7 +60,7 @@ def tokenizer_metadata(checkpoint: Checkpoint, size: int) -> dict[str, object]:
         "tokenizer.ggml.tokens": table.tokens,
         "tokenizer.ggml.token_type": table.types,
     }
-    for key in ("scores", "merges", "add_space_prefix"):
+    for key in _TABLES:
         if (value := getattr(table, key)) is not None:
             keys[f"tokenizer.ggml.{key}"] = value
     keys |= _special_ids(checkpoint, settings, ids)
@@ -193,7 +197,7 @@ def _bos_eos_flags(
     tokenizer: Mapping[str, Any] | None, settings: Mapping[str, Any], model: str
 ) -> dict[str, object]:
     """Return whether BOS and EOS are added around a text."""
-    if model == "bert":
+    if model in ("bert", "t5"):
         return {"tokenizer.ggml.add_bos_token": True, "tokenizer.ggml.add_eos_token": True}
     first = settings.get("add_bos_token")
     if not isinstance(first, bool):

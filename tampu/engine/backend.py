@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from tampu.chat.images import Item
 from tampu.chat.prompt import Vocabulary
+from tampu.engine.ranking import Pair
 from tampu.engine.scoring import Scored, Tokens
 from tampu.runner.events import Event
 from tampu.runner.request import GenerateOptions
@@ -85,6 +86,9 @@ class Backend(Protocol):
         self, shared: Sequence[Item], prompts: Sequence[tuple[Sequence[Item], Sequence[Tokens]]]
     ) -> list[Scored]:
         """Return the log-probabilities of continuations of prompts that begin with `shared`."""
+
+    def rank(self, pairs: Sequence[Pair]) -> list[npt.NDArray[np.float32]]:
+        """Return the scores (labels,) of queries with documents, by the model's rank head."""
 
     def warm_up(self) -> None:
         """Set up ahead of time what the first grammar and the first image will need."""

@@ -47,6 +47,7 @@ from tampu.engine.prompts import (
     TokensPrompt,
 )
 from tampu.engine.questions import Decisions, Question
+from tampu.engine.ranking import PairBuilder, rank
 from tampu.errors import ContextLengthError, RequestError
 from tampu.runner.events import Done, Event, ReasoningDelta, TextDelta, TokenLogprob
 from tampu.runner.request import GenerateOptions, ReasoningTags
@@ -142,12 +143,24 @@ class RequestBuilder:
     """
 
     def __init__(
-        self, backend: Backend, prompts: PromptBuilder | None, fim: FillInTheMiddle | None = None
+        self,
+        backend: Backend,
+        prompts: PromptBuilder | None,
+        fim: FillInTheMiddle | None = None,
+        pairs: PairBuilder | None = None,
     ) -> None:
-        """Build requests of a model; `fim` None: it does not support fill-in-the-middle."""
+        """Build requests of a model.
+
+        Args:
+            backend: the model.
+            prompts: as the attribute.
+            fim: None: it does not support fill-in-the-middle.
+            pairs: None: it has no rank head.
+        """
         self.prompts = prompts
         self._backend = backend
         self._fim = fim
+        self._pairs = pairs
         self._style = prompts.style if prompts else None
 
     @classmethod
@@ -166,7 +179,7 @@ class RequestBuilder:
         tokenizer = backend.tokenizer
         prompts = PromptBuilder.for_model(template, tokenizer, metadata, fork_server, parser)
         fim = FillInTheMiddle.for_model(template, tokenizer, metadata, fork_server)
-        return cls(backend, prompts, fim)
+        return cls(backend, prompts, fim, PairBuilder.for_model(metadata, tokenizer))
 
     def build(
         self,
@@ -284,6 +297,8 @@ class RequestBuilder:
 
         `instruction` says what a match is.
         """
+        if self._pairs is not None:
+            return rank(self._pairs, self._backend, query, documents, instruction)
         return rerank(documents, self._scorer(rerank_messages(query, instruction), None, ""))
 
     def _scorer(

@@ -39,6 +39,7 @@ from tampu.engine.load_options import LoadOptions, load_options, with_offload
 from tampu.engine.model_loader import LoadedModel, load_model
 from tampu.engine.prompts import ChatPrompt, StructuredOutput
 from tampu.engine.questions import RERANK_INSTRUCTION, Decisions, Question
+from tampu.engine.ranking import Pair
 from tampu.engine.scoring import Scored, Tokens
 from tampu.engine.snapshots import Snapshots
 from tampu.ml.device_map import Offload
@@ -235,10 +236,7 @@ class Engine:
         return completion(self.stream_chat(messages, tools=tools, think=think, **options))
 
     def stream_chat(self, messages: Sequence[Message], **options: object) -> Stream:
-        """Return an iterator: `ReasoningDelta`, `TextDelta` and `ToolCall` events, then `Done`.
-
-        The arguments are those of `chat`; otherwise it is like `stream`.
-        """
+        """As `stream`, with `chat`'s arguments, and `ReasoningDelta` and `ToolCall` events too."""
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         return Stream(events, *self._begin_chat(messages, options, events.put))
 
@@ -268,10 +266,11 @@ class Engine:
     ) -> list[float]:
         """Return the probability, 0 to 1, that each document matches a query.
 
-        The model is asked as Qwen3-Reranker was trained; `instruction` says what a match is.
+        A model with a rank head reads both together; any other is asked as Qwen3-Reranker was
+        trained. `instruction` says what a match is.
 
         Raises:
-            RequestError: if the model has no chat template.
+            RequestError: if it has no rank head and no chat template, or takes no instruction.
             ContextLengthError: naming the document that is too long.
         """
         found = self.requests.rerank(query, documents, instruction).answers
@@ -337,6 +336,10 @@ class Engine:
         """
         return self._inputs.score(shared, prompts)
 
+    def rank(self, pairs: Sequence[Pair]) -> list[npt.NDArray[np.float32]]:
+        """Return the scores (labels,) of queries with documents, by the model's rank head."""
+        return self._inputs.rank(pairs)
+
     def warm_up(self) -> None:
         """Set up ahead of time what the first grammar and the first image will need."""
         self._inputs.warm_up()
@@ -344,8 +347,7 @@ class Engine:
     def hang_reason(self, patience_s: float) -> str:
         """Return what the run loop hangs in, and for how long; empty if it does not hang.
 
-        Args:
-            patience_s: the limit in seconds; a step may take longer if earlier ones did.
+        A step may take longer than `patience_s` seconds if earlier ones did.
         """
         return self.runner.watchdog.hang_reason(patience_s)
 
@@ -372,10 +374,7 @@ class Engine:
     # -- looking inside --------------------------------------------------------------------------
 
     def detect_nan(self) -> None:
-        """Check every value computed from now on for NaN and infinity; this is slow.
-
-        An error about NaN or infinite logits then names the layer where they first appeared.
-        """
+        """Check every value computed from now on for NaN and infinity; slow; errors name layers."""
         self.runner.graphs.detect_nan()
 
     @contextmanager

@@ -17,8 +17,9 @@ from tampu.engine.adapters import Adapters
 from tampu.engine.chat import known_tokens
 from tampu.engine.completion import RequestHandle, Stream, completion, fit_prompt
 from tampu.engine.model_loader import LoadedModel
-from tampu.engine.pooling import NONE, pooled, pooling_of
-from tampu.engine.scoring import Scored, Tokens, score
+from tampu.engine.pooling import NONE, RANK, pooled, pooling_of
+from tampu.engine.ranking import Pair
+from tampu.engine.scoring import Scored, Tokens, run_all, score
 from tampu.errors import ContextLengthError, RequestError
 from tampu.ml.vectors import normalize
 from tampu.nn import RGBImage, VisionModel
@@ -111,13 +112,17 @@ class InputProcessor:
         completion(Stream(events, self.collect(prompt, collector, events.put)))
         return np.concatenate(rows)
 
-    def collect(self, prompt: Prompt, collector: RowCollector, sink: Sink) -> RequestHandle:
+    def collect(
+        self, prompt: Prompt, collector: RowCollector, sink: Sink, *, second: int | None = None
+    ) -> RequestHandle:
         """Begin to compute the output of a prompt's tokens; nothing is generated.
+
+        `second` is where a second segment begins, for models that know two.
 
         Raises:
             ContextLengthError: for a prompt longer than the context.
         """
-        inputs = self._inputs(prompt)
+        inputs = self._inputs(prompt, second)
         if len(inputs.tokens) > self._context:
             raise ContextLengthError.of(len(inputs.tokens), self._context)
         sequence = self._sequence(
@@ -140,6 +145,9 @@ class InputProcessor:
 
     def embed(self, texts: Sequence[Prompt]) -> Rows:
         """Return the embeddings of texts; see `Engine.embed`."""
+        if self.pooling == RANK:
+            name = self._model.info.path.name
+            raise RequestError(f"{name} has no embeddings: it ranks documents (rerank)")
         rows = [pooled(self.rows(text, wants_logits=False), self.pooling) for text in texts]
         if not rows:
             return np.empty((0, self._model.info.embedding_length), np.float32)
@@ -160,6 +168,22 @@ class InputProcessor:
             # The others resume from the state that is kept at its end.
             self.rows(shared, wants_logits=True, last=1)
         return score(prompts, self.collect, at_once=2 * self._model.options.slots)
+
+    def rank(self, pairs: Sequence[Pair]) -> list[Rows]:
+        """Return the scores (labels,) of queries with documents, by the model's rank head."""
+        found: list[Rows] = [np.empty(0, np.float32)] * len(pairs)
+        is_encoder = self._model.graphs.max_bidirectional_tokens is not None
+
+        def begin(index: int, sink: Sink) -> RequestHandle:
+            def keep(rows: Rows) -> None:
+                found[index] = rows[0]
+
+            collector = RowCollector(keep, last=None if is_encoder else 1, only_first=is_encoder)
+            pair = pairs[index]
+            return self.collect(pair.tokens, collector, sink, second=pair.second)
+
+        run_all(range(len(pairs)), begin, at_once=2 * self._model.options.slots)
+        return found
 
     def prepare_image(self, image: bytes | RGBImage) -> NumberedImage:
         """Return an image as the model takes it; see `Engine.prepare_image`."""
@@ -232,6 +256,9 @@ class InputProcessor:
         if self._model.graphs.max_bidirectional_tokens is not None:
             name = self._model.info.path.name
             raise RequestError(f"{name} does not generate text: it is an embedding model")
+        if self._model.graphs.model.ranks:
+            name = self._model.info.path.name
+            raise RequestError(f"{name} does not generate text: it ranks documents (rerank)")
 
     def _grammars(self) -> Constraints:
         """Return the compiler of grammars."""
@@ -301,7 +328,7 @@ class InputProcessor:
         values[: len(given)] = given
         return values
 
-    def _inputs(self, prompt: Prompt) -> Inputs:
+    def _inputs(self, prompt: Prompt, second: int | None = None) -> Inputs:
         given = self._tokenizer.encode(prompt) if isinstance(prompt, str) else _flat(prompt)
         if not given:
             raise RequestError("the prompt is empty: it must have at least one token")
@@ -317,7 +344,11 @@ class InputProcessor:
             return inputs
         if len(inputs.tokens) > longest:
             raise ContextLengthError.of(len(inputs.tokens), longest)
-        return as_one_group(inputs)
+        count = len(inputs.tokens)
+        if not self._model.graphs.model.has_segments:
+            return as_one_group(inputs)
+        segments = np.arange(count) >= (count if second is None else second)
+        return as_one_group(inputs, segments.astype(np.int32))
 
 
 def _flat(prompt: Sequence[Item]) -> list[Item]:

@@ -14,12 +14,17 @@ from tampu.settings.settings import POOLINGS
 Rows = npt.NDArray[np.float32]
 
 NONE, MEAN, CLS, LAST = POOLINGS  # their places are GGUF's numbers
+RANK = "rank"
+_KNOWN = (*POOLINGS, RANK)
 
 
 def pooling_of(metadata: Metadata, wanted: str | None) -> str:
-    """Return the wanted pooling, else the one that a file states, else mean."""
-    stated = metadata.integer("pooling_type", POOLINGS.index(MEAN))
-    known = POOLINGS[stated] if 0 <= stated < len(POOLINGS) else MEAN
+    """Return the wanted pooling, else the one that a file states, else mean.
+
+    A model with the pooling `RANK` has no embeddings: it ranks.
+    """
+    stated = metadata.integer("pooling_type", _KNOWN.index(MEAN))
+    known = _KNOWN[stated] if 0 <= stated < len(_KNOWN) else MEAN
     return wanted or known
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 import queue
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from tampu.errors import ComputeError
 from tampu.runner.events import Done, Event, Failed, Usage, to_error
 from tampu.runner.sequence import RowCollector, Rows
 
+Work = TypeVar("Work")
 Tokens: TypeAlias = tuple[int, ...]
 _POLL_S = 0.1  # between looks at whether the work is still wanted
 
@@ -103,7 +105,14 @@ def score(
     """
     tables = [_following(continuations) for _, continuations in prompts]
     forks = [_forks(prompt, table) for (prompt, _), table in zip(prompts, tables, strict=True)]
-    _run(iter([fork for each in forks for fork in each]), collect, at_once)
+
+    def begin(fork: _Fork, sink: Callable[[Event], None]) -> Handle:
+        collector = RowCollector(fork.add, last=len(fork.path) + 1 - fork.length)
+        return collect([*fork.prompt, *fork.path], collector, sink)
+
+    flat = [fork for each in forks for fork in each]
+    for fork, usage in zip(flat, run_all(flat, begin, at_once=at_once), strict=True):
+        fork.usage = usage
     return [
         Scored([_total(table, tokens) for tokens in continuations], own[0].usage)
         for (_, continuations), table, own in zip(prompts, tables, forks, strict=True)
@@ -142,34 +151,50 @@ def _total(following: dict[Tokens, dict[int, float]], tokens: Tokens) -> float:
     return sum(following[tokens[:index]][token] for index, token in enumerate(tokens))
 
 
-def _run(forks: Iterator[_Fork], collect: Collect, at_once: int) -> None:
-    """Run all forks; after an error or a cancellation the others are cancelled."""
-    events: queue.SimpleQueue[tuple[_Fork, Event]] = queue.SimpleQueue()
-    running: dict[int, Handle] = {}
+def run_all(
+    works: Sequence[Work], begin: Callable[[Work, Callable[[Event], None]], Handle], *, at_once: int
+) -> list[Usage]:
+    """Run requests, and return the usage of each; after an error the others are cancelled.
 
-    def begin(fork: _Fork) -> None:
-        collector = RowCollector(fork.add, last=len(fork.path) + 1 - fork.length)
-        items = [*fork.prompt, *fork.path]
-        running[id(fork)] = collect(items, collector, lambda event: events.put((fork, event)))
+    Args:
+        works: what is requested.
+        begin: begins the request for one of them; the function gets its events.
+        at_once: how many requests run or wait at a time.
+
+    Raises:
+        TampuError: the first error of a request.
+    """
+    events: queue.SimpleQueue[tuple[int, Event]] = queue.SimpleQueue()
+    running: dict[int, Handle] = {}
+    usages = [Usage()] * len(works)
+    left = iter(range(len(works)))
+
+    def begin_next(count: int) -> None:
+        for index in islice(left, count):
+            sink = partial(_put, events, index)
+            running[index] = begin(works[index], sink)
 
     try:
-        for fork in islice(forks, at_once):
-            begin(fork)
+        begin_next(at_once)
         while running:
-            fork, event = _next(events)
+            index, event = _next(events)
             if isinstance(event, Failed):
                 raise to_error(event.kind, event.message)
             if isinstance(event, Done):
-                fork.usage = event.usage
-                del running[id(fork)]
-                for following in islice(forks, 1):
-                    begin(following)
+                usages[index] = event.usage
+                del running[index]
+                begin_next(1)
     finally:
         for handle in running.values():
             handle.cancel()
+    return usages
 
 
-def _next(events: queue.SimpleQueue[tuple[_Fork, Event]]) -> tuple[_Fork, Event]:
+def _put(events: queue.SimpleQueue[tuple[int, Event]], index: int, event: Event) -> None:
+    events.put((index, event))
+
+
+def _next(events: queue.SimpleQueue[tuple[int, Event]]) -> tuple[int, Event]:
     while True:
         check_cancelled()
         try:

@@ -13,6 +13,8 @@ from tampu import nn
 from tampu.errors import ModelFileError, UnsupportedModelError
 from tampu.ml import RopeMode, Weights
 
+_RANK = 4  # GGUF's pooling type of models that rank documents
+
 log = logging.getLogger("tampu")
 
 __all__ = ["Architecture", "architectures", "bind_model"]
@@ -107,6 +109,9 @@ def bind_model(weights: Weights, projector: Weights | None = None) -> nn.Model:
     model = nn.bind(kind, weights, options)
     model.options = options
     model.vision = _bind_vision(kind, weights, projector)
+    if metadata.integer("pooling_type", default=0) == _RANK and not model.ranks:
+        what = "it ranks (pooling_type 4), but has neither cls.weight nor cls.output.weight"
+        raise ModelFileError("tensors", what)
     unused = (*model.unused, *(model.vision.unused if model.vision else ()))
     files = (weights, projector) if projector else (weights,)
     for each in files:

@@ -1,6 +1,8 @@
 """BERT: an encoder for embeddings; tokens attend to one another both ways, norms follow each part.
 
-Source: arXiv:1810.04805. The hidden states are pooled outside; there are no logits.
+Source: arXiv:1810.04805. The hidden states are pooled outside; there are no logits. A file may have
+a head that ranks: it reads the first token of a query and a document, which are two segments.
+XLM-RoBERTa is the same, with one segment.
 """
 
 from __future__ import annotations
@@ -59,12 +61,15 @@ class Layer(nn.Module):
 
 class Bert(nn.Model):
     token_embedding: nn.Embedding = nn.gguf("token_embd")
-    token_types: Tensor | None = nn.gguf("token_types.weight")
+    token_types: nn.Embedding | None = nn.gguf("token_types")
     position_embedding: nn.Embedding = nn.gguf("position_embd")
     embedding_norm: nn.LayerNorm = nn.gguf("token_embd_norm")
     layers: list[Layer] = nn.gguf("blk", count="layers")
+    rank_head: nn.RankHead = nn.gguf()
 
     options_type: ClassVar[type[Options]] = Options
+    positions_per_token: ClassVar[int] = 2
+    has_segments: ClassVar[bool] = True
     options: Options
 
     @property
@@ -77,22 +82,33 @@ class Bert(nn.Model):
         """As many tokens as there are positions."""
         return self.position_embedding.weight.shape[0]
 
+    @property
+    def ranks(self) -> bool:
+        """Whether the file has a head that ranks."""
+        return self.rank_head.is_there
+
     def cache_shapes(self) -> list[nn.LayerShape]:
         o = self.options
         return [nn.LayerShape(o.heads, o.shape.features)] * o.layers
 
     def hidden(self, batch: nn.Batch, caches: Sequence[nn.LayerCache]) -> Tensor:
         o = self.options
-        bounded = batch.positions.cast(GGMLType.F32).at_most(self.max_bidirectional_tokens - 1)
-        places = bounded.cast(GGMLType.I32)
+        count = batch.tokens.shape[0]
+        positions = batch.positions.strided((count,), ())
+        segments = batch.positions.strided((count,), (), batch.positions.type.size_of(count))
+        places = _at_most(positions, self.max_bidirectional_tokens - 1)
         x = self.token_embedding(batch.tokens) + self.position_embedding(places)
-        if self.token_types:  # all tokens are of the first type
-            row = self.token_types.type.size_of(o.embedding)
-            x = x + self.token_types.strided((1, o.embedding), (row,), context=batch.context)
+        if self.token_types:
+            kinds = self.token_types.weight.shape[0]
+            x = x + self.token_types(_at_most(segments, kinds - 1))
         x = self.embedding_norm(x, o.epsilon)
-        steps = [partial(layer, positions=batch.positions, o=o) for layer in self.layers]
+        steps = [partial(layer, positions=positions, o=o) for layer in self.layers]
         return nn.run_layers(x, batch, caches, steps)
 
     def head(self, hidden: Tensor) -> Tensor:
-        """Return the hidden states themselves: the architecture has no logits."""
-        return hidden
+        """Return the scores (m, labels) if it ranks, else the hidden states: it has no logits."""
+        return self.rank_head(hidden) if self.ranks else hidden
+
+
+def _at_most(indices: Tensor, limit: int) -> Tensor:
+    return indices.cast(GGMLType.F32).at_most(limit).cast(GGMLType.I32)

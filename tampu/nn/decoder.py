@@ -29,6 +29,7 @@ from tampu.nn.model import Batch, CacheShape, LayerShape, Model
 from tampu.nn.module import Module, gguf
 from tampu.nn.norm import RMSNorm
 from tampu.nn.options import option, option_from
+from tampu.nn.rank import RankHead
 from tampu.nn.rope import read_rope_scaling
 
 
@@ -196,8 +197,18 @@ class PreNormDecoder(Decoder):
 
     layers: list[PreNormLayer]
     rope_factors: Tensor | None = gguf("rope_freqs.weight")
+    rank_head: RankHead = gguf()
 
     options: PreNormOptions
+
+    @property
+    def ranks(self) -> bool:
+        """Whether the file has a head that ranks."""
+        return self.rank_head.is_there
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Return the logits (m, vocabulary) of hidden states; (m, labels) if it ranks."""
+        return self.rank_head(hidden) if self.ranks else self.output(hidden)
 
     def cache_shapes(self) -> Sequence[CacheShape]:
         """Return the same shape for each layer."""

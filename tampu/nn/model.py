@@ -157,6 +157,7 @@ class Model(Module):
         vision_types: vision encoders, bound if a file has their tensors; the first is that of a
             file with text and vision.
         positions_per_token: the number of components of a token's position.
+        has_segments: whether the second component is the segment of the text, 0 or 1.
         pads_logits: whether files have fewer rows of the output than tokens, and `head` adds them.
         options: of this file.
         vision: the vision encoder; None for a model or a file of text alone.
@@ -165,6 +166,7 @@ class Model(Module):
     options_type: ClassVar[type[Any]]
     vision_types: ClassVar[tuple[type[VisionModel], ...]] = ()
     positions_per_token: ClassVar[int] = 1
+    has_segments: ClassVar[bool] = False
     pads_logits: ClassVar[bool] = False
     options: Any
     vision: VisionModel | None = None
@@ -182,6 +184,11 @@ class Model(Module):
         """
         return None
 
+    @property
+    def ranks(self) -> bool:
+        """Whether `head` returns the scores of labels instead of logits (`RankHead`)."""
+        return False
+
     @abstractmethod
     def cache_shapes(self) -> Sequence[CacheShape]:
         """Return the shape of the cache of each layer."""
@@ -192,7 +199,7 @@ class Model(Module):
 
     @abstractmethod
     def head(self, hidden: Tensor) -> Tensor:
-        """Return the logits (m, vocabulary) of hidden states."""
+        """Return the logits (m, vocabulary) of hidden states; (m, labels) if it `ranks`."""
 
     def shift(self, index: int, keys: Tensor, offsets: Tensor) -> Tensor | None:  # noqa: ARG002
         """Move cached keys to other positions, when the context is full.

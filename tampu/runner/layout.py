@@ -240,10 +240,15 @@ def lay_out(pieces: Sequence[Tokens | NumberedImage]) -> Inputs:
     return Inputs(_joined(tokens), _joined(keys), layout)
 
 
-def as_one_group(inputs: Inputs) -> Inputs:
-    """Return a text whose tokens attend to one another both ways, in one batch."""
-    whole = InputGroup(0, len(inputs.tokens), is_bidirectional=True)
-    return Inputs(inputs.tokens, inputs.keys, InputLayout(groups=(whole,)))
+def as_one_group(inputs: Inputs, segments: npt.NDArray[np.int32] | None = None) -> Inputs:
+    """Return a text whose tokens attend to one another both ways, in one batch.
+
+    `segments` are those of the tokens, for models that take them beside the positions.
+    """
+    count = len(inputs.tokens)
+    whole = InputGroup(0, count, is_bidirectional=True)
+    given = None if segments is None else np.stack([np.arange(count, dtype=np.int32), segments])
+    return Inputs(inputs.tokens, inputs.keys, InputLayout(groups=(whole,), given=given))
 
 
 def _given(

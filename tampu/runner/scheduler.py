@@ -296,7 +296,8 @@ class Scheduler:
         elif sequence.wants_rows:
             chunk = sequence.collector.chunk if sequence.collector else None
             without = max(sequence.first_output - start, 0)
-            room = min(room, without + left, chunk or room)
+            with_output = left if sequence.output_end == sequence.prompt_length else room
+            room = min(room, without + with_output, chunk or room)
         count = sequence.layout.fitting(start, min(room, limit))
         whole = sequence.layout.whole(start)
         if count > 0 or whole == 1 or whole > limit:
@@ -328,7 +329,8 @@ class Scheduler:
         first = len(draft.outputs)
         if sequence.wants_rows and start < sequence.prompt_length:
             without = min(max(sequence.first_output - start, 0), count)
-            draft.outputs.extend(range(draft.rows + without, draft.rows + count))
+            until = min(sequence.output_end - start, count)
+            draft.outputs.extend(range(draft.rows + without, draft.rows + until))
         elif is_last:
             draft.outputs.append(draft.rows + count - 1)
         outputs = len(draft.outputs) - first

@@ -64,19 +64,21 @@ class Constraint(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RowCollector:
-    """Receives the output of every token of a prompt, or of its last ones.
+    """Receives the output of every token of a prompt, of its first or of its last ones.
 
     Attributes:
         rows: is called with the rows of each batch, (tokens, vocabulary or features).
         wants_logits: whether they are logits, else final hidden states.
         chunk: the maximum number of tokens computed at once; None: as many as fit.
         last: how many tokens at the end of the prompt have an output; None: all.
+        only_first: whether the prompt's first token alone has one.
     """
 
     rows: Callable[[Rows], None]
     wants_logits: bool = True
     chunk: int | None = None
     last: int | None = None
+    only_first: bool = False
 
 
 class LogprobCollector:
@@ -238,6 +240,12 @@ class Sequence:
             return 0 if self.prompt_logprobs else self.prompt_length - 1
         last = self.collector.last
         return 0 if last is None else self.prompt_length - last
+
+    @property
+    def output_end(self) -> int:
+        """The position after the prompt's last token that has an output."""
+        only_first = self.collector is not None and self.collector.only_first
+        return 1 if only_first else self.prompt_length
 
     @property
     def wants_logits(self) -> bool:

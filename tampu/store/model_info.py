@@ -30,6 +30,7 @@ FILE_TYPES = {
 }  # fmt: skip
 
 
+_RANK = 4  # GGUF's pooling type of models that rank documents
 _TEMPLATE_CAPABILITIES = ("tools", "thinking", "insert")  # depend on the template
 
 
@@ -149,7 +150,9 @@ def _quantization(file: GGUFFile) -> str:
 def _capabilities(file: GGUFFile, template: PromptTemplate | None) -> tuple[str, ...]:
     metadata = file.metadata
     is_encoder = not metadata.boolean("attention.causal", default=True)
-    found = ["embedding" if is_encoder or metadata.has("pooling_type") else "completion"]
+    is_embedder = is_encoder or metadata.has("pooling_type")
+    kind = "embedding" if is_embedder else "completion"
+    found = ["rerank" if metadata.integer("pooling_type", default=0) == _RANK else kind]
     if any(name.startswith("v.") for name in file.tensors):
         found.append("vision")
     return (*found, *_capabilities_of(template, file.metadata))

@@ -10,6 +10,7 @@ from tampu.tokenizer.bytepair import BytePair
 from tampu.tokenizer.charpair import CharacterPair
 from tampu.tokenizer.sentencepiece import SentencePiece
 from tampu.tokenizer.tokenizer import Family, Tokenizer
+from tampu.tokenizer.unigram import Unigram
 from tampu.tokenizer.vocabulary import Vocabulary, read_vocabulary
 from tampu.tokenizer.wordpiece import WordPiece
 
@@ -18,6 +19,7 @@ _FAMILIES: dict[str, Callable[[Metadata, Vocabulary], Family]] = {
     "gemma4": CharacterPair,
     "llama": SentencePiece,
     "bert": WordPiece,
+    "t5": Unigram,
 }
 
 

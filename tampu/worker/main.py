@@ -162,6 +162,10 @@ class VocabularyOnly:
         """Refuse: nothing can be computed."""
         raise RequestError("this model was loaded without its weights")
 
+    def rank(self, *_: object) -> NoReturn:
+        """Refuse: nothing can be computed."""
+        raise RequestError("this model was loaded without its weights")
+
     def warm_up(self) -> None:
         """Do nothing."""
 

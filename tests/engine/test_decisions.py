@@ -7,19 +7,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.engines import SMALL
 from support.scripted import write_scripted
-from support.tiny_model import Tiny, tiny_weights, write_tiny
 
 from tampu.engine.decisions import Scorer, decide, rerank, rerank_messages
 from tampu.engine.engine import Engine
 from tampu.engine.questions import Choice, Decision, Level, Option, Predicate, Question, Score
 from tampu.engine.scoring import Scored, Tokens
-from tampu.errors import ContextLengthError, ModelFileError, RequestError
+from tampu.errors import ContextLengthError, RequestError
 from tampu.runner.events import Usage
 
 END = 0
@@ -233,13 +231,6 @@ def test_a_model_without_a_template_is_refused(tmp_path: Path) -> None:
 
 
 # Ranking
-
-
-def test_a_rank_head_is_refused_by_its_name(tmp_path: Path) -> None:
-    head = {"cls.output.weight": np.ones((2, Tiny().embedding), np.float32)}
-    path = write_tiny(tmp_path / "m.gguf", weights=tiny_weights(Tiny()) | head, pooling=4)
-    with pytest.raises(ModelFileError, match=r"cls\.output\.weight"):
-        Engine.load(path, **SMALL)
 
 
 def test_documents_are_asked_about_as_qwen3_reranker_was_trained() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from support.tiny_tokenizers import (
     write_byte_level,
     write_gemma,
     write_sentencepiece,
+    write_unigram,
     write_wordpiece,
 )
 from transformers import PreTrainedModel
@@ -650,7 +652,35 @@ HYBRIDS = [  # with recurrent layers
     "qwen3next",
 ]
 
-_TOKENIZERS = {
+_RANKER = RECIPES["bert"].values | {"num_labels": 1}
+_XLM_ROBERTA = _RANKER | {"pad_token_id": 1, "type_vocab_size": 1, "max_position_embeddings": 130}
+_YES_NO = {"id2label": {0: "yes", 1: "no"}, "label2id": {"yes": 0, "no": 1}}
+
+# Models with a head that scores a query and a document.
+RANKERS: dict[str, Recipe] = {
+    "bert_ranker": Recipe(
+        "BertForSequenceClassification", transformers.BertConfig, _RANKER, "wordpiece_pair"
+    ),
+    "xlm_roberta_ranker": Recipe(
+        "XLMRobertaForSequenceClassification",
+        transformers.XLMRobertaConfig,
+        _XLM_ROBERTA,
+        "unigram",
+    ),
+    "xlm_roberta": Recipe(
+        "XLMRobertaModel", transformers.XLMRobertaConfig, _XLM_ROBERTA, "unigram"
+    ),
+    "qwen3_ranker": Recipe(
+        "Qwen3ForSequenceClassification",
+        transformers.Qwen3Config,
+        _TEXT | _YES_NO | {"pad_token_id": 0, "sliding_window": None},
+        "qwen2",
+    ),
+}
+
+_TOKENIZERS: dict[str, Callable[[Path], None]] = {
+    "unigram": write_unigram,
+    "wordpiece_pair": lambda folder: write_wordpiece(folder, has_pairs=True),
     "wordpiece": write_wordpiece,
     "llama3_image": lambda folder: write_byte_level(folder, "llama3", "llama3"),
     "llama4_image": lambda folder: write_byte_level(folder, "llama3", "llama4"),
@@ -678,7 +708,7 @@ def make_checkpoint(name: str, folder: Path) -> Path:
     _TOKENIZERS[recipe.tokenizer](folder)
     if recipe.processor:
         (folder / "preprocessor_config.json").write_text(json.dumps(recipe.processor))
-    if recipe.tokenizer != "wordpiece":  # it generates nothing
+    if recipe.tokenizer not in ("wordpiece", "wordpiece_pair", "unigram"):  # it generates nothing
         generation = {"bos_token_id": 1, "eos_token_id": [2, 5]}
         (folder / "generation_config.json").write_text(json.dumps(generation))
     return folder
@@ -693,7 +723,7 @@ def load_reference(name: str, folder: Path) -> PreTrainedModel:
 
 
 def _recipe(name: str) -> Recipe:
-    return (RECIPES | FOR_LLAMA_CPP)[name]
+    return (RECIPES | FOR_LLAMA_CPP | RANKERS)[name]
 
 
 def draw_weights(model: PreTrainedModel, seed: int) -> None:

@@ -15,7 +15,7 @@ import json
 import re
 import textwrap
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +159,73 @@ def _write_settings(folder: Path, settings: dict[str, Any]) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(tree))
 
 
-def write_wordpiece(folder: Path) -> None:
+def write_unigram(folder: Path) -> None:
+    """Write a unigram model in the style of XLM-RoBERTa, with its table of normalization."""
+    model = io.BytesIO()
+    lines = [line for text in _corpus() for line in text.split("\n") if line.strip()]
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines),
+        model_writer=model,
+        model_type="unigram",
+        vocab_size=SIZE - 4,
+        character_coverage=0.995,
+        minloglevel=2,
+    )
+    (folder / "sentencepiece.bpe.model").write_bytes(model.getvalue())
+    trained = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    names = ["<s>", "<pad>", "</s>", "<unk>"]
+    pieces = [(name, 0.0) for name in names] + [
+        (trained.id_to_piece(id_), trained.get_score(id_)) for id_ in range(3, len(trained))
+    ]
+    tokenizer = Tokenizer(models.Unigram([*pieces, ("<mask>", 0.0)], unk_id=3))
+    tokenizer.normalizer = normalizers.Precompiled(_charsmap(model.getvalue()))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.WhitespaceSplit(),
+            pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always"),
+        ]
+    )
+    tokenizer.add_special_tokens([*names, "<mask>"])
+    ends = [(name, names.index(name)) for name in ("<s>", "</s>")]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=ends
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    roles = {"bos": "<s>", "eos": "</s>", "unk": "<unk>", "sep": "</s>", "pad": "<pad>"}
+    roles |= {"cls": "<s>", "mask": "<mask>"}
+    _write_settings(folder, {f"{role}_token": name for role, name in roles.items()})
+
+
+def _charsmap(model: bytes) -> bytes:
+    """Return the table of normalization in a SentencePiece model: field 2 of its field 3."""
+    return dict(_fields(dict(_fields(model))[3]))[2]
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the fields of a protobuf message that have a length."""
+    data = io.BytesIO(message)
+    while data.tell() < len(message):
+        field, kind = divmod(_varint(data), 8)
+        match kind:
+            case 0:
+                _varint(data)
+            case 1 | 5:
+                data.read(8 if kind == 1 else 4)
+            case _:
+                yield field, data.read(_varint(data))
+
+
+def _varint(data: io.BytesIO) -> int:
+    value = shift = 0
+    while True:
+        [byte] = data.read(1)
+        value |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            return value
+
+
+def write_wordpiece(folder: Path, *, has_pairs: bool = False) -> None:
     """Write a WordPiece in the style of BERT: letters, and the commonest words of a text."""
     names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     text = " ".join(_corpus()).lower()
@@ -176,7 +242,9 @@ def write_wordpiece(folder: Path) -> None:
     tokenizer.add_special_tokens(names)
     ends = [(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
     tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=ends
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1" if has_pairs else None,
+        special_tokens=ends,
     )
     tokenizer.save(str(folder / "tokenizer.json"))
     roles = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"}

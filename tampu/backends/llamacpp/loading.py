@@ -20,6 +20,7 @@ from tampu.chat.template import ChatTemplate
 from tampu.chat.template_loader import read_template
 from tampu.engine.chat import RequestBuilder
 from tampu.engine.load_options import LoadOptions
+from tampu.engine.pooling import RANK, pooling_of
 from tampu.errors import RequestError, UnsupportedModelError
 from tampu.layouts import as_llama_cpp
 from tampu.ml.gguf import GGUFFile, read_gguf
@@ -119,8 +120,9 @@ def _start(
     parameters.api_keys = [secrets.token_hex(32)]
     if options.pooling == "none":
         raise RequestError("TAMPU_POOLING=none needs tampu's own engine")
-    if options.pooling or not metadata.has("pooling_type"):  # mean, as the native engine does
-        kind = f"LLAMA_POOLING_TYPE_{(options.pooling or 'mean').upper()}"
+    pooling = pooling_of(metadata, options.pooling)
+    if options.pooling or pooling == RANK or not metadata.has("pooling_type"):
+        kind = f"LLAMA_POOLING_TYPE_{pooling.upper()}"
         parameters.pooling_type = xllamacpp.llama_pooling_type[kind]
     try:
         running = xllamacpp.Server(parameters)

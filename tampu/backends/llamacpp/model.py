@@ -19,6 +19,7 @@ from tampu.backends.llamacpp.retokenize import Retokenizer
 from tampu.backends.llamacpp.server import CompletionStream, LlamaServer
 from tampu.backends.llamacpp.structured_output import StructuredOutputs
 from tampu.chat.images import Item, length
+from tampu.engine.ranking import Pair
 from tampu.engine.scoring import Scored, Tokens
 from tampu.errors import ContextLengthError, RequestError
 from tampu.ml.vectors import normalize
@@ -156,6 +157,22 @@ class LlamaModel:
                 raise RequestError("the llama.cpp engine answers no questions about images")
             values = continuation_logprobs(self._server, tokens, continuations)
             found.append(Scored(values, Usage(prompt_tokens=len(tokens))))
+        return found
+
+    def rank(self, pairs: Sequence[Pair]) -> list[npt.NDArray[np.float32]]:
+        """Return the score (1,) of queries with documents; it joins the two texts itself.
+
+        Raises:
+            RequestError: if the model cannot rank, and for a pair that is too long.
+        """
+        found = []
+        for pair in pairs:
+            body = {"query": pair.query, "documents": [pair.document]}
+            response = self._server.request("/v1/rerank", body)
+            if "error" in response:
+                raise RequestError(str(error_of(response["error"])))
+            [result] = response["results"]
+            found.append(np.array([result["relevance_score"]], np.float32))
         return found
 
     def warm_up(self) -> None:

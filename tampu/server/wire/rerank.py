@@ -39,7 +39,8 @@ class RerankRequest(ModelBody, kw_only=True):
 
 def parse_rerank(body: RerankRequest, defaults: ModelDefaults) -> RerankTask:
     """Return the task of a request."""
-    check_can(defaults, "completion", body.model or "", "generate")
+    if "rerank" not in defaults.info.capabilities:
+        check_can(defaults, "completion", body.model or "", "generate")
     require(body.query.strip(), "query is empty")
     require(body.rank_fields in (None, ["text"]), "rank_fields: only text is supported")
     require(not body.raw_scores, "raw_scores is not supported: scores are probabilities")

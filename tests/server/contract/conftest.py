@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 from support.chat_templates import CHATML
 from support.scripted import write_scripted
 from support.serving import Server, start_server
-from support.tiny_model import Tiny, write_tiny
+from support.tiny_model import Tiny, tiny_weights, write_tiny
 
 PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
 CALL = '<tool_call>\n{"name": "add", "arguments": {"b": 2, "a": 1}}\n</tool_call>'
@@ -42,6 +43,9 @@ def contract_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_scripted(folder / "endless.gguf", [" la", " li", " lo"], repeats=3, template=PLAIN)
     write_scripted(folder / "looper.gguf", ["Well", "!", " la"], repeats=1, template=PLAIN)
     write_tiny(folder / "embedder.gguf", Tiny(context=64), pooling=1)
+    head = np.random.default_rng(0).normal(size=(1, Tiny().embedding)).astype(np.float32)
+    weights = tiny_weights(Tiny()) | {"cls.output.weight": head}
+    write_tiny(folder / "ranker.gguf", Tiny(), weights=weights, pooling=4)
     (folder / "broken.gguf").write_bytes(b"GGUF\x03\x00\x00\x00")
     return folder
 

@@ -89,3 +89,31 @@ def test_an_instruction_changes_the_scores(client: httpx.Client) -> None:
 )
 def test_a_wrong_field_is_named(client: httpx.Client, more: dict[str, Any], message: str) -> None:
     assert message in rank(client, status=400, **more)["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/v1/rerank", "/rerank", "/v2/rerank"])
+def test_a_model_with_a_rank_head_ranks(client: httpx.Client, path: str) -> None:
+    found = rank(client, path, model="ranker", query="a", documents=["b", "cd", "b"])["results"]
+    assert {result["index"] for result in found} == {0, 1, 2}
+    assert all(0 < result["relevance_score"] < 1 for result in found)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("/v1/embeddings", {"input": "a"}, "has no embeddings: it ranks documents"),
+        ("/v1/completions", {"prompt": "a"}, "does not support generate"),
+        ("/v1/rerank", {"query": "a", "documents": ["b"], "instruction": "c"}, "instruction"),
+        ("/v1/rerank", {"query": "a", "documents": ["b", "c " * 900]}, "documents[1]"),
+    ],
+)
+def test_what_a_ranker_does_not_do_is_refused(
+    client: httpx.Client, path: str, body: dict[str, Any], message: str
+) -> None:
+    answer = client.post(path, json={"model": "ranker", **body})
+    assert answer.status_code == 400
+    assert message in answer.json()["error"]["message"]
+
+
+def test_a_ranker_says_that_it_ranks(client: httpx.Client) -> None:
+    assert client.post("/api/show", json={"model": "ranker"}).json()["capabilities"] == ["rerank"]
