@@ -36,7 +36,7 @@ class Words:
         return [1, *map(ord, text), 2] if add_special else [*map(ord, text)]
 
     def encode_pieces(
-        self, pieces: Iterable[tuple[str, bool]], *, continues: bool = False
+        self, pieces: Sequence[tuple[str, bool]], *, continues: bool = False
     ) -> list[int]:
         assert not continues
         return [ord(letter) + 1000 * parses for text, parses in pieces for letter in text]
