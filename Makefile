@@ -63,14 +63,13 @@ docs: $(VENV)/installed-docs
 	$(VENV)/bin/zensical build --clean --strict
 
 # ggml with its Vulkan backend in $(VENV)/vulkan/site, and Mesa's software driver to run it without a
-# GPU. PYTHONPATH chooses it; nothing else changes.
+# GPU: $(VULKAN)/python is $(VENV)/bin/python with both.
 vulkan: $(VENV)/installed-vulkan
 
 # The tests of tests/vulkan.txt on that driver, as two devices. Its compiled shaders are kept.
 vulkan-test: $(VENV)/installed-vulkan $(VENV)/installed-test $(KERNELS)
-	PYTHONPATH=$(VULKAN)/site LD_LIBRARY_PATH=$(VULKAN)/lib VK_DRIVER_FILES=$(VULKAN)/lvp_icd.json \
-		GGML_VK_VISIBLE_DEVICES=0,0 GGML_VK_DISABLE_F16=1 MESA_SHADER_CACHE_DIR=$(VULKAN)/shaders \
-		$(VENV)/bin/python -m pytest -n0 --devices vulkan @tests/vulkan.txt $(PYTEST_FLAGS)
+	GGML_VK_VISIBLE_DEVICES=0,0 GGML_VK_DISABLE_F16=1 $(VULKAN)/python -m pytest -n0 \
+		--timeout 1200 --devices vulkan @tests/vulkan.txt $(PYTEST_FLAGS)
 
 lint: $(VENV)/installed-test
 	$(VENV)/bin/ruff check

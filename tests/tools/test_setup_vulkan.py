@@ -81,6 +81,27 @@ def test_what_is_no_package_is_refused(vulkan: ModuleType, tmp_path: Path) -> No
         vulkan.unpack(b"<html>", tmp_path)
 
 
+def test_the_drivers_c_library_is_used_where_the_systems_is_older(
+    vulkan: ModuleType, tmp_path: Path
+) -> None:
+    python = tmp_path / "bin" / "python"
+    old, new = (
+        vulkan.python_with_driver(tmp_path / "v", python, version) for version in ((2, 36), (2, 41))
+    )
+    assert f'--argv0 "{python}" "{python}" "$@"' in old
+    assert f"{tmp_path}/v/libc:{tmp_path}/v/driver:" in old
+    assert "LD_LIBRARY_PATH" not in old  # programs that it starts are run by the system's
+    assert f'LD_LIBRARY_PATH="{tmp_path}/v/driver" exec "{python}" "$@"' in new
+    assert "/libc" not in new
+
+
+def test_each_package_has_its_folder_its_hash_and_its_place(vulkan: ModuleType) -> None:
+    listed = vulkan.packages(vulkan.PACKAGES.read_text())
+    assert {folder for folder, _, _ in listed} == {"build", "driver", "libc"}
+    assert all(len(bytes.fromhex(digest)) == 32 for _, digest, _ in listed)
+    assert all(path.startswith("pool/main/") and path.endswith(".deb") for _, _, path in listed)
+
+
 def test_every_test_of_the_list_exists() -> None:
     """No run but `make vulkan-test` would notice that one was renamed."""
     listed = (ROOT / "tests/vulkan.txt").read_text().split()

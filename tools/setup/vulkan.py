@@ -1,9 +1,9 @@
 """Unpacks Mesa's software driver, Vulkan's loader and headers, and glslc beside the system.
 
-`python tools/setup/vulkan.py FOLDER` leaves there `include`, `share`, `lib` and `bin/glslc`, and
-`lvp_icd.json`, the driver's manifest for VK_DRIVER_FILES. Nothing is installed. The packages are
-Debian's of `vulkan_packages.txt`, checked by their hashes; they run on any newer distribution too.
-A second call finds them there.
+`python tools/setup/vulkan.py FOLDER` leaves there `include`, `share`, `lib` and `bin/glslc` to
+compile with, and `python`, which runs this Python with the driver. Nothing is installed. The
+packages are Debian's of `vulkan_packages.txt`, checked by their hashes; the driver brings the C
+library that it needs, which is used where the system's is older. A second call finds them there.
 """
 
 from __future__ import annotations
@@ -26,22 +26,24 @@ PACKAGES = Path(__file__).with_name("vulkan_packages.txt")
 # A mirror drops what it replaces; the archive keeps every version.
 MIRRORS = (
     "http://deb.debian.org/debian",
-    "http://snapshot.debian.org/archive/debian/20260101T000000Z",
+    "http://snapshot.debian.org/archive/debian/20260912T120000Z",
 )
 _TIMEOUT_S = 60.0
 _AR_MAGIC = b"!<arch>\n"
 _AR_HEADER = 60
 _LIBRARIES = "usr/lib/x86_64-linux-gnu"
+_DRIVER = "libvulkan_lvp.so"
+_DRIVERS_LIBC = (2, 41)
 
 
 class SetupError(Exception):
     """What is missing, in one line."""
 
 
-def packages(text: str) -> list[tuple[str, str]]:
-    """Return the hash and the path of each package of a list."""
+def packages(text: str) -> list[tuple[str, str, str]]:
+    """Return the folder, the hash and the path of each package of a list."""
     lines = (line.split() for line in text.splitlines() if line and not line.startswith("#"))
-    return [(digest, path) for digest, path in lines]
+    return [(folder, digest, path) for folder, digest, path in lines]
 
 
 def unpack(package: bytes, folder: Path) -> None:
@@ -111,26 +113,51 @@ def download(digest: str, path: str, mirrors: Sequence[str] = MIRRORS) -> bytes:
     raise SetupError(problem)
 
 
-def arrange(root: Path, folder: Path) -> None:
-    """Move what is needed of the unpacked packages to a folder; write the driver's manifest."""
+def arrange(root: Path, folder: Path, python: Path) -> None:
+    """Move what is needed of the unpacked packages to a folder, and write what runs them."""
     (folder / "bin").mkdir(parents=True)
-    shutil.move(root / "usr/include", folder / "include")
-    shutil.move(root / "usr/share", folder / "share")
-    shutil.move(root / "usr/bin/glslc", folder / "bin/glslc.real")
-    (folder / "lib").mkdir()
-    for place in (root / _LIBRARIES, root / "lib/x86_64-linux-gnu"):
-        for file in place.glob("*.so*") if place.is_dir() else ():
-            shutil.move(file, folder / "lib" / file.name)
+    build = root / "build"
+    shutil.move(build / "usr/include", folder / "include")
+    shutil.move(build / "usr/share", folder / "share")
+    shutil.move(build / "usr/bin/glslc", folder / "bin/glslc.real")
+    for name, target in (("build", "lib"), ("driver", "driver"), ("libc", "libc")):
+        (folder / target).mkdir()
+        for place in (root / name / _LIBRARIES, root / name / "lib/x86_64-linux-gnu"):
+            for file in place.glob("*.so*") if place.is_dir() else ():
+                shutil.move(file, folder / target / file.name)
     (folder / "lib/libvulkan.so").unlink(missing_ok=True)
     (folder / "lib/libvulkan.so").symlink_to("libvulkan.so.1")
     # Its libraries are beside it, and cmake calls it without a variable that says so.
-    glslc = folder / "bin/glslc"
-    libraries = (folder / "lib").resolve()
-    glslc.write_text(f'#!/bin/sh\nLD_LIBRARY_PATH="{libraries}" exec "$0.real" "$@"\n')
-    glslc.chmod(0o755)
-    driver = {"api_version": "1.4.305", "library_path": str(libraries / "libvulkan_lvp.so")}
+    _write_program(
+        folder / "bin/glslc", f'LD_LIBRARY_PATH="{folder.resolve()}/lib" exec "$0.real" "$@"\n'
+    )
+    driver = {"api_version": "1.4.305", "library_path": f"{folder.resolve()}/driver/{_DRIVER}"}
     manifest = {"file_format_version": "1.0.0", "ICD": driver}
     (folder / "lvp_icd.json").write_text(json.dumps(manifest, indent=2) + "\n")
+    _write_program(folder / "python", python_with_driver(folder.resolve(), python, _libc()))
+
+
+def python_with_driver(folder: Path, python: Path, libc: tuple[int, ...]) -> str:
+    """Return the script that runs a Python with the driver, on a system with this C library."""
+    script = f'''export PYTHONPATH="{folder}/site" VK_DRIVER_FILES="{folder}/lvp_icd.json"
+export GGML_VK_VISIBLE_DEVICES="${{GGML_VK_VISIBLE_DEVICES-0}}"
+export MESA_SHADER_CACHE_DIR="${{MESA_SHADER_CACHE_DIR-{folder}/shaders}}"
+'''
+    if libc >= _DRIVERS_LIBC:
+        return script + f'LD_LIBRARY_PATH="{folder}/driver" exec "{python}" "$@"\n'
+    path = f"{folder}/libc:{folder}/driver:/lib/x86_64-linux-gnu:/usr/lib/x86_64-linux-gnu"
+    start = f'"{folder}/libc/ld-linux-x86-64.so.2" --library-path "{path}"'
+    return script + f'exec {start} --argv0 "{python}" "{python.resolve()}" "$@"\n'
+
+
+def _libc() -> tuple[int, ...]:
+    """Return the version of the system's C library."""
+    return tuple(int(part) for part in platform.libc_ver()[1].split(".") if part.isdecimal())
+
+
+def _write_program(file: Path, script: str) -> None:
+    file.write_text(f"#!/bin/sh\n{script}")
+    file.chmod(0o755)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -143,14 +170,13 @@ def main(arguments: Sequence[str]) -> int:
         if (sys.platform, platform.machine()) != ("linux", "x86_64"):
             raise SetupError("Debian's packages are unpacked on Linux on x86-64 only")
         print(
-            "setup: unpacking Mesa's software driver and Vulkan's headers, 60 MB", file=sys.stderr
+            "setup: unpacking Mesa's software driver and Vulkan's headers, 65 MB", file=sys.stderr
         )
         shutil.rmtree(folder, ignore_errors=True)
         root = folder / "root"
-        root.mkdir(parents=True)
-        for digest, path in packages(listed):
-            unpack(download(digest, path), root)
-        arrange(root, folder)
+        for name, digest, path in packages(listed):
+            unpack(download(digest, path), root / name)
+        arrange(root, folder, Path(sys.executable))
         shutil.rmtree(root)
     except (SetupError, OSError) as error:
         print(f"setup: no Vulkan without a graphics processor: {error}", file=sys.stderr)
