@@ -45,6 +45,7 @@ from tampu.tokenizer import Tokenizer, load_tokenizer
 log = logging.getLogger("tampu")
 
 _IMAGE_STORE_BYTES = 256 * 2**20
+_SLOW_S = 2.0
 _PROMPT = 128  # tokens; ggml has other code on GPUs for so many than for a few
 _ONE_THREAD_BYTES = 64 * 2**20  # a file so small that more threads make it slower
 NODES_PER_RUN = 56  # at most, of a recurrent layer
@@ -140,7 +141,7 @@ def _load(
         candidates = _candidates(device_map, tokenizer.vocabulary_size)
         _reserve(graphs, options, outputs, candidates)
         if device_map.devices:
-            _warm_up(graphs, options, outputs, candidates)
+            _warm_up(graphs, options, outputs, candidates, progress, device_map)
         manager, images = KVCacheManager(cache.groups()), ImageStore(_IMAGE_STORE_BYTES)
         key = cache_key([each.file for each in bound.parts], options, cache, backend)
         copies = RowCopies(manager, CacheRows(cache), images)
@@ -369,20 +370,35 @@ def _reserve(
 
 
 def _warm_up(
-    graphs: Graphs, options: LoadOptions, outputs: int, candidates: tuple[int, ...]
+    graphs: Graphs,
+    options: LoadOptions,
+    outputs: int,
+    candidates: tuple[int, ...],
+    progress: Callable[[float], None] | None,
+    device_map: DeviceMap,
 ) -> None:
-    """Let the drivers of GPUs compile what prompts and steps need; minutes at the first load."""
-    began = time.perf_counter()
-    sizes = {min(each, options.batch) for each in (_PROMPT, options.slots, 1)}
+    """Let the drivers of GPUs compile and allocate what they need; minutes at the first load."""
+    began = logged = time.perf_counter()
+    is_whole = min(device_map.layers) >= 0 and not device_map.cpu_experts
+    largest = options.batch if is_whole else _PROMPT  # the CPU would take long for its layers
+    sizes = {min(each, options.batch) for each in (largest, _PROMPT, options.slots, 1)}
     batches = [(size, 0) for size in sorted(sizes, reverse=True)]
     batches += [(1, each) for each in candidates]
 
-    def progress(done: int) -> None:
-        took = time.perf_counter() - began
-        log.info("devices: %d of %d batches ready after %.1f s", done, len(batches), took)
+    def computed(done: int) -> None:
+        nonlocal logged
+        now = time.perf_counter()
+        if progress:
+            progress(1.0)  # else loading would be given up as stalled
+        if logged == began and now - began > _SLOW_S:
+            log.warning(
+                "the GPU's driver compiles code for this model; it keeps it for later loads"
+            )
+        if now - logged > _SLOW_S or done == len(batches):
+            log.info("devices: %d of %d batches after %.1f s", done, len(batches), now - began)
+            logged = now
 
-    log.info("devices: their drivers compile code for this model, if it is not kept from before")
-    graphs.warm_up(batches, outputs, progress)
+    graphs.warm_up(batches, outputs, computed)
 
 
 def _check_vocabulary(file: GGUFFile, size: int, model: Model) -> None:

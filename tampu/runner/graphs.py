@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
@@ -30,6 +30,7 @@ log = logging.getLogger("tampu.runner")
 Data: TypeAlias = npt.NDArray[np.generic]
 
 _MAX_GRAPHS = 32
+_TICK_S = 1.0
 _MAX_ENCODERS = 2  # each for one size of images, or one chunk
 _TYPES = {
     np.dtype(np.float32): GGMLType.F32,
@@ -208,27 +209,36 @@ class Graphs:
     ) -> None:
         """Compute batches with zeros for all data.
 
-        Each is given by its tokens and the candidates that it returns (0: all logits); `progress`
-        is called with the number of those that are done.
+        Drivers of GPUs compile their code when it is first needed, and ggml allocates some of its
+        memory on them only then. Nothing may be in the cache: the first cell of each layer is
+        overwritten.
 
-        Drivers of GPUs compile their code when it is first needed. Nothing may be in the cache: the
-        first cell of each layer is overwritten.
+        Args:
+            batches: the tokens of each, and the candidates that it returns; 0: all logits. The
+                first is computed with a full cache.
+            outputs: at most, of one that returns all logits.
+            progress: called every second with the number of those that are done.
 
         Raises:
             OutOfMemoryError: if it does not fit.
             ComputeError: if a device fails.
         """
-        for done, (count, candidates) in enumerate(batches, 1):
-            *_, views = self._cache.views_by_fill(count)  # the smallest
+        for done, (count, candidates) in enumerate(batches):
+            fills = [*self._cache.views_by_fill(count)]
+            views = fills[-1] if done else fills[0]
             shape = GraphShape(count, views, min(outputs, count), wants_logits=True)
             graph = self._build(shape._replace(candidates=candidates))
             try:
                 data = [np.zeros(each.shape, _DATA_TYPES[each.type]) for each in graph.inputs]
                 inputs = list(zip(graph.inputs, data, strict=True))
-                self._backend.compute(graph.context, inputs, [])
+                computed = self._backend.submit(graph.context, inputs, [])
+                while wait([computed], _TICK_S).not_done:
+                    progress(done)
+                computed.result()
             finally:
+                self._backend.wait()  # if it was interrupted
                 graph.context.close()
-            progress(done)
+        progress(len(batches))
 
     def detect_nan(self) -> None:
         """Check everything computed from now on for NaN and infinity; this is slow."""

@@ -15,10 +15,15 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from tampu.engine.load_options import LoadOptions
-from tampu.errors import RequestNotStartedError, RunnerDiedError
+from tampu.errors import (
+    OutOfMemoryError,
+    RequestNotStartedError,
+    RunnerDiedError,
+    TampuError,
+)
 from tampu.runner.events import BatchCounts, Failed, to_error
 from tampu.sandbox.client import ForkServerClient
-from tampu.worker.exit_cause import describe_exit
+from tampu.worker.exit_cause import describe_exit, lacked_device_memory
 from tampu.worker.model_client import ModelClient
 from tampu.worker.preparation import is_long
 from tampu.worker.protocol import (
@@ -113,6 +118,7 @@ class WorkerProcess(ModelClient):
         self._cause = ""
         self._is_closing = False
         self._is_gone = False
+        self._lacked_memory = False
         self.computed: Callable[[BatchCounts], None] = lambda _: None
         self._output_reader = asyncio.create_task(self._read_output(process.stdout))
         self._reader = asyncio.create_task(self._read_replies(reader))
@@ -145,8 +151,9 @@ class WorkerProcess(ModelClient):
         """Load a model in the process.
 
         Raises:
-            TampuError: as the process reports it; RunnerDiedError if it crashed, or made no
-                progress for `stall_s` seconds.
+            TampuError: as the process reports it; OutOfMemoryError if it crashed for lack of a
+                GPU's memory; RunnerDiedError if it crashed otherwise, or made no progress for
+                `stall_s` seconds.
         """
         await self._send(Load(str(path), options))
         while self._ready is None:
@@ -205,7 +212,8 @@ class WorkerProcess(ModelClient):
         event = await events.get()
         events.is_over = event is None or is_last(event)
         if event is None:
-            raise self._death(RunnerDiedError if events.is_started else RequestNotStartedError)
+            may_try_again = not events.is_started and not self._lacked_memory
+            raise self._death(RequestNotStartedError if may_try_again else RunnerDiedError)
         events.is_started = True
         if isinstance(event, Failed):
             if event.kind == RunnerDiedError.__name__:  # the process is unusable
@@ -293,6 +301,7 @@ class WorkerProcess(ModelClient):
         await asyncio.wait({self._output_reader}, timeout=_EXIT_SECONDS)
         exit_cause = describe_exit(self._process.returncode or 0, list(self._output))
         self._cause = self._cause or exit_cause
+        self._lacked_memory = lacked_device_memory(self._output)
         if self._ping_timer is not None:
             self._ping_timer.cancel()
         if not self._is_closing:
@@ -320,7 +329,12 @@ class WorkerProcess(ModelClient):
         with suppress(ProcessLookupError):
             self._process.kill()
 
-    def _death(self, kind: type[RunnerDiedError] = RunnerDiedError) -> RunnerDiedError:
+    def _death(self, kind: type[RunnerDiedError] = RunnerDiedError) -> TampuError:
+        if self._lacked_memory and kind is RunnerDiedError and not self._is_closing:
+            return OutOfMemoryError(
+                f"the GPU has too little memory to compute with model {self.name!r}, whose process"
+                f" has ended: {self._cause}; use fewer layers on it (num_gpu), or a smaller context"
+            )
         if self._is_closing:
             kind = RunnerDiedError  # the request must not start another
         cause = self._cause or ("it was unloaded" if self._is_closing else "for an unknown reason")

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import signal
+from collections.abc import Iterable
 
 _MEANINGS = {
     signal.SIGBUS: " (the model's file was changed or truncated while in use)",
     signal.SIGKILL: " (killed from outside, maybe by the system for lack of memory)",
 }
+
+
+# What ggml's code for GPUs prints when it ends the process since a buffer that it needs while
+# computing cannot be allocated.
+_NO_DEVICE_MEMORY = re.compile(r"OutOf(Device|Host)Memory|error: out of memory")
+
+
+def lacked_device_memory(output: Iterable[str]) -> bool:
+    """Return whether a process ended for lack of a GPU's memory, from its last lines of output."""
+    return any(_NO_DEVICE_MEMORY.search(line) for line in output)
 
 
 def describe_exit(code: int, output: list[str]) -> str:

@@ -270,13 +270,13 @@ def test_devices_compute_batches_of_all_kinds_while_loading(
     """Drivers compile their code when it is first needed."""
     assert devices
     computed: list[int] = []
-    compute = Backend.compute
+    submit = Backend.submit
 
     def counted(self: Backend, context: Any, inputs: Any, outputs: Any) -> Any:
         computed.append(len(inputs[0][1]))
-        return compute(self, context, inputs, outputs)
+        return submit(self, context, inputs, outputs)
 
-    monkeypatch.setattr(Backend, "compute", counted)
+    monkeypatch.setattr(Backend, "submit", counted)
     for offload, sizes in (
         (Offload(0), []),
         (Offload(1), [64, 2, 1]),

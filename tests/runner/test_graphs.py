@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from support.tiny_model import Tiny
 
 from tampu.errors import ComputeError, OutOfMemoryError, ShapeError
 from tampu.kvcache import AttentionKind, Segment
-from tampu.ml import Backend
+from tampu.ml import Backend, Context
 from tampu.ml.library import gg
 from tampu.runner.step_inputs import StepInputs
 
@@ -163,3 +164,29 @@ def test_a_step_that_fails_leaves_the_graphs_usable(
         with pytest.raises(ComputeError, match="status 1"):
             model.logits(TEXT)
     assert np.array_equal(model.logits(TEXT), expected)
+
+
+def test_what_is_computed_while_loading_is_over_before_its_graph_is_freed(
+    load: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver may compile for minutes, and loading be interrupted meanwhile."""
+    graphs, busy = load().graphs, []
+    close = Context.close
+
+    def interrupt(_done: int) -> None:
+        raise KeyboardInterrupt
+
+    def watched(context: Context) -> None:
+        busy.append(graphs._backend._busy.locked())
+        close(context)
+
+    monkeypatch.setattr(Context, "close", watched)
+    monkeypatch.setattr("tampu.runner.graphs._TICK_S", 0.0)
+    monkeypatch.setattr("tampu.runner.graphs.wait", lambda *_: SimpleNamespace(not_done={1}))
+    with pytest.raises(KeyboardInterrupt):
+        graphs.warm_up([(20, 0)], 1, interrupt)
+    assert busy == [False]
+    monkeypatch.undo()
+    done: list[int] = []
+    graphs.warm_up([(20, 0), (4, 0), (1, 3)], 4, done.append)
+    assert done[-1] == 3

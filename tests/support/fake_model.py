@@ -123,6 +123,9 @@ def load_fake(load: Any, progress: Any, cancelled: Any) -> Iterator[Loaded]:
     match Path(load.path).name:
         case "damaged":
             raise ModelFileError("magic", "is not GGUF")
+        case "gpu":
+            os.write(1, b"terminate called after throwing 'vk::OutOfDeviceMemoryError'\n")
+            os.abort()
         case "hangs":
             time.sleep(10**6)
         case "slow":

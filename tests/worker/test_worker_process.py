@@ -25,7 +25,9 @@ from tampu.errors import (
     ComputeError,
     ContextLengthError,
     ModelFileError,
+    OutOfMemoryError,
     RequestError,
+    RequestNotStartedError,
     RunnerDiedError,
 )
 from tampu.runner.events import Done, TextDelta, TokenLogprob, to_error
@@ -214,6 +216,30 @@ def test_a_crash_ends_all_requests_with_its_cause(order: str, cause: str) -> Non
         with pytest.raises(RunnerDiedError, match=cause):
             await collect(worker, "hello")
         await worker.close()
+
+    run(test())
+
+
+@pytest.mark.parametrize("line", ["vk::OutOfDeviceMemoryError", "CUDA error: out of memory"])
+def test_a_gpu_that_runs_out_of_memory_while_computing_is_told(line: str) -> None:
+    """Its driver's code ends the process; who asks later gets another one."""
+
+    async def test() -> None:
+        worker = await start()
+        with pytest.raises(OutOfMemoryError, match=f"too little memory.*{line}.*num_gpu"):
+            await collect(worker, f"exit {line}")
+        assert not worker.is_alive
+        with pytest.raises(RequestNotStartedError, match=line):
+            await collect(worker, "hello")
+        await worker.close()
+
+    run(test())
+
+
+def test_a_gpu_that_runs_out_of_memory_while_loading_is_told() -> None:
+    async def test() -> None:
+        with pytest.raises(OutOfMemoryError, match=r"too little memory.*SIGABRT.*num_gpu"):
+            await start("gpu")
 
     run(test())
 
