@@ -1,7 +1,7 @@
 /** A conversation: its head, its turns, and the field for the next message. */
 
 import type { JSX } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useState } from "preact/hooks";
 
 import { IconButton } from "../parts/button.tsx";
 import { Confirm, Dialog } from "../parts/dialog.tsx";
@@ -14,9 +14,8 @@ import { Composer } from "./composer.tsx";
 import { toJson, toMarkdown } from "./exchange.ts";
 import { fileName, saveFile } from "./files.ts";
 import { ParameterPanel } from "./parameter_panel.tsx";
-import { SideBySide } from "./side_by_side.tsx";
-import { type Turn, children, shownTurns, titleOf } from "./tree.ts";
-import { TurnView } from "./turn_view.tsx";
+import { children, shownTurns, titleOf } from "./tree.ts";
+import { TurnList } from "./turn_list.tsx";
 
 export function ChatView(): JSX.Element {
   const app = useApp();
@@ -29,7 +28,7 @@ export function ChatView(): JSX.Element {
       <Notice />
       <div class="chat-body">
         <div class="chat-column">
-          <Turns turns={turns} others={others} />
+          <TurnList turns={turns} others={others} />
           <Composer key={conversation.id} />
         </div>
         {app.showsParameters.value && <ParameterPanel />}
@@ -104,50 +103,5 @@ function Rename({ title, onClose }: { title: string; onClose: () => void }): JSX
         </div>
       </form>
     </Dialog>
-  );
-}
-
-/** The turns; while the end is in sight, it stays there when more text comes. */
-function Turns({ turns, others }: { turns: Turn[]; others: Map<string, Turn[]> }): JSX.Element {
-  const { chats, models } = useApp();
-  const place = useRef<HTMLDivElement>(null);
-  const list = useRef<HTMLOListElement>(null);
-  const isAtEnd = useRef(true);
-  const top = useRef(0);
-  const id = chats.open.value.id;
-  useEffect(() => {
-    isAtEnd.current = true;
-  }, [id]);
-  const stay = () => {
-    if (isAtEnd.current) place.current?.scrollTo({ top: place.current.scrollHeight });
-  };
-  useEffect(stay);
-  useEffect(() => {
-    // The height of a turn is a guess until it comes near.
-    const observer = new ResizeObserver(stay);
-    if (list.current) observer.observe(list.current);
-    return () => observer.disconnect();
-  }, []);
-  const onScroll = () => {
-    const { scrollTop = 0, scrollHeight = 0, clientHeight = 0 } = place.current ?? {};
-    if (scrollHeight - scrollTop - clientHeight < 60) isAtEnd.current = true;
-    else if (scrollTop < top.current) isAtEnd.current = false; // the user has; text only grows
-    top.current = scrollTop;
-  };
-  const hasNoModel = models.installed.value !== null && !models.forChat.value.length;
-  return (
-    <div class="turns" ref={place} onScroll={onScroll} tabIndex={-1}>
-      {!turns.length && (
-        <p class="welcome">{hasNoModel ? TEXTS.noModel : TEXTS.welcome}</p>
-      )}
-      <ol ref={list} aria-live="polite" aria-busy={chats.running.value.has(id)}>
-        {turns.map((turn) => {
-          const versions = others.get(turn.parent) ?? [turn];
-          return turn.parent !== "" && turn.parent === chats.sideBySide.value && versions.length > 1
-            ? <SideBySide key={turn.parent} turns={versions} chosen={turn.id} />
-            : <TurnView key={turn.id} turn={turn} alternatives={versions} isLast={turn === turns.at(-1)} />;
-        })}
-      </ol>
-    </div>
   );
 }

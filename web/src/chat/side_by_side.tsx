@@ -10,19 +10,17 @@ import { Answer, Counts } from "./turn_view.tsx";
 export function SideBySide({ turns, chosen }: { turns: Turn[]; chosen: string }): JSX.Element {
   const { chats } = useApp();
   return (
-    <li class="side-by-side">
-      <ol class="columns" aria-label={TEXTS.sideBySide}>
-        {turns.map((turn, at) => (
-          <li key={turn.id} class={`column ${turn.id === chosen ? "chosen" : ""}`}>
-            <h2>{TEXTS.version(at + 1, turns.length)}</h2>
-            <Answer turn={turn} isLast={false} />
-            <footer>
-              {turn.usage && <Counts usage={turn.usage} model={turn.model ?? ""} />}
-              <button type="button" onClick={() => chats.choose(turn)}>{TEXTS.useAnswer}</button>
-            </footer>
-          </li>
-        ))}
-      </ol>
-    </li>
+    <ol class="columns" aria-label={TEXTS.sideBySide}>
+      {turns.map((turn, at) => (
+        <li key={turn.id} class={`column ${turn.id === chosen ? "chosen" : ""}`}>
+          <h2>{TEXTS.version(at + 1, turns.length)}</h2>
+          <Answer turn={turn} isLast={false} />
+          <footer>
+            {turn.usage && <Counts usage={turn.usage} model={turn.model ?? ""} />}
+            <button type="button" onClick={() => chats.choose(turn)}>{TEXTS.useAnswer}</button>
+          </footer>
+        </li>
+      ))}
+    </ol>
   );
 }

@@ -31,13 +31,13 @@ export class TurnView extends Component<Properties> {
 
   override render({ turn, alternatives, isLast }: Properties): ComponentChildren {
     return (
-      <li class={`turn ${turn.role}`} data-state={turn.state}>
+      <>
         <h2 class="off-screen">{NAMES[turn.role]}</h2>
         {turn.role === "user" && <Question turn={turn} />}
         {turn.role === "assistant" && <Answer turn={turn} isLast={isLast} />}
         {turn.role === "tool" && <Result turn={turn} />}
         <Actions turn={turn} alternatives={alternatives} isLast={isLast} />
-      </li>
+      </>
     );
   }
 }

@@ -6,6 +6,9 @@ import { useEffect, useState } from "preact/hooks";
 
 import { CopyButton } from "../parts/copy.tsx";
 import type { highlight } from "./highlight.ts";
+import { Later } from "./later.ts";
+
+const highlighter = new Later(async () => (await import("./highlight.ts")).highlight);
 
 const MOST = 50_000; // characters; colouring more takes longer than reading starts
 
@@ -29,11 +32,11 @@ export function Code({ text, language }: Properties): JSX.Element {
 }
 
 function useHighlighter(isWanted: boolean): typeof highlight | null {
-  const [found, setFound] = useState<typeof highlight | null>(null);
+  const [found, setFound] = useState(() => highlighter.now);
   useEffect(() => {
-    if (isWanted) void import("./highlight.ts").then((module) => setFound(() => module.highlight));
+    if (isWanted && !found) void highlighter.load().then((loaded) => setFound(() => loaded));
   }, [isWanted]);
-  return found;
+  return isWanted ? found : null;
 }
 
 function shown(node: ElementContent): ComponentChildren {

@@ -1,7 +1,11 @@
 /** A formula as MathML; until KaTeX has been loaded, and where it is wrong, as it was written. */
 
 import type { JSX } from "preact";
-import { useEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
+
+import { Later } from "./later.ts";
+
+const katex = new Later(() => import("./katex.ts"));
 
 interface Properties {
   text: string;
@@ -10,11 +14,13 @@ interface Properties {
 
 export function Formula({ text, display }: Properties): JSX.Element {
   const place = useRef<HTMLSpanElement>(null);
-  useEffect(() => {
+  useLayoutEffect(() => {
     let isCurrent = true;
-    void import("./katex.ts").then(({ renderFormula }) => {
+    const draw = ({ renderFormula }: NonNullable<typeof katex.now>) => {
       if (isCurrent && place.current) renderFormula(place.current, text, display);
-    });
+    };
+    if (katex.now) draw(katex.now);
+    else void katex.load().then(draw);
     return () => {
       isCurrent = false;
     };

@@ -1,0 +1,136 @@
+/** The turns of a conversation. Of a long one only those near what is in sight are in the document. */
+
+import type { JSX } from "preact";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+
+import { useApp } from "../state/app.ts";
+import { TEXTS } from "../texts.ts";
+import { SideBySide } from "./side_by_side.tsx";
+import type { Turn } from "./tree.ts";
+import { TurnView } from "./turn_view.tsx";
+import { type Range, guess, rangeOf, rowsOf, sum } from "./window.ts";
+
+const AT_END = 2; // pixels
+const NEAR_END = 60;
+
+interface Properties {
+  turns: Turn[];
+  /** The versions of each turn, by the id of the one before it. */
+  others: Map<string, Turn[]>;
+}
+
+/** While the end is in sight, it stays there when more text comes. */
+export function TurnList({ turns, others }: Properties): JSX.Element {
+  const { chats, models } = useApp();
+  const id = chats.open.value.id;
+  const sight = useSight(id, turns);
+  const hasNoModel = models.installed.value !== null && !models.forChat.value.length;
+  const rows = rowsOf(sight.heights, sight.range, useKept(turns, sight.focused));
+  const isAnnounced = sight.range.to === turns.length; // else what is scrolled to would be read out
+  return (
+    <div class="turns" ref={sight.place} onScroll={sight.onScroll} tabIndex={-1}>
+      {!turns.length && <p class="welcome">{hasNoModel ? TEXTS.noModel : TEXTS.welcome}</p>}
+      <ol
+        ref={sight.list}
+        aria-live={isAnnounced ? "polite" : "off"}
+        aria-busy={chats.running.value.has(id)}
+        onFocusIn={(event) => (sight.focused.current = turnOf(event.target))}
+        onFocusOut={() => (sight.focused.current = "")}
+      >
+        {rows.map((row) => {
+          if ("height" in row) return <Gap key={row.from === sight.range.to ? "below" : row.from} height={row.height} />;
+          const turn = turns[row.index];
+          if (!turn) return null;
+          const versions = others.get(turn.parent) ?? [turn];
+          const isBeside = turn.parent !== "" && turn.parent === chats.sideBySide.value && versions.length > 1;
+          return (
+            <li
+              key={isBeside ? turn.parent : turn.id}
+              class={isBeside ? "side-by-side" : `turn ${turn.role}`}
+              data-state={turn.state}
+              data-turn={turn.id}
+              aria-posinset={row.index + 1}
+              aria-setsize={turns.length}
+            >
+              {isBeside
+                ? <SideBySide turns={versions} chosen={turn.id} />
+                : <TurnView turn={turn} alternatives={versions} isLast={turn === turns.at(-1)} />}
+            </li>
+          );
+        })}
+      </ol>
+    </div>
+  );
+}
+
+function Gap({ height }: { height: number }): JSX.Element {
+  return <li class="gap" role="presentation" aria-hidden="true" style={{ height: `${String(height)}px` }} />;
+}
+
+/** Return the turns that stay in the document: the last one, and where something is being typed. */
+function useKept(turns: Turn[], focused: { current: string }): ReadonlySet<number> {
+  const { editing } = useApp();
+  const ids = [editing.value, focused.current].filter(Boolean);
+  return new Set([turns.length - 1, ...ids.map((id) => turns.findIndex((turn) => turn.id === id))]);
+}
+
+/**
+ * Follow what is in sight. A turn's height is a guess until it was drawn; the browser keeps what is
+ * in sight in its place when a guess above it becomes a height.
+ */
+function useSight(id: string, turns: Turn[]) {
+  const place = useRef<HTMLDivElement>(null);
+  const list = useRef<HTMLOListElement>(null);
+  const focused = useRef("");
+  const isAtEnd = useRef(true);
+  const top = useRef(0);
+  const known = useRef(new Map<string, number>()).current;
+  const [, redraw] = useState(0);
+
+  const shownId = useRef(id);
+  if (shownId.current !== id) isAtEnd.current = true;
+  shownId.current = id;
+  const heights = turns.map((turn) => known.get(turn.id) ?? guess(turn));
+  const view = place.current?.clientHeight ?? innerHeight;
+  const from = isAtEnd.current ? sum(heights) - view : (place.current?.scrollTop ?? 0);
+  const now = useRef<{ turns: Turn[]; range: Range }>({ turns, range: { from: 0, to: 0 } });
+  now.current = { turns, range: rangeOf(heights, from, view) };
+
+  const update = () => {
+    if (!place.current || !list.current) return;
+    for (const row of list.current.children) {
+      const turn = turnOf(row);
+      if (turn) known.set(turn, row.getBoundingClientRect().height);
+    }
+    const found = now.current.turns.map((turn) => known.get(turn.id) ?? guess(turn));
+    const next = rangeOf(found, place.current.scrollTop, place.current.clientHeight);
+    if (next.from !== now.current.range.from || next.to !== now.current.range.to) redraw((count) => count + 1);
+  };
+  const stay = () => {
+    if (isAtEnd.current) place.current?.scrollTo({ top: place.current.scrollHeight });
+  };
+  useLayoutEffect(stay);
+  useEffect(() => {
+    const observer = new ResizeObserver(() => {
+      stay();
+      update();
+    });
+    for (const part of [list.current, place.current]) if (part) observer.observe(part);
+    return () => observer.disconnect();
+  }, []);
+  const onScroll = () => {
+    const { scrollTop = 0, scrollHeight = 0, clientHeight = 0 } = place.current ?? {};
+    const left = scrollHeight - scrollTop - clientHeight;
+    if (left < AT_END || (left < NEAR_END && scrollTop > top.current)) isAtEnd.current = true;
+    else if (scrollTop < top.current) isAtEnd.current = false; // the user has; text only grows
+    top.current = scrollTop;
+    update();
+  };
+  return { place, list, focused, heights, range: now.current.range, onScroll };
+}
+
+/** Return the id of the turn that an element is in; empty: of none. */
+function turnOf(element: EventTarget | null): string {
+  const row = element instanceof Element ? element.closest<HTMLElement>("li[data-turn]") : null;
+  return row?.dataset.turn ?? "";
+}
