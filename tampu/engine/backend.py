@@ -11,7 +11,7 @@ import numpy.typing as npt
 from tampu.chat.images import Item
 from tampu.chat.prompt import Vocabulary
 from tampu.engine.ranking import Pair
-from tampu.engine.scoring import Scored, Tokens
+from tampu.engine.scoring import NO_LORA, Lora, Prompts, Scored
 from tampu.runner.events import Event
 from tampu.runner.request import GenerateOptions
 
@@ -79,15 +79,18 @@ class Backend(Protocol):
     ) -> Handle:
         """Begin a request; `sink` receives its events on another thread."""
 
-    def embed(self, texts: Sequence[Sequence[int]]) -> npt.NDArray[np.float32]:
-        """Return the embeddings (texts, features) of texts given as tokens."""
+    def embed(
+        self, texts: Sequence[Sequence[int]], *, late_chunking: bool = False, lora: Lora = NO_LORA
+    ) -> npt.NDArray[np.float32]:
+        """Return the embeddings (texts, features) of texts given as tokens.
 
-    def score(
-        self, shared: Sequence[Item], prompts: Sequence[tuple[Sequence[Item], Sequence[Tokens]]]
-    ) -> list[Scored]:
+        With `late_chunking` they are computed as one text, and have no begin and end tokens.
+        """
+
+    def score(self, shared: Sequence[Item], prompts: Prompts, lora: Lora = NO_LORA) -> list[Scored]:
         """Return the log-probabilities of continuations of prompts that begin with `shared`."""
 
-    def rank(self, pairs: Sequence[Pair]) -> list[npt.NDArray[np.float32]]:
+    def rank(self, pairs: Sequence[Pair], lora: Lora = NO_LORA) -> list[npt.NDArray[np.float32]]:
         """Return the scores (labels,) of queries with documents, by the model's rank head."""
 
     def warm_up(self) -> None:

@@ -48,6 +48,7 @@ from tampu.engine.prompts import (
 )
 from tampu.engine.questions import Decisions, Question
 from tampu.engine.ranking import PairBuilder, rank
+from tampu.engine.scoring import NO_LORA, Lora
 from tampu.errors import ContextLengthError, RequestError
 from tampu.runner.events import Done, Event, ReasoningDelta, TextDelta, TokenLogprob
 from tampu.runner.request import GenerateOptions, ReasoningTags
@@ -281,7 +282,9 @@ class RequestBuilder:
             raise RequestError(_NO_TEMPLATE)
         return prompt.plain
 
-    def decide(self, prompt: ChatPrompt, questions: Sequence[Question]) -> Decisions:
+    def decide(
+        self, prompt: ChatPrompt, questions: Sequence[Question], lora: Lora = NO_LORA
+    ) -> Decisions:
         """Answer questions about a conversation; see `tampu.engine.decisions`.
 
         Raises:
@@ -290,28 +293,33 @@ class RequestBuilder:
             ContextLengthError: naming the question that is too long.
         """
         messages = with_images(prompt.messages, self._backend.prepare_file)
-        return decide(questions, self._scorer(messages, prompt.tools, "\n\n"))
+        return decide(questions, self._scorer(messages, prompt.tools, "\n\n", lora))
 
-    def rerank(self, query: str, documents: Sequence[str], instruction: str) -> Decisions:
+    def rerank(
+        self, query: str, documents: Sequence[str], instruction: str, lora: Lora = NO_LORA
+    ) -> Decisions:
         """Return for each document the probabilities that it matches the query, and not; as above.
 
         `instruction` says what a match is.
         """
         if self._pairs is not None:
-            return rank(self._pairs, self._backend, query, documents, instruction)
-        return rerank(documents, self._scorer(rerank_messages(query, instruction), None, ""))
+            return rank(self._pairs, self._backend, query, documents, instruction, lora)
+        messages = rerank_messages(query, instruction)
+        return rerank(documents, self._scorer(messages, None, "", lora))
 
     def _scorer(
         self,
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None,
         separator: str,
+        lora: Lora,
     ) -> Scorer:
         prompts, backend = self.prompts, self._backend
         if prompts is None:
             raise RequestError("the model has no chat template: it cannot be asked questions")
         build_forks = partial(prompts.build_forks, messages, tools=tools, separator=separator)
-        return Scorer(build_forks, backend.score, [*backend.tokenizer.eos], backend.context)
+        score = partial(backend.score, lora=lora)
+        return Scorer(build_forks, score, [*backend.tokenizer.eos], backend.context)
 
     def ends_in_reasoning(self, tokens: Sequence[Item]) -> bool:
         """Return whether a prompt ends inside reasoning."""

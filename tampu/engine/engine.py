@@ -40,7 +40,7 @@ from tampu.engine.model_loader import LoadedModel, load_model
 from tampu.engine.prompts import ChatPrompt, StructuredOutput
 from tampu.engine.questions import RERANK_INSTRUCTION, Decisions, Question
 from tampu.engine.ranking import Pair
-from tampu.engine.scoring import Scored, Tokens
+from tampu.engine.scoring import NO_LORA, Lora, Prompts, Scored
 from tampu.engine.snapshots import Snapshots
 from tampu.ml.device_map import Offload
 from tampu.nn import RGBImage
@@ -58,6 +58,7 @@ from tampu.store.model_info import ModelInfo
 _PLACING = {"gpu_layers", "main_gpu", "tensor_split"}
 
 Message: TypeAlias = Mapping[str, Any]
+_Begun: TypeAlias = tuple[RequestHandle, OutputParser]
 
 
 class Engine:
@@ -246,6 +247,7 @@ class Engine:
         questions: Sequence[Question],
         *,
         tools: Sequence[Message] | None = None,
+        lora: Lora = NO_LORA,
     ) -> Decisions:
         """Return the probabilities of the answers to questions about an input; nothing is written.
 
@@ -253,27 +255,32 @@ class Engine:
             input: a text, or messages as for `chat`.
             questions: 1 to 400 of `Predicate`, `Choice` and `Score`; the input is computed once.
             tools: functions that were offered in the conversation.
+            lora: loaded adapters, as for `generate`.
 
         Raises:
             RequestError: for invalid questions, and as for `chat`.
             ContextLengthError: if a question with the input is longer than the context.
         """
         messages = [{"role": "user", "content": input}] if isinstance(input, str) else input
-        return self.requests.decide(self._chat(messages, {"tools": tools}), questions)
+        return self.requests.decide(self._chat(messages, {"tools": tools}), questions, lora)
 
     def rerank(
-        self, query: str, documents: Sequence[str], instruction: str = RERANK_INSTRUCTION
+        self,
+        query: str,
+        documents: Sequence[str],
+        instruction: str = RERANK_INSTRUCTION,
+        lora: Lora = NO_LORA,
     ) -> list[float]:
         """Return the probability, 0 to 1, that each document matches a query.
 
         A model with a rank head reads both together; any other is asked as Qwen3-Reranker was
-        trained. `instruction` says what a match is.
+        trained. `instruction` says what a match is, `lora` names loaded adapters.
 
         Raises:
             RequestError: if it has no rank head and no chat template, or takes no instruction.
             ContextLengthError: naming the document that is too long.
         """
-        found = self.requests.rerank(query, documents, instruction).answers
+        found = self.requests.rerank(query, documents, instruction, lora).answers
         return [decision.probabilities[0] for decision in found]
 
     def chat_prompt(
@@ -311,9 +318,9 @@ class Engine:
         return self._inputs.prepare_file(file)
 
     def submit(self, prompt: Prompt, options: GenerateOptions, sink: Sink) -> RequestHandle:
-        """Begin a request; `sink` is called with each event, on the run loop's thread.
+        """Begin a request; `sink` gets each event on the run loop's thread, and must not block.
 
-        The sink must not block. The output is not parsed: reasoning and tool calls are text.
+        The output is not parsed: reasoning and tool calls are text.
 
         Raises:
             RequestError: for an empty prompt or a token that is not in the vocabulary.
@@ -322,23 +329,16 @@ class Engine:
         """
         return self._inputs.generate(prompt, options, sink)
 
-    def score(
-        self, shared: Sequence[Item], prompts: Sequence[tuple[Sequence[Item], Sequence[Tokens]]]
-    ) -> list[Scored]:
+    def score(self, shared: Sequence[Item], prompts: Prompts, lora: Lora = NO_LORA) -> list[Scored]:
         """Return the log-probabilities of continuations of prompts, which share rows of the cache.
 
-        Args:
-            shared: what all prompts begin with: token ids, and images of `prepare_image`.
-            prompts: each with its continuations, as token ids.
-
-        Raises:
-            TampuError: as for `submit`.
+        All begin with `shared`: token ids, and images of `prepare_image`.
         """
-        return self._inputs.score(shared, prompts)
+        return self._inputs.score(shared, prompts, lora)
 
-    def rank(self, pairs: Sequence[Pair]) -> list[npt.NDArray[np.float32]]:
+    def rank(self, pairs: Sequence[Pair], lora: Lora = NO_LORA) -> list[npt.NDArray[np.float32]]:
         """Return the scores (labels,) of queries with documents, by the model's rank head."""
-        return self._inputs.rank(pairs)
+        return self._inputs.rank(pairs, lora)
 
     def warm_up(self) -> None:
         """Set up ahead of time what the first grammar and the first image will need."""
@@ -381,8 +381,7 @@ class Engine:
     def trace(self, path: str | Path) -> Iterator[None]:
         """Trace the run loop inside the `with` block, for Perfetto or chrome://tracing.
 
-        Raises:
-            RequestError: if the file cannot be written.
+        A file that cannot be written is a RequestError.
         """
         with closing(Trace(Path(path))) as trace:
             self.runner.stats.trace = trace
@@ -394,15 +393,12 @@ class Engine:
     def logits(
         self, prompt: Prompt, images: Sequence[bytes | RGBImage] = (), *, chunk: int | None = None
     ) -> npt.NDArray[np.float32]:
-        """Return the logits at every position of a prompt.
+        """Return the logits at every position of a prompt, float32, (positions, vocabulary).
 
         Args:
             prompt: text or token ids.
             images: as `prepare_image` takes them; inserted after the prompt's first token.
             chunk: the maximum number of tokens computed at once; None: as many as fit.
-
-        Returns:
-            float32, (positions, vocabulary).
 
         Raises:
             RequestError: for an empty prompt, unknown tokens, or images.
@@ -410,10 +406,14 @@ class Engine:
         """
         return self._inputs.logits(prompt, images, chunk)
 
-    def embed(self, texts: str | Sequence[Prompt]) -> npt.NDArray[np.float32]:
+    def embed(
+        self, texts: str | Sequence[Prompt], *, late_chunking: bool = False, lora: Lora = NO_LORA
+    ) -> npt.NDArray[np.float32]:
         """Return the embeddings of texts or token ids: pooled final hidden states of length 1.
 
         The option `pooling` says how, else the file: mean (the default), first or last token.
+        With `late_chunking` (arXiv:2409.04701) the texts are computed as one, begin and end tokens
+        around it, and each is the mean of its own tokens. `lora` names loaded adapters.
 
         Returns:
             float32, (texts, features); with the pooling none (tokens, features), of any length.
@@ -421,11 +421,10 @@ class Engine:
         Raises:
             TampuError: as for `logits`.
         """
-        return self._inputs.embed([texts] if isinstance(texts, str) else texts)
+        given = [texts] if isinstance(texts, str) else texts
+        return self._inputs.embed(given, late_chunking=late_chunking, lora=lora)
 
-    def _begin(
-        self, prompt: Prompt, given: Mapping[str, object], sink: Sink
-    ) -> tuple[RequestHandle, OutputParser]:
+    def _begin(self, prompt: Prompt, given: Mapping[str, object], sink: Sink) -> _Begun:
         """Begin a request; its options replace the model's own defaults."""
         tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
         options = generate_options({**self._defaults, **given})
@@ -435,7 +434,7 @@ class Engine:
 
     def _begin_chat(
         self, messages: Sequence[Message], given: Mapping[str, object], sink: Sink
-    ) -> tuple[RequestHandle, OutputParser]:
+    ) -> _Begun:
         values = {**self._defaults, **given}
         chat = self._chat(messages, values)
         structure = StructuredOutput(format=values.pop("format")) if "format" in values else None

@@ -6,7 +6,8 @@ import logging
 import queue
 import threading
 from collections.abc import Sequence
-from itertools import groupby
+from functools import partial
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -17,9 +18,9 @@ from tampu.engine.adapters import Adapters
 from tampu.engine.chat import known_tokens
 from tampu.engine.completion import RequestHandle, Stream, completion, fit_prompt
 from tampu.engine.model_loader import LoadedModel
-from tampu.engine.pooling import NONE, RANK, pooled, pooling_of
+from tampu.engine.pooling import MEAN, NONE, RANK, late_chunked, pooled, pooling_of
 from tampu.engine.ranking import Pair
-from tampu.engine.scoring import Scored, Tokens, run_all, score
+from tampu.engine.scoring import NO_LORA, Lora, Prompts, Scored, run_all, score
 from tampu.errors import ContextLengthError, RequestError
 from tampu.ml.vectors import normalize
 from tampu.nn import RGBImage, VisionModel
@@ -104,16 +105,23 @@ class InputProcessor:
         wants_logits: bool,
         chunk: int | None = None,
         last: int | None = None,
+        lora: Lora = NO_LORA,
     ) -> Rows:
         """Return the logits or final hidden states of a prompt's tokens; see `collect`."""
         rows: list[Rows] = []
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         collector = RowCollector(rows.append, wants_logits, chunk, last)
-        completion(Stream(events, self.collect(prompt, collector, events.put)))
+        completion(Stream(events, self.collect(prompt, collector, events.put, lora=lora)))
         return np.concatenate(rows)
 
     def collect(
-        self, prompt: Prompt, collector: RowCollector, sink: Sink, *, second: int | None = None
+        self,
+        prompt: Prompt,
+        collector: RowCollector,
+        sink: Sink,
+        *,
+        second: int | None = None,
+        lora: Lora = NO_LORA,
     ) -> RequestHandle:
         """Begin to compute the output of a prompt's tokens; nothing is generated.
 
@@ -131,6 +139,8 @@ class InputProcessor:
             sink,
             is_private=collector.last is None,
         )
+        if lora:
+            self.adapters.choose(lora, sequence)
         sequence.collector = collector
         return self._begin(sequence)
 
@@ -143,33 +153,60 @@ class InputProcessor:
             prompt = [*given[:1], *map(self.prepare_image, images), *given[1:]]
         return self.rows(prompt, wants_logits=True, chunk=chunk)
 
-    def embed(self, texts: Sequence[Prompt]) -> Rows:
+    def embed(
+        self, texts: Sequence[Prompt], *, late_chunking: bool = False, lora: Lora = NO_LORA
+    ) -> Rows:
         """Return the embeddings of texts; see `Engine.embed`."""
         if self.pooling == RANK:
             name = self._model.info.path.name
             raise RequestError(f"{name} has no embeddings: it ranks documents (rerank)")
-        rows = [pooled(self.rows(text, wants_logits=False), self.pooling) for text in texts]
+        if late_chunking:
+            return self._late_chunks(texts, lora)
+        hidden = (self.rows(text, wants_logits=False, lora=lora) for text in texts)
+        rows = [pooled(each, self.pooling) for each in hidden]
         if not rows:
             return np.empty((0, self._model.info.embedding_length), np.float32)
         found = np.concatenate(rows).astype(np.float32)
         return found if self.pooling == NONE else normalize(found)
 
-    def score(
-        self, shared: Sequence[Item], prompts: Sequence[tuple[Sequence[Item], Sequence[Tokens]]]
-    ) -> list[Scored]:
+    def _late_chunks(self, texts: Sequence[Prompt], lora: Lora) -> Rows:
+        """Return the embeddings of texts that are computed as one."""
+        if self.pooling != MEAN:
+            raise RequestError(f"late_chunking needs mean pooling; the model's is {self.pooling}")
+        inside = [
+            self._tokenizer.encode(text, add_special=False) if isinstance(text, str) else [*text]
+            for text in texts
+        ]
+        chunks = [_flat(each) for each in inside]
+        empty = next((index for index, chunk in enumerate(chunks) if not chunk), None)
+        if empty is not None:
+            raise RequestError(f"input[{empty}] is empty: with late_chunking each must have tokens")
+        if not chunks:
+            return np.empty((0, self._model.info.embedding_length), np.float32)
+        begin, end = self._tokenizer.around
+        whole = [*begin, *chain.from_iterable(chunks), *end]
+        if len(whole) > self._context:
+            what = "input with late_chunking is too large"
+            raise ContextLengthError.of(len(whole), self._context, what)
+        hidden = self.rows(whole, wants_logits=False, lora=lora)
+        return normalize(late_chunked(hidden, [*map(len, chunks)], len(begin)))
+
+    def score(self, shared: Sequence[Item], prompts: Prompts, lora: Lora = NO_LORA) -> list[Scored]:
         """Return the log-probabilities of continuations of prompts; see `tampu.engine.scoring`.
 
         Args:
             shared: what all prompts begin with.
             prompts: each with its continuations.
+            lora: the adapters of all.
         """
         self._check_generates()
         if self._model.scheduler.kv_manager.grid is not None:
             # The others resume from the state that is kept at its end.
-            self.rows(shared, wants_logits=True, last=1)
-        return score(prompts, self.collect, at_once=2 * self._model.options.slots)
+            self.rows(shared, wants_logits=True, last=1, lora=lora)
+        collect = partial(self.collect, lora=lora)
+        return score(prompts, collect, at_once=2 * self._model.options.slots)
 
-    def rank(self, pairs: Sequence[Pair]) -> list[Rows]:
+    def rank(self, pairs: Sequence[Pair], lora: Lora = NO_LORA) -> list[Rows]:
         """Return the scores (labels,) of queries with documents, by the model's rank head."""
         found: list[Rows] = [np.empty(0, np.float32)] * len(pairs)
         is_encoder = self._model.graphs.max_bidirectional_tokens is not None
@@ -180,7 +217,7 @@ class InputProcessor:
 
             collector = RowCollector(keep, last=None if is_encoder else 1, only_first=is_encoder)
             pair = pairs[index]
-            return self.collect(pair.tokens, collector, sink, second=pair.second)
+            return self.collect(pair.tokens, collector, sink, second=pair.second, lora=lora)
 
         run_all(range(len(pairs)), begin, at_once=2 * self._model.options.slots)
         return found

@@ -5,6 +5,8 @@ Source of the numbers: GGUF's key `pooling_type`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -38,3 +40,20 @@ def pooled(hidden: Rows, pooling: str) -> Rows:
         case "last":
             return hidden[-1:]
     return np.asarray(hidden.mean(axis=0, keepdims=True), np.float32)
+
+
+def late_chunked(hidden: Rows, lengths: Sequence[int], begin: int) -> Rows:
+    """Return the means (texts, features) of parts of one text's hidden states.
+
+    Tokens before the first text are pooled with it, and those after the last text with that, so
+    that a text alone has the mean of all.
+
+    Args:
+        hidden: (tokens, features).
+        lengths: how many tokens each text has.
+        begin: how many are before the first.
+    """
+    ends = (begin + np.cumsum(lengths)).tolist()
+    ends[-1] = len(hidden)
+    parts = zip([0, *ends[:-1]], ends, strict=True)
+    return np.stack([hidden[start:end].mean(axis=0) for start, end in parts]).astype(np.float32)

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from tampu.engine.pooling import RANK, pooling_of
 from tampu.engine.questions import RERANK_INSTRUCTION, Decision, Decisions
+from tampu.engine.scoring import NO_LORA, Lora
 from tampu.errors import ContextLengthError, RequestError
 from tampu.ml.metadata import Metadata
 
@@ -68,7 +69,7 @@ class Ranker(Protocol):
     def context(self) -> int:
         """The maximum number of tokens of a pair."""
 
-    def rank(self, pairs: Sequence[Pair]) -> list[Scores]:
+    def rank(self, pairs: Sequence[Pair], lora: Lora = NO_LORA) -> list[Scores]:
         """Return the scores (labels,) of each pair."""
 
 
@@ -146,6 +147,7 @@ def rank(
     query: str,
     documents: Sequence[str],
     instruction: str,
+    lora: Lora = NO_LORA,
 ) -> Decisions:
     """Return for each document the probabilities that it matches the query, and that it does not.
 
@@ -159,7 +161,7 @@ def rank(
         if len(pair.tokens) > ranker.context:
             what = f"documents[{index}] with the query is too long"
             raise ContextLengthError.of(len(pair.tokens), ranker.context, what)
-    matches = [_match(scores, builder.labels) for scores in ranker.rank(pairs)]
+    matches = [_match(scores, builder.labels) for scores in ranker.rank(pairs, lora)]
     answers = tuple(Decision((match, 1 - match), 1.0) for match in matches)
     return Decisions(answers, sum(len(pair.tokens) for pair in pairs), 0)
 

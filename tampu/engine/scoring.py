@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 import queue
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
+from types import MappingProxyType
 from typing import Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -25,6 +26,11 @@ from tampu.runner.sequence import RowCollector, Rows
 
 Work = TypeVar("Work")
 Tokens: TypeAlias = tuple[int, ...]
+Prompts: TypeAlias = Sequence[tuple[Sequence[Item], Sequence[Tokens]]]
+"""Prompts, each with its continuations."""
+Lora: TypeAlias = Mapping[str, float]
+"""Names of loaded adapters, with the strength of each."""
+NO_LORA: Lora = MappingProxyType({})
 _POLL_S = 0.1  # between looks at whether the work is still wanted
 
 
@@ -90,9 +96,7 @@ def log_softmax(logits: Rows, tokens: Sequence[int]) -> list[float]:
     return found
 
 
-def score(
-    prompts: Sequence[tuple[Sequence[Item], Sequence[Tokens]]], collect: Collect, *, at_once: int
-) -> list[Scored]:
+def score(prompts: Prompts, collect: Collect, *, at_once: int) -> list[Scored]:
     """Return the log-probabilities of continuations of several prompts.
 
     Args:

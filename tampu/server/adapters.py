@@ -23,8 +23,8 @@ from tampu.server.http_response import JSONResponse, TaskResponse
 from tampu.server.routes import Access, Route, get, post, raw
 from tampu.server.served_adapters import ServedAdapter
 from tampu.server.serving import Serving
+from tampu.server.wire.adapters import NumberedAdapter
 from tampu.server.wire.options import ModelBody
-from tampu.server.wire.other_servers import NumberedAdapter
 from tampu.store.catalog import adapter_file
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,199}")

@@ -73,6 +73,8 @@ class EmbeddingTask:
         truncate: whether an input longer than the context is cut; else it is refused.
         may_be_unpooled: whether the vectors of each token will do, if the model has no pooling.
         dimensions: how many of each vector's first numbers are wanted; None: all.
+        late_chunking: whether the inputs are computed as one text.
+        lora: the adapters that it chooses, with the strength of each.
         warnings: as in `GenerationRequest`.
     """
 
@@ -83,6 +85,8 @@ class EmbeddingTask:
     truncate: bool = True
     may_be_unpooled: bool = False
     dimensions: int | None = None
+    late_chunking: bool = False
+    lora: Mapping[str, float] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
 
@@ -93,6 +97,7 @@ class DecisionTask:
     Attributes:
         prompt: the input.
         questions: about it.
+        lora: the adapters that it chooses, with the strength of each.
         overrides: the load options that it sets, by the names of `LoadOptions`.
         keep_alive_s: as in `GenerationRequest`.
         warnings: as in `GenerationRequest`.
@@ -100,6 +105,7 @@ class DecisionTask:
 
     prompt: ChatPrompt
     questions: tuple[Question, ...]
+    lora: Mapping[str, float] = field(default_factory=dict)
     overrides: Mapping[str, Any] = field(default_factory=dict)
     keep_alive_s: float | None = None
     warnings: tuple[str, ...] = ()
@@ -113,6 +119,7 @@ class RerankTask:
         query: what is searched for.
         documents: texts.
         instruction: what a match is.
+        lora: the adapters that it chooses, with the strength of each.
         overrides: the load options that it sets, by the names of `LoadOptions`.
         keep_alive_s: as in `GenerationRequest`.
         warnings: as in `GenerationRequest`.
@@ -121,6 +128,7 @@ class RerankTask:
     query: str
     documents: tuple[str, ...]
     instruction: str
+    lora: Mapping[str, float] = field(default_factory=dict)
     overrides: Mapping[str, Any] = field(default_factory=dict)
     keep_alive_s: float | None = None
     warnings: tuple[str, ...] = ()

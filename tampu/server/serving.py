@@ -288,14 +288,20 @@ class Serving:
             return await _with_retry(lambda: self._embedded(entry, request))
 
     async def _embedded(self, entry: Entry, request: EmbeddingTask) -> Embeddings:
-        _require_no_adapter(entry, "embeddings")
+        lora = self.adapters.choice(entry, request.lora)
         async with self._use(entry, request) as model:
             ready_ns = time.monotonic_ns()
+            await self.adapters.provide(model, lora)
             if not request.inputs:
                 return Embeddings(np.empty((0, 0), np.float32), 0, ready_ns)
             _check_pooling(model.runner.ready, request)
             with worded(is_longest=_has_longest_context(model)):
-                found = await model.runner.embed(request.inputs, truncate=request.truncate)
+                found = await model.runner.embed(
+                    request.inputs,
+                    truncate=request.truncate,
+                    late_chunking=request.late_chunking,
+                    lora=lora,
+                )
             self._metrics.embedded(entry.name, found.tokens)
             if (trace := current_model()) is not None:
                 trace.used(Usage(prompt_tokens=found.tokens))
@@ -311,14 +317,17 @@ class Serving:
         Raises:
             TampuError: when the model cannot be loaded, or the request fails.
         """
-        _require_no_adapter(entry, "decisions and ranking")
+        lora = self.adapters.choice(entry, task.lora)
 
         async def attempt() -> Decisions:
             async with self._use(entry, task) as model:
+                await self.adapters.provide(model, lora)
                 with worded(is_longest=_has_longest_context(model)):
                     if isinstance(task, DecisionTask):
-                        return await model.runner.decide(task.prompt, task.questions)
-                    return await model.runner.rerank(task.query, task.documents, task.instruction)
+                        return await model.runner.decide(task.prompt, task.questions, lora)
+                    return await model.runner.rerank(
+                        task.query, task.documents, task.instruction, lora
+                    )
 
         with self._queued(), model_trace("decisions", entry.name) as trace:
             found = await _with_retry(attempt)
@@ -384,11 +393,6 @@ class Serving:
                 return await ask(model.runner)
 
         return await _with_retry(attempt)
-
-
-def _require_no_adapter(entry: Entry, what: str) -> None:
-    message = f"{what} are of whole models: {entry.adapter!r} is an adapter of {entry.full_name}"
-    require(entry.adapter is None, message)
 
 
 def _has_longest_context(model: ManagedModel) -> bool:

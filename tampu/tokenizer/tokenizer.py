@@ -112,6 +112,11 @@ class Tokenizer:
         return ids
 
     @property
+    def around(self) -> tuple[list[int], list[int]]:
+        """The tokens that `encode` puts before and after a text."""
+        return [*self._prefix], [*self._suffix]
+
+    @property
     def begin_text(self) -> str:
         """What `encode` puts in front of a text: the begin token, and a space."""
         begin = "".join(map(self.token_text, self._prefix))

@@ -154,7 +154,7 @@ class VocabularyOnly:
         """Refuse: nothing can be computed."""
         raise RequestError("this model was loaded without its weights")
 
-    def embed(self, _: object) -> NoReturn:
+    def embed(self, *_: object, **_more: object) -> NoReturn:
         """Refuse: nothing can be computed."""
         raise RequestError("this model was loaded without its weights")
 

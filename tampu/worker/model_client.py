@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from tampu.engine.prompts import ChatPrompt, Prompt, StructuredOutput, TextPrompt, TokensPrompt
 from tampu.engine.questions import Decisions, Question
+from tampu.engine.scoring import NO_LORA, Lora
 from tampu.errors import RunnerDiedError
 from tampu.runner.events import BatchCounts
 from tampu.runner.recorder import RunnerSnapshot
@@ -96,10 +97,17 @@ class ModelClient(ABC):
                     yield event
 
     async def embed(
-        self, inputs: Sequence[TextPrompt | TokensPrompt], *, truncate: bool = True
+        self,
+        inputs: Sequence[TextPrompt | TokensPrompt],
+        *,
+        truncate: bool = True,
+        late_chunking: bool = False,
+        lora: Lora = NO_LORA,
     ) -> Embedded:
         """Return the embeddings of texts; raises as `request`, or ContextLengthError."""
-        return await self.ask(lambda n: Embed(n, tuple(inputs), truncate), Embedded)
+        return await self.ask(
+            lambda n: Embed(n, tuple(inputs), truncate, late_chunking, dict(lora)), Embedded
+        )
 
     async def encode(
         self,
@@ -119,13 +127,20 @@ class ModelClient(ABC):
         """Return the text of tokens; raises as `request`."""
         return await self.ask(lambda n: Decode(n, tuple(tokens)), Decoded)
 
-    async def decide(self, prompt: ChatPrompt, questions: tuple[Question, ...]) -> Decisions:
+    async def decide(
+        self, prompt: ChatPrompt, questions: tuple[Question, ...], lora: Lora = NO_LORA
+    ) -> Decisions:
         """Return the answers to questions about a conversation; raises as `request`."""
-        return (await self.ask(lambda n: Decide(n, prompt, questions), Decided)).decisions
+        found = await self.ask(lambda n: Decide(n, prompt, questions, dict(lora)), Decided)
+        return found.decisions
 
-    async def rerank(self, query: str, documents: tuple[str, ...], instruction: str) -> Decisions:
+    async def rerank(
+        self, query: str, documents: tuple[str, ...], instruction: str, lora: Lora = NO_LORA
+    ) -> Decisions:
         """Return whether each document matches a query; raises as `request`."""
-        found = await self.ask(lambda n: Rerank(n, query, documents, instruction), Decided)
+        found = await self.ask(
+            lambda n: Rerank(n, query, documents, instruction, dict(lora)), Decided
+        )
         return found.decisions
 
     async def observe(self) -> RunnerSnapshot | None:

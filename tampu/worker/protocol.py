@@ -73,11 +73,13 @@ class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
 
 
 class Embed(msgspec.Struct, frozen=True, tag="embed"):
-    """Compute embeddings; an input that is too long is cut if `truncate` is set, else refused."""
+    """Compute embeddings; with `truncate` a long input is cut, unless all are computed as one."""
 
     request: int
     inputs: tuple[TextPrompt | TokensPrompt, ...]
     truncate: bool = True
+    late_chunking: bool = False
+    lora: dict[str, float] = {}
     priority: Priority = msgspec.field(default_factory=current_priority)
 
 
@@ -109,6 +111,7 @@ class Decide(msgspec.Struct, frozen=True, tag="decide"):
     request: int
     prompt: ChatPrompt
     questions: tuple[Question, ...]
+    lora: dict[str, float] = {}
     priority: Priority = msgspec.field(default_factory=current_priority)
 
 
@@ -119,6 +122,7 @@ class Rerank(msgspec.Struct, frozen=True, tag="rerank"):
     query: str
     documents: tuple[str, ...]
     instruction: str
+    lora: dict[str, float] = {}
 
 
 class Observe(msgspec.Struct, frozen=True, tag="observe"):

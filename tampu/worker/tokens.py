@@ -63,16 +63,20 @@ def embedded(loaded: Loaded, command: Embed) -> Iterator[Embedded]:
     texts, dropped = [], 0
     for index, given in enumerate(command.inputs):
         if isinstance(given, TextPrompt):
-            tokens = tokenizer.encode(given.text)
+            tokens = tokenizer.encode(given.text, add_special=not command.late_chunking)
         else:
             tokens = known_tokens(given.tokens, tokenizer)
+        if command.late_chunking:
+            texts.append(tokens)  # `embed` says what is too long
+            continue
         if len(tokens) > context and not command.truncate:
             # As llama-server's message does, for clients that look for these words.
             what = f"input[{index}] is too large"
             raise ContextLengthError.of(len(tokens), context, what)
         texts.append(tokens[:context])
         dropped += len(tokens) - len(texts[-1])
-    vectors = loaded.model.embed(texts).astype("<f4")
+    vectors = loaded.model.embed(texts, late_chunking=command.late_chunking, lora=command.lora)
+    vectors = vectors.astype("<f4")
     counts = tuple(map(len, texts))
     lengths = () if loaded.ready.has_pooling else counts
     yield Embedded(vectors.tobytes(), int(vectors.shape[1]), sum(counts), dropped, lengths)
@@ -123,12 +127,15 @@ def decoded(loaded: Loaded, command: Decode) -> Iterator[Decoded]:
 
 def decided(loaded: Loaded, command: Decide) -> Iterator[Decided]:
     """Yield the answers to questions."""
-    yield Decided(loaded.requests.decide(command.prompt, command.questions))
+    yield Decided(loaded.requests.decide(command.prompt, command.questions, command.lora))
 
 
 def reranked(loaded: Loaded, command: Rerank) -> Iterator[Decided]:
     """Yield whether documents match a query."""
-    yield Decided(loaded.requests.rerank(command.query, command.documents, command.instruction))
+    found = loaded.requests.rerank(
+        command.query, command.documents, command.instruction, command.lora
+    )
+    yield Decided(found)
 
 
 def observed(loaded: Loaded, _: Observe) -> Iterator[Observed]:

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from support.engines import GREEDY, rest
 from support.tiny_adapter import write_tiny_adapter
 from support.tiny_model import Tiny, write_tiny
 
 from tampu.engine.engine import Engine
+from tampu.engine.questions import Predicate
 from tampu.errors import (
     ModelFileError,
     OutOfMemoryError,
@@ -211,3 +213,47 @@ def test_names_and_strengths_that_cannot_be_are_refused(engine: Engine, one: Pat
         answer(engine, {str(number): 1.0 for number in range(9)})
     with pytest.raises(RequestError, match="lora"):
         engine.generate(PROMPT, lora="one")
+
+
+def test_embeddings_are_of_the_chosen_adapter(engine: Engine, path: Path, one: Path) -> None:
+    plain = engine.embed([PROMPT])
+    engine.adapters.load("one", one)
+    chosen = engine.embed([PROMPT], lora={"one": 0.5})
+    np.testing.assert_array_equal(engine.embed([PROMPT]), plain)
+    with Engine.load(path, context=128, threads=1, adapters=((one, 0.5),)) as own:
+        np.testing.assert_allclose(chosen, own.embed([PROMPT]), atol=2e-3)
+        late = own.embed([PROMPT, PROMPT], late_chunking=True)
+    assert np.abs(chosen - plain).max() > 2e-2
+    ours = engine.embed([PROMPT, PROMPT], late_chunking=True, lora={"one": 0.5})
+    np.testing.assert_allclose(ours, late, atol=2e-3)
+
+
+def test_decisions_and_ranks_are_of_the_chosen_adapter(tmp_path: Path) -> None:
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    base = write_tiny(tmp_path / "asked.gguf", template=template)
+    adapter = write_tiny_adapter(tmp_path / "one.gguf", base, seed=1)
+    asked = (PROMPT, [Predicate("the cat?"), Predicate("the list?")])
+
+    def answers(engine: Engine, lora: dict[str, float]) -> list[float]:
+        decided = engine.decide(*asked, lora=lora).answers
+        found = [decision.probabilities[0] for decision in decided]
+        return [*found, *engine.rerank("the cat", ["the list", "and"], lora=lora)]
+
+    loading: dict[str, Any] = {"context": 512, "slots": 2, "threads": 1, "cache_type": "f32"}
+    with Engine.load(base, **loading) as engine:
+        plain = answers(engine, {})
+        engine.adapters.load("one", adapter)
+        chosen = answers(engine, {"one": 1.0})
+        assert answers(engine, {}) == pytest.approx(plain, rel=1e-4)
+    with Engine.load(base, **loading, adapters=((adapter, 1.0),)) as own:
+        assert answers(own, {}) == pytest.approx(chosen, rel=2e-2)
+    assert chosen != pytest.approx(plain, rel=0.1)
+
+
+def test_an_adapter_that_is_not_loaded_is_refused_by_all(engine: Engine) -> None:
+    for ask in (
+        lambda lora: engine.embed(["a"], lora=lora),
+        lambda lora: engine.score([1], [([1, 2], [(3,)])], lora),
+    ):
+        with pytest.raises(RequestError, match="no adapter 'x' is loaded"):
+            ask({"x": 1.0})

@@ -13,6 +13,7 @@ from support.tiny_model import Tiny, tiny_weights, write_tiny
 from tampu.engine.engine import Engine
 from tampu.engine.questions import RERANK_INSTRUCTION
 from tampu.engine.ranking import Pair, PairBuilder, Scores, rank
+from tampu.engine.scoring import NO_LORA, Lora
 from tampu.errors import ContextLengthError, ModelFileError, RequestError
 from tampu.ml.metadata import Metadata
 
@@ -41,7 +42,7 @@ class Words:
         assert not continues
         return [ord(letter) + 1000 * parses for text, parses in pieces for letter in text]
 
-    def rank(self, pairs: Sequence[Pair]) -> list[Scores]:
+    def rank(self, pairs: Sequence[Pair], lora: Lora = NO_LORA) -> list[Scores]:  # noqa: ARG002
         return [np.array([pair.document.count("!") * 800.0 - 800.0]) for pair in pairs]
 
 

@@ -78,3 +78,42 @@ def test_a_text_longer_than_the_positions_is_refused(laboratory: Laboratory) -> 
         pytest.raises(ContextLengthError, match="129"),
     ):
         engine.embed([tokens(129)])
+
+
+def test_late_chunks_are_means_of_one_texts_states(laboratory: Laboratory) -> None:
+    first, second, third = tokens(5, 1), tokens(9, 2), tokens(1, 3)
+    with laboratory.engine("bert") as engine:
+        begin, end = engine.tokenizer.around
+        ours = engine.embed([first, second, third], late_chunking=True)
+        whole = [*begin, *first, *second, *third, *end]
+        alone = engine.embed([first], late_chunking=True)
+        usual = engine.embed([[*begin, *first, *end]])
+    with torch.no_grad():
+        states = laboratory.reference("bert")(torch.tensor([whole])).last_hidden_state[0].numpy()
+    parts = [states[:6], states[6:15], states[15:]]
+    reference = np.stack([part.mean(0) / np.linalg.norm(part.mean(0)) for part in parts])
+    laboratory.compare("bert", ours, reference, "F32, late chunks", 1e-5)
+    np.testing.assert_allclose(alone, usual, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [([[9] * 100, [9] * 30], "too large"), ([[9], []], r"input\[1\] is empty")],
+)
+def test_late_chunks_that_do_not_fit_are_refused(
+    laboratory: Laboratory, texts: list[list[int]], message: str
+) -> None:
+    with (
+        laboratory.engine("bert") as engine,
+        pytest.raises((ContextLengthError, RequestError), match=message),
+    ):
+        engine.embed(texts, late_chunking=True)
+
+
+def test_late_chunks_need_mean_pooling(laboratory: Laboratory) -> None:
+    path = laboratory.file("bert", "F32")
+    with (
+        Engine.load(path, threads=1, pooling="cls") as engine,
+        pytest.raises(RequestError, match="needs mean pooling; the model's is cls"),
+    ):
+        engine.embed([[9], [10]], late_chunking=True)

@@ -191,12 +191,51 @@ def test_what_cannot_be_loaded_is_refused(
 
 
 def test_what_an_adapter_cannot_do_is_said(http: httpx.Client) -> None:
-    load(http, "poet")
-    asked = {"model": "poet", "input": "hello"}
-    embedded = http.post("/v1/embeddings", json=asked)
-    assert (embedded.status_code, "'poet' is an adapter of tiny" in embedded.text) == (400, True)
     unknown = http.post("/v1/unload_lora_adapter", json={"lora_name": "none"})
     assert (unknown.status_code, "there is no adapter 'none'" in unknown.text) == (404, True)
+
+
+ASKED: dict[str, dict[str, Any]] = {
+    "/v1/embeddings": {"input": PROMPT},
+    "/api/embed": {"input": PROMPT},
+    "/v1/decisions": {
+        "input": PROMPT,
+        "questions": [{"type": "predicate", "name": "q", "instructions": "Cat?"}],
+    },
+    "/v1/systemone": {
+        "state": PROMPT,
+        "questions": {"q": {"type": "noul", "instructions": "Cat?"}},
+    },
+    "/v1/rerank": {"query": "the cat", "documents": ["the list", "and"]},
+}
+
+
+def numbers(value: Any) -> list[float]:
+    """Return all fractions in an answer."""
+    if isinstance(value, dict | list):
+        items = value.values() if isinstance(value, dict) else value
+        return [number for item in items for number in numbers(item)]
+    return [value] if isinstance(value, float) else []
+
+
+@pytest.mark.parametrize("path", ASKED)
+def test_embeddings_decisions_and_ranks_choose_adapters(http: httpx.Client, path: str) -> None:
+    load(http, "poet")
+
+    def ask(model: str, **more: Any) -> list[float]:
+        body = {"model": model, "options": {"num_ctx": 512}, **ASKED[path], **more}
+        answer = http.post(path, json=body)
+        assert answer.status_code == 200, answer.text
+        return numbers(answer.json())
+
+    plain, poetic = ask("tiny"), ask("poet")
+    assert poetic != pytest.approx(plain, rel=1e-3)
+    assert ask("tiny") == pytest.approx(plain, rel=1e-3)
+    if path != "/api/embed":
+        assert ask("tiny", lora={"poet": 1.0}) == pytest.approx(poetic, rel=1e-3)
+        assert ask("tiny", lora_path="poet") == pytest.approx(poetic, rel=1e-3)
+        missing = http.post(path, json={"model": "tiny", **ASKED[path], "lora": {"none": 1.0}})
+        assert (missing.status_code, "has no adapter 'none'" in missing.text) == (400, True)
 
 
 def test_a_server_without_a_folder_loads_none(folder: Path, tmp_path: Path) -> None:

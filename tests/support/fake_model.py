@@ -78,7 +78,7 @@ class FakeModel:
         threading.Thread(target=self._run, args=(text, request, sink), daemon=True).start()
         return request
 
-    def embed(self, texts: Any) -> npt.NDArray[Any]:
+    def embed(self, texts: Any, **_: Any) -> npt.NDArray[Any]:
         return np.array([[1.0, sum(text)] for text in texts], np.float32)
 
     def warm_up(self) -> None:

@@ -93,7 +93,7 @@ class FakeRunner:
             await asyncio.sleep(0)
         yield Done("stop", USAGE)
 
-    async def embed(self, inputs: Any, *, truncate: Any = True) -> Embedded:
+    async def embed(self, inputs: Any, *, truncate: Any = True, **_: Any) -> Embedded:
         self.requests.append((inputs, truncate))
         rows = np.array([[3.0, 4.0, 0.0, float(index)] for index in range(len(inputs))], "<f4")
         return Embedded(rows.tobytes(), 4, 2 * len(inputs))
@@ -113,11 +113,13 @@ class FakeRunner:
     async def decode(self, tokens: list[int]) -> Decoded:
         return Decoded("".join(map(chr, tokens)))
 
-    async def decide(self, prompt: Any, questions: Any) -> Decisions:
+    async def decide(self, prompt: Any, questions: Any, _lora: Any = None) -> Decisions:
         self.requests.append((prompt, questions))
         return Decisions(tuple(Decision((0.75, 0.25), 0.5) for _ in questions), 9, 3)
 
-    async def rerank(self, query: Any, documents: Any, instruction: Any) -> Decisions:
+    async def rerank(
+        self, query: Any, documents: Any, instruction: Any, _lora: Any = None
+    ) -> Decisions:
         return await self.decide((query, instruction), documents)
 
     async def observe(self) -> None:

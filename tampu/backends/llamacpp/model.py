@@ -20,7 +20,7 @@ from tampu.backends.llamacpp.server import CompletionStream, LlamaServer
 from tampu.backends.llamacpp.structured_output import StructuredOutputs
 from tampu.chat.images import Item, length
 from tampu.engine.ranking import Pair
-from tampu.engine.scoring import Scored, Tokens
+from tampu.engine.scoring import NO_LORA, Lora, Scored, Tokens
 from tampu.errors import ContextLengthError, RequestError
 from tampu.ml.vectors import normalize
 from tampu.runner.events import Event, Usage
@@ -95,8 +95,7 @@ class LlamaModel:
             )
         if options.post_sampling_probs:
             raise RequestError("the llama.cpp engine has no post_sampling_probs")
-        if options.lora:
-            raise RequestError("requests choose adapters (lora) with tampu's own engine only")
+        _check_no_adapters(options.lora)
         constraint = self._structured_outputs.constraint(options)
         body = self._request_body(items, options)
         limit = body["n_predict"]
@@ -129,12 +128,17 @@ class LlamaModel:
         ).start()
         return request
 
-    def embed(self, texts: Sequence[Sequence[int]]) -> npt.NDArray[np.float32]:
+    def embed(
+        self, texts: Sequence[Sequence[int]], *, late_chunking: bool = False, lora: Lora = NO_LORA
+    ) -> npt.NDArray[np.float32]:
         """Return the embeddings (texts, features) of texts given as tokens.
 
         Raises:
-            RequestError: if it is not an embedding model.
+            RequestError: if it is not an embedding model, and for what needs the other engine.
         """
+        _check_no_adapters(lora)
+        if late_chunking:
+            raise RequestError("late_chunking needs tampu's own engine")
         response = self._server.request("/v1/embeddings", {"input": list(map(list, texts))})
         if "error" in response:
             raise RequestError(str(error_of(response["error"])))
@@ -144,12 +148,14 @@ class LlamaModel:
         self,
         shared: Sequence[Item],  # noqa: ARG002 - its server finds what prompts share by itself
         prompts: Sequence[tuple[Sequence[Item], Sequence[Tokens]]],
+        lora: Lora = NO_LORA,
     ) -> list[Scored]:
         """Return the log-probabilities of continuations of prompts.
 
         Raises:
-            RequestError: for a prompt with images.
+            RequestError: for a prompt with images, and for adapters.
         """
+        _check_no_adapters(lora)
         found = []
         for prompt, continuations in prompts:
             tokens = [item for item in prompt if isinstance(item, int)]
@@ -159,12 +165,13 @@ class LlamaModel:
             found.append(Scored(values, Usage(prompt_tokens=len(tokens))))
         return found
 
-    def rank(self, pairs: Sequence[Pair]) -> list[npt.NDArray[np.float32]]:
+    def rank(self, pairs: Sequence[Pair], lora: Lora = NO_LORA) -> list[npt.NDArray[np.float32]]:
         """Return the score (1,) of queries with documents; it joins the two texts itself.
 
         Raises:
-            RequestError: if the model cannot rank, and for a pair that is too long.
+            RequestError: if the model cannot rank, and for a pair that is too long or adapters.
         """
+        _check_no_adapters(lora)
         found = []
         for pair in pairs:
             body = {"query": pair.query, "documents": [pair.document]}
@@ -248,3 +255,8 @@ class LlamaModel:
         limit = self.context - 1
         keep = limit - 1 if options.keep < 0 else min(options.keep, limit - 1)
         return items[:keep] + items[len(items) - (limit - keep) :]
+
+
+def _check_no_adapters(lora: Lora) -> None:
+    if lora:
+        raise RequestError("requests choose adapters (lora) with tampu's own engine only")

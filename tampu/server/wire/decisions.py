@@ -29,6 +29,7 @@ from tampu.engine.questions import (
 from tampu.errors import RequestError
 from tampu.server.generation_request import DecisionTask, require
 from tampu.server.model_defaults import ModelDefaults
+from tampu.server.wire.adapters import AdapterBody, chosen_adapters
 from tampu.server.wire.conversation import Conversation, with_conversation
 from tampu.server.wire.openai_fields import check_cache_options, read_content
 from tampu.server.wire.options import ModelBody, parse_uncut
@@ -78,7 +79,7 @@ class ScoreBody(msgspec.Struct, kw_only=True, tag="score"):
 QuestionBody: TypeAlias = PredicateBody | ChoiceBody | ScoreBody
 
 
-class DecisionsRequest(ModelBody, kw_only=True):
+class DecisionsRequest(AdapterBody, kw_only=True):
     """`POST /v1/decisions`."""
 
     input: str | list[dict[str, Any]]
@@ -107,7 +108,7 @@ class ScaleBody(msgspec.Struct, kw_only=True, tag="score"):
     criteria: list[str]
 
 
-class SystemOneRequest(ModelBody, kw_only=True):
+class SystemOneRequest(AdapterBody, kw_only=True):
     """`POST /v1/systemone`; `files` and `images` are data URIs of images, as in llama-server."""
 
     state: Content
@@ -291,6 +292,7 @@ def _task(
     return DecisionTask(
         prompt=prompt,
         questions=tuple(questions),
+        lora=chosen_adapters(body) or {},
         overrides=request.overrides,
         keep_alive_s=request.keep_alive_s,
         warnings=request.warnings,

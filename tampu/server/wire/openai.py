@@ -18,6 +18,7 @@ from tampu.errors import RequestError
 from tampu.runner.request import MAX_TOP_LOGPROBS
 from tampu.server.generation_request import MAX_CHOICES, EmbeddingTask, GenerationRequest, require
 from tampu.server.model_defaults import ModelDefaults
+from tampu.server.wire.adapters import AdapterBody, chosen_adapters
 from tampu.server.wire.conversation import Conversation, check_can, with_conversation
 from tampu.server.wire.logit_bias import read_bias
 from tampu.server.wire.openai_fields import (
@@ -33,7 +34,6 @@ from tampu.server.wire.options import ModelBody, embedding_task, parse_limited, 
 from tampu.server.wire.other_servers import (
     check_chat_fields,
     check_completion_fields,
-    chosen_adapters,
     other_parameters,
     with_chat_fields,
     with_completion_fields,
@@ -98,15 +98,17 @@ class CompletionRequest(_Common, kw_only=True):
     best_of: int | None = None
 
 
-class EmbeddingRequest(ModelBody, kw_only=True):
+class EmbeddingRequest(AdapterBody, kw_only=True):
     """`POST /v1/embeddings`; the input is a text, tokens, or a list of either.
 
-    llama-server's forms are accepted too: objects, and tokens beside texts.
+    llama-server's forms are accepted too: objects, and tokens beside texts. `late_chunking` is
+    Jina's.
     """
 
     input: str | list[Any] | dict[str, Any]
     encoding_format: str | None = None
     dimensions: int | None = None
+    late_chunking: bool | None = None
 
 
 def parse_chat_completion(body: ChatRequest, defaults: ModelDefaults) -> GenerationRequest:
@@ -180,7 +182,14 @@ def parse_embedding(body: EmbeddingRequest, defaults: ModelDefaults) -> Embeddin
     if isinstance(body.input, dict):
         raise RequestError("input must be a text, tokens, or a list of either")
     inputs = tuple(read_inputs(body.input, "input", may_be_empty=True))
-    return embedding_task(body, defaults, inputs=inputs, dimensions=body.dimensions)
+    return embedding_task(
+        body,
+        defaults,
+        inputs=inputs,
+        dimensions=body.dimensions,
+        late_chunking=bool(body.late_chunking),
+        lora=chosen_adapters(body) or {},
+    )
 
 
 def wants_usage(body: _Common) -> bool:

@@ -16,7 +16,8 @@ import msgspec
 from tampu.errors import RequestError
 from tampu.sampling.parameters import BY_OLLAMA
 from tampu.server.generation_request import require
-from tampu.server.wire.options import with_fields
+from tampu.server.wire.adapters import AdapterBody
+from tampu.server.wire.options import ModelBody, with_fields
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -69,35 +70,15 @@ _HINTS = {
 }
 
 
-class NumberedAdapter(msgspec.Struct, kw_only=True):
-    """An adapter by its number in `/lora-adapters`, as llama-server has it."""
-
-    id: int
-    scale: float = 1.0
-
-
-def chosen_adapters(body: object) -> dict[str, float] | None:
-    """Return the names, or numbers, of the adapters that a body chooses, with their strengths.
-
-    llama-server has `lora`, SGLang `lora_path`, the name of one.
-    """
-    lora, path = getattr(body, "lora", None), getattr(body, "lora_path", None)
-    require(not lora or not path, "lora and lora_path: give one of them")
-    if path:
-        return {path: 1.0}
-    if isinstance(lora, list):
-        return {str(each.id): each.scale for each in lora}
-    found: dict[str, float] | None = lora
-    return found
-
-
 def with_other_names(body: type[S]) -> type[S]:
     """Return the struct of a body with a field for each other name of a parameter."""
     fields = {
         field: BY_OLLAMA[name].kind | None for name, (_, more) in _NAMES.items() for field in more
     }
     more = dict.fromkeys(("ignore_eos", "return_progress", "timings_per_token"), bool | None)
-    adapters = {"lora": list[NumberedAdapter] | dict[str, float] | None, "lora_path": str | None}
+    own = {field.name for field in msgspec.structs.fields(ModelBody)}
+    chosen = msgspec.structs.fields(AdapterBody)
+    adapters = {field.name: field.type for field in chosen if field.name not in own}
     return with_fields(body, {**fields, **more, **adapters})
 
 

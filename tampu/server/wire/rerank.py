@@ -14,13 +14,14 @@ from tampu.engine.questions import RERANK_INSTRUCTION, Decisions
 from tampu.errors import RequestError
 from tampu.server.generation_request import RerankTask, require
 from tampu.server.model_defaults import ModelDefaults
+from tampu.server.wire.adapters import AdapterBody, chosen_adapters
 from tampu.server.wire.conversation import check_can
 from tampu.server.wire.ollama import MAX_INPUTS
-from tampu.server.wire.options import ModelBody, parse_uncut
+from tampu.server.wire.options import parse_uncut
 from tampu.server.wire.tools import shortened
 
 
-class RerankRequest(ModelBody, kw_only=True):
+class RerankRequest(AdapterBody, kw_only=True):
     """`POST /v1/rerank`; with `texts` in place of `documents`, in the form of TEI."""
 
     query: str
@@ -50,6 +51,7 @@ def parse_rerank(body: RerankRequest, defaults: ModelDefaults) -> RerankTask:
         query=body.query,
         documents=read_documents(body),
         instruction=body.instruction or RERANK_INSTRUCTION,
+        lora=chosen_adapters(body) or {},
         overrides=request.overrides,
         keep_alive_s=request.keep_alive_s,
         warnings=request.warnings,

@@ -12,6 +12,7 @@ from tampu.chat.output.reasoning import Think
 from tampu.errors import RequestError
 from tampu.server.generation_request import GenerationRequest, require
 from tampu.server.model_defaults import ModelDefaults
+from tampu.server.wire.adapters import chosen_adapters
 from tampu.server.wire.conversation import (
     Conversation,
     read_role,
@@ -29,7 +30,7 @@ from tampu.server.wire.openai_fields import (
     wrong_part,
 )
 from tampu.server.wire.options import ModelBody, parse_limited, with_parameters
-from tampu.server.wire.other_servers import chosen_adapters, other_parameters, with_other_names
+from tampu.server.wire.other_servers import other_parameters, with_other_names
 from tampu.server.wire.output_format import read_formats, with_formats
 from tampu.server.wire.telemetry import Telemetry
 from tampu.server.wire.tools import full_name, read_tool_choice, response_tools, shortened

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import math
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -137,6 +138,23 @@ def test_base64_is_of_little_endian_numbers_of_32_bits(client: httpx.Client) -> 
     text = embed(client, encoding_format="base64")["data"][0]["embedding"]
     data = base64.b64decode(text)
     assert [*struct.unpack(f"<{len(data) // 4}f", data)] == pytest.approx(plain, abs=1e-6)
+
+
+def test_late_chunking_computes_the_inputs_as_one_text(client: httpx.Client) -> None:
+    def vectors(**more: Any) -> list[list[float]]:
+        return [each["embedding"] for each in embed(client, **more)["data"]]
+
+    apart = vectors(input=["a cat", "sat down"])
+    late = vectors(input=["a cat", "sat down"], late_chunking=True)
+    assert len(late) == 2
+    assert all(math.isclose(math.hypot(*vector), 1, abs_tol=1e-5) for vector in late)
+    assert late[1] != pytest.approx(apart[1], abs=1e-3)  # it is after the first
+    assert vectors(input=["a cat"], late_chunking=True)[0] == pytest.approx(apart[0], abs=1e-3)
+    body = {"model": "embedder", "input": ["a ", ""], "late_chunking": True}
+    assert client.post("/v1/embeddings", json=body).status_code == 400
+    long = {"model": "embedder", "input": ["a cat " * 9] * 9, "late_chunking": True}
+    refused = client.post("/v1/embeddings", json=long).json()["error"]["message"]
+    assert "late_chunking is too large" in refused
 
 
 def test_fewer_dimensions_have_length_one_again(client: httpx.Client) -> None:

@@ -1,0 +1,34 @@
+"""The adapters that a request chooses."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tampu.server.generation_request import require
+from tampu.server.wire.options import ModelBody
+
+
+class NumberedAdapter(msgspec.Struct, kw_only=True):
+    """An adapter by its number in `/lora-adapters`, as llama-server has it."""
+
+    id: int
+    scale: float = 1.0
+
+
+class AdapterBody(ModelBody, kw_only=True):
+    """A request that may choose adapters: llama-server has `lora`, SGLang `lora_path`, a name."""
+
+    lora: list[NumberedAdapter] | dict[str, float] | None = None
+    lora_path: str | None = None
+
+
+def chosen_adapters(body: object) -> dict[str, float] | None:
+    """Return the names, or numbers, of the adapters that a body chooses, with their strengths."""
+    lora, path = getattr(body, "lora", None), getattr(body, "lora_path", None)
+    require(not lora or not path, "lora and lora_path: give one of them")
+    if path:
+        return {path: 1.0}
+    if isinstance(lora, list):
+        return {str(each.id): each.scale for each in lora}
+    found: dict[str, float] | None = lora
+    return found
