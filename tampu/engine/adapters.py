@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import threading
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from weakref import WeakKeyDictionary
 from tampu.engine.model_loader import LoadedModel
 from tampu.errors import RequestError
 from tampu.ml.gguf import read_gguf
+from tampu.ml.kernels.repack_cache import file_identity
 from tampu.nn.lora import Pair, read_adapter
 from tampu.runner.adapters import Adapter, AdapterKeys, ChosenLora, keys_with
 from tampu.runner.loop import EngineLoop
@@ -62,7 +64,8 @@ class Adapters:
         with self._lock:
             if name in self._loaded:
                 raise RequestError(f"an adapter {name!r} is loaded already; unload it first")
-            adapter = Adapter(name, next(self._numbers))
+            identity = [list(file_identity(part.path, part.size_bytes)) for part in file.parts]
+            adapter = Adapter(name, next(self._numbers), identity=json.dumps(identity))
             self._matrices[adapter] = matrices
             try:
                 self._runner.call(self._stack)

@@ -65,17 +65,29 @@ class PrefixTokens:
     Attributes:
         keys: I32, (n,): tokens; -1 minus its number for the inputs of an image.
         images: the digest of each image's content, by its number.
+        offset: what the keys have more than those of the model without adapters.
+        adapters: which the request chose, and how strong they are; empty: none.
     """
 
     keys: Keys
     images: Mapping[int, bytes]
+    offset: int = 0
+    adapters: bytes = b""
 
     def __len__(self) -> int:
         return len(self.keys)
 
+    def root(self, digest: bytes) -> bytes:
+        """Return what the first block follows, from the digest of the `CacheKey`."""
+        return _digest(digest, self.adapters) if self.adapters else digest
+
+    def plain(self, start: int, end: int) -> Keys:
+        """Return the keys of [start, end) as they are without adapters."""
+        return without_offset(self.keys[start:end], self.offset)
+
     def identity(self, start: int, end: int) -> bytes:
         """Return the tokens of [start, end), with the digests of images, as bytes."""
-        keys = self.keys[start:end]
+        keys = self.plain(start, end)
         parts = [np.maximum(keys, -1).astype("<i4").tobytes()]
         if not (keys < 0).any():
             return parts[0]
@@ -91,6 +103,11 @@ class PrefixTokens:
         return _digest(parent, self.identity(start, end))
 
 
+def without_offset(keys: Keys, offset: int) -> Keys:
+    """Return the keys of a sequence with adapters as they are without."""
+    return np.where(keys < 0, keys + offset, keys - offset).astype(np.int32) if offset else keys
+
+
 def _digest(parent: bytes, identity: bytes) -> bytes:
     return hashlib.sha256(parent + identity).digest()[:DIGEST_BYTES]
 
@@ -99,7 +116,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     """What a block has.
 
     Attributes:
-        parent: the digest of the block before it; of the first block, that of the `CacheKey`.
+        parent: the digest of the block before it; of the first block `PrefixTokens.root`.
         identity: `PrefixTokens.identity` of its tokens.
         tokens: how many these are.
         present: for each group, a bit for each token: whether its rows are there.
@@ -141,7 +158,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
 
     def common_tokens(self, tokens: PrefixTokens, start: int) -> int:
         """Return how many of the block's first tokens are those from the position `start` on."""
-        keys = tokens.keys[start : start + self.tokens]
+        keys = tokens.plain(start, start + self.tokens)
         own = np.frombuffer(self.identity, "<i4", len(keys))
         is_other = own != np.maximum(keys, -1)
         for first, count, content in self.images():

@@ -127,12 +127,10 @@ class BlockIndex:
 
     def find_beginning(self, tokens: PrefixTokens) -> list[KeptBlock]:
         """Return the same, and a block of which only the first tokens are those wanted."""
-        beginnings = self._beginnings(tokens)
+        beginnings, root = self._beginnings(tokens), tokens.root(self.storage.key.digest)
         best = beginnings[0]
         for chain in beginnings:
-            parent, at = (
-                (chain[-1].digest, chain[-1].end) if chain else (self.storage.key.digest, 0)
-            )
+            parent, at = (chain[-1].digest, chain[-1].end) if chain else (root, 0)
             with self._lock:
                 names = list(self._children.get(parent, ()))[:_MAX_COMPARED]
             for name in names:
@@ -146,10 +144,11 @@ class BlockIndex:
 
     def _beginnings(self, tokens: PrefixTokens) -> list[list[KeptBlock]]:
         """Return all chains of blocks that are a beginning of some tokens, the longest first."""
+        root = tokens.root(self.storage.key.digest)
         with self._lock:
             self._refresh()
             found: list[list[KeptBlock]] = []
-            left: list[tuple[bytes, list[KeptBlock]]] = [(self.storage.key.digest, [])]
+            left: list[tuple[bytes, list[KeptBlock]]] = [(root, [])]
             while left:
                 parent, chain = left.pop()
                 found.append(chain)
@@ -220,7 +219,7 @@ class BlockIndex:
             rows: those of each group.
         """
         start, end = span
-        parent = before[-1].digest if before else self.storage.key.digest
+        parent = before[-1].digest if before else tokens.root(self.storage.key.digest)
         name = _Name(tokens.digest(parent, start, end), end - start, int(present.sum()))
         block = _block(parent, name, start)
         parts = block_parts(parent, tokens.identity(start, end), present, rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -23,11 +24,13 @@ class Adapter:
         name: by which requests choose it.
         number: no other adapter of the model has had it.
         place: in the stacks; it changes when others are loaded, between two steps.
+        identity: of its file's content.
     """
 
     name: str
     number: int
     place: int = 0
+    identity: str = ""
 
 
 Choice: TypeAlias = tuple[tuple[Adapter, float], ...]
@@ -46,6 +49,12 @@ class ChosenLora:
 
     adapters: Choice = ()
     key_offset: int = 0
+
+    @property
+    def identity(self) -> bytes:
+        """What rows follow from: the adapters' files and strengths; empty if there are none."""
+        found = sorted((adapter.identity, scale) for adapter, scale in self.adapters)
+        return json.dumps(found).encode() if found else b""
 
 
 PLAIN = ChosenLora()

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -106,10 +106,13 @@ class PrefixKeeper:
         count = min(sequence.read, sequence.length)
         if count < MIN_TOKENS or sequence.collector is not None or self._waiting >= _MAX_WAITING:
             return
+        if not _is_shared(sequence):
+            return
         keys = sequence.keys[:count].copy()
-        tokens, refs = self.copies.tokens(keys), self.copies.manager.cached(keys)
+        tokens = self.copies.tokens(keys, sequence.lora)
         if tokens is None:
             return
+        refs = self.copies.manager.cached(keys)
         with self._lock:
             self._waiting += 1
         self._noted.append((tokens, refs[0], refs[1]))
@@ -148,7 +151,7 @@ class PrefixKeeper:
         count = present.shape[1]
         if count < MIN_TOKENS:
             return
-        tokens = PrefixTokens(tokens.keys[:count], tokens.images)
+        tokens = replace(tokens, keys=tokens.keys[:count])
         chain = self.blocks.find(tokens)
         self.blocks.use(chain)
         for index, block in enumerate(chain):
@@ -192,10 +195,9 @@ class PrefixKeeper:
         end = sequence.length - 1
         if sequence.wants_rows:
             end = min(end, sequence.first_output)
-        is_plain = not sequence.cell_table.is_private and not sequence.lora.adapters
-        if not is_plain or end < MIN_TOKENS:
+        if not _is_shared(sequence) or end < MIN_TOKENS:
             return None
-        tokens = self.copies.tokens(sequence.keys[:end].copy())
+        tokens = self.copies.tokens(sequence.keys[:end].copy(), sequence.lora)
         blocks = self.blocks.find_beginning(tokens) if tokens else []
         if tokens is None or not blocks or blocks[-1].used < MIN_TOKENS:
             return None
@@ -286,3 +288,9 @@ def _be_nice() -> None:
     """Let this thread give way to those that compute."""
     with suppress(OSError, AttributeError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+
+
+def _is_shared(sequence: Sequence) -> bool:
+    """Return whether other sequences may have a sequence's rows."""
+    has_keys = not sequence.lora.adapters or sequence.lora.key_offset != 0
+    return has_keys and not sequence.cell_table.is_private

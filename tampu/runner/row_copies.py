@@ -12,11 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.kvcache import NO_CELL, CellTable, KVCacheManager
-from tampu.kvcache.block_file import PrefixTokens, Present
+from tampu.kvcache.block_file import PrefixTokens, Present, without_offset
 from tampu.kvcache.block_index import rows_by_group
 from tampu.kvcache.checkpoints import KEPT_ENDS
 from tampu.kvcache.rows import CacheRows
 from tampu.ml.rows import Bytes
+from tampu.runner.adapters import PLAIN, ChosenLora
 from tampu.runner.images import ImageStore
 
 _STATES_EVERY = 2048  # tokens between the states that are kept, besides those at the end
@@ -38,15 +39,19 @@ class RowCopies:
     rows: CacheRows
     images: ImageStore
 
-    def tokens(self, keys: npt.NDArray[np.int32]) -> PrefixTokens | None:
-        """Return tokens as other processes know them; None if an image was forgotten."""
+    def tokens(self, keys: npt.NDArray[np.int32], lora: ChosenLora = PLAIN) -> PrefixTokens | None:
+        """Return tokens as other processes know them; None if an image was forgotten.
+
+        `lora` are the adapters of their sequence.
+        """
         images = {}
-        for key in np.unique(keys[keys < 0]).tolist():
+        plain = without_offset(keys, lora.key_offset)
+        for key in np.unique(plain[plain < 0]).tolist():
             digest = self.images.digest(-1 - key)
             if digest is None:
                 return None
             images[-1 - key] = digest
-        return PrefixTokens(keys, images)
+        return PrefixTokens(keys, images, lora.key_offset, lora.identity)
 
     def chosen(self, cells: npt.NDArray[np.int32]) -> tuple[Present, list[int]]:
         """Return which rows to keep, (groups, n), and where blocks end because of a state.

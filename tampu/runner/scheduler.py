@@ -188,9 +188,7 @@ class Scheduler:
             return
         self.running.remove(sequence)
         self.kv_manager.free(sequence.cell_table, sequence.keys[: sequence.length])
-        if sequence.lora.adapters:
-            return  # what outlives it is known by the model's own tokens
-        if sequence.collector is None:
+        if sequence.collector is None and not sequence.lora.adapters:
             self.recent[sequence.slot] = sequence.keys[: sequence.length].copy()
         if self.keeper:
             self.keeper.released(sequence)

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from support.engines import GREEDY, rest
+from support.tiny_adapter import write_tiny_adapter
 from support.tiny_gemma4 import gemma4_weights, tiny_gemma4
 from support.tiny_hybrid import hybrid_weights, tiny_hybrid
 from support.tiny_model import Tiny, write_tiny
@@ -89,6 +90,35 @@ def test_the_same_prompt_again_is_read_but_for_its_last_token(
     for cached in (0, 599):
         with Engine.load(path, **values) as engine:
             assert answer(engine, prompt).usage.cached_tokens == cached
+
+
+def test_rows_with_adapters_are_kept_for_the_same_adapters_and_strengths(tmp_path: Path) -> None:
+    path = dense(tmp_path / "model.gguf")
+    one, two = (write_tiny_adapter(tmp_path / f"{seed}.gguf", path, seed=seed) for seed in (1, 2))
+    values = OPTIONS | {"prefix_cache": (tmp_path / "kept", 10**9)}
+    prompt = words(600)
+
+    def said(engine: Engine, lora: dict[str, float]) -> tuple[list[float], int]:
+        found = engine.generate(prompt, max_tokens=6, logprobs=True, lora=lora, **GREEDY)
+        rest(engine)
+        return [each.logprob for each in found.logprobs or ()], found.usage.cached_tokens
+
+    with Engine.load(path, **values) as engine:
+        engine.adapters.load("two", two)
+        engine.adapters.load("one", one)
+        first, cached = said(engine, {"one": 0.5})
+        assert cached == 0
+    with Engine.load(path, **values) as engine:
+        engine.adapters.load("first", one)  # of another name, and with another number
+        engine.adapters.load("second", two)
+        others: list[dict[str, float]] = [
+            {}, {"second": 0.5}, {"first": 1.0}, {"first": 0.5, "second": 1.0}
+        ]  # fmt: skip
+        assert [said(engine, lora)[1] for lora in others] == [0, 0, 0, 0]
+        found, cached = said(engine, {"first": 0.5})
+    assert cached == 599
+    # Other cells are read in another order, so sums differ by rounding.
+    assert found == pytest.approx(first, abs=1e-4)
 
 
 def test_rows_of_another_model_or_another_type_are_not_read(tmp_path: Path) -> None:
