@@ -105,7 +105,7 @@ def red_circle(path: Path) -> Path:
 def test_an_image_is_attached_shown_and_seen(page: Page, tmp_path: Path) -> None:
     choose(page, "demo")
     with page.expect_file_chooser() as chooser:
-        page.get_by_role("button", name="Add images").click()
+        page.get_by_role("button", name="Add images or videos").click()
     chooser.value.set_files(red_circle(tmp_path / "image.png"))
     expect(page.get_by_role("img", name="Image 1")).to_be_visible()
     answer = ask(page, "demo", "What is in the picture?")
@@ -131,15 +131,15 @@ def test_images_are_pasted_and_dropped(page: Page, tmp_path: Path) -> None:
     expect(page.get_by_role("img", name="Image 1")).to_be_visible()
     field.evaluate(PUT, ["drop", content, "image.png"])
     expect(page.get_by_role("img", name="Image 2")).to_be_visible()
-    page.get_by_role("button", name="Remove image").first.click()
+    page.get_by_role("button", name="Remove").first.click()
     expect(page.get_by_role("img", name="Image 2")).to_be_hidden()
 
 
 def test_images_are_refused_for_models_that_do_not_see(page: Page) -> None:
     choose(page, "formatted")
-    expect(page.get_by_role("button", name="Add images")).to_be_hidden()
+    expect(page.get_by_role("button", name="Add images or videos")).to_be_hidden()
     page.get_by_role("textbox", name="Message").evaluate(PUT, ["paste", [1], "image.png"])
-    expect(page.get_by_role("alert")).to_have_text("formatted:latest cannot see images.")
+    expect(page.get_by_role("alert")).to_have_text("formatted:latest cannot see images and videos.")
 
 
 def test_a_file_that_is_not_an_image_is_refused(page: Page, tmp_path: Path) -> None:

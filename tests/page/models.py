@@ -71,6 +71,44 @@ def test_details_are_those_of_show(page: Page) -> None:
     expect(demo).to_contain_text("<start_of_turn>")
 
 
+def test_details_draw_the_layers_and_have_them_as_a_table(page: Page) -> None:
+    demo = row(page, "demo:latest")
+    demo.get_by_role("button", name="Details").click()
+    figure = demo.get_by_role("figure")
+    expect(figure.get_by_role("img")).to_have_accessible_name(
+        re.compile(r"\d+ layers, \d+ tensors, [\d.]+ MB: .*\w+ [\d.]+ MB")
+    )
+    expect(figure.get_by_role("list")).to_contain_text(re.compile(r"attention .*feed-forward "))
+    layers = int(figure.get_by_role("img").get_attribute("aria-label").split()[0])
+    expect(figure.locator("svg g")).to_have_count(layers)
+    figure.get_by_text("As a table").click()
+    rows = figure.get_by_role("row")
+    expect(rows).to_have_count(layers + 2)  # the head, and what is in no layer
+    expect(rows.last).to_contain_text(re.compile(rf"{layers - 1}\s*attention .* MB|KB"))
+
+
+def test_why_a_model_does_not_fit_is_said_until_it_is_dismissed(
+    browser: Browser, tmp_path: Path
+) -> None:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    write_scripted(folder / "huge.gguf", [" la"], template=PLAIN, context=1 << 30)
+    server = start_server(folder, tmp_path, TAMPU_THREADS="1", TAMPU_CONTEXT_LENGTH=str(1 << 30))
+    try:
+        with watched(browser, server, "/#/models") as page:
+            huge = row(page, "huge:latest")
+            huge.get_by_role("button", name="Load", exact=True).click()
+            why = huge.get_by_role("alert")
+            expect(why).to_contain_text("huge:latest could not be loaded")
+            for part in ("does not fit on CPU", "weights ", "cache ", "graphs about ", "available"):
+                expect(why).to_contain_text(part)
+            expect(why).to_contain_text("Choose a context of at most")
+            why.get_by_role("button", name="Dismiss").click()
+            expect(why).to_have_count(0)
+    finally:
+        server.end()
+
+
 def test_a_model_is_loaded_and_unloaded_and_tells_its_memory(page: Page) -> None:
     demo = row(page, "demo:latest")
     demo.get_by_role("button", name="Load", exact=True).click()

@@ -155,6 +155,15 @@ def test_tensors_are_shown_if_verbose(site: Site) -> None:
     ]
 
 
+def test_tensors_are_shown_with_their_sizes_and_no_arrays_if_requested(site: Site) -> None:
+    short, told = site.call(
+        ("POST", "/api/show", {"json": {"model": "m"}}),
+        ("POST", "/api/show", {"json": {"model": "m", "tensors": True}}),
+    )
+    assert told.json() == short.json() | {"tensors": told.json()["tensors"]}
+    assert [one["size"] for one in told.json()["tensors"]] == [1280]
+
+
 @pytest.mark.parametrize("keep_alive", [1e308, 2**62, "2000000h", -1])
 def test_keep_alive_beyond_the_calendar_is_accepted(site: Site, keep_alive: float | str) -> None:
     loaded, listed = site.call(

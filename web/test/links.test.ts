@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { imageType, safeAddress } from "../src/markdown/links.ts";
+import { imageType, safeAddress, videoType } from "../src/markdown/links.ts";
 
 test("links lead to other sites, and do nothing else", () => {
   assert.equal(safeAddress("https://example.org/a b"), "https://example.org/a%20b");
@@ -22,5 +22,13 @@ test("images are data of the kinds that models read", () => {
     "data:image/png;base64,", "data:image/png,QUJD", "data:image/png;base64,QQ==<", null, 1,
   ]) {
     assert.equal(imageType(text), null);
+  }
+});
+
+test("videos are data of the kinds that the server reads", () => {
+  assert.equal(videoType("data:video/mp4;base64,QUJD"), "mp4");
+  assert.equal(videoType("data:video/quicktime;base64,QUJD"), "quicktime");
+  for (const text of ["data:image/png;base64,QUJD", "data:video/mp4,abc", "https://example.org/a.mp4", 5]) {
+    assert.equal(videoType(text), null);
   }
 });

@@ -145,11 +145,12 @@ class DebugResponse(msgspec.Struct, kw_only=True):
 
 
 class ShowRequest(msgspec.Struct, kw_only=True):
-    """`POST /api/show`."""
+    """`POST /api/show`; `tensors`, tampu's own, asks for them without long arrays."""
 
     model: str | None = None
     name: str | None = None
     verbose: bool | None = None
+    tensors: bool | None = None
     system: str | None = None
     template: str | None = None
     options: dict[str, Any] | None = None

@@ -68,11 +68,12 @@ class RunningModel(_NamedModel, kw_only=True):
 
 
 class TensorDetails(msgspec.Struct):
-    """A tensor, its shape slowest dimension first."""
+    """A tensor, its shape slowest dimension first; `size`, tampu's own, in bytes if requested."""
 
     name: str
     type: str
     shape: tuple[int, ...]
+    size: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class ModelDetails(msgspec.Struct, kw_only=True):
@@ -152,7 +153,7 @@ def show(entry: Entry, defaults: ModelDefaults, body: ShowRequest, engine: str) 
         requires=config.requires or msgspec.UNSET,
         engine=choose_engine(str(defaults.parameters.get("engine", engine)), info.loaded_as),
         projector_info=_projector_info(entry),
-        tensors=_tensors(info) if is_verbose else msgspec.UNSET,
+        tensors=_tensors(info, body) if is_verbose or body.tensors else msgspec.UNSET,
     )
 
 
@@ -162,9 +163,16 @@ def _projector_info(entry: Entry) -> dict[str, Any] | msgspec.UnsetType:
     return msgspec.UNSET
 
 
-def _tensors(info: ModelInfo) -> list[TensorDetails]:
-    tensors = read_gguf(info.path).tensors.values()
-    return [TensorDetails(tensor.name, tensor.type.name, tensor.shape) for tensor in tensors]
+def _tensors(info: ModelInfo, body: ShowRequest) -> list[TensorDetails]:
+    return [
+        TensorDetails(
+            tensor.name,
+            tensor.type.name,
+            tensor.shape,
+            tensor.size_bytes if body.tensors else msgspec.UNSET,
+        )
+        for tensor in read_gguf(info.path).tensors.values()
+    ]
 
 
 def _tag(entry: Entry) -> ListedModel:

@@ -89,6 +89,8 @@ MORE = {
     ollama_output.ChatLine: {"truncated"},
     ollama.EmbedResponse: {"truncated"},
     ollama.EmbeddingsRequest: {"truncate", "truncation"},
+    ollama.ShowRequest: {"tensors"},
+    ollama_lists.TensorDetails: {"size"},
     manage.CreateRequest: {"modelfile", "path"},
     ollama_lists.RunningModel: {"engine", "slots", "slot_size"},
     ollama_lists.ModelDetails: {"engine"},

@@ -38,6 +38,15 @@ export interface ShownModel {
   capabilities: string[];
   details: Details;
   model_info: Record<string, unknown>;
+  tensors?: Tensor[];
+}
+
+/** A tensor of a model's file; `size` is in bytes. */
+export interface Tensor {
+  name: string;
+  type: string;
+  shape: number[];
+  size: number;
 }
 
 export type Value = number | string | boolean | string[];
@@ -154,7 +163,7 @@ export class Server {
   }
 
   async show(model: string): Promise<ShownModel> {
-    return (await this.#http.ask("POST", "/api/show", { model })) as unknown as ShownModel;
+    return (await this.#http.ask("POST", "/api/show", { model, tensors: true })) as unknown as ShownModel;
   }
 
   async load(model: string): Promise<void> {

@@ -1,4 +1,4 @@
-/** The field for the next message, with the images that go with it. */
+/** The field for the next message, with the images and videos that go with it. */
 
 import type { JSX } from "preact";
 import { useRef, useState } from "preact/hooks";
@@ -6,9 +6,10 @@ import { useRef, useState } from "preact/hooks";
 import { IconButton } from "../parts/button.tsx";
 import { Icon } from "../parts/icons.tsx";
 import { useApp } from "../state/app.ts";
-import { TEXTS } from "../texts.ts";
-import { readImage } from "./files.ts";
+import { TEXTS, bytes } from "../texts.ts";
+import { MOST_BYTES, readMedia } from "./files.ts";
 import { problemOf, requestFormat, requestTools } from "./formats.ts";
+import { Media } from "./media.tsx";
 import type { Colour } from "./token_text.ts";
 
 export function Composer(): JSX.Element {
@@ -31,7 +32,11 @@ export function Composer(): JSX.Element {
         setNote(TEXTS.noVision(model.value));
         return;
       }
-      const image = await readImage(file);
+      if (file.size > MOST_BYTES) {
+        setNote(TEXTS.tooLarge(file.name, bytes(MOST_BYTES)));
+        return;
+      }
+      const image = await readMedia(file);
       if (image === null) setNote(TEXTS.notImage(file.name));
       else setImages((others) => [...others, image]);
     }
@@ -71,7 +76,7 @@ export function Composer(): JSX.Element {
         <ul class="images">
           {images.map((image, at) => (
             <li>
-              <img src={image} alt={TEXTS.imageOf(at + 1)} />
+              <Media url={image} number={at + 1} />
               <IconButton icon="close" label={TEXTS.removeImage} onClick={() => setImages(images.filter((_, other) => other !== at))} />
             </li>
           ))}
@@ -100,7 +105,7 @@ export function Composer(): JSX.Element {
           type="file"
           hidden
           multiple
-          accept="image/png,image/jpeg,image/webp,image/gif,image/bmp"
+          accept="image/png,image/jpeg,image/webp,image/gif,image/bmp,video/mp4,video/webm,video/quicktime,video/x-matroska,video/x-msvideo"
           aria-label={TEXTS.attach}
           onChange={(event) => {
             void add([...(event.currentTarget.files ?? [])]);

@@ -2,7 +2,7 @@
 
 import { isObject } from "../api/lines.ts";
 import type { Value } from "../api/server.ts";
-import { imageType } from "../markdown/links.ts";
+import { isMedia } from "./files.ts";
 import { FORMATS, type Format, NO_FORMAT } from "./formats.ts";
 import type { Candidate, Token } from "./token_text.ts";
 import {
@@ -129,10 +129,10 @@ function readTurn(from: Record<string, unknown>, ids: Map<string, string>): Turn
     state: STATES.find((state) => state === from.state) ?? "interrupted",
   };
   if (images !== undefined) {
-    if (!Array.isArray(images) || !images.every((image) => imageType(image) !== null)) {
+    if (!Array.isArray(images) || !images.every(isMedia)) {
       throw new ImportError("images are wrong");
     }
-    turn.images = images as string[];
+    turn.images = images;
   }
   if (from.reasoning !== undefined) turn.reasoning = textOf(from.reasoning, "reasoning");
   if (from.reasoningMs !== undefined) turn.reasoningMs = numberOf(from.reasoningMs, "reasoningMs");

@@ -1,6 +1,6 @@
-/** Files that are saved, and images that are read. */
+/** Files that are saved, and images and videos that are read. */
 
-import { imageType } from "../markdown/links.ts";
+import { imageType, videoType } from "../markdown/links.ts";
 
 /** Let the browser save a text as a file. */
 export function saveFile(name: string, text: string): void {
@@ -18,13 +18,26 @@ export function fileName(title: string, ending: string): string {
   return `${name || "conversation"}.${ending}`;
 }
 
-/** Return an image as a data URL; null if it is not of a kind that models read. */
-export async function readImage(file: File): Promise<string | null> {
+/** The largest file that a message takes, in bytes. */
+export const MOST_BYTES = 32 * 1024 * 1024;
+
+/** Return an image or a video as a data URL; null if it is not of a kind that models read. */
+export async function readMedia(file: File): Promise<string | null> {
   const url = await new Promise<string>((resolve, reject) => {
     const reader = new FileReader();
     reader.onload = () => resolve(reader.result as string);
     reader.onerror = () => reject(reader.error ?? new Error("the file cannot be read"));
     reader.readAsDataURL(file);
   });
-  return imageType(url) === null ? null : url;
+  return isMedia(url) ? url : null;
+}
+
+/** Whether something is an image or a video as a data URL, of a kind that models read. */
+export function isMedia(value: unknown): value is string {
+  return imageType(value) !== null || videoType(value) !== null;
+}
+
+/** Return the size in bytes of a data URL's content. */
+export function sizeOf(url: string): number {
+  return Math.floor(((url.length - url.indexOf(",") - 1) * 3) / 4);
 }

@@ -27,7 +27,7 @@ export interface Turn {
   /** In milliseconds since 1970. */
   created: number;
   state: "done" | "streaming" | "stopped" | "failed" | "interrupted" | "limit";
-  /** Data URLs. */
+  /** And videos: data URLs. */
   images?: string[];
   reasoning?: string;
   reasoningMs?: number;

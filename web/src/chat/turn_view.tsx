@@ -9,6 +9,7 @@ import { CopyButton } from "../parts/copy.tsx";
 import { useApp } from "../state/app.ts";
 import { TEXTS, duration } from "../texts.ts";
 import { Calls } from "./calls.tsx";
+import { Media } from "./media.tsx";
 import { TokenView } from "./token_view.tsx";
 import type { Turn, Usage } from "./tree.ts";
 
@@ -46,7 +47,7 @@ function Question({ turn }: { turn: Turn }): JSX.Element {
   const { editing } = useApp();
   return (
     <>
-      {turn.images?.map((image, at) => <img class="sent" src={image} alt={TEXTS.imageOf(at + 1)} />)}
+      {turn.images?.map((image, at) => <Media className="sent" url={image} number={at + 1} />)}
       {editing.value === turn.id ? <Editor turn={turn} /> : <div class="bubble" dir="auto">{turn.content}</div>}
     </>
   );

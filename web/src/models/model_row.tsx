@@ -5,10 +5,12 @@ import { useEffect, useState } from "preact/hooks";
 
 import { messageOf } from "../api/http.ts";
 import type { LoadedModel, Model, ShownModel } from "../api/server.ts";
+import { IconButton } from "../parts/button.tsx";
 import { Confirm } from "../parts/dialog.tsx";
 import { useApp } from "../state/app.ts";
 import { TEXTS, bytes } from "../texts.ts";
 import { canQuantize } from "./create.ts";
+import { LayersFigure } from "./layers_figure.tsx";
 import { QuantizeDialog } from "./quantize_dialog.tsx";
 
 interface Properties {
@@ -23,6 +25,7 @@ export function ModelRow({ model, loaded }: Properties): JSX.Element {
   const [isOpen, setOpen] = useState(false);
   const [asked, ask] = useState<"" | "quantize" | "delete">("");
   const isBusy = models.busy.value.has(model.name);
+  const failure = models.failures.value.get(model.name);
   const { parameter_size, quantization_level, family } = model.details;
   const facts = [family, parameter_size, quantization_level, bytes(model.size)].filter(Boolean);
   const chat = () => {
@@ -46,6 +49,13 @@ export function ModelRow({ model, loaded }: Properties): JSX.Element {
         <button type="button" aria-expanded={isOpen} onClick={() => setOpen(!isOpen)}>{TEXTS.details}</button>
         <button type="button" class="danger" disabled={isBusy} onClick={() => ask("delete")}>{TEXTS.delete}</button>
       </div>
+      {failure && (
+        <div class="failure" role="alert">
+          <strong>{TEXTS.notLoadedModel(model.name)}</strong>
+          <IconButton icon="close" label={TEXTS.dismiss} onClick={() => models.dismiss(model.name)} />
+          <p>{failure}</p>
+        </div>
+      )}
       {isOpen && <ModelDetails name={model.name} loaded={loaded} />}
       {asked === "quantize" && <QuantizeDialog model={model.name} onClose={() => ask("")} />}
       {asked === "delete" && (
@@ -79,6 +89,7 @@ function ModelDetails({ name, loaded }: { name: string; loaded: LoadedModel | un
   const texts = { parameters: shown.parameters, system: shown.system, template: shown.template, modelfile: shown.modelfile, license: shown.license };
   return (
     <div class="model-details">
+      <LayersFigure tensors={shown.tensors ?? []} />
       <dl>{facts.map(([key, value]) => <div><dt>{key}</dt><dd>{value}</dd></div>)}</dl>
       {Object.entries(texts).filter(([, text]) => text).map(([title, text]) => (
         <details><summary>{title}</summary><pre tabIndex={0}>{text}</pre></details>

@@ -2,7 +2,7 @@
 
 import { computed, signal } from "@preact/signals";
 
-import { messageOf } from "../api/http.ts";
+import { ApiError, messageOf } from "../api/http.ts";
 import type { LoadedModel, Model, Parameter, Server, ShownModel } from "../api/server.ts";
 import { type NewModel, creation } from "../models/create.ts";
 import type { Settings } from "./settings.ts";
@@ -16,6 +16,8 @@ export class Models {
   /** The names of models that are being loaded, unloaded or deleted. */
   readonly busy = signal<ReadonlySet<string>>(new Set());
   readonly error = signal("");
+  /** Why models could not be loaded, by their names; until they can, or it is dismissed. */
+  readonly failures = signal<ReadonlyMap<string, string>>(new Map());
   readonly forChat = computed(() =>
     (this.installed.value ?? []).filter((model) => model.capabilities.includes("completion")),
   );
@@ -53,7 +55,16 @@ export class Models {
     return await this.#server.show(name);
   }
 
-  load = (name: string) => this.#while(name, () => this.#server.load(name));
+  load = (name: string) =>
+    this.#while(name, async () => {
+      this.dismiss(name);
+      try {
+        await this.#server.load(name);
+      } catch (error) {
+        if (!(error instanceof ApiError && error.status)) throw error;
+        this.failures.value = new Map([...this.failures.value, [name, messageOf(error)]]);
+      }
+    });
   unload = (name: string) => this.#while(name, () => this.#server.unload(name));
   delete = (name: string) => this.#while(name, () => this.#server.delete(name));
 
@@ -74,6 +85,11 @@ export class Models {
   async quantize(source: string, type: string, name: string): Promise<void> {
     const request = { model: name, from: source, quantize: type };
     await this.transfers.run("quantize", name, (abort) => this.#server.create(request, abort));
+  }
+
+  /** Take the reason why a model could not be loaded off the list. */
+  dismiss(name: string): void {
+    this.failures.value = new Map([...this.failures.value].filter(([other]) => other !== name));
   }
 
   /** Take a transfer that has ended off the list. */

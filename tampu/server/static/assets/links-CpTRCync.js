@@ -1,1 +1,0 @@
-var e=new Set([`http:`,`https:`,`mailto:`]),t=/^data:image\/(png|jpeg|webp|gif|bmp);base64,[A-Za-z0-9+/]+={0,2}$/;function n(t){let n;try{n=new URL(t.trim())}catch{return null}return e.has(n.protocol)?n.href:null}function r(e){return typeof e==`string`?t.exec(e)?.[1]??null:null}export{n,r as t};
