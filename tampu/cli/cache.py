@@ -44,6 +44,7 @@ def cache_command(
 ) -> None:
     """List, prune or clear the computed prompts that TAMPU_PREFIX_CACHE keeps on disk."""
     from tampu.kvcache.block_folder import delete_blocks, kept_models, shrink
+    from tampu.store.library import bare_name
 
     settings = Settings.from_environment()
     root = settings.cache / "prefix"
@@ -53,16 +54,20 @@ def cache_command(
         freed = shrink(root, _bytes(size) if size else settings.prefix_cache)
         print(f"deleted {human_bytes(freed or 0)}")
         return
-    found = kept_models(root)
+    found, names = kept_models(root), _names(settings)
     if action is Action.CLEAR:
-        chosen = [each for each in found if not model or each.is_called(model)]
+        chosen = [
+            each
+            for each in found
+            if not model or each.is_called(model) or bare_name(model) in names.get(each.name, ())
+        ]
         if model and not chosen:
             raise RequestError(f"the prefix cache has nothing of '{model}': see `tampu cache`")
         print(f"deleted {human_bytes(sum(delete_blocks(root, each.key) for each in chosen))}")
     elif json:
-        print(json_format.dumps([_fields(each) for each in found], indent=2))
+        print(json_format.dumps([_fields(each, names) for each in found], indent=2))
     else:
-        rows = [_row(each, time.time()) for each in found]
+        rows = [_row(each, names, time.time()) for each in found]
         print(table(("NAME", "KEY", "SIZE", "BLOCKS", "USED"), rows))
 
 
@@ -73,9 +78,20 @@ def _bytes(text: str) -> int:
         raise RequestError(f"--size is {text!r}: {error}") from None
 
 
-def _fields(each: KeptModel) -> dict[str, object]:
+def _names(settings: Settings) -> dict[str, list[str]]:
+    """Return the names of the models that each file has, by the file's name."""
+    from tampu.store.library import Library, bare_name
+
+    found: dict[str, list[str]] = {}
+    for model in Library.from_settings(settings).listing().models:
+        found.setdefault(model.path.name, []).append(bare_name(model.name))
+    return found
+
+
+def _fields(each: KeptModel, names: dict[str, list[str]]) -> dict[str, object]:
     return {
         "name": each.name,
+        "models": names.get(each.name, []),
         "key": each.key,
         "size": each.size_bytes,
         "blocks": each.blocks,
@@ -83,6 +99,7 @@ def _fields(each: KeptModel) -> dict[str, object]:
     }
 
 
-def _row(each: KeptModel, now: float) -> tuple[str, ...]:
+def _row(each: KeptModel, names: dict[str, list[str]], now: float) -> tuple[str, ...]:
     age = human_age(max(now - each.used_s, 0))
-    return each.name, each.key[:12], human_bytes(each.size_bytes), str(each.blocks), age
+    name = ", ".join(names.get(each.name, [each.name]))
+    return name, each.key[:12], human_bytes(each.size_bytes), str(each.blocks), age

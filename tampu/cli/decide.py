@@ -43,9 +43,12 @@ def decide_command(
     backend, found = select_backend(model, Settings.from_environment(), slots=_SLOTS)
     failed = False
     with closing(backend):
-        for row, kept in _rows(input, asked):
-            body = {"model": found.name, **row}
+        for where, text in _lines(input):
+            kept: dict[str, Any] = {}
             try:
+                row = _row(text, where, asked)
+                kept = {name: value for name, value in row.items() if name not in _FIELDS}
+                body = {"model": found.name, **_asked(row, where)}
                 answer = backend.ask("POST", "/v1/decisions", body, timeout_s=None)
                 line = {name: answer[name] for name in ("answers", "usage")}
             except TampuError as error:
@@ -55,26 +58,36 @@ def decide_command(
         raise typer.Exit(1)
 
 
-def _rows(path: Path, questions: object) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Yield the request for each line of a file, and the fields that are passed on.
-
-    Raises:
-        RequestError: for a line that is not JSON, or has no input or questions.
-    """
+def _lines(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield the lines of a file that are not empty, each with its place for messages before it."""
     is_stdin = str(path) == "-"
     name = "standard input" if is_stdin else str(path)
     with sys.stdin if is_stdin else path.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            value = _parsed(line, f"{name}, line {number}")
-            row = value if isinstance(value, dict) else {"input": value}
-            row = {"questions": questions, **row}
-            for field in _FIELDS:
-                if row.get(field) is None:
-                    raise RequestError(f"{name}, line {number}: {field} is missing")
-            kept = {name: value for name, value in row.items() if name not in _FIELDS}
-            yield {field: row[field] for field in _FIELDS}, kept
+            if line.strip():
+                yield f"{name}, line {number}", line
+
+
+def _row(line: str, where: str, questions: object) -> dict[str, Any]:
+    """Return all fields of a line.
+
+    Raises:
+        RequestError: if it is not JSON.
+    """
+    value = _parsed(line, where)
+    return {"questions": questions, **(value if isinstance(value, dict) else {"input": value})}
+
+
+def _asked(row: dict[str, Any], where: str) -> dict[str, Any]:
+    """Return the fields of a request.
+
+    Raises:
+        RequestError: if one is missing.
+    """
+    for field in _FIELDS:
+        if row.get(field) is None:
+            raise RequestError(f"{where}: {field} is missing")
+    return {field: row[field] for field in _FIELDS}
 
 
 def _questions(path: Path) -> object:

@@ -96,10 +96,5 @@ def stored_model(model: str, settings: Settings) -> tuple[Store, ModelName]:
     found = store.find(name)
     if found is not None:
         return store, found
-    for other in Library.from_settings(settings).listing().models:
-        if other.name.lower() == name.short.lower():
-            raise ModelNotFoundError(
-                f"{name.short} is not in tampu's own store ({other.origin.value}), so it is "
-                f"read-only; `tampu create` with FROM {model} makes a copy that can be changed"
-            )
+    Library.from_settings(settings).check_own(name)
     raise ModelNotFoundError(f"model {name.short!r} not found")

@@ -140,7 +140,7 @@ def check_free_space(path: Path, needed_bytes: int) -> None:
     free = shutil.disk_usage(folder).free
     if needed_bytes > free:
         raise DiskFullError(
-            f"{path}: no space left: needs {needed_bytes / 1e9:.1f} GB, {free / 1e9:.1f} GB are "
+            f"{path}: no space left: needs {needed_bytes / 1e6:,.1f} MB, {free / 1e6:,.1f} MB are "
             "free"
         )
 

@@ -55,7 +55,7 @@ def check_input(path: Path, endpoint: str) -> tuple[list[Row], list[dict[str, An
                 if row is None:
                     continue
                 if first := seen.setdefault(row.custom_id, number) - number:
-                    message = f"line {number + first} has the same custom_id"
+                    message = f"custom_id is that of line {number + first}, too"
                     raise _Invalid("duplicate_custom_id", message, number, "custom_id")
                 rows.append(row)
             except _Invalid as error:

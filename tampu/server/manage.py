@@ -88,6 +88,7 @@ class ManageAPI:
         name, store = body.parsed(), self._store()
         found = await asyncio.to_thread(store.find, name)  # a damaged model can be removed too
         if found is None:
+            await asyncio.to_thread(self._serving.catalog.library.check_own, name)
             text = (body.model or body.name or "")[:200]
             raise ModelNotFoundError(f"model '{text}' not found")
         await self._serving.models.unload(bare_name(found.short))

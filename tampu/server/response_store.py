@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from tampu.errors import ModelNotFoundError, RequestError
+from tampu.errors import ModelNotFoundError, RequestError, StoreError
 from tampu.server.caller import Caller
 from tampu.server.errors import BusyError
 from tampu.server.state import State
@@ -58,7 +58,7 @@ class ResponseStore:
             return False
         try:
             await self._state.run(lambda _: None)
-        except BusyError:
+        except (BusyError, StoreError):  # in use by another server, or damaged
             if wanted:
                 raise
             return False

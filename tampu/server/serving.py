@@ -46,6 +46,7 @@ from tampu.server.model_manager import ManagedModel, ModelManager
 from tampu.server.served_adapters import ServedAdapters
 from tampu.server.tracing import attributes_of, current_model, model_trace, operation_of
 from tampu.store.catalog import Catalog, Entry
+from tampu.store.library import bare_name
 from tampu.store.model_info import ModelInfo
 from tampu.worker.model_client import ModelClient
 from tampu.worker.protocol import (
@@ -171,9 +172,10 @@ class Serving:
         loaded = self.models.models()
         if len(loaded) == 1:
             return loaded[0].entry.full_name
+        names = ", ".join(bare_name(each.entry.full_name) for each in loaded)
         raise RequestError(
             f"model is required: TAMPU_DEFAULT_MODEL is not set, and {len(loaded)} models are in "
-            "memory, not one"
+            f"memory, not one{f': {names}' if names else ''}"
         )
 
     def defaults(self, entry: Entry) -> ModelDefaults:

@@ -177,6 +177,20 @@ class Library:
         there += f" and {more} more" if more > 0 else ""
         raise ModelNotFoundError(f"{problem} (there are: {there})")
 
+    def check_own(self, name: ModelName) -> None:
+        """Refuse a model that tampu's own store, which is writable, does not have.
+
+        Raises:
+            ModelNotFoundError: if it is elsewhere, which the message says.
+        """
+        for other in self.listing().models:
+            if other.name.lower() == name.short.lower() and other.origin is not Origin.STORE:
+                raise ModelNotFoundError(
+                    f"{name.short} is not in tampu's own store ({other.origin.value}), so it is "
+                    f"read-only; `tampu create` with FROM {bare_name(name.short)} makes a copy "
+                    "that can be changed"
+                )
+
     def has(self, name: str) -> bool:
         """Whether there is a model of a name; raises StoreError if it is damaged."""
         try:

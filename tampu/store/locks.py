@@ -120,7 +120,7 @@ def remove_abandoned(path: Path) -> bool:
 
 def open_lock(path: Path) -> int:
     """Open a lock file, creating it if needed, and return its descriptor."""
-    with translate_os_errors(f"the lock {path.name}"):
+    with translate_os_errors(f"the lock {path}"):
         make_folder(path.parent)
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 

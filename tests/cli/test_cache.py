@@ -74,6 +74,18 @@ def test_one_model_is_cleared_by_its_name_or_key(run: Callable[..., Any], root: 
     assert list(root.iterdir()) == []
 
 
+def test_a_model_is_listed_and_cleared_by_the_name_it_is_run_by(
+    run: Callable[..., Any], root: Path
+) -> None:
+    folder = BlockIndex(BlockFolder(root, 10**9, CacheKey({"name": "demo.gguf"})))
+    tokens, rows = PrefixTokens(np.arange(4, dtype=np.int32), {}), np.zeros(400, np.uint8)
+    assert folder.write(tokens, [], (0, 4), np.ones((1, 4), np.bool_), [rows])
+    assert "demo" in [line.split()[0] for line in run()[1].splitlines()]
+    assert ["demo"] in [each["models"] for each in json.loads(run("--json")[1])]
+    assert run("clear", "demo:latest")[0] == 0
+    assert [each["name"] for each in json.loads(run("--json")[1])] == ["b.gguf", "a.gguf"]
+
+
 @pytest.mark.usefixtures("root")
 def test_what_is_not_there_or_no_size_is_an_error_with_what_to_do(run: Callable[..., Any]) -> None:
     code, _, error = run("clear", "c.gguf")

@@ -87,6 +87,14 @@ def test_prompt_that_is_too_long_is_cut_with_a_warning_or_refused(
     assert "is too long" in err
 
 
+def test_a_format_that_was_cut_is_said(run: Callable[..., Any], tmp_path: Path) -> None:
+    talker = write_scripted(tmp_path / "m.gguf", ['{"a":', " 1", "}"])
+    code, out, err = run("run", talker, "--format", "json", "--num-predict", "2", "x")
+    assert (code, out.strip()) == (0, '{"a": 1')
+    assert "warning: the answer was cut before it had its whole format" in err
+    assert run("run", talker, "--format", "json", "x") == (0, '{"a": 1}\n', "")
+
+
 def test_repeating_answer_ends(run: Callable[..., Any], tmp_path: Path) -> None:
     looper = write_scripted(tmp_path / "m.gguf", ["Well", " la"], repeats=1)
     assert run("run", looper, "x") == (0, "Well" + " la" * 31 + "\n", "")

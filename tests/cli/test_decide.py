@@ -75,13 +75,23 @@ def test_an_input_that_fails_does_not_end_the_others(run: Run) -> None:
     ],
 )
 def test_a_broken_line_is_named(run: Run, line: str, message: str) -> None:
-    code, lines, errors = run(line)
-    assert (code, lines) == (2, [])
-    assert message in errors
+    code, [broken], _ = run(line)
+    assert code == 1
+    assert message in broken["error"]
+
+
+def test_the_lines_after_a_broken_one_are_answered(run: Run) -> None:
+    code, lines, _ = run('"a"\nnot JSON\n{"id": 3}\n"b"\n')
+    assert code == 1
+    assert ["error" in line for line in lines] == [False, True, True, False]
+    assert "line 2" in lines[1]["error"]
+    assert lines[2]["id"] == 3
 
 
 def test_missing_and_broken_questions_are_named(run: Run, tmp_path: Path) -> None:
-    assert "line 1: questions is missing" in run('"x"', "--input", "-")[2]
+    code, [line], _ = run('"x"', "--input", "-")
+    assert code == 1
+    assert "line 1: questions is missing" in line["error"]
     path = tmp_path / "wrong.json"
     for text, message in (("{}", "must have a JSON list"), ("[", "invalid JSON")):
         path.write_text(text)

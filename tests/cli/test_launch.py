@@ -116,6 +116,7 @@ def test_what_was_written_is_undone_to_the_byte(
     assert files(home) != before
     assert run(name, "--restore", "--yes")[0] == 0
     assert files(home) == before
+    assert is_filled or not any((home / place).parent.exists() for place in SETTINGS[name])
     code, _, err = run(name, "--restore", "--yes")
     assert (code, err) == (2, f"Error: nothing was written for {AGENTS[name].title}\n")
 

@@ -117,6 +117,15 @@ def test_missing_model_can_be_neither_copied_nor_deleted(made: Site) -> None:
     assert (named.status_code, empty.status_code) == (400, 400)
 
 
+def test_a_model_that_is_not_in_the_own_store_cannot_be_deleted(made: Site) -> None:
+    [deleted] = made.call(("DELETE", "/api/delete", {"content": b'{"model": "demo"}'}))
+    assert deleted.status_code == 404
+    assert (
+        "demo:latest is not in tampu's own store (built in), so it is read-only"
+        in (deleted.json()["error"])
+    )
+
+
 def test_deleted_model_is_unloaded(made: Site) -> None:
     async def test(client: httpx.AsyncClient) -> None:
         await client.post("/api/generate", json={"model": "made"})

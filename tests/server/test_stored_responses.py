@@ -288,6 +288,19 @@ def test_the_file_of_an_older_version_gets_the_table(folder: Path) -> None:
     asyncio.run(test())
 
 
+def test_a_damaged_state_is_an_error_only_where_it_is_needed(
+    model_folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / DATABASE).write_bytes(b"no database" * 500)
+
+    async def test(client: Any) -> None:
+        assert (await ask(client, "one"))["store"] is False
+        answer = await ask(client, "one", 500, store=True)
+        assert "cannot be used" in answer["error"]["message"]
+
+    site_of(model_folder, tmp_path).run(test)
+
+
 def test_memory_does_not_grow_with_what_is_kept(folder: Path) -> None:
     async def test() -> None:
         kept, process = Kept(folder, max_bytes=10**9), psutil.Process()

@@ -129,6 +129,8 @@ def write(edit: Edit) -> None:
     try:
         if edit.text is None:
             path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # it has other files
+                path.parent.rmdir()
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         mode = path.stat().st_mode & 0o777 if edit.before is not None else 0o600

@@ -118,6 +118,12 @@ def answer(session: Session, view: View, text: str) -> None:
             "context (num_ctx)",
             file=sys.stderr,
         )
+    if session.is_cut and session.format is not None:
+        print(
+            "warning: the answer was cut before it had its whole format (num_predict, num_ctx, or "
+            "the same tokens again and again)",
+            file=sys.stderr,
+        )
     load_ns, session.load_ns = session.load_ns, 0
     if view.is_verbose and session.usage is not None:
         print(f"\n{timing_lines(session.usage, load_ns)}", file=sys.stderr)

@@ -40,7 +40,8 @@ def select_backend(
     Raises:
         TampuError: if there is no such model.
     """
-    is_private = trace or engine or existing_path(model) is not None
+    is_path = model.startswith(("/", "./", "../", "~")) or existing_path(model) is not None
+    is_private = trace or engine or is_path
     server = None if is_private else running_server(settings)
     if server is not None:
         try:

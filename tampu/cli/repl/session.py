@@ -40,6 +40,7 @@ class Session:
         think: whether the model reasons before it answers; None: its default.
         format: the form of answers: "json", or a JSON schema; None: any text.
         usage: of the last answer; None before the first.
+        is_cut: whether the last answer ended at a limit.
         load_ns: how long loading took since the last answer, in nanoseconds.
     """
 
@@ -66,6 +67,7 @@ class Session:
         self.think = think
         self.format = format
         self.load_ns = 0
+        self.is_cut = False
         self._start_with(model)
         self.system = system or model.system
         self.parameters |= parameters or {}
@@ -218,6 +220,7 @@ class Session:
     def _add_usage(self, line: Mapping[str, Any]) -> None:
         load_ns = int(line.get("load_duration", 0))
         self.load_ns += load_ns
+        self.is_cut = line.get("done_reason") == "length"
         self.usage = Usage(
             prompt_tokens=int(line.get("prompt_eval_count", 0)),
             cached_tokens=int(line.get("prompt_eval_cached_count", 0)),

@@ -263,7 +263,7 @@ class ResponseWriter:
                 "input_tokens": usage.prompt_tokens,
                 "input_tokens_details": {
                     "cached_tokens": usage.cached_tokens,
-                    "cache_write_tokens": 0,
+                    "cache_write_tokens": usage.prompt_tokens - usage.cached_tokens,
                 },
                 "output_tokens": usage.generated_tokens,
                 "output_tokens_details": {"reasoning_tokens": self._reasoning_tokens},

@@ -255,5 +255,7 @@ def test_files_and_models_missing_on_the_server_run_here(
     found = run("own", *short, TAMPU_MODELS=str(folder))
     assert "3 token(s)" in found.stderr
     assert "'own' not found; the model runs in this program" in found.stderr
+    missing = run(str(folder / "none.gguf"), *short)
+    assert missing.stderr == f"Error: {folder / 'none.gguf'}: no such file\n"
     assert loaded(server) == {}
     shutil.rmtree(folder)

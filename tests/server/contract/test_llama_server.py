@@ -271,7 +271,10 @@ def test_the_only_model_in_memory_is_that_of_a_request_without_one(own_server: S
         post(client, "/v1/chat/completions", CHAT, model="thinker")
         response = client.post("/v1/chat/completions", json=nameless(CHAT))
         assert response.status_code == 400
-        assert "2 models are in memory" in response.json()["error"]["message"]
+        message = response.json()["error"]["message"]
+        assert "2 models are in memory, not one: " in message
+        assert "talker" in message
+        assert "thinker" in message
 
 
 def test_a_default_model_may_be_set(contract_models: Path, tmp_path: Path) -> None:
