@@ -175,6 +175,15 @@ def test_the_installed_ggml_is_the_one_that_the_bindings_are_for() -> None:
     check_bindings(gg, BASE)
 
 
+def test_no_library_has_ggmls_rpc_backend() -> None:
+    """It runs what its clients send; docs/scale.md claims that it is not there."""
+    bound = {name for name in vars(gg) if name.startswith("ggml_backend_rpc_")}
+    assert {"ggml_backend_rpc_init", "ggml_backend_rpc_start_server"} <= bound
+    names = b"ggml_backend_rpc_"
+    assert [file.name for file in LIBRARIES if names in file.read_bytes()] == []
+    assert not gg.GGML_USE_RPC
+
+
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linking, "find_spec", lambda _: None)
     with pytest.raises(LibraryError, match="ggml-python is not installed"):
