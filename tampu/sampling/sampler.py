@@ -8,6 +8,10 @@ from collections.abc import Sequence
 from types import MappingProxyType
 
 import numpy as np
+
+# Not `np.random`, which is imported at its first use: where threads do that at once, numpy's
+# `__getattr__` may call itself until the recursion is too deep.
+from numpy.random import PCG64, Generator
 from numpy.typing import NDArray
 
 from tampu.errors import RequestError, ShapeError
@@ -56,7 +60,7 @@ class Sampler:
         self.options = options
         self.greedy = options.is_greedy
         self._size = vocabulary_size
-        self._random = np.random.Generator(np.random.PCG64(seed))
+        self._random = Generator(PCG64(seed))
         self._adjustments = [
             row.make(options, vocabulary_size, breakers)
             for row in ADJUSTMENTS

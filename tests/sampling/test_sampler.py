@@ -1,3 +1,5 @@
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from typing import Any, cast
@@ -413,3 +415,9 @@ def test_forbidden_tokens_among_the_best_are_never_chosen() -> None:
     one = sampler(80, top_k=3, temperature=9.0)
     logits = np.array([-np.inf, 1.0, -np.inf], np.float32)
     assert {one.choose(np.array([4, 9, 2]), logits, -np.inf) for _ in range(50)} == {9}
+
+
+def test_numpys_random_numbers_are_imported_before_threads_need_them() -> None:
+    """At the first use by two threads at once, numpy's own import ends in RecursionError."""
+    code = "import tampu.sampling.sampler, sys; sys.exit('numpy.random' not in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
