@@ -139,9 +139,10 @@ def check_free_space(path: Path, needed_bytes: int) -> None:
     folder = next(folder for folder in (path, *path.parents) if folder.exists())
     free = shutil.disk_usage(folder).free
     if needed_bytes > free:
+        unit, name = (1e9, "GB") if needed_bytes >= 1e9 else (1e6, "MB")
         raise DiskFullError(
-            f"{path}: no space left: needs {needed_bytes / 1e6:,.1f} MB, {free / 1e6:,.1f} MB are "
-            "free"
+            f"{path}: no space left: needs {needed_bytes / unit:.1f} {name}, {free / unit:.1f} "
+            f"{name} are free"
         )
 
 
