@@ -26,6 +26,7 @@ from support.serving import Server, start_server
 
 UNPACKED = Path(__file__).parents[2] / ".venv" / "chromium" / "chromium"
 PATIENCE_MS = 60_000
+LONG_CONTEXT = 32_768
 # Under this name the page is what other machines get: HTTP that is not of this machine.
 OTHER_NAME = socket.gethostname()
 
@@ -98,7 +99,8 @@ def browser() -> Iterator[Browser]:
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of models that say what they are told to; the built-in one is there too."""
     folder = tmp_path_factory.mktemp("models")
-    write_scripted(folder / "endless.gguf", [" la", " li", " lo"], repeats=3, template=PLAIN)
+    endless = folder / "endless.gguf"  # an answer ends after ten times the context at the latest
+    write_scripted(endless, [" la", " li", " lo"], repeats=3, template=PLAIN, context=LONG_CONTEXT)
     write_scripted(folder / "hostile.gguf", [HOSTILE], template=PLAIN)
     write_scripted(folder / "formatted.gguf", [FORMATTED], template=PLAIN)
     write_scripted(
@@ -111,7 +113,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = start_server(models, tmp_path_factory.mktemp("home"), TAMPU_THREADS="1")
+    settings = {"TAMPU_THREADS": "1", "TAMPU_CONTEXT_LENGTH": str(LONG_CONTEXT)}
+    server = start_server(models, tmp_path_factory.mktemp("home"), **settings)
     yield server
     server.end()
 
