@@ -11,6 +11,7 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
+from tampu.cluster.counts import ReplicaCounts
 from tampu.cluster.stats import packed
 from tampu.errors import ComputeError, RequestNotStartedError, RunnerDiedError, TampuError
 from tampu.runner.events import Failed, to_error
@@ -20,6 +21,7 @@ from tampu.worker.prefixes import prefix_borders
 from tampu.worker.protocol import (
     Decide,
     Generate,
+    PromptProcessed,
     Ready,
     Request,
     RequestEvent,
@@ -29,12 +31,15 @@ from tampu.worker.protocol import (
     to_ready,
 )
 
+_COUNTS_SECONDS = 2.0
+
 
 class HandleClient(ModelClient):
     """A model's replicas, one of which gets each request.
 
-    A replica that dies costs its own requests an error, RequestNotStartedError if it had sent
-    nothing: another one gets the request then.
+    A replica that dies costs its own requests an error, RequestNotStartedError if it had computed
+    nothing for them: another one gets the request then. So the tokens of a prompt, which are known
+    before there is a slot, are held back until the next event.
     """
 
     def __init__(self, name: str, handle: DeploymentHandle[Any], ready: Ready) -> None:
@@ -87,6 +92,7 @@ class HandleClient(ModelClient):
         says_who = trace is not None
         response = self._requests.remote(to_body(given), packed(hashes), says_who=says_who)
         has_begun = is_over = False
+        held: RequestEvent | None = None
         try:
             async for body in response:
                 if trace is not None and says_who:
@@ -95,9 +101,16 @@ class HandleClient(ModelClient):
                     says_who = False
                     continue
                 event = to_event(body)
-                has_begun, is_over = True, is_last(event)
+                is_over = is_last(event)
                 if isinstance(event, Failed):
                     raise to_error(event.kind, event.message)
+                if isinstance(event, PromptProcessed):
+                    held = event
+                    continue
+                has_begun = True
+                if held is not None:
+                    yield held
+                    held = None
                 yield event
         except (RayError, RayServeException) as error:
             is_over = True
@@ -109,6 +122,16 @@ class HandleClient(ModelClient):
 
     async def close(self) -> None:
         """Do nothing: the replicas are not this client's."""
+
+
+async def replica_counts(handle: DeploymentHandle[Any]) -> list[ReplicaCounts]:
+    """Return what the replicas of a deployment have counted, of those that answer."""
+    try:
+        asked = handle.broadcast("counts")
+        found = await asked.results_async(timeout_s=_COUNTS_SECONDS, return_exceptions=True)
+    except (RayError, RayServeException, TimeoutError):
+        return []
+    return [each for each in found if isinstance(each, ReplicaCounts)]
 
 
 def _translated(error: Exception, name: str, kind: type[RunnerDiedError]) -> TampuError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,7 +13,8 @@ from ray.serve.handle import DeploymentHandle
 from starlette.applications import Starlette
 
 from tampu.cluster.catalog import DeployedCatalog
-from tampu.cluster.handle_client import HandleClient
+from tampu.cluster.counts import show_counts
+from tampu.cluster.handle_client import HandleClient, replica_counts
 from tampu.engine.load_options import LoadOptions
 from tampu.server.app import ServerOptions, create_app
 from tampu.server.generation_request import FOREVER
@@ -42,11 +44,19 @@ class Ingress:
 
     def __serve_build_asgi_app__(self) -> Starlette:
         """Return the application."""
-        return create_app(self._options, self._catalog, self._start)
+        return create_app(self._options, self._catalog, self._start, self._show_replicas)
 
     async def _start(self, entry: Entry, _: LoadOptions) -> ModelClient:
         given = self._catalog.deployed[entry.name]
         return await HandleClient.connect(entry.name, self._handles[given])
+
+    async def _show_replicas(self) -> bytes:
+        """Return what the replicas have counted, for Prometheus."""
+        names = self._catalog.deployed
+        found = await asyncio.gather(
+            *(replica_counts(self._handles[given]) for given in names.values())
+        )
+        return show_counts(dict(zip(names, found, strict=True)))
 
 
 def replica_options(options: ServerOptions) -> ServerOptions:

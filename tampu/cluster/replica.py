@@ -9,7 +9,8 @@ import msgspec
 from ray import serve
 
 from tampu.cluster.catalog import find_on_node
-from tampu.cluster.stats import ReplicaStats, packed
+from tampu.cluster.counts import Counting, ReplicaCounts
+from tampu.cluster.stats import ReplicaStats, packed, unpacked
 from tampu.engine.load_options import LoadOptions
 from tampu.errors import TampuError
 from tampu.runner.events import Failed
@@ -34,12 +35,15 @@ class Replica:
             TampuError: if it is not on this node, or cannot be loaded.
         """
         self._entry = find_on_node(model, settings)
+        self._counting = Counting()
         self._models = ModelManager(
             process_starter(settings),
             options=options,
             keep_alive_s=FOREVER,
             max_models=1,
             memory_bytes=settings.memory,
+            computed=self._counting.computed,
+            crashed=self._counting.crashed,
             crash_backoff=CrashLoopBackoff(settings.max_crashes),
         )
         async with self._models.use(self._entry, {}, None) as loaded:
@@ -63,8 +67,9 @@ class Replica:
             says_who: whether the replica's name comes before the events, for traces.
         """
         self._has_changed = True
+        self._counting.requests += 1
         if says_who:
-            yield serve.get_replica_context().replica_tag.encode()
+            yield _name().encode()
         command = to_request(body)
 
         def numbered(number: int) -> Request:
@@ -76,17 +81,26 @@ class Replica:
                 aclosing(model.runner.request(numbered)) as events,
             ):
                 async for event in events:
+                    self._counting.event(event)
                     yield to_body(event)
         except TampuError as error:
             yield to_body(Failed(type(error).__name__, str(error)))
 
     async def record_routing_stats(self) -> ReplicaStats:
         """Return what the router needs to know of this replica; Ray asks now and then."""
-        requests = sum(model.users for model in self._models.models())
+        requests = self._running()
         if self._has_changed:
             self._has_changed = requests > 0
             await self._publish()
         return {**self._stats, "requests": requests}
+
+    async def counts(self) -> ReplicaCounts:
+        """Return what the replica has counted."""
+        prefixes = len(unpacked(self._stats["prefixes"]))
+        return self._counting.now(_name(), self._stats["slots"], self._running(), prefixes)
+
+    def _running(self) -> int:
+        return sum(model.users for model in self._models.models())
 
     async def _publish(self) -> None:
         """Find out what the replica holds; nothing, if its process does not answer."""
@@ -104,3 +118,8 @@ class Replica:
         """End the model's process; Ray calls this when the replica has drained."""
         if hasattr(self, "_models"):
             await self._models.close()
+
+
+def _name() -> str:
+    """Return the name of this replica."""
+    return str(serve.get_replica_context().replica_tag)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -150,8 +150,23 @@ class ServerOptions:
     remote: RemoteOptions = field(default_factory=RemoteOptions)
 
 
-def create_app(options: ServerOptions, catalog: Catalog, start: Start) -> Starlette:
-    """Return the application that serves a catalog; `start` loads a model.
+async def _no_metrics() -> bytes:
+    return b""
+
+
+def create_app(
+    options: ServerOptions,
+    catalog: Catalog,
+    start: Start,
+    other_metrics: Callable[[], Awaitable[bytes]] = _no_metrics,
+) -> Starlette:
+    """Return the application that serves a catalog.
+
+    Args:
+        options: see `ServerOptions`.
+        catalog: the models.
+        start: loads a model.
+        other_metrics: returns metrics of others, in Prometheus' format.
 
     Raises:
         SettingsError: if there is an endpoint for traces, and opentelemetry is not installed.
@@ -188,7 +203,7 @@ def create_app(options: ServerOptions, catalog: Catalog, start: Start) -> Starle
         *usage_routes(usage),
         *parameter_routes(),
         *llama_server_routes(serving),
-        *_health_routes(metrics),
+        *_health_routes(metrics, other_metrics),
     ]
     if not options.has_replicas:
         feed = LiveFeed(serving.models, metrics, metrics.llama_server.waiting)
@@ -290,7 +305,7 @@ def _serving(options: ServerOptions, catalog: Catalog, start: Start, metrics: Me
     )
 
 
-def _health_routes(metrics: Metrics) -> list[Route]:
+def _health_routes(metrics: Metrics, other_metrics: Callable[[], Awaitable[bytes]]) -> list[Route]:
     """Return the routes for monitoring."""
 
     async def health(_: Request) -> Response:
@@ -306,7 +321,7 @@ def _health_routes(metrics: Metrics) -> list[Route]:
     async def show(_: Request) -> Response:
         """`GET /metrics`: counters and histograms for Prometheus."""
         headers = {"content-type": CONTENT_TYPE, "process-start-time-unix": str(metrics.started)}
-        return Response(metrics.show(), headers=headers)
+        return Response(metrics.show() + await other_metrics(), headers=headers)
 
     return [
         get("/health", health, Access.OPEN),

@@ -1,0 +1,193 @@
+"""Replicas that come, go and die under load, on three nodes on this machine: `make ray-test`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import cycle, islice
+from typing import Any
+
+import pytest
+import ray
+from ray._private.state import available_resources_per_node
+from support.ray_cluster import FAMILIES, NODES, SLOTS, Live, ray_cluster, streamed
+from support.scripted import write_scripted
+from support.waiting import wait_until
+
+from tampu.cluster.config import DeployedModel
+
+STREAMS = 60
+TOKENS = 600
+WORDS = [" la", " li", " lo"]
+WHOLE = "".join(islice(cycle(WORDS), TOKENS)).strip()
+
+
+@pytest.fixture(autouse=True)
+def no_threads_left() -> None:
+    """Ray's threads stay as long as the connection to the cluster."""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The path of a model that says the same words again and again."""
+    path = tmp_path_factory.mktemp("models") / "endless.gguf"
+    template = "{{ messages[-1].content }}z"
+    return str(write_scripted(path, WORDS, repeats=3, template=template, context=8192))
+
+
+@pytest.fixture(scope="module")
+def live(model: str) -> Iterator[Live]:
+    with ray_cluster([replicas(model, NODES)]) as live:
+        yield live
+
+
+def replicas(model: str, count: int) -> DeployedModel:
+    return DeployedModel(model=model, replicas=count, cpus=0.5)
+
+
+@dataclass
+class Stream:
+    """A request that a thread reads.
+
+    Attributes:
+        number: of the request; it decides of which family it is.
+        begun: set when the first piece has come.
+    """
+
+    number: int
+    live: Live
+    begun: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def path(self) -> str:
+        return FAMILIES[self.number % len(FAMILIES)]
+
+    def read(self) -> tuple[str, list[dict[str, Any]]]:
+        """The text, and the errors."""
+        messages = [{"role": "user", "content": f"{self.number}: what now?"}]
+        body = {"model": "endless", "messages": messages, "stream": True, "max_tokens": TOKENS}
+        body |= {"options": {"num_predict": TOKENS}} if self.path.startswith("/api") else {}
+        with self.live.client.stream("POST", self.path, json=body) as response:
+            assert response.status_code == 200, response.read()
+            return streamed(self._noted(response.iter_lines()))
+
+    def _noted(self, lines: Iterator[str]) -> Iterator[str]:
+        for line in lines:
+            self.begun.set()
+            yield line
+
+
+@dataclass
+class Load:
+    """Streams that threads read.
+
+    Attributes:
+        streams: each with what it had in the end.
+    """
+
+    streams: list[tuple[Stream, Future[tuple[str, list[dict[str, Any]]]]]]
+
+    def begun(self) -> int:
+        """How many have begun."""
+        return sum(stream.begun.is_set() for stream, _ in self.streams)
+
+    def ends(self) -> list[tuple[Stream, str, list[dict[str, Any]]]]:
+        """Each with its text and its errors, when all have ended."""
+        return [(stream, *end.result()) for stream, end in self.streams]
+
+
+@contextmanager
+def loaded(live: Live, count: int) -> Iterator[Load]:
+    """Read streams in threads, which have ended when this does."""
+    with ThreadPoolExecutor(count) as threads:
+        streams = [Stream(number, live) for number in range(count)]
+        yield Load([(each, threads.submit(each.read)) for each in streams])
+
+
+def actors() -> list[str]:
+    """The names of the replicas' actors."""
+    named = ray.util.list_named_actors(all_namespaces=True)
+    return [each["name"] for each in named if "endless" in each["name"]]
+
+
+def requests(live: Live) -> list[int]:
+    """How many requests each replica has."""
+    return [each["requests"] for each in live.loads(live.config.models[0].deployment)]
+
+
+def check_ends(load: Load) -> int:
+    """Check that each stream is whole, or ends with an error; return how many do so."""
+    ends = load.ends()
+    failed = [(stream, errors) for stream, _, errors in ends if errors]
+    assert {text.strip() for _, text, errors in ends if not errors} == {WHOLE}
+    for stream, [error] in failed:
+        told = error["error"] if stream.path.startswith("/api") else error["error"]["message"]
+        assert "has ended" in told
+        assert stream.path != "/v1/messages" or error["type"] == "error"
+        assert stream.begun.is_set()  # else another replica would have got it
+    return len(failed)
+
+
+def all_serve(live: Live) -> bool:
+    return len(requests(live)) == NODES
+
+
+def test_replicas_that_are_taken_away_finish_their_streams(live: Live, model: str) -> None:
+    with loaded(live, 3 * NODES) as load:
+        wait_until(lambda: load.begun() == 3 * NODES, "all streams have begun")
+        assert all(requests(live))
+        live.deploy(replicas(model, 1))
+        assert check_ends(load) == 0
+    wait_until(lambda: len(requests(live)) == 1, "there is one replica")
+    live.deploy(replicas(model, NODES))
+    wait_until(lambda: all_serve(live), "there are three replicas")
+
+
+def test_no_request_is_lost_from_three_replicas_to_one_and_back(live: Live, model: str) -> None:
+    is_over = threading.Event()
+    asked = []
+
+    def ask(number: int) -> None:
+        while not is_over.is_set():
+            body = {"model": "endless", "prompt": f"{number}", "max_tokens": 30}
+            answer = live.client.post("/v1/completions", json=body)
+            asked.append((answer.status_code, answer.text[:200]))
+
+    with ThreadPoolExecutor(6) as threads:
+        running = [threads.submit(ask, number) for number in range(6)]
+        try:
+            for count in (1, NODES):
+                live.deploy(replicas(model, count))
+                wait_until(lambda: len(requests(live)) == count, "there are as many replicas")  # noqa: B023 - it is called here
+        finally:
+            is_over.set()
+    assert [each.result() for each in running] == [None] * 6
+    assert [each for each in asked if each[0] != 200] == []
+    assert len(asked) > 6
+
+
+def kill_replica(_: Live) -> None:
+    ray.kill(ray.get_actor(actors()[0], namespace="serve"))
+
+
+def kill_node(live: Live) -> None:
+    """Kill a node that has a replica."""
+    free = available_resources_per_node()
+    node = next(each for each in live.nodes if free[each.node_id].get("CPU", 0) < 1)
+    live.cluster.remove_node(node, allow_graceful=False)
+
+
+@pytest.mark.parametrize("kill", [kill_replica, kill_node])
+def test_what_dies_ends_its_own_streams_alone(live: Live, kill: Callable[[Live], None]) -> None:
+    """What had sent nothing yet is asked of another replica."""
+    with loaded(live, STREAMS) as load:
+        wait_until(lambda: load.begun() >= NODES * SLOTS, "the slots are in use")
+        assert min(requests(live)) > SLOTS  # so that each has some that wait
+        kill(live)
+        assert 0 < check_ends(load) <= 2 * SLOTS  # a node may have two replicas
+    answer = live.client.post("/v1/completions", json={"model": "endless", "prompt": "a"})
+    assert answer.status_code == 200
+    wait_until(lambda: all_serve(live), "there are three replicas again")
