@@ -83,13 +83,17 @@ function useSight(id: string, turns: Turn[]) {
   const list = useRef<HTMLOListElement>(null);
   const focused = useRef("");
   const isAtEnd = useRef(true);
-  const top = useRef(0);
+  const seen = useRef({ top: 0, left: 0 }); // the place, and pixels from there to the end
   const known = useRef(new Map<string, number>()).current;
   const [, redraw] = useState(0);
 
-  const shownId = useRef(id);
-  if (shownId.current !== id) isAtEnd.current = true;
-  shownId.current = id;
+  const shown = id + useApp().chats.sent.value; // another one begins at its end; a message that is sent is in sight
+  const shownId = useRef(shown);
+  if (shownId.current !== shown) {
+    isAtEnd.current = true;
+    seen.current = { top: 0, left: 0 };
+  }
+  shownId.current = shown;
   const heights = turns.map((turn) => known.get(turn.id) ?? guess(turn));
   const view = place.current?.clientHeight ?? innerHeight;
   const from = isAtEnd.current ? sum(heights) - view : (place.current?.scrollTop ?? 0);
@@ -106,8 +110,23 @@ function useSight(id: string, turns: Turn[]) {
     const next = rangeOf(found, place.current.scrollTop, place.current.clientHeight);
     if (next.from !== now.current.range.from || next.to !== now.current.range.to) redraw((count) => count + 1);
   };
+  const look = () => {
+    if (!place.current) return;
+    const { scrollTop, scrollHeight, clientHeight } = place.current;
+    const left = scrollHeight - scrollTop - clientHeight;
+    const was = seen.current;
+    // The user scrolls in both; a guess above that becomes a height changes the place only.
+    if (left < AT_END || (left < NEAR_END && scrollTop > was.top && left < was.left)) isAtEnd.current = true;
+    else if (scrollTop < was.top && left > was.left) isAtEnd.current = false;
+    seen.current = { top: scrollTop, left };
+    // At the end nothing else moves it, so that a smaller `scrollTop` is the user's.
+    place.current.style.overflowAnchor = isAtEnd.current ? "none" : "";
+  };
   const stay = () => {
-    if (isAtEnd.current) place.current?.scrollTo({ top: place.current.scrollHeight });
+    look(); // the user may have scrolled, and the event not have come yet
+    if (!isAtEnd.current || !place.current) return;
+    place.current.scrollTo({ top: place.current.scrollHeight });
+    seen.current = { top: place.current.scrollTop, left: 0 };
   };
   useLayoutEffect(stay);
   useEffect(() => {
@@ -119,11 +138,7 @@ function useSight(id: string, turns: Turn[]) {
     return () => observer.disconnect();
   }, []);
   const onScroll = () => {
-    const { scrollTop = 0, scrollHeight = 0, clientHeight = 0 } = place.current ?? {};
-    const left = scrollHeight - scrollTop - clientHeight;
-    if (left < AT_END || (left < NEAR_END && scrollTop > top.current)) isAtEnd.current = true;
-    else if (scrollTop < top.current) isAtEnd.current = false; // the user has; text only grows
-    top.current = scrollTop;
+    look();
     update();
   };
   return { place, list, focused, heights, range: now.current.range, onScroll };

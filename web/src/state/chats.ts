@@ -26,6 +26,8 @@ export class Chats {
   /** The id of the turn whose answers are shown side by side; empty: one at a time. */
   readonly sideBySide = signal(ROOT);
   readonly open = computed(() => this.find(this.openId.value) ?? this.#draft.value);
+  /** The id of the message that was sent last in this tab. */
+  readonly sent = signal(ROOT);
   readonly #draft = signal(newConversation(newId(), Date.now()));
   readonly #here = signal<ReadonlySet<string>>(new Set());
   readonly #elsewhere = signal<ReadonlySet<string>>(new Set());
@@ -178,6 +180,7 @@ export class Chats {
       ...(images.length ? { images } : {}),
     };
     const conversation = withTurn(this.open.value, turn);
+    this.sent.value = turn.id;
     this.#ask(conversation, turn.id, conversation.answers);
   }
 
