@@ -356,7 +356,8 @@ def _can_fuse(device: Device, shapes: Sequence[LayerShape], options: LoadOptions
 def _candidates(device_map: DeviceMap, vocabulary: int) -> tuple[int, ...]:
     """Return how many of the best logits the output's device can find; the CPU has all of them."""
     device = device_map.of_output()
-    return tuple(n for n in CANDIDATES if device and device.can_choose(n, vocabulary))
+    few = (n for n in CANDIDATES if n <= vocabulary)
+    return tuple(n for n in few if device and device.can_choose(n, vocabulary))
 
 
 def _reserve(

@@ -54,6 +54,28 @@ def most_likely(logits: Tensor, count: int) -> Tensor:
     return found.cast(GGMLType.F32).concat(gather(logits, found), 1).concat(total, 1)
 
 
+def beside(best: Tensor, logits: Tensor, outputs: Tensor) -> Tensor:
+    """Return the best of all rows, as `most_likely` found them, and some rows in full.
+
+    Args:
+        best: F32, (rows, width).
+        logits: F32, (rows, columns).
+        outputs: I32, (n,): the rows that are needed in full.
+
+    Returns:
+        F32, one dimension: all of the best, then the rows; `divide` reads it.
+    """
+    return best.reshape(-1).concat(logits.rows(outputs).reshape(-1), 0)
+
+
+def divide(
+    joined: npt.NDArray[np.float32], rows: int, count: int, outputs: int
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Return the `count` best of each of so many rows, and the `outputs` rows after them."""
+    end = rows * (2 * count + 1)
+    return joined[:end].reshape(rows, -1), joined[end:].reshape(outputs, -1)
+
+
 def unpack(row: npt.NDArray[np.float32]) -> MostLikely:
     """Return what one row of `most_likely` says."""
     count = len(row) // 2

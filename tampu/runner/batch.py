@@ -11,7 +11,7 @@ from tampu.kvcache import Segment
 from tampu.runner.adapters import token_adapters
 from tampu.runner.images import ImageStore
 from tampu.runner.sequence import Sequence
-from tampu.runner.step_inputs import CrossAttentionRows, StepInputs
+from tampu.runner.step_inputs import CrossAttentionRows, StepInputs, most_in_full
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,19 +112,33 @@ def to_plan(
         rows,
         _cross_attention(parts, images),
         token_adapters([(part.sequence.lora, part.count) for part in parts]),
-        _candidates(draft, candidates),
+        *_candidates(draft, candidates),
     )
     return Plan(draft.parts, inputs)
 
 
-def _candidates(draft: Draft, offered: tuple[int, ...]) -> int:
-    """Return the least number of candidates that is enough for all outputs; 0: all logits are."""
-    if not offered or not draft.wants_logits:
-        return 0
-    wanted = [part.sequence.candidates for part in draft.parts if part.outputs]
-    if 0 in wanted:
-        return 0
-    return min((each for each in offered if each >= max(wanted, default=1)), default=0)
+def _candidates(draft: Draft, offered: tuple[int, ...]) -> tuple[int, npt.NDArray[np.int32] | None]:
+    """Return how many candidates are enough for all outputs but those in full; 0: all are.
+
+    The number of those in full is a power of two, so that few graphs differ by it.
+    """
+    if not offered or not draft.wants_logits or len(draft.outputs) > len(draft.parts):
+        return 0, None
+    wanted = [
+        (output, part.sequence.candidates)
+        for part in draft.parts
+        for output in range(part.output, part.output + part.outputs)
+    ]
+    in_full = sorted({output for output, count in wanted if count == 0})
+    size = 1 << (len(in_full) - 1).bit_length() if in_full else 0
+    if size > most_in_full(len(draft.outputs)):
+        return 0, None
+    least = max((count for _, count in wanted), default=1)
+    enough = min((each for each in offered if each >= least), default=0)
+    if not enough or not in_full:
+        return enough, None
+    in_full += in_full[-1:] * (size - len(in_full))
+    return enough, np.asarray(in_full, np.int32)
 
 
 def _embeddings(

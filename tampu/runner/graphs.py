@@ -17,13 +17,13 @@ from tampu.kvcache import Cache, CacheView
 from tampu.kvcache.causal import FUSED_FROM
 from tampu.ml import Backend, Context, GGMLType, Tensor
 from tampu.ml.backend import Computed
-from tampu.ml.most_likely import most_likely
+from tampu.ml.most_likely import beside, most_likely
 from tampu.ml.tensor import Shape
 from tampu.nn import Batch, CrossAttentionInputs, Model, PreparedImage
 from tampu.nn.lora import AdapterRows, AdapterStacks, ChosenAdapters, Pair
 from tampu.runner.context_shift import shift_keys
 from tampu.runner.images import EncoderChunk, PartialEmbedding
-from tampu.runner.step_inputs import StepInputs, crossing_data
+from tampu.runner.step_inputs import StepInputs, crossing_data, most_in_full
 
 log = logging.getLogger("tampu.runner")
 
@@ -50,6 +50,7 @@ class GraphShape(NamedTuple):
         outputs: the number of tokens with an output.
         wants_logits: whether outputs are logits, else final hidden states.
         candidates: how many of the best logits, as `most_likely` returns them; 0: all.
+        in_full: outputs of which all logits are returned besides.
         embedded: (rows, features) of images that replace tokens.
         crossed: (rows, features) of images that layers with cross-attention read.
         adapters: of each token, at most, chosen by requests.
@@ -60,6 +61,7 @@ class GraphShape(NamedTuple):
     outputs: int
     wants_logits: bool
     candidates: int = 0
+    in_full: int = 0
     embedded: tuple[int, ...] = ()
     crossed: tuple[int, ...] = ()
     adapters: int = 0
@@ -163,7 +165,9 @@ class Graphs:
                 shape = shape._replace(adapters=int(bool(self._stacks)))
                 self._reserve(self._build(shape))
                 if best[1]:
-                    shape = shape._replace(outputs=min(best[0], count), candidates=best[1])
+                    outputs_of_best = min(best[0], count)
+                    shape = shape._replace(outputs=outputs_of_best, candidates=best[1])
+                    shape = shape._replace(in_full=most_in_full(outputs_of_best))
                     self._reserve(self._build(shape))
         if vision := self.model.vision:
             largest = vision.largest()
@@ -253,6 +257,7 @@ class Graphs:
             len(step.outputs),
             step.wants_logits,
             step.candidates,
+            0 if step.in_full is None else len(step.in_full),
             () if step.embeddings is None else step.embeddings.shape,
             () if step.crossing is None else step.crossing.rows.shape,
             0 if step.adapters is None else step.adapters.places.shape[1],
@@ -260,6 +265,7 @@ class Graphs:
         built = self.counts.built
         graph = self._graph(shape)
         data: list[Data] = [step.tokens, step.positions, step.outputs]
+        data += [] if step.in_full is None else [step.in_full]
         if step.embeddings is not None and step.embedded_rows is not None:
             data += [step.embeddings, step.embedded_rows]
         if step.crossing is not None:
@@ -369,6 +375,9 @@ class Graphs:
             context.input("outputs", (shape.outputs,), GGMLType.I32),
         )
         inputs = [batch.tokens, batch.positions, batch.outputs]
+        if shape.in_full:
+            inputs.append(context.input("in_full", (shape.in_full,), GGMLType.I32))
+        in_full = inputs[-1]
         if shape.embedded:
             embeddings = context.input("embeddings", shape.embedded, GGMLType.F32)
             rows = context.input("embedded_rows", shape.embedded[:1], GGMLType.I64)
@@ -393,7 +402,8 @@ class Graphs:
             if shape.wants_logits:
                 result = self.model.head(result)
             if shape.candidates:
-                result = most_likely(result, shape.candidates)
+                best = most_likely(result, shape.candidates)
+                result = beside(best, result, in_full) if shape.in_full else best
         context.output(result)
         return _Graph(context, [*inputs, *cache.inputs], result)
 

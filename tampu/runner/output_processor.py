@@ -24,6 +24,7 @@ from tampu.runner.sequence import (
     post_sampling_logprob,
     token_logprob,
 )
+from tampu.runner.step_outputs import StepOutputs
 from tampu.tokenizer import Tokenizer
 
 log = logging.getLogger("tampu.runner")
@@ -57,6 +58,7 @@ class OutputProcessor:
     def sample(self, plan: Plan, computed: Computed) -> StepTokens:
         """Sample the next token of each sequence that gets one from a batch."""
         sampled: StepTokens = {}
+        outputs = StepOutputs.of(plan.inputs, computed.outputs[0])
         self._batch += 1
         for part in plan.parts:
             sequence = part.sequence
@@ -67,16 +69,13 @@ class OutputProcessor:
             self._report_progress(sequence)
             if part.outputs == 0 or sequence.finish is not None:
                 continue
-            rows = np.asarray(
-                computed.outputs[0][part.output : part.output + part.outputs], np.float32
-            )
+            rows, is_best = outputs.rows(part.output, part.outputs)
             try:
                 if sequence.collector:
                     sequence.collector.rows(rows)
                 elif sequence.prompt_logprobs:
                     sequence.prompt_logprobs.add(rows)
                 if part.is_last:
-                    is_best = plan.inputs.candidates > 0
                     sampled[sequence] = self._sample(sequence, rows[-1], is_best=is_best)
             except TampuError as error:
                 self.fail(sequence, _explained(error, computed.fault))

@@ -42,6 +42,8 @@ class StepInputs:
         crossing: for layers with cross-attention; None if no token attends to an image.
         adapters: None if no request chose any.
         candidates: how many of the best logits of each output are enough; 0: all are needed.
+        in_full: I32, (f,): outputs that need all logits besides, if candidates are enough for the
+            others; the last one may be repeated. None: none does.
     """
 
     tokens: npt.NDArray[np.int32]
@@ -54,6 +56,12 @@ class StepInputs:
     crossing: CrossAttentionRows | None = None
     adapters: TokenAdapters | None = None
     candidates: int = 0
+    in_full: npt.NDArray[np.int32] | None = None
+
+
+def most_in_full(outputs: int) -> int:
+    """Return how many outputs may be in full beside candidates of the others: a power of two."""
+    return 1 << (outputs - 1).bit_length() - 1 if outputs > 1 else 0
 
 
 def crossing_data(crossing: CrossAttentionRows) -> list[npt.NDArray[np.generic]]:

@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from tampu.errors import ComputeError, OutOfMemoryError
 from tampu.kvcache import CellRange
 from tampu.ml import Backend
 from tampu.ml.device_map import DeviceMap, Offload
-from tampu.ml.devices import Device, find_devices
+from tampu.ml.devices import Device
 from tampu.ml.library import gg
 from tampu.runner.graphs import GraphShape
 from tampu.worker.main import load_model
@@ -36,26 +36,6 @@ LAYERS = 4
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny(tmp_path_factory.mktemp("m") / "tiny.gguf", Tiny(layers=LAYERS, factors=True))
-
-
-@pytest.fixture
-def devices(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[StandIn, StandIn]]:
-    """Two devices, which are all free again at the end."""
-    found = StandIn(0), StandIn(1)
-    every = (*(each.device for each in found), *find_devices())
-    monkeypatch.setattr(model_loader, "find_devices", lambda: every)
-    yield found
-    assert [each.taken for each in found] == [0, 0]
-
-
-@pytest.fixture
-def gpus(request: pytest.FixtureRequest) -> Sequence[StandIn | Device]:
-    """Two devices: stand-ins, or those of the driver that `--devices` names."""
-    if request.config.getoption("--devices") == "stand-ins":
-        return list(request.getfixturevalue("devices"))
-    found = [device for device in find_devices() if device.is_graphics]
-    assert len(found) == 2, "GGML_VK_VISIBLE_DEVICES=0,0 makes two devices of one"
-    return found
 
 
 def answers(engine: Engine) -> tuple[Any, list[str], Any]:

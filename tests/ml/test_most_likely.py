@@ -10,7 +10,7 @@ from support.graphs import floats
 
 from tampu.errors import ShapeError
 from tampu.ml import Backend, Context, GGMLType
-from tampu.ml.most_likely import MostLikely, most_likely, unpack
+from tampu.ml.most_likely import MostLikely, beside, divide, most_likely, unpack
 
 
 @pytest.fixture
@@ -54,6 +54,21 @@ def test_forbidden_tokens_are_not_the_best(best: Callable[..., Any], count: int)
     [found] = best(logits, count)
     assert found.tokens.max() < 10
     assert found.total == -math.inf
+
+
+@pytest.mark.parametrize("rows", [[0], [4, 1], [2, 2, 2, 0]])
+def test_some_rows_come_in_full_beside_the_best_of_all(
+    backend: Backend, context: Context, rows: list[int]
+) -> None:
+    logits = floats(5, 100)
+    given = context.input("logits", logits.shape, GGMLType.F32)
+    chosen = context.input("chosen", (len(rows),), GGMLType.I32)
+    result = context.output(beside(most_likely(given, 7), given, chosen))
+    inputs = [(given, logits), (chosen, np.array(rows, np.int32))]
+    best, full = divide(backend.compute(context, inputs, [result]).outputs[0], 5, 7, len(rows))
+    assert (full == logits[rows]).all()
+    for row, found in zip(logits, best, strict=True):
+        assert sorted(unpack(found).tokens) == sorted(np.argsort(-row)[:7])
 
 
 def test_wrong_operands_are_refused(context: Context) -> None:
