@@ -11,7 +11,7 @@ from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from tampu.cluster.application import bind
+from tampu.cluster.application import ROUTER, bind
 from tampu.cluster.catalog import find_on_node
 from tampu.cluster.config import APPLICATION, ClusterConfig
 from tampu.errors import ModelNotFoundError, RunnerDiedError, SettingsError, TampuError
@@ -48,8 +48,12 @@ def _refused(address: str, told: str) -> SettingsError:
     )
 
 
-def deploy(config: ClusterConfig, options: ServerOptions, settings: Settings) -> ClusterConfig:
+def deploy(
+    config: ClusterConfig, options: ServerOptions, settings: Settings, router: str = ROUTER
+) -> ClusterConfig:
     """Start replicas and their ingress on the cluster that was joined, and wait until they serve.
+
+    `router` is as in `bind`.
 
     Returns:
         The configuration with the CPUs of each replica.
@@ -66,7 +70,7 @@ def deploy(config: ClusterConfig, options: ServerOptions, settings: Settings) ->
         http_options={"host": config.host, "port": config.port},
     )
     try:
-        serve.run(bind(config, options, settings), name=APPLICATION, route_prefix="/")
+        serve.run(bind(config, options, settings, router), name=APPLICATION, route_prefix="/")
     except (RuntimeError, RayError, RayServeException) as error:
         raise RunnerDiedError(f"the replicas do not start: {_reason(error)}") from error
     return config

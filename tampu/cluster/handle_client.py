@@ -21,7 +21,6 @@ from tampu.worker.prefixes import prefix_borders
 from tampu.worker.protocol import (
     Decide,
     Generate,
-    PromptProcessed,
     Ready,
     Request,
     RequestEvent,
@@ -38,8 +37,7 @@ class HandleClient(ModelClient):
     """A model's replicas, one of which gets each request.
 
     A replica that dies costs its own requests an error, RequestNotStartedError if it had computed
-    nothing for them: another one gets the request then. So the tokens of a prompt, which are known
-    before there is a slot, are held back until the next event.
+    nothing for them: another one gets the request then.
     """
 
     def __init__(self, name: str, handle: DeploymentHandle[Any], ready: Ready) -> None:
@@ -92,26 +90,21 @@ class HandleClient(ModelClient):
         says_who = trace is not None
         response = self._requests.remote(to_body(given), packed(hashes), says_who=says_who)
         has_begun = is_over = False
-        held: RequestEvent | None = None
         try:
-            async for body in response:
+            async for together in response:
                 if trace is not None and says_who:
-                    told = {"tampu.replica": body.decode(), "tampu.borders": len(hashes)}
+                    told = {"tampu.replica": together[0].decode(), "tampu.borders": len(hashes)}
                     trace.part("route", began_ns, time.time_ns(), told)
                     says_who = False
                     continue
-                event = to_event(body)
-                is_over = is_last(event)
-                if isinstance(event, Failed):
-                    raise to_error(event.kind, event.message)
-                if isinstance(event, PromptProcessed):
-                    held = event
-                    continue
-                has_begun = True
-                if held is not None:
-                    yield held
-                    held = None
-                yield event
+                for event in map(to_event, together):
+                    is_over = is_last(event)
+                    if isinstance(event, Failed):
+                        raise to_error(event.kind, event.message)
+                    has_begun = True
+                    yield event
+                if is_over:
+                    break  # Ray would tell so a message later
         except (RayError, RayServeException) as error:
             is_over = True
             kind = RunnerDiedError if has_begun else RequestNotStartedError

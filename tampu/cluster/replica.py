@@ -10,6 +10,7 @@ from ray import serve
 
 from tampu.cluster.catalog import find_on_node
 from tampu.cluster.counts import Counting, ReplicaCounts
+from tampu.cluster.gathering import gathered
 from tampu.cluster.stats import ReplicaStats, packed, unpacked
 from tampu.engine.load_options import LoadOptions
 from tampu.errors import TampuError
@@ -19,7 +20,14 @@ from tampu.server.generation_request import FOREVER
 from tampu.server.model_manager import ModelManager
 from tampu.server.serve import process_starter
 from tampu.settings.settings import Settings
-from tampu.worker.protocol import ListPrefixes, Prefixes, Request, to_body, to_request
+from tampu.worker.protocol import (
+    ListPrefixes,
+    Prefixes,
+    PromptProcessed,
+    Request,
+    to_body,
+    to_request,
+)
 
 
 class Replica:
@@ -58,8 +66,11 @@ class Replica:
 
     async def request(
         self, body: bytes, _hashes: bytes, *, says_who: bool = False
-    ) -> AsyncGenerator[bytes, None]:
-        """Yield the events of a command; an error is the last event.
+    ) -> AsyncGenerator[list[bytes], None]:
+        """Yield the events of a command, those together that come together; an error is the last.
+
+        The tokens of a prompt, which are known before there is a slot, come with the next event:
+        until then the request has not begun, and another replica may get it if this one dies.
 
         Args:
             body: the command, whose number does not count.
@@ -69,9 +80,12 @@ class Replica:
         self._has_changed = True
         self._counting.requests += 1
         if says_who:
-            yield _name().encode()
-        command = to_request(body)
+            yield [_name().encode()]
+        async with aclosing(gathered(self._events(to_request(body)))) as found:
+            async for together in found:
+                yield together
 
+    async def _events(self, command: Request) -> AsyncGenerator[bytes, None]:
         def numbered(number: int) -> Request:
             return msgspec.structs.replace(command, request=number)
 
@@ -80,9 +94,15 @@ class Replica:
                 self._models.use(self._entry, {}, None) as model,
                 aclosing(model.runner.request(numbered)) as events,
             ):
+                held: list[bytes] = []
                 async for event in events:
                     self._counting.event(event)
-                    yield to_body(event)
+                    if isinstance(event, PromptProcessed):
+                        held = [to_body(event)]
+                        continue
+                    for body in (*held, to_body(event)):
+                        yield body
+                    held = []
         except TampuError as error:
             yield to_body(Failed(type(error).__name__, str(error)))
 

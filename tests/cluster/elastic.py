@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import cycle, islice
+from pathlib import Path
 from typing import Any
 
 import pytest
 import ray
 from ray._private.state import available_resources_per_node
-from support.ray_cluster import FAMILIES, NODES, SLOTS, Live, ray_cluster, streamed
+from support.ray_cluster import FAMILIES, NODES, SETTINGS, SLOTS, Live, ray_cluster, streamed
 from support.scripted import write_scripted
 from support.waiting import wait_until
 
-from tampu.cluster.config import DeployedModel
+from tampu.cluster.config import ClusterConfig, DeployedModel
+from tampu.cluster.deploying import deploy
+from tampu.errors import RunnerDiedError
+from tampu.server.options import server_options
 
 STREAMS = 60
-TOKENS = 600
+TOKENS = 800
 WORDS = [" la", " li", " lo"]
 WHOLE = "".join(islice(cycle(WORDS), TOKENS)).strip()
 
@@ -54,11 +59,13 @@ class Stream:
 
     Attributes:
         number: of the request; it decides of which family it is.
+        text: at the beginning of its prompt, which no replica has in its cache.
         begun: set when the first piece has come.
     """
 
     number: int
     live: Live
+    text: str = field(default_factory=lambda: secrets.token_hex(8))
     begun: threading.Event = field(default_factory=threading.Event)
 
     @property
@@ -67,7 +74,7 @@ class Stream:
 
     def read(self) -> tuple[str, list[dict[str, Any]]]:
         """The text, and the errors."""
-        messages = [{"role": "user", "content": f"{self.number}: what now?"}]
+        messages = [{"role": "user", "content": f"{self.text}: what now?"}]
         body = {"model": "endless", "messages": messages, "stream": True, "max_tokens": TOKENS}
         body |= {"options": {"num_predict": TOKENS}} if self.path.startswith("/api") else {}
         with self.live.client.stream("POST", self.path, json=body) as response:
@@ -191,3 +198,13 @@ def test_what_dies_ends_its_own_streams_alone(live: Live, kill: Callable[[Live],
     answer = live.client.post("/v1/completions", json={"model": "endless", "prompt": "a"})
     assert answer.status_code == 200
     wait_until(lambda: all_serve(live), "there are three replicas again")
+
+
+def test_a_node_without_memory_for_a_model_is_one_line(live: Live, tmp_path: Path) -> None:
+    large = str(write_scripted(tmp_path / "large.gguf", WORDS, context=2**20))
+    config = ClusterConfig(
+        models=(replicas(large, 1),), port=live.config.port, slots=1024, context=2**20
+    )
+    with pytest.raises(RunnerDiedError, match=r"do not start: .*does not fit on CPU") as caught:
+        deploy(config, server_options(SETTINGS, []), SETTINGS)
+    assert "\n" not in str(caught.value)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import secrets
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -181,6 +183,26 @@ def test_each_turn_of_a_conversation_goes_where_the_one_before_was(live: Live) -
 def test_a_model_that_no_node_has_is_one_line() -> None:
     with pytest.raises(ModelNotFoundError, match="does not have model 'absent': run `tampu pull"):
         check_nodes(["absent"], SETTINGS)
+
+
+@pytest.mark.parametrize("versions", [("2.59.0", "3.11.2"), ("2.60.0", "3.10.1")])
+def test_another_version_of_ray_or_python_is_one_line(live: Live, versions: Any) -> None:
+    code = f"""
+import ray._private.utils
+from tampu.cluster.deploying import connect
+from tampu.errors import SettingsError
+ray._private.utils.compute_version_info = lambda: {versions}
+try:
+    connect({live.cluster.address!r})
+except SettingsError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True
+    )
+    [line] = done.stdout.splitlines()
+    assert "has other versions" in line
+    assert all(version in line for version in versions)
 
 
 @pytest.mark.usefixtures("live")

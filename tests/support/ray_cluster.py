@@ -51,9 +51,10 @@ class Live:
         deploy(self.config, options, SETTINGS)
 
     def loads(self, deployment: str = "demo") -> list[dict[str, Any]]:
-        """What each replica tells the router."""
+        """What each replica that answers tells the router."""
         handle = serve.get_deployment_handle(deployment, APPLICATION)
-        return handle.broadcast("record_routing_stats").results()
+        found = handle.broadcast("record_routing_stats").results(return_exceptions=True)
+        return [each for each in found if isinstance(each, dict)]
 
     def running(self, deployment: str = "demo") -> int:
         """How many requests all replicas run."""
