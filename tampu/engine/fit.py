@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tampu.engine.memory import CPU, Footprint
 from tampu.errors import RequestError
 from tampu.ml.device_map import DeviceMap, Offload
 from tampu.ml.devices import Device
+from tampu.ml.gguf import TensorInfo
 
 log = logging.getLogger("tampu")
 
@@ -88,6 +89,33 @@ def place(footprint: Footprint, machine: Machine, asked: Offload) -> DeviceMap:
     )
     footprint.check(last, machine.available, f"at most {fewer} layers on devices (num_gpu)")
     return last
+
+
+def place_embedding(
+    device_map: DeviceMap, footprint: Footprint, machine: Machine, tables: Sequence[TensorInfo]
+) -> DeviceMap:
+    """Put the token embeddings on the first layer's device, if all layers are on devices.
+
+    They stay on the CPU if they do not fit, if the device cannot look up rows of their type, or if
+    the output layer uses them too and is on another device: it has a copy of its own there.
+
+    Args:
+        device_map: where the layers are.
+        footprint: what the model needs.
+        machine: what there is.
+        tables: the tensors of the embeddings.
+    """
+    if not device_map.is_whole:
+        return device_map
+    first, is_tied = device_map.layers[0], footprint.weights.is_tied
+    device = device_map.devices[first]
+    shared = not is_tied or first == device_map.layers[-1]
+    known = all(
+        device.can_look_up(each.type, each.shape[-1]) for each in tables if len(each.shape) == 2
+    )
+    found = replace(device_map, embedding=first)
+    fits = shared and known and not footprint.shortage(found, machine.available)
+    return found if fits else device_map
 
 
 def _check_devices(machine: Machine, asked: Offload) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from tampu.errors import OutOfMemoryError
 from tampu.kvcache import CacheSize, layer_bytes
-from tampu.ml.device_map import DeviceMap, is_of_experts, layer_of
+from tampu.ml.device_map import DeviceMap, is_embedding, is_of_experts, layer_of
 from tampu.nn import CacheShape
 from tampu.store.model_info import ModelInfo
 
@@ -55,27 +55,34 @@ class WeightSizes:
         first: of the input layer.
         layers: of each layer without its experts; the output layer is the last.
         experts: of each layer's experts.
+        embedding: those of the input layer that are token embeddings; the output's are not.
+        is_tied: whether the output layer uses the token embeddings.
     """
 
     first: int
     layers: tuple[int, ...]
     experts: tuple[int, ...]
+    embedding: int = 0
+    is_tied: bool = False
 
 
 def weight_sizes(tensors: Mapping[str, int]) -> WeightSizes:
     """Return the sizes of a model's weights from the bytes of each tensor."""
     blocks = 1 + max((layer_of(name, -1) or 0 for name in tensors), default=0)
     layers, experts, first = [0] * (blocks + 1), [0] * (blocks + 1), 0
+    embedding = sum(size for name, size in tensors.items() if is_embedding(name))
     for name, size in tensors.items():
         index = layer_of(name, blocks)
         if index is None:
             first += size
         else:
             (experts if is_of_experts(name) else layers)[index] += size
-    if "output.weight" not in tensors:  # the output layer uses the embeddings
+    is_tied = "output.weight" not in tensors
+    if is_tied:  # the output layer uses the embeddings
         layers[-1] += tensors.get("token_embd.weight", 0)
         first -= tensors.get("token_embd.weight", 0)
-    return WeightSizes(first, tuple(layers), tuple(experts))
+        embedding -= tensors.get("token_embd.weight", 0)
+    return WeightSizes(first, tuple(layers), tuple(experts), embedding, is_tied)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +109,9 @@ class Footprint:
         """Return the need of each device, by its label."""
         labels = [device.label for device in device_map.devices] + [CPU]
         weights, stored = dict.fromkeys(labels, 0), dict.fromkeys(labels, 0)
-        weights[CPU] += self.weights.first
+        embedding = device_map.of_embedding()
+        weights[CPU] += self.weights.first - self.weights.embedding
+        weights[embedding.label if embedding else CPU] += self.weights.embedding
         for index, (size, experts) in enumerate(
             zip(self.weights.layers, self.weights.experts, strict=True)
         ):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from tampu.engine.fit import place, survey
+from tampu.engine.fit import place, place_embedding, survey
 from tampu.engine.load_options import LoadOptions
 from tampu.engine.memory import Footprint, max_outputs, weight_sizes
 from tampu.engine.prefix_cache import cache_key, prefix_keeper
@@ -24,9 +24,9 @@ from tampu.kvcache.rows import CacheRows
 from tampu.layouts import read_model
 from tampu.ml import Backend, GGMLType, Weights
 from tampu.ml.attention import attends_to
-from tampu.ml.device_map import DeviceMap
+from tampu.ml.device_map import DeviceMap, is_embedding
 from tampu.ml.devices import Device, find_devices
-from tampu.ml.gguf import GGUFFile
+from tampu.ml.gguf import GGUFFile, TensorInfo
 from tampu.ml.kernels import KernelChoice, Kernels
 from tampu.ml.kernels.repack_cache import RepackCache
 from tampu.ml.kernels.tuning import choose_fetch
@@ -117,7 +117,9 @@ def _load(
         options = _bounded(options, bound.model)
         footprint = bound.footprint(options)
         machine = survey(find_devices(), Backend.available_memory(), part)
-        device_map = place(footprint, machine, options.offload)
+        device_map = place_embedding(
+            place(footprint, machine, options.offload), footprint, machine, bound.embeddings
+        )
         if device_map.devices and options.offload.layers is None and part > 0:
             resources.enter_context(_fewer_if_full())
         reading = _read_tokenizer(bound.file.metadata, resources)
@@ -197,6 +199,12 @@ class _Bound:
     def parts(self) -> list[Weights]:
         """The weights of all files, the model's own first."""
         return [self.weights, *self.others]
+
+    @property
+    def embeddings(self) -> list[TensorInfo]:
+        """The tensors of the token embeddings."""
+        tensors = self.weights.file.tensors
+        return [info for name, info in tensors.items() if is_embedding(name)]
 
     def footprint(self, options: LoadOptions) -> Footprint:
         """Return the memory that it needs with these options."""
@@ -380,8 +388,7 @@ def _warm_up(
 ) -> None:
     """Let the drivers of GPUs compile and allocate what they need; minutes at the first load."""
     began = logged = time.perf_counter()
-    is_whole = min(device_map.layers) >= 0 and not device_map.cpu_experts
-    largest = options.batch if is_whole else _PROMPT  # the CPU would take long for its layers
+    largest = options.batch if device_map.is_whole else _PROMPT  # the CPU would take long
     sizes = {min(each, options.batch) for each in (largest, _PROMPT, options.slots, 1)}
     batches = [(size, 0) for size in sorted(sizes, reverse=True)]
     batches += [(1, each) for each in candidates]

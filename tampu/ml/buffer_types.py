@@ -67,6 +67,7 @@ def choose_buffer_types(
         if device
         and uses[name] == {WeightUse.ROWS, WeightUse.PRODUCT}
         and layer_of(name, 0) is None
+        and name in near
     }
     repacked = {
         name: size

@@ -1,8 +1,9 @@
 """Maps layers to devices: the weights, cache and computation of a layer are on one device.
 
-The token embeddings stay on the CPU. The factors of rotary frequencies, which all layers use, are
-on the device that has all layers, if one has. The output layer counts as one more layer after the
-others, and so does everything that belongs to no layer of the text.
+The token embeddings are on the CPU, unless all layers are on devices and they fit there too. The
+factors of rotary frequencies, which all layers use, are on the device that has all layers, if one
+has. The output layer counts as one more layer after the others, and so does everything that belongs
+to no layer of the text.
 """
 
 from __future__ import annotations
@@ -64,11 +65,13 @@ class DeviceMap:
         devices: in use besides the CPU.
         layers: index in `devices` for each layer, the output layer last; -1: the CPU.
         cpu_experts: layers on a device whose experts stay on the CPU.
+        embedding: index in `devices` for the token embeddings; -1: the CPU.
     """
 
     devices: tuple[Device, ...] = ()
     layers: tuple[int, ...] = ()
     cpu_experts: frozenset[int] = frozenset()
+    embedding: int = -1
 
     def of_layer(self, index: int) -> Device | None:
         """Return the device of a layer; None: the CPU."""
@@ -80,10 +83,21 @@ class DeviceMap:
         if _OF_ALL_LAYERS.match(name):  # where ggml computes with it; elsewhere it would go back
             places = {self.of_layer(index) for index in range(len(self.layers) - 1)}
             return places.pop() if len(places) == 1 else None
+        if is_embedding(name):
+            return self.of_embedding()
         index = layer_of(name, len(self.layers) - 1)
         if index is None or (index in self.cpu_experts and is_of_experts(name)):
             return None
         return self.of_layer(index)
+
+    def of_embedding(self) -> Device | None:
+        """Return the device of the token embeddings; None: the CPU."""
+        return self.devices[self.embedding] if self.embedding >= 0 else None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether devices have all layers with all of their experts."""
+        return bool(self.layers) and min(self.layers) >= 0 and not self.cpu_experts
 
     def of_output(self) -> Device | None:
         """Return the device of the output layer; None: the CPU."""
@@ -97,6 +111,11 @@ def layer_of(name: str, blocks: int) -> int | None:
     if match := _OF_LAYER.match(name):
         return int(match[1])
     return blocks if _OF_OUTPUT.match(name) else None
+
+
+def is_embedding(name: str) -> bool:
+    """Whether a tensor belongs to the token embeddings."""
+    return name.split(".", 1)[0] in _EMBEDDING
 
 
 def is_of_experts(name: str) -> bool:

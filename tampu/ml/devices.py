@@ -163,6 +163,14 @@ class Device:
                 pointer = gg.ggml_top_k(arena, row, min(count, columns))
             return bool(gg.ggml_backend_dev_supports_op(self.handle, pointer))
 
+    def can_look_up(self, type: GGMLType, columns: int) -> bool:
+        """Return whether the device looks up rows of a table of this type."""
+        with _arena() as arena:
+            table = gg.ggml_new_tensor_2d(arena, int(type), columns, _TOKENS)
+            indices = gg.ggml_new_tensor_1d(arena, gg.GGML_TYPE_I32, _TOKENS)
+            rows = gg.ggml_get_rows(arena, table, indices)
+            return bool(gg.ggml_backend_dev_supports_op(self.handle, rows))
+
     def features(self) -> dict[str, str]:
         """Return the features of the device's code, such as `AVX512: 1`."""
         function = self._procedure(b"ggml_backend_get_features")

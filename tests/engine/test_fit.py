@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.tiny_gguf import write_gguf
 
-from tampu.engine.fit import Machine, free_on, place, survey
+from tampu.engine.fit import Machine, free_on, place, place_embedding, survey
 from tampu.engine.memory import Footprint, WeightSizes, weight_sizes
 from tampu.errors import OutOfMemoryError, RequestError
 from tampu.kvcache import CacheSize
@@ -272,7 +273,24 @@ def test_sizes_are_summed_by_layer() -> None:
         "v.blk.5.attn_q.weight": 64,
     }  # fmt: skip
     assert weight_sizes({**tensors, "output.weight": 128}) == WeightSizes(
-        3, (4, 16, 224), (8, 0, 0)
+        3, (4, 16, 224), (8, 0, 0), 1
     )
     tied = weight_sizes(tensors)
     assert (tied.first, tied.layers) == (2, (4, 16, 97))
+    assert (tied.embedding, tied.is_tied) == (0, True)
+
+
+def test_token_embeddings_count_where_they_are(footprint: Callable[..., Any]) -> None:
+    model = footprint()
+    model = replace(model, weights=replace(model.weights, embedding=3 * MB))
+    found = machine(1000)
+    layers = place(model, found, Offload(BLOCKS + 1))
+    moved = place_embedding(layers, model, found, [])
+    gpu = found.devices[0].label
+    before, after = model.needs(layers), model.needs(moved)
+    assert (before["CPU.0"].weights, after["CPU.0"].weights) == (5 * MB, 2 * MB)
+    assert after[gpu].weights == before[gpu].weights + 3 * MB
+    tight = machine(-(-before[gpu].total // MB) + 2)
+    assert place_embedding(layers, model, tight, []) == layers
+    tied = replace(model, weights=replace(model.weights, is_tied=True))
+    assert place_embedding(layers, tied, found, []) == moved
