@@ -7,7 +7,7 @@ from typing import Any
 
 import ray
 from ray import serve
-from ray.exceptions import RayError
+from ray.exceptions import NodeDiedError, RayError, TaskUnschedulableError
 from ray.serve.exceptions import RayServeException
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -100,6 +100,8 @@ def check_nodes(models: list[str], settings: Settings) -> None:
     for (address, _), answer in asked.items():
         try:
             version, lacking = ray.get(answer, timeout=_NODE_SECONDS)
+        except (NodeDiedError, TaskUnschedulableError):
+            continue  # it has died, which Ray tells some seconds later
         except RayError as error:
             told = " ".join(str(error).split())[-200:]
             raise SettingsError(

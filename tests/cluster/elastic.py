@@ -25,7 +25,7 @@ from tampu.errors import RunnerDiedError
 from tampu.server.options import server_options
 
 STREAMS = 60
-TOKENS = 800
+TOKENS = 600
 WORDS = [" la", " li", " lo"]
 WHOLE = "".join(islice(cycle(WORDS), TOKENS)).strip()
 

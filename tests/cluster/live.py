@@ -33,6 +33,7 @@ from tampu.server.options import server_options
 
 QUESTION = [{"role": "user", "content": "What is 27 + 58?"}]
 ENDLESS = {"model": "endless", "messages": QUESTION, "stream": True, "max_tokens": 8000}
+CLIENT = "00f067aa0ba902b7"  # the span of a client
 TEMPLATE = "{{ messages[-1].content }}z"
 
 
@@ -135,7 +136,7 @@ def test_the_ingress_shows_what_each_replica_counts(live: Live) -> None:
 
 def test_a_trace_says_which_replica_computed_a_request(live: Live) -> None:
     trace = secrets.token_hex(16)
-    headers = {"traceparent": f"00-{trace}-00f067aa0ba902b7-01"}
+    headers = {"traceparent": f"00-{trace}-{CLIENT}-01"}
     body = {"model": "demo", "messages": QUESTION, "max_tokens": 8}
     live.client.post("/v1/chat/completions", json=body, headers=headers).raise_for_status()
 
@@ -144,7 +145,10 @@ def test_a_trace_says_which_replica_computed_a_request(live: Live) -> None:
         return found if "POST /v1/chat/completions" in found else {}
 
     found = wait_until(spans, "the spans have arrived")
-    assert found["route"].parent == found["answer"].parent == found["chat demo"].id
+    request, model = found["POST /v1/chat/completions"], found["chat demo"]
+    assert (request.parent, model.parent) == (CLIENT, request.id)
+    parts = {"route", "queue", "prompt", "answer"}
+    assert {each.name for each in found.values() if each.parent == model.id} >= parts
     assert found["route"].attributes["tampu.replica"]
     assert found["answer"].attributes["tampu.batch.last"] > 0
 
