@@ -20,6 +20,7 @@ LEAST = 0.95
 
 
 RUNS = 3  # at most: other work on the machine only lowers the score of speed
+NOT_RECORDED = "Please run Lighthouse again"  # Chromium's trace lacked an event; nothing was judged
 
 
 @pytest.mark.parametrize("view", ["", "#/models", "#/compare", "#/tokens", "#/inside"])
@@ -30,6 +31,9 @@ def test_lighthouse_gives_at_least_95_in_each_category(
     failed: list[str] = []
     for _ in range(RUNS):
         report = examine(f"{server.url}/{view}", tmp_path)
+        if report is None:
+            failed = [NOT_RECORDED]
+            continue
         scores = {name: one["score"] for name, one in report["categories"].items()}
         assert set(scores) == CATEGORIES
         best = {name: max(score, best.get(name, 0)) for name, score in scores.items()}
@@ -37,11 +41,11 @@ def test_lighthouse_gives_at_least_95_in_each_category(
         if min(best.values()) >= LEAST:
             break
     print(view or "chat", best)  # noqa: T201 - `pytest -s` shows the figures
-    assert min(best.values()) >= LEAST, (best, failed)
+    assert min(best.values(), default=0) >= LEAST, (best, failed)
 
 
-def examine(address: str, folder: Path) -> dict[str, Any]:
-    """Return Lighthouse's report on a page."""
+def examine(address: str, folder: Path) -> dict[str, Any] | None:
+    """Return Lighthouse's report on a page, or None if it could not record the page's load."""
     told = folder / "told.json"
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.defpath}"
     done = subprocess.run(
@@ -56,6 +60,8 @@ def examine(address: str, folder: Path) -> dict[str, Any]:
         text=True,
         check=False,
     )  # fmt: skip
+    if NOT_RECORDED in done.stderr:
+        return None
     assert done.returncode == 0, done.stderr
     report: dict[str, Any] = json.loads(told.read_text("utf-8"))
     return report
