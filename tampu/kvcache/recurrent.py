@@ -79,12 +79,12 @@ class StateStorage:
         }
 
     def step(self, segments: Sequence[Segment], group: int) -> tuple[CacheView, Arrays]:
-        """Return the micro-batches of a batch, the rows that they read, and those they write."""
+        """Return the micro-batches of a batch; the rows that each reads, and those it writes."""
         planned = self._planned(segments, group)
-        reads = [row for each in planned for row in each.reads]
-        writes = [row for each in planned for row in each.writes]
-        view = tuple(each.micro_batch for each in planned)
-        return view, [np.array(reads, np.int32), np.array(writes, np.int64)]
+        rows: Arrays = []
+        for each in planned:
+            rows += [np.array(each.reads, np.int32), np.array(each.writes, np.int64)]
+        return tuple(each.micro_batch for each in planned), rows
 
     def views_at_fill(self, tokens: int, cells: int) -> list[CacheView]:  # noqa: ARG002
         """Return the view of one long sequence, and that of all slots, each part split in two."""
@@ -105,16 +105,19 @@ class StateStorage:
             or sum(part.sequences * part.tokens for part in view) != tokens
         ):
             raise ShapeError(f"states of {tokens} tokens cannot be read by {view}")
-        rows = sum(part.sequences for part in view)
-        inputs = [
-            context.input("states_read", (rows,), GGMLType.I32),
-            context.input("states_written", (rows,), GGMLType.I64),
+        # A slice of one input for all would begin where Vulkan cannot look rows up.
+        rows = [
+            (
+                context.input("states_read", (part.sequences,), GGMLType.I32),
+                context.input("states_written", (part.sequences,), GGMLType.I64),
+            )
+            for part in view
         ]
         layers = {
-            index: StateLayer(context, states, self._shapes[index], view, inputs[0], inputs[1])
+            index: StateLayer(context, states, self._shapes[index], view, rows)
             for index, states in self._layers.items()
         }
-        return layers, inputs
+        return layers, [tensor for each in rows for tensor in each]
 
     def row_tensors(self) -> list[tuple[Tensor, bool]]:
         """Return the states of all layers, a row each."""
@@ -147,8 +150,7 @@ class StateLayer:
     states: Tensors
     shape: StateShape
     parts: Sequence[MicroBatch]
-    read: Tensor
-    written: Tensor
+    rows: Sequence[tuple[Tensor, Tensor]]
 
     def update(self, keys: Tensor | None, values: Tensor | None) -> History:  # noqa: ARG002
         """Raise ShapeError: there are no keys and values here."""
@@ -158,12 +160,8 @@ class StateLayer:
         """Compute the tokens of each sequence, from the state before them to the one after."""
         outputs: Tensor | None = None
         states: States = ()
-        row = place = 0
-        for part in self.parts:
-            read, written = (
-                each.strided((part.sequences,), (), place * each.type.block_bytes)
-                for each in (self.read, self.written)
-            )
+        row = 0
+        for part, (read, written) in zip(self.parts, self.rows, strict=True):
             before = [each.after for each in states] if part.continues else [None] * len(states)
             states = tuple(
                 StateRows(stored, shape, read, written, each)
@@ -173,7 +171,6 @@ class StateLayer:
             flat = output.reshape(part.sequences * part.tokens, -1)
             outputs = outputs.concat(flat, 0) if outputs else flat
             row += part.sequences * part.tokens
-            place += part.sequences
         if outputs is None:
             raise ShapeError("a batch without tokens has no states")
         return outputs

@@ -64,11 +64,14 @@ class TransferCounts:
         plans: how often memory was found for the tensors of a graph.
         bytes_written: of inputs, to the memory of devices.
         bytes_read: of outputs, from there.
+        waits: for GPUs: each input written there, copy between devices, end of a graph's part that
+            is waited for, and output read.
     """
 
     plans: int = 0
     bytes_written: int = 0
     bytes_read: int = 0
+    waits: int = 0
 
 
 class Backend:
@@ -291,12 +294,23 @@ class Backend:
         if state != self._placed:
             self._placed = state
             self._persistent_data.clear()
+        joined = np.zeros(context.joined_bytes, np.uint8)
         for tensor, data in inputs:
+            if (start := context.places.get(id(tensor))) is not None:
+                _check_data(tensor, data)
+                joined[start : start + data.nbytes] = data.reshape(-1).view(np.uint8)
+                continue
             if self._persistent_data.get(id(tensor)) is not data:
-                _write(tensor, data)
+                self.counts.waits += _write(tensor, data)
                 self.counts.bytes_written += data.nbytes
             if not data.flags.writeable and tensor in context.persistent:
                 self._persistent_data[id(tensor)] = data
+        if context.joined:
+            pointer = context.joined.pointer
+            if pointer.contents.buffer:
+                gg.ggml_backend_tensor_set(pointer, joined.ctypes.data, 0, joined.nbytes)
+            self.counts.waits += _is_on_gpu(context.joined)
+            self.counts.bytes_written += joined.nbytes
 
     def _allocate(self, state: tuple[Context, int]) -> None:
         """Give a graph of the CPU alone its tensors; their addresses stay the same."""
@@ -335,6 +349,9 @@ class Backend:
             place = gg.ggml_backend_sched_set_tensor_backend
             for node in context.custom:
                 place(self._scheduler, node, self._handle)
+            if self.device_map.is_on_one:  # else they would be copied there, one by one
+                for tensor in context.inputs:
+                    place(self._scheduler, tensor.pointer, self._handles[0])
 
     def _check_open(self) -> None:
         if not self._scheduler:
@@ -347,6 +364,7 @@ class Backend:
             began = time.perf_counter_ns()
             if context.kept_plan:
                 status = context.kept_plan.compute()
+                self.counts.waits += context.kept_plan.waits
             else:
                 status = gg.ggml_backend_sched_graph_compute(self._scheduler, context.graph)
             elapsed = time.perf_counter_ns() - began
@@ -358,6 +376,7 @@ class Backend:
                 self._nan_detector.found = ""
             arrays = [_read(tensor) for tensor in outputs]
             self.counts.bytes_read += sum(array.nbytes for array in arrays)
+            self.counts.waits += sum(_is_on_gpu(tensor) for tensor in outputs)
             return Computed(arrays, elapsed, began, fault)
         finally:
             self._busy.release()
@@ -387,13 +406,27 @@ def _start(devices: Sequence[Device]) -> list[OpaquePointer]:
     return handles
 
 
-def _write(tensor: Tensor, data: npt.NDArray[np.generic]) -> None:
-    """Copy an array into an input; an input that no node of the graph uses has no memory."""
+def _check_data(tensor: Tensor, data: npt.NDArray[np.generic]) -> None:
     fits = data.nbytes == tensor.size_bytes and data.dtype == _DATA_TYPES.get(tensor.type)
     if not fits or not data.flags.c_contiguous:
         raise ShapeError(f"{data.shape} {data.dtype} does not fill the input {tensor!r}")
+
+
+def _is_on_gpu(tensor: Tensor) -> bool:
+    buffer = tensor.pointer.contents.buffer
+    return bool(buffer) and not gg.ggml_backend_buffer_is_host(buffer)
+
+
+def _write(tensor: Tensor, data: npt.NDArray[np.generic]) -> bool:
+    """Copy an array into an input; an input that no node of the graph uses has no memory.
+
+    Returns:
+        Whether it is in the memory of a GPU.
+    """
+    _check_data(tensor, data)
     if tensor.pointer.contents.buffer:
         gg.ggml_backend_tensor_set(tensor.pointer, data.ctypes.data, 0, data.nbytes)
+    return _is_on_gpu(tensor)
 
 
 def _read(tensor: Tensor) -> npt.NDArray[Any]:

@@ -32,6 +32,7 @@ Replaced: TypeAlias = dict[int, list[tuple[int, TensorPointer]]]
 
 _COUNTABLE = 2**62
 _OUTDATED = -1
+_ALIGNMENT = 256  # of inputs in joined memory; no device of ggml's wants more
 _OPERANDS = len(gg.ggml_tensor().src)
 # What is needed of ggml's header of a tensor.
 _HEADER = np.dtype({
@@ -48,8 +49,12 @@ class Context:
     Attributes:
         plan: which of the backend's buffers the graph is allocated in; None: not allocated yet.
         kept_plan: how it is divided among devices; None: it is not, or not yet.
-        persistent: inputs whose memory is theirs alone.
+        inputs: tensors whose data is given to each computation.
+        persistent: those of them whose memory is theirs alone.
         custom: nodes that the package's own kernels compute, which only the CPU can run.
+        joined: the memory of all inputs that are not persistent, on one GPU that computes all.
+        joined_bytes: its size.
+        places: where each of these inputs begins in it, by the identity of its tensor.
         pauses: what `pause` does; None: nothing.
     """
 
@@ -72,7 +77,11 @@ class Context:
         self._graph: GraphPointer = gg.ggml_new_graph_custom(arena, nodes, False)  # noqa: FBT003
         self._nodes = nodes
         self._count = 0
+        self.inputs: list[Tensor] = []
         self.persistent: list[Tensor] = []
+        self.joined: Tensor | None = None
+        self.joined_bytes = 0
+        self.places: dict[int, int] = {}
         self.custom: list[TensorPointer] = []
         self.pauses: Callable[[Tensor], Tensor] | None = None
         self._buffers: list[OpaquePointer] = []
@@ -127,11 +136,41 @@ class Context:
         """
         tensor = self.declare(shape, type)
         gg.ggml_set_name(tensor.pointer, name.encode())
+        if self._backend.device_map.is_on_one and not is_persistent:
+            self._join(tensor)
+            return tensor
         gg.ggml_set_input(tensor.pointer)
+        self.inputs.append(tensor)
         if is_persistent:
             gg.ggml_set_output(tensor.pointer)  # else its memory is used again after its last use
             self.persistent.append(tensor)
         return tensor
+
+    def _join(self, tensor: Tensor) -> None:
+        """Make an input a view of `joined`, so that all inputs are written to a device at once.
+
+        ggml has no view of another type than its source. The view that it makes gets the type, and
+        with it the lengths and strides, of the declared tensor.
+        """
+        if self.joined is None:
+            pointer = gg.ggml_new_tensor_1d(self.arena, gg.GGML_TYPE_I8, _ALIGNMENT)
+            self.joined = self.wrap(pointer, (_ALIGNMENT,), GGMLType.I8)
+            gg.ggml_set_name(pointer, b"inputs")
+            gg.ggml_set_input(pointer)
+            self.inputs.append(self.joined)
+        start, size = self.joined_bytes, tensor.size_bytes
+        self.joined_bytes += -(-size // _ALIGNMENT) * _ALIGNMENT
+        whole = self.joined.pointer.contents
+        whole.ne[0] = whole.nb[1] = whole.nb[2] = whole.nb[3] = self.joined_bytes
+        view = gg.ggml_view_1d(self.arena, self.joined.pointer, size, start)
+        declared = tensor.pointer.contents
+        view.contents.type = declared.type
+        for axis in range(len(declared.ne)):
+            view.contents.ne[axis], view.contents.nb[axis] = declared.ne[axis], declared.nb[axis]
+        gg.ggml_set_name(view, declared.name)
+        self._count += 1
+        tensor.pointer = tensor.factor = view
+        self.places[id(tensor)] = start
 
     def output(self, tensor: Tensor) -> Tensor:
         """Return a tensor whose data can be read after computing: this one, or a copy of a view."""

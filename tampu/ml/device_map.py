@@ -99,6 +99,11 @@ class DeviceMap:
         """Whether devices have all layers with all of their experts."""
         return bool(self.layers) and min(self.layers) >= 0 and not self.cpu_experts
 
+    @property
+    def is_on_one(self) -> bool:
+        """Whether one device has all layers and the token embeddings."""
+        return self.is_whole and len(self.devices) == 1 and self.embedding >= 0
+
     def of_output(self) -> Device | None:
         """Return the device of the output layer; None: the CPU."""
         return self.of_layer(len(self.layers) - 1)

@@ -53,19 +53,24 @@ class KeptPlan:
     Attributes:
         parts: in the order of computing.
         nodes: how many the graph had.
+        waits: how often computing it waits for a device other than the CPU, which is the last.
     """
 
     def __init__(self, parts: Sequence[Part], devices: Sequence[OpaquePointer], nodes: int) -> None:
         self.parts = parts
         self.nodes = nodes
         self._devices = devices
+        gpus = set(devices[:-1])
+        self.waits = len(gpus) + sum(
+            len(part.copies) + len(gpus & _waited(part)) for part in parts if part.copies
+        )
 
     def compute(self) -> int:
         """Compute the graph and return ggml's status, 0 if it was computed."""
         status = _SUCCESS
         for part in self.parts:
             if part.copies:
-                for device in {part.device, *(copy.waits for copy in part.copies)}:
+                for device in _waited(part):
                     gg.ggml_backend_synchronize(device)
                 for copy in part.copies:
                     gg.ggml_backend_tensor_copy(copy.source, copy.target)
@@ -75,6 +80,11 @@ class KeptPlan:
         for device in self._devices:
             gg.ggml_backend_synchronize(device)
         return int(status)
+
+
+def _waited(part: Part) -> set[OpaquePointer]:
+    """Return the devices that must be done before the copies of a part."""
+    return {part.device, *(copy.waits for copy in part.copies)}
 
 
 def keep_plan(

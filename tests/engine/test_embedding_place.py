@@ -70,3 +70,21 @@ def test_they_stay_on_the_cpu_if_the_device_cannot_look_up_their_type(
         assert place(engine) == "CPU.0"
         engine.logits(TEXT)
         assert engine.runner.graphs._backend.splits == 2
+
+
+@pytest.mark.parametrize("model", ["tiny", "demo"])
+def test_a_step_of_one_device_waits_for_it_three_times(
+    tmp_path: Path, devices: tuple[StandIn, StandIn], model: str
+) -> None:
+    """For its inputs, all at once; for its end; and for its result."""
+    assert devices
+    source = write_tiny(tmp_path / "tiny.gguf", Tiny(layers=LAYERS)) if model == "tiny" else model
+    with Engine.load(source, offload=Offload(0), **SMALL) as engine:
+        wanted = engine.generate([5, 6, 7] * 9, max_tokens=20, **GREEDY).tokens
+        assert engine.runner.graphs._backend.counts.waits == 0
+    with Engine.load(source, offload=Offload(99), **SMALL) as engine:
+        counts, graphs = engine.runner.graphs._backend.counts, engine.runner.graphs.counts
+        waits, steps = counts.waits, graphs.built + graphs.reused
+        assert engine.generate([5, 6, 7] * 9, max_tokens=20, **GREEDY).tokens == wanted
+        assert graphs.built + graphs.reused - steps == 20
+        assert counts.waits - waits == 3 * 20
