@@ -66,6 +66,7 @@ class Draft:
     Attributes:
         wants_logits: whether its outputs are logits, else hidden states.
         room: how many more tokens of prompts fit.
+        batch_room: how many of these may be of batch requests.
         results: the output of the last token of a part, by that token's cell.
     """
 
@@ -74,6 +75,7 @@ class Draft:
     parts: list[BatchPart] = field(default_factory=list)
     rows: int = 0
     prompt_rows: int = 0
+    batch_room: int = 0
     outputs: list[int] = field(default_factory=list)
     results: dict[int, int] = field(default_factory=dict)
 

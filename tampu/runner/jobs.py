@@ -68,6 +68,10 @@ class BatchJob:
         """Sample the next tokens."""
         return self.outputs.sample(self.plan, computed)
 
+    def measured(self, seconds: float) -> None:
+        """Note the time from its launch until its tokens were sampled."""
+        self.scheduler.pace.computed(self.plan.parts, seconds)
+
     def deliver(self, sampled: StepTokens) -> None:
         """Send the text of the tokens to the callers, and end completed sequences."""
         self.outputs.deliver(self.plan, sampled)
@@ -123,6 +127,9 @@ class ImageJob:
         keep = self.images.keep if prepared.is_complete else self.images.keep_partial
         keep(self.image.number, rows)
         return {}
+
+    def measured(self, seconds: float) -> None:
+        """Do nothing: batches are not compared with images."""
 
     def deliver(self, sampled: StepTokens) -> None:
         """Do nothing: an image has no text."""

@@ -53,11 +53,12 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A job that is computing."""
+    """A job that is computing, since a time of `time.perf_counter_ns`."""
 
     job: Job
     prepared: PreparedGraph
     result: Future[Computed]
+    launched_ns: int
 
 
 class EngineLoop:
@@ -230,19 +231,21 @@ class EngineLoop:
         start_ns = time.perf_counter_ns()
         sampled = job.finish(computed, step.prepared)
         self.stats.span("sample", start_ns, len(sampled))
+        job.measured((time.perf_counter_ns() - step.launched_ns) / 1e9)
         return sampled
 
     def launch(self, step: PreparedStep | None) -> Step | None:
         """Start computing a prepared step, now that its tokens are known."""
         if step is None or not step.job.fill():
             return None
+        launched_ns = time.perf_counter_ns()
         try:
             result = self.graphs.launch(step.prepared)
         except TampuError as error:
             step.job.fail(error)
             return None
         step.job.launched()
-        return Step(step.job, step.prepared, result)
+        return Step(step.job, step.prepared, result, launched_ns)
 
     def deliver(self, step: Step, sampled: StepTokens) -> None:
         """Send the text of the tokens to the callers, and end completed sequences."""

@@ -2,7 +2,8 @@
 
 There are no separate prefill and decode phases: each sequence has uncomputed tokens, one while it
 decodes and many for a new prompt. All sequences that decode are in every batch, since their clients
-are reading; the rest of the batch goes to prompts (chunked prefill), the most urgent first.
+are reading; the rest of the batch goes to prompts (chunked prefill), the most urgent first. While
+live requests decode, those of priority `batch` take turns in what `BatchPace` leaves them.
 
 A prompt reuses all rows of its prefix that are in the cache or will be after the batch in flight,
 including those of a prompt that is still being computed. So each token of a prefix shared by many
@@ -19,6 +20,7 @@ import numpy.typing as npt
 from tampu.kvcache import KVCacheManager
 from tampu.kvcache.checkpoints import ANSWER_UNIT
 from tampu.runner.batch import BatchPart, Draft, Plan, to_plan
+from tampu.runner.batch_pace import BatchPace
 from tampu.runner.context_shift import drop_tokens, shift_range
 from tampu.runner.images import ImageStore
 from tampu.runner.layout import PlacedImage
@@ -38,6 +40,7 @@ class Scheduler:
         kv_manager: allocates cells.
         images: the embeddings of images.
         keeper: keeps the rows of sequences that end, beyond the cache; None: nothing does.
+        pace: limits the work of batch requests beside live ones.
         recent: the tokens of the last sequence of each slot, as the prefix tree has them.
     """
 
@@ -76,6 +79,8 @@ class Scheduler:
         self._first: Sequence | None = None  # its group did not fit into the last batch
         self._gave_logits = False
         self._started = 0
+        self._last_turn = 0  # the number of the batch request that decoded last beside a live one
+        self.pace = BatchPace()
         self.recent: dict[int, npt.NDArray[np.int32]] = {}
         self.running: list[Sequence] = []
         self.waiting: list[Sequence] = []
@@ -139,22 +144,16 @@ class Scheduler:
         ready = [s for s in self.running if _is_ready(s)]
         if not ready:
             return None
-        wants_logits = self._kind(ready)
-        ready = [s for s in ready if s.wants_logits is wants_logits]
-        decoding = [s for s in ready if not s.is_prefilling]
-        prefilling = sorted((s for s in ready if s.is_prefilling), key=self._urgency)
-        if prefilling:
-            for sequence in self.running:  # what others may reuse
-                self.kv_manager.insert(sequence.cell_table, sequence.keys[: sequence.length])
-        beside = min(self._batch, _MAX_PREFILL_BESIDE_DECODE) if decoding else self._batch
-        draft = Draft(wants_logits, max(beside - len(decoding), 1))
-        for sequence in decoding:
-            self._add(draft, sequence, 1)
-        self._first = None
-        for sequence in prefilling:
-            self._prefill(draft, sequence)
+        live = sum(not (s.is_batch or s.is_prefilling) for s in ready)
+        allowed = None
+        if live and any(s.is_batch for s in ready):
+            allowed = self.pace.allowance(live)
+            ready = [s for s in ready if allowed or not s.is_batch]
+        draft = self._draft(ready, allowed)
         if not draft.parts:
             return None
+        if allowed is not None:
+            self.pace.planned(draft.parts)
         return to_plan(draft, self.images, self._positions_per_token, self._candidates)
 
     def needed_image(self) -> PlacedImage | None:
@@ -254,6 +253,48 @@ class Scheduler:
         self._gave_logits = not self._gave_logits if len(kinds) == 2 else kinds.pop()
         return self._gave_logits
 
+    def _draft(self, ready: list[Sequence], allowed: int | None) -> Draft:
+        """Choose the next tokens of some sequences.
+
+        Args:
+            ready: the sequences.
+            allowed: the maximum number of tokens of batch requests; None: as many as fit.
+        """
+        wants_logits = self._kind(ready)
+        ready = [s for s in ready if s.wants_logits is wants_logits]
+        decoding = [s for s in ready if not s.is_prefilling]
+        prefilling = sorted((s for s in ready if s.is_prefilling), key=self._urgency)
+        if prefilling:
+            for sequence in self.running:  # what others may reuse
+                self.kv_manager.insert(sequence.cell_table, sequence.keys[: sequence.length])
+        beside = min(self._batch, _MAX_PREFILL_BESIDE_DECODE)
+        if allowed is not None and not decoding:
+            allowed = beside  # hidden states: a batch of their own, which should be worth it
+        decoding = self._take_turns(decoding, allowed)
+        draft = Draft(wants_logits, max((beside if decoding else self._batch) - len(decoding), 1))
+        draft.batch_room = draft.room
+        if allowed is not None:
+            draft.batch_room = min(draft.room, allowed - sum(s.is_batch for s in decoding))
+        for sequence in decoding:
+            self._add(draft, sequence, 1)
+        self._first = None
+        for sequence in prefilling:
+            if draft.batch_room > 0 or not sequence.is_batch:
+                self._prefill(draft, sequence)
+        return draft
+
+    def _take_turns(self, decoding: list[Sequence], allowed: int | None) -> list[Sequence]:
+        """Return the sequences that decode in the next batch, at most `allowed` of batch requests.
+
+        These are the next ones after those of the last batch, in the order of their numbers.
+        """
+        rows = [s for s in decoding if s.is_batch]
+        if allowed is None or len(rows) <= allowed:
+            return decoding
+        rows.sort(key=lambda s: (s.number <= self._last_turn, s.number))
+        self._last_turn = rows[allowed - 1].number
+        return [s for s in decoding if not s.is_batch] + rows[:allowed]
+
     def _prefill(self, draft: Draft, sequence: Sequence) -> None:
         """Add as many tokens of a prompt as fit to a batch, after reusing its cached prefix."""
         self._reuse_prefix(sequence)
@@ -286,6 +327,8 @@ class Scheduler:
     def _prefill_count(self, draft: Draft, sequence: Sequence) -> int:
         """Return how many tokens of a prompt fit into a batch."""
         start, limit, room = sequence.computed, sequence.uncomputed, draft.room
+        if sequence.is_batch:
+            room = min(room, draft.batch_room)
         if (image := self._missing_image(sequence)) is not None:
             limit = min(limit, _needed_from(sequence, image) - start)
         left = self._outputs - len(draft.outputs)
@@ -338,6 +381,7 @@ class Scheduler:
         draft.rows += count
         if is_prefilling:
             draft.room -= count
+            draft.batch_room -= count if sequence.is_batch else 0
             draft.prompt_rows += count
             self.kv_manager.insert(sequence.cell_table, sequence.keys[: sequence.length])
             if is_last:

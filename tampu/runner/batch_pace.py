@@ -1,0 +1,103 @@
+"""How many tokens of batch requests are computed beside live streams.
+
+A token of a batch request that is computed in the same step as those of live requests makes the
+step longer. While live requests decode, batch requests get a share of the time that these steps
+take without them. Times are measured: that of steps with live requests alone now and then, and of
+the others what one token more costs. So the same share is many tokens on a GPU and few on a CPU.
+
+This is a token bucket (Turner, "New directions in communications", IEEE Communications Magazine
+24(10), 1986) of seconds: each step fills it by the share, and batch tokens are paid from it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Iterable
+
+from tampu.runner.batch import BatchPart
+
+SHARE = 0.2
+"""What batch requests may add to the time of steps in which live requests decode."""
+
+ALONE_EVERY = 16
+"""How many steps with batch requests there are at most between two without."""
+
+_SAMPLES = 3  # their median is used, so one that took long for another reason changes nothing
+
+
+class BatchPace:
+    """Decides how many tokens of batch requests are in a step in which live requests decode."""
+
+    def __init__(self) -> None:
+        """Know no times yet."""
+        self._alone: dict[int, deque[float]] = {}  # seconds of steps with live rows alone
+        self._ages: dict[int, int] = {}  # steps since one with this number of live rows alone
+        self._costs: deque[float] = deque(maxlen=_SAMPLES)
+        self._saved_s = 0.0
+        self._last = 1
+
+    def allowance(self, live: int) -> int:
+        """Return how many tokens of batch requests the next step may compute.
+
+        Args:
+            live: the number of live requests that decode in the step, at least 1.
+        """
+        self._ages[live] = self._ages.get(live, ALONE_EVERY) + 1
+        if self._ages[live] > ALONE_EVERY:
+            self._ages[live] = 0
+            return 0
+        if not (self._alone and self._costs):
+            return 1  # to learn what it costs; live prompts may keep all steps from being alone
+        share_s, cost_s = SHARE * self._nearest(live)[1], self._cost_s
+        most_s = share_s if cost_s <= share_s else share_s + cost_s  # to save for one token
+        self._saved_s = min(self._saved_s + share_s, most_s)
+        if self._saved_s < cost_s:
+            return 0
+        most = 2 * self._last  # a cost that was measured as too small has a small effect
+        self._last = min(int(self._saved_s / cost_s), most) if cost_s else most
+        return self._last
+
+    def planned(self, parts: Iterable[BatchPart]) -> None:
+        """Pay for the batch tokens of a step that is computed while live requests decode."""
+        live, tokens, _ = _counted(parts)
+        self._saved_s -= tokens * self._cost_s
+        if self._alone and not live:  # a step of its own, for which the live requests wait
+            self._saved_s -= self._nearest(1)[1]
+
+    def computed(self, parts: Iterable[BatchPart], seconds: float) -> None:
+        """Learn from the time of a step."""
+        live, tokens, has_live_prompt = _counted(parts)
+        if has_live_prompt:
+            return
+        if live and not tokens:
+            self._alone.setdefault(live, deque(maxlen=_SAMPLES)).append(seconds)
+            self._ages[live] = 0
+        elif self._alone:
+            rows, alone_s = self._nearest(live)
+            if (more := live + tokens - rows) > 0:
+                self._costs.append((seconds - alone_s) / more)
+
+    def _nearest(self, live: int) -> tuple[int, float]:
+        """Return the time of steps with this number of live rows alone, or the next known one."""
+        rows = min(self._alone, key=lambda known: abs(known - live))
+        return rows, statistics.median(self._alone[rows])
+
+    @property
+    def _cost_s(self) -> float:
+        """What one token more costs."""
+        return max(statistics.median(self._costs), 0.0) if self._costs else 0.0
+
+
+def _counted(parts: Iterable[BatchPart]) -> tuple[int, int, bool]:
+    """Return the live rows that decode, the batch tokens, and whether live prompts are there."""
+    live = tokens = 0
+    has_live_prompt = False
+    for part in parts:
+        if part.sequence.is_batch:
+            tokens += part.count
+        elif part.is_prefill:
+            has_live_prompt = True
+        else:
+            live += 1
+    return live, tokens, has_live_prompt
