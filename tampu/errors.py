@@ -23,6 +23,7 @@
     │   └── DigestMismatchError    data that does not match its digest
     ├── RegistryError          a registry refused, failed or sent invalid data
     ├── MCPServerError         an MCP server that does not start, answer or go on
+    ├── ToolCallError          a tool's URL that gives no result
     ├── SettingsError          an environment variable or flag with an invalid value
     └── NotAllowedError        the client lacks the permission
 
@@ -179,6 +180,10 @@ class MCPServerError(TampuError):
     def __init__(self, server: str, told: str, *, is_alive: bool = False) -> None:
         super().__init__(f"MCP server {server!r}: {told}")
         self.is_alive = is_alive
+
+
+class ToolCallError(TampuError):
+    """The URL of a tool did not give a result: unreachable, too late, too large, or an error."""
 
 
 class SettingsError(TampuError):

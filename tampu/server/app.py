@@ -73,6 +73,7 @@ from tampu.server.state import State
 from tampu.server.stored_responses import stored_response_routes
 from tampu.server.threadpool import IterationPool
 from tampu.server.tokens import token_routes
+from tampu.server.tool_urls import ToolURLs, tool_url_routes
 from tampu.server.trace_middleware import TraceMiddleware
 from tampu.server.tracing import start_tracing
 from tampu.server.trusted_host import ORIGINS, PreflightMiddleware, TrustedHostMiddleware
@@ -105,6 +106,7 @@ class ServerOptions:
         max_repeated_tokens: how often a token may repeat before an answer without a limit ends; 0:
             no limit.
         image_urls: hosts that images are fetched from, as in `ImageFetcher`.
+        tool_urls: to which calls of tools are sent, as in `ToolURLs`.
         default_model: for requests of OpenAI's and Anthropic's API without one.
         max_crashes: how often a model may crash within a minute; 0: no limit.
         truncate: whether prompts that are too long are cut; None: each API has its own default.
@@ -135,6 +137,7 @@ class ServerOptions:
     max_repeated_tokens: int = 30
     default_model: str | None = None
     image_urls: tuple[str, ...] = ()
+    tool_urls: tuple[str, ...] = ()
     max_crashes: int = MAX_CRASHES
     truncate: bool | None = None
     slot_save_path: Path | None = None
@@ -177,6 +180,7 @@ def create_app(
     pool = IterationPool()
     mcp = MCPServers(options.mcp, serving)
     images = ImageFetcher(options.image_urls, options.remote)
+    tools = ToolURLs(options.tool_urls, options.remote)
     state, limiter = State(options.state), Limiter()
     usage = KeyUsage(state, limiter, metrics.key_used)
     metrics.used = usage.used
@@ -202,6 +206,7 @@ def create_app(
         *decision_routes(serving, images),
         *usage_routes(usage),
         *parameter_routes(),
+        *tool_url_routes(tools),
         *llama_server_routes(serving),
         *_health_routes(metrics, other_metrics),
     ]
@@ -227,6 +232,7 @@ def create_app(
         app.state.is_ready = False
         await runner.close()
         await mcp.close()
+        tools.close()
         await serving.close()
         await state.close()
         await pool.close()

@@ -18,6 +18,7 @@ from tampu.errors import (
     RegistryError,
     RequestError,
     TampuError,
+    ToolCallError,
     UnsupportedModelError,
 )
 
@@ -50,6 +51,7 @@ STATUS: tuple[tuple[type[TampuError], int], ...] = (
     (DigestMismatchError, 400),
     (DiskFullError, 507),
     (RegistryError, 502),
+    (ToolCallError, 502),
     (MCPServerError, 424),  # as OpenAI's API; clients do not send such a request again
     (LoadCancelledError, 503),
     (TampuError, 500),

@@ -35,6 +35,7 @@ def server_options(settings: Settings, hosts: Sequence[str]) -> ServerOptions:
         cache=settings.cache,
         default_model=settings.default_model,
         image_urls=settings.image_urls,
+        tool_urls=settings.tool_urls,
         state=settings.state,
         otlp_endpoint=settings.otlp_endpoint,
         files=FileLimits(

@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Callable, Collection
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from tampu.settings.durations import parse_duration
 
@@ -100,6 +100,21 @@ def image_hosts(text: str) -> tuple[str, ...]:
     """Return the parts of a list of hosts, with `on` for any; none for `off`."""
     parts = texts(text.lower())
     return () if parts == ("off",) else tuple(map(host, parts))
+
+
+def urls(text: str) -> tuple[str, ...]:
+    """Return the parts of a list of URLs; none for `off`."""
+    parts = texts(text)
+    if parts == ("off",):
+        return ()
+    for part in parts:
+        parsed = urlsplit(part)
+        is_url = parsed.scheme in ("http", "https") and parsed.hostname and parsed.port != 0
+        if not is_url or "@" in parsed.netloc or parsed.fragment or not part.isascii():
+            raise ValueError(
+                "it must be URLs with http or https and without a login, separated by commas"
+            )
+    return parts
 
 
 def realms(text: str) -> tuple[tuple[str, str], ...]:

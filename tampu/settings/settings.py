@@ -41,6 +41,7 @@ from tampu.settings.parsers import (
     size_or_off,
     suggestion,
     texts,
+    urls,
 )
 from tampu.settings.proxies import Proxies, parse_proxy, shown_proxy
 
@@ -125,6 +126,8 @@ class Settings:
         max_responses_bytes: MAX_RESPONSES_SIZE, bytes of responses kept for later ones; 0: none.
         image_urls: IMAGE_URLS, from where images are fetched that requests name by address: on
             (any public host), hosts separated by commas (private ones too), or both.
+        tool_urls: TOOL_URLS, separated by commas: the URLs to which `POST /api/tools/call` sends
+            calls of tools.
         default_model: DEFAULT_MODEL, for requests to OpenAI's and Anthropic's API that name none;
             None: the one that is in memory, if it is the only one.
         editor: EDITOR, the editor that Ctrl-G opens in `tampu run`; None: that of the variables
@@ -197,6 +200,7 @@ class Settings:
     max_files: int = own("MAX_FILES", count_from(0), 1000)
     max_responses_bytes: int = own("MAX_RESPONSES_SIZE", parse_rate, 10**9, "1GB")
     image_urls: tuple[str, ...] = own("IMAGE_URLS", image_hosts, (), "off")
+    tool_urls: tuple[str, ...] = own("TOOL_URLS", urls, (), "off")
     default_model: str | None = own("DEFAULT_MODEL", str, None)
     editor: str | None = shared("EDITOR", str, None)
     no_history: bool = shared("NOHISTORY", boolean, default=False, text="0")

@@ -3,6 +3,7 @@
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 
+import { IconButton } from "./parts/button.tsx";
 import { Dialog } from "./parts/dialog.tsx";
 import { ACTIONS } from "./keys.ts";
 import { useApp } from "./state/app.ts";
@@ -37,6 +38,7 @@ export function SettingsDialog({ onClose }: Properties): JSX.Element {
         </select>
       </label>
       <KeyForm />
+      {settings.toolUrls.value.length > 0 && <ToolUrls />}
       <footer>
         <button
           type="button"
@@ -49,6 +51,24 @@ export function SettingsDialog({ onClose }: Properties): JSX.Element {
         </button>
       </footer>
     </Dialog>
+  );
+}
+
+/** The URLs to which calls of tools are sent; they can be taken off. */
+function ToolUrls(): JSX.Element {
+  const { settings } = useApp();
+  return (
+    <section class="field" aria-label={TEXTS.toolUrls}>
+      {TEXTS.toolUrls}
+      <ul class="tool-urls">
+        {settings.toolUrls.value.map((url) => (
+          <li key={url}>
+            <code>{url}</code>
+            <IconButton icon="close" label={TEXTS.forbid(url)} onClick={() => settings.allowTool(url, false)} />
+          </li>
+        ))}
+      </ul>
+    </section>
   );
 }
 

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { FormatError, problemOf, requestFormat, requestTools } from "../src/chat/formats.ts";
+import { FormatError, problemOf, requestFormat, requestTools, toolUrls } from "../src/chat/formats.ts";
 
 test("formats are sent in the forms of the API", () => {
   assert.equal(requestFormat({ kind: "none", text: "x" }), undefined);
@@ -26,6 +26,18 @@ test("tools are functions, in a list or alone, with or without the form around t
   assert.equal(requestTools("[]"), undefined);
   for (const text of ["[5]", "{}", '{"name":""}', '{"type":"function"}', '{"name":"f","parameters":1}']) {
     assert.throws(() => requestTools(text), FormatError);
+  }
+});
+
+test("a tool's URL is not shown to the model", () => {
+  const url = "http://127.0.0.1:8000/f";
+  for (const value of [{ name: "f", url }, { type: "function", url, function: { name: "f" } }]) {
+    assert.deepEqual(requestTools(JSON.stringify(value)), [{ type: "function", function: { name: "f" } }]);
+    assert.deepEqual([...toolUrls(JSON.stringify(value))], [["f", url]]);
+  }
+  assert.deepEqual([...toolUrls('[{"name":"f"}]')], []);
+  for (const wrong of ["javascript:alert(1)", "data:,x", "file:///etc/passwd", "weather", 5, {}]) {
+    assert.throws(() => requestTools(JSON.stringify({ name: "f", url: wrong })), /URL of f/);
   }
 });
 

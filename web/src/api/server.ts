@@ -212,6 +212,12 @@ export class Server {
     await this.#http.upload(`/api/blobs/sha256:${digest}`, file, signal, report);
   }
 
+  /** Return the result of a tool's call, which the server sends to the tool's URL. */
+  async callTool(url: string, name: string, given: Record<string, unknown>, signal: AbortSignal): Promise<string> {
+    const { result } = await this.#http.ask("POST", "/api/tools/call", { url, name, arguments: given }, signal);
+    return typeof result === "string" ? result : "";
+  }
+
   chat(request: ChatRequest, signal: AbortSignal): AsyncIterable<ChatLine> {
     const lines: AsyncIterable<unknown> = this.#http.stream("/api/chat", { ...request, stream: true }, signal);
     return lines as AsyncIterable<ChatLine>;

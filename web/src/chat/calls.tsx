@@ -1,18 +1,31 @@
-/** The calls of tools in an answer, and the fields in which their results are given by hand. */
+/** The calls of tools in an answer, and their results: given by hand, or by URLs that the user allows. */
 
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 
+import { Confirm } from "../parts/dialog.tsx";
 import { useApp } from "../state/app.ts";
 import { TEXTS } from "../texts.ts";
+import { urlsOf } from "./tool_calls.ts";
 import type { Call, Turn } from "./tree.ts";
 
 export function Calls({ turn, calls, isOpen }: { turn: Turn; calls: Call[]; isOpen: boolean }): JSX.Element {
-  const { chats } = useApp();
+  const { chats, settings } = useApp();
   const [results, setResults] = useState<string[]>([]);
+  const [asked, ask] = useState<string[]>([]);
+  const isAsked = isOpen && !chats.isRunning;
+  const urls = urlsOf(chats.open.value, turn);
+  const sent = urls.filter((url, at) => url && !results[at]);
+  const answer = () => void chats.answerCalls(turn, calls.map((_, at) => results[at] ?? ""));
   const send = (event: Event) => {
     event.preventDefault();
-    chats.answerCalls(turn, calls.map((_, at) => results[at] ?? ""));
+    const unknown = [...new Set(sent)].filter((url) => !settings.allowsTool(url));
+    if (unknown.length) ask(unknown);
+    else answer();
+  };
+  const allow = () => {
+    for (const url of asked) settings.allowTool(url, true);
+    answer();
   };
   const set = (at: number, text: string) => setResults(calls.map((_, other) => (other === at ? text : (results[other] ?? ""))));
   return (
@@ -21,15 +34,25 @@ export function Calls({ turn, calls, isOpen }: { turn: Turn; calls: Call[]; isOp
         <section class="call" aria-label={TEXTS.callOf(call.name)}>
           <header>{TEXTS.callOf(call.name)}</header>
           <pre tabIndex={0}>{JSON.stringify(call.arguments, null, 2)}</pre>
-          {isOpen && (
+          {isAsked && (
             <label class="field">
               {TEXTS.resultOf(call.name)}
-              <textarea rows={2} dir="auto" value={results[at] ?? ""} onInput={(event) => set(at, event.currentTarget.value)} />
+              <textarea
+                rows={2}
+                dir="auto"
+                placeholder={urls[at] ? TEXTS.resultFrom(urls[at]) : ""}
+                value={results[at] ?? ""}
+                onInput={(event) => set(at, event.currentTarget.value)}
+              />
             </label>
           )}
         </section>
       ))}
-      {isOpen && <button type="submit" class="primary">{TEXTS.sendResults}</button>}
+      {isOpen && !isAsked && <p class="waiting">{TEXTS.waitingForResults}</p>}
+      {isAsked && <button type="submit" class="primary">{sent.length ? TEXTS.sendCalls : TEXTS.sendResults}</button>}
+      {asked.length > 0 && (
+        <Confirm question={TEXTS.allowUrls(asked)} title={TEXTS.toolUrl} action={TEXTS.allow} onYes={allow} onClose={() => ask([])} />
+      )}
     </form>
   );
 }

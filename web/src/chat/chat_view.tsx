@@ -80,7 +80,7 @@ function ConversationMenu(): JSX.Element {
         </div>
       </details>
       {asked === "rename" && <Rename title={title} onClose={close} />}
-      {asked === "delete" && <Confirm question={TEXTS.deleteChat(title)} action={TEXTS.delete} onYes={remove} onClose={close} />}
+      {asked === "delete" && <Confirm isDangerous question={TEXTS.deleteChat(title)} action={TEXTS.delete} onYes={remove} onClose={close} />}
     </>
   );
 }

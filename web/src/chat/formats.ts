@@ -34,24 +34,47 @@ export function requestFormat({ kind, text }: Format): unknown {
 
 /**
  * Return the `tools` of a request: functions in OpenAI's form, of a list or of one object, which may
- * also be the function alone; undefined: none.
+ * also be the function alone; undefined: none. The model is not shown their URLs.
  *
  * @throws FormatError for what is not JSON, or not such a function.
  */
 export function requestTools(text: string): Record<string, unknown>[] | undefined {
-  if (!text.trim()) return undefined;
-  const value = parsed(text);
-  const tools = Array.isArray(value) ? (value as unknown[]) : [value];
-  return tools.length ? tools.map(toolOf) : undefined;
+  const tools = toolsOf(text);
+  return tools.length ? tools.map(({ tool }) => tool) : undefined;
 }
 
-function toolOf(value: unknown, at: number): Record<string, unknown> {
-  const tool = isObject(value) && value.type !== "function" ? { type: "function", function: value } : value;
-  if (!isObject(tool) || !isObject(tool.function)) throw new FormatError(TEXTS.notFunction(at));
-  const { name, parameters = {} } = tool.function;
+/** Return the URLs at which calls are answered, by the names of the tools that have one. */
+export function toolUrls(text: string): Map<string, string> {
+  return new Map(toolsOf(text).flatMap(({ name, url }) => (url ? [[name, url]] : [])));
+}
+
+interface Tool {
+  name: string;
+  url: string;
+  /** As a request has it. */
+  tool: Record<string, unknown>;
+}
+
+function toolsOf(text: string): Tool[] {
+  if (!text.trim()) return [];
+  const value = parsed(text);
+  return (Array.isArray(value) ? (value as unknown[]) : [value]).map(toolOf);
+}
+
+function toolOf(value: unknown, at: number): Tool {
+  const given = isObject(value) && value.type !== "function" ? { type: "function", function: value } : value;
+  if (!isObject(given) || !isObject(given.function)) throw new FormatError(TEXTS.notFunction(at));
+  const { url: outer, ...tool } = given;
+  const { url = outer ?? "", ...called } = given.function;
+  const { name, parameters = {} } = called;
   if (typeof name !== "string" || !name) throw new FormatError(TEXTS.noFunctionName(at));
   if (!isObject(parameters)) throw new FormatError(TEXTS.parametersNotObject(name));
-  return tool;
+  if (typeof url !== "string" || (url && !isHttp(url))) throw new FormatError(TEXTS.notToolUrl(name));
+  return { name, url, tool: { ...tool, function: called } };
+}
+
+function isHttp(url: string): boolean {
+  return URL.canParse(url) && ["http:", "https:"].includes(new URL(url).protocol);
 }
 
 function parsed(text: string): unknown {

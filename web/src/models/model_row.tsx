@@ -60,6 +60,7 @@ export function ModelRow({ model, loaded }: Properties): JSX.Element {
       {asked === "quantize" && <QuantizeDialog model={model.name} onClose={() => ask("")} />}
       {asked === "delete" && (
         <Confirm
+          isDangerous
           question={TEXTS.deleteModel(model.name)}
           action={TEXTS.delete}
           onYes={() => void models.delete(model.name)}

@@ -37,21 +37,25 @@ export function Dialog({ title, onClose, children }: Properties): JSX.Element {
 interface Question {
   question: string;
   action: string;
+  /** The action, if there is none. */
+  title?: string;
+  /** What cannot be undone looks so. */
+  isDangerous?: boolean;
   onYes: () => void;
   onClose: () => void;
 }
 
-export function Confirm({ question, action, onYes, onClose }: Question): JSX.Element {
+export function Confirm({ question, action, title = action, isDangerous = false, onYes, onClose }: Question): JSX.Element {
   const yes = () => {
     onClose();
     onYes();
   };
   return (
-    <Dialog title={action} onClose={onClose}>
+    <Dialog title={title} onClose={onClose}>
       <p>{question}</p>
       <footer>
         <button type="button" onClick={onClose} autoFocus>{TEXTS.cancel}</button>
-        <button type="button" class="danger" onClick={yes}>{action}</button>
+        <button type="button" class={isDangerous ? "danger" : "primary"} onClick={yes}>{action}</button>
       </footer>
     </Dialog>
   );

@@ -44,7 +44,7 @@ export class App {
     this.server = new Server(new Http(this.settings));
     this.models = new Models(this.server, this.settings);
     this.compare = new Compare(this.server, this.models);
-    this.chats = new Chats(this.server, this.models, store);
+    this.chats = new Chats(this.server, this.models, this.settings, store);
   }
 
   /** Follow the address after the `#`: a view, `#/chat/ID`, or a new conversation. */

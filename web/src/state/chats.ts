@@ -2,17 +2,20 @@
 
 import { computed, signal } from "@preact/signals";
 
+import { messageOf } from "../api/http.ts";
 import type { ChatRequest, Server } from "../api/server.ts";
 import { answer } from "../chat/answering.ts";
 import { problemOf, requestFormat, requestTools } from "../chat/formats.ts";
 import { newId } from "../chat/ids.ts";
 import { type Candidate, isCovered, textWith } from "../chat/token_text.ts";
 import type { ConversationStore } from "../chat/store.ts";
+import { areSentAlone, resultsOf, urlsOf } from "../chat/tool_calls.ts";
 import {
   type Conversation, ROOT, type Turn, changed, isStreamed, messagesOf, newConversation, settingsOf, shownTurns, withChoice,
   withTurn,
 } from "../chat/tree.ts";
 import type { Models } from "./models.ts";
+import type { Settings } from "./settings.ts";
 
 const SAVE_MS = 1000; // while an answer is streamed
 const TOP_LOGPROBS = 10;
@@ -35,11 +38,13 @@ export class Chats {
   readonly #saves = new Map<string, ReturnType<typeof setTimeout>>();
   readonly #server: Server;
   readonly #models: Models;
+  readonly #settings: Settings;
   readonly #store: ConversationStore;
 
-  constructor(server: Server, models: Models, store: ConversationStore) {
+  constructor(server: Server, models: Models, settings: Settings, store: ConversationStore) {
     this.#server = server;
     this.#models = models;
+    this.#settings = settings;
     this.#store = store;
   }
 
@@ -139,20 +144,20 @@ export class Chats {
     else this.#keep(branched);
   }
 
-  /** Add the results of the tools that an answer calls, and ask for the next answer. */
-  answerCalls(turn: Turn, results: string[]): void {
+  /**
+   * Add the results of the tools that an answer calls, and ask for the next answer. Where `given` is
+   * empty, the call is sent to the URL of its tool, if it has one.
+   */
+  async answerCalls(turn: Turn, given: string[]): Promise<void> {
     if (this.isRunning) return;
-    let { value: conversation } = this.open;
-    let parent = turn.id;
-    for (const [at, content] of results.entries()) {
-      const result: Turn = {
-        id: newId(), parent, role: "tool", content, created: Date.now(), state: "done",
-        tool: turn.calls?.[at]?.name ?? "",
-      };
-      conversation = withTurn(conversation, result);
-      parent = result.id;
-    }
-    this.#ask(conversation, parent, conversation.answers);
+    const { error: _, ...kept } = turn;
+    const { value: conversation } = this.open;
+    this.#keep({ ...conversation, turns: { ...conversation.turns, [turn.id]: kept } });
+    let results: string[] | null = null;
+    await this.#while(conversation.id, async (signal) => {
+      results = await this.#results(conversation.id, turn, given, signal);
+    });
+    this.#goOn(conversation.id, turn, results);
   }
 
   choose(turn: Turn): void {
@@ -204,25 +209,70 @@ export class Chats {
       this.#keep(ids.reduce((now, id) => changed(now, id, failed), conversation));
       return;
     }
-    const abort = new AbortController();
-    this.#aborts.set(key, abort);
-    this.#here.value = changedSet(this.#here.value, key, true);
     this.#keep(conversation);
     this.openId.value = key;
     const request = this.#request(conversation, last);
-    const stream = async (id: string, at: number) => {
+    const stream = async (id: string, at: number, signal: AbortSignal) => {
       const turn = conversation.turns[id];
       const content = turn?.content ?? "";
       const before = turn && isCovered(turn) ? turn : { content, tokensFrom: content.length };
-      await answer(this.#server, seeded(request, at), before, abort.signal, (change) => {
+      await answer(this.#server, seeded(request, at), before, signal, (change) => {
         const now = this.find(key);
         if (now) this.#keep(changed(now, id, change), change.state === undefined);
       });
     };
-    await this.#store.stream(key, () => Promise.all(ids.map(stream)));
+    let results: string[] | null = null;
+    let called: Turn | undefined;
+    await this.#while(key, async (signal) => {
+      await Promise.all(ids.map((id, at) => stream(id, at, signal)));
+      const [only = "", ...others] = ids;
+      const now = this.find(key);
+      called = others.length ? undefined : now?.turns[only];
+      if (!now || called?.state !== "done") return;
+      const isAllowed = (url: string) => this.#settings.allowsTool(url);
+      if (areSentAlone(now, called, isAllowed)) results = await this.#results(key, called, [], signal);
+    });
+    await this.#models.refresh();
+    if (called) this.#goOn(key, called, results);
+  }
+
+  /** Work for a conversation, which can be stopped, and which no other tab works for meanwhile. */
+  async #while(key: string, work: (signal: AbortSignal) => Promise<void>): Promise<void> {
+    const abort = new AbortController();
+    this.#aborts.set(key, abort);
+    this.#here.value = changedSet(this.#here.value, key, true);
+    await this.#store.stream(key, () => work(abort.signal));
     this.#aborts.delete(key);
     this.#here.value = changedSet(this.#here.value, key, false);
-    await this.#models.refresh();
+  }
+
+  /** Return the results of an answer's calls; null: they were stopped, or failed, which the turn tells. */
+  async #results(key: string, turn: Turn, given: string[], signal: AbortSignal): Promise<string[] | null> {
+    const conversation = this.find(key);
+    if (!conversation) return null;
+    try {
+      return await resultsOf(this.#server, turn.calls ?? [], urlsOf(conversation, turn), given, signal);
+    } catch (error) {
+      const now = this.find(key);
+      if (now && !signal.aborted) this.#keep(changed(now, turn.id, { error: messageOf(error) }));
+      return null;
+    }
+  }
+
+  /** Add the results of an answer's calls after it, and ask for the next answer. */
+  #goOn(key: string, turn: Turn, results: string[] | null): void {
+    let conversation = this.find(key);
+    if (!conversation || !results) return;
+    let parent = turn.id;
+    for (const [at, content] of results.entries()) {
+      const result: Turn = {
+        id: newId(), parent, role: "tool", content, created: Date.now(), state: "done",
+        tool: turn.calls?.[at]?.name ?? "",
+      };
+      conversation = withTurn(conversation, result);
+      parent = result.id;
+    }
+    this.#ask(conversation, parent, conversation.answers);
   }
 
   /** Return the request for an answer that follows a turn, or continues it. */

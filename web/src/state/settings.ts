@@ -1,4 +1,4 @@
-/** What the user has set for this browser: the key and the theme. */
+/** What the user has set for this browser: the key, the theme, and the URLs of tools. */
 
 import { signal } from "@preact/signals";
 
@@ -12,6 +12,7 @@ const THEME = "tampu.theme";
 const COLOUR = "tampu.colour";
 const MODEL = "tampu.model";
 const PULLS = "tampu.pulls";
+const TOOL_URLS = "tampu.tools";
 
 export class Settings {
   readonly theme = signal<Theme>("system");
@@ -19,11 +20,14 @@ export class Settings {
   readonly asksForKey = signal(false);
   /** What the colour of tokens says. */
   readonly colour = signal<Colour>("probability");
+  /** The URLs to which calls of tools may be sent. */
+  readonly toolUrls = signal<readonly string[]>([]);
   readonly #storage: Storage;
 
   constructor(storage: Storage) {
     this.#storage = storage;
     if (storage.getItem(COLOUR) === "entropy") this.colour.value = "entropy";
+    this.toolUrls.value = this.#lines(TOOL_URLS);
     const theme = storage.getItem(THEME);
     this.setTheme(THEMES.find((one) => one === theme) ?? "system");
   }
@@ -59,11 +63,23 @@ export class Settings {
 
   /** The names of models whose pull has not ended. */
   get pulls(): string[] {
-    return (this.#storage.getItem(PULLS) ?? "").split("\n").filter(Boolean);
+    return this.#lines(PULLS);
   }
 
   set pulls(names: string[]) {
     this.#storage.setItem(PULLS, names.join("\n"));
+  }
+
+  /** Whether calls may be sent to a URL; another tab may have changed that. */
+  allowsTool(url: string): boolean {
+    return this.#lines(TOOL_URLS).includes(url);
+  }
+
+  /** Let calls be sent to a URL from now on, or no longer. */
+  allowTool(url: string, isAllowed: boolean): void {
+    const others = this.#lines(TOOL_URLS).filter((other) => other !== url);
+    this.toolUrls.value = isAllowed ? [...others, url] : others;
+    this.#storage.setItem(TOOL_URLS, this.toolUrls.value.join("\n"));
   }
 
   setTheme(theme: Theme): void {
@@ -75,5 +91,9 @@ export class Settings {
   nextTheme(): void {
     const at = THEMES.indexOf(this.theme.value);
     this.setTheme(THEMES[(at + 1) % THEMES.length] ?? "system");
+  }
+
+  #lines(name: string): string[] {
+    return (this.#storage.getItem(name) ?? "").split("\n").filter(Boolean);
   }
 }

@@ -1,1 +1,0 @@
-import{_ as e,z as t}from"./app-CL23EMXS.js";function n({names:n,value:r,onChange:i,label:a}){return e(`select`,{class:`model-choice`,"aria-label":a??t.models,value:r,disabled:!n.length,onChange:e=>i(e.currentTarget.value),children:n.map(t=>e(`option`,{value:t,children:t}))})}export{n as t};

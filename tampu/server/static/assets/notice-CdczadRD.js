@@ -1,1 +1,0 @@
-import{_ as e,h as t,r as n,z as r}from"./app-CL23EMXS.js";function i(){let{error:i}=n().models;return i.value?e(`div`,{class:`notice`,role:`alert`,children:[e(`span`,{children:i.value}),e(t,{icon:`close`,label:r.dismiss,onClick:()=>i.value=``})]}):null}export{i as t};

@@ -1,1 +1,0 @@
-import{G as e,_ as t,h as n,r,z as i}from"./app-CL23EMXS.js";import{t as a}from"./notice-CdczadRD.js";function o({title:o,children:s}){let{showsSidebar:c}=r();return t(e,{children:[t(`header`,{class:`head`,children:[t(n,{class:`narrow-only`,icon:`menu`,label:i.openSidebar,onClick:()=>c.value=!0}),t(`h1`,{children:o}),s]}),t(a,{})]})}export{o as t};
