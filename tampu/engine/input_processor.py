@@ -52,6 +52,7 @@ Prompt: TypeAlias = str | Sequence[int | NumberedImage | PreparedVideo]
 """Text, or token ids and images and videos that `Engine` prepared."""
 
 _FRAMES = 2  # that are encoded together
+_AT_ONCE = 128  # requests of one caller that run or wait; those that fit share a batch
 
 
 class InputProcessor:
@@ -204,7 +205,7 @@ class InputProcessor:
             # The others resume from the state that is kept at its end.
             self.rows(shared, wants_logits=True, last=1, lora=lora)
         collect = partial(self.collect, lora=lora)
-        return score(prompts, collect, at_once=2 * self._model.options.slots)
+        return score(prompts, collect, at_once=_AT_ONCE)
 
     def rank(self, pairs: Sequence[Pair], lora: Lora = NO_LORA) -> list[Rows]:
         """Return the scores (labels,) of queries with documents, by the model's rank head."""
@@ -219,7 +220,7 @@ class InputProcessor:
             pair = pairs[index]
             return self.collect(pair.tokens, collector, sink, second=pair.second, lora=lora)
 
-        run_all(range(len(pairs)), begin, at_once=2 * self._model.options.slots)
+        run_all(range(len(pairs)), begin, at_once=_AT_ONCE)
         return found
 
     def prepare_image(self, image: bytes | RGBImage) -> NumberedImage:

@@ -73,6 +73,18 @@ class CheckpointGrid:
         every = np.arange(start + -(start + 1) % MIN_UNIT, end, MIN_UNIT)
         return [int(each) for each in every[self.has(every, length)]]
 
+    def of_prompt(self, start: int, end: int, length: int, *, is_last: bool) -> list[int]:
+        """Return the same of a prompt; with `is_last` these are its last tokens.
+
+        Then states are also kept at its end and before its last token, where the same prompt can
+        resume when it comes again.
+        """
+        return self.positions(start, end, length) + ([end - 2, end - 1] if is_last else [])
+
+    def of_answer(self, start: int, end: int) -> list[int]:
+        """Return after which positions in [start, end) of an answer its states are kept."""
+        return [each for each in range(start, end) if not (each + 1) % ANSWER_UNIT]
+
     def has(self, positions: npt.NDArray[np.int_], length: int) -> npt.NDArray[np.bool_]:
         """Return which positions of a sequence of this length are on the grid."""
         steps = _densest(self.states, 1 << max(length - 1, 1).bit_length())

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from tampu.kvcache.cells import NO_CELL, CellArray
 from tampu.kvcache.checkpoints import KEPT_ENDS, CheckpointGrid
 from tampu.kvcache.prefix_tree import CellRefs, Keys, PrefixTree
-from tampu.kvcache.table import CellTable, KVCacheGroup, ResumePoint
+from tampu.kvcache.table import CellTable, KVCacheGroup, ResumePoint, shift_cells
 
 _RESUME_POINTS = 4  # of a sequence, in each group with a window
 _RESUME_MARGIN = 32  # tokens before such a point from which others may go on as well
@@ -107,6 +107,23 @@ class KVCacheManager:
     def count_cached(self, keys: Keys) -> int:
         """Return how many of the first tokens a new sequence would take from the cache."""
         return self._usable_length(0, self.tree.match(self.tree.root(), keys)[1])
+
+    def fits(self, table: CellTable, keys: Keys, length: int) -> tuple[int, bool]:
+        """Return how many tokens a new sequence takes from the cache, and if the rest has cells.
+
+        Args:
+            table: of the sequence, empty.
+            keys: its first tokens, as far as their rows may be reused.
+            length: how many tokens it will have in all.
+        """
+        refs = self.tree.match(table.cursor, keys[:0] if table.is_private else keys)[1]
+        count = self._usable_length(0, refs)
+        has_cells = True
+        for index, group in enumerate(self.groups):
+            shared = refs[0, index, group.spec.first_visible(count) : count]
+            unowned = int((group.cells.owners(shared) == 0).sum())
+            has_cells &= group.cells.available - unowned >= length - count
+        return count, has_cells
 
     def is_unchanged(self, group: int, cells: CellArray, generations: CellArray) -> bool:
         """Return whether the rows of some cells are those of these generations; any thread may."""
@@ -249,40 +266,8 @@ class KVCacheManager:
             table.cursor, table.inserted = self.tree.root(), 0
 
     def shift(self, table: CellTable, start: int, end: int) -> list[CellArray] | None:
-        """Remove the tokens in [start, end) from a sequence; those after them move forward.
-
-        The sequence is private from then on: the rows that moved differ from those of a new prompt.
-
-        Returns:
-            The cells of the tokens that moved, for each group. None, and nothing changes, if some
-            of them are shared, if rows are missing that would become visible, or if there are
-            recurrent layers, whose states include the removed tokens.
-        """
-        if not all(self._can_shift(table, index, start, end) for index in range(len(self.groups))):
-            return None
-        moved = []
-        for index, group in enumerate(self.groups):
-            owned = table.owned_from[index]
-            group.cells.free(table.cells[index, max(start, owned) : max(end, owned)])
-            cells = table.cells[index, max(end, owned) : table.length].copy()
-            group.cells.invalidate(cells)
-            tail = table.cells[index, end : table.length].copy()
-            table.cells[index, start : start + len(tail)] = tail
-            table.owned_from[index] = owned - (end - start) if owned >= end else min(owned, start)
-            moved.append(cells)
-        table.length -= end - start
-        table.exact = min(start, table.exact) if table.is_private else start
-        table.is_private = True
-        return moved
-
-    def _can_shift(self, table: CellTable, index: int, start: int, end: int) -> bool:
-        group, owned = self.groups[index], table.owned_from[index]
-        if group.spec.is_recurrent:
-            return False
-        first = group.spec.first_visible(table.length - (end - start))
-        is_complete = owned <= (first + end - start if first >= start else first)
-        moved = table.cells[index, max(end, owned) : table.length]
-        return is_complete and not bool(np.any(group.cells.owners(moved) > 1))
+        """Remove the tokens in [start, end) from a sequence; see `shift_cells`."""
+        return shift_cells(self.groups, table, start, end)
 
     def free(self, table: CellTable, keys: Keys, *, is_valid: bool = True) -> None:
         """Free a sequence's cells; its rows stay cached.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -76,3 +77,43 @@ class CellTable:
         cells = self.cells[group, max(start, self.owned_from[group]) : self.length]
         kept: CellArray = cells[cells != NO_CELL]
         return kept
+
+
+def shift_cells(
+    groups: Sequence[KVCacheGroup], table: CellTable, start: int, end: int
+) -> list[CellArray] | None:
+    """Remove the tokens in [start, end) from a sequence; those after them move forward.
+
+    The sequence is private from then on: the rows that moved differ from those of a new prompt.
+
+    Returns:
+        The cells of the tokens that moved, for each group. None, and nothing changes, if some
+        of them are shared, if rows are missing that would become visible, or if there are
+        recurrent layers, whose states include the removed tokens.
+    """
+    if not all(_can_shift(group, table, index, start, end) for index, group in enumerate(groups)):
+        return None
+    moved = []
+    for index, group in enumerate(groups):
+        owned = table.owned_from[index]
+        group.cells.free(table.cells[index, max(start, owned) : max(end, owned)])
+        cells = table.cells[index, max(end, owned) : table.length].copy()
+        group.cells.invalidate(cells)
+        tail = table.cells[index, end : table.length].copy()
+        table.cells[index, start : start + len(tail)] = tail
+        table.owned_from[index] = owned - (end - start) if owned >= end else min(owned, start)
+        moved.append(cells)
+    table.length -= end - start
+    table.exact = min(start, table.exact) if table.is_private else start
+    table.is_private = True
+    return moved
+
+
+def _can_shift(group: KVCacheGroup, table: CellTable, index: int, start: int, end: int) -> bool:
+    owned = table.owned_from[index]
+    if group.spec.is_recurrent:
+        return False
+    first = group.spec.first_visible(table.length - (end - start))
+    is_complete = owned <= (first + end - start if first >= start else first)
+    moved = table.cells[index, max(end, owned) : table.length]
+    return is_complete and not bool(np.any(group.cells.owners(moved) > 1))

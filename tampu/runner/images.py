@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from tampu.ml import Context, GGMLType, Tensor
 from tampu.nn.image import RGBImage
+from tampu.runner.layout import InputLayout, PlacedImage
 
 Embedding = npt.NDArray[np.float32]
 
@@ -124,6 +125,14 @@ class ImageStore:
     def __getitem__(self, number: int) -> Embedding:
         self._kept.move_to_end(number)
         return self._kept[number]
+
+    def missing(self, layout: InputLayout, computed: int) -> PlacedImage | None:
+        """Return an image that a sequence needs after so many tokens and that is not encoded."""
+        for image in layout.images:
+            is_ahead = image.end > computed or image.image.placeholders.is_cross
+            if is_ahead and image.number not in self:
+                return image
+        return None
 
     def concatenated(self, numbers: tuple[int, ...]) -> Embedding:
         """Return the rows of some images, one image after the other.

@@ -128,6 +128,12 @@ class InputLayout:
         """Return where the group ends that a position is inside of, else the position."""
         return next((g.end for g in self.groups if g.start < position < g.end), position)
 
+    def needed_from(self, image: PlacedImage) -> int:
+        """Return the first position that cannot be computed without an image of these."""
+        takes = image.embedded(image.start, image.end)
+        first = int(takes[0]) if len(takes) else image.start
+        return image.start + self.fitting(image.start, first - image.start)
+
     def bidirectional(self, start: int, end: int) -> tuple[tuple[int, int], ...]:
         """Return the groups within [start, end) whose inputs attend to one another."""
         return tuple(

@@ -199,8 +199,7 @@ class EngineLoop:
         for sequence in self._scheduler.cancelled():
             self._outputs.finish(sequence, "cancelled")
         self._scheduler.preempt(_sequences(in_flight) if in_flight else ())
-        for sequence in self._scheduler.start_waiting():
-            sequence.times.started = sequence.times.started or time.monotonic_ns()
+        self._scheduler.start_waiting()
 
     def prepare(self, in_flight: Step | None) -> PreparedStep | None:
         """Choose the next job and prepare its graph and inputs, except for unknown tokens."""

@@ -192,9 +192,7 @@ class PrefixKeeper:
 
         The last token of a prompt is computed in any case: its logits are needed.
         """
-        end = sequence.length - 1
-        if sequence.wants_rows:
-            end = min(end, sequence.first_output)
+        end = sequence.reusable_end
         if not _is_shared(sequence) or end < MIN_TOKENS:
             return None
         tokens = self.copies.tokens(sequence.keys[:end].copy(), sequence.lora)

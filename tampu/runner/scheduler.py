@@ -12,6 +12,7 @@ requests is computed once.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection
 
 import numpy as np
@@ -92,18 +93,24 @@ class Scheduler:
 
     def start_waiting(self) -> list[Sequence]:
         """Give free slots to the most urgent waiting sequences, and return these."""
-        started = []
-        while self.waiting and len(self.running) < self._slots:
-            sequence = min(self.waiting, key=lambda each: each.urgency)
-            self.waiting.remove(sequence)
-            taken = {each.slot for each in self.running}
-            sequence.slot = next(slot for slot in range(self._slots) if slot not in taken)
-            self.running.append(sequence)
-            if not sequence.was_preempted:
-                self._started += 1
-                sequence.number = self._started
-            started.append(sequence)
+        free = self._free_slots()
+        started = sorted(self.waiting, key=lambda each: each.urgency)[: len(free)]
+        for sequence, slot in zip(started, free, strict=False):
+            self._start(sequence, slot)
         return started
+
+    def _free_slots(self) -> list[int]:
+        taken = {each.slot for each in self.running}
+        return [slot for slot in range(self._slots) if slot not in taken]
+
+    def _start(self, sequence: Sequence, slot: int | None) -> None:
+        self.waiting.remove(sequence)
+        self.running.append(sequence)
+        sequence.slot = slot
+        sequence.times.started = sequence.times.started or time.monotonic_ns()
+        if not sequence.was_preempted:
+            self._started += 1
+            sequence.number = self._started
 
     def preempt(self, in_flight: Collection[Sequence]) -> None:
         """Take slots from batch requests for interactive ones that wait, the newest first.
@@ -113,9 +120,10 @@ class Scheduler:
         whose prompt has outputs of its own keeps its slot: they are not computed twice.
         """
         waiting = sum(not each.is_batch for each in self.waiting)
-        wanted = waiting - (self._slots - len(self.running))
+        wanted = waiting - len(self._free_slots())
         for sequence in reversed(self.running[:]):
             can_wait = sequence.is_batch and sequence.finish is None
+            can_wait = can_wait and sequence.slot is not None
             can_wait = can_wait and not (sequence.wants_rows and sequence.computed)
             sequence.is_paused = can_wait and wanted > 0
             wanted -= sequence.is_paused
@@ -141,7 +149,7 @@ class Scheduler:
 
         Planned tokens get their cells, and count as computed from here on.
         """
-        ready = [s for s in self.running if _is_ready(s)]
+        ready = [s for s in self.running if s.is_ready]
         if not ready:
             return None
         live = sum(not (s.is_batch or s.is_prefilling) for s in ready)
@@ -159,10 +167,11 @@ class Scheduler:
     def needed_image(self) -> PlacedImage | None:
         """Return an image that a sequence needs next and that is not encoded yet."""
         for sequence in sorted(self.running, key=self._urgency):
-            if sequence.layout.images and _is_ready(sequence):
+            if sequence.layout.images and sequence.is_ready:
                 self._reuse_prefix(sequence)
-                image = self._missing_image(sequence)
-                if image is not None and _needed_from(sequence, image) <= sequence.computed:
+                image = self.images.missing(sequence.layout, sequence.computed)
+                needed_from = sequence.layout.needed_from(image) if image else sequence.length
+                if needed_from <= sequence.computed:
                     return image
         return None
 
@@ -187,7 +196,7 @@ class Scheduler:
             return
         self.running.remove(sequence)
         self.kv_manager.free(sequence.cell_table, sequence.keys[: sequence.length])
-        if sequence.collector is None and not sequence.lora.adapters:
+        if sequence.slot is not None and not (sequence.collector or sequence.lora.adapters):
             self.recent[sequence.slot] = sequence.keys[: sequence.length].copy()
         if self.keeper:
             self.keeper.released(sequence)
@@ -275,13 +284,47 @@ class Scheduler:
         draft.batch_room = draft.room
         if allowed is not None:
             draft.batch_room = min(draft.room, allowed - sum(s.is_batch for s in decoding))
+        elif any(not s.is_batch for s in decoding):
+            draft.batch_room = 0
         for sequence in decoding:
             self._add(draft, sequence, 1)
         self._first = None
         for sequence in prefilling:
             if draft.batch_room > 0 or not sequence.is_batch:
                 self._prefill(draft, sequence)
+        self._add_without_slots(draft)
         return draft
+
+    def _add_without_slots(self, draft: Draft) -> None:
+        """Add waiting prompts after which nothing is generated, if they fit whole.
+
+        The batch ends them, so they take nobody's slot. Questions about one input are such prompts:
+        as many as fit are computed together, whatever the number of slots.
+        """
+        if self.kv_manager.grid is not None:  # the memory of states is divided by slots
+            return
+        for sequence in sorted(self.waiting, key=lambda each: each.urgency):
+            if sequence.options.max_tokens == 0 and not sequence.layout.images:
+                if not self._fits(draft, sequence):
+                    break
+                self._start(sequence, None)
+                self._prefill(draft, sequence)
+
+    def _fits(self, draft: Draft, sequence: Sequence) -> bool:
+        """Return whether a batch has room for all tokens of a waiting prompt that are not cached.
+
+        The sequences that have slots keep a cell each, for their next tokens.
+        """
+        table, reusable = sequence.cell_table, sequence.keys[: sequence.reusable_end]
+        outputs = sequence.output_end - sequence.first_output if sequence.wants_rows else 1
+        if sequence.wants_logits is not draft.wants_logits:
+            return False
+        cached, has_cells = self.kv_manager.fits(table, reusable, sequence.length + self._slots)
+        return (
+            has_cells
+            and sequence.length - cached <= (draft.batch_room if sequence.is_batch else draft.room)
+            and len(draft.outputs) + outputs <= self._outputs
+        )
 
     def _take_turns(self, decoding: list[Sequence], allowed: int | None) -> list[Sequence]:
         """Return the sequences that decode in the next batch, at most `allowed` of batch requests.
@@ -303,9 +346,7 @@ class Scheduler:
 
     def _reuse_prefix(self, sequence: Sequence) -> None:
         """Reuse cached rows of a sequence's next tokens, except those that have an output."""
-        start, end = sequence.computed, sequence.length - 1
-        if sequence.wants_rows:
-            end = min(end, sequence.first_output)
+        start, end = sequence.computed, sequence.reusable_end
         count = self.kv_manager.match_prefix(sequence.cell_table, sequence.keys[start:end])
         if sequence.generated == 0 and not sequence.was_preempted:
             sequence.cached += count
@@ -329,8 +370,8 @@ class Scheduler:
         start, limit, room = sequence.computed, sequence.uncomputed, draft.room
         if sequence.is_batch:
             room = min(room, draft.batch_room)
-        if (image := self._missing_image(sequence)) is not None:
-            limit = min(limit, _needed_from(sequence, image) - start)
+        if (image := self.images.missing(sequence.layout, sequence.computed)) is not None:
+            limit = min(limit, sequence.layout.needed_from(image) - start)
         left = self._outputs - len(draft.outputs)
         if left <= 0:
             room = 0
@@ -348,20 +389,17 @@ class Scheduler:
         self._first = self._first or sequence
         return 0
 
-    def _missing_image(self, sequence: Sequence) -> PlacedImage | None:
-        """Return the first image ahead in a sequence that is not encoded yet."""
-        for image in sequence.layout.images:
-            is_ahead = image.end > sequence.computed or image.image.placeholders.is_cross
-            if is_ahead and image.number not in self.images:
-                return image
-        return None
-
     def _add(self, draft: Draft, sequence: Sequence, count: int) -> None:
         """Add a sequence's next tokens to a batch, if there are any and enough cells."""
         start, is_last = sequence.computed, sequence.uncomputed == count
         is_prefilling = sequence.is_prefilling
-        points = self._checkpoints(sequence, start + count, is_last=is_last)
-        if not is_prefilling and self.kv_manager.grid and not start % ANSWER_UNIT:
+        grid = self.kv_manager.grid
+        points: list[int] = []
+        if grid and is_prefilling:
+            points = grid.of_prompt(start, start + count, sequence.length, is_last=is_last)
+        elif grid:
+            points = grid.of_answer(start, start + count)
+        if not is_prefilling and grid and not start % ANSWER_UNIT:
             # The token of the checkpoint is known since the step that stored its state.
             self.kv_manager.insert(sequence.cell_table, sequence.keys[:start])
             self.kv_manager.rank_checkpoints(sequence.keys[:start], start)
@@ -391,44 +429,8 @@ class Scheduler:
                     len(draft.outputs) - 1
                 )
 
-    def _checkpoints(self, sequence: Sequence, end: int, *, is_last: bool) -> Collection[int]:
-        """Return the checkpoints of a sequence's next tokens: after which of them states are kept.
-
-        Of a prompt they are those of the grid, its end, and before its last token, where the same
-        prompt can resume when it comes again. Without recurrent layers: none.
-        """
-        start, grid = sequence.computed, self.kv_manager.grid
-        if grid is None:
-            return ()
-        if not sequence.is_prefilling:
-            return [each for each in range(start, end) if not (each + 1) % ANSWER_UNIT]
-        on_grid = grid.positions(start, end, sequence.length)
-        return [*on_grid, end - 2, end - 1] if is_last else on_grid
-
     def _is_shared(self, part: BatchPart) -> bool:
         sequence = part.sequence
         return self.is_running(sequence) and self.kv_manager.is_shared(
             sequence.cell_table, part.start
         )
-
-
-def _needed_from(sequence: Sequence, image: PlacedImage) -> int:
-    """Return the first position that cannot be computed without an image."""
-    takes = image.embedded(image.start, image.end)
-    first = int(takes[0]) if len(takes) else image.start
-    return image.start + sequence.layout.fitting(image.start, first - image.start)
-
-
-def _is_ready(sequence: Sequence) -> bool:
-    """Return whether a sequence has tokens to compute, and room for them in its context."""
-    if sequence.finish is not None or sequence.uncomputed == 0 or sequence.is_paused:
-        return False
-    if sequence.awaits_token and _is_at_limit(sequence):
-        return False  # the token that is being sampled is its last
-    return sequence.computed < sequence.capacity
-
-
-def _is_at_limit(sequence: Sequence) -> bool:
-    """Return whether the token being sampled is the last that the caller wants."""
-    limit = sequence.options.max_tokens
-    return limit is not None and sequence.generated + 1 >= limit

@@ -162,7 +162,7 @@ class Sequence:
         is_paused: whether it gives its slot to an interactive request after the batch in flight.
         was_preempted: whether it has done so, and its rows may come from the cache again.
         number: of the request, in the order of getting a slot.
-        slot: its slot, from 0.
+        slot: its slot, from 0; None: it has none.
         pending: tokens whose text is held back.
         first_batch, answer_batch, last_batch: numbers as in `BatchNumbers`; 0: not yet.
     """
@@ -191,7 +191,7 @@ class Sequence:
     is_paused: bool = False
     was_preempted: bool = False
     number: int = 0
-    slot: int = 0
+    slot: int | None = None
     pending: list[SampledToken] = field(default_factory=list)
     times: RequestTimes = field(default_factory=RequestTimes)
     first_batch: int = 0
@@ -217,6 +217,22 @@ class Sequence:
     def is_prefilling(self) -> bool:
         """Whether its prompt, or what a context shift left, is not computed yet."""
         return self.uncomputed > 1 or (self.generated == 0 and not self.awaits_token)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has tokens to compute, and room for them in its context."""
+        if self.finish is not None or self.uncomputed == 0 or self.is_paused:
+            return False
+        limit = self.options.max_tokens
+        if self.awaits_token and limit is not None and self.generated + 1 >= limit:
+            return False  # the token that is being sampled is its last
+        return self.computed < self.capacity
+
+    @property
+    def reusable_end(self) -> int:
+        """The position after the last token whose row may come from the cache: it has no output."""
+        last = self.length - 1
+        return min(last, self.first_output) if self.wants_rows else last
 
     @property
     def is_batch(self) -> bool:

@@ -40,7 +40,7 @@ class Machine:
         self, length: int = 1, *, priority: str = "interactive", rows: bool = False
     ) -> Sequence:
         """Add a request; with `rows`, for hidden states."""
-        options = {"priority": priority, "max_tokens": 0 if rows else None}
+        options: dict[str, Any] = {"priority": priority, "max_tokens": 0 if rows else None}
         collector = RowCollector(lambda _rows: None, wants_logits=False) if rows else None
         asked = self._engine.ask([next(self._first), *[3] * (length - 1)], collector, **options)
         self.scheduler.waiting.append(asked.sequence)

@@ -23,7 +23,7 @@ from tampu.runner.layout import NumberedImage, lay_out
 from tampu.runner.loop import EngineLoop
 from tampu.runner.request import GenerateOptions
 from tampu.runner.scheduler import Scheduler
-from tampu.runner.sequence import RowCollector
+from tampu.runner.sequence import RowCollector, Sink
 from tampu.runner.sequence import Sequence as RunningSequence
 from tampu.runner.step_inputs import StepInputs
 from tampu.sampling import Sampler
@@ -193,28 +193,35 @@ class FakeEngine:
         self.runner.close()
 
     def ask(
-        self, prompt: Sequence[Any], collector: RowCollector | None = None, **options: Any
+        self,
+        prompt: Sequence[Any],
+        collector: RowCollector | None = None,
+        sink: Sink | None = None,
+        **options: Any,
     ) -> FakeRequest:
-        """Submit a prompt; greedy unless the options say otherwise."""
+        """Submit a prompt; greedy unless the options say otherwise.
+
+        `sink` gets its events, in place of the result.
+        """
         chosen = GenerateOptions(**({"temperature": 0.0} | options))
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         inputs = lay_out(
             [x if isinstance(x, NumberedImage) else np.array([x], np.int32) for x in prompt]
         )
-        length = len(inputs.tokens)
+        length, is_private = len(inputs.tokens), collector is not None and collector.last is None
         tokens, keys = np.zeros((2, self.context + 1), np.int32)
         tokens[:length], keys[:length] = inputs.tokens, inputs.keys
         sequence = RunningSequence(
             options=chosen,
             sampler=Sampler(chosen, VOCABULARY),
             detokenizer=Detokenizer(chosen.stop, IncrementalDecoder(letter)),
-            sink=events.put,
+            sink=sink or events.put,
             tokens=tokens,
             keys=keys if inputs.layout.images else tokens,
             length=length,
             prompt_length=length,
             layout=inputs.layout,
-            cell_table=self.kv_manager.allocate(self.context, is_private=collector is not None),
+            cell_table=self.kv_manager.allocate(self.context, is_private=is_private),
             collector=collector,
         )
         self.runner.submit(sequence)
