@@ -8,6 +8,7 @@
     ├── OutOfMemoryError       a tensor, cache or graph does not fit in memory
     ├── ShapeError             tensors whose shapes or types do not match
     ├── ComputeError           the backend failed, or its result is unusable
+    │   └── DeviceLostError        a device failed; nothing in its memory can be used
     ├── LibraryError           ggml's libraries are missing, or of a wrong version or build
     ├── RequestError           an invalid request: unknown option, bad value
     │   ├── ContextLengthError     a prompt longer than the context
@@ -80,6 +81,10 @@ class ShapeError(TampuError):
 
 class ComputeError(TampuError):
     """The backend failed while computing, or the result is unusable (NaN logits)."""
+
+
+class DeviceLostError(ComputeError):
+    """A device failed while computing, so what its memory holds cannot be used any more."""
 
 
 class LibraryError(TampuError):

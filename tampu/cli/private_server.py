@@ -28,6 +28,7 @@ from tampu.engine.load_options import (
 )
 from tampu.engine.questions import Decisions
 from tampu.errors import ModelNotFoundError, RequestError, TampuError
+from tampu.ml.termination import explain_termination
 from tampu.sandbox.client import ForkServerClient
 from tampu.server.admission import Admission
 from tampu.server.generation_request import FOREVER, GenerationRequest
@@ -38,7 +39,7 @@ from tampu.server.wire import ollama as wire
 from tampu.server.wire import ollama_lists as lists
 from tampu.server.wire.ollama_output import ChatWriter, GenerateWriter
 from tampu.settings.parsers import existing_path
-from tampu.settings.settings import Settings
+from tampu.settings.settings import Settings, disable_backtraces
 from tampu.settings.type_errors import type_error
 from tampu.store.catalog import Catalog, Entry, resolve
 from tampu.store.library import Library, LocalModel
@@ -114,6 +115,8 @@ class PrivateServer:
         Without an `engine`, the model's own applies, else the setting. `trace` is the file for a
         trace of the engine; `slots` is that of `LoadOptions`.
         """
+        disable_backtraces()
+        explain_termination("Error: ")
         self._settings = settings
         self._fork_server = fork_server
         self._engine = engine

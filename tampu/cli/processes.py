@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -33,6 +34,11 @@ def print_processes(prefix: str, settings: Settings, *, as_json: bool) -> int:
     else:
         titles = ("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "ENGINE", "SLOTS", "UNTIL")
         print(table(titles, map(_row, models)))
+        for model in models:
+            if model.get("placement"):
+                print(f"\n{model['name']}: {model['placement']}")
+                shown = ("DEVICE", "LAYERS", "WEIGHTS", "CACHE", "GRAPHS", "ALSO")
+                print(table(shown, map(_share, model["devices"])))
     return 0
 
 
@@ -65,6 +71,27 @@ def slots(model: dict[str, Any]) -> str:
     if not count:
         return ""
     return f"{count} x {human_bytes(size)}" if size else str(count)
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Return ascending numbers in short: 0-3, 7."""
+    starts = [n for n in numbers if n - 1 not in numbers]
+    ends = [n for n in numbers if n + 1 not in numbers]
+    pairs = zip(starts, ends, strict=True)
+    return ", ".join(str(start) if start == end else f"{start}-{end}" for start, end in pairs)
+
+
+def _share(share: dict[str, Any]) -> tuple[str, ...]:
+    """Return what one device has of a model."""
+    sizes = (human_bytes(int(share[name])) for name in ("weights", "cache", "graphs"))
+    return (share["name"], ranges(share["layers"]), *sizes, ", ".join(_others(share)))
+
+
+def _others(share: dict[str, Any]) -> Iterator[str]:
+    if share["experts"]:
+        yield f"experts of {ranges(share['experts'])}"
+    if share["has_embedding"]:
+        yield "token embeddings"
 
 
 def _row(model: dict[str, Any]) -> tuple[str, ...]:

@@ -75,6 +75,7 @@ class Engine:
         adapters: those that requests may choose (`lora`).
         snapshots: saves the rows of one conversation in a file, and restores them.
         load_ns: how long loading took, in nanoseconds.
+        placement: what each device has of it, and why.
         device_bytes: the memory that it takes on GPUs.
         slot_bytes: of each slot: its share of the cache and of recurrent states.
     """
@@ -93,7 +94,7 @@ class Engine:
             self, self.template, self.info.metadata, fork_server, found.parser
         )
         self.load_ns = load_ns
-        self.device_bytes = sum(model.device_bytes.values())
+        self.placement, self.device_bytes = model.placement, model.placement.device_bytes
         self.slot_bytes = model.cache_bytes // model.options.slots
         self.runner = EngineLoop(model.scheduler, model.graphs, model.tokenizer)
         self._inputs = InputProcessor(model, self.runner, fork_server)

@@ -105,17 +105,30 @@ def place_embedding(
         machine: what there is.
         tables: the tensors of the embeddings.
     """
-    if not device_map.is_whole:
+    if not device_map.is_whole or embedding_obstacle(device_map, footprint, machine, tables):
         return device_map
-    first, is_tied = device_map.layers[0], footprint.weights.is_tied
+    return replace(device_map, embedding=device_map.layers[0])
+
+
+def embedding_obstacle(
+    device_map: DeviceMap, footprint: Footprint, machine: Machine, tables: Sequence[TensorInfo]
+) -> str:
+    """Return why the token embeddings are not on the first layer's device; empty: they may be."""
+    first, last = device_map.layers[0], device_map.layers[-1]
     device = device_map.devices[first]
-    shared = not is_tied or first == device_map.layers[-1]
-    known = all(
-        device.can_look_up(each.type, each.shape[-1]) for each in tables if len(each.shape) == 2
-    )
-    found = replace(device_map, embedding=first)
-    fits = shared and known and not footprint.shortage(found, machine.available)
-    return found if fits else device_map
+    if footprint.weights.is_tied and first != last:
+        return "the output layer uses them too, on another device"
+    rows = (each for each in tables if len(each.shape) == 2)
+    if not all(device.can_look_up(each.type, each.shape[-1]) for each in rows):
+        return f"{device.label} cannot look up rows of their type"
+    moved = replace(device_map, embedding=first)
+    return "no room is left for them" if footprint.shortage(moved, machine.available) else ""
+
+
+def whole_map(footprint: Footprint, machine: Machine, asked: Offload) -> DeviceMap:
+    """Return where all layers with all experts would be if they fitted all GPUs together."""
+    *_, group = [machine.devices] if asked.split else _groups(machine, asked)
+    return _spread(footprint, machine, asked, group, range(footprint.blocks + 1), kept=0)
 
 
 def _check_devices(machine: Machine, asked: Offload) -> None:
@@ -189,4 +202,5 @@ def _spread(
         tuple(group[index] for index in used),
         tuple(used.index(each) if each >= 0 else -1 for each in places),
         frozenset(mixtures[:kept]),
+        cpu_cache=asked.cpu_cache,
     )

@@ -12,7 +12,7 @@ import numpy as np
 from tampu.errors import OutOfMemoryError
 from tampu.kvcache import CacheSize, layer_bytes
 from tampu.ml.device_map import DeviceMap, is_embedding, is_of_experts, layer_of
-from tampu.nn import CacheShape
+from tampu.nn import CacheShape, LayerShape
 from tampu.store.model_info import ModelInfo
 
 CPU = "CPU.0"
@@ -120,7 +120,8 @@ class Footprint:
             weights[label] += size
             weights[CPU if index in device_map.cpu_experts else label] += experts
         for index, size in enumerate(layer_bytes(self.shapes, self.size, *self.types)):
-            device = device_map.of_layer(index)
+            is_rows = isinstance(self.shapes[index], LayerShape)
+            device = device_map.of_cache(index) if is_rows else device_map.of_layer(index)
             stored[device.label if device else CPU] += size
         output = device_map.of_output()
         hidden, logits = self._graph_sizes()

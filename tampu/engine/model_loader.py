@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -14,7 +15,9 @@ import msgspec
 
 from tampu.engine.fit import place, place_embedding, survey
 from tampu.engine.load_options import LoadOptions
-from tampu.engine.memory import Footprint, max_outputs, weight_sizes
+from tampu.engine.memory import CPU, Footprint, max_outputs, weight_sizes
+from tampu.engine.placement import DeviceShare, Placement
+from tampu.engine.placement_report import device_shares, explain
 from tampu.engine.prefix_cache import cache_key, prefix_keeper
 from tampu.errors import ModelFileError, OutOfMemoryError, ShapeError
 from tampu.kvcache import AttentionKind, Cache, CacheSize, KVCacheManager
@@ -31,6 +34,7 @@ from tampu.ml.kernels import KernelChoice, Kernels
 from tampu.ml.kernels.repack_cache import RepackCache
 from tampu.ml.kernels.tuning import choose_fetch
 from tampu.ml.metadata import Metadata
+from tampu.ml.vulkan import VISIBLE, usable_devices
 from tampu.models import bind_model
 from tampu.nn import CacheShape, LayerShape, Model, StateShape, VisionModel
 from tampu.nn.lora import attach
@@ -39,6 +43,7 @@ from tampu.runner.images import ImageStore
 from tampu.runner.row_copies import RowCopies
 from tampu.runner.scheduler import Scheduler
 from tampu.runner.step_inputs import CANDIDATES
+from tampu.settings.settings import runner_environment
 from tampu.store.model_info import ModelInfo, describe
 from tampu.tokenizer import Tokenizer, load_tokenizer
 
@@ -59,7 +64,7 @@ class LoadedModel:
     Attributes:
         copies: copies rows of the cache.
         key: what these rows follow from.
-        device_bytes: the memory that it takes on each GPU, by the device's label.
+        placement: what each device has of it, and why.
         cache_bytes: of the cache and the states of recurrent layers, all slots together.
     """
 
@@ -71,7 +76,7 @@ class LoadedModel:
     vision: VisionModel | None
     copies: RowCopies
     key: CacheKey
-    device_bytes: dict[str, int]
+    placement: Placement
     cache_bytes: int
     _resources: ExitStack
 
@@ -116,7 +121,7 @@ def _load(
         bound = _bind(path, options, resources)
         options = _bounded(options, bound.model)
         footprint = bound.footprint(options)
-        machine = survey(find_devices(), Backend.available_memory(), part)
+        machine = survey(_devices(options), Backend.available_memory(), part)
         device_map = place_embedding(
             place(footprint, machine, options.offload), footprint, machine, bound.embeddings
         )
@@ -168,7 +173,10 @@ def _load(
             bound.model.vision,
             copies,
             key,
-            _device_bytes(bound.parts, footprint, backend),
+            Placement(
+                _shares(bound, footprint, backend),
+                explain(device_map, footprint, machine, options.offload, bound.embeddings),
+            ),
             cache.size_bytes,
             resources.pop_all(),
         )
@@ -279,7 +287,7 @@ def _cache(
         _cache_size(options),
         key_type=keys,
         value_type=values,
-        attention=_attention_kind(options, backend.kernels, shapes, backend.device_map.devices),
+        attention=_attention_kind(options, backend.kernels, shapes, backend.device_map),
     )
     resources.callback(cache.close)
     return cache
@@ -293,15 +301,18 @@ def _fewer_if_full() -> Iterator[None]:
         raise _DevicesFullError(str(error)) from error
 
 
-def _device_bytes(
-    parts: Sequence[Weights], footprint: Footprint, backend: Backend
-) -> dict[str, int]:
-    """Return the memory that a model takes on each GPU."""
-    needs, graphs = footprint.needs(backend.device_map), backend.graph_sizes()
-    return {
-        label: sum(part.device_bytes[label] for part in parts) + needs[label].cache + graphs[label]
-        for label in (device.label for device in backend.device_map.devices)
-    }
+def _devices(options: LoadOptions) -> tuple[Device, ...]:
+    """Return the devices that may get layers, and the CPU."""
+    devices, environment = find_devices(), runner_environment()
+    return usable_devices(devices, environment.get(VISIBLE)) if options.gpu_layers else devices
+
+
+def _shares(bound: _Bound, footprint: Footprint, backend: Backend) -> tuple[DeviceShare, ...]:
+    """Return what each device has of a model that is loaded."""
+    weights = sum((part.device_bytes for part in bound.parts), Counter[str]())
+    every = sum(part.mapped_bytes + part.packed_bytes for part in bound.parts)
+    weights[CPU] = every - weights.total()
+    return device_shares(backend.device_map, footprint, weights, backend.graph_sizes())
 
 
 def _cache_size(options: LoadOptions) -> CacheSize:
@@ -332,12 +343,13 @@ def _attention_kind(
     options: LoadOptions,
     kernels: Kernels | None,
     shapes: Sequence[CacheShape],
-    devices: Sequence[Device],
+    device_map: DeviceMap,
 ) -> AttentionKind:
     """Return how attention is computed: fused for quantized caches and where our kernels do.
 
-    With layers on GPUs it is fused if all of them can, since all store values in the same way.
+    With caches on GPUs it is fused if all of them can, since all store values in the same way.
     """
+    devices = () if device_map.cpu_cache else device_map.devices
     is_quantized = not {"q8_0", "q4_0"}.isdisjoint(_cache_types(options))
     rows = [shape for shape in shapes if isinstance(shape, LayerShape)]
     is_fused = is_quantized or all(

@@ -145,7 +145,7 @@ def _allocated(
     for features, kind in ((shape.head_dim, types.keys), (shape.value_features, value_type)):
         if features % kind.block_size:
             raise ShapeError(f"heads of {features} features do not fill {kind.name}")
-    (width, value_width), storage = shape.widths, context.layer(index)
+    (width, value_width), storage = shape.widths, context.cache(index)
     keys, values = storage.zeros((cells, width), types.keys), None
     if value_width:
         is_transposed = types.attention is not AttentionKind.FUSED

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from tampu.errors import ComputeError, OutOfMemoryError, ShapeError
 from tampu.ml.context import Context
 from tampu.ml.device_map import DeviceMap
-from tampu.ml.devices import Device, find_devices, log_system
+from tampu.ml.devices import Device, compute_failure, find_devices, log_system
 from tampu.ml.kept_plan import keep_plan
 from tampu.ml.kernels import KernelChoice, find_kernels
 from tampu.ml.library import OpaquePointer, gg
@@ -144,8 +144,12 @@ class Backend:
         return read_available_memory().free
 
     def layer_buffer_type(self, index: int) -> OpaquePointer:
-        """The buffer type of the cache of a layer, on the device that computes the layer."""
+        """The buffer type of the state of a layer, on the device that computes the layer."""
         return (self.device_map.of_layer(index) or self.cpu).buffer_type
+
+    def cache_buffer_type(self, index: int) -> OpaquePointer:
+        """The buffer type of the keys and values of a layer."""
+        return (self.device_map.of_cache(index) or self.cpu).buffer_type
 
     def weight_buffer_type(self, name: str) -> OpaquePointer:
         """The buffer type of what belongs to a weight, on the device that computes with it."""
@@ -220,7 +224,7 @@ class Backend:
             outputs: tensors marked with `Context.output`.
 
         Returns:
-            The outputs, or the ComputeError of a device that failed.
+            The outputs, or the error of `compute_failure`.
 
         Raises:
             ShapeError: if an array does not fill its input.
@@ -347,7 +351,7 @@ class Backend:
         if self.is_divided:
             context.restore_sources()
             place = gg.ggml_backend_sched_set_tensor_backend
-            for node in context.custom:
+            for node in (*context.custom, *context.cpu_nodes):
                 place(self._scheduler, node, self._handle)
             if self.device_map.is_on_one:  # else they would be copied there, one by one
                 for tensor in context.inputs:
@@ -370,7 +374,7 @@ class Backend:
             elapsed = time.perf_counter_ns() - began
             self._fitting.end()
             if status != 0:
-                raise ComputeError(f"ggml failed to compute a graph (status {status})")
+                raise compute_failure(status, self.device_map.devices)
             fault = self._nan_detector.found if self._nan_detector else ""
             if self._nan_detector:
                 self._nan_detector.found = ""

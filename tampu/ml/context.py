@@ -83,6 +83,7 @@ class Context:
         self.joined_bytes = 0
         self.places: dict[int, int] = {}
         self.custom: list[TensorPointer] = []
+        self.cpu_nodes: list[TensorPointer] = []
         self.pauses: Callable[[Tensor], Tensor] | None = None
         self._buffers: list[OpaquePointer] = []
         self._sources: npt.NDArray[np.uint64] = np.zeros((0, _OPERANDS), np.uint64)
@@ -117,6 +118,10 @@ class Context:
     def layer(self, index: int) -> Storage:
         """Memory on the device that computes layer `index`."""
         return Storage(self, self._backend.layer_buffer_type(index))
+
+    def cache(self, index: int) -> Storage:
+        """Memory for the keys and values of layer `index`."""
+        return Storage(self, self._backend.cache_buffer_type(index))
 
     def weights(self, name: str) -> Storage:
         """Memory on the device that computes with a weight."""
@@ -257,6 +262,22 @@ class Context:
         if not self._backend.is_divided:
             return self._backend.kernels
         return self._backend.kernels if self._is_on_host(operand) else None
+
+    def compute_together(self, *tensors: Tensor | None) -> None:
+        """Compute these one after another if keys and values are on the CPU.
+
+        Else a graph would go to a GPU and back for each of them.
+        """
+        if self._backend.device_map.cpu_cache:
+            self.forward(*(tensor for tensor in tensors if tensor is not None))
+
+    def compute_beside(self, tensor: Tensor, operand: Tensor) -> None:
+        """Have the CPU compute a tensor if GPUs are in use and this operand is not in their memory.
+
+        Otherwise ggml would copy the operand to a GPU for each graph.
+        """
+        if self._backend.is_divided and self._is_on_host(operand):
+            self.cpu_nodes.append(tensor.pointer)
 
     def is_on_device(self, operand: Tensor) -> bool:
         """Return whether an operand from outside the graph is in the memory of a GPU."""

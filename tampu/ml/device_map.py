@@ -34,11 +34,13 @@ class Offload:
         main: which device takes layers first, and alone if they fit; None: the one with the most
             free memory.
         split: how many of the layers each device takes, in proportion; empty: by free memory.
+        cpu_cache: whether keys and values of all layers stay on the CPU, and attention with them.
     """
 
     layers: int | None = None
     main: int | None = None
     split: tuple[float, ...] = ()
+    cpu_cache: bool = False
 
     def __post_init__(self) -> None:
         """Check the range of each value.
@@ -66,17 +68,23 @@ class DeviceMap:
         layers: index in `devices` for each layer, the output layer last; -1: the CPU.
         cpu_experts: layers on a device whose experts stay on the CPU.
         embedding: index in `devices` for the token embeddings; -1: the CPU.
+        cpu_cache: whether keys and values of all layers are on the CPU.
     """
 
     devices: tuple[Device, ...] = ()
     layers: tuple[int, ...] = ()
     cpu_experts: frozenset[int] = frozenset()
     embedding: int = -1
+    cpu_cache: bool = False
 
     def of_layer(self, index: int) -> Device | None:
         """Return the device of a layer; None: the CPU."""
         place = self.layers[index] if 0 <= index < len(self.layers) else -1
         return self.devices[place] if place >= 0 else None
+
+    def of_cache(self, index: int) -> Device | None:
+        """Return the device of a layer's keys and values; None: the CPU."""
+        return None if self.cpu_cache else self.of_layer(index)
 
     def of_weight(self, name: str) -> Device | None:
         """Return the device of a weight; None: the CPU."""
@@ -101,8 +109,9 @@ class DeviceMap:
 
     @property
     def is_on_one(self) -> bool:
-        """Whether one device has all layers and the token embeddings."""
-        return self.is_whole and len(self.devices) == 1 and self.embedding >= 0
+        """Whether one device has all layers, their caches and the token embeddings."""
+        is_one = self.is_whole and len(self.devices) == 1
+        return is_one and self.embedding >= 0 and not self.cpu_cache
 
     def of_output(self) -> Device | None:
         """Return the device of the output layer; None: the CPU."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ctypes
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
-from tampu.errors import ComputeError
+from tampu.errors import ComputeError, DeviceLostError, OutOfMemoryError, TampuError
 from tampu.ml.library import VARIANT, OpaquePointer, TensorPointer, gg
 from tampu.ml.machine import read_available_memory
 from tampu.ml.types import GGMLType
@@ -18,6 +18,7 @@ from tampu.ml.types import GGMLType
 log = logging.getLogger("tampu.ml")
 
 _TOKENS, _HISTORY = 512, 256  # of the operations that devices are asked about
+_NO_MEMORY = -2  # ggml's status
 _KINDS = {0: "cpu", 1: "gpu", 2: "integrated-gpu", 3: "accelerator"}
 
 UNUSED_PACKINGS = {
@@ -215,6 +216,26 @@ def find_devices() -> tuple[Device, ...]:
         devices.append(Device(int(handle), name, seen[name], kind, description))
         seen[name] += 1
     return tuple(devices)
+
+
+def compute_failure(status: int, devices: Sequence[Device]) -> TampuError:
+    """Return the error for a graph that was not computed.
+
+    Args:
+        status: ggml's.
+        devices: that were in use besides the CPU.
+
+    Returns:
+        OutOfMemoryError if memory was missing, after which others can be computed; otherwise
+        DeviceLostError.
+    """
+    where = ", ".join(device.label for device in devices) or "the CPU"
+    if status == _NO_MEMORY:
+        return OutOfMemoryError(
+            f"no memory was left to compute on {where}: use fewer layers there (num_gpu), or a"
+            " smaller context or batch"
+        )
+    return DeviceLostError(f"computing failed on {where} (ggml's status {status})")
 
 
 def log_system(devices: tuple[Device, ...], threads: int) -> None:

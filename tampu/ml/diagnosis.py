@@ -13,12 +13,13 @@ from pathlib import Path
 from tampu.ml.devices import Device
 from tampu.ml.library import gg
 from tampu.ml.pci import AMD, INTEL, NVIDIA, Adapter
+from tampu.ml.vulkan import VISIBLE, VulkanDevice, choice_problem, is_compiled
 
 _MANIFESTS = ("usr/share/vulkan/icd.d", "usr/local/share/vulkan/icd.d", "etc/vulkan/icd.d")
 _VULKAN = "Vulkan"
 _REBUILD = "make GPU=vulkan run"
 _VISIBILITY = {
-    _VULKAN: "GGML_VK_VISIBLE_DEVICES",
+    _VULKAN: VISIBLE,
     "CUDA": "CUDA_VISIBLE_DEVICES",
     "ROCm": "HIP_VISIBLE_DEVICES",
 }
@@ -76,7 +77,22 @@ class Missing:
 def find_backends() -> tuple[str, ...]:
     """Return the backends that ggml was compiled with, as it calls them."""
     handles = map(gg.ggml_backend_reg_get, range(gg.ggml_backend_reg_count()))
-    return tuple((gg.ggml_backend_reg_name(handle) or b"").decode() for handle in handles)
+    found = tuple((gg.ggml_backend_reg_name(handle) or b"").decode() for handle in handles)
+    return found if _VULKAN in found or not is_compiled() else (_VULKAN, *found)
+
+
+def diagnose_choice(
+    environment: Mapping[str, str], vulkan: Sequence[VulkanDevice]
+) -> tuple[Missing, ...]:
+    """Return what is wrong with the devices of Vulkan that the user has chosen.
+
+    Args:
+        environment: the variables of a model's process.
+        vulkan: what its loader finds.
+    """
+    value = environment.get(VISIBLE, "")
+    problem = choice_problem(value, vulkan) if is_compiled() else ""
+    return (Missing(problem, f"unset {VISIBLE}"),) if problem else ()
 
 
 def diagnose(
@@ -85,6 +101,7 @@ def diagnose(
     devices: Sequence[Device],
     environment: Mapping[str, str],
     root: Path = Path("/"),
+    vulkan: Sequence[VulkanDevice] = (),
 ) -> tuple[Missing, ...]:
     """Return what a GPU lacks, in the order in which it is to be mended.
 
@@ -94,6 +111,7 @@ def diagnose(
         devices: that ggml finds.
         environment: the variables of a model's process.
         root: the folder of the system's files.
+        vulkan: what its loader finds.
 
     Returns:
         Nothing for a GPU that is ready, and for one that ggml has no code for.
@@ -109,7 +127,7 @@ def diagnose(
         names = " or ".join(vendor.backends)
         found.append(Missing(f"ggml was compiled without {names}", _REBUILD))
     elif not found and not any(each.is_graphics and each.name in usable for each in devices):
-        found.append(_not_found(usable, environment))
+        found.append(_not_found(usable, environment, vulkan))
     return tuple(found)
 
 
@@ -147,13 +165,17 @@ def _has_manifest(vendor: _Vendor, root: Path) -> bool:
     )
 
 
-def _not_found(usable: Sequence[str], environment: Mapping[str, str]) -> Missing:
+def _not_found(
+    usable: Sequence[str], environment: Mapping[str, str], vulkan: Sequence[VulkanDevice]
+) -> Missing:
     """Return why ggml finds no GPU although driver and backend are there."""
     for backend in usable:
         name = _VISIBILITY.get(backend, "")
         if name in environment:
             what = f"ggml finds no GPU with {name}={environment[name] or repr('')}"
             return Missing(what, f"unset {name}")
+    if problem := next((each.problem for each in vulkan if each.problem), ""):
+        return Missing(problem, "vulkaninfo --summary")
     commands = {"CUDA": "nvidia-smi", "ROCm": "rocminfo"}
     what = f"ggml's {' and '.join(usable)} finds no GPU: the driver may be too old"
     return Missing(what, commands.get(usable[0], "vulkaninfo --summary"))

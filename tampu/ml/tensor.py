@@ -123,6 +123,15 @@ class Tensor:
         gg.ggml_mul_mat_set_prec(self.pointer, gg.GGML_PREC_F32)
         return self
 
+    def beside(self, operand: Tensor) -> Tensor:
+        """Have this tensor computed where an operand is that has memory of its own, as a cache."""
+        self._context().compute_beside(self, operand)
+        return self
+
+    def together_with(self, *others: Tensor | None) -> None:
+        """Have these computed one after another if keys and values are on the CPU."""
+        self._context().compute_together(self, *others)
+
     def short_convolution(self, kernel: Tensor) -> Tensor:
         """Convolve the tokens of each feature with its own kernel.
 

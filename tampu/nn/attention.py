@@ -47,6 +47,7 @@ def attention(
         (tokens, heads * value_dim).
     """
     tokens = q.shape[0]
+    q.together_with(k, v)
     history = cache.update(k, v)
     if rows is not None:
         history = replace(history, mask=history.mask.rows(rows).cast(GGMLType.F16))
@@ -54,14 +55,15 @@ def attention(
     if history.use_flash:
         keys, values = _as_stored(history)
         if tokens >= _TILED_QUERIES and not reads_in_place(queries, keys, values):
-            keys, values = keys.cast(GGMLType.F32), values.cast(GGMLType.F32)
+            keys, values = (each.cast(GGMLType.F32).beside(history.keys) for each in (keys, values))
         mixed = flash_attention(queries, keys, values, history.mask, scale, cap=cap, sinks=sinks)
+        mixed.beside(history.keys)
     else:
-        scores = queries.linear(history.keys).with_full_precision()
+        scores = queries.linear(history.keys).with_full_precision().beside(history.keys)
         if cap is not None:
             scores, scale = soft_cap(scores * scale, cap), 1.0
-        weights = scores.softmax(history.mask, scale, sinks)
-        mixed = weights.linear(_transposed(history)).transpose(1, 0, 2)
+        weights = scores.softmax(history.mask, scale, sinks).beside(history.keys)
+        mixed = weights.linear(_transposed(history)).beside(history.keys).transpose(1, 0, 2)
     return mixed.reshape(tokens, -1)
 
 
@@ -73,13 +75,14 @@ def soft_cap(x: Tensor, cap: float) -> Tensor:
 def _as_stored(history: History) -> tuple[Tensor, Tensor]:
     if not history.is_transposed:
         return history.keys, history.values
-    return history.keys, history.values.transpose(0, 2, 1).contiguous()
+    values = history.values.transpose(0, 2, 1).contiguous()
+    return history.keys, values.beside(history.keys)
 
 
 def _transposed(history: History) -> Tensor:
     if history.is_transposed:
         return history.values
-    return history.values.transpose(0, 2, 1).contiguous()
+    return history.values.transpose(0, 2, 1).contiguous().beside(history.keys)
 
 
 @dataclass(frozen=True, slots=True)

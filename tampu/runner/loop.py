@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from tampu.errors import RunnerDiedError, TampuError
+from tampu.errors import DeviceLostError, RunnerDiedError, TampuError
 from tampu.ml.backend import Computed
 from tampu.runner.graphs import Graphs, PreparedGraph
 from tampu.runner.jobs import BatchJob, ImageJob, Job
@@ -222,6 +222,8 @@ class EngineLoop:
         self.watchdog.wait(job.kind, job.size)
         try:
             computed = step.result.result()
+        except DeviceLostError:
+            raise  # the cache is lost, so the loop ends, and with it a model's process
         except TampuError as error:
             job.fail(error)
             return {}

@@ -98,6 +98,7 @@ class Settings:
             None (-1): as many as fit.
         main_gpu: MAIN_GPU, the device that gets layers first; None: the one with most free memory.
         tensor_split: TENSOR_SPLIT, the share of the layers for each device, such as 3,1.
+        kv_offload: KV_OFFLOAD, whether keys and values are on the GPUs of their layers.
         flash_attention: FLASH_ATTENTION; None lets the model decide.
         kernels: KERNELS, which of tampu's C kernels are used: on (all), off, products, experts,
             attention or recurrence (that alone), or a level such as avx512; a CPU without it uses
@@ -182,6 +183,7 @@ class Settings:
     gpu_layers: int | None = own("NUM_GPU", layers, None, "as many as fit")
     main_gpu: int | None = own("MAIN_GPU", count_from(0), None, "most free memory")
     tensor_split: tuple[float, ...] = own("TENSOR_SPLIT", shares, (), "by free memory")
+    kv_offload: bool = own("KV_OFFLOAD", boolean, default=True, text="1")
     flash_attention: bool | None = shared("FLASH_ATTENTION", boolean, None, "auto")
     kernels: str = own("KERNELS", one_of(KERNELS), "on")
     repack_cache: int = own("REPACK_CACHE", size_or_off, 0, "off")
@@ -437,6 +439,11 @@ def runner_environment(environment: Mapping[str, str] | None = None) -> dict[str
         if name in _PASSED_ON or name.startswith(_DRIVERS)
     }
     return kept | {"GGML_NO_BACKTRACE": "1", "PYTHONUNBUFFERED": "1"}
+
+
+def disable_backtraces() -> None:
+    """Keep ggml, which this process loads, from starting a debugger when it ends the process."""
+    os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 
 
 def disable_usage_reports() -> None:

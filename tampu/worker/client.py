@@ -331,9 +331,11 @@ class WorkerProcess(ModelClient):
 
     def _death(self, kind: type[RunnerDiedError] = RunnerDiedError) -> TampuError:
         if self._lacked_memory and kind is RunnerDiedError and not self._is_closing:
+            is_told = "num_gpu" in self._cause
+            hint = "" if is_told else "; use fewer layers on it (num_gpu), or a smaller context"
             return OutOfMemoryError(
                 f"the GPU has too little memory to compute with model {self.name!r}, whose process"
-                f" has ended: {self._cause}; use fewer layers on it (num_gpu), or a smaller context"
+                f" has ended: {self._cause}{hint}"
             )
         if self._is_closing:
             kind = RunnerDiedError  # the request must not start another

@@ -15,6 +15,11 @@ _MEANINGS = {
 # What ggml's code for GPUs prints when it ends the process since a buffer that it needs while
 # computing cannot be allocated.
 _NO_DEVICE_MEMORY = re.compile(r"OutOf(Device|Host)Memory|error: out of memory")
+# And what it prints when a device does not answer any more.
+_LOST = re.compile(
+    r"error ErrorDeviceLost|CUDA error: (unspecified launch failure|the launch timed out|"
+    r"uncorrectable ECC|an illegal memory access)"
+)
 
 
 def lacked_device_memory(output: Iterable[str]) -> bool:
@@ -32,4 +37,6 @@ def describe_exit(code: int, output: list[str]) -> str:
             cause = f"signal {number.name}{_MEANINGS.get(number, '')}"
         except ValueError:
             cause = f"signal {-code}"
+    if any(_LOST.search(line) for line in output):
+        cause += " (the GPU was lost, as when its driver is reset)"
     return f"{cause}: {output[-1][:500]}" if output else cause

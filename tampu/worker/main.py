@@ -27,6 +27,7 @@ from tampu.engine.pooling import NONE, pooling_of
 from tampu.errors import RequestError
 from tampu.layouts import read_model
 from tampu.ml.devices import find_devices
+from tampu.ml.termination import explain_termination
 from tampu.sandbox import confinement
 from tampu.sandbox.client import ForkServerClient
 from tampu.tokenizer import Tokenizer
@@ -80,6 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     options = parser.parse_args(arguments)
     confine()
+    explain_termination()
     sys.setswitchinterval(_SWITCH_SECONDS)
     fork_server = ForkServerClient()
     if options.fork_server is not None:
@@ -127,6 +129,7 @@ def load_model(
                 slots=load.options.slots,
                 slot_bytes=engine.slot_bytes,
                 has_pooling=pooling_of(engine.info.metadata, load.options.pooling) != NONE,
+                placement=engine.placement,
             )
             runner = engine.runner
             yield Loaded(

@@ -5,10 +5,9 @@ the process. The worker replies with `Progress` until it sends `Ready` or `LoadF
 an `Answer` per event of a request: at most one `PromptProcessed`, `PromptProgress` if requested,
 any number of `TextDelta`, `ReasoningDelta` and parts of calls, then one `Done` or `Failed`.
 A `Counted` comes before the events of batches that were computed since the last one.
-`Embed`, `Encode`, `Decode`, `Decide`, `Rerank`, `Observe`, `ListPrefixes`, `ActOnSlot` and
-`ChangeAdapter` have one event each, `Encode` more for many tokens. Every `Ping` is answered by a
-`Pong`, so that a hung process is detected. A frame is its length (4 bytes, little-endian) and that
-many bytes. The body of a long frame is sent in `Part`s, so that other commands go between them.
+All other requests have one event each, `Encode` more for many tokens. Every `Ping` is answered by
+a `Pong`, so that a hung process is detected. A frame is its length (4 bytes, little-endian) and
+that many bytes. The body of a long frame is sent in `Part`s, so that other commands go between.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ import numpy as np
 
 from tampu.chat.output import ToolCallArguments, ToolCallEnd, ToolCallStart
 from tampu.engine.load_options import LoadOptions
+from tampu.engine.placement import Placement
 from tampu.engine.prompts import ChatPrompt, Prompt, StructuredOutput, TextPrompt, TokensPrompt
 from tampu.engine.questions import Decisions, Question
 from tampu.engine.snapshots import SlotAction
@@ -54,10 +54,7 @@ class Load(msgspec.Struct, frozen=True, tag="load"):
 
 
 class Generate(msgspec.Struct, frozen=True, tag="generate"):
-    """Begin a request; `request` is the number that the server gives it.
-
-    `borders` are those of the prompt if `ListPrefixes` shall list them.
-    """
+    """Begin a request of this number; `borders`: of the prompt, if `ListPrefixes` lists them."""
 
     request: int
     prompt: Prompt
@@ -191,6 +188,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
         slots: how many requests it computes at once.
         slot_bytes: memory of each slot: its share of the cache and of recurrent states; 0: unknown.
         has_pooling: whether the embedding of a text is one vector, not one for each token.
+        placement: what each device has of it, and why.
     """
 
     context: int
@@ -201,6 +199,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     slots: int = 1
     slot_bytes: int = 0
     has_pooling: bool = True
+    placement: Placement = Placement()
 
 
 class LoadFailed(msgspec.Struct, frozen=True, tag="refused"):

@@ -8,7 +8,8 @@ import pytest
 from support.fake_system import add_gpu
 
 from tampu.cli import app
-from tampu.ml import pci
+from tampu.ml import diagnosis, pci, vulkan
+from tampu.ml.vulkan import VulkanDevice
 
 
 @pytest.fixture
@@ -45,6 +46,29 @@ def test_what_a_gpu_lacks_is_printed_with_commands(
         "GPU 0000:02:00.0: other 1234:1111, driver none\n"
         "  not checked: neither NVIDIA's, AMD's nor Intel's\n"
     )
+
+
+@pytest.mark.usefixtures("root")
+def test_vulkans_devices_are_listed_with_what_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    software = VulkanDevice("llvmpipe", "CPU", (1, 4), has_16_bit_storage=True)
+    old = VulkanDevice("GT 710", "GPU", (1, 1), has_16_bit_storage=True)
+    monkeypatch.setattr(vulkan, "find_vulkan_devices", lambda: (software, old))
+    assert app.run(["doctor"]) == 0
+    assert (
+        "Vulkan's device 0: llvmpipe, Vulkan 1.4\n"
+        "  no GPU: ggml uses it only if GGML_VK_VISIBLE_DEVICES names it\n"
+        "Vulkan's device 1: GT 710, Vulkan 1.1\n"
+        "  cannot be used: the driver of GT 710 has Vulkan 1.1, and ggml needs 1.2: update it\n"
+    ) in capsys.readouterr().out
+    monkeypatch.setattr(diagnosis, "is_compiled", lambda: True)
+    monkeypatch.setenv("GGML_VK_VISIBLE_DEVICES", "5")
+    assert app.run(["doctor"]) == 1
+    assert (
+        "  missing: GGML_VK_VISIBLE_DEVICES=5 names no device 5: there are 0: llvmpipe, 1: GT 710\n"
+        "  try:     unset GGML_VK_VISIBLE_DEVICES\n"
+    ) in capsys.readouterr().out
 
 
 def test_json_has_the_same(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

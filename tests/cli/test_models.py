@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from support.stores import add_model, names
 
-from tampu.cli import app
+from tampu.cli import app, processes, server_client
 from tampu.cli.completion import complete_model
 from tampu.cli.processes import processor, until
 from tampu.store import ModelName, Store
@@ -268,6 +268,26 @@ def test_the_models_in_memory_are_listed(run: Callable[..., Any]) -> None:
     assert [re.split(r" {2,}", line) for line in lines] == [titles, [*row, "Forever"]]
     assert json.loads(run("ps", "--json")[1])[0]["size_vram"] == 250
     assert len(run("ps", "other")[1].splitlines()) == 1
+
+
+@pytest.mark.usefixtures("server")
+def test_where_a_model_is_follows_the_list_on_a_machine_with_a_gpu(
+    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = server_client.loaded_models
+    share = {"experts": [], "has_embedding": False, "weights": 2 * 10**9, "cache": 5 * 10**6}
+    gpu = {**share, "name": "CUDA.0", "layers": [3, 4, 5], "graphs": 12_000_000}
+    cpu = {**share, "name": "CPU.0", "layers": [0, 1, 2, 6], "graphs": 0,
+           "experts": [3, 4], "has_embedding": True}  # fmt: skip
+    told = {"devices": [gpu, cpu], "placement": "3 of 7 layers are on CUDA.0: why"}
+    monkeypatch.setattr(processes, "loaded_models", lambda _: [loaded(_)[0] | told])
+    lines = run("ps")[1].splitlines()[2:]
+    assert lines[:2] == ["", "m:latest: 3 of 7 layers are on CUDA.0: why"]
+    assert [re.split(r" {2,}", line) for line in lines[2:]] == [
+        ["DEVICE", "LAYERS", "WEIGHTS", "CACHE", "GRAPHS", "ALSO"],
+        ["CUDA.0", "3-5", "2.0 GB", "5.0 MB", "12 MB"],
+        ["CPU.0", "0-2, 6", "2.0 GB", "5.0 MB", "0 B", "experts of 3-4, token embeddings"],
+    ]
 
 
 def test_a_model_is_stopped(server: list[tuple[str, Any]], run: Callable[..., Any]) -> None:

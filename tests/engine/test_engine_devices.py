@@ -13,7 +13,7 @@ from support.devices import StandIn
 from support.engines import GREEDY, rest
 from support.fork_server import FORK_SERVER
 from support.tiny_adapter import write_tiny_adapter
-from support.tiny_model import Tiny, tiny_weights, write_tiny
+from support.tiny_model import Tiny, tiny_weights, write_mixture, write_tiny
 
 from tampu.engine import model_loader
 from tampu.engine.engine import Engine
@@ -279,24 +279,10 @@ def test_tied_embeddings_are_on_the_device_of_the_output_layer(
         assert devices[0].taken > 0
 
 
-def mixture(path: Path) -> Path:
-    """Write a model whose layers have eight experts, of which a token uses two."""
-    tiny = Tiny(layers=LAYERS, embedding=64, keys={"expert_count": 8, "expert_used_count": 2})
-    random = np.random.default_rng(1)
-    weights = {n: w for n, w in tiny_weights(tiny).items() if "ffn_" not in n or "norm" in n}
-    for layer in range(LAYERS):
-        shapes = {"gate_exps": (8, 64, 64), "up_exps": (8, 64, 64), "down_exps": (8, 64, 64),
-                  "gate_inp": (8, 64)}  # fmt: skip
-        for name, shape in shapes.items():
-            values = random.normal(size=shape).astype(np.float32) / np.float32(8)
-            weights[f"blk.{layer}.ffn_{name}.weight"] = values
-    return write_tiny(path, tiny, weights=weights)
-
-
 def test_experts_stay_on_the_cpu_if_memory_is_short(
     tmp_path: Path, devices: tuple[StandIn, StandIn]
 ) -> None:
-    path = mixture(tmp_path / "mixture.gguf")
+    path = write_mixture(tmp_path / "mixture.gguf", LAYERS)
     with Engine.load(path, offload=Offload(0), **SMALL) as engine:
         wanted = answers(engine)
     kept = []
@@ -379,7 +365,7 @@ def test_a_gpu_computes_what_the_cpu_computes(
 ) -> None:
     options = {**SMALL, "context": 64 if kind == "shift" else 512}
     plain = write_tiny(tmp_path / "m", Tiny(layers=LAYERS, embedding=64, head_dim=32))
-    path = mixture(tmp_path / "mixture") if kind == "experts" else plain
+    path = write_mixture(tmp_path / "mixture", LAYERS) if kind == "experts" else plain
     if kind == "adapter":
         options["adapters"] = [(write_tiny_adapter(tmp_path / "a", path), 0.5)]
     with Engine.load(path, offload=Offload(0), **options) as engine:

@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 from support.fake_system import add_gpu, touch
 
+from tampu.ml import diagnosis
 from tampu.ml.devices import Device
-from tampu.ml.diagnosis import Missing, diagnose, find_backends
+from tampu.ml.diagnosis import Missing, diagnose, diagnose_choice, find_backends
 from tampu.ml.pci import find_adapters
+from tampu.ml.vulkan import VulkanDevice
 
 CARD, RADEON, ARC = "10de:2684", "1002:744c", "8086:56a0"
 VULKAN = Device(1, "Vulkan", 0, "gpu", "product")
@@ -111,6 +113,28 @@ def test_a_gpu_that_ggml_does_not_find_has_the_reason(
     add_gpu(tmp_path, RADEON, driver="amdgpu")
     touch(tmp_path, "etc/vulkan/icd.d/radeon_icd.json")
     assert missing(tmp_path, devices=(CPU,), environment=environment) == (Missing(what, command),)
+
+
+def test_a_driver_that_is_too_old_is_the_reason(tmp_path: Path) -> None:
+    add_gpu(tmp_path, RADEON, driver="amdgpu")
+    touch(tmp_path, "etc/vulkan/icd.d/radeon_icd.json")
+    (adapter,) = find_adapters(tmp_path)
+    old = VulkanDevice("RX 560", "GPU", (1, 1), has_16_bit_storage=True)
+    (found,) = diagnose(adapter, ("Vulkan", "CPU"), (CPU,), {}, tmp_path, (old,))
+    assert found.what == "the driver of RX 560 has Vulkan 1.1, and ggml needs 1.2: update it"
+
+
+def test_a_choice_that_names_nothing_is_missing_with_the_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(diagnosis, "is_compiled", lambda: True)
+    (found,) = diagnose_choice({"GGML_VK_VISIBLE_DEVICES": "2"}, ())
+    assert found == Missing(
+        "GGML_VK_VISIBLE_DEVICES=2 names no device 2: Vulkan has no devices",
+        "unset GGML_VK_VISIBLE_DEVICES",
+    )
+    assert diagnose_choice({"GGML_VK_VISIBLE_DEVICES": ""}, ()) == diagnose_choice({}, ()) == ()
+    assert "Vulkan" in find_backends()  # ggml does not list it then
 
 
 def test_gpus_of_other_makers_are_not_judged(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ _DEVICE = ("get_name", "get_description", "get_memory", "get_type", "get_props",
            "registry", "context")  # fmt: skip
 _REGISTRY = ("version", "get_name", "get_device_count", "get_device", "get_proc_address", "context")
 _BUFFER_FREE, _BUFFER_KIND = 0, 11
-_BACKEND_DEVICE = 17
+_BACKEND_COMPUTE, _BACKEND_DEVICE = 13, 17
 
 
 def _table(names: tuple[str, ...]) -> type[ctypes.Structure]:
@@ -46,6 +46,7 @@ class StandIn:
         free: bytes that it says are free.
         limit: bytes that it really gives.
         taken: bytes that are taken now.
+        fails_with: the status that computing ends with, once it is not 0.
     """
 
     def __init__(self, index: int = 0, *, memory: int = 2**30, says: int | None = None) -> None:
@@ -53,6 +54,7 @@ class StandIn:
         self.free = memory if says is None else says
         self.limit = memory
         self.taken = 0
+        self.fails_with = 0
         self._sizes: dict[int, int] = {}
         self._held: list[Any] = []
         self._kind = self._buffer_type(int(gg.ggml_backend_dev_buffer_type(cpu)))
@@ -99,6 +101,14 @@ class StandIn:
         self.taken += size
         return buffer
 
+    def _computing(self, of_cpu: int) -> int:
+        """Return a function that computes a graph as the CPU does, until it is made to fail."""
+        kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+        real = kind(of_cpu)
+        callback = kind(lambda backend, graph: self.fails_with or real(backend, graph))
+        self._held.append(callback)
+        return int(ctypes.cast(callback, ctypes.c_void_p).value or 0)
+
     def _device(self, cpu: int) -> Any:
         table = _DeviceTable.from_buffer_copy(ctypes.string_at(cpu, ctypes.sizeof(_DeviceTable)))
         kind = ctypes.addressof(self._kind)
@@ -122,6 +132,7 @@ class StandIn:
             gg.ggml_backend_cpu_set_n_threads(backend, 1)
             fields = (ctypes.c_void_p * (_BACKEND_DEVICE + 1)).from_address(backend)
             fields[_BACKEND_DEVICE] = ctypes.addressof(table)
+            fields[_BACKEND_COMPUTE] = self._computing(fields[_BACKEND_COMPUTE] or 0)
             return backend
 
         def memory(_: int, free: int, total: int) -> None:

@@ -166,6 +166,20 @@ def write_tiny(
     return path
 
 
+def write_mixture(path: Path, layers: int) -> Path:
+    """Write a model whose layers have eight experts, of which a token uses two."""
+    tiny = Tiny(layers=layers, embedding=64, keys={"expert_count": 8, "expert_used_count": 2})
+    random = np.random.default_rng(1)
+    weights = {n: w for n, w in tiny_weights(tiny).items() if "ffn_" not in n or "norm" in n}
+    for layer in range(layers):
+        shapes = {"gate_exps": (8, 64, 64), "up_exps": (8, 64, 64), "down_exps": (8, 64, 64),
+                  "gate_inp": (8, 64)}  # fmt: skip
+        for name, shape in shapes.items():
+            values = random.normal(size=shape).astype(np.float32) / np.float32(8)
+            weights[f"blk.{layer}.ffn_{name}.weight"] = values
+    return write_tiny(path, tiny, weights=weights)
+
+
 def _add(writer: gguf.GGUFWriter, name: str, value: Any) -> None:
     if isinstance(value, bool):
         writer.add_bool(name, value)

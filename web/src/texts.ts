@@ -95,6 +95,9 @@ export const TEXTS = {
   unload: "Unload",
   details: "Details",
   layers: "Layers",
+  placementColumns: ["Device", "Layers", "Weights", "Cache", "Graphs", "Also"],
+  expertsOf: (layers: string) => `experts of ${layers}`,
+  tokenEmbeddings: "token embeddings",
   layer: (number: number) => `Layer ${String(number)}`,
   layersText: (layers: number, tensors: number, size: string, types: string) =>
     `${count(layers, "layer")}, ${count(tensors, "tensor")}, ${size}: ${types}.`,

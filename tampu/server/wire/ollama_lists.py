@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from tampu.engine.load_options import choose_engine
+from tampu.engine.placement import DeviceShare
 from tampu.ml.gguf import read_gguf
 from tampu.server.generation_request import MAX_DURATION_S
 from tampu.server.model_defaults import ModelDefaults
@@ -54,9 +55,10 @@ class ListedModel(_NamedModel, kw_only=True):
 
 
 class RunningModel(_NamedModel, kw_only=True):
-    """A model in memory; tampu's own: `engine`, which computes it, `slots` and `slot_size`.
+    """A model in memory; tampu's own: `engine`, which computes it, and what follows.
 
     A slot computes one request; its size is its share of the cache and of recurrent states.
+    `devices` says what each device has of the model, and `placement` why, in one sentence.
     """
 
     expires_at: str
@@ -65,6 +67,8 @@ class RunningModel(_NamedModel, kw_only=True):
     engine: str
     slots: int = 0
     slot_size: int = 0
+    devices: tuple[DeviceShare, ...] = ()
+    placement: str = ""
 
 
 class TensorDetails(msgspec.Struct):
@@ -203,6 +207,8 @@ def _process(model: ManagedModel) -> RunningModel:
         engine=ready.engine,
         slots=ready.slots,
         slot_size=ready.slot_bytes,
+        devices=ready.placement.shares,
+        placement=ready.placement.reason,
     )
 
 

@@ -92,7 +92,7 @@ MORE = {
     ollama.ShowRequest: {"tensors"},
     ollama_lists.TensorDetails: {"size"},
     manage.CreateRequest: {"modelfile", "path"},
-    ollama_lists.RunningModel: {"engine", "slots", "slot_size"},
+    ollama_lists.RunningModel: {"engine", "slots", "slot_size", "devices", "placement"},
     ollama_lists.ModelDetails: {"engine"},
 }
 PATHS = {

@@ -22,7 +22,7 @@ DETAILS = {
 TAG = {"name", "model", "modified_at", "size", "digest", "details", "capabilities"}
 PROCESS = {
     "name", "model", "size", "digest", "details", "expires_at", "size_vram", "context_length",
-    "engine", "slots", "slot_size",
+    "engine", "slots", "slot_size", "devices", "placement",
 }  # fmt: skip
 
 

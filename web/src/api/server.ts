@@ -26,6 +26,19 @@ export interface LoadedModel {
   expires_at: string;
   context_length: number;
   engine: string;
+  devices?: DeviceShare[];
+  placement?: string;
+}
+
+/** What a device has of a model; the output layer is the last, after the model's own. */
+export interface DeviceShare {
+  name: string;
+  layers: number[];
+  experts: number[];
+  has_embedding: boolean;
+  weights: number;
+  cache: number;
+  graphs: number;
 }
 
 export interface ShownModel {

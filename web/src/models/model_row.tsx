@@ -11,6 +11,7 @@ import { useApp } from "../state/app.ts";
 import { TEXTS, bytes } from "../texts.ts";
 import { canQuantize } from "./create.ts";
 import { LayersFigure } from "./layers_figure.tsx";
+import { Placement } from "./placement.tsx";
 import { QuantizeDialog } from "./quantize_dialog.tsx";
 
 interface Properties {
@@ -39,6 +40,7 @@ export function ModelRow({ model, loaded }: Properties): JSX.Element {
         {loaded && <span class="badge">{TEXTS.inMemory}: {bytes(loaded.size)}</span>}
       </div>
       <p class="hint">{facts.join(" · ")}</p>
+      {loaded && <Placement loaded={loaded} />}
       <p class="tags">{model.capabilities.map((one) => <span>{one}</span>)}</p>
       <div class="model-actions">
         {model.capabilities.includes("completion") && <button type="button" onClick={chat}>{TEXTS.chatWith}</button>}
