@@ -72,7 +72,7 @@ _PASSED_ON = frozenset({
 _DRIVERS = (
     *("GGML_CUDA_", "GGML_METAL_", "GGML_SYCL_", "GGML_VK_"),
     *("CUDA_", "NVIDIA_", "__GL_", "HIP_", "HSA_", "ROCR_", "ONEAPI_", "SYCL_", "ZE_"),
-    *("VK_", "MESA_", "ANV_", "RADV_", "AMD_", "LP_", "GALLIUM_"),
+    *("VK_", "MESA_", "ANV_", "RADV_", "AMD_", "LP_", "GALLIUM_", "GALLIVM_"),
 )
 
 
