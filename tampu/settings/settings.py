@@ -94,8 +94,7 @@ class Settings:
         context: CONTEXT_LENGTH in tokens; None lets the model and the memory decide.
         slots: NUM_PARALLEL, concurrent sequences per model.
         threads: THREADS, CPU threads; None: one per core.
-        gpu_layers: NUM_GPU, how many of a model's last layers go to devices other than the CPU;
-            None (-1): as many as fit.
+        gpu_layers: NUM_GPU, how many of the last layers go to GPUs; None (-1): as many as fit.
         main_gpu: MAIN_GPU, the device that gets layers first; None: the one with most free memory.
         tensor_split: TENSOR_SPLIT, the share of the layers for each device, such as 3,1.
         kv_offload: KV_OFFLOAD, whether keys and values are on the GPUs of their layers.
