@@ -21,6 +21,7 @@ NO_CELL = -1
 _EMPTY = 0  # the stamp of a cell without a row
 _DEMOTED = -1  # of one whose row is the first to be evicted
 _OFTEN = 2  # a row shared so often is where sequences diverge
+_TURNS = 16  # so often all cells are freed before a popular row that nobody needs goes
 _BLOCK = 32  # a sequence starts at an empty block of cells: others then mask whole blocks
 
 
@@ -90,9 +91,13 @@ class Cells:
         self._stamps[cells[self._owners[cells] == 0]] = _DEMOTED
 
     def touch(self, cells: CellArray) -> None:
-        """Count these cells as freed now, the last one last; their rows stay."""
+        """Count these cells as freed now, the last one last; their rows stay.
+
+        Those of popular rows count as freed later: what others free a few times over goes first.
+        """
         unowned = cells[self._owners[cells] == 0]
-        self._stamps[unowned] = self._clock + 1 + np.arange(len(unowned))
+        later = np.where(self.is_popular(unowned), _TURNS * len(self), 0)
+        self._stamps[unowned] = self._clock + 1 + np.arange(len(unowned)) + later
         self._clock += len(unowned)
 
     def is_popular(self, cells: CellArray) -> npt.NDArray[np.bool_]:
@@ -119,7 +124,7 @@ class Cells:
         -1: they are empty.
         """
         newest = np.maximum.reduceat(self._stamps, np.arange(0, len(self), each))
-        return np.where(newest != _EMPTY, self._clock - newest, -1)
+        return np.where(newest != _EMPTY, np.maximum(self._clock - newest, 0), -1)
 
     def check(self, owned: list[CellArray]) -> None:
         """Verify the counts, given the cells of each owner.

@@ -178,6 +178,20 @@ def test_a_prefix_that_conversations_share_is_kept_while_one_of_them_grows() -> 
     assert made.computed_again(system) < 256
 
 
+@pytest.mark.parametrize("checkpoints", [12, 39])
+def test_a_prefix_that_conversations_share_outlives_many_others(checkpoints: int) -> None:
+    made = Conversations(1, slots=4, checkpoints=checkpoints)
+    system = made.words(2000)
+    for _ in range(4):
+        made.ask(system + made.words(16), 8)
+    for _ in range(12):
+        made.ask(made.words(300), 8)
+    assert made.computed_again(system) < 256
+    for _ in range(200):  # but not for ever
+        made.ask(made.words(300), 8)
+    assert made.computed_again(system) == len(system)
+
+
 def test_checkpoints_leave_cells_to_other_sequences() -> None:
     group = KVCacheGroup(KVCacheSpec(is_recurrent=True), Cells(6), CheckpointGrid(2), 2)
     manager = KVCacheManager([group])
