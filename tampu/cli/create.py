@@ -47,7 +47,7 @@ def create_command(
     It is based on another model, GGUF files or a checkpoint. A model that FROM names and that is
     not on this machine is pulled first.
     """
-    from tampu.store.create import CreateSpec, create
+    from tampu.store.create import CreateSpec, check_spec, create
     from tampu.store.modelfile import parse_modelfile
 
     spec = CreateSpec(
@@ -56,6 +56,7 @@ def create_command(
         quantize=quantize,
         in_place=in_place,
     )
+    check_spec(spec)  # before anything is pulled
     settings = Settings.from_environment()
     with step_progress() as report:
         _pull_sources(spec, settings, report)

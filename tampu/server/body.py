@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from tampu.errors import RequestError
 from tampu.long_json import Shortened, shortened
 from tampu.server.errors import BodyTooLargeError
-from tampu.settings.type_errors import type_error
+from tampu.settings.type_errors import type_error, with_keys
 
 MAX_BODY = 64 * 1024 * 1024
 IDLE_SECONDS = 30.0
@@ -82,7 +82,9 @@ def decode(body: bytes | bytearray, kind: type[T]) -> T:
         value = msgspec.json.decode(short.data, type=kind)
         json.loads(short.data, object_pairs_hook=_refuse_duplicates, parse_int=_refuse_huge)
     except msgspec.ValidationError as error:
-        raise RequestError(type_error(error)) from error
+        if len(body) <= _QUICK:
+            error = with_keys(error, msgspec.json.decode(body), kind)
+        raise RequestError(type_error(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
         raise RequestError(f"invalid JSON: {error}") from error
     except RecursionError as error:

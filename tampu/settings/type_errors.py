@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import msgspec
 
@@ -18,6 +19,50 @@ _MESSAGE = re.compile(
     r"(?: - at (?:`(?P<part>key|value)` in )?`\$\.?(?P<field>.*)`)?",
     re.DOTALL,
 )
+
+
+_PLAIN_NAME = re.compile(r"[\w:-]{1,100}")
+_STEP = re.compile(r"\.(?P<name>[\w:-]+)|\[(?P<index>\d+)\]")
+
+
+def with_keys(error: msgspec.ValidationError, value: Any, kind: type) -> msgspec.ValidationError:
+    """Return the error with the keys of objects in its path, where msgspec has `[...]`.
+
+    Args:
+        error: of converting the value to `kind`.
+        value: of dicts and lists; it is changed.
+        kind: a type.
+    """
+    text = str(error)
+    while (name := _wrong_key(text, str(error), value, kind)) is not None:
+        text = text.replace("[...]", f".{name}", 1)
+    return msgspec.ValidationError(text)
+
+
+def _wrong_key(text: str, original: str, value: Any, kind: type) -> str | None:
+    """Return the key that the first `[...]` stands for, and leave it alone in its object."""
+    before, dots, after = text.rpartition("`$")[2].partition("[...]")
+    if not dots or after.startswith("` in"):
+        return None
+    found: Any = value
+    for step in _STEP.finditer(before):
+        found = found[step["name"] or int(step["index"])]
+    items = [*found.items()]
+
+    def is_in(part: list[tuple[str, Any]]) -> bool:
+        found.clear()
+        found.update(part)
+        try:
+            msgspec.convert(value, kind)
+        except msgspec.ValidationError as other:
+            return str(other) == original
+        return False
+
+    while len(items) > 1:
+        half = items[: len(items) // 2]
+        items = half if is_in(half) else items[len(half) :]
+    name = items[0][0]
+    return name if is_in(items) and _PLAIN_NAME.fullmatch(name) else None
 
 
 def type_error(

@@ -15,10 +15,9 @@ import msgspec
 
 from tampu.chat.output import PARSERS
 from tampu.chat.renderers import remarks
-from tampu.chat.template_loader import read_template
-from tampu.errors import ModelFileError, RequestError, TampuError
+from tampu.errors import RequestError, TampuError
 from tampu.sampling.parameters import check_parameters
-from tampu.store.create_sources import CreateSpec, LayerBuilder, Report
+from tampu.store.create_sources import CreateSpec, LayerBuilder, Report, path_of_adapter
 from tampu.store.library import Library
 from tampu.store.manifests import (
     CONFIG_TYPE,
@@ -29,11 +28,11 @@ from tampu.store.manifests import (
     encode_config,
 )
 from tampu.store.model import StoredModel
-from tampu.store.modelfile import Modelfile
+from tampu.store.modelfile import Modelfile, check_template
 from tampu.store.names import ModelName
 from tampu.store.registry.progress import Progress
 
-__all__ = ["CreateSpec", "Progress", "create", "creating"]
+__all__ = ["CreateSpec", "Progress", "check_spec", "create", "creating"]
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +64,7 @@ def create(
     if store is None:
         raise RequestError("no model folder is configured: set TAMPU_MODELS")
     report = report or (lambda _: None)
-    _check(spec)
+    check_spec(spec)
     with store.lease() as lease:
         builder = LayerBuilder(spec, library, store, lease, report)
         builder.add_sources()
@@ -130,16 +129,23 @@ def _warnings(made: StoredModel, config: ModelConfig, builder: LayerBuilder) -> 
         yield f"unknown PARSER {shown} has no effect, the template decides; known: {known}"
 
 
-def _check(spec: CreateSpec) -> None:
-    """Refuse an invalid spec before anything is read."""
+def check_spec(spec: CreateSpec) -> None:
+    """Refuse an invalid spec before anything is read.
+
+    Raises:
+        RequestError: for no source, and an invalid parameter or template.
+        ModelNotFoundError: for an adapter that does not exist.
+    """
     if not spec.modelfile.sources and not spec.files:
         raise RequestError("the model has no source: give FROM, or files")
     check_parameters(spec.modelfile.parameters)
     if spec.modelfile.template:
         try:
-            read_template(spec.modelfile.template)
-        except ModelFileError as error:
-            raise RequestError(f"TEMPLATE: {error.reason}") from error
+            check_template(spec.modelfile.template)
+        except RequestError as error:
+            raise RequestError(f"TEMPLATE: {error}") from error
+    for text in spec.modelfile.adapters:
+        path_of_adapter(text, spec.folder)
 
 
 def _add_texts(builder: LayerBuilder, modelfile: Modelfile) -> None:

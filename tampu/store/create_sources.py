@@ -120,9 +120,7 @@ class LayerBuilder:
         spec = self._spec
         self._add_uploaded(spec.adapter_files, self._add_adapter)
         for text in spec.modelfile.adapters:
-            found = path_of_source(text, spec.folder)
-            if found is None:
-                raise ModelNotFoundError(f"ADAPTER {text[:200]}: no such file or folder")
+            found = path_of_adapter(text, spec.folder)
             with _named(found.name):
                 self._add_adapter(found)
 
@@ -328,6 +326,18 @@ def _named(name: str, *, is_sent: bool = False) -> Iterator[None]:
         if error.field == "magic":  # its message has the path
             raise
         raise ModelFileError(field, error.reason) from error
+
+
+def path_of_adapter(text: str, folder: Path | None) -> Path:
+    """Return the file or folder that an ADAPTER names; `folder` as for `path_of_source`.
+
+    Raises:
+        ModelNotFoundError: if it does not exist.
+    """
+    found = path_of_source(text, folder)
+    if found is None:
+        raise ModelNotFoundError(f"ADAPTER {text[:200]}: no such file or folder")
+    return found
 
 
 def path_of_source(text: str, folder: Path | None) -> Path | None:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tampu.errors import RequestError
+from tampu.errors import ModelFileError, RequestError
 from tampu.sampling.parameters import Value, find_parameter
 from tampu.store.library import LocalModel
 from tampu.store.manifests import Media
@@ -86,6 +86,20 @@ def parse_modelfile(text: str) -> Modelfile:
     if not found.sources:
         raise RequestError("the Modelfile has no FROM")
     return found
+
+
+def check_template(text: str) -> None:
+    """Refuse a prompt template that is not valid.
+
+    Raises:
+        RequestError: with what is wrong, and where.
+    """
+    from tampu.chat.template_loader import read_template  # slow to import
+
+    try:
+        read_template(text)
+    except ModelFileError as error:
+        raise RequestError(error.reason) from error
 
 
 def format_modelfile(modelfile: Modelfile) -> str:
@@ -213,6 +227,13 @@ def _pair(value: str, what: str) -> tuple[str, str]:
     return name, _text(rest[0])
 
 
+def _template(value: str) -> str:
+    text = _text(value)
+    if text:
+        check_template(text)
+    return text
+
+
 def _set(name: str, read: Callable[[str], str]) -> Callable[[Modelfile, str], Modelfile]:
     def reader(modelfile: Modelfile, value: str) -> Modelfile:
         changes: dict[str, Any] = {name: read(value)}
@@ -232,7 +253,7 @@ def _append(name: str) -> Callable[[Modelfile, str], Modelfile]:
 _READERS: Mapping[str, Callable[[Modelfile, str], Modelfile]] = {
     "FROM": _append("sources"),
     "PARAMETER": _parameter,
-    "TEMPLATE": _set("template", _text),
+    "TEMPLATE": _set("template", _template),
     "SYSTEM": _set("system", _text),
     "ADAPTER": _append("adapters"),
     "LICENSE": _append("licenses"),

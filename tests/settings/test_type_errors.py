@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from tampu.settings.type_errors import type_error
+from tampu.settings.type_errors import type_error, with_keys
 
 
 class Inner(msgspec.Struct, forbid_unknown_fields=True):
@@ -50,6 +50,32 @@ def test_message_names_the_field_and_what_was_expected(text: str) -> None:
     with pytest.raises(msgspec.ValidationError) as caught:
         msgspec.json.decode(text, type=Outer)
     assert type_error(caught.value) == MESSAGES[text]
+
+
+class Nested(msgspec.Struct):
+    bias: dict[str, float] = {}
+    deep: dict[str, list[dict[str, Inner]]] = {}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"bias": {"a": 1, "b": 2, "c": "x", "d": 3}}', "bias.c must be a number, not a string"),
+        ('{"bias": {"c`": "x"}}', "each value of bias must be a number, not a string"),
+        (
+            '{"deep": {"a": [], "b": [{"c": {"role": ""}, "d": {"role": 5}}]}}',
+            "deep.b[0].d.role must be a string, not an integer",
+        ),
+        ('{"deep": {"b": [{"d": {}}]}, "bias": {"a": ""}}', "deep.b[0].d.role is missing"),
+        ('{"bias": 5}', "bias must be an object, not an integer"),
+        ("[]", "the request must be an object, not a list"),
+    ],
+)
+def test_keys_of_objects_are_named(text: str, message: str) -> None:
+    with pytest.raises(msgspec.ValidationError) as caught:
+        msgspec.json.decode(text, type=Nested)
+    error = with_keys(caught.value, msgspec.json.decode(text), Nested)
+    assert type_error(error) == message
 
 
 @pytest.mark.parametrize(

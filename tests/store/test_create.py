@@ -225,6 +225,14 @@ def test_a_failure_leaves_the_store_unchanged(
     assert files_of(library.store) == before
 
 
+def test_a_missing_adapter_is_found_before_anything_is_read(library: Library, folder: Path) -> None:
+    steps: list[Progress] = []
+    spec = CreateSpec(modelfile=parse_modelfile("FROM m.gguf\nADAPTER nothing"), folder=folder)
+    with pytest.raises(ModelNotFoundError, match="ADAPTER nothing: no such file or folder"):
+        create(library, NAME, spec, steps.append)
+    assert steps == []
+
+
 @pytest.mark.parametrize("quantize", ["Q9", "Q4_0"])
 def test_impossible_quantizations_are_refused(
     library: Library, folder: Path, quantize: str

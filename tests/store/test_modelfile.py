@@ -89,6 +89,8 @@ BAD = [
     ("FROM", "line 1: FROM: a value is missing"),
     ("FROM x\nFRIM y", "line 2: unknown instruction 'FRIM'; known: FROM, PARAMETER"),
     ("FROM x\n!", "line 2: unknown instruction '!'"),
+    ('FROM x\n\nTEMPLATE """a\n{{ if }}"""', "line 3: TEMPLATE: line 2: a value is missing"),
+    ("FROM x\nTEMPLATE {% if %}", "line 2: TEMPLATE: line 1: "),
     ("FROMx", "line 1: unknown instruction 'FROMx'"),
     ('FROM x\nSYSTEM """a\nb', 'line 2: SYSTEM: the quote """ is not closed'),
     ('FROM x\nSYSTEM "a\nb', 'line 2: SYSTEM: the quote " is not closed'),

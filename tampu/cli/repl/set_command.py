@@ -24,6 +24,7 @@ _VIEW = {
     "markdown": ("is_markdown", True),
     "nomarkdown": ("is_markdown", False),
 }
+_WITHOUT_VALUE = {*_VIEW, "history", "nohistory", "nothink", "noformat"}
 
 
 class SetCommand:
@@ -42,7 +43,10 @@ class SetCommand:
             TampuError: for an invalid value; nothing is changed then.
         """
         what, _, value = rest.partition(" ")
-        print(self._set(what, value.strip()) or f"Usage:\n{SET}")
+        if value.strip() and what in _WITHOUT_VALUE:
+            raise RequestError(f"/set {what} has no value, but {value.strip()!r} follows")
+        unknown = f"There is no setting {what!r}.\n\n" if what else ""
+        print(self._set(what, value.strip()) or f"{unknown}Usage:\n{SET}")
 
     def _set(self, what: str, value: str) -> str | None:
         """Return a sentence about what was set; None for an unknown word."""

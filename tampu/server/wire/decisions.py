@@ -207,20 +207,52 @@ def parse_systemone(body: SystemOneRequest, defaults: ModelDefaults) -> Decision
         where = f"questions.{name[:100]}"
         questions.append(_named_question(given, where))
         check_question(questions[-1], where, "criteria", "criteria")
-    state = _written(body.state)
+    content, inside = _without_images(body.state)
+    state = _written(content)
     require(state.strip(), "state is empty")
-    images = [{"type": "input_image", "image_url": image} for image in _pictures(body)]
-    content = [*images, {"type": "input_text", "text": state}]
-    messages = read_items([{"role": "user", "content": content if images else state}])
+    pictures = [*_pictures(body), *inside]
+    images = [{"type": "input_image", "image_url": image} for image in pictures]
+    parts = [*images, {"type": "input_text", "text": state}]
+    messages = read_items([{"role": "user", "content": parts if images else state}])
     return _task(body, messages, questions, defaults)
 
 
 def _pictures(body: SystemOneRequest) -> list[str]:
     for field in ("files", "images"):
         for index, image in enumerate(getattr(body, field) or ()):
-            is_image = image.startswith("data:image/")
-            require(is_image, f"{field}[{index}] must be a data URI of an image (data:image/...)")
+            _check_picture(image, f"{field}[{index}]")
     return [*(body.files or ()), *(body.images or ())]
+
+
+def _check_picture(image: object, where: str) -> None:
+    is_image = isinstance(image, str) and image.startswith("data:image/")
+    require(is_image, f"{where} must be a data URI of an image (data:image/...)")
+
+
+def _without_images(state: Content) -> tuple[Content, list[str]]:
+    """Return a state of chat messages without their images, and these; other states unchanged."""
+    messages = state.get("messages") if isinstance(state, dict) else state
+    if not isinstance(messages, list):
+        return state, []
+    images: list[str] = []
+    kept: list[Any] = []
+    for index, message in enumerate(messages):
+        content = message.get("content") if isinstance(message, dict) else None
+        kept.append(message)
+        if isinstance(message, dict) and isinstance(content, list):
+            kept[-1] = message | {"content": [each for each in content if not _is_image(each)]}
+            for part in filter(_is_image, content):
+                given = part.get("image_url")
+                image = given.get("url") if isinstance(given, dict) else given
+                _check_picture(image, f"the image of state message {index}")
+                images.append(str(image))
+    if not images:
+        return state, []
+    return (state | {"messages": kept} if isinstance(state, dict) else kept), images
+
+
+def _is_image(part: object) -> bool:
+    return isinstance(part, dict) and part.get("type") == "image_url"
 
 
 def _named_question(given: NoulBody | CriteriaBody | ScaleBody, where: str) -> Question:

@@ -28,6 +28,7 @@ COMMANDS = {
     "/set think": "saved cannot reason; it answers without reasoning.\n",
     "/set nothink": "Set 'nothink' mode.",
     "/set": "Usage:",
+    "/set colour": "There is no setting 'colour'.\n\nUsage:\n  /set",
     "/show info": "  Model\n    architecture",
     "/show license": "apache-2.0",
     "/show modelfile": "FROM saved\n",
@@ -53,6 +54,8 @@ WRONG = {
     "/set parameter top_q": "did you mean",
     "/set think much": "think is 'much'",
     "/set format xml": "format is 'xml'",
+    "/set wordwrap off": "/set wordwrap has no value, but 'off' follows",
+    "/set nothink high": "/set nothink has no value",
     "/load nothing": "nothing",
 }
 

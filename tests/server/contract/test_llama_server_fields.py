@@ -212,3 +212,26 @@ def test_images_of_a_state_reach_the_model(client: httpx.Client) -> None:
         response = post(client, "/v1/systemone", **{field: ["https://pictures.example/x.png"]})
         assert response.status_code == 400
         assert f"{field}[0] must be a data URI" in response.json()["error"]
+
+
+@pytest.mark.parametrize("is_list", [True, False], ids=["list", "messages"])
+def test_images_in_the_messages_of_a_state_reach_the_model(
+    client: httpx.Client, *, is_list: bool
+) -> None:
+    def asked(*parts: dict[str, Any], model: str = "demo") -> httpx.Response:
+        content = [{"type": "text", "text": "Look."}, *parts]
+        messages = [{"role": "user", "content": content}, {"role": "assistant", "content": "Yes."}]
+        state = messages if is_list else {"messages": messages, "id": 1}
+        return post(client, "/v1/systemone", model=model, state=state)
+
+    uri = f"data:image/png;base64,{base64.b64encode(picture()).decode()}"
+    image = {"type": "image_url", "image_url": {"url": uri}}
+    plain = asked().json()["usage"]["input_tokens"]
+    once = asked(image).json()["usage"]["input_tokens"]
+    twice = asked(image, image | {"image_url": uri}).json()["usage"]["input_tokens"]
+    assert plain + 10 < once < plain + 200  # not the text of the file
+    assert twice - once == once - plain
+    assert asked(image, model="talker").status_code == 400
+    response = asked(image | {"image_url": {"url": "https://pictures.example/x.png"}})
+    assert response.status_code == 400
+    assert "the image of state message 0 must be a data URI" in response.json()["error"]
