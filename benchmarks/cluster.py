@@ -65,9 +65,7 @@ class Site:
         """Deploy replicas of one thread each."""
         model = DeployedModel(model=self.model, replicas=replicas, cpus=0.5)
         settings = Settings.from_environment({"HOME": "/nonexistent", "TAMPU_MAX_QUEUE": "1000"})
-        config = ClusterConfig(
-            models=(model,), port=self.port, slots=slots, context=2048, proxy_location="HeadOnly"
-        )
+        config = ClusterConfig(models=(model,), port=self.port, slots=slots, context=2048)
         deploy(config, server_options(settings, [config.host]), settings, router)
         while len(self.loads()) != replicas:  # those of before finish what they have
             time.sleep(0.2)

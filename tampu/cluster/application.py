@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -11,7 +12,7 @@ from ray import serve
 from ray.serve.config import AutoscalingConfig, RequestRouterConfig
 
 from tampu.cluster.config import INGRESS, ClusterConfig, DeployedModel
-from tampu.cluster.ingress import Ingress
+from tampu.cluster.ingress import Ingress, ListeningIngress
 from tampu.cluster.replica import Replica
 from tampu.engine.load_options import LoadOptions
 from tampu.server.app import ServerOptions
@@ -34,10 +35,30 @@ _ONE_THREAD = {
     }
 }
 _HEAD = "node:__internal_head__"
+_CLOSE_SECONDS = 5.0
+_LOGGING = {"enable_access_log": False}  # the ingress has a line for each request, as any server
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """How ingresses listen themselves.
+
+    Attributes:
+        may_share: whether one of this application listens there already.
+        version: of all that replicas are started with and that is not in the configuration: while
+            it is the same, deploying again leaves them as they are.
+    """
+
+    may_share: bool
+    version: str
 
 
 def bind(
-    config: ClusterConfig, options: ServerOptions, settings: Settings, router: str = ROUTER
+    config: ClusterConfig,
+    options: ServerOptions,
+    settings: Settings,
+    router: str = ROUTER,
+    listening: Listening | None = None,
 ) -> serve.Application:
     """Return the application of a configuration.
 
@@ -46,16 +67,21 @@ def bind(
         options: of the ingress; its `model` says how models are loaded.
         settings: for the processes of models, and for where each node has models.
         router: the class that chooses among replicas, a `RequestRouter` of Ray.
+        listening: how its ingresses listen themselves; None: they are behind Ray's HTTP proxy.
     """
     load = msgspec.structs.replace(
         options.model,
         context=config.context or options.model.context,
         slots=config.slots or options.model.slots,
     )
-    handles = {each.model: _replicas(each, load, settings, router) for each in config.models}
+    version = None if listening is None else listening.version
+    handles = {
+        each.model: _replicas(each, load, settings, router, version) for each in config.models
+    }
     on_head = {_HEAD: 0.001}  # all streams end with its node, and Ray needs the head in any case
+    given = (replace(options, model=load), settings, handles)
     ingress = serve.deployment(
-        Ingress,
+        Ingress if listening is None else ListeningIngress,
         name=INGRESS,
         num_replicas=config.ingresses,
         max_ongoing_requests=options.max_queue + _LEAST_HELD,
@@ -64,14 +90,35 @@ def bind(
             "resources": on_head if config.ingresses == 1 else {},
             "runtime_env": _ONE_THREAD,
         },
+        logging_config=_LOGGING,
+        max_surge_percent=100,  # a new one listens before the old one ends
         health_check_period_s=_HEALTH_SECONDS,
-        graceful_shutdown_timeout_s=options.drain_s,
+        graceful_shutdown_timeout_s=options.drain_s + _CLOSE_SECONDS,
     )
-    return ingress.bind(replace(options, model=load), settings, handles)
+    if listening is None:
+        return ingress.bind(*given)
+    if config.ingresses > 1:
+        ingress = ingress.options(max_replicas_per_node=1)
+    return _versioned(ingress, version, load, options, [*handles]).bind(
+        *given, config.host, config.port, may_share=listening.may_share or config.ingresses > 1
+    )
+
+
+def _versioned(
+    deployment: serve.Deployment, version: str | None, *parts: object
+) -> serve.Deployment:
+    """Return a deployment whose replicas stay when it is deployed again with the same parts.
+
+    Ray has no public option for that: it starts all replicas anew.
+    """
+    if version is None:
+        return deployment
+    told = msgspec.json.encode((version, parts), enc_hook=str, order="sorted")
+    return deployment.options(version=hashlib.sha256(told).hexdigest(), _internal=True)
 
 
 def _replicas(
-    model: DeployedModel, load: LoadOptions, settings: Settings, router: str
+    model: DeployedModel, load: LoadOptions, settings: Settings, router: str, version: str | None
 ) -> serve.Application:
     held = max(_HELD_PER_SLOT * load.slots, _LEAST_HELD)
     cpus = 1.0 if model.cpus is None else model.cpus
@@ -97,8 +144,9 @@ def _replicas(
             "num_gpus": model.gpus,
             "runtime_env": _ONE_THREAD,
         },
+        logging_config=_LOGGING,
         health_check_period_s=_HEALTH_SECONDS,
         graceful_shutdown_timeout_s=settings.drain_s,
         **scale,
     )
-    return deployment.bind(model.model, load, settings)
+    return _versioned(deployment, version, load, router).bind(model.model, load, settings)

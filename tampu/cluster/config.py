@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
@@ -69,12 +68,12 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     Attributes:
         models: with their replicas.
-        ingresses: processes that speak HTTP's APIs; each counts keys' limits for itself.
+        ingresses: processes that speak HTTP's APIs, one on the head, or more on as many nodes; each
+            counts keys' limits for itself.
         context: the context length of each slot; None: that of the settings.
         slots: requests that a replica computes at once; None: that of the settings.
-        host: the address at which Ray's proxies listen.
+        host: the address at which ingresses listen.
         port: their port.
-        proxy_location: where there is one: on every node that has replicas, or on the head alone.
     """
 
     models: tuple[DeployedModel, ...]
@@ -83,7 +82,6 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     slots: int | None = None
     host: str = "127.0.0.1"
     port: int = 11434
-    proxy_location: Literal["EveryNode", "HeadOnly"] = "EveryNode"
 
     def check(self) -> None:
         """Check the values.

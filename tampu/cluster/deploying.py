@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+import secrets
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import ray
 from ray import serve
-from ray.exceptions import NodeDiedError, RayError, TaskUnschedulableError
+from ray.exceptions import GetTimeoutError, NodeDiedError, RayError, TaskUnschedulableError
 from ray.serve.exceptions import RayServeException
+from ray.serve.schema import ApplicationStatus
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from tampu.cluster.application import ROUTER, bind
+from tampu.cluster.application import ROUTER, Listening, bind
 from tampu.cluster.catalog import find_on_node
 from tampu.cluster.config import APPLICATION, ClusterConfig
 from tampu.errors import ModelNotFoundError, RunnerDiedError, SettingsError, TampuError
@@ -21,7 +26,7 @@ from tampu.version import __version__
 
 LOCAL = "local"
 _ERROR = re.compile(r"tampu\.errors\.\w+: (.+)")
-_NODE_SECONDS = 120.0  # a node's first task starts a process that imports tampu
+_NODE_SECONDS = 300.0  # a node's first task starts a process that imports tampu
 
 
 def connect(address: str) -> None:
@@ -64,13 +69,17 @@ def deploy(
         RunnerDiedError: if replicas do not start, with the reason.
     """
     config = config.with_cpus(float(ray.cluster_resources().get("CPU", 0)))
-    check_nodes([each.model for each in config.models], settings)
-    serve.start(
-        proxy_location=config.proxy_location,
-        http_options={"host": config.host, "port": config.port},
-    )
+    files = check_nodes([each.model for each in config.models], settings)
+    serve.start(proxy_location="Disabled")
+    before = serve.status().applications.get(APPLICATION)
+    parts = (__version__, files, options, settings)
+    told = msgspec.json.encode(parts, enc_hook=str, order="sorted")
+    if before is not None and before.status != ApplicationStatus.RUNNING:
+        told += secrets.token_bytes()  # so that what has failed is tried again
+    listening = Listening(may_share=before is not None, version=hashlib.sha256(told).hexdigest())
     try:
-        serve.run(bind(config, options, settings, router), name=APPLICATION, route_prefix="/")
+        application = bind(config, options, settings, router, listening)
+        serve.run(application, name=APPLICATION, route_prefix="/")
     except (RuntimeError, RayError, RayServeException) as error:
         raise RunnerDiedError(f"the replicas do not start: {_reason(error)}") from error
     return config
@@ -82,8 +91,11 @@ def stop() -> None:
     ray.shutdown()
 
 
-def check_nodes(models: list[str], settings: Settings) -> None:
+def check_nodes(models: list[str], settings: Settings) -> list[str]:
     """Check that each node that may run replicas has the models and this version of tampu.
+
+    Returns:
+        The models' files on all nodes, each once: others, if one is not what it was.
 
     Raises:
         SettingsError: if one has another version, or cannot say.
@@ -97,11 +109,15 @@ def check_nodes(models: list[str], settings: Settings) -> None:
         asked[node["NodeManagerAddress"], node["NodeID"]] = look.options(
             scheduling_strategy=place
         ).remote(models, settings)
+    files: set[str] = set()
     for (address, _), answer in asked.items():
         try:
-            version, lacking = ray.get(answer, timeout=_NODE_SECONDS)
+            version, found, lacking = ray.get(answer, timeout=_NODE_SECONDS)
         except (NodeDiedError, TaskUnschedulableError):
             continue  # it has died, which Ray tells some seconds later
+        except GetTimeoutError as error:
+            message = f"node {address} has not answered for {_NODE_SECONDS:g} s"
+            raise SettingsError(message) from error
         except RayError as error:
             told = " ".join(str(error).split())[-200:]
             raise SettingsError(
@@ -115,17 +131,23 @@ def check_nodes(models: list[str], settings: Settings) -> None:
                 f"node {address} does not have model {model!r}: run `tampu pull {model}` there, or "
                 f"give all nodes one folder of models, TAMPU_MODELS ({reason})"
             )
+        files.update(found)
+    return sorted(files)
 
 
-def look_for(models: list[str], settings: Settings) -> tuple[str, dict[str, str]]:
-    """Return this node's version of tampu, and why it cannot load those models that it cannot."""
-    lacking = {}
+def look_for(models: list[str], settings: Settings) -> tuple[str, list[str], dict[str, str]]:
+    """Return this node's version of tampu, the files of models, and why some cannot be loaded."""
+    files, lacking = [], {}
     for model in models:
         try:
-            find_on_node(model, settings)
+            found = find_on_node(model, settings)
         except TampuError as error:
             lacking[model] = str(error)
-    return __version__, lacking
+        else:
+            path = Path(found.info.path)  # in a store its name has the file's digest
+            at = "" if found.model.stored else f" {path.stat().st_size} {path.stat().st_mtime_ns}"
+            files.append(f"{path.name}{at}")
+    return __version__, files, lacking
 
 
 def _reason(error: Exception) -> str:

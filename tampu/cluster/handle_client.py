@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
@@ -9,11 +10,12 @@ from typing import Any
 from msgspec.structs import replace
 from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.serve.exceptions import RayServeException
-from ray.serve.handle import DeploymentHandle
+from ray.serve.handle import DeploymentHandle, DeploymentResponse
 
 from tampu.cluster.counts import ReplicaCounts
+from tampu.cluster.event_stream import Accepted, EventReceiver, Events, ReplicaLost
 from tampu.cluster.stats import packed
-from tampu.errors import ComputeError, RequestNotStartedError, RunnerDiedError, TampuError
+from tampu.errors import ComputeError, RequestNotStartedError
 from tampu.runner.events import Failed, to_error
 from tampu.server.tracing import current_model
 from tampu.worker.model_client import ModelClient
@@ -26,7 +28,6 @@ from tampu.worker.protocol import (
     RequestEvent,
     is_last,
     to_body,
-    to_event,
     to_ready,
 )
 
@@ -40,24 +41,32 @@ class HandleClient(ModelClient):
     nothing for them: another one gets the request then.
     """
 
-    def __init__(self, name: str, handle: DeploymentHandle[Any], ready: Ready) -> None:
+    def __init__(
+        self, name: str, handle: DeploymentHandle[Any], receiver: EventReceiver, ready: Ready
+    ) -> None:
         """Send requests through a handle; `connect` asks a replica for its report first."""
         self.name = name
         self.computed = lambda _: None  # each replica counts its own batches
-        self._requests = handle.options(stream=True, method_name="request")
+        self._requests = handle.options(method_name="request")
+        self._receiver = receiver
+        self._watching: set[asyncio.Task[None]] = set()
         self._ready = ready
 
     @classmethod
-    async def connect(cls, name: str, handle: DeploymentHandle[Any]) -> HandleClient:
+    async def connect(
+        cls, name: str, handle: DeploymentHandle[Any], receiver: EventReceiver
+    ) -> HandleClient:
         """Return the client of a deployment, once it has a replica.
 
         Raises:
             TampuError: if no replica can be asked.
         """
         try:
-            return cls(name, handle, to_ready(await handle.describe.remote()))
+            return cls(name, handle, receiver, to_ready(await handle.describe.remote()))
         except (RayError, RayServeException) as error:
-            raise _translated(error, name, RequestNotStartedError) from error
+            raise RequestNotStartedError(
+                f"no replica of {name!r} answers: {_cause(error)}"
+            ) from error
 
     @property
     def ready(self) -> Ready:
@@ -87,31 +96,50 @@ class HandleClient(ModelClient):
             if isinstance(given, Generate):
                 given = replace(given, borders=borders)
         trace, began_ns = current_model(), time.time_ns()
-        says_who = trace is not None
-        response = self._requests.remote(to_body(given), packed(hashes), says_who=says_who)
-        has_begun = is_over = False
-        try:
-            async for together in response:
-                if trace is not None and says_who:
-                    told = {"tampu.replica": together[0].decode(), "tampu.borders": len(hashes)}
-                    trace.part("route", began_ns, time.time_ns(), told)
-                    says_who = False
-                    continue
-                for event in map(to_event, together):
+        with self._receiver.opened(self.name) as events:
+            response = self._requests.remote(
+                to_body(given),
+                packed(hashes),
+                self._receiver.inbox,
+                events.request,
+                says_when=trace is not None,
+            )
+            self._watch(response, events)
+            is_over = False
+            try:
+                while not is_over:
+                    event = await events.next()
+                    if isinstance(event, Accepted):
+                        if trace is not None:
+                            told: dict[str, str | int] = {"tampu.replica": events.replica}
+                            told["tampu.borders"] = len(hashes)
+                            trace.part("route", began_ns, time.time_ns(), told)
+                        continue
                     is_over = is_last(event)
                     if isinstance(event, Failed):
                         raise to_error(event.kind, event.message)
-                    has_begun = True
                     yield event
-                if is_over:
-                    break  # Ray would tell so a message later
-        except (RayError, RayServeException) as error:
-            is_over = True
-            kind = RunnerDiedError if has_begun else RequestNotStartedError
-            raise _translated(error, self.name, kind) from error
-        finally:
-            if not is_over:
-                response.cancel()
+            finally:
+                if not is_over:
+                    response.cancel()
+
+    def _watch(self, response: DeploymentResponse[Any], events: Events) -> None:
+        """Let a request fail when Ray says that its replica cannot go on with it."""
+
+        async def watch() -> None:
+            try:
+                replica, lost = await response
+            except (RayError, RayServeException) as error:
+                events.put(_event_of(error, self.name))
+                return
+            if lost:
+                events.put(ReplicaLost(lost))
+            else:
+                self._receiver.expect(events, replica)
+
+        task = asyncio.create_task(watch())
+        self._watching.add(task)
+        task.add_done_callback(self._watching.discard)
 
     async def close(self) -> None:
         """Do nothing: the replicas are not this client's."""
@@ -127,9 +155,13 @@ async def replica_counts(handle: DeploymentHandle[Any]) -> list[ReplicaCounts]:
     return [each for each in found if isinstance(each, ReplicaCounts)]
 
 
-def _translated(error: Exception, name: str, kind: type[RunnerDiedError]) -> TampuError:
-    """Return an error of Ray as one of ours."""
+def _event_of(error: Exception, name: str) -> Failed | ReplicaLost:
+    """Return an error of Ray as the last event of a request."""
     if isinstance(error, RayTaskError) and not isinstance(error, RayActorError):
-        return ComputeError(f"internal error in a replica of {name!r}: see its log")
-    told = "it has died" if isinstance(error, RayActorError) else type(error).__name__
-    return kind(f"the replica of model {name!r} has ended: {told}")
+        message = f"internal error in a replica of {name!r}: see its log"
+        return Failed(ComputeError.__name__, message)
+    return ReplicaLost(_cause(error))
+
+
+def _cause(error: Exception) -> str:
+    return "it has died" if isinstance(error, RayActorError) else type(error).__name__

@@ -1,4 +1,8 @@
-"""The ingress: the application of `tampu serve`, whose models are replicas on other machines."""
+"""The ingress: the application of `tampu serve`, whose models are replicas on other machines.
+
+`ListeningIngress` serves HTTP itself. `Ingress` is for Ray's HTTP proxy, which each piece of an
+answer passes: more processor time, but a part of what Ray's own commands start.
+"""
 
 from __future__ import annotations
 
@@ -8,49 +12,119 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import ray
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 from starlette.applications import Starlette
 
 from tampu.cluster.catalog import DeployedCatalog
 from tampu.cluster.counts import show_counts
+from tampu.cluster.event_stream import EventReceiver
 from tampu.cluster.handle_client import HandleClient, replica_counts
 from tampu.engine.load_options import LoadOptions
+from tampu.errors import SettingsError
 from tampu.server.app import ServerOptions, create_app
 from tampu.server.generation_request import FOREVER
+from tampu.server.serve import http_server, listen, prepare_process
 from tampu.settings.settings import Settings
 from tampu.store.catalog import Entry
 from tampu.worker.model_client import ModelClient
 
+Handles = Mapping[str, DeploymentHandle[Any]]
+
 
 @serve.ingress()
 class Ingress:
-    """The deployment class that speaks the APIs."""
+    """The deployment class that speaks the APIs, behind Ray's HTTP proxy."""
 
-    def __init__(
-        self,
-        options: ServerOptions,
-        settings: Settings,
-        handles: Mapping[str, DeploymentHandle[Any]],
-    ) -> None:
+    def __init__(self, options: ServerOptions, settings: Settings, handles: Handles) -> None:
         """Serve models through the handles of their deployments, by what the models were given as.
 
         Raises:
             TampuError: if this node does not have one of the models.
         """
-        self._options = replica_options(options)
-        self._catalog = DeployedCatalog([*handles], settings)
-        self._handles = handles
+        self._options = options
+        self._replicas = _Replicas(settings, handles)
 
     def __serve_build_asgi_app__(self) -> Starlette:
         """Return the application."""
-        return create_app(self._options, self._catalog, self._start, self._show_replicas)
+        return self._replicas.app(self._options)
+
+
+class ListeningIngress:
+    """The deployment class that speaks the APIs, and listens for HTTP itself."""
+
+    async def __init__(  # type: ignore[misc]  # Ray awaits it
+        self,
+        options: ServerOptions,
+        settings: Settings,
+        handles: Handles,
+        host: str,
+        port: int,
+        *,
+        may_share: bool,
+    ) -> None:
+        """Serve models as `Ingress` does, at an address of this node.
+
+        Args:
+            options: how it serves.
+            settings: where this node has models.
+            handles: of the models' deployments.
+            host: the address.
+            port: its port.
+            may_share: whether another ingress of this application may listen there, too.
+
+        Raises:
+            TampuError: if this node does not have one of the models, or the address cannot be used.
+        """
+        self._replicas = _Replicas(settings, handles)
+        app = self._replicas.app(options)
+        if not may_share:
+            listen(host, port).close()  # the ingress of another cluster would share it, too
+        listener = listen(host, port, may_share=True)
+        prepare_process()
+        self._server = http_server(app, options.drain_s)
+        self._serving = asyncio.create_task(self._server.serve(sockets=[listener]))
+
+    async def check_health(self) -> None:
+        """Ray asks now and then; SettingsError if nothing is served any more."""
+        if self._serving.done():
+            raise SettingsError("the ingress has ended")
+
+    async def __del__(self) -> None:
+        """Let requests end; Ray calls this when the ingress is taken away."""
+        if hasattr(self, "_serving"):
+            self._server.stop()
+            await self._serving
+            await self._replicas.close()
+
+
+class _Replicas:
+    """The models that are deployed, through their handles."""
+
+    def __init__(self, settings: Settings, handles: Handles) -> None:
+        self._catalog = DeployedCatalog([*handles], settings)
+        self._handles = handles
+        self._receiver: asyncio.Task[EventReceiver] | None = None
+
+    def app(self, options: ServerOptions) -> Starlette:
+        """Return the application that serves them."""
+        return create_app(replica_options(options), self._catalog, self._start, self._show)
+
+    async def close(self) -> None:
+        """Receive no more events."""
+        if self._receiver is not None:
+            (await self._receiver).close()
 
     async def _start(self, entry: Entry, _: LoadOptions) -> ModelClient:
+        if self._receiver is None:
+            starting = EventReceiver.start(ray.util.get_node_ip_address())
+            self._receiver = asyncio.create_task(starting)
+        receiver = await asyncio.shield(self._receiver)
         given = self._catalog.deployed[entry.name]
-        return await HandleClient.connect(entry.name, self._handles[given])
+        return await HandleClient.connect(entry.name, self._handles[given], receiver)
 
-    async def _show_replicas(self) -> bytes:
+    async def _show(self) -> bytes:
         """Return what the replicas have counted, for Prometheus."""
         names = self._catalog.deployed
         found = await asyncio.gather(

@@ -10,7 +10,7 @@ from ray import serve
 
 from tampu.cluster.catalog import find_on_node
 from tampu.cluster.counts import Counting, ReplicaCounts
-from tampu.cluster.gathering import gathered
+from tampu.cluster.event_stream import Accepted, EventSender, Inbox
 from tampu.cluster.stats import ReplicaStats, packed, unpacked
 from tampu.engine.load_options import LoadOptions
 from tampu.errors import TampuError
@@ -21,10 +21,12 @@ from tampu.server.model_manager import ModelManager
 from tampu.server.serve import process_starter
 from tampu.settings.settings import Settings
 from tampu.worker.protocol import (
+    Answer,
     ListPrefixes,
     Prefixes,
     PromptProcessed,
     Request,
+    RequestEvent,
     to_body,
     to_request,
 )
@@ -58,6 +60,7 @@ class Replica:
             slots = loaded.runner.ready.slots
         self._has_changed = True
         self._stats = ReplicaStats(number=0, prefixes=b"", slots=slots, requests=0)
+        self._sender = EventSender(_name())
 
     async def describe(self) -> bytes:
         """Return the report of the loaded model."""
@@ -65,27 +68,41 @@ class Replica:
             return to_body(model.runner.ready)
 
     async def request(
-        self, body: bytes, _hashes: bytes, *, says_who: bool = False
-    ) -> AsyncGenerator[list[bytes], None]:
-        """Yield the events of a command, those together that come together; an error is the last.
+        self, body: bytes, _hashes: bytes, inbox: Inbox, number: int, *, says_when: bool = False
+    ) -> tuple[str, str]:
+        """Send the events of a command to an ingress, an error as the last of them.
 
-        The tokens of a prompt, which are known before there is a slot, come with the next event:
-        until then the request has not begun, and another replica may get it if this one dies.
+        The tokens of a prompt, which are known before there is a slot, are sent with the next
+        event: until then the request has not begun, and another replica may get it if this one
+        dies.
 
         Args:
             body: the command, whose number does not count.
             _hashes: those of its prompt, for the router.
-            says_who: whether the replica's name comes before the events, for traces.
+            inbox: where the events are sent.
+            number: of the request there.
+            says_when: whether it is told first that the request has come, for traces.
+
+        Returns:
+            This replica's name; and why the events were not sent, empty if they were.
         """
         self._has_changed = True
         self._counting.requests += 1
-        if says_who:
-            yield [_name().encode()]
-        async with aclosing(gathered(self._events(to_request(body)))) as found:
-            async for together in found:
-                yield together
+        try:
+            connection = await self._sender.connection(inbox)
+        except OSError as error:
+            return _name(), f"{inbox.host}:{inbox.port} cannot be reached: {error}"
+        if says_when:
+            connection.send(Accepted(number))
+        async with aclosing(self._events(to_request(body))) as events:
+            async for event in events:
+                if not connection.is_open:
+                    return _name(), f"the connection to {inbox.host} is lost"
+                connection.send(Answer(number, event))
+                await connection.drain()
+        return _name(), ""
 
-    async def _events(self, command: Request) -> AsyncGenerator[bytes, None]:
+    async def _events(self, command: Request) -> AsyncGenerator[RequestEvent, None]:
         def numbered(number: int) -> Request:
             return msgspec.structs.replace(command, request=number)
 
@@ -94,17 +111,17 @@ class Replica:
                 self._models.use(self._entry, {}, None) as model,
                 aclosing(model.runner.request(numbered)) as events,
             ):
-                held: list[bytes] = []
+                held: list[RequestEvent] = []
                 async for event in events:
                     self._counting.event(event)
                     if isinstance(event, PromptProcessed):
-                        held = [to_body(event)]
+                        held = [event]
                         continue
-                    for body in (*held, to_body(event)):
-                        yield body
+                    for each in (*held, event):
+                        yield each
                     held = []
         except TampuError as error:
-            yield to_body(Failed(type(error).__name__, str(error)))
+            yield Failed(type(error).__name__, str(error))
 
     async def record_routing_stats(self) -> ReplicaStats:
         """Return what the router needs to know of this replica; Ray asks now and then."""
@@ -138,6 +155,7 @@ class Replica:
         """End the model's process; Ray calls this when the replica has drained."""
         if hasattr(self, "_models"):
             await self._models.close()
+            self._sender.close()
 
 
 def _name() -> str:

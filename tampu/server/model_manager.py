@@ -191,7 +191,7 @@ class ModelManager:
             TampuError: if it cannot be loaded; RequestError if it may not be loaded with these
                 options.
         """
-        if not self._may_reload:
+        if overrides and not self._may_reload:  # finding out the defaults takes milliseconds
             _check_loaded_as(self._default_options(entry), overrides)
         model = await self._acquire(entry, overrides, keep_alive_s)
         model.keep_alive_s = self._keep_alive_s if keep_alive_s is None else keep_alive_s

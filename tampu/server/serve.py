@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import uvicorn
+from starlette.applications import Starlette
 
 from tampu.engine.load_options import LoadOptions
 from tampu.errors import SettingsError
@@ -96,8 +97,13 @@ def _is_answered(path: Path) -> bool:
         return client.connect_ex(str(path)) == 0
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int, *, may_share: bool = False) -> socket.socket:
     """Return a socket that listens; port 0 takes any that is free.
+
+    Args:
+        host: its address.
+        port: its port.
+        may_share: whether others that say so too may listen at the port.
 
     Raises:
         SettingsError: if the address cannot be used.
@@ -105,7 +111,9 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = found[0]
-        listener = socket.create_server(address[:2], family=family, backlog=MAX_CONNECTIONS)
+        listener = socket.create_server(
+            address[:2], family=family, backlog=MAX_CONNECTIONS, reuse_port=may_share
+        )
         # Connections inherit it; asyncio does it only for sockets made with TCP's number.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listener
@@ -137,7 +145,32 @@ def serve(
     Raises:
         SettingsError: when the certificate cannot be used.
     """
-    app = create_app(options, catalog, start)
+    server = http_server(create_app(options, catalog, start), options.drain_s, certificate, key)
+    # uvicorn raises the signal again after its shutdown; by default that would be an error exit.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+    prepare_process()
+    on_listen()
+    with ExitStack() as stack:
+        for listener in listeners:
+            stack.enter_context(listener)
+        server.run(sockets=[*listeners])
+
+
+def http_server(
+    app: Starlette, drain_s: float, certificate: Path | None = None, key: Path | None = None
+) -> QuietServer:
+    """Return the server of an application.
+
+    Args:
+        app: made by `create_app`.
+        drain_s: how long requests may continue when it shuts down.
+        certificate: the file of a certificate for HTTPS; None: HTTP.
+        key: the file of its key; None: it is in the same file.
+
+    Raises:
+        SettingsError: when the certificate cannot be used.
+    """
     config = uvicorn.Config(
         app,
         log_config=None,
@@ -148,7 +181,7 @@ def serve(
         loop="asyncio",  # "auto" takes another one where some other package has installed it
         ws="none",
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=math.ceil(options.drain_s),
+        timeout_graceful_shutdown=math.ceil(drain_s),
         backlog=ACCEPTED_AT_ONCE,
         ssl_certfile=certificate,
         ssl_keyfile=key,
@@ -161,18 +194,15 @@ def serve(
     def not_ready() -> None:
         app.state.is_ready = False
 
-    # uvicorn raises the signal again after its shutdown; by default that would be an error exit.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)
+    return QuietServer(config, not_ready)
+
+
+def prepare_process() -> None:
+    """Set up the process of a server, before it serves."""
     _allow_open_files()
     sys.setswitchinterval(_SWITCH_SECONDS)
     gc.collect()
     gc.freeze()  # later collections skip what lives until the end
-    on_listen()
-    with ExitStack() as stack:
-        for listener in listeners:
-            stack.enter_context(listener)
-        QuietServer(config, not_ready).run(sockets=[*listeners])
 
 
 def _allow_open_files() -> None:

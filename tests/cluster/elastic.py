@@ -114,10 +114,10 @@ def loaded(live: Live, count: int) -> Iterator[Load]:
         yield Load([(each, threads.submit(each.read)) for each in streams])
 
 
-def actors() -> list[str]:
+def actors() -> set[str]:
     """The names of the replicas' actors."""
     named = ray.util.list_named_actors(all_namespaces=True)
-    return [each["name"] for each in named if "endless" in each["name"]]
+    return {each["name"] for each in named if "endless" in each["name"]}
 
 
 def requests(live: Live) -> list[int]:
@@ -146,9 +146,24 @@ def test_replicas_that_are_taken_away_finish_their_streams(live: Live, model: st
     with loaded(live, 3 * NODES) as load:
         wait_until(lambda: load.begun() == 3 * NODES, "all streams have begun")
         assert all(requests(live))
+        before = actors()
         live.deploy(replicas(model, 1))
         assert check_ends(load) == 0
     wait_until(lambda: len(requests(live)) == 1, "there is one replica")
+    live.deploy(replicas(model, NODES))
+    wait_until(lambda: all_serve(live), "there are three replicas")
+    assert len(before & actors()) == 1  # one stays as it is, with its cache
+
+
+def test_streams_end_when_all_replicas_and_the_ingress_are_replaced(live: Live, model: str) -> None:
+    with loaded(live, 2 * NODES) as load:
+        wait_until(lambda: load.begun() == 2 * NODES, "all streams have begun")
+        before = actors()
+        live.deploy(replicas(model, NODES), context=2048)
+        assert check_ends(load) == 0
+    wait_until(lambda: all_serve(live) and not before & actors(), "all replicas are others")
+    answer = live.client.post("/v1/completions", json={"model": "endless", "prompt": "a"})
+    assert answer.status_code == 200
     live.deploy(replicas(model, NODES))
     wait_until(lambda: all_serve(live), "there are three replicas")
 
@@ -177,7 +192,7 @@ def test_no_request_is_lost_from_three_replicas_to_one_and_back(live: Live, mode
 
 
 def kill_replica(_: Live) -> None:
-    ray.kill(ray.get_actor(actors()[0], namespace="serve"))
+    ray.kill(ray.get_actor(min(actors()), namespace="serve"))
 
 
 def kill_node(live: Live) -> None:

@@ -41,13 +41,11 @@ class Live:
     collector: Collector
     nodes: list[Any] = field(default_factory=list)
 
-    def deploy(self, *models: DeployedModel) -> None:
+    def deploy(self, *models: DeployedModel, context: int | None = None) -> None:
         """Change what is deployed."""
         options = server_options(SETTINGS, [self.config.host])
         options = replace(options, use_keys=(KEY,), otlp_endpoint=self.collector.url)
-        self.config = ClusterConfig(
-            models=models, port=self.config.port, proxy_location=self.config.proxy_location
-        )
+        self.config = ClusterConfig(models=models, port=self.config.port, context=context)
         deploy(self.config, options, SETTINGS)
 
     def loads(self, deployment: str = "demo") -> list[dict[str, Any]]:
@@ -79,8 +77,7 @@ def ray_cluster(models: Sequence[DeployedModel]) -> Iterator[Live]:
         patch.setenv("RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S", "120")
         cluster = Cluster(initialize_head=True, head_node_args=SIZE | {"include_dashboard": False})
         nodes = [cluster.add_node(**SIZE) for _ in range(NODES - 1)]
-        # The nodes are one machine: proxies of them all would share the port.
-        config = ClusterConfig(models=(), port=free_port(), proxy_location="HeadOnly")
+        config = ClusterConfig(models=(), port=free_port())
         url, headers = f"http://{config.host}:{config.port}", {"authorization": f"Bearer {KEY}"}
         try:
             connect(cluster.address)
