@@ -36,7 +36,7 @@ page-test: $(VENV)/installed-page $(KERNELS)
 
 # Replicas on three nodes of Ray on this machine. Ray's own warnings are not ours.
 ray-test: $(VENV)/installed-ray $(KERNELS)
-	$(VENV)/bin/python -m pytest -W ignore tests/cluster/live.py tests/cluster/elastic.py tests/cluster/commands.py $(PYTEST_FLAGS)
+	$(VENV)/bin/python -m pytest -W ignore tests/cluster/live.py tests/cluster/elastic.py tests/cluster/commands.py tests/cluster/datasets.py $(PYTEST_FLAGS)
 
 # Coding agents against a server: 1.5 GB from npm and PyPI.
 agents-test: $(VENV)/installed-agents
@@ -158,7 +158,7 @@ $(VENV)/installed-page: $(VENV)/installed-web $(VENV)/installed-test
 	touch $@
 
 $(VENV)/installed-ray: $(VENV)/installed-test
-	$(PIP) install -c requirements.lock -e ".[ray]"
+	$(PIP) install -c requirements.lock -e ".[ray-data]"
 	touch $@
 
 $(VENV)/installed-llama-server: tools/setup/llama_server_tests.sh tests/llama_server/requirements.txt | \

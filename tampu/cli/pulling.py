@@ -6,13 +6,9 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from tampu.cli.progress import show_progress
-from tampu.errors import ModelNameError, ModelNotFoundError, RegistryError, RequestError
-from tampu.settings.parsers import existing_path, parse_rate
+from tampu.errors import RequestError
+from tampu.settings.parsers import parse_rate
 from tampu.settings.settings import Settings
-from tampu.store.gguf_files import SUFFIX
-from tampu.store.library import Library
-from tampu.store.names import ModelName
-from tampu.store.store import Store
 
 if TYPE_CHECKING:
     from tampu.store.registry.options import RemoteOptions
@@ -32,22 +28,9 @@ def pull_if_missing(
         ModelNotFoundError: if it cannot be pulled either; the message says why.
         TampuError: as `pull`.
     """
-    if existing_path(model) is not None:
-        return
-    try:
-        Library.from_settings(settings).find(model)
-    except ModelNotFoundError as missing:
-        if model.endswith(SUFFIX) or model.startswith((".", "/", "~")):
-            raise ModelNotFoundError(f"{model}: no such file") from None
-        from tampu.store.registry.pull import pull  # slow to import, and seldom needed
+    from tampu.store.registry.missing import pull_missing
 
-        options = remote_options(settings, insecure)
-        try:
-            show(pull(Store(settings.models), ModelName.parse(model), options))
-        except ModelNameError:
-            raise missing from None
-        except RegistryError as error:
-            raise ModelNotFoundError(f"{missing}; it cannot be pulled: {error}") from error
+    pull_missing(model, settings, remote_options(settings, insecure), show)
 
 
 def remote_options(

@@ -56,6 +56,9 @@ def up_command(
         float | None, typer.Option(help="CPUs of a replica (default: an equal share).")
     ] = None,
     gpus: Annotated[float, typer.Option(help="GPUs of a replica.")] = 0,
+    pull: Annotated[
+        bool, typer.Option("--pull", help="Pull the model on each node that does not have it.")
+    ] = False,
     insecure_no_auth: NoAuth = False,
 ) -> None:
     """Serve replicas of a model until Ctrl-C, with the APIs of `tampu serve`."""
@@ -73,6 +76,7 @@ def up_command(
         models=(given,),
         host=host or settings.address.host,
         port=port or settings.address.port,
+        pull=pull,
     )
     config.check()
     _deploy(config, settings, address, is_allowed=insecure_no_auth)

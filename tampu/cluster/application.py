@@ -34,7 +34,7 @@ _ONE_THREAD = {
         "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
     }
 }
-_HEAD = "node:__internal_head__"
+HEAD = "node:__internal_head__"
 _CLOSE_SECONDS = 5.0
 _LOGGING = {"enable_access_log": False}  # the ingress has a line for each request, as any server
 
@@ -76,9 +76,10 @@ def bind(
     )
     version = None if listening is None else listening.version
     handles = {
-        each.model: _replicas(each, load, settings, router, version) for each in config.models
+        each.model: _replicas(each, load, settings, router, version, pull=config.pull)
+        for each in config.models
     }
-    on_head = {_HEAD: 0.001}  # all streams end with its node, and Ray needs the head in any case
+    on_head = {HEAD: 0.001}  # all streams end with its node, and Ray needs the head in any case
     given = (replace(options, model=load), settings, handles)
     ingress = serve.deployment(
         Ingress if listening is None else ListeningIngress,
@@ -118,7 +119,13 @@ def _versioned(
 
 
 def _replicas(
-    model: DeployedModel, load: LoadOptions, settings: Settings, router: str, version: str | None
+    model: DeployedModel,
+    load: LoadOptions,
+    settings: Settings,
+    router: str,
+    version: str | None,
+    *,
+    pull: bool,
 ) -> serve.Application:
     held = max(_HELD_PER_SLOT * load.slots, _LEAST_HELD)
     cpus = 1.0 if model.cpus is None else model.cpus
@@ -149,4 +156,6 @@ def _replicas(
         graceful_shutdown_timeout_s=settings.drain_s,
         **scale,
     )
-    return _versioned(deployment, version, load, router).bind(model.model, load, settings)
+    return _versioned(deployment, version, load, router).bind(
+        model.model, load, settings, pull=pull
+    )

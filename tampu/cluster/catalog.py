@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from tampu.errors import ModelNotFoundError
 from tampu.settings.settings import Settings
 from tampu.store.catalog import Catalog, Entry
 from tampu.store.library import Library, LocalModel, bare_name
+from tampu.store.registry.missing import pull_missing
+from tampu.store.registry.options import RemoteOptions
 
 
 def node_catalog(models: Sequence[str], settings: Settings) -> Catalog:
@@ -17,12 +20,20 @@ def node_catalog(models: Sequence[str], settings: Settings) -> Catalog:
     return Catalog(library=Library.from_settings(settings, files))
 
 
-def find_on_node(model: str, settings: Settings) -> Entry:
+def find_on_node(model: str, settings: Settings, remote: RemoteOptions | None = None) -> Entry:
     """Return a model of this node, by its name or the path of its file.
 
+    Args:
+        model: the name or the path.
+        settings: where the node has models.
+        remote: how it is pulled if the node does not have it, once for all that ask on the node;
+            None: it is not.
+
     Raises:
-        TampuError: if the node does not have it, or it is damaged.
+        TampuError: if the node does not have it, and it cannot be pulled; or it is damaged.
     """
+    if remote is not None:
+        pull_missing(model, settings, remote, lambda steps: deque(steps, maxlen=0))
     path, catalog = Path(model), node_catalog([model], settings)
     if not path.is_file():
         return catalog.describe(model)

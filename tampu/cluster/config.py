@@ -74,6 +74,7 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         slots: requests that a replica computes at once; None: that of the settings.
         host: the address at which ingresses listen.
         port: their port.
+        pull: whether each node pulls the models that it does not have.
     """
 
     models: tuple[DeployedModel, ...]
@@ -82,6 +83,7 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     slots: int | None = None
     host: str = "127.0.0.1"
     port: int = 11434
+    pull: bool = False
 
     def check(self) -> None:
         """Check the values.

@@ -16,12 +16,13 @@ from ray.serve.exceptions import RayServeException
 from ray.serve.schema import ApplicationStatus
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from tampu.cluster.application import ROUTER, Listening, bind
+from tampu.cluster.application import HEAD, ROUTER, Listening, bind
 from tampu.cluster.catalog import find_on_node
 from tampu.cluster.config import APPLICATION, ClusterConfig
 from tampu.errors import ModelNotFoundError, RunnerDiedError, SettingsError, TampuError
 from tampu.server.app import ServerOptions
 from tampu.settings.settings import Settings, disable_usage_reports
+from tampu.store.registry.options import RemoteOptions
 from tampu.version import __version__
 
 LOCAL = "local"
@@ -69,7 +70,8 @@ def deploy(
         RunnerDiedError: if replicas do not start, with the reason.
     """
     config = config.with_cpus(float(ray.cluster_resources().get("CPU", 0)))
-    files = check_nodes([each.model for each in config.models], settings)
+    names = [each.model for each in config.models]
+    files = check_nodes(names, settings, pull=config.pull)
     serve.start(proxy_location="Disabled")
     before = serve.status().applications.get(APPLICATION)
     parts = (__version__, files, options, settings)
@@ -91,8 +93,10 @@ def stop() -> None:
     ray.shutdown()
 
 
-def check_nodes(models: list[str], settings: Settings) -> list[str]:
-    """Check that each node that may run replicas has the models and this version of tampu.
+def check_nodes(models: list[str], settings: Settings, *, pull: bool = False) -> list[str]:
+    """Check that the head and each node that may run replicas has the models, and this tampu.
+
+    With `pull` a node that lacks models pulls them first.
 
     Returns:
         The models' files on all nodes, each once: others, if one is not what it was.
@@ -101,18 +105,23 @@ def check_nodes(models: list[str], settings: Settings) -> list[str]:
         SettingsError: if one has another version, or cannot say.
         ModelNotFoundError: if one lacks a model.
     """
-    nodes = [each for each in ray.nodes() if each["Alive"] and each["Resources"].get("CPU")]
+    nodes = [
+        each
+        for each in ray.nodes()
+        if each["Alive"] and (each["Resources"].get("CPU") or HEAD in each["Resources"])
+    ]
     look = ray.remote(num_cpus=0, max_retries=0)(look_for)
     asked = {}
     for node in nodes:
         place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         asked[node["NodeManagerAddress"], node["NodeID"]] = look.options(
             scheduling_strategy=place
-        ).remote(models, settings)
+        ).remote(models, settings, pull=pull)
     files: set[str] = set()
     for (address, _), answer in asked.items():
         try:
-            version, found, lacking = ray.get(answer, timeout=_NODE_SECONDS)
+            seconds = None if pull else _NODE_SECONDS
+            version, found, lacking = ray.get(answer, timeout=seconds)
         except (NodeDiedError, TaskUnschedulableError):
             continue  # it has died, which Ray tells some seconds later
         except GetTimeoutError as error:
@@ -128,19 +137,23 @@ def check_nodes(models: list[str], settings: Settings) -> list[str]:
         if lacking:
             model, reason = next(iter(lacking.items()))
             raise ModelNotFoundError(
-                f"node {address} does not have model {model!r}: run `tampu pull {model}` there, or "
-                f"give all nodes one folder of models, TAMPU_MODELS ({reason})"
+                f"node {address} does not have model {model!r}: run `tampu pull {model}` there, "
+                "let all nodes pull (--pull, or pull: true), or give them one folder of models, "
+                f"TAMPU_MODELS ({reason})"
             )
         files.update(found)
     return sorted(files)
 
 
-def look_for(models: list[str], settings: Settings) -> tuple[str, list[str], dict[str, str]]:
+def look_for(
+    models: list[str], settings: Settings, *, pull: bool
+) -> tuple[str, list[str], dict[str, str]]:
     """Return this node's version of tampu, the files of models, and why some cannot be loaded."""
+    remote = RemoteOptions.from_settings(settings) if pull else None
     files, lacking = [], {}
     for model in models:
         try:
-            found = find_on_node(model, settings)
+            found = find_on_node(model, settings, remote)
         except TampuError as error:
             lacking[model] = str(error)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 
@@ -20,6 +21,7 @@ from tampu.server.generation_request import FOREVER
 from tampu.server.model_manager import ModelManager
 from tampu.server.serve import process_starter
 from tampu.settings.settings import Settings
+from tampu.store.registry.options import RemoteOptions
 from tampu.worker.protocol import (
     Answer,
     ListPrefixes,
@@ -38,13 +40,16 @@ class Replica:
     Its process is started again if it has crashed, as often as a server would.
     """
 
-    async def __init__(self, model: str, options: LoadOptions, settings: Settings) -> None:  # type: ignore[misc]  # Ray awaits it
-        """Load a model that this node has.
+    async def __init__(  # type: ignore[misc]  # Ray awaits it
+        self, model: str, options: LoadOptions, settings: Settings, *, pull: bool = False
+    ) -> None:
+        """Load a model that this node has, or pulls (`pull`): it may have joined later.
 
         Raises:
-            TampuError: if it is not on this node, or cannot be loaded.
+            TampuError: if it is not on this node, or cannot be pulled or loaded.
         """
-        self._entry = find_on_node(model, settings)
+        remote = RemoteOptions.from_settings(settings) if pull else None
+        self._entry = await asyncio.to_thread(find_on_node, model, settings, remote)
         self._counting = Counting()
         self._models = ModelManager(
             process_starter(settings),

@@ -9,6 +9,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import msgspec
 import pytest
 from support.fake_runner import FakeStart
@@ -64,6 +65,15 @@ def pods_of_ray() -> list[dict[str, Any]]:
     cluster = documents(RAY)["RayService"]["spec"]["rayClusterConfig"]
     groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
     return [group["template"]["spec"] for group in groups]
+
+
+@pytest.mark.parametrize("version", ["1.30", "1.37"])
+def test_kubernetes_knows_each_field(version: str) -> None:
+    for document in documents(SERVER).values():
+        kubernetes_validate.validate(document, version, strict=True)
+    for pod in pods_of_ray():
+        whole = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "ray"}, "spec": pod}
+        kubernetes_validate.validate(whole, version, strict=True)
 
 
 def test_the_images_settings_are_the_servers() -> None:
