@@ -7,6 +7,7 @@ import json
 import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
 
 import msgspec
@@ -82,8 +83,9 @@ def decode(body: bytes | bytearray, kind: type[T]) -> T:
         value = msgspec.json.decode(short.data, type=kind)
         json.loads(short.data, object_pairs_hook=_refuse_duplicates, parse_int=_refuse_huge)
     except msgspec.ValidationError as error:
-        if len(body) <= _QUICK:
-            error = with_keys(error, msgspec.json.decode(body), kind)
+        if len(body) <= _QUICK and "[...]" in str(error):
+            with suppress(msgspec.MsgspecError, ValueError, LookupError, TypeError, RecursionError):
+                error = with_keys(error, msgspec.json.decode(body), kind)
         raise RequestError(type_error(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
         raise RequestError(f"invalid JSON: {error}") from error

@@ -47,6 +47,8 @@ def _wrong_key(text: str, original: str, value: Any, kind: type) -> str | None:
     found: Any = value
     for step in _STEP.finditer(before):
         found = found[step["name"] or int(step["index"])]
+    if not isinstance(found, dict) or not found:
+        return None
     items = [*found.items()]
 
     def is_in(part: list[tuple[str, Any]]) -> bool:
