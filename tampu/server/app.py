@@ -225,6 +225,12 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        if not (options.has_replicas or state.is_writable):
+            logger.warning(
+                "%s cannot be written: there are no batches, and neither responses nor the usage "
+                "of keys are kept; TAMPU_STATE names another folder",
+                options.state,
+            )
         if keys:
             await usage.load()
         await runner.resume()
@@ -331,6 +337,7 @@ def _health_routes(metrics: Metrics, other_metrics: Callable[[], Awaitable[bytes
 
     return [
         get("/health", health, Access.OPEN),
+        get("/v1/health", health, Access.OPEN),  # llama-server's
         get("/ready", ready, Access.OPEN),
         get("/metrics", show),
     ]

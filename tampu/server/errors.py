@@ -89,7 +89,7 @@ LLAMA_SERVER_PATHS = frozenset({
 _FIELD = re.compile(
     r"(?:invalid base64 in |each (?:value|key) of )?([A-Za-z_]\w*(?:\[\d+\]|\.\w+)*)(?=:? |$)"
 )
-_FOLDERS = re.compile(r"(?<![\w.~])(?<!schema: )~?(?:/[\w.+@ -]+)+/")
+_FOLDERS = re.compile(r"(?<![\w.~])(?<!schema: )(?!/v[12]/)~?(?:/[\w.+@ -]+)+/")
 
 
 def status_of(error: TampuError) -> int:
@@ -124,7 +124,7 @@ def error_body(
         return anthropic_error(status, message)
     if path.startswith("/v1/") and path != "/v1/systemone":
         return openai_error(status, message, code, param)
-    if path in LLAMA_SERVER_PATHS:
+    if path in LLAMA_SERVER_PATHS or path.startswith("/slots/"):
         return llama_server_error(status, message, code)
     return {"error": message}
 

@@ -121,6 +121,15 @@ class State:
         """Whether an earlier server has kept something."""
         return self._folder is not None and (self._folder / DATABASE).exists()
 
+    @property
+    def is_writable(self) -> bool:
+        """Whether the folder can be written, or made; nothing is made now."""
+        if self._folder is None:
+            return True
+        places = (self._folder, *self._folder.parents)
+        nearest = next(each for each in places if os.access(each, os.F_OK))
+        return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
+
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Return what `work` does with the database, in a transaction of its own.
 

@@ -23,7 +23,7 @@ from tests.server.conftest import Site
 
 ASSET = min(path.name for path in (STATIC / "assets").iterdir())
 USE, MANAGE = "use-key", "manage-key"
-PROBES = ("/", f"/assets/{ASSET}", "/health", "/ready")
+PROBES = ("/", f"/assets/{ASSET}", "/health", "/v1/health", "/ready")
 STRANGE = [{"x": 1}, ["x"], [[]], "x", 1.5, True, -1, [{"a": 1}], [1]]
 FILLING = {
     "id_slot": "0", "model": "m", "name": ASSET, "digest": f"sha256:{'0' * 64}",

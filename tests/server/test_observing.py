@@ -101,7 +101,7 @@ def test_batches_are_counted_over_all_models(site: Site) -> None:
 
 
 def test_server_is_ready_until_shutdown(site: Site) -> None:
-    healthy, ready = site.call(("GET", "/health", {}), ("GET", "/ready", {}))
+    healthy, ready = site.call(("GET", "/v1/health", {}), ("GET", "/ready", {}))
     assert (healthy.json(), ready.json()) == ({"status": "ok"}, {"status": "ready"})
     site.app.state.is_ready = False
     [ending] = site.call(("GET", "/ready", {}))

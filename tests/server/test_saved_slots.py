@@ -88,7 +88,9 @@ def test_what_is_wrong_is_said_and_nothing_is_written(models: Path, tmp_path: Pa
         }
     for reason, answer in wrong.items():
         assert answer.status_code == 400, reason
-        assert reason in answer.text
+        error = answer.json()["error"]
+        assert (error["code"], error["type"]) == (400, "invalid_request_error")
+        assert reason in error["message"]
     assert [*(tmp_path / "slots").iterdir()] == []
     with server(models, tmp_path) as client:
         assert "--slot-save-path" in act(client, "save", filename="talk").text
