@@ -11,11 +11,17 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
+from tampu.engine.bound_model import (
+    BoundModel,
+    bind,
+    bounded,
+    cache_size,
+    cache_types,
+    devices_for,
+)
 from tampu.engine.fit import place, place_embedding, survey
 from tampu.engine.load_options import LoadOptions
-from tampu.engine.memory import CPU, Footprint, max_outputs, weight_sizes
+from tampu.engine.memory import CPU, Footprint, max_outputs
 from tampu.engine.placement import DeviceShare, Placement
 from tampu.engine.placement_report import device_shares, explain
 from tampu.engine.prefix_cache import cache_key, prefix_keeper
@@ -24,27 +30,22 @@ from tampu.kvcache import AttentionKind, Cache, CacheSize, KVCacheManager
 from tampu.kvcache.block_file import CacheKey
 from tampu.kvcache.causal import CACHE_TYPES
 from tampu.kvcache.rows import CacheRows
-from tampu.layouts import read_model
 from tampu.ml import Backend, GGMLType, Weights
 from tampu.ml.attention import attends_to
-from tampu.ml.device_map import DeviceMap, is_embedding
-from tampu.ml.devices import Device, find_devices
-from tampu.ml.gguf import GGUFFile, TensorInfo
+from tampu.ml.device_map import DeviceMap
+from tampu.ml.devices import Device
+from tampu.ml.gguf import GGUFFile
 from tampu.ml.kernels import KernelChoice, Kernels
 from tampu.ml.kernels.repack_cache import RepackCache
 from tampu.ml.kernels.tuning import choose_fetch
 from tampu.ml.metadata import Metadata
-from tampu.ml.vulkan import VISIBLE, usable_devices
-from tampu.models import bind_model
 from tampu.nn import CacheShape, LayerShape, Model, StateShape, VisionModel
-from tampu.nn.lora import attach
 from tampu.runner.graphs import Graphs
 from tampu.runner.images import ImageStore
 from tampu.runner.row_copies import RowCopies
 from tampu.runner.scheduler import Scheduler
 from tampu.runner.step_inputs import CANDIDATES
-from tampu.settings.settings import runner_environment
-from tampu.store.model_info import ModelInfo, describe
+from tampu.store.model_info import ModelInfo
 from tampu.tokenizer import Tokenizer, load_tokenizer
 
 log = logging.getLogger("tampu")
@@ -118,10 +119,10 @@ def _load(
         As `Engine.load`; _DevicesFullError if a smaller part may do.
     """
     with ExitStack() as resources:
-        bound = _bind(path, options, resources)
-        options = _bounded(options, bound.model)
+        bound = bind(path, options, resources)
+        options = bounded(options, bound.model)
         footprint = bound.footprint(options)
-        machine = survey(_devices(options), Backend.available_memory(), part)
+        machine = survey(devices_for(options), Backend.available_memory(), part)
         device_map = place_embedding(
             place(footprint, machine, options.offload), footprint, machine, bound.embeddings
         )
@@ -142,7 +143,7 @@ def _load(
         resources.callback(graphs.close)
         tokenizer = reading.result()
         _check_vocabulary(bound.file, tokenizer.vocabulary_size, bound.model)
-        outputs = max_outputs(_cache_size(options), tokenizer.vocabulary_size)
+        outputs = max_outputs(cache_size(options), tokenizer.vocabulary_size)
         word, folder = options.tuning
         choose_fetch(backend, bound.weights.packed, word, Path(folder) if folder else None)
         candidates = _candidates(device_map, tokenizer.vocabulary_size)
@@ -182,78 +183,6 @@ def _load(
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Bound:
-    """A model bound to the tensors of its files; no weights are read yet.
-
-    Attributes:
-        info: the metadata of the model's own file.
-        model: the tensors are bound to it.
-        weights: of the model's own file.
-        others: of the adapters and the projector.
-    """
-
-    info: ModelInfo
-    model: Model
-    weights: Weights
-    others: list[Weights]
-
-    @property
-    def file(self) -> GGUFFile:
-        """The model's own file."""
-        return self.weights.file
-
-    @property
-    def parts(self) -> list[Weights]:
-        """The weights of all files, the model's own first."""
-        return [self.weights, *self.others]
-
-    @property
-    def embeddings(self) -> list[TensorInfo]:
-        """The tensors of the token embeddings."""
-        tensors = self.weights.file.tensors
-        return [info for name, info in tensors.items() if is_embedding(name)]
-
-    def footprint(self, options: LoadOptions) -> Footprint:
-        """Return the memory that it needs with these options."""
-        sizes = {
-            name: tensor.size_bytes
-            for part in self.parts
-            for name, tensor in part.file.tensors.items()
-        }
-        return Footprint(
-            self.info,
-            self.model.cache_shapes(),
-            _cache_size(options),
-            _cache_types(options),
-            weight_sizes(sizes),
-        )
-
-
-def _bind(path: Path, options: LoadOptions, resources: ExitStack) -> _Bound:
-    """Open a model's files and bind their tensors by name."""
-
-    def opened(path: str | Path) -> Weights:
-        return resources.enter_context(Weights(read_model(path)))
-
-    weights = opened(path)
-    info = describe(weights.file)
-    projector = opened(options.projector) if options.projector else None
-    model = bind_model(weights, projector)
-    others = [opened(adapter) for adapter, _ in options.adapters]
-    for adapter, (_, scale) in zip(others, options.adapters, strict=True):
-        attach(model, weights, adapter, scale)
-    return _Bound(info, model, weights, [*others, *([projector] if projector else [])])
-
-
-def _bounded(options: LoadOptions, model: Model) -> LoadOptions:
-    """Return the options with a context that an encoder has positions for."""
-    longest = model.max_bidirectional_tokens
-    if longest is None or longest >= options.context:
-        return options
-    return msgspec.structs.replace(options, context=longest)
-
-
 def _read_tokenizer(metadata: Metadata, resources: ExitStack) -> Future[Tokenizer]:
     """Start building the tokenizer in a thread: a large vocabulary takes a while."""
     reader = resources.enter_context(ThreadPoolExecutor(1, thread_name_prefix="tampu-load"))
@@ -263,12 +192,12 @@ def _read_tokenizer(metadata: Metadata, resources: ExitStack) -> Future[Tokenize
 
 
 def _backend(
-    bound: _Bound, options: LoadOptions, device_map: DeviceMap, resources: ExitStack
+    bound: BoundModel, options: LoadOptions, device_map: DeviceMap, resources: ExitStack
 ) -> Backend:
     """Start the devices."""
     backend = Backend(
         threads=options.threads or (1 if bound.file.size_bytes < _ONE_THREAD_BYTES else None),
-        max_nodes=_max_nodes(bound.parts, bound.model, _cache_size(options)),
+        max_nodes=_max_nodes(bound.parts, bound.model, cache_size(options)),
         kernels=KernelChoice.from_word(options.kernels),
         device_map=device_map,
     )
@@ -280,11 +209,11 @@ def _cache(
     backend: Backend, shapes: Sequence[CacheShape], options: LoadOptions, resources: ExitStack
 ) -> Cache:
     """Allocate the cache, each layer's on the layer's device."""
-    keys, values = _cache_types(options)
+    keys, values = cache_types(options)
     cache = Cache(
         backend,
         shapes,
-        _cache_size(options),
+        cache_size(options),
         key_type=keys,
         value_type=values,
         attention=_attention_kind(options, backend.kernels, shapes, backend.device_map),
@@ -301,28 +230,12 @@ def _fewer_if_full() -> Iterator[None]:
         raise _DevicesFullError(str(error)) from error
 
 
-def _devices(options: LoadOptions) -> tuple[Device, ...]:
-    """Return the devices that may get layers, and the CPU."""
-    devices, environment = find_devices(), runner_environment()
-    return usable_devices(devices, environment.get(VISIBLE)) if options.gpu_layers else devices
-
-
-def _shares(bound: _Bound, footprint: Footprint, backend: Backend) -> tuple[DeviceShare, ...]:
+def _shares(bound: BoundModel, footprint: Footprint, backend: Backend) -> tuple[DeviceShare, ...]:
     """Return what each device has of a model that is loaded."""
     weights = sum((part.device_bytes for part in bound.parts), Counter[str]())
     every = sum(part.mapped_bytes + part.packed_bytes for part in bound.parts)
     weights[CPU] = every - weights.total()
     return device_shares(backend.device_map, footprint, weights, backend.graph_sizes())
-
-
-def _cache_size(options: LoadOptions) -> CacheSize:
-    return CacheSize(options.slots, options.context, options.batch, options.state_cache)
-
-
-def _cache_types(options: LoadOptions) -> tuple[str, str]:
-    """Return the types of keys and of values."""
-    keys, _, values = options.cache_type.partition("/")
-    return keys, values or keys
 
 
 def _repack_cache(options: LoadOptions) -> RepackCache | None:
@@ -350,7 +263,7 @@ def _attention_kind(
     With caches on GPUs it is fused if all of them can, since all store values in the same way.
     """
     devices = () if device_map.cpu_cache else device_map.devices
-    is_quantized = not {"q8_0", "q4_0"}.isdisjoint(_cache_types(options))
+    is_quantized = not {"q8_0", "q4_0"}.isdisjoint(cache_types(options))
     rows = [shape for shape in shapes if isinstance(shape, LayerShape)]
     is_fused = is_quantized or all(
         attends_to(kernels, features)
@@ -366,7 +279,7 @@ def _attention_kind(
 
 
 def _can_fuse(device: Device, shapes: Sequence[LayerShape], options: LoadOptions) -> bool:
-    kinds = [CACHE_TYPES.get(name, GGMLType.F16) for name in _cache_types(options)]
+    kinds = [CACHE_TYPES.get(name, GGMLType.F16) for name in cache_types(options)]
     sizes = dict.fromkeys(
         (shape.kv_heads, shape.head_dim, shape.value_features) for shape in shapes
     )
@@ -429,7 +342,7 @@ def _check_vocabulary(file: GGUFFile, size: int, model: Model) -> None:
             raise ModelFileError(f"tensor {name}", f"has {rows} rows for {size} tokens")
 
 
-def _log_memory(bound: _Bound, footprint: Footprint, cache: Cache, backend: Backend) -> None:
+def _log_memory(bound: BoundModel, footprint: Footprint, cache: Cache, backend: Backend) -> None:
     """Log the memory that the model takes, also of each device if there are several."""
     taken = {
         "mapped": bound.weights.mapped_bytes,

@@ -293,6 +293,10 @@ class ModelManager:
         context = self._context(entry) if loaded is None else loaded.runner.ready.context
         return context, (self.options if loaded is None else loaded.options).slots
 
+    def options_of(self, entry: Entry, overrides: Mapping[str, Any]) -> LoadOptions | None:
+        """Return how a model would be loaded here; None: requests load none."""
+        return replace(self._default_options(entry), **overrides) if self._may_reload else None
+
     def _default_options(self, entry: Entry) -> LoadOptions:
         options = replace(self.options, context=self._context(entry))
         return with_model_files(options, entry)

@@ -28,6 +28,7 @@ from tampu.server.single_flight import SingleFlight
 from tampu.server.wire import ollama as wire
 from tampu.server.wire import ollama_lists as lists
 from tampu.server.wire.ollama_output import ChatWriter, GenerateWriter
+from tampu.server.wire.options import request_options
 from tampu.store.catalog import Entry
 from tampu.version import __version__
 
@@ -78,11 +79,19 @@ class OllamaAPI:
         """`POST /api/show`: one model in detail."""
         name = body.model or body.name
         entry = self._serving.find(name)
-        engine = self._serving.models.options.engine
-        shown = lists.show(entry, self._serving.defaults(entry), body, engine)
+        engine, defaults = self._serving.models.options.engine, self._serving.defaults(entry)
+        shown = lists.show(entry, defaults, body, engine)
         if request.headers.get("user-agent", "").startswith(_COPILOT):
             shown.model_info["general.basename"] = name
-        return JSONResponse(shown)
+        if not body.memory:
+            return JSONResponse(shown)
+        overrides, _ = request_options(defaults, body.options)
+
+        async def work() -> lists.ModelDetails:
+            shown.memory = await self._serving.estimate_memory(entry, overrides)
+            return shown
+
+        return TaskResponse(work())
 
     async def generate(self, http: Request, body: wire.GenerateRequest) -> Response:
         """`POST /api/generate`: the continuation of a prompt."""

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing, asynccontextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tampu.engine.estimate import MemoryEstimate
+from tampu.engine.load_options import LLAMACPP
 from tampu.engine.prompts import Prompt, TextPrompt
 from tampu.engine.questions import Decisions
 from tampu.engine.snapshots import SlotAction
@@ -383,6 +385,16 @@ class Serving:
             TampuError: when the file is damaged, or a token does not exist.
         """
         return await self._with_vocabulary(entry, lambda runner: runner.decode(tokens))
+
+    async def estimate_memory(
+        self, entry: Entry, overrides: Mapping[str, Any]
+    ) -> MemoryEstimate | None:
+        """Return what a model would take, None if its engine does not tell; raises as `encode`."""
+        options = self.models.options_of(entry, overrides)
+        if options is None or options.engine == LLAMACPP:
+            return None
+        path = entry.info.path
+        return await self._with_vocabulary(entry, lambda own: own.estimate_memory(path, options))
 
     async def _with_vocabulary(self, entry: Entry, ask: Callable[[ModelClient], Awaitable[T]]) -> T:
         """Ask a process that has the model's vocabulary, its weights loaded or not."""

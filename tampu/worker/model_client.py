@@ -5,8 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from pathlib import Path
 from typing import TypeVar
 
+from tampu.engine.estimate import MemoryEstimate
+from tampu.engine.load_options import LoadOptions
 from tampu.engine.prompts import ChatPrompt, Prompt, StructuredOutput, TextPrompt, TokensPrompt
 from tampu.engine.questions import Decisions, Question
 from tampu.engine.scoring import NO_LORA, Lora
@@ -23,8 +26,10 @@ from tampu.worker.protocol import (
     Embedded,
     Encode,
     Encoded,
+    EstimateMemory,
     Generate,
     GenerateEvent,
+    MemoryEstimated,
     Observe,
     Observed,
     Ready,
@@ -149,6 +154,11 @@ class ModelClient(ABC):
         None if its engine does not tell.
         """
         return (await self.ask(Observe, Observed)).snapshot
+
+    async def estimate_memory(self, path: Path, options: LoadOptions) -> MemoryEstimate:
+        """Return what the model of a file would take; raises as `request`."""
+        found = await self.ask(lambda n: EstimateMemory(n, str(path), options), MemoryEstimated)
+        return found.estimate
 
     async def ask(self, command: Callable[[int], Request], kind: type[Single]) -> Single:
         """Send a command that has one event, and return this; raises as `request`."""

@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 
 from tampu.chat.output import ToolCallArguments, ToolCallEnd, ToolCallStart
+from tampu.engine.estimate import MemoryEstimate
 from tampu.engine.load_options import LoadOptions
 from tampu.engine.placement import Placement
 from tampu.engine.prompts import ChatPrompt, Prompt, StructuredOutput, TextPrompt, TokensPrompt
@@ -122,6 +123,14 @@ class Rerank(msgspec.Struct, frozen=True, tag="rerank"):
     lora: dict[str, float] = {}
 
 
+class EstimateMemory(msgspec.Struct, frozen=True, tag="estimate_memory"):
+    """Say what the model of this file would take with these options."""
+
+    request: int
+    path: str
+    options: LoadOptions
+
+
 class Observe(msgspec.Struct, frozen=True, tag="observe"):
     """Say what the run loop has done since the last such command, and what is in the cache."""
 
@@ -165,7 +174,7 @@ class Ping(msgspec.Struct, frozen=True, tag="ping"):
     patience_s: float
 
 
-_OfModel: TypeAlias = ListPrefixes | ActOnSlot | ChangeAdapter
+_OfModel: TypeAlias = ListPrefixes | ActOnSlot | ChangeAdapter | EstimateMemory
 Request: TypeAlias = Generate | Embed | Encode | Decode | Decide | Rerank | Observe | _OfModel
 Command: TypeAlias = Load | Request | Part | Cancel | Ping
 
@@ -301,6 +310,12 @@ class Decided(msgspec.Struct, frozen=True, tag="decided"):
     decisions: Decisions
 
 
+class MemoryEstimated(msgspec.Struct, frozen=True, tag="memory_estimated"):
+    """What a model would take."""
+
+    estimate: MemoryEstimate
+
+
 class Observed(msgspec.Struct, frozen=True, tag="observed"):
     """What the run loop has done; None: this engine does not tell."""
 
@@ -325,7 +340,14 @@ GenerateEvent: TypeAlias = (
     | Done
 )
 SingleEvent: TypeAlias = (
-    Embedded | Decoded | Decided | Observed | Prefixes | ActedOnSlot | AdapterChanged
+    Embedded
+    | Decoded
+    | Decided
+    | Observed
+    | Prefixes
+    | ActedOnSlot
+    | AdapterChanged
+    | MemoryEstimated
 )
 RequestEvent: TypeAlias = GenerateEvent | Failed | Encoded | SingleEvent
 

@@ -17,6 +17,7 @@ from tampu.cancellation import check_cancelled
 from tampu.chat.images import Item
 from tampu.engine.adapters import Adapters
 from tampu.engine.chat import known_tokens
+from tampu.engine.estimate import estimate_memory
 from tampu.engine.prompts import ChatPrompt, TextPrompt
 from tampu.engine.snapshots import Snapshots
 from tampu.errors import ContextLengthError, RequestError
@@ -33,7 +34,9 @@ from tampu.worker.protocol import (
     Embedded,
     Encode,
     Encoded,
+    EstimateMemory,
     ListPrefixes,
+    MemoryEstimated,
     Observe,
     Observed,
     Prefixes,
@@ -136,6 +139,11 @@ def reranked(loaded: Loaded, command: Rerank) -> Iterator[Decided]:
         command.query, command.documents, command.instruction, command.lora
     )
     yield Decided(found)
+
+
+def memory_estimated(_: Loaded, command: EstimateMemory) -> Iterator[MemoryEstimated]:
+    """Yield what a model would take."""
+    yield MemoryEstimated(estimate_memory(Path(command.path), command.options))
 
 
 def observed(loaded: Loaded, _: Observe) -> Iterator[Observed]:

@@ -52,6 +52,7 @@ from tampu.worker.protocol import (
     Decode,
     Embed,
     Encode,
+    EstimateMemory,
     Generate,
     ListPrefixes,
     Load,
@@ -77,6 +78,7 @@ from tampu.worker.tokens import (
     decoded,
     embedded,
     encoded,
+    memory_estimated,
     observed,
     prefixes,
     reranked,
@@ -240,10 +242,18 @@ class Worker:
                 self._begin(self._embedder, acted_on_slot, loaded, command)
             case ChangeAdapter():
                 self._begin(self._embedder, adapter_changed, loaded, command)
+            case Observe() | ListPrefixes() | EstimateMemory():
+                self._watch(loaded, command)
+
+    def _watch(self, loaded: Loaded, command: Observe | ListPrefixes | EstimateMemory) -> None:
+        """Start a command for watchers, which computes nothing."""
+        match command:
             case Observe():
                 self._begin(self._observer, observed, loaded, command)
             case ListPrefixes():
                 self._begin(self._observer, prefixes, loaded, command)
+            case EstimateMemory():
+                self._begin(self._observer, memory_estimated, loaded, command)
 
     def _cancel(self, request: int) -> None:
         """End a request, or what prepares it, unless it has ended; forget its parts."""

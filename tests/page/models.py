@@ -74,7 +74,7 @@ def test_details_are_those_of_show(page: Page) -> None:
 def test_details_draw_the_layers_and_have_them_as_a_table(page: Page) -> None:
     demo = row(page, "demo:latest")
     demo.get_by_role("button", name="Details").click()
-    figure = demo.get_by_role("figure")
+    figure = demo.get_by_role("figure").filter(has=page.get_by_role("heading", name="Layers"))
     expect(figure.get_by_role("img")).to_have_accessible_name(
         re.compile(r"\d+ layers, \d+ tensors, [\d.]+ MB: .*\w+ [\d.]+ MB")
     )
@@ -87,6 +87,21 @@ def test_details_draw_the_layers_and_have_them_as_a_table(page: Page) -> None:
     expect(rows.last).to_contain_text(re.compile(rf"{layers - 1}\s*attention .* MB|KB"))
 
 
+def test_details_say_what_a_model_would_take_until_it_is_loaded(page: Page) -> None:
+    demo = row(page, "demo:latest")
+    demo.get_by_role("button", name="Details").click()
+    expect(demo).to_contain_text(re.compile(r"Would take about [\d.]+ MB of memory"))
+    expect(demo.get_by_role("img", name="CPU.0: weights ")).to_have_accessible_name(
+        re.compile(
+            r"weights [\d.]+ [KM]B, cache [\d.]+ MB, graphs [\d.]+ MB; [\d.]+ [GM]B available"
+        )
+    )
+    expect(demo).to_contain_text("It fits, with a context of 2048 tokens in 1 slot.")
+    demo.get_by_role("button", name="Load", exact=True).click()
+    expect(demo).to_contain_text("In memory")
+    expect(demo).not_to_contain_text("Would take")
+
+
 def test_why_a_model_does_not_fit_is_said_until_it_is_dismissed(
     browser: Browser, tmp_path: Path
 ) -> None:
@@ -97,6 +112,10 @@ def test_why_a_model_does_not_fit_is_said_until_it_is_dismissed(
     try:
         with watched(browser, server, "/#/models") as page:
             huge = row(page, "huge:latest")
+            huge.get_by_role("button", name="Details").click()
+            expect(huge).to_contain_text("It does not fit beside what is in memory now.")
+            expect(huge).to_contain_text("Choose a context of at most")
+            huge.get_by_role("button", name="Details").click()
             huge.get_by_role("button", name="Load", exact=True).click()
             why = huge.get_by_role("alert")
             expect(why).to_contain_text("huge:latest could not be loaded")

@@ -145,12 +145,16 @@ class DebugResponse(msgspec.Struct, kw_only=True):
 
 
 class ShowRequest(msgspec.Struct, kw_only=True):
-    """`POST /api/show`; `tensors`, tampu's own, asks for them without long arrays."""
+    """`POST /api/show`; `tensors`, tampu's own, asks for them without long arrays.
+
+    `memory`, tampu's own too, asks for what the model would take with these options.
+    """
 
     model: str | None = None
     name: str | None = None
     verbose: bool | None = None
     tensors: bool | None = None
+    memory: bool | None = None
     system: str | None = None
     template: str | None = None
     options: dict[str, Any] | None = None

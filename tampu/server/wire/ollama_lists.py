@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from tampu.engine.estimate import MemoryEstimate
 from tampu.engine.load_options import choose_engine
 from tampu.engine.placement import DeviceShare
 from tampu.ml.gguf import read_gguf
@@ -81,7 +82,10 @@ class TensorDetails(msgspec.Struct):
 
 
 class ModelDetails(msgspec.Struct, kw_only=True):
-    """A model in detail; `engine`, tampu's own, is what computes it."""
+    """A model in detail; `engine`, tampu's own, is what computes it.
+
+    `memory`, tampu's own, if requested; null: unknown.
+    """
 
     license: str
     modelfile: str
@@ -99,6 +103,7 @@ class ModelDetails(msgspec.Struct, kw_only=True):
     requires: str | msgspec.UnsetType = msgspec.UNSET
     projector_info: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
     tensors: list[TensorDetails] | msgspec.UnsetType = msgspec.UNSET
+    memory: MemoryEstimate | msgspec.UnsetType | None = msgspec.UNSET
 
 
 def tags(entries: Sequence[Entry]) -> dict[str, list[ListedModel]]:

@@ -91,6 +91,21 @@ CASES = {
         in a.json["tensors"] or a.json["tensors"][0].keys() == {"name", "type", "shape"},
         verbose=True,
     ),
+    "what it would take of memory is not there unless it is asked for": show(
+        lambda a: "memory" not in a.json
+    ),
+    "what it would take of memory, and that it fits": show(
+        lambda a: a.json["memory"]["fits"] and a.json["memory"]["message"] == ""
+        and all(a.json["memory"]["devices"][-1][need] > 0
+                for need in ("weights", "cache", "graphs", "available")),
+        memory=True,
+    ),
+    "its memory with the options of the request": show(
+        lambda a: a.json["memory"]["context"] == 128, memory=True, options={"num_ctx": 128}
+    ),
+    "options for its memory are checked": show(
+        lambda a: a.refuses(400, "num_ctx"), memory=True, options={"num_ctx": "x"}
+    ),
     "capabilities of a model that completes": show(
         lambda a: a.json["capabilities"] == ["completion"], model="talker"
     ),
@@ -139,3 +154,11 @@ def test_vision_model_shows_its_projector(client: httpx.Client) -> None:
     shown = client.post("/api/show", json={"model": "demo"}).json()
     assert "vision" in shown["capabilities"]
     assert shown["model_info"]["general.architecture"]
+
+
+def test_what_a_model_would_take_loads_no_weights(client: httpx.Client) -> None:
+    client.post("/api/generate", json={"model": "filler", "keep_alive": 0})
+    shown = client.post("/api/show", json={"model": "filler", "memory": True}).json()
+    assert shown["memory"]["devices"][-1]["name"] == "CPU.0"
+    loaded = client.get("/api/ps").json()["models"]
+    assert "filler:latest" not in {model["name"] for model in loaded}

@@ -54,6 +54,24 @@ export interface ShownModel {
   tensors?: Tensor[];
 }
 
+/** What a model would take of a device, and what is free there, in bytes. */
+export interface DeviceEstimate {
+  name: string;
+  weights: number;
+  cache: number;
+  graphs: number;
+  available: number;
+}
+
+export interface MemoryEstimate {
+  context: number;
+  slots: number;
+  devices: DeviceEstimate[];
+  fits: boolean;
+  /** Why it does not fit; empty if it does. */
+  message: string;
+}
+
 /** A tensor of a model's file; `size` is in bytes. */
 export interface Tensor {
   name: string;
@@ -177,6 +195,12 @@ export class Server {
 
   async show(model: string): Promise<ShownModel> {
     return (await this.#http.ask("POST", "/api/show", { model, tensors: true })) as unknown as ShownModel;
+  }
+
+  /** Return what a model would take of memory; null: its engine does not tell. */
+  async estimate(model: string): Promise<MemoryEstimate | null> {
+    const { memory } = await this.#http.ask("POST", "/api/show", { model, memory: true });
+    return isObject(memory) ? (memory as unknown as MemoryEstimate) : null;
   }
 
   async load(model: string): Promise<void> {

@@ -11,6 +11,7 @@ import { useApp } from "../state/app.ts";
 import { TEXTS, bytes } from "../texts.ts";
 import { canQuantize } from "./create.ts";
 import { LayersFigure } from "./layers_figure.tsx";
+import { MemoryEstimate } from "./memory_estimate.tsx";
 import { Placement } from "./placement.tsx";
 import { QuantizeDialog } from "./quantize_dialog.tsx";
 
@@ -92,6 +93,7 @@ function ModelDetails({ name, loaded }: { name: string; loaded: LoadedModel | un
   const texts = { parameters: shown.parameters, system: shown.system, template: shown.template, modelfile: shown.modelfile, license: shown.license };
   return (
     <div class="model-details">
+      {!loaded && <MemoryEstimate name={name} />}
       <LayersFigure tensors={shown.tensors ?? []} />
       <dl>{facts.map(([key, value]) => <div><dt>{key}</dt><dd>{value}</dd></div>)}</dl>
       {Object.entries(texts).filter(([, text]) => text).map(([title, text]) => (

@@ -3,7 +3,7 @@
 import { computed, signal } from "@preact/signals";
 
 import { ApiError, messageOf } from "../api/http.ts";
-import type { LoadedModel, Model, Parameter, Server, ShownModel } from "../api/server.ts";
+import type { LoadedModel, MemoryEstimate, Model, Parameter, Server, ShownModel } from "../api/server.ts";
 import { type NewModel, creation } from "../models/create.ts";
 import type { Settings } from "./settings.ts";
 import { type Transfer, Transfers } from "./transfers.ts";
@@ -53,6 +53,11 @@ export class Models {
 
   async show(name: string): Promise<ShownModel> {
     return await this.#server.show(name);
+  }
+
+  /** Return what a model would take of memory; null: its engine does not tell. */
+  async estimate(name: string): Promise<MemoryEstimate | null> {
+    return await this.#server.estimate(name);
   }
 
   load = (name: string) =>

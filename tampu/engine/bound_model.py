@@ -1,0 +1,113 @@
+"""A model bound to the tensors of its files: no weights are read yet."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from tampu.engine.load_options import LoadOptions
+from tampu.engine.memory import Footprint, weight_sizes
+from tampu.kvcache import CacheSize
+from tampu.layouts import read_model
+from tampu.ml import Weights
+from tampu.ml.device_map import is_embedding
+from tampu.ml.devices import Device, find_devices
+from tampu.ml.gguf import GGUFFile, TensorInfo
+from tampu.ml.vulkan import VISIBLE, usable_devices
+from tampu.models import bind_model
+from tampu.nn import Model
+from tampu.nn.lora import attach
+from tampu.settings.settings import runner_environment
+from tampu.store.model_info import ModelInfo, describe
+
+
+@dataclass(frozen=True, slots=True)
+class BoundModel:
+    """A model bound to the tensors of its files; no weights are read yet.
+
+    Attributes:
+        info: the metadata of the model's own file.
+        model: the tensors are bound to it.
+        weights: of the model's own file.
+        others: of the adapters and the projector.
+    """
+
+    info: ModelInfo
+    model: Model
+    weights: Weights
+    others: list[Weights]
+
+    @property
+    def file(self) -> GGUFFile:
+        """The model's own file."""
+        return self.weights.file
+
+    @property
+    def parts(self) -> list[Weights]:
+        """The weights of all files, the model's own first."""
+        return [self.weights, *self.others]
+
+    @property
+    def embeddings(self) -> list[TensorInfo]:
+        """The tensors of the token embeddings."""
+        tensors = self.weights.file.tensors
+        return [info for name, info in tensors.items() if is_embedding(name)]
+
+    def footprint(self, options: LoadOptions) -> Footprint:
+        """Return the memory that it needs with these options."""
+        sizes = {
+            name: tensor.size_bytes
+            for part in self.parts
+            for name, tensor in part.file.tensors.items()
+        }
+        return Footprint(
+            self.info,
+            self.model.cache_shapes(),
+            cache_size(options),
+            cache_types(options),
+            weight_sizes(sizes),
+        )
+
+
+def bind(path: Path, options: LoadOptions, resources: ExitStack) -> BoundModel:
+    """Open a model's files and bind their tensors by name."""
+
+    def opened(path: str | Path) -> Weights:
+        return resources.enter_context(Weights(read_model(path)))
+
+    weights = opened(path)
+    info = describe(weights.file)
+    projector = opened(options.projector) if options.projector else None
+    model = bind_model(weights, projector)
+    others = [opened(adapter) for adapter, _ in options.adapters]
+    for adapter, (_, scale) in zip(others, options.adapters, strict=True):
+        attach(model, weights, adapter, scale)
+    return BoundModel(info, model, weights, [*others, *([projector] if projector else [])])
+
+
+def bounded(options: LoadOptions, model: Model) -> LoadOptions:
+    """Return the options with a context that an encoder has positions for."""
+    longest = model.max_bidirectional_tokens
+    if longest is None or longest >= options.context:
+        return options
+    return msgspec.structs.replace(options, context=longest)
+
+
+def devices_for(options: LoadOptions) -> tuple[Device, ...]:
+    """Return the devices that may get layers, and the CPU."""
+    devices, environment = find_devices(), runner_environment()
+    return usable_devices(devices, environment.get(VISIBLE)) if options.gpu_layers else devices
+
+
+def cache_size(options: LoadOptions) -> CacheSize:
+    """Return the size of the cache with these options."""
+    return CacheSize(options.slots, options.context, options.batch, options.state_cache)
+
+
+def cache_types(options: LoadOptions) -> tuple[str, str]:
+    """Return the types of keys and of values."""
+    keys, _, values = options.cache_type.partition("/")
+    return keys, values or keys
