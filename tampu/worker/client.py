@@ -24,6 +24,7 @@ from tampu.errors import (
 from tampu.runner.events import BatchCounts, Failed, to_error
 from tampu.sandbox.client import ForkServerClient
 from tampu.worker.exit_cause import describe_exit, lacked_device_memory
+from tampu.worker.frames import take_frames
 from tampu.worker.model_client import ModelClient
 from tampu.worker.preparation import is_long
 from tampu.worker.protocol import (
@@ -41,7 +42,6 @@ from tampu.worker.protocol import (
     RequestEvent,
     is_last,
     parts_of,
-    take_frames,
     to_body,
     to_frame,
     to_reply,

@@ -12,8 +12,6 @@ that many bytes. The body of a long frame is sent in `Part`s, so that other comm
 
 from __future__ import annotations
 
-import socket
-import struct
 from collections.abc import Iterator, Sequence
 from typing import Literal, TypeAlias, get_args
 
@@ -39,11 +37,10 @@ from tampu.runner.events import (
 from tampu.runner.priority import Priority, current_priority
 from tampu.runner.recorder import RunnerSnapshot
 from tampu.runner.request import GenerateOptions
+from tampu.worker.frames import HEADER
 from tampu.worker.prefixes import PrefixBorders
 
-HEADER = struct.Struct("<I")
 TokenDetail: TypeAlias = Literal["text", "count", "tokens", "pieces"]
-MAX_FRAME = 256 * 1024 * 1024
 _PART_BYTES = 64 * 1024
 
 
@@ -407,27 +404,6 @@ def parts_of(request: int, body: bytes) -> Iterator[Part]:
         yield Part(request, body[begin:end], is_last=end >= len(body))
 
 
-def take_frames(buffer: bytearray) -> list[bytes]:
-    """Remove the complete frames at the start of a buffer, and return their bodies.
-
-    Raises:
-        ConnectionError: for a frame that is too long: the other side has a bug.
-    """
-    bodies = []
-    start = 0
-    while len(buffer) - start >= HEADER.size:
-        [length] = HEADER.unpack_from(buffer, start)
-        if length > MAX_FRAME:
-            raise ConnectionError(f"a frame of {length} bytes")
-        end = start + HEADER.size + length
-        if len(buffer) < end:
-            break
-        bodies.append(bytes(buffer[start + HEADER.size : end]))
-        start = end
-    del buffer[:start]
-    return bodies
-
-
 def to_command(body: bytes) -> Command:
     """Return the command in a frame's body."""
     return _commands.decode(body)
@@ -451,20 +427,3 @@ def to_event(body: bytes) -> RequestEvent:
 def to_ready(body: bytes) -> Ready:
     """Return the report of a loaded model in a body."""
     return _ready.decode(body)
-
-
-def read_frames(connection: socket.socket) -> Iterator[bytes]:
-    """Yield the bodies of frames until the other side closes or breaks the connection."""
-    with connection.makefile("rb") as stream:
-        while True:
-            try:
-                header = stream.read(HEADER.size)
-                if len(header) < HEADER.size:
-                    return
-                [length] = HEADER.unpack(header)
-                body = stream.read(length)
-            except OSError:
-                return
-            if len(body) < length:
-                return
-            yield body

@@ -37,6 +37,7 @@ from tampu.runner.events import (
 )
 from tampu.runner.priority import Priority, prioritized
 from tampu.runner.recorder import RunnerSnapshot
+from tampu.worker.frames import read_frames
 from tampu.worker.generation import Generation
 from tampu.worker.held_prefixes import HeldPrefixes
 from tampu.worker.output_queue import OutputQueue
@@ -67,7 +68,6 @@ from tampu.worker.protocol import (
     Request,
     RequestEvent,
     Rerank,
-    read_frames,
     to_command,
     to_frame,
 )

@@ -15,6 +15,7 @@ from tampu.engine.prompts import ChatPrompt, TextPrompt, TokensPrompt
 from tampu.runner.request import GenerateOptions
 from tampu.sandbox.client import ForkServerClient
 from tampu.worker.client import WorkerProcess
+from tampu.worker.frames import take_frames
 from tampu.worker.preparation import is_long
 from tampu.worker.protocol import (
     Cancel,
@@ -31,7 +32,6 @@ from tampu.worker.protocol import (
     Request,
     Rerank,
     parts_of,
-    take_frames,
     to_body,
     to_command,
 )

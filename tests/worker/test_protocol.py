@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tampu.worker.protocol import HEADER, MAX_FRAME, take_frames
+from tampu.worker.frames import HEADER, MAX_FRAME, take_frames
 
 
 @given(st.lists(st.binary(max_size=20), max_size=8), st.lists(st.integers(1, 30), min_size=1))

@@ -37,6 +37,7 @@ from tampu.errors import RequestCancelledError, RequestError
 from tampu.ml.metadata import Metadata
 from tampu.runner.events import Done, Failed, TextDelta
 from tampu.runner.request import GenerateOptions
+from tampu.worker.frames import read_frames
 from tampu.worker.preparation import PREPARERS, kind_of
 from tampu.worker.protocol import (
     Answer,
@@ -51,7 +52,6 @@ from tampu.worker.protocol import (
     Pong,
     PromptProcessed,
     Ready,
-    read_frames,
     to_frame,
     to_reply,
 )

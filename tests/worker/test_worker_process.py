@@ -34,13 +34,9 @@ from tampu.runner.events import Done, TextDelta, TokenLogprob, to_error
 from tampu.runner.request import GenerateOptions
 from tampu.worker.client import WorkerProcess
 from tampu.worker.exit_cause import describe_exit
+from tampu.worker.frames import take_frames
 from tampu.worker.output_queue import joined
-from tampu.worker.protocol import (
-    Answer,
-    Encoded,
-    PromptProcessed,
-    take_frames,
-)
+from tampu.worker.protocol import Answer, Encoded, PromptProcessed
 from tampu.worker.start import start_worker
 
 pytestmark = pytest.mark.server
