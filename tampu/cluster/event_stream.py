@@ -18,7 +18,8 @@ from typing import TypeAlias, cast
 import msgspec
 
 from tampu.errors import RequestNotStartedError, RunnerDiedError
-from tampu.worker.protocol import HEADER, Answer, RequestEvent, take_frames
+from tampu.worker.frames import HEADER, take_frames
+from tampu.worker.protocol import Answer, RequestEvent
 
 _SECRET_BYTES = 32
 _CONNECT_SECONDS = 5.0

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from tampu.cluster.event_stream import Accepted, EventReceiver, Events, EventSender, Outgoing
 from tampu.errors import RequestNotStartedError, RunnerDiedError
 from tampu.runner.events import TextDelta
-from tampu.worker.protocol import HEADER, Answer
+from tampu.worker.frames import HEADER
+from tampu.worker.protocol import Answer
 
 MODEL = "demo"
 
