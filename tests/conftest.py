@@ -8,10 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+from support.hidden import HIDDEN
 from support.registries import DockerRegistry
-
-# Without a choice of devices no test sees a GPU of this machine: its results are not the CPU's.
-HIDDEN = ("GGML_VK_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
 pytest_plugins = ["support.parity_report"]
 
@@ -31,7 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--devices") == "stand-ins":
-        os.environ.update(dict.fromkeys(HIDDEN, ""))  # noqa: TID251
+        os.environ.update(HIDDEN)  # noqa: TID251
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image, ImageDraw
+from support.hidden import HIDDEN
 from support.serving import start_server
 
 ROOT = Path(__file__).parents[2]
@@ -106,6 +107,7 @@ def test_commands_of_readme_run(line: str, folder: Path) -> None:
         "TAMPU_MODELS": str(folder / "models"),
         "TAMPU_HOST": "127.0.0.1:1",  # where no server listens
         "PYTHONPATH": str(ROOT),
+        **HIDDEN,
     }
     done = subprocess.run(
         ["/bin/sh", "-c", script],

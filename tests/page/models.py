@@ -71,6 +71,17 @@ def test_details_are_those_of_show(page: Page) -> None:
     expect(demo).to_contain_text("<start_of_turn>")
 
 
+def test_where_a_model_in_memory_is_stands_in_its_row_with_the_reason(
+    page: Page, server: Server
+) -> None:
+    demo = row(page, "demo:latest")
+    body = {"model": "demo", "options": {"num_gpu": 2}}
+    assert page.request.post(f"{server.url}/api/generate", data=body).ok
+    demo.get_by_text("all is on the CPU: no GPU was found").click()
+    share = demo.get_by_role("row").filter(has=page.get_by_role("rowheader", name="CPU.0"))
+    expect(share).to_contain_text(re.compile(r"0-\d+.*MB.*token embeddings"))
+
+
 def test_details_draw_the_layers_and_have_them_as_a_table(page: Page) -> None:
     demo = row(page, "demo:latest")
     demo.get_by_role("button", name="Details").click()

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from support import failing_gpu
 from support.fork_server import FORK_SERVER
+from support.hidden import HIDDEN
 from support.tiny_model import Tiny, write_tiny
 from support.waiting import PATIENCE_S
 
@@ -48,7 +49,7 @@ def with_models(
             entry.info.path,
             options,
             name=entry.name,
-            environment={"PATH": os.defpath, "PYTHONPATH": str(Path(__file__).parents[1])},
+            environment={"PATH": os.defpath, "PYTHONPATH": str(Path(__file__).parents[1])} | HIDDEN,
             fork_server=FORK_SERVER,
             program=(sys.executable, str(Path(failing_gpu.__file__)), str(file)),
         )

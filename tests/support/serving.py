@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+from support.hidden import HIDDEN
 
 START_S = 60.0
 STOP_S = 60.0
@@ -71,7 +72,7 @@ def start_server(models: Path, folder: Path, *options: str, **environment: str) 
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            env={"PATH": os.defpath, "HOME": str(folder)} | environment,
+            env={"PATH": os.defpath, "HOME": str(folder)} | HIDDEN | environment,
             text=True,
         )
     end = time.monotonic() + START_S

@@ -17,6 +17,7 @@ import pytest
 from support import fake_model, stuck_model
 from support.endless import make_endless_model
 from support.fork_server import FORK_SERVER
+from support.hidden import HIDDEN
 from support.waiting import PATIENCE_S, until
 
 from tampu.engine.load_options import LoadOptions
@@ -394,7 +395,7 @@ def test_a_device_that_hangs_is_detected(tmp_path: Path) -> None:
             model,
             LoadOptions(context=256, threads=1),
             name="m",
-            environment={"PATH": os.defpath},
+            environment={"PATH": os.defpath} | HIDDEN,
             fork_server=FORK_SERVER,
             program=program,
             hang_s=1.5,
@@ -414,7 +415,7 @@ def test_truncating_the_file_of_a_loaded_model_is_reported_as_the_cause(tmp_path
             model,
             LoadOptions(context=256, threads=1, kernels="off"),
             name="m",
-            environment={"PATH": os.defpath},
+            environment={"PATH": os.defpath} | HIDDEN,
             fork_server=FORK_SERVER,
         )
         os.truncate(model, 0)

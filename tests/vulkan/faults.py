@@ -1,0 +1,153 @@
+"""A real driver of Vulkan that fails, or is too old: what the user is told, and what goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from support.fault_layer import PYTHON, compile_layer
+from support.fork_server import FORK_SERVER
+from support.tiny_model import Tiny, write_tiny
+
+from tampu.engine.load_options import LoadOptions
+from tampu.engine.prompts import TextPrompt
+from tampu.errors import OutOfMemoryError, RunnerDiedError
+from tampu.runner.events import Done
+from tampu.runner.request import GenerateOptions
+from tampu.server.model_manager import ModelManager
+from tampu.settings.settings import runner_environment
+from tampu.store.catalog import Catalog, Entry
+from tampu.worker.client import WorkerProcess
+from tampu.worker.start import start_worker
+
+LOST, NO_MEMORY = "lost", "memory"
+OPTIONS = GenerateOptions(max_tokens=4)
+
+
+@pytest.fixture(scope="module")
+def layer(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The variables that have the driver fail while there is a file."""
+    return compile_layer(tmp_path_factory.mktemp("layer"))
+
+
+@pytest.fixture
+def fault(tmp_path: Path) -> Path:
+    """The file."""
+    return tmp_path / "fault"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    write_tiny(folder / "m.gguf", Tiny())
+    return folder
+
+
+def with_models(
+    folder: Path,
+    environment: dict[str, str],
+    test: Callable[[ModelManager, Entry], Awaitable[None]],
+) -> None:
+    async def start(entry: Entry, options: LoadOptions) -> WorkerProcess:
+        return await start_worker(
+            entry.info.path,
+            options,
+            name=entry.name,
+            environment=runner_environment() | environment,
+            fork_server=FORK_SERVER,
+            program=(PYTHON, "-P", "-m", "tampu.worker.main"),
+        )
+
+    async def run() -> None:
+        options = LoadOptions(context=128, threads=1, gpu_layers=99)
+        models = ModelManager(start, options=options, keep_alive_s=600.0, max_models=2)
+        try:
+            await test(models, Catalog(folder).describe("m"))
+        finally:
+            await models.close()
+
+    asyncio.run(run())
+
+
+async def answer(models: ModelManager, entry: Entry) -> int:
+    """Return the id of the process that answered."""
+    async with models.use(entry, {}, None) as model:
+        assert model.runner.ready.placement.shares[0].name == "Vulkan.0"
+        found = [event async for event in model.runner.generate(TextPrompt("the cat"), OPTIONS)]
+        assert isinstance(found[-1], Done)
+        return model.runner.pid
+
+
+def test_a_lost_device_ends_its_requests_and_the_process_is_replaced(
+    folder: Path, layer: dict[str, str], fault: Path
+) -> None:
+    async def test(models: ModelManager, entry: Entry) -> None:
+        first = await answer(models, entry)
+        fault.write_text(LOST)
+        with pytest.raises(RunnerDiedError, match="the GPU was lost"):
+            await answer(models, entry)
+        fault.unlink()
+        assert await answer(models, entry) != first
+
+    with_models(folder, layer | {"VK_FAULT_FILE": str(fault)}, test)
+
+
+def test_a_device_without_memory_is_told_as_such(
+    folder: Path, layer: dict[str, str], fault: Path
+) -> None:
+    async def test(models: ModelManager, entry: Entry) -> None:
+        fault.write_text(NO_MEMORY)
+        with pytest.raises(OutOfMemoryError, match="memory"):
+            await answer(models, entry)
+        fault.unlink()
+        await answer(models, entry)
+
+    with_models(folder, layer | {"VK_FAULT_FILE": str(fault)}, test)
+
+
+def tampu(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [PYTHON, "-m", "tampu.cli.entry", *arguments],
+        env=runner_environment() | {"GGML_VK_VISIBLE_DEVICES": "0"} | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_program_without_a_server_ends_with_one_line(
+    folder: Path, layer: dict[str, str], fault: Path
+) -> None:
+    fault.write_text(LOST)
+    environment = layer | {"VK_FAULT_FILE": str(fault)}
+    found = tampu(environment, "run", str(folder / "m.gguf"), "the cat", "--num-gpu", "99")
+    assert found.returncode == 2
+    assert found.stderr.splitlines()[-1] == (
+        "Error: the GPU was lost while it computed, as when its driver is reset "
+        "(vk::DeviceLostError)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("environment", "problem"),
+    [({"VK_FAULT_API": "1"}, "has Vulkan 1.1, and ggml needs 1.2: update it"),
+     ({"VK_FAULT_NO_16BIT": "1"},
+      "has no 16-bit storage (storageBuffer16BitAccess), which ggml needs"),
+     ({"GGML_VK_VISIBLE_DEVICES": "3"},
+      "GGML_VK_VISIBLE_DEVICES=3 names no device 3: there are 0: llvmpipe"),
+     ({"GGML_VK_VISIBLE_DEVICES": "all"}, "GGML_VK_VISIBLE_DEVICES=all names no device all")],
+)  # fmt: skip
+def test_a_device_that_ggml_cannot_use_is_one_line(
+    folder: Path, layer: dict[str, str], environment: dict[str, str], problem: str
+) -> None:
+    doctor = tampu(layer | environment, "doctor")
+    assert doctor.returncode == 1
+    assert any(problem in line and "missing: " in line for line in doctor.stdout.splitlines())
+    run = tampu(layer | environment, "run", str(folder / "m.gguf"), "the cat", "--num-gpu", "99")
+    assert run.returncode == 2
+    (line,) = (each for each in run.stderr.splitlines() if not each.startswith("ggml_vulkan:"))
+    assert line.startswith("Error: ")
+    assert problem in line
