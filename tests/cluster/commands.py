@@ -12,10 +12,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 from support.ray_cluster import free_port
 from support.waiting import wait_until
@@ -85,12 +86,15 @@ class Machine:
         return log.read_text()
 
     def close(self) -> None:
-        """End what runs."""
+        """End what runs, with all processes that it has started."""
         for each in self.running:
             if each.poll() is None:
-                each.send_signal(signal.SIGTERM)
-        for each in self.running:
-            each.wait(PATIENCE_S)
+                family = psutil.Process(each.pid).children(recursive=True)
+                each.kill()  # Ray's own way to end takes half a minute
+                each.wait()
+                for member in family:
+                    with suppress(psutil.NoSuchProcess):
+                        member.kill()
 
 
 @contextmanager
