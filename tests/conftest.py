@@ -5,11 +5,19 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 from support.hidden import HIDDEN
 from support.registries import DockerRegistry
+
+if TYPE_CHECKING:  # imported at run time, ggml would find devices before they are hidden
+    from tampu.ml.devices import Device
+
+# What tests of devices run on; the Makefile sets the variables of a driver, which ggml reads when
+# it is imported. `vulkan` computes in F32, so the limits are the CPU's; `vulkan-f16` in F16 too.
+DEVICES = ("stand-ins", "vulkan", "vulkan-f16")
 
 pytest_plugins = ["support.parity_report"]
 
@@ -24,12 +32,45 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))  # noqa: 
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--devices", choices=("stand-ins", "vulkan"), default="stand-ins")
+    parser.addoption("--devices", choices=DEVICES, default="stand-ins")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--devices") == "stand-ins":
         os.environ.update(HIDDEN)  # noqa: TID251
+
+
+@pytest.fixture(autouse=True, scope="session")
+def devices_are_there(request: pytest.FixtureRequest) -> None:
+    """Fail where a driver was chosen and has no devices: most tests would pass on the CPU."""
+    if request.config.getoption("--devices") != "stand-ins":
+        from tampu.ml.devices import find_devices
+
+        found = [device.label for device in find_devices() if device.is_graphics]
+        assert found == ["Vulkan.0", "Vulkan.1"]
+        without_f16 = "GGML_VK_DISABLE_F16" in os.environ  # noqa: TID251
+        assert without_f16 == (request.config.getoption("--devices") == "vulkan")
+
+
+@pytest.fixture(scope="module")
+def gpu(request: pytest.FixtureRequest) -> "Iterator[Device]":
+    """A stand-in for a GPU, or the first of the driver that `--devices` names."""
+    from support.devices import StandIn
+
+    from tampu.ml.devices import find_devices
+
+    if request.config.getoption("--devices") == "stand-ins":
+        stand_in = StandIn()
+        yield stand_in.device
+        assert stand_in.taken == 0
+    else:
+        yield next(device for device in find_devices() if device.is_graphics)
+
+
+@pytest.fixture(scope="session")
+def arithmetic(request: pytest.FixtureRequest) -> str:
+    """What GPUs compute in: `f32`, or `f16`, in which many are twice as fast."""
+    return "f16" if request.config.getoption("--devices") == "vulkan-f16" else "f32"
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from support.kernels import error
 
 from tampu.ml import Backend, GGMLType, Weights
 from tampu.ml.buffer_types import WeightUse
+from tampu.ml.device_map import DeviceMap
+from tampu.ml.devices import Device
 from tampu.ml.gguf import read_gguf
 from tampu.ml.kernels import KernelChoice
 from tampu.ml.kernels.library import WORDS
@@ -24,6 +27,12 @@ from tampu.ml.quantize import dequantize
 ROWS, INPUTS, EXPERTS = 32, 512, 3
 BY_CODES = {GGMLType[f"IQ{name}"] for name in ("1_S", "1_M", "2_XXS", "2_XS", "2_S")}
 FLOATS = ctypes.POINTER(ctypes.c_float)
+MATRIX, STACK = "blk.0.ffn_up.weight", "blk.0.ffn_up_exps.weight"
+ON_GPUS = {  # with what their code may differ by
+    **dict.fromkeys(["F32", "F16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "MXFP4"], 1e-5),
+    **dict.fromkeys(["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS"], 1e-5),
+    "BF16": 1e-2,
+}
 
 
 def multiplied() -> list[Any]:
@@ -80,10 +89,22 @@ def test_all_weight_types_of_models_are_tested() -> None:
 
 @pytest.mark.parametrize("kind", multiplied(), ids=lambda kind: kind.name)
 def test_products_with_every_type_are_right(worded: Backend, tmp_path: Path, kind: Any) -> None:
+    check_products(worded, tmp_path / "weights.gguf", kind, 2e-2)
+
+
+@pytest.mark.parametrize("name", ON_GPUS)
+def test_a_gpus_products_are_right(gpu: Device, tmp_path: Path, name: str) -> None:
+    limit = 2e-2 if gpu.name == "GPU" else ON_GPUS[name]
+    device_map = DeviceMap((gpu,), (0, 0))
+    with closing(Backend(threads=1, max_nodes=64, device_map=device_map)) as backend:
+        check_products(backend, tmp_path / "weights.gguf", GGMLType[name], limit)
+
+
+def check_products(backend: Backend, file: Path, kind: Any, limit: float) -> None:
+    """Check products of one token and of many with a matrix and with experts' matrices."""
     matrix, stack = floats(ROWS, INPUTS), floats(EXPERTS, ROWS, INPUTS, seed=1)
-    file = tmp_path / "weights.gguf"
     writer = gguf.GGUFWriter(file, "llama")
-    for name, values in (("matrix", matrix), ("stack", stack)):
+    for name, values in ((MATRIX, matrix), (STACK, stack)):
         raw = stored(values, kind)
         writer.add_tensor(name, raw, raw_dtype=gguf.GGMLQuantizationType(int(kind)))
         values[:] = dequantize(raw.reshape(-1), kind, values.shape)
@@ -93,12 +114,13 @@ def test_products_with_every_type_are_right(worded: Backend, tmp_path: Path, kin
     writer.close()
     with Weights(read_gguf(file)) as weights:
         weight, experts = (
-            weights.use("matrix", WeightUse.PRODUCT),
-            weights.use("stack", WeightUse.EXPERTS),
+            weights.use(MATRIX, WeightUse.PRODUCT),
+            weights.use(STACK, WeightUse.EXPERTS),
         )
-        weights.load(worded)
+        weights.load(backend)
+        assert bool(weights.device_bytes) == bool(backend.device_map.devices)
         for tokens in (1, 40):
-            context = worded.context(64)
+            context = backend.context(64)
             x = context.input("x", (tokens, 1, INPUTS), GGMLType.F32)
             choice = context.input("choice", (tokens, 2), GGMLType.I32)
             outputs = [
@@ -108,7 +130,7 @@ def test_products_with_every_type_are_right(worded: Backend, tmp_path: Path, kin
             data = floats(tokens, 1, INPUTS, seed=2)
             chosen = np.arange(2 * tokens, dtype=np.int32).reshape(tokens, 2) % EXPERTS
             inputs = [(x, data), (choice, chosen)]
-            products, of_experts = worded.compute(context, inputs, outputs).outputs
+            products, of_experts = backend.compute(context, inputs, outputs).outputs
             context.close()
-            assert error(products, data @ matrix.T) < 2e-2
-            assert error(of_experts, np.einsum("ti,tuoi->tuo", data[:, 0], stack[chosen])) < 2e-2
+            assert error(products, data @ matrix.T) < limit
+            assert error(of_experts, np.einsum("ti,tuoi->tuo", data[:, 0], stack[chosen])) < limit

@@ -16,6 +16,7 @@ import os
 import platform
 import shutil
 import sys
+import sysconfig
 import tarfile
 import urllib.error
 import urllib.request
@@ -34,6 +35,7 @@ _AR_HEADER = 60
 _LIBRARIES = "usr/lib/x86_64-linux-gnu"
 _DRIVER = "libvulkan_lvp.so"
 _DRIVERS_LIBC = (2, 41)
+_LINKER = "ld-linux-x86-64.so.2"
 
 
 class SetupError(Exception):
@@ -113,7 +115,7 @@ def download(digest: str, path: str, mirrors: Sequence[str] = MIRRORS) -> bytes:
     raise SetupError(problem)
 
 
-def arrange(root: Path, folder: Path, python: Path) -> None:
+def arrange(root: Path, folder: Path) -> None:
     """Move what is needed of the unpacked packages to a folder, and write what runs them."""
     (folder / "bin").mkdir(parents=True)
     build = root / "build"
@@ -128,60 +130,75 @@ def arrange(root: Path, folder: Path, python: Path) -> None:
     (folder / "lib/libvulkan.so").unlink(missing_ok=True)
     (folder / "lib/libvulkan.so").symlink_to("libvulkan.so.1")
     # Its libraries are beside it, and cmake calls it without a variable that says so.
-    _write_program(
+    write_program(
         folder / "bin/glslc", f'LD_LIBRARY_PATH="{folder.resolve()}/lib" exec "$0.real" "$@"\n'
     )
     driver = {"api_version": "1.4.305", "library_path": f"{folder.resolve()}/driver/{_DRIVER}"}
     manifest = {"file_format_version": "1.0.0", "ICD": driver}
     (folder / "lvp_icd.json").write_text(json.dumps(manifest, indent=2) + "\n")
-    _write_program(folder / "python", python_with_driver(folder.resolve(), python, _libc()))
 
 
-def python_with_driver(folder: Path, python: Path, libc: tuple[int, ...]) -> str:
-    """Return the script that runs a Python with the driver, on a system with this C library."""
-    script = f'''export PYTHONPATH="{folder}/site" VK_DRIVER_FILES="{folder}/lvp_icd.json"
+def python_with_driver(
+    folder: Path, python: Path, own: Path, libc: tuple[int, ...], script: Path
+) -> str:
+    """Return the script that runs a Python with the driver.
+
+    Args:
+        folder: what `arrange` made.
+        python: of a virtual environment.
+        own: the folder of its library, which the system may have in another version.
+        libc: the version of the system's C library.
+        script: where it will be, in a folder of that environment: Python finds the environment by
+            its place, and it is the `sys.executable` that programs start.
+    """
+    content = f'''export PYTHONPATH="{folder}/site${{PYTHONPATH:+:$PYTHONPATH}}"
+export VK_DRIVER_FILES="{folder}/lvp_icd.json"
 export GGML_VK_VISIBLE_DEVICES="${{GGML_VK_VISIBLE_DEVICES-0}}"
-export MESA_SHADER_CACHE_DIR="${{MESA_SHADER_CACHE_DIR-{folder}/shaders}}"
 '''
     if libc >= _DRIVERS_LIBC:
-        return script + f'LD_LIBRARY_PATH="{folder}/driver" exec "{python}" "$@"\n'
-    path = f"{folder}/libc:{folder}/driver:/lib/x86_64-linux-gnu:/usr/lib/x86_64-linux-gnu"
-    start = f'"{folder}/libc/ld-linux-x86-64.so.2" --library-path "{path}"'
-    return script + f'exec {start} --argv0 "{python}" "{python.resolve()}" "$@"\n'
+        return content + f'LD_LIBRARY_PATH="{folder}/driver" exec "{python}" "$@"\n'
+    path = f"{folder}/libc:{folder}/driver:{own}:/lib/x86_64-linux-gnu:/usr/lib/x86_64-linux-gnu"
+    start = f'"{folder}/libc/{_LINKER}" --library-path "{path}"'
+    return content + f'exec {start} --argv0 "{script}" "{python.resolve()}" "$@"\n'
 
 
-def _libc() -> tuple[int, ...]:
+def libc() -> tuple[int, ...]:
     """Return the version of the system's C library."""
     return tuple(int(part) for part in platform.libc_ver()[1].split(".") if part.isdecimal())
 
 
-def _write_program(file: Path, script: str) -> None:
+def write_program(file: Path, script: str) -> None:
+    """Write a program for the shell."""
     file.write_text(f"#!/bin/sh\n{script}")
     file.chmod(0o755)
+
+
+def _unpack_all(listed: str, folder: Path) -> None:
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        raise SetupError("Debian's packages are unpacked on Linux on x86-64 only")
+    print("setup: unpacking Mesa's software driver and Vulkan's headers, 65 MB", file=sys.stderr)
+    shutil.rmtree(folder, ignore_errors=True)
+    root = folder / "root"
+    for name, digest, path in packages(listed):
+        unpack(download(digest, path), root / name)
+    arrange(root, folder)
+    shutil.rmtree(root)
 
 
 def main(arguments: Sequence[str]) -> int:
     folder = Path(arguments[0]).resolve()
     stamp = folder / "packages"
     listed = PACKAGES.read_text()
-    if stamp.is_file() and stamp.read_text() == listed:
-        return 0
     try:
-        if (sys.platform, platform.machine()) != ("linux", "x86_64"):
-            raise SetupError("Debian's packages are unpacked on Linux on x86-64 only")
-        print(
-            "setup: unpacking Mesa's software driver and Vulkan's headers, 65 MB", file=sys.stderr
-        )
-        shutil.rmtree(folder, ignore_errors=True)
-        root = folder / "root"
-        for name, digest, path in packages(listed):
-            unpack(download(digest, path), root / name)
-        arrange(root, folder, Path(sys.executable))
-        shutil.rmtree(root)
+        if not stamp.is_file() or stamp.read_text() != listed:
+            _unpack_all(listed, folder)
+            stamp.write_text(listed)
+        own = Path(sysconfig.get_config_var("LIBDIR"))
+        script, python = folder / "python", Path(sys.executable)
+        write_program(script, python_with_driver(folder, python, own, libc(), script))
     except (SetupError, OSError) as error:
         print(f"setup: no Vulkan without a graphics processor: {error}", file=sys.stderr)
         return 1
-    stamp.write_text(listed)
     return 0
 
 
