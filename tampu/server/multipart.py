@@ -5,18 +5,17 @@ The body is never in memory as a whole: a file's content is passed on in pieces.
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from email.message import Message
-from email.parser import HeaderParser
+
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
 
 from tampu.errors import RequestError
 
-_MAX_HEAD = 8 * 1024  # bytes of the header lines of a part
+_MAX_HEAD = 8 * 1024  # bytes of a header line of a part
 _MAX_VALUE = 8 * 1024  # bytes of a field that is not a file
 _MAX_PARTS = 32
 _MAX_BOUNDARY = 70  # RFC 2046
-_BOUNDARY = re.compile(r"[0-9A-Za-z'()+_,\-./:=? ]+")
 
 
 class FormReader:
@@ -33,15 +32,31 @@ class FormReader:
         Raises:
             RequestError: if the content type is not that of a form.
         """
-        self._delimiter = b"\r\n--" + _boundary(content_type).encode()
         self._write = write
-        self._buffer = bytearray(b"\r\n")  # the first delimiter may have no line before it
+        self._pieces: list[bytes] = []  # of the file, not written yet
+        self._header = (bytearray(), bytearray())  # name and value of the line that is being read
+        self._disposition = b""
         self._name: str | None = None
         self._is_file = False
         self._value = bytearray()
         self._parts = 0
+        self._is_complete = False
         self.fields: dict[str, str] = {}
         self.filename: str | None = None
+        self._parser = MultipartParser(
+            _boundary(content_type),
+            {
+                "on_part_begin": self._begin_part,
+                "on_header_field": lambda data, start, end: self._header[0].extend(data[start:end]),
+                "on_header_value": lambda data, start, end: self._header[1].extend(data[start:end]),
+                "on_header_end": self._end_header,
+                "on_headers_finished": self._end_head,
+                "on_part_data": self._content,
+                "on_part_end": self._end_part,
+                "on_end": self._end,
+            },
+            max_header_size=_MAX_HEAD,
+        )
 
     async def read(self, body: AsyncIterator[bytes]) -> None:
         """Read the whole form.
@@ -50,87 +65,65 @@ class FormReader:
             RequestError: if it is not valid, incomplete, or has two files; for what is too long.
         """
         async for chunk in body:
-            self._buffer += chunk
-            while await self._step():
-                pass
-            if self._parts < 0:
+            try:
+                self._parser.write(chunk)
+            except FormParserError as error:
+                raise RequestError(f"the form is not valid: {error}") from None
+            for piece in self._pieces:
+                await self._write(piece)
+            self._pieces.clear()
+            if self._is_complete:
                 return
         raise RequestError("the form is incomplete: its last boundary is missing")
 
-    async def _step(self) -> bool:
-        """Consume a piece of the buffer; return whether there may be more."""
-        if self._name is None and self._parts and not self._begin_part():
-            return False
-        if self._parts < 0:
-            return False
-        end = self._buffer.find(self._delimiter)
-        if end < 0:
-            # The end of the buffer may be the start of a delimiter.
-            await self._content(max(len(self._buffer) - len(self._delimiter), 0))
-            return False
-        await self._content(end)
-        del self._buffer[: len(self._delimiter)]
-        self._end_part()
-        return True
+    # -- what the parser calls -------------------------------------------------------------------
 
-    def _begin_part(self) -> bool:
-        """Read the head of a part; return False if it is not there yet."""
-        if self._buffer.startswith(b"--"):
-            self._parts = -1
-            return False
-        end = self._buffer.find(b"\r\n\r\n")
-        if end < 0 and len(self._buffer) <= _MAX_HEAD:
-            return False
-        if not 0 <= end <= _MAX_HEAD or not self._buffer.startswith(b"\r\n"):
-            raise RequestError("the form is not valid: a part has no head")
-        text = bytes(self._buffer[2:end]).decode("utf-8", "replace")
-        head = HeaderParser().parsestr(text)
-        name, filename = _names(head)
-        del self._buffer[: end + 4]
-        if not name:
-            raise RequestError("the form is not valid: a part has no name")
-        self._name, self._is_file = name, filename is not None
-        if filename is not None:
-            if self.filename is not None:
-                raise RequestError("the form has more than one file")
-            self.filename = filename
-        return True
-
-    async def _content(self, count: int) -> None:
-        if self._name is None or not count:
-            del self._buffer[:count]
-            return
-        piece = bytes(self._buffer[:count])
-        del self._buffer[:count]
-        if self._is_file:
-            await self._write(piece)
-        else:
-            self._value += piece
-            if len(self._value) > _MAX_VALUE:
-                raise RequestError(f"{self._name[:100]}: longer than {_MAX_VALUE} bytes")
-
-    def _end_part(self) -> None:
-        """Keep the value of a field whose part has ended."""
-        if self._name is not None and not self._is_file:
-            self.fields[self._name] = self._value.decode("utf-8", "replace")
-        self._name, self._value = None, bytearray()
+    def _begin_part(self) -> None:
+        self._disposition, self._value = b"", bytearray()
         self._parts += 1
         if self._parts > _MAX_PARTS:
             raise RequestError(f"the form has more than {_MAX_PARTS} parts")
 
+    def _end_header(self) -> None:
+        name, value = self._header
+        if name.lower() == b"content-disposition":
+            self._disposition = bytes(value)
+        name.clear()
+        value.clear()
 
-def _boundary(content_type: str) -> str:
-    message = Message()
-    message["content-type"] = content_type
-    boundary = message.get_boundary()
-    if message.get_content_type() != "multipart/form-data" or not boundary:
+    def _end_head(self) -> None:
+        _, options = parse_options_header(self._disposition)
+        self._name = options.get(b"name", b"").decode("utf-8", "replace")
+        if not self._name:
+            raise RequestError("the form is not valid: a part has no name")
+        self._is_file = b"filename" in options
+        if not self._is_file:
+            return
+        if self.filename is not None:
+            raise RequestError("the form has more than one file")
+        self.filename = options[b"filename"].decode("utf-8", "replace")
+
+    def _content(self, data: bytes, start: int, end: int) -> None:
+        if self._is_file:
+            self._pieces.append(data[start:end])
+            return
+        self._value += data[start:end]
+        if len(self._value) > _MAX_VALUE:
+            raise RequestError(f"{(self._name or '')[:100]}: longer than {_MAX_VALUE} bytes")
+
+    def _end_part(self) -> None:
+        if self._name and not self._is_file:
+            self.fields[self._name] = self._value.decode("utf-8", "replace")
+
+    def _end(self) -> None:
+        self._is_complete = True
+
+
+def _boundary(content_type: str) -> bytes:
+    kind, options = parse_options_header(content_type)
+    boundary = options.get(b"boundary", b"")
+    if kind != b"multipart/form-data" or not boundary:
         raise RequestError("the body must be a form: multipart/form-data with a boundary")
-    if len(boundary) > _MAX_BOUNDARY or not _BOUNDARY.fullmatch(boundary):
+    if len(boundary) > _MAX_BOUNDARY:
         raise RequestError("the boundary of the form is not valid")
     return boundary
-
-
-def _names(head: Message) -> tuple[str, str | None]:
-    """Return the name of a part, and that of its file if it is one."""
-    found = head.get_param("name", "", "content-disposition")
-    return found if isinstance(found, str) else found[2], head.get_filename()

@@ -374,7 +374,12 @@ def test_everything_is_private_to_the_user(site: Site) -> None:
             b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\n\r\n' * 40 + b"--x--",
             "parts",
         ),
-        ({"content-type": "multipart/form-data; boundary=x"}, b"--x" + b"h" * 9000, "head"),
+        ({"content-type": "multipart/form-data; boundary=x"}, b"--x" + b"h" * 9000, "not valid"),
+        (
+            {"content-type": "multipart/form-data; boundary=x"},
+            b"--x\r\n" + b"h" * 9000,
+            "Maximum header size",
+        ),
     ],
 )
 def test_a_hostile_upload_is_refused_and_leaves_nothing(
