@@ -181,11 +181,151 @@ export const TEXTS = {
   firstTokens: (shown: number) => `The first ${String(shown)} are shown.`,
   dismiss: "Dismiss",
   chatWith: "Chat",
+  table: "Table",
+  copyCode: "Copy code",
+  brand: "tampu",
+  yes: "true",
+  no: "false",
+  uses: { sampling: "Sampling", generation: "The answer", loading: "Loading" },
+  usage: {
+    tokens: (tokens: number) => `${String(tokens)} tokens`,
+    speed: (rate: number) => `${rate.toFixed(rate < 10 ? 1 : 0)} tokens/s`,
+    firstToken: (ms: number) => `first after ${duration(ms)}`,
+    cached: (cached: number, prompt: number) => `${String(cached)} of ${String(prompt)} prompt tokens cached`,
+    dropped: (tokens: number) => `${String(tokens)} tokens did not fit the context`,
+  },
+  facts: { engine: "engine", context: "context", memory: "memory", contextInMemory: "context in memory" },
+  modelTexts: { parameters: "parameters", system: "system", template: "template", modelfile: "modelfile", license: "license" },
+  keyActions: {
+    send: "Send the message",
+    newLine: "New line in the message",
+    stopOrLeave: "Stop the answer, or leave the field",
+    write: "Write a message",
+    next: "Next conversation",
+    previous: "Previous conversation",
+    back: "Back to the chat",
+    edit: "Edit the last message",
+    regenerate: "Answer the last message again",
+    earlier: "Earlier version of the last answer",
+    later: "Later version of the last answer",
+    sideBySide: "Versions of the last answer side by side",
+    theme: "Next theme",
+    help: "Show this list",
+  },
+  unreachable: "The server cannot be reached. Is it running?",
+  endedEarly: "The stream ended early. Has the server stopped?",
+  responseNotObject: "The response is not an object.",
+  lineNotJson: (line: string) => `A line of the response is not JSON: ${line}`,
+  lineNotObject: (line: string) => `A line of the response is not an object: ${line}`,
+  retryAfter: (message: string, seconds: number) => `${message}. Try again in ${seconds} s.`,
+  unreadable: "The file cannot be read.",
+  databaseFailed: "The browser's database failed.",
+  importing: {
+    notJson: "the file is not JSON",
+    noConversations: "the file has no conversations of tampu",
+    otherVersion: "the file is of another version of tampu",
+    noTurnBefore: "a turn has no turn before it",
+    wrong: (what: string) => `${what} is wrong`,
+    wrongOption: (name: string) => `the option ${name} is wrong`,
+    notObject: (what: string) => `${what} is not an object`,
+    notList: (what: string) => `${what} is not a list`,
+    notText: (what: string) => `${what} is not a text`,
+    notNumber: (what: string) => `${what} is not a number`,
+    conversation: "a conversation",
+    turn: "a turn",
+    call: "a call",
+    token: "a token",
+    byte: "a byte",
+    textOfFormat: "the text of the format",
+  },
 } as const;
 
+/** The texts of the view from inside. */
+export const INSIDE = {
+  title: "Inside",
+  pause: "Pause",
+  resume: "Resume",
+  zoomIn: "Zoom in",
+  zoomOut: "Zoom out",
+  earlier: "Earlier",
+  later: "Later",
+  save: "Save trace",
+  saveHint: "Save the last minute as a trace for Perfetto",
+  model: "Model",
+  waitingForServer: "Waiting for the server…",
+  noModel: "No model is in memory. Load one in Models, or ask one something.",
+  silent: "This model's engine does not say what it does: only latencies and memory are known.",
+  lost: "The connection was lost. Trying again…",
+  timeline: "Batches",
+  rates: "Tokens per second",
+  latencies: "Latencies",
+  first: "Time to first token",
+  between: "Time between tokens",
+  memory: "Memory",
+  cells: "Cache cells",
+  cellsOf: (kind: string, window: number | null) =>
+    kind === "states" ? "States of recurrent layers" : window ? `Layers with a window of ${grouped(window)}` : "Layers that read everything",
+  tree: "Prefix tree",
+  byOwner: "By owner",
+  byAge: "By age",
+  colour: "Colour",
+  prompt: "prompt",
+  answer: "answer",
+  waited: "waiting for a slot",
+  newGraph: "new graph",
+  device: "device",
+  request: (number: number) => `request ${number}`,
+  shared: "several requests",
+  cached: "cached",
+  empty: "empty",
+  newest: "freed just now",
+  oldest: "freed long ago",
+  inUse: (used: number, total: number) => `${grouped(used)} of ${grouped(total)} in use`,
+  facts: {
+    running: "running",
+    waiting: "waiting",
+    prompt: "prompt tokens/s",
+    answer: "answer tokens/s",
+    batch: "requests/batch",
+    step: "per step",
+    python: "Python's share",
+    graphs: "graphs reused",
+    cost: "cost of looking",
+  },
+  timelineText: (seconds: number, batches: number, requests: number, prompt: number, answer: number) =>
+    `Last ${seconds < 10 ? seconds.toFixed(1) : seconds.toFixed(0)} s: ${count(batches, "batch", "batches")}, ${count(requests, "request")}, ` +
+    `${count(prompt, "prompt token")}, ${count(answer, "answer token")}.`,
+  ratesText: (prompt: number, answer: number) =>
+    `Now ${grouped(Math.round(prompt))} prompt and ${grouped(Math.round(answer))} answer tokens per second.`,
+  latencyText: (total: number, half: number | null, most: number | null) =>
+    total ? `${grouped(total)} measured; half under ${bound(half)}, 95 % under ${bound(most)}.` : "Nothing measured yet.",
+  treeText: (nodes: number, tokens: number) => `${count(nodes, "branch", "branches")}, ${count(tokens, "token")}.`,
+  sharing: (requests: number, tokens: number) => `${requests} requests share their first ${count(tokens, "token")}.`,
+  hidden: (nodes: number) => `${count(nodes, "branch", "branches")} more.`,
+  states: (states: number) => count(states, "state"),
+  nodeText: (tokens: number, start: number, cached: number) => `${count(tokens, "token")} from ${grouped(start)}, ${grouped(cached)} cached`,
+  sharedBy: (requests: number) => `${requests} requests`,
+  tableOfTree: "As a table",
+  columns: ["From", "Tokens", "Cached", "Requests", "States"],
+  milliseconds: (ms: number) => `${ms.toFixed(1)} ms`,
+  seconds: (seconds: number) => `${seconds} s`,
+  ago: (seconds: number) => (seconds < 0.05 ? "now" : `−${seconds.toFixed(seconds < 10 ? 1 : 0)} s`),
+  size: bytes,
+} as const;
+
+/** Return a number with its thousands set apart. */
+export function grouped(number: number): string {
+  return number.toLocaleString("en-US");
+}
+
 /** Return a number with its noun. */
-function count(number: number, noun: string): string {
-  return `${String(number)} ${noun}${number === 1 ? "" : "s"}`;
+function count(number: number, noun: string, nouns = `${noun}s`): string {
+  return `${grouped(number)} ${number === 1 ? noun : nouns}`;
+}
+
+function bound(seconds: number | null): string {
+  if (seconds === null) return "?";
+  return seconds === Infinity ? "more than was counted" : duration(seconds * 1000);
 }
 
 /** Return a probability in percent. */

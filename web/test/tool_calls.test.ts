@@ -39,8 +39,9 @@ test("calls without an end need a click", () => {
   const turns = [turn("q", ROOT, "user")];
   const sent: boolean[] = [];
   for (let round = 0; round <= MAX_ROUNDS; round++) {
-    turns.push(turn(`a${String(round)}`, turns.at(-1)?.id ?? ROOT, "assistant", "f"));
-    sent.push(areSentAlone(conversation(...turns), turns.at(-1) as Turn, () => true));
+    const called = turn(`a${String(round)}`, turns.at(-1)?.id ?? ROOT, "assistant", "f");
+    turns.push(called);
+    sent.push(areSentAlone(conversation(...turns), called, () => true));
     turns.push(turn(`r${String(round)}`, turns.at(-1)?.id ?? ROOT, "tool"));
   }
   assert.deepEqual(sent, [...Array<boolean>(MAX_ROUNDS).fill(true), false]);

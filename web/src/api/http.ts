@@ -1,8 +1,7 @@
 /** Requests to the server that the page comes from, with the key that the user has given. */
 
+import { TEXTS } from "../texts.ts";
 import { isObject, jsonLines } from "./lines.ts";
-
-const UNREACHABLE = "The server cannot be reached. Is it running?";
 
 /** The server refused a request, failed, or cannot be reached; `status` is 0 without a response. */
 export class ApiError extends Error {
@@ -42,7 +41,7 @@ export class Http {
     const response = await this.#send(method, path, body, signal);
     const text = await response.text().catch(lost);
     const value: unknown = text ? JSON.parse(text) : {};
-    if (!isObject(value)) throw new ApiError("the response is not an object", response.status);
+    if (!isObject(value)) throw new ApiError(TEXTS.responseNotObject, response.status);
     return value;
   }
 
@@ -106,7 +105,7 @@ export class Http {
       request.onabort = () => reject(signal.reason as Error);
       request.send(file);
     }).finally(() => signal.removeEventListener("abort", abort));
-    if (request.status === 0) throw new ApiError(UNREACHABLE);
+    if (request.status === 0) throw new ApiError(TEXTS.unreachable);
     if (request.status >= 300) throw this.#refused(refusal(request.status, request.responseText, request.statusText));
   }
 
@@ -142,7 +141,7 @@ export class Http {
 /** Raise what a failed `fetch` means: a `TypeError` is a lost connection. */
 function lost(error: unknown): never {
   if (error instanceof TypeError) {
-    throw new ApiError(UNREACHABLE);
+    throw new ApiError(TEXTS.unreachable);
   }
   throw error;
 }

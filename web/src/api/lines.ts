@@ -1,5 +1,7 @@
 /** Reads a response whose lines are JSON objects, as Ollama's API streams them, or server-sent events. */
 
+import { TEXTS } from "../texts.ts";
+
 export class StreamError extends Error {}
 
 /**
@@ -38,10 +40,10 @@ function parsed(line: string): Record<string, unknown> {
   try {
     value = JSON.parse(line);
   } catch {
-    throw new StreamError(`a line of the response is not JSON: ${line.slice(0, 80)}`);
+    throw new StreamError(TEXTS.lineNotJson(line.slice(0, 80)));
   }
   if (!isObject(value)) {
-    throw new StreamError(`a line of the response is not an object: ${line.slice(0, 80)}`);
+    throw new StreamError(TEXTS.lineNotObject(line.slice(0, 80)));
   }
   return value;
 }

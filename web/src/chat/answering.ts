@@ -2,6 +2,7 @@
 
 import { ApiError, messageOf } from "../api/http.ts";
 import type { ChatLine, ChatRequest, Server } from "../api/server.ts";
+import { TEXTS } from "../texts.ts";
 import { tokensOf } from "./token_text.ts";
 import type { Call, Turn, Usage } from "./tree.ts";
 
@@ -53,7 +54,7 @@ export async function answer(
       }
       pace.soon();
     }
-    throw new ApiError("The stream ended early. Has the server stopped?");
+    throw new ApiError(TEXTS.endedEarly);
   } catch (error) {
     pace.end();
     if (signal.aborted) report({ state: "stopped" });
@@ -122,5 +123,5 @@ function usageOf(line: ChatLine, firstTokenMs: number): Usage {
 
 function told(error: unknown): string {
   const wait = error instanceof ApiError ? error.retryAfter : null;
-  return wait === null ? messageOf(error) : `${messageOf(error)}. Try again in ${wait} s.`;
+  return wait === null ? messageOf(error) : TEXTS.retryAfter(messageOf(error), wait);
 }

@@ -2,6 +2,7 @@
 
 import { isObject } from "../api/lines.ts";
 import type { Value } from "../api/server.ts";
+import { TEXTS } from "../texts.ts";
 import { isMedia } from "./files.ts";
 import { FORMATS, type Format, NO_FORMAT } from "./formats.ts";
 import type { Candidate, Token } from "./token_text.ts";
@@ -31,12 +32,12 @@ export function fromJson(text: string, newId: () => string): Conversation[] {
   try {
     value = JSON.parse(text);
   } catch {
-    throw new ImportError("the file is not JSON");
+    throw new ImportError(TEXTS.importing.notJson);
   }
   if (!isObject(value) || value.format !== FORMAT || !Array.isArray(value.conversations)) {
-    throw new ImportError("the file has no conversations of tampu");
+    throw new ImportError(TEXTS.importing.noConversations);
   }
-  if (value.version !== VERSION) throw new ImportError("the file is of another version of tampu");
+  if (value.version !== VERSION) throw new ImportError(TEXTS.importing.otherVersion);
   return value.conversations.map((one) => readConversation(one, newId));
 }
 
@@ -69,7 +70,7 @@ export function fromMarkdown(text: string, newId: () => string, now: number): Co
     conversation = withTurn(conversation, turn);
     parent = turn.id;
   }
-  if (parent === ROOT) throw new ImportError("the file has no conversation of tampu");
+  if (parent === ROOT) throw new ImportError(TEXTS.importing.noConversations);
   return conversation;
 }
 
@@ -82,8 +83,8 @@ function unescaped(text: string): string {
 }
 
 function readConversation(value: unknown, newId: () => string): Conversation {
-  const from = object(value, "a conversation");
-  const given = Object.values(object(from.turns, "turns")).map((turn) => object(turn, "a turn"));
+  const from = object(value, TEXTS.importing.conversation);
+  const given = Object.values(object(from.turns, "turns")).map((turn) => object(turn, TEXTS.importing.turn));
   const ids = new Map(given.map((turn) => [textOf(turn.id, "id"), newId()]));
   let conversation: Conversation = {
     ...newConversation(newId(), numberOf(from.created, "created")),
@@ -101,7 +102,7 @@ function readConversation(value: unknown, newId: () => string): Conversation {
     const turn = readTurn(one, ids);
     // Parents come before their turns, so a turn cannot be its own ancestor.
     if (turn.parent !== ROOT && !conversation.turns[turn.parent]) {
-      throw new ImportError("a turn has no turn before it");
+      throw new ImportError(TEXTS.importing.noTurnBefore);
     }
     conversation = withTurn(conversation, turn);
   }
@@ -118,7 +119,7 @@ function readConversation(value: unknown, newId: () => string): Conversation {
 
 function readTurn(from: Record<string, unknown>, ids: Map<string, string>): Turn {
   const { role, images, usage } = from;
-  if (role !== "user" && role !== "assistant" && role !== "tool") throw new ImportError("role is wrong");
+  if (role !== "user" && role !== "assistant" && role !== "tool") throw new ImportError(TEXTS.importing.wrong("role"));
   const parent = textOf(from.parent, "parent");
   const turn: Turn = {
     id: ids.get(textOf(from.id, "id")) ?? ROOT,
@@ -130,7 +131,7 @@ function readTurn(from: Record<string, unknown>, ids: Map<string, string>): Turn
   };
   if (images !== undefined) {
     if (!Array.isArray(images) || !images.every(isMedia)) {
-      throw new ImportError("images are wrong");
+      throw new ImportError(TEXTS.importing.wrong("images"));
     }
     turn.images = images;
   }
@@ -159,25 +160,25 @@ function usageOf(from: Record<string, unknown>): Usage {
 
 function formatOf({ kind, text }: Record<string, unknown>): Format {
   const known = FORMATS.find((one) => one === kind);
-  if (!known) throw new ImportError("the format is wrong");
-  return { kind: known, text: textOf(text, "the text of the format") };
+  if (!known) throw new ImportError(TEXTS.importing.wrong("format"));
+  return { kind: known, text: textOf(text, TEXTS.importing.textOfFormat) };
 }
 
 function callOf(value: unknown): Call {
-  const from = object(value, "a call");
+  const from = object(value, TEXTS.importing.call);
   return { name: textOf(from.name, "name"), arguments: object(from.arguments, "arguments") };
 }
 
 function tokenOf(value: unknown): Token {
-  const from = object(value, "a token");
+  const from = object(value, TEXTS.importing.token);
   return { ...candidateOf(from), top: listOf(from.top, "top").map(candidateOf) };
 }
 
 function candidateOf(value: unknown): Candidate {
-  const { text, logprob, bytes } = object(value, "a token");
+  const { text, logprob, bytes } = object(value, TEXTS.importing.token);
   const candidate = { text: textOf(text, "text"), logprob: numberOf(logprob, "logprob") };
   if (bytes === undefined) return candidate;
-  return { ...candidate, bytes: listOf(bytes, "bytes").map((byte) => numberOf(byte, "a byte")) };
+  return { ...candidate, bytes: listOf(bytes, "bytes").map((byte) => numberOf(byte, TEXTS.importing.byte)) };
 }
 
 function optionsOf(value: unknown): Record<string, Value> {
@@ -185,7 +186,7 @@ function optionsOf(value: unknown): Record<string, Value> {
   for (const [name, one] of Object.entries(object(value, "options"))) {
     const isList = Array.isArray(one) && one.every((text) => typeof text === "string");
     if (!isList && !["number", "string", "boolean"].includes(typeof one)) {
-      throw new ImportError(`the option ${name} is wrong`);
+      throw new ImportError(TEXTS.importing.wrongOption(name));
     }
     options[name] = one as Value;
   }
@@ -193,23 +194,23 @@ function optionsOf(value: unknown): Record<string, Value> {
 }
 
 function object(value: unknown, what: string): Record<string, unknown> {
-  if (!isObject(value)) throw new ImportError(`${what} is not an object`);
+  if (!isObject(value)) throw new ImportError(TEXTS.importing.notObject(what));
   return value;
 }
 
 function listOf(value: unknown, what: string): unknown[] {
-  if (!Array.isArray(value)) throw new ImportError(`${what} is not a list`);
+  if (!Array.isArray(value)) throw new ImportError(TEXTS.importing.notList(what));
   return value;
 }
 
 function textOf(value: unknown, what: string): string {
-  if (typeof value !== "string") throw new ImportError(`${what} is not a text`);
+  if (typeof value !== "string") throw new ImportError(TEXTS.importing.notText(what));
   return value;
 }
 
 function numberOf(value: unknown, what: string): number {
   if (typeof value !== "number" || !Number.isFinite(value)) {
-    throw new ImportError(`${what} is not a number`);
+    throw new ImportError(TEXTS.importing.notNumber(what));
   }
   return value;
 }

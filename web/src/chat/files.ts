@@ -1,6 +1,7 @@
 /** Files that are saved, and images and videos that are read. */
 
 import { imageType, videoType } from "../markdown/links.ts";
+import { TEXTS } from "../texts.ts";
 
 /** Let the browser save a text as a file. */
 export function saveFile(name: string, text: string): void {
@@ -26,7 +27,7 @@ export async function readMedia(file: File): Promise<string | null> {
   const url = await new Promise<string>((resolve, reject) => {
     const reader = new FileReader();
     reader.onload = () => resolve(reader.result as string);
-    reader.onerror = () => reject(reader.error ?? new Error("the file cannot be read"));
+    reader.onerror = () => reject(reader.error ?? new Error(TEXTS.unreadable));
     reader.readAsDataURL(file);
   });
   return isMedia(url) ? url : null;

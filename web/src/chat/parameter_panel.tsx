@@ -8,8 +8,6 @@ import { useApp } from "../state/app.ts";
 import { TEXTS } from "../texts.ts";
 import { FormatFields } from "./format_fields.tsx";
 
-const GROUPS = { sampling: "Sampling", generation: "The answer", loading: "Loading" } as const;
-
 export function ParameterPanel(): JSX.Element {
   const { chats, showsParameters } = useApp();
   const { system, options } = chats.open.value;
@@ -58,7 +56,7 @@ export function OptionFields({ options, onChange }: Options): JSX.Element {
   };
   return (
     <>
-      {Object.entries(GROUPS).map(([use, title]) => (
+      {Object.entries(TEXTS.uses).map(([use, title]) => (
         <details open={use !== "loading"}>
           <summary>{title}</summary>
           {models.parameters.value.filter((one) => one.use === use).map((parameter) => (
@@ -95,8 +93,8 @@ function Input({ parameter, value, onChange }: Properties): JSX.Element {
     return (
       <select value={shown} onChange={({ currentTarget: { value: text } }) => onChange(text ? text === "true" : null)}>
         <option value="">{TEXTS.modelDefault}</option>
-        <option value="true">true</option>
-        <option value="false">false</option>
+        <option value="true">{TEXTS.yes}</option>
+        <option value="false">{TEXTS.no}</option>
       </select>
     );
   }

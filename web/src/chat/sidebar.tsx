@@ -21,7 +21,7 @@ export function Sidebar(): JSX.Element {
   return (
     <nav class="sidebar" aria-label={TEXTS.chats}>
       <header>
-        <span class="brand">tampu</span>
+        <span class="brand">{TEXTS.brand}</span>
         <a class="button primary" href="#/"><Icon name="plus" /> {TEXTS.newChat}</a>
       </header>
       <label class="search">

@@ -1,5 +1,6 @@
 /** Conversations in the browser's own database; they are sent nowhere. */
 
+import { TEXTS } from "../texts.ts";
 import { type Conversation, isStreamed, settled } from "./tree.ts";
 
 const DATABASE = "tampu";
@@ -117,6 +118,6 @@ function lockOf(id: string): string {
 function result<T>(request: IDBRequest<T>): Promise<T> {
   return new Promise((resolve, reject) => {
     request.onsuccess = () => resolve(request.result);
-    request.onerror = () => reject(request.error ?? new Error("the browser's database failed"));
+    request.onerror = () => reject(request.error ?? new Error(TEXTS.databaseFailed));
   });
 }

@@ -153,14 +153,15 @@ function Versions({ turn, alternatives }: Omit<Properties, "isLast">): JSX.Eleme
 }
 
 export function Counts({ usage, model }: { usage: Usage; model: string }): JSX.Element {
+  const { usage: texts } = TEXTS;
   const speed = usage.tokensPerSecond;
   const parts = [
     model,
-    `${String(usage.tokens)} tokens`,
-    speed > 0 && `${speed.toFixed(speed < 10 ? 1 : 0)} tokens/s`,
-    usage.firstTokenMs > 0 && `first after ${duration(usage.firstTokenMs)}`,
-    `${String(usage.cachedTokens)} of ${String(usage.promptTokens)} prompt tokens cached`,
-    usage.droppedTokens > 0 && `${String(usage.droppedTokens)} tokens did not fit the context`,
+    texts.tokens(usage.tokens),
+    speed > 0 && texts.speed(speed),
+    usage.firstTokenMs > 0 && texts.firstToken(usage.firstTokenMs),
+    texts.cached(usage.cachedTokens, usage.promptTokens),
+    usage.droppedTokens > 0 && texts.dropped(usage.droppedTokens),
   ];
   return <span class="counts">{parts.filter(Boolean).map((part) => <span>{part}</span>)}</span>;
 }

@@ -3,9 +3,9 @@
 import type { JSX } from "preact";
 import { useCallback, useState } from "preact/hooks";
 
+import { INSIDE } from "../texts.ts";
 import { Canvas, type Draw, hueOf } from "./canvas.tsx";
 import type { CellUse } from "./live.ts";
-import { INSIDE } from "./texts.ts";
 
 const SHARED = 0;
 const CACHED = -1;

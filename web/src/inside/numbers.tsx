@@ -2,9 +2,8 @@
 
 import type { JSX } from "preact";
 
-import { duration } from "../texts.ts";
+import { INSIDE, duration, grouped } from "../texts.ts";
 import { type Distribution, type Frame, KEPT_MS, type ModelHistory, type Sample, quantile } from "./live.ts";
-import { INSIDE, count } from "./texts.ts";
 
 const WIDTH = 400;
 const HEIGHT = 90;
@@ -19,11 +18,11 @@ export function Facts({ history }: { history: ModelHistory }): JSX.Element {
   const graphs = (runner?.graphs_built ?? 0) + (runner?.graphs_reused ?? 0);
   const facts: [string, string][] = [
     [INSIDE.facts.running, `${runner?.requests.length ?? 0} / ${history.model.slots}`],
-    [INSIDE.facts.waiting, count(runner?.waiting ?? 0)],
+    [INSIDE.facts.waiting, grouped(runner?.waiting ?? 0)],
     [INSIDE.facts.prompt, rate(last?.promptRate)],
     [INSIDE.facts.answer, rate(last?.answerRate)],
     [INSIDE.facts.batch, perBatch === null ? "–" : perBatch.toFixed(1)],
-    [INSIDE.facts.step, compute === null ? "–" : `${compute.toFixed(1)} ms`],
+    [INSIDE.facts.step, compute === null ? "–" : INSIDE.milliseconds(compute)],
     [INSIDE.facts.python, percent(runner?.python_share ?? null)],
     [INSIDE.facts.graphs, graphs ? percent((runner?.graphs_reused ?? 0) / graphs) : "–"],
     [INSIDE.facts.cost, runner?.interval_ms ? percent(runner.recording_ms / runner.interval_ms, 2) : "–"],
@@ -99,7 +98,7 @@ export function MemoryFigure({ frame }: { frame: Frame }): JSX.Element {
 }
 
 function rate(value: number | undefined): string {
-  return value === undefined ? "–" : count(Math.round(value));
+  return value === undefined ? "–" : grouped(Math.round(value));
 }
 
 function percent(share: number | null, digits = 0): string {

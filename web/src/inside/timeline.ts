@@ -6,7 +6,7 @@ export interface Bar {
   lane: number;
   from: number;
   to: number;
-  kind: "new graph" | "batch" | "image" | "prompt" | "answer" | "wait";
+  kind: "newGraph" | "batch" | "image" | "prompt" | "answer" | "wait";
   request: number;
 }
 
@@ -37,7 +37,7 @@ export function timelineOf({ steps, waits }: ModelHistory, from: number, to: num
   }
   for (const step of shown) {
     const end = step.began_ms + step.compute_ms;
-    const kind = step.kind === "image" ? "image" : step.is_new_graph ? "new graph" : "batch";
+    const kind = step.kind === "image" ? "image" : step.is_new_graph ? "newGraph" : "batch";
     bars.push({ lane: DEVICE, from: step.began_ms, to: end, kind, request: DEVICE });
     for (const [request, , , isPrompt] of step.parts) {
       const lane = laneOf.get(request);

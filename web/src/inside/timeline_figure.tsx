@@ -4,9 +4,9 @@ import type { JSX } from "preact";
 import { useCallback, useMemo, useState } from "preact/hooks";
 
 import { IconButton } from "../parts/button.tsx";
+import { INSIDE } from "../texts.ts";
 import { Canvas, type Draw, hueOf } from "./canvas.tsx";
 import { KEPT_MS, type ModelHistory } from "./live.ts";
-import { INSIDE } from "./texts.ts";
 import { type Bar, DEVICE, timelineOf } from "./timeline.ts";
 
 const SPANS = [0.25, 0.5, 1, 2, 5, 10, 30, 60];
@@ -105,7 +105,7 @@ function drawBar(context: CanvasRenderingContext2D, bar: Bar, x: (ms: number) =>
     return;
   }
   const isDevice = bar.lane === DEVICE;
-  context.fillStyle = colors(isDevice ? (bar.kind === "new graph" ? "warm" : "accent") : hueOf(bar.request));
+  context.fillStyle = colors(isDevice ? (bar.kind === "newGraph" ? "warm" : "accent") : hueOf(bar.request));
   if (bar.kind === "answer") context.fillRect(start, y + LANE / 2 - 2, width, 5);
   else context.fillRect(start, y + 3, width, LANE - 7);
 }

@@ -1,5 +1,6 @@
 /** Writes what was seen as a trace in Chrome's format, which Perfetto opens. */
 
+import { INSIDE } from "../texts.ts";
 import type { ModelHistory, Step } from "./live.ts";
 
 interface TraceEvent {
@@ -33,12 +34,12 @@ function modelEvents({ model, steps, waits }: ModelHistory, pid: number, origin:
   });
   const waited = [...requests].flatMap(([request, began]) => {
     const wait = waits.get(request) ?? 0;
-    return wait >= 1 ? [during("wait for a slot", request, began - wait, wait, {})] : [];
+    return wait >= 1 ? [during(INSIDE.waited, request, began - wait, wait, {})] : [];
   });
   return [
     named("process_name", DEVICE, model.name),
-    named("thread_name", DEVICE, "device"),
-    ...[...requests.keys()].map((request) => named("thread_name", request, `request ${request}`)),
+    named("thread_name", DEVICE, INSIDE.device),
+    ...[...requests.keys()].map((request) => named("thread_name", request, INSIDE.request(request))),
     ...waited,
     ...steps.flatMap((step) => [
       during(step.kind, DEVICE, step.began_ms, step.compute_ms, described(step)),

@@ -2,8 +2,8 @@
 
 import type { JSX } from "preact";
 
+import { INSIDE, grouped } from "../texts.ts";
 import type { Cache } from "./live.ts";
-import { INSIDE, count } from "./texts.ts";
 import { type Box, layOut, sharedBeginnings } from "./tree_layout.ts";
 
 const ROW = 20;
@@ -37,9 +37,9 @@ export function TreeFigure({ cache }: { cache: Cache }): JSX.Element {
             <tbody>
               {boxes.map(({ node, place }) => (
                 <tr key={place}>
-                  <td>{count(node.start)}</td>
-                  <td>{count(node.tokens)}</td>
-                  <td>{count(node.cached)}</td>
+                  <td>{grouped(node.start)}</td>
+                  <td>{grouped(node.tokens)}</td>
+                  <td>{grouped(node.cached)}</td>
                   <td>{node.requests?.join(", ") ?? node.sharing ?? ""}</td>
                   <td>{node.states ?? ""}</td>
                 </tr>
@@ -58,16 +58,16 @@ function NodeBox({ box }: { box: Box }): JSX.Element {
   const sharing = node.sharing ?? 0;
   const height = box.rows * ROW - 2;
   const room = Math.floor((box.width - 8) / CHARACTER);
-  const label = sharing > 1 ? `${count(node.tokens)} ×${sharing}` : count(node.tokens);
-  const owner = requests.length === 1 && sharing === 1 ? `request-box request-box-${(requests[0] ?? 0) % 8}` : "";
-  const kind = sharing > 1 ? "shared-box" : owner || (node.cached ? "cached-box" : "lost-box");
+  const label = sharing > 1 ? `${grouped(node.tokens)} ×${sharing}` : grouped(node.tokens);
+  const kind = sharing > 1 ? "shared-box" : node.cached ? "cached-box" : "lost-box";
+  const owner = requests.length === 1 && sharing === 1 ? requests[0] : undefined;
   const told = [
     INSIDE.nodeText(node.tokens, node.start, node.cached),
     ...(sharing > 1 ? [INSIDE.sharedBy(sharing)] : requests.map(INSIDE.request)),
     ...(node.states ? [INSIDE.states(node.states)] : []),
   ].join(", ");
   return (
-    <g class={kind}>
+    <g class={owner === undefined ? kind : `request-box request-box-${owner % 8}`}>
       <title>{told}</title>
       <rect x={box.x + 0.5} y={box.row * ROW + 0.5} width={box.width - 2} height={height} rx={3} />
       {label.length <= room && <text x={box.x + 6} y={box.row * ROW + Math.min(height / 2 + 4.5, 60)}>{label}</text>}

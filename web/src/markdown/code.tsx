@@ -5,6 +5,7 @@ import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 
 import { CopyButton } from "../parts/copy.tsx";
+import { TEXTS } from "../texts.ts";
 import type { highlight } from "./highlight.ts";
 import { Later } from "./later.ts";
 
@@ -24,7 +25,7 @@ export function Code({ text, language }: Properties): JSX.Element {
     <figure class="code">
       <figcaption>
         <span>{language}</span>
-        <CopyButton text={text} label="Copy code" />
+        <CopyButton text={text} label={TEXTS.copyCode} />
       </figcaption>
       <pre tabIndex={0}><code>{tree ? tree.map(shown) : text}</code></pre>
     </figure>

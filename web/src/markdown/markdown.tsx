@@ -3,9 +3,9 @@
 import { Component, type ComponentChildren, type JSX } from "preact";
 import type { Tokens } from "marked";
 
+import { TEXTS } from "../texts.ts";
 import { Code } from "./code.tsx";
 import { safeAddress } from "./links.ts";
-import { TEXTS } from "../texts.ts";
 import { Formula } from "./formula.tsx";
 import { type MarkdownToken, blocksOf, decoded, readMarkdown } from "./tokens.ts";
 
@@ -107,7 +107,7 @@ function table(token: Tokens.Table, depth: number): JSX.Element {
     return one.header ? <th class={align}>{inner}</th> : <td class={align}>{inner}</td>;
   };
   return (
-    <div class="table" role="region" aria-label="Table" tabIndex={0}>
+    <div class="table" role="region" aria-label={TEXTS.table} tabIndex={0}>
       <table>
         <thead><tr>{token.header.map(cell)}</tr></thead>
         <tbody>{token.rows.map((row) => <tr>{row.map(cell)}</tr>)}</tbody>

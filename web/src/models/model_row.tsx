@@ -83,20 +83,20 @@ function ModelDetails({ name, loaded }: { name: string; loaded: LoadedModel | un
   }, [name]);
   if (error) return <p class="error" role="alert">{error}</p>;
   if (!shown) return <p class="hint">…</p>;
-  const memory = loaded ? [["memory", bytes(loaded.size)], ["context in memory", String(loaded.context_length)]] : [];
+  const memory = loaded ? [[TEXTS.facts.memory, bytes(loaded.size)], [TEXTS.facts.contextInMemory, String(loaded.context_length)]] : [];
   const facts = [
-    ["engine", shown.engine],
-    ["context", String(shown.details.context_length)],
+    [TEXTS.facts.engine, shown.engine],
+    [TEXTS.facts.context, String(shown.details.context_length)],
     ...memory,
     ...Object.entries(shown.model_info).filter(([, value]) => value !== null).map(([key, value]) => [key, textOf(value)]),
   ];
-  const texts = { parameters: shown.parameters, system: shown.system, template: shown.template, modelfile: shown.modelfile, license: shown.license };
+  const texts = Object.entries(TEXTS.modelTexts).map(([part, title]) => [title, shown[part as keyof typeof TEXTS.modelTexts]]);
   return (
     <div class="model-details">
       {!loaded && <MemoryEstimate name={name} />}
       <LayersFigure tensors={shown.tensors ?? []} />
       <dl>{facts.map(([key, value]) => <div><dt>{key}</dt><dd>{value}</dd></div>)}</dl>
-      {Object.entries(texts).filter(([, text]) => text).map(([title, text]) => (
+      {texts.filter(([, text]) => text).map(([title, text]) => (
         <details><summary>{title}</summary><pre tabIndex={0}>{text}</pre></details>
       ))}
     </div>

@@ -75,6 +75,7 @@ export const AppContext = createContext<App | null>(null);
 
 export function useApp(): App {
   const app = useContext(AppContext);
+  // eslint-disable-next-line no-restricted-syntax -- for programmers
   if (!app) throw new Error("useApp must be called inside AppContext.Provider");
   return app;
 }

@@ -1,1 +1,0 @@
-import{B as e,K as t,g as n,r,v as i}from"./app-BBMkm0Yk.js";import{t as a}from"./notice-C4OVuGPS.js";function o({title:o,children:s}){let{showsSidebar:c}=r();return i(t,{children:[i(`header`,{class:`head`,children:[i(n,{class:`narrow-only`,icon:`menu`,label:e.openSidebar,onClick:()=>c.value=!0}),i(`h1`,{children:o}),s]}),i(a,{})]})}export{o as t};
