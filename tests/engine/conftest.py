@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 from support.devices import StandIn
 
-from tampu.engine import model_loader
+from tampu.engine import bound_model
 from tampu.ml.devices import Device, find_devices
 
 
@@ -14,7 +14,7 @@ def devices(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[StandIn, StandIn]
     """Two devices, which are all free again at the end."""
     found = StandIn(0), StandIn(1)
     every = (*(each.device for each in found), *find_devices())
-    monkeypatch.setattr(model_loader, "find_devices", lambda: every)
+    monkeypatch.setattr(bound_model, "find_devices", lambda: every)
     yield found
     assert [each.taken for each in found] == [0, 0]
 

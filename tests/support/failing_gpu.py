@@ -10,7 +10,7 @@ from pathlib import Path
 
 from support.devices import StandIn
 
-from tampu.engine import model_loader
+from tampu.engine import bound_model
 from tampu.ml.devices import find_devices
 from tampu.worker.main import main
 
@@ -38,5 +38,5 @@ if __name__ == "__main__":
     gpu = FailingGPU()
     gpu.file = Path(sys.argv[1])
     devices = (gpu.device, *find_devices())
-    model_loader.find_devices = lambda: devices
+    bound_model.find_devices = lambda: devices
     main(sys.argv[2:])
