@@ -24,6 +24,7 @@ from support.chat_templates import CHATML
 from support.scripted import write_scripted
 from support.serving import Server, start_server
 
+AXE = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
 UNPACKED = Path(__file__).parents[2] / ".venv" / "chromium" / "chromium"
 PATIENCE_MS = 60_000
 LONG_CONTEXT = 32_768
@@ -138,6 +139,15 @@ def watched(browser: Browser, server: Server, path: str = "/", **options: Any) -
         page.goto(server.url + path)
         yield page
     assert watcher.faults == []
+
+
+def violations(page: Page) -> list[tuple[str, str, str]]:
+    """What axe finds on a page whose policy lets it run: rules, elements and explanations."""
+    page.add_script_tag(content=AXE.read_text("utf-8"))
+    found = page.evaluate("() => axe.run().then((found) => found.violations)")
+    return [
+        (one["id"], node["html"], node["failureSummary"]) for one in found for node in one["nodes"]
+    ]
 
 
 def choose(page: Page, model: str) -> None:

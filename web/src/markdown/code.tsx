@@ -22,7 +22,7 @@ export function Code({ text, language }: Properties): JSX.Element {
   const colours = useHighlighter(language !== "" && text.length <= MOST);
   const tree = colours?.(text, language);
   return (
-    <figure class="code">
+    <figure class="code" dir="ltr">
       <figcaption>
         <span>{language}</span>
         <CopyButton text={text} label={TEXTS.copyCode} />

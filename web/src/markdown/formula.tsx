@@ -26,5 +26,5 @@ export function Formula({ text, display }: Properties): JSX.Element {
     };
   }, [text, display]);
   // Preact does not look into what KaTeX has put there: the key makes a new place for a new text.
-  return <span class={display ? "formula display" : "formula"} key={text} ref={place}>{text}</span>;
+  return <span class={display ? "formula display" : "formula"} dir="ltr" key={text} ref={place}>{text}</span>;
 }

@@ -11,6 +11,8 @@ import { type MarkdownToken, blocksOf, decoded, readMarkdown } from "./tokens.ts
 
 const DEEPEST = 60;
 
+type Direction = "auto" | undefined;
+
 interface Properties {
   text: string;
 }
@@ -21,7 +23,7 @@ export class Markdown extends Component<Properties> {
   }
 
   override render({ text }: Properties): ComponentChildren {
-    return <div class="markdown" dir="auto">{shownAll(readMarkdown(text), 0)}</div>;
+    return <div class="markdown">{shownAll(readMarkdown(text), 0)}</div>;
   }
 }
 
@@ -32,17 +34,19 @@ function shownAll(tokens: MarkdownToken[], depth: number): ComponentChildren {
 
 function shown(token: MarkdownToken, depth: number): ComponentChildren {
   const inner = () => shownAll(blocksOf("tokens" in token ? token.tokens : []), depth);
+  // Each block has the direction of its first letter, with all that is in it.
+  const dir = depth === 1 ? "auto" : undefined;
   switch (token.type) {
     case "space":
     case "def":
     case "checkbox":
       return null;
     case "paragraph":
-      return <p>{inner()}</p>;
+      return <p dir={dir}>{inner()}</p>;
     case "heading":
-      return heading(token.depth, inner());
+      return heading(token.depth, dir, inner());
     case "blockquote":
-      return <blockquote>{inner()}</blockquote>;
+      return <blockquote dir={dir}>{inner()}</blockquote>;
     case "hr":
       return <hr />;
     case "br":
@@ -54,17 +58,17 @@ function shown(token: MarkdownToken, depth: number): ComponentChildren {
     case "del":
       return <del>{inner()}</del>;
     case "codespan":
-      return <code>{token.text}</code>;
+      return <code dir="ltr">{token.text}</code>;
     case "code":
       return <Code text={token.text} language={token.lang?.split(/\s/)[0] ?? ""} />;
     case "math":
       return <Formula text={token.text} display={token.display} />;
     case "list":
-      return list(token, depth);
+      return list(token, depth, dir);
     case "list_item":
       return item(token, depth);
     case "table":
-      return table(token, depth);
+      return table(token, depth, dir);
     case "link":
       return link(token.href, token.title, inner());
     case "image":
@@ -74,19 +78,19 @@ function shown(token: MarkdownToken, depth: number): ComponentChildren {
     case "text":
       return token.tokens ? inner() : decoded(token.text);
     case "html":
-      return token.block ? <p class="source">{token.raw.trimEnd()}</p> : token.raw;
+      return token.block ? <p class="source" dir={dir}>{token.raw.trimEnd()}</p> : token.raw;
   }
 }
 
-function heading(level: number, inner: ComponentChildren): JSX.Element {
+function heading(level: number, dir: Direction, inner: ComponentChildren): JSX.Element {
   // Below the page's own headings.
   const Tag = `h${String(Math.min(level + 2, 6))}` as "h3";
-  return <Tag>{inner}</Tag>;
+  return <Tag dir={dir}>{inner}</Tag>;
 }
 
-function list(token: Tokens.List, depth: number): JSX.Element {
+function list(token: Tokens.List, depth: number, dir: Direction): JSX.Element {
   const items = token.items.map((one) => item(one, depth));
-  return token.ordered ? <ol start={Number(token.start)}>{items}</ol> : <ul>{items}</ul>;
+  return token.ordered ? <ol dir={dir} start={Number(token.start)}>{items}</ol> : <ul dir={dir}>{items}</ul>;
 }
 
 function item(token: Tokens.ListItem, depth: number): JSX.Element {
@@ -100,14 +104,14 @@ function item(token: Tokens.ListItem, depth: number): JSX.Element {
   );
 }
 
-function table(token: Tokens.Table, depth: number): JSX.Element {
+function table(token: Tokens.Table, depth: number, dir: Direction): JSX.Element {
   const cell = (one: Tokens.TableCell) => {
     const inner = shownAll(blocksOf(one.tokens), depth);
     const align = one.align ? `to-${one.align}` : "";
     return one.header ? <th class={align}>{inner}</th> : <td class={align}>{inner}</td>;
   };
   return (
-    <div class="table" role="region" aria-label={TEXTS.table} tabIndex={0}>
+    <div class="table" dir={dir} role="region" aria-label={TEXTS.table} tabIndex={0}>
       <table>
         <thead><tr>{token.header.map(cell)}</tr></thead>
         <tbody>{token.rows.map((row) => <tr>{row.map(cell)}</tr>)}</tbody>
