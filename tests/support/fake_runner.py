@@ -14,6 +14,7 @@ import numpy as np
 from tampu.chat.output import chat_format
 from tampu.chat.output.message_parser import ChatFormat
 from tampu.engine.chat import OutputParser
+from tampu.engine.estimate import DeviceEstimate, MemoryEstimate
 from tampu.engine.prompts import ChatPrompt, FIMPrompt, TextPrompt, TokensPrompt
 from tampu.engine.questions import Decision, Decisions
 from tampu.errors import ComputeError, OutOfMemoryError, RunnerDiedError
@@ -121,6 +122,10 @@ class FakeRunner:
         self, query: Any, documents: Any, instruction: Any, _lora: Any = None
     ) -> Decisions:
         return await self.decide((query, instruction), documents)
+
+    async def estimate_memory(self, _path: Any, options: Any) -> MemoryEstimate:
+        share = DeviceEstimate("CPU.0", 5, 4, 3, 100)
+        return MemoryEstimate(options.context, options.slots, (share,), fits=True)
 
     async def observe(self) -> None:
         self.observed += 1

@@ -90,7 +90,7 @@ TEXTS: dict[str, Callable[[str], dict[str, Any]]] = {
 OTHERS = {
     "/api/show", "/api/copy", "/api/delete", "/api/pull", "/api/push", "/api/create",
     "/api/detokenize", "/detokenize", "/infill", "/v1/batches", "/v1/load_lora_adapter",
-    "/v1/unload_lora_adapter", "/models/load", "/models/unload",
+    "/v1/unload_lora_adapter", "/models/load", "/models/unload", "/api/tools/call",
 }  # fmt: skip
 
 

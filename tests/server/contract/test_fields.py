@@ -89,11 +89,11 @@ MORE = {
     ollama_output.ChatLine: {"truncated"},
     ollama.EmbedResponse: {"truncated"},
     ollama.EmbeddingsRequest: {"truncate", "truncation"},
-    ollama.ShowRequest: {"tensors"},
+    ollama.ShowRequest: {"tensors", "memory"},
     ollama_lists.TensorDetails: {"size"},
     manage.CreateRequest: {"modelfile", "path"},
     ollama_lists.RunningModel: {"engine", "slots", "slot_size", "devices", "placement"},
-    ollama_lists.ModelDetails: {"engine"},
+    ollama_lists.ModelDetails: {"engine", "memory"},
 }
 PATHS = {
     "/api/generate": ollama.GenerateRequest,
