@@ -3,26 +3,30 @@
 Pictures are an eighth as wide and high as the screen, so that the smoothing of fonts, which differs
 between machines, matters little. Texts are in the font that the set-up brings, since the page takes
 the system's; what differs from run to run (times, counts) is hidden. A picture passes if at most
-`MOST` of its pixels differ by more than `NEAR` of 255 in a colour. The view from inside has no
-picture: it shows what happens.
+`MOST` of its pixels differ by more than `NEAR` of 255 in a colour. The view from inside shows a
+recorded answer of `/api/live`: eight requests with one beginning, in ten frames.
 """
 
 from __future__ import annotations
 
 import io
+import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from PIL import Image
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 from support.serving import Server
 
 from tests.page.conftest import ask, watched
 
 KEPT = Path(__file__).parent / "pictures"
+RECORDED = KEPT / "live.jsonl"
 SCALE = 8
 NEAR = 24
 MOST = 0.08
@@ -67,9 +71,41 @@ def tokenizer(page: Page) -> None:
     expect(page.get_by_role("status")).to_contain_text("tokens")
 
 
+def inside(page: Page) -> None:
+    frames = "".join(f"data: {line}\n\n" for line in RECORDED.read_text("utf-8").splitlines())
+    sent = iter([frames])
+
+    def answer(route: Route) -> None:
+        if body := next(sent, None):  # it is asked for again when the answer has ended
+            route.fulfill(body=body, content_type="text/event-stream")
+
+    page.route("**/api/live", answer)
+    page.goto(f"{page.url.partition('#')[0]}#/inside")
+    expect(page.get_by_role("img", name=re.compile("Batches.* 8 requests"))).to_be_visible()
+    expect(page.get_by_role("main")).to_contain_text("8 / 8")
+
+
+def settings(page: Page) -> None:
+    _open(page, "Settings")
+
+
+def shortcuts(page: Page) -> None:
+    _open(page, "Keyboard")
+
+
+def _open(page: Page, name: str) -> None:
+    expect(page.get_by_role("textbox", name="Message")).to_be_visible()
+    if not page.get_by_role("button", name=name).is_visible():
+        page.get_by_role("button", name="Show conversations").click()
+    page.get_by_role("button", name=name).click()
+    expect(page.get_by_role("dialog")).to_be_visible()
+
+
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("view", [chat, parameters, models, compare, tokenizer])
+@pytest.mark.parametrize(
+    "view", [chat, parameters, models, compare, tokenizer, inside, settings, shortcuts]
+)
 def test_a_view_looks_as_it_was_kept(
     browser: Browser, server: Server, tmp_path: Path, view: Callable[[Page], None], theme: Any,
     size: str,
@@ -91,6 +127,16 @@ def test_a_view_looks_as_it_was_kept(
     with Image.open(kept) as before:
         far = difference(small, before.convert("RGB"))
     assert far <= MOST, f"{far:.1%} differ: see {tmp_path / name}; keep it if it is right"
+
+
+def test_the_recorded_answer_has_the_fields_of_the_server(server: Server) -> None:
+    httpx.post(f"{server.url}/api/generate", json={"model": "formatted", "prompt": "Hi"})
+    recorded = json.loads(RECORDED.read_text("utf-8").splitlines()[-1])
+    frame = httpx.get(f"{server.url}/api/live").json()
+    [model], now = recorded["models"], frame["models"][0]
+    assert recorded.keys() == frame.keys()
+    assert model.keys() == now.keys()
+    assert model["runner"].keys() == now["runner"].keys()
 
 
 def difference(one: Image.Image, other: Image.Image) -> float:

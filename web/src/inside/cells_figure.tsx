@@ -32,7 +32,7 @@ export function CellsFigure({ groups }: { groups: readonly CellUse[] }): JSX.Ele
           ? (
             <span class="legend">
               {[...requests].sort((one, other) => one - other).slice(0, 8).map((request) => (
-                <span class={`swatch request-swatch-${request % 8}`}>{request}</span>
+                <span class={`swatch request-swatch-${request % 8}`}>{INSIDE.request(request)}</span>
               ))}
               <span class="swatch shared-swatch">{INSIDE.shared}</span>
               <span class="swatch cached-swatch">{INSIDE.cached}</span>
