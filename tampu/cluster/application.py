@@ -26,6 +26,10 @@ _HELD_PER_SLOT = 4
 _LEAST_HELD = 16
 _HEALTH_SECONDS = 2.0
 _PUBLISH_SECONDS = 1.0
+# How often the number of requests is told, and over how long its mean is taken: before that the
+# delays of a model's configuration do not begin.
+_COUNT_SECONDS = 2.0
+_MEAN_SECONDS = 4.0
 # Neither the ingress nor a replica computes in its own process, so that Ray's requests need no
 # other thread than theirs: each event would change threads twice.
 _ONE_THREAD = {
@@ -137,6 +141,10 @@ def _replicas(
                 min_replicas=model.replicas,
                 max_replicas=model.most,
                 target_ongoing_requests=load.slots,
+                upscale_delay_s=model.upscale_delay_s,
+                downscale_delay_s=model.downscale_delay_s,
+                metrics_interval_s=_COUNT_SECONDS,
+                look_back_period_s=_MEAN_SECONDS,
             )
         }
     deployment = serve.deployment(

@@ -24,6 +24,9 @@ class DeployedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         cpus: CPUs that each replica reserves, and threads that it computes with; None: an equal
             share of the cluster's.
         gpus: GPUs that each replica reserves.
+        upscale_delay_s: how long there are more requests than slots before a replica is added.
+        downscale_delay_s: how long the slots of fewer replicas are enough before one is taken
+            away, with its cache.
     """
 
     model: str
@@ -31,6 +34,8 @@ class DeployedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_replicas: int | None = None
     cpus: float | None = None
     gpus: float = 0
+    upscale_delay_s: float = 10
+    downscale_delay_s: float = 600
 
     @property
     def most(self) -> int:
@@ -61,6 +66,9 @@ class DeployedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise SettingsError(f"{self.model}: cpus must be more than 0, not {self.cpus:g}")
         if self.gpus < 0:
             raise SettingsError(f"{self.model}: gpus must not be negative, and it is {self.gpus:g}")
+        for name in ("upscale_delay_s", "downscale_delay_s"):
+            if (seconds := getattr(self, name)) < 0:
+                raise SettingsError(f"{self.model}: {name} must be 0 or more, not {seconds:g}")
 
 
 class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from tampu.version import __version__
 
 LOCAL = "local"
 _ERROR = re.compile(r"tampu\.errors\.\w+: (.+)")
+_CONNECT_SECONDS = 10.0
 _NODE_SECONDS = 300.0  # a node's first task starts a process that imports tampu
 
 
@@ -38,6 +40,12 @@ def connect(address: str) -> None:
     """
     given: dict[str, Any] = {"include_dashboard": False} if address == LOCAL else {}
     disable_usage_reports()
+    host, colon, port = address.rpartition(":")
+    if colon and port.isdigit() and "/" not in host:
+        try:  # Ray itself would try for minutes
+            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
+        except (OSError, OverflowError) as error:
+            raise _refused(address, str(error)) from error
     try:
         ray.init(address, log_to_driver=False, logging_level="ERROR", **given)
     except (ConnectionError, RuntimeError, ValueError) as error:

@@ -314,6 +314,7 @@ def _serving(options: ServerOptions, catalog: Catalog, start: Start, metrics: Me
         max_repeated_tokens=options.max_repeated_tokens or None,
         truncate=options.truncate,
         default_model=options.default_model,
+        on_replicas=options.has_replicas,
     )
 
 

@@ -38,8 +38,10 @@ class ServedAdapters:
     unloaded or has crashed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, on_replicas: bool = False) -> None:
+        """Begin without any; `on_replicas`: the models are replicas, to which none can be added."""
         self._adapters: dict[str, ServedAdapter] = {}
+        self._on_replicas = on_replicas
 
     def find(self, name: str) -> ServedAdapter | None:
         """Return the adapter of a name; None if there is none."""
@@ -63,6 +65,11 @@ class ServedAdapters:
         Raises:
             RequestError: for one that the model does not have.
         """
+        if wanted and self._on_replicas:
+            raise RequestError(
+                "lora (or lora_path): replicas have no adapters that requests choose: ask a "
+                "`tampu serve` that has them, or leave it out"
+            )
         known = self.of(entry)
         names = {each.name for each in known}
         found: dict[str, float] = {}

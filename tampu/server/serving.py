@@ -117,6 +117,7 @@ class Serving:
         max_repeated_tokens: int | None = None,
         truncate: bool | None = None,
         default_model: str | None = None,
+        on_replicas: bool = False,
     ) -> None:
         """Answer from these models, found in this catalog, as many at a time as are admitted.
 
@@ -124,10 +125,10 @@ class Serving:
         `truncate` is that of `ModelDefaults`.
         A request of an API that allows it may leave out the model: `default_model`, or the only one
         in memory. Tokens alone come from a model that is loaded, else from one loaded without its
-        weights.
+        weights. `on_replicas` is that of `ServedAdapters`.
         """
         self.models = models
-        self.adapters = ServedAdapters()
+        self.adapters = ServedAdapters(on_replicas=on_replicas)
         self._vocabularies = vocabularies
         self.catalog = catalog
         self._defaults: dict[str, tuple[ModelInfo, str, ModelDefaults]] = {}

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import ray
+from msgspec.structs import replace
 from ray._private.state import available_resources_per_node
 from support.ray_cluster import FAMILIES, NODES, SETTINGS, SLOTS, Live, ray_cluster, streamed
 from support.scripted import write_scripted
@@ -168,27 +169,50 @@ def test_streams_end_when_all_replicas_and_the_ingress_are_replaced(live: Live, 
     wait_until(lambda: all_serve(live), "there are three replicas")
 
 
-def test_no_request_is_lost_from_three_replicas_to_one_and_back(live: Live, model: str) -> None:
+@contextmanager
+def asking(live: Live, threads: int, tokens: int) -> Iterator[None]:
+    """Ask in threads again and again; check at the end that each answer was whole."""
     is_over = threading.Event()
-    asked = []
+    asked: list[tuple[int, Any]] = []
 
     def ask(number: int) -> None:
         while not is_over.is_set():
-            body = {"model": "endless", "prompt": f"{number}", "max_tokens": 30}
+            body = {"model": "endless", "prompt": f"{number}", "max_tokens": tokens}
             answer = live.client.post("/v1/completions", json=body)
-            asked.append((answer.status_code, answer.text[:200]))
+            found = answer.json()
+            asked.append((answer.status_code, found.get("usage", found).get("completion_tokens")))
 
-    with ThreadPoolExecutor(6) as threads:
-        running = [threads.submit(ask, number) for number in range(6)]
+    with ThreadPoolExecutor(threads) as pool:
+        running = [pool.submit(ask, number) for number in range(threads)]
         try:
-            for count in (1, NODES):
-                live.deploy(replicas(model, count))
-                wait_until(lambda: len(requests(live)) == count, "there are as many replicas")  # noqa: B023 - it is called here
+            yield
         finally:
             is_over.set()
-    assert [each.result() for each in running] == [None] * 6
-    assert [each for each in asked if each[0] != 200] == []
-    assert len(asked) > 6
+    assert [each.result() for each in running] == [None] * threads
+    assert {*asked} == {(200, tokens)}
+    assert len(asked) > threads
+
+
+def test_no_request_is_lost_from_three_replicas_to_one_and_back(live: Live, model: str) -> None:
+    with asking(live, 6, tokens=30):
+        for count in (1, NODES):
+            live.deploy(replicas(model, count))
+            wait_until(lambda: len(requests(live)) == count, "there are as many replicas")  # noqa: B023 - it is called here
+
+
+def test_replicas_are_added_for_requests_that_wait_and_taken_away_without(
+    live: Live, model: str
+) -> None:
+    live.deploy(replicas(model, 1))  # else Ray would begin with as many as there are
+    wait_until(lambda: len(requests(live)) == 1, "there is one replica")
+    elastic = replace(replicas(model, 1), max_replicas=2, upscale_delay_s=1, downscale_delay_s=1)
+    live.deploy(elastic)
+    assert len(requests(live)) == 1
+    with asking(live, 3 * SLOTS, tokens=TOKENS):
+        wait_until(lambda: sum(map(bool, requests(live))) == 2, "two replicas answer")
+    wait_until(lambda: len(requests(live)) == 1, "there is one replica again")
+    live.deploy(replicas(model, NODES))
+    wait_until(lambda: all_serve(live), "there are three replicas")
 
 
 def kill_replica(_: Live) -> None:

@@ -92,6 +92,30 @@ def test_errors_have_their_status(
     assert told in answer.json()["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    "lora", [{"lora": {"poet": 1.0}}, {"lora": [{"id": 0}]}, {"lora_path": "poet"}]
+)
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/embeddings"])
+def test_a_request_that_chooses_adapters_is_told_what_to_do(
+    live: Live, path: str, lora: dict[str, Any]
+) -> None:
+    answer = live.client.post(
+        path, json={"model": "demo", "input": "a", "messages": QUESTION} | lora
+    )
+    assert answer.status_code == 400
+    assert (
+        "replicas have no adapters that requests choose: ask" in answer.json()["error"]["message"]
+    )
+
+
+@pytest.mark.parametrize("path", FAMILIES)
+def test_the_name_of_an_adapter_is_not_a_model(live: Live, path: str) -> None:
+    answer = ask(live, path, model="poet")
+    error = answer.json()["error"]
+    assert answer.status_code == 404
+    assert "model 'poet' not found" in (error if path.startswith("/api") else error["message"])
+
+
 def test_no_request_changes_how_replicas_are_loaded(live: Live) -> None:
     answer = ask(live, "/api/chat", options={"num_ctx": 100})
     assert answer.status_code == 400

@@ -45,6 +45,8 @@ def test_a_file_says_what_is_deployed() -> None:
         ),
         (b"models: [{model: demo, cpus: 0}]", "cpus must be more than 0"),
         (b"models: [{model: demo, gpus: -1}]", "gpus must not be negative"),
+        (b"models: [{model: demo, upscale_delay_s: -1}]", "upscale_delay_s must be 0 or more"),
+        (b"models: [{model: demo, downscale_delay_s: -1}]", "downscale_delay_s must be 0 or more"),
         (b"models: [{model: demo}, {model: demo}]", "another deployment has the same name"),
         (b"models: [{model: api}]", "another deployment has the same name"),
         (b"models: [{model: demo}]\ningresses: 0", "ingresses must be 1 or more"),
