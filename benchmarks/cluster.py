@@ -3,7 +3,7 @@
 - conversations: 200 of 6 turns over three replicas; which prompt tokens were computed, with the
   router by prefixes and with Ray's round robin, and by one replica that has as many slots as three.
 - ray: one replica through Ray beside `tampu serve`, in turns: the time to the first token of a
-  request alone, and the tokens per second of streams together.
+  request alone, and the tokens per second of streams together, of --tokens each.
 - scale: three replicas, one and three again under load; whether a request is lost.
 - kill: a node killed in the middle of 60 streams; what ends, and when all is as before.
 
@@ -42,7 +42,7 @@ PARTS = ("conversations", "ray", "scale", "kill")
 NODES, SLOTS = 3, 8
 CONVERSATIONS, TURNS, AT_ONCE = 200, 6, 60
 STREAMS, STREAM_TOKENS = 60, 400
-PAIRS, SPEED_STREAMS, SPEED_TOKENS, SPEED_ROUNDS = 200, 8, 200, 5
+PAIRS, SPEED_STREAMS, SPEED_TOKENS, SPEED_ROUNDS = 200, 8, 512, 5
 ROUND_ROBIN = "ray.serve.experimental.round_robin_router.RoundRobinRouter"
 WORDS = ("alpha", "beta", "gamma", "delta", "epsilon")
 CHAT = "/v1/chat/completions"
@@ -56,6 +56,7 @@ class Site:
     cluster: Cluster
     nodes: list[Any]
     port: int
+    tokens: int
     name: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -79,8 +80,8 @@ class Site:
 
 
 @contextmanager
-def site(model: str) -> Iterator[Site]:
-    """Start three nodes."""
+def site(model: str, tokens: int) -> Iterator[Site]:
+    """Start three nodes; `tokens` is the length of streams whose speed is measured."""
     size = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
     cluster = Cluster(initialize_head=True, head_node_args=size | {"include_dashboard": False})
     try:
@@ -88,7 +89,7 @@ def site(model: str) -> Iterator[Site]:
         connect(cluster.address)
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = int(free.getsockname()[1])
-        yield Site(model, cluster, nodes, port)
+        yield Site(model, cluster, nodes, port, tokens)
     finally:
         stop()
         cluster.shutdown()
@@ -201,7 +202,7 @@ def first_token_s(port: int, model: str, number: int) -> float:
     return found.first_s - began
 
 
-def speed(port: int, model: str, streams: int) -> float:
+def speed(port: int, model: str, streams: int, tokens: int) -> float:
     """Return the tokens per second of streams together, each with its own prompt."""
 
     def read(number: int) -> Stream:
@@ -209,14 +210,14 @@ def speed(port: int, model: str, streams: int) -> float:
         messages = [{"role": "user", "content": f"{number}: what is 27 + 58?"}]
         body = {"model": model, "messages": messages, "ignore_eos": True}
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
-        found.read(connection, body | {"max_tokens": SPEED_TOKENS})
+        found.read(connection, body | {"max_tokens": tokens})
         connection.close()
         return found
 
     with ThreadPoolExecutor(streams) as threads:
         found = list(threads.map(read, range(streams)))
     seconds = max(each.last_s for each in found) - min(each.first_s for each in found)
-    return streams * SPEED_TOKENS / seconds
+    return streams * tokens / seconds
 
 
 def beside_serve(here: Site) -> None:
@@ -243,11 +244,11 @@ def beside_serve(here: Site) -> None:
             rates: dict[str, list[float]] = {name: [] for name in ports}
             for _ in range(SPEED_ROUNDS):
                 for name, port in ports.items():
-                    rates[name].append(speed(port, here.name, streams))
+                    rates[name].append(speed(port, here.name, streams, here.tokens))
             ours, alone = (statistics.median(rates[name]) for name in ("Ray", "tampu serve"))
             print(
-                f"{streams} streams: {ours:.0f} tokens/s through Ray, {alone:.0f} by tampu serve: "
-                f"{ours / alone:.3f}",
+                f"{streams} streams of {here.tokens} tokens: {ours:.0f} tokens/s through Ray, "
+                f"{alone:.0f} by tampu serve: {ours / alone:.3f}",
                 flush=True,
             )
 
@@ -326,9 +327,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Replicas on three nodes of Ray.")
     parser.add_argument("model", nargs="?", default="demo")
     parser.add_argument("--only", choices=PARTS, action="append")
+    parser.add_argument("--tokens", type=int, default=SPEED_TOKENS, help="of a stream's answer")
     arguments = parser.parse_args()
     parts = {"conversations": conversations, "ray": beside_serve, "scale": scale, "kill": kill}
-    with site(arguments.model) as here:
+    with site(arguments.model, arguments.tokens) as here:
         for name in arguments.only or PARTS:
             print(f"{name}:", flush=True)
             parts[name](here)
