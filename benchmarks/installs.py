@@ -67,6 +67,7 @@ def serve(model: Path, threads: int) -> None:
 
     with Engine.load(model, context=2048, slots=_SLOTS, threads=threads or None) as engine:
         bias = dict.fromkeys(engine.tokenizer.eos, -100.0)
+        end = min(engine.tokenizer.vocabulary_size, 20_000)
 
         def ask(prompt: list[int], tokens: int) -> tuple[float, int, int]:
             """Return the tokens per second of the prompt; tokens generated, and nanoseconds."""
@@ -82,9 +83,7 @@ def serve(model: Path, threads: int) -> None:
             streams, kind, count = parse_test(test)
             source = random.Random(int(seed))
             length, tokens = (count, 1) if kind == "pp" else (_SHORT_PROMPT, count + 1)
-            prompts = [
-                [source.randrange(300, 20_000) for _ in range(length)] for _ in range(streams)
-            ]
+            prompts = [[source.randrange(300, end) for _ in range(length)] for _ in range(streams)]
             with ThreadPoolExecutor(streams) as pool:
                 found = list(pool.map(ask, prompts, [tokens] * streams))
             if kind == "pp":

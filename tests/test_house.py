@@ -78,6 +78,7 @@ SLEEPS = {
     "registry/test_docker_registry.py": "kills at random moments: any must be right",
     "runner/test_interleavings.py": "random moments: any order must be right",
     "runner/test_loop.py": "cancels at random moments: any must be right",
+    "runner/test_two_steps.py": "a device's pace, and cancels at random moments: any must be right",
     "worker/test_worker_process.py": "asks again now and then; `run` has an end",
     "server/test_faults.py": "how long a process stands still; a look again, with an end",
     "sandbox/test_process.py": "asks at the moments at which a process may end: any must be right",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,6 +24,7 @@ from tampu.engine.memory import CPU, Footprint, max_outputs
 from tampu.engine.placement import DeviceShare, Placement
 from tampu.engine.placement_report import device_shares, explain
 from tampu.engine.prefix_cache import cache_key, prefix_keeper
+from tampu.engine.warm_up import warm_up
 from tampu.errors import ModelFileError, OutOfMemoryError, ShapeError
 from tampu.kvcache import AttentionKind, Cache, CacheSize, KVCacheManager
 from tampu.kvcache.block_file import CacheKey
@@ -35,6 +35,7 @@ from tampu.ml.attention import attends_to
 from tampu.ml.device_map import DeviceMap
 from tampu.ml.devices import Device
 from tampu.ml.gguf import GGUFFile
+from tampu.ml.kept_tokens import KeptTokens
 from tampu.ml.kernels import KernelChoice, Kernels
 from tampu.ml.kernels.repack_cache import RepackCache
 from tampu.ml.kernels.tuning import choose_fetch
@@ -51,8 +52,6 @@ from tampu.tokenizer import Tokenizer, load_tokenizer
 log = logging.getLogger("tampu")
 
 _IMAGE_STORE_BYTES = 256 * 2**20
-_SLOW_S = 2.0
-_PROMPT = 128  # tokens; ggml has other code on GPUs for so many than for a few
 _ONE_THREAD_BYTES = 64 * 2**20  # a file so small that more threads make it slower
 NODES_PER_RUN = 56  # at most, of a recurrent layer
 _TOKEN_TENSORS = ("token_embd.weight", "output.weight")
@@ -139,17 +138,21 @@ def _load(
                 progress=progress if each is bound.weights else None,
                 cancelled=cancelled,
             )
-        graphs = Graphs(backend, bound.model, cache)
-        resources.callback(graphs.close)
         tokenizer = reading.result()
-        _check_vocabulary(bound.file, tokenizer.vocabulary_size, bound.model)
+        candidates = _candidates(device_map, tokenizer.vocabulary_size)
         outputs = max_outputs(cache_size(options), tokenizer.vocabulary_size)
+        kept_tokens = _kept_tokens(backend, outputs, candidates, resources)
+        graphs = Graphs(backend, bound.model, cache, kept_tokens=kept_tokens)
+        resources.callback(graphs.close)
+        _check_vocabulary(bound.file, tokenizer.vocabulary_size, bound.model)
         word, folder = options.tuning
         choose_fetch(backend, bound.weights.packed, word, Path(folder) if folder else None)
-        candidates = _candidates(device_map, tokenizer.vocabulary_size)
         _reserve(graphs, options, outputs, candidates)
         if device_map.devices:
-            _warm_up(graphs, options, outputs, candidates, progress, device_map)
+            taken = {
+                share.name: share.total for share in _shares(bound, footprint, backend, kept_tokens)
+            }
+            warm_up(graphs, options, outputs, candidates, progress, device_map, taken)
         manager, images = KVCacheManager(cache.groups()), ImageStore(_IMAGE_STORE_BYTES)
         key = cache_key([each.file for each in bound.parts], options, cache, backend)
         copies = RowCopies(manager, CacheRows(cache), images)
@@ -175,7 +178,7 @@ def _load(
             copies,
             key,
             Placement(
-                _shares(bound, footprint, backend),
+                _shares(bound, footprint, backend, kept_tokens),
                 explain(device_map, footprint, machine, options.offload, bound.embeddings),
             ),
             cache.size_bytes,
@@ -230,12 +233,17 @@ def _fewer_if_full() -> Iterator[None]:
         raise _DevicesFullError(str(error)) from error
 
 
-def _shares(bound: BoundModel, footprint: Footprint, backend: Backend) -> tuple[DeviceShare, ...]:
+def _shares(
+    bound: BoundModel, footprint: Footprint, backend: Backend, kept_tokens: KeptTokens | None
+) -> tuple[DeviceShare, ...]:
     """Return what each device has of a model that is loaded."""
     weights = sum((part.device_bytes for part in bound.parts), Counter[str]())
     every = sum(part.mapped_bytes + part.packed_bytes for part in bound.parts)
     weights[CPU] = every - weights.total()
-    return device_shares(backend.device_map, footprint, weights, backend.graph_sizes())
+    graphs = Counter(backend.graph_sizes())
+    if kept_tokens and (device := backend.device_map.of_output()):
+        graphs[device.label] += kept_tokens.size_bytes
+    return device_shares(backend.device_map, footprint, weights, graphs)
 
 
 def _repack_cache(options: LoadOptions) -> RepackCache | None:
@@ -293,6 +301,18 @@ def _candidates(device_map: DeviceMap, vocabulary: int) -> tuple[int, ...]:
     return tuple(n for n in few if device and device.can_choose(n, vocabulary))
 
 
+def _kept_tokens(
+    backend: Backend, outputs: int, candidates: tuple[int, ...], resources: ExitStack
+) -> KeptTokens | None:
+    """Keep the tokens that greedy requests choose, if one device computes whole steps."""
+    device = backend.device_map.of_output() if backend.device_map.is_on_one else None
+    if device is None or 1 not in candidates or not device.can_look_up(GGMLType.I32, 1):
+        return None
+    kept = KeptTokens(backend, outputs)
+    resources.callback(kept.close)
+    return kept
+
+
 def _reserve(
     graphs: Graphs, options: LoadOptions, outputs: int, candidates: tuple[int, ...]
 ) -> None:
@@ -301,37 +321,6 @@ def _reserve(
         graphs.reserve(tokens, outputs, (options.slots, max(candidates, default=0)))
     except ShapeError as error:
         raise ModelFileError("tensors", str(error)) from None
-
-
-def _warm_up(
-    graphs: Graphs,
-    options: LoadOptions,
-    outputs: int,
-    candidates: tuple[int, ...],
-    progress: Callable[[float], None] | None,
-    device_map: DeviceMap,
-) -> None:
-    """Let the drivers of GPUs compile and allocate what they need; minutes at the first load."""
-    began = logged = time.perf_counter()
-    largest = options.batch if device_map.is_whole else _PROMPT  # the CPU would take long
-    sizes = {min(each, options.batch) for each in (largest, _PROMPT, options.slots, 1)}
-    batches = [(size, 0) for size in sorted(sizes, reverse=True)]
-    batches += [(1, each) for each in candidates]
-
-    def computed(done: int) -> None:
-        nonlocal logged
-        now = time.perf_counter()
-        if progress:
-            progress(1.0)  # else loading would be given up as stalled
-        if logged == began and now - began > _SLOW_S:
-            log.warning(
-                "the GPU's driver compiles code for this model; it keeps it for later loads"
-            )
-        if now - logged > _SLOW_S or done == len(batches):
-            log.info("devices: %d of %d batches after %.1f s", done, len(batches), now - began)
-            logged = now
-
-    graphs.warm_up(batches, outputs, computed)
 
 
 def _check_vocabulary(file: GGUFFile, size: int, model: Model) -> None:

@@ -1,8 +1,9 @@
 """Computes graphs on the devices in use and allocates their memory.
 
 All graphs are computed on one thread that the backend owns, because OpenMP keeps a team of workers
-for each computing thread. A lock is held from writing a graph's inputs to copying its outputs, so
-that no other graph can reuse the memory in between.
+for each computing thread. All of one graph is done, from finding memory and writing inputs to
+copying outputs, before the next, since graphs share memory. Where nothing is computing, the caller
+does the first part; otherwise that thread does, once the graph before is done.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tampu.errors import ComputeError, OutOfMemoryError, ShapeError
+from tampu.errors import ComputeError, OutOfMemoryError
 from tampu.ml.context import Context
 from tampu.ml.device_map import DeviceMap
 from tampu.ml.devices import Device, compute_failure, find_devices, log_system
@@ -27,16 +29,11 @@ from tampu.ml.kernels import KernelChoice, find_kernels
 from tampu.ml.library import OpaquePointer, gg
 from tampu.ml.machine import default_threads, read_available_memory
 from tampu.ml.nan_detector import NaNDetector
+from tampu.ml.pinned import PinnedMemory
 from tampu.ml.tensor import Tensor
 from tampu.ml.threads import AdaptiveThreads
-from tampu.ml.types import GGMLType
-
-_DATA_TYPES: dict[GGMLType, np.dtype[np.generic]] = {
-    GGMLType.F32: np.dtype(np.float32),
-    GGMLType.F16: np.dtype(np.float16),
-    GGMLType.I32: np.dtype(np.int32),
-    GGMLType.I64: np.dtype(np.int64),
-}
+from tampu.ml.transfers import begin_read, check_data, is_on_gpu, read, write
+from tampu.ml.work import TransferCounts, Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,24 +51,6 @@ class Computed:
     compute_ns: int
     began_ns: int = 0
     fault: str = ""
-
-
-@dataclass(slots=True)
-class TransferCounts:
-    """What a backend has done besides computing.
-
-    Attributes:
-        plans: how often memory was found for the tensors of a graph.
-        bytes_written: of inputs, to the memory of devices.
-        bytes_read: of outputs, from there.
-        waits: for GPUs: each input written there, copy between devices, end of a graph's part that
-            is waited for, and output read.
-    """
-
-    plans: int = 0
-    bytes_written: int = 0
-    bytes_read: int = 0
-    waits: int = 0
 
 
 class Backend:
@@ -130,9 +109,14 @@ class Backend:
             int, npt.NDArray[np.generic]
         ] = {}  # what is in inputs that stay
         self.counts = TransferCounts()
+        alone = self._working[0] if self.device_map.is_on_one else None  # computes whole graphs
+        self._is_async = alone is not None and alone.is_async
+        pinned = alone.host_buffer_type if alone else None
+        self._pinned_inputs, self._pinned_results = PinnedMemory(pinned), PinnedMemory(pinned)
         self._buffers = 0  # how many there have been for what graphs compute
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tampu-compute")
-        self._busy = threading.Lock()
+        self._queue: deque[Work] = deque()  # what was submitted and is not computed
+        self._submitting = threading.Lock()  # the thread has them in the same order
         self._begun = threading.Event()
         log_system(self.devices, self.threads)
 
@@ -176,8 +160,9 @@ class Backend:
         Raises:
             OutOfMemoryError: if it cannot be allocated.
         """
-        with self._busy:
-            self._plan(context)
+        self._check_open()
+        with self._submitting:
+            self._thread.submit(self._plan, context).result()
 
     @property
     def graph_bytes(self) -> int:
@@ -216,7 +201,7 @@ class Backend:
         inputs: Sequence[tuple[Tensor, npt.NDArray[np.generic]]],
         outputs: Sequence[Tensor],
     ) -> Future[Computed]:
-        """Start computing a graph.
+        """Start computing a graph, after those that were submitted before.
 
         Args:
             context: the graph; it may be computed any number of times.
@@ -224,44 +209,47 @@ class Backend:
             outputs: tensors marked with `Context.output`.
 
         Returns:
-            The outputs, or the error of `compute_failure`.
+            The outputs, or the error: a ShapeError if an array does not fill its input, an
+            OutOfMemoryError if the graph does not fit, that of `compute_failure`.
 
         Raises:
-            ShapeError: if an array does not fill its input.
-            OutOfMemoryError: if the graph does not fit.
             ComputeError: if the backend is closed.
         """
-        self._busy.acquire()
-        try:
-            self._prepare(context, inputs)
-            self._begun.clear()
-            computed = self._thread.submit(self._compute, context, outputs)
-        except BaseException:
-            self._busy.release()
-            raise
-        self._begun.wait()  # else this thread's Python would keep the other from starting
+        self._check_open()
+        work = Work(context, inputs, outputs)
+        with self._submitting:
+            is_first = not self._queue
+            if is_first:  # handing it over first would take longer
+                self._write(work)
+                self._begun.clear()
+            self._queue.append(work)
+            computed = self._thread.submit(self._compute, work)
+        if is_first:
+            self._begun.wait()  # else this thread's Python would keep the other from starting
         return computed
 
     def detect_nan(self) -> None:
         """Check the values of every node from now on; see `Computed.fault`. This is slow."""
+        self.wait()
         self._nan_detector = NaNDetector()
         self._placed = None
         self._nan_detector.attach(self._scheduler)
 
     def wait(self) -> None:
-        """Return once nothing is being computed."""
-        with self._busy:
-            pass
+        """Return once all that was submitted is computed."""
+        if self._scheduler:
+            self._thread.submit(int).result()
 
     def close(self) -> None:
         """Wait for the current graph, then free everything; a second call does nothing."""
         self._thread.shutdown()
-        with self._busy:
-            if self._scheduler:
-                gg.ggml_backend_sched_free(self._scheduler)
-                for handle in self._handles:
-                    gg.ggml_backend_free(handle)
-                self._scheduler = 0
+        self._pinned_inputs.close()
+        self._pinned_results.close()
+        if self._scheduler:
+            gg.ggml_backend_sched_free(self._scheduler)
+            for handle in self._handles:
+                gg.ggml_backend_free(handle)
+            self._scheduler = 0
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -272,7 +260,6 @@ class Backend:
         same number of nodes, though the nodes differ: results would be overwritten before they are
         used. And a graph allocated in a buffer that a larger graph has replaced would write there.
         """
-        self._check_open()
         self._placed = None
         if context.plan is not None:
             context.clear_allocations()
@@ -289,7 +276,6 @@ class Backend:
     def _prepare(
         self, context: Context, inputs: Sequence[tuple[Tensor, npt.NDArray[np.generic]]]
     ) -> None:
-        self._check_open()
         state = (context, gg.ggml_graph_n_nodes(context.graph))
         if self.is_divided:
             self._allocate_divided(state)
@@ -298,14 +284,15 @@ class Backend:
         if state != self._placed:
             self._placed = state
             self._persistent_data.clear()
-        joined = np.zeros(context.joined_bytes, np.uint8)
+        pinned = self._pinned_inputs.take(context.joined_bytes)
+        joined = np.zeros(context.joined_bytes, np.uint8) if pinned is None else pinned
         for tensor, data in inputs:
             if (start := context.places.get(id(tensor))) is not None:
-                _check_data(tensor, data)
+                check_data(tensor, data)
                 joined[start : start + data.nbytes] = data.reshape(-1).view(np.uint8)
                 continue
             if self._persistent_data.get(id(tensor)) is not data:
-                self.counts.waits += _write(tensor, data)
+                self.counts.waits += write(tensor, data)
                 self.counts.bytes_written += data.nbytes
             if not data.flags.writeable and tensor in context.persistent:
                 self._persistent_data[id(tensor)] = data
@@ -313,8 +300,9 @@ class Backend:
             pointer = context.joined.pointer
             if pointer.contents.buffer:
                 gg.ggml_backend_tensor_set(pointer, joined.ctypes.data, 0, joined.nbytes)
-            self.counts.waits += _is_on_gpu(context.joined)
+            self.counts.waits += is_on_gpu(context.joined)
             self.counts.bytes_written += joined.nbytes
+            self.counts.bytes_pinned += joined.nbytes if joined is pinned else 0
 
     def _allocate(self, state: tuple[Context, int]) -> None:
         """Give a graph of the CPU alone its tensors; their addresses stay the same."""
@@ -361,29 +349,71 @@ class Backend:
         if not self._scheduler:
             raise ComputeError("the backend is closed")
 
-    def _compute(self, context: Context, outputs: Sequence[Tensor]) -> Computed:
+    def _compute(self, work: Work) -> Computed:
         try:
-            self._begun.set()
-            gg.ggml_backend_cpu_set_n_threads(self._handle, self._fitting.begin())
-            began = time.perf_counter_ns()
-            if context.kept_plan:
-                status = context.kept_plan.compute()
-                self.counts.waits += context.kept_plan.waits
-            else:
-                status = gg.ggml_backend_sched_graph_compute(self._scheduler, context.graph)
-            elapsed = time.perf_counter_ns() - began
-            self._fitting.end()
-            if status != 0:
-                raise compute_failure(status, self.device_map.devices)
-            fault = self._nan_detector.found if self._nan_detector else ""
-            if self._nan_detector:
-                self._nan_detector.found = ""
-            arrays = [_read(tensor) for tensor in outputs]
-            self.counts.bytes_read += sum(array.nbytes for array in arrays)
-            self.counts.waits += sum(_is_on_gpu(tensor) for tensor in outputs)
-            return Computed(arrays, elapsed, began, fault)
+            return self._computed(work)
         finally:
-            self._busy.release()
+            self._queue.popleft()
+
+    def _computed(self, work: Work) -> Computed:
+        """Compute a graph; the next one begins before the results of this one are known.
+
+        Else the threads that wait for the results would keep this one's Python from starting it.
+        """
+        if not work.began_ns:
+            self._begin(work)
+        if work.error:
+            raise work.error
+        if kept := work.context.kept_plan:
+            kept.wait()
+            self.counts.waits += kept.waits
+        else:
+            graph = work.context.graph
+            work.status = int(gg.ggml_backend_sched_graph_compute(self._scheduler, graph))
+        elapsed = time.perf_counter_ns() - work.began_ns
+        self._fitting.end()
+        if work.status != 0:
+            raise compute_failure(work.status, self.device_map.devices)
+        fault = self._nan_detector.found if self._nan_detector else ""
+        if self._nan_detector:
+            self._nan_detector.found = ""
+        if work.results is None:
+            arrays = [read(tensor) for tensor in work.outputs]
+            self.counts.waits += sum(is_on_gpu(tensor) for tensor in work.outputs)
+        else:
+            arrays = [each.copy() for each in work.results]
+            self.counts.bytes_pinned += sum(array.nbytes for array in arrays)
+        self.counts.bytes_read += sum(array.nbytes for array in arrays)
+        if len(self._queue) > 1 and self._can_begin_early(self._queue[1].context):
+            self._begin(self._queue[1])
+        return Computed(arrays, elapsed, work.began_ns, fault)
+
+    def _can_begin_early(self, context: Context) -> bool:
+        """Return whether a device would compute a graph while this thread does something else."""
+        is_kept = context.kept_plan is not None and context.plan == self._buffers
+        return is_kept and self._is_async
+
+    def _write(self, work: Work) -> None:
+        """Find memory for a graph and write its inputs."""
+        try:
+            self._prepare(work.context, work.inputs)
+        except Exception as error:  # noqa: BLE001 - it is raised where the graph is waited for
+            work.error = error
+        work.is_written = True
+
+    def _begin(self, work: Work) -> None:
+        """Start computing a graph if its plan is kept; its inputs are written then."""
+        if not work.is_written:
+            self._write(work)
+        try:
+            gg.ggml_backend_cpu_set_n_threads(self._handle, self._fitting.begin())
+            work.began_ns = time.perf_counter_ns()
+        finally:
+            self._begun.set()  # last: a call of ggml's lets the thread that waits have Python
+        if work.context.kept_plan and not work.error:
+            work.status = work.context.kept_plan.start()
+            if self._is_async and work.status == 0:
+                work.results = begin_read(self._handles[0], work.outputs, self._pinned_results)
 
 
 def _cpu_of(devices: Sequence[Device]) -> Device:
@@ -408,35 +438,3 @@ def _start(devices: Sequence[Device]) -> list[OpaquePointer]:
             gg.ggml_backend_free(handle)
         raise
     return handles
-
-
-def _check_data(tensor: Tensor, data: npt.NDArray[np.generic]) -> None:
-    fits = data.nbytes == tensor.size_bytes and data.dtype == _DATA_TYPES.get(tensor.type)
-    if not fits or not data.flags.c_contiguous:
-        raise ShapeError(f"{data.shape} {data.dtype} does not fill the input {tensor!r}")
-
-
-def _is_on_gpu(tensor: Tensor) -> bool:
-    buffer = tensor.pointer.contents.buffer
-    return bool(buffer) and not gg.ggml_backend_buffer_is_host(buffer)
-
-
-def _write(tensor: Tensor, data: npt.NDArray[np.generic]) -> bool:
-    """Copy an array into an input; an input that no node of the graph uses has no memory.
-
-    Returns:
-        Whether it is in the memory of a GPU.
-    """
-    _check_data(tensor, data)
-    if tensor.pointer.contents.buffer:
-        gg.ggml_backend_tensor_set(tensor.pointer, data.ctypes.data, 0, data.nbytes)
-    return _is_on_gpu(tensor)
-
-
-def _read(tensor: Tensor) -> npt.NDArray[Any]:
-    """Copy a computed tensor out."""
-    if tensor.type not in _DATA_TYPES or not tensor.pointer.contents.buffer:
-        raise ShapeError(f"{tensor!r} is not an output of the graph")
-    data = np.empty(tensor.shape, _DATA_TYPES[tensor.type])
-    gg.ggml_backend_tensor_get(tensor.pointer, data.ctypes.data, 0, data.nbytes)
-    return data

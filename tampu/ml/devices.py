@@ -117,6 +117,19 @@ class Device:
             found[kind] = (gg.ggml_backend_buft_name(kind) or b"").decode()
         return found
 
+    @cached_property
+    def is_async(self) -> bool:
+        """Whether the program can do something else while the device computes a graph."""
+        properties = gg.ggml_backend_dev_props()
+        gg.ggml_backend_dev_get_props(self.handle, ctypes.byref(properties))
+        return bool(getattr(properties.caps, "async"))
+
+    @property
+    def host_buffer_type(self) -> OpaquePointer | None:
+        """The type of buffers of the program that the device copies from and to; None: none."""
+        kind = gg.ggml_backend_dev_host_buffer_type(self.handle)
+        return int(kind) if kind else None
+
     def can_multiply(self, weight: TensorPointer, kind: OpaquePointer) -> bool:
         """Return whether the device multiplies by a weight that is in a buffer of this type.
 

@@ -65,8 +65,8 @@ class KeptPlan:
             len(part.copies) + len(gpus & _waited(part)) for part in parts if part.copies
         )
 
-    def compute(self) -> int:
-        """Compute the graph and return ggml's status, 0 if it was computed."""
+    def start(self) -> int:
+        """Start computing the graph and return ggml's status, 0 if nothing failed; see `wait`."""
         status = _SUCCESS
         for part in self.parts:
             if part.copies:
@@ -77,9 +77,12 @@ class KeptPlan:
             status = gg.ggml_backend_graph_compute_async(part.device, ctypes.byref(part.nodes))
             if status != _SUCCESS:
                 break
+        return int(status)
+
+    def wait(self) -> None:
+        """Return once the graph is computed."""
         for device in self._devices:
             gg.ggml_backend_synchronize(device)
-        return int(status)
 
 
 def _waited(part: Part) -> set[OpaquePointer]:

@@ -33,11 +33,11 @@ class MostLikely(NamedTuple):
     total: float
 
 
-def most_likely(logits: Tensor, count: int) -> Tensor:
-    """Return the `count` largest of each row of (rows, columns), or all if there are fewer.
+def find_best(logits: Tensor, count: int) -> Tensor:
+    """Return the places of the `count` largest of each row, or of all if there are fewer.
 
     Returns:
-        F32, (rows, 2 * count + 1), which `unpack` reads. Of equal values any may be chosen.
+        I32, (rows, count), for (rows, columns). Of equal values any may be chosen.
     """
     fits = len(logits.shape) == 2 and count >= 1 and logits.shape[1] <= _EXACT
     require(fits and logits.type in SINGLE, f"the {count} largest", logits)
@@ -45,17 +45,25 @@ def most_likely(logits: Tensor, count: int) -> Tensor:
     count = min(count, columns)
     if count == 1:
         pointer = gg.ggml_argmax(context.arena, logits.pointer)
-        found = context.wrap(pointer, (rows,), GGMLType.I32).reshape(rows, 1)
-    else:
-        pointer = gg.ggml_top_k(context.arena, logits.pointer, count)
-        found = context.wrap(pointer, (rows, count), GGMLType.I32)
+        return context.wrap(pointer, (rows,), GGMLType.I32).reshape(rows, 1)
+    pointer = gg.ggml_top_k(context.arena, logits.pointer, count)
+    return context.wrap(pointer, (rows, count), GGMLType.I32)
+
+
+def with_logits(best: Tensor, logits: Tensor) -> Tensor:
+    """Return the places that `find_best` returned with their logits, and the sum of all.
+
+    Returns:
+        F32, (rows, 2 * count + 1), which `unpack` reads.
+    """
+    rows, context = logits.shape[0], logits._context()
     sums = gg.ggml_sum_rows(context.arena, logits.pointer)
     total = context.wrap(sums, (rows, 1), GGMLType.F32)
-    return found.cast(GGMLType.F32).concat(gather(logits, found), 1).concat(total, 1)
+    return best.cast(GGMLType.F32).concat(gather(logits, best), 1).concat(total, 1)
 
 
 def beside(best: Tensor, logits: Tensor, outputs: Tensor) -> Tensor:
-    """Return the best of all rows, as `most_likely` found them, and some rows in full.
+    """Return the best of all rows, as `with_logits` returned them, and some rows in full.
 
     Args:
         best: F32, (rows, width).
@@ -77,6 +85,6 @@ def divide(
 
 
 def unpack(row: npt.NDArray[np.float32]) -> MostLikely:
-    """Return what one row of `most_likely` says."""
+    """Return what one row of `with_logits` says."""
     count = len(row) // 2
     return MostLikely(row[:count].astype(np.intp), row[count:-1], float(row[-1]))

@@ -287,10 +287,9 @@ class Tensor:
         """Return both, concatenated along an axis, counted from the first."""
         mine, theirs = list(self.shape), list(other.shape)
         mine[axis] += theirs.pop(axis)
-        fits = (
-            [*mine[:axis], *mine[axis + 1 :]] == theirs and self._is(SINGLE) and other._is(SINGLE)
-        )
-        require(fits, f"concat along {axis}", self, other)
+        fits = [*mine[:axis], *mine[axis + 1 :]] == theirs and self.type is other.type
+        is_known = self.type is GGMLType.I32 or (self._is(SINGLE) and other._is(SINGLE))
+        require(fits and is_known, f"concat along {axis}", self, other)
         context = self._context(other)
         place = len(mine) - 1 - axis
         pointer = gg.ggml_concat(context.arena, self.pointer, other.pointer, place)

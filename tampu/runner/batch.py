@@ -51,12 +51,36 @@ class Plan:
     parts: list[BatchPart]
     inputs: StepInputs
 
-    def fill(self) -> None:
-        """Fill in the tokens that were unknown when it was planned."""
+    def fill(self, before: Plan | None = None) -> None:
+        """Fill in the tokens that were unknown when it was planned.
+
+        Args:
+            before: a batch that is computing, and chooses those that are not known yet.
+        """
+        inputs, chosen = self.inputs, before.chosen() if before else {}
         for part in self.parts:
             sequence = part.sequence
             known = sequence.tokens[part.start : min(part.end, sequence.length)]
-            self.inputs.tokens[part.row : part.row + len(known)] = known
+            inputs.tokens[part.row : part.row + len(known)] = known
+            if part.end > sequence.length and sequence in chosen:  # else it has failed
+                inputs.sources[part.row + len(known)] = len(inputs.tokens) + chosen[sequence]
+
+    def chosen(self) -> dict[Sequence, int]:
+        """Return the sequences whose next tokens the device chooses, and from which output."""
+        if self.inputs.candidates != 1:
+            return {}
+        return {
+            part.sequence: part.output + part.outputs - 1
+            for part in self.parts
+            if part.is_last and part.sequence.candidates == 1
+        }
+
+    def follows(self, before: Plan) -> bool:
+        """Return whether the device has all of its tokens, or is given them, after another one."""
+        chosen = before.chosen()
+        return bool(chosen) and all(
+            part.end <= part.sequence.length or part.sequence in chosen for part in self.parts
+        )
 
 
 @dataclass(slots=True)

@@ -7,21 +7,23 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from tampu.errors import ComputeError, TampuError
-from tampu.kvcache import Cache, CacheView
+from tampu.kvcache import Cache
 from tampu.kvcache.causal import FUSED_FROM
 from tampu.ml import Backend, Context, GGMLType, Tensor
 from tampu.ml.backend import Computed
-from tampu.ml.most_likely import beside, most_likely
+from tampu.ml.kept_tokens import KeptTokens
+from tampu.ml.most_likely import beside, find_best, with_logits
 from tampu.ml.tensor import Shape
 from tampu.nn import Batch, CrossAttentionInputs, Model, PreparedImage
 from tampu.nn.lora import AdapterRows, AdapterStacks, ChosenAdapters, Pair
 from tampu.runner.context_shift import shift_keys
+from tampu.runner.graph_shape import GraphShape
 from tampu.runner.images import EncoderChunk, PartialEmbedding
 from tampu.runner.step_inputs import StepInputs, crossing_data, most_in_full
 
@@ -39,32 +41,6 @@ _TYPES = {
     np.dtype(np.int64): GGMLType.I64,
 }
 _DATA_TYPES = {type: data for data, type in _TYPES.items()}
-
-
-class GraphShape(NamedTuple):
-    """What steps must have in common to use the same graph.
-
-    Attributes:
-        tokens: in the batch.
-        views: what the batch reads in each group of the cache.
-        outputs: the number of tokens with an output.
-        wants_logits: whether outputs are logits, else final hidden states.
-        candidates: how many of the best logits, as `most_likely` returns them; 0: all.
-        in_full: outputs of which all logits are returned besides.
-        embedded: (rows, features) of images that replace tokens.
-        crossed: (rows, features) of images that layers with cross-attention read.
-        adapters: of each token, at most, chosen by requests.
-    """
-
-    tokens: int
-    views: tuple[CacheView, ...]
-    outputs: int
-    wants_logits: bool
-    candidates: int = 0
-    in_full: int = 0
-    embedded: tuple[int, ...] = ()
-    crossed: tuple[int, ...] = ()
-    adapters: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +88,19 @@ class Graphs:
         adapters: those that requests choose, in the graph that is being built.
     """
 
-    def __init__(self, backend: Backend, model: Model, cache: Cache, *, reuse: bool = True) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        model: Model,
+        cache: Cache,
+        *,
+        reuse: bool = True,
+        kept_tokens: KeptTokens | None = None,
+    ) -> None:
         self._backend = backend
         self.model = model
         self._cache = cache
+        self._kept_tokens = kept_tokens
         self._kept: OrderedDict[Hashable, _Graph] = OrderedDict()
         self._encoders: OrderedDict[Hashable, _Graph] = OrderedDict()
         self._limit = _MAX_GRAPHS if reuse else 0
@@ -136,6 +121,11 @@ class Graphs:
     def max_bidirectional_tokens(self) -> int | None:
         """The maximum text length of a bidirectional model; None for causal models."""
         return self.model.max_bidirectional_tokens
+
+    @property
+    def keeps_tokens(self) -> bool:
+        """Whether a step with one candidate per output leaves them on the device for the next."""
+        return self._kept_tokens is not None
 
     @property
     def positions_per_token(self) -> int:
@@ -251,20 +241,10 @@ class Graphs:
     def prepare(self, step: StepInputs) -> PreparedGraph:
         """Prepare the graph and the data of a step; computes nothing."""
         cached = self._cache.step(step.segments)
-        shape = GraphShape(
-            len(step.tokens),
-            cached.views,
-            len(step.outputs),
-            step.wants_logits,
-            step.candidates,
-            0 if step.in_full is None else len(step.in_full),
-            () if step.embeddings is None else step.embeddings.shape,
-            () if step.crossing is None else step.crossing.rows.shape,
-            0 if step.adapters is None else step.adapters.places.shape[1],
-        )
         built = self.counts.built
-        graph = self._graph(shape)
+        graph = self._graph(GraphShape.of(step, cached.views))
         data: list[Data] = [step.tokens, step.positions, step.outputs]
+        data += [step.sources] if self._kept_tokens else []
         data += [] if step.in_full is None else [step.in_full]
         if step.embeddings is not None and step.embedded_rows is not None:
             data += [step.embeddings, step.embedded_rows]
@@ -375,6 +355,9 @@ class Graphs:
             context.input("outputs", (shape.outputs,), GGMLType.I32),
         )
         inputs = [batch.tokens, batch.positions, batch.outputs]
+        if self._kept_tokens:
+            inputs.append(context.input("sources", (n,), GGMLType.I32))
+            batch = replace(batch, tokens=self._kept_tokens.beside(batch.tokens, inputs[-1]))
         if shape.in_full:
             inputs.append(context.input("in_full", (shape.in_full,), GGMLType.I32))
         in_full = inputs[-1]
@@ -402,7 +385,10 @@ class Graphs:
             if shape.wants_logits:
                 result = self.model.head(result)
             if shape.candidates:
-                best = most_likely(result, shape.candidates)
+                found = find_best(result, shape.candidates)
+                if self._kept_tokens and shape.candidates == 1:
+                    context.forward(self._kept_tokens.keep(found, result.shape[1]))
+                best = with_logits(found, result)
                 result = beside(best, result, in_full) if shape.in_full else best
         context.output(result)
         return _Graph(context, [*inputs, *cache.inputs], result)

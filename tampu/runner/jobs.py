@@ -52,12 +52,20 @@ class BatchJob:
         """
         return graphs.prepare(self.plan.inputs)
 
-    def fill(self) -> bool:
-        """Fill in the tokens sampled since it was planned; False: no request needs it any more."""
+    def follows(self, job: Job) -> bool:
+        """Whether it needs no more of another job, which is computing, than is on the device."""
+        return isinstance(job, BatchJob) and self.plan.follows(job.plan)
+
+    def fill(self, before: Job | None = None) -> bool:
+        """Fill in the tokens sampled since it was planned; False: no request needs it any more.
+
+        Args:
+            before: a job that it follows, and whose tokens are not sampled yet.
+        """
         if not self.scheduler.is_needed(self.plan):
             self.scheduler.rollback(self.plan)
             return False
-        self.plan.fill()
+        self.plan.fill(before.plan if isinstance(before, BatchJob) else None)
         return True
 
     def launched(self) -> None:
@@ -114,7 +122,11 @@ class ImageJob:
         """Find or build the graph of the next chunk."""
         return graphs.prepare_image(self.image.image, self.images.partial(self.image.number))
 
-    def fill(self) -> bool:
+    def follows(self, job: Job) -> bool:  # noqa: ARG002
+        """Return False: it may need what the other one computes."""
+        return False
+
+    def fill(self, before: Job | None = None) -> bool:  # noqa: ARG002
         """Return True: there is nothing to fill in."""
         return True
 

@@ -156,18 +156,26 @@ class EngineLoop:
     # -- the loop --------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Run until closed. The step in flight is the loop's only state."""
+        """Run until closed. The step in flight is the loop's only state.
+
+        A step whose unknown tokens the device chooses is launched before the one in flight is done.
+        """
         in_flight: Step | None = None
         while not self._stopped.is_set():
             start_ns = time.perf_counter_ns()
             self.admit(in_flight, block=in_flight is None and self._scheduler.is_idle)
             self.watchdog.busy("planning")
             prepared = self.prepare(in_flight)  # while `in_flight` computes
+            follows = self.follows(prepared, in_flight)
+            launched = self.launch(prepared, in_flight) if follows else None  # queued behind it
             sampled = self.finish(in_flight) if in_flight else {}  # waits for its results
+            if launched and sampled is None:
+                self._drop(launched)  # what it read was never computed
+                launched = None
             self._copy_rows()
-            launched = self.launch(prepared)
+            launched = launched if follows else self.launch(prepared)
             if in_flight:
-                self.deliver(in_flight, sampled)  # while `launched` computes
+                self.deliver(in_flight, sampled or {})  # while `launched` computes
                 self.stats.iterated(start_ns)
             elif launched is None and self._scheduler.is_idle:
                 self._scheduler.check()
@@ -216,8 +224,12 @@ class EngineLoop:
         self.stats.prepared(job, prepared, start_ns, planned_ns)
         return PreparedStep(job, prepared)
 
-    def finish(self, step: Step) -> StepTokens:
-        """Wait for a step and sample the next token of each sequence that gets one."""
+    def finish(self, step: Step) -> StepTokens | None:
+        """Wait for a step and sample the next token of each sequence that gets one.
+
+        Returns:
+            The tokens; None if the step failed, which has ended its requests.
+        """
         wait_ns, job = time.perf_counter_ns(), step.job
         self.watchdog.wait(job.kind, job.size)
         try:
@@ -226,18 +238,29 @@ class EngineLoop:
             raise  # the cache is lost, so the loop ends, and with it a model's process
         except TampuError as error:
             job.fail(error)
-            return {}
+            return None
         self.watchdog.computed(job.kind, job.size, computed.compute_ns / 1e9)
         self.stats.computed(job, computed, wait_ns)
         start_ns = time.perf_counter_ns()
         sampled = job.finish(computed, step.prepared)
         self.stats.span("sample", start_ns, len(sampled))
-        job.measured((time.perf_counter_ns() - step.launched_ns) / 1e9)
+        job.measured((time.perf_counter_ns() - max(step.launched_ns, computed.began_ns)) / 1e9)
         return sampled
 
-    def launch(self, step: PreparedStep | None) -> Step | None:
-        """Start computing a prepared step, now that its tokens are known."""
-        if step is None or not step.job.fill():
+    def follows(self, step: PreparedStep | None, in_flight: Step | None) -> bool:
+        """Return whether a prepared step can be launched before the one in flight is done."""
+        if step is None or in_flight is None or not self.graphs.keeps_tokens:
+            return False
+        return step.job.follows(in_flight.job)
+
+    def launch(self, step: PreparedStep | None, before: Step | None = None) -> Step | None:
+        """Start computing a prepared step, now that its tokens are known.
+
+        Args:
+            step: it.
+            before: a step in flight that it follows.
+        """
+        if step is None or not step.job.fill(before.job if before else None):
             return None
         launched_ns = time.perf_counter_ns()
         try:
@@ -274,9 +297,23 @@ class EngineLoop:
         return BatchJob(plan, self._scheduler, self._outputs) if plan else None
 
     def _copy_rows(self) -> None:
-        """Have rows of ended sequences written to disk; nothing is computing."""
+        """Have rows of ended sequences written to disk.
+
+        They ended before the step that is done now was read, so all of their rows are computed; a
+        step queued behind it writes other cells, or cells with new generations.
+        """
         if self._scheduler.keeper:
             self._scheduler.keeper.computed()
+
+    def _drop(self, step: Step) -> None:
+        """Wait for a step whose requests have all failed: its own failure must end no others.
+
+        Raises:
+            DeviceLostError: if that is why it failed.
+        """
+        error = step.result.exception()
+        if isinstance(error, DeviceLostError):
+            raise error
 
     def _restore(self, found: Restoration) -> None:
         """Begin to read the rows of a new sequence, or start it if they have been read."""

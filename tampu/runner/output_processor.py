@@ -49,7 +49,7 @@ class OutputProcessor:
     def await_tokens(self, plan: Plan) -> None:
         """Mark the sequences that will get a token from a launched batch."""
         for part in plan.parts:
-            part.sequence.awaits_token = part.is_last
+            part.sequence.awaited += part.is_last
             if part.sequence.read == 0:
                 self._report_progress(part.sequence)
             if part.is_last and part.sequence.constraint and part.sequence.finish is None:
@@ -64,7 +64,7 @@ class OutputProcessor:
             sequence = part.sequence
             sequence.first_batch = sequence.first_batch or self._batch
             sequence.last_batch = self._batch
-            sequence.awaits_token = False
+            sequence.awaited -= part.is_last
             sequence.read = part.end
             self._report_progress(sequence)
             if part.outputs == 0 or sequence.finish is not None:
@@ -95,7 +95,7 @@ class OutputProcessor:
     ) -> SampledToken | None:
         """Sample a sequence's next token and detect the end; None if `max_tokens` is 0.
 
-        `is_best`: the row is one of `most_likely`, not of all logits.
+        `is_best`: the row is one of `with_logits`, not of all logits.
         """
         options, constraint = sequence.options, sequence.constraint
         if not sequence.times.first_token:
@@ -136,7 +136,7 @@ class OutputProcessor:
             if sequence.detokenizer.matched is not None:
                 reason = "stop"
                 sequence.pending.clear()  # their text is part of the stop string
-        is_full = sequence.computed >= sequence.capacity and not sequence.awaits_token
+        is_full = sequence.computed >= sequence.capacity and not sequence.awaited
         try:
             if reason is None and is_full:
                 reason = self._make_room(sequence)

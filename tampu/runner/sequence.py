@@ -153,7 +153,7 @@ class Sequence:
         collector: receives the output of tokens of the prompt.
         prompt_logprobs: collects those of the prompt's tokens, if requested.
         constraint: on the tokens of the answer.
-        awaits_token: whether the batch in flight gives the next token.
+        awaited: how many tokens the batches in flight give.
         cached: prompt tokens whose rows were in the cache, or computed for others.
         read: tokens whose batches are done.
         dropped: tokens dropped by truncation and context shifts.
@@ -181,7 +181,7 @@ class Sequence:
     collector: RowCollector | None = None
     prompt_logprobs: LogprobCollector | None = None
     constraint: Constraint | None = None
-    awaits_token: bool = False
+    awaited: int = 0
     cached: int = 0
     read: int = 0
     dropped: int = 0
@@ -211,12 +211,12 @@ class Sequence:
     @property
     def uncomputed(self) -> int:
         """The number of tokens to compute next, including one that is being sampled."""
-        return self.length + self.awaits_token - self.computed
+        return self.length + self.awaited - self.computed
 
     @property
     def is_prefilling(self) -> bool:
         """Whether its prompt, or what a context shift left, is not computed yet."""
-        return self.uncomputed > 1 or (self.generated == 0 and not self.awaits_token)
+        return self.uncomputed > 1 or (self.generated == 0 and not self.awaited)
 
     @property
     def is_ready(self) -> bool:
@@ -224,7 +224,7 @@ class Sequence:
         if self.finish is not None or self.uncomputed == 0 or self.is_paused:
             return False
         limit = self.options.max_tokens
-        if self.awaits_token and limit is not None and self.generated + 1 >= limit:
+        if self.awaited and limit is not None and self.generated + self.awaited >= limit:
             return False  # the token that is being sampled is its last
         return self.computed < self.capacity
 

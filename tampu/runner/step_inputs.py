@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,8 @@ class StepInputs:
 
     Attributes:
         tokens: I32, (n,); may be filled in until the step is launched.
+        sources: I32, (n,), filled in likewise: where each token comes from, i for token i, n + m
+            for the one that the step before chose from its output m and left on the device.
         positions: I32, (n,), or (k, n) for models with k coordinates.
         outputs: I32, (m,): rows of the tokens with an output.
         segments: of the sequences, in the order of the tokens.
@@ -47,6 +49,7 @@ class StepInputs:
     """
 
     tokens: npt.NDArray[np.int32]
+    sources: npt.NDArray[np.int32] = field(init=False)
     positions: npt.NDArray[np.int32]
     outputs: npt.NDArray[np.int32]
     segments: list[Segment]
@@ -57,6 +60,10 @@ class StepInputs:
     adapters: TokenAdapters | None = None
     candidates: int = 0
     in_full: npt.NDArray[np.int32] | None = None
+
+    def __post_init__(self) -> None:
+        """Take all tokens as given."""
+        object.__setattr__(self, "sources", np.arange(len(self.tokens), dtype=np.int32))
 
 
 def most_in_full(outputs: int) -> int:

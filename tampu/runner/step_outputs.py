@@ -18,8 +18,8 @@ class StepOutputs:
     """The outputs of one step.
 
     Attributes:
-        every: (outputs, width): all logits or hidden states, or rows of `most_likely`.
-        is_best: whether they are rows of `most_likely`.
+        every: (outputs, width): all logits or hidden states, or rows of `with_logits`.
+        is_best: whether they are rows of `with_logits`.
         in_full: all logits of some outputs besides.
         places: where these are in `in_full`.
     """
@@ -41,7 +41,7 @@ class StepOutputs:
         return cls(best, is_best, in_full, places)
 
     def rows(self, first: int, count: int) -> tuple[Rows, bool]:
-        """Return `count` outputs, and whether they are rows of `most_likely`.
+        """Return `count` outputs, and whether they are rows of `with_logits`.
 
         Of a sequence either all outputs are in full or none is.
         """

@@ -24,7 +24,7 @@ from tampu.ml import Backend
 from tampu.ml.device_map import DeviceMap, Offload
 from tampu.ml.devices import Device
 from tampu.ml.library import gg
-from tampu.runner.graphs import GraphShape
+from tampu.runner.graph_shape import GraphShape
 from tampu.worker.main import load_model
 from tampu.worker.protocol import Load
 

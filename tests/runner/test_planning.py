@@ -207,10 +207,11 @@ def test_a_plan_is_filled_when_its_tokens_are_known(
     first = made.plan()
     first.fill()
     assert first.inputs.tokens.tolist() == sequence.tokens[:3].tolist()
-    sequence.awaits_token = True
+    sequence.awaited = 1
     second = made.plan()
     assert parts(second) == [(3, 1, 0)]
     sequence.append(17)
+    sequence.awaited = 0
     second.fill()
     assert second.inputs.tokens.tolist() == [17]
     assert second.inputs.segments[0].cells.tolist() == [[0, 1, 2, 3]]

@@ -74,6 +74,7 @@ class FakeGraphs:
     encoded: list[int] = field(default_factory=list)
     chunks: int = 1
     order: list[str] = field(default_factory=list)
+    keeps_tokens: bool = False
 
     def __post_init__(self) -> None:
         self._memory = np.full(self.cells, -1)
@@ -173,6 +174,7 @@ class FakeEngine:
     def __init__(
         self, follow: Callable[[list[int]], int | None], *, slots: int = 1, context: int = 32,
         batch: int = 8, graphs: type[FakeGraphs] | None = None, kept_bytes: int = 10**6,
+        candidates: tuple[int, ...] = (),
     ) -> None:  # fmt: skip
         self.context = context
         self.kv_manager = KVCacheManager([KVCacheGroup(KVCacheSpec(), Cells(slots * context))])
@@ -182,6 +184,7 @@ class FakeEngine:
             batch=batch,
             outputs=max(slots, 4),
             images=ImageStore(kept_bytes),
+            candidates=candidates,
         )
         self.graphs: Any = (graphs or FakeGraphs)(follow, slots * context)  # with methods of a test
         self.runner = EngineLoop(self.scheduler, self.graphs, Vocabulary())  # type: ignore[arg-type]

@@ -1,0 +1,71 @@
+"""Warms up GPUs: their drivers compile code when it is first needed."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+
+from tampu.engine.load_options import LoadOptions
+from tampu.ml.device_map import DeviceMap
+from tampu.runner.graphs import Graphs
+
+log = logging.getLogger("tampu")
+
+_SLOW_S = 2.0
+_PLENTY = 8  # times what a model takes
+_PROMPT = 128  # tokens; ggml has other code on GPUs for so many than for a few
+
+
+def warm_up(
+    graphs: Graphs,
+    options: LoadOptions,
+    outputs: int,
+    candidates: tuple[int, ...],
+    progress: Callable[[float], None] | None,
+    device_map: DeviceMap,
+    taken: Mapping[str, int],
+) -> None:
+    """Let the drivers of GPUs compile and allocate what they need; minutes at the first load.
+
+    Args:
+        graphs: of the model.
+        options: of the load.
+        outputs: at most, of a step that returns all logits.
+        candidates: how many of the best logits graphs return.
+        progress: is called while it lasts.
+        device_map: which device has which layer.
+        taken: bytes of each GPU that the model takes, by the device's label.
+    """
+    began = logged = time.perf_counter()
+    # The CPU would take long for a whole batch.
+    needs_whole = device_map.is_whole and not _have_plenty(device_map, taken)
+    largest = options.batch if needs_whole else _PROMPT
+    sizes = {min(each, options.batch) for each in (largest, _PROMPT, options.slots, 1)}
+    batches = [(size, 0) for size in sorted(sizes, reverse=True)]
+    batches += [(1, each) for each in candidates]
+
+    def computed(done: int) -> None:
+        nonlocal logged
+        now = time.perf_counter()
+        if progress:
+            progress(1.0)  # else loading would be given up as stalled
+        if logged == began and now - began > _SLOW_S:
+            log.warning(
+                "the GPU's driver compiles code for this model; it keeps it for later loads"
+            )
+        if now - logged > _SLOW_S or done == len(batches):
+            log.info("devices: %d of %d batches after %.1f s", done, len(batches), now - began)
+            logged = now
+
+    graphs.warm_up(batches, outputs, computed)
+
+
+def _have_plenty(device_map: DeviceMap, taken: Mapping[str, int]) -> bool:
+    """Return whether devices have room for anything that ggml may allocate in a whole batch.
+
+    It unpacks one weight at a time, to F16, and copies activations, for which graphs have memory.
+    """
+    return all(
+        device.memory()[0] > _PLENTY * max(taken[device.label], 1) for device in device_map.devices
+    )

@@ -1,0 +1,49 @@
+"""What steps must have in common to use the same graph."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tampu.kvcache import CacheView
+from tampu.runner.step_inputs import StepInputs
+
+
+class GraphShape(NamedTuple):
+    """What steps must have in common to use the same graph.
+
+    Attributes:
+        tokens: in the batch.
+        views: what the batch reads in each group of the cache.
+        outputs: the number of tokens with an output.
+        wants_logits: whether outputs are logits, else final hidden states.
+        candidates: how many of the best logits, as `with_logits` returns them; 0: all.
+        in_full: outputs of which all logits are returned besides.
+        embedded: (rows, features) of images that replace tokens.
+        crossed: (rows, features) of images that layers with cross-attention read.
+        adapters: of each token, at most, chosen by requests.
+    """
+
+    tokens: int
+    views: tuple[CacheView, ...]
+    outputs: int
+    wants_logits: bool
+    candidates: int = 0
+    in_full: int = 0
+    embedded: tuple[int, ...] = ()
+    crossed: tuple[int, ...] = ()
+    adapters: int = 0
+
+    @classmethod
+    def of(cls, step: StepInputs, views: tuple[CacheView, ...]) -> GraphShape:
+        """Return the shape of a step that reads these parts of the cache."""
+        return cls(
+            len(step.tokens),
+            views,
+            len(step.outputs),
+            step.wants_logits,
+            step.candidates,
+            0 if step.in_full is None else len(step.in_full),
+            () if step.embeddings is None else step.embeddings.shape,
+            () if step.crossing is None else step.crossing.rows.shape,
+            0 if step.adapters is None else step.adapters.places.shape[1],
+        )
