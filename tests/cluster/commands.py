@@ -122,7 +122,7 @@ def nodes(here: Machine, count: int, cpus: int = 1) -> Iterator[str]:
 
 def check_answers(port: int, model: str = "demo") -> None:
     messages = [{"role": "user", "content": "What is 27 + 58?"}]
-    body = {"model": model, "messages": messages, "max_tokens": 50}
+    body = {"model": model, "messages": messages, "max_tokens": 50, "temperature": 0}
     url = f"http://127.0.0.1:{port}/v1/chat/completions"
     answer = httpx.post(url, json=body, timeout=120).raise_for_status().json()
     assert answer["choices"][0]["message"]["content"] == "85"
