@@ -26,8 +26,8 @@ _HELD_PER_SLOT = 4
 _LEAST_HELD = 16
 _HEALTH_SECONDS = 2.0
 _PUBLISH_SECONDS = 1.0
-# How often the number of requests is told, and over how long its mean is taken: before that the
-# delays of a model's configuration do not begin.
+# How often replicas report their number of requests, and over how long it is averaged. The delays
+# of a model's configuration begin after that.
 _COUNT_SECONDS = 2.0
 _MEAN_SECONDS = 4.0
 # Neither the ingress nor a replica computes in its own process, so that Ray's requests need no

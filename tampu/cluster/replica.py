@@ -86,7 +86,7 @@ class Replica:
             _hashes: those of its prompt, for the router.
             inbox: where the events are sent.
             number: of the request there.
-            says_when: whether it is told first that the request has come, for traces.
+            says_when: whether to send first that the request has arrived, for traces.
 
         Returns:
             This replica's name; and why the events were not sent, empty if they were.

@@ -21,7 +21,7 @@ NO_CELL = -1
 _EMPTY = 0  # the stamp of a cell without a row
 _DEMOTED = -1  # of one whose row is the first to be evicted
 _OFTEN = 2  # a row shared so often is where sequences diverge
-_TURNS = 16  # so often all cells are freed before a popular row that nobody needs goes
+_TURNS = 16  # a popular row outlives so many turns of freeing all cells
 _BLOCK = 32  # a sequence starts at an empty block of cells: others then mask whole blocks
 
 

@@ -81,7 +81,7 @@ def find_vulkan_devices() -> tuple[VulkanDevice, ...]:
 def choice_problem(value: str, devices: Sequence[VulkanDevice]) -> str:
     """Return what is wrong with a value of `VISIBLE`; empty if nothing is.
 
-    An empty value hides all devices, which is no mistake.
+    An empty value is valid: it hides all devices.
     """
     words = value.replace(",", " ").split()
     found = ", ".join(f"{index}: {device.name}" for index, device in enumerate(devices))

@@ -298,7 +298,7 @@ class Scheduler:
     def _add_without_slots(self, draft: Draft) -> None:
         """Add waiting prompts after which nothing is generated, if they fit whole.
 
-        The batch ends them, so they take nobody's slot. Questions about one input are such prompts:
+        The batch ends them, so they need no slot. Questions about one input are such prompts:
         as many as fit are computed together, whatever the number of slots.
         """
         if self.kv_manager.grid is not None:  # the memory of states is divided by slots

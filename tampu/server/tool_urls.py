@@ -138,7 +138,7 @@ class ToolURLs:
     def _ended(self, sent: asyncio.Future[str]) -> None:
         self._running -= 1
         if not sent.cancelled():
-            sent.exception()  # raised already, or nobody waits for it
+            sent.exception()  # retrieved, or asyncio would log that it never was
 
     def _send(self, url: str, body: bytes, end_s: float) -> str:
         transport = Transport(self._options)
