@@ -72,3 +72,18 @@ def contract_server(
 def client(contract_server: Server) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=contract_server.url, timeout=300) as client:
         yield client
+
+
+@pytest.fixture(autouse=True)
+def whole_contexts(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A model that a test loads with a shorter context does not stay loaded for the next one."""
+    if "contract_server" not in request.fixturenames:
+        yield
+        return
+    client: httpx.Client = request.getfixturevalue("client")
+    yield
+    for loaded in client.get("/api/ps").json()["models"]:
+        info = client.post("/api/show", json={"model": loaded["name"]}).json()["model_info"]
+        longest = info[f"{info['general.architecture']}.context_length"]
+        if loaded["context_length"] < longest:
+            client.post("/api/generate", json={"model": loaded["name"], "keep_alive": 0})

@@ -11,7 +11,6 @@ from openai.types import Decision
 pytestmark = pytest.mark.server
 
 TEXT = "I was charged twice."
-ROOM = {"num_ctx": 512}  # other tests load the model with a shorter context
 PREDICATE = {"type": "predicate", "instructions": "The customer is angry."}
 CHOICE = {
     "type": "choice",
@@ -29,7 +28,7 @@ URGENCY = {"type": "score", "instructions": "Urgent?", "criteria": ["no", "soon"
 
 
 def decide(client: httpx.Client, *questions: Any, status: int = 200, **more: Any) -> Any:
-    body = {"model": "talker", "input": TEXT, "questions": questions, "options": ROOM} | more
+    body = {"model": "talker", "input": TEXT, "questions": questions} | more
     answer = client.post("/v1/decisions", json=body)
     assert answer.status_code == status, answer.text
     return answer.json()
@@ -42,7 +41,7 @@ def refused(client: httpx.Client, *questions: Any, status: int = 400, **more: An
 
 
 def system_one(client: httpx.Client, status: int = 200, **more: Any) -> Any:
-    body = {"model": "talker", "state": TEXT, "questions": {"q": NOUL}, "options": ROOM} | more
+    body = {"model": "talker", "state": TEXT, "questions": {"q": NOUL}} | more
     answer = client.post("/v1/systemone", json=body)
     assert answer.status_code == status, answer.text
     return answer.json()

@@ -73,7 +73,7 @@ def test_an_answer_says_why_it_ended(
 
 
 def test_without_a_limit_an_answer_ends_where_the_context_is_full(client: httpx.Client) -> None:
-    context = 64  # other requests have loaded the model with another
+    context = 64
     client.post("/api/generate", json={"model": "endless", "options": {"num_ctx": context}})
     answer = ask(client, model="endless")
     assert (answer["stop_type"], answer["truncated"]) == ("limit", True)

@@ -21,7 +21,6 @@ CONTEXT = 512  # of the models of this folder
 WORDS = "long " * 40
 TURNS = [{"role": "user", "content": WORDS}] * 20
 WARNING = "warning"
-# Other tests load the models with other contexts.
 TALKER = {"model": "talker", "options": {"num_ctx": CONTEXT}}
 EMBEDDER = {"model": "embedder", "options": {"num_ctx": 64}}
 

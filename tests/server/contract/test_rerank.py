@@ -14,7 +14,6 @@ DOCUMENTS = ["Cats sleep all day.", "The sum is 85.", "Rain falls."]
 
 def rank(client: httpx.Client, path: str = "/v1/rerank", status: int = 200, **more: Any) -> Any:
     body = {"model": "talker", "query": "What is the sum?", "documents": DOCUMENTS} | more
-    body["options"] = {"num_ctx": 512}  # other tests load the model with a shorter context
     answer = client.post(path, json={k: v for k, v in body.items() if v is not None})
     assert answer.status_code == status, answer.text
     return answer.json()
