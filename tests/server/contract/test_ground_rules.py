@@ -113,9 +113,6 @@ RULES = {
     "an answer calls the model as the request does": generate(
         lambda a: {line["model"] for line in a.lines} == {"Talker:LATEST"}, model="Talker:LATEST"
     ),
-    "a name in full is the same model": generate(
-        is_streamed, model="registry.ollama.ai/library/streamed:latest"
-    ),
     "HEAD answers where GET does": Case("/api/tags", None, is_fine, method="HEAD"),
     "the root tells that it is there": Case(
         "/", None, lambda a: a.response.text == "Ollama is running", method="GET"
@@ -126,6 +123,11 @@ RULES = {
 @listed(RULES)
 def test_rule(client: httpx.Client, case: Case) -> None:
     case.check(client)
+
+
+def test_a_name_in_full_is_the_same_model(client: httpx.Client) -> None:
+    Case("/api/create", {"model": "whole", "from": "talker"}, is_streamed).check(client)
+    generate(is_streamed, model="registry.ollama.ai/library/whole:latest").check(client)
 
 
 def test_model_kept_forever_expires_far_in_the_future(client: httpx.Client) -> None:
