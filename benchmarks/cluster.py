@@ -111,13 +111,15 @@ class Stream:
 
     Attributes:
         first_s: when its first piece came, on the clock of `perf_counter`; 0: none came.
-        last_s: when its last piece came.
+        ended_s: when it said why it ends: tokens such as an end token have no text.
+        pieces: how many had text.
         is_whole: whether it has said that it ends with its limit of tokens.
         error: its message; empty: it is whole.
     """
 
     first_s: float = 0.0
-    last_s: float = 0.0
+    ended_s: float = 0.0
+    pieces: int = 0
     is_whole: bool = False
     error: str = ""
 
@@ -138,9 +140,11 @@ class Stream:
                 self.error = part["error"]["message"]
             elif part["choices"]:
                 self.is_whole = part["choices"][0]["finish_reason"] == "length"
+                if part["choices"][0]["finish_reason"]:
+                    self.ended_s = time.perf_counter()
                 if part["choices"][0]["delta"].get("content"):
-                    self.last_s = time.perf_counter()
-                    self.first_s = self.first_s or self.last_s
+                    self.pieces += 1
+                    self.first_s = self.first_s or time.perf_counter()
 
 
 def conversation(port: int, model: str, seed: int) -> tuple[int, int, int]:
@@ -202,8 +206,8 @@ def first_token_s(port: int, model: str, number: int) -> float:
     return found.first_s - began
 
 
-def speed(port: int, model: str, streams: int, tokens: int) -> float:
-    """Return the tokens per second of streams together, each with its own prompt."""
+def speed(port: int, model: str, streams: int, tokens: int) -> tuple[float, float]:
+    """Return the tokens per second of streams together, each with its own prompt; and pieces."""
 
     def read(number: int) -> Stream:
         found = Stream()
@@ -216,8 +220,10 @@ def speed(port: int, model: str, streams: int, tokens: int) -> float:
 
     with ThreadPoolExecutor(streams) as threads:
         found = list(threads.map(read, range(streams)))
-    seconds = max(each.last_s for each in found) - min(each.first_s for each in found)
-    return streams * tokens / seconds
+    if cut := [each.error for each in found if not each.is_whole]:
+        raise SystemExit(f"streams are not whole: {cut}")
+    seconds = max(each.ended_s for each in found) - min(each.first_s for each in found)
+    return streams * tokens / seconds, sum(each.pieces for each in found) / seconds
 
 
 def beside_serve(here: Site) -> None:
@@ -241,14 +247,17 @@ def beside_serve(here: Site) -> None:
         added = statistics.median(firsts["Ray"]) - statistics.median(firsts["tampu serve"])
         print(f"Ray adds {added * 1e3:.2f} ms at the median", flush=True)
         for streams in (1, SPEED_STREAMS):
-            rates: dict[str, list[float]] = {name: [] for name in ports}
+            rates: dict[str, list[tuple[float, float]]] = {name: [] for name in ports}
             for _ in range(SPEED_ROUNDS):
                 for name, port in ports.items():
                     rates[name].append(speed(port, here.name, streams, here.tokens))
-            ours, alone = (statistics.median(rates[name]) for name in ("Ray", "tampu serve"))
+            (ours, pieces), (alone, _) = (
+                map(statistics.median, zip(*rates[name], strict=True))
+                for name in ("Ray", "tampu serve")
+            )
             print(
-                f"{streams} streams of {here.tokens} tokens: {ours:.0f} tokens/s through Ray, "
-                f"{alone:.0f} by tampu serve: {ours / alone:.3f}",
+                f"{streams} streams of {here.tokens} tokens: {ours:.0f} tokens/s through Ray, in "
+                f"{pieces:.0f} pieces/s, {alone:.0f} by tampu serve: {ours / alone:.3f}",
                 flush=True,
             )
 

@@ -79,12 +79,13 @@ def bind(
         slots=config.slots or options.model.slots,
     )
     version = None if listening is None else listening.version
+    adapters = {each.model: each.adapters for each in config.models}
     handles = {
         each.model: _replicas(each, load, settings, router, version, pull=config.pull)
         for each in config.models
     }
     on_head = {HEAD: 0.001}  # all streams end with its node, and Ray needs the head in any case
-    given = (replace(options, model=load), settings, handles)
+    given = (replace(options, model=load), settings, handles, adapters)
     ingress = serve.deployment(
         Ingress if listening is None else ListeningIngress,
         name=INGRESS,
@@ -104,7 +105,7 @@ def bind(
         return ingress.bind(*given)
     if config.ingresses > 1:
         ingress = ingress.options(max_replicas_per_node=1)
-    return _versioned(ingress, version, load, options, [*handles]).bind(
+    return _versioned(ingress, version, load, options, adapters).bind(
         *given, config.host, config.port, may_share=listening.may_share or config.ingresses > 1
     )
 
@@ -164,6 +165,6 @@ def _replicas(
         graceful_shutdown_timeout_s=settings.drain_s,
         **scale,
     )
-    return _versioned(deployment, version, load, router).bind(
-        model.model, load, settings, pull=pull
+    return _versioned(deployment, version, load, router, model.adapters).bind(
+        model.model, load, settings, model.adapters, pull=pull
     )

@@ -24,6 +24,8 @@ class DeployedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         cpus: CPUs that each replica reserves, and threads that it computes with; None: an equal
             share of the cluster's.
         gpus: GPUs that each replica reserves.
+        adapters: that requests may choose, also as the name of a model: the file or folder of each
+            by its name, a path, or a name in each node's folder of adapters.
         upscale_delay_s: how long there are more requests than slots before a replica is added.
         downscale_delay_s: how long the slots of fewer replicas are enough before one is taken
             away, with its cache.
@@ -34,6 +36,7 @@ class DeployedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_replicas: int | None = None
     cpus: float | None = None
     gpus: float = 0
+    adapters: dict[str, str] = {}
     upscale_delay_s: float = 10
     downscale_delay_s: float = 600
 
@@ -104,10 +107,21 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         if self.ingresses < 1:
             raise SettingsError(f"ingresses must be 1 or more, not {self.ingresses}")
         names = [each.deployment for each in self.models]
+        self._check_adapters()
         for model in self.models:
             model.check()
             if names.count(model.deployment) > 1 or model.deployment in ("", INGRESS):
                 raise SettingsError(f"{model.model}: another deployment has the same name")
+
+    def _check_adapters(self) -> None:
+        taken = {each.model for each in self.models}
+        for model in self.models:
+            for name, file in model.adapters.items():
+                if not (name and file):
+                    raise SettingsError(f"{model.model}: adapters need a name and a file")
+                if name in taken:
+                    raise SettingsError(f"{model.model}: adapters: {name!r} is there already")
+                taken.add(name)
 
     def with_cpus(self, total: float) -> ClusterConfig:
         """Return the configuration with the CPUs of each replica.

@@ -6,6 +6,7 @@ import hashlib
 import re
 import secrets
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from ray.serve.exceptions import RayServeException
 from ray.serve.schema import ApplicationStatus
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from tampu.cluster.adapters import adapters_on_node
 from tampu.cluster.application import HEAD, ROUTER, Listening, bind
 from tampu.cluster.catalog import find_on_node
-from tampu.cluster.config import APPLICATION, ClusterConfig
+from tampu.cluster.config import APPLICATION, ClusterConfig, DeployedModel
 from tampu.errors import ModelNotFoundError, RunnerDiedError, SettingsError, TampuError
 from tampu.server.app import ServerOptions
 from tampu.settings.settings import Settings, disable_usage_reports
@@ -74,12 +76,11 @@ def deploy(
 
     Raises:
         SettingsError: if the cluster has too few CPUs, or a node has another version of tampu.
-        ModelNotFoundError: if a node does not have one of the models.
+        ModelNotFoundError: if a node does not have one of the models or adapters.
         RunnerDiedError: if replicas do not start, with the reason.
     """
     config = config.with_cpus(float(ray.cluster_resources().get("CPU", 0)))
-    names = [each.model for each in config.models]
-    files = check_nodes(names, settings, pull=config.pull)
+    files = check_nodes(config.models, settings, pull=config.pull)
     serve.start(proxy_location="Disabled")
     before = serve.status().applications.get(APPLICATION)
     parts = (__version__, files, options, settings)
@@ -101,17 +102,20 @@ def stop() -> None:
     ray.shutdown()
 
 
-def check_nodes(models: list[str], settings: Settings, *, pull: bool = False) -> list[str]:
+def check_nodes(
+    models: Sequence[DeployedModel], settings: Settings, *, pull: bool = False
+) -> list[str]:
     """Check that the head and each node that may run replicas has the models, and this tampu.
 
     With `pull` a node that lacks models pulls them first.
 
     Returns:
-        The models' files on all nodes, each once: others, if one is not what it was.
+        The files of models and adapters on all nodes, each once: others, if one is not what it
+        was.
 
     Raises:
         SettingsError: if one has another version, or cannot say.
-        ModelNotFoundError: if one lacks a model.
+        ModelNotFoundError: if one lacks a model or an adapter.
     """
     nodes = [
         each
@@ -143,32 +147,43 @@ def check_nodes(models: list[str], settings: Settings, *, pull: bool = False) ->
         if version != __version__:
             raise SettingsError(f"node {address} has tampu {version}, and this is {__version__}")
         if lacking:
-            model, reason = next(iter(lacking.items()))
-            raise ModelNotFoundError(
-                f"node {address} does not have model {model!r}: run `tampu pull {model}` there, "
-                "let all nodes pull (--pull, or pull: true), or give them one folder of models, "
-                f"TAMPU_MODELS ({reason})"
-            )
+            raise ModelNotFoundError(f"node {address} {lacking[0]}")
         files.update(found)
     return sorted(files)
 
 
 def look_for(
-    models: list[str], settings: Settings, *, pull: bool
-) -> tuple[str, list[str], dict[str, str]]:
-    """Return this node's version of tampu, the files of models, and why some cannot be loaded."""
+    models: Sequence[DeployedModel], settings: Settings, *, pull: bool
+) -> tuple[str, list[str], list[str]]:
+    """Return this node's version of tampu, the files of models, and what it lacks."""
     remote = RemoteOptions.from_settings(settings) if pull else None
-    files, lacking = [], {}
+    files, lacking = [], []
     for model in models:
+        name = model.model
         try:
-            found = find_on_node(model, settings, remote)
+            entry = find_on_node(name, settings, remote)
         except TampuError as error:
-            lacking[model] = str(error)
+            lacking.append(
+                f"does not have model {name!r}: run `tampu pull {name}` there, let all nodes pull "
+                "(--pull, or pull: true), or give them one folder of models, TAMPU_MODELS "
+                f"({error})"
+            )
+            continue
+        path = Path(entry.info.path)  # in a store its name has the file's digest
+        files.append(path.name if entry.model.stored else _version_of(path))
+        try:
+            adapters = adapters_on_node(model.adapters, entry, settings)
+        except TampuError as error:
+            lacking.append(f"lacks an adapter of model {name!r}: {error}")
         else:
-            path = Path(found.info.path)  # in a store its name has the file's digest
-            at = "" if found.model.stored else f" {path.stat().st_size} {path.stat().st_mtime_ns}"
-            files.append(f"{path.name}{at}")
+            files += [_version_of(each.path) for each in adapters.every()]
     return __version__, files, lacking
+
+
+def _version_of(path: Path) -> str:
+    """Return what is another text when a file has changed."""
+    found = path.stat()
+    return f"{path.name} {found.st_size} {found.st_mtime_ns}"
 
 
 def _reason(error: Exception) -> str:

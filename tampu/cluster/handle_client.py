@@ -12,11 +12,13 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle, DeploymentResponse
 
+from tampu.cluster.adapters import chosen_by
 from tampu.cluster.counts import ReplicaCounts
 from tampu.cluster.event_stream import Accepted, EventReceiver, Events, ReplicaLost
 from tampu.cluster.stats import packed
 from tampu.errors import ComputeError, RequestNotStartedError
 from tampu.runner.events import Failed, to_error
+from tampu.server.session import current_session
 from tampu.server.tracing import current_model
 from tampu.worker.model_client import ModelClient
 from tampu.worker.prefixes import prefix_borders
@@ -90,14 +92,15 @@ class HandleClient(ModelClient):
         given = command(0)
         hashes: Sequence[int] = ()
         if isinstance(given, Generate | Decide):
-            lora = given.options.lora if isinstance(given, Generate) else {}
-            borders = prefix_borders(given.prompt, lora)
+            borders = prefix_borders(given.prompt, chosen_by(given))
             hashes = borders.hashes
             if isinstance(given, Generate):
                 given = replace(given, borders=borders)
         trace, began_ns = current_model(), time.time_ns()
         with self._receiver.opened(self.name) as events:
-            response = self._requests.remote(
+            session = current_session()
+            requests = self._requests.options(session_id=session) if session else self._requests
+            response = requests.remote(
                 to_body(given),
                 packed(hashes),
                 self._receiver.inbox,

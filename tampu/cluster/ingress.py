@@ -10,6 +10,7 @@ import asyncio
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -17,6 +18,7 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 from starlette.applications import Starlette
 
+from tampu.cluster.adapters import DeployedAdapters
 from tampu.cluster.catalog import DeployedCatalog
 from tampu.cluster.counts import show_counts
 from tampu.cluster.event_stream import EventReceiver
@@ -26,25 +28,35 @@ from tampu.errors import SettingsError
 from tampu.server.app import ServerOptions, create_app
 from tampu.server.generation_request import FOREVER
 from tampu.server.serve import http_server, listen, prepare_process
+from tampu.server.served_adapters import ServedAdapter
 from tampu.settings.settings import Settings
 from tampu.store.catalog import Entry
 from tampu.worker.model_client import ModelClient
 
 Handles = Mapping[str, DeploymentHandle[Any]]
+Adapters = Mapping[str, Mapping[str, str]]
 
 
 @serve.ingress()
 class Ingress:
     """The deployment class that speaks the APIs, behind Ray's HTTP proxy."""
 
-    def __init__(self, options: ServerOptions, settings: Settings, handles: Handles) -> None:
+    def __init__(
+        self, options: ServerOptions, settings: Settings, handles: Handles, adapters: Adapters
+    ) -> None:
         """Serve models through the handles of their deployments, by what the models were given as.
+
+        Args:
+            options: how it serves.
+            settings: where this node has models.
+            handles: of the models' deployments.
+            adapters: of the models, their files by their names.
 
         Raises:
             TampuError: if this node does not have one of the models.
         """
         self._options = options
-        self._replicas = _Replicas(settings, handles)
+        self._replicas = _Replicas(settings, handles, adapters)
 
     def __serve_build_asgi_app__(self) -> Starlette:
         """Return the application."""
@@ -59,6 +71,7 @@ class ListeningIngress:
         options: ServerOptions,
         settings: Settings,
         handles: Handles,
+        adapters: Adapters,
         host: str,
         port: int,
         *,
@@ -70,6 +83,7 @@ class ListeningIngress:
             options: how it serves.
             settings: where this node has models.
             handles: of the models' deployments.
+            adapters: of the models, their files by their names.
             host: the address.
             port: its port.
             may_share: whether another ingress of this application may listen there, too.
@@ -77,7 +91,7 @@ class ListeningIngress:
         Raises:
             TampuError: if this node does not have one of the models, or the address cannot be used.
         """
-        self._replicas = _Replicas(settings, handles)
+        self._replicas = _Replicas(settings, handles, adapters)
         app = self._replicas.app(options)
         if not may_share:
             listen(host, port).close()  # the ingress of another cluster would share it, too
@@ -102,14 +116,19 @@ class ListeningIngress:
 class _Replicas:
     """The models that are deployed, through their handles."""
 
-    def __init__(self, settings: Settings, handles: Handles) -> None:
+    def __init__(self, settings: Settings, handles: Handles, adapters: Adapters) -> None:
         self._catalog = DeployedCatalog([*handles], settings)
+        self._adapters = DeployedAdapters()
+        for base, given in self._catalog.deployed.items():
+            for name, file in adapters[given].items():
+                self._adapters.declare(ServedAdapter(name, base, Path(file)))
         self._handles = handles
         self._receiver: asyncio.Task[EventReceiver] | None = None
 
     def app(self, options: ServerOptions) -> Starlette:
         """Return the application that serves them."""
-        return create_app(replica_options(options), self._catalog, self._start, self._show)
+        given = replica_options(options), self._catalog, self._start, self._show
+        return create_app(*given, self._adapters)
 
     async def close(self) -> None:
         """Receive no more events."""

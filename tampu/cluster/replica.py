@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
+from types import MappingProxyType
 
 import msgspec
 from ray import serve
 
+from tampu.cluster.adapters import adapters_on_node, chosen_by
 from tampu.cluster.catalog import find_on_node
 from tampu.cluster.counts import Counting, ReplicaCounts
 from tampu.cluster.event_stream import Accepted, EventSender, Inbox
@@ -41,15 +43,23 @@ class Replica:
     """
 
     async def __init__(  # type: ignore[misc]  # Ray awaits it
-        self, model: str, options: LoadOptions, settings: Settings, *, pull: bool = False
+        self,
+        model: str,
+        options: LoadOptions,
+        settings: Settings,
+        adapters: Mapping[str, str] = MappingProxyType({}),
+        *,
+        pull: bool = False,
     ) -> None:
         """Load a model that this node has, or pulls (`pull`): it may have joined later.
 
         Raises:
-            TampuError: if it is not on this node, or cannot be pulled or loaded.
+            TampuError: if it or one of its adapters is not on this node, or cannot be pulled or
+                loaded.
         """
         remote = RemoteOptions.from_settings(settings) if pull else None
         self._entry = await asyncio.to_thread(find_on_node, model, settings, remote)
+        self._adapters = await asyncio.to_thread(adapters_on_node, adapters, self._entry, settings)
         self._counting = Counting()
         self._models = ModelManager(
             process_starter(settings),
@@ -63,6 +73,7 @@ class Replica:
         )
         async with self._models.use(self._entry, {}, None) as loaded:
             slots = loaded.runner.ready.slots
+            await self._adapters.provide(loaded, dict.fromkeys(adapters, 1.0))
         self._has_changed = True
         self._stats = ReplicaStats(number=0, prefixes=b"", slots=slots, requests=0)
         self._sender = EventSender(_name())
@@ -112,19 +123,18 @@ class Replica:
             return msgspec.structs.replace(command, request=number)
 
         try:
-            async with (
-                self._models.use(self._entry, {}, None) as model,
-                aclosing(model.runner.request(numbered)) as events,
-            ):
+            async with self._models.use(self._entry, {}, None) as model:
+                await self._adapters.provide(model, chosen_by(command))
                 held: list[RequestEvent] = []
-                async for event in events:
-                    self._counting.event(event)
-                    if isinstance(event, PromptProcessed):
-                        held = [event]
-                        continue
-                    for each in (*held, event):
-                        yield each
-                    held = []
+                async with aclosing(model.runner.request(numbered)) as events:
+                    async for event in events:
+                        self._counting.event(event)
+                        if isinstance(event, PromptProcessed):
+                            held = [event]
+                            continue
+                        for each in (*held, event):
+                            yield each
+                        held = []
         except TampuError as error:
             yield Failed(type(error).__name__, str(error))
 

@@ -12,7 +12,10 @@ from tampu.cluster.stats import unpacked
 
 
 class PrefixRouter(RequestRouter):  # type: ignore[misc]  # Ray has no types
-    """Sends a prompt to the replica that holds most of it; its hashes are the second argument."""
+    """Sends a prompt to the replica that holds most of it; its hashes are the second argument.
+
+    Ray's `session_id` of a request decides where the prompt does not.
+    """
 
     def initialize_state(self, max_imbalance: float = MAX_IMBALANCE) -> None:
         """Start without replicas; Ray calls this with `request_router_kwargs`."""
@@ -40,7 +43,7 @@ class PrefixRouter(RequestRouter):  # type: ignore[misc]  # Ray has no types
         if pending_request is None:
             return [candidate_replicas]
         hashes = _hashes_of(pending_request)
-        found = self._scorer.choose(hashes)
+        found = self._scorer.choose(hashes, pending_request.metadata.session_id)
         chosen = [each for each in candidate_replicas if found and each.replica_id == found[0]]
         others = [each for each in candidate_replicas if each not in chosen]
         if chosen and not pending_request.future.done():
@@ -81,6 +84,7 @@ class PrefixRouter(RequestRouter):  # type: ignore[misc]  # Ray has no types
         """Take it that the replica that has accepted a prompt will hold it."""
         super().on_request_routed(pending_request, replica_id, result)
         self._scorer.sent(replica_id, _hashes_of(pending_request))
+        self._scorer.remember(pending_request.metadata.session_id, replica_id)
 
     def on_replica_actor_died(self, replica_id: ReplicaID) -> None:
         """Forget a replica that has died."""

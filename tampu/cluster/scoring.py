@@ -20,6 +20,9 @@ MAX_NOTES = 1024
 MAX_IMBALANCE = 2.0
 """How many requests more for each slot a replica may have than the one that has the fewest."""
 
+MAX_SESSIONS = 10_000
+"""Sessions whose replica is remembered: those that were used last."""
+
 _MAX_LEVELS = 64  # of prefixes that are looked at, from the longest that any replica has
 _MAX_HOLDERS = 256  # of a prefix that are looked at
 
@@ -62,6 +65,7 @@ class PrefixScorer(Generic[R]):
         self._max_imbalance = max_imbalance
         self._replicas: dict[R, _Replica] = {}
         self._holders: dict[int, dict[R, None]] = {}
+        self._sessions: dict[str, R] = {}  # the one that was used last is the last one
 
     def __len__(self) -> int:
         """The number of hashes that are known, each as often as there are replicas that hold it."""
@@ -125,20 +129,31 @@ class PrefixScorer(Generic[R]):
             if oldest not in known.published:
                 self._drop(replica, oldest)
 
+    def remember(self, session: str, replica: R) -> None:
+        """Take it that a request of a session was sent to a replica; an empty session is none."""
+        if not session:
+            return
+        self._sessions.pop(session, None)
+        self._sessions[session] = replica
+        if len(self._sessions) > MAX_SESSIONS:
+            del self._sessions[next(iter(self._sessions))]
+
     def add_requests(self, replica: R, count: int) -> None:
         """Count requests that a replica has got, or, below 0, has answered."""
         known = self._replicas.get(replica)
         if known is not None:
             known.requests = max(known.requests + count, 0)
 
-    def choose(self, hashes: Sequence[int]) -> tuple[R, int] | None:
+    def choose(self, hashes: Sequence[int], session: str = "") -> tuple[R, int] | None:
         """Return the replica for a prompt, and how many of its borders this holds.
 
         It is the one with the longest prefix of those that have at most `max_imbalance` requests
-        for each slot more than the one with the fewest; among equals the one with the fewest.
+        for each slot more than the one with the fewest; among equals the one that had the session
+        before, else the one with the fewest.
 
         Args:
             hashes: of the prompt's borders, in their order.
+            session: that the request belongs to; empty: to none.
 
         Returns:
             None if there are no replicas.
@@ -147,6 +162,7 @@ class PrefixScorer(Generic[R]):
             return None
         least, known = min(self._replicas.items(), key=lambda item: item[1].rank)
         limit = known.load + self._max_imbalance
+        own = self._of_session(session, limit)
         seen = 0
         depth = self._deepest(hashes)
         for length in range(depth, max(depth - _MAX_LEVELS, 0), -1):
@@ -154,10 +170,18 @@ class PrefixScorer(Generic[R]):
             if len(holders) == seen:  # the same ones as hold the longer prefix
                 continue
             seen = len(holders)
+            if own in holders:
+                return own, length
             best = min(islice(holders, _MAX_HOLDERS), key=lambda each: self._replicas[each].load)
             if self._replicas[best].load <= limit:
                 return best, length
-        return least, 0
+        return (least if own is None else own), 0
+
+    def _of_session(self, session: str, limit: float) -> R | None:
+        """Return the replica that had a session before, if it has not too much to do."""
+        found = self._sessions.get(session)
+        known = None if found is None else self._replicas.get(found)
+        return found if known is not None and known.load <= limit else None
 
     def _deepest(self, hashes: Sequence[int]) -> int:
         """Return how many of the borders some replica holds.

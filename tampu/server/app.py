@@ -68,7 +68,9 @@ from tampu.server.routes import (
     near_path,
 )
 from tampu.server.saved_slots import saved_slot_routes
+from tampu.server.served_adapters import ServedAdapters
 from tampu.server.serving import Serving
+from tampu.server.session import SessionMiddleware
 from tampu.server.state import State
 from tampu.server.stored_responses import stored_response_routes
 from tampu.server.threadpool import IterationPool
@@ -162,6 +164,7 @@ def create_app(
     catalog: Catalog,
     start: Start,
     other_metrics: Callable[[], Awaitable[bytes]] = _no_metrics,
+    adapters: ServedAdapters | None = None,
 ) -> Starlette:
     """Return the application that serves a catalog.
 
@@ -170,13 +173,14 @@ def create_app(
         catalog: the models.
         start: loads a model.
         other_metrics: returns metrics of others, in Prometheus' format.
+        adapters: that requests may choose at first; None: there are none.
 
     Raises:
         SettingsError: if there is an endpoint for traces, and opentelemetry is not installed.
     """
     metrics = Metrics()
     tracer = start_tracing(options.otlp_endpoint) if options.otlp_endpoint else None
-    serving = _serving(options, catalog, start, metrics)
+    serving = _serving(options, catalog, start, metrics, adapters)
     pool = IterationPool()
     mcp = MCPServers(options.mcp, serving)
     images = ImageFetcher(options.image_urls, options.remote)
@@ -260,6 +264,7 @@ def create_app(
                 allow_headers=["*"],
                 expose_headers=[HEADER, WARNING],
             ),
+            *([Middleware(SessionMiddleware)] if options.has_replicas else []),
             Middleware(APIKeyMiddleware, routes=routes, keys=keys, limiter=limiter),
         ],
         exception_handlers={TampuError: _tampu_error, HTTPException: _http_error, Exception: _bug},
@@ -271,7 +276,13 @@ def create_app(
     return app
 
 
-def _serving(options: ServerOptions, catalog: Catalog, start: Start, metrics: Metrics) -> Serving:
+def _serving(
+    options: ServerOptions,
+    catalog: Catalog,
+    start: Start,
+    metrics: Metrics,
+    adapters: ServedAdapters | None,
+) -> Serving:
     models = ModelManager(
         start,
         options=options.model,
@@ -314,7 +325,7 @@ def _serving(options: ServerOptions, catalog: Catalog, start: Start, metrics: Me
         max_repeated_tokens=options.max_repeated_tokens or None,
         truncate=options.truncate,
         default_model=options.default_model,
-        on_replicas=options.has_replicas,
+        adapters=adapters,
     )
 
 

@@ -31,6 +31,7 @@ from tampu.server.response_store import ResponseStore, with_ids
 from tampu.server.routes import Route, get, post
 from tampu.server.served_adapters import ServedAdapter
 from tampu.server.serving import Serving
+from tampu.server.session import name_session
 from tampu.server.single_flight import SingleFlight
 from tampu.server.wire import openai as wire
 from tampu.server.wire.llama_server import is_mixed, read_prompts
@@ -73,6 +74,7 @@ class OpenAIAPI:
 
     async def chat(self, http: Request, body: wire.ChatRequest) -> Response:
         """`POST /v1/chat/completions`: the next message of a conversation."""
+        name_session(body.prompt_cache_key)
         entry = self._serving.find_for(body)
         await self._images.fill(body.messages)
         offer = await self._mcp.offer(body.tools, chat_form)
@@ -101,6 +103,7 @@ class OpenAIAPI:
 
     async def respond(self, http: Request, body: ResponsesRequest) -> Response:
         """`POST /v1/responses`: the model's response to items."""
+        name_session(body.prompt_cache_key)
         entry = self._serving.find_for(body)
         await self._images.fill(body.input)
         given, offer = await self._whole(body)

@@ -38,10 +38,9 @@ class ServedAdapters:
     unloaded or has crashed.
     """
 
-    def __init__(self, *, on_replicas: bool = False) -> None:
-        """Begin without any; `on_replicas`: the models are replicas, to which none can be added."""
+    def __init__(self) -> None:
+        """Begin without any."""
         self._adapters: dict[str, ServedAdapter] = {}
-        self._on_replicas = on_replicas
 
     def find(self, name: str) -> ServedAdapter | None:
         """Return the adapter of a name; None if there is none."""
@@ -65,11 +64,6 @@ class ServedAdapters:
         Raises:
             RequestError: for one that the model does not have.
         """
-        if wanted and self._on_replicas:
-            raise RequestError(
-                "lora (or lora_path): replicas have no adapters that requests choose: ask a "
-                "`tampu serve` that has them, or leave it out"
-            )
         known = self.of(entry)
         names = {each.name for each in known}
         found: dict[str, float] = {}
@@ -86,6 +80,10 @@ class ServedAdapters:
         if entry.adapter is not None:
             return {entry.adapter: 1.0} | found
         return found or {each.name: each.scale for each in known if each.scale}
+
+    def declare(self, adapter: ServedAdapter) -> None:
+        """Let requests choose an adapter that is not loaded yet."""
+        self._adapters[adapter.name] = adapter
 
     async def add(self, model: ManagedModel, adapter: ServedAdapter) -> None:
         """Load an adapter into a model's process, and keep it for later ones.

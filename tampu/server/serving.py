@@ -117,7 +117,7 @@ class Serving:
         max_repeated_tokens: int | None = None,
         truncate: bool | None = None,
         default_model: str | None = None,
-        on_replicas: bool = False,
+        adapters: ServedAdapters | None = None,
     ) -> None:
         """Answer from these models, found in this catalog, as many at a time as are admitted.
 
@@ -125,10 +125,10 @@ class Serving:
         `truncate` is that of `ModelDefaults`.
         A request of an API that allows it may leave out the model: `default_model`, or the only one
         in memory. Tokens alone come from a model that is loaded, else from one loaded without its
-        weights. `on_replicas` is that of `ServedAdapters`.
+        weights. `adapters` are those that requests may choose at first; None: there are none.
         """
         self.models = models
-        self.adapters = ServedAdapters(on_replicas=on_replicas)
+        self.adapters = ServedAdapters() if adapters is None else adapters
         self._vocabularies = vocabularies
         self.catalog = catalog
         self._defaults: dict[str, tuple[ModelInfo, str, ModelDefaults]] = {}

@@ -35,7 +35,7 @@ def documented(beginning: str) -> str:
     inline = re.findall(r"`([^`\n]+)`", text)
     found = [*re.findall(r"^\$ (.*)$", blocks, re.M), *inline]
     [command] = {each for each in found if each.startswith(beginning) and each != beginning}
-    return command
+    return str(command)
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def test_one_machine_leads_to_two_replicas(folder: Path) -> None:
 def test_three_machines_are_joined_and_serve(folder: Path) -> None:
     port = free_port()
     text = PAGE.read_text(encoding="utf-8")
-    [config] = re.findall(r"```yaml\n(.*?)```", text, re.S)
+    config, _ = re.findall(r"```yaml\n(.*?)```", text, re.S)
     (folder / "cluster.yaml").write_text(f"{config}port: {port}\n")
     with machine(folder) as here, nodes(here, 3) as address:
         told = here.run(f"{documented('tampu ray deploy')} --address {address}")

@@ -23,6 +23,8 @@ from support.ray_cluster import (
     text_of,
 )
 from support.scripted import write_scripted
+from support.tiny_adapter import write_tiny_adapter
+from support.tiny_model import write_tiny
 from support.traces import Span
 from support.waiting import wait_until
 
@@ -34,6 +36,7 @@ from tampu.server.options import server_options
 QUESTION = [{"role": "user", "content": "What is 27 + 58?"}]
 ENDLESS = {"model": "endless", "messages": QUESTION, "stream": True, "max_tokens": 8000}
 CLIENT = "00f067aa0ba902b7"  # the span of a client
+ADAPTERS = ("poet", "clerk")  # of the model `tiny`
 TEMPLATE = "{{ messages[-1].content }}z"
 
 
@@ -46,9 +49,14 @@ def no_threads_left() -> None:
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     endless = tmp_path_factory.mktemp("models") / "endless.gguf"
     write_scripted(endless, [" la", " li", " lo"], repeats=3, template=TEMPLATE, context=8192)
+    tiny, adapters = write_tiny(endless.with_name("tiny.gguf")), {}
+    for seed, name in enumerate(ADAPTERS):
+        path = endless.with_name(f"{name}.gguf")
+        adapters[name] = str(write_tiny_adapter(path, tiny, seed=seed))
     models = [
-        DeployedModel(model="demo", replicas=NODES, cpus=0.5),
-        DeployedModel(model=str(endless), replicas=NODES, cpus=0.5),
+        DeployedModel(model="demo", replicas=NODES, cpus=0.3),
+        DeployedModel(model=str(endless), replicas=NODES, cpus=0.3),
+        DeployedModel(model=str(tiny), replicas=2, cpus=0.3, adapters=adapters),
     ]
     with ray_cluster(models) as live:
         yield live
@@ -57,6 +65,17 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 def ask(live: Live, path: str, **fields: Any) -> httpx.Response:
     body = {"model": "demo", "max_tokens": 50, "messages": QUESTION} | fields
     return live.client.post(path, json=body)
+
+
+def counted(live: Live, name: str, **labels: str) -> dict[str, float]:
+    """What each replica has counted, by the replicas' names."""
+    families = text_string_to_metric_families(live.client.get("/metrics").text)
+    return {
+        sample.labels["replica"]: sample.value
+        for family in families
+        for sample in family.samples
+        if sample.name == name and labels.items() <= sample.labels.items()
+    }
 
 
 @pytest.mark.parametrize("path", FAMILIES)
@@ -97,24 +116,48 @@ def test_errors_have_their_status(
     "lora", [{"lora": {"poet": 1.0}}, {"lora": [{"id": 0}]}, {"lora_path": "poet"}]
 )
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/embeddings"])
-def test_a_request_that_chooses_adapters_is_told_what_to_do(
+def test_an_adapter_that_the_model_does_not_have_is_an_error(
     live: Live, path: str, lora: dict[str, Any]
 ) -> None:
     answer = live.client.post(
         path, json={"model": "demo", "input": "a", "messages": QUESTION} | lora
     )
     assert answer.status_code == 400
-    assert (
-        "replicas have no adapters that requests choose: ask" in answer.json()["error"]["message"]
-    )
+    assert "has no adapter" in answer.json()["error"]["message"]
 
 
-@pytest.mark.parametrize("path", FAMILIES)
-def test_the_name_of_an_adapter_is_not_a_model(live: Live, path: str) -> None:
-    answer = ask(live, path, model="poet")
-    error = answer.json()["error"]
-    assert answer.status_code == 404
-    assert "model 'poet' not found" in (error if path.startswith("/api") else error["message"])
+def test_each_replica_answers_with_the_adapter_that_a_request_chooses(live: Live) -> None:
+    def said(model: str, number: int, **fields: Any) -> str:
+        body = {"model": model, "prompt": f"the cat {number}", "max_tokens": 12, "temperature": 0}
+        answer = live.client.post("/v1/completions", json=body | fields)
+        return str(answer.raise_for_status().json()["choices"][0]["text"])
+
+    before = counted(live, "tampu_replica_requests_total", model="tiny")
+    for number in range(4):  # prompts that are new, also with an adapter, go to each in turn
+        poet, clerk = (said(name, number) for name in ADAPTERS)
+        assert said("tiny", number, lora=[{"id": 0}]) == poet
+        assert said("tiny", number, lora_path="clerk") == clerk
+        assert len({said("tiny", number), poet, clerk}) == 1 + len(ADAPTERS)
+    after = counted(live, "tampu_replica_requests_total", model="tiny")
+    assert all(after[each] > before[each] for each in after)
+    listed = {each["id"]: each for each in live.client.get("/v1/models").json()["data"]}
+    assert [listed[name]["parent"] for name in ADAPTERS] == ["tiny", "tiny"]
+
+
+def test_the_requests_of_a_session_go_to_one_replica(live: Live) -> None:
+    def served(**fields: Any) -> set[str]:
+        """The replica that a new prompt has come to."""
+        before = counted(live, "tampu_replica_requests_total", model="demo")
+        messages = [{"role": "user", "content": f"{secrets.token_hex(8)}"}]
+        ask(live, "/v1/chat/completions", messages=messages, max_tokens=1, **fields)
+        after = counted(live, "tampu_replica_requests_total", model="demo")
+        return {each for each in after if after[each] > before[each]}
+
+    found: set[str] = set()
+    while len(found) < 2:  # until two hold as little: without a session they take turns
+        found |= served()
+    session = {"prompt_cache_key": secrets.token_hex(8)}
+    assert len(set.union(*(served(**session) for _ in range(6)))) == 1
 
 
 def test_no_request_changes_how_replicas_are_loaded(live: Live) -> None:
@@ -127,7 +170,12 @@ def test_a_request_without_a_key_is_refused(live: Live) -> None:
     answer = live.client.get("/v1/models", headers={"authorization": "Bearer no"})
     assert answer.status_code == 401
     models = live.client.get("/v1/models").json()["data"]
-    assert {each["id"] for each in models} == {"demo:latest", "endless:latest"}
+    assert {each["id"] for each in models} == {
+        "demo:latest",
+        "endless:latest",
+        "tiny:latest",
+        *ADAPTERS,
+    }
 
 
 def test_the_ingress_counts_requests(live: Live) -> None:
@@ -138,25 +186,17 @@ def test_the_ingress_counts_requests(live: Live) -> None:
 
 
 def test_the_ingress_shows_what_each_replica_counts(live: Live) -> None:
-    def counted(name: str, **labels: str) -> dict[str, float]:
-        families = text_string_to_metric_families(live.client.get("/metrics").text)
-        return {
-            sample.labels["replica"]: sample.value
-            for family in families
-            for sample in family.samples
-            if sample.name == name and labels.items() <= sample.labels.items()
-        }
-
     prompt = {"model": "demo", "kind": "prompt"}
-    slots, before = counted("tampu_replica_slots"), counted("tampu_replica_tokens_total", **prompt)
+    slots = counted(live, "tampu_replica_slots")
+    before = counted(live, "tampu_replica_tokens_total", **prompt)
     assert set(slots.values()) == {SLOTS}
-    assert len(slots) == 2 * NODES
+    assert len(slots) == sum(each.replicas for each in live.config.models)
     assert len(before) == NODES
     usage = ask(live, "/v1/chat/completions").json()["usage"]
-    after = counted("tampu_replica_tokens_total", **prompt)
+    after = counted(live, "tampu_replica_tokens_total", **prompt)
     assert sum(after.values()) - sum(before.values()) == usage["prompt_tokens"]
     assert sum(after[each] != before[each] for each in after) == 1
-    assert sum(counted("tampu_replica_requests_total", model="demo").values()) > 0
+    assert sum(counted(live, "tampu_replica_requests_total", model="demo").values()) > 0
 
 
 def test_a_trace_says_which_replica_computed_a_request(live: Live) -> None:
@@ -211,7 +251,15 @@ def test_each_turn_of_a_conversation_goes_where_the_one_before_was(live: Live) -
 @pytest.mark.usefixtures("live")
 def test_a_model_that_no_node_has_is_one_line() -> None:
     with pytest.raises(ModelNotFoundError, match="does not have model 'absent': run `tampu pull"):
-        check_nodes(["absent"], SETTINGS)
+        check_nodes([DeployedModel(model="absent")], SETTINGS)
+
+
+@pytest.mark.usefixtures("live")
+@pytest.mark.parametrize("file", ["/nowhere/poet.gguf", "poet.gguf"])
+def test_an_adapter_that_a_node_does_not_have_is_one_line(file: str) -> None:
+    with pytest.raises(ModelNotFoundError, match=r"lacks an adapter of model 'demo'.*poet") as told:
+        check_nodes([DeployedModel(model="demo", adapters={"poet": file})], SETTINGS)
+    assert "\n" not in str(told.value)
 
 
 @pytest.mark.parametrize("versions", [("2.59.0", "3.11.2"), ("2.60.0", "3.10.1")])

@@ -14,6 +14,7 @@ import ray
 from ray.exceptions import GetTimeoutError, NodeDiedError, RaySystemError
 from support.ray_cluster import SETTINGS, free_port
 
+from tampu.cluster.config import DeployedModel
 from tampu.cluster.deploying import check_nodes, connect
 from tampu.errors import ModelNotFoundError, SettingsError, TampuError
 from tampu.version import __version__
@@ -63,7 +64,7 @@ def node_answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
     ("found", "kind", "told"),
     [
         (
-            ("0.0.9", [], {}),
+            ("0.0.9", [], []),
             SettingsError,
             f"node 10.0.0.2 has tampu 0.0.9, and this is {__version__}",
         ),
@@ -74,9 +75,9 @@ def node_answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
             r"node 10.0.0.2 cannot run tampu: install 'tampu[ray]' there (",
         ),
         (
-            (__version__, [], {"x": "not found"}),
+            (__version__, [], ["does not have model 'x'", "and more"]),
             ModelNotFoundError,
-            "node 10.0.0.2 does not have model 'x': run `tampu pull x` there",
+            "node 10.0.0.2 does not have model 'x'",
         ),
     ],
 )
@@ -85,18 +86,18 @@ def test_a_node_that_cannot_serve_is_one_line(
 ) -> None:
     node_answers(found)
     with pytest.raises(kind, match=re.escape(told)) as caught:
-        check_nodes(["x"], SETTINGS)
+        check_nodes([DeployedModel(model="x")], SETTINGS)
     assert "\n" not in str(caught.value)
 
 
 def test_a_node_that_has_died_is_left_out(node_answers: Callable[[Any], None]) -> None:
     node_answers(NodeDiedError("died"))
-    assert check_nodes(["x"], SETTINGS) == []
+    assert check_nodes([DeployedModel(model="x")], SETTINGS) == []
 
 
 def test_a_node_that_answers_says_which_files_it_has(node_answers: Callable[[Any], None]) -> None:
-    node_answers((__version__, ["x.gguf", "a.gguf"], {}))
-    assert check_nodes(["x"], SETTINGS) == ["a.gguf", "x.gguf"]
+    node_answers((__version__, ["x.gguf", "a.gguf"], []))
+    assert check_nodes([DeployedModel(model="x")], SETTINGS) == ["a.gguf", "x.gguf"]
 
 
 def test_no_cluster_on_this_machine_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

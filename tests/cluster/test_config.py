@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,15 @@ def test_a_file_says_what_is_deployed() -> None:
         (b"models: [{model: demo, downscale_delay_s: -1}]", "downscale_delay_s must be 0 or more"),
         (b"models: [{model: demo}, {model: demo}]", "another deployment has the same name"),
         (b"models: [{model: api}]", "another deployment has the same name"),
+        (
+            b"models: [{model: demo, adapters: {demo: a.gguf}}]",
+            "demo: adapters: 'demo' is there already",
+        ),
+        (
+            b"models: [{model: a, adapters: {x: x}}, {model: b, adapters: {x: x}}]",
+            "b: adapters: 'x' is there already",
+        ),
+        (b"models: [{model: a, adapters: {x: ''}}]", "a: adapters need a name and a file"),
         (b"models: [{model: demo}]\ningresses: 0", "ingresses must be 1 or more"),
     ],
 )
@@ -57,6 +67,14 @@ def test_an_invalid_file_is_one_line(text: bytes, told: str) -> None:
         parse_config(text, "config.yaml")
     assert told in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_the_pages_files_are_valid() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "scale.md").read_text(encoding="utf-8")
+    whole, adapters = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    assert parse_config(whole.encode(), "page").models[0].replicas == 3
+    [model] = parse_config(f"models:\n{adapters}".encode(), "page").models
+    assert model.adapters == {"poet": "poet.gguf"}
 
 
 def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tampu.cluster.scoring import MAX_NOTES, PrefixScorer
+from tampu.cluster.scoring import MAX_NOTES, MAX_SESSIONS, PrefixScorer
 
 REPLICAS = ["a", "b", "c"]
 # Prompts of a small alphabet: many begin alike. A border's hash stands for all that comes before.
@@ -29,6 +29,12 @@ def scorer_of(held: dict[str, list[tuple[int, ...]]], loads: dict[str, int]) -> 
     return scorer
 
 
+def choice(scorer: PrefixScorer[str], prompt: tuple[int, ...]) -> tuple[str, int]:
+    found = scorer.choose(hashes_of(prompt))
+    assert found is not None
+    return found
+
+
 def matched(prompt: tuple[int, ...], known: list[tuple[int, ...]]) -> int:
     """How many borders of a prompt some known prompt has."""
     hashes = {h for each in known for h in hashes_of(each)}
@@ -43,7 +49,7 @@ def matched(prompt: tuple[int, ...], known: list[tuple[int, ...]]) -> int:
 def test_the_longest_prefix_among_those_with_little_to_do_is_chosen(
     held: dict[str, list[tuple[int, ...]]], loads: dict[str, int], prompt: tuple[int, ...]
 ) -> None:
-    chosen, length = scorer_of(held, loads).choose(hashes_of(prompt))
+    chosen, length = choice(scorer_of(held, loads), prompt)
     allowed = [name for name in REPLICAS if loads[name] <= min(loads.values()) + 2]
     longest = max(matched(prompt, held[name]) for name in allowed)
     assert chosen in allowed
@@ -94,7 +100,7 @@ def test_new_prompts_spread_over_replicas_that_have_nothing_to_do() -> None:
     scorer = scorer_of({name: [] for name in REPLICAS}, dict.fromkeys(REPLICAS, 0))
     chosen = []
     for number in range(6):
-        name, _ = scorer.choose(hashes_of((number, number)))
+        name, _ = choice(scorer, (number, number))
         scorer.sent(name, hashes_of((number, number)))
         chosen.append(name)
     assert sorted(chosen) == ["a", "a", "b", "b", "c", "c"]
@@ -134,3 +140,44 @@ def test_what_was_sent_is_bounded_and_the_longest_prefixes_are_forgotten_first()
         scorer.sent("a", prompt)
     assert len(scorer) == MAX_NOTES
     assert scorer.choose([7]) == ("a", 1)
+
+
+@pytest.mark.parametrize(
+    ("held", "loads", "expected"),
+    [
+        pytest.param({}, {"a": 0, "b": 2}, ("b", 0), id="the prompt is new"),
+        pytest.param({}, {"a": 0, "b": 3}, ("a", 0), id="it has too much to do"),
+        pytest.param({"a": [(1, 2)]}, {"a": 1, "b": 0}, ("a", 2), id="another holds the prompt"),
+        pytest.param(
+            {"a": [(1, 2)], "b": [(1, 2)]}, {"a": 0, "b": 1}, ("b", 2), id="both hold the prompt"
+        ),
+    ],
+)
+def test_a_session_goes_where_it_was_unless_the_prompt_or_the_load_decides(
+    held: dict[str, list[tuple[int, ...]]], loads: dict[str, int], expected: tuple[str, int]
+) -> None:
+    scorer = scorer_of({"a": [], "b": []} | held, loads)
+    scorer.remember("one", "b")
+    assert scorer.choose(hashes_of((1, 2)), "one") == expected
+    others = {scorer.choose(hashes_of((1, 2)), session) for session in ("", "two")}
+    assert others == {scorer.choose(hashes_of((1, 2)))}
+
+
+def test_a_session_whose_replica_is_gone_goes_elsewhere() -> None:
+    scorer = scorer_of({"a": [], "b": []}, {"a": 1, "b": 0})
+    scorer.remember("one", "a")
+    assert scorer.choose([], "one") == ("a", 0)
+    scorer.remove("a")
+    assert scorer.choose([], "one") == ("b", 0)
+
+
+def test_sessions_are_bounded_and_the_one_used_last_is_kept() -> None:
+    scorer = scorer_of({"a": [], "b": []}, {"a": 0, "b": 1})
+    scorer.remember("first", "b")
+    scorer.remember("second", "b")
+    for number in range(MAX_SESSIONS - 2):
+        scorer.remember(f"{number}", "a")
+    scorer.remember("first", "b")
+    scorer.remember("more", "a")
+    assert scorer.choose([], "first") == ("b", 0)
+    assert scorer.choose([], "second") == ("a", 0)

@@ -6,6 +6,8 @@ import importlib.util
 import json
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from tests.server.conftest import Site
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 DOCKERFILE = ROOT / "Dockerfile"
+IMAGES = [DOCKERFILE, DEPLOY / "kubernetes" / "ray.Dockerfile"]
 SERVER, RAY = DEPLOY / "kubernetes" / "tampu.yaml", DEPLOY / "kubernetes" / "rayservice.yaml"
 PROBES = {"startupProbe": "/health", "livenessProbe": "/health", "readinessProbe": "/ready"}
 
@@ -76,6 +79,13 @@ def test_kubernetes_knows_each_field(version: str) -> None:
         kubernetes_validate.validate(whole, version, strict=True)
 
 
+@pytest.mark.parametrize("image", IMAGES, ids=lambda image: image.name)
+def test_hadolint_finds_nothing(image: Path) -> None:
+    command = [str(Path(sys.executable).with_name("hadolint")), "--no-color", str(image)]
+    told = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (told.returncode, told.stdout, told.stderr) == (0, "", "")
+
+
 def test_the_images_settings_are_the_servers() -> None:
     given = image_environment()
     settings = Settings.from_environment(given)
@@ -100,7 +110,7 @@ def test_only_the_wheel_is_sent_to_the_builder() -> None:
     lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
     kept = [line.removeprefix("!") for line in lines if line.startswith("!")]
     assert "*" in lines
-    for path in (DOCKERFILE, DEPLOY / "kubernetes" / "ray.Dockerfile"):
+    for path in IMAGES:
         text = path.read_text(encoding="utf-8")
         copied = re.findall(r"^COPY (?!--from)(\S+) ", text, re.MULTILINE)
         assert copied == kept, path.name
@@ -176,7 +186,7 @@ def test_a_ray_service_deploys_what_the_builder_takes() -> None:
 def test_ray_has_one_version_everywhere() -> None:
     version = documents(RAY)["RayService"]["spec"]["rayClusterConfig"]["rayVersion"]
     assert f"ray[serve]=={version}" in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    image = (DEPLOY / "kubernetes" / "ray.Dockerfile").read_text(encoding="utf-8")
+    image = IMAGES[1].read_text(encoding="utf-8")
     assert f"FROM rayproject/ray:{version}-py311\n" in image
 
 

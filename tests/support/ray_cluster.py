@@ -73,6 +73,7 @@ def ray_cluster(models: Sequence[DeployedModel]) -> Iterator[Live]:
     """Start nodes of one CPU each, and replicas of models on them."""
     with pytest.MonkeyPatch.context() as patch:
         # Ray's limits for its own processes, so that they hold on a machine that does other things.
+        patch.setenv("RAY_raylet_start_wait_time_s", "120")
         patch.setenv("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "120")
         patch.setenv("RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S", "120")
         cluster = Cluster(initialize_head=True, head_node_args=SIZE | {"include_dashboard": False})

@@ -74,6 +74,7 @@ class ChatRequest(_Common, kw_only=True):
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
+    prompt_cache_key: str | None = None
     modalities: list[str] | None = None
     prompt_cache_options: dict[str, Any] | None = None
     verbosity: Any = None

@@ -71,6 +71,7 @@ class ResponsesRequest(ModelBody, kw_only=True):
     reasoning: dict[str, Any] | None = None
     text: dict[str, Any] | None = None
     include: list[str] | None = None
+    prompt_cache_key: str | None = None
     prompt_cache_options: dict[str, Any] | None = None
     metadata: dict[str, Any] | None = None
     store: bool | None = None
