@@ -35,7 +35,7 @@ from tampu.server.session import name_session
 from tampu.server.single_flight import SingleFlight
 from tampu.server.wire import openai as wire
 from tampu.server.wire.llama_server import is_mixed, read_prompts
-from tampu.server.wire.llama_server_output import token_vectors
+from tampu.server.wire.llama_server_output import model_facts, token_vectors
 from tampu.server.wire.openai_output import ChatWriter, CompletionWriter, embedding_list
 from tampu.server.wire.responses import ResponsesRequest, parse_response
 from tampu.server.wire.responses_output import ResponseWriter
@@ -193,7 +193,8 @@ class OpenAIAPI:
         state = "loading" if is_loading else "unloaded"
         if models.find(entry.name) is not None:
             state = "loaded"
-        return _model(entry, entry.full_name) | {"status": {"value": state}}
+        path = entry.info.path.name  # without its folder: paths stay on the server
+        return _model(entry, entry.full_name) | {"path": path, "status": {"value": state}}
 
     def _count(self, entry: Entry, request: GenerationRequest) -> Response:
         async def work() -> Response:
@@ -231,4 +232,5 @@ def _adapter(adapter: ServedAdapter) -> dict[str, Any]:
 
 def _model(entry: Entry, name: str) -> dict[str, Any]:
     created = int(entry.modified_s)
-    return {"id": name, "object": "model", "created": created, "owned_by": "library"}
+    named = {"id": name, "object": "model", "created": created, "owned_by": "library"}
+    return named | model_facts(entry.info)

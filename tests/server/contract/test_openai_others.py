@@ -180,6 +180,29 @@ def test_the_models_are_a_list(client: httpx.Client) -> None:
     assert "talker:latest" in [model["id"] for model in answer["data"]]
 
 
+def test_a_model_has_what_llama_server_says_of_it(client: httpx.Client) -> None:
+    listed = {model["id"]: model for model in client.get("/v1/models").json()["data"]}
+    talker, demo = listed["talker:latest"], listed["demo:latest"]
+    assert talker["architecture"]["input_modalities"] == ["text"]
+    assert demo["architecture"] == {
+        "input_modalities": ["text", "image"], "output_modalities": ["text"],
+    }  # fmt: skip
+    info = client.post("/api/show", json={"model": "demo", "verbose": True}).json()["model_info"]
+    meta = demo["meta"]
+    assert meta["n_vocab"] == len(info["tokenizer.ggml.tokens"])
+    assert meta["vocab_type"] == {"llama": 1, "gpt2": 2}[info["tokenizer.ggml.model"]]
+    assert meta["n_params"] == info["general.parameter_count"]
+    assert meta["n_ctx_train"] == info["gemma3.context_length"]
+    assert meta["n_embd"] == info["gemma3.embedding_length"]
+    assert meta["size"] > 1_000_000
+    assert client.get("/v1/models/demo").json()["meta"] == meta
+
+
+def test_a_model_s_path_is_the_name_of_its_file(client: httpx.Client) -> None:
+    listed = {model["id"]: model for model in client.get("/models").json()["data"]}
+    assert listed["talker:latest"]["path"] == "talker.gguf"
+
+
 @pytest.mark.parametrize("name", ["talker", "talker:latest", quote("talker:latest", safe="")])
 def test_a_model_is_found_by_its_name_escaped_or_not(client: httpx.Client, name: str) -> None:
     assert client.get(f"/v1/models/{name}").json()["id"].startswith("talker")
