@@ -32,7 +32,10 @@ _FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 
 
 class LoadAdapterRequest(msgspec.Struct, kw_only=True):
-    """`POST /v1/load_lora_adapter`: `lora_path` is a file or folder in the server's folder."""
+    """`POST /v1/load_lora_adapter`: `lora_path` is a file or folder in the server's folder.
+
+    It may be its name there, or its whole path.
+    """
 
     lora_name: str
     lora_path: str
@@ -129,6 +132,8 @@ class AdapterAPI:
     def _path(self, name: str) -> Path:
         if self._folder is None:
             raise RequestError("this server loads no adapters: set TAMPU_ADAPTERS, their folder")
+        if (path := Path(name)).parent == self._folder.absolute():
+            name = path.name
         if not _FILE_NAME.fullmatch(name):
             raise RequestError(
                 f"lora_path {name[:50]!r} must be the name of a file or folder in the server's "

@@ -18,6 +18,7 @@ from tampu.server.routes import Route, post
 from tampu.server.serving import Serving
 from tampu.server.wire import decisions as wire
 from tampu.server.wire.rerank import RerankRequest, parse_rerank, rerank_response
+from tampu.server.wire.scores import ScoreRequest, parse_scores, score_response
 from tampu.store.catalog import Entry
 
 B = TypeVar("B", wire.DecisionsRequest, wire.SystemOneRequest, RerankRequest)
@@ -47,6 +48,17 @@ def decision_routes(serving: Serving, images: ImageFetcher) -> list[Route]:
         """`POST /v2/rerank`: the same in Cohere's form."""
         return await ranked(http, body, is_cohere=True)
 
+    async def score(http: Request, body: ScoreRequest) -> Response:
+        """`POST /v1/score`: how well pairs of texts match."""
+        entry = serving.find_for(body)
+        tasks = await parsed(http, parse_scores, body, serving.defaults(entry))
+
+        async def work() -> Response:
+            found = {query: await serving.decide(entry, task) for query, task in tasks.items()}
+            return JSONResponse(score_response(body, found))
+
+        return TaskResponse(work())
+
     async def ranked(http: Request, body: RerankRequest, *, is_cohere: bool) -> Response:
         entry = serving.find_for(body)
         task = await parsed(http, parse_rerank, body, serving.defaults(entry))
@@ -67,4 +79,5 @@ def decision_routes(serving: Serving, images: ImageFetcher) -> list[Route]:
         post("/v1/rerank", rerank, RerankRequest),
         post("/v1/reranking", rerank, RerankRequest),
         post("/v2/rerank", cohere_rerank, RerankRequest),
+        post("/v1/score", score, ScoreRequest),
     ]

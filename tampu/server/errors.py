@@ -82,7 +82,8 @@ _LLAMA_SERVER_TYPES = {
 _CONTEXT_TYPE = "exceed_context_size_error"
 LLAMA_SERVER_PATHS = frozenset({
     "/completion", "/completions", "/embedding", "/infill", "/tokenize", "/detokenize",
-    "/apply-template", "/props", "/slots", "/models/load", "/models/unload",
+    "/apply-template", "/props", "/slots", "/lora-adapters", "/models/load",
+    "/models/unload",
 })  # fmt: skip
 
 # Messages about a field begin with its place in the request.

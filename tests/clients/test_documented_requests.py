@@ -28,9 +28,14 @@ SAID = ["One", ",", " two", "."]
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def adapters(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("adapters")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, adapters: Path) -> Iterator[Server]:
     """A server as llama-server is started: with a default model, and a folder for slots."""
-    models, adapters = (tmp_path_factory.mktemp(name) for name in ("models", "adapters"))
+    models = tmp_path_factory.mktemp("models")
     write_scripted(models / "filler.gguf", SAID, template=TEMPLATE, can_insert=True)
     write_tiny(models / "embedder.gguf", Tiny(context=64), pooling=1)
     write_tiny(models / "tiny.gguf", template=TEMPLATE)
@@ -219,7 +224,7 @@ def test_results_have_their_documents_where_vllm_s_clients_ask(
 ) -> None:
     documents = ["By the road.", "In the sea."]
     body = {"model": "filler", "query": "Where is the tambo?", "top_n": 1,
-            "documents": documents, "return_documents": True}  # fmt: skip
+            "documents": documents}  # fmt: skip
     found = post(client, path, body)
     [best] = found["results"]
     assert best["index"] in (0, 1)
@@ -227,6 +232,40 @@ def test_results_have_their_documents_where_vllm_s_clients_ask(
     if path != "/v2/rerank":  # Cohere's has no documents
         assert best["document"]["text"] == documents[best["index"]]
         assert found["usage"]["total_tokens"] > 0
+
+
+@pytest.mark.parametrize("path", ["/score", "/v1/score"])
+def test_pairs_of_texts_are_scored(client: httpx.Client, path: str) -> None:
+    for first, second in (
+        ("Where do runners rest?", "In a tambo."),
+        ("Where do runners rest?", ["In a tambo.", "At sea."]),
+        (["Where do runners rest?", "What is a lulo?"], ["In a tambo.", "A fruit."]),
+    ):
+        found = post(client, path, {"model": "filler", "text_1": first, "text_2": second})
+        assert found["id"].startswith("score-")
+        count = len(second) if isinstance(second, list) else 1
+        assert [one["index"] for one in found["data"]] == [*range(count)]
+        assert all(one["object"] == "score" and 0 <= one["score"] <= 1 for one in found["data"])
+
+
+def test_samplers_in_their_usual_order_change_nothing(client: httpx.Client) -> None:
+    shown = ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc",
+             "temperature"]  # fmt: skip
+    for samplers in (shown, ";".join(shown), "edskypmxt"):
+        body = {"prompt": "Count:", "n_predict": 16, "samplers": samplers}
+        assert post(client, "/completion", body)["content"] == "".join(SAID)
+
+
+def test_an_adapter_is_loaded_by_its_whole_path(client: httpx.Client, adapters: Path) -> None:
+    body = {"lora_name": "verse", "lora_path": str(adapters / "poet.gguf"), "model": "tiny"}
+    response = client.post("/v1/load_lora_adapter", json=body)
+    assert response.status_code == 200, response.text
+    client.post("/v1/unload_lora_adapter", json={"lora_name": "verse"}).raise_for_status()
+    elsewhere = [adapters.parent / "poet.gguf", adapters / ".." / "poet.gguf", adapters / ".."]
+    for path in elsewhere:
+        response = client.post("/v1/load_lora_adapter", json={**body, "lora_path": str(path)})
+        assert response.status_code == 400
+        assert "the server's folder of adapters" in response.json()["error"]["message"]
 
 
 def test_an_adapter_is_loaded_used_scaled_and_unloaded(client: httpx.Client) -> None:

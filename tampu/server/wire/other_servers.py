@@ -30,13 +30,17 @@ _NAMES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "think_budget": (("think_budget",), ("thinking_token_budget",)),
 }  # fmt: skip
 _OFF, _ON, _ZERO = (False,), (True,), (0,)
-_SAMPLERS = ["dry", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"]
+# The order of samplers here, as llama-server writes it: whole, in letters, without two.
+_ORDER = ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc",
+          "temperature"]  # fmt: skip
+_SAMPLERS = ([each for each in _ORDER if each not in ("penalties", "top_n_sigma")], _ORDER,
+             "edskypmxt", ";".join(_ORDER))  # fmt: skip
 # Fields that are not supported, and the values that change nothing.
 _UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     # llama-server's
     "dynatemp_range": _ZERO, "min_keep": _ZERO, "mirostat": _ZERO, "n_indent": _ZERO,
     "n_probs": _ZERO, "post_sampling_probs": _OFF, "response_fields": (), "return_tokens": _OFF,
-    "samplers": (_SAMPLERS,), "t_max_predict_ms": _ZERO,
+    "samplers": _SAMPLERS, "t_max_predict_ms": _ZERO,
     # vLLM's
     "allowed_token_ids": (), "bad_words": (), "cache_salt": (), "ec_transfer_params": (),
     "include_stop_str_in_output": _OFF, "kv_transfer_params": (),

@@ -43,7 +43,6 @@ def parse_rerank(body: RerankRequest, defaults: ModelDefaults) -> RerankTask:
     if "rerank" not in defaults.info.capabilities:
         check_can(defaults, "completion", body.model or "", "generate")
     require(body.query.strip(), "query is empty")
-    require(body.rank_fields in (None, ["text"]), "rank_fields: only text is supported")
     require(not body.raw_scores, "raw_scores is not supported: scores are probabilities")
     require(body.top_n is None or body.top_n >= 1, f"top_n must be 1 or more, not {body.top_n}")
     request = parse_uncut(body, defaults)
@@ -64,13 +63,22 @@ def read_documents(body: RerankRequest) -> tuple[str, ...]:
     field = "documents" if body.texts is None else "texts"
     given: Sequence[str | dict[str, Any]] = body.documents or body.texts or ()
     require(0 < len(given) <= MAX_INPUTS, f"{field}: there must be 1 to {MAX_INPUTS}")
-    return tuple(_text(document, f"{field}[{index}]") for index, document in enumerate(given))
+    ranked = body.rank_fields
+    return tuple(_text(each, ranked, f"{field}[{index}]") for index, each in enumerate(given))
 
 
-def _text(document: str | dict[str, Any], where: str) -> str:
-    text = document if isinstance(document, str) else document.get("text")
+def _text(document: str | dict[str, Any], fields: list[str] | None, where: str) -> str:
+    """Return the text of a document; of an object `text`, or some fields by their names."""
+    if isinstance(document, str):
+        text: object = document
+    elif fields in (None, ["text"]):
+        text = document.get("text")
+    else:
+        chosen = [(name, document[name]) for name in fields or () if name in document]
+        text = "\n".join(f"{name}: {value}" for name, value in chosen) or None
     if not isinstance(text, str):
-        raise RequestError(f"{where} must be a text or have one, not {shortened(document)}")
+        what = "a text or have one" if fields is None else f"a text or have {' or '.join(fields)}"
+        raise RequestError(f"{where} must be {what}, not {shortened(document)}")
     require(text.strip(), f"{where} is empty")
     return text
 
@@ -81,7 +89,9 @@ def rerank_response(
     """Return the response: the best documents first."""
     scores = [decision.probabilities[0] for decision in found.answers]
     best = sorted(range(len(scores)), key=lambda index: -scores[index])[: body.top_n]
-    texts = read_documents(body) if body.return_documents or body.return_text else ()
+    # Jina's and vLLM's answers have them unless they are refused, Cohere's second form never.
+    has_documents = body.return_documents is not False and not is_cohere
+    texts = read_documents(body) if has_documents or body.return_text else ()
     if body.texts is not None:
         return [
             {"index": i, "score": scores[i]} | ({"text": texts[i]} if body.return_text else {})
@@ -89,7 +99,7 @@ def rerank_response(
         ]
     results = [
         {"index": i, "relevance_score": scores[i]}
-        | ({"document": {"text": texts[i]}} if body.return_documents else {})
+        | ({"document": {"text": texts[i]}} if has_documents else {})
         for i in best
     ]
     if is_cohere:
