@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 
 from tampu.engine.load_options import LoadOptions
 from tampu.ml.device_map import DeviceMap
-from tampu.runner.graphs import Graphs
+from tampu.runner.graphs import Graphs, WarmUpBatch
 
 log = logging.getLogger("tampu")
 
 _SLOW_S = 2.0
 _PLENTY = 8  # times what a model takes
-_PROMPT = 128  # tokens; ggml has other code on GPUs for so many than for a few
+_PROMPTS = (72, 40, 12)  # tokens; ggml has other code on GPUs from 9, 33 and 65 on
 
 
 def warm_up(
@@ -40,10 +40,13 @@ def warm_up(
     began = logged = time.perf_counter()
     # The CPU would take long for a whole batch.
     needs_whole = device_map.is_whole and not _have_plenty(device_map, taken)
-    largest = options.batch if needs_whole else _PROMPT
-    sizes = {min(each, options.batch) for each in (largest, _PROMPT, options.slots, 1)}
-    batches = [(size, 0) for size in sorted(sizes, reverse=True)]
-    batches += [(1, each) for each in candidates]
+    sizes = {min(each, options.batch) for each in (*_PROMPTS, options.slots)} - {1}
+    batches = [WarmUpBatch(size) for size in sorted(sizes, reverse=True)]
+    if needs_whole:
+        batches.insert(0, WarmUpBatch(options.batch, is_full=True))
+    # There is code of its own for one token after many.
+    batches += [WarmUpBatch(1, is_full=True), WarmUpBatch(1)]
+    batches += [WarmUpBatch(1, each) for each in candidates]
 
     def computed(done: int) -> None:
         nonlocal logged

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +51,20 @@ class _Graph:
     inputs: list[Tensor]
     result: Tensor
     is_complete: bool = True
+
+
+class WarmUpBatch(NamedTuple):
+    """A batch that is computed while a model is loaded.
+
+    Attributes:
+        tokens: how many.
+        candidates: how many of the best logits it returns; 0: all logits.
+        is_full: whether attention reads the whole cache, not as little as possible.
+    """
+
+    tokens: int
+    candidates: int = 0
+    is_full: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +211,7 @@ class Graphs:
 
     def warm_up(
         self,
-        batches: Sequence[tuple[int, int]],
+        batches: Sequence[WarmUpBatch],
         outputs: int,
         progress: Callable[[int], None] = lambda _: None,
     ) -> None:
@@ -208,8 +222,7 @@ class Graphs:
         overwritten.
 
         Args:
-            batches: the tokens of each, and the candidates that it returns; 0: all logits. The
-                first is computed with a full cache.
+            batches: in their order.
             outputs: at most, of one that returns all logits.
             progress: called every second with the number of those that are done.
 
@@ -217,11 +230,11 @@ class Graphs:
             OutOfMemoryError: if it does not fit.
             ComputeError: if a device fails.
         """
-        for done, (count, candidates) in enumerate(batches):
-            fills = [*self._cache.views_by_fill(count)]
-            views = fills[-1] if done else fills[0]
-            shape = GraphShape(count, views, min(outputs, count), wants_logits=True)
-            graph = self._build(shape._replace(candidates=candidates))
+        for done, batch in enumerate(batches):
+            fills = [*self._cache.views_by_fill(batch.tokens)]
+            views = fills[0] if batch.is_full else fills[-1]
+            shape = GraphShape(batch.tokens, views, min(outputs, batch.tokens), wants_logits=True)
+            graph = self._build(shape._replace(candidates=batch.candidates))
             try:
                 data = [np.zeros(each.shape, _DATA_TYPES[each.type]) for each in graph.inputs]
                 inputs = list(zip(graph.inputs, data, strict=True))

@@ -260,8 +260,8 @@ def test_devices_compute_batches_of_all_kinds_while_loading(
     monkeypatch.setattr(Backend, "submit", counted)
     for offload, sizes in (
         (Offload(0), []),
-        (Offload(1), [64, 2, 1]),
-        (Offload(5), [64, 2, 1, 1, 1, 1]),
+        (Offload(1), [64, 40, 12, 2, 1, 1]),
+        (Offload(5), [64, 40, 12, 2, 1, 1, 1, 1, 1]),
     ):
         with Engine.load(path, offload=offload, **SMALL):
             assert computed == sizes
