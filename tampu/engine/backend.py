@@ -34,6 +34,9 @@ class Tokenizer(Vocabulary, Protocol):
     def control_tokens(self, texts: Iterable[str]) -> Mapping[str, int]:
         """Return the ids of the control tokens among these texts."""
 
+    def control_texts(self) -> Mapping[int, str]:
+        """Return the control tokens with their texts."""
+
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of tokens."""
 

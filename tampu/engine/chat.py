@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec.structs import replace
@@ -57,6 +57,7 @@ from tampu.sandbox.client import ForkServerClient
 
 if TYPE_CHECKING:
     from tampu.ml.metadata import Metadata
+    from tampu.sampling.constraint import GrammarTrial
 
 CallPart: TypeAlias = ToolCallStart | ToolCallArguments | ToolCallEnd
 OutputEvent: TypeAlias = Event | ReasoningDelta | ToolCall | CallPart
@@ -149,6 +150,7 @@ class RequestBuilder:
         prompts: PromptBuilder | None,
         fim: FillInTheMiddle | None = None,
         pairs: PairBuilder | None = None,
+        fork_server: ForkServerClient | None = None,
     ) -> None:
         """Build requests of a model.
 
@@ -157,12 +159,14 @@ class RequestBuilder:
             prompts: as the attribute.
             fim: None: it does not support fill-in-the-middle.
             pairs: None: it has no rank head.
+            fork_server: for the sandbox that tries formats; None: a new one.
         """
         self.prompts = prompts
         self._backend = backend
         self._fim = fim
         self._pairs = pairs
         self._style = prompts.style if prompts else None
+        self._fork_server = fork_server
 
     @classmethod
     def for_model(
@@ -180,7 +184,8 @@ class RequestBuilder:
         tokenizer = backend.tokenizer
         prompts = PromptBuilder.for_model(template, tokenizer, metadata, fork_server, parser)
         fim = FillInTheMiddle.for_model(template, tokenizer, metadata, fork_server)
-        return cls(backend, prompts, fim, PairBuilder.for_model(metadata, tokenizer))
+        pairs = PairBuilder.for_model(metadata, tokenizer)
+        return cls(backend, prompts, fim, pairs, fork_server)
 
     def build(
         self,
@@ -281,6 +286,21 @@ class RequestBuilder:
         if prompt.plain is None:
             raise RequestError(_NO_TEMPLATE)
         return prompt.plain
+
+    def check_format(self, wanted: object) -> None:
+        """Try an output format, as `grammar_of` takes it; nothing is generated.
+
+        Raises:
+            GrammarError: as `GrammarTrial.check`.
+        """
+        if grammar := grammar_of(wanted):
+            self._trial.check(grammar)
+
+    @cached_property
+    def _trial(self) -> GrammarTrial:
+        from tampu.sampling.constraint import GrammarTrial  # slow, and seldom needed
+
+        return GrammarTrial(self._backend.tokenizer, self._fork_server or ForkServerClient())
 
     def decide(
         self, prompt: ChatPrompt, questions: Sequence[Question], lora: Lora = NO_LORA

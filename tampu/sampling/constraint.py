@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
@@ -43,8 +43,8 @@ _REMEMBERED = 16  # compiled grammars
 _Words = npt.NDArray[np.uint32]
 
 
-class Spelling(Protocol):
-    """The part of a tokenizer that grammars need."""
+class ControlTokens(Protocol):
+    """The part of a tokenizer that the trial of a grammar needs."""
 
     @property
     def vocabulary_size(self) -> int:
@@ -52,16 +52,20 @@ class Spelling(Protocol):
         ...
 
     @property
-    def eos(self) -> frozenset[int]:
+    def eos(self) -> Collection[int]:
         """The tokens that end a text."""
         ...
 
-    def all_token_bytes(self) -> list[bytes]:
-        """Return the bytes of every token; b"" for control tokens."""
+    def control_texts(self) -> Mapping[int, str]:
+        """Return the control tokens with their texts."""
         ...
 
-    def control_texts(self) -> dict[int, str]:
-        """Return the control tokens with their texts."""
+
+class Spelling(ControlTokens, Protocol):
+    """The part of a tokenizer that grammars need."""
+
+    def all_token_bytes(self) -> list[bytes]:
+        """Return the bytes of every token; b"" for control tokens."""
         ...
 
     def encode_inside(self, text: str) -> list[int]:
@@ -169,6 +173,46 @@ class Constraint:
             self._pending.exception()
 
 
+class GrammarTrial:
+    """Tries grammars in a sandbox; any thread may call it, and calls wait for one another."""
+
+    def __init__(self, tokenizer: ControlTokens, fork_server: ForkServerClient) -> None:
+        self._vocabulary = tokenizer
+        self._process = SandboxedProcess(
+            "tampu.sampling.grammar_check:serve", fork_server, COMPILE_LIMITS
+        )
+
+    def prepare(self) -> None:
+        """Start the process."""
+        self._process.prepare()
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.close()
+
+    def check(self, grammar: Grammar) -> None:
+        """Compile a grammar once.
+
+        Raises:
+            GrammarError: for a grammar that is invalid, not supported, or takes more than 2 s or
+                256 MiB.
+        """
+        vocabulary = self._vocabulary
+        asked = request(
+            grammar.source,
+            vocabulary.vocabulary_size,
+            vocabulary.control_texts(),
+            _ends(vocabulary),
+        )
+        try:
+            refusal = self._process.call(asked)
+        except SandboxLimitError as error:
+            message = f"{kind_of(grammar.source)}: it is too complex: {error}"
+            raise GrammarError(message) from error
+        if refusal:
+            raise GrammarError(refusal.decode("utf-8", "replace"))
+
+
 class Constraints:
     """Compiles the grammars of one model's answers; may be used by several threads."""
 
@@ -176,9 +220,7 @@ class Constraints:
         self._vocabulary = tokenizer
         self._lock = threading.Lock()
         self._trie: LLTokenizer | None = None
-        self._trial = SandboxedProcess(
-            "tampu.sampling.grammar_check:serve", fork_server, COMPILE_LIMITS
-        )
+        self._trial = GrammarTrial(tokenizer, fork_server)
         self._remembered: OrderedDict[str, LLMatcher] = OrderedDict()
         self._workers = ThreadPoolExecutor(1, thread_name_prefix="tampu-grammar")
 
@@ -197,14 +239,13 @@ class Constraints:
         """Return the constraint of one answer.
 
         Raises:
-            GrammarError: for a grammar that is invalid, not supported, or takes more than 2 s or
-                256 MiB.
+            GrammarError: as `GrammarTrial.check`.
         """
         with self._lock:
             tokenizer = self._tokenizer()
             known = self._remembered.get(grammar.source)
             if known is None:
-                self._try(grammar)
+                self._trial.check(grammar)
                 known = compiled(tokenizer, grammar.source)
                 self._remembered[grammar.source] = known
             self._remembered.move_to_end(grammar.source)
@@ -213,22 +254,6 @@ class Constraints:
             matcher = known.deep_copy()
         size = self._vocabulary.vocabulary_size
         return Constraint(matcher, size, tokenizer.vocab_size, self._workers)
-
-    def _try(self, grammar: Grammar) -> None:
-        vocabulary = self._vocabulary
-        asked = request(
-            grammar.source,
-            vocabulary.vocabulary_size,
-            vocabulary.control_texts(),
-            _ends(vocabulary),
-        )
-        try:
-            refusal = self._trial.call(asked)
-        except SandboxLimitError as error:
-            message = f"{kind_of(grammar.source)}: it is too complex: {error}"
-            raise GrammarError(message) from error
-        if refusal:
-            raise GrammarError(refusal.decode("utf-8", "replace"))
 
     def _tokenizer(self) -> LLTokenizer:
         if self._trie is None:
@@ -247,6 +272,6 @@ def _trie_of(vocabulary: Spelling) -> LLTokenizer:
     return llguidance_tokenizer(spellings, ends)
 
 
-def _ends(vocabulary: Spelling) -> list[int]:
+def _ends(vocabulary: ControlTokens) -> list[int]:
     """Return the end tokens; for a vocabulary without any, an id outside it."""
     return sorted(vocabulary.eos) or [vocabulary.vocabulary_size]

@@ -31,6 +31,7 @@ from tampu.server.caller import Caller
 from tampu.server.crash_loop import MAX_CRASHES, CrashLoopBackoff
 from tampu.server.decisions import decision_routes
 from tampu.server.file_store import FileLimits, FileStore
+from tampu.server.formats import format_routes
 from tampu.server.http_response import (
     FIELDS,
     SHORT,
@@ -207,6 +208,7 @@ def create_app(
         *openai_routes(serving, images, mcp, responses),
         *anthropic_routes(serving, images, mcp),
         *token_routes(serving),
+        *format_routes(serving),
         *decision_routes(serving, images),
         *usage_routes(usage),
         *parameter_routes(),

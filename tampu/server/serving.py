@@ -368,7 +368,7 @@ class Serving:
         Raises:
             TampuError: when the file is damaged, or its template fails.
         """
-        return await self._with_vocabulary(
+        return await self.with_vocabulary(
             entry,
             lambda runner: runner.encode(
                 prompt, add_special=add_special, parse_special=parse_special, detail=detail
@@ -385,7 +385,7 @@ class Serving:
         Raises:
             TampuError: when the file is damaged, or a token does not exist.
         """
-        return await self._with_vocabulary(entry, lambda runner: runner.decode(tokens))
+        return await self.with_vocabulary(entry, lambda runner: runner.decode(tokens))
 
     async def estimate_memory(
         self, entry: Entry, overrides: Mapping[str, Any]
@@ -395,9 +395,9 @@ class Serving:
         if options is None or options.engine == LLAMACPP:
             return None
         path = entry.info.path
-        return await self._with_vocabulary(entry, lambda own: own.estimate_memory(path, options))
+        return await self.with_vocabulary(entry, lambda own: own.estimate_memory(path, options))
 
-    async def _with_vocabulary(self, entry: Entry, ask: Callable[[ModelClient], Awaitable[T]]) -> T:
+    async def with_vocabulary(self, entry: Entry, ask: Callable[[ModelClient], Awaitable[T]]) -> T:
         """Ask a process that has the model's vocabulary, its weights loaded or not."""
 
         async def attempt() -> T:

@@ -18,6 +18,7 @@ from tampu.runner.events import BatchCounts
 from tampu.runner.recorder import RunnerSnapshot
 from tampu.runner.request import GenerateOptions
 from tampu.worker.protocol import (
+    CheckFormat,
     Decide,
     Decided,
     Decode,
@@ -27,6 +28,7 @@ from tampu.worker.protocol import (
     Encode,
     Encoded,
     EstimateMemory,
+    FormatChecked,
     Generate,
     GenerateEvent,
     MemoryEstimated,
@@ -131,6 +133,10 @@ class ModelClient(ABC):
     async def decode(self, tokens: Sequence[int]) -> Decoded:
         """Return the text of tokens; raises as `request`."""
         return await self.ask(lambda n: Decode(n, tuple(tokens)), Decoded)
+
+    async def check_format(self, wanted: object) -> None:
+        """Try an output format; raises as `request`, or GrammarError."""
+        await self.ask(lambda n: CheckFormat(n, wanted), FormatChecked)
 
     async def decide(
         self, prompt: ChatPrompt, questions: tuple[Question, ...], lora: Lora = NO_LORA

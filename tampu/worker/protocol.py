@@ -13,7 +13,7 @@ that many bytes. The body of a long frame is sent in `Part`s, so that other comm
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 import numpy as np
@@ -100,6 +100,13 @@ class Decode(msgspec.Struct, frozen=True, tag="decode"):
     tokens: tuple[int, ...]
 
 
+class CheckFormat(msgspec.Struct, frozen=True, tag="check_format"):
+    """Try an output format, as `StructuredOutput` has it; `FormatChecked` if it can be used."""
+
+    request: int
+    format: Any
+
+
 class Decide(msgspec.Struct, frozen=True, tag="decide"):
     """Answer questions about a conversation."""
 
@@ -171,7 +178,7 @@ class Ping(msgspec.Struct, frozen=True, tag="ping"):
     patience_s: float
 
 
-_OfModel: TypeAlias = ListPrefixes | ActOnSlot | ChangeAdapter | EstimateMemory
+_OfModel: TypeAlias = CheckFormat | ListPrefixes | ActOnSlot | ChangeAdapter | EstimateMemory
 Request: TypeAlias = Generate | Embed | Encode | Decode | Decide | Rerank | Observe | _OfModel
 Command: TypeAlias = Load | Request | Part | Cancel | Ping
 
@@ -288,6 +295,10 @@ class Decoded(msgspec.Struct, frozen=True, tag="decoded"):
     text: str
 
 
+class FormatChecked(msgspec.Struct, frozen=True, tag="format_checked"):
+    """An output format can be used."""
+
+
 class ActedOnSlot(msgspec.Struct, frozen=True, tag="acted_on_slot"):
     """A slot's conversation was saved, restored or erased: its tokens, and the file's bytes."""
 
@@ -339,6 +350,7 @@ GenerateEvent: TypeAlias = (
 SingleEvent: TypeAlias = (
     Embedded
     | Decoded
+    | FormatChecked
     | Decided
     | Observed
     | Prefixes

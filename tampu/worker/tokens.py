@@ -1,4 +1,4 @@
-"""The commands of a worker that generate no text: embeddings, decisions, tokens, adapters.
+"""The commands of a worker that generate no text: embeddings, decisions, tokens, formats, adapters.
 
 And what the model does, for watchers.
 """
@@ -26,6 +26,7 @@ from tampu.worker.protocol import (
     ActOnSlot,
     AdapterChanged,
     ChangeAdapter,
+    CheckFormat,
     Decide,
     Decided,
     Decode,
@@ -35,6 +36,7 @@ from tampu.worker.protocol import (
     Encode,
     Encoded,
     EstimateMemory,
+    FormatChecked,
     ListPrefixes,
     MemoryEstimated,
     Observe,
@@ -126,6 +128,16 @@ def decoded(loaded: Loaded, command: Decode) -> Iterator[Decoded]:
     """Yield the text of tokens."""
     tokenizer = loaded.model.tokenizer
     yield Decoded(tokenizer.decode(known_tokens(command.tokens, tokenizer)))
+
+
+def format_checked(loaded: Loaded, command: CheckFormat) -> Iterator[FormatChecked]:
+    """Yield that an output format can be used.
+
+    Raises:
+        GrammarError: if it cannot.
+    """
+    loaded.requests.check_format(command.format)
+    yield FormatChecked()
 
 
 def decided(loaded: Loaded, command: Decide) -> Iterator[Decided]:

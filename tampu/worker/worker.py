@@ -47,6 +47,7 @@ from tampu.worker.protocol import (
     Answer,
     Cancel,
     ChangeAdapter,
+    CheckFormat,
     Command,
     Counted,
     Decide,
@@ -78,6 +79,7 @@ from tampu.worker.tokens import (
     decoded,
     embedded,
     encoded,
+    format_checked,
     memory_estimated,
     observed,
     prefixes,
@@ -234,6 +236,8 @@ class Worker:
             case Decode():
                 kind = kind_of(TokensPrompt(command.tokens))
                 self._begin(self._preparers[kind], decoded, loaded, command)
+            case CheckFormat():
+                self._begin(self._preparers["grammar"], format_checked, loaded, command)
             case Decide():
                 self._begin(self._pool(command, self._deciders), decided, loaded, command)
             case Rerank():

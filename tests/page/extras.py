@@ -112,8 +112,16 @@ def test_an_answer_follows_a_grammar_and_a_wrong_one_is_explained(page: Page) ->
     answer = ask(page, "demo", "What is 27 + 58?").locator(".markdown")
     assert answer.inner_text() in {"yes", "no"}
     grammar.fill("root ::= other")
+    told = page.get_by_role("status").filter(has_text="other")
+    expect(told).to_have_text("the rule other, which root uses, is missing")
+    expect(grammar).to_have_attribute("aria-invalid", "true")
     say(page, "Again?")
     expect(answers(page).last.get_by_role("alert")).to_contain_text("other")
+    grammar.fill('root ::= "yes"')
+    expect(told).to_have_count(0)
+    page.get_by_label("Format").select_option("regular expression")
+    page.get_by_role("textbox", name="regular expression").fill("[0-9")
+    expect(page.get_by_role("status").filter(has_text="unclosed")).to_be_visible()
 
 
 def test_a_call_is_shown_and_its_result_is_given_by_hand(page: Page) -> None:

@@ -13,9 +13,14 @@ from support.serving import Server, start_server
 
 from tests.page.conftest import OTHER_NAME, answers, ask, choose, say, violations, watched
 
-OVERFLOW = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+# How far the page, or a part of it that scrolls up and down, is wider than its place.
+OVERFLOW = """() => Math.max(...[
+    document.documentElement, ...document.querySelectorAll(
+        ".turns, .panel, .compare-body, .models-column, .tokenizer-column, .inside-column"),
+].map((one) => one.scrollWidth - one.clientWidth))"""
 SUM = "What is 27 + 58?"
 KEY = "a-secret-key"
+VIEWS = {"Models": "models", "Compare": "compare", "Tokenizer": "tokens"}
 
 
 @pytest.fixture
@@ -31,7 +36,8 @@ def test_the_page_asks_for_a_key_and_keeps_it(browser: Browser, locked: Server) 
         field = page.get_by_role("dialog").get_by_label("API key", exact=True)
         field.fill("wrong")
         page.keyboard.press("Enter")
-        expect(page.get_by_role("alert")).to_contain_text("an API key is required")
+        expect(page.get_by_role("alert")).to_have_text("The server does not accept this key.")
+        expect(field).to_be_focused()
         field.fill(KEY)
         page.keyboard.press("Enter")
         expect(page.get_by_role("dialog")).to_have_count(0)
@@ -104,10 +110,14 @@ def test_nothing_is_wider_than_the_screen(browser: Browser, server: Server, widt
     with watched(browser, server, viewport={"width": width, "height": 700}) as page:
         ask(page, "formatted", "All of it.")
         assert page.evaluate(OVERFLOW) == 0
-        for view in ("Models", "Compare", "Tokenizer"):
-            name = "tokens" if view == "Tokenizer" else view.lower()
+        for view, name in VIEWS.items():
             page.goto(f"{server.url}/#/{name}")
             expect(page.get_by_role("heading", level=1)).to_have_text(view)
+            if view == "Compare":
+                page.get_by_role("combobox", name="Model B").select_option("formatted:latest")
+                page.get_by_role("textbox", name="Message").fill("All of it.")
+                page.get_by_role("textbox", name="Message").press("Enter")
+                expect(page.get_by_text("prompt tokens cached")).to_have_count(2)
             assert page.evaluate(OVERFLOW) == 0
 
 

@@ -114,6 +114,9 @@ class FakeRunner:
     async def decode(self, tokens: list[int]) -> Decoded:
         return Decoded("".join(map(chr, tokens)))
 
+    async def check_format(self, wanted: object) -> None:
+        self.requests.append((wanted, None))
+
     async def decide(self, prompt: Any, questions: Any, _lora: Any = None) -> Decisions:
         self.requests.append((prompt, questions))
         return Decisions(tuple(Decision((0.75, 0.25), 0.5) for _ in questions), 9, 3)

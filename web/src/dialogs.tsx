@@ -15,10 +15,15 @@ interface Properties {
 }
 
 export function KeyDialog(): JSX.Element {
-  const { settings } = useApp();
+  const { settings, models } = useApp();
+  const close = () => {
+    if (!settings.asksForKey.value) return;
+    settings.asksForKey.value = false;
+    models.error.value = TEXTS.keyMissing;
+  };
   return (
-    <Dialog title={TEXTS.key} onClose={() => (settings.asksForKey.value = false)}>
-      <p>{TEXTS.keyHint}</p>
+    <Dialog title={TEXTS.key} onClose={close}>
+      {settings.read() ? <p class="error" role="alert">{TEXTS.keyRefused}</p> : <p>{TEXTS.keyHint}</p>}
       <KeyForm />
     </Dialog>
   );
@@ -104,6 +109,7 @@ function KeyForm(): JSX.Element {
           type="password"
           autoComplete="off"
           value={key}
+          autoFocus={settings.asksForKey.value}
           onInput={(event) => setKey(event.currentTarget.value)}
         />
         <button type="submit">{TEXTS.save}</button>

@@ -66,13 +66,15 @@ export const TEXTS = {
   openSidebar: "Show conversations",
   key: "API key",
   keyHint: "The server asks for an API key. It is kept in this browser, and sent to this server only.",
+  keyRefused: "The server does not accept this key.",
+  keyMissing: "The server needs an API key. Settings has a field for it.",
   theme: "Theme",
   themes: { system: "as the system", light: "light", dark: "dark" },
   keys: "Keyboard",
   server: "Server",
   pull: "Pull",
   tryAgain: "Try again",
-  pullHint: "Name of a model, such as qwen3:4b or hf.co/user/repository:Q4_K_M",
+  pullHint: "qwen3:4b or hf.co/user/repo",
   pullLabel: "Model to pull",
   actions: { pull: "Pull", create: "Create", quantize: "Quantize" },
   cancelled: "Cancelled",
@@ -113,7 +115,7 @@ export const TEXTS = {
   notLoadedModel: (name: string) => `${name} could not be loaded`,
   deleteModel: (name: string) => `Delete the model ${name}? Its files are removed from this machine.`,
   noModels: "No models yet. Pull one above.",
-  memory: (size: string) => `${size} of memory`,
+  memory: (size: string) => `${size} of memory in use`,
   logprobs: "Token probabilities",
   colour: "Colour of tokens",
   colours: { probability: "by probability", entropy: "by entropy" },
@@ -304,7 +306,7 @@ export const INSIDE = {
   hidden: (nodes: number) => `${count(nodes, "branch", "branches")} more.`,
   states: (states: number) => count(states, "state"),
   nodeText: (tokens: number, start: number, cached: number) => `${count(tokens, "token")} from ${grouped(start)}, ${grouped(cached)} cached`,
-  sharedBy: (requests: number) => `${requests} requests`,
+  sharedBy: (requests: number) => count(requests, "request"),
   tableOfTree: "As a table",
   columns: ["From", "Tokens", "Cached", "Requests", "States"],
   milliseconds: (ms: number) => `${ms.toFixed(1)} ms`,
@@ -350,6 +352,9 @@ export function bytes(count: number): string {
 /** Return milliseconds in the unit that fits. */
 export function duration(ms: number): string {
   if (ms < 1000) return `${ms.toFixed(0)} ms`;
-  if (ms < 60_000) return `${(ms / 1000).toFixed(1)} s`;
-  return `${Math.floor(ms / 60_000)} min ${((ms % 60_000) / 1000).toFixed(0)} s`;
+  if (ms < 9_950) return `${(ms / 1000).toFixed(1)} s`;
+  const seconds = Math.round(ms / 1000);
+  if (seconds < 60) return `${seconds} s`;
+  const minutes = Math.round(seconds / 60);
+  return seconds < 3600 ? `${Math.floor(seconds / 60)} min${seconds % 60 ? ` ${seconds % 60} s` : ""}` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }

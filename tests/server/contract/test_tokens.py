@@ -20,6 +20,7 @@ COUNTING: dict[str, dict[str, Any]] = {
     "/api/tokenize": {"text": "x", "pieces": True},
     "/api/tokenize of messages": {"messages": USER},
     "/api/detokenize": {"tokens": [300, 301]},
+    "/api/format/check": {"format": {"regex": "[0-9]+"}},
     "/v1/chat/completions/input_tokens": {"messages": USER},
     "/v1/responses/input_tokens": {"input": "x"},
     "/v1/messages/count_tokens": {"messages": USER},

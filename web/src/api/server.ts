@@ -226,6 +226,12 @@ export class Server {
     return list<Piece>((await this.#http.ask("POST", "/api/tokenize", body, signal)).pieces);
   }
 
+  /** Return why a model cannot follow an output format; empty: it can. */
+  async checkFormat(model: string, format: unknown, signal: AbortSignal): Promise<string> {
+    const { error } = await this.#http.ask("POST", "/api/format/check", { model, format }, signal);
+    return typeof error === "string" ? error.replace(/^format: /, "") : "";
+  }
+
   /** Pull a model; a name that begins with `http://` is of a registry without TLS. */
   pull(name: string, signal: AbortSignal): AsyncIterable<Progress> {
     const body = { model: name.replace(/^https?:\/\//, ""), insecure: name.startsWith("http://") };

@@ -5,7 +5,7 @@ import { useState } from "preact/hooks";
 
 import { IconButton } from "../parts/button.tsx";
 import { Confirm, Dialog } from "../parts/dialog.tsx";
-import { Icon } from "../parts/icons.tsx";
+import { Menu } from "../parts/menu.tsx";
 import { ModelChoice } from "../parts/model_choice.tsx";
 import { Notice } from "../parts/notice.tsx";
 import { useApp } from "../state/app.ts";
@@ -45,8 +45,10 @@ function Head(): JSX.Element {
   return (
     <header class="head">
       <IconButton class="narrow-only" icon="menu" label={TEXTS.openSidebar} onClick={() => (showsSidebar.value = true)} />
-      <ModelChoice names={names} value={model.value} onChange={(name) => app.chooseModel(name)} />
-      <h1 dir="auto">{titleOf(conversation) || TEXTS.newChat}</h1>
+      <div class="head-title">
+        <ModelChoice names={names} value={model.value} onChange={(name) => app.chooseModel(name)} />
+        <h1 dir="auto">{titleOf(conversation) || TEXTS.newChat}</h1>
+      </div>
       {chats.openId.value !== "" && <ConversationMenu />}
       <IconButton
         icon="sliders"
@@ -70,15 +72,12 @@ function ConversationMenu(): JSX.Element {
   };
   return (
     <>
-      <details class="menu" onClick={(event) => event.target instanceof HTMLButtonElement && event.currentTarget.removeAttribute("open")}>
-        <summary class="icon-button" aria-label={TEXTS.menu} title={TEXTS.menu}><Icon name="more" /></summary>
-        <div class="menu-items">
-          <button type="button" onClick={() => ask("rename")}>{TEXTS.rename}</button>
-          <button type="button" onClick={() => saveFile(fileName(title, "json"), toJson([conversation]))}>{TEXTS.exportJson}</button>
-          <button type="button" onClick={() => saveFile(fileName(title, "md"), toMarkdown(conversation))}>{TEXTS.exportMarkdown}</button>
-          <button type="button" class="danger" onClick={() => ask("delete")}>{TEXTS.delete}</button>
-        </div>
-      </details>
+      <Menu>
+        <button type="button" onClick={() => ask("rename")}>{TEXTS.rename}</button>
+        <button type="button" onClick={() => saveFile(fileName(title, "json"), toJson([conversation]))}>{TEXTS.exportJson}</button>
+        <button type="button" onClick={() => saveFile(fileName(title, "md"), toMarkdown(conversation))}>{TEXTS.exportMarkdown}</button>
+        <button type="button" class="danger" onClick={() => ask("delete")}>{TEXTS.delete}</button>
+      </Menu>
       {asked === "rename" && <Rename title={title} onClose={close} />}
       {asked === "delete" && <Confirm isDangerous question={TEXTS.deleteChat(title)} action={TEXTS.delete} onYes={remove} onClose={close} />}
     </>

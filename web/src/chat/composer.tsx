@@ -99,38 +99,40 @@ export function Composer(): JSX.Element {
         }}
       />
       <div class="composer-actions">
-        {models.can(model.value, "vision") && <IconButton icon="image" label={TEXTS.attach} onClick={() => input.current?.click()} />}
-        <input
-          ref={input}
-          type="file"
-          hidden
-          multiple
-          accept="image/png,image/jpeg,image/webp,image/gif,image/bmp,video/mp4,video/webm,video/quicktime,video/x-matroska,video/x-msvideo"
-          aria-label={TEXTS.attach}
-          onChange={(event) => {
-            void add([...(event.currentTarget.files ?? [])]);
-            event.currentTarget.value = "";
-          }}
-        />
-        {models.can(model.value, "thinking") && (
+        <div class="composer-options">
+          {models.can(model.value, "vision") && <IconButton icon="image" label={TEXTS.attach} onClick={() => input.current?.click()} />}
+          <input
+            ref={input}
+            type="file"
+            hidden
+            multiple
+            accept="image/png,image/jpeg,image/webp,image/gif,image/bmp,video/mp4,video/webm,video/quicktime,video/x-matroska,video/x-msvideo"
+            aria-label={TEXTS.attach}
+            onChange={(event) => {
+              void add([...(event.currentTarget.files ?? [])]);
+              event.currentTarget.value = "";
+            }}
+          />
+          {models.can(model.value, "thinking") && (
+            <label class="check">
+              <input type="checkbox" checked={chats.open.value.think} onChange={(event) => chats.set({ think: event.currentTarget.checked })} />
+              {TEXTS.think}
+            </label>
+          )}
+          <select
+            class="small"
+            aria-label={TEXTS.answers}
+            value={answers}
+            onChange={(event) => chats.set({ answers: Number(event.currentTarget.value) })}
+          >
+            {[1, 2, 3, 4].map((number) => <option value={number}>{TEXTS.answersOf(number)}</option>)}
+          </select>
           <label class="check">
-            <input type="checkbox" checked={chats.open.value.think} onChange={(event) => chats.set({ think: event.currentTarget.checked })} />
-            {TEXTS.think}
+            <input type="checkbox" checked={logprobs} onChange={(event) => chats.set({ logprobs: event.currentTarget.checked })} />
+            {TEXTS.logprobs}
           </label>
-        )}
-        <select
-          class="small"
-          aria-label={TEXTS.answers}
-          value={answers}
-          onChange={(event) => chats.set({ answers: Number(event.currentTarget.value) })}
-        >
-          {[1, 2, 3, 4].map((number) => <option value={number}>{TEXTS.answersOf(number)}</option>)}
-        </select>
-        <label class="check">
-          <input type="checkbox" checked={logprobs} onChange={(event) => chats.set({ logprobs: event.currentTarget.checked })} />
-          {TEXTS.logprobs}
-        </label>
-        {logprobs && <ColourChoice />}
+          {logprobs && <ColourChoice />}
+        </div>
         {isRunning ? (
           <IconButton class="primary" icon="stop" label={TEXTS.stop} onClick={() => chats.stop(id)} />
         ) : (

@@ -1,11 +1,13 @@
 /** The output format and the tools of the open conversation; what is wrong with them is said at once. */
 
 import type { JSX } from "preact";
-import { useId, useState } from "preact/hooks";
+import { useEffect, useId, useState } from "preact/hooks";
 
 import { useApp } from "../state/app.ts";
 import { TEXTS } from "../texts.ts";
 import { type Format, problemOf, requestFormat, requestTools } from "./formats.ts";
+
+const WAIT_MS = 250; // for more typing
 
 export function FormatFields(): JSX.Element {
   const { chats } = useApp();
@@ -13,6 +15,8 @@ export function FormatFields(): JSX.Element {
   const { kind, text } = format;
   const [hasFormat] = useState(kind !== "none"); // what is open stays open
   const [hasTools] = useState(tools !== "");
+  const problem = problemOf(() => requestFormat(format));
+  const refusal = useRefusal(format, problem === "");
   return (
     <>
       <details open={hasFormat}>
@@ -31,7 +35,7 @@ export function FormatFields(): JSX.Element {
             label={TEXTS.formats[kind]}
             hint={TEXTS.formatHints[kind]}
             value={text}
-            problem={problemOf(() => requestFormat(format))}
+            problem={problem || refusal}
             onInput={(value) => chats.set({ format: { kind, text: value } })}
           />
         )}
@@ -48,6 +52,32 @@ export function FormatFields(): JSX.Element {
       </details>
     </>
   );
+}
+
+/** Return why the server refuses a format that is being typed; empty: it does not, or was not asked yet. */
+function useRefusal(format: Format, isComplete: boolean): string {
+  const { server, model } = useApp();
+  const [refusal, setRefusal] = useState("");
+  const { kind, text } = format;
+  const name = model.value;
+  useEffect(() => setRefusal(""), [kind]);
+  useEffect(() => {
+    if (!isComplete || !name || kind === "none" || kind === "json") return;
+    const abort = new AbortController();
+    const ask = async () => {
+      try {
+        setRefusal(await server.checkFormat(name, requestFormat(format), abort.signal));
+      } catch {
+        if (!abort.signal.aborted) setRefusal(""); // a message that is sent will tell it
+      }
+    };
+    const timer = setTimeout(() => void ask(), WAIT_MS);
+    return () => {
+      clearTimeout(timer);
+      abort.abort();
+    };
+  }, [kind, text, name, isComplete]);
+  return refusal;
 }
 
 interface Properties {

@@ -9,5 +9,5 @@ import { sizeOf } from "./files.ts";
 
 export function Media({ url, number, className }: { url: string; number: number; className?: string }): JSX.Element {
   if (videoType(url) === null) return <img class={className} src={url} alt={TEXTS.imageOf(number)} />;
-  return <span class="video"><Icon name="image" />{TEXTS.videoOf(bytes(sizeOf(url)))}</span>;
+  return <span class="video"><Icon name="video" />{TEXTS.videoOf(bytes(sizeOf(url)))}</span>;
 }

@@ -18,8 +18,8 @@ export function ParameterPanel(): JSX.Element {
         <IconButton icon="close" label={TEXTS.close} onClick={() => (showsParameters.value = false)} />
       </header>
       <SystemField value={system} onChange={(text) => chats.set({ system: text })} />
-      <OptionFields options={options} onChange={(changed) => chats.set({ options: changed })} />
       <FormatFields />
+      <OptionFields options={options} onChange={(changed) => chats.set({ options: changed })} />
       <footer>
         <button type="button" disabled={!Object.keys(options).length} onClick={() => chats.set({ options: {} })}>{TEXTS.reset}</button>
       </footer>

@@ -6,6 +6,7 @@ import { useRef } from "preact/hooks";
 import { messageOf } from "../api/http.ts";
 import { Icon } from "../parts/icons.tsx";
 import { IconButton } from "../parts/button.tsx";
+import { Menu } from "../parts/menu.tsx";
 import { useApp } from "../state/app.ts";
 import { TEXTS } from "../texts.ts";
 import { VIEWS } from "../views.ts";
@@ -63,7 +64,7 @@ function Entry({ conversation, isOpen }: { conversation: Conversation; isOpen: b
     <li>
       <a href={`#/chat/${conversation.id}`} aria-current={isOpen ? "page" : undefined} dir="auto">
         {isRunning && <span class="dot" aria-label={TEXTS.waiting} />}
-        {titleOf(conversation) || TEXTS.newChat}
+        <span>{titleOf(conversation) || TEXTS.newChat}</span>
       </a>
     </li>
   );
@@ -86,12 +87,11 @@ function Exchange(): JSX.Element {
     if (input.current) input.current.value = "";
   };
   return (
-    <details class="menu">
-      <summary class="icon-button" aria-label={TEXTS.menu} title={TEXTS.menu}><Icon name="more" /></summary>
-      <div class="menu-items up">
+    <>
+      <Menu class="up">
         <button type="button" onClick={() => saveFile("conversations.json", toJson(chats.all.value))}>{TEXTS.exportAll}</button>
         <button type="button" onClick={() => input.current?.click()}>{TEXTS.import}</button>
-      </div>
+      </Menu>
       <input
         ref={input}
         type="file"
@@ -101,6 +101,6 @@ function Exchange(): JSX.Element {
         aria-label={TEXTS.import}
         onChange={(event) => void read(event.currentTarget.files)}
       />
-    </details>
+    </>
   );
 }

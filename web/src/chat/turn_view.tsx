@@ -120,11 +120,12 @@ function Reasoning({ turn }: { turn: Turn }): JSX.Element {
   );
 }
 
-function Actions({ turn, alternatives, isLast }: Properties): JSX.Element {
+function Actions({ turn, alternatives, isLast }: Properties): JSX.Element | null {
   const { chats, editing } = useApp();
   const { isRunning } = chats;
   const isUser = turn.role === "user";
   const isAnswer = turn.role === "assistant";
+  if (editing.value === turn.id) return null;
   const canResume = isAnswer && isLast && turn.state !== "done" && turn.content !== "";
   return (
     <div class="actions">

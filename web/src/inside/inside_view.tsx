@@ -34,11 +34,6 @@ export default function InsideView(): JSX.Element {
       <header class="head">
         <IconButton class="narrow-only" icon="menu" label={TEXTS.openSidebar} onClick={() => (showsSidebar.value = true)} />
         <h1>{INSIDE.title}</h1>
-        {models.size > 1 && (
-          <select class="model-choice" aria-label={INSIDE.model} value={name} onChange={(event) => choose(event.currentTarget.value)}>
-            {[...models.keys()].map((one) => <option>{one}</option>)}
-          </select>
-        )}
         <button type="button" aria-pressed={isPaused} onClick={() => feed.togglePause()}>{isPaused ? INSIDE.resume : INSIDE.pause}</button>
         <button type="button" title={INSIDE.saveHint} disabled={!history?.steps.length} onClick={save}>{INSIDE.save}</button>
       </header>
@@ -48,7 +43,12 @@ export default function InsideView(): JSX.Element {
         {frame && !history && <p class="hint">{INSIDE.noModel}</p>}
         {history && (
           <>
-            <h2 class="inside-model">{name}</h2>
+            <h2 class={models.size > 1 ? "off-screen" : "inside-model"}>{name}</h2>
+            {models.size > 1 && (
+              <select class="inside-model" aria-label={INSIDE.model} value={name} onChange={(event) => choose(event.currentTarget.value)}>
+                {[...models.keys()].map((one) => <option>{one}</option>)}
+              </select>
+            )}
             {history.runner ? <Facts history={history} /> : <p class="hint">{INSIDE.silent}</p>}
           </>
         )}

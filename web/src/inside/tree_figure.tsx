@@ -40,7 +40,7 @@ export function TreeFigure({ cache }: { cache: Cache }): JSX.Element {
                   <td>{grouped(node.start)}</td>
                   <td>{grouped(node.tokens)}</td>
                   <td>{grouped(node.cached)}</td>
-                  <td>{node.requests?.join(", ") ?? node.sharing ?? ""}</td>
+                  <td>{node.requests?.map(INSIDE.request).join(", ") ?? (node.sharing ? INSIDE.sharedBy(node.sharing) : "")}</td>
                   <td>{node.states ?? ""}</td>
                 </tr>
               ))}

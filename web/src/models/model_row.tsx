@@ -1,6 +1,6 @@
 /** One installed model, with what it takes of memory and, on demand, its details. */
 
-import type { JSX } from "preact";
+import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 
 import { messageOf } from "../api/http.ts";
@@ -95,7 +95,7 @@ function ModelDetails({ name, loaded }: { name: string; loaded: LoadedModel | un
     <div class="model-details">
       {!loaded && <MemoryEstimate name={name} />}
       <LayersFigure tensors={shown.tensors ?? []} />
-      <dl>{facts.map(([key, value]) => <div><dt>{key}</dt><dd>{value}</dd></div>)}</dl>
+      <dl>{facts.map(([key, value]) => <div><dt>{breakable(key ?? "")}</dt><dd>{value}</dd></div>)}</dl>
       {texts.filter(([, text]) => text).map(([title, text]) => (
         <details><summary>{title}</summary><pre tabIndex={0}>{text}</pre></details>
       ))}
@@ -104,6 +104,11 @@ function ModelDetails({ name, loaded }: { name: string; loaded: LoadedModel | un
 }
 
 function textOf(value: unknown): string {
-  if (typeof value === "number" && !Number.isInteger(value)) return value.toPrecision(6);
+  if (typeof value === "number" && !Number.isInteger(value)) return String(Number(value.toPrecision(6)));
   return typeof value === "string" ? value : JSON.stringify(value);
+}
+
+/** Return a dotted name that is broken after its dots and underscores, if it has to be. */
+function breakable(name: string): ComponentChildren {
+  return name.split(/(?<=[._])/).map((part) => <>{part}<wbr /></>);
 }

@@ -11,7 +11,7 @@ export function TransferRow({ transfer }: { transfer: Transfer }): JSX.Element {
   const { models } = useApp();
   const { action, name, status, total, completed, bytesPerSecond, state, error } = transfer;
   const isRunning = state === "running";
-  const left = bytesPerSecond > 0 ? duration(((total - completed) / bytesPerSecond) * 1000) : "";
+  const left = bytesPerSecond > 0 ? duration((Math.max(0, total - completed) / bytesPerSecond) * 1000) : "";
   const parts = [
     state === "cancelled" ? TEXTS.cancelled : status,
     total > 0 && TEXTS.partOf(bytes(completed), bytes(total)),

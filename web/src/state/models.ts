@@ -39,7 +39,7 @@ export class Models {
       if (!this.parameters.value.length) this.parameters.value = await this.#server.parameters();
       this.error.value = "";
     } catch (error) {
-      this.error.value = messageOf(error);
+      this.error.value = this.#settings.asksForKey.value ? "" : messageOf(error); // a dialog asks for the key
     }
   }
 

@@ -1,0 +1,50 @@
+"""Output formats, tried without an answer: for pages and editors, while they are written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tampu.errors import GrammarError, RequestError
+from tampu.server.body import parsed
+from tampu.server.http_response import TaskResponse
+from tampu.server.routes import Route, post
+from tampu.server.serving import Serving
+from tampu.server.wire.output_format import read_formats, with_formats
+
+
+@with_formats
+class FormatBody(msgspec.Struct, kw_only=True):
+    """`POST /api/format/check`: an output format, by any of its names."""
+
+    model: str
+
+
+def format_routes(serving: Serving) -> list[Route]:
+    """Return the route that tries output formats."""
+
+    async def check(http: Request, body: FormatBody) -> Response:
+        """`POST /api/format/check`: whether a model can follow an output format."""
+        entry = serving.find(body.model)
+
+        async def work() -> dict[str, Any]:
+            try:
+                structure = await parsed(http, read_formats, body)
+            except RequestError as error:
+                return {"valid": False, "error": str(error)}
+            if structure is None:
+                return {"valid": True}
+            try:
+                await serving.with_vocabulary(
+                    entry, lambda runner: runner.check_format(structure.format)
+                )
+            except GrammarError as error:
+                return {"valid": False, "error": str(error.at(structure.field))}
+            return {"valid": True}
+
+        return TaskResponse(work())
+
+    return [post("/api/format/check", check, FormatBody)]
