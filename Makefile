@@ -8,6 +8,8 @@ PIP := $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
 INPUTS := pyproject.toml requirements.lock tools/setup/check_ggml.py \
 	tests/clients/javascript/package-lock.json
 VULKAN := $(CURDIR)/$(VENV)/vulkan
+# What Vulkan is compiled with is unpacked for x86-64 only.
+VULKAN_OF_WHEEL := $(if $(filter Linux-x86_64,$(shell uname -sm | tr " " -)),$(VENV)/installed-vulkan)
 ON_VULKAN := GGML_VK_VISIBLE_DEVICES=0,0 GALLIVM_PERF=nopt $(VULKAN)/python -m pytest -n auto --maxprocesses 4 --timeout 1200
 KERNELS := tampu/ml/kernels/libtampu_kernels.so
 SOURCES := $(wildcard tampu/ml/kernels/source/*) tools/setup/compile_kernels.py
@@ -49,9 +51,10 @@ llama-server-test: $(VENV)/installed-llama-server
 
 # A wheel for all machines of this architecture, which needs no compiler where it is installed.
 # WHEEL_VARIANTS="sse42 haswell zen4" compiles only these variants of ggml, for a quicker test.
-wheel: $(VENV)/installed-wheel
+wheel: $(VENV)/installed-wheel $(VULKAN_OF_WHEEL)
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" \
-		$(VENV)/bin/python -m tools.wheel.build dist --cache $(VENV)/wheel --variants $(WHEEL_VARIANTS)
+		$(VENV)/bin/python -m tools.wheel.build dist --cache $(VENV)/wheel --variants $(WHEEL_VARIANTS) \
+		$(if $(VULKAN_OF_WHEEL),--vulkan $(VULKAN))
 
 # Installs that wheel where there is no compiler, and asks it a question, as an older processor too.
 wheel-test: $(VENV)/installed-test wheel
@@ -63,8 +66,8 @@ docs: $(VENV)/installed-docs
 	$(VENV)/bin/python -m tools.site.pages build/pages $(VENV)/mermaid/package/dist/mermaid.min.js
 	$(VENV)/bin/zensical build --clean --strict
 
-# ggml with its Vulkan backend in $(VENV)/vulkan/site, and Mesa's software driver to run it without a
-# GPU: $(VULKAN)/python is $(VENV)/bin/python with both.
+# ggml's Vulkan backend, as in the wheel, in $(VENV)/vulkan/site, and Mesa's software driver to run it
+# without a GPU: $(VULKAN)/python is $(VENV)/bin/python with both.
 vulkan: $(VENV)/installed-vulkan
 
 # The tests of tests/vulkan.txt on that driver, as two devices, then those of tests/vulkan_f16.txt with
@@ -139,14 +142,13 @@ $(VENV)/installed-agents: tests/agents/package-lock.json tests/agents/requiremen
 	$(VENV)/aider/bin/pip --disable-pip-version-check --quiet install -r tests/agents/requirements.txt
 	touch $@
 
-$(VENV)/installed-vulkan: tools/setup/vulkan.py tools/setup/vulkan_packages.txt requirements.lock | $(VENV)/installed
+$(VENV)/installed-vulkan: tools/setup/vulkan.py tools/setup/vulkan_packages.txt \
+		tools/wheel/compile_vulkan.py tools/wheel/compile_ggml.py requirements.lock | \
+		$(VENV)/installed $(VENV)/installed-wheel
 	$(VENV)/bin/python tools/setup/vulkan.py $(VULKAN)
 	@echo "setup: compiling ggml with Vulkan; this takes several minutes"
-	CMAKE_ARGS="-DGGML_LLAMAFILE=ON -DGGML_VULKAN=ON -DCMAKE_PREFIX_PATH=$(VULKAN) \
-		-DVulkan_INCLUDE_DIR=$(VULKAN)/include -DVulkan_LIBRARY=$(VULKAN)/lib/libvulkan.so \
-		-DVulkan_GLSLC_EXECUTABLE=$(VULKAN)/bin/glslc" env -u SOURCE_DATE_EPOCH \
-		$(PIP) install --no-cache-dir --no-deps --no-binary ggml-python --upgrade \
-		--target $(VULKAN)/site -c requirements.lock ggml-python
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" \
+		$(VENV)/bin/python -m tools.wheel.compile_vulkan $(VULKAN) $(VENV)/wheel
 	touch $@
 
 # As for the agents, the lock holds without `npm ci`.

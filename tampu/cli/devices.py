@@ -15,11 +15,17 @@ if TYPE_CHECKING:
 def devices_command(json: AsJSON = False) -> None:
     """Show the devices that models can run on."""
     from tampu.ml.devices import find_devices
+    from tampu.ml.library import BACKENDS
     from tampu.ml.machine import default_threads
 
     found = [_described(device) for device in find_devices()]
     if json:
-        print(json_format.dumps({"devices": found, "threads": default_threads()}, indent=2))
+        backends = [
+            {"name": each.name, "file": str(each.file), "problem": each.problem or None}
+            for each in BACKENDS
+        ]
+        values = {"devices": found, "backends": backends, "threads": default_threads()}
+        print(json_format.dumps(values, indent=2))
         return
     rows = [
         (
@@ -36,6 +42,8 @@ def devices_command(json: AsJSON = False) -> None:
     for device in found:
         if device["features"]:
             print(f"{device['name']}: {' '.join(device['features'])}")
+    for backend in BACKENDS:
+        print(f"Backend {backend.name}: {backend.problem or 'loaded'} ({backend.file})")
 
 
 def _described(device: Device) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from tampu.errors import SettingsError
 from tampu.ml.devices import Device
-from tampu.ml.library import gg
+from tampu.ml.library import BACKENDS, gg
 
 log = logging.getLogger("tampu.ml")
 
@@ -60,7 +60,8 @@ class VulkanDevice:
 
 def is_compiled() -> bool:
     """Whether ggml has its code for Vulkan; it does not list it if Vulkan cannot be started."""
-    return hasattr(gg.lib, "ggml_backend_vk_reg")
+    is_loadable = any(backend.name == "vulkan" for backend in BACKENDS)
+    return is_loadable or hasattr(gg.lib, "ggml_backend_vk_reg")
 
 
 def find_vulkan_devices() -> tuple[VulkanDevice, ...]:

@@ -3,10 +3,14 @@
 `make wheel-test` runs this file; `make test` does not collect it, since it needs that wheel.
 """
 
+import importlib.util
+import json
 import platform
 import shutil
 import subprocess
+import sysconfig
 import venv
+from ctypes.util import find_library
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -59,15 +63,17 @@ def environment(home: Path, **more: Any) -> dict[Any, Any]:
     return {"PATH": str(home / "venv" / "bin"), "HOME": str(home), "LANG": "C.UTF-8", **more}
 
 
-def ask(home: Path, *before: Path | str, **more: str) -> tuple[Any, Any]:
+def ask(
+    home: Path, *before: Path | str, python: Path | None = None, options: Command = (), **more: str
+) -> tuple[Any, Any]:
     """Return what `tampu run demo` answered, and its log."""
     program: Command = [
-        home / "venv" / "bin" / "python",
+        python or home / "venv" / "bin" / "python",
         home / "venv" / "bin" / "tampu",
         "--debug",
     ]
     done = subprocess.run(
-        [*before, *program, *QUESTION],
+        [*before, *program, *QUESTION, *options],
         env=environment(home, **more), cwd=home, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -106,6 +112,44 @@ def test_it_answers_as_another_processor(
     assert answer == "85"
     assert f"variant={variant} " in log
     assert kernels in log
+
+
+@pytest.fixture(scope="module")
+def on_lavapipe(home: Path) -> Path:
+    """A program that runs the wheel's Python with Mesa's software driver for Vulkan."""
+    spec = importlib.util.spec_from_file_location("vulkan", ROOT / "tools/setup/vulkan.py")
+    vulkan = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(vulkan)
+    folder = ROOT / ".venv" / "vulkan"  # `make vulkan` puts the driver there
+    program = home / "venv" / "lavapipe" / "python"
+    program.parent.mkdir()
+    python = home / "venv" / "bin" / "python"
+    own = Path(sysconfig.get_config_var("LIBDIR"))
+    script = vulkan.python_with_driver(folder, python, own, vulkan.libc(), program)
+    vulkan.write_program(program, script)
+    return program
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the wheel for ARM has no Vulkan")
+def test_it_computes_on_a_gpu(home: Path, on_lavapipe: Path) -> None:
+    answer, log = ask(home, python=on_lavapipe, options=["--num-gpu", "99"], GALLIVM_PERF="nopt")
+    assert answer == "85"
+    assert "Vulkan.0: device=llvmpipe" in log
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the wheel for ARM has no Vulkan")
+def test_without_vulkan_it_says_why_its_backend_is_not_loaded(home: Path) -> None:
+    program: Command = [home / "venv" / "bin" / "python", home / "venv" / "bin" / "tampu"]
+    done = subprocess.run(
+        [*program, "devices", "--json"],
+        env=environment(home), cwd=home, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    found = json.loads(done.stdout)
+    assert [device["name"] for device in found["devices"]] == ["CPU.0"]
+    (backend,) = found["backends"]
+    assert Path(backend["file"]).is_relative_to(home)
+    missing = "libvulkan.so.1: cannot open shared object file" in (backend["problem"] or "")
+    assert missing == (find_library("vulkan") is None)
 
 
 def test_another_ggml_on_the_library_path_changes_nothing(home: Path, tmp_path: Path) -> None:

@@ -129,10 +129,10 @@ def arrange(root: Path, folder: Path) -> None:
                 shutil.move(file, folder / target / file.name)
     (folder / "lib/libvulkan.so").unlink(missing_ok=True)
     (folder / "lib/libvulkan.so").symlink_to("libvulkan.so.1")
-    # Its libraries are beside it, and cmake calls it without a variable that says so.
-    write_program(
-        folder / "bin/glslc", f'LD_LIBRARY_PATH="{folder.resolve()}/lib" exec "$0.real" "$@"\n'
-    )
+    # cmake calls it without a variable that says where its libraries are.
+    here = folder.resolve()
+    start = f'"{here}/libc/{_LINKER}" --library-path "{here}/libc:{here}/lib"'
+    write_program(folder / "bin/glslc", f'exec {start} "{here}/bin/glslc.real" "$@"\n')
     driver = {"api_version": "1.4.305", "library_path": f"{folder.resolve()}/driver/{_DRIVER}"}
     manifest = {"file_format_version": "1.0.0", "ICD": driver}
     (folder / "lvp_icd.json").write_text(json.dumps(manifest, indent=2) + "\n")

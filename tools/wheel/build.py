@@ -10,7 +10,6 @@ the wheel runs on. The output of `compile_ggml` is cached by its inputs.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import platform
 import shutil
 import subprocess
@@ -20,9 +19,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tools.wheel import compile_ggml
-from tools.wheel.compile_ggml import ROOT, ggml_version
+from tools.wheel.compile_ggml import ROOT
+from tools.wheel.compile_vulkan import compile_vulkan
 
 LIMIT_MB = 60
+LOADER = "libvulkan.so.1"
+"""Vulkan's loader, which the system has if it has a driver; the wheel must not bring one."""
 _KERNELS = "tampu/ml/kernels/libtampu_kernels.so"
 # The bindings import typing_extensions; ggml-python brought it before.
 _REQUIRES = ("Requires-Dist: ggml-python==", "Requires-Dist: typing-extensions>=4.6.3")
@@ -30,13 +32,16 @@ _LICENSE = "License-Expression: MIT"
 _LICENSE_WITH_OPENMP = f"{_LICENSE} AND GPL-3.0-or-later WITH GCC-exception-3.1"
 
 
-def build(folder: Path, cache: Path, variants: Sequence[str] = ()) -> Path:
+def build(
+    folder: Path, cache: Path, variants: Sequence[str] = (), vulkan: Path | None = None
+) -> Path:
     """Build the wheel.
 
     Args:
         folder: where to put it; other wheels of tampu there are removed.
         cache: where ggml's libraries are kept from one build to the next.
         variants: the only ones of ggml's variants to put in it; none: all that are of use.
+        vulkan: what Vulkan is compiled with, of tools/setup/vulkan.py; None: it is left out.
 
     Returns:
         The wheel.
@@ -45,9 +50,11 @@ def build(folder: Path, cache: Path, variants: Sequence[str] = ()) -> Path:
         subprocess.CalledProcessError: if a step fails; it has said why.
         SystemExit: if the wheel is not as it should be.
     """
-    ggml = cache / "-".join(["ggml", _key(), *sorted(variants)])
+    recipe = Path(compile_ggml.__file__)
+    ggml = cache / "-".join(["ggml", compile_ggml.cache_key(recipe), *sorted(variants)])
     cache.mkdir(parents=True, exist_ok=True)
     compile_ggml.compile_ggml(ggml, variants)
+    backends = [compile_vulkan(cache, vulkan.resolve())] if vulkan else []
     with tempfile.TemporaryDirectory() as place:
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "wheel"]
         _run([*pip, "--no-deps", "--no-cache-dir", "--wheel-dir", place, str(ROOT)])
@@ -55,23 +62,17 @@ def build(folder: Path, cache: Path, variants: Sequence[str] = ()) -> Path:
         _run([sys.executable, "-m", "wheel", "unpack", "--dest", place, str(plain)])
         (content,) = (path for path in Path(place).glob("tampu-*") if path.is_dir())
         _add_ggml(content, ggml)
+        _add_backends(content, backends)
         plain.unlink()
         _run([sys.executable, "-m", "wheel", "pack", "--dest-dir", place, str(content)])
         repaired = Path(place, "repaired")
-        _run(["auditwheel", "repair", "--strip", "--wheel-dir", str(repaired), str(plain)])
+        options = ["--strip", "--exclude", LOADER, "--wheel-dir", str(repaired)]
+        _run(["auditwheel", "repair", *options, str(plain)])
         (wheel,) = repaired.glob("*.whl")
         folder.mkdir(parents=True, exist_ok=True)
         for old in folder.glob(f"tampu-*_{platform.machine()}.whl"):
             old.unlink()
         return Path(shutil.move(wheel, folder / wheel.name))
-
-
-def _key() -> str:
-    """Return the cache key of the libraries: sources, script, compiler, architecture."""
-    compiler = subprocess.run(["cc", "-v"], check=True, capture_output=True).stderr
-    recipe = Path(compile_ggml.__file__).read_bytes()
-    known = hashlib.sha256(compiler + recipe).hexdigest()[:12]
-    return f"{ggml_version()}-{platform.machine()}-{known}"
 
 
 def _add_ggml(content: Path, ggml: Path) -> None:
@@ -94,6 +95,15 @@ def _add_ggml(content: Path, ggml: Path) -> None:
     metadata.write_text("\n".join(changed) + "\n", encoding="utf-8")
 
 
+def _add_backends(content: Path, backends: Sequence[Path]) -> None:
+    """Add backends that are loaded where the system has what they need (tampu/ml/loadable.py)."""
+    folder = content / "tampu" / "ml" / "bundled" / "lib" / "backends"
+    for library in backends:
+        folder.mkdir(exist_ok=True)
+        added = shutil.copy(library, folder)
+        _run(["patchelf", "--replace-needed", "libggml-base.so", compile_ggml.BASE, str(added)])
+
+
 def _changed(line: str) -> str:
     """Return a line of the metadata, changed for this wheel."""
     if line.startswith(_REQUIRES[0]):
@@ -110,8 +120,9 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--variants", nargs="*", default=(), help="Only these variants of ggml.")
+    parser.add_argument("--vulkan", type=Path, help="What Vulkan is compiled with.")
     arguments = parser.parse_args()
-    wheel = build(arguments.folder, arguments.cache, arguments.variants)
+    wheel = build(arguments.folder, arguments.cache, arguments.variants, arguments.vulkan)
     _run(["auditwheel", "show", str(wheel)])
     size = wheel.stat().st_size / 1e6
     print(f"wheel: {wheel}, {size:.1f} MB")

@@ -11,6 +11,8 @@ is quicker where the wheel is only tested.
 
 from __future__ import annotations
 
+import hashlib
+import platform
 import re
 import shutil
 import subprocess
@@ -24,18 +26,22 @@ ROOT = Path(__file__).parents[2]
 BASE = "libtampu-ggml-base.so"
 """libggml-base.so under a name of its own: no other ggml in the process can stand in for it."""
 
-_OPTIONS = [
+OPTIONS = [
     "-GNinja",
     "-DCMAKE_BUILD_TYPE=Release",
     "-DBUILD_SHARED_LIBS=ON",
     "-DGGML_BACKEND_DL=ON",
-    "-DGGML_CPU_ALL_VARIANTS=ON",
     "-DGGML_NATIVE=OFF",
-    "-DGGML_LLAMAFILE=ON",
     "-DGGML_BUILD_TESTS=OFF",
     "-DGGML_BUILD_EXAMPLES=OFF",
     "-DCMAKE_PLATFORM_NO_VERSIONED_SONAME=ON",  # one file for each library, no links
     "-DCMAKE_BUILD_WITH_INSTALL_RPATH=ON",
+]
+"""CMake's options for all libraries."""
+
+_CPU_OPTIONS = [
+    "-DGGML_CPU_ALL_VARIANTS=ON",
+    "-DGGML_LLAMAFILE=ON",
     "-DCMAKE_INSTALL_RPATH=$ORIGIN",
 ]
 # Left out. sapphirerapids is zen4 with ggml's AMX code, which GCC 12 compiles so that it ends the
@@ -54,6 +60,16 @@ def ggml_version() -> str:
     return found[1]
 
 
+def cache_key(recipe: Path) -> str:
+    """Return what the output of a script of this folder follows from, as part of a file's name.
+
+    It is ggml's version, the architecture, and a hash of the script, of this one and the compiler.
+    """
+    compiler = subprocess.run(["cc", "-v"], check=True, capture_output=True).stderr
+    known = compiler + Path(__file__).read_bytes() + recipe.read_bytes()
+    return f"{ggml_version()}-{platform.machine()}-{hashlib.sha256(known).hexdigest()[:12]}"
+
+
 def compile_ggml(folder: Path, variants: Sequence[str] = ()) -> None:
     """Write the bindings, the libraries and the licenses.
 
@@ -68,10 +84,11 @@ def compile_ggml(folder: Path, variants: Sequence[str] = ()) -> None:
     if folder.is_dir():
         return
     with tempfile.TemporaryDirectory() as place:
-        sources = _sources(Path(place))
+        sources = unpack_sources(Path(place))
         built = Path(place, "build")
         _select_variants(sources / "vendor" / "ggml" / "src" / "CMakeLists.txt", variants)
-        _run(["cmake", "-S", str(sources / "vendor" / "ggml"), "-B", str(built), *_OPTIONS])
+        options = [*OPTIONS, *_CPU_OPTIONS]
+        _run(["cmake", "-S", str(sources / "vendor" / "ggml"), "-B", str(built), *options])
         _run(["cmake", "--build", str(built)])
         made = folder.with_suffix(".partial")
         shutil.rmtree(made, ignore_errors=True)
@@ -87,7 +104,7 @@ def compile_ggml(folder: Path, variants: Sequence[str] = ()) -> None:
         made.rename(folder)
 
 
-def _sources(place: Path) -> Path:
+def unpack_sources(place: Path) -> Path:
     """Return the unpacked source archive of ggml-python, which contains ggml's."""
     version = ggml_version()
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "download"]

@@ -1,0 +1,81 @@
+"""Backends in libraries of their own: those that cannot be used are left out, with the reason."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tampu.ml import loadable
+from tampu.ml.linking import find_libraries
+from tampu.ml.loadable import load_backends
+
+BASE = find_libraries()[0]
+START = "void *ggml_backend_init(void) {{ {code} }}"
+
+
+@pytest.fixture
+def backend(tmp_path: Path) -> Callable[..., Path]:
+    """Compile a backend whose start is this code, in a folder of its own."""
+
+    def compiled(code: str, *options: str) -> Path:
+        folder = tmp_path / "backends"
+        folder.mkdir()
+        command = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", folder / "libggml-vulkan.so"]
+        source = "#include <stdlib.h>\n#include <unistd.h>\n" + START.format(code=code)
+        subprocess.run([*command, *options], input=source, text=True, check=True)
+        return folder
+
+    return compiled
+
+
+def found(folder: Path) -> tuple[list[int], str]:
+    """Return what was registered, and the problem."""
+    registered: list[int] = []
+    (one,) = load_backends(folder, BASE, registered.append)
+    assert (one.name, one.file) == ("vulkan", folder / "libggml-vulkan.so")
+    return registered, one.problem
+
+
+def test_a_backend_is_registered(backend: Callable[..., Path]) -> None:
+    assert found(backend("return (void *)(1ul << 40);")) == ([1 << 40], "")
+
+
+@pytest.mark.parametrize(
+    ("code", "problem"),
+    [("return 0;", "it found no driver that it can use"),
+     ("abort();", "the driver ends the process with SIGABRT"),
+     ("*(volatile int *)0 = 1; return 0;", "the driver ends the process with SIGSEGV"),
+     ("_exit(3);", "exit code 3 when it was tried")],
+)  # fmt: skip
+def test_a_broken_driver_leaves_the_backend_out(
+    backend: Callable[..., Path], code: str, problem: str
+) -> None:
+    assert found(backend(code)) == ([], problem)
+
+
+def test_a_driver_that_does_not_answer_leaves_the_backend_out(
+    backend: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loadable, "_PROBE_S", 0.5)
+    registered, problem = found(backend("pause(); return 0;"))
+    assert not registered
+    assert "did not start within" in problem
+
+
+def test_without_a_library_that_it_needs_it_is_left_out(
+    backend: Callable[..., Path], tmp_path: Path
+) -> None:
+    needed = tmp_path / "libneeded.so"
+    subprocess.run(
+        ["cc", "-shared", "-x", "c", "-", "-o", needed], input=b"int needed;", check=True
+    )
+    folder = backend("return 0;", "-Wl,--no-as-needed", f"-L{tmp_path}", "-lneeded")
+    needed.unlink()
+    registered, problem = found(folder)
+    assert not registered
+    assert problem.startswith("libneeded.so: cannot open shared object file")
+
+
+def test_where_there_are_none_nothing_is_loaded(tmp_path: Path) -> None:
+    assert load_backends(tmp_path / "backends", BASE, pytest.fail) == ()
