@@ -9,7 +9,7 @@ INPUTS := pyproject.toml requirements.lock tools/setup/check_ggml.py \
 	tests/clients/javascript/package-lock.json
 VULKAN := $(CURDIR)/$(VENV)/vulkan
 # What Vulkan is compiled with is unpacked for x86-64 only.
-VULKAN_OF_WHEEL := $(if $(filter Linux-x86_64,$(shell uname -sm | tr " " -)),$(VENV)/installed-vulkan)
+VULKAN_OF_WHEEL := $(if $(filter Linux-x86_64,$(shell uname -sm | tr " " -)),$(VENV)/unpacked-vulkan)
 ON_VULKAN := GGML_VK_VISIBLE_DEVICES=0,0 GALLIVM_PERF=nopt $(VULKAN)/python -m pytest -n auto --maxprocesses 4 --timeout 1200
 KERNELS := tampu/ml/kernels/libtampu_kernels.so
 SOURCES := $(wildcard tampu/ml/kernels/source/*) tools/setup/compile_kernels.py
@@ -142,10 +142,13 @@ $(VENV)/installed-agents: tests/agents/package-lock.json tests/agents/requiremen
 	$(VENV)/aider/bin/pip --disable-pip-version-check --quiet install -r tests/agents/requirements.txt
 	touch $@
 
-$(VENV)/installed-vulkan: tools/setup/vulkan.py tools/setup/vulkan_packages.txt \
-		tools/wheel/compile_vulkan.py tools/wheel/compile_ggml.py requirements.lock | \
-		$(VENV)/installed $(VENV)/installed-wheel
+$(VENV)/unpacked-vulkan: tools/setup/vulkan.py tools/setup/vulkan_packages.txt | $(VENV)/bin/python
 	$(VENV)/bin/python tools/setup/vulkan.py $(VULKAN)
+	touch $@
+
+# The wheel's library of ggml's, compiled once for both, beside the ggml that is installed.
+$(VENV)/installed-vulkan: $(VENV)/unpacked-vulkan tools/wheel/compile_vulkan.py \
+		tools/wheel/compile_ggml.py requirements.lock | $(VENV)/installed $(VENV)/installed-wheel
 	@echo "setup: compiling ggml with Vulkan; this takes several minutes"
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" \
 		$(VENV)/bin/python -m tools.wheel.compile_vulkan $(VULKAN) $(VENV)/wheel

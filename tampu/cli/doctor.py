@@ -30,7 +30,6 @@ def _examined() -> dict[str, Any]:
     from tampu.ml.devices import find_devices
     from tampu.ml.diagnosis import diagnose, diagnose_choice, find_backends
     from tampu.ml.kernels import KernelChoice, find_kernels
-    from tampu.ml.library import BACKENDS
     from tampu.ml.pci import find_adapters
     from tampu.ml.vulkan import find_vulkan_devices
 
@@ -39,9 +38,9 @@ def _examined() -> dict[str, Any]:
     environment, vulkan = runner_environment(), find_vulkan_devices()
     return {
         "devices": [{"name": device.label, "product": device.description} for device in devices],
-        "backends": list(backends),
+        "backends": [name for name, problem in backends.items() if not problem],
         "not_loaded": [
-            {"file": str(each.file), "problem": each.problem} for each in BACKENDS if each.problem
+            {"name": name, "problem": problem} for name, problem in backends.items() if problem
         ],
         "kernels": kernels.level if kernels else None,
         "vulkan": [
@@ -82,7 +81,7 @@ def _lines(missing: Sequence[dict[str, str]]) -> Iterator[str]:
 def _as_text(found: dict[str, Any]) -> str:
     lines = [f"{device['name']}: {device['product']}" for device in found["devices"]]
     lines.append(f"Backends of ggml: {', '.join(found['backends'])}")
-    lines += [f"  not loaded: {each['file']}: {each['problem']}" for each in found["not_loaded"]]
+    lines += [f"  not loaded: {each['name']}: {each['problem']}" for each in found["not_loaded"]]
     lines.append(f"Kernels of the CPU: {found['kernels'] or 'none, ggml computes alone'}")
     for index, device in enumerate(found["vulkan"]):
         lines.append(f"Vulkan's device {index}: {device['name']}, Vulkan {device['version']}")

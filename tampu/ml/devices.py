@@ -217,7 +217,10 @@ def _arena() -> Iterator[OpaquePointer]:
 
 
 def find_devices() -> tuple[Device, ...]:
-    """Return the machine's devices in ggml's order, indices counted per name."""
+    """Return the machine's devices in ggml's order but the CPU last, indices counted per name.
+
+    A backend that is loaded from a library of its own comes after the CPU's in ggml's order.
+    """
     seen: Counter[str] = Counter()
     devices = []
     for position in range(gg.ggml_backend_dev_count()):
@@ -228,7 +231,7 @@ def find_devices() -> tuple[Device, ...]:
         kind = _KINDS.get(gg.ggml_backend_dev_type(handle), "accelerator")
         devices.append(Device(int(handle), name, seen[name], kind, description))
         seen[name] += 1
-    return tuple(devices)
+    return tuple(sorted(devices, key=lambda device: device.kind == "cpu"))
 
 
 def compute_failure(status: int, devices: Sequence[Device]) -> TampuError:

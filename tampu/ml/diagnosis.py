@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tampu.ml.devices import Device
-from tampu.ml.library import gg
+from tampu.ml.library import BACKENDS, gg
+from tampu.ml.loadable import NO_DRIVER
 from tampu.ml.pci import AMD, INTEL, NVIDIA, Adapter
 from tampu.ml.vulkan import VISIBLE, VulkanDevice, choice_problem, is_compiled
 
 _MANIFESTS = ("usr/share/vulkan/icd.d", "usr/local/share/vulkan/icd.d", "etc/vulkan/icd.d")
 _VULKAN = "Vulkan"
+_LOADER = "libvulkan.so.1"
 _REBUILD = "make GPU=vulkan run"
 _VISIBILITY = {
     _VULKAN: VISIBLE,
@@ -74,11 +76,14 @@ class Missing:
     command: str
 
 
-def find_backends() -> tuple[str, ...]:
-    """Return the backends that ggml was compiled with, as it calls them."""
+def find_backends() -> dict[str, str]:
+    """Return ggml's backends, as it calls them, each with why it is not in use; empty: it is."""
     handles = map(gg.ggml_backend_reg_get, range(gg.ggml_backend_reg_count()))
-    found = tuple((gg.ggml_backend_reg_name(handle) or b"").decode() for handle in handles)
-    return found if _VULKAN in found or not is_compiled() else (_VULKAN, *found)
+    found = {(gg.ggml_backend_reg_name(handle) or b"").decode(): "" for handle in handles}
+    if _VULKAN in found or not is_compiled():
+        return found
+    problems = (each.problem for each in BACKENDS if each.name == _VULKAN.lower())
+    return {_VULKAN: next(problems, NO_DRIVER), **found}
 
 
 def diagnose_choice(
@@ -97,7 +102,7 @@ def diagnose_choice(
 
 def diagnose(
     adapter: Adapter,
-    backends: Sequence[str],
+    backends: Mapping[str, str],
     devices: Sequence[Device],
     environment: Mapping[str, str],
     root: Path = Path("/"),
@@ -107,7 +112,7 @@ def diagnose(
 
     Args:
         adapter: the GPU.
-        backends: of ggml.
+        backends: of ggml, each with why it is not in use.
         devices: that ggml finds.
         environment: the variables of a model's process.
         root: the folder of the system's files.
@@ -121,6 +126,10 @@ def diagnose(
         return ()
     found = [*_driver(adapter, vendor, root)]
     usable = [name for name in vendor.backends if name in backends]
+    problem = backends[_VULKAN] if usable == [_VULKAN] else ""
+    if problem not in ("", NO_DRIVER):
+        command = "sudo apt-get install libvulkan1" if _LOADER in problem else vendor.vulkan
+        found.append(Missing(f"ggml's Vulkan is not loaded: {problem}", command))
     if usable in ([], [_VULKAN]) and not _has_manifest(vendor, root):
         found.append(Missing("no Vulkan driver is installed for it", vendor.vulkan))
     if not usable:

@@ -22,6 +22,7 @@ log = logging.getLogger("tampu.ml")
 
 _PROBE = "import ctypes, sys; ctypes.CDLL(sys.argv[1]).ggml_backend_init()"
 _PROBE_S = 30.0
+NO_DRIVER = "it found no driver that it can use"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,11 @@ class LoadableBackend:
     name: str
     file: Path
     problem: str = ""
+
+    @property
+    def may_start(self) -> bool:
+        """Whether its drivers may be started in this process, as they were in the trial."""
+        return self.problem in ("", NO_DRIVER)
 
 
 def load_backends(
@@ -70,7 +76,7 @@ def _load(file: Path, base: Path, register: Callable[[int], object]) -> str:
     library.ggml_backend_init.restype = ctypes.c_void_p
     registry = library.ggml_backend_init()
     if not registry:
-        return "it found no driver that it can use"
+        return NO_DRIVER
     register(registry)
     return ""
 
@@ -88,5 +94,7 @@ def _problem_of_driver(file: Path) -> str:
         log.debug("backends: %s was not tried in another process: %s", file, error)
         return ""
     if done.returncode < 0:
-        return f"the driver ends the process with {signal.Signals(-done.returncode).name}"
+        number = -done.returncode
+        name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+        return f"the driver ends the process with {name}"
     return f"exit code {done.returncode} when it was tried" if done.returncode else ""

@@ -64,8 +64,20 @@ def is_compiled() -> bool:
     return is_loadable or hasattr(gg.lib, "ggml_backend_vk_reg")
 
 
+def load_problem() -> str:
+    """Return why ggml's Vulkan is here and not loaded; empty: its drivers may be started here.
+
+    A driver that has failed in another process would end or stop this one too.
+    """
+    found = (each for each in BACKENDS if each.name == "vulkan" and not each.may_start)
+    return next((each.problem for each in found), "")
+
+
 def find_vulkan_devices() -> tuple[VulkanDevice, ...]:
-    """Return the devices in the order in which ggml counts them; none without Vulkan's loader."""
+    """Return the devices in the order in which ggml counts them.
+
+    There are none without Vulkan's loader, and none if ggml's Vulkan was not loaded.
+    """
     library = _loader()
     if library is None:
         return ()
@@ -88,7 +100,9 @@ def choice_problem(value: str, devices: Sequence[VulkanDevice]) -> str:
     found = ", ".join(f"{index}: {device.name}" for index, device in enumerate(devices))
     for word in words:
         if not word.isdecimal() or int(word) >= len(devices):
-            there = f"there are {found}" if found else "Vulkan has no devices"
+            problem = load_problem()
+            none = f"ggml's Vulkan is not loaded: {problem}" if problem else "Vulkan has no devices"
+            there = f"there are {found}" if found else none
             return f"{VISIBLE}={value} names no device {word}: {there}"
     problems = (devices[int(word)].problem for word in words)
     return next((problem for problem in problems if problem), "")
@@ -157,7 +171,7 @@ def _instance(library: ctypes.CDLL) -> Iterator[ctypes.c_void_p | None]:
 
 def _loader() -> ctypes.CDLL | None:
     """Return Vulkan's loader if this ggml uses it."""
-    if not is_compiled():
+    if not is_compiled() or load_problem():
         return None
     for name in _LOADERS:
         try:

@@ -71,6 +71,24 @@ def test_vulkans_devices_are_listed_with_what_is_wrong(
     ) in capsys.readouterr().out
 
 
+def test_vulkan_that_is_not_loaded_is_no_backend(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    backends = {"Vulkan": "libvulkan.so.1: cannot open shared object file", "CPU": ""}
+    monkeypatch.setattr(diagnosis, "find_backends", lambda: backends)
+    add_gpu(root, "1002:744c", driver="amdgpu")
+    assert app.run(["doctor"]) == 1
+    out = capsys.readouterr().out
+    assert (
+        "\nBackends of ggml: CPU\n"
+        "  not loaded: Vulkan: libvulkan.so.1: cannot open shared object file\n"
+    ) in out
+    assert (
+        "  missing: ggml's Vulkan is not loaded: libvulkan.so.1: cannot open shared object file\n"
+        "  try:     sudo apt-get install libvulkan1\n"
+    ) in out
+
+
 def test_json_has_the_same(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     add_gpu(root, "1002:744c")
     assert app.run(["doctor", "--json"]) == 1

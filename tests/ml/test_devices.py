@@ -44,6 +44,15 @@ def test_devices_keep_ggmls_order_and_are_counted_per_name() -> None:
     ]
 
 
+@pytest.mark.usefixtures("machine")
+def test_the_cpu_is_last_where_a_gpus_backend_was_loaded_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gg, "ggml_backend_dev_get", lambda position: len(NAMES) - position)
+    found = [device.label for device in find_devices()]
+    assert found == ["BLAS.0", "CUDA.0", "CUDA.1", "CPU.0"]
+
+
 @pytest.mark.seed("S68", "S70")
 @pytest.mark.usefixtures("machine")
 def test_the_log_has_one_group_for_each_device(caplog: pytest.LogCaptureFixture) -> None:

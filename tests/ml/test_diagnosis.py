@@ -9,6 +9,7 @@ from support.fake_system import add_gpu, touch
 from tampu.ml import diagnosis
 from tampu.ml.devices import Device
 from tampu.ml.diagnosis import Missing, diagnose, diagnose_choice, find_backends
+from tampu.ml.loadable import NO_DRIVER
 from tampu.ml.pci import find_adapters
 from tampu.ml.vulkan import VulkanDevice
 
@@ -16,6 +17,8 @@ CARD, RADEON, ARC = "10de:2684", "1002:744c", "8086:56a0"
 VULKAN = Device(1, "Vulkan", 0, "gpu", "product")
 CUDA = Device(1, "CUDA", 0, "gpu", "product")
 CPU = Device(2, "CPU", 0, "cpu", "product")
+NO_LOADER = "libvulkan.so.1: cannot open shared object file: No such file or directory"
+CRASHED = "the driver ends the process with SIGSEGV"
 
 
 def missing(
@@ -26,7 +29,7 @@ def missing(
 ) -> tuple[Missing, ...]:
     """What the only GPU of a system lacks."""
     (adapter,) = find_adapters(root)
-    return diagnose(adapter, backends, devices, environment or {}, root)
+    return diagnose(adapter, dict.fromkeys(backends, ""), devices, environment or {}, root)
 
 
 def whats(found: Sequence[Missing]) -> list[str]:
@@ -120,7 +123,7 @@ def test_a_driver_that_is_too_old_is_the_reason(tmp_path: Path) -> None:
     touch(tmp_path, "etc/vulkan/icd.d/radeon_icd.json")
     (adapter,) = find_adapters(tmp_path)
     old = VulkanDevice("RX 560", "GPU", (1, 1), has_16_bit_storage=True)
-    (found,) = diagnose(adapter, ("Vulkan", "CPU"), (CPU,), {}, tmp_path, (old,))
+    (found,) = diagnose(adapter, {"Vulkan": "", "CPU": ""}, (CPU,), {}, tmp_path, (old,))
     assert found.what == "the driver of RX 560 has Vulkan 1.1, and ggml needs 1.2: update it"
 
 
@@ -134,7 +137,7 @@ def test_a_choice_that_names_nothing_is_missing_with_the_command(
         "unset GGML_VK_VISIBLE_DEVICES",
     )
     assert diagnose_choice({"GGML_VK_VISIBLE_DEVICES": ""}, ()) == diagnose_choice({}, ()) == ()
-    assert "Vulkan" in find_backends()  # ggml does not list it then
+    assert find_backends()["Vulkan"] == NO_DRIVER  # ggml does not list it then
 
 
 def test_gpus_of_other_makers_are_not_judged(tmp_path: Path) -> None:
@@ -143,4 +146,27 @@ def test_gpus_of_other_makers_are_not_judged(tmp_path: Path) -> None:
 
 
 def test_the_backends_of_this_ggml_are_listed() -> None:
-    assert "CPU" in find_backends()
+    assert find_backends()["CPU"] == ""
+
+
+@pytest.mark.parametrize(
+    ("problem", "command"),
+    [(NO_LOADER, "sudo apt-get install libvulkan1"),
+     (CRASHED, "sudo apt-get install mesa-vulkan-drivers")],
+)  # fmt: skip
+def test_why_vulkan_is_not_loaded_is_the_reason(tmp_path: Path, problem: str, command: str) -> None:
+    add_gpu(tmp_path, RADEON, driver="amdgpu")
+    touch(tmp_path, "etc/vulkan/icd.d/radeon_icd.json")
+    (adapter,) = find_adapters(tmp_path)
+    backends = {"Vulkan": problem, "CPU": ""}
+    found = diagnose(adapter, backends, (CPU,), {"GGML_VK_VISIBLE_DEVICES": "0"}, tmp_path)
+    assert found == (Missing(f"ggml's Vulkan is not loaded: {problem}", command),)
+
+
+def test_vulkan_without_a_usable_driver_has_the_users_choice_as_the_reason(tmp_path: Path) -> None:
+    add_gpu(tmp_path, RADEON, driver="amdgpu")
+    touch(tmp_path, "etc/vulkan/icd.d/radeon_icd.json")
+    (adapter,) = find_adapters(tmp_path)
+    chosen = {"GGML_VK_VISIBLE_DEVICES": "3"}
+    (found,) = diagnose(adapter, {"Vulkan": NO_DRIVER, "CPU": ""}, (CPU,), chosen, tmp_path)
+    assert found.what == "ggml finds no GPU with GGML_VK_VISIBLE_DEVICES=3"

@@ -11,7 +11,12 @@ from tampu.ml.linking import find_libraries
 from tampu.ml.loadable import load_backends
 
 BASE = find_libraries()[0]
-START = "void *ggml_backend_init(void) {{ {code} }}"
+START = """
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+void *ggml_backend_init(void) {{ {code} }}
+"""
 
 
 @pytest.fixture
@@ -22,7 +27,7 @@ def backend(tmp_path: Path) -> Callable[..., Path]:
         folder = tmp_path / "backends"
         folder.mkdir()
         command = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", folder / "libggml-vulkan.so"]
-        source = "#include <stdlib.h>\n#include <unistd.h>\n" + START.format(code=code)
+        source = START.format(code=code)
         subprocess.run([*command, *options], input=source, text=True, check=True)
         return folder
 
@@ -46,6 +51,7 @@ def test_a_backend_is_registered(backend: Callable[..., Path]) -> None:
     [("return 0;", "it found no driver that it can use"),
      ("abort();", "the driver ends the process with SIGABRT"),
      ("*(volatile int *)0 = 1; return 0;", "the driver ends the process with SIGSEGV"),
+     ("raise(40);", "the driver ends the process with signal 40"),  # a real-time signal
      ("_exit(3);", "exit code 3 when it was tried")],
 )  # fmt: skip
 def test_a_broken_driver_leaves_the_backend_out(

@@ -1,19 +1,22 @@
 """What Vulkan's loader says of devices, and which of them ggml can use."""
 
 import logging
+from pathlib import Path
 
 import pytest
 
 from tampu.errors import SettingsError
 from tampu.ml import vulkan
 from tampu.ml.devices import Device
-from tampu.ml.vulkan import VulkanDevice, choice_problem, usable_devices
+from tampu.ml.loadable import NO_DRIVER, LoadableBackend
+from tampu.ml.vulkan import VulkanDevice, choice_problem, find_vulkan_devices, usable_devices
 
 NEW = VulkanDevice("Arc", "GPU", (1, 3), has_16_bit_storage=True)
 OLD = VulkanDevice("GT 710", "GPU", (1, 1), has_16_bit_storage=True)
 SMALL = VulkanDevice("HD 4000", "integrated GPU", (1, 2), has_16_bit_storage=False)
 TOO_OLD = "the driver of GT 710 has Vulkan 1.1, and ggml needs 1.2: update it"
 TOO_SMALL = "HD 4000 has no 16-bit storage (storageBuffer16BitAccess), which ggml needs"
+CRASHED = "the driver ends the process with SIGSEGV"
 CPU = Device(9, "CPU", 0, "cpu", "product")
 
 
@@ -80,3 +83,25 @@ def test_without_vulkan_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> Non
     assert usable_devices([CPU], None) == (CPU,)
     monkeypatch.setattr(vulkan, "is_compiled", lambda: False)
     assert usable_devices([CPU], "3") == (CPU,)
+
+
+@pytest.mark.parametrize(("problem", "starts"), [("", True), (NO_DRIVER, True), (CRASHED, False)])
+def test_a_driver_that_failed_in_another_process_is_not_started_here(
+    monkeypatch: pytest.MonkeyPatch, problem: str, starts: bool
+) -> None:
+    backend = LoadableBackend("vulkan", Path("libggml-vulkan.so"), problem)
+    monkeypatch.setattr(vulkan, "BACKENDS", (backend,))
+    asked: list[str] = []
+
+    def load(name: str) -> None:
+        asked.append(name)
+        raise OSError
+
+    monkeypatch.setattr("ctypes.CDLL", load)
+    assert find_vulkan_devices() == ()
+    assert usable_devices([CPU], None) == usable_devices([CPU], "") == (CPU,)
+    with pytest.raises(SettingsError) as error:
+        usable_devices([CPU], "0")
+    why = "Vulkan has no devices" if starts else f"ggml's Vulkan is not loaded: {CRASHED}"
+    assert str(error.value) == f"GGML_VK_VISIBLE_DEVICES=0 names no device 0: {why}"
+    assert bool(asked) == starts

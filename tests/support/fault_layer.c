@@ -2,7 +2,8 @@
 //
 // While the file VK_FAULT_FILE names exists, its first letter says what fails: `l`, every submission
 // (the device is lost); `m`, every allocation of memory. VK_FAULT_API is the minor version of Vulkan
-// that devices report. VK_FAULT_NO_16BIT takes 16-bit storage away from them.
+// that devices report. VK_FAULT_NO_16BIT takes 16-bit storage away from them. VK_FAULT_START ends the
+// process that starts the driver.
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,6 +31,7 @@ static int fault(void) {
 
 static VKAPI_ATTR VkResult VKAPI_CALL create_instance(const VkInstanceCreateInfo *info,
         const VkAllocationCallbacks *allocator, VkInstance *made) {
+    if (getenv("VK_FAULT_START")) abort();
     VkLayerInstanceCreateInfo *link = (VkLayerInstanceCreateInfo *)info->pNext;
     while (link->sType != VK_STRUCTURE_TYPE_LOADER_INSTANCE_CREATE_INFO
             || link->function != VK_LAYER_LINK_INFO)

@@ -151,3 +151,20 @@ def test_a_device_that_ggml_cannot_use_is_one_line(
     (line,) = (each for each in run.stderr.splitlines() if not each.startswith("ggml_vulkan:"))
     assert line.startswith("Error: ")
     assert problem in line
+
+
+def test_a_driver_that_ends_its_process_is_left_out(folder: Path, layer: dict[str, str]) -> None:
+    """It is started in another process only, by no command in its own."""
+    environment = layer | {"VK_FAULT_START": "1"}
+    problem = "the driver ends the process with SIGABRT"
+    doctor = tampu(environment, "doctor")
+    assert doctor.returncode == 1  # for the choice of device 0
+    assert f"\n  not loaded: Vulkan: {problem}\n" in doctor.stdout
+    run = ("run", str(folder / "m.gguf"), "the cat", "-o", "num_predict=4", "--num-gpu", "99")
+    chosen = tampu(environment, *run)
+    assert chosen.returncode == 2
+    assert chosen.stderr.splitlines()[-1] == (
+        "Error: GGML_VK_VISIBLE_DEVICES=0 names no device 0: "
+        f"ggml's Vulkan is not loaded: {problem}"
+    )
+    assert tampu(environment | {"GGML_VK_VISIBLE_DEVICES": ""}, *run).returncode == 0

@@ -29,6 +29,8 @@ _KERNELS = "tampu/ml/kernels/libtampu_kernels.so"
 # The bindings import typing_extensions; ggml-python brought it before.
 _REQUIRES = ("Requires-Dist: ggml-python==", "Requires-Dist: typing-extensions>=4.6.3")
 _LICENSE = "License-Expression: MIT"
+# Debian's packages of the headers that Vulkan's backend is compiled with: parts of them are in it.
+_HEADERS = {"vulkan-headers": "libvulkan-dev", "spirv-headers": "spirv-headers"}
 _LICENSE_WITH_OPENMP = f"{_LICENSE} AND GPL-3.0-or-later WITH GCC-exception-3.1"
 
 
@@ -61,6 +63,7 @@ def build(
         (plain,) = Path(place).glob("tampu-*.whl")
         _run([sys.executable, "-m", "wheel", "unpack", "--dest", place, str(plain)])
         (content,) = (path for path in Path(place).glob("tampu-*") if path.is_dir())
+        _add_licenses(content, ggml, vulkan)
         _add_ggml(content, ggml)
         _add_backends(content, backends)
         plain.unlink()
@@ -75,23 +78,31 @@ def build(
         return Path(shutil.move(wheel, folder / wheel.name))
 
 
+def _add_licenses(content: Path, ggml: Path, vulkan: Path | None) -> None:
+    """Add the licenses of what the wheel's libraries are compiled from."""
+    (about,) = content.glob("*.dist-info")
+    for path in (ggml / "licenses").iterdir():
+        shutil.copy(path, about / "licenses")
+    for name, package in _HEADERS.items() if vulkan else ():
+        source = vulkan / "share" / "doc" / package / "copyright"
+        shutil.copy(source, about / "licenses" / f"LICENSE.{name}")
+
+
 def _add_ggml(content: Path, ggml: Path) -> None:
     """Add ggml to an unpacked wheel, and remove the dependency on its bindings."""
     if not (content / _KERNELS).exists():
         raise SystemExit("wheel: the kernels did not compile; see the messages above")
-    shutil.copytree(ggml, content / "tampu" / "ml" / "bundled")
+    bundled = content / "tampu" / "ml" / "bundled"
+    shutil.copytree(ggml, bundled, ignore=shutil.ignore_patterns("licenses"))
     (about,) = content.glob("*.dist-info")
-    licenses = content / "tampu" / "ml" / "bundled" / "licenses"
-    for path in sorted(licenses.iterdir()):
-        shutil.move(path, about / "licenses" / path.name)
-    licenses.rmdir()
     metadata = about / "METADATA"
     lines = metadata.read_text(encoding="utf-8").splitlines()
     changed = [_changed(line) for line in lines]
     if sum(old != new for old, new in zip(lines, changed, strict=True)) != 2:
         raise SystemExit(f"wheel: {metadata} has not the lines that {__file__} changes")
     at = changed.index(_LICENSE_WITH_OPENMP) + 1
-    changed[at:at] = [f"License-File: {name}" for name in ("LICENSE.ggml", "LICENSE.ggml-python")]
+    added = sorted(path.name for path in (about / "licenses").glob("LICENSE.*"))
+    changed[at:at] = [f"License-File: {name}" for name in added]
     metadata.write_text("\n".join(changed) + "\n", encoding="utf-8")
 
 
