@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sysconfig
 import venv
+from collections.abc import Sequence
 from ctypes.util import find_library
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -67,7 +68,11 @@ def environment(home: Path, **more: Any) -> dict[Any, Any]:
 
 
 def ask(
-    home: Path, *before: Path | str, python: Path | None = None, options: Command = (), **more: str
+    home: Path,
+    *before: Path | str,
+    python: Path | None = None,
+    options: Sequence[str] = (),
+    **more: str,
 ) -> tuple[Any, Any]:
     """Return what `tampu run demo` answered, and its log."""
     program: Command = [
@@ -135,6 +140,7 @@ def on_lavapipe(home: Path) -> Path:
 
 
 @needs_vulkan
+@pytest.mark.timeout(1800)  # it compiles the driver's shaders
 def test_it_computes_on_a_gpu(home: Path, on_lavapipe: Path) -> None:
     answer, log = ask(home, python=on_lavapipe, options=["--num-gpu", "99"], GALLIVM_PERF="nopt")
     assert answer == "85"

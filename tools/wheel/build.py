@@ -83,7 +83,9 @@ def _add_licenses(content: Path, ggml: Path, vulkan: Path | None) -> None:
     (about,) = content.glob("*.dist-info")
     for path in (ggml / "licenses").iterdir():
         shutil.copy(path, about / "licenses")
-    for name, package in _HEADERS.items() if vulkan else ():
+    if vulkan is None:
+        return
+    for name, package in _HEADERS.items():
         source = vulkan / "share" / "doc" / package / "copyright"
         shutil.copy(source, about / "licenses" / f"LICENSE.{name}")
 
