@@ -52,13 +52,13 @@ def with_models(
     test: Callable[[ModelManager, Entry], Awaitable[None]],
 ) -> None:
     async def start(entry: Entry, options: LoadOptions) -> WorkerProcess:
+        """As the server does: with the program that runs this, which has the driver."""
         return await start_worker(
             entry.info.path,
             options,
             name=entry.name,
             environment=runner_environment() | environment,
             fork_server=FORK_SERVER,
-            program=(PYTHON, "-P", "-m", "tampu.worker.main"),
         )
 
     async def run() -> None:
