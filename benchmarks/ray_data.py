@@ -27,6 +27,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import ray
+from ray.cluster_utils import Cluster
 from ray.data.checkpoint import CheckpointConfig
 
 from tampu import Engine
@@ -200,11 +201,11 @@ def main() -> None:
         return
     size = {"num_cpus": 2, "object_store_memory": STORE_BYTES, "include_dashboard": False}
     with tempfile.TemporaryDirectory() as name:
-        address = ray.init(**size, log_to_driver=False, logging_level="ERROR").address_info
-        os.environ["RAY_ADDRESS"] = address["gcs_address"]  # noqa: TID251 - for programs
+        cluster = Cluster(initialize_head=True, head_node_args=size)
+        os.environ["RAY_ADDRESS"] = cluster.address  # noqa: TID251 - for programs
         for part, count in (("embed", arguments.rows), ("chat", arguments.answers)):
             by_ray(part, count, Path(name) / part)
-        ray.shutdown()
+        cluster.shutdown()
     for part in ("embed", "chat"):
         print(f"{part}: the engine alone {alone(part, 5000):.0f} rows a second", flush=True)
 

@@ -5,6 +5,7 @@ What differs from the page: free ports, the address of this machine, and small n
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -19,6 +20,7 @@ import httpx
 import psutil
 import pytest
 from support.ray_cluster import free_port
+from support.traces import collecting
 from support.waiting import wait_until
 
 PAGE = Path(__file__).parents[2] / "docs" / "scale.md"
@@ -148,6 +150,28 @@ def test_three_machines_are_joined_and_serve(folder: Path) -> None:
         told = here.run(f"{documented('tampu ray deploy')} --address {address}")
         assert "demo: 3 replicas, 0.5 CPUs each" in told
         check_answers(port)
+        asked = documented("curl http://127.0.0.1:11434/v1").replace("11434", f"{port}")
+        assert json.loads(here.run(f"{asked} --silent"))["choices"][0]["message"]["content"] == "85"
+        check_trace(here, port, address)
+
+
+def check_trace(here: Machine, port: int, address: str) -> None:
+    """Check that a trace leads from the client's span to the replica and its batches."""
+    asked = documented("curl http://127.0.0.1:11434/api").replace("11434", f"{port}")
+    [(trace, client)] = re.findall(r"00-(\w{32})-(\w{16})-01", asked)
+    with collecting() as collector:
+        deploy = documented("OTEL_").replace("http://127.0.0.1:4318", collector.url)
+        here.run(f"env {deploy} --address {address}")
+        assert json.loads(here.run(f"{asked} --silent"))["done"]
+        wait_until(lambda: any(s.parent == client for s in collector.spans()), "the trace is sent")
+        spans = {each.name: each for each in collector.spans()}
+    assert {each.trace for each in spans.values()} == {trace}
+    request, model = spans["POST /api/chat"], spans["chat demo"]
+    assert (request.parent, model.parent) == (client, request.id)
+    parts = {name: each.attributes for name, each in spans.items() if each.parent == model.id}
+    assert parts.keys() >= {"route", "queue", "prompt", "answer"}
+    assert parts["route"]["tampu.replica"]
+    assert 0 < parts["prompt"]["tampu.batch.first"] < parts["answer"]["tampu.batch.last"]
 
 
 def test_rays_own_command_starts_replicas_behind_its_proxy(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.ray_cluster import (
@@ -158,6 +160,18 @@ def test_the_requests_of_a_session_go_to_one_replica(live: Live) -> None:
         found |= served()
     session = {"prompt_cache_key": secrets.token_hex(8)}
     assert len(set.union(*(served(**session) for _ in range(6)))) == 1
+
+
+@pytest.mark.usefixtures("live")
+def test_replicas_and_ingress_have_the_priority_of_other_programs() -> None:
+    """Ray's own default is nice 15."""
+    found = {}
+    for process in psutil.process_iter(["cmdline", "nice", "pid"]):
+        [name, *_] = process.info["cmdline"] or [""]
+        if name.startswith("ray::ServeReplica:tampu:"):
+            found[name.rpartition(":")[2]] = process.info["nice"]
+    assert found.keys() >= {"demo", "api"}
+    assert {*found.values()} == {os.nice(0)}
 
 
 def test_no_request_changes_how_replicas_are_loaded(live: Live) -> None:
