@@ -44,7 +44,7 @@ def enter(page: Page) -> None:
 def key(page: Page) -> None:
     page.get_by_role("dialog").get_by_label("API key", exact=True).fill("wrong")
     page.keyboard.press("Enter")
-    expect(page.get_by_role("alert")).to_contain_text("an API key is required")
+    expect(page.get_by_role("alert")).to_have_text("The server does not accept this key.")
 
 
 def rename_chat(page: Page) -> None:
