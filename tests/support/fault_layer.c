@@ -1,9 +1,15 @@
 // A layer of Vulkan's loader that makes a real driver fail, or seem older than it is.
 //
 // While the file VK_FAULT_FILE names exists, its first letter says what fails: `l`, every submission
+<<<<<<< HEAD
 // (the device is lost); `m`, every allocation of memory. VK_FAULT_API is the minor version of Vulkan
 // that devices report. VK_FAULT_NO_16BIT takes 16-bit storage away from them. VK_FAULT_START ends the
 // process that starts the driver.
+=======
+// (the device is lost); `s`, every submission too, for want of memory on the device; `m`, every
+// allocation of memory. VK_FAULT_API is the minor version of Vulkan
+// that devices report. VK_FAULT_NO_16BIT takes 16-bit storage away from them.
+>>>>>>> 7666d13 (Test that a GPU's memory refused within an answer is told as such; say what was not done for GPUs)
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,7 +72,9 @@ static VKAPI_ATTR VkResult VKAPI_CALL create_device(VkPhysicalDevice physical,
 
 static VKAPI_ATTR VkResult VKAPI_CALL queue_submit(VkQueue queue, uint32_t count,
         const VkSubmitInfo *submits, VkFence fence) {
-    return fault() == 'l' ? VK_ERROR_DEVICE_LOST : next_submit(queue, count, submits, fence);
+    int letter = fault();
+    if (letter == 's') return VK_ERROR_OUT_OF_DEVICE_MEMORY;
+    return letter == 'l' ? VK_ERROR_DEVICE_LOST : next_submit(queue, count, submits, fence);
 }
 
 static VKAPI_ATTR VkResult VKAPI_CALL allocate_memory(VkDevice device,

@@ -23,8 +23,8 @@ from tampu.store.catalog import Catalog, Entry
 from tampu.worker.client import WorkerProcess
 from tampu.worker.start import start_worker
 
-LOST, NO_MEMORY = "lost", "memory"
-OPTIONS = GenerateOptions(max_tokens=4)
+LOST, NO_MEMORY, NO_MEMORY_TO_COMPUTE = "lost", "memory", "submission"
+OPTIONS, LONG = GenerateOptions(max_tokens=4), GenerateOptions(max_tokens=90)
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +104,29 @@ def test_a_device_without_memory_is_told_as_such(
             await answer(models, entry)
         fault.unlink()
         await answer(models, entry)
+
+    with_models(folder, layer | {"VK_FAULT_FILE": str(fault)}, test)
+
+
+def test_memory_refused_within_an_answer_is_told_and_the_process_is_replaced(
+    folder: Path, layer: dict[str, str], fault: Path
+) -> None:
+    seen: list[object] = []
+
+    async def refused(models: ModelManager, entry: Entry) -> None:
+        async with models.use(entry, {}, None) as model:
+            async for event in model.runner.generate(TextPrompt("the cat"), LONG):
+                seen.append(event)
+                fault.write_text(NO_MEMORY_TO_COMPUTE)
+
+    async def test(models: ModelManager, entry: Entry) -> None:
+        first = await answer(models, entry)
+        with pytest.raises(OutOfMemoryError, match=r"too little memory.*\(num_gpu\)"):
+            await refused(models, entry)
+        assert seen  # it had begun
+        assert not isinstance(seen[-1], Done)
+        fault.unlink()
+        assert await answer(models, entry) != first
 
     with_models(folder, layer | {"VK_FAULT_FILE": str(fault)}, test)
 
