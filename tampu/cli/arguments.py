@@ -46,6 +46,18 @@ GPULayers = Annotated[
         help="Number of layers on GPUs; 0: none, -1: as many as fit (default: TAMPU_NUM_GPU).",
     ),
 ]
+CPUExperts = Annotated[
+    int | None,
+    typer.Option(
+        "--n-cpu-moe",
+        min=0,
+        metavar="N",
+        help="Keep the experts of the first N layers on the CPU (default: TAMPU_N_CPU_MOE).",
+    ),
+]
+NoKVOffload = Annotated[
+    bool, typer.Option("--no-kv-offload", help="Keep keys and values on the CPU.")
+]
 Engine = Annotated[
     str | None,
     typer.Option(

@@ -7,7 +7,15 @@ from typing import Annotated
 
 import typer
 
-from tampu.cli.arguments import Engine, GPULayers, Insecure, ModelOrFile, Threads
+from tampu.cli.arguments import (
+    CPUExperts,
+    Engine,
+    GPULayers,
+    Insecure,
+    ModelOrFile,
+    NoKVOffload,
+    Threads,
+)
 
 
 def run_command(
@@ -48,6 +56,8 @@ def run_command(
     ] = None,
     threads: Threads = None,
     num_gpu: GPULayers = None,
+    n_cpu_moe: CPUExperts = None,
+    no_kv_offload: NoKVOffload = False,
     keep_alive: Annotated[
         str | None,
         typer.Option(
@@ -91,7 +101,8 @@ def run_command(
 
     given = {
         "num_predict": num_predict, "seed": seed, "num_ctx": context, "num_thread": threads,
-        "num_gpu": num_gpu,
+        "num_gpu": num_gpu, "n_cpu_moe": n_cpu_moe,
+        "kv_offload": False if no_kv_offload else None,
     }  # fmt: skip
     options = parameters.read_assignments(option or [])
     run_model(

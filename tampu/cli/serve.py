@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from tampu.cli.arguments import Engine, GPULayers
+from tampu.cli.arguments import CPUExperts, Engine, GPULayers, NoKVOffload
 from tampu.errors import SettingsError
 from tampu.settings.address import Address
 from tampu.settings.settings import Settings
@@ -47,6 +47,8 @@ def serve_command(
         typer.Option(metavar="DIR", help="Folder in which POST /slots saves conversations."),
     ] = None,
     num_gpu: GPULayers = None,
+    n_cpu_moe: CPUExperts = None,
+    no_kv_offload: NoKVOffload = False,
     engine: Engine = None,
     insecure_no_auth: Annotated[
         bool,
@@ -66,6 +68,8 @@ def serve_command(
         settings,
         engine=engine or settings.engine,
         gpu_layers=settings.gpu_layers if num_gpu is None else num_gpu,
+        n_cpu_moe=settings.n_cpu_moe if n_cpu_moe is None else n_cpu_moe,
+        kv_offload=settings.kv_offload and not no_kv_offload,
         models=models or settings.models,
         socket=socket or settings.socket,
         slot_save_path=slot_save_path or settings.slot_save_path,

@@ -55,7 +55,7 @@ from tampu.settings.settings import Settings
 from tampu.store.catalog import Prepared, prepare
 from tampu.store.model_info import ModelInfo
 
-_PLACING = {"gpu_layers", "main_gpu", "tensor_split"}
+_PLACING = {"gpu_layers", "main_gpu", "tensor_split", "n_cpu_moe", "kv_offload"}
 
 Message: TypeAlias = Mapping[str, Any]
 _Begun: TypeAlias = tuple[RequestHandle, OutputParser]

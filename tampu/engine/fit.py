@@ -162,7 +162,8 @@ def _candidates(
     for group in groups:
         yield _spread(footprint, machine, asked, group, layers, kept=0)
     mixtures = [index for index in layers if footprint.weights.experts[index]]
-    for kept in range(1, len(mixtures) + 1):
+    asked_for = sum(index < asked.cpu_experts for index in mixtures)
+    for kept in range(asked_for + 1, len(mixtures) + 1):
         yield _spread(footprint, machine, asked, groups[-1], layers, kept)
 
 
@@ -186,7 +187,10 @@ def _spread(
     layers: range,
     kept: int,
 ) -> DeviceMap:
-    """Divide layers among devices, in order; the first `kept` keep their experts on the CPU."""
+    """Divide layers among devices, in order.
+
+    The first `kept` mixtures, and those asked for, keep their experts on the CPU.
+    """
     shares = [
         asked.split[index] if asked.split else float(machine.available[device.label])
         for index, device in enumerate(group)
@@ -201,6 +205,6 @@ def _spread(
     return DeviceMap(
         tuple(group[index] for index in used),
         tuple(used.index(each) if each >= 0 else -1 for each in places),
-        frozenset(mixtures[:kept]),
+        frozenset([*mixtures[:kept], *(each for each in mixtures if each < asked.cpu_experts)]),
         cpu_cache=asked.cpu_cache,
     )

@@ -43,6 +43,7 @@ class LoadOptions(CheckedOptions, frozen=True, kw_only=True, forbid_unknown_fiel
         gpu_layers: how many of the last layers go to GPUs; below 0: as many as fit.
         main_gpu: the GPU that is filled first; None: the one with the most free memory.
         tensor_split: the proportions of layers on each GPU; empty: by free memory.
+        n_cpu_moe: of how many of the first layers the experts stay on the CPU.
         kv_offload: whether keys and values are on the GPUs of their layers, not on the CPU.
         use_mmap: whether weights are used from the mapped file where possible, not copied.
         repack_cache: the folder of repacked weights, and its limit in bytes; None: no cache.
@@ -71,7 +72,8 @@ class LoadOptions(CheckedOptions, frozen=True, kw_only=True, forbid_unknown_fiel
     gpu_layers: int = DEFAULTS["gpu_layers"]
     main_gpu: int | None = DEFAULTS["main_gpu"]
     tensor_split: tuple[float, ...] = ()
-    kv_offload: bool = True
+    n_cpu_moe: int = DEFAULTS["n_cpu_moe"]
+    kv_offload: bool = DEFAULTS["kv_offload"]
     use_mmap: bool = DEFAULTS["use_mmap"]
     repack_cache: tuple[str, int] | None = None
     prefix_cache: tuple[str, int] | None = None
@@ -99,7 +101,9 @@ class LoadOptions(CheckedOptions, frozen=True, kw_only=True, forbid_unknown_fiel
     def offload(self) -> Offload:
         """Which layers go to GPUs."""
         layers = None if self.gpu_layers < 0 else self.gpu_layers
-        return Offload(layers, self.main_gpu, self.tensor_split, not self.kv_offload)
+        return Offload(
+            layers, self.main_gpu, self.tensor_split, not self.kv_offload, self.n_cpu_moe
+        )
 
 
 def load_options(values: Mapping[str, Any]) -> LoadOptions:
@@ -131,6 +135,7 @@ def options_from_settings(settings: Settings) -> LoadOptions:
         gpu_layers=-1 if settings.gpu_layers is None else settings.gpu_layers,
         main_gpu=settings.main_gpu,
         tensor_split=settings.tensor_split,
+        n_cpu_moe=settings.n_cpu_moe,
         kv_offload=settings.kv_offload,
         cache_type=settings.cache_type,
         pooling=settings.pooling,
@@ -152,6 +157,7 @@ def with_offload(options: LoadOptions, offload: Offload) -> LoadOptions:
         gpu_layers=-1 if offload.layers is None else offload.layers,
         main_gpu=offload.main,
         tensor_split=tuple(map(float, offload.split)),
+        n_cpu_moe=max(options.n_cpu_moe, offload.cpu_experts),
         kv_offload=options.kv_offload and not offload.cpu_cache,
     )
 

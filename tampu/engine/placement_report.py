@@ -88,7 +88,9 @@ def _left(
 ) -> Iterator[str]:
     """Yield what is on the CPU of layers that are not, with the reason of each."""
     if count := len(device_map.cpu_experts):
+        is_asked = max(device_map.cpu_experts) < asked.cpu_experts
         reason = _shortage(footprint, machine, asked)
+        reason = f"n_cpu_moe is {asked.cpu_experts}" if is_asked else reason
         yield f"the experts of {count} layer{'s' if count > 1 else ''} ({reason})"
     if device_map.cpu_cache:
         yield "keys and values (kv_offload is off)"

@@ -35,12 +35,14 @@ class Offload:
             free memory.
         split: how many of the layers each device takes, in proportion; empty: by free memory.
         cpu_cache: whether keys and values of all layers stay on the CPU, and attention with them.
+        cpu_experts: of how many of the first layers the experts stay on the CPU.
     """
 
     layers: int | None = None
     main: int | None = None
     split: tuple[float, ...] = ()
     cpu_cache: bool = False
+    cpu_experts: int = 0
 
     def __post_init__(self) -> None:
         """Check the range of each value.
@@ -52,6 +54,8 @@ class Offload:
             raise RequestError(f"num_gpu must be 0 or more, not {self.layers}")
         if self.main is not None and self.main < 0:
             raise RequestError(f"main_gpu must be 0 or more, not {self.main}")
+        if self.cpu_experts < 0:
+            raise RequestError(f"n_cpu_moe must be 0 or more, not {self.cpu_experts}")
         if any(part < 0 for part in self.split) or (self.split and not any(self.split)):
             raise RequestError("tensor_split must be parts of 0 or more, and one over 0")
 

@@ -250,6 +250,11 @@ _ROWS = (
     _row(Use.LOADING, "main_gpu", int, None, 0, 1024,
          "the device that gets layers first; by default the one with the most free memory",
          openai=None),
+    _row(Use.LOADING, "n_cpu_moe", int, 0, 0, _INT32,
+         "of how many of the first layers the experts stay on the CPU", openai=None),
+    _row(Use.LOADING, "kv_offload", bool, True, 0, 0,  # noqa: FBT003
+         "whether keys and values are on the devices of their layers, not on the CPU",
+         openai=None),
     _row(Use.LOADING, "use_mmap", bool, True, 0, 0,  # noqa: FBT003
          "whether weights are used in place in the mapped file, where possible",
          openai=None),

@@ -85,18 +85,17 @@ class Settings:
         models: MODELS, tampu's own folder of models, which it writes to.
         ollama_models: OLLAMA_MODELS, else ~/.ollama/models: Ollama's, only read. To have tampu
             write there, set TAMPU_MODELS to it.
-        hub_cache: HF_HUB_CACHE, else HF_HOME/hub, else the default of Hugging Face's library:
-            only read.
+        hub_cache: HF_HUB_CACHE, else HF_HOME/hub, else Hugging Face's default; only read.
         lm_studio: LM Studio's folder of models: only read.
         cache: CACHE, the folder for caches; else XDG_CACHE_HOME/tampu.
-        state: STATE, the folder of what the server keeps: uploaded files, batches, usage of keys;
-            else XDG_STATE_HOME/tampu.
+        state: STATE, the folder of uploaded files, batches and usage; else XDG_STATE_HOME/tampu.
         context: CONTEXT_LENGTH in tokens; None lets the model and the memory decide.
         slots: NUM_PARALLEL, concurrent sequences per model.
         threads: THREADS, CPU threads; None: one per core.
         gpu_layers: NUM_GPU, how many of the last layers go to GPUs; None (-1): as many as fit.
         main_gpu: MAIN_GPU, the device that gets layers first; None: the one with most free memory.
         tensor_split: TENSOR_SPLIT, the share of the layers for each device, such as 3,1.
+        n_cpu_moe: N_CPU_MOE, of how many of the first layers the experts stay on the CPU.
         kv_offload: KV_OFFLOAD, whether keys and values are on the GPUs of their layers.
         flash_attention: FLASH_ATTENTION; None lets the model decide.
         kernels: KERNELS, which of tampu's C kernels are used: on (all), off, products, experts,
@@ -182,6 +181,7 @@ class Settings:
     gpu_layers: int | None = own("NUM_GPU", layers, None, "as many as fit")
     main_gpu: int | None = own("MAIN_GPU", count_from(0), None, "most free memory")
     tensor_split: tuple[float, ...] = own("TENSOR_SPLIT", shares, (), "by free memory")
+    n_cpu_moe: int = own("N_CPU_MOE", count_from(0), 0)
     kv_offload: bool = own("KV_OFFLOAD", boolean, default=True, text="1")
     flash_attention: bool | None = shared("FLASH_ATTENTION", boolean, None, "auto")
     kernels: str = own("KERNELS", one_of(KERNELS), "on")

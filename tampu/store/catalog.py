@@ -80,10 +80,15 @@ class Prepared:
 
     @property
     def offload(self) -> Offload:
-        """The GPU layers of its parameters, else as many as fit."""
+        """What its parameters say of GPUs; by default as many layers as fit."""
         parameters = self.defaults.parameters
         layers = parameters.get("num_gpu", -1)
-        return Offload(layers if layers >= 0 else None, parameters.get("main_gpu"))
+        return Offload(
+            layers if layers >= 0 else None,
+            parameters.get("main_gpu"),
+            cpu_cache=not parameters.get("kv_offload", True),
+            cpu_experts=parameters.get("n_cpu_moe", 0),
+        )
 
 
 def prepare(

@@ -88,6 +88,8 @@ def test_missing_model_that_cannot_be_pulled_reports_why(run: Callable[..., Any]
         (["run", "demo", "hi", "--format", "xml"], "must be json, a JSON schema"),
         (["run", "x", "hi", "--num-gpu", "-2"], "--num-gpu"),
         (["run", "demo", "hi", "-o", "main_gpu=7"], "main_gpu 7 does not exist"),
+        (["run", "demo", "hi", "-o", "n_cpu_moe=-1"], "n_cpu_moe must be "),
+        (["run", "demo", "hi", "-o", "kv_offload=maybe"], "kv_offload must be true or false"),
         (["serve", "--num-gpu", "many"], "--num-gpu"),
         (["serve", "--host", "0.0.0.0"], "--insecure-no-auth"),
         (["serve", "--port", "70000"], "--port"),

@@ -21,7 +21,7 @@ from tampu.engine.load_options import LoadOptions
 from tampu.errors import ComputeError, OutOfMemoryError
 from tampu.kvcache import CellRange
 from tampu.ml import Backend
-from tampu.ml.device_map import DeviceMap, Offload
+from tampu.ml.device_map import Offload
 from tampu.ml.devices import Device
 from tampu.ml.library import gg
 from tampu.runner.graph_shape import GraphShape
@@ -360,7 +360,6 @@ def test_a_cache_of_four_bits_is_as_exact_on_a_gpu(
 def test_a_gpu_computes_what_the_cpu_computes(
     tmp_path: Path,
     gpus: Sequence[StandIn | Device],
-    monkeypatch: pytest.MonkeyPatch,
     kind: str,
 ) -> None:
     options = {**SMALL, "context": 64 if kind == "shift" else 512}
@@ -371,11 +370,11 @@ def test_a_gpu_computes_what_the_cpu_computes(
     with Engine.load(path, offload=Offload(0), **options) as engine:
         wanted = engine.logits(TEXT)
         answer = engine.generate(TEXT, max_tokens=40, **GREEDY).tokens
-    if kind == "experts":  # of two layers they stay on the CPU
-        device = gpus[0].device if isinstance(gpus[0], StandIn) else gpus[0]
-        device_map = DeviceMap((device,), (0,) * (LAYERS + 1), frozenset({0, 1}))
-        monkeypatch.setattr(model_loader, "place", lambda *_: device_map)
-    with Engine.load(path, offload=Offload(LAYERS + 1), **options) as engine:
+    kept = 2 if kind == "experts" else 0
+    with Engine.load(path, offload=Offload(LAYERS + 1, cpu_experts=kept), **options) as engine:
+        first = gpus[0].device if isinstance(gpus[0], StandIn) else gpus[0]
+        assert engine.placement.shares[0].name == first.label
+        assert engine.placement.shares[-1].experts == tuple(range(kept))
         assert engine.device_bytes > 0
         error = np.abs(engine.logits(TEXT) - wanted).max() / np.abs(wanted).max()
         assert error < 0.02

@@ -111,12 +111,13 @@ def test_a_missing_device_is_refused(
 
 
 @pytest.mark.parametrize(
-    "options", [{"layers": -1}, {"main": -1}, {"split": (1, -1)}, {"split": (0, 0)}]
+    "options",
+    [{"layers": -1}, {"cpu_experts": -1}, {"main": -1}, {"split": (1, -1)}, {"split": (0, 0)}],
 )
 def test_values_out_of_range_are_refused(
     options: dict[str, Any],
 ) -> None:
-    with pytest.raises(RequestError, match=r"num_gpu|main_gpu|tensor_split"):
+    with pytest.raises(RequestError, match=r"num_gpu|main_gpu|tensor_split|n_cpu_moe"):
         Offload(**options)
 
 
@@ -190,6 +191,28 @@ def test_layers_stay_on_the_cpu_if_keeping_all_experts_is_not_enough(
     found = place(footprint(experts=90), machine(70), AUTOMATIC)
     assert names(found) == "--000000-"
     assert found.cpu_experts == frozenset(range(2, 8))
+
+
+@pytest.mark.parametrize(
+    ("memory", "asked", "kept"),
+    [(1000, 3, 3), (1000, 99, 8), (130, 3, 8), (550, 1, 4), (550, 6, 6)],
+)
+def test_experts_of_the_first_layers_stay_on_the_cpu_if_asked(
+    footprint: Callable[..., Any], memory: int, asked: int, kept: int
+) -> None:
+    found = place(footprint(experts=90), machine(memory), Offload(cpu_experts=asked))
+    assert names(found) == "000000000"
+    assert found.cpu_experts == frozenset(range(kept))
+    whole = place(footprint(), machine(memory), Offload(cpu_experts=asked))
+    assert not whole.cpu_experts  # the model has none
+
+
+def test_experts_are_counted_from_the_first_layer_of_the_model(
+    footprint: Callable[..., Any],
+) -> None:
+    found = place(footprint(experts=90), machine(1000), Offload(6, cpu_experts=4))
+    assert names(found) == "--000000-"
+    assert found.cpu_experts == frozenset({2, 3})
 
 
 # What does not fit

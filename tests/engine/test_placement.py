@@ -75,6 +75,17 @@ def test_too_little_memory_is_the_reason(path: Path, devices: tuple[StandIn, Sta
         assert engine.placement.reason.startswith("all is on the CPU: all would need ")
 
 
+def test_experts_kept_by_choice_have_the_reason(
+    tmp_path: Path, devices: tuple[StandIn, StandIn]
+) -> None:
+    assert devices
+    path = write_mixture(tmp_path / "m", LAYERS)
+    with load(path, Offload(EVERY, cpu_experts=2)) as engine:
+        kept = "the experts of 2 layers (n_cpu_moe is 2)"
+        assert engine.placement.reason == f"all 5 layers are on GPU.0; on the CPU are {kept}"
+        assert engine.placement.shares[-1].experts == (0, 1)
+
+
 def test_experts_on_the_cpu_have_the_reason(
     tmp_path: Path, devices: tuple[StandIn, StandIn]
 ) -> None:
@@ -130,6 +141,7 @@ def test_keys_and_values_stay_on_the_cpu_by_choice(
 
 def test_the_option_is_in_the_offload() -> None:
     assert LoadOptions(kv_offload=False).offload == Offload(cpu_cache=True)
+    assert LoadOptions(n_cpu_moe=2).offload == Offload(cpu_experts=2)
     assert LoadOptions().offload == Offload()
 
 

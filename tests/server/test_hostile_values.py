@@ -35,7 +35,8 @@ REFUSED = [
     ("typical_p", -1), ("repeat_penalty", 0), ("repeat_penalty", 1e9), ("repeat_last_n", -2),
     ("repeat_last_n", 2**40), ("presence_penalty", 1e9), ("frequency_penalty", -1e9),
     ("num_gpu", 1.5), ("num_thread", 10**6), ("num_thread", -1), ("num_batch", -1),
-    ("num_batch", 2**31), ("main_gpu", -1), ("use_mmap", "yes"), ("stop", [""]),
+    ("num_batch", 2**31), ("main_gpu", -1), ("n_cpu_moe", -1), ("kv_offload", "no"),
+    ("use_mmap", "yes"), ("stop", [""]),
     ("stop", ["x"] * 17), ("stop", ["x" * 1_000_000]), ("stop", [1]), ("stop", {"a": 1}),
 ]  # fmt: skip
 TAKEN = [

@@ -93,7 +93,8 @@ def test_the_options_reach_the_model(site: Site, post: Callable[..., Any]) -> No
 def test_device_options_reach_the_worker_and_changes_reload_the_model(
     site: Site,
 ) -> None:
-    first = {"num_gpu": 3, "main_gpu": 0, "num_thread": 2, "use_mmap": False}
+    first = {"num_gpu": 3, "main_gpu": 0, "num_thread": 2, "use_mmap": False,
+             "n_cpu_moe": 2, "kv_offload": False}  # fmt: skip
     options: tuple[dict[str, Any], ...] = (
         first,
         {},
@@ -107,6 +108,8 @@ def test_device_options_reach_the_worker_and_changes_reload_the_model(
     assert [each.gpu_layers for each in loads] == [3, 0, -1]
     assert [each.use_mmap for each in loads] == [False, True, True]
     assert (loads[0].main_gpu, loads[0].threads) == (0, 2)
+    assert [each.n_cpu_moe for each in loads] == [2, 0, 0]
+    assert [each.kv_offload for each in loads] == [False, True, True]
 
 
 @pytest.mark.parametrize("limit", [None, -1, -2, 10**9])

@@ -300,11 +300,13 @@ def test_device_settings() -> None:
     found = read(TAMPU_NUM_GPU="12", TAMPU_MAIN_GPU="1", TAMPU_TENSOR_SPLIT="3, 1.5")
     assert (found.gpu_layers, found.main_gpu, found.tensor_split) == (12, 1, (3.0, 1.5))
     assert read(TAMPU_NUM_GPU="-1").gpu_layers is None
+    assert (read().n_cpu_moe, read(TAMPU_N_CPU_MOE="4").n_cpu_moe) == (0, 4)
 
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("NUM_GPU", "-2"), ("NUM_GPU", "all"), ("MAIN_GPU", "-1"), ("TENSOR_SPLIT", "1;2"),
+    [("NUM_GPU", "-2"), ("NUM_GPU", "all"), ("MAIN_GPU", "-1"), ("N_CPU_MOE", "-1"),
+     ("TENSOR_SPLIT", "1;2"),
      ("TENSOR_SPLIT", "0,0"), ("TENSOR_SPLIT", "1,-1"), ("TENSOR_SPLIT", "nan")],
 )  # fmt: skip
 def test_invalid_device_settings_are_refused(name: str, text: str) -> None:

@@ -120,6 +120,8 @@ def _start(
     parameters.api_keys = [secrets.token_hex(32)]
     if options.pooling == "none":
         raise RequestError("TAMPU_POOLING=none needs tampu's own engine")
+    if options.n_cpu_moe:
+        raise RequestError("n_cpu_moe needs tampu's own engine")
     pooling = pooling_of(metadata, options.pooling)
     if options.pooling or pooling == RANK or not metadata.has("pooling_type"):
         kind = f"LLAMA_POOLING_TYPE_{pooling.upper()}"
@@ -154,6 +156,7 @@ def _parameters(xllamacpp: Any, files: LlamaFiles, options: LoadOptions) -> Any:
     parameters.n_batch = parameters.n_ubatch = max(options.batch, _MIN_BATCH)
     parameters.n_gpu_layers = options.gpu_layers
     parameters.main_gpu = options.main_gpu or 0
+    parameters.no_kv_offload = not options.kv_offload
     if options.tensor_split:
         unused = len(parameters.tensor_split) - len(options.tensor_split)
         parameters.tensor_split = [*options.tensor_split, *[0.0] * unused]
