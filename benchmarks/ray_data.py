@@ -1,7 +1,7 @@
 """Rows of Ray Data with a model in an actor: `python -m benchmarks.ray_data [--rows N]`.
 
 Texts are embedded, and sums are answered, by the built-in model: read from Parquet and written to
-it, with checkpoints, on a node of two CPUs. The program is killed after a third of the rows and run
+it, with checkpoints. The program is killed after a third of the rows and run
 again; then it is checked that each row is there once. Beside it: rows a second of the engine alone,
 how many requests the model's steps had (from the run loop's records), and for how much of the time
 between its first and its last step it computed.
@@ -35,6 +35,7 @@ from tampu.cluster.data import Chat, Embed
 
 MODEL = "demo"
 SLOTS, TOKENS = 8, 8
+CPUS = 4  # for Ray's count: one for the actor, others for reading and for leaving out rows
 BATCH, BLOCK = {"embed": 256, "chat": 64}, {"embed": 2048, "chat": 512}
 STORE_BYTES = 200 * 2**20
 POLL_S = 0.1
@@ -199,7 +200,7 @@ def main() -> None:
     if arguments.work:
         work(arguments.work, arguments.folder)
         return
-    size = {"num_cpus": 2, "object_store_memory": STORE_BYTES, "include_dashboard": False}
+    size = {"num_cpus": CPUS, "object_store_memory": STORE_BYTES, "include_dashboard": False}
     with tempfile.TemporaryDirectory() as name:
         cluster = Cluster(initialize_head=True, head_node_args=size)
         os.environ["RAY_ADDRESS"] = cluster.address  # noqa: TID251 - for programs
