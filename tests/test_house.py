@@ -55,7 +55,7 @@ HOLDERS = {
     "uvicorn": {"server", "cli"},
     "typer": {"cli"},
     "urllib3": {"store"},
-    "cryptography": {"store"},
+    "cryptography": {"store", "kvcache"},
     "rich": {"cli"},
     "markdown_it": {"cli"},
     "prompt_toolkit": {"cli"},

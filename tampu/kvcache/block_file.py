@@ -3,7 +3,7 @@
     head (magic, format, bytes of the description, their CRC-32)  description (msgpack)  rows
 
 A block names all that its rows follow from: the model and how it computes (`CacheKey`), and by the
-digest of the block before it all earlier tokens. Its rows have a CRC-32, which is checked before
+digest of the block before it all earlier tokens. Its rows have a checksum, which is compared before
 they are used. Images count by the digests of their contents.
 """
 
@@ -13,7 +13,7 @@ import hashlib
 import json
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import IO
@@ -25,7 +25,7 @@ import numpy.typing as npt
 from tampu.errors import SnapshotError
 from tampu.ml.rows import Bytes
 
-FORMAT = 1
+FORMAT = 2
 DIGEST_BYTES = 16
 _MAGIC = b"TAMPUROW"
 _HEAD = struct.Struct("<8sIII")  # magic, format, bytes of the description, CRC-32 of it
@@ -121,7 +121,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
         tokens: how many these are.
         present: for each group, a bit for each token: whether its rows are there.
         size: bytes of the rows.
-        checksum: CRC-32 of the rows.
+        checksum: of the rows, by `_checksum`.
     """
 
     parent: bytes
@@ -129,7 +129,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int
     present: tuple[bytes, ...]
     size: int
-    checksum: int
+    checksum: bytes
 
     @property
     def digest(self) -> bytes:
@@ -180,9 +180,6 @@ def block_parts(
         present: (groups, tokens): which rows are there.
         rows: those of each group, by `CacheRows.read`.
     """
-    checksum = 0
-    for part in rows:
-        checksum = zlib.crc32(part.data, checksum)
     description = msgspec.msgpack.encode(
         Description(
             parent=parent,
@@ -190,7 +187,7 @@ def block_parts(
             tokens=present.shape[1],
             present=tuple(np.packbits(each).tobytes() for each in present),
             size=sum(part.nbytes for part in rows),
-            checksum=checksum,
+            checksum=_checksum(part.data for part in rows),
         )
     )
     head = _HEAD.pack(_MAGIC, FORMAT, len(description), zlib.crc32(description))
@@ -237,6 +234,22 @@ def read_rows_of(file: IO[bytes], description: Description) -> Bytes:
         OSError: if the file cannot be read.
     """
     data = file.read(description.size)
-    if len(data) != description.size or zlib.crc32(data) != description.checksum:
+    if len(data) != description.size or _checksum([data]) != description.checksum:
         raise SnapshotError("the rows of a block are damaged")
     return np.frombuffer(data, np.uint8)
+
+
+def _checksum(parts: Iterable[bytes | memoryview]) -> bytes:
+    """Return a checksum of some bytes: their GMAC under a known key.
+
+    Processors have instructions for it: it takes a fifth of the time of zlib's CRC-32, which took
+    more than reading the file.
+    """
+    # Imported where rows are kept: it would delay every start.
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+    gmac = Cipher(algorithms.AES(bytes(16)), modes.GCM(bytes(12))).encryptor()
+    for part in parts:
+        gmac.authenticate_additional_data(part)
+    gmac.finalize()
+    return gmac.tag

@@ -19,7 +19,8 @@ from tampu.convert.quant_mix import file_type
 from tampu.convert.quantize import plan_quantization
 from tampu.convert.writer import PlannedFile
 from tampu.errors import ModelFileError, ModelNotFoundError, RequestError
-from tampu.ml.gguf import read_gguf
+from tampu.layouts import architecture_of
+from tampu.ml.gguf import GGUFFile, read_gguf
 from tampu.ml.split_names import read_part_name
 from tampu.store.blobs import byte_counter, hash_file
 from tampu.store.gguf_files import SUFFIX
@@ -214,6 +215,8 @@ class LayerBuilder:
             if kind != "adapter":
                 raise ModelFileError("general.type", "this file is not an adapter")
             layer = self._import(Media.ADAPTER, path)
+        made = read_gguf(file_of(layer) or self._store.blobs.path(layer.digest))
+        _check_adapter(made, read_gguf(self.weights), path.name)
         self.layers.setdefault(Media.ADAPTER, []).append(layer)
 
     def _add_uploaded(self, files: Mapping[str, Digest], add: Callable[[Path], None]) -> None:
@@ -326,6 +329,28 @@ def _named(name: str, *, is_sent: bool = False) -> Iterator[None]:
         if error.field == "magic":  # its message has the path
             raise
         raise ModelFileError(field, error.reason) from error
+
+
+def _check_adapter(adapter: GGUFFile, base: GGUFFile, name: str) -> None:
+    """Refuse an adapter of another model.
+
+    Weights that are fused, or have another name in this file, are compared when it is loaded.
+
+    Raises:
+        ModelFileError: for another architecture, or factors that do not fit their weight.
+    """
+    architecture = adapter.metadata.architecture
+    if architecture not in (base.metadata.architecture, architecture_of(base)):
+        told = f"is an adapter for {architecture}, the model is {base.metadata.architecture}"
+        raise ModelFileError(name, told)
+    for tensor, factor in adapter.tensors.items():
+        weight = base.tensors.get(tensor.rpartition(".lora_")[0])
+        side = -1 if tensor.endswith(".lora_a") else 0  # inputs, outputs
+        if weight is None or not len(weight.shape) == len(factor.shape) == 2:
+            continue
+        if factor.shape[side] != weight.shape[side]:
+            told = f"is an adapter for another model: {tensor} of shape {factor.shape} does not fit"
+            raise ModelFileError(name, f"{told} a weight of shape {weight.shape}")
 
 
 def path_of_adapter(text: str, folder: Path | None) -> Path:

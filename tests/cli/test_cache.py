@@ -50,14 +50,14 @@ def test_each_model_is_listed_with_its_size_the_last_used_first(run: Callable[..
     titles, *lines = out.splitlines()
     assert titles.split() == ["NAME", "KEY", "SIZE", "BLOCKS", "USED"]
     assert [line.split()[0] for line in lines] == ["b.gguf", "a.gguf"]
-    assert lines[0].split()[2:5] == ["8.2", "KB", "2"]
+    assert lines[0].split()[2:5] == ["8.3", "KB", "2"]
     listed = json.loads(run("list", "--json")[1])
     assert [(each["name"], each["blocks"]) for each in listed] == [("b.gguf", 2), ("a.gguf", 2)]
 
 
 def test_pruning_keeps_what_was_used_last(run: Callable[..., Any], root: Path) -> None:
     code, out, _ = run("prune", "--size", "10KB")
-    assert (code, out) == (0, "deleted 8.2 KB\n")
+    assert (code, out) == (0, "deleted 8.3 KB\n")
     assert [each["name"] for each in json.loads(run("--json")[1])] == ["b.gguf"]
     code, _, error = run("prune")
     assert code == 2
@@ -67,10 +67,10 @@ def test_pruning_keeps_what_was_used_last(run: Callable[..., Any], root: Path) -
 
 
 def test_one_model_is_cleared_by_its_name_or_key(run: Callable[..., Any], root: Path) -> None:
-    assert run("clear", "a.gguf")[:2] == (0, "deleted 8.2 KB\n")
+    assert run("clear", "a.gguf")[:2] == (0, "deleted 8.3 KB\n")
     [left] = json.loads(run("--json")[1])
     assert left["name"] == "b.gguf"
-    assert run("clear", left["key"][:12])[:2] == (0, "deleted 8.2 KB\n")
+    assert run("clear", left["key"][:12])[:2] == (0, "deleted 8.3 KB\n")
     assert list(root.iterdir()) == []
 
 

@@ -13,6 +13,7 @@ from support.adapters import write_adapter
 from support.full_disk import fail_at_each_write
 from support.killing import kill_at_random
 from support.stores import files as files_of
+from support.tiny_adapter import write_tiny_adapter
 from support.tiny_model import Tiny, write_tiny
 
 from tampu.errors import ModelFileError, ModelNotFoundError, RequestError, TampuError
@@ -197,6 +198,21 @@ def test_remote_clients_cannot_use_paths(library: Library, folder: Path) -> None
 
 
 # -- what goes wrong -------------------------------------------------------------------------------
+
+
+def test_an_adapter_of_another_model_is_refused_and_nothing_kept(
+    library: Library, folder: Path
+) -> None:
+    write_tiny(folder / "other.gguf", Tiny(embedding=64))
+    write_tiny_adapter(folder / "foreign.gguf", folder / "other.gguf")
+    wide, narrow = np.zeros((2, 64), np.float32), np.zeros((64, 2), np.float32)
+    write_adapter(folder / "peft", {"model.layers.0.self_attn.v_proj": (wide, narrow)})
+    before = files_of(library.store)
+    for adapter in ("foreign.gguf", "./peft"):
+        with pytest.raises(ModelFileError, match=r"another model|do not match"):
+            made(library, f"FROM m.gguf\nADAPTER {adapter}", folder)
+    library.store.collect_garbage(older_than_s=0)
+    assert files_of(library.store) == before
 
 
 BAD = [
