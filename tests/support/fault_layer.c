@@ -1,15 +1,10 @@
 // A layer of Vulkan's loader that makes a real driver fail, or seem older than it is.
 //
 // While the file VK_FAULT_FILE names exists, its first letter says what fails: `l`, every submission
-<<<<<<< HEAD
-// (the device is lost); `m`, every allocation of memory. VK_FAULT_API is the minor version of Vulkan
-// that devices report. VK_FAULT_NO_16BIT takes 16-bit storage away from them. VK_FAULT_START ends the
-// process that starts the driver.
-=======
 // (the device is lost); `s`, every submission too, for want of memory on the device; `m`, every
-// allocation of memory. VK_FAULT_API is the minor version of Vulkan
-// that devices report. VK_FAULT_NO_16BIT takes 16-bit storage away from them.
->>>>>>> 7666d13 (Test that a GPU's memory refused within an answer is told as such; say what was not done for GPUs)
+// allocation of memory. VK_FAULT_API is the minor version of Vulkan that devices report.
+// VK_FAULT_NO_16BIT takes 16-bit storage away from them. VK_FAULT_START ends the process that starts
+// the driver.
 
 #include <stdio.h>
 #include <stdlib.h>
