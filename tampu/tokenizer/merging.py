@@ -31,7 +31,7 @@ _LONG = 4096  # from this many symbols on, repetition is searched for
 _REPETITIVE = 16  # a text is repetitive if one pair makes up a 16th of it
 _NAMES = 1 << 31
 _MAX_ITEMS = 16_384  # about 4 MB
-_REMEMBERED = 32_768  # texts that came once
+_REMEMBERED = 32_768  # hashes of texts that came once, two of each
 _MAX_LENGTH = 64  # characters; longer texts are rarely repeated
 
 
@@ -169,16 +169,18 @@ class WordCache(dict[str, V]):
     def __init__(self, compute: Callable[[str], V]) -> None:
         super().__init__()
         self._compute = compute
-        self._once = array("q", bytes(8 * _REMEMBERED))  # hashes, each at the place of its end
+        # Hashes, each at two places: of two texts that share one, neither would ever be kept.
+        self._once = array("q", bytes(8 * _REMEMBERED))
 
     def __missing__(self, text: str) -> V:
         value = self._compute(text)
         if len(text) <= _MAX_LENGTH:
             key = hash(text)
-            place = key % _REMEMBERED
-            if self._once[place] == key:
+            places = key % _REMEMBERED, (key >> 32) % _REMEMBERED
+            if any(self._once[place] == key for place in places):
                 if len(self) >= _MAX_ITEMS:
                     self.clear()
                 self[text] = value
-            self._once[place] = key
+            for place in places:
+                self._once[place] = key
         return value

@@ -25,6 +25,7 @@ NOT_IN_THE_REPOSITORY = {
     "tampu.libs/": "of a wheel",
     "tampu/ml/bundled/ggml.py": "of a wheel",
     "tampu/ml/bundled/lib/": "of a wheel",
+    "tampu/ml/bundled/lib/backends/": "of a wheel",
 }
 
 

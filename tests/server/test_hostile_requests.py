@@ -109,10 +109,16 @@ def sentence(error: Any) -> str:
 
 
 COUNTING = ("chat/completions/input_tokens", "responses/input_tokens", "messages/count_tokens")
-# The same words with another meaning, and routes that count tokens and look at no form.
+# The same words with another meaning, and routes that count tokens and look at no form, or that
+# answer what is wrong with one.
 EXCEPT = {
     "messages": {"/api/create", "/api/embed", "/embedding", "/v1/embeddings", "/api/tokenize"},
-    "schema": {*(f"/v1/{name}" for name in COUNTING), "/apply-template", "/infill"},
+    "schema": {
+        *(f"/v1/{name}" for name in COUNTING),
+        "/apply-template",
+        "/infill",
+        "/api/format/check",
+    },
 }
 
 

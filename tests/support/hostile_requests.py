@@ -83,6 +83,7 @@ TEXTS: dict[str, Callable[[str], dict[str, Any]]] = {
         ("/v1/rerank", "/v1/reranking", "/v2/rerank"),
         lambda text: {"query": "x", "documents": [text, text]},
     ),
+    "/v1/score": lambda text: {"text_1": "x", "text_2": [text, text]},
     "/v1/systemone": lambda text: {"state": text, "questions": {"q": NOUL}},
     **{route: _said_on(route) for route in CHATS},
 }

@@ -105,6 +105,18 @@ def test_words_are_kept_among_many_that_come_once() -> None:
     assert {*cache} == {*usual}
 
 
+def test_of_two_words_with_one_place_in_common_both_are_kept() -> None:
+    class Hashed(str):
+        def __hash__(self) -> int:
+            return 7 if self.startswith("a") else 7 + (1 << 32)
+
+    cache = WordCache(len)
+    for _ in range(2):
+        for text in ("a", "b"):
+            cache[Hashed(text)]
+    assert [str(text) for text in cache] == ["a", "b"]
+
+
 def test_a_long_text_is_never_kept() -> None:
     cache = WordCache(len)
     assert [cache["x" * 1_000] for _ in range(3)] == [1_000] * 3
