@@ -341,7 +341,9 @@ class InputProcessor:
         return RunningSequence(
             options=options,
             sampler=sampler,
-            detokenizer=Detokenizer(options.stop, self._tokenizer.decoder(shown=options.shown)),
+            detokenizer=Detokenizer(
+                options.stop, self._tokenizer.decoder(shown=options.shown), options.min_indent
+            ),
             sink=sink,
             tokens=tokens,
             keys=tokens if inputs.keys is inputs.tokens else self._with_room(inputs.keys),

@@ -136,6 +136,8 @@ class OutputProcessor:
             if sequence.detokenizer.matched is not None:
                 reason = "stop"
                 sequence.pending.clear()  # their text is part of the stop string
+            elif sequence.detokenizer.is_cut or _ends_late_line(sequence, text):
+                reason = reason or "length"
         is_full = sequence.computed >= sequence.capacity and not sequence.awaited
         try:
             if reason is None and is_full:
@@ -238,6 +240,14 @@ def _explained(error: TampuError, fault: str) -> TampuError:
 def _completes(constraint: Constraint, token: int) -> bool:
     constraint.accept(token)
     return constraint.is_complete
+
+
+def _ends_late_line(sequence: Sequence, text: str) -> bool:
+    """Whether text ends a line after the time of `max_predict_ms`."""
+    limit = sequence.options.max_predict_ms
+    if limit is None or "\n" not in text:
+        return False
+    return time.monotonic_ns() - sequence.times.first_token > limit * 1_000_000
 
 
 def _discard(_event: Event) -> None:

@@ -56,6 +56,10 @@ class GenerateOptions(SamplingOptions, frozen=True, kw_only=True, forbid_unknown
         lora: names of loaded adapters that change the model for this request, and the strength
             of each; 1: as trained.
         grammar: a constraint on the answer.
+        min_indent: the answer ends before the first of its lines after the first that begins with
+            fewer spaces and tabs; an empty line has none.
+        max_predict_ms: the answer ends with the first line break that comes more milliseconds after
+            its first token; None: it goes on.
         max_repeated_tokens: the answer ends when a token follows itself more often; None: no limit.
         think_budget: the maximum number of tokens of reasoning; None: no limit.
         reasoning_tags: how the model marks its reasoning; None: it does not reason.
@@ -76,6 +80,8 @@ class GenerateOptions(SamplingOptions, frozen=True, kw_only=True, forbid_unknown
     prompt_logprobs: bool = False
     lora: dict[str, float] = msgspec.field(default_factory=dict)
     grammar: Grammar | None = None
+    min_indent: int = 0
+    max_predict_ms: int | None = None
     max_repeated_tokens: int | None = None
     think_budget: int | None = DEFAULTS["think_budget"]
     reasoning_tags: ReasoningTags | None = None

@@ -1,4 +1,5 @@
 import codecs
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -189,3 +190,24 @@ def test_the_cost_of_a_token_does_not_grow_with_the_stop_string() -> None:
     text = "ab" * 20_000
     shown, _ = run([text], ["ab" * 10_000 + "c"] * 3)
     assert "".join(shown) == text
+
+
+@given(st.data())
+def test_a_line_too_far_left_ends_the_text_however_it_is_split(data: st.DataObject) -> None:
+    text = data.draw(st.text("a \t\n", max_size=16))
+    least = data.draw(st.integers(0, 2))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
+    texts = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    stream = Detokenizer([], Pieces(texts), least)
+    shown = "".join(stream.feed(token) for token in range(len(texts))) + stream.flush()
+    found = re.search(rf"\n[ \t]{{0,{least - 1}}}(?=[^ \t])", text) if least else None
+    assert (shown, stream.is_cut) == (text[: found.end()] if found else text, found is not None)
+
+
+def test_held_text_after_a_line_too_far_left_is_not_shown() -> None:
+    stream = Detokenizer(["b!"], Pieces(["a\n", "b", "!", "c"]), 1)
+    assert [stream.feed(token) for token in range(4)] == ["a\n", "", "", ""]
+    assert (stream.flush(), stream.matched) == ("", "b!")
+    stream = Detokenizer(["cb"], Pieces(["a\n", "c", "d"]), 1)
+    assert [stream.feed(token) for token in range(3)] == ["a\n", "", ""]
+    assert (stream.flush(), stream.is_cut) == ("", True)

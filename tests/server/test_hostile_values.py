@@ -24,7 +24,7 @@ QUESTIONS: dict[str, Any] = {
         path: {"query": "x", "documents": ["x"]}
         for path in ("/v1/rerank", "/v1/reranking", "/v2/rerank")
     },
-    **{path: {"text_1": "x", "text_2": "x"} for path in ("/score", "/v1/score")},
+    "/v1/score": {"text_1": "x", "text_2": "x"},
     "/v1/systemone": {"questions": {"q": {"type": "noul", "instructions": "So?"}}},
 }
 # Each route that generates has these as options, and those of OpenAI's as fields too.

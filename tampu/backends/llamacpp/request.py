@@ -52,7 +52,9 @@ class LlamaRequest:
         self._stream = complete(())
         self._options = options
         self._sink = sink
-        self._detokenizer = Detokenizer(options.stop, tokenizer.decoder(shown=options.shown))
+        self._detokenizer = Detokenizer(
+            options.stop, tokenizer.decoder(shown=options.shown), options.min_indent
+        )
         self._ends = tokenizer.eos
         self._token_bytes = tokenizer.token_bytes
         self._retokenizer = retokenizer
@@ -67,6 +69,8 @@ class LlamaRequest:
         self._pending_tokens: list[int] = []
         self._pending_logprobs: list[TokenLogprob] = []
         self._began_ns = time.monotonic_ns()
+        self._first_ns = 0  # when the first token came
+        self._is_late = False  # whether a line has ended after the time of `max_predict_ms`
         self._is_cancelled = False
         self.is_over = False
         self.received_s = time.monotonic()
@@ -163,7 +167,7 @@ class LlamaRequest:
         for token in self._tokens(chunk):
             if self._take(token, logprobs.get(token)):
                 return "stop"
-            if self._is_repeating(token):
+            if self._is_repeating(token) or self._is_late or self._detokenizer.is_cut:
                 return "length"
             if self._budget is not None and self._budget.forced:
                 return None  # ignore what follows in this chunk
@@ -192,6 +196,7 @@ class LlamaRequest:
         if token in self._ends:
             return False  # llama.cpp's last chunk follows, with the durations
         self._output.append(token)
+        self._first_ns = self._first_ns or time.monotonic_ns()
         if self._budget is not None:
             self._budget.accept(token)
         self._pending_tokens.append(token)
@@ -203,6 +208,9 @@ class LlamaRequest:
         if is_stopped:  # their text is the stop string
             self._pending_tokens, self._pending_logprobs = [], []
         self._emit(text)
+        limit = self._options.max_predict_ms
+        if limit is not None and "\n" in text:
+            self._is_late = time.monotonic_ns() - self._first_ns > limit * 1_000_000
         return is_stopped or (constraint is not None and constraint.is_complete)
 
     @property

@@ -34,6 +34,7 @@ from tampu.server.wire.options import ModelBody, embedding_task, parse_limited, 
 from tampu.server.wire.other_servers import (
     check_chat_fields,
     check_completion_fields,
+    line_limits,
     other_parameters,
     with_chat_fields,
     with_completion_fields,
@@ -229,5 +230,6 @@ def _parameters(
         top_logprobs=top_logprobs,
         logit_bias=bias.tokens or None,
         lora=chosen_adapters(body),
+        **line_limits(body),
     )
     return replace(request, choices=choices, text_bias=bias.texts)

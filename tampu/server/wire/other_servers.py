@@ -18,6 +18,7 @@ from tampu.sampling.parameters import BY_OLLAMA
 from tampu.server.generation_request import require
 from tampu.server.wire.adapters import AdapterBody
 from tampu.server.wire.options import ModelBody, with_fields
+from tampu.server.wire.samplers import unused_samplers
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -30,17 +31,11 @@ _NAMES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "think_budget": (("think_budget",), ("thinking_token_budget",)),
 }  # fmt: skip
 _OFF, _ON, _ZERO = (False,), (True,), (0,)
-# The order of samplers here, as llama-server writes it: whole, in letters, without two.
-_ORDER = ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc",
-          "temperature"]  # fmt: skip
-_SAMPLERS = ([each for each in _ORDER if each not in ("penalties", "top_n_sigma")], _ORDER,
-             "edskypmxt", ";".join(_ORDER))  # fmt: skip
 # Fields that are not supported, and the values that change nothing.
 _UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     # llama-server's
-    "dynatemp_range": _ZERO, "min_keep": _ZERO, "mirostat": _ZERO, "n_indent": _ZERO,
-    "n_probs": _ZERO, "post_sampling_probs": _OFF, "response_fields": (), "return_tokens": _OFF,
-    "samplers": _SAMPLERS, "t_max_predict_ms": _ZERO,
+    "dynatemp_range": _ZERO, "min_keep": _ZERO, "mirostat": _ZERO, "n_probs": _ZERO,
+    "post_sampling_probs": _OFF, "response_fields": (), "return_tokens": _OFF,
     # vLLM's
     "allowed_token_ids": (), "bad_words": (), "cache_salt": (), "ec_transfer_params": (),
     "include_stop_str_in_output": _OFF, "kv_transfer_params": (),
@@ -66,6 +61,10 @@ _UNSUPPORTED_IN_CHATS: Mapping[str, tuple[Any, ...]] = {
 _UNSUPPORTED_IN_COMPLETIONS: Mapping[str, tuple[Any, ...]] = {
     "add_special_tokens": _ON, "prompt_embeds": (),
 }  # fmt: skip
+# What llama-server has and OpenAI's API has not.
+_LLAMA_SERVERS: Mapping[str, Any] = {
+    "n_indent": int | None, "samplers": Any, "t_max_predict_ms": int | None,
+}  # fmt: skip
 _HINTS = {
     "chat_template": "a template comes from the model (/api/create)",
     "documents": "send them in chat_template_kwargs",
@@ -90,13 +89,15 @@ def with_chat_fields(body: type[S]) -> type[S]:
     """Return the struct of a chat's body with other servers' fields."""
     names = (*_UNSUPPORTED, *_UNSUPPORTED_IN_CHATS)
     decided = {"add_generation_prompt": bool | None, "continue_final_message": bool | None}
-    return with_fields(with_other_names(body), {**dict.fromkeys(names, Any), **decided})
+    added = {**dict.fromkeys(names, Any), **decided, **_LLAMA_SERVERS}
+    return with_fields(with_other_names(body), added)
 
 
 def with_completion_fields(body: type[S]) -> type[S]:
     """Return the struct of a completion's body with other servers' fields."""
     names = (*_UNSUPPORTED, *_UNSUPPORTED_IN_COMPLETIONS)
-    return with_fields(with_other_names(body), dict.fromkeys(names, Any))
+    added = {**dict.fromkeys(names, Any), **_LLAMA_SERVERS}
+    return with_fields(with_other_names(body), added)
 
 
 def check_chat_fields(body: object, *, continues: bool) -> None:
@@ -131,6 +132,16 @@ def other_parameters(body: object) -> dict[str, Any]:
         found[name] = BY_OLLAMA[name].check_given(values[given[0]], given[0])
     if "repeat_penalty" in found and getattr(body, "repeat_last_n", None) is None:
         found["repeat_last_n"] = -1  # vLLM and SGLang count all tokens
+    return found | unused_samplers(getattr(body, "samplers", None))
+
+
+def line_limits(body: object) -> dict[str, int | None]:
+    """Return the fields of GenerateOptions for llama-server's limits on lines; None: not given."""
+    found = {}
+    for option, name in (("min_indent", "n_indent"), ("max_predict_ms", "t_max_predict_ms")):
+        value = getattr(body, name) or 0
+        require(value < 2**31, f"{name} must be less than 2147483648, not {value}")
+        found[option] = value if value > 0 else None
     return found
 
 

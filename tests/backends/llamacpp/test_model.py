@@ -318,6 +318,19 @@ def test_output_of_a_grammar_that_repeats_one_token_ends_at_the_limit(tmp_path: 
         assert (said(events), events[-1].reason) == ("Well" + " la" * 31, "length")
 
 
+def test_lines_end_output(tmp_path: Path) -> None:
+    lines = ["a:", "\n", "  b\n", "c"]
+    coder = write_scripted(tmp_path / "m.gguf", lines, adds_space=False)
+    with load_llamacpp(coder, LoadOptions(**OPTIONS), FORK_SERVER) as (model, *_):
+        for options, wanted in (
+            ({}, "a:\n  b\nc"),
+            ({"min_indent": 1}, "a:\n  b\n"),
+            ({"max_predict_ms": 0}, "a:\n"),
+        ):
+            events = ask(model, temperature=0.0, max_tokens=100, **options)
+            assert (said(events), events[-1].reason) == (wanted, "length" if options else "stop")
+
+
 @pytest.mark.parametrize(
     "options", [{"top_n_sigma": 1.0}, {"xtc_probability": 1.0, "xtc_threshold": 0.05}]
 )

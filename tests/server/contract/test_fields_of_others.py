@@ -178,6 +178,16 @@ SHARED: Mapping[str, Check] = {
     "return_progress": nothing(True), "return_token_offsets": nothing(True),
     "spaces_between_special_tokens": nothing(False), "sse_ping_interval": nothing(5),
     "stream_interval": nothing(5), "timings_per_token": nothing(True),
+    # Lines
+    "n_indent": parameter("n_indent", 2, "x", grammar=r'root ::= "a:\n" "  b\n" "c"'),
+    "t_max_predict_ms": parameter(
+        "t_max_predict_ms", 1, "x", grammar=r'root ::= ("a" "\n"){40}', max_tokens=64
+    ),
+    # Which samplers are used
+    "samplers": both(
+        parameter("samplers", ["top_k"], ["temperature", "dry"], **WARM),
+        nothing(["dry", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"]),
+    ),
     # Refused
     "allowed_token_ids": unless([], [5]), "bad_words": unless([], ["x"]),
     "bootstrap_host": refused("x"), "bootstrap_port": refused(5), "bootstrap_room": refused(5),
@@ -188,18 +198,16 @@ SHARED: Mapping[str, Check] = {
     "kv_transfer_params": unless({}, {"a": 1}), "logits_processors": unless([], ["x"]),
     "logprob_token_ids": refused([5]), "lora": unless([], [{"id": 0, "scale": 1}]),
     "lora_path": refused("x"), "min_keep": unless(0, 1), "min_tokens": unless(0, 5),
-    "mirostat": unless(0, 1, 2), "n_indent": unless(0, 4), "n_probs": unless(0, 3),
+    "mirostat": unless(0, 1, 2), "n_probs": unless(0, 3),
     "no_stop_trim": unless(False, True), "post_sampling_probs": unless(False, True),
     "prompt_logprobs": refused(0, 1), "repetition_detection": refused({"min_count": 3}),
     "response_fields": unless([], ["content"]), "return_hidden_states": unless(False, True, "last"),
     "return_routed_experts": unless(False, True), "return_token_ids": unless(False, True),
     "return_tokens": unless(False, True), "return_tokens_as_token_ids": unless(False, True),
     "routed_experts_prompt_start": unless(0, 5),
-    "samplers": unless(["dry", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"],
-                       ["temperature", "top_k"]),
     "session_params": unless({}, {"id": "x"}), "skip_special_tokens": unless(True, False),
     "stop_regex": refused("x+"), "stop_token_ids": unless([], [5]),
-    "structural_tag": refused("{}"), "t_max_predict_ms": unless(0, 100),
+    "structural_tag": refused("{}"),
     "truncate_prompt_tokens": refused(5, -1), "use_beam_search": unless(False, True),
     "vllm_xargs": unless({}, {"a": 1}), "watermarking": unless(False, True),
 }  # fmt: skip

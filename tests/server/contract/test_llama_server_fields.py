@@ -66,9 +66,7 @@ HARMLESS: Mapping[str, Any] = {
     "id_slot": 3, "cache_prompt": True, "sse_ping_interval": 5,
 }  # fmt: skip
 REFUSED: Mapping[str, tuple[Any, Any]] = {  # the values that change nothing, and others
-    "dynatemp_range": (0.0, 0.5), "n_indent": (0, 4), "mirostat": (0, 2), "min_keep": (0, 2),
-    "t_max_predict_ms": (0, 100),
-    "samplers": (["dry", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"], ["top_k"]),
+    "dynatemp_range": (0.0, 0.5), "mirostat": (0, 2), "min_keep": (0, 2),
 }  # fmt: skip
 
 

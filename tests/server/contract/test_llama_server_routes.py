@@ -213,6 +213,99 @@ def test_infill_continues_between_two_texts(client: httpx.Client) -> None:
     assert longer["tokens_evaluated"] > answer["tokens_evaluated"]
 
 
+VIM: dict[str, Any] = {  # what llama.vim's and llama.vscode's requests have
+    "model": "filler", "input_prefix": "a\n", "input_suffix": "b\n", "prompt": "  c",
+    "input_extra": [{"text": "d\n", "time": [1, 2], "filename": "other.py"}],
+    "n_predict": 128, "stop": [], "n_indent": 2, "top_k": 40, "top_p": 0.99, "stream": False,
+    "samplers": ["top_k", "top_p", "infill"], "cache_prompt": True, "t_max_prompt_ms": 500,
+    "t_max_predict_ms": 60_000, "id_slot": 0,
+    "response_fields": ["content", "timings/prompt_n", "timings/prompt_ms",
+                        "timings/prompt_per_token_ms", "timings/prompt_per_second",
+                        "timings/predicted_n", "timings/predicted_ms",
+                        "timings/predicted_per_token_ms", "timings/predicted_per_second",
+                        "truncated", "tokens_cached"],
+}  # fmt: skip
+
+
+def test_editors_infill_works_unchanged(client: httpx.Client) -> None:
+    response = client.post("/infill", json=VIM)
+    assert response.status_code == 200, response.text
+    assert response.json().keys() == {*VIM["response_fields"]}
+    assert response.json()["content"].startswith("Hello, world.")
+    nothing = {
+        "n_predict": 0, "temperature": 0.0, "samplers": [], "response_fields": [""], "prompt": "",
+        "input_prefix": "", "input_suffix": "", "t_max_predict_ms": 1,
+    }  # fmt: skip
+    prepared = client.post("/infill", json=VIM | nothing)
+    assert (prepared.status_code, prepared.json()) == (200, {}), prepared.text
+
+
+def test_a_line_that_is_indented_less_ends_an_answer(client: httpx.Client) -> None:
+    grammar = r'root ::= "if a:\n" "  b\n" "\tc\n" "d\n" "  e"'
+    for indent, wanted in ((2, "if a:\n  b\n\t"), (1, "if a:\n  b\n\tc\n"), (3, "if a:\n  ")):
+        answer = ask(client, grammar=grammar, n_indent=indent)
+        assert (answer["content"], answer["stop_type"]) == (wanted, "limit")
+        chunks = chunks_of(
+            client.post("/completion", json={**BODY, "grammar": grammar, "n_indent": indent,
+                                             "stream": True})
+        )  # fmt: skip
+        assert "".join(chunk["content"] for chunk in chunks) == wanted
+    assert ask(client, grammar=grammar)["content"].endswith("d\n  e")
+    assert ask(client, grammar=r'root ::= "a\n" "\n" "  b"', n_indent=1)["content"] == "a\n"
+
+
+def test_an_answer_ends_with_a_line_when_its_time_is_over(client: httpx.Client) -> None:
+    asked = {"grammar": r'root ::= ("a" "\n"){40}', "n_predict": 64}
+    answer = ask(client, **asked, t_max_predict_ms=1)
+    assert answer["content"].endswith("\n")
+    assert answer["stop_type"] == "limit"
+    assert answer["tokens_predicted"] < 64
+    for unlimited in (0, -1, 10**9):
+        assert ask(client, **asked, t_max_predict_ms=unlimited)["tokens_predicted"] == 64
+
+
+@pytest.mark.parametrize(
+    ("samplers", "changed"),
+    [
+        (
+            ["top_k", "top_p", "infill"],
+            {"temperature", "min_p", "repeat_penalty", "dry_multiplier"},
+        ),
+        ([], {"temperature", "min_p", "repeat_penalty", "dry_multiplier", "top_k", "top_p"}),
+        ("edkypmxt", set()),
+        ("edskypmxt", set()),
+        ("temperature", {"min_p", "repeat_penalty", "dry_multiplier", "top_k", "top_p"}),
+        (["penalties", "dry", "temperature", "top_k", "top_p", "min_p"], set()),
+        ("penalties;dry;min_p", {"temperature", "top_k", "top_p"}),
+    ],
+    ids=str,
+)
+def test_samplers_that_are_not_named_are_not_used(
+    client: httpx.Client, samplers: Any, changed: set[str]
+) -> None:
+    given = {"temperature": 0.5, "top_k": 7, "top_p": 0.5, "min_p": 0.25, "repeat_penalty": 1.25,
+             "dry_multiplier": 2.0}  # fmt: skip
+    off = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repeat_penalty": 1.0,
+           "dry_multiplier": 0.0}  # fmt: skip
+    found = ask(client, **given, samplers=samplers, n_predict=1)["generation_settings"]
+    wanted = given | {name: off[name] for name in changed}
+    assert {name: found[name] for name in given} == wanted
+
+
+@pytest.mark.parametrize(
+    "samplers",
+    [
+        ["top_p", "top_k"], ["top_k", "top_k"], ["temperature", "dry"], ["adaptive_p"], "kz", 5,
+        [5], {"top_k": 1}, ["temperature", "temperature"],
+    ],
+    ids=str,
+)  # fmt: skip
+def test_samplers_in_another_order_are_refused(client: httpx.Client, samplers: Any) -> None:
+    response = client.post("/completion", json={**BODY, "samplers": samplers})
+    assert response.status_code == 400
+    assert "samplers" in response.json()["error"]["message"]
+
+
 @pytest.mark.parametrize("extra", [{}, {"filename": "a"}, {"filename": 1, "text": "a"}, 5])
 def test_another_file_needs_a_text(client: httpx.Client, extra: Any) -> None:
     body = BODY | {"model": "filler", "input_prefix": "a", "input_extra": [extra]}

@@ -1,0 +1,73 @@
+"""llama-server's `samplers`: which samplers a request uses, by their names or their letters.
+
+The order is that of `tampu.sampling.chain`. A sampler that is not named is not used: its parameter
+gets the value that changes nothing, also where the request has another one. `infill` has no effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tampu.errors import RequestError
+from tampu.server.generation_request import require
+
+# In their order, with the parameters (by Ollama's names) that turn each of them off.
+_UNUSED: Mapping[str, Mapping[str, Any]] = {
+    "penalties": {"repeat_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0},
+    "dry": {"dry_multiplier": 0.0},
+    "top_n_sigma": {"top_n_sigma": -1.0},
+    "top_k": {"top_k": 0},
+    "typ_p": {"typical_p": 1.0},
+    "top_p": {"top_p": 1.0},
+    "min_p": {"min_p": 0.0},
+    "xtc": {"xtc_probability": 0.0},
+    "temperature": {"temperature": 1.0},
+}
+_LETTERS = dict(zip("edskypmxt", _UNUSED, strict=True)) | {"i": "infill"}
+_MOVABLE = ("temperature", "infill")
+
+
+def unused_samplers(given: Any) -> dict[str, Any]:
+    """Return the parameters that turn off the samplers that `samplers` does not name.
+
+    Args:
+        given: names in a list or with semicolons between them, or letters; None: not given.
+
+    Raises:
+        RequestError: for another form, an unknown name, or an order that is not supported.
+    """
+    if given is None:
+        return {}
+    names = _names(given)
+    known = (*_UNUSED, "infill")
+    for name in names:
+        require(name in known, f"samplers: unknown {name!r:.40} (known: {', '.join(known)})")
+    _check_order(names)
+    unused = (values for name, values in _UNUSED.items() if name not in names)
+    return {name: value for values in unused for name, value in values.items()}
+
+
+def _names(given: Any) -> Sequence[str]:
+    match given:
+        case [*names] if all(isinstance(name, str) for name in names):
+            return names
+        case str(text) if ";" in text or text in _UNUSED:
+            return text.split(";")
+        case str(letters):
+            return [_LETTERS.get(letter, letter) for letter in letters]
+    raise RequestError("samplers must be a list of names, or a text of letters")
+
+
+def _check_order(names: Sequence[str]) -> None:
+    """Refuse another order; the temperature may change logits before or after they are cut.
+
+    It does not change which tokens `top_n_sigma` and `top_k` keep. That it comes after the others
+    is llama-server's default, and here as `tampu.sampling.chain` says.
+    """
+    fixed = [name for name in names if name not in _MOVABLE]
+    in_order = fixed == [name for name in _UNUSED if name in fixed]
+    later = names[names.index("temperature") + 1 :] if "temperature" in names else ()
+    in_order = in_order and not {"penalties", "dry", "temperature"} & {*later}
+    order = ", ".join(name for name in _UNUSED if name != "temperature")
+    require(in_order, f"samplers: only this order is supported: {order}; temperature after dry")
