@@ -136,7 +136,9 @@ class OutputProcessor:
             if sequence.detokenizer.matched is not None:
                 reason = "stop"
                 sequence.pending.clear()  # their text is part of the stop string
-            elif sequence.detokenizer.is_cut or _ends_late_line(sequence, text):
+            elif sequence.detokenizer.is_cut:
+                reason = "length"
+            elif _ends_late_line(sequence, text):
                 reason = reason or "length"
         is_full = sequence.computed >= sequence.capacity and not sequence.awaited
         try:

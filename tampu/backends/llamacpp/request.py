@@ -165,9 +165,12 @@ class LlamaRequest:
             raise error_of(chunk["error"])
         logprobs = {entry["id"]: entry for entry in chunk.get("completion_probabilities", ())}
         for token in self._tokens(chunk):
-            if self._take(token, logprobs.get(token)):
+            is_complete = self._take(token, logprobs.get(token))
+            if self._detokenizer.is_cut:
+                return "length"
+            if is_complete:
                 return "stop"
-            if self._is_repeating(token) or self._is_late or self._detokenizer.is_cut:
+            if self._is_repeating(token) or self._is_late:
                 return "length"
             if self._budget is not None and self._budget.forced:
                 return None  # ignore what follows in this chunk

@@ -251,11 +251,13 @@ def test_a_line_that_is_indented_less_ends_an_answer(client: httpx.Client) -> No
         )  # fmt: skip
         assert "".join(chunk["content"] for chunk in chunks) == wanted
     assert ask(client, grammar=grammar)["content"].endswith("d\n  e")
+    last = ask(client, grammar=r'root ::= "a\n" "b"', n_indent=1)  # a complete answer, but cut
+    assert (last["content"], last["stop_type"]) == ("a\n", "limit")
     assert ask(client, grammar=r'root ::= "a\n" "\n" "  b"', n_indent=1)["content"] == "a\n"
 
 
 def test_an_answer_ends_with_a_line_when_its_time_is_over(client: httpx.Client) -> None:
-    asked = {"grammar": r'root ::= ("a" "\n"){40}', "n_predict": 64}
+    asked: dict[str, Any] = {"grammar": r'root ::= ("a" "\n"){40}', "n_predict": 64}
     answer = ask(client, **asked, t_max_predict_ms=1)
     assert answer["content"].endswith("\n")
     assert answer["stop_type"] == "limit"
@@ -283,8 +285,10 @@ def test_an_answer_ends_with_a_line_when_its_time_is_over(client: httpx.Client) 
 def test_samplers_that_are_not_named_are_not_used(
     client: httpx.Client, samplers: Any, changed: set[str]
 ) -> None:
-    given = {"temperature": 0.5, "top_k": 7, "top_p": 0.5, "min_p": 0.25, "repeat_penalty": 1.25,
-             "dry_multiplier": 2.0}  # fmt: skip
+    given: dict[str, Any] = {
+        "temperature": 0.5, "top_k": 7, "top_p": 0.5, "min_p": 0.25, "repeat_penalty": 1.25,
+        "dry_multiplier": 2.0,
+    }  # fmt: skip
     off = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repeat_penalty": 1.0,
            "dry_multiplier": 0.0}  # fmt: skip
     found = ask(client, **given, samplers=samplers, n_predict=1)["generation_settings"]
