@@ -63,6 +63,7 @@ FIELDS = [
 MANAGED = {"/api/create", "/api/show"}
 INFILL = "/infill"  # is for models that can insert, and refuses others first; else as /completion
 
+COLD = {"/completion", "/completions"}  # a temperature below 0 is 0 there, as in llama-server
 # By which other name a refusal may tell of a field.
 NAMED = {"max_completion_tokens": "max_tokens", "stop_sequences": "stop"}
 
@@ -123,6 +124,8 @@ def test_option_at_the_limit_of_its_range_is_accepted(
 )
 def test_field_has_the_range_of_its_option(site: Site, name: str, value: object) -> None:
     for path, answer in answers(site, name, {name: value}):
+        if (name, value) == ("temperature", -1) and path in COLD:
+            continue
         assert (path, answer.status_code) == (path, 400)
         assert name in answer.text
 

@@ -175,9 +175,12 @@ def _parse(
     wanted = getattr(body, name) or 0
     in_range = 0 <= wanted <= MAX_TOP_LOGPROBS
     require(in_range, f"{name} must be 0 to {MAX_TOP_LOGPROBS}, not {wanted}")
+    temperature = getattr(body, "temperature", None)
+    if temperature is not None:
+        temperature = max(temperature, 0.0)  # below 0: the best token
     plain = msgspec.structs.replace(
         body, prompt=prompts, logprobs=wanted or None, n_probs=None, return_tokens=None,
-        response_fields=None, post_sampling_probs=None,
+        response_fields=None, post_sampling_probs=None, temperature=temperature,
     )  # fmt: skip
     request = parse_completion(plain, defaults, limit=None)
     options = msgspec.structs.replace(

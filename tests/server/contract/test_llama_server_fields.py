@@ -133,6 +133,15 @@ def test_fields_that_are_refused_are_named(client: httpx.Client) -> None:
         assert name in response.json()["error"]["message"]
 
 
+@pytest.mark.parametrize("path", ["/completion", "/infill"])
+def test_a_temperature_below_0_takes_the_best_token(client: httpx.Client, path: str) -> None:
+    best, same = (
+        post(client, path, model="filler", n_probs=1, temperature=value).json() for value in (0, -1)
+    )
+    assert same["completion_probabilities"] == best["completion_probabilities"]
+    assert same["generation_settings"]["temperature"] == 0
+
+
 @pytest.mark.parametrize("route", ANSWERS)
 def test_answers_have_the_fields_that_are_there(client: httpx.Client, route: str) -> None:
     there, missing = (fields_of(cell) for cell in table("answer")[route])
