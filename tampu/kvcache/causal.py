@@ -8,6 +8,7 @@ data of the graph's inputs.
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -207,10 +208,9 @@ class CausalLayer:
         given = (keys is not None, values is not None)
         if given != (not storage.is_shared, not storage.is_shared and storage.values is not None):
             raise ShapeError("a layer's keys and values are not those that it asked for")
-        tokens, (width, value_width) = self.mask.shape[0], storage.shape.widths
+        tokens, value_width = self.mask.shape[0], storage.shape.widths[1]
         if keys is not None:
-            rows = keys.reshape(tokens, width)
-            self.context.forward(storage.keys.set_rows(rows, self.rows))
+            self.context.forward(storage.keys.set_rows(_as_rows(keys), self.rows))
         if values is not None and storage.values is not None:
             self._store_values(storage.values, values.reshape(tokens, value_width))
         is_fused = self.attention is AttentionKind.FUSED
@@ -262,6 +262,15 @@ class CausalLayer:
         return stored.strided(
             lengths, strides, stored.type.size_of(cell_range.start), context=self.context
         )
+
+
+def _as_rows(keys: Tensor) -> Tensor:
+    """Return keys (tokens, heads, features) as (tokens, heads * features).
+
+    GPUs rotate keys and store them at once if a view is between the two, not if a reshape is.
+    """
+    shape = keys.shape[0], math.prod(keys.shape[1:])
+    return keys.strided(shape, keys.strides[:1]) if keys.is_contiguous else keys.reshape(*shape)
 
 
 def _value_indices(rows: npt.NDArray[np.int64], width: int, cells: int) -> npt.NDArray[np.int64]:

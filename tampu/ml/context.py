@@ -152,29 +152,25 @@ class Context:
         return tensor
 
     def _join(self, tensor: Tensor) -> None:
-        """Make an input a view of `joined`, so that all inputs are written to a device at once.
+        """Give an input a part of `joined`, so that all inputs are written to a device at once.
 
-        ggml has no view of another type than its source. The view that it makes gets the type, and
-        with it the lengths and strides, of the declared tensor.
+        It is a view without an operation: as a node, it would come between others that GPUs compute
+        as one, and ggml has no view of another type than its source.
         """
         if self.joined is None:
             pointer = gg.ggml_new_tensor_1d(self.arena, gg.GGML_TYPE_I8, _ALIGNMENT)
             self.joined = self.wrap(pointer, (_ALIGNMENT,), GGMLType.I8)
             gg.ggml_set_name(pointer, b"inputs")
             gg.ggml_set_input(pointer)
+            gg.ggml_set_output(pointer)  # else ggml would use its memory again
             self.inputs.append(self.joined)
+            self.forward(self.joined)  # no node reads it, but it must be allocated
         start, size = self.joined_bytes, tensor.size_bytes
         self.joined_bytes += -(-size // _ALIGNMENT) * _ALIGNMENT
         whole = self.joined.pointer.contents
         whole.ne[0] = whole.nb[1] = whole.nb[2] = whole.nb[3] = self.joined_bytes
-        view = gg.ggml_view_1d(self.arena, self.joined.pointer, size, start)
-        declared = tensor.pointer.contents
-        view.contents.type = declared.type
-        for axis in range(len(declared.ne)):
-            view.contents.ne[axis], view.contents.nb[axis] = declared.ne[axis], declared.nb[axis]
-        gg.ggml_set_name(view, declared.name)
-        self._count += 1
-        tensor.pointer = tensor.factor = view
+        tensor.pointer.contents.view_src = self.joined.pointer
+        tensor.pointer.contents.view_offs = start
         self.places[id(tensor)] = start
 
     def output(self, tensor: Tensor) -> Tensor:

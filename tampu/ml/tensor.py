@@ -128,6 +128,15 @@ class Tensor:
         self._context().compute_beside(self, operand)
         return self
 
+    def computed_first(self) -> Tensor:
+        """Have this tensor, and what it needs, computed before all that is only built later.
+
+        GPUs compute some neighbouring nodes of a graph as one; without this a node comes only right
+        before the first that reads it.
+        """
+        self._context().forward(self)
+        return self
+
     def together_with(self, *others: Tensor | None) -> None:
         """Have these computed one after another if keys and values are on the CPU."""
         self._context().compute_together(self, *others)

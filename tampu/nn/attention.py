@@ -47,7 +47,7 @@ def attention(
         (tokens, heads * value_dim).
     """
     tokens = q.shape[0]
-    q.together_with(k, v)
+    q.computed_first().together_with(k, v)  # before GPUs rotate and store keys at once
     history = cache.update(k, v)
     if rows is not None:
         history = replace(history, mask=history.mask.rows(rows).cast(GGMLType.F16))

@@ -189,7 +189,7 @@ class PreNormLayer(Module):
         y = self.feed_forward_norm(x, heads.epsilon)
         if isinstance(self.feed_forward, SiluFeedForward):
             return x + self.feed_forward(y)
-        return x + self.feed_forward(y, gating)
+        return self.feed_forward(y, gating) + x  # in this order GPUs add it to the experts' sum
 
 
 class PreNormDecoder(Decoder):
