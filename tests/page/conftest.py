@@ -89,9 +89,8 @@ def browser() -> Iterator[Browser]:
     expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
         rule = f"MAP {OTHER_NAME} 127.0.0.1"
-        browser = playwright.chromium.launch(
-            executable_path=path, args=["--no-sandbox", f"--host-resolver-rules={rule}"]
-        )
+        flags = ["--no-sandbox", "--disable-dev-shm-usage", f"--host-resolver-rules={rule}"]
+        browser = playwright.chromium.launch(executable_path=path, args=flags)
         yield browser
         browser.close()
 
