@@ -22,7 +22,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tampu.engine.load_options import LoadOptions
+from tampu.engine.load_options import DEFAULT_BATCH, LoadOptions
 from tampu.engine.model_loader import load_model
 from tampu.errors import RequestError
 from tampu.kvcache import Segment
@@ -89,7 +89,7 @@ class Native:
         self._model = load_model(model, options)
         self._kv_manager = self._model.scheduler.kv_manager
         self._cell_table = self._kv_manager.allocate(context, is_private=True)
-        self._batch = options.batch
+        self._batch = self._model.options.batch or DEFAULT_BATCH
         self._held: list[int] = []
         self.vocabulary = self._model.tokenizer.vocabulary_size
 

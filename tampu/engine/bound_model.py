@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from tampu.engine.load_options import LoadOptions
+from tampu.engine.load_options import DEFAULT_BATCH, LoadOptions
 from tampu.engine.memory import Footprint, weight_sizes
 from tampu.kvcache import CacheSize
 from tampu.layouts import read_model
@@ -104,7 +104,8 @@ def devices_for(options: LoadOptions) -> tuple[Device, ...]:
 
 def cache_size(options: LoadOptions) -> CacheSize:
     """Return the size of the cache with these options."""
-    return CacheSize(options.slots, options.context, options.batch, options.state_cache)
+    batch = options.batch or DEFAULT_BATCH
+    return CacheSize(options.slots, options.context, batch, options.state_cache)
 
 
 def cache_types(options: LoadOptions) -> tuple[str, str]:

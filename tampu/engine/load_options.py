@@ -22,6 +22,7 @@ from tampu.settings.settings import (
 from tampu.settings.type_errors import type_error
 
 MAX_SLOTS = 1024
+DEFAULT_BATCH = 512
 AUTO, NATIVE, LLAMACPP = ENGINES
 
 
@@ -31,7 +32,8 @@ class LoadOptions(CheckedOptions, frozen=True, kw_only=True, forbid_unknown_fiel
     Attributes:
         context: the context length in tokens, of each slot.
         slots: the maximum number of requests that run at once.
-        batch: the maximum number of prompt tokens in a step.
+        batch: the maximum number of prompt tokens in a step; None: 512, or what was measured to be
+            fastest on GPUs (`batch_size.py`).
         threads: CPU threads; None: one for each fast core.
         cache_type: the type of the KV cache.
         state_cache: bytes of checkpoints of recurrent layers, if at least two per slot fit.
@@ -61,7 +63,7 @@ class LoadOptions(CheckedOptions, frozen=True, kw_only=True, forbid_unknown_fiel
 
     context: int = DEFAULTS["context"]
     slots: int = 1
-    batch: int = DEFAULTS["batch"]
+    batch: int | None = DEFAULTS["batch"]
     threads: int | None = DEFAULTS["threads"]
     cache_type: str = "f16"
     state_cache: int = DEFAULT_STATE_CACHE

@@ -8,8 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+import msgspec
+
+from tampu.engine.batch_size import BatchSizes, batch_sizes, choose_batch_size
 from tampu.engine.bound_model import (
     BoundModel,
     bind,
@@ -18,7 +22,7 @@ from tampu.engine.bound_model import (
     cache_types,
     devices_for,
 )
-from tampu.engine.fit import place, place_embedding, survey
+from tampu.engine.fit import Machine, place, place_embedding, survey
 from tampu.engine.load_options import LoadOptions
 from tampu.engine.memory import CPU, Footprint, max_outputs
 from tampu.engine.placement import DeviceShare, Placement
@@ -125,6 +129,9 @@ def _load(
         device_map = place_embedding(
             place(footprint, machine, options.offload), footprint, machine, bound.embeddings
         )
+        sizes = batch_sizes(options, footprint, device_map, machine)
+        options = msgspec.structs.replace(options, batch=sizes.largest)
+        footprint = bound.footprint(options)
         if device_map.devices and options.offload.layers is None and part > 0:
             resources.enter_context(_fewer_if_full())
         reading = _read_tokenizer(bound.file.metadata, resources)
@@ -147,12 +154,17 @@ def _load(
         _check_vocabulary(bound.file, tokenizer.vocabulary_size, bound.model)
         word, folder = options.tuning
         choose_fetch(backend, bound.weights.packed, word, Path(folder) if folder else None)
-        _reserve(graphs, options, outputs, candidates)
+        reserve = partial(_reserve, graphs, options.slots, outputs, candidates)
+        reserve(sizes.sizes[0])
         if device_map.devices:
             taken = {
                 share.name: share.total for share in _shares(bound, footprint, backend, kept_tokens)
             }
-            warm_up(graphs, options, outputs, candidates, progress, device_map, taken)
+            slots, batch = options.slots, sizes.sizes[0]
+            warm_up(graphs, slots, batch, outputs, candidates, progress, device_map, taken)
+        words = tokenizer.vocabulary_size
+        sizes = choose_batch_size(sizes, graphs, backend, reserve, words, outputs)
+        options = msgspec.structs.replace(options, batch=sizes.largest)
         manager, images = KVCacheManager(cache.groups()), ImageStore(_IMAGE_STORE_BYTES)
         key = cache_key([each.file for each in bound.parts], options, cache, backend)
         copies = RowCopies(manager, CacheRows(cache), images)
@@ -160,7 +172,7 @@ def _load(
         scheduler = Scheduler(
             manager,
             slots=options.slots,
-            batch=options.batch,
+            batch=sizes.largest,
             outputs=outputs,
             positions_per_token=bound.model.positions_per_token,
             images=images,
@@ -179,7 +191,7 @@ def _load(
             key,
             Placement(
                 _shares(bound, footprint, backend, kept_tokens),
-                explain(device_map, footprint, machine, options.offload, bound.embeddings),
+                _explain(device_map, footprint, machine, options, bound, sizes),
             ),
             cache.size_bytes,
             resources.pop_all(),
@@ -244,6 +256,19 @@ def _shares(
     if kept_tokens and (device := backend.device_map.of_output()):
         graphs[device.label] += kept_tokens.size_bytes
     return device_shares(backend.device_map, footprint, weights, graphs)
+
+
+def _explain(
+    device_map: DeviceMap,
+    footprint: Footprint,
+    machine: Machine,
+    options: LoadOptions,
+    bound: BoundModel,
+    sizes: BatchSizes,
+) -> str:
+    """Return what is where and why, and how many prompt tokens a step has if that was measured."""
+    where = explain(device_map, footprint, machine, options.offload, bound.embeddings)
+    return "; ".join(filter(None, (where, str(sizes))))
 
 
 def _repack_cache(options: LoadOptions) -> RepackCache | None:
@@ -314,11 +339,11 @@ def _kept_tokens(
 
 
 def _reserve(
-    graphs: Graphs, options: LoadOptions, outputs: int, candidates: tuple[int, ...]
+    graphs: Graphs, slots: int, outputs: int, candidates: tuple[int, ...], batch: int
 ) -> None:
-    tokens = max(options.batch, graphs.largest_group + options.slots)
+    tokens = max(batch, graphs.largest_group + slots)
     try:
-        graphs.reserve(tokens, outputs, (options.slots, max(candidates, default=0)))
+        graphs.reserve(tokens, outputs, (slots, max(candidates, default=0)))
     except ShapeError as error:
         raise ModelFileError("tensors", str(error)) from None
 

@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
-from tampu.engine.load_options import LoadOptions
 from tampu.ml.device_map import DeviceMap
 from tampu.runner.graphs import Graphs, WarmUpBatch
 
@@ -19,7 +18,8 @@ _PROMPTS = (72, 40, 12)  # tokens; ggml has other code on GPUs from 9, 33 and 65
 
 def warm_up(
     graphs: Graphs,
-    options: LoadOptions,
+    slots: int,
+    batch: int,
     outputs: int,
     candidates: tuple[int, ...],
     progress: Callable[[float], None] | None,
@@ -30,7 +30,8 @@ def warm_up(
 
     Args:
         graphs: of the model.
-        options: of the load.
+        slots: how many sequences run at once.
+        batch: the maximum number of prompt tokens in a step.
         outputs: at most, of a step that returns all logits.
         candidates: how many of the best logits graphs return.
         progress: is called while it lasts.
@@ -40,10 +41,10 @@ def warm_up(
     began = logged = time.perf_counter()
     # The CPU would take long for a whole batch.
     needs_whole = device_map.is_whole and not _have_plenty(device_map, taken)
-    sizes = {min(each, options.batch) for each in (*_PROMPTS, options.slots)} - {1}
+    sizes = {min(each, batch) for each in (*_PROMPTS, slots)} - {1}
     batches = [WarmUpBatch(size) for size in sorted(sizes, reverse=True)]
     if needs_whole:
-        batches.insert(0, WarmUpBatch(options.batch, is_full=True))
+        batches.insert(0, WarmUpBatch(batch, is_full=True))
     # There is code of its own for one token after many.
     batches += [WarmUpBatch(1, is_full=True), WarmUpBatch(1)]
     batches += [WarmUpBatch(1, each) for each in candidates]

@@ -60,11 +60,14 @@ class WarmUpBatch(NamedTuple):
         tokens: how many.
         candidates: how many of the best logits it returns; 0: all logits.
         is_full: whether attention reads the whole cache, not as little as possible.
+        words: its tokens are the first so many words of the vocabulary in turns, so that they
+            choose different experts.
     """
 
     tokens: int
     candidates: int = 0
     is_full: bool = False
+    words: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +217,8 @@ class Graphs:
         batches: Sequence[WarmUpBatch],
         outputs: int,
         progress: Callable[[int], None] = lambda _: None,
-    ) -> None:
-        """Compute batches with zeros for all data.
+    ) -> list[float]:
+        """Compute batches with zeros for all data but tokens; return the seconds of each.
 
         Drivers of GPUs compile their code when it is first needed, and ggml allocates some of its
         memory on them only then. Nothing may be in the cache: the first cell of each layer is
@@ -230,6 +233,7 @@ class Graphs:
             OutOfMemoryError: if it does not fit.
             ComputeError: if a device fails.
         """
+        seconds = []
         for done, batch in enumerate(batches):
             fills = [*self._cache.views_by_fill(batch.tokens)]
             views = fills[0] if batch.is_full else fills[-1]
@@ -237,15 +241,17 @@ class Graphs:
             graph = self._build(shape._replace(candidates=batch.candidates))
             try:
                 data = [np.zeros(each.shape, _DATA_TYPES[each.type]) for each in graph.inputs]
+                data[0] += np.arange(batch.tokens, dtype=np.int32) % batch.words
                 inputs = list(zip(graph.inputs, data, strict=True))
                 computed = self._backend.submit(graph.context, inputs, [])
                 while wait([computed], _TICK_S).not_done:
                     progress(done)
-                computed.result()
+                seconds.append(computed.result().compute_ns / 1e9)
             finally:
                 self._backend.wait()  # if it was interrupted
                 graph.context.close()
         progress(len(batches))
+        return seconds
 
     def detect_nan(self) -> None:
         """Check everything computed from now on for NaN and infinity; this is slow."""

@@ -238,8 +238,9 @@ _ROWS = (
     _row(Use.LOADING, "context", int, DEFAULT_CONTEXT, 4, _INT32,
          "the length of the context in tokens, at most that of the model's training",
          ollama="num_ctx"),
-    _row(Use.LOADING, "batch", int, 512, 1, 65_536,
-         "the maximum number of prompt tokens computed in one step; 0: the default",
+    _row(Use.LOADING, "batch", int, None, 1, 65_536,
+         "the maximum number of prompt tokens computed in one step; 0: 512, or on GPUs with all "
+         "layers up to 2,048, as measured when the model is loaded",
          ollama="num_batch", special=Special.ZERO_IS_DEFAULT),
     _row(Use.LOADING, "threads", int, None, 1, 512,
          "threads on the CPU; 0: one for each fast core",

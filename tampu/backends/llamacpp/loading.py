@@ -19,7 +19,7 @@ from tampu.backends.llamacpp.structured_output import StructuredOutputs
 from tampu.chat.template import ChatTemplate
 from tampu.chat.template_loader import read_template
 from tampu.engine.chat import RequestBuilder
-from tampu.engine.load_options import LoadOptions
+from tampu.engine.load_options import DEFAULT_BATCH, LoadOptions
 from tampu.engine.pooling import RANK, pooling_of
 from tampu.errors import RequestError, UnsupportedModelError
 from tampu.layouts import as_llama_cpp
@@ -153,7 +153,7 @@ def _parameters(xllamacpp: Any, files: LlamaFiles, options: LoadOptions) -> Any:
     ]
     parameters.n_ctx = options.context * options.slots
     parameters.n_parallel = options.slots
-    parameters.n_batch = parameters.n_ubatch = max(options.batch, _MIN_BATCH)
+    parameters.n_batch = parameters.n_ubatch = max(options.batch or DEFAULT_BATCH, _MIN_BATCH)
     parameters.n_gpu_layers = options.gpu_layers
     parameters.main_gpu = options.main_gpu or 0
     parameters.no_kv_offload = not options.kv_offload

@@ -13,15 +13,12 @@ and the version of their layouts.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import math
 import platform
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 from statistics import median
@@ -30,7 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tampu.errors import RequestError
-from tampu.ml.atomic_file import atomic_file
+from tampu.ml.kept_measurement import KeptMeasurement
 from tampu.ml.kernels.library import DEFAULT_FETCH, LAYOUT_VERSION, STREAMS, Fetch, Hint
 from tampu.ml.types import GGMLType
 
@@ -110,7 +107,7 @@ def choose_fetch(
     if kernels is None:
         return
     if folder and given is None:
-        cache = FetchCache.of(folder, kernels.level, backend.threads)
+        cache = kept_fetch(folder, kernels.level, backend.threads)
     if given is not None:
         kernels.fetch, origin = given, "as asked"
     elif cache and (known := cache.read()):
@@ -188,55 +185,13 @@ def cpu_name(cpuinfo: Path = _CPUINFO) -> str:
     return ", ".join(fields[name] for name in _NAMING if name in fields) or platform.machine()
 
 
-@dataclass(frozen=True, slots=True)
-class FetchCache:
-    """The file with the result for this CPU.
-
-    Attributes:
-        path: of the file.
-        key: what it was measured for; the file has it too.
-    """
-
-    path: Path
-    key: dict[str, str | int]
-
-    @classmethod
-    def of(cls, folder: Path, level: str, threads: int) -> FetchCache:
-        """Return the file for this CPU and so many threads."""
-        key: dict[str, str | int] = {
-            "format": FORMAT,
-            "layouts": LAYOUT_VERSION,
-            "processor": cpu_name(),
-            "level": level,
-            "threads": threads,
-        }
-        digits = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
-        return cls(folder / f"fetch-{digits}.json", key)
-
-    def read(self) -> Fetch | None:
-        """Return the cached result; None without one, or for a damaged file, which is logged."""
-        try:
-            content = self.path.read_bytes()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            log.warning("fetch: %s cannot be read: %s", self.path, error.strerror)
-            return None
-        try:
-            stored = json.loads(content)
-            if stored["for"] == self.key:
-                return parse_fetch(stored["fetch"])
-        except (ValueError, TypeError, KeyError, RecursionError, RequestError):
-            pass
-        log.warning("fetch: %s is damaged; measuring again", self.path)
-        return None
-
-    def write(self, fetch: Fetch) -> None:
-        """Cache a result atomically; errors are logged."""
-        content = json.dumps({"for": self.key, "fetch": word_of(fetch)}, indent=1)
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with atomic_file(self.path, mode=0o600, is_durable=False) as file:
-                file.write(f"{content}\n".encode())
-        except OSError as error:
-            log.warning("fetch: %s cannot be written: %s", self.path, error.strerror)
+def kept_fetch(folder: Path, level: str, threads: int) -> KeptMeasurement[Fetch]:
+    """Return the file with the result for this CPU and so many threads."""
+    key: dict[str, str | int] = {
+        "format": FORMAT,
+        "layouts": LAYOUT_VERSION,
+        "processor": cpu_name(),
+        "level": level,
+        "threads": threads,
+    }
+    return KeptMeasurement.at(folder, "fetch", key, parse_fetch, word_of)
