@@ -33,9 +33,12 @@ web: $(VENV)/installed-web
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" npm run --silent --prefix web build
 
 # The page in Debian's Chromium against a server, and its sources: types, lint, and a new build.
+# Lighthouse runs alone: other work lowers its score of speed.
 page-test: $(VENV)/installed-page $(KERNELS)
 	sh tools/setup/chromium.sh $(VENV)
-	$(VENV)/bin/python -m pytest tests/page/*.py $(PYTEST_FLAGS)
+	$(VENV)/bin/python -m pytest -n 2 --dist loadfile \
+		$(filter-out %/lighthouse.py,$(wildcard tests/page/*.py)) $(PYTEST_FLAGS)
+	$(VENV)/bin/python -m pytest tests/page/lighthouse.py $(PYTEST_FLAGS)
 
 # Replicas on three nodes of Ray on this machine. Ray's own warnings are not ours.
 ray-test: $(VENV)/installed-ray $(KERNELS)

@@ -15,6 +15,9 @@ from tampu import errors
 from tampu.errors import ModelFileError, TampuError
 
 FinishReason: TypeAlias = Literal["stop", "length", "cancelled"]
+# What an answer of the reason `length` ended at: `max_tokens`, its context, `max_repeated_tokens`,
+# `max_predict_ms`, or `min_indent`.
+Limit: TypeAlias = Literal["tokens", "context", "repetition", "time", "indent"]
 
 
 class TokenLogprob(msgspec.Struct, frozen=True):
@@ -134,6 +137,7 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
         prompt_logprobs: one entry per prompt token except the first, if requested.
         stop: the stop string that ended it, if one did.
         batches: that it was computed in; None: in none, or the engine does not tell.
+        limit: what it ended at, if the reason is `length`.
     """
 
     reason: FinishReason
@@ -141,6 +145,7 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     stop: str | None = None
     batches: BatchNumbers | None = None
+    limit: Limit | None = None
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):

@@ -102,7 +102,7 @@ class OutputProcessor:
             sequence.times.first_token = time.monotonic_ns()
             sequence.answer_batch = self._batch
         if options.max_tokens == 0:
-            sequence.finish = "length"
+            sequence.end_at("tokens")
             return None
         mask = constraint.mask() if constraint else None
         probabilities = None
@@ -116,8 +116,10 @@ class OutputProcessor:
         is_end = token in self._ends and not options.ignore_eos
         if is_end or (constraint and _completes(constraint, token)):
             sequence.finish = "stop"
-        elif sequence.generated == options.max_tokens or sequence.is_repeating:
-            sequence.finish = "length"
+        elif sequence.generated == options.max_tokens:
+            sequence.end_at("tokens")
+        elif sequence.is_repeating:
+            sequence.end_at("repetition")
         if not options.logprobs:
             return SampledToken(token)
         top, token_bytes = options.top_logprobs, self._tokenizer.token_bytes
@@ -137,9 +139,9 @@ class OutputProcessor:
                 reason = "stop"
                 sequence.pending.clear()  # their text is part of the stop string
             elif sequence.detokenizer.is_cut:
-                reason = "length"
-            elif _ends_late_line(sequence, text):
-                reason = reason or "length"
+                reason = sequence.end_at("indent")
+            elif reason is None and _ends_late_line(sequence, text):
+                reason = sequence.end_at("time")
         is_full = sequence.computed >= sequence.capacity and not sequence.awaited
         try:
             if reason is None and is_full:
@@ -154,7 +156,7 @@ class OutputProcessor:
         """Shift a full context, or return why the sequence ends there."""
         options = sequence.options
         if not options.shift:
-            return "length"
+            return sequence.end_at("context")
         keep = sequence.prompt_length if options.keep < 0 else options.keep
         keep = min(keep, sequence.capacity - 1)
         shifted = self._scheduler.shift(sequence, keep) if self._graphs.can_shift_keys else None
@@ -207,7 +209,8 @@ class OutputProcessor:
         usage = sequence.usage()
         log.debug("request %d: %s, %s", sequence.number, reason, usage)
         matched, batches = sequence.detokenizer.matched, sequence.batches
-        self._send(sequence, Done(reason, usage, logprobs, matched, batches))
+        limit = sequence.limit if reason == "length" else None
+        self._send(sequence, Done(reason, usage, logprobs, matched, batches, limit))
 
     def fail(self, sequence: Sequence, error: Exception) -> None:
         """End a sequence with an error, if it has not ended already."""

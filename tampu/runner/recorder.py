@@ -97,6 +97,7 @@ class RunnerSnapshot(msgspec.Struct, frozen=True):
         requests: those with a slot, at most `MAX_REQUESTS`.
         waiting: how many wait for a slot.
         longest_wait_ms: the longest that one of them has waited.
+        waits_ms: how long each has waited, the next one first, at most `MAX_REQUESTS`.
         prompt_tokens: of prompts, computed in the interval.
         generated_tokens: of answers, in the interval.
         python_share: of the time of steps, that in which nothing was computed; None: no steps.
@@ -111,6 +112,7 @@ class RunnerSnapshot(msgspec.Struct, frozen=True):
     requests: list[RequestRecord]
     waiting: int
     longest_wait_ms: float
+    waits_ms: list[float]
     prompt_tokens: int
     generated_tokens: int
     python_share: float | None
@@ -184,14 +186,15 @@ class StepRecorder:
         interval_ns = 0 if is_first else now_ns - self._asked_ns
         computed_ns, took_ns = compute_ns - self._compute_ns, total_ns - self._total_ns
         has_steps = not is_first and took_ns > 0
-        waits = [monotonic_ns - each.times.submitted for each in scheduler.waiting]
+        waits = [(monotonic_ns - each.times.submitted) * _MS for each in scheduler.waiting]
         found = RunnerSnapshot(
             interval_ns * _MS,
             [*self._steps],
             self._recorded - len(self._steps),
             [_record(each) for each in scheduler.running[:MAX_REQUESTS]],
             len(waits),
-            max(waits, default=0) * _MS,
+            max(waits, default=0),
+            waits[:MAX_REQUESTS],
             self._prompt_tokens,
             self._generated_tokens,
             min(max(1 - computed_ns / took_ns, 0.0), 1.0) if has_steps else None,

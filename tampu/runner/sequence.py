@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tampu.kvcache import CellTable
 from tampu.runner.adapters import PLAIN, ChosenLora
 from tampu.runner.detokenizer import Detokenizer
-from tampu.runner.events import BatchNumbers, Event, FinishReason, TokenLogprob, Usage
+from tampu.runner.events import BatchNumbers, Event, FinishReason, Limit, TokenLogprob, Usage
 from tampu.runner.layout import TEXT, InputLayout
 from tampu.runner.request import GenerateOptions
 from tampu.sampling import Sampler, top_logprobs
@@ -158,6 +158,7 @@ class Sequence:
         read: tokens whose batches are done.
         dropped: tokens dropped by truncation and context shifts.
         finish: why the answer is complete; None while it is not.
+        limit: what it ended at, if it is `length`.
         is_cancelled: whether its caller has cancelled it.
         is_paused: whether it gives its slot to an interactive request after the batch in flight.
         was_preempted: whether it has done so, and its rows may come from the cache again.
@@ -187,6 +188,7 @@ class Sequence:
     dropped: int = 0
     generated: int = 0
     finish: FinishReason | None = None
+    limit: Limit | None = None
     is_cancelled: bool = False
     is_paused: bool = False
     was_preempted: bool = False
@@ -282,6 +284,11 @@ class Sequence:
             return False
         last = self.tokens[max(self.length - limit - 1, 0) : self.length]
         return bool(last[-2] == last[-1]) and bool((last == last[-1]).all())
+
+    def end_at(self, limit: Limit) -> FinishReason:
+        """End it at a limit; return the reason."""
+        self.finish, self.limit = "length", limit
+        return self.finish
 
     def append(self, token: int) -> None:
         """Add a generated token."""

@@ -109,7 +109,7 @@ class Choice:
         reason: EndReason = done.reason
         if self._complete and reason == "stop":
             reason = "tool_calls"
-        told = (done.usage, self._ready_ns, done.stop, self._index, done.batches)
+        told = (done.usage, self._ready_ns, done.stop, self._index, done.batches, done.limit)
         return Finished(reason, *told)
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from tampu.chat.output.stream_parser import CallState
-from tampu.runner.events import BatchNumbers, TokenLogprob, Usage
+from tampu.runner.events import BatchNumbers, Limit, TokenLogprob, Usage
 
 EndReason: TypeAlias = Literal["stop", "length", "cancelled", "tool_calls", "load"]
 
@@ -135,7 +135,7 @@ class MCPCallFinished(msgspec.Struct, frozen=True):
 
 
 class Finished(msgspec.Struct, frozen=True):
-    """The choice is complete; `load`: the request only loaded the model. `batches` as in `Done`."""
+    """The choice is complete; `load`: the request only loaded the model. The rest as in `Done`."""
 
     reason: EndReason
     usage: Usage
@@ -143,6 +143,7 @@ class Finished(msgspec.Struct, frozen=True):
     stop: str | None = None
     choice: int = 0
     batches: BatchNumbers | None = None
+    limit: Limit | None = None
 
 
 class PromptLogprobs(msgspec.Struct, frozen=True):

@@ -10,12 +10,21 @@ from pathlib import Path
 import httpx
 from playwright.sync_api import Page, expect
 from support.serving import Server
-from support.waiting import wait_until
+from support.waiting import PATIENCE_S, wait_until
 
 from tests.page.conftest import answers, ask, choose, questions, say
 from tools.train_demo.pictures import Shape, draw
 
 SUM = "What is 27 + 58?"
+# Keeps what is said while an answer is awaited.
+SEEN = """() => {
+    globalThis.seen = new Set();
+    const look = () => {
+        for (const one of document.querySelectorAll(".waiting")) seen.add(one.textContent);
+    };
+    new MutationObserver(look).observe(document, {
+        childList: true, characterData: true, subtree: true });
+}"""
 
 
 def test_a_question_is_answered_with_its_counts(page: Page) -> None:
@@ -25,6 +34,18 @@ def test_a_question_is_answered_with_its_counts(page: Page) -> None:
     expect(answer).to_contain_text(re.compile(r"first after [\d.]+ m?s"))
     expect(answer).to_contain_text(re.compile(r"0 of \d+ prompt tokens cached"))
     expect(page.get_by_role("heading", level=1)).to_have_text(SUM)
+
+
+def test_a_model_that_is_loaded_is_announced_and_timed_apart(page: Page, server: Server) -> None:
+    choose(page, "demo")
+    body = {"model": "demo", "prompt": "", "keep_alive": 0, "stream": False}
+    httpx.post(f"{server.url}/api/generate", json=body, timeout=PATIENCE_S)
+    loaded = f"{server.url}/api/ps"
+    wait_until(lambda: not httpx.get(loaded).json()["models"], "it is not in memory")
+    page.evaluate(SEEN)
+    say(page, SUM)
+    expect(answers(page)).to_contain_text(re.compile(r"loaded in [\d.]+ m?s"))
+    assert page.evaluate("() => seen.has('Loading demo:latest…')")
 
 
 def test_the_next_turn_shows_how_much_was_cached(page: Page) -> None:
@@ -183,7 +204,7 @@ def test_parameters_and_system_prompt_reach_the_model(page: Page) -> None:
     sent = json.loads(request.value.post_data)
     assert sent["options"] == {"num_predict": 6}
     assert sent["messages"][0] == {"role": "system", "content": "Be brief."}
-    expect(answers(page)).to_contain_text("Ended at the limit of tokens.")
+    expect(answers(page)).to_contain_text("Ended at the limit of 6 tokens.")
     expect(answers(page)).to_contain_text("6 tokens")
 
 

@@ -72,6 +72,15 @@ def entries(page: Page) -> list[str]:
     return [text.strip() for text in found.all_inner_texts()]
 
 
+def test_conversations_of_one_title_are_told_apart_by_their_times(page: Page) -> None:
+    entries = page.get_by_role("navigation", name="Conversations").get_by_role("listitem")
+    ask(page, "demo", SUM)
+    expect(entries.locator("time")).to_have_count(0)
+    page.get_by_role("link", name="New chat").click()
+    ask(page, "demo", SUM)
+    expect(entries.locator("time")).to_have_text([re.compile(r"^\d\d:\d\d:\d\d$")] * 2)
+
+
 def test_conversations_are_there_after_a_reload(page: Page) -> None:
     ask(page, "demo", SUM)
     page.get_by_role("link", name="New chat").click()

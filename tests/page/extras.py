@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 from support.chat_templates import CHATML
 from support.scripted import write_scripted
 from support.serving import Server, start_server
@@ -116,12 +116,45 @@ def test_an_answer_follows_a_grammar_and_a_wrong_one_is_explained(page: Page) ->
     expect(told).to_have_text("the rule other, which root uses, is missing")
     expect(grammar).to_have_attribute("aria-invalid", "true")
     say(page, "Again?")
-    expect(answers(page).last.get_by_role("alert")).to_contain_text("other")
+    expect(page.get_by_role("textbox", name="Message")).to_have_value("Again?")  # is not sent
+    send = page.get_by_role("button", name="Send")
+    expect(send).to_be_disabled()
+    expect(send).to_have_accessible_description(re.compile("cannot be sent: the rule other"))
     grammar.fill('root ::= "yes"')
     expect(told).to_have_count(0)
+    expect(send).to_be_enabled()
     page.get_by_label("Format").select_option("regular expression")
     page.get_by_role("textbox", name="regular expression").fill("[0-9")
     expect(page.get_by_role("status").filter(has_text="unclosed")).to_be_visible()
+
+
+def test_a_verdict_is_of_the_text_that_stands_there(page: Page) -> None:
+    choose(page, "demo")
+    field(page, "Output format", "Format").select_option("grammar (GBNF)")
+    grammar = page.get_by_role("textbox", name="grammar (GBNF)")
+    grammar.fill("root ::= other")
+    problem = page.locator(f"[id='{grammar.get_attribute('aria-describedby')}']")
+    expect(problem).to_contain_text("the rule other")
+    held: list[Route] = []
+    page.route("**/api/format/check", lambda route: held.append(route))
+    with page.expect_request("**/api/format/check"):
+        grammar.fill("root ::= another")
+        expect(problem).to_have_text("Checking…")
+        expect(page.get_by_role("alert")).to_have_count(0)
+    expect(problem).to_have_text("Checking…")
+    held[-1].continue_()
+    expect(problem).to_contain_text("the rule another")
+
+
+def test_what_ended_an_answer_early_is_said(page: Page) -> None:
+    field(page, "Output format", "Format").select_option("regular expression")
+    page.get_by_role("textbox", name="regular expression").fill("[a-z ]{2000}")
+    answer = ask(page, "demo", "What is 27 + 58?")
+    expect(answer).to_contain_text("Ended early: one token was repeated too often.")
+    field(page, "The answer", "num_predict").fill("5")
+    page.keyboard.press("Tab")
+    answer = ask(page, "demo", "What is 27 + 58?")
+    expect(answer).to_contain_text("Ended at the limit of 5 tokens.")
 
 
 def test_a_call_is_shown_and_its_result_is_given_by_hand(page: Page) -> None:

@@ -50,10 +50,10 @@ def chat(server: Server, number: int, ended: threading.Event) -> None:
 
 
 @contextmanager
-def eight_requests(server: Server) -> Iterator[None]:
-    """Run eight requests with one beginning."""
+def requests(server: Server, count: int = 8) -> Iterator[None]:
+    """Run requests with one beginning; eight have slots."""
     ended = threading.Event()
-    threads = [threading.Thread(target=chat, args=(server, n, ended)) for n in range(8)]
+    threads = [threading.Thread(target=chat, args=(server, n, ended)) for n in range(count)]
     for thread in threads:
         thread.start()
     try:
@@ -66,7 +66,7 @@ def eight_requests(server: Server) -> Iterator[None]:
 
 @pytest.fixture
 def busy(server: Server) -> Iterator[None]:
-    with eight_requests(server):
+    with requests(server):
         yield
 
 
@@ -81,6 +81,8 @@ def test_eight_requests_that_share_a_beginning_are_seen_as_such(page: Page) -> N
     tree = page.get_by_role("figure").filter(has=page.get_by_role("heading", name="Prefix tree"))
     expect(tree).to_contain_text(re.compile(r"8 requests share their first \d+ tokens"))
     expect(tree.locator(".shared-box").first).to_contain_text("×8")
+    expect(tree).to_contain_text("A number counts tokens.")
+    expect(tree).to_contain_text(re.compile(r"Prefix tree(now|[\d.]+ s ago)"))
     expect(tree.locator(".request-box").nth(7)).to_be_visible()
     expect(page.get_by_role("img", name=re.compile("Batches.* 8 requests"))).to_be_visible()
     expect(page.get_by_role("img", name=re.compile(r"in use"))).to_be_visible()
@@ -88,6 +90,15 @@ def test_eight_requests_that_share_a_beginning_are_seen_as_such(page: Page) -> N
     assert SECRET not in page.content()
     tree.get_by_text("As a table").click()
     expect(tree.get_by_role("table")).to_contain_text("8")
+
+
+def test_requests_that_wait_for_a_slot_are_seen_to_wait(server: Server, page: Page) -> None:
+    with requests(server, 10):
+        timeline = page.get_by_role("img", name=re.compile("Batches"))
+        expect(timeline).to_have_accessible_name(re.compile("2 requests wait for a slot"))
+        expect(page.get_by_role("main")).to_contain_text("8 / 8")
+        # A lane for the device, for each of the eight, and for each that waits; then the axis.
+        expect(timeline).to_have_css("height", f"{(1 + 8 + 2) * 20 + 20}px")
 
 
 @pytest.mark.usefixtures("busy")

@@ -35,6 +35,7 @@ def with_tokens(page: Page, question: str) -> Locator:
 def test_a_token_shows_its_probability_and_the_alternatives(page: Page) -> None:
     tokens = with_tokens(page, "What is 27 + 58?")
     assert tokens.all_inner_texts() == ["8", "5"]
+    expect(answers(page)).to_contain_text("2 tokens and the end")
     tokens.first.hover()
     shown = page.get_by_role("group", name="Alternatives of the token")
     expect(shown).to_contain_text(re.compile(r"8\s*99\.\d+ %"))

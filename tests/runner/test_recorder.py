@@ -59,6 +59,7 @@ def test_running_and_waiting_requests_are_told_apart() -> None:
         found = engine.runner.observe()
         [record] = found.requests
         assert (record.request, record.prompt_tokens, found.waiting) == (1, 2, 1)
+        assert found.waits_ms == [found.longest_wait_ms]
         assert found.longest_wait_ms > 0
         for one in (running, waiting):
             engine.runner.cancel(one.sequence)

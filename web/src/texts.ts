@@ -41,11 +41,19 @@ export const TEXTS = {
   reasoning: (seconds: string) => `Reasoned for ${seconds}`,
   reasoningNow: (seconds: string) => `Reasoning… ${seconds}`,
   waiting: "Waiting for the first token…",
+  loading: (model: string) => `Loading ${model}…`,
   states: {
     stopped: "Stopped.",
     interrupted: "Interrupted: the page was closed or reloaded.",
-    limit: "Ended at the limit of tokens.",
+    limit: "Ended early, at a limit.",
     failed: "",
+  },
+  limits: {
+    tokens: (tokens: number) => `Ended at the limit of ${count(tokens, "token")}.`,
+    context: "Ended early: the context is full.",
+    repetition: "Ended early: one token was repeated too often. The parameter num_predict lifts this limit.",
+    time: "Ended at the limit of time.",
+    indent: "Ended where the indentation ends.",
   },
   parameters: "Parameters",
   system: "System prompt",
@@ -138,6 +146,7 @@ export const TEXTS = {
     lark: 'start: "yes" | "no"',
     regex: "[0-9]+",
   },
+  checking: "Checking…",
   emptyFormat: "The output format is empty.",
   schemaNotObject: "A JSON schema is an object.",
   cannotSend: (problem: string) => `The output format or the tools cannot be sent: ${problem}`,
@@ -190,8 +199,10 @@ export const TEXTS = {
   no: "false",
   uses: { sampling: "Sampling", generation: "The answer", loading: "Loading" },
   usage: {
-    tokens: (tokens: number) => `${String(tokens)} tokens`,
+    tokens: (tokens: number) => count(tokens, "token"),
+    tokensAndEnd: (tokens: number) => `${count(tokens, "token")} and the end`,
     speed: (rate: number) => `${rate.toFixed(rate < 10 ? 1 : 0)} tokens/s`,
+    loaded: (ms: number) => `loaded in ${duration(ms)}`,
     firstToken: (ms: number) => `first after ${duration(ms)}`,
     cached: (cached: number, prompt: number) => `${String(cached)} of ${String(prompt)} prompt tokens cached`,
     dropped: (tokens: number) => `${String(tokens)} tokens did not fit the context`,
@@ -274,6 +285,7 @@ export const INSIDE = {
   prompt: "prompt",
   answer: "answer",
   waited: "waiting for a slot",
+  waits: "waiting",
   newGraph: "new graph",
   device: "device",
   request: (number: number) => `request ${number}`,
@@ -294,13 +306,23 @@ export const INSIDE = {
     graphs: "graphs reused",
     cost: "cost of looking",
   },
-  timelineText: (seconds: number, batches: number, requests: number, prompt: number, answer: number) =>
+  timelineText: (seconds: number, batches: number, requests: number, prompt: number, answer: number, waiting: number) =>
     `Last ${seconds < 10 ? seconds.toFixed(1) : seconds.toFixed(0)} s: ${count(batches, "batch", "batches")}, ${count(requests, "request")}, ` +
-    `${count(prompt, "prompt token")}, ${count(answer, "answer token")}.`,
+    `${count(prompt, "prompt token")}, ${count(answer, "answer token")}.${waiting ? ` ${count(waiting, "request waits", "requests wait")} for a slot.` : ""}`,
   ratesText: (prompt: number, answer: number) =>
     `Now ${grouped(Math.round(prompt))} prompt and ${grouped(Math.round(answer))} answer tokens per second.`,
   latencyText: (total: number, half: number | null, most: number | null) =>
     total ? `${grouped(total)} measured; half under ${bound(half)}, 95 % under ${bound(most)}.` : "Nothing measured yet.",
+  lookedAt: (seconds: number) => (seconds < 0.05 ? "now" : `${seconds.toFixed(1)} s ago`),
+  late: (seconds: number) => `The model told this ${seconds.toFixed(1)} s ago: it computes a long step.`,
+  legend: {
+    number: "A number counts tokens.",
+    shared: "×n: shared by n running requests",
+    request: "of one running request",
+    cached: "in the cache",
+    lost: "no longer in the cache",
+    state: "kept state",
+  },
   treeText: (nodes: number, tokens: number) => `${count(nodes, "branch", "branches")}, ${count(tokens, "token")}.`,
   sharing: (requests: number, tokens: number) => `${requests} requests share their first ${count(tokens, "token")}.`,
   hidden: (nodes: number) => `${count(nodes, "branch", "branches")} more.`,
@@ -330,6 +352,11 @@ function bound(seconds: number | null): string {
   return seconds === Infinity ? "more than was counted" : duration(seconds * 1000);
 }
 
+/** Return a number with this many decimals; there is no "-0". */
+export function decimal(number: number, digits: number): string {
+  return number.toFixed(digits).replace(/^-(?=[0.]*$)/, "");
+}
+
 /** Return a probability in percent. */
 export function percent(probability: number): string {
   const value = 100 * probability;
@@ -347,6 +374,14 @@ export function bytes(count: number): string {
     unit++;
   }
   return `${value < 10 && unit ? value.toFixed(1) : value.toFixed(0)} ${units[unit] ?? ""}`;
+}
+
+/** Return a time since 1970 as of a clock: of today, else with its day. */
+export function moment(ms: number): string {
+  const time = new Date(ms);
+  const isToday = time.toDateString() === new Date().toDateString();
+  const day: Intl.DateTimeFormatOptions = isToday ? {} : { day: "numeric", month: "short", year: "numeric" };
+  return time.toLocaleString("en-GB", { ...day, hour: "2-digit", minute: "2-digit", second: "2-digit" });
 }
 
 /** Return milliseconds in the unit that fits. */

@@ -22,7 +22,8 @@ async function turnOf(lines: ChatLine[], failure?: Error, before = ""): Promise<
     if (failure) throw failure;
   }
   const turn: Partial<Turn> = {};
-  const server = { chat } as unknown as Server;
+  // eslint-disable-next-line @typescript-eslint/require-await
+  const server = { chat, loaded: async () => [{ name: "m" }] } as unknown as Server;
   await answer(server, REQUEST, { content: before }, abort.signal, (change) => Object.assign(turn, change));
   return turn;
 }
@@ -34,7 +35,7 @@ test("an answer has its text, its reasoning, and its counts", async () => {
     line("B"),
     line("", {
       done: true, done_reason: "stop", prompt_eval_count: 9, prompt_eval_cached_count: 4,
-      eval_count: 3, eval_duration: 1.5e9, truncated: 2,
+      eval_count: 3, eval_duration: 1.5e9, truncated: 2, load_duration: 1e6,
     }),
   ]);
   const { usage, reasoningMs = -1, ...rest } = turn;
@@ -45,9 +46,10 @@ test("an answer has its text, its reasoning, and its counts", async () => {
 });
 
 test("an answer that goes on keeps what it had", async () => {
-  const turn = await turnOf([line("B"), line("", { done: true, done_reason: "length" })], undefined, "A");
+  const end = line("", { done: true, done_reason: "length", limit: "repetition" });
+  const turn = await turnOf([line("B"), end], undefined, "A");
   assert.equal(turn.content, "AB");
-  assert.equal(turn.state, "limit");
+  assert.deepEqual([turn.state, turn.limit], ["limit", "repetition"]);
 });
 
 test("a stopped answer keeps its text and is not an error", async () => {
@@ -64,4 +66,25 @@ test("a stream that ends early is an error, and its text stays", async () => {
   const turn = await turnOf([line("A")]);
   assert.deepEqual([turn.state, turn.content], ["failed", "A"]);
   assert.match(turn.error ?? "", /ended early/);
+});
+
+test("the time of loading is not that of the first token", async () => {
+  const turn: Partial<Turn> = {};
+  const told: (boolean | undefined)[] = [];
+  let isLoaded = false;
+  const loaded = () => Promise.resolve(isLoaded ? [{ name: "m" }] : []);
+  async function* chat() {
+    while (turn.isLoading === undefined) await Promise.resolve();
+    isLoaded = true;
+    while (turn.isLoading) await new Promise(setImmediate);
+    yield line("A");
+    yield line("", { done: true, done_reason: "stop", load_duration: 1e15 });
+  }
+  const server = { chat, loaded } as unknown as Server;
+  await answer(server, REQUEST, { content: "" }, new AbortController().signal, (change) => {
+    if ("isLoading" in change) told.push(change.isLoading);
+    Object.assign(turn, change);
+  });
+  assert.deepEqual(told, [true, false]);
+  assert.deepEqual([turn.usage?.loadMs, turn.usage?.firstTokenMs], [1e9, 0]);
 });

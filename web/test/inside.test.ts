@@ -21,7 +21,7 @@ function step(began_ms: number, ...parts: Step["parts"]): Step {
 
 function runner(steps: Step[], change: Partial<Runner> = {}): Runner {
   return {
-    interval_ms: 250, steps, lost_steps: 0, requests: [], waiting: 0, longest_wait_ms: 0, prompt_tokens: 50,
+    interval_ms: 250, steps, lost_steps: 0, requests: [], waiting: 0, longest_wait_ms: 0, waits_ms: [], prompt_tokens: 50,
     generated_tokens: 25, python_share: 0.1, graphs_built: 1, graphs_reused: 9, recording_ms: 0.2, cache: null, ...change,
   };
 }
@@ -80,7 +80,17 @@ test("steps older than a minute are dropped, and a silent model keeps its last w
 
 test("a look at the cache stays until the next one", () => {
   const cache = { cells: [], tree: TREE, tokens: 1 };
-  assert.equal(history(frame(1, runner([], { cache })), frame(2, runner([]))).cache, cache);
+  const found = history(frame(1, runner([], { cache })), frame(2, runner([])), frame(3, null));
+  assert.equal(found.cache, cache);
+  assert.deepEqual([found.cacheMs, found.runnerMs], [1, 2]);
+});
+
+test("requests that wait for a slot have lanes after the others, with their wait so far", () => {
+  const found = history(frame(1200, runner([step(1000, [3, 0, 8, true])], { waiting: 2, waits_ms: [900, 50] })));
+  const { bars, lanes } = timelineOf(found, 900, 1200);
+  assert.deepEqual(lanes, [0, 3, -1, -1]);
+  assert.deepEqual(bars.filter(({ kind }) => kind === "wait").map(({ lane, from, to }) => [lane, from, to]), [[2, 300, 1200], [3, 1150, 1200]]);
+  assert.deepEqual(timelineOf(found, 900, 1100).lanes, [0, 3, -1]);
 });
 
 test("the time line has a lane for each request, its prompt, answer and wait", () => {

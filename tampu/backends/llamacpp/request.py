@@ -19,7 +19,16 @@ from tampu.backends.llamacpp.retokenize import Retokenizer
 from tampu.backends.llamacpp.server import CompletionStream, Message
 from tampu.errors import ComputeError, ContextLengthError, GrammarError, RequestError, TampuError
 from tampu.runner.detokenizer import Detokenizer
-from tampu.runner.events import Done, Event, Failed, FinishReason, TextDelta, TokenLogprob, Usage
+from tampu.runner.events import (
+    Done,
+    Event,
+    Failed,
+    FinishReason,
+    Limit,
+    TextDelta,
+    TokenLogprob,
+    Usage,
+)
 from tampu.runner.reasoning_budget import ReasoningBudget
 from tampu.runner.request import GenerateOptions
 from tampu.sampling.constraint import Constraint
@@ -71,6 +80,7 @@ class LlamaRequest:
         self._began_ns = time.monotonic_ns()
         self._first_ns = 0  # when the first token came
         self._is_late = False  # whether a line has ended after the time of `max_predict_ms`
+        self._limit: Limit = "tokens"
         self._is_cancelled = False
         self.is_over = False
         self.received_s = time.monotonic()
@@ -117,7 +127,8 @@ class LlamaRequest:
         self.is_over = True
         self._emit(self._detokenizer.flush())
         usage, matched = self._usage(last), self._detokenizer.matched
-        self._sink(Done(reason, usage, tuple(collected), matched))
+        limit = self._limit if reason == "length" else None
+        self._sink(Done(reason, usage, tuple(collected), matched, limit=limit))
 
     def _receive(self) -> tuple[FinishReason | None, Message]:
         """Receive chunks up to the last.
@@ -167,16 +178,24 @@ class LlamaRequest:
         for token in self._tokens(chunk):
             is_complete = self._take(token, logprobs.get(token))
             if self._detokenizer.is_cut:
-                return "length"
+                return self._end_at("indent")
             if is_complete:
                 return "stop"
-            if self._is_repeating(token) or self._is_late:
-                return "length"
+            if self._is_repeating(token):
+                return self._end_at("repetition")
+            if self._is_late:
+                return self._end_at("time")
             if self._budget is not None and self._budget.forced:
                 return None  # ignore what follows in this chunk
         if not chunk.get("stop"):
             return None
-        return "length" if chunk.get("stop_type") == "limit" else "stop"
+        if chunk.get("stop_type") != "limit":
+            return "stop"
+        return self._end_at("tokens" if self._is_full else "context")
+
+    def _end_at(self, limit: Limit) -> FinishReason:
+        self._limit = limit
+        return "length"
 
     def _tokens(self, chunk: Message) -> list[int]:
         """Return a chunk's tokens, with those before them that llama.cpp has left out.

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from tampu.errors import TampuError
-from tampu.runner.events import TokenLogprob
+from tampu.runner.events import Limit, TokenLogprob
 from tampu.server.errors import public_message
 from tampu.server.events import (
     ContentDelta,
@@ -43,8 +43,8 @@ class AnsweringMessage(Message, omit_defaults=True):
 class _Line(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The fields of all lines; only the last one has the counts and durations (ns).
 
-    `truncated` is tampu's own: how many tokens of the conversation the model did not see because
-    its context was full.
+    `truncated` and `limit` are tampu's own: how many tokens of the conversation the model did not
+    see because its context was full, and what an answer with the reason `length` ended at.
     """
 
     model: str
@@ -59,6 +59,7 @@ class _Line(msgspec.Struct, kw_only=True, omit_defaults=True):
     eval_count: int = 0
     eval_duration: int = 0
     truncated: int = 0
+    limit: Limit | None = None
     logprobs: list[LogprobEntry] | None = None
 
 
@@ -140,6 +141,7 @@ class _Writer(LineWriter, ABC, Generic[Line]):
             eval_count=usage.generated_tokens,
             eval_duration=usage.generated_ns,
             truncated=usage.dropped_tokens,
+            limit=event.limit,
         )
 
 

@@ -307,7 +307,9 @@ def test_output_that_repeats_one_token_ends_at_the_limit(tmp_path: Path) -> None
         events = ask(model, temperature=0.0, max_tokens=100, max_repeated_tokens=30)
         assert said(events) == "Well" + " la" * 31
         assert (events[-1].reason, events[-1].usage.generated_tokens) == ("length", 32)
-        assert len(tokens_of(ask(model, temperature=0.0, max_tokens=100))) == 100
+        assert events[-1].limit == "repetition"
+        events = ask(model, temperature=0.0, max_tokens=100)
+        assert (len(tokens_of(events)), events[-1].limit) == (100, "tokens")
 
 
 def test_output_of_a_grammar_that_repeats_one_token_ends_at_the_limit(tmp_path: Path) -> None:

@@ -163,7 +163,8 @@ CASES = {
         "context", messages=MANY, truncate=False, options={"num_ctx": 128}
     ),
     "the end of the context is length without a shift": chat(
-        lambda a: a.json["done_reason"] == "length" and a.json["eval_count"] < 64,
+        lambda a: (a.json["done_reason"], a.json["limit"]) == ("length", "context")
+        and a.json["eval_count"] < 64,
         model="endless", shift=False, stream=False, options={"num_ctx": 64, "num_predict": 100},
     ),
     "format holds after the thoughts": chat(

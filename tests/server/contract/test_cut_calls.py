@@ -92,6 +92,7 @@ def test_in_ollamas_api_it_is_left_out(client: httpx.Client, limit: int) -> None
     answer = _post(client, "/api/chat", messages=USER, tools=TOOLS, stream=False,
                    options={"num_predict": limit, "temperature": 0}).json()  # fmt: skip
     assert (answer["done_reason"], answer["message"]["content"]) == ("length", "Ok.")
+    assert answer["limit"] == "tokens"
     calls = answer["message"].get("tool_calls", [])
     assert [call["function"]["arguments"] for call in calls] in ([], [json.loads(ARGUMENTS)])
 
@@ -105,6 +106,7 @@ def test_an_answer_with_a_form_ends_too_when_it_repeats_one_token(
     body = {"model": "looper", "prompt": "x", "stream": False, "format": form}
     answer = client.post("/api/generate", json=body | {"options": {"temperature": 0}}).json()
     assert (answer["response"], answer["done_reason"]) == ("Well!" + " la" * 31, "length")
+    assert answer["limit"] == "repetition"
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 5])

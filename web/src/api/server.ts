@@ -162,6 +162,8 @@ export interface ChatLine {
   eval_count?: number;
   eval_duration?: number;
   truncated?: number;
+  /** What the answer ended at, if its reason is `length`. */
+  limit?: string;
 }
 
 export class Server {
@@ -185,8 +187,8 @@ export class Server {
     return list<Model>((await this.#http.ask("GET", "/api/tags")).models);
   }
 
-  async loaded(): Promise<LoadedModel[]> {
-    return list<LoadedModel>((await this.#http.ask("GET", "/api/ps")).models);
+  async loaded(signal: AbortSignal | null = null): Promise<LoadedModel[]> {
+    return list<LoadedModel>((await this.#http.ask("GET", "/api/ps", undefined, signal)).models);
   }
 
   async parameters(): Promise<Parameter[]> {

@@ -1,12 +1,14 @@
 /** One answer while it is streamed. */
 
 import { ApiError, messageOf } from "../api/http.ts";
+import { pause } from "../api/pause.ts";
 import type { ChatLine, ChatRequest, Server } from "../api/server.ts";
 import { TEXTS } from "../texts.ts";
 import { tokensOf } from "./token_text.ts";
 import type { Call, Turn, Usage } from "./tree.ts";
 
 const FRAME_MS = 40;
+const LOADING_MS = 250; // between two questions whether a model is loaded
 
 type Change = Partial<Turn>;
 type Before = Pick<Turn, "content" | "tokens" | "tokensFrom">;
@@ -36,10 +38,17 @@ export async function answer(
     ...(reasoning ? { reasoning, reasoningMs: clock.reasoningMs } : {}),
   });
   const pace = new Pace(() => report(now()));
+  const hasBegun = new AbortController(); // a text has come, or the end
+  let wasLoading = false;
+  void watchLoading(server, request.model, hasBegun.signal, (isLoading) => {
+    wasLoading = true;
+    report({ isLoading });
+  });
   try {
     for await (const line of server.chat(request, signal)) {
       const { content: text = "", thinking = "", tool_calls = [] } = line.message;
       clock.see(text, thinking);
+      hasBegun.abort();
       content += text;
       reasoning += thinking;
       calls.push(...tool_calls.map((call) => ({ name: call.function.name, arguments: call.function.arguments })));
@@ -49,7 +58,8 @@ export async function answer(
       }
       if (line.done) {
         pace.end();
-        report({ ...now(), state: stateOf(line), usage: usageOf(line, clock.firstTokenMs) });
+        const { limit } = line;
+        report({ ...now(), state: stateOf(line), usage: usageOf(line, clock.firstTokenMs, wasLoading), ...(limit ? { limit } : {}) });
         return;
       }
       pace.soon();
@@ -57,8 +67,23 @@ export async function answer(
     throw new ApiError(TEXTS.endedEarly);
   } catch (error) {
     pace.end();
+    hasBegun.abort();
     if (signal.aborted) report({ state: "stopped" });
     else report({ state: "failed", error: told(error) });
+  }
+}
+
+/** Report that a model is being loaded, and when it is in memory, until the signal ends it. */
+async function watchLoading(server: Server, model: string, end: AbortSignal, report: (isLoading: boolean) => void): Promise<void> {
+  for (let isLoading = false; ; isLoading = true) {
+    const loaded = await server.loaded(end).catch(() => null);
+    if (end.aborted || !loaded) return; // the answer itself says what is wrong
+    if (loaded.some(({ name }) => name === model)) {
+      if (isLoading) report(false);
+      return;
+    }
+    if (!isLoading) report(true);
+    await pause(LOADING_MS, end);
   }
 }
 
@@ -108,15 +133,18 @@ function stateOf(line: ChatLine): Turn["state"] {
   return line.done_reason === "length" ? "limit" : "done";
 }
 
-function usageOf(line: ChatLine, firstTokenMs: number): Usage {
+function usageOf(line: ChatLine, firstTokenMs: number, wasLoading: boolean): Usage {
   const tokens = line.eval_count ?? 0;
   const seconds = (line.eval_duration ?? 0) / 1e9;
+  const loadMs = (line.load_duration ?? 0) / 1e6;
+  const hasLoaded = wasLoading || loadMs >= LOADING_MS;
   return {
     promptTokens: line.prompt_eval_count ?? 0,
     cachedTokens: line.prompt_eval_cached_count ?? 0,
     tokens,
     tokensPerSecond: seconds > 0 ? tokens / seconds : 0,
-    firstTokenMs,
+    firstTokenMs: hasLoaded ? Math.max(firstTokenMs - loadMs, 0) : firstTokenMs,
+    ...(hasLoaded ? { loadMs } : {}),
     droppedTokens: line.truncated ?? 0,
   };
 }

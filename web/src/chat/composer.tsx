@@ -1,14 +1,13 @@
 /** The field for the next message, with the images and videos that go with it. */
 
 import type { JSX } from "preact";
-import { useRef, useState } from "preact/hooks";
+import { useId, useRef, useState } from "preact/hooks";
 
 import { IconButton } from "../parts/button.tsx";
 import { Icon } from "../parts/icons.tsx";
 import { useApp } from "../state/app.ts";
 import { TEXTS, bytes } from "../texts.ts";
 import { MOST_BYTES, readMedia } from "./files.ts";
-import { problemOf, requestFormat, requestTools } from "./formats.ts";
 import { Media } from "./media.tsx";
 import type { Colour } from "./token_text.ts";
 
@@ -20,9 +19,10 @@ export function Composer(): JSX.Element {
   const [note, setNote] = useState("");
   const [isOver, setOver] = useState(false);
   const input = useRef<HTMLInputElement>(null);
-  const { id, logprobs, answers, format, tools } = chats.open.value;
+  const { id, logprobs, answers } = chats.open.value;
   const { isRunning } = chats;
-  const problem = problemOf(() => [requestFormat(format), requestTools(tools)]);
+  const problem = app.formatCheck.problem.value;
+  const problemId = useId();
   const canSend = !isRunning && !problem && model.value !== "" && (text.trim() !== "" || images.length > 0);
 
   const add = async (files: Iterable<File>) => {
@@ -83,12 +83,13 @@ export function Composer(): JSX.Element {
         </ul>
       )}
       {note && <p class="error" role="alert">{note}</p>}
-      {problem && <p class="error" role="alert">{TEXTS.cannotSend(problem)}</p>}
+      {problem && <p class="error" role="alert" id={problemId}>{TEXTS.cannotSend(problem)}</p>}
       <textarea
         id="message"
         rows={1}
         dir="auto"
         aria-label={TEXTS.message}
+        aria-describedby={problem ? problemId : undefined}
         placeholder={TEXTS.placeholder(model.value)}
         value={text}
         autoFocus
@@ -136,7 +137,14 @@ export function Composer(): JSX.Element {
         {isRunning ? (
           <IconButton class="primary" icon="stop" label={TEXTS.stop} onClick={() => chats.stop(id)} />
         ) : (
-          <button type="submit" class="icon-button primary" aria-label={TEXTS.send} title={TEXTS.send} disabled={!canSend}>
+          <button
+            type="submit"
+            class="icon-button primary"
+            aria-label={TEXTS.send}
+            aria-describedby={problem ? problemId : undefined}
+            title={problem ? TEXTS.cannotSend(problem) : TEXTS.send}
+            disabled={!canSend}
+          >
             <Icon name="send" />
           </button>
         )}

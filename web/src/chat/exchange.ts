@@ -138,6 +138,7 @@ function readTurn(from: Record<string, unknown>, ids: Map<string, string>): Turn
   if (from.reasoning !== undefined) turn.reasoning = textOf(from.reasoning, "reasoning");
   if (from.reasoningMs !== undefined) turn.reasoningMs = numberOf(from.reasoningMs, "reasoningMs");
   if (from.model !== undefined) turn.model = textOf(from.model, "model");
+  if (from.limit !== undefined) turn.limit = textOf(from.limit, "limit");
   if (from.error !== undefined) turn.error = textOf(from.error, "error");
   if (from.tokens !== undefined) turn.tokens = listOf(from.tokens, "tokens").map(tokenOf);
   if (from.tokensFrom !== undefined) turn.tokensFrom = numberOf(from.tokensFrom, "tokensFrom");
@@ -154,6 +155,7 @@ function usageOf(from: Record<string, unknown>): Usage {
     tokens: numberOf(from.tokens, "tokens"),
     tokensPerSecond: numberOf(from.tokensPerSecond, "tokensPerSecond"),
     firstTokenMs: numberOf(from.firstTokenMs, "firstTokenMs"),
+    ...(from.loadMs === undefined ? {} : { loadMs: numberOf(from.loadMs, "loadMs") }),
     droppedTokens: numberOf(from.droppedTokens, "droppedTokens"),
   };
 }

@@ -1,6 +1,6 @@
 /** The system prompt and the parameters of the open conversation, from the server's table. */
 
-import type { JSX } from "preact";
+import type { ComponentChildren, JSX } from "preact";
 
 import type { Parameter, Value } from "../api/server.ts";
 import { IconButton } from "../parts/button.tsx";
@@ -77,12 +77,17 @@ interface Properties {
 function Field({ parameter, value, onChange }: Properties): JSX.Element {
   const { name, doc, range } = parameter;
   return (
-    <label class={`field option ${value === undefined ? "" : "is-set"}`} title={`${doc} (${range})`}>
+    <label class={`field option ${value === undefined ? "" : "is-set"}`} title={`${doc.replaceAll("`", "")} (${range})`}>
       <span><code>{name}</code></span>
       <Input parameter={parameter} value={value} onChange={onChange} />
-      <small>{doc}</small>
+      <small>{withCode(doc)}</small>
     </label>
   );
+}
+
+/** Return a text whose parts between backticks are code. */
+function withCode(text: string): ComponentChildren[] {
+  return text.split("`").map((part, at) => (at % 2 ? <code>{part}</code> : part));
 }
 
 function Input({ parameter, value, onChange }: Properties): JSX.Element {

@@ -16,7 +16,7 @@ export function SideBySide({ turns, chosen }: { turns: Turn[]; chosen: string })
           <h2>{TEXTS.version(at + 1, turns.length)}</h2>
           <Answer turn={turn} isLast={false} />
           <footer>
-            {turn.usage && <Counts usage={turn.usage} model={turn.model ?? ""} />}
+            {turn.usage && <Counts turn={turn} usage={turn.usage} />}
             <button type="button" onClick={() => chats.choose(turn)}>{TEXTS.useAnswer}</button>
           </footer>
         </li>

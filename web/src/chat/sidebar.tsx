@@ -8,7 +8,7 @@ import { Icon } from "../parts/icons.tsx";
 import { IconButton } from "../parts/button.tsx";
 import { Menu } from "../parts/menu.tsx";
 import { useApp } from "../state/app.ts";
-import { TEXTS } from "../texts.ts";
+import { TEXTS, moment } from "../texts.ts";
 import { VIEWS } from "../views.ts";
 import { fromJson, fromMarkdown, toJson } from "./exchange.ts";
 import { saveFile } from "./files.ts";
@@ -18,6 +18,9 @@ import { type Conversation, matches, titleOf } from "./tree.ts";
 export function Sidebar(): JSX.Element {
   const { chats, search, showsSettings, showsKeys, view } = useApp();
   const found = chats.all.value.filter((conversation) => matches(conversation, search.value));
+  const titles = found.map((one) => titleOf(one) || TEXTS.newChat);
+  const counts = new Map<string, number>();
+  for (const title of titles) counts.set(title, (counts.get(title) ?? 0) + 1);
   const empty = chats.all.value.length ? TEXTS.noMatch : TEXTS.noChats;
   return (
     <nav class="sidebar" aria-label={TEXTS.chats}>
@@ -37,7 +40,15 @@ export function Sidebar(): JSX.Element {
         />
       </label>
       <ul class="conversations">
-        {found.map((one) => <Entry key={one.id} conversation={one} isOpen={view.value === "chat" && one.id === chats.openId.value} />)}
+        {found.map((one, at) => (
+          <Entry
+            key={one.id}
+            conversation={one}
+            isOpen={view.value === "chat" && one.id === chats.openId.value}
+            title={titles[at] ?? ""}
+            hasTime={(counts.get(titles[at] ?? "") ?? 0) > 1}
+          />
+        ))}
       </ul>
       {!found.length && <p class="hint">{empty}</p>}
       <div class="views">
@@ -57,14 +68,23 @@ export function Sidebar(): JSX.Element {
   );
 }
 
-function Entry({ conversation, isOpen }: { conversation: Conversation; isOpen: boolean }): JSX.Element {
+interface Properties {
+  conversation: Conversation;
+  title: string;
+  isOpen: boolean;
+  /** Whether it is told from others of its title by its time. */
+  hasTime: boolean;
+}
+
+function Entry({ conversation, title, isOpen, hasTime }: Properties): JSX.Element {
   const { chats } = useApp();
   const isRunning = chats.running.value.has(conversation.id);
   return (
     <li>
       <a href={`#/chat/${conversation.id}`} aria-current={isOpen ? "page" : undefined} dir="auto">
         {isRunning && <span class="dot" aria-label={TEXTS.waiting} />}
-        <span>{titleOf(conversation) || TEXTS.newChat}</span>
+        <span class="entry-title">{title}</span>
+        {hasTime && <time dateTime={new Date(conversation.created).toISOString()}>{moment(conversation.created)}</time>}
       </a>
     </li>
   );

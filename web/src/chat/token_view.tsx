@@ -4,7 +4,7 @@ import type { JSX } from "preact";
 import { useEffect, useId, useLayoutEffect, useRef, useState } from "preact/hooks";
 
 import { useApp } from "../state/app.ts";
-import { TEXTS, percent } from "../texts.ts";
+import { TEXTS, decimal, percent } from "../texts.ts";
 import { type Candidate, type Token, doubt, entropy, textWith } from "./token_text.ts";
 import type { Turn } from "./tree.ts";
 
@@ -139,7 +139,7 @@ function Alternatives({ turn, at, token, anchor, onLeave, onDone }: Properties):
         <bdi class="token-name">{named(token)}</bdi>
         <strong>{percent(Math.exp(token.logprob))}</strong>
       </p>
-      <p class="hint">{TEXTS.tokenFacts(token.logprob.toFixed(3), entropy(token).toFixed(2))}</p>
+      <p class="hint">{TEXTS.tokenFacts(decimal(token.logprob, 3), decimal(entropy(token), 2))}</p>
       <ul>
         {token.top.map((other) => {
           const isItself = named(other) === named(token);

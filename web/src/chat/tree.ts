@@ -12,8 +12,10 @@ export interface Usage {
   cachedTokens: number;
   tokens: number;
   tokensPerSecond: number;
-  /** From the request to the first text, in ms, as this browser saw it. */
+  /** From the request, or from when the model was loaded, to the first text, in ms. */
   firstTokenMs: number;
+  /** How long the request waited for its model to be loaded, if it did, in ms. */
+  loadMs?: number;
   /** How many tokens of the conversation did not fit the context. */
   droppedTokens: number;
 }
@@ -33,6 +35,10 @@ export interface Turn {
   reasoningMs?: number;
   model?: string;
   usage?: Usage;
+  /** Whether the model is being loaded, so that there is no text yet. */
+  isLoading?: boolean;
+  /** What the answer ended at, if its state is `limit`. */
+  limit?: string;
   error?: string;
   /** If they were asked for. */
   tokens?: Token[];
@@ -76,7 +82,7 @@ export const ROOT = "";
 export function newConversation(id: string, now: number, model = ""): Conversation {
   return {
     id, title: "", created: now, updated: now, model, system: "", options: {}, think: true,
-    logprobs: false, answers: 1, format: NO_FORMAT, tools: "",     turns: {}, chosen: {},
+    logprobs: false, answers: 1, format: NO_FORMAT, tools: "", turns: {}, chosen: {},
   };
 }
 

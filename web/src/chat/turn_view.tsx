@@ -54,12 +54,14 @@ function Question({ turn }: { turn: Turn }): JSX.Element {
 }
 
 function Editor({ turn }: { turn: Turn }): JSX.Element {
-  const { chats, editing } = useApp();
+  const { chats, editing, formatCheck } = useApp();
   const [text, setText] = useState(turn.content);
+  const problem = formatCheck.problem.value; // the composer tells it
   const field = useRef<HTMLTextAreaElement>(null);
   useEffect(() => field.current?.focus(), []);
   const save = (event: Event) => {
     event.preventDefault();
+    if (problem) return;
     editing.value = "";
     chats.edit(turn, text);
   };
@@ -77,7 +79,7 @@ function Editor({ turn }: { turn: Turn }): JSX.Element {
       />
       <footer>
         <button type="button" onClick={() => (editing.value = "")}>{TEXTS.cancel}</button>
-        <button type="submit" class="primary">{TEXTS.send}</button>
+        <button type="submit" class="primary" disabled={problem !== ""} title={problem && TEXTS.cannotSend(problem)}>{TEXTS.send}</button>
       </footer>
     </form>
   );
@@ -87,17 +89,25 @@ export function Answer({ turn, isLast }: { turn: Turn; isLast: boolean }): JSX.E
   const { showsTokens } = useApp();
   const isStreaming = turn.state === "streaming";
   const isWaiting = isStreaming && !turn.content && !turn.reasoning && !turn.calls;
-  const note = turn.state in TEXTS.states ? TEXTS.states[turn.state as keyof typeof TEXTS.states] : "";
+  const note = noteOf(turn);
   return (
     <>
       {turn.reasoning && <Reasoning turn={turn} />}
-      {isWaiting && <p class="waiting">{TEXTS.waiting}</p>}
+      {isWaiting && <p class="waiting">{turn.isLoading ? TEXTS.loading(turn.model ?? "") : TEXTS.waiting}</p>}
       {showsTokens.value && turn.tokens?.length ? <TokenView turn={turn} /> : turn.content && <Markdown text={turn.content} />}
       {turn.calls && <Calls turn={turn} calls={turn.calls} isOpen={isLast && !isStreaming} />}
       {note && <p class="note">{note}</p>}
       {turn.error && <p class="error" role="alert">{turn.error}</p>}
     </>
   );
+}
+
+/** Return what is said about the end of an answer. */
+function noteOf({ state, limit = "", usage }: Turn): string {
+  if (state !== "limit") return state in TEXTS.states ? TEXTS.states[state as keyof typeof TEXTS.states] : "";
+  if (limit === "tokens" && usage) return TEXTS.limits.tokens(usage.tokens);
+  const known = Object.hasOwn(TEXTS.limits, limit) ? TEXTS.limits[limit as keyof typeof TEXTS.limits] : "";
+  return typeof known === "string" && known ? known : TEXTS.states.limit;
 }
 
 function Result({ turn }: { turn: Turn }): JSX.Element {
@@ -134,7 +144,7 @@ function Actions({ turn, alternatives, isLast }: Properties): JSX.Element | null
       {isUser && <IconButton icon="edit" label={TEXTS.edit} disabled={isRunning} onClick={() => (editing.value = turn.id)} />}
       {(isAnswer || isLast) && <IconButton icon="again" label={TEXTS.regenerate} disabled={isRunning} onClick={() => chats.regenerate(turn)} />}
       {canResume && <IconButton icon="resume" label={TEXTS.continue} disabled={isRunning} onClick={() => chats.resume(turn)} />}
-      {turn.usage && <Counts usage={turn.usage} model={turn.model ?? ""} />}
+      {turn.usage && <Counts turn={turn} usage={turn.usage} />}
     </div>
   );
 }
@@ -153,13 +163,15 @@ function Versions({ turn, alternatives }: Omit<Properties, "isLast">): JSX.Eleme
   );
 }
 
-export function Counts({ usage, model }: { usage: Usage; model: string }): JSX.Element {
+export function Counts({ turn, usage }: { turn: Turn; usage: Usage }): JSX.Element {
   const { usage: texts } = TEXTS;
   const speed = usage.tokensPerSecond;
+  const listed = turn.tokens?.length ?? 0; // the token that ends an answer is counted, and not listed
   const parts = [
-    model,
-    texts.tokens(usage.tokens),
+    turn.model ?? "",
+    listed > 0 && listed === usage.tokens - 1 ? texts.tokensAndEnd(listed) : texts.tokens(usage.tokens),
     speed > 0 && texts.speed(speed),
+    usage.loadMs !== undefined && texts.loaded(usage.loadMs),
     usage.firstTokenMs > 0 && texts.firstToken(usage.firstTokenMs),
     texts.cached(usage.cachedTokens, usage.promptTokens),
     usage.droppedTokens > 0 && texts.dropped(usage.droppedTokens),

@@ -51,7 +51,7 @@ function SideView({ side }: { side: Signal<Side> }): JSX.Element {
       <div class="side-answer" aria-live="polite" aria-busy={turn?.state === "streaming"}>
         {turn ? <Answer turn={turn} isLast={false} /> : <p class="hint">{TEXTS.noAnswer}</p>}
       </div>
-      {turn?.usage && <footer><Counts usage={turn.usage} model={turn.model ?? ""} /></footer>}
+      {turn?.usage && <footer><Counts turn={turn} usage={turn.usage} /></footer>}
     </section>
   );
 }

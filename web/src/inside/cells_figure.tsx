@@ -14,13 +14,14 @@ const SIDE = 9; // at most
 
 type Colour = "owner" | "age";
 
-export function CellsFigure({ groups }: { groups: readonly CellUse[] }): JSX.Element {
+export function CellsFigure({ groups, moment }: { groups: readonly CellUse[]; moment: string }): JSX.Element {
   const [by, setBy] = useState<Colour>("owner");
   const requests = new Set(groups.flatMap((group) => group.owners.filter((owner) => owner > 0)));
   return (
     <figure class="inside-figure">
       <div class="figure-head">
         <h2>{INSIDE.cells}</h2>
+        <span class="hint moment">{moment}</span>
         <select aria-label={INSIDE.colour} value={by} onChange={(event) => setBy(event.currentTarget.value as Colour)}>
           <option value="owner">{INSIDE.byOwner}</option>
           <option value="age">{INSIDE.byAge}</option>

@@ -3,6 +3,7 @@
 import { signal } from "@preact/signals";
 
 import { messageOf } from "../api/http.ts";
+import { pause } from "../api/pause.ts";
 import type { Server } from "../api/server.ts";
 import { type Frame, type History, NOTHING, withFrame } from "./live.ts";
 
@@ -37,14 +38,4 @@ export class Feed {
   togglePause(): void {
     this.paused.value = this.paused.value ? null : this.history.value;
   }
-}
-
-function pause(ms: number, end: AbortSignal): Promise<void> {
-  return new Promise((resolve) => {
-    const timer = setTimeout(resolve, ms);
-    end.addEventListener("abort", () => {
-      clearTimeout(timer);
-      resolve();
-    });
-  });
 }

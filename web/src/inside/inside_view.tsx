@@ -10,10 +10,18 @@ import { INSIDE, TEXTS } from "../texts.ts";
 import { CellsFigure } from "./cells_figure.tsx";
 import { Feed } from "./feed.ts";
 import "./inside.css";
+import type { Frame, ModelHistory } from "./live.ts";
 import { Facts, LatencyFigure, MemoryFigure, RatesFigure } from "./numbers.tsx";
 import { TimelineFigure } from "./timeline_figure.tsx";
 import { toTrace } from "./trace.ts";
 import { TreeFigure } from "./tree_figure.tsx";
+
+const LATE_MS = 750; // two frames in which a model told nothing
+
+/** Return when the cache was looked at, in words: less often than the batches are told. */
+function momentOf(frame: Frame, { cacheMs }: ModelHistory): string {
+  return INSIDE.lookedAt((frame.time_ms - cacheMs) / 1000);
+}
 
 export default function InsideView(): JSX.Element {
   const { server, showsSidebar } = useApp();
@@ -50,14 +58,17 @@ export default function InsideView(): JSX.Element {
               </select>
             )}
             {history.runner ? <Facts history={history} /> : <p class="hint">{INSIDE.silent}</p>}
+            {frame && frame.time_ms - history.runnerMs > LATE_MS && (
+              <p class="hint">{INSIDE.late((frame.time_ms - history.runnerMs) / 1000)}</p>
+            )}
           </>
         )}
         <div class="inside-grid">
           {frame && history?.runner && (
             <>
               <TimelineFigure history={history} now={frame.time_ms} />
-              {history.cache && <TreeFigure cache={history.cache} />}
-              {history.cache && <CellsFigure groups={history.cache.cells} />}
+              {history.cache && <TreeFigure cache={history.cache} moment={momentOf(frame, history)} />}
+              {history.cache && <CellsFigure groups={history.cache.cells} moment={momentOf(frame, history)} />}
               <RatesFigure history={history} now={frame.time_ms} />
             </>
           )}

@@ -64,6 +64,8 @@ export interface Runner {
   requests: RunningRequest[];
   waiting: number;
   longest_wait_ms: number;
+  /** How long each of those that wait for a slot has waited, the next one first. */
+  waits_ms: number[];
   prompt_tokens: number;
   generated_tokens: number;
   python_share: number | null;
@@ -109,9 +111,11 @@ export interface ModelHistory {
   samples: readonly Sample[];
   /** How long each request waited for its slot. */
   waits: ReadonlyMap<number, number>;
-  /** The runner's newest word, and the newest look at the cache. */
+  /** The runner's newest word, and the newest look at the cache, with the times of their frames. */
   runner: Runner | null;
+  runnerMs: number;
   cache: Cache | null;
+  cacheMs: number;
 }
 
 export interface History {
@@ -146,7 +150,9 @@ function withModel(old: ModelHistory | undefined, model: LiveModel, now: number)
     samples: runner ? [...samples, sampleOf(runner, now)] : samples,
     waits: new Map([...waits].slice(-MAX_WAITS)),
     runner: runner ?? old?.runner ?? null,
+    runnerMs: runner ? now : (old?.runnerMs ?? now),
     cache: runner?.cache ?? old?.cache ?? null,
+    cacheMs: runner?.cache ? now : (old?.cacheMs ?? now),
   };
 }
 

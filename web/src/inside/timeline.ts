@@ -12,15 +12,18 @@ export interface Bar {
 
 export interface Timeline {
   bars: Bar[];
-  /** The request of each lane; the first lane is the device's. */
+  /** The request of each lane; the first lane is the device's, and the last ones those that wait. */
   lanes: number[];
 }
 
 export const DEVICE = 0;
+/** A request has a number once it has a slot. */
+export const WAITING = -1;
 const MAX_LANES = 16;
+const MAX_WAITING = 8;
 
 /** Return what happened from one moment to another (ms since 1970); the newest requests have lanes. */
-export function timelineOf({ steps, waits }: ModelHistory, from: number, to: number): Timeline {
+export function timelineOf({ steps, waits, runner, runnerMs }: ModelHistory, from: number, to: number): Timeline {
   const shown = steps.filter((step) => step.began_ms < to && step.began_ms + step.compute_ms > from);
   const firsts = new Map<number, number>();
   for (const step of steps) {
@@ -44,5 +47,11 @@ export function timelineOf({ steps, waits }: ModelHistory, from: number, to: num
       if (lane) bars.push({ lane, from: step.began_ms, to: end, kind: isPrompt ? "prompt" : "answer", request });
     }
   }
-  return { bars, lanes: [DEVICE, ...requests] };
+  const lanes = [DEVICE, ...requests];
+  for (const wait of from < runnerMs ? (runner?.waits_ms.slice(0, MAX_WAITING) ?? []) : []) {
+    if (runnerMs - wait > to) continue;
+    bars.push({ lane: lanes.length, from: runnerMs - wait, to: runnerMs, kind: "wait", request: WAITING });
+    lanes.push(WAITING);
+  }
+  return { bars, lanes };
 }

@@ -7,7 +7,7 @@ import { IconButton } from "../parts/button.tsx";
 import { INSIDE } from "../texts.ts";
 import { Canvas, type Draw, hueOf } from "./canvas.tsx";
 import { KEPT_MS, type ModelHistory } from "./live.ts";
-import { type Bar, DEVICE, timelineOf } from "./timeline.ts";
+import { type Bar, DEVICE, WAITING, timelineOf } from "./timeline.ts";
 
 const SPANS = [0.25, 0.5, 1, 2, 5, 10, 30, 60];
 const USUAL = 5;
@@ -40,7 +40,7 @@ export function TimelineFigure({ history, now }: Properties): JSX.Element {
       context.fillStyle = colors("line");
       context.fillRect(left, y + LANE - 1, width - left, 1);
       context.fillStyle = colors("quiet");
-      const name = request === DEVICE ? INSIDE.device : left < LABEL ? String(request) : INSIDE.request(request);
+      const name = request === DEVICE ? INSIDE.device : request === WAITING ? INSIDE.waits : left < LABEL ? String(request) : INSIDE.request(request);
       context.fillText(name, 0, y + LANE / 2);
     });
     context.save();
@@ -70,7 +70,8 @@ export function TimelineFigure({ history, now }: Properties): JSX.Element {
   const parts = inside.flatMap((step) => step.parts);
   const tokens = (wanted: boolean) => parts.reduce((all, [, , many, isPrompt]) => all + (isPrompt === wanted ? many : 0), 0);
   const requests = new Set(parts.map(([request]) => request)).size;
-  const text = INSIDE.timelineText(span / 1000, inside.length, requests, tokens(true), tokens(false));
+  const waiting = back === 0 ? (history.runner?.waiting ?? 0) : 0;
+  const text = INSIDE.timelineText(span / 1000, inside.length, requests, tokens(true), tokens(false), waiting);
   return (
     <figure class="inside-figure wide">
       <div class="figure-head">

@@ -10,7 +10,7 @@ const ROW = 20;
 const LEAST_WIDTH = 300;
 const CHARACTER = 6.5;
 
-export function TreeFigure({ cache }: { cache: Cache }): JSX.Element {
+export function TreeFigure({ cache, moment }: { cache: Cache; moment: string }): JSX.Element {
   const { boxes, width, rows } = layOut(cache.tree);
   const shared = sharedBeginnings(cache.tree);
   const hidden = cache.tree.reduce((all, node) => all + (node.hidden ?? 0), 0);
@@ -22,13 +22,26 @@ export function TreeFigure({ cache }: { cache: Cache }): JSX.Element {
   const drawn = Math.max(width, LEAST_WIDTH);
   return (
     <figure class="inside-figure">
-      <h2>{INSIDE.tree}</h2>
+      <div class="figure-head">
+        <h2>{INSIDE.tree}</h2>
+        <span class="hint moment">{moment}</span>
+      </div>
       <div class="tree-scroll" tabIndex={0} role="group" aria-label={INSIDE.tree}>
         <svg role="img" aria-label={text} width={drawn} height={rows * ROW} viewBox={`0 0 ${drawn} ${rows * ROW}`}>
           {boxes.map((box) => <NodeBox key={box.place} box={box} />)}
         </svg>
       </div>
-      <figcaption>{text}</figcaption>
+      <figcaption>
+        <span>{text}</span>
+        <span class="legend">
+          <span>{INSIDE.legend.number}</span>
+          <span class="swatch shared-box-swatch">{INSIDE.legend.shared}</span>
+          <span class="swatch request-box-swatch">{INSIDE.legend.request}</span>
+          <span class="swatch cached-box-swatch">{INSIDE.legend.cached}</span>
+          <span class="swatch lost-box-swatch">{INSIDE.legend.lost}</span>
+          {cache.tree.some((node) => node.states) && <span class="swatch state-swatch">{INSIDE.legend.state}</span>}
+        </span>
+      </figcaption>
       <details>
         <summary>{INSIDE.tableOfTree}</summary>
         <div class="table-scroll" tabIndex={0} role="group" aria-label={INSIDE.tableOfTree}>

@@ -9,6 +9,7 @@ import { Server } from "../api/server.ts";
 import { ConversationStore } from "../chat/store.ts";
 import { Chats } from "./chats.ts";
 import { Compare } from "./compare.ts";
+import { FormatCheck } from "./format_check.ts";
 import { Models } from "./models.ts";
 import { Settings } from "./settings.ts";
 import { VIEWS } from "../views.ts";
@@ -18,8 +19,9 @@ export class App {
   readonly server: Server;
   readonly models: Models;
   readonly chats: Chats;
-  /** The name of the view that is shown: `chat`, or one of `VIEWS`. */
+  readonly formatCheck: FormatCheck;
   readonly compare: Compare;
+  /** The name of the view that is shown: `chat`, or one of `VIEWS`. */
   readonly view = signal("chat");
   readonly showsKeys = signal(false);
   readonly showsSettings = signal(false);
@@ -45,6 +47,7 @@ export class App {
     this.models = new Models(this.server, this.settings);
     this.compare = new Compare(this.server, this.models);
     this.chats = new Chats(this.server, this.models, this.settings, store);
+    this.formatCheck = new FormatCheck(this.server, this.chats.open, this.model);
   }
 
   /** Follow the address after the `#`: a view, `#/chat/ID`, or a new conversation. */

@@ -1,1 +1,0 @@
-import{U as e,g as t,r as n,v as r}from"./app-D8QLyhb8.js";function i(){let{error:i}=n().models;return i.value?r(`div`,{class:`notice`,role:`alert`,children:[r(`span`,{children:i.value}),r(t,{icon:`close`,label:e.dismiss,onClick:()=>i.value=``})]}):null}export{i as t};
