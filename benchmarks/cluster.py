@@ -2,6 +2,7 @@
 
 - conversations: 200 of 6 turns over three replicas; which prompt tokens were computed, with the
   router by prefixes and with Ray's round robin, and by one replica that has as many slots as three.
+- full: the same with prompts three times as long and fewer at once, which fill the caches.
 - ray: one replica through Ray beside `tampu serve`, in turns: the time to the first token of a
   request alone, and the tokens per second of streams together, of --tokens each.
 - scale: three replicas, one and three again under load; whether a request is lost.
@@ -21,10 +22,11 @@ import socket
 import statistics
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from ray import serve
@@ -38,9 +40,10 @@ from tampu.cluster.deploying import connect, deploy, stop
 from tampu.server.options import server_options
 from tampu.settings.settings import Settings
 
-PARTS = ("conversations", "ray", "scale", "kill")
+PARTS = ("conversations", "full", "ray", "scale", "kill")
 NODES, SLOTS = 3, 8
 CONVERSATIONS, TURNS, AT_ONCE = 200, 6, 60
+FULL_LENGTH, FULL_AT_ONCE = 3, 36
 STREAMS, STREAM_TOKENS = 60, 400
 PAIRS, SPEED_STREAMS, SPEED_TOKENS, SPEED_ROUNDS = 200, 8, 512, 5
 ROUND_ROBIN = "ray.serve.experimental.round_robin_router.RoundRobinRouter"
@@ -147,14 +150,17 @@ class Stream:
                     self.first_s = self.first_s or time.perf_counter()
 
 
-def conversation(port: int, model: str, seed: int) -> tuple[int, int, int]:
-    """Return the tokens of a conversation's prompts, those from a cache, and lost requests."""
+def conversation(port: int, model: str, length: int, seed: int) -> tuple[int, int, int]:
+    """Return the tokens of a conversation's prompts, those from a cache, and lost requests.
+
+    `length` says how many times as long as usual its prompts are.
+    """
     source = random.Random(seed)
     total = cached = lost = 0
     messages: list[dict[str, str]] = []
     for turn in range(TURNS):
         words = (source.choice(WORDS) for _ in range(10))
-        text = " ".join([f"{seed} {turn}:", *words] * (4 if turn == 0 else 1))
+        text = " ".join([f"{seed} {turn}:", *words] * length * (4 if turn == 0 else 1))
         messages.append({"role": "user", "content": text})
         body = {"model": model, "messages": messages, "max_tokens": 16, "temperature": 0}
         status, found = ask(port, CHAT, body)
@@ -168,7 +174,7 @@ def conversation(port: int, model: str, seed: int) -> tuple[int, int, int]:
     return total, cached, lost
 
 
-def conversations(here: Site) -> None:
+def conversations(here: Site, length: int = 1, at_once: int = AT_ONCE) -> None:
     """Print how many tokens of prompts were computed, for each way to choose a replica."""
     computed = {}
     rates = {}
@@ -179,9 +185,9 @@ def conversations(here: Site) -> None:
     ):
         here.deploy(replicas, slots, router)
         began = time.perf_counter()
-        with ThreadPoolExecutor(AT_ONCE) as threads:
-            ports, names = [here.port] * CONVERSATIONS, [here.name] * CONVERSATIONS
-            found = list(threads.map(conversation, ports, names, range(CONVERSATIONS)))
+        ask_all = partial(conversation, here.port, here.name, length)
+        with ThreadPoolExecutor(at_once) as threads:
+            found = list(threads.map(ask_all, range(CONVERSATIONS)))
         total, cached, lost = (sum(each) for each in zip(*found, strict=True))
         computed[name], rates[name] = total - cached, cached / total
         print(
@@ -192,6 +198,11 @@ def conversations(here: Site) -> None:
     alone, prefixes, robin = computed
     print(f"round robin computes {computed[robin] / computed[prefixes]:.2f} times as many")
     print(f"hit rate: {rates[prefixes] / rates[alone]:.3f} of that of one replica", flush=True)
+
+
+def full(here: Site) -> None:
+    """Print the same where the conversations at once fill the caches."""
+    conversations(here, FULL_LENGTH, FULL_AT_ONCE)
 
 
 def first_token_s(port: int, model: str, number: int) -> float:
@@ -338,7 +349,13 @@ def main() -> None:
     parser.add_argument("--only", choices=PARTS, action="append")
     parser.add_argument("--tokens", type=int, default=SPEED_TOKENS, help="of a stream's answer")
     arguments = parser.parse_args()
-    parts = {"conversations": conversations, "ray": beside_serve, "scale": scale, "kill": kill}
+    parts: dict[str, Callable[[Site], None]] = {
+        "conversations": conversations,
+        "full": full,
+        "ray": beside_serve,
+        "scale": scale,
+        "kill": kill,
+    }
     with site(arguments.model, arguments.tokens) as here:
         for name in arguments.only or PARTS:
             print(f"{name}:", flush=True)

@@ -14,6 +14,7 @@ import httpx
 import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 from support.ray_cluster import (
     FAMILIES,
     NODES,
@@ -71,11 +72,17 @@ def ask(live: Live, path: str, **fields: Any) -> httpx.Response:
 
 def counted(live: Live, name: str, **labels: str) -> dict[str, float]:
     """What each replica has counted, by the replicas' names."""
-    families = text_string_to_metric_families(live.client.get("/metrics").text)
+
+    def rows() -> list[Sample]:
+        """Those of all replicas: one that is slow to answer has none."""
+        families = text_string_to_metric_families(live.client.get("/metrics").text)
+        found = [sample for family in families for sample in family.samples]
+        names = {each.labels.get("replica") for each in found} - {None}
+        return found if len(names) == sum(each.replicas for each in live.config.models) else []
+
     return {
         sample.labels["replica"]: sample.value
-        for family in families
-        for sample in family.samples
+        for sample in wait_until(rows, "all replicas tell what they count")
         if sample.name == name and labels.items() <= sample.labels.items()
     }
 

@@ -84,7 +84,7 @@ def ray_cluster(models: Sequence[DeployedModel]) -> Iterator[Live]:
             connect(cluster.address)
             with (
                 collecting() as collector,
-                httpx.Client(base_url=url, headers=headers, timeout=120) as client,
+                httpx.Client(base_url=url, headers=headers, timeout=300) as client,
             ):
                 live = Live(cluster, config, client, collector, nodes)
                 live.deploy(*models)
