@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
+from tampu.cancellation import check_cancelled
 from tampu.chat.segments import PieceEncoder, Prompt, encode_prompt
 from tampu.errors import RequestError
 
@@ -121,3 +122,36 @@ class ImagePlaceholders:
 def length(items: Sequence[Item]) -> int:
     """Return the number of a prompt's inputs."""
     return sum(1 if isinstance(item, int) else len(item) for item in items)
+
+
+def with_images(
+    messages: Sequence[Mapping[str, Any]], prepare: Callable[[Any], Any]
+) -> list[Mapping[str, Any]]:
+    """Return messages whose `images` are prepared for the model."""
+    return [
+        {**message, "images": prepared_images(message["images"], prepare)}
+        if message.get("images")
+        else message
+        for message in messages
+    ]
+
+
+def prepared_images(images: Sequence[Any], prepare: Callable[[Any], Any]) -> list[Any]:
+    """Return images and videos that are prepared for the model."""
+    found = []
+    for image in images:
+        check_cancelled()
+        found.append(prepare(image))
+    return found
+
+
+def media_items(
+    vocabulary: PieceEncoder, text: str, images: Sequence[PreparedImage], marker: str
+) -> list[Item]:
+    """Return the tokens of a text without a template, with images in place of its markers."""
+    first, *rest = text.split(marker)
+    items: list[Item] = [*encode_prompt(vocabulary, ((first, True),))]
+    for image, part in zip(images, rest, strict=True):
+        items += image.items if isinstance(image, PreparedVideo) else [image]
+        items += vocabulary.encode_pieces(((part, True),), continues=True) if part else []
+    return items

@@ -102,7 +102,7 @@ def print_embedding(session: Session, text: str | None, dimensions: int | None) 
     """
     import json
 
-    from tampu.ml.vectors import normalize
+    from tampu.ml.vectors import unit_vectors
 
     if text is None:
         raise RequestError(
@@ -112,7 +112,7 @@ def print_embedding(session: Session, text: str | None, dimensions: int | None) 
     if dimensions is not None:
         if dimensions > len(vector):
             raise RequestError(f"--dimensions is {dimensions}, the embedding has {len(vector)}")
-        vector = normalize(vector[:dimensions])
+        vector = unit_vectors(vector[:dimensions])
     print(json.dumps([round(float(value), 8) for value in vector]))
 
 

@@ -83,10 +83,16 @@ class Backend(Protocol):
         """Begin a request; `sink` receives its events on another thread."""
 
     def embed(
-        self, texts: Sequence[Sequence[int]], *, late_chunking: bool = False, lora: Lora = NO_LORA
+        self,
+        texts: Sequence[Sequence[int]],
+        *,
+        normalize: bool = True,
+        late_chunking: bool = False,
+        lora: Lora = NO_LORA,
     ) -> npt.NDArray[np.float32]:
         """Return the embeddings (texts, features) of texts given as tokens.
 
+        With `normalize` they have length 1, if the model has pooling.
         With `late_chunking` they are computed as one text, and have no begin and end tokens.
         """
 

@@ -7,16 +7,15 @@ engines.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec.structs import replace
 
-from tampu.cancellation import check_cancelled
 from tampu.chat.fim import FillInTheMiddle
-from tampu.chat.images import Item
+from tampu.chat.images import Item, length, media_items, prepared_images, with_images
 from tampu.chat.output import (
     ChatFormat,
     Content,
@@ -39,6 +38,7 @@ from tampu.chat.template_loader import PromptTemplate
 from tampu.engine.backend import Backend, Tokenizer
 from tampu.engine.decisions import Scorer, decide, rerank, rerank_messages
 from tampu.engine.prompts import (
+    MEDIA_MARKER,
     ChatPrompt,
     FIMPrompt,
     Prompt,
@@ -217,7 +217,10 @@ class RequestBuilder:
         parser = None
         if self._style is not None and isinstance(prompt, ChatPrompt):
             options = replace(options, shown=self._style.markers)
-            parser = self._style.parser(
+            style = self._style
+            if prompt.keeps_reasoning:
+                style = style.with_reasoning_in_content()
+            parser = style.parser(
                 prompt.tools or (),
                 in_reasoning=built.ends_in_reasoning,
                 streams_calls=streams_calls,
@@ -241,7 +244,13 @@ class RequestBuilder:
         """
         tokenizer = self._backend.tokenizer
         match prompt:
-            case TextPrompt(text=text):
+            case TextPrompt(text=text, images=images):
+                if images:
+                    prepared = prepared_images(images, self._backend.prepare_file)
+                    more = length(prepared) - len(prepared)
+                    return BuiltPrompt(
+                        media_items(tokenizer, text, prepared, MEDIA_MARKER), more=more
+                    )
                 return self._raw(tokenizer.encode(text))
             case TokensPrompt(tokens=tokens):
                 return self._raw(known_tokens(tokens, tokenizer))
@@ -413,23 +422,6 @@ def _reasoning_mode(
     if ends_in_reasoning:
         return "begun"
     return "no" if prompt.think is False or style.reasoning is None else "may"
-
-
-def with_images(
-    messages: Sequence[Mapping[str, Any]], prepare: Callable[[Any], Any]
-) -> list[Mapping[str, Any]]:
-    """Return messages whose `images` are prepared for the model."""
-    return [
-        {**message, "images": [_prepared(image, prepare) for image in message["images"]]}
-        if message.get("images")
-        else message
-        for message in messages
-    ]
-
-
-def _prepared(image: Any, prepare: Callable[[Any], Any]) -> Any:
-    check_cancelled()
-    return prepare(image)
 
 
 def known_tokens(tokens: Sequence[int], tokenizer: Tokenizer) -> list[int]:

@@ -408,22 +408,23 @@ class Engine:
         return self._inputs.logits(prompt, images, chunk)
 
     def embed(
-        self, texts: str | Sequence[Prompt], *, late_chunking: bool = False, lora: Lora = NO_LORA
+        self,
+        texts: str | Sequence[Prompt],
+        *,
+        normalize: bool = True,
+        late_chunking: bool = False,
+        lora: Lora = NO_LORA,
     ) -> npt.NDArray[np.float32]:
         """Return the embeddings of texts or token ids: pooled final hidden states of length 1.
 
-        The option `pooling` says how, else the file: mean (the default), first or last token.
-        With `late_chunking` (arXiv:2409.04701) the texts are computed as one, begin and end tokens
-        around it, and each is the mean of its own tokens. `lora` names loaded adapters.
-
-        Returns:
-            float32, (texts, features); with the pooling none (tokens, features), of any length.
-
-        Raises:
-            TampuError: as for `logits`.
+        They are float32, (texts, features). The option `pooling` says how, else the file: mean (the
+        default), first or last token. With none, (tokens, features), and without `normalize` they
+        have any length. With `late_chunking` (arXiv:2409.04701) the texts are computed as one, and
+        each is the mean of its own tokens. `lora` names loaded adapters. Raises as `logits`.
         """
-        given = [texts] if isinstance(texts, str) else texts
-        return self._inputs.embed(given, late_chunking=late_chunking, lora=lora)
+        return self._inputs.embed(
+            texts, normalize=normalize, late_chunking=late_chunking, lora=lora
+        )
 
     def _begin(self, prompt: Prompt, given: Mapping[str, object], sink: Sink) -> _Begun:
         """Begin a request; its options replace the model's own defaults."""

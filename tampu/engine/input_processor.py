@@ -22,7 +22,7 @@ from tampu.engine.pooling import MEAN, NONE, RANK, late_chunked, pooled, pooling
 from tampu.engine.ranking import Pair
 from tampu.engine.scoring import NO_LORA, Lora, Prompts, Scored, run_all, score
 from tampu.errors import ContextLengthError, RequestError
-from tampu.ml.vectors import normalize
+from tampu.ml.vectors import unit_vectors
 from tampu.nn import RGBImage, VisionModel
 from tampu.runner.detokenizer import Detokenizer
 from tampu.runner.events import Event, TextDelta
@@ -155,20 +155,27 @@ class InputProcessor:
         return self.rows(prompt, wants_logits=True, chunk=chunk)
 
     def embed(
-        self, texts: Sequence[Prompt], *, late_chunking: bool = False, lora: Lora = NO_LORA
+        self,
+        texts: str | Sequence[Prompt],
+        *,
+        normalize: bool = True,
+        late_chunking: bool = False,
+        lora: Lora = NO_LORA,
     ) -> Rows:
         """Return the embeddings of texts; see `Engine.embed`."""
         if self.pooling == RANK:
             name = self._model.info.path.name
             raise RequestError(f"{name} has no embeddings: it ranks documents (rerank)")
+        texts = [texts] if isinstance(texts, str) else texts
         if late_chunking:
-            return self._late_chunks(texts, lora)
+            found = self._late_chunks(texts, lora)
+            return unit_vectors(found) if normalize else found
         hidden = (self.rows(text, wants_logits=False, lora=lora) for text in texts)
         rows = [pooled(each, self.pooling) for each in hidden]
         if not rows:
             return np.empty((0, self._model.info.embedding_length), np.float32)
         found = np.concatenate(rows).astype(np.float32)
-        return found if self.pooling == NONE else normalize(found)
+        return unit_vectors(found) if normalize and self.pooling != NONE else found
 
     def _late_chunks(self, texts: Sequence[Prompt], lora: Lora) -> Rows:
         """Return the embeddings of texts that are computed as one."""
@@ -190,7 +197,7 @@ class InputProcessor:
             what = "input with late_chunking is too large"
             raise ContextLengthError.of(len(whole), self._context, what)
         hidden = self.rows(whole, wants_logits=False, lora=lora)
-        return normalize(late_chunked(hidden, [*map(len, chunks)], len(begin)))
+        return late_chunked(hidden, [*map(len, chunks)], len(begin))
 
     def score(self, shared: Sequence[Item], prompts: Prompts, lora: Lora = NO_LORA) -> list[Scored]:
         """Return the log-probabilities of continuations of prompts; see `tampu.engine.scoring`.

@@ -6,11 +6,19 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+MEDIA_MARKER = "<__media__>"  # as llama.cpp's
+
 
 class TextPrompt(msgspec.Struct, frozen=True, tag="text"):
-    """A text that is used as it is, without a template."""
+    """A text that is used as it is, without a template.
+
+    Attributes:
+        text: if there are images, with `MEDIA_MARKER` at the place of each.
+        images: image files.
+    """
 
     text: str
+    images: tuple[bytes, ...] = ()
 
 
 class TokensPrompt(msgspec.Struct, frozen=True, tag="tokens"):
@@ -36,6 +44,7 @@ class ChatPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="chat"):
         think: whether to reason before the answer, or how hard; None: the model's default.
         before: tokens of earlier messages that come before the prompt.
         plain: the prompt for a model without a template; None: such a model refuses the request.
+        keeps_reasoning: whether reasoning stays in the content, as the model wrote it.
     """
 
     messages: tuple[dict[str, Any], ...]
@@ -44,6 +53,7 @@ class ChatPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="chat"):
     think: bool | str | None = None
     before: tuple[int, ...] = ()
     plain: str | None = None
+    keeps_reasoning: bool = False
 
 
 Prompt: TypeAlias = TextPrompt | TokensPrompt | FIMPrompt | ChatPrompt

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+UNIT = 2  # the norm by which a vector has length 1
 _EPSILON = 1e-12  # an embedding of zeros stays as it is
 _LARGEST = 32760  # fits 16 bits
 
 
-def normalize(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+def unit_vectors(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """Return vectors (..., features) scaled to length 1."""
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
     normal: npt.NDArray[np.float32] = vectors / np.maximum(lengths, _EPSILON)

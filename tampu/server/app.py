@@ -30,6 +30,7 @@ from tampu.server.batches import batch_routes
 from tampu.server.caller import Caller
 from tampu.server.crash_loop import MAX_CRASHES, CrashLoopBackoff
 from tampu.server.decisions import decision_routes
+from tampu.server.embeddings import embedding_routes
 from tampu.server.file_store import FileLimits, FileStore
 from tampu.server.formats import format_routes
 from tampu.server.http_response import (
@@ -214,6 +215,7 @@ def create_app(
         *parameter_routes(),
         *tool_url_routes(tools),
         *llama_server_routes(serving),
+        *embedding_routes(serving),
         *_health_routes(metrics, other_metrics),
     ]
     if not options.has_replicas:

@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from tampu.engine.prompts import ChatPrompt, Prompt, StructuredOutput, TextPrompt, TokensPrompt
 from tampu.engine.questions import Question
 from tampu.errors import RequestError
+from tampu.ml.vectors import UNIT, scaled
 from tampu.runner.request import GenerateOptions
 
 MAX_CHOICES = 128
@@ -73,6 +76,7 @@ class EmbeddingTask:
         truncate: whether an input longer than the context is cut; else it is refused.
         may_be_unpooled: whether the vectors of each token will do, if the model has no pooling.
         dimensions: how many of each vector's first numbers are wanted; None: all.
+        norm: how the vectors are scaled, as llama-server's `embd_normalize`; -1: not at all.
         late_chunking: whether the inputs are computed as one text.
         lora: the adapters that it chooses, with the strength of each.
         warnings: as in `GenerationRequest`.
@@ -85,9 +89,28 @@ class EmbeddingTask:
     truncate: bool = True
     may_be_unpooled: bool = False
     dimensions: int | None = None
+    norm: int = UNIT
     late_chunking: bool = False
     lora: Mapping[str, float] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+
+    def sized(self, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Return a model's vectors (texts, features) cut and scaled as the request wants.
+
+        Args:
+            vectors: of length 1 unless `norm` is below 0.
+
+        Raises:
+            RequestError: if they have fewer `dimensions`.
+        """
+        if self.dimensions is not None:
+            width = vectors.shape[1]
+            message = f"dimensions must be 1 to {width} for this model, not {self.dimensions}"
+            require(0 < self.dimensions <= width, message)
+            vectors = vectors[:, : self.dimensions]
+        elif self.norm == UNIT:
+            return vectors
+        return vectors if self.norm < 0 else scaled(vectors, self.norm)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tampu.engine.prompts import FIMPrompt, TextPrompt, TokensPrompt
+from tampu.engine.prompts import MEDIA_MARKER, FIMPrompt, Prompt, TextPrompt, TokensPrompt
 from tampu.server.body import parsed
 from tampu.server.errors import BusyError
 from tampu.server.generation_request import GenerationRequest
@@ -17,7 +17,6 @@ from tampu.server.http_response import (
     TaskResponse,
     event_response,
     json_response,
-    warning_headers,
 )
 from tampu.server.routes import Route, get, post
 from tampu.server.serving import Serving
@@ -25,9 +24,7 @@ from tampu.server.tokens import BLOCK, id_blocks, json_items, piece_blocks
 from tampu.server.wire import llama_server as wire
 from tampu.server.wire.llama_server_output import (
     LlamaCompletionWriter,
-    content_vectors,
     generation_settings,
-    token_vectors,
 )
 from tampu.server.wire.openai import ChatRequest, parse_chat_completion
 from tampu.server.wire.options import ModelBody, parse_limited
@@ -44,7 +41,6 @@ def llama_server_routes(serving: Serving) -> list[Route]:
         post("/completion", api.complete, wire.LlamaCompletionRequest),
         post("/completions", api.complete, wire.LlamaCompletionRequest),
         post("/infill", api.infill, wire.InfillRequest),
-        post("/embedding", api.embed, wire.ContentEmbeddingRequest),
         post("/tokenize", api.tokenize, wire.TokenizeContentRequest),
         post("/detokenize", api.detokenize, wire.DetokenizeTokensRequest),
         post("/apply-template", api.apply_template, ChatRequest),
@@ -62,7 +58,7 @@ class LlamaServerAPI:
     async def complete(self, http: Request, body: wire.LlamaCompletionRequest) -> Response:
         """`POST /completion`: the continuation of prompts."""
         entry = self._serving.find_for(body)
-        read = await parsed(http, wire.read_prompts, body.prompt, "prompt")
+        read = await parsed(http, wire.read_prompts, body.prompt, "prompt", takes_images=True)
         prompts = await joined(self._serving, entry, read)
         defaults = self._serving.defaults(entry)
         request = await parsed(http, wire.parse_llama_completion, body, prompts, defaults)
@@ -74,33 +70,18 @@ class LlamaServerAPI:
         request = await parsed(http, wire.parse_infill, body, self._serving.defaults(entry))
         return await self._answer(entry, request, body)
 
-    async def embed(self, http: Request, body: wire.ContentEmbeddingRequest) -> Response:
-        """`POST /embedding`: texts as vectors, each in a list."""
-        entry = self._serving.find_for(body)
-        given, field = await parsed(http, body.prompts)
-        read = await parsed(http, wire.read_prompts, given, field)
-        prompts = await joined(self._serving, entry, read)
-        defaults = self._serving.defaults(entry)
-        task = await parsed(http, wire.parse_content_embedding, body, prompts, defaults)
-
-        async def work() -> Response:
-            found = await self._serving.embed(entry, task)
-            if found.lengths:
-                answer = token_vectors(found.vectors, found.lengths)
-            else:
-                answer = content_vectors(found.vectors, body.embd_normalize)
-            return JSONResponse(answer, headers=warning_headers(found.warnings))
-
-        return TaskResponse(work())
-
-    async def tokenize(self, _: Request, body: wire.TokenizeContentRequest) -> Response:
+    async def tokenize(self, http: Request, body: wire.TokenizeContentRequest) -> Response:
         """`POST /tokenize`: the tokens of a text."""
         entry = self._serving.find_for(body)
+        await parsed(http, body.check)
+        if body.content is None:
+            return await self._tokenize_as_vllm(http, entry, body)
+        content = body.content
 
         async def work() -> Response:
             found = await self._serving.encode(
                 entry,
-                TextPrompt(body.content),
+                TextPrompt(content),
                 add_special=body.add_special,
                 parse_special=body.parse_special,
                 detail="pieces" if body.with_pieces else "tokens",
@@ -110,12 +91,33 @@ class LlamaServerAPI:
 
         return TaskResponse(work())
 
+    async def _tokenize_as_vllm(
+        self, http: Request, entry: Entry, body: wire.TokenizeContentRequest
+    ) -> Response:
+        prompt: Prompt = TextPrompt(body.prompt or "")
+        if body.messages is not None:
+            defaults = self._serving.defaults(entry)
+            prompt = (await parsed(http, parse_chat_completion, body, defaults)).prompts[0]
+        context, _ = self._serving.models.size_of(entry)
+        words: Sequence[str] | None = None
+        if body.return_token_strs:
+            words = entry.info.metadata.strings("tokenizer.ggml.tokens")
+
+        async def work() -> Response:
+            found = await self._serving.encode(
+                entry, prompt, add_special=body.add_special_tokens is not False
+            )
+            return json_response(_vllm_json(found, context, words), is_long=found.count > BLOCK)
+
+        return TaskResponse(work())
+
     async def detokenize(self, _: Request, body: wire.DetokenizeTokensRequest) -> Response:
-        """`POST /detokenize`: the text of tokens."""
+        """`POST /detokenize`: the text of tokens, under llama-server's name and vLLM's."""
         entry = self._serving.find_for(body)
 
         async def work() -> dict[str, str]:
-            return {"content": (await self._serving.decode(entry, body.tokens)).text}
+            text = (await self._serving.decode(entry, body.tokens)).text
+            return {"content": text, "prompt": text}
 
         return TaskResponse(work())
 
@@ -145,6 +147,7 @@ class LlamaServerAPI:
             "model_path": entry.info.path.name,
             "build_info": f"tampu-{__version__}",
             "modalities": {"vision": can_see, "audio": False},
+            "media_marker": MEDIA_MARKER,
             "chat_template": entry.info.template,
             "is_sleeping": self._serving.is_sleeping(entry),
         })  # fmt: skip
@@ -229,6 +232,19 @@ def _tokens_json(encoded: Encoded, *, pieces: bool) -> Iterator[bytes]:
     yield b'{"tokens":['
     yield from json_items(blocks)
     yield b"]}"
+
+
+def _vllm_json(encoded: Encoded, context: int, words: Sequence[str] | None) -> Iterator[bytes]:
+    """Yield vLLM's response to `POST /tokenize`, likewise; with the vocabulary's own words."""
+    yield b'{"count":%d,"max_model_len":%d,"tokens":[' % (encoded.count, context)
+    yield from json_items(id_blocks(encoded))
+    yield b'],"token_strs":'
+    if words is None:
+        yield b"null}"
+    else:
+        yield b"["
+        yield from json_items([words[id] for id in block] for block in id_blocks(encoded))
+        yield b"]}"
 
 
 def _piece(data: bytes) -> str | list[int]:

@@ -1,9 +1,8 @@
-"""OpenAI's API over the models in memory: chat, completions, responses, embeddings, models."""
+"""OpenAI's API over the models in memory: chat, completions, responses, models."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -24,7 +23,6 @@ from tampu.server.http_response import (
     warning_headers,
 )
 from tampu.server.image_urls import ImageFetcher
-from tampu.server.llama_server import joined
 from tampu.server.mcp.selection import chat_form, response_form
 from tampu.server.mcp.servers import MCPServers, Offer
 from tampu.server.response_store import ResponseStore, with_ids
@@ -34,9 +32,8 @@ from tampu.server.serving import Serving
 from tampu.server.session import name_session
 from tampu.server.single_flight import SingleFlight
 from tampu.server.wire import openai as wire
-from tampu.server.wire.llama_server import is_mixed, read_prompts
-from tampu.server.wire.llama_server_output import model_facts, token_vectors
-from tampu.server.wire.openai_output import ChatWriter, CompletionWriter, embedding_list
+from tampu.server.wire.llama_server_output import model_facts
+from tampu.server.wire.openai_output import ChatWriter, CompletionWriter
 from tampu.server.wire.responses import ResponsesRequest, parse_response
 from tampu.server.wire.responses_output import ResponseWriter
 from tampu.server.wire.telemetry import Telemetry
@@ -54,7 +51,6 @@ def openai_routes(
         post("/v1/completions", api.complete, wire.CompletionRequest),
         post("/v1/responses", api.respond, ResponsesRequest),
         post("/v1/responses/input_tokens", api.count_response, ResponsesRequest),
-        post("/v1/embeddings", api.embed, wire.EmbeddingRequest),
         get("/v1/models", api.models),
         get("/v1/models/{model:path}", api.model),
     ]
@@ -146,27 +142,6 @@ class OpenAIAPI:
         )
         events = self._serving.generate(entry, request)
         return event_response(events, writer, request.warnings, is_streaming=bool(body.stream))
-
-    async def embed(self, http: Request, body: wire.EmbeddingRequest) -> Response:
-        """`POST /v1/embeddings`: texts as vectors of length 1."""
-        entry = self._serving.find_for(body)
-        if is_mixed(body.input):
-            read = await parsed(http, read_prompts, body.input, "input")
-            body.input = [*await joined(self._serving, entry, read)]
-        request = await parsed(http, wire.parse_embedding, body, self._serving.defaults(entry))
-        request = replace(request, may_be_unpooled=http.scope.get(SHORT, False))
-
-        async def work() -> Response:
-            found = await self._serving.embed(entry, request)
-            is_base64 = body.encoding_format == "base64"
-            vectors, tokens = found.vectors, found.tokens
-            if found.lengths:
-                answer: object = token_vectors(vectors, found.lengths)
-            else:
-                answer = embedding_list(vectors, tokens, request.model, is_base64=is_base64)
-            return JSONResponse(answer, headers=warning_headers(found.warnings))
-
-        return TaskResponse(work())
 
     async def models(self, http: Request) -> Response:
         """`GET /v1/models`: the installed models; without `/v1` also which are in memory."""

@@ -25,7 +25,6 @@ from tampu.errors import (
     RequestError,
     RequestNotStartedError,
 )
-from tampu.ml.vectors import normalize
 from tampu.runner.events import Usage
 from tampu.runner.priority import current_priority
 from tampu.server.admission import Admission
@@ -304,6 +303,7 @@ class Serving:
                 found = await model.runner.embed(
                     request.inputs,
                     truncate=request.truncate,
+                    normalize=request.norm >= 0,
                     late_chunking=request.late_chunking,
                     lora=lora,
                 )
@@ -312,9 +312,10 @@ class Serving:
                 trace.used(Usage(prompt_tokens=found.tokens))
         vectors = np.frombuffer(found.vectors, "<f4").reshape(-1, found.width)
         warnings = (*request.warnings, *dropped_warnings(found.dropped))
-        shortened = _shortened(vectors, request.dimensions)
+        if model.runner.ready.has_pooling:
+            vectors = request.sized(vectors)
         told = (found.dropped, warnings, found.lengths)
-        return Embeddings(shortened, found.tokens, ready_ns, *told)
+        return Embeddings(vectors, found.tokens, ready_ns, *told)
 
     async def decide(self, entry: Entry, task: DecisionTask | RerankTask) -> Decisions:
         """Return the answers to questions, or whether documents match a query.
@@ -436,14 +437,3 @@ def _check_pooling(ready: Ready, request: EmbeddingTask) -> None:
         )
         require(request.may_be_unpooled, message)
         require(request.dimensions is None, "dimensions need pooling, and the model has none")
-
-
-def _shortened(vectors: npt.NDArray[np.float32], dimensions: int | None) -> npt.NDArray[np.float32]:
-    """Return vectors cut to their first dimensions and normalized again."""
-    if dimensions is None:
-        return vectors
-    width = vectors.shape[1]
-    require(
-        0 < dimensions <= width, f"dimensions must be 1 to {width} for this model, not {dimensions}"
-    )
-    return normalize(vectors[:, :dimensions])

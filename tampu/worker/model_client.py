@@ -108,13 +108,18 @@ class ModelClient(ABC):
         inputs: Sequence[TextPrompt | TokensPrompt],
         *,
         truncate: bool = True,
+        normalize: bool = True,
         late_chunking: bool = False,
         lora: Lora = NO_LORA,
     ) -> Embedded:
         """Return the embeddings of texts; raises as `request`, or ContextLengthError."""
-        return await self.ask(
-            lambda n: Embed(n, tuple(inputs), truncate, late_chunking, dict(lora)), Embedded
-        )
+
+        def command(number: int) -> Embed:
+            return Embed(
+                number, tuple(inputs), truncate, late_chunking, dict(lora), normalize=normalize
+            )
+
+        return await self.ask(command, Embedded)
 
     async def encode(
         self,

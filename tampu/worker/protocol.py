@@ -68,7 +68,10 @@ class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
 
 
 class Embed(msgspec.Struct, frozen=True, tag="embed"):
-    """Compute embeddings; with `truncate` a long input is cut, unless all are computed as one."""
+    """Compute embeddings; with `truncate` a long input is cut, unless all are computed as one.
+
+    With `normalize` they have length 1, if the model has pooling.
+    """
 
     request: int
     inputs: tuple[TextPrompt | TokensPrompt, ...]
@@ -76,6 +79,7 @@ class Embed(msgspec.Struct, frozen=True, tag="embed"):
     late_chunking: bool = False
     lora: dict[str, float] = {}
     priority: Priority = msgspec.field(default_factory=current_priority)
+    normalize: bool = True
 
 
 class Encode(msgspec.Struct, frozen=True, tag="encode"):

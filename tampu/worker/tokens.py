@@ -80,7 +80,12 @@ def embedded(loaded: Loaded, command: Embed) -> Iterator[Embedded]:
             raise ContextLengthError.of(len(tokens), context, what)
         texts.append(tokens[:context])
         dropped += len(tokens) - len(texts[-1])
-    vectors = loaded.model.embed(texts, late_chunking=command.late_chunking, lora=command.lora)
+    vectors = loaded.model.embed(
+        texts,
+        normalize=command.normalize,
+        late_chunking=command.late_chunking,
+        lora=command.lora,
+    )
     vectors = vectors.astype("<f4")
     counts = tuple(map(len, texts))
     lengths = () if loaded.ready.has_pooling else counts

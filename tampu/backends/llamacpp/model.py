@@ -22,7 +22,7 @@ from tampu.chat.images import Item, length
 from tampu.engine.ranking import Pair
 from tampu.engine.scoring import NO_LORA, Lora, Scored, Tokens
 from tampu.errors import ContextLengthError, RequestError
-from tampu.ml.vectors import normalize
+from tampu.ml.vectors import unit_vectors
 from tampu.runner.events import Event, Usage
 from tampu.runner.reasoning_budget import ReasoningBudget, reasoning_budget
 from tampu.runner.request import GenerateOptions
@@ -129,7 +129,12 @@ class LlamaModel:
         return request
 
     def embed(
-        self, texts: Sequence[Sequence[int]], *, late_chunking: bool = False, lora: Lora = NO_LORA
+        self,
+        texts: Sequence[Sequence[int]],
+        *,
+        normalize: bool = True,
+        late_chunking: bool = False,
+        lora: Lora = NO_LORA,
     ) -> npt.NDArray[np.float32]:
         """Return the embeddings (texts, features) of texts given as tokens.
 
@@ -139,10 +144,12 @@ class LlamaModel:
         _check_no_adapters(lora)
         if late_chunking:
             raise RequestError("late_chunking needs tampu's own engine")
-        response = self._server.request("/v1/embeddings", {"input": list(map(list, texts))})
+        body = {"input": list(map(list, texts)), "embd_normalize": 2 if normalize else -1}
+        response = self._server.request("/v1/embeddings", body)
         if "error" in response:
             raise RequestError(str(error_of(response["error"])))
-        return normalize(np.array([item["embedding"] for item in response["data"]], np.float32))
+        found = np.array([item["embedding"] for item in response["data"]], np.float32)
+        return unit_vectors(found) if normalize else found
 
     def score(
         self,

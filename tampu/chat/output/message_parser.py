@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 from tampu.chat.output.signatures import Signatures
 from tampu.chat.output.stream_parser import Content, Part, Parts, Reader, Script, ToolCall
 from tampu.chat.output.streamed_calls import looks_like_call, read_streamed
+from tampu.errors import RequestError
 
 ReadCalls: TypeAlias = Callable[[str, Signatures], list[ToolCall]]
 """Returns the calls in the text between the tags; raises ValueError for any other text."""
@@ -107,6 +108,17 @@ class ChatFormat:
             streams_calls=streams_calls,
             must_call=must_call,
         )
+
+    def with_reasoning_in_content(self) -> ChatFormat:
+        """Return the format in which reasoning, with its tags, is content.
+
+        Raises:
+            RequestError: if reasoning is a message of its own, which has no place in another.
+        """
+        if self.read:
+            message = f"reasoning_format none: the reasoning of {self.name} is a message of its own"
+            raise RequestError(message)
+        return replace(self, reasoning=None)
 
     def ends_in_reasoning(self, prompt: str) -> bool:
         """Return whether a prompt ends inside reasoning that the output continues."""

@@ -45,6 +45,7 @@ class Conversation:
         variables: more values for the template.
         before: tokens of an earlier exchange.
         plain: the prompt for a model without a template.
+        keeps_reasoning: whether reasoning stays in the content, as the model wrote it.
         is_whole: the model's own first messages are not put before it.
         structure: the output format; None: any text.
         warnings: sent in the response header, and logged.
@@ -57,6 +58,7 @@ class Conversation:
     variables: Mapping[str, Any] = field(default_factory=dict)
     before: tuple[int, ...] = ()
     plain: str | None = None
+    keeps_reasoning: bool = False
     is_whole: bool = False
     structure: StructuredOutput | None = None
     warnings: Sequence[str] = ()
@@ -86,6 +88,7 @@ def with_conversation(
         think=conversation.think,
         before=conversation.before,
         plain=conversation.plain,
+        keeps_reasoning=conversation.keeps_reasoning,
     )
     return replace(
         request,

@@ -109,9 +109,12 @@ class ScaleBody(msgspec.Struct, kw_only=True, tag="score"):
 
 
 class SystemOneRequest(AdapterBody, kw_only=True):
-    """`POST /v1/systemone`; `files` and `images` are data URIs of images, as in llama-server."""
+    """`POST /v1/systemone`; `files` and `images` are data URIs of images, as in llama-server.
 
-    state: Content
+    A `state` that is null is nothing beside the questions and images.
+    """
+
+    state: Content | None
     questions: dict[str, NoulBody | CriteriaBody | ScaleBody]
     files: list[str] | None = None
     images: list[str] | None = None
@@ -208,12 +211,12 @@ def parse_systemone(body: SystemOneRequest, defaults: ModelDefaults) -> Decision
         questions.append(_named_question(given, where))
         check_question(questions[-1], where, "criteria", "criteria")
     content, inside = _without_images(body.state)
-    state = _written(content)
-    require(state.strip(), "state is empty")
-    pictures = [*_pictures(body), *inside]
-    images = [{"type": "input_image", "image_url": image} for image in pictures]
-    parts = [*images, {"type": "input_text", "text": state}]
-    messages = read_items([{"role": "user", "content": parts if images else state}])
+    parts = [{"type": "input_image", "image_url": image} for image in [*_pictures(body), *inside]]
+    if content is not None:
+        state = _written(content)
+        require(state.strip(), "state is empty")
+        parts.append({"type": "input_text", "text": state})
+    messages = read_items([{"role": "user", "content": parts}]) if parts else ()
     return _task(body, messages, questions, defaults)
 
 
@@ -229,7 +232,7 @@ def _check_picture(image: object, where: str) -> None:
     require(is_image, f"{where} must be a data URI of an image (data:image/...)")
 
 
-def _without_images(state: Content) -> tuple[Content, list[str]]:
+def _without_images(state: Content | None) -> tuple[Content | None, list[str]]:
     """Return a state of chat messages without their images, and these; other states unchanged."""
     messages = state.get("messages") if isinstance(state, dict) else state
     if not isinstance(messages, list):

@@ -6,23 +6,24 @@ only what llama-server's clients read is different.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 
-from tampu.engine.prompts import FIMPrompt, TextPrompt, TokensPrompt
+from tampu.engine.prompts import MEDIA_MARKER, FIMPrompt, TextPrompt
 from tampu.errors import RequestError
 from tampu.runner.request import MAX_TOP_LOGPROBS
-from tampu.server.generation_request import EmbeddingTask, GenerationRequest, require
+from tampu.server.generation_request import GenerationRequest, require
 from tampu.server.model_defaults import ModelDefaults
-from tampu.server.wire.conversation import check_can
+from tampu.server.wire.conversation import MAX_IMAGES, check_can, decode_image
 from tampu.server.wire.ollama import MAX_INPUTS
-from tampu.server.wire.openai import CompletionRequest, parse_completion
-from tampu.server.wire.options import ModelBody, embedding_task
+from tampu.server.wire.openai import ChatRequest, CompletionRequest, parse_completion
 
-_MAX_NORM = 8
 _PROMPT_TEXT, _PROMPT_IMAGES = "prompt_string", "multimodal_data"
+_NAMED_IMAGE = re.compile(r"\[img-(\d{1,9})\]")
 
 
 class _OwnFields(CompletionRequest, kw_only=True):
@@ -38,9 +39,11 @@ class _OwnFields(CompletionRequest, kw_only=True):
 class LlamaCompletionRequest(_OwnFields, kw_only=True):
     """`POST /completion`.
 
-    The prompt is a text, tokens, both mixed, an object with `prompt_string` or `content`, or a
-    list of these.
+    The prompt is a text, tokens, both mixed, an object with `prompt_string` (and images in
+    `multimodal_data`) or `content`, or a list of these.
     """
+
+    image_data: list[Any] | None = None
 
 
 class InfillRequest(_OwnFields, kw_only=True):
@@ -58,27 +61,26 @@ class ExtraFile(msgspec.Struct, kw_only=True):
     filename: str = "file"
 
 
-class TokenizeContentRequest(msgspec.Struct, kw_only=True):
-    """`POST /tokenize`."""
+class TokenizeContentRequest(ChatRequest, kw_only=True):
+    """`POST /tokenize`, in llama-server's form with `content`, else in vLLM's.
 
-    content: str
-    model: str | None = None
+    vLLM has `prompt`, or `messages` and more of a chat, `add_special_tokens` (unless given: of a
+    prompt, not of a chat, whose template writes them) and `return_token_strs`.
+    """
+
+    content: str | None = None
     add_special: bool = False
     parse_special: bool = True
     with_pieces: bool = False
+    prompt: str | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
 
-
-class ContentEmbeddingRequest(ModelBody, kw_only=True):
-    """`POST /embedding`: `content`, or `input`, as the prompts of `/completion`."""
-
-    content: Any = None
-    input: Any = None
-    embd_normalize: int = 2
-
-    def prompts(self) -> tuple[Any, str]:
-        """Return what is to be embedded, and the name of its field."""
-        require(self.content is None or self.input is None, "content and input: give one of them")
-        return (self.content, "content") if self.input is None else (self.input, "input")
+    def check(self) -> None:
+        """Refuse a request without a text, or in vLLM's form with two."""
+        message = "give one of content, prompt and messages"
+        is_one = (self.prompt is None) != (self.messages is None)
+        require(self.content is not None or is_one, message)
 
 
 class DetokenizeTokensRequest(msgspec.Struct, kw_only=True):
@@ -88,18 +90,76 @@ class DetokenizeTokensRequest(msgspec.Struct, kw_only=True):
     model: str | None = None
 
 
-def read_prompts(given: Any, field: str) -> list[list[str | int]]:
+def read_prompts(given: Any, field: str, *, takes_images: bool = False) -> list[list[str | int]]:
     """Return the prompts in a field of a request, each as a list of texts and tokens.
 
     Raises:
-        RequestError: for another form, or none.
+        RequestError: for another form, or none; for images unless `takes_images`.
     """
-    if isinstance(given, list) and not _is_sequence(given):
-        found = [_sequence(prompt, f"{field}[{index}]") for index, prompt in enumerate(given)]
-    else:
-        found = [_sequence(given, field)]
+    found = []
+    for prompt, where in _each(given, field):
+        has_images = isinstance(prompt, dict) and prompt.get(_PROMPT_IMAGES)
+        require(takes_images or not has_images, f"{where}: {_PROMPT_IMAGES} is not supported")
+        found.append(_sequence(prompt, where))
     require(0 < len(found) <= MAX_INPUTS, f"{field}: there must be 1 to {MAX_INPUTS}")
     return found
+
+
+def read_media(given: Any, field: str, named: Any = None) -> list[TextPrompt | None]:
+    """Return the prompts that have images; None for each of the others.
+
+    Args:
+        given: the prompts, as `read_prompts` takes them.
+        field: their name.
+        named: `image_data` of the request: images of a text that has `[img-ID]` at their places.
+
+    Raises:
+        RequestError: if there are not as many images as places.
+    """
+    if named:
+        require(isinstance(given, str), f"image_data needs a {field} that is a text")
+        return [_with_named_images(given, named)]
+    found: list[TextPrompt | None] = []
+    for prompt, where in _each(given, field):
+        match prompt:
+            case {"prompt_string": str(text), "multimodal_data": [*data]} if data:
+                found.append(_media(text, data, f"{where}.{_PROMPT_IMAGES}"))
+            case _:
+                found.append(None)
+    return found
+
+
+def _media(text: str, data: Sequence[Any], where: str) -> TextPrompt:
+    places = text.count(MEDIA_MARKER)
+    message = f"{where} has {len(data)} images, the text has {MEDIA_MARKER} {places} times"
+    require(places == len(data), message)
+    require(len(data) <= MAX_IMAGES, f"{where}: at most {MAX_IMAGES} images are possible")
+    require(all(isinstance(each, str) for each in data), f"{where} must be a list of base64 texts")
+    images = (decode_image(each, f"{where}[{index}]") for index, each in enumerate(data))
+    return TextPrompt(text, tuple(images))
+
+
+def _with_named_images(text: str, named: Any) -> TextPrompt:
+    """Return a text with the images of `image_data`, in the order in which it names them."""
+    by_id: dict[int, str] = {}
+    for index, each in enumerate(named if isinstance(named, list) else [named]):
+        match each:
+            case {"data": str(data), "id": int(id)}:
+                by_id[id] = data
+            case _:
+                raise RequestError(f"image_data[{index}] must be {{'data': base64, 'id': number}}")
+    parts = _NAMED_IMAGE.split(text.replace(MEDIA_MARKER, ""))
+    ids = [int(id) for id in parts[1::2]]
+    require(sorted(ids) == sorted(by_id), "image_data: [img-ID] must be once in prompt for each")
+    return _media(MEDIA_MARKER.join(parts[::2]), [by_id[id] for id in ids], "image_data")
+
+
+def _each(given: Any, field: str) -> Iterator[tuple[Any, str]]:
+    """Yield the prompts of a field, each with its place in the request."""
+    if isinstance(given, list) and not _is_sequence(given):
+        yield from ((prompt, f"{field}[{index}]") for index, prompt in enumerate(given))
+    else:
+        yield given, field
 
 
 def is_mixed(given: Any) -> bool:
@@ -113,8 +173,7 @@ def is_mixed(given: Any) -> bool:
 
 def _sequence(given: Any, field: str) -> list[str | int]:
     match given:
-        case {"prompt_string": str(text), **more}:
-            require(not more.get(_PROMPT_IMAGES), f"{field}: {_PROMPT_IMAGES} is not supported")
+        case {"prompt_string": str(text)}:
             return [text]
         case {"content": [*parts]} if parts:
             return ["".join(_part(part, field) for part in parts)]
@@ -143,18 +202,13 @@ def parse_llama_completion(
     body: LlamaCompletionRequest, prompts: list[str | list[int]], defaults: ModelDefaults
 ) -> GenerationRequest:
     """Return the request for the continuation of these prompts."""
-    return _parse(body, prompts, defaults)
-
-
-def parse_content_embedding(
-    body: ContentEmbeddingRequest, prompts: list[str | list[int]], defaults: ModelDefaults
-) -> EmbeddingTask:
-    """Return the task of a request for embeddings in llama-server's own form."""
-    in_range = 0 <= body.embd_normalize <= _MAX_NORM
-    message = f"embd_normalize must be 0 to {_MAX_NORM}: vectors are always scaled (2: to length 1)"
-    require(in_range, message)
-    inputs = tuple(TextPrompt(p) if isinstance(p, str) else TokensPrompt(tuple(p)) for p in prompts)
-    return embedding_task(body, defaults, inputs=inputs, may_be_unpooled=True)
+    request = _parse(body, prompts, defaults)
+    media = read_media(body.prompt, "prompt", body.image_data)
+    if any(media):
+        check_can(defaults, "vision", body.model or "", "images")
+        chosen = zip(media, request.prompts, strict=True)
+        request = replace(request, prompts=tuple(one or plain for one, plain in chosen))
+    return request
 
 
 def parse_infill(body: InfillRequest, defaults: ModelDefaults) -> GenerationRequest:

@@ -7,11 +7,8 @@ from collections.abc import Iterator, Sequence, Sized
 from typing import Any
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from tampu.errors import TampuError
-from tampu.ml.vectors import scaled
 from tampu.runner.events import TokenLogprob
 from tampu.runner.request import GenerateOptions
 from tampu.server.errors import code_of, llama_server_error, public_message, status_of
@@ -211,21 +208,6 @@ class LlamaCompletionWriter:
             if value is not msgspec.UNSET:
                 found[path] = value
         return found
-
-
-def content_vectors(vectors: npt.NDArray[np.float32], norm: int) -> list[dict[str, Any]]:
-    """Return the response to `POST /embedding`: each input has a list of one vector."""
-    rows = scaled(vectors, norm)
-    return [{"index": index, "embedding": [row.tolist()]} for index, row in enumerate(rows)]
-
-
-def token_vectors(vectors: npt.NDArray[np.float32], lengths: Sequence[int]) -> list[dict[str, Any]]:
-    """Return the response to `POST /embeddings` of a model without pooling.
-
-    `vectors` are those of all tokens of the inputs, `lengths` the numbers of tokens of each.
-    """
-    parts = np.split(vectors, np.cumsum(lengths)[:-1])
-    return [{"index": index, "embedding": part.tolist()} for index, part in enumerate(parts)]
 
 
 def generation_settings(options: GenerateOptions) -> dict[str, Any]:

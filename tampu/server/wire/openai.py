@@ -16,9 +16,9 @@ import msgspec
 from tampu.engine.prompts import FIMPrompt, Prompt, TextPrompt
 from tampu.errors import RequestError
 from tampu.runner.request import MAX_TOP_LOGPROBS
-from tampu.server.generation_request import MAX_CHOICES, EmbeddingTask, GenerationRequest, require
+from tampu.server.generation_request import MAX_CHOICES, GenerationRequest, require
 from tampu.server.model_defaults import ModelDefaults
-from tampu.server.wire.adapters import AdapterBody, chosen_adapters
+from tampu.server.wire.adapters import chosen_adapters
 from tampu.server.wire.conversation import Conversation, check_can, with_conversation
 from tampu.server.wire.logit_bias import read_bias
 from tampu.server.wire.openai_fields import (
@@ -30,10 +30,11 @@ from tampu.server.wire.openai_fields import (
     read_message,
     refuse_fields,
 )
-from tampu.server.wire.options import ModelBody, embedding_task, parse_limited, with_parameters
+from tampu.server.wire.options import ModelBody, parse_limited, with_parameters
 from tampu.server.wire.other_servers import (
     check_chat_fields,
     check_completion_fields,
+    keeps_reasoning,
     line_limits,
     other_parameters,
     with_chat_fields,
@@ -100,19 +101,6 @@ class CompletionRequest(_Common, kw_only=True):
     best_of: int | None = None
 
 
-class EmbeddingRequest(AdapterBody, kw_only=True):
-    """`POST /v1/embeddings`; the input is a text, tokens, or a list of either.
-
-    llama-server's forms are accepted too: objects, and tokens beside texts. `late_chunking` is
-    Jina's.
-    """
-
-    input: str | list[Any] | dict[str, Any]
-    encoding_format: str | None = None
-    dimensions: int | None = None
-    late_chunking: bool | None = None
-
-
 def parse_chat_completion(body: ChatRequest, defaults: ModelDefaults) -> GenerationRequest:
     """Return the request for the next message."""
     refuse_fields(body, "audio", "functions", "function_call", "moderation", "web_search_options")
@@ -131,6 +119,7 @@ def parse_chat_completion(body: ChatRequest, defaults: ModelDefaults) -> Generat
         think=read_effort(body.reasoning_effort, "reasoning_effort"),
         variables=body.chat_template_kwargs or {},
         structure=read_formats(body),
+        keeps_reasoning=keeps_reasoning(body),
     )
     limit = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     request = _parameters(
@@ -175,23 +164,6 @@ def _before(prompt: Prompt, suffix: str) -> FIMPrompt:
     if not isinstance(prompt, TextPrompt):
         raise RequestError("suffix needs a prompt that is a text, not tokens")
     return FIMPrompt(prompt.text, suffix)
-
-
-def parse_embedding(body: EmbeddingRequest, defaults: ModelDefaults) -> EmbeddingTask:
-    """Return the request for embeddings."""
-    formats = (None, "float", "base64")
-    require(body.encoding_format in formats, "encoding_format must be float or base64")
-    if isinstance(body.input, dict):
-        raise RequestError("input must be a text, tokens, or a list of either")
-    inputs = tuple(read_inputs(body.input, "input", may_be_empty=True))
-    return embedding_task(
-        body,
-        defaults,
-        inputs=inputs,
-        dimensions=body.dimensions,
-        late_chunking=bool(body.late_chunking),
-        lora=chosen_adapters(body) or {},
-    )
 
 
 def wants_usage(body: _Common) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import secrets
 import time
 from abc import ABC, abstractmethod
@@ -10,8 +9,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from tampu.errors import TampuError
 from tampu.runner.events import TokenLogprob, Usage
@@ -275,25 +272,6 @@ def usage_object(usage: Usage, reasoning_tokens: int = 0) -> dict[str, Any]:
         "total_tokens": usage.prompt_tokens + usage.generated_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
         "completion_tokens_details": {"reasoning_tokens": reasoning_tokens},
-    }
-
-
-def embedding_list(
-    vectors: npt.NDArray[np.float32], tokens: int, model: str, *, is_base64: bool
-) -> dict[str, Any]:
-    """Return the response to `POST /v1/embeddings`; base64 is of little-endian F32."""
-
-    def encoded(row: npt.NDArray[np.float32]) -> str | list[float]:
-        return base64.b64encode(row.astype("<f4").tobytes()).decode() if is_base64 else row.tolist()
-
-    return {
-        "object": "list",
-        "data": [
-            {"object": "embedding", "index": index, "embedding": encoded(row)}
-            for index, row in enumerate(vectors)
-        ],
-        "model": model,
-        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
     }
 
 

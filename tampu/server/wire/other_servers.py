@@ -54,9 +54,9 @@ _UNSUPPORTED_IN_CHATS: Mapping[str, tuple[Any, ...]] = {
     "add_special_tokens": _OFF, "chat_template": (), "documents": (), "echo": _OFF,
     "include_reasoning": _ON, "input_ids": (), "max_dynamic_patch": (), "media_io_kwargs": (),
     "min_dynamic_patch": (), "mm_processor_kwargs": (), "parse_tool_calls": _ON,
-    "reasoning_control": _OFF, "reasoning_format": ("auto", "deepseek", "deepseek-legacy"),
+    "reasoning_control": _OFF,
     "return_meta_info": _OFF, "return_prompt_text": _OFF, "return_prompt_token_ids": _OFF,
-    "separate_reasoning": _ON, "task": (), "use_audio_in_video": _OFF,
+    "task": (), "use_audio_in_video": _OFF,
 }  # fmt: skip
 _UNSUPPORTED_IN_COMPLETIONS: Mapping[str, tuple[Any, ...]] = {
     "add_special_tokens": _ON, "prompt_embeds": (),
@@ -65,6 +65,7 @@ _UNSUPPORTED_IN_COMPLETIONS: Mapping[str, tuple[Any, ...]] = {
 _LLAMA_SERVERS: Mapping[str, Any] = {
     "n_indent": int | None, "samplers": Any, "t_max_predict_ms": int | None,
 }  # fmt: skip
+_REASONING_FORMATS = ("auto", "deepseek", "deepseek-legacy", "none")
 _HINTS = {
     "chat_template": "a template comes from the model (/api/create)",
     "documents": "send them in chat_template_kwargs",
@@ -89,7 +90,8 @@ def with_chat_fields(body: type[S]) -> type[S]:
     """Return the struct of a chat's body with other servers' fields."""
     names = (*_UNSUPPORTED, *_UNSUPPORTED_IN_CHATS)
     decided = {"add_generation_prompt": bool | None, "continue_final_message": bool | None}
-    added = {**dict.fromkeys(names, Any), **decided, **_LLAMA_SERVERS}
+    own = {**_LLAMA_SERVERS, "reasoning_format": str | None, "separate_reasoning": bool | None}
+    added = {**dict.fromkeys(names, Any), **decided, **own}
     return with_fields(with_other_names(body), added)
 
 
@@ -111,6 +113,19 @@ def check_chat_fields(body: object, *, continues: bool) -> None:
             "it is the assistant's, and only then"
         )
         require(getattr(body, name) in (None, wanted), message)
+
+
+def keeps_reasoning(body: object) -> bool:
+    """Whether a chat wants reasoning in the content.
+
+    llama-server has `reasoning_format` for it, SGLang `separate_reasoning`.
+    """
+    name = getattr(body, "reasoning_format", None)
+    formats = ", ".join(_REASONING_FORMATS)
+    require(name in (None, *_REASONING_FORMATS), f"reasoning_format must be one of {formats}")
+    is_streaming = bool(getattr(body, "stream", None))
+    is_separate = getattr(body, "separate_reasoning", None) is not False
+    return name == "none" or (name == "deepseek-legacy" and is_streaming) or not is_separate
 
 
 def check_completion_fields(body: object) -> None:

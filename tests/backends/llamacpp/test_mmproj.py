@@ -16,9 +16,9 @@ from support.ollama_files import PUBLISHED, publish
 from support.projectors import take_apart
 
 from tampu.backends.llamacpp import LlamaModel, load_llamacpp
+from tampu.chat.images import with_images
 from tampu.chat.prompt import PromptBuilder
 from tampu.convert.divided import plan_part
-from tampu.engine.chat import with_images
 from tampu.engine.engine import Engine
 from tampu.engine.load_options import LoadOptions
 from tampu.errors import ContextLengthError, RequestError

@@ -175,6 +175,13 @@ def test_a_state_may_be_json(client: httpx.Client) -> None:
     assert found["usage"]["input_tokens"] > 10
 
 
+def test_a_state_may_be_nothing(client: httpx.Client) -> None:
+    found = system_one(client, state=None)
+    with_text = system_one(client)
+    assert found["answers"].keys() == {"q"}
+    assert 0 < found["usage"]["input_tokens"] < with_text["usage"]["input_tokens"]
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [

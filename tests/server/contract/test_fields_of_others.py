@@ -252,11 +252,17 @@ CHAT: Mapping[str, Check] = {
     "mm_processor_kwargs": unless({}, {"a": 1}),
     "parse_tool_calls": unless(True, False),
     "reasoning_control": unless(False, True),
-    "reasoning_format": both(nothing("auto", "deepseek"), refused("none")),
+    "reasoning_format": both(
+        nothing("auto", "deepseek"),
+        refused("other"),
+        effect(lambda ask: ask(model="thinker", reasoning_format="none") != ask(model="thinker")),
+    ),
     "return_meta_info": unless(False, True),
     "return_prompt_text": unless(False, True),
     "return_prompt_token_ids": unless(False, True),
-    "separate_reasoning": unless(True, False),
+    "separate_reasoning": effect(
+        lambda ask: ask(model="thinker", separate_reasoning=False) != ask(model="thinker")
+    ),
     "stream_reasoning": nothing(True, False),
     "task": refused("title"),
     "thinking_token_budget": both(

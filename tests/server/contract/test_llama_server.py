@@ -42,7 +42,7 @@ def said(answer: Any) -> str:
     [
         ("/chat/completions", CHAT),
         ("/chat/completions/input_tokens", CHAT),
-        ("/embeddings", {"model": "embedder", "input": "x"}),
+        ("/embeddings", {"model": "embedder", "input": "x", "encoding_format": "float"}),
         ("/responses", {"model": "talker", "input": "x"}),
         ("/messages", CHAT | {"max_tokens": 9}),
         ("/models", None),
@@ -62,6 +62,8 @@ def test_the_openai_package_works_with_the_address_alone(contract_server: Server
         answer = client.chat.completions.create(model="talker", messages=USER, temperature=0)
         assert answer.choices[0].message.content == "Hello, world."
         assert "talker:latest" in [model.id for model in client.models.list()]
+        found = client.embeddings.create(model="embedder", input=["x", "y"])
+        assert [each.index for each in found.data] == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -237,6 +239,30 @@ def test_reasoning_has_both_of_its_names(client: httpx.Client, is_streaming: boo
         found = [response.json()["choices"][0]["message"]]
     for name in ("reasoning", "reasoning_content"):
         assert "".join(message.get(name, "") for message in found) == "Let me see."
+
+
+@pytest.mark.parametrize(
+    ("more", "is_kept", "is_kept_in_streams"),
+    [
+        ({"reasoning_format": "none"}, True, True),
+        ({"reasoning_format": "deepseek-legacy"}, False, True),
+        ({"reasoning_format": "deepseek"}, False, False),
+        ({"reasoning_format": "auto"}, False, False),
+        ({"separate_reasoning": False}, True, True),
+    ],
+)
+def test_reasoning_may_stay_in_the_content(
+    client: httpx.Client, more: dict[str, Any], is_kept: bool, is_kept_in_streams: bool
+) -> None:
+    body = CHAT | {"model": "thinker"} | more
+    [choice] = post(client, "/v1/chat/completions", body)["choices"]
+    streamed = client.post("/v1/chat/completions", json=body | {"stream": True})
+    found = [chunk["choices"][0]["delta"] for chunk in data_of(streamed) if chunk["choices"]]
+    for messages, kept in (([choice["message"]], is_kept), (found, is_kept_in_streams)):
+        content = "".join(message.get("content") or "" for message in messages)
+        reasoning = "".join(message.get("reasoning_content", "") for message in messages)
+        assert content.startswith("<think>Let me see.</think>") == kept
+        assert reasoning == ("" if kept else "Let me see.")
 
 
 NAMELESS: list[Any] = [

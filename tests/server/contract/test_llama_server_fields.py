@@ -160,9 +160,9 @@ def test_answers_have_the_fields_that_are_there(client: httpx.Client, route: str
     assert not keys & missing
 
 
-def embedded(client: httpx.Client, **more: Any) -> list[Any]:
+def embedded(client: httpx.Client, path: str = "/embedding", **more: Any) -> list[Any]:
     body = {"model": "embedder", **more}
-    response = client.post("/embedding", json=body)
+    response = client.post(path, json=body)
     assert response.status_code == 200, response.text
     found = response.json()
     assert [one["index"] for one in found] == [*range(len(found))]
@@ -178,23 +178,47 @@ def test_an_embedding_is_a_list_of_one_vector(client: httpx.Client) -> None:
     assert embedded(client, content={"prompt_string": "the x"}) == [[known[0]]]
 
 
+def test_embeddings_have_openais_form_or_llama_servers(client: httpx.Client) -> None:
+    known = embedded(client, content=["the x", "y"])
+    assert embedded(client, "/embeddings", input=["the x", "y"]) == known
+    assert embedded(client, "/embeddings", content=["the x", "y"]) == known
+    assert embedded(client, "/v1/embeddings", content=["the x", "y"]) == known
+    body = {"model": "embedder", "input": ["the x", "y"]}
+    for path, more in (("/v1/embeddings", {}), ("/embeddings", {"encoding_format": "float"})):
+        found = client.post(path, json=body | more).json()
+        assert [[one["embedding"]] for one in found["data"]] == known
+
+
 def test_an_embedding_has_the_norm_that_is_wanted(client: httpx.Client) -> None:
+    def vector(norm: int, **more: Any) -> Any:
+        [[found]] = embedded(client, content="the x", embd_normalize=norm, **more)
+        return np.array(found)
+
     def size(norm: int) -> Any:
-        [[vector]] = embedded(client, content="the x", embd_normalize=norm)
-        return np.abs(np.array(vector))
+        return np.abs(vector(norm))
+
+    raw = vector(-1)
+    length = np.linalg.norm(raw)
+    assert length != pytest.approx(1, rel=1e-2)
+    np.testing.assert_allclose(raw / length, vector(2), atol=1e-5)
+    np.testing.assert_allclose(vector(-1, dimensions=3), raw[:3], rtol=1e-5)
+    assert (vector(2, dimensions=3) ** 2).sum() == pytest.approx(1, rel=1e-4)
 
     assert size(0).max() == pytest.approx(32760, rel=1e-4)
     assert size(1).sum() == pytest.approx(1, rel=1e-4)
     assert (size(2) ** 2).sum() == pytest.approx(1, rel=1e-4)
     assert (size(3) ** 3).sum() == pytest.approx(1, rel=1e-4)
+    body = {"model": "embedder", "input": "the x", "embd_normalize": -1}
+    [found] = client.post("/v1/embeddings", json=body).json()["data"]
+    np.testing.assert_allclose(found["embedding"], raw, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"content": "x", "embd_normalize": -1}, "embd_normalize must be 0 to 8"),
-        ({"content": "x", "embd_normalize": 9}, "embd_normalize must be 0 to 8"),
-        ({}, "content must be"),
+        ({"content": "x", "embd_normalize": -2}, "embd_normalize must be -1 to 8"),
+        ({"content": "x", "embd_normalize": 9}, "embd_normalize must be -1 to 8"),
+        ({}, "input must be a text, tokens"),
         ({"content": "x", "input": "x"}, "content and input"),
     ],
 )
@@ -204,6 +228,103 @@ def test_a_wrong_embedding_is_refused(
     response = client.post("/embedding", json={"model": "embedder", **more})
     assert response.status_code == 400
     assert message in response.json()["error"]["message"]
+
+
+def completed(client: httpx.Client, status: int = 200, **more: Any) -> Any:
+    body = {"model": "demo", "temperature": 0, "n_predict": 8, **more}
+    response = client.post("/completion", json=body)
+    assert response.status_code == status, response.text
+    return response.json()
+
+
+def test_a_prompt_may_have_images(client: httpx.Client) -> None:
+    image = base64.b64encode(picture()).decode()
+    message = {"role": "user", "content": [
+        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{image}"}},
+        {"type": "text", "text": "What color is the shape?"},
+    ]}  # fmt: skip
+    chat = {"model": "demo", "messages": [message], "temperature": 0, "max_tokens": 8}
+    known = client.post("/v1/chat/completions", json=chat).json()
+    [choice] = known["choices"]
+
+    marker = client.get("/props", params={"model": "demo"}).json()["media_marker"]
+    plain = {"model": "demo", "messages": [{"role": "user", "content": "What color is the shape?"}]}
+    prompt = client.post("/apply-template", json=plain).json()["prompt"]
+    before, question, after = prompt.partition("What color")
+    forms: list[dict[str, Any]] = [
+        {"prompt": {
+            "prompt_string": f"{before}{marker}{question}{after}", "multimodal_data": [image],
+        }},
+        {"prompt": f"{before}[img-7]{question}{after}", "image_data": [{"id": 7, "data": image}]},
+    ]  # fmt: skip
+    for form in forms:
+        found = completed(client, **form)
+        assert found["content"] == choice["message"]["content"]
+        assert found["tokens_evaluated"] == known["usage"]["prompt_tokens"]
+    with_plain = completed(client, prompt=[forms[0]["prompt"], prompt])
+    assert with_plain[0]["content"] == choice["message"]["content"]
+    assert with_plain[1]["tokens_evaluated"] < with_plain[0]["tokens_evaluated"]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"prompt": {"prompt_string": "x", "multimodal_data": ["eA=="]}}, "has 1 images, the text"),
+        (
+            {"prompt": {"prompt_string": "<__media__>", "multimodal_data": ["-"]}},
+            "prompt.multimodal_data[0]",
+        ),
+        ({"prompt": "x", "image_data": [{"id": 7, "data": "eA=="}]}, "[img-ID] must be once"),
+        ({"prompt": ["x"], "image_data": [{"id": 7, "data": "eA=="}]}, "a prompt that is a text"),
+        ({"prompt": "x", "image_data": ["eA=="]}, "image_data[0] must be"),
+        (
+            {"model": "talker",
+             "prompt": {"prompt_string": "<__media__>", "multimodal_data": ["eA=="]}},
+            "does not support images",
+        ),
+    ],
+)  # fmt: skip
+def test_a_wrong_image_of_a_prompt_is_refused(
+    client: httpx.Client, more: dict[str, Any], message: str
+) -> None:
+    assert message in completed(client, status=400, **more)["error"]["message"]
+
+
+def tokenized(client: httpx.Client, **more: Any) -> Any:
+    response = client.post("/tokenize", json={"model": "demo", **more})
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def test_tokens_in_the_form_of_vllm(client: httpx.Client) -> None:
+    known = tokenized(client, content="Hello world", add_special=True)["tokens"]
+    found = tokenized(client, prompt="Hello world")
+    assert found == {
+        "count": len(known), "max_model_len": found["max_model_len"],
+        "tokens": known, "token_strs": None,
+    }  # fmt: skip
+    assert found["max_model_len"] > 0
+    bare = tokenized(client, prompt="Hello world", add_special_tokens=False, return_token_strs=True)
+    assert bare["tokens"] == tokenized(client, content="Hello world")["tokens"]
+    assert "".join(bare["token_strs"]).replace("\u2581", " ").strip() == "Hello world"
+    body = {"model": "demo", "tokens": bare["tokens"]}
+    texts = client.post("/detokenize", json=body).json()
+    assert texts["prompt"] == texts["content"]
+
+
+def test_tokens_of_a_chat_in_the_form_of_vllm(client: httpx.Client) -> None:
+    messages = [{"role": "user", "content": "Hello"}]
+    found = tokenized(client, messages=messages, add_generation_prompt=True)
+    body = {"model": "demo", "messages": messages}
+    count = client.post("/v1/chat/completions/input_tokens", json=body).json()["input_tokens"]
+    assert found["count"] == len(found["tokens"]) == count
+
+
+@pytest.mark.parametrize("more", [{}, {"messages": [], "prompt": "x"}])
+def test_one_text_is_tokenized(client: httpx.Client, more: dict[str, Any]) -> None:
+    response = client.post("/tokenize", json={"model": "demo", **more})
+    assert response.status_code == 400
+    assert "give one of content, prompt and messages" in response.json()["error"]["message"]
 
 
 def test_images_of_a_state_reach_the_model(client: httpx.Client) -> None:

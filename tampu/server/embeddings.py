@@ -1,0 +1,67 @@
+"""Texts as vectors, in OpenAI's form and llama-server's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tampu.server.body import parsed
+from tampu.server.http_response import SHORT, JSONResponse, TaskResponse, warning_headers
+from tampu.server.llama_server import joined
+from tampu.server.routes import Route, post
+from tampu.server.serving import Serving
+from tampu.server.wire.embeddings import (
+    EmbeddingRequest,
+    embedding_list,
+    parse_embedding,
+    vector_lists,
+)
+from tampu.server.wire.llama_server import is_mixed, read_prompts
+
+
+def embedding_routes(serving: Serving) -> list[Route]:
+    """Return the routes of embeddings."""
+
+    async def embed(http: Request, body: EmbeddingRequest) -> Response:
+        """`POST /v1/embeddings`: texts as vectors."""
+        is_short = http.scope.get(SHORT, False)
+        # OpenAI's packages send `encoding_format` always, llama-server's clients never.
+        is_plain = body.content is not None or (is_short and body.encoding_format is msgspec.UNSET)
+        return await _embed(http, body, is_plain=is_plain, may_be_unpooled=is_short)
+
+    async def embed_content(http: Request, body: EmbeddingRequest) -> Response:
+        """`POST /embedding`: texts as vectors, each in a list."""
+        return await _embed(http, body, is_plain=True, may_be_unpooled=True)
+
+    async def _embed(
+        http: Request, body: EmbeddingRequest, *, is_plain: bool, may_be_unpooled: bool
+    ) -> Response:
+        entry = serving.find_for(body)
+        given, field = await parsed(http, body.given)
+        if is_mixed(given):
+            read = await parsed(http, read_prompts, given, field)
+            given = await joined(serving, entry, read)
+        defaults = serving.defaults(entry)
+        task = await parsed(http, parse_embedding, body, given, field, defaults)
+        task = replace(task, may_be_unpooled=may_be_unpooled)
+
+        async def work() -> Response:
+            found = await serving.embed(entry, task)
+            if is_plain or found.lengths:
+                answer: object = vector_lists(found.vectors, found.lengths)
+            else:
+                is_base64 = body.encoding_format == "base64"
+                answer = embedding_list(
+                    found.vectors, found.tokens, task.model, is_base64=is_base64
+                )
+            return JSONResponse(answer, headers=warning_headers(found.warnings))
+
+        return TaskResponse(work())
+
+    return [
+        post("/v1/embeddings", embed, EmbeddingRequest),
+        post("/embedding", embed_content, EmbeddingRequest),
+    ]
