@@ -243,6 +243,9 @@ def test_pairs_of_texts_are_scored(client: httpx.Client, path: str) -> None:
     ):
         found = post(client, path, {"model": "filler", "text_1": first, "text_2": second})
         assert found["id"].startswith("score-")
+        for names in (("queries", "documents"), ("queries", "items"), ("data_1", "data_2")):
+            same = post(client, path, {"model": "filler", names[0]: first, names[1]: second})
+            assert same["data"] == found["data"]
         count = len(second) if isinstance(second, list) else 1
         assert [one["index"] for one in found["data"]] == [*range(count)]
         assert all(one["object"] == "score" and 0 <= one["score"] <= 1 for one in found["data"])

@@ -109,7 +109,9 @@ class ScaleBody(msgspec.Struct, kw_only=True, tag="score"):
 
 
 class SystemOneRequest(AdapterBody, kw_only=True):
-    """`POST /v1/systemone`; `files` and `images` are data URIs of images, as in llama-server.
+    """`POST /v1/systemone`; `files` and `images` are images.
+
+    They are data URIs, as in llama-server, or base64, as in Ollama.
 
     A `state` that is null is nothing beside the questions and images.
     """
@@ -228,8 +230,8 @@ def _pictures(body: SystemOneRequest) -> list[str]:
 
 
 def _check_picture(image: object, where: str) -> None:
-    is_image = isinstance(image, str) and image.startswith("data:image/")
-    require(is_image, f"{where} must be a data URI of an image (data:image/...)")
+    is_image = isinstance(image, str) and (image.startswith("data:image/") or ":" not in image)
+    require(is_image, f"{where} must be a data URI of an image (data:image/...), or base64")
 
 
 def _without_images(state: Content | None) -> tuple[Content | None, list[str]]:

@@ -20,15 +20,21 @@ from tampu.server.wire.ollama import MAX_INPUTS
 from tampu.server.wire.rerank import RerankRequest, parse_rerank
 
 Texts: TypeAlias = str | list[str]
+_NAMES = (
+    ("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2"),
+)  # fmt: skip
 
 
 class ScoreRequest(AdapterBody, kw_only=True):
-    """`POST /v1/score`: `text_1` and `text_2`, or `queries` and `documents`."""
+    """`POST /v1/score`: the texts under one of the pairs of names in `_NAMES`."""
 
     text_1: Texts | None = None
     text_2: Texts | None = None
     queries: Texts | None = None
     documents: Texts | None = None
+    items: Texts | None = None
+    data_1: Texts | None = None
+    data_2: Texts | None = None
     instruction: str | None = None
 
 
@@ -67,15 +73,21 @@ def score_response(body: ScoreRequest, found: dict[str, Decisions]) -> dict[str,
 
 def _pairs(body: ScoreRequest) -> list[tuple[str, str]]:
     """Return the pairs: a single first text belongs to all second ones."""
-    is_old = body.queries is None and body.documents is None
-    names = ("text_1", "text_2") if is_old else ("queries", "documents")
-    require(is_old or body.text_1 is body.text_2 is None, "text_1: give it, or queries")
+    names, *others = sorted(_NAMES, key=lambda pair: -_given(body, pair))
+    given = {name for pair in others for name in pair if getattr(body, name) is not None}
+    clash = ", ".join(sorted(given.difference(names)))
+    require(not clash, f"{clash}: give {names[0]} and {names[1]} alone")
     firsts, seconds = (_texts(getattr(body, name), name) for name in names)
     if len(firsts) == 1:
         firsts = [*firsts] * len(seconds)
     told = f"{names[0]} has {len(firsts)} texts and {names[1]} {len(seconds)}"
     require(len(firsts) == len(seconds), f"{told}: there must be one, or as many")
     return [*zip(firsts, seconds, strict=True)]
+
+
+def _given(body: ScoreRequest, pair: tuple[str, str]) -> int:
+    """Return how many of two fields a request has."""
+    return sum(getattr(body, name) is not None for name in pair)
 
 
 def _texts(given: Texts | None, name: str) -> Sequence[str]:

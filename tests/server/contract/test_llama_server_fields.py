@@ -334,6 +334,9 @@ def test_images_of_a_state_reach_the_model(client: httpx.Client) -> None:
         seen = post(client, "/v1/systemone", model="demo", **{field: [uri]})
         assert seen.status_code == 200, seen.text
         assert seen.json()["usage"]["input_tokens"] > plain + 10
+        bare = post(client, "/v1/systemone", model="demo", **{field: [uri.partition(",")[2]]})
+        known, same = (each.json()["answers"]["q"]["noul"] for each in (seen, bare))
+        assert same == pytest.approx(known, rel=1e-3)
         response = post(client, "/v1/systemone", **{field: [uri]})
         assert response.status_code == 400
         assert response.json()["error"] == '"talker" does not support images'
