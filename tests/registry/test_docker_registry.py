@@ -204,7 +204,7 @@ def test_a_pull_over_a_bad_network_is_correct(
         return answer
 
     with FaultyProxy(registry.host, harmed) as proxy:
-        options = RemoteOptions(is_insecure=True, retry_delays_s=(0.0, 0.01), read_timeout_s=0.5)
+        options = RemoteOptions(is_insecure=True, retry_delays_s=(0.0, 0.01), read_timeout_s=2.0)
         name = name_at(proxy.host, large[0])
         fetch(store, name, options)
         assert store.model(name).model_path.read_bytes() == LARGE

@@ -123,7 +123,7 @@ def test_a_truncated_body_is_an_error(insecure: Transport) -> None:
 
 
 def test_a_silent_server_times_out() -> None:
-    options = RemoteOptions(is_insecure=True, read_timeout_s=0.2)
+    options = RemoteOptions(is_insecure=True, read_timeout_s=1.0)
     with (
         closing(Transport(options)) as transport,
         serving(lambda _: Answer(body=b"x" * 1000, stall_after=10)) as server,

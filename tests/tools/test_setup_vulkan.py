@@ -1,7 +1,9 @@
 """The set-up of Vulkan without a GPU: Debian's packages are unpacked beside the system."""
 
+import ctypes
 import importlib.util
 import io
+import json
 import lzma
 import subprocess
 import sys
@@ -95,6 +97,37 @@ def test_the_drivers_c_library_is_used_where_the_systems_is_older(
     assert "LD_LIBRARY_PATH" not in old  # programs that it starts are run by the system's
     assert f'LD_LIBRARY_PATH="{tmp_path}/v/driver" exec "{python}" "$@"' in new
     assert "/libc" not in new
+
+
+def test_the_layer_for_waiting_is_used_unless_others_are_named(
+    vulkan: ModuleType, tmp_path: Path
+) -> None:
+    script = tmp_path / "python"
+    shell = 'echo "$VK_INSTANCE_LAYERS $VK_ADD_LAYER_PATH"'
+    content = vulkan.python_with_driver(tmp_path, Path("/bin/sh"), tmp_path, (2, 41), script)
+    vulkan.write_program(script, content)
+
+    def variables(**given: str) -> str:
+        command = [str(script), "-c", shell]
+        return subprocess.run(
+            command, env=given, capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    assert variables() == f"VK_LAYER_TAMPU_waiting {tmp_path}/layers"
+    others = variables(VK_INSTANCE_LAYERS="VK_LAYER_other", VK_ADD_LAYER_PATH="/other")
+    assert others == "VK_LAYER_other /other"
+
+
+def test_a_layer_is_compiled_with_its_manifest(vulkan: ModuleType, tmp_path: Path) -> None:
+    source = tmp_path / "answers.c"
+    source.write_text("int answer(void) { return 85; }")
+    vulkan.compile_layer(source, "VK_LAYER_answers", tmp_path / "layers", tmp_path)
+    manifest = json.loads((tmp_path / "layers" / "VK_LAYER_answers.json").read_text())
+    assert manifest["layer"]["name"] == "VK_LAYER_answers"
+    assert ctypes.CDLL(manifest["layer"]["library_path"]).answer() == 85
+    source.write_text("no code")
+    with pytest.raises(vulkan.SetupError, match=r"answers\.c does not compile: .*error"):
+        vulkan.compile_layer(source, "VK_LAYER_answers", tmp_path / "layers", tmp_path)
 
 
 def test_each_package_has_its_folder_its_hash_and_its_place(vulkan: ModuleType) -> None:

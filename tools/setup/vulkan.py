@@ -4,6 +4,7 @@
 compile with, and `python`, which runs this Python with the driver. Nothing is installed. The
 packages are Debian's of `vulkan_packages.txt`, checked by their hashes; the driver brings the C
 library that it needs, which is used where the system's is older. A second call finds them there.
+Beside the driver there is a layer, `waiting_layer.c`, so that who waits for it leaves it the cores.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import lzma
 import os
 import platform
 import shutil
+import subprocess
 import sys
 import sysconfig
 import tarfile
@@ -24,6 +26,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 PACKAGES = Path(__file__).with_name("vulkan_packages.txt")
+WAITING = "VK_LAYER_TAMPU_waiting"
+"""The layer that is in use unless `VK_INSTANCE_LAYERS` names others."""
 # A mirror drops what it replaces; the archive keeps every version.
 MIRRORS = (
     "http://deb.debian.org/debian",
@@ -138,6 +142,33 @@ def arrange(root: Path, folder: Path) -> None:
     (folder / "lvp_icd.json").write_text(json.dumps(manifest, indent=2) + "\n")
 
 
+def compile_layer(source: Path, name: str, folder: Path, include: Path) -> None:
+    """Compile a layer of Vulkan's loader into a folder that `VK_ADD_LAYER_PATH` can name.
+
+    Args:
+        source: of the layer, in C.
+        name: for `VK_INSTANCE_LAYERS`.
+        folder: is made if it is not there.
+        include: the folder of Vulkan's headers.
+
+    Raises:
+        SetupError: if it does not compile.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    library = folder / f"{name}.so"
+    given = ["-O2", "-shared", "-fPIC", f"-I{include}"]
+    command = ["cc", *given, str(source), "-o", str(library)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SetupError(f"{source} does not compile: {done.stderr.strip()}")
+    layer = {
+        "name": name, "type": "GLOBAL", "library_path": str(library.resolve()),
+        "api_version": "1.4.0", "implementation_version": "1", "description": source.stem,
+    }  # fmt: skip
+    manifest = {"file_format_version": "1.1.2", "layer": layer}
+    (folder / f"{name}.json").write_text(json.dumps(manifest, indent=2) + "\n")
+
+
 def python_with_driver(
     folder: Path, python: Path, own: Path, libc: tuple[int, ...], script: Path
 ) -> str:
@@ -153,6 +184,8 @@ def python_with_driver(
     """
     content = f'''export PYTHONPATH="{folder}/site${{PYTHONPATH:+:$PYTHONPATH}}"
 export VK_DRIVER_FILES="{folder}/lvp_icd.json"
+export VK_ADD_LAYER_PATH="${{VK_ADD_LAYER_PATH-{folder}/layers}}"
+export VK_INSTANCE_LAYERS="${{VK_INSTANCE_LAYERS-{WAITING}}}"
 export GGML_VK_VISIBLE_DEVICES="${{GGML_VK_VISIBLE_DEVICES-0}}"
 '''
     if libc >= _DRIVERS_LIBC:
@@ -193,6 +226,8 @@ def main(arguments: Sequence[str]) -> int:
         if not stamp.is_file() or stamp.read_text() != listed:
             _unpack_all(listed, folder)
             stamp.write_text(listed)
+        source = Path(__file__).with_name("waiting_layer.c")
+        compile_layer(source, WAITING, folder / "layers", folder / "include")
         own = Path(sysconfig.get_config_var("LIBDIR"))
         script, python = folder / "python", Path(sys.executable)
         write_program(script, python_with_driver(folder, python, own, libc(), script))
