@@ -160,7 +160,10 @@ def test_pairs_have_the_scores_of_documents(client: httpx.Client, path: str) -> 
         ({"text_1": "a", "text_2": ["b", " "]}, "text_2[1] is empty"),
         ({"text_1": "", "text_2": "b"}, "text_1 is empty"),
         ({"text_1": "a", "text_2": 7}, "text_2"),
-        ({"text_1": "a", "queries": "a", "documents": "b"}, "text_1: give queries and documents alone"),
+        (
+            {"text_1": "a", "queries": "a", "documents": "b"},
+            "text_1: give queries and documents alone",
+        ),
         ({"queries": "a", "documents": "b", "model": "embedder"}, "does not support generate"),
     ],
 )
