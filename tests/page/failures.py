@@ -124,3 +124,31 @@ def test_a_key_that_is_no_longer_accepted_is_asked_for_again(
         expect(page.get_by_role("dialog")).to_have_count(0)
         answers(page).last.get_by_role("button", name="Answer again").click()
         expect(answers(page).last).to_contain_text("30")
+
+
+def test_a_view_that_cannot_be_loaded_says_so_under_its_title(
+    browser: Browser, start: Start
+) -> None:
+    server = start()
+    with watched(browser, server) as page:
+        ask(page, "demo", "What is 27 + 58?")
+        server.end()
+        page.get_by_role("link", name="Tokenizer").click()
+        expect(page.get_by_role("heading", level=1)).to_have_text("Tokenizer")
+        expect(page.get_by_role("main").get_by_role("alert")).to_contain_text("Is the server runn")
+        again(start, server)
+        page.get_by_role("button", name="Reload the page").click()
+        expect(page.get_by_role("textbox", name="Text")).to_be_visible()
+
+
+def test_the_view_from_inside_waits_for_a_key(browser: Browser, start: Start) -> None:
+    with watched(browser, start(TAMPU_API_KEY="first"), "/#/inside") as page:
+        expect(page.get_by_role("dialog")).to_be_visible()
+        page.wait_for_load_state("networkidle")  # each request that is refused asks for a key
+        page.get_by_role("dialog").get_by_role("button", name="Close").click()
+        expect(page.get_by_role("main").get_by_role("alert")).to_contain_text("needs an API key")
+        page.get_by_role("button", name="Settings").click()
+        page.get_by_role("dialog").get_by_label("API key", exact=True).fill("first")
+        page.keyboard.press("Enter")
+        page.keyboard.press("Escape")
+        expect(page.get_by_role("main")).to_contain_text("No model is in memory")

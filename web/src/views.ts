@@ -16,21 +16,21 @@ export const VIEWS: Readonly<Record<string, ViewEntry>> = {
   compare: {
     icon: "columns",
     title: TEXTS.compare,
-    Component: lazy(async () => (await import("./compare/compare_view.tsx")).CompareView),
+    Component: lazy(TEXTS.compare, async () => (await import("./compare/compare_view.tsx")).CompareView),
   },
   tokens: {
     icon: "tokens",
     title: TEXTS.tokenizer,
-    Component: lazy(async () => (await import("./tokens/tokenizer_view.tsx")).TokenizerView),
+    Component: lazy(TEXTS.tokenizer, async () => (await import("./tokens/tokenizer_view.tsx")).TokenizerView),
   },
   inside: {
     icon: "pulse",
     title: TEXTS.inside,
-    Component: lazy(async () => (await import("./inside/inside_view.tsx")).default),
+    Component: lazy(TEXTS.inside, async () => (await import("./inside/inside_view.tsx")).default),
   },
   models: {
     icon: "box",
     title: TEXTS.models,
-    Component: lazy(async () => (await import("./models/models_view.tsx")).ModelsView),
+    Component: lazy(TEXTS.models, async () => (await import("./models/models_view.tsx")).ModelsView),
   },
 };

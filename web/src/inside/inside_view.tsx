@@ -24,8 +24,8 @@ function momentOf(frame: Frame, { cacheMs }: ModelHistory): string {
 }
 
 export default function InsideView(): JSX.Element {
-  const { server, showsSidebar } = useApp();
-  const feed = useMemo(() => new Feed(server), [server]);
+  const { server, settings, showsSidebar } = useApp();
+  const feed = useMemo(() => new Feed(server, settings), [server, settings]);
   const [chosen, choose] = useState("");
   useEffect(() => {
     const end = new AbortController();

@@ -5,9 +5,10 @@ import { useEffect, useState } from "preact/hooks";
 
 import { messageOf } from "../api/http.ts";
 import { TEXTS } from "../texts.ts";
+import { ViewHead } from "./view_head.tsx";
 
-/** Return a component that loads another one, and shows it. */
-export function lazy(load: () => Promise<FunctionComponent>): FunctionComponent {
+/** Return a component that loads another one, and shows it; until then, and if it cannot, its title. */
+export function lazy(title: string, load: () => Promise<FunctionComponent>): FunctionComponent {
   return function Lazy(): JSX.Element {
     const [View, setView] = useState<FunctionComponent | null>(null);
     const [error, setError] = useState("");
@@ -15,6 +16,17 @@ export function lazy(load: () => Promise<FunctionComponent>): FunctionComponent 
       load().then((view) => setView(() => view), (reason: unknown) => setError(messageOf(reason)));
     }, []);
     if (View) return <View />;
-    return <main>{error && <p class="error" role="alert">{TEXTS.notLoaded} ({error})</p>}</main>;
+    return (
+      <main>
+        <ViewHead title={title} />
+        {error && (
+          <div class="not-loaded">
+            <p class="error" role="alert">{TEXTS.notLoaded}</p>
+            <p class="hint">{error}</p>
+            <button type="button" onClick={() => location.reload()}>{TEXTS.reload}</button>
+          </div>
+        )}
+      </main>
+    );
   };
 }

@@ -2,6 +2,7 @@
 
 import type { JSX } from "preact";
 
+import { useApp } from "../state/app.ts";
 import { TEXTS } from "../texts.ts";
 
 interface Properties {
@@ -12,14 +13,17 @@ interface Properties {
 }
 
 export function ModelChoice({ names, value, onChange, label }: Properties): JSX.Element {
+  const { models } = useApp();
+  const isKnown = models.installed.value !== null || models.error.value !== "";
   return (
     <select
-      class="model-choice"
+      class={`model-choice ${isKnown ? "" : "unknown"}`}
       aria-label={label ?? TEXTS.models}
       value={value}
       disabled={!names.length}
       onChange={(event) => onChange(event.currentTarget.value)}
     >
+      {!names.length && <option value="">{TEXTS.noModelToChoose}</option>}
       {names.map((name) => <option value={name}>{name}</option>)}
     </select>
   );

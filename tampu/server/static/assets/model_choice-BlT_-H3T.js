@@ -1,1 +1,0 @@
-import{V as e,y as t}from"./app-CtvpOOiT.js";function n({names:n,value:r,onChange:i,label:a}){return t(`select`,{class:`model-choice`,"aria-label":a??e.models,value:r,disabled:!n.length,onChange:e=>i(e.currentTarget.value),children:n.map(e=>t(`option`,{value:e,children:e}))})}export{n as t};

@@ -1,1 +1,0 @@
-import{V as e,_ as t,r as n,y as r}from"./app-CtvpOOiT.js";function i(){let{error:i}=n().models;return i.value?r(`div`,{class:`notice`,role:`alert`,children:[r(`span`,{children:i.value}),r(t,{icon:`close`,label:e.dismiss,onClick:()=>i.value=``})]}):null}export{i as t};

@@ -1,1 +1,0 @@
-import{J as e,V as t,_ as n,r,y as i}from"./app-CtvpOOiT.js";import{t as a}from"./notice-C2BCMx6v.js";function o({title:o,children:s}){let{showsSidebar:c}=r();return i(e,{children:[i(`header`,{class:`head`,children:[i(n,{class:`narrow-only`,icon:`menu`,label:t.openSidebar,onClick:()=>c.value=!0}),i(`h1`,{children:o}),s]}),i(a,{})]})}export{o as t};
