@@ -121,11 +121,15 @@ def read_media(given: Any, field: str, named: Any = None) -> list[TextPrompt | N
         return [_with_named_images(given, named)]
     found: list[TextPrompt | None] = []
     for prompt, where in _each(given, field):
-        match prompt:
-            case {"prompt_string": str(text), "multimodal_data": [*data]} if data:
-                found.append(_media(text, data, f"{where}.{_PROMPT_IMAGES}"))
-            case _:
-                found.append(None)
+        data = prompt.get(_PROMPT_IMAGES) if isinstance(prompt, dict) else None
+        if not data:
+            found.append(None)
+            continue
+        place = f"{where}.{_PROMPT_IMAGES}"
+        require(isinstance(data, list), f"{place} must be a list of base64 texts")
+        text = prompt.get(_PROMPT_TEXT)
+        require(isinstance(text, str), f"{place} needs {_PROMPT_TEXT} beside it")
+        found.append(_media(text, data, place))
     return found
 
 

@@ -274,6 +274,14 @@ def test_a_prompt_may_have_images(client: httpx.Client) -> None:
             {"prompt": {"prompt_string": "<__media__>", "multimodal_data": ["-"]}},
             "prompt.multimodal_data[0]",
         ),
+        (
+            {"prompt": {"prompt_string": "<__media__>", "multimodal_data": "eA=="}},
+            "prompt.multimodal_data must be a list",
+        ),
+        (
+            {"prompt": {"content": [{"type": "text", "text": "x"}], "multimodal_data": ["eA=="]}},
+            "needs prompt_string",
+        ),
         ({"prompt": "x", "image_data": [{"id": 7, "data": "eA=="}]}, "[img-ID] must be once"),
         ({"prompt": ["x"], "image_data": [{"id": 7, "data": "eA=="}]}, "a prompt that is a text"),
         ({"prompt": "x", "image_data": ["eA=="]}, "image_data[0] must be"),
