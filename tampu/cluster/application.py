@@ -134,7 +134,7 @@ def _replicas(
     *,
     pull: bool,
 ) -> serve.Application:
-    held = max(_HELD_PER_SLOT * load.slots, _LEAST_HELD)
+    held = max(_HELD_PER_SLOT * load.max_slots, _LEAST_HELD)
     cpus = 1.0 if model.cpus is None else model.cpus
     load = msgspec.structs.replace(load, threads=max(math.floor(cpus), 1))
     scale: dict[str, Any] = {"num_replicas": model.replicas}
@@ -143,7 +143,7 @@ def _replicas(
             "autoscaling_config": AutoscalingConfig(
                 min_replicas=model.replicas,
                 max_replicas=model.most,
-                target_ongoing_requests=load.slots,
+                target_ongoing_requests=load.max_slots,
                 upscale_delay_s=model.upscale_delay_s,
                 downscale_delay_s=model.downscale_delay_s,
                 metrics_interval_s=_COUNT_SECONDS,

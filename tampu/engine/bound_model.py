@@ -10,7 +10,7 @@ import msgspec
 
 from tampu.engine.load_options import DEFAULT_BATCH, LoadOptions
 from tampu.engine.memory import Footprint, weight_sizes
-from tampu.kvcache import CacheSize
+from tampu.kvcache import CacheSize, state_features
 from tampu.layouts import read_model
 from tampu.ml import Weights
 from tampu.ml.device_map import is_embedding
@@ -66,10 +66,23 @@ class BoundModel:
         return Footprint(
             self.info,
             self.model.cache_shapes(),
-            cache_size(options),
+            self.cache_size(options),
             cache_types(options),
             weight_sizes(sizes),
         )
+
+    def cache_size(self, options: LoadOptions) -> CacheSize:
+        """Return the size of its cache with these options."""
+        wanted = CacheSize(
+            options.max_slots,
+            options.context,
+            options.batch or DEFAULT_BATCH,
+            options.state_cache,
+            kv_unified=options.kv_unified,
+        )
+        if not options.kv_unified:
+            return wanted
+        return wanted.bounded(state_features(self.model.cache_shapes()))
 
 
 def bind(path: Path, options: LoadOptions, resources: ExitStack) -> BoundModel:
@@ -100,12 +113,6 @@ def devices_for(options: LoadOptions) -> tuple[Device, ...]:
     """Return the devices that may get layers, and the CPU."""
     devices, environment = find_devices(), runner_environment()
     return usable_devices(devices, environment.get(VISIBLE)) if options.gpu_layers else devices
-
-
-def cache_size(options: LoadOptions) -> CacheSize:
-    """Return the size of the cache with these options."""
-    batch = options.batch or DEFAULT_BATCH
-    return CacheSize(options.slots, options.context, batch, options.state_cache)
 
 
 def cache_types(options: LoadOptions) -> tuple[str, str]:

@@ -77,7 +77,7 @@ class Engine:
         load_ns: how long loading took, in nanoseconds.
         placement: what each device has of it, and why.
         device_bytes: the memory that it takes on GPUs.
-        slot_bytes: of each slot: its share of the cache and of recurrent states.
+        slots, slot_bytes: how many requests run at once, and the share of the cache of each.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Engine:
         )
         self.load_ns = load_ns
         self.placement, self.device_bytes = model.placement, model.placement.device_bytes
-        self.slot_bytes = model.cache_bytes // model.options.slots
+        self.slots, self.slot_bytes = model.slots, model.cache_bytes // model.slots
         self.runner = EngineLoop(model.scheduler, model.graphs, model.tokenizer)
         self._inputs = InputProcessor(model, self.runner, fork_server)
         self.adapters = self._inputs.adapters

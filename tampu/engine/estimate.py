@@ -72,4 +72,4 @@ def estimate_memory(path: Path, options: LoadOptions) -> MemoryEstimate:
             DeviceEstimate(name, need.weights, need.cache, need.graphs, machine.available[name])
             for name, need in footprint.needs(device_map).items()
         )
-    return MemoryEstimate(options.context, options.slots, devices, not message, message)
+    return MemoryEstimate(options.context, footprint.size.slots, devices, not message, message)

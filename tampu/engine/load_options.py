@@ -22,6 +22,7 @@ from tampu.settings.settings import (
 from tampu.settings.type_errors import type_error
 
 MAX_SLOTS = 1024
+UNIFIED_SLOTS = 8  # at most, where they share the cells of one context
 DEFAULT_BATCH = 512
 AUTO, NATIVE, LLAMACPP = ENGINES
 
@@ -30,8 +31,9 @@ class LoadOptions(CheckedOptions, frozen=True, kw_only=True, forbid_unknown_fiel
     """How a model is loaded; to change an option, the model is loaded again.
 
     Attributes:
-        context: the context length in tokens, of each slot.
-        slots: the maximum number of requests that run at once.
+        context: the context length in tokens, of each request.
+        slots: the maximum number of requests that run at once, each with cells for a whole context;
+            None: up to 8, as many as find room in the cells of one context together.
         batch: the maximum number of prompt tokens in a step; None: 512, or what was measured to be
             fastest on GPUs (`batch_size.py`).
         threads: CPU threads; None: one for each fast core.
@@ -62,7 +64,7 @@ class LoadOptions(CheckedOptions, frozen=True, kw_only=True, forbid_unknown_fiel
     """
 
     context: int = DEFAULTS["context"]
-    slots: int = 1
+    slots: int | None = None
     batch: int | None = DEFAULTS["batch"]
     threads: int | None = DEFAULTS["threads"]
     cache_type: str = "f16"
@@ -94,10 +96,20 @@ class LoadOptions(CheckedOptions, frozen=True, kw_only=True, forbid_unknown_fiel
             RequestError: naming the option and its range.
         """
         super().__post_init__()
-        if not 1 <= self.slots <= MAX_SLOTS:
+        if self.slots is not None and not 1 <= self.slots <= MAX_SLOTS:
             raise RequestError(f"slots must be from 1 to {MAX_SLOTS}, not {self.slots}")
         if self.pooling not in (None, *POOLINGS):
             raise RequestError(f"pooling must be one of {', '.join(POOLINGS)}, not {self.pooling}")
+
+    @property
+    def max_slots(self) -> int:
+        """The maximum number of requests that run at once, whatever the model."""
+        return UNIFIED_SLOTS if self.slots is None else self.slots
+
+    @property
+    def kv_unified(self) -> bool:
+        """Whether all slots share the cells of one context."""
+        return self.slots is None
 
     @property
     def offload(self) -> Offload:

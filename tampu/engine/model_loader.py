@@ -18,7 +18,6 @@ from tampu.engine.bound_model import (
     BoundModel,
     bind,
     bounded,
-    cache_size,
     cache_types,
     devices_for,
 )
@@ -69,6 +68,7 @@ class LoadedModel:
         copies: copies rows of the cache.
         key: what these rows follow from.
         placement: what each device has of it, and why.
+        slots: the maximum number of requests that run at once.
         cache_bytes: of the cache and the states of recurrent layers, all slots together.
     """
 
@@ -81,6 +81,7 @@ class LoadedModel:
     copies: RowCopies
     key: CacheKey
     placement: Placement
+    slots: int
     cache_bytes: int
     _resources: ExitStack
 
@@ -132,11 +133,12 @@ def _load(
         sizes = batch_sizes(options, footprint, device_map, machine)
         options = msgspec.structs.replace(options, batch=sizes.largest)
         footprint = bound.footprint(options)
+        size = footprint.size
         if device_map.devices and options.offload.layers is None and part > 0:
             resources.enter_context(_fewer_if_full())
         reading = _read_tokenizer(bound.file.metadata, resources)
-        backend = _backend(bound, options, device_map, resources)
-        cache = _cache(backend, footprint.shapes, options, resources)
+        backend = _backend(bound, options, size, device_map, resources)
+        cache = _cache(backend, footprint, options, resources)
         for each in bound.parts:
             each.load(
                 backend,
@@ -147,21 +149,21 @@ def _load(
             )
         tokenizer = reading.result()
         candidates = _candidates(device_map, tokenizer.vocabulary_size)
-        outputs = max_outputs(cache_size(options), tokenizer.vocabulary_size)
+        outputs = max_outputs(size, tokenizer.vocabulary_size)
         kept_tokens = _kept_tokens(backend, outputs, candidates, resources)
         graphs = Graphs(backend, bound.model, cache, kept_tokens=kept_tokens)
         resources.callback(graphs.close)
         _check_vocabulary(bound.file, tokenizer.vocabulary_size, bound.model)
         word, folder = options.tuning
         choose_fetch(backend, bound.weights.packed, word, Path(folder) if folder else None)
-        reserve = partial(_reserve, graphs, options.slots, outputs, candidates)
+        reserve = partial(_reserve, graphs, size.slots, outputs, candidates)
         reserve(sizes.sizes[0])
         if device_map.devices:
             taken = {
                 share.name: share.total for share in _shares(bound, footprint, backend, kept_tokens)
             }
-            slots, batch = options.slots, sizes.sizes[0]
-            warm_up(graphs, slots, batch, outputs, candidates, progress, device_map, taken)
+            batch = sizes.sizes[0]
+            warm_up(graphs, size.slots, batch, outputs, candidates, progress, device_map, taken)
         words = tokenizer.vocabulary_size
         sizes = choose_batch_size(sizes, graphs, backend, reserve, words, outputs)
         options = msgspec.structs.replace(options, batch=sizes.largest)
@@ -171,7 +173,8 @@ def _load(
         is_encoder = bound.model.max_bidirectional_tokens is not None
         scheduler = Scheduler(
             manager,
-            slots=options.slots,
+            slots=size.slots,
+            kv_unified=size.kv_unified,
             batch=sizes.largest,
             outputs=outputs,
             positions_per_token=bound.model.positions_per_token,
@@ -193,6 +196,7 @@ def _load(
                 _shares(bound, footprint, backend, kept_tokens),
                 _explain(device_map, footprint, machine, options, bound, sizes),
             ),
+            size.slots,
             cache.size_bytes,
             resources.pop_all(),
         )
@@ -207,12 +211,16 @@ def _read_tokenizer(metadata: Metadata, resources: ExitStack) -> Future[Tokenize
 
 
 def _backend(
-    bound: BoundModel, options: LoadOptions, device_map: DeviceMap, resources: ExitStack
+    bound: BoundModel,
+    options: LoadOptions,
+    size: CacheSize,
+    device_map: DeviceMap,
+    resources: ExitStack,
 ) -> Backend:
     """Start the devices."""
     backend = Backend(
         threads=options.threads or (1 if bound.file.size_bytes < _ONE_THREAD_BYTES else None),
-        max_nodes=_max_nodes(bound.parts, bound.model, cache_size(options)),
+        max_nodes=_max_nodes(bound.parts, bound.model, size),
         kernels=KernelChoice.from_word(options.kernels),
         device_map=device_map,
     )
@@ -221,17 +229,17 @@ def _backend(
 
 
 def _cache(
-    backend: Backend, shapes: Sequence[CacheShape], options: LoadOptions, resources: ExitStack
+    backend: Backend, footprint: Footprint, options: LoadOptions, resources: ExitStack
 ) -> Cache:
     """Allocate the cache, each layer's on the layer's device."""
     keys, values = cache_types(options)
     cache = Cache(
         backend,
-        shapes,
-        cache_size(options),
+        footprint.shapes,
+        footprint.size,
         key_type=keys,
         value_type=values,
-        attention=_attention_kind(options, backend.kernels, shapes, backend.device_map),
+        attention=_attention_kind(options, backend.kernels, footprint.shapes, backend.device_map),
     )
     resources.callback(cache.close)
     return cache

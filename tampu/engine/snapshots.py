@@ -66,7 +66,7 @@ class Snapshots:
     @classmethod
     def of(cls, model: LoadedModel, loop: EngineLoop, inputs: InputProcessor) -> Self:
         """Return those of a model that runs."""
-        recent, slots = model.scheduler.recent, model.options.slots
+        recent, slots = model.scheduler.recent, model.slots
         return cls(model.key, model.copies, loop, inputs.keys, recent, slots)
 
     def save(self, prompt: Prompt, path: str | Path) -> Saved:

@@ -4,6 +4,7 @@ from tampu.kvcache.cache import Cache as Cache
 from tampu.kvcache.cache import CacheStep as CacheStep
 from tampu.kvcache.cache import GraphCache as GraphCache
 from tampu.kvcache.cache import layer_bytes as layer_bytes
+from tampu.kvcache.cache import state_features as state_features
 from tampu.kvcache.causal import AttentionKind as AttentionKind
 from tampu.kvcache.cells import NO_CELL as NO_CELL
 from tampu.kvcache.cells import Cells as Cells

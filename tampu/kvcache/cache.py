@@ -157,12 +157,17 @@ def _storage(
     return KVStorage(context, rows, spec, size.cells(spec), types)
 
 
+def state_features(shapes: Sequence[CacheShape]) -> int:
+    """Return the elements of a sequence's state, in all recurrent layers together."""
+    return sum(shape.size for shape in shapes if isinstance(shape, StateShape))
+
+
 def layer_bytes(
     shapes: Sequence[CacheShape], size: CacheSize, key_type: str, value_type: str | None = None
 ) -> list[int]:
     """Return how many bytes each layer's part of a cache takes; 0 for an unknown type."""
     kinds = [CACHE_TYPES.get(name) for name in (key_type, value_type or key_type)]
-    states = size.states(sum(shape.size for shape in shapes if isinstance(shape, StateShape))) + 1
+    states = size.states(state_features(shapes)) + 1
 
     def stored(shape: CacheShape) -> int:
         if isinstance(shape, StateShape):

@@ -27,6 +27,7 @@ from tampu.kvcache.table import CellTable, KVCacheGroup, ResumePoint, shift_cell
 _RESUME_POINTS = 4  # of a sequence, in each group with a window
 _RESUME_MARGIN = 32  # tokens before such a point from which others may go on as well
 _TOUCH_EVERY = 64  # tokens of an answer; a prompt's after each batch
+_NO_LIMIT = 2**31
 
 
 class KVCacheManager:
@@ -108,22 +109,49 @@ class KVCacheManager:
         """Return how many of the first tokens a new sequence would take from the cache."""
         return self._usable_length(0, self.tree.match(self.tree.root(), keys)[1])
 
-    def fits(self, table: CellTable, keys: Keys, length: int) -> tuple[int, bool]:
+    def fits(
+        self, table: CellTable, keys: Keys, length: int, batch: int, beside: int
+    ) -> tuple[int, bool]:
         """Return how many tokens a new sequence takes from the cache, and if the rest has cells.
+
+        States of recurrent layers are not counted: each slot has its own.
 
         Args:
             table: of the sequence, empty.
             keys: its first tokens, as far as their rows may be reused.
             length: how many tokens it will have in all.
+            batch: how many of them are computed at once, at most.
+            beside: how many cells must be left for others.
         """
         refs = self.tree.match(table.cursor, keys[:0] if table.is_private else keys)[1]
         count = self._usable_length(0, refs)
         has_cells = True
         for index, group in enumerate(self.groups):
+            if group.spec.is_recurrent:
+                continue
             shared = refs[0, index, group.spec.first_visible(count) : count]
+            shared = shared[shared != NO_CELL]
             unowned = int((group.cells.owners(shared) == 0).sum())
-            has_cells &= group.cells.available - unowned >= length - count
+            visible, wanted = group.spec.max_visible, length - count
+            if visible is not None:
+                wanted = min(wanted, visible + batch)
+            has_cells &= group.cells.available - unowned >= wanted + beside
         return count, has_cells
+
+    @property
+    def available(self) -> int:
+        """How many tokens of any sequences have cells; states of recurrent layers are not counted.
+
+        Without layers that attend it is more than any batch has.
+        """
+        left = (group.cells.available for group in self.groups if not group.spec.is_recurrent)
+        return min(left, default=_NO_LIMIT)
+
+    @property
+    def capacity(self) -> int:
+        """How many tokens have cells at most; states of recurrent layers are not counted."""
+        counts = (len(group.cells) for group in self.groups if not group.spec.is_recurrent)
+        return max(counts, default=0)
 
     def is_unchanged(self, group: int, cells: CellArray, generations: CellArray) -> bool:
         """Return whether the rows of some cells are those of these generations; any thread may."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -20,6 +20,7 @@ PADDING = 256
 
 _WORKING_STATES = 4  # per slot: the one before a batch, those after it and before the next
 _MIN_CHECKPOINTS = 2  # per slot
+_UNIFIED_WINDOWS = 2  # of sequences, with as much again; the slots share them
 
 
 class MicroBatch(NamedTuple):
@@ -46,15 +47,17 @@ class CacheSize:
 
     Attributes:
         slots: sequences running at once.
-        context: tokens of each.
+        context: the maximum number of tokens of each.
         batch: tokens computed at once.
         state_bytes: of checkpoints of recurrent layers, all slots together, if a few fit into it.
+        kv_unified: whether all slots share the cells of one context; otherwise each has its own.
     """
 
     slots: int
     context: int
     batch: int
     state_bytes: int = DEFAULT_STATE_CACHE
+    kv_unified: bool = False
 
     def cells(self, spec: KVCacheSpec) -> int:
         """Return how many cells a group needs, a multiple of the padding.
@@ -62,10 +65,21 @@ class CacheSize:
         With a window each sequence owns what its next token attends to, plus one batch; as much
         again is kept for prompts that share a prefix.
         """
-        cells = self.slots * self.context
+        contexts = 1 if self.kv_unified else self.slots
+        windows = min(self.slots, _UNIFIED_WINDOWS) if self.kv_unified else self.slots
+        cells = contexts * self.context
         if spec.max_visible is not None:
-            cells = min(cells, self.slots * 2 * max(spec.max_visible, PADDING) + self.batch)
+            cells = min(cells, windows * 2 * max(spec.max_visible, PADDING) + self.batch)
         return -(-cells // PADDING) * PADDING
+
+    def bounded(self, features: int) -> CacheSize:
+        """Return the size with fewer slots, if their states would take more than checkpoints.
+
+        Args:
+            features: of a sequence's state, in all layers together.
+        """
+        states = self.state_bytes // max(4 * features, 1)
+        return replace(self, slots=max(min(self.slots, states // _WORKING_STATES), 1))
 
     @property
     def max_micro_batches(self) -> int:

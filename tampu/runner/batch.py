@@ -92,6 +92,7 @@ class Draft:
         room: how many more tokens of prompts fit.
         batch_room: how many of these may be of batch requests.
         results: the output of the last token of a part, by that token's cell.
+        lacks_cells: whether a sequence was left out, or a part is short, for want of cells.
     """
 
     wants_logits: bool
@@ -102,6 +103,7 @@ class Draft:
     batch_room: int = 0
     outputs: list[int] = field(default_factory=list)
     results: dict[int, int] = field(default_factory=dict)
+    lacks_cells: bool = False
 
 
 def to_plan(

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from tampu.runner.batch import BatchPart
+from tampu.runner.sequence import Sequence
 
 SHARE = 0.2
 """What batch requests may add to the time of steps in which live requests decode."""
@@ -36,6 +37,7 @@ class BatchPace:
         self._costs: deque[float] = deque(maxlen=_SAMPLES)
         self._saved_s = 0.0
         self._last = 1
+        self._last_turn = 0  # the number of the batch request that decoded last beside a live one
 
     def allowance(self, live: int) -> int:
         """Return how many tokens of batch requests the next step may compute.
@@ -57,6 +59,18 @@ class BatchPace:
         most = 2 * self._last  # a cost that was measured as too small has a small effect
         self._last = min(int(self._saved_s / cost_s), most) if cost_s else most
         return self._last
+
+    def take_turns(self, decoding: list[Sequence], allowed: int | None) -> list[Sequence]:
+        """Return the sequences that decode in the next batch, at most `allowed` of batch requests.
+
+        These are the next ones after those of the last batch, in the order of their numbers.
+        """
+        rows = [s for s in decoding if s.is_batch]
+        if allowed is None or len(rows) <= allowed:
+            return decoding
+        rows.sort(key=lambda s: (s.number <= self._last_turn, s.number))
+        self._last_turn = rows[allowed - 1].number
+        return [s for s in decoding if not s.is_batch] + rows[:allowed]
 
     def planned(self, parts: Iterable[BatchPart]) -> None:
         """Pay for the batch tokens of a step that is computed while live requests decode."""

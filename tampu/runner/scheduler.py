@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from tampu.kvcache import KVCacheManager
 from tampu.kvcache.checkpoints import ANSWER_UNIT
+from tampu.runner.admission import Admission
 from tampu.runner.batch import BatchPart, Draft, Plan, to_plan
 from tampu.runner.batch_pace import BatchPace
 from tampu.runner.context_shift import drop_tokens, shift_range
@@ -50,6 +51,7 @@ class Scheduler:
         kv_manager: KVCacheManager,
         *,
         slots: int,
+        kv_unified: bool = False,
         batch: int,
         outputs: int,
         positions_per_token: int = 1,
@@ -62,6 +64,7 @@ class Scheduler:
         Args:
             kv_manager: allocates cells.
             slots: the maximum number of running sequences.
+            kv_unified: whether they share the cells of one context.
             batch: the maximum number of prompt tokens in a batch.
             outputs: the maximum number of outputs of a batch, at least `slots`.
             positions_per_token: the number of coordinates of a position.
@@ -73,6 +76,8 @@ class Scheduler:
         self.images = images or ImageStore(0)
         self.keeper = keeper
         self._slots = slots
+        self._admission = Admission(kv_manager, batch, kv_unified)
+        self._lacks_cells = False  # no sequence could go on for want of cells
         self._batch = batch
         self._outputs = outputs
         self._positions_per_token = positions_per_token
@@ -80,7 +85,6 @@ class Scheduler:
         self._first: Sequence | None = None  # its group did not fit into the last batch
         self._gave_logits = False
         self._started = 0
-        self._last_turn = 0  # the number of the batch request that decoded last beside a live one
         self.pace = BatchPace()
         self.recent: dict[int, npt.NDArray[np.int32]] = {}
         self.running: list[Sequence] = []
@@ -93,10 +97,13 @@ class Scheduler:
 
     def start_waiting(self) -> list[Sequence]:
         """Give free slots to the most urgent waiting sequences, and return these."""
-        free = self._free_slots()
-        started = sorted(self.waiting, key=lambda each: each.urgency)[: len(free)]
-        for sequence, slot in zip(started, free, strict=False):
+        started: list[Sequence] = []
+        for slot in self._free_slots():
+            sequence = min(self.waiting, key=lambda each: each.urgency, default=None)
+            if sequence is None or not self._admission.may_start(sequence, self.running):
+                break
             self._start(sequence, slot)
+            started.append(sequence)
         return started
 
     def _free_slots(self) -> list[int]:
@@ -113,20 +120,20 @@ class Scheduler:
             sequence.number = self._started
 
     def preempt(self, in_flight: Collection[Sequence]) -> None:
-        """Take slots from batch requests for interactive ones that wait, the newest first.
+        """Take slots from sequences that give way to more urgent ones (`Admission`).
 
-        A request that is in the batch in flight is planned no more, and gives up its slot at the
-        next call. Its rows stay in the cache, from which it goes on when a slot is free again. One
-        whose prompt has outputs of its own keeps its slot: they are not computed twice.
+        One that is in the batch in flight is planned no more, and gives up its slot at the next
+        call. Its rows stay in the cache, from which it goes on when a slot is free again. One whose
+        prompt has outputs of its own keeps its slot: they are not computed twice.
         """
-        waiting = sum(not each.is_batch for each in self.waiting)
-        wanted = waiting - len(self._free_slots())
-        for sequence in reversed(self.running[:]):
-            can_wait = sequence.is_batch and sequence.finish is None
-            can_wait = can_wait and sequence.slot is not None
-            can_wait = can_wait and not (sequence.wants_rows and sequence.computed)
-            sequence.is_paused = can_wait and wanted > 0
-            wanted -= sequence.is_paused
+        paused = self._admission.to_preempt(
+            self.running,
+            self.waiting,
+            len(self._free_slots()),
+            are_stuck=self._lacks_cells and not in_flight,
+        )
+        for sequence in self.running[:]:
+            sequence.is_paused = sequence in paused
             if sequence.is_paused and sequence not in in_flight:
                 self._requeue(sequence)
 
@@ -149,6 +156,7 @@ class Scheduler:
 
         Planned tokens get their cells, and count as computed from here on.
         """
+        self._lacks_cells = False
         ready = [s for s in self.running if s.is_ready]
         if not ready:
             return None
@@ -158,6 +166,7 @@ class Scheduler:
             allowed = self.pace.allowance(live)
             ready = [s for s in ready if allowed or not s.is_batch]
         draft = self._draft(ready, allowed)
+        self._lacks_cells = draft.lacks_cells and not draft.parts
         if not draft.parts:
             return None
         if allowed is not None:
@@ -279,7 +288,7 @@ class Scheduler:
         beside = min(self._batch, _MAX_PREFILL_BESIDE_DECODE)
         if allowed is not None and not decoding:
             allowed = beside  # hidden states: a batch of their own, which should be worth it
-        decoding = self._take_turns(decoding, allowed)
+        decoding = self.pace.take_turns(decoding, allowed)
         draft = Draft(wants_logits, max((beside if decoding else self._batch) - len(decoding), 1))
         draft.batch_room = draft.room
         if allowed is not None:
@@ -319,30 +328,24 @@ class Scheduler:
         outputs = sequence.output_end - sequence.first_output if sequence.wants_rows else 1
         if sequence.wants_logits is not draft.wants_logits:
             return False
-        cached, has_cells = self.kv_manager.fits(table, reusable, sequence.length + self._slots)
+        cached, has_cells = self.kv_manager.fits(
+            table, reusable, sequence.length, self._batch, self._slots
+        )
         return (
             has_cells
             and sequence.length - cached <= (draft.batch_room if sequence.is_batch else draft.room)
             and len(draft.outputs) + outputs <= self._outputs
         )
 
-    def _take_turns(self, decoding: list[Sequence], allowed: int | None) -> list[Sequence]:
-        """Return the sequences that decode in the next batch, at most `allowed` of batch requests.
-
-        These are the next ones after those of the last batch, in the order of their numbers.
-        """
-        rows = [s for s in decoding if s.is_batch]
-        if allowed is None or len(rows) <= allowed:
-            return decoding
-        rows.sort(key=lambda s: (s.number <= self._last_turn, s.number))
-        self._last_turn = rows[allowed - 1].number
-        return [s for s in decoding if not s.is_batch] + rows[:allowed]
-
     def _prefill(self, draft: Draft, sequence: Sequence) -> None:
         """Add as many tokens of a prompt as fit to a batch, after reusing its cached prefix."""
         self._reuse_prefix(sequence)
-        if not self._share_result(draft, sequence):
-            self._add(draft, sequence, self._prefill_count(draft, sequence))
+        if self._share_result(draft, sequence):
+            return
+        count = self._prefill_count(draft, sequence)
+        if not self._add(draft, sequence, count):
+            left = min(self.kv_manager.available, count)
+            self._add(draft, sequence, sequence.layout.fitting(sequence.computed, left))
 
     def _reuse_prefix(self, sequence: Sequence) -> None:
         """Reuse cached rows of a sequence's next tokens, except those that have an output."""
@@ -389,22 +392,16 @@ class Scheduler:
         self._first = self._first or sequence
         return 0
 
-    def _add(self, draft: Draft, sequence: Sequence, count: int) -> None:
-        """Add a sequence's next tokens to a batch, if there are any and enough cells."""
+    def _add(self, draft: Draft, sequence: Sequence, count: int) -> bool:
+        """Add a sequence's next tokens to a batch; return False if there are too few cells."""
         start, is_last = sequence.computed, sequence.uncomputed == count
         is_prefilling = sequence.is_prefilling
-        grid = self.kv_manager.grid
-        points: list[int] = []
-        if grid and is_prefilling:
-            points = grid.of_prompt(start, start + count, sequence.length, is_last=is_last)
-        elif grid:
-            points = grid.of_answer(start, start + count)
-        if not is_prefilling and grid and not start % ANSWER_UNIT:
-            # The token of the checkpoint is known since the step that stored its state.
-            self.kv_manager.insert(sequence.cell_table, sequence.keys[:start])
-            self.kv_manager.rank_checkpoints(sequence.keys[:start], start)
-        if count == 0 or not self.kv_manager.append(sequence.cell_table, count, points):
-            return
+        points = self._checkpoints(sequence, count)
+        if count == 0:
+            return True
+        if not self.kv_manager.append(sequence.cell_table, count, points):
+            draft.lacks_cells = True
+            return False
         first = len(draft.outputs)
         if sequence.wants_rows and start < sequence.prompt_length:
             without = min(max(sequence.first_output - start, 0), count)
@@ -428,6 +425,21 @@ class Scheduler:
                 draft.results[self.kv_manager.last_cell(sequence.cell_table)] = (
                     len(draft.outputs) - 1
                 )
+        return True
+
+    def _checkpoints(self, sequence: Sequence, count: int) -> list[int]:
+        """Return after which of a sequence's next tokens states of recurrent layers are kept."""
+        grid, start = self.kv_manager.grid, sequence.computed
+        if grid is None:
+            return []
+        if sequence.is_prefilling:
+            is_last = sequence.uncomputed == count
+            return grid.of_prompt(start, start + count, sequence.length, is_last=is_last)
+        if not start % ANSWER_UNIT:
+            # The token of the checkpoint is known since the step that stored its state.
+            self.kv_manager.insert(sequence.cell_table, sequence.keys[:start])
+            self.kv_manager.rank_checkpoints(sequence.keys[:start], start)
+        return grid.of_answer(start, start + count)
 
     def _is_shared(self, part: BatchPart) -> bool:
         sequence = part.sequence

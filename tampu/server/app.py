@@ -201,7 +201,7 @@ def create_app(
         lambda path, body: _ask(routes, path, body),
         lambda name: next((k.caller for k in keys if k.caller.name == name), Caller(name=name)),
         limiter,
-        at_once=_ROWS_PER_SLOT * options.model.slots,
+        at_once=_ROWS_PER_SLOT * options.model.max_slots,
     )
     routes = [
         *page_routes(),

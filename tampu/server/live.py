@@ -204,7 +204,7 @@ class LiveFeed:
                     model.entry.full_name,
                     ready.engine,
                     ready.context,
-                    model.options.slots,
+                    ready.slots,
                     model.users,
                     ready.device_bytes,
                     first,

@@ -290,8 +290,9 @@ class ModelManager:
     def size_of(self, entry: Entry) -> tuple[int, int]:
         """Return the context of a model, in tokens, and its number of slots."""
         loaded = self.find(entry.name)
-        context = self._context(entry) if loaded is None else loaded.runner.ready.context
-        return context, (self.options if loaded is None else loaded.options).slots
+        if loaded is None:
+            return self._context(entry), self.options.max_slots
+        return loaded.runner.ready.context, loaded.runner.ready.slots
 
     def options_of(self, entry: Entry, overrides: Mapping[str, Any]) -> LoadOptions | None:
         """Return how a model would be loaded here; None: requests load none."""

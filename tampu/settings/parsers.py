@@ -186,8 +186,3 @@ def seconds_if_positive(text: str) -> float | None:
 def count_unless_zero(text: str) -> int | None:
     """Return a whole number; None for 0."""
     return count_from(0)(text) or None
-
-
-def count_or_one(text: str) -> int:
-    """Return a whole number; 1 for 0."""
-    return count_from(0)(text) or 1

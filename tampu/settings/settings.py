@@ -22,7 +22,6 @@ from tampu.settings.declaring import SECRET, VARIABLE, Source, Variable, own, sh
 from tampu.settings.parsers import (
     boolean,
     count_from,
-    count_or_one,
     count_unless_zero,
     fetch_way,
     host,
@@ -90,7 +89,8 @@ class Settings:
         cache: CACHE, the folder for caches; else XDG_CACHE_HOME/tampu.
         state: STATE, the folder of uploaded files, batches and usage; else XDG_STATE_HOME/tampu.
         context: CONTEXT_LENGTH in tokens; None lets the model and the memory decide.
-        slots: NUM_PARALLEL, concurrent sequences per model.
+        slots: NUM_PARALLEL, concurrent requests per model, each with a whole context; None: up to
+            8, which share the cells of one.
         threads: THREADS, CPU threads; None: one per core.
         gpu_layers: NUM_GPU, how many of the last layers go to GPUs; None (-1): as many as fit.
         main_gpu: MAIN_GPU, the device that gets layers first; None: the one with most free memory.
@@ -176,7 +176,7 @@ class Settings:
     cache: Path
     state: Path
     context: int | None = shared("CONTEXT_LENGTH", count_unless_zero, None, str(DEFAULT_CONTEXT))
-    slots: int = shared("NUM_PARALLEL", count_or_one, 1)
+    slots: int | None = shared("NUM_PARALLEL", count_unless_zero, None, "auto")
     threads: int | None = own("THREADS", count_from(1), None, "one per core")
     gpu_layers: int | None = own("NUM_GPU", layers, None, "as many as fit")
     main_gpu: int | None = own("MAIN_GPU", count_from(0), None, "most free memory")

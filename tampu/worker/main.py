@@ -109,7 +109,7 @@ def load_model(
         from tampu.backends.llamacpp import load_llamacpp  # slow to import and rarely needed
 
         with load_llamacpp(Path(load.path), load.options, fork_server) as (model, requests):
-            memory_bytes, slots = psutil.Process().memory_info().rss, load.options.slots
+            memory_bytes, slots = psutil.Process().memory_info().rss, load.options.max_slots
             ready = Ready(model.context, memory_bytes, engine=LLAMACPP, slots=slots)
             yield Loaded(model, requests, ready)
     else:
@@ -126,7 +126,7 @@ def load_model(
                 memory_bytes,
                 engine.device_bytes,
                 device_free=free_on(find_devices()),
-                slots=load.options.slots,
+                slots=engine.slots,
                 slot_bytes=engine.slot_bytes,
                 has_pooling=pooling_of(engine.info.metadata, load.options.pooling) != NONE,
                 placement=engine.placement,

@@ -76,11 +76,15 @@ def requests(
 @pytest.mark.seed("S1", "S2", "S78", "S80")
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("graphs", [FakeGraphs, LateGraphs])
-def test_every_request_gets_the_same_tokens_as_alone(seed: int, graphs: type[FakeGraphs]) -> None:
+@pytest.mark.parametrize("kv_unified", [False, True])
+def test_every_request_gets_the_same_tokens_as_alone(
+    seed: int, graphs: type[FakeGraphs], kv_unified: bool
+) -> None:
     source = random.Random(seed)
     context, slots = source.choice([9, 16, 33]), source.choice([1, 2, 4])
     batch = source.choice([1, 3, 8, 64])
-    with FakeEngine(hashed, slots=slots, context=context, batch=batch, graphs=graphs) as engine:
+    size: dict[str, Any] = {"slots": slots, "context": context, "kv_unified": kv_unified}
+    with FakeEngine(hashed, **size, batch=batch, graphs=graphs) as engine:
         asked = []
         for prompt, options in requests(source, context, 12):
             asked.append((prompt, options, engine.ask(prompt, **options)))
@@ -94,9 +98,13 @@ def test_every_request_gets_the_same_tokens_as_alone(seed: int, graphs: type[Fak
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("graphs", [FakeGraphs, LateGraphs])
-def test_cancelling_at_any_moment_leaks_no_cell(seed: int, graphs: type[FakeGraphs]) -> None:
+@pytest.mark.parametrize("kv_unified", [False, True])
+def test_cancelling_at_any_moment_leaks_no_cell(
+    seed: int, graphs: type[FakeGraphs], kv_unified: bool
+) -> None:
     source = random.Random(seed)
-    with FakeEngine(hashed, slots=3, context=16, batch=5, graphs=graphs) as engine:
+    size: dict[str, Any] = {"slots": 3, "context": 16, "kv_unified": kv_unified}
+    with FakeEngine(hashed, **size, batch=5, graphs=graphs) as engine:
         asked = []
         for prompt, options in requests(source, 16, 30):
             one = engine.ask(prompt, **options)
@@ -110,7 +118,8 @@ def test_cancelling_at_any_moment_leaks_no_cell(seed: int, graphs: type[FakeGrap
             expected, _ = alone(prompt, context=16, **options)
             assert tokens == (expected[: len(tokens)] if reason == "cancelled" else expected)
         engine.wait_until_idle()
-        assert engine.kv_manager.groups[0].cells.available == 3 * 16
+        cells = engine.kv_manager.groups[0].cells
+        assert cells.available == len(cells)
 
 
 @pytest.mark.parametrize("seed", range(4))

