@@ -20,7 +20,13 @@ from tampu.ml.linking import check_symbols
 
 log = logging.getLogger("tampu.ml")
 
-_PROBE = "import ctypes, sys; ctypes.CDLL(sys.argv[1]).ggml_backend_init()"
+_FOUND_NONE = 77
+_PROBE = f"""\
+import ctypes, sys
+start = ctypes.CDLL(sys.argv[1]).ggml_backend_init
+start.restype = ctypes.c_void_p
+sys.exit(0 if start() else {_FOUND_NONE})
+"""
 _PROBE_S = 30.0
 NO_DRIVER = "it found no driver that it can use"
 
@@ -97,4 +103,6 @@ def _problem_of_driver(file: Path) -> str:
         number = -done.returncode
         name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
         return f"the driver ends the process with {name}"
+    if done.returncode == _FOUND_NONE:  # here it would write to standard error why
+        return NO_DRIVER
     return f"exit code {done.returncode} when it was tried" if done.returncode else ""

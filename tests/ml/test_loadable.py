@@ -60,6 +60,14 @@ def test_a_broken_driver_leaves_the_backend_out(
     assert found(backend(code)) == ([], problem)
 
 
+def test_what_it_says_where_it_finds_no_device_is_not_seen(
+    backend: Callable[..., Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = backend('write(2, "no device 3\\n", 12); return 0;')
+    assert found(folder) == ([], "it found no driver that it can use")
+    assert capfd.readouterr().err == ""
+
+
 def test_a_driver_that_does_not_answer_leaves_the_backend_out(
     backend: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
