@@ -162,7 +162,7 @@ class Backend:
         """
         self._check_open()
         with self._submitting:
-            self._thread.submit(self._plan, context).result()
+            self._thread.submit(self._rehearse, context).result()
 
     @property
     def graph_bytes(self) -> int:
@@ -253,6 +253,12 @@ class Backend:
 
     # -- inside ----------------------------------------------------------------------------------
 
+    def _rehearse(self, context: Context) -> None:
+        """Find memory as before computing: Vulkan orders nodes anew when it divides them again."""
+        self._plan(context)
+        if self.is_divided:
+            self._schedule(context)
+
     def _plan(self, context: Context) -> None:
         """Find memory for a graph's tensors.
 
@@ -329,8 +335,12 @@ class Backend:
                 context.kept_plan = keep_plan(self._scheduler, context, self._handles)
 
     def _schedule(self, context: Context) -> None:
+        size = self.graph_bytes
         self._reset(context)
-        if not gg.ggml_backend_sched_alloc_graph(self._scheduler, context.graph):
+        is_allocated = gg.ggml_backend_sched_alloc_graph(self._scheduler, context.graph)
+        if not is_allocated or self.graph_bytes != size:  # other graphs are in the old buffer
+            context.plan = self._buffers = self._buffers + 1
+        if not is_allocated:
             raise OutOfMemoryError("no memory for a graph: use a smaller context or batch")
 
     def _reset(self, context: Context) -> None:

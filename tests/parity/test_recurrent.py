@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from typing import Any
 
 import pytest
 from support.laboratory import Laboratory, tokens
@@ -112,3 +113,16 @@ def test_answers_do_not_depend_on_concurrent_or_cancelled_requests(
         found = list(pool.map(ask, [*range(12), *range(12)]))
     for index, answer in enumerate(found):
         assert answer is None or answer == expected[index % 12], index
+
+
+def test_no_graph_takes_more_memory_than_is_reserved(laboratory: Laboratory) -> None:
+    """Vulkan's backend orders the nodes anew when a graph is planned again."""
+    options: dict[str, Any] = {"context": 512, "batch": 64, "threads": 1, "cache_type": "f32"}
+    path = laboratory.file("qwen35")
+    with Engine.load(path, flash_attention=False, gpu_layers=99, **options) as engine:
+        backend = engine.runner.graphs._backend
+        reserved = backend.graph_bytes
+        for count in (1, 65, 200):
+            prompt = random.Random(0).choices(range(3, 100), k=count)
+            engine.generate(prompt, max_tokens=2, temperature=0.0)
+            assert backend.graph_bytes == reserved
