@@ -77,8 +77,9 @@ class CacheSnapshot(msgspec.Struct, frozen=True):
 
     Attributes:
         cells: of each group of layers.
-        tree: the nodes of the prefix tree, the root first.
-        tokens: in the whole tree.
+        tree: the nodes of the prefix tree, the root first. A running request's tokens are put into
+            the tree from time to time; here all that have cells are, as among the cells.
+        tokens: in the whole tree, with those of running requests that are not in it yet.
     """
 
     cells: list[CellUse]
@@ -94,7 +95,8 @@ def take_snapshot(manager: KVCacheManager, tables: Mapping[int, CellTable]) -> C
         tables: the cells of running requests, by their numbers.
     """
     cells = [_use_of(group, index, tables) for index, group in enumerate(manager.groups)]
-    return CacheSnapshot(cells, _listed(manager, tables), len(manager.tree))
+    pending = sum(table.length - table.inserted for table in tables.values())
+    return CacheSnapshot(cells, _listed(manager, tables), len(manager.tree) + pending)
 
 
 def _use_of(group: KVCacheGroup, index: int, tables: Mapping[int, CellTable]) -> CellUse:
@@ -154,7 +156,25 @@ def _listed(manager: KVCacheManager, tables: Mapping[int, CellTable]) -> list[Tr
                 hidden[node],
             )
         )
+    places = {node: place for place, (node, _) in enumerate(found)}
+    for number, table in tables.items():
+        after = places.get(table.cursor.resolve(), -1)
+        if after >= 0 and table.length > table.inserted and len(listed) < MAX_NODES:
+            _add_pending(listed, after, number, table)
     return listed
+
+
+def _add_pending(listed: list[TreeNode], place: int, number: int, table: CellTable) -> None:
+    """Add a request's tokens that have cells, and are not in the tree yet, after their node."""
+    node, tokens = listed[place], table.length - table.inserted
+    is_leaf = node.requests == [number] and node.start + node.tokens == table.inserted
+    if is_leaf and all(each.parent != place for each in listed):
+        grown = node.tokens + tokens, node.cached + tokens
+        listed[place] = msgspec.structs.replace(node, tokens=grown[0], cached=grown[1])
+        return
+    others = [each for each in node.requests if each != number]
+    listed[place] = msgspec.structs.replace(node, requests=others)
+    listed.append(TreeNode(place, table.inserted, tokens, tokens, 1, [number]))
 
 
 def _kept(node: Node, group: int, generations: npt.NDArray[np.int32]) -> int:

@@ -63,6 +63,22 @@ def test_the_tree_tells_who_shares_what() -> None:
     assert found.tokens == 7
 
 
+def test_the_tree_has_the_tokens_of_requests_that_are_not_in_it_yet() -> None:
+    manager = manager_of(FULL, cells=128)
+    tables = {number: read(manager, keys(1, 2, 3, 10 + number)) for number in (1, 2)}
+    tables[3] = read(manager, keys(1, 2, 3))  # no token of its own is in the tree
+    for number, table in tables.items():
+        assert manager.append(table, 10 * number)
+    found = take_snapshot(manager, tables)
+    leaves = {node.requests[0]: node for node in found.tree if node.requests}
+    assert [(leaves[n].start, leaves[n].tokens, leaves[n].cached) for n in (1, 2, 3)] == [
+        (3, 11, 11), (3, 21, 21), (3, 30, 30),
+    ]  # fmt: skip
+    assert [leaves[number].sharing for number in (1, 2, 3)] == [1, 1, 1]
+    assert found.tokens == sum(node.tokens for node in found.tree)
+    assert found.tokens == found.cells[0].in_use - 1  # request 3 has computed its last one itself
+
+
 def test_tokens_without_rows_are_not_counted_as_cached() -> None:
     manager = manager_of(FULL)
     table = read(manager, keys(1, 2, 3, 4))
