@@ -25,7 +25,7 @@ from tampu.errors import ContextLengthError, RequestError
 from tampu.ml.vectors import unit_vectors
 from tampu.nn import RGBImage, VisionModel
 from tampu.runner.detokenizer import Detokenizer
-from tampu.runner.events import Event, TextDelta
+from tampu.runner.events import Done, Event, TextDelta
 from tampu.runner.layout import Inputs, NumberedImage, as_one_group, lay_out
 from tampu.runner.loop import EngineLoop
 from tampu.runner.priority import current_priority
@@ -166,14 +166,26 @@ class InputProcessor:
         if self.pooling == RANK:
             name = self._model.info.path.name
             raise RequestError(f"{name} has no embeddings: it ranks documents (rerank)")
-        texts = [texts] if isinstance(texts, str) else texts
+        given = [texts] if isinstance(texts, str) else texts
         if late_chunking:
-            found = self._late_chunks(texts, lora)
+            found = self._late_chunks(given, lora)
             return unit_vectors(found) if normalize else found
-        hidden = (self.rows(text, wants_logits=False, lora=lora) for text in texts)
-        rows = [pooled(each, self.pooling) for each in hidden]
-        if not rows:
+        if not given:
             return np.empty((0, self._model.info.embedding_length), np.float32)
+        rows: list[Rows] = [np.empty(0, np.float32)] * len(given)
+
+        def begin(index: int, sink: Sink) -> RequestHandle:
+            hidden: list[Rows] = []
+
+            def pool(event: Event) -> None:
+                if isinstance(event, Done):
+                    rows[index] = pooled(np.concatenate(hidden), self.pooling)
+                sink(event)
+
+            collector = RowCollector(hidden.append, wants_logits=False)
+            return self.collect(given[index], collector, pool, lora=lora)
+
+        run_all(range(len(given)), begin, at_once=_AT_ONCE)
         found = np.concatenate(rows).astype(np.float32)
         return unit_vectors(found) if normalize and self.pooling != NONE else found
 

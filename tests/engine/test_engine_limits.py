@@ -154,6 +154,15 @@ def test_embeddings_have_length_one_and_differ_between_texts(engine: Engine) -> 
     assert np.array_equal(engine.embed(PROMPT), engine.embed([PROMPT]))
 
 
+def test_texts_that_are_embedded_together_share_steps(engine: Engine) -> None:
+    texts = [f"he is {number} of the list" for number in range(40)]
+    alone = [engine.embed(each) for each in texts]
+    engine.runner.observe()
+    found = engine.embed(texts)
+    assert max(len(step.parts) for step in engine.runner.observe().steps) > 1
+    np.testing.assert_allclose(found, np.concatenate(alone), atol=1e-5)
+
+
 def test_embedding_no_texts_gives_an_empty_array(engine: Engine) -> None:
     assert engine.embed([]).shape == (0, 32)
 

@@ -51,7 +51,7 @@ def test_embeddings_equal_those_of_transformers(
         again = engine.embed(texts()[::-1])[::-1]
     reference = np.stack([expected(laboratory, text, pooling) for text in texts()])
     laboratory.compare("bert", ours, reference, "F32, embeddings", 1e-5)
-    np.testing.assert_array_equal(again, ours)
+    np.testing.assert_allclose(again, ours, atol=1e-6)  # whose neighbours in a batch are others
 
 
 def test_an_encoders_context_is_no_longer_than_its_positions(laboratory: Laboratory) -> None:
