@@ -74,7 +74,7 @@ def test_two_settings_of_one_model_are_compared(page: Page) -> None:
     send(page, "Sing.")
     for name, limit in (("A", "3"), ("B", "7")):
         one = page.get_by_role("region", name=f"Side {name}")
-        expect(one).to_contain_text("Ended at the limit of 3 tokens.")
+        expect(one).to_contain_text(f"Ended at the limit of {limit} tokens.")
         expect(one).to_contain_text(f"{limit} tokens")
     bodies = [json.loads(one.post_data or "") for one in sent]
     assert [body["options"] for body in bodies] == [{"num_predict": 3}, {"num_predict": 7}]
