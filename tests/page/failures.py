@@ -85,7 +85,7 @@ def test_a_lost_network_is_told_and_the_message_can_be_sent_again(page: Page) ->
 
 
 def test_a_full_queue_is_told_with_its_wait(browser: Browser, start: Start) -> None:
-    server = start(TAMPU_MAX_QUEUE="1")
+    server = start(TAMPU_MAX_QUEUE="1", TAMPU_NUM_PARALLEL="1")
     with (
         watched(browser, server) as first,
         watched(browser, server) as second,

@@ -116,6 +116,7 @@ EXCEPT = {
     "schema": {
         *(f"/v1/{name}" for name in COUNTING),
         "/apply-template",
+        "/tokenize",
         "/infill",
         "/api/format/check",
     },

@@ -84,6 +84,8 @@ def requests(
         content = {key: value for key, value in CONTENT.items() if key in fields}
         if "input" in fields:
             content = {"input": CONTENT["input"]}  # what else there is has another meaning
+        if route.path == "/tokenize":
+            del content["prompt"]  # it takes one of both
         content |= QUESTIONS.get(route.path, {})
         if "max_tokens" in fields:
             content["max_tokens"] = 5

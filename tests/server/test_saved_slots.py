@@ -83,7 +83,7 @@ def test_what_is_wrong_is_said_and_nothing_is_written(models: Path, tmp_path: Pa
             "filename ''": act(client, "restore"),
             "there is no snapshot talk": act(client, "restore", filename="talk"),
             "action must be": act(client, "copy", filename="talk"),
-            "there is no slot 7": client.post("/slots/7?action=save", json={"filename": "talk"}),
+            "there is no slot 8": client.post("/slots/8?action=save", json={"filename": "talk"}),
             "must be a number": client.post("/slots/x?action=save", json={"filename": "talk"}),
         }
     for reason, answer in wrong.items():

@@ -54,6 +54,7 @@ CHATS: dict[str, dict[str, Any]] = {
     "/v1/messages": {"max_tokens": 1, "temperature": 0},
     "/v1/messages/count_tokens": {},
     "/apply-template": {},
+    "/tokenize": {},
 }
 
 
@@ -77,7 +78,6 @@ TEXTS: dict[str, Callable[[str], dict[str, Any]]] = {
         lambda text: {"prompt": text, "n_predict": 1, "temperature": 0},
     ),
     "/embedding": lambda text: {"content": text},
-    "/tokenize": lambda text: {"content": text},
     "/v1/decisions": lambda text: {"input": text, "questions": [QUESTION]},
     **dict.fromkeys(
         ("/v1/rerank", "/v1/reranking", "/v2/rerank"),
