@@ -107,7 +107,7 @@ def test_details_say_what_a_model_would_take_until_it_is_loaded(page: Page) -> N
             r"weights [\d.]+ [KM]B, cache [\d.]+ MB, graphs [\d.]+ MB; [\d.]+ [GM]B available"
         )
     )
-    expect(demo).to_contain_text("It fits, with a context of 2,048 tokens in 1 slot.")
+    expect(demo).to_contain_text("It fits, with a context of 2,048 tokens in 8 slots.")
     demo.get_by_role("button", name="Load", exact=True).click()
     expect(demo).to_contain_text("In memory")
     expect(demo).not_to_contain_text("Would take")
