@@ -131,7 +131,10 @@ class HTTPServer:
             connection.request(method, path, content, headers)
             yield connection.getresponse()
         except (ConnectionRefusedError, FileNotFoundError) as error:
-            message = f"no server is running at {self}: start one with `tampu serve`"
+            message = (
+                f"no server is running at {self}: start one with `tampu serve`, "
+                "or set TAMPU_HOST to the address of another"
+            )
             raise NoServerError(message) from error
         except TimeoutError as error:
             raise ServerError(

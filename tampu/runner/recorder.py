@@ -186,7 +186,8 @@ class StepRecorder:
         interval_ns = 0 if is_first else now_ns - self._asked_ns
         computed_ns, took_ns = compute_ns - self._compute_ns, total_ns - self._total_ns
         has_steps = not is_first and took_ns > 0
-        waits = [(monotonic_ns - each.times.submitted) * _MS for each in scheduler.waiting]
+        times = [each.times for each in scheduler.waiting]
+        waits = [(monotonic_ns - (each.preempted or each.submitted)) * _MS for each in times]
         found = RunnerSnapshot(
             interval_ns * _MS,
             [*self._steps],

@@ -142,6 +142,7 @@ class Scheduler:
         self.waiting.append(sequence)
         self._restart(sequence)
         sequence.is_paused, sequence.was_preempted = False, True
+        sequence.times.preempted = time.monotonic_ns()
 
     def _restart(self, sequence: Sequence) -> None:
         """Free a sequence's cells and give it an empty table; its rows stay in the cache."""

@@ -29,6 +29,7 @@ class RequestTimes:
     """Times of a request in nanoseconds of the monotonic clock; 0: not yet."""
 
     submitted: int = field(default_factory=time.monotonic_ns)
+    preempted: int = 0
     started: int = 0
     first_token: int = 0
 

@@ -208,6 +208,21 @@ def test_parameters_and_system_prompt_reach_the_model(page: Page) -> None:
     expect(answers(page)).to_contain_text("6 tokens")
 
 
+def test_how_many_parameters_are_set_is_seen_in_a_new_chat_too_and_all_can_be_reset(
+    page: Page,
+) -> None:
+    page.get_by_role("button", name="Parameters", exact=True).click()
+    page.get_by_label("num_predict").fill("6")
+    page.get_by_text("Output format", exact=True).click()
+    page.get_by_label("Format").select_option("regular expression")
+    expect(page.get_by_role("button", name="Parameters (2 set)")).to_be_visible()
+    page.get_by_role("link", name="New chat").click()
+    expect(page.get_by_role("button", name="Parameters (2 set)")).to_be_visible()
+    page.get_by_role("button", name="Reset all").click()
+    expect(page.get_by_role("button", name="Parameters", exact=True)).to_be_visible()
+    expect(page.get_by_role("button", name="Reset all")).to_be_disabled()
+
+
 def test_every_parameter_of_the_table_has_a_field(page: Page, server: Server) -> None:
     page.get_by_role("button", name="Parameters").click()
     table = httpx.get(f"{server.url}/api/parameters").json()["parameters"]

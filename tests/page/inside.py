@@ -95,7 +95,7 @@ def test_eight_requests_that_share_a_beginning_are_seen_as_such(page: Page) -> N
 def test_requests_that_wait_for_a_slot_are_seen_to_wait(server: Server, page: Page) -> None:
     with requests(server, 10):
         timeline = page.get_by_role("img", name=re.compile("Batches"))
-        expect(timeline).to_have_accessible_name(re.compile("2 requests wait for a slot"))
+        expect(timeline).to_have_accessible_name(re.compile(r"2 requests wait\."))
         expect(page.get_by_role("main")).to_contain_text("8 / 8")
         # A lane for the device, for each of the eight, and for each that waits; then the axis.
         expect(timeline).to_have_css("height", f"{(1 + 8 + 2) * 20 + 20}px")

@@ -65,6 +65,17 @@ def test_running_and_waiting_requests_are_told_apart() -> None:
             engine.runner.cancel(one.sequence)
 
 
+def test_a_request_that_gave_up_its_slot_waits_since_then() -> None:
+    with FakeEngine(count_up, slots=2, context=5_000, batch=4_900, kv_unified=True) as engine:
+        asked = [engine.ask([2 + n] * 2_000, max_tokens=2_000) for n in range(2)]
+        last = asked[1].sequence
+        wait_until(lambda: last.was_preempted, "none gave up its slot")
+        engine.runner.call(lambda: setattr(last.times, "submitted", last.times.submitted - 10**18))
+        assert all(each < 10**9 for each in engine.runner.observe().waits_ms)
+        for one in asked:
+            engine.runner.cancel(one.sequence)
+
+
 def test_no_more_than_so_many_steps_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder, "_FORGOTTEN_NS", 10**15)
     with FakeEngine(count_up, context=MAX_STEPS + 100) as engine:

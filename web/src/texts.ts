@@ -286,7 +286,7 @@ export const INSIDE = {
   colour: "Colour",
   prompt: "prompt",
   answer: "answer",
-  waited: "waiting for a slot",
+  waited: "waiting",
   waits: "waiting",
   newGraph: "new graph",
   device: "device",
@@ -310,7 +310,7 @@ export const INSIDE = {
   },
   timelineText: (seconds: number, batches: number, requests: number, prompt: number, answer: number, waiting: number) =>
     `Last ${seconds < 10 ? seconds.toFixed(1) : seconds.toFixed(0)} s: ${count(batches, "batch", "batches")}, ${count(requests, "request")}, ` +
-    `${count(prompt, "prompt token")}, ${count(answer, "answer token")}.${waiting ? ` ${count(waiting, "request waits", "requests wait")} for a slot.` : ""}`,
+    `${count(prompt, "prompt token")}, ${count(answer, "answer token")}.${waiting ? ` ${count(waiting, "request waits", "requests wait")}.` : ""}`,
   ratesText: (prompt: number, answer: number) =>
     `Now ${grouped(Math.round(prompt))} prompt and ${grouped(Math.round(answer))} answer tokens per second.`,
   latencyText: (total: number, half: number | null, most: number | null) =>

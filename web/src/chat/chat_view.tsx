@@ -14,7 +14,7 @@ import { Composer } from "./composer.tsx";
 import { toJson, toMarkdown } from "./exchange.ts";
 import { fileName, saveFile } from "./files.ts";
 import { ParameterPanel } from "./parameter_panel.tsx";
-import { children, shownTurns, titleOf } from "./tree.ts";
+import { children, countSettings, shownTurns, titleOf } from "./tree.ts";
 import { TurnList } from "./turn_list.tsx";
 
 export function ChatView(): JSX.Element {
@@ -41,6 +41,7 @@ function Head(): JSX.Element {
   const app = useApp();
   const { chats, model, models, showsParameters, showsSidebar } = app;
   const { value: conversation } = chats.open;
+  const settings = countSettings(conversation);
   const names = models.forChat.value.map((one) => one.name);
   return (
     <header class="head">
@@ -52,7 +53,8 @@ function Head(): JSX.Element {
       {chats.openId.value !== "" && <ConversationMenu />}
       <IconButton
         icon="sliders"
-        label={TEXTS.parameters}
+        class={settings ? "is-set" : ""}
+        label={TEXTS.settingsOf(settings)}
         pressed={showsParameters.value}
         onClick={() => (showsParameters.value = !showsParameters.value)}
       />

@@ -7,10 +7,12 @@ import { IconButton } from "../parts/button.tsx";
 import { useApp } from "../state/app.ts";
 import { TEXTS } from "../texts.ts";
 import { FormatFields } from "./format_fields.tsx";
+import { NO_FORMAT } from "./formats.ts";
 
 export function ParameterPanel(): JSX.Element {
   const { chats, showsParameters } = useApp();
-  const { system, options } = chats.open.value;
+  const { system, options, format } = chats.open.value;
+  const isSet = Object.keys(options).length > 0 || format.kind !== NO_FORMAT.kind;
   return (
     <aside class="panel" aria-label={TEXTS.parameters}>
       <header>
@@ -21,7 +23,7 @@ export function ParameterPanel(): JSX.Element {
       <FormatFields />
       <OptionFields options={options} onChange={(changed) => chats.set({ options: changed })} />
       <footer>
-        <button type="button" disabled={!Object.keys(options).length} onClick={() => chats.set({ options: {} })}>{TEXTS.reset}</button>
+        <button type="button" disabled={!isSet} onClick={() => chats.set({ options: {}, format: NO_FORMAT })}>{TEXTS.reset}</button>
       </footer>
     </aside>
   );

@@ -79,6 +79,12 @@ export interface Conversation {
 
 export const ROOT = "";
 
+/** How many settings of a conversation are not those that a new one has. */
+export function countSettings({ system, options, format, tools }: Conversation): number {
+  const others = [system.trim(), format.kind !== NO_FORMAT.kind, tools.trim()];
+  return Object.keys(options).length + others.filter(Boolean).length;
+}
+
 export function newConversation(id: string, now: number, model = ""): Conversation {
   return {
     id, title: "", created: now, updated: now, model, system: "", options: {}, think: true,
