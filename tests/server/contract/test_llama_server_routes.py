@@ -368,7 +368,7 @@ def test_a_models_batches_are_counted(client: httpx.Client) -> None:
     # The first token comes from the prompt's batch; there is one more for the end.
     assert generated - before >= answer["tokens_predicted"]
     client.post("/v1/embeddings", json={"model": "embedder", "input": ["a", "b"]})
-    assert batches() - generated == 2
+    assert 1 <= batches() - generated <= 2  # two texts may share one
 
 
 def test_an_empty_text_has_an_embedding(client: httpx.Client) -> None:
