@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import httpx
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 from support.serving import Server
 from support.waiting import PATIENCE_S, wait_until
 
@@ -17,14 +17,6 @@ from tools.train_demo.pictures import Shape, draw
 
 SUM = "What is 27 + 58?"
 # Keeps what is said while an answer is awaited.
-SEEN = """() => {
-    globalThis.seen = new Set();
-    const look = () => {
-        for (const one of document.querySelectorAll(".waiting")) seen.add(one.textContent);
-    };
-    new MutationObserver(look).observe(document, {
-        childList: true, characterData: true, subtree: true });
-}"""
 
 
 def test_a_question_is_answered_with_its_counts(page: Page) -> None:
@@ -42,10 +34,14 @@ def test_a_model_that_is_loaded_is_announced_and_timed_apart(page: Page, server:
     httpx.post(f"{server.url}/api/generate", json=body, timeout=PATIENCE_S)
     loaded = f"{server.url}/api/ps"
     wait_until(lambda: not httpx.get(loaded).json()["models"], "it is not in memory")
-    page.evaluate(SEEN)
+    held: list[Route] = []
+    page.route(
+        "**/api/chat", lambda route: held.append(route)
+    )  # the server does not begin before it is seen
     say(page, SUM)
+    expect(answers(page)).to_contain_text("Loading demo:latest…")
+    held[0].continue_()
     expect(answers(page)).to_contain_text(re.compile(r"loaded in [\d.]+ m?s"))
-    assert page.evaluate("() => seen.has('Loading demo:latest…')")
 
 
 def test_the_next_turn_shows_how_much_was_cached(page: Page) -> None:
