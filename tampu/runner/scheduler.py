@@ -141,7 +141,7 @@ class Scheduler:
         self.running.remove(sequence)
         self.waiting.append(sequence)
         self._restart(sequence)
-        sequence.is_paused, sequence.was_preempted = False, True
+        sequence.is_paused = False
         sequence.times.preempted = time.monotonic_ns()
 
     def _restart(self, sequence: Sequence) -> None:

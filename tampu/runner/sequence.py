@@ -162,7 +162,6 @@ class Sequence:
         limit: what it ended at, if it is `length`.
         is_cancelled: whether its caller has cancelled it.
         is_paused: whether it gives its slot to an interactive request after the batch in flight.
-        was_preempted: whether it has done so, and its rows may come from the cache again.
         number: of the request, in the order of getting a slot.
         slot: its slot, from 0; None: it has none.
         pending: tokens whose text is held back.
@@ -192,7 +191,6 @@ class Sequence:
     limit: Limit | None = None
     is_cancelled: bool = False
     is_paused: bool = False
-    was_preempted: bool = False
     number: int = 0
     slot: int | None = None
     pending: list[SampledToken] = field(default_factory=list)
@@ -200,6 +198,11 @@ class Sequence:
     first_batch: int = 0
     answer_batch: int = 0
     last_batch: int = 0
+
+    @property
+    def was_preempted(self) -> bool:
+        """Whether it gave up its slot, so that its rows may come from the cache again."""
+        return self.times.preempted > 0
 
     @property
     def capacity(self) -> int:

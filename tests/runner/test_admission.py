@@ -5,25 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.fake_graphs import FakeEngine
+from support.fake_graphs import FakeEngine, alone, hashed
 
 from tampu.runner.events import Done
-
-
-def hashed(history: list[int]) -> int:
-    """A token that depends on every token before it."""
-    value = 7
-    for token in history:
-        value = (value * 31 + token) % 1009
-    return 2 + value % 20
-
-
-def alone(prompt: list[int], count: int) -> list[int]:
-    """What a request would generate by itself."""
-    tokens = list(prompt)
-    for _ in range(count):
-        tokens.append(hashed(tokens))
-    return tokens[len(prompt) :]
 
 
 class Most:

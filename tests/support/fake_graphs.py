@@ -38,6 +38,22 @@ def letter(token: int) -> bytes:
     return chr(ord("a") + token - 2).encode() if token > 1 else b""
 
 
+def hashed(history: list[int]) -> int:
+    """A token that depends on every token before it."""
+    value = 7
+    for token in history:
+        value = (value * 31 + token) % 1009
+    return 2 + value % 20
+
+
+def alone(prompt: list[int], count: int) -> list[int]:
+    """What a request would generate by itself."""
+    tokens = list(prompt)
+    for _ in range(count):
+        tokens.append(hashed(tokens))
+    return tokens[len(prompt) :]
+
+
 @dataclass(frozen=True)
 class Vocabulary:
     eos: frozenset[int] = frozenset({EOS})

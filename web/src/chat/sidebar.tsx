@@ -72,7 +72,7 @@ interface Properties {
   conversation: Conversation;
   title: string;
   isOpen: boolean;
-  /** Whether it is told from others of its title by its time. */
+  /** Whether its time is shown, because others have the same title. */
   hasTime: boolean;
 }
 

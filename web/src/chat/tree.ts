@@ -35,7 +35,7 @@ export interface Turn {
   reasoningMs?: number;
   model?: string;
   usage?: Usage;
-  /** Whether the model is being loaded, so that there is no text yet. */
+  /** Whether the model is still being loaded. */
   isLoading?: boolean;
   /** What the answer ended at, if its state is `limit`. */
   limit?: string;

@@ -18,7 +18,7 @@ import { TreeFigure } from "./tree_figure.tsx";
 
 const LATE_MS = 750; // two frames in which a model told nothing
 
-/** Return when the cache was looked at, in words: less often than the batches are told. */
+/** Return in words when the cache was read, which is less often than the batches are reported. */
 function momentOf(frame: Frame, { cacheMs }: ModelHistory): string {
   return INSIDE.lookedAt((frame.time_ms - cacheMs) / 1000);
 }
