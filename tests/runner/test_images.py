@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from support.fake_graphs import FakeEngine, FakeGraphs
+from support.fake_graphs import FakeEngine, FakeGraphs, alone, hashed
 from support.waiting import wait_until
 
 from tampu.errors import ComputeError
@@ -15,14 +15,6 @@ from tampu.nn import PreparedImage
 from tampu.runner import images
 from tampu.runner.context_shift import shift_range
 from tampu.runner.images import ImageStore
-
-
-def hashed(history: list[int]) -> int:
-    """A token that depends on everything before it, images included."""
-    value = 7
-    for token in history:
-        value = (value * 31 + token) % 1009
-    return 2 + value % 20
 
 
 def history_of(prompt: list[Any]) -> list[int]:
@@ -37,12 +29,9 @@ def history_of(prompt: list[Any]) -> list[int]:
     return held
 
 
-def alone(prompt: list[Any], count: int) -> list[int]:
-    history = history_of(prompt)
-    start = len(history)
-    for _ in range(count):
-        history.append(hashed(history))
-    return history[start:]
+def expected(prompt: list[Any], count: int) -> list[int]:
+    """What a request would generate by itself."""
+    return alone(history_of(prompt), count)
 
 
 def positions(engine: FakeEngine) -> list[Any]:
@@ -54,7 +43,7 @@ def test_an_answer_depends_on_the_image() -> None:
     with FakeEngine(hashed) as engine:
         for content in (1, 2):
             prompt = [2, 3, engine.image(content, 4), 5]
-            assert engine.ask(prompt, max_tokens=5).answer()[1] == alone(prompt, 5)
+            assert engine.ask(prompt, max_tokens=5).answer()[1] == expected(prompt, 5)
         engine.wait_until_idle()
 
 
@@ -62,11 +51,11 @@ def test_an_answer_depends_on_the_image() -> None:
 def test_an_image_is_encoded_once_and_only_when_needed() -> None:
     with FakeEngine(hashed, batch=4) as engine:
         prompt = [2, 3, 4, engine.image(7, 10, groups=()), 5]
-        assert engine.ask(prompt, max_tokens=5).answer()[1] == alone(prompt, 5)
+        assert engine.ask(prompt, max_tokens=5).answer()[1] == expected(prompt, 5)
         assert engine.graphs.encoded == [7]
         assert positions(engine)[0] == [0, 1, 2, 3]  # what comes before it does not wait for it
         other = [9, engine.image(7, 10, groups=()), 5]
-        assert engine.ask(other, max_tokens=5).answer()[1] == alone(other, 5)
+        assert engine.ask(other, max_tokens=5).answer()[1] == expected(other, 5)
         assert engine.graphs.encoded == [7]
 
 
@@ -75,7 +64,7 @@ def test_an_image_is_encoded_once_and_only_when_needed() -> None:
 def test_an_image_larger_than_a_batch_takes_several(batch: int) -> None:
     with FakeEngine(hashed, batch=batch) as engine:
         prompt = [2, engine.image(3, 12, groups=()), 5]
-        assert engine.ask(prompt, max_tokens=4).answer()[1] == alone(prompt, 4)
+        assert engine.ask(prompt, max_tokens=4).answer()[1] == expected(prompt, 4)
         assert max(map(len, engine.graphs.steps)) <= batch
 
 
@@ -84,7 +73,7 @@ def test_an_image_larger_than_a_batch_takes_several(batch: int) -> None:
 def test_the_inputs_of_a_group_are_in_one_batch(batch: int) -> None:
     with FakeEngine(hashed, batch=batch) as engine:
         prompt = [2, 3, engine.image(3, 4), 5, 6, engine.image(4, 5), 7]
-        assert engine.ask(prompt, max_tokens=4).answer()[1] == alone(prompt, 4)
+        assert engine.ask(prompt, max_tokens=4).answer()[1] == expected(prompt, 4)
         groups = [{3, 4, 5, 6}, {11, 12, 13, 14, 15}]
         for step in positions(engine):
             for group in groups:
@@ -99,9 +88,9 @@ def test_a_group_larger_than_a_batch_is_computed_whole_without_starving_others()
         wait_until(lambda: running.sequence.generated >= 3, "three tokens are there")
         prompt = [9, engine.image(3, 12), 5]
         big, long = engine.ask(prompt, max_tokens=3), engine.ask([4] * 30, max_tokens=3)
-        assert big.answer()[1] == alone(prompt, 3)
-        assert long.answer()[1] == alone([4] * 30, 3)
-        assert running.answer()[1] == alone([2], 50)
+        assert big.answer()[1] == expected(prompt, 3)
+        assert long.answer()[1] == expected([4] * 30, 3)
+        assert running.answer()[1] == expected([2], 50)
         engine.wait_until_idle()
 
 
@@ -111,7 +100,7 @@ def test_twenty_images_in_a_prompt_are_encoded_one_by_one() -> None:
         prompt: list[Any] = [2]
         for content in range(20):
             prompt += [engine.image(content, 2), 5]
-        assert engine.ask(prompt, max_tokens=2).answer()[1] == alone(prompt, 2)
+        assert engine.ask(prompt, max_tokens=2).answer()[1] == expected(prompt, 2)
         assert engine.graphs.encoded == list(range(20))
 
 
@@ -121,10 +110,10 @@ def test_prompts_with_different_images_share_only_the_prefix_before_them() -> No
         one, two = ([2, 3, engine.image(content, 4), 5] for content in (1, 2))
         engine.ask(one, max_tokens=2).answer()
         second = engine.ask(two, max_tokens=2)
-        assert second.answer()[1] == alone(two, 2)
+        assert second.answer()[1] == expected(two, 2)
         assert second.sequence.cached == 3  # with the token that begins every image
         third = engine.ask([*one, 6, 6], max_tokens=2)
-        assert third.answer()[1] == alone([*one, 6, 6], 2)
+        assert third.answer()[1] == expected([*one, 6, 6], 2)
         assert third.sequence.cached == len(history_of(one))
 
 
@@ -136,10 +125,10 @@ def test_a_cached_image_is_not_encoded_again() -> None:
             [9, engine.image(2, 4)], max_tokens=1
         ).answer()  # takes the place of its embedding
         again = [*prompt, 7]
-        assert engine.ask(again, max_tokens=2).answer()[1] == alone(again, 2)
+        assert engine.ask(again, max_tokens=2).answer()[1] == expected(again, 2)
         assert engine.graphs.encoded == [1, 2]
         elsewhere = [8, *prompt]
-        assert engine.ask(elsewhere, max_tokens=2).answer()[1] == alone(elsewhere, 2)
+        assert engine.ask(elsewhere, max_tokens=2).answer()[1] == expected(elsewhere, 2)
         assert engine.graphs.encoded == [1, 2, 1]
 
 
@@ -153,7 +142,7 @@ def test_other_requests_continue_between_images() -> None:
                 prompt += [engine.image(10 * content + each, 3), 5]
             asked.append((prompt, engine.ask(prompt, max_tokens=10)))
         for prompt, one in asked:
-            assert one.answer()[1] == alone(prompt, 10)
+            assert one.answer()[1] == expected(prompt, 10)
         engine.wait_until_idle()
 
 
@@ -165,8 +154,8 @@ def test_other_requests_continue_between_chunks_of_an_encoder() -> None:
         running, seeing = engine.runner.call(  # both arrive between the same two steps
             lambda: (engine.ask([2], max_tokens=60), engine.ask(prompt, max_tokens=3))
         )
-        assert seeing.answer()[1] == alone(prompt, 3)
-        assert running.answer()[1] == alone([2], 60)
+        assert seeing.answer()[1] == expected(prompt, 3)
+        assert running.answer()[1] == expected([2], 60)
         encoding = "".join(each[0] for each in engine.graphs.order).strip("b")
         assert encoding == "cbcbcbcbi"
         assert engine.graphs.encoded == [7]
@@ -225,7 +214,7 @@ def test_an_image_that_cannot_be_encoded_ends_only_its_own_request() -> None:
         good = [3, engine.image(1, 3)]
         bad, one = engine.ask([2, engine.image(9, 3)]), engine.ask(good, max_tokens=8)
         assert bad.answer()[2] == "no memory for the encoder"
-        assert one.answer()[1] == alone(good, 8)
+        assert one.answer()[1] == expected(good, 8)
         engine.wait_until_idle()
 
 
@@ -288,7 +277,7 @@ def test_prompts_with_images_give_the_same_answers_as_alone(seed: int) -> None:
         for prompt, one in asked:
             _, tokens, reason = one.answer()
             assert reason in {"length", "cancelled"}
-            assert tokens == alone(prompt, len(tokens))
+            assert tokens == expected(prompt, len(tokens))
         engine.wait_until_idle()
 
 

@@ -8,19 +8,11 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from support.fake_graphs import EOS, FakeEngine, FakeGraphs
+from support.fake_graphs import EOS, FakeEngine, FakeGraphs, hashed_or_end
 
 from tampu.ml.backend import Computed
 from tampu.runner.context_shift import shift_count
 from tampu.runner.step_inputs import StepInputs
-
-
-def hashed(history: list[Any]) -> int:
-    """A token that depends on every token before it, sometimes the end."""
-    value = 7
-    for token in history:
-        value = (value * 31 + token) % 1009
-    return EOS if value % 41 == 0 else 2 + value % 20
 
 
 def alone(
@@ -31,7 +23,7 @@ def alone(
     answer: list[int] = []
     keep = min(len(prompt) if keep < 0 else keep, context - 1)
     while len(answer) < max_tokens:
-        token = hashed(history)
+        token = hashed_or_end(history)
         if token == EOS:
             return answer, "stop"
         history.append(token)
@@ -84,7 +76,7 @@ def test_every_request_gets_the_same_tokens_as_alone(
     context, slots = source.choice([9, 16, 33]), source.choice([1, 2, 4])
     batch = source.choice([1, 3, 8, 64])
     size: dict[str, Any] = {"slots": slots, "context": context, "kv_unified": kv_unified}
-    with FakeEngine(hashed, **size, batch=batch, graphs=graphs) as engine:
+    with FakeEngine(hashed_or_end, **size, batch=batch, graphs=graphs) as engine:
         asked = []
         for prompt, options in requests(source, context, 12):
             asked.append((prompt, options, engine.ask(prompt, **options)))
@@ -104,7 +96,7 @@ def test_cancelling_at_any_moment_leaks_no_cell(
 ) -> None:
     source = random.Random(seed)
     size: dict[str, Any] = {"slots": 3, "context": 16, "kv_unified": kv_unified}
-    with FakeEngine(hashed, **size, batch=5, graphs=graphs) as engine:
+    with FakeEngine(hashed_or_end, **size, batch=5, graphs=graphs) as engine:
         asked = []
         for prompt, options in requests(source, 16, 30):
             one = engine.ask(prompt, **options)
@@ -125,7 +117,7 @@ def test_cancelling_at_any_moment_leaks_no_cell(
 @pytest.mark.parametrize("seed", range(4))
 def test_prompt_logits_do_not_affect_running_sequences(seed: int) -> None:
     source = random.Random(seed)
-    with FakeEngine(hashed, slots=2, context=16, batch=5, graphs=LateGraphs) as engine:
+    with FakeEngine(hashed_or_end, slots=2, context=16, batch=5, graphs=LateGraphs) as engine:
         asked, probed = [], []
         for prompt, options in requests(source, 16, 10):
             asked.append((prompt, options, engine.ask(prompt, **options)))
@@ -135,14 +127,14 @@ def test_prompt_logits_do_not_affect_running_sequences(seed: int) -> None:
         for prompt, options, one in asked:
             assert one.answer()[1:] == alone(prompt, context=16, **options)
         for text, probe in probed:
-            assert probe.answer() == [hashed(text[: end + 1]) for end in range(len(text))]
+            assert probe.answer() == [hashed_or_end(text[: end + 1]) for end in range(len(text))]
         engine.wait_until_idle()
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_every_request_gets_a_last_event_when_the_loop_closes(seed: int) -> None:
     source = random.Random(seed)
-    engine = FakeEngine(hashed, slots=2, context=16, graphs=LateGraphs)
+    engine = FakeEngine(hashed_or_end, slots=2, context=16, graphs=LateGraphs)
     asked, probed = [], []
     for prompt, options in requests(source, 16, 8):
         asked.append(engine.ask(prompt, **options))

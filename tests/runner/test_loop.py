@@ -1,10 +1,8 @@
 import random
 import time
-from collections.abc import Callable
-from typing import Any
 
 import pytest
-from support.fake_graphs import EOS, FakeEngine
+from support.fake_graphs import EOS, FakeEngine, alone, hashed
 from support.waiting import wait_until
 
 from tampu.errors import RunnerDiedError
@@ -14,22 +12,6 @@ from tampu.runner.events import Done
 def count_up(history: list[int]) -> int:
     """The next token is one more than the last, from 2 again after 20."""
     return history[-1] + 1 if history[-1] < 20 else 2
-
-
-def hashed(history: list[int]) -> int:
-    """A token that depends on every token before it."""
-    value = 7
-    for token in history:
-        value = (value * 31 + token) % 1009
-    return 2 + value % 20
-
-
-def alone(prompt: list[Any], count: int, follow: Callable[[Any], Any]) -> list[Any]:
-    """What a sequence would generate by itself."""
-    tokens = list(prompt)
-    for _ in range(count):
-        tokens.append(follow(tokens))
-    return tokens[len(prompt) :]
 
 
 def test_text_arrives_in_the_order_of_its_tokens() -> None:
@@ -73,7 +55,7 @@ def test_batched_sequences_give_the_same_tokens_as_alone() -> None:
     with FakeEngine(hashed, slots=3) as engine:
         asked = [engine.ask(prompt, max_tokens=6) for prompt in prompts]
         for prompt, one in zip(prompts, asked, strict=True):
-            assert one.answer()[1] == alone(prompt, 6, hashed)
+            assert one.answer()[1] == alone(prompt, 6)
 
 
 @pytest.mark.seed("S2")
@@ -90,7 +72,7 @@ def test_a_cached_prefix_is_not_computed_again() -> None:
         engine.ask(prompt, max_tokens=2).events()
         engine.graphs.steps.clear()
         asked = engine.ask([*prompt, 9, 9], max_tokens=3)
-        assert asked.answer()[1] == alone([*prompt, 9, 9], 3, hashed)
+        assert asked.answer()[1] == alone([*prompt, 9, 9], 3)
         assert asked.sequence.cached == len(prompt)
         assert sum(map(len, engine.graphs.steps)) == 2 + 2
 
@@ -101,9 +83,9 @@ def test_running_sequences_share_their_prefix() -> None:
         first = engine.ask(prompt, max_tokens=12)
         wait_until(lambda: first.sequence.computed >= len(prompt), "the prompt is computed")
         second = engine.ask([*prompt, 5], max_tokens=4)
-        assert second.answer()[1] == alone([*prompt, 5], 4, hashed)
+        assert second.answer()[1] == alone([*prompt, 5], 4)
         assert second.sequence.cached == len(prompt)
-        assert first.answer()[1] == alone(prompt, 12, hashed)
+        assert first.answer()[1] == alone(prompt, 12)
 
 
 @pytest.mark.seed("S80")
@@ -127,7 +109,7 @@ def test_the_rest_of_a_full_context_is_computed_at_its_new_positions() -> None:
     while len(tokens) <= 16:
         tokens.append(hashed(tokens))
     shifted = tokens[:2] + tokens[2 + 7 :]  # half of the 14 that are not kept are dropped
-    after = alone(shifted, 4, hashed)
+    after = alone(shifted, 4)
     with FakeEngine(hashed, context=16) as engine:
         assert engine.ask(prompt, max_tokens=18, keep=2).answer()[1] == tokens[3:] + after
 
@@ -145,9 +127,9 @@ def test_nan_logits_end_only_their_own_sequence() -> None:
 
     with FakeEngine(follow, slots=2) as engine:
         bad, good = engine.ask([9, 2], max_tokens=8), engine.ask([3, 2], max_tokens=8)
-        assert good.answer()[1] == alone([3, 2], 8, hashed)
+        assert good.answer()[1] == alone([3, 2], 8)
         assert "nan" in bad.answer()[2]
-        assert engine.ask([3, 2], max_tokens=8).answer()[1] == alone([3, 2], 8, hashed)
+        assert engine.ask([3, 2], max_tokens=8).answer()[1] == alone([3, 2], 8)
 
 
 def test_a_long_prompt_does_not_hold_up_a_running_answer() -> None:
@@ -158,7 +140,7 @@ def test_a_long_prompt_does_not_hold_up_a_running_answer() -> None:
         engine.ask([3] * 30, max_tokens=1).events()
         mixed = engine.graphs.steps[before:]
         assert all(len(step) <= 4 for step in mixed)
-        assert short.answer()[1] == alone([2], 40, hashed)
+        assert short.answer()[1] == alone([2], 40)
 
 
 def test_cancelling_at_random_moments_leaks_no_cell() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.fake_graphs import EOS, FakeEngine, FakeGraphs, FakeRequest
+from support.fake_graphs import EOS, FakeEngine, FakeGraphs, FakeRequest, hashed_or_end
 
 from tampu.errors import DeviceLostError, OutOfMemoryError, RunnerDiedError
 from tampu.ml.backend import Computed
@@ -18,14 +18,6 @@ from tampu.runner.step_inputs import StepInputs
 
 CONTEXT = 24
 CANDIDATES = (1, 40)
-
-
-def hashed(history: list[Any]) -> int:
-    """A token that depends on every token before it, sometimes the end."""
-    value = 7
-    for token in history:
-        value = (value * 31 + int(token)) % 1009
-    return EOS if value % 29 == 0 else 2 + value % 20
 
 
 def count_up(history: list[Any]) -> int:
@@ -103,7 +95,7 @@ def run(
     source, moments = random.Random(seed), random.Random()
     slots, batch = source.choice([1, 2, 4]), source.choice([3, 8, 64])
     options: dict[str, Any] = {"slots": slots, "context": CONTEXT, "batch": batch}
-    with FakeEngine(hashed, graphs=graphs, candidates=CANDIDATES, **options) as engine:
+    with FakeEngine(hashed_or_end, graphs=graphs, candidates=CANDIDATES, **options) as engine:
         asked: list[FakeRequest] = []
         for prompt, chosen in requests(source):
             asked.append(engine.ask(prompt, **chosen))

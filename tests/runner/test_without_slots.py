@@ -6,20 +6,11 @@ import random
 from typing import Any, cast
 
 import pytest
-from support.fake_graphs import FakeEngine
+from support.fake_graphs import FakeEngine, hashed
 
 from tampu.engine.completion import RequestHandle
 from tampu.engine.scoring import Handle, score
 from tampu.runner.sequence import RowCollector, Sequence, Sink
-
-
-def hashed(history: list[int]) -> int:
-    """A token that depends on every token before it."""
-    value = 7
-    for token in history:
-        value = (value * 31 + token) % 1009
-    return 2 + value % 20
-
 
 SHARED = [2 + number % 20 for number in range(20)]
 

@@ -38,19 +38,31 @@ def letter(token: int) -> bytes:
     return chr(ord("a") + token - 2).encode() if token > 1 else b""
 
 
-def hashed(history: list[int]) -> int:
+def hashed(history: Sequence[int]) -> int:
     """A token that depends on every token before it."""
+    return 2 + _digest(history) % 20
+
+
+def hashed_or_end(history: Sequence[int]) -> int:
+    """A token that depends on every token before it, sometimes the end."""
+    digest = _digest(history)
+    return EOS if digest % 29 == 0 else 2 + digest % 20
+
+
+def _digest(history: Sequence[int]) -> int:
     value = 7
     for token in history:
-        value = (value * 31 + token) % 1009
-    return 2 + value % 20
+        value = (value * 31 + int(token)) % 1009
+    return value
 
 
-def alone(prompt: list[int], count: int) -> list[int]:
+def alone(
+    prompt: Sequence[int], count: int, follow: Callable[[list[int]], int] = hashed
+) -> list[int]:
     """What a request would generate by itself."""
     tokens = list(prompt)
     for _ in range(count):
-        tokens.append(hashed(tokens))
+        tokens.append(follow(tokens))
     return tokens[len(prompt) :]
 
 
