@@ -24,7 +24,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -90,12 +90,18 @@ def site(model: str, tokens: int) -> Iterator[Site]:
     try:
         nodes = [cluster.add_node(**size) for _ in range(NODES - 1)]
         connect(cluster.address)
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = int(free.getsockname()[1])
-        yield Site(model, cluster, nodes, port, tokens)
+        yield Site(model, cluster, nodes, free_port(), tokens)
     finally:
         stop()
         cluster.shutdown()
+
+
+def free_port() -> int:
+    """Return a port that nothing uses, outside of those that the system and Ray take by chance."""
+    for port in random.sample(range(20_000, 30_000), 100):
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise SystemExit("no port is free from 20000 to 29999")
 
 
 def ask(port: int, path: str, body: object) -> tuple[int, dict[str, Any]]:

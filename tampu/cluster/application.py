@@ -107,7 +107,7 @@ def bind(
         return ingress.bind(*given)
     if config.ingresses > 1:
         ingress = ingress.options(max_replicas_per_node=1)
-    return _versioned(ingress, version, load, options, adapters).bind(
+    return _versioned(ingress, version, load, options, router, adapters).bind(
         *given, config.host, config.port, may_share=listening.may_share or config.ingresses > 1
     )
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import socket
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -96,9 +97,11 @@ def ray_cluster(models: Sequence[DeployedModel]) -> Iterator[Live]:
 
 
 def free_port() -> int:
-    """A port at which nothing listens."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+    """A port that nothing uses, outside of those that the system and Ray take by chance."""
+    for port in random.sample(range(20_000, 30_000), 100):
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    pytest.fail("no port is free from 20000 to 29999")
 
 
 def text_of(answer: dict[str, Any]) -> str:
