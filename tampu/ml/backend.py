@@ -162,7 +162,7 @@ class Backend:
         """
         self._check_open()
         with self._submitting:
-            self._thread.submit(self._rehearse, context).result()
+            self._thread.submit(self._plan, context).result()
 
     @property
     def graph_bytes(self) -> int:
@@ -253,12 +253,6 @@ class Backend:
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _rehearse(self, context: Context) -> None:
-        """Find memory as before computing: Vulkan orders nodes anew when it divides them again."""
-        self._plan(context)
-        if self.is_divided:
-            self._schedule(context)
-
     def _plan(self, context: Context) -> None:
         """Find memory for a graph's tensors.
 
@@ -335,19 +329,16 @@ class Backend:
                 context.kept_plan = keep_plan(self._scheduler, context, self._handles)
 
     def _schedule(self, context: Context) -> None:
-        size = self.graph_bytes
+        """Allocate a graph as it was planned, in the same buffers."""
         self._reset(context)
-        is_allocated = gg.ggml_backend_sched_alloc_graph(self._scheduler, context.graph)
-        if not is_allocated or self.graph_bytes != size:  # other graphs are in the old buffer
-            context.plan = self._buffers = self._buffers + 1
-        if not is_allocated:
+        if not gg.ggml_backend_sched_alloc_graph(self._scheduler, context.graph):
             raise OutOfMemoryError("no memory for a graph: use a smaller context or batch")
 
     def _reset(self, context: Context) -> None:
         """Reset the scheduler and allocate another graph."""
         gg.ggml_backend_sched_reset(self._scheduler)
         if self.is_divided:
-            context.restore_sources()
+            context.restore()
             place = gg.ggml_backend_sched_set_tensor_backend
             for node in (*context.custom, *context.cpu_nodes):
                 place(self._scheduler, node, self._handle)

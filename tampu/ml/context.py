@@ -87,6 +87,7 @@ class Context:
         self.pauses: Callable[[Tensor], Tensor] | None = None
         self._buffers: list[OpaquePointer] = []
         self._sources: npt.NDArray[np.uint64] = np.zeros((0, _OPERANDS), np.uint64)
+        self._order: npt.NDArray[np.uint64] = np.zeros(0, np.uint64)
 
     @property
     def arena(self) -> OpaquePointer:
@@ -183,7 +184,7 @@ class Context:
     def forward(self, *tensors: Tensor) -> None:
         """Append to the graph what these tensors need, in this order, and themselves."""
         if len(self._sources):  # ggml traverses the graph and would follow it to copies
-            self.restore_sources()
+            self.restore()
             self.plan = _OUTDATED
         for tensor in tensors:
             gg.ggml_build_forward_expand(self.graph, tensor.pointer)
@@ -219,17 +220,23 @@ class Context:
         computed = ~np.isin(headers["buffer"], np.array(self._buffers, np.uint64))
         headers["buffer"][computed] = headers["data"][computed] = 0
 
-    def restore_sources(self) -> None:
-        """Restore the operands of nodes, before the graph is divided among devices again.
+    def restore(self) -> None:
+        """Restore the operands and the order of nodes, before they are divided among devices again.
 
         Where a node reads another device's tensor, ggml writes the address of a copy into it; the
-        copy is invalid as soon as any graph is divided.
+        copy is invalid as soon as any graph is divided. And each time Vulkan's backend moves nodes,
+        also those that it has moved before: the memory found for one order is not right for
+        another.
         """
         headers = self._headers()
         known = len(self._sources)
         headers["sources"][:known] = self._sources
         if len(headers) > known:
             self._sources = headers["sources"].copy()
+        nodes = self._node_addresses()
+        nodes[: len(self._order)] = self._order
+        if len(nodes) > len(self._order):
+            self._order = nodes.copy()
 
     def replaced_sources(self) -> Replaced:
         """Return which operands of nodes ggml has replaced by copies on another device."""
@@ -252,6 +259,12 @@ class Context:
         count = -(-(end - start) // _HEADER.itemsize)
         memory = (ctypes.c_char * (count * _HEADER.itemsize)).from_address(start)
         return np.frombuffer(memory, _HEADER)
+
+    def _node_addresses(self) -> npt.NDArray[np.uint64]:
+        """Return the nodes of the graph in their order, as ggml has them."""
+        memory = ctypes.c_uint64 * gg.ggml_graph_n_nodes(self._graph)
+        start = ctypes.cast(gg.ggml_graph_nodes(self._graph), ctypes.c_void_p)
+        return np.ctypeslib.as_array(memory.from_address(start.value or 0))
 
     def kernels_for(self, operand: Tensor) -> Kernels | None:
         """Return the package's kernels if they can read this operand: it must be on the CPU."""

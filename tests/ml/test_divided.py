@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -273,3 +274,35 @@ def test_a_search_for_nan_may_begin_after_a_graph_was_planned(
     divided.detect_nan()
     data[0, 0] = np.nan
     assert divided.compute(graph.context, [(graph.x, data)], [graph.y]).fault
+
+
+def test_a_device_that_orders_nodes_anew_each_time_computes_them_where_they_were_planned(
+    divided: Backend, devices: tuple[StandIn, StandIn]
+) -> None:
+    """Vulkan's backend does: it looks at some nodes at a time, and moves what may be earlier."""
+
+    def swap(nodes: list[int]) -> list[int]:
+        orders.append([nodes.index(each) for each in moving] if moving[0] in nodes else [])
+        return [nodes[n] for n in (0, 2, 1, *range(3, len(nodes)))]
+
+    orders: list[list[int]] = []
+    store, context = divided.context(8), divided.context(32)
+    values = [floats(16, 16, seed=n) for n in range(3)]
+    weights = [store.layer(1).empty((16, 16), F32) for _ in values]
+    for weight, data in zip(weights, values, strict=True):
+        gg.ggml_backend_tensor_set(weight.pointer, data.ctypes.data, 0, data.nbytes)
+    x = context.input("x", (16, 16), F32)
+    before = x.linear(weights[0])
+    other, after = x.linear(weights[1]), before.linear(weights[2])
+    for each in (before, other, after):
+        context.forward(each)
+    moving = [ctypes.addressof(each.pointer.contents) for each in (other, after)]
+    y = context.output(other + after)
+    devices[0].orders = swap
+    given = floats(16, 16, seed=3)
+    found = divided.compute(context, [(x, given)], [y]).outputs[0]
+    wanted = given @ values[1].T + given @ values[0].T @ values[2].T
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+    assert len(orders) > 1
+    context.close()
+    store.close()

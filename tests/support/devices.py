@@ -27,7 +27,7 @@ _DEVICE = ("get_name", "get_description", "get_memory", "get_type", "get_props",
            "registry", "context")  # fmt: skip
 _REGISTRY = ("version", "get_name", "get_device_count", "get_device", "get_proc_address", "context")
 _BUFFER_FREE, _BUFFER_KIND = 0, 11
-_BACKEND_COMPUTE, _BACKEND_DEVICE = 13, 17
+_BACKEND_COMPUTE, _BACKEND_OPTIMIZE, _BACKEND_DEVICE = 13, 16, 17
 
 
 def _table(names: tuple[str, ...]) -> type[ctypes.Structure]:
@@ -47,6 +47,8 @@ class StandIn:
         limit: bytes that it really gives.
         taken: bytes that are taken now.
         fails_with: the status that computing ends with, once it is not 0.
+        orders: gives the nodes of a graph, by their addresses, the order in which it computes them;
+            it is called whenever a graph is divided among devices. None: they keep theirs.
     """
 
     def __init__(self, index: int = 0, *, memory: int = 2**30, says: int | None = None) -> None:
@@ -55,6 +57,7 @@ class StandIn:
         self.limit = memory
         self.taken = 0
         self.fails_with = 0
+        self.orders: Callable[[list[int]], list[int]] | None = None
         self._sizes: dict[int, int] = {}
         self._held: list[Any] = []
         self._kind = self._buffer_type(int(gg.ggml_backend_dev_buffer_type(cpu)))
@@ -109,6 +112,21 @@ class StandIn:
         self._held.append(callback)
         return int(ctypes.cast(callback, ctypes.c_void_p).value or 0)
 
+    def _ordering(self) -> int:
+        """Return a function that puts the nodes of a graph into the order that is wanted."""
+
+        def order(_: int, address: int) -> None:
+            if self.orders:
+                graph = ctypes.cast(address, ctypes.POINTER(gg.ggml_cgraph))
+                count = gg.ggml_graph_n_nodes(graph)
+                start = ctypes.cast(gg.ggml_graph_nodes(graph), ctypes.c_void_p).value or 0
+                nodes = (ctypes.c_void_p * count).from_address(start)
+                nodes[:] = self.orders([int(node or 0) for node in nodes])
+
+        callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(order)
+        self._held.append(callback)
+        return int(ctypes.cast(callback, ctypes.c_void_p).value or 0)
+
     def _device(self, cpu: int) -> Any:
         table = _DeviceTable.from_buffer_copy(ctypes.string_at(cpu, ctypes.sizeof(_DeviceTable)))
         kind = ctypes.addressof(self._kind)
@@ -133,6 +151,7 @@ class StandIn:
             fields = (ctypes.c_void_p * (_BACKEND_DEVICE + 1)).from_address(backend)
             fields[_BACKEND_DEVICE] = ctypes.addressof(table)
             fields[_BACKEND_COMPUTE] = self._computing(fields[_BACKEND_COMPUTE] or 0)
+            fields[_BACKEND_OPTIMIZE] = self._ordering()
             return backend
 
         def memory(_: int, free: int, total: int) -> None:
