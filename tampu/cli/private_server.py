@@ -44,10 +44,10 @@ from tampu.settings.type_errors import type_error
 from tampu.store.catalog import Catalog, Entry, resolve
 from tampu.store.library import Library, LocalModel
 from tampu.worker.client import WorkerProcess
+from tampu.worker.loaded import Loaded
 from tampu.worker.main import load_model
 from tampu.worker.protocol import Load
 from tampu.worker.thread import WorkerThread
-from tampu.worker.worker import Loaded
 
 _MAX_QUEUE = 8
 _MAX_MODELS = 2  # `/load` keeps the old model until the new one is loaded

@@ -6,7 +6,8 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tampu.server.logs import HEADER, ROUTE
-from tampu.server.tracing import Tracer, request_trace
+from tampu.server.tracer import Tracer
+from tampu.server.tracing import request_trace
 
 _UNTRACED = ("GET", "HEAD", "OPTIONS")
 

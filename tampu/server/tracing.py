@@ -13,10 +13,10 @@ Source: "Semantic conventions for generative client AI spans" and "for HTTP span
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING
 
 from tampu.engine.prompts import ChatPrompt
 from tampu.errors import SettingsError
@@ -24,30 +24,10 @@ from tampu.runner.events import Usage
 from tampu.server.caller import current_caller
 from tampu.server.events import Event, Finished
 from tampu.server.generation_request import GenerationRequest
+from tampu.server.tracer import Attributes, Tracer, Value
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
-
-Value: TypeAlias = str | int | float | tuple[str, ...]
-Attributes: TypeAlias = Mapping[str, Value]
-
-
-class Tracer(Protocol):
-    """Makes spans and sends them; see `tampu.server.otlp`."""
-
-    def request_span(self, name: str, headers: Mapping[str, str], attributes: Attributes) -> Span:
-        """Return a span of a client's request, in the client's trace if the headers name one."""
-
-    def span(
-        self, name: str, parent: Span, began_ns: int, attributes: Attributes, *, is_call: bool
-    ) -> Span:
-        """Return a span within another one; `is_call`: of a model."""
-
-    def fail(self, span: Span, error: str) -> None:
-        """Mark a span as failed."""
-
-    def close(self) -> None:
-        """Send what is left, and end."""
 
 
 class RequestTrace:

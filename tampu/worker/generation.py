@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,12 +13,10 @@ from tampu.engine.backend import Handle
 from tampu.engine.chat import OutputParser
 from tampu.engine.prompts import TextPrompt
 from tampu.runner.events import Done, Event, Failed, PromptProgress, TextDelta, Usage
+from tampu.worker.loaded import Loaded
 from tampu.worker.output_queue import OutputQueue
 from tampu.worker.protocol import Answer, Generate, PromptProcessed, PromptTokenLogprobs
 from tampu.worker.tokens import token_ids
-
-if TYPE_CHECKING:
-    from tampu.worker.worker import Loaded
 
 
 class Generation:

@@ -33,8 +33,9 @@ from tampu.sandbox.client import ForkServerClient
 from tampu.tokenizer import Tokenizer
 from tampu.tokenizer.loading import load_tokenizer
 from tampu.worker.held_prefixes import HeldPrefixes
+from tampu.worker.loaded import Loaded
 from tampu.worker.protocol import Load, Ready
-from tampu.worker.worker import Loaded, Worker
+from tampu.worker.worker import Worker
 
 _SWITCH_SECONDS = 0.0005  # a thread that prepares a request gives way to the others this soon
 _OOM_SCORE = 500

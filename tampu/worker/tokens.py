@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec.structs import replace
@@ -21,6 +20,7 @@ from tampu.engine.estimate import estimate_memory
 from tampu.engine.prompts import ChatPrompt, TextPrompt
 from tampu.engine.snapshots import Snapshots
 from tampu.errors import ContextLengthError, RequestError
+from tampu.worker.loaded import Loaded
 from tampu.worker.protocol import (
     ActedOnSlot,
     ActOnSlot,
@@ -44,9 +44,6 @@ from tampu.worker.protocol import (
     Prefixes,
     Rerank,
 )
-
-if TYPE_CHECKING:
-    from tampu.worker.worker import Loaded
 
 _BLOCK = 1 << 16  # tokens; between two blocks, and often within one, other threads run
 

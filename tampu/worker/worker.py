@@ -18,15 +18,12 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field
 from itertools import chain
 from queue import SimpleQueue
 from typing import TypeAlias, TypeVar
 
 from tampu.cancellation import cancellable, check_cancelled
 from tampu.chat.output import ToolCall
-from tampu.engine.backend import Backend
-from tampu.engine.chat import RequestBuilder
 from tampu.engine.prompts import TokensPrompt
 from tampu.errors import ComputeError, RequestCancelledError, TampuError
 from tampu.runner.events import (
@@ -36,10 +33,9 @@ from tampu.runner.events import (
     TextDelta,
 )
 from tampu.runner.priority import Priority, prioritized
-from tampu.runner.recorder import RunnerSnapshot
 from tampu.worker.frames import read_frames
 from tampu.worker.generation import Generation
-from tampu.worker.held_prefixes import HeldPrefixes
+from tampu.worker.loaded import Loaded
 from tampu.worker.output_queue import OutputQueue
 from tampu.worker.preparation import PREPARERS, kind_of
 from tampu.worker.protocol import (
@@ -64,7 +60,6 @@ from tampu.worker.protocol import (
     Ping,
     Pong,
     Progress,
-    Ready,
     Reply,
     Request,
     RequestEvent,
@@ -92,21 +87,6 @@ logger = logging.getLogger(__name__)
 _LAST_SECONDS = 10.0
 _DECIDERS = 4  # requests for decisions at a time
 _IDLE_SECONDS = 0.5  # without requests: then what may be needed later is prepared
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """A loaded model, the builder of its requests, and what tells what it does, if anything.
-
-    `counts` returns the batches that it has computed.
-    """
-
-    model: Backend
-    requests: RequestBuilder
-    ready: Ready
-    observe: Callable[[], RunnerSnapshot | None] = lambda: None
-    counts: Callable[[], BatchCounts] = BatchCounts
-    prefixes: HeldPrefixes = field(default_factory=HeldPrefixes)
 
 
 # Loads a model, which is closed at the end; it gets a function for the progress and one that says

@@ -21,8 +21,8 @@ from tampu.cli.repl.session import Session
 from tampu.errors import ModelNotFoundError, RequestError, RunnerDiedError
 from tampu.sandbox.client import ForkServerClient
 from tampu.settings.settings import Settings
+from tampu.worker.loaded import Loaded
 from tampu.worker.main import load_model
-from tampu.worker.worker import Loaded
 
 LLAMACPP_ONLY = "xverse"  # its tensors are Llama's
 SHORT = {"num_predict": 3, "num_thread": 1, "num_ctx": 64, "temperature": 0}

@@ -24,8 +24,9 @@ from tampu.chat.template import ChatTemplate
 from tampu.engine.chat import RequestBuilder
 from tampu.errors import LoadCancelledError, ModelFileError
 from tampu.runner.events import Done, Failed, TextDelta, TokenLogprob, Usage
+from tampu.worker.loaded import Loaded
 from tampu.worker.protocol import Ready
-from tampu.worker.worker import Loaded, Worker
+from tampu.worker.worker import Worker
 
 
 class Characters:

@@ -11,8 +11,9 @@ from itertools import count
 from typing import Any
 
 from tampu.sandbox.client import ForkServerClient
+from tampu.worker.loaded import Loaded
 from tampu.worker.main import load_model
-from tampu.worker.worker import Loaded, Worker
+from tampu.worker.worker import Worker
 
 
 @contextmanager

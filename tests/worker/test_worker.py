@@ -38,6 +38,7 @@ from tampu.ml.metadata import Metadata
 from tampu.runner.events import Done, Failed, TextDelta
 from tampu.runner.request import GenerateOptions
 from tampu.worker.frames import read_frames
+from tampu.worker.loaded import Loaded
 from tampu.worker.preparation import PREPARERS, kind_of
 from tampu.worker.protocol import (
     Answer,
@@ -55,7 +56,7 @@ from tampu.worker.protocol import (
     to_frame,
     to_reply,
 )
-from tampu.worker.worker import Loaded, Worker
+from tampu.worker.worker import Worker
 
 # Takes all the time that a template may have.
 ENDLESS = "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}"
