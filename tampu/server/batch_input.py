@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
 
+from tampu.errors import StoreError
 from tampu.server.batch_store import Row
 
 MAX_ROWS = 50_000
@@ -31,6 +33,15 @@ class _Body(msgspec.Struct):
     stream: Any = None
 
 
+class InputFileError(StoreError):
+    """An input file that can no longer be read, or is not what was checked."""
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        """The error as an entry of OpenAI's list of errors."""
+        return _Invalid("input_file_unreadable", str(self), None, "input_file_id").entry
+
+
 class _Invalid(Exception):  # noqa: N818 - it becomes an entry of a list
     """What is wrong with a line, as an entry of OpenAI's list of errors."""
 
@@ -43,12 +54,12 @@ def check_input(path: Path, endpoint: str) -> tuple[list[Row], list[dict[str, An
     """Return the rows of an input file, and what is wrong with it: at most 100 errors.
 
     Raises:
-        OSError: if it cannot be read.
+        InputFileError: if it cannot be read.
     """
     rows: list[Row] = []
     errors: list[dict[str, Any]] = []
     seen: dict[str, int] = {}
-    with path.open("rb") as file:
+    with _opened(path) as file:
         for number, (start, text) in enumerate(_lines(file), 1):
             try:
                 row = _row(text, start, number, endpoint, len(rows))
@@ -71,10 +82,36 @@ def check_input(path: Path, endpoint: str) -> tuple[list[Row], list[dict[str, An
 
 
 def read_line(path: Path, row: Row) -> Line:
-    """Return a line of a file that was checked."""
-    with path.open("rb") as file:
+    """Return a line of a file that was checked.
+
+    Raises:
+        InputFileError: if it is no longer there.
+    """
+    with _opened(path) as file:
         file.seek(row.start)
-        return msgspec.json.decode(file.read(row.length), type=Line)
+        text = file.read(row.length)
+    try:
+        line = msgspec.json.decode(text, type=Line)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        line = None
+    if line is None or line.custom_id != row.custom_id:
+        raise InputFileError(f"the input file {path.name} was changed on disk while it was read")
+    return line
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """Open an input file; what the disk refuses becomes an InputFileError."""
+    try:
+        with path.open("rb") as file:
+            yield file
+    except FileNotFoundError:
+        raise InputFileError(
+            f"the input file {path.name} is gone from the disk: upload it again"
+        ) from None
+    except OSError as error:
+        told = error.strerror or error
+        raise InputFileError(f"the input file {path.name} cannot be read: {told}") from error
 
 
 def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:

@@ -20,7 +20,7 @@ import msgspec
 from tampu.errors import TampuError
 from tampu.ml.atomic_file import atomic_file
 from tampu.runner.priority import prioritized
-from tampu.server.batch_input import check_input, read_line
+from tampu.server.batch_input import InputFileError, check_input, read_line
 from tampu.server.batch_store import Batch, BatchStore, BatchUsage, Ending, Row
 from tampu.server.caller import Caller, calling
 from tampu.server.file_store import StoredFile, output_file
@@ -37,6 +37,7 @@ _NOT_DONE: dict[Ending, tuple[str, str]] = {
     "expired": ("batch_expired", "the completion window ended before this request was done"),
     "cancelled": ("batch_cancelled", "the batch was cancelled before this request was done"),
     "completed": ("not_done", "this request was not done"),
+    "failed": ("batch_failed", "the batch failed before this request was done"),
 }
 
 
@@ -128,11 +129,7 @@ class BatchRunner:
             if batch.status == "validating":
                 batch = await self._validate(batch)
             if batch.status == "in_progress":
-                await self._do_rows(batch)
-                is_late = self._clock() >= batch.expires_at
-                left = await self._store.waiting(batch, -1, 1)
-                ending: Ending = "expired" if is_late and left else "completed"
-                batch = await self._store.finalize(id, ending)
+                batch = await self._go_on(batch)
             if batch.status in ("finalizing", "cancelling"):
                 batch = await self._finish(batch)
             logger.info("batch %s: %s", id, batch.status)
@@ -141,10 +138,27 @@ class BatchRunner:
 
     async def _validate(self, batch: Batch) -> Batch:
         path = self._state.path(batch.input_file_id)
-        rows, errors = await asyncio.to_thread(check_input, path, batch.endpoint)
+        try:
+            rows, errors = await asyncio.to_thread(check_input, path, batch.endpoint)
+        except InputFileError as error:
+            rows, errors = [], [error.entry]
         if errors:
             return await self._store.fail(batch.id, errors)
         return await self._store.begin(batch.id, rows)
+
+    async def _go_on(self, batch: Batch) -> Batch:
+        """Do the rows that are left, and let the batch have no more."""
+        try:
+            await self._do_rows(batch)
+        except ExceptionGroup as group:
+            gone = [each for each in group.exceptions if isinstance(each, InputFileError)]
+            if not gone:
+                raise
+            return await self._store.fail(batch.id, [gone[0].entry])
+        is_late = self._clock() >= batch.expires_at
+        left = await self._store.waiting(batch, -1, 1)
+        ending: Ending = "expired" if is_late and left else "completed"
+        return await self._store.finalize(batch.id, ending)
 
     async def _do_rows(self, batch: Batch) -> None:
         """Do the rows of a batch, until all are done, it is cancelled, or its time is over."""

@@ -2,6 +2,7 @@ r"""Batches and their rows in the database: each change of a row or a status is 
 
     validating -> in_progress -> finalizing -> completed
               \-> failed     \-> finalizing -> expired
+                              \-> finalizing -> failed (the input file is gone)
                               \-> cancelling -> cancelled
 
 A row has a result or none. It gets its result in the transaction that counts it, so that after a
@@ -32,7 +33,7 @@ from tampu.server.file_store import (
 from tampu.server.state import State
 
 MAX_UNFINISHED = 100
-Ending: TypeAlias = Literal["completed", "expired", "cancelled"]
+Ending: TypeAlias = Literal["completed", "expired", "cancelled", "failed"]
 
 
 class BatchUsage(msgspec.Struct, frozen=True):
@@ -231,14 +232,17 @@ class BatchStore:
         return await self._state.run(work)
 
     async def fail(self, id: str, errors: Sequence[dict[str, Any]]) -> Batch:
-        """End a batch that is not valid; nothing of it is kept but these errors."""
+        """Let a batch fail with these errors, unless it was cancelled; rows that are done stay."""
 
         def work(db: sqlite3.Connection) -> Batch:
             batch = _found(db, id)
-            if batch.status == "validating":
+            if batch.status in ("validating", "in_progress"):
                 text = json.dumps({"object": "list", "data": errors})
                 db.execute("UPDATE batches SET errors = ? WHERE id = ?", (text, id))
+            if batch.status == "validating":
                 self._set(db, batch.number, "failed")
+            elif batch.status == "in_progress":
+                self._set(db, batch.number, "finalizing", ending="failed")
             return _found(db, id)
 
         return await self._state.run(work)

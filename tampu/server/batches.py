@@ -74,12 +74,12 @@ class BatchAPI:
 
     async def content(self, request: Request) -> Response:
         """`GET /v1/files/{file_id}/content`: what is in a file."""
-        file, path = await self._files.path(current_caller(), request.path_params["file_id"])
+        file, opened = await self._files.open(current_caller(), request.path_params["file_id"])
         headers = {"content-length": str(file.bytes), "x-content-type-options": "nosniff"}
         media_type = "application/octet-stream"
         if request.method == "HEAD":
+            opened.close()
             return Response(headers=headers, media_type=media_type)
-        opened = await asyncio.to_thread(path.open, "rb")
         return StreamingResponse(_pieces(opened), headers=headers, media_type=media_type)
 
     async def delete(self, request: Request) -> Response:

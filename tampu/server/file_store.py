@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -194,11 +194,20 @@ class FileStore:
 
         await self._delete(chosen)
 
-    async def path(self, caller: Caller, id: str) -> tuple[StoredFile, Path]:
-        """Return a file and where it is."""
+    async def open(self, caller: Caller, id: str) -> tuple[StoredFile, BinaryIO]:
+        """Return a file, and its content.
 
-        def work(db: sqlite3.Connection) -> tuple[StoredFile, Path]:
-            return self.found(db, caller, id), self._state.path(id)
+        Raises:
+            NoSuchFileError: if there is none, or somebody deleted it from the disk.
+            StoreError: if it cannot be read.
+        """
+
+        def work(db: sqlite3.Connection) -> tuple[StoredFile, BinaryIO]:
+            file = self.found(db, caller, id)
+            try:
+                return file, self._state.path(id).open("rb")
+            except FileNotFoundError:
+                raise NoSuchFileError(f"the content of file {id} is gone from the disk") from None
 
         return await self._state.run(work)
 

@@ -284,6 +284,73 @@ def test_the_next_server_goes_on_where_the_last_one_stopped(
     assert set(asked) == {"wait"}  # what was done is not done again
 
 
+def test_a_batch_whose_file_is_gone_from_the_disk_fails(site: Site) -> None:
+    async def test(batches: Batches) -> None:
+        file = (await batches.upload(jsonl([line("a")]))).json()["id"]
+        [place] = site_files(site)
+        place.unlink()
+        batch = await batches.ended((await batches.create(file)).json()["id"])
+        assert batch["status"] == "failed"
+        [error] = batch["errors"]["data"]
+        assert (error["code"], error["param"]) == ("input_file_unreadable", "input_file_id")
+        assert f"{file} is gone from the disk" in error["message"]
+        content = await batches.client.get(f"/v1/files/{file}/content")
+        assert content.status_code == 404
+        assert f"{file} is gone from the disk" in content.json()["error"]["message"]
+        assert (await batches.client.head(f"/v1/files/{file}/content")).status_code == 404
+        assert (await batches.client.delete(f"/v1/files/{file}")).status_code == 200
+
+    run(site, test)
+
+
+@pytest.mark.parametrize("change", [Path.unlink, lambda path: path.write_bytes(b"{}")])
+def test_a_batch_whose_file_goes_between_two_servers_keeps_what_is_done(
+    model_folder: Path, tmp_path: Path, change: Callable[[Path], Any]
+) -> None:
+    first = make_site(model_folder, tmp_path)
+    rows = [line("done"), *(line(f"left {n}", "wait") for n in range(40))]
+
+    async def begin(batches: Batches) -> str:
+        id = await batches.begin(rows)
+        while not (await batches.get(id))["request_counts"]["completed"]:
+            await asyncio.sleep(0)
+        return id
+
+    async def end(batches: Batches) -> None:
+        batch = await batches.ended(begun)
+        assert batch["status"] == "failed"
+        assert batch["failed_at"] >= batch["finalizing_at"]
+        [error] = batch["errors"]["data"]
+        assert batch["input_file_id"] in error["message"]
+        assert batch["request_counts"] == {"total": 41, "completed": 1, "failed": 40}
+        assert [*await batches.lines(batch["output_file_id"])] == ["done"]
+        left = await batches.lines(batch["error_file_id"])
+        assert {each["error"]["code"] for each in left.values()} == {"batch_failed"}
+
+    begun = run(first, begin)
+    [place] = site_files(first)
+    change(place)
+    run(make_site(model_folder, tmp_path), end)
+
+
+@pytest.mark.parametrize("ending", ["cancelled", "expired"])
+def test_a_batch_whose_file_is_gone_is_cancelled_and_expires(site: Site, ending: str) -> None:
+    window = "2s" if ending == "expired" else "24h"
+
+    async def test(batches: Batches) -> None:
+        id = await batches.begin([line("a", "wait")], completion_window=window)
+        await until(lambda: site.start.runners and site.start.runners[0][1].requests, "it runs")
+        [place] = site_files(site)
+        place.unlink()
+        if ending == "cancelled":
+            await batches.client.post(f"/v1/batches/{id}/cancel")
+        batch = await batches.ended(id)
+        assert (batch["status"], batch["errors"]) == (ending, None)
+        assert batch["request_counts"] == {"total": 1, "completed": 0, "failed": 1}
+
+    run(site, test)
+
+
 def test_files_are_listed_read_and_deleted(site: Site) -> None:
     async def test(batches: Batches) -> None:
         ids = []
