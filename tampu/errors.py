@@ -3,7 +3,8 @@
     TampuError
     ├── ModelFileError         a model file that is damaged, incomplete or not a model
     ├── UnsupportedModelError  a valid file with an unknown architecture, tokenizer or feature
-    ├── ModelNotFoundError     no model with that name or path
+    ├── NotFoundError          nothing with that name
+    │   └── ModelNotFoundError     no model with that name or path
     ├── LoadCancelledError     the caller cancelled the loading
     ├── OutOfMemoryError       a tensor, cache or graph does not fit in memory
     ├── ShapeError             tensors whose shapes or types do not match
@@ -63,7 +64,11 @@ class UnsupportedModelError(TampuError):
     """A valid file with an architecture, tokenizer or feature that tampu does not have."""
 
 
-class ModelNotFoundError(TampuError):
+class NotFoundError(TampuError):
+    """There is nothing with that name or id, or the client may not see it."""
+
+
+class ModelNotFoundError(NotFoundError):
     """No model has that name, and there is no file at that path."""
 
 

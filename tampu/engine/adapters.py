@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from tampu.ml.kernels.repack_cache import file_identity
 from tampu.nn.lora import Pair, read_adapter
 from tampu.runner.adapters import Adapter, AdapterKeys, ChosenLora, keys_with
 from tampu.runner.loop import EngineLoop
+from tampu.runner.request import check_strength
 from tampu.runner.sequence import Sequence
 
 MAX_CHOSEN = 8
@@ -90,14 +90,13 @@ class Adapters:
         """Give a new sequence the adapters that its request names.
 
         Raises:
-            RequestError: for a name that is not loaded, too many names, or a strength that is not
-                a finite number.
+            RequestError: for a name that is not loaded, too many names, or a strength that
+                `check_strength` refuses.
         """
         if len(lora) > MAX_CHOSEN:
             raise RequestError(f"a request may choose {MAX_CHOSEN} adapters, not {len(lora)}")
-        wrong = [name for name, scale in lora.items() if not math.isfinite(scale)]
-        if wrong:
-            raise RequestError(f"the strength of the adapter {wrong[0]!r} must be a finite number")
+        for name, scale in lora.items():
+            check_strength(name, scale)
         adapters = tuple((self._find(name), scale) for name, scale in lora.items() if scale)
         if not adapters:
             return

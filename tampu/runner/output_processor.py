@@ -78,7 +78,7 @@ class OutputProcessor:
                 if part.is_last:
                     sampled[sequence] = self._sample(sequence, rows[-1], is_best=is_best)
             except TampuError as error:
-                self.fail(sequence, _explained(error, computed.fault))
+                self.fail(sequence, _explained(error, computed.fault, sequence))
         return sampled
 
     def deliver(self, plan: Plan, sampled: StepTokens) -> None:
@@ -235,11 +235,14 @@ class OutputProcessor:
         self._send(sequence, Failed(type(error).__name__, str(error)))
 
 
-def _explained(error: TampuError, fault: str) -> TampuError:
-    """Return an error of invalid logits with the layer where they arise, if that is known."""
-    if fault and isinstance(error, ComputeError):
-        return ComputeError(f"{error}; first NaN or infinity in {fault}")
-    return error
+def _explained(error: TampuError, fault: str, sequence: Sequence) -> TampuError:
+    """Return an error of invalid logits with where they may come from, as far as that is known."""
+    if not isinstance(error, ComputeError):
+        return error
+    told = str(error)
+    if sequence.lora.adapters:
+        told += "; the adapters of the request (lora) may be too strong"
+    return ComputeError(f"{told}; first NaN or infinity in {fault}" if fault else told)
 
 
 def _completes(constraint: Constraint, token: int) -> bool:

@@ -15,6 +15,8 @@ from tampu.sampling.parameters import DEFAULTS, Use, engine_values
 from tampu.settings.type_errors import type_error
 
 MAX_TOP_LOGPROBS = 20
+MAX_STRENGTH = 100.0
+"""Of an adapter: far more than anyone trains with."""
 
 
 class ReasoningTags(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,3 +139,16 @@ def generate_options(values: dict[str, object]) -> GenerateOptions:
         known = ", ".join(GenerateOptions.__struct_fields__)
         message = type_error(error, "the generation options")
         raise RequestError(f"{message} (known: {known})") from None
+
+
+def check_strength(name: str, scale: float) -> None:
+    """Do nothing if an adapter may have this strength.
+
+    Raises:
+        RequestError: naming it, if it is not a number from -100 to 100.
+    """
+    if not -MAX_STRENGTH <= scale <= MAX_STRENGTH:
+        raise RequestError(
+            f"lora: the strength of {name[:100]!r} must be {-MAX_STRENGTH:g} to "
+            f"{MAX_STRENGTH:g}, not {scale:g}"
+        )

@@ -13,17 +13,18 @@ from starlette.responses import PlainTextResponse, Response
 
 from tampu.errors import (
     ModelFileError,
-    ModelNotFoundError,
+    NotFoundError,
     RequestError,
     UnsupportedModelError,
 )
+from tampu.runner.request import check_strength
 from tampu.server.body import read_body
 from tampu.server.generation_request import require
 from tampu.server.http_response import JSONResponse, TaskResponse
 from tampu.server.routes import Access, Route, get, post, raw
 from tampu.server.served_adapters import ServedAdapter
 from tampu.server.serving import Serving
-from tampu.server.wire.adapters import NumberedAdapter
+from tampu.server.wire.adapters import NumberedAdapter, scales_by_id
 from tampu.server.wire.options import ModelBody
 from tampu.store.catalog import adapter_file
 
@@ -106,7 +107,7 @@ class AdapterAPI:
         name, adapters = body.lora_name, self._serving.adapters
         adapter = adapters.find(name)
         if adapter is None:
-            raise ModelNotFoundError(f"there is no adapter {name[:100]!r}")
+            raise NotFoundError(f"there is no adapter {name[:100]!r}")
         await adapters.remove(name, self._serving.models.find(adapter.base))
         return PlainTextResponse(f"Success: LoRA adapter '{name}' removed successfully.")
 
@@ -120,7 +121,9 @@ class AdapterAPI:
         adapters = self._of(http)
         for each in given:
             require(0 <= each.id < len(adapters), f"there is no adapter with the id {each.id}")
-        scales = {each.id: each.scale for each in given}
+        scales = scales_by_id(given)
+        for id, scale in scales.items():
+            check_strength(str(id), scale)
         for number, (_, adapter) in enumerate(adapters):
             adapter.scale = scales.get(number, 0.0)  # as llama-server: others are off
         return JSONResponse([*map(_described, adapters)])
@@ -134,14 +137,19 @@ class AdapterAPI:
             raise RequestError("this server loads no adapters: set TAMPU_ADAPTERS, their folder")
         if (path := Path(name)).parent == self._folder.absolute():
             name = path.name
+        if "/" in name:
+            raise RequestError(
+                "lora_path is outside of the server's folder of adapters (TAMPU_ADAPTERS): give "
+                "the name of a file or folder in it"
+            )
         if not _FILE_NAME.fullmatch(name):
             raise RequestError(
-                f"lora_path {name[:50]!r} must be the name of a file or folder in the server's "
-                "folder of adapters, of letters, digits, '.', '_' and '-'"
+                f"lora_path {name[:50]!r}: the name of an adapter's file or folder has letters, "
+                "digits, '.', '_' and '-' only"
             )
         path = self._folder / name
         if not path.exists():
-            raise ModelNotFoundError(f"lora_path: the folder of adapters has no {name!r}")
+            raise NotFoundError(f"lora_path: the folder of adapters has no {name!r}")
         return path
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from http import HTTPStatus
 
 from starlette.datastructures import Headers
+from starlette.responses import Response
 from starlette.routing import Match
 from starlette.routing import Route as Matcher
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -19,10 +20,9 @@ from tampu.server.keys import MAX_KEY_LENGTH, Key, digest_of
 from tampu.server.limiter import Limiter
 from tampu.server.routes import Access, Route
 
-_REFUSED = {
-    HTTPStatus.UNAUTHORIZED: "an API key is required: send Authorization: Bearer KEY",
-    HTTPStatus.FORBIDDEN: "this API key does not allow managing models",
-}
+_REQUIRED = "an API key is required: send Authorization: Bearer KEY"
+_WRONG = "this server does not have the API key of this request, or it has several"
+_NO_MANAGER = "this API key does not allow managing models"
 
 
 class APIKeyMiddleware:
@@ -54,11 +54,7 @@ class APIKeyMiddleware:
         status = _refusal(caller, access)
         if caller is None or status is not None:
             status = status or HTTPStatus.UNAUTHORIZED
-            headers = {"connection": "close"}
-            if status == HTTPStatus.UNAUTHORIZED:
-                headers["www-authenticate"] = "Bearer"
-            refused = error_response(scope["path"], status, _REFUSED[status], headers)
-            await refused(scope, receive, send)
+            await _refused(scope, status)(scope, receive, send)
             return
         try:
             if scope["method"] == "POST":
@@ -91,6 +87,17 @@ def _refusal(caller: Caller | None, access: Access) -> HTTPStatus | None:
         return HTTPStatus.UNAUTHORIZED
     is_refused = access is Access.MANAGE and not caller.may_manage
     return HTTPStatus.FORBIDDEN if is_refused else None
+
+
+def _refused(scope: Scope, status: HTTPStatus) -> Response:
+    """Return the response to a request without a valid key, or without permission."""
+    headers, code, told = {"connection": "close"}, None, _NO_MANAGER
+    if status == HTTPStatus.UNAUTHORIZED:
+        headers["www-authenticate"] = "Bearer"
+        names = Headers(scope=scope)
+        has_key = "authorization" in names or "x-api-key" in names
+        code, told = ("invalid_api_key", _WRONG) if has_key else (None, _REQUIRED)
+    return error_response(scope["path"], status, told, headers, code)
 
 
 def request_keys(headers: Headers) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from http import HTTPStatus
 from typing import Any
 
 from tampu.errors import (
@@ -15,6 +14,7 @@ from tampu.errors import (
     MCPServerError,
     ModelNotFoundError,
     NotAllowedError,
+    NotFoundError,
     RegistryError,
     RequestError,
     TampuError,
@@ -43,7 +43,7 @@ class RateLimitError(BusyError):
 STATUS: tuple[tuple[type[TampuError], int], ...] = (
     (BodyTooLargeError, 413),
     (RequestError, 400),
-    (ModelNotFoundError, 404),
+    (NotFoundError, 404),
     (UnsupportedModelError, 400),
     (NotAllowedError, 403),
     (RateLimitError, 429),
@@ -68,7 +68,21 @@ _ANTHROPIC_TYPES = {
     529: "overloaded_error",
 }
 
-_OPENAI_TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
+_OPENAI_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    424: "external_connector_error",
+    429: "rate_limit_error",
+}
+_CONTEXT_CODE, _CONTEXT_TYPE = "context_length_exceeded", "exceed_context_size_error"
+# OpenAI's codes; the first class that an error is an instance of gives its code.
+_CODES: tuple[tuple[type[TampuError], str], ...] = (
+    (RateLimitError, "rate_limit_exceeded"),
+    (ContextLengthError, _CONTEXT_CODE),
+    (ModelNotFoundError, "model_not_found"),
+    (MCPServerError, "http_error"),
+)
 _LLAMA_SERVER_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -79,7 +93,6 @@ _LLAMA_SERVER_TYPES = {
     429: "rate_limit_error",
     503: "unavailable_error",
 }
-_CONTEXT_TYPE = "exceed_context_size_error"
 LLAMA_SERVER_PATHS = frozenset({
     "/completion", "/completions", "/embedding", "/infill", "/tokenize", "/detokenize",
     "/apply-template", "/props", "/slots", "/lora-adapters", "/models/load",
@@ -105,9 +118,7 @@ def public_message(error: TampuError) -> str:
 
 def code_of(error: TampuError) -> str | None:
     """Return OpenAI's code of an error; None: it has none."""
-    if isinstance(error, RateLimitError):
-        return "rate_limit_exceeded"
-    return "context_length_exceeded" if isinstance(error, ContextLengthError) else None
+    return next((code for kind, code in _CODES if isinstance(error, kind)), None)
 
 
 def param_of(message: str, fields: Collection[str]) -> str | None:
@@ -142,7 +153,7 @@ def openai_error(
 def llama_server_error(status: int, message: str, code: str | None = None) -> dict[str, object]:
     """Return an error in llama-server's format; `code` is OpenAI's."""
     kind = _LLAMA_SERVER_TYPES.get(status, "server_error")
-    if code is not None and status != HTTPStatus.TOO_MANY_REQUESTS:
+    if code == _CONTEXT_CODE:
         kind = _CONTEXT_TYPE
         message = f"the request exceeds the available context size: {message}"
     return {"error": {"code": status, "message": message, "type": kind}}

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from tampu.errors import ModelNotFoundError, RequestError
+from tampu.errors import NotFoundError, RequestError
 from tampu.ml.atomic_file import AtomicFile, atomic_file
 from tampu.server.caller import Caller
 from tampu.server.errors import BodyTooLargeError
@@ -64,7 +64,7 @@ class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
         return found if self.expires_at is None else found | {"expires_at": self.expires_at}
 
 
-class NoSuchFileError(ModelNotFoundError):
+class NoSuchFileError(NotFoundError):
     """There is no such file or batch, or the caller may not see it."""
 
 

@@ -191,9 +191,8 @@ class EventsResponse(_CancellableResponse, Generic[T]):
                     found = [event async for event in events]
                     for event in found:
                         self._warnings += self._warnings_of(event)
-                    response = JSONResponse(
-                        self._writer.whole(found), headers=warning_headers(self._warnings)
-                    )
+                    whole = await self.whole(found)
+                    response = JSONResponse(whole, headers=warning_headers(self._warnings))
                     await response(scope, receive, send)
                     return
                 first = await self._first()
@@ -202,11 +201,19 @@ class EventsResponse(_CancellableResponse, Generic[T]):
                 return
             await self._stream(first, send)
 
+    async def written(self, event: T) -> bytes:
+        """Return the bytes of an event of a stream."""
+        return self._writer.write(event)
+
+    async def whole(self, events: Sequence[T]) -> object:
+        """Return all events as one object."""
+        return self._writer.whole(events)
+
     async def _first(self) -> bytes:
         """Return the first bytes of a stream; errors before them set the status."""
         async for event in self._events:
             self._warnings += self._warnings_of(event)
-            if words := self._writer.write(event):
+            if words := await self.written(event):
                 return words
         return b""
 
@@ -220,7 +227,7 @@ class EventsResponse(_CancellableResponse, Generic[T]):
         try:
             await self._write(send, first)
             async for event in self._events:
-                await self._write(send, self._writer.write(event))
+                await self._write(send, await self.written(event))
             await self._write(send, self._writer.end())
         except TampuError as error:
             logger.error("response aborted: %s", error)

@@ -31,6 +31,7 @@ from tampu.server.served_adapters import ServedAdapter
 from tampu.server.serving import Serving
 from tampu.server.session import name_session
 from tampu.server.single_flight import SingleFlight
+from tampu.server.stored_responses import KeptResponse
 from tampu.server.wire import openai as wire
 from tampu.server.wire.llama_server_output import model_facts
 from tampu.server.wire.openai_output import ChatWriter, CompletionWriter
@@ -104,12 +105,15 @@ class OpenAIAPI:
         await self._images.fill(body.input)
         given, offer = await self._whole(body)
         request = await parsed(http, parse_response, given, self._serving.defaults(entry))
-        keep = None
-        if await self._responses.keeps(current_caller(), wanted=body.store):
-            keep = partial(self._responses.add, current_caller(), with_ids(body.input))
-        writer = ResponseWriter(body, truncates=request.options.truncate, keep=keep)
+        caller, is_streaming = current_caller(), bool(body.stream)
+        is_kept = await self._responses.keeps(caller, wanted=body.store)
+        writer = ResponseWriter(body, truncates=request.options.truncate, is_kept=is_kept)
         events = self._mcp.generate(entry, request, offer)
-        return event_response(events, writer, request.warnings, is_streaming=bool(body.stream))
+        if not is_kept:
+            return event_response(events, writer, request.warnings, is_streaming=is_streaming)
+        keep = partial(self._responses.add, caller, with_ids(body.input))
+        warnings = request.warnings
+        return KeptResponse(events, writer, keep, is_streaming=is_streaming, warnings=warnings)
 
     async def count_response(self, http: Request, body: ResponsesRequest) -> Response:
         """`POST /v1/responses/input_tokens`: how many tokens the input has."""

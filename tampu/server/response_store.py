@@ -6,6 +6,7 @@ conversation are used together, and the conversations that were not used for lon
 
 from __future__ import annotations
 
+import logging
 import secrets
 import sqlite3
 import time
@@ -14,11 +15,14 @@ from typing import Any
 
 import msgspec
 
-from tampu.errors import ModelNotFoundError, RequestError, StoreError
+from tampu.errors import NotFoundError, RequestError, StoreError, TampuError
 from tampu.server.caller import Caller
 from tampu.server.errors import BusyError
 from tampu.server.state import State
 
+logger = logging.getLogger(__name__)
+
+_ROOM = 1 << 20  # bytes that must be free: few responses have more
 KEPT_S = 30 * 86_400  # after the last use
 
 Item = dict[str, Any]
@@ -35,7 +39,7 @@ SELECT * FROM chain ORDER BY distance
 """
 
 
-class NoSuchResponseError(ModelNotFoundError):
+class NoSuchResponseError(NotFoundError):
     """There is no such response, or the caller may not see it."""
 
 
@@ -57,27 +61,30 @@ class ResponseStore:
         if not self._max_bytes or wanted is False or (wanted is None and caller.is_row):
             return False
         try:
-            await self._state.run(lambda _: None)
-        except (BusyError, StoreError):  # in use by another server, or damaged
+            await self._state.run(lambda _: self._state.check_room(_ROOM))
+        except (BusyError, StoreError):  # in use by another server, damaged, or the disk is full
             if wanted:
                 raise
             return False
         return True
 
-    def add(self, caller: Caller, given: list[Item], response: dict[str, Any]) -> None:
-        """Keep a response with the items of its input, before anything that is asked later."""
+    async def add(self, caller: Caller, given: list[Item], response: dict[str, Any]) -> bool:
+        """Keep a response with the items of its input, before anything that is asked later.
+
+        Return whether it is kept: it may be too large, or the disk full, which the log says.
+        """
         now = int(self._clock())
         texts = msgspec.json.encode(given), msgspec.json.encode(response)
         size = sum(map(len, texts))
 
-        def work(db: sqlite3.Connection) -> None:
+        def work(db: sqlite3.Connection) -> bool:
             db.execute("DELETE FROM responses WHERE used_at <= ?", (now - KEPT_S,))
             total = db.execute("SELECT TOTAL(bytes) FROM responses").fetchone()[0]
             while total + size > self._max_bytes:
                 query = "SELECT number, bytes FROM responses ORDER BY used_at, number LIMIT 1"
                 oldest = db.execute(query).fetchone()
                 if oldest is None:
-                    return  # it is larger than all that may be kept
+                    return False  # it is larger than all that may be kept
                 db.execute("DELETE FROM responses WHERE number = ?", (oldest["number"],))
                 total -= oldest["bytes"]
             db.execute(
@@ -85,8 +92,13 @@ class ResponseStore:
                 "VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (response["id"], caller.name, response["previous_response_id"], now, size, *texts),
             )
+            return True
 
-        self._state.submit(work)
+        try:
+            return await self._state.run(work)
+        except TampuError as error:
+            logger.error("response not kept: %s", error)
+            return False
 
     async def get(self, caller: Caller, id: str) -> msgspec.Raw:
         """Return a response as JSON.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tampu.errors import RequestError
+from tampu.runner.request import check_strength
 from tampu.server.model_manager import ManagedModel
 from tampu.store.catalog import Entry
 from tampu.worker.protocol import AdapterChanged, ChangeAdapter
@@ -62,7 +63,8 @@ class ServedAdapters:
             wanted: what the request chose: names, or numbers among those of the model.
 
         Raises:
-            RequestError: for one that the model does not have.
+            RequestError: for one that the model does not have, and one that is chosen twice,
+                and for a strength that none may have.
         """
         known = self.of(entry)
         names = {each.name for each in known}
@@ -76,6 +78,9 @@ class ServedAdapters:
                     f"lora (or lora_path): {entry.full_name} has no adapter {key[:100]!r} "
                     f"(it has: {have})"
                 )
+            if name in found:
+                raise RequestError(f"lora: the adapter {name!r} is there twice, as {key!r} too")
+            check_strength(name, scale)
             found[name] = scale
         if entry.adapter is not None:
             return {entry.adapter: 1.0} | found

@@ -147,6 +147,15 @@ class State:
         """Return where a file is; for work within `run`."""
         return self._files() / name
 
+    def check_room(self, size: int) -> None:
+        """Do nothing if the disk has so many bytes free; for work within `run`.
+
+        Raises:
+            DiskFullError: if it has not.
+        """
+        if shutil.disk_usage(self._files().parent).free < size:
+            raise DiskFullError(f"{DATABASE}: the disk is full")
+
     async def close(self) -> None:
         """Close the database, after what was submitted; a later use opens it again."""
         if self._executor is not None:

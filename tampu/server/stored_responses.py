@@ -2,17 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import Any
+
 from starlette.requests import Request
 from starlette.responses import Response
 
 from tampu.errors import RequestError
 from tampu.server.caller import current_caller
-from tampu.server.http_response import JSONResponse
+from tampu.server.events import Event, warnings_of
+from tampu.server.http_response import EventsResponse, JSONResponse
 from tampu.server.response_store import ResponseStore
 from tampu.server.routes import Access, Route, get, raw
 from tampu.server.wire.batches import check_page, listed
+from tampu.server.wire.responses_output import ResponseWriter, named_events
 
 _MOST = 100
+_LAST = ("response.completed", "response.incomplete")
+
+
+class KeptResponse(EventsResponse[Event]):
+    """A response that is kept before its end is sent; `store` says whether that could be done."""
+
+    def __init__(
+        self,
+        events: AsyncGenerator[Event, None],
+        writer: ResponseWriter,
+        keep: Callable[[dict[str, Any]], Awaitable[bool]],
+        *,
+        is_streaming: bool,
+        warnings: Sequence[str],
+    ) -> None:
+        """Respond with these events; `keep` gets the complete response."""
+        super().__init__(
+            events, writer, is_streaming=is_streaming, warnings=warnings, warnings_of=warnings_of
+        )
+        self._responses, self._keep = writer, keep
+
+    async def written(self, event: Event) -> bytes:
+        """Return the server-sent events of an event."""
+        sent = self._responses.sent(event)
+        for each in sent:
+            if each["type"] in _LAST:
+                await self._settle(each["response"])
+        return named_events(sent)
+
+    async def whole(self, events: Sequence[Event]) -> object:
+        """Return the response that is not streamed."""
+        response = self._responses.whole(events)
+        await self._settle(response)
+        return response
+
+    async def _settle(self, response: dict[str, Any]) -> None:
+        response["store"] = await self._keep(response)
 
 
 def stored_response_routes(store: ResponseStore) -> list[Route]:

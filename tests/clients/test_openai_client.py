@@ -220,8 +220,12 @@ def test_the_models_are_listed(client: openai.OpenAI) -> None:
     names = [model.id for model in client.models.list()]
     assert "demo:latest" in names
     assert client.models.retrieve("demo").id == "demo"
-    with pytest.raises(openai.NotFoundError, match="not found"):
+    with pytest.raises(openai.NotFoundError, match="not found") as raised:
         client.models.retrieve("library/nothing:7b")
+    assert raised.value.code == "model_not_found"
+    with pytest.raises(openai.NotFoundError) as raised:
+        client.files.retrieve("file-none")
+    assert raised.value.code is None
 
 
 def test_a_response_is_an_answer_to_items(client: openai.OpenAI) -> None:

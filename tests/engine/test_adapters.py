@@ -15,6 +15,7 @@ from support.tiny_model import Tiny, write_tiny
 from tampu.engine.engine import Engine
 from tampu.engine.questions import Predicate
 from tampu.errors import (
+    ComputeError,
     ModelFileError,
     OutOfMemoryError,
     RequestError,
@@ -211,8 +212,11 @@ def test_names_and_strengths_that_cannot_be_are_refused(engine: Engine, one: Pat
         engine.adapters.load("", one)
     with pytest.raises(RequestError, match=r"no adapter 'two' is loaded \(loaded: 'one'\)"):
         engine.adapters.unload("two")
-    with pytest.raises(RequestError, match="must be a finite number"):
-        answer(engine, {"one": float("nan")})
+    for wrong in (float("nan"), float("inf"), 1e39, 101.0, -101.0):
+        with pytest.raises(RequestError, match="lora: the strength of 'one' must be -100 to 100"):
+            answer(engine, {"one": wrong})
+    with pytest.raises(ComputeError, match=r"adapters of the request \(lora\) may be too strong"):
+        answer(engine, {"one": 100.0})  # these weights are large
     with pytest.raises(RequestError, match="may choose 8 adapters, not 9"):
         answer(engine, {str(number): 1.0 for number in range(9)})
     with pytest.raises(RequestError, match="lora"):

@@ -170,8 +170,9 @@ def test_an_adapter_is_replaced_in_place(http: httpx.Client, client: openai.Open
     ("body", "status", "message"),
     [
         ({"lora_path": "none.gguf"}, 404, "the folder of adapters has no 'none.gguf'"),
-        ({"lora_path": "../tiny.gguf"}, 400, "must be the name of a file or folder"),
-        ({"lora_path": "/etc/passwd"}, 400, "must be the name of a file or folder"),
+        ({"lora_path": "../tiny.gguf"}, 400, "lora_path is outside of the server's folder"),
+        ({"lora_path": "/etc/passwd"}, 400, "lora_path is outside of the server's folder"),
+        ({"lora_path": "a b"}, 400, "lora_path 'a b': the name of an adapter's file or folder"),
         ({"lora_path": "foreign.gguf"}, 400, "do not fit blk.0"),
         ({"lora_path": "broken.gguf"}, 400, "broken.gguf"),
         ({"lora_name": ""}, 400, "lora_name must be"),
@@ -188,6 +189,32 @@ def test_what_cannot_be_loaded_is_refused(
     answer = http.post("/v1/load_lora_adapter", json=given)
     assert (answer.status_code, message in answer.text) == (status, True), answer.text
     assert "mine" not in http.get("/v1/models").text
+
+
+@pytest.mark.parametrize(
+    ("lora", "message"),
+    [
+        ({"poet": 1e39}, "lora: the strength of 'poet' must be -100 to 100, not 1e+39"),
+        ([{"id": 0, "scale": -101}], "lora: the strength of 'poet' must be -100 to 100, not -101"),
+        ([{"id": 0}, {"id": 0, "scale": 0.5}], "lora: the id 0 is there twice"),
+        ({"poet": 1.0, "0": 1.0}, "lora: the adapter 'poet' is there twice, as '0' too"),
+        ([{"id": 7}], "lora (or lora_path): tiny:latest has no adapter '7'"),
+    ],
+)
+def test_a_strength_or_a_choice_that_cannot_be_is_refused(
+    http: httpx.Client, lora: Any, message: str
+) -> None:
+    load(http, "poet")
+    asked: dict[str, Any] = {"model": "tiny", "max_tokens": 1, "lora": lora}
+    chat = {"messages": [{"role": "user", "content": "x"}]}
+    for path, body in (("/v1/chat/completions", chat), ("/v1/decisions", ASKED["/v1/decisions"])):
+        answer = http.post(path, json=asked | body)
+        assert (answer.status_code, message in answer.text) == (400, True), answer.text
+        assert answer.json()["error"]["param"] == "lora"
+    if isinstance(lora, list):
+        assert http.post("/lora-adapters?model=tiny", json=lora).status_code == 400
+    [kept] = http.get("/lora-adapters?model=tiny").json()
+    assert kept["scale"] == 0.0
 
 
 def test_what_an_adapter_cannot_do_is_said(http: httpx.Client) -> None:
@@ -228,12 +255,15 @@ def test_embeddings_decisions_and_ranks_choose_adapters(http: httpx.Client, path
         assert answer.status_code == 200, answer.text
         return numbers(answer.json())
 
+    def near(numbers: list[float]) -> Any:  # in BF16 some processors round more for many tokens
+        return pytest.approx(numbers, rel=5e-3)
+
     plain, poetic = ask("tiny"), ask("poet")
-    assert poetic != pytest.approx(plain, rel=1e-3)
-    assert ask("tiny") == pytest.approx(plain, rel=1e-3)
+    assert poetic != near(plain)
+    assert ask("tiny") == near(plain)
     if path != "/api/embed":
-        assert ask("tiny", lora={"poet": 1.0}) == pytest.approx(poetic, rel=1e-3)
-        assert ask("tiny", lora_path="poet") == pytest.approx(poetic, rel=1e-3)
+        assert ask("tiny", lora={"poet": 1.0}) == near(poetic)
+        assert ask("tiny", lora_path="poet") == near(poetic)
         missing = http.post(path, json={"model": "tiny", **ASKED[path], "lora": {"none": 1.0}})
         assert (missing.status_code, "has no adapter 'none'" in missing.text) == (400, True)
 

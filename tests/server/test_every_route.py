@@ -90,7 +90,12 @@ def test_without_its_key_a_route_answers_401(locked: Site, headers: dict[str, st
     assert unknown.status_code == 401
     assert unknown.headers["www-authenticate"] == "Bearer"
     [openai] = locked.call(("GET", "/v1/models", {"headers": headers}))
-    assert openai.json()["error"]["type"] == "authentication_error"
+    error = openai.json()["error"]
+    assert error["type"] == "authentication_error"
+    has_key = {*headers} & {"authorization", "x-api-key"}
+    told = "does not have the API key of this request" if has_key else "an API key is required"
+    assert told in error["message"]
+    assert error["code"] == ("invalid_api_key" if has_key else None)
 
 
 def test_only_the_page_and_the_probes_need_no_key(locked: Site) -> None:
@@ -108,6 +113,11 @@ def test_a_key_for_using_models_does_not_manage_them(locked: Site) -> None:
             )
             refused = {403} if route.access is Access.MANAGE else set()
             assert set(found.values()) & {401, 403} == refused, route.path
+    load = {"lora_name": "x", "lora_path": "x"}
+    [answer] = locked.call(
+        ("POST", "/v1/load_lora_adapter", {"headers": bearer(USE), "json": load})
+    )
+    assert answer.json()["error"]["type"] == "permission_error"
     everything = statuses(locked, calls(locked, headers=bearer(MANAGE)))
     assert set(everything.values()) & {401, 403} == set()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import resource
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -196,9 +198,9 @@ class Kept:
         self.now = 1000.0
         self.store = ResponseStore(self.state, max_bytes, lambda: self.now)
 
-    def add(self, id: str, text: str = "x", previous: str | None = None) -> None:
+    async def add(self, id: str, text: str = "x", previous: str | None = None) -> bool:
         output = [{"type": "message", "id": f"m{id}", "content": text}]
-        self.store.add(
+        return await self.store.add(
             ALICE,
             [{"id": f"i{id}"}],
             {"id": id, "output": output, "previous_response_id": previous},
@@ -221,15 +223,15 @@ def test_what_was_not_used_for_longest_goes_first(folder: Path) -> None:
     async def test() -> None:
         kept = Kept(folder, max_bytes=1300)
         for id in "abc":
-            kept.add(id, "x" * 200)
+            await kept.add(id, "x" * 200)
             kept.now += 1
-        kept.add("d", "x" * 100, previous="a")
+        await kept.add("d", "x" * 100, previous="a")
         assert [item["id"] for item in await kept.store.conversation(ALICE, "d")] == [
             "ia", "ma", "id", "md",
         ]  # fmt: skip
-        kept.add("e", "x" * 200)
+        await kept.add("e", "x" * 200)
         assert [await kept.has(id) for id in "abcde"] == [True, False, True, True, True]
-        kept.add("f", "x" * 2000)  # more than may be kept
+        assert not await kept.add("f", "x" * 2000)  # more than may be kept
         assert not await kept.has("f")
         await kept.state.close()
 
@@ -239,8 +241,8 @@ def test_what_was_not_used_for_longest_goes_first(folder: Path) -> None:
 def test_a_response_is_kept_for_thirty_days_after_its_last_use(folder: Path) -> None:
     async def test() -> None:
         kept = Kept(folder)
-        kept.add("a")
-        kept.add("b")
+        await kept.add("a")
+        await kept.add("b")
         kept.now += KEPT_S - 1
         await kept.store.conversation(ALICE, "b")
         kept.now += 1
@@ -264,7 +266,7 @@ def test_rows_of_batches_are_kept_only_if_they_say_so(folder: Path) -> None:
 def test_a_conversation_of_another_key_is_not_gone_on_from(folder: Path) -> None:
     async def test() -> None:
         kept = Kept(folder)
-        kept.add("a")
+        await kept.add("a")
         with pytest.raises(RequestError, match="previous_response_id: response 'a' not found"):
             await kept.store.conversation(BOB, "a")
         await kept.state.close()
@@ -275,13 +277,13 @@ def test_a_conversation_of_another_key_is_not_gone_on_from(folder: Path) -> None
 def test_the_file_of_an_older_version_gets_the_table(folder: Path) -> None:
     async def test() -> None:
         kept = Kept(folder)
-        kept.add("a")
+        await kept.add("a")
         assert await kept.has("a")
         await kept.state.close()
         with sqlite3.connect(folder / DATABASE) as db:
             db.executescript("DROP TABLE responses; PRAGMA user_version = 1;")
         db.close()
-        kept.add("b")
+        await kept.add("b")
         assert [await kept.has(id) for id in "ab"] == [False, True]
         await kept.state.close()
 
@@ -301,15 +303,58 @@ def test_a_damaged_state_is_an_error_only_where_it_is_needed(
     site_of(model_folder, tmp_path).run(test)
 
 
+def full(_: Any) -> Any:
+    return os.statvfs_result((4096, 4096, 10**6, 0, 0, 0, 0, 0, 0, 255))
+
+
+def test_on_a_full_disk_nothing_is_promised(kept: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(client: Any) -> None:
+        first = await ask(client, "one")
+        monkeypatch.setattr("os.statvfs", full)
+        for stream in (False, True):
+            answer = await ask(client, "two", 507, store=True, stream=stream)
+            assert "the disk is full" in answer["error"]["message"]
+        assert (await ask(client, "two"))["store"] is False
+        assert (await ask(client, "two", previous_response_id=first["id"]))["store"] is False
+
+    kept.run(test)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_disk_that_becomes_full_during_an_answer_is_told_at_its_end(
+    kept: Site, caplog: pytest.LogCaptureFixture, stream: bool
+) -> None:
+    async def test(client: Any) -> None:
+        assert (await ask(client, "one", store=True))["store"] is True
+        # As many bytes as the file system would take: writing one more fails as on a full disk.
+        [database] = kept.folder_of_state.glob(DATABASE)
+        most = database.with_name(f"{DATABASE}-wal").stat().st_size
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+        try:
+            given = {"model": "m", "input": "x" * 100_000, "store": True, "stream": stream}
+            response = await client.post(PATH, json=given)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        found = named_of(response)[-1]["response"] if stream else response.json()
+        assert found["status"] == "completed"
+        assert found["store"] is False
+        assert (await client.get(f"{PATH}/{found['id']}")).status_code == 404
+        assert (await ask(client, "two", store=True))["store"] is True
+
+    kept.run(test)
+    assert "response not kept" in caplog.text
+
+
 def test_memory_does_not_grow_with_what_is_kept(folder: Path) -> None:
     async def test() -> None:
         kept, process = Kept(folder, max_bytes=10**9), psutil.Process()
         for number in range(40):
-            kept.add(f"a{number}", "x" * 2000)
+            await kept.add(f"a{number}", "x" * 2000)
         assert await kept.has("a0")  # what was added before is written
         before = process.memory_info().rss
         for number in range(1600):
-            kept.add(f"b{number}", "x" * 2000)
+            await kept.add(f"b{number}", "x" * 2000)
             if number % 50 == 0:
                 assert await kept.has("a0")
         assert await kept.has("b1599")

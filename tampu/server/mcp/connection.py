@@ -26,7 +26,7 @@ from mcp_types import (
 from tampu.errors import MCPServerError
 from tampu.server.mcp.configuration import MCPServer
 from tampu.server.mcp.rounds import MCPToolError
-from tampu.server.mcp.stdio import MAX_MESSAGE, stdio_transport
+from tampu.server.mcp.stdio import MAX_MESSAGE, ProgramEnd, stdio_transport
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +39,7 @@ class Connection:
     def __init__(self, server: MCPServer) -> None:
         """Connect when `open` is called."""
         self._server = server
+        self._end = ProgramEnd()
         self._ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._closing = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -133,14 +134,16 @@ class Connection:
                 await self._closing.wait()
         except BaseException as error:  # noqa: BLE001 - told to whoever opened it
             if not self._ready.done():
-                self._ready.set_exception(self._error(_told(error)))
+                has_ended = self._end.status is not None
+                told = str(self._end) if has_ended else _told(error)
+                self._ready.set_exception(self._error(told))
             elif not self._closing.is_set():
                 logger.warning("mcp server %s: the session ended: %s", self._server.name, error)
 
     @contextlib.asynccontextmanager
     async def _transport(self) -> AsyncIterator[Transport]:
         if self._server.command:
-            yield stdio_transport(self._server)
+            yield stdio_transport(self._server, self._end)
             return
         # Proxies and passwords of the environment are not for it.
         timeout = httpx2.Timeout(self._server.startup_s, read=self._server.tool_s)

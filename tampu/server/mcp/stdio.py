@@ -14,6 +14,7 @@ import signal
 from asyncio import StreamReader, StreamWriter
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator
+from dataclasses import dataclass
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
@@ -32,17 +33,31 @@ _MAX_LOGGED = 500
 _Incoming = SessionMessage | Exception
 
 
-def stdio_transport(server: MCPServer) -> Transport:
+@dataclass(slots=True)
+class ProgramEnd:
+    """How a program ended by itself; `status` is that of the process, None if it did not."""
+
+    status: int | None = None
+
+    def __str__(self) -> str:
+        """What is told to clients: its error output is for the log alone."""
+        status = self.status or 0
+        how = f"exit status {status}" if status >= 0 else f"signal {-status}"
+        return f"its program ended ({how}); its error output is in this server's log"
+
+
+def stdio_transport(server: MCPServer, end: ProgramEnd) -> Transport:
     """Return a transport to a program, which is started in a session of its own and ended with it.
 
-    Its error output is logged. It gets the environment in `server.env` and nothing else.
+    Its error output is logged. It gets the environment in `server.env` and nothing else. `end` is
+    filled in if the program ends first.
     """
-    return _stdio(server)
+    return _stdio(server, end)
 
 
 @contextlib.asynccontextmanager
 async def _stdio(
-    server: MCPServer,
+    server: MCPServer, end: ProgramEnd
 ) -> AsyncGenerator[
     tuple[MemoryObjectReceiveStream[_Incoming], MemoryObjectSendStream[SessionMessage]]
 ]:
@@ -64,6 +79,9 @@ async def _stdio(
     try:
         yield incoming, outgoing
     finally:
+        if tasks[0].done():  # its output has ended
+            with contextlib.suppress(TimeoutError):
+                end.status = await asyncio.wait_for(process.wait(), _END_SECONDS)
         ending = asyncio.ensure_future(_end(process, stdin, tasks))
         try:
             await asyncio.shield(ending)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from tampu.server.generation_request import require
@@ -22,6 +24,19 @@ class AdapterBody(ModelBody, kw_only=True):
     lora_path: str | None = None
 
 
+def scales_by_id(lora: Sequence[NumberedAdapter]) -> dict[int, float]:
+    """Return the strengths of adapters by their numbers.
+
+    Raises:
+        RequestError: if one has two.
+    """
+    found: dict[int, float] = {}
+    for each in lora:
+        require(each.id not in found, f"lora: the id {each.id} is there twice")
+        found[each.id] = each.scale
+    return found
+
+
 def chosen_adapters(body: object) -> dict[str, float] | None:
     """Return the names, or numbers, of the adapters that a body chooses, with their strengths."""
     lora, path = getattr(body, "lora", None), getattr(body, "lora_path", None)
@@ -29,6 +44,6 @@ def chosen_adapters(body: object) -> dict[str, float] | None:
     if path:
         return {path: 1.0}
     if isinstance(lora, list):
-        return {str(each.id): each.scale for each in lora}
+        return {str(id): scale for id, scale in scales_by_id(lora).items()}
     found: dict[str, float] | None = lora
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tampu.errors import TampuError
@@ -48,17 +48,17 @@ class ResponseWriter:
         request: ResponsesRequest,
         *,
         truncates: bool = False,
-        keep: Callable[[dict[str, Any]], None] | None = None,
+        is_kept: bool = False,
     ) -> None:
         """Respond to a request; the response repeats many of its fields.
 
         Args:
             request: is responded to.
             truncates: whether input that is too long is cut, if the request does not say.
-            keep: gets the complete response; None: it is not kept.
+            is_kept: whether it is kept, so that later ones can go on from it.
         """
         self._request = request
-        self._keep = keep
+        self._is_kept = is_kept
         self._truncates = truncates
         self._id = f"resp_{secrets.token_hex(12)}"
         self._created = int(time.time())
@@ -73,11 +73,15 @@ class ResponseWriter:
 
     def write(self, event: Event) -> bytes:
         """Return the server-sent events of an event."""
+        return named_events(self.sent(event))
+
+    def sent(self, event: Event) -> list[dict[str, Any]]:
+        """Return the server-sent events of an event as objects; the last one has the response."""
         more = self._telemetry.of(event)
-        return b"".join(
-            to_named_event(self._numbered(sent | more if _has_telemetry(sent) else sent))
+        return [
+            self._numbered(sent | more if _has_telemetry(sent) else sent)
             for sent in self._events(event)
-        )
+        ]
 
     def end(self) -> bytes:
         """Return nothing: the last event is marked as such."""
@@ -270,8 +274,6 @@ class ResponseWriter:
                 "total_tokens": usage.prompt_tokens + usage.generated_tokens,
             },
         }
-        if self._keep is not None:
-            self._keep(response)
         more = {"timings": timings(event.usage)} if self._telemetry.wants_timings else {}
         return {"type": f"response.{status}", "response": response} | more
 
@@ -304,7 +306,7 @@ class ResponseWriter:
             "parallel_tool_calls": request.parallel_tool_calls is not False,
             "previous_response_id": request.previous_response_id,
             "reasoning": request.reasoning or {"effort": None, "summary": None},
-            "store": self._keep is not None,
+            "store": self._is_kept,
             "temperature": 1.0 if request.temperature is None else request.temperature,
             "text": request.text or {"format": {"type": "text"}},
             "tool_choice": request.tool_choice or "auto",
@@ -313,6 +315,11 @@ class ResponseWriter:
             "truncation": request.truncation or ("auto" if self._truncates else "disabled"),
             "usage": None,
         }
+
+
+def named_events(sent: Sequence[dict[str, Any]]) -> bytes:
+    """Return objects as server-sent events."""
+    return b"".join(map(to_named_event, sent))
 
 
 def _has_telemetry(sent: dict[str, Any]) -> bool:

@@ -88,7 +88,34 @@ def test_a_server_that_does_not_start_is_named(
     answer = ask(site, path, "x")
     assert answer.status_code == 424, answer.text
     assert "MCP server 'tests': " in answer.text
+    if path in (CHAT, RESPONSES):
+        error = answer.json()["error"]
+        assert (error["type"], error["code"]) == ("external_connector_error", "http_error")
     assert ask(site, path, "x", tools=[]).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [
+        ("import sys; sys.exit('a secret is missing')", "its program ended (exit status 1)"),
+        ("import os; os.kill(os.getpid(), 9)", "its program ended (signal 9)"),
+    ],
+)
+def test_how_a_program_that_does_not_start_ended_is_told(
+    model_folder: Path,
+    tmp_path: Path,
+    program: str,
+    told: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "tampu.server.mcp")
+    site = site_of(model_folder, tmp_path, table(command=sys.executable, args=["-c", program]))
+    message = ask(site, CHAT, "x").json()["error"]["message"]
+    assert told in message
+    assert "its error output is in this server's log" in message
+    assert "secret" not in message
+    if "secret" in program:
+        assert "a secret is missing" in caplog.text
 
 
 def test_a_long_result_is_cut(model_folder: Path, tmp_path: Path) -> None:
