@@ -42,7 +42,7 @@ export default defineConfig(
   },
   {
     files: ["src/**"],
-    ignores: ["src/texts.ts"],
+    ignores: ["src/texts.ts", "src/units.ts"],
     rules: {
       "no-restricted-syntax": [
         "error",
@@ -53,7 +53,7 @@ export default defineConfig(
           `TemplateElement[value.raw=${BESIDE}]${ELSEWHERE}`,
           `Literal[value=${WORDS}]${ELSEWHERE}`,
           "JSXAttribute[name.name=/^(title|label|placeholder|alt|aria-label)$/] > Literal",
-        ].map((selector) => ({ selector, message: "The texts of the page are in texts.ts." })),
+        ].map((selector) => ({ selector, message: "The texts of the page are in texts.ts, units in units.ts." })),
       ],
     },
   },

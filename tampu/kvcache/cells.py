@@ -49,6 +49,11 @@ class Cells:
         """The number of cells without an owner."""
         return len(self._owners) - self._owned
 
+    @property
+    def cached(self) -> int:
+        """The number of cells without an owner that keep a row."""
+        return int(np.count_nonzero((self._owners == 0) & (self._stamps != _EMPTY)))
+
     def allocate(self, count: int, near: int = NO_CELL) -> CellArray:
         """Allocate cells, preferably after `near`; the caller has checked `available`."""
         is_free = self._owners == 0

@@ -33,6 +33,7 @@ class CellUse(msgspec.Struct, frozen=True):
         window: how many tokens back layers read, None: all.
         total: number of cells.
         in_use: how many of them running requests own.
+        cached: how many others keep a row for later requests.
         each: so many cells, one after the other, are listed together.
         owners: of them the number of a request that owns some; 0: several requests own the same,
             -1: none does, and rows are cached, -2: they are empty.
@@ -43,6 +44,7 @@ class CellUse(msgspec.Struct, frozen=True):
     window: int | None
     total: int
     in_use: int
+    cached: int
     each: int
     owners: list[int]
     ages: list[int]
@@ -115,6 +117,7 @@ def _use_of(group: KVCacheGroup, index: int, tables: Mapping[int, CellTable]) ->
         group.spec.max_visible,
         total,
         total - group.cells.available,
+        group.cells.cached,
         each,
         owners.tolist(),
         np.where(owners == CACHED, ages, 0).tolist(),

@@ -10,9 +10,9 @@ from http import HTTPStatus
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tampu.errors import ModelNotFoundError, NotAllowedError, RequestError
+from tampu.errors import ModelNameError, ModelNotFoundError, NotAllowedError, RequestError
 from tampu.server.body import chunks
-from tampu.server.http_response import EventsResponse
+from tampu.server.http_response import EventsResponse, JSONResponse
 from tampu.server.routes import Access, Route, post, raw
 from tampu.server.serving import Serving
 from tampu.server.threadpool import IterationPool
@@ -43,6 +43,7 @@ def manage_routes(serving: Serving, pool: IterationPool, remote: RemoteOptions) 
     return [
         post("/api/copy", api.copy, CopyRequest, Access.MANAGE),
         post("/api/create", api.create, CreateRequest, Access.MANAGE),
+        post("/api/create/check", api.check_name, NamedRequest, Access.MANAGE),
         post("/api/delete", api.delete, NamedRequest, Access.MANAGE, method="DELETE"),
         post("/api/pull", api.pull, TransferRequest, Access.MANAGE),
         post("/api/push", api.push, TransferRequest, Access.MANAGE),
@@ -82,6 +83,15 @@ class ManageAPI:
             yield from creating(library, name, spec)
 
         return self._progress(start, body)
+
+    async def check_name(self, _: Request, body: NamedRequest) -> Response:
+        """`POST /api/create/check`: whether a model may have a name, before its files are sent."""
+        try:
+            name = body.parsed()
+        except ModelNameError as error:
+            return JSONResponse({"valid": False, "error": str(error)})
+        found = await asyncio.to_thread(self._store().find, name)
+        return JSONResponse({"valid": True, "name": name.short, "exists": found is not None})
 
     async def delete(self, _: Request, body: NamedRequest) -> Response:
         """`DELETE /api/delete`: remove a model, and the files that only it had."""

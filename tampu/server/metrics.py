@@ -18,7 +18,14 @@ from prometheus_client.registry import Collector
 from tampu.engine.questions import Decisions
 from tampu.errors import TampuError
 from tampu.runner.events import Usage
-from tampu.server.events import Event, Finished, PromptProgress, Started
+from tampu.server.events import (
+    ContentDelta,
+    Event,
+    Finished,
+    PromptProgress,
+    ReasoningDelta,
+    Started,
+)
 from tampu.server.llama_metrics import LlamaServerMetrics
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -48,7 +55,9 @@ class Metrics:
         used: called with the model and the usage of each request that has ended.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Measure with a clock that returns seconds."""
+        self._clock = clock
         self._registry = registry = CollectorRegistry()
         self.llama_server = LlamaServerMetrics()
         self.started = int(time.time())
@@ -78,7 +87,7 @@ class Metrics:
         )
         self._between = Histogram(
             "tampu_time_between_tokens_seconds",
-            "Between two pieces of an answer.",
+            "Between two tokens of an answer; those that came together share the time.",
             ["model"],
             buckets=_TOKEN_SECONDS,
             registry=registry,
@@ -161,20 +170,24 @@ class Metrics:
     @contextmanager
     def request(self, model: str) -> Iterator[Callable[[Event], None]]:
         """Count a request's error, and each event that is given to what this yields."""
-        since_s = time.monotonic()
-        between = self._between.labels(model)
-        last_s: dict[int, float] = {}
+        first, between = self._first.labels(model), self._between.labels(model)
+        started_s = self._clock()
+        choices: dict[int, _TokenTimes] = {}
 
         def count(event: Event) -> None:
-            now_s = time.monotonic()
+            times = choices.get(event.choice)
             if isinstance(event, Finished):
                 self._count_tokens(model, event)
+                if times is not None:
+                    times.came(event.usage.generated_tokens - times.tokens, self._clock())
             elif not isinstance(event, Started | PromptProgress):
-                if event.choice in last_s:
-                    between.observe(now_s - last_s[event.choice])
+                now_s = self._clock()
+                tokens = _tokens_of(event)
+                if times is None:
+                    first.observe(now_s - started_s)
+                    choices[event.choice] = _TokenTimes(tokens, now_s, between.observe)
                 else:
-                    self._first.labels(model).observe(now_s - since_s)
-                last_s[event.choice] = now_s
+                    times.came(tokens, now_s)
 
         try:
             yield count
@@ -189,6 +202,29 @@ class Metrics:
         self._tokens.labels(model, "cached").inc(usage.cached_tokens)
         self._tokens.labels(model, "generated").inc(usage.generated_tokens)
         self.used(model, usage)
+
+
+def _tokens_of(event: Event) -> int:
+    """Return how many tokens a piece says that it has; those of calls come with what follows."""
+    return len(event.tokens) if isinstance(event, ContentDelta | ReasoningDelta) else 0
+
+
+class _TokenTimes:
+    """Observes the times between the tokens of an answer; those of the first piece have none."""
+
+    def __init__(self, tokens: int, now_s: float, observe: Callable[[float], None]) -> None:
+        self.tokens = tokens
+        self._last_s = now_s
+        self._observe = observe
+
+    def came(self, tokens: int, now_s: float) -> None:
+        """So many tokens came together, such as several drafted ones, or parts of a character."""
+        if tokens <= 0:
+            return
+        for _ in range(tokens):
+            self._observe((now_s - self._last_s) / tokens)
+        self.tokens += tokens
+        self._last_s = now_s
 
 
 def _distribution(histogram: Histogram, model: str) -> Distribution:

@@ -29,6 +29,7 @@ from tampu.server.wire import ollama as wire
 from tampu.server.wire import ollama_lists as lists
 from tampu.server.wire.ollama_output import ChatWriter, GenerateWriter
 from tampu.server.wire.options import request_options
+from tampu.server.wire.telemetry import Telemetry
 from tampu.store.catalog import Entry
 from tampu.version import __version__
 
@@ -95,12 +96,17 @@ class OllamaAPI:
 
     async def generate(self, http: Request, body: wire.GenerateRequest) -> Response:
         """`POST /api/generate`: the continuation of a prompt."""
-        writer = GenerateWriter(body.model or "", time.monotonic_ns(), with_context=not body.raw)
+        writer = GenerateWriter(
+            body.model or "",
+            time.monotonic_ns(),
+            Telemetry(body, streams=True),
+            with_context=not body.raw,
+        )
         return await self._answer(http, body, writer, wire.parse_generate, response="")
 
     async def chat(self, http: Request, body: wire.ChatRequest) -> Response:
         """`POST /api/chat`: the next message of a conversation."""
-        writer = ChatWriter(body.model or "", time.monotonic_ns())
+        writer = ChatWriter(body.model or "", time.monotonic_ns(), Telemetry(body, streams=True))
         empty = wire.Message(role="assistant", content="")
         return await self._answer(http, body, writer, wire.parse_chat, message=empty)
 

@@ -90,7 +90,8 @@ def tokens_json(encoded: Encoded, *, pieces: bool) -> Iterator[bytes]:
     """Yield the response to `POST /api/tokenize`, some thousand tokens at a time.
 
     Another thread can run in between. Each of the `pieces` has the id of a token, its text, and
-    its bytes: those of incomplete characters have no text.
+    its bytes: those of incomplete characters have no text. One without bytes is a control token,
+    and `control` says how the vocabulary spells it.
     """
     yield b'{"tokens":['
     yield from json_items(id_blocks(encoded))
@@ -114,7 +115,7 @@ def piece_blocks(encoded: Encoded) -> Iterator[list[dict[str, Any]]]:
     ids = np.frombuffer(encoded.ids, "<i4")
     ends = np.cumsum(np.frombuffer(encoded.lengths, "<i4"), dtype=np.int64)
     for begin in range(0, encoded.count, BLOCK):
-        yield _pieces(encoded.pieces, ids, ends, begin)
+        yield _pieces(encoded, ids, ends, begin)
 
 
 def json_items(blocks: Iterable[list[Any]]) -> Iterator[bytes]:
@@ -124,13 +125,14 @@ def json_items(blocks: Iterable[list[Any]]) -> Iterator[bytes]:
 
 
 def _pieces(
-    text: bytes, ids: npt.NDArray[np.int32], ends: npt.NDArray[np.int64], begin: int
+    encoded: Encoded, ids: npt.NDArray[np.int32], ends: npt.NDArray[np.int64], begin: int
 ) -> list[dict[str, Any]]:
     """Return the tokens of a block, with what they stand for."""
     first = int(ends[begin - 1]) if begin else 0
     places = [first, *ends[begin : begin + BLOCK].tolist()]
     found = []
     for id, (start, end) in zip(ids[begin : begin + BLOCK].tolist(), pairwise(places), strict=True):
-        piece = text[start:end]
-        found.append({"id": id, "text": piece.decode("utf-8", "replace"), "bytes": list(piece)})
+        piece = encoded.pieces[start:end]
+        told = {"id": id, "text": piece.decode("utf-8", "replace"), "bytes": list(piece)}
+        found.append(told | ({} if piece else {"control": encoded.control.get(id, "")}))
     return found

@@ -266,6 +266,7 @@ class Encoded(msgspec.Struct, frozen=True, tag="encoded"):
         ids: little-endian I32; empty if not requested.
         pieces: the bytes for which the tokens stand; empty if not requested.
         lengths: how many of these bytes are each token's, little-endian I32.
+        control: with the pieces, those that stand for no bytes, as the vocabulary spells them.
         has_more: whether another event has the next tokens.
     """
 
@@ -273,6 +274,7 @@ class Encoded(msgspec.Struct, frozen=True, tag="encoded"):
     ids: bytes = b""
     pieces: bytes = b""
     lengths: bytes = b""
+    control: dict[int, str] = {}
     has_more: bool = False
 
     @classmethod
@@ -285,6 +287,7 @@ class Encoded(msgspec.Struct, frozen=True, tag="encoded"):
             b"".join(part.ids for part in parts),
             b"".join(part.pieces for part in parts),
             b"".join(part.lengths for part in parts),
+            {token: text for part in parts for token, text in part.control.items()},
         )
 
     def tokens(self) -> list[int]:

@@ -117,7 +117,9 @@ def encoded(loaded: Loaded, command: Encode) -> Iterator[Encoded]:
         if command.detail == "pieces":
             texts |= {token: tokenizer.token_bytes(token) for token in {*block} - texts.keys()}
             pieces = [texts[token] for token in block]
-            part = replace(part, pieces=b"".join(pieces), lengths=_packed([*map(len, pieces)]))
+            control = {token: tokenizer.token_text(token) for token in block if not texts[token]}
+            lengths = _packed([*map(len, pieces)])
+            part = replace(part, pieces=b"".join(pieces), lengths=lengths, control=control)
         yield part
 
 

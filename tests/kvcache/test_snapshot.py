@@ -34,6 +34,7 @@ def test_cells_are_of_a_request_or_of_several_or_cached_or_empty() -> None:
     tables = {number: read(manager, keys(1, 2, 2 + number)) for number in (1, 2)}
     [cells] = take_snapshot(manager, tables).cells
     assert (cells.kind, cells.window, cells.total, cells.in_use) == ("tokens", None, 8, 4)
+    assert cells.cached == 2
     assert sorted(cells.owners) == [EMPTY, EMPTY, CACHED, CACHED, SHARED, SHARED, 1, 2]
     ages = [age for owner, age in zip(cells.owners, cells.ages, strict=True) if owner == CACHED]
     assert sorted(ages) == [0, 1]

@@ -248,3 +248,23 @@ def test_default_registry_is_allowed_for_all_clients(own_site: Site) -> None:
     body = {"model": "nothing", "insecure": True, "stream": False}
     [response] = own_site.call(("POST", "/api/pull", {"json": body}))
     assert response.status_code == 502  # it was asked; nothing listens there
+
+
+def test_a_name_is_checked_before_files_are_sent(made: Site) -> None:
+    def check(name: str) -> Any:
+        [response] = made.call(("POST", "/api/create/check", {"json": {"model": name}}))
+        assert response.status_code == 200
+        return response.json()
+
+    assert check("Made") == {"valid": True, "name": "Made:latest", "exists": True}
+    assert check("other:8b") == {"valid": True, "name": "other:8b", "exists": False}
+    for name, why in (("a b", "spaces"), ("a/b/c/d/e", "too many parts"), ("a:", "tag is empty")):
+        told = check(name)
+        assert told["valid"] is False
+        assert why in told["error"]
+
+
+def test_models_that_can_be_deleted_are_those_of_the_store(made: Site) -> None:
+    [response] = made.call(("GET", "/api/tags", {}))
+    origins = {model["name"]: model["origin"] for model in response.json()["models"]}
+    assert origins["made:latest"] == "store"

@@ -10,10 +10,12 @@ from typing import Any, NoReturn
 import httpx
 import pytest
 
-from tampu.runner.events import BatchCounts
+from tampu.runner.events import BatchCounts, Usage
 from tampu.server.admission import Admission
 from tampu.server.errors import BusyError
+from tampu.server.events import ContentDelta, Finished, ReasoningDelta, ToolCallDelta
 from tampu.server.logs import JSONFormatter, TextFormatter, printable
+from tampu.server.metrics import Metrics
 from tests.server.conftest import Site
 
 
@@ -44,6 +46,28 @@ def test_requests_tokens_and_models_are_counted(site: Site) -> None:
     assert found['tampu_errors_total{kind="ComputeError"}'] == 1
     assert found['tampu_model_memory_bytes{model="m"}'] == 1000
     assert found["tampu_requests_waiting"] == 0
+
+
+def test_tokens_that_came_together_share_the_time_since_those_before() -> None:
+    now_s = iter([0.0, 1.0, 3.0, 3.0, 4.0, 5.0])
+    metrics = Metrics(clock=lambda: next(now_s))
+    events = [
+        ContentDelta("a", (1,)),  # 1 s after the request
+        ContentDelta("bcd", (2, 3, 4, 5)),  # 2 s later: 0.5 s each
+        ToolCallDelta("{", 0),  # its tokens come with the next text, or at the end
+        ReasoningDelta("e", (6,)),  # 1 s later
+        Finished("stop", Usage(generated_tokens=7), 0),  # the token that ends it, 1 s later
+    ]
+    with metrics.request("m") as count:
+        for event in events:
+            count(event)
+    found = samples(metrics.show().decode())
+    name = "tampu_time_between_tokens_seconds"
+    assert found[f'{name}_count{{model="m"}}'] == 6  # of seven tokens
+    assert found[f'{name}_sum{{model="m"}}'] == pytest.approx(4.0)
+    assert found[f'{name}_bucket{{le="0.5",model="m"}}'] == 4
+    assert found[f'{name}_bucket{{le="1.0",model="m"}}'] == 6
+    assert found['tampu_time_to_first_token_seconds_sum{model="m"}'] == 1.0
 
 
 def test_llama_servers_names_have_the_counts_of_all_models(site: Site) -> None:

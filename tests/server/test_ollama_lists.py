@@ -45,6 +45,7 @@ def test_the_models_are_listed_without_the_broken_one(site: Site) -> None:
     assert model["model"] == "m:latest"
     assert len(bytes.fromhex(model["digest"])) == 32
     assert model["size"] > 1000
+    assert model["origin"] == "file"
     assert datetime.fromisoformat(model["modified_at"]).tzinfo is not None
     assert model["details"] == {
         "parent_model": "",

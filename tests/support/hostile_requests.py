@@ -92,7 +92,7 @@ OTHERS = {
     "/api/show", "/api/copy", "/api/delete", "/api/pull", "/api/push", "/api/create",
     "/api/detokenize", "/detokenize", "/infill", "/v1/batches", "/v1/load_lora_adapter",
     "/v1/unload_lora_adapter", "/models/load", "/models/unload", "/api/tools/call",
-    "/api/format/check",
+    "/api/format/check", "/api/create/check",
 }  # fmt: skip
 
 

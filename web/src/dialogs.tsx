@@ -5,6 +5,7 @@ import { useState } from "preact/hooks";
 
 import { IconButton } from "./parts/button.tsx";
 import { Dialog } from "./parts/dialog.tsx";
+import { ErrorText } from "./parts/told.tsx";
 import { ACTIONS } from "./keys.ts";
 import { useApp } from "./state/app.ts";
 import type { Theme } from "./state/settings.ts";
@@ -15,15 +16,10 @@ interface Properties {
 }
 
 export function KeyDialog(): JSX.Element {
-  const { settings, models } = useApp();
-  const close = () => {
-    if (!settings.asksForKey.value) return;
-    settings.asksForKey.value = false;
-    models.error.value = TEXTS.keyMissing;
-  };
+  const { settings } = useApp();
   return (
-    <Dialog title={TEXTS.key} onClose={close}>
-      {settings.read() ? <p class="error" role="alert">{TEXTS.keyRefused}</p> : <p>{TEXTS.keyHint}</p>}
+    <Dialog title={TEXTS.key} onClose={() => (settings.asksForKey.value = false)}>
+      {settings.key.value ? <ErrorText text={TEXTS.keyRefused} /> : <p>{TEXTS.keyHint}</p>}
       <KeyForm />
     </Dialog>
   );
@@ -94,11 +90,18 @@ export function KeysDialog({ onClose }: Properties): JSX.Element {
 
 function KeyForm(): JSX.Element {
   const { settings, models } = useApp();
-  const [key, setKey] = useState(settings.read());
+  const saved = settings.key.value;
+  const [key, setKey] = useState(saved);
+  const [done, setDone] = useState("");
+  const put = (next: string) => {
+    setKey(next);
+    settings.setKey(next);
+    setDone(next ? TEXTS.keySaved : TEXTS.keyRemoved);
+    void models.refresh();
+  };
   const save = (event: Event) => {
     event.preventDefault();
-    settings.setKey(key.trim());
-    void models.refresh();
+    put(key.trim());
   };
   return (
     <form class="field" onSubmit={save}>
@@ -110,10 +113,15 @@ function KeyForm(): JSX.Element {
           autoComplete="off"
           value={key}
           autoFocus={settings.asksForKey.value}
-          onInput={(event) => setKey(event.currentTarget.value)}
+          onInput={(event) => {
+            setKey(event.currentTarget.value);
+            setDone("");
+          }}
         />
-        <button type="submit">{TEXTS.save}</button>
+        <button type="submit" disabled={!key.trim() || (key.trim() === saved && !settings.asksForKey.value)}>{TEXTS.save}</button>
+        {saved && <button type="button" class="danger" onClick={() => put("")}>{TEXTS.removeKey}</button>}
       </div>
+      <p class="hint" role="status">{done}</p>
     </form>
   );
 }

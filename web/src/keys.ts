@@ -2,6 +2,7 @@
 
 import { alternatives, shownTurns } from "./chat/tree.ts";
 import type { App } from "./state/app.ts";
+import { PANEL_COVERS } from "./state/back.ts";
 import { TEXTS } from "./texts.ts";
 
 interface Action {
@@ -73,6 +74,7 @@ function escape(app: App): void {
   else if (app.chats.running.value.has(id)) app.chats.stop(id);
   else if (app.compare.isRunning.value) app.compare.stop();
   else if (app.showsSidebar.value) app.showsSidebar.value = false;
+  else if (app.showsParameters.value && app.view.value === "chat" && matchMedia(PANEL_COVERS).matches) app.showsParameters.value = false;
   else if (document.activeElement instanceof HTMLElement) document.activeElement.blur();
 }
 

@@ -1,5 +1,7 @@
 /** The texts of the page. */
 
+import { bytes, count, duration, grouped } from "./units.ts";
+
 export const TEXTS = {
   newChat: "New chat",
   chats: "Conversations",
@@ -69,13 +71,15 @@ export const TEXTS = {
   exportMarkdown: "Export as Markdown",
   exportAll: "Export all conversations",
   import: "Import conversations",
-  imported: (count: number) => (count === 1 ? "1 conversation imported." : `${String(count)} conversations imported.`),
   menu: "Conversation menu",
   openSidebar: "Show conversations",
   key: "API key",
   keyHint: "The server asks for an API key. It is kept in this browser, and sent to this server only.",
   keyRefused: "The server does not accept this key.",
   keyMissing: "The server needs an API key. Settings has a field for it.",
+  keySaved: "The key is saved in this browser.",
+  keyRemoved: "The key is removed.",
+  removeKey: "Remove",
   theme: "Theme",
   themes: { system: "as the system", light: "light", dark: "dark" },
   keys: "Keyboard",
@@ -107,6 +111,8 @@ export const TEXTS = {
   wouldTake: (size: string) => `Would take about ${size} of memory`,
   needs: { weights: "weights", cache: "cache", graphs: "graphs" },
   deviceTakes: (device: string, needs: string, available: string) => `${device}: ${needs}; ${available} available`,
+  estimateCounts: "These are weights, cache and graphs. In memory its process is larger: it has Python and libraries, too.",
+  memoryCounts: "In memory: all that a model's process had when the model was loaded, with what is on GPUs. Inside shows what it has now.",
   fits: (context: number, slots: number) => `It fits, with a context of ${count(context, "token")} in ${count(slots, "slot")}.`,
   doesNotFit: (why: string) => `It does not fit beside what is in memory now. ${why}`,
   layers: "Layers",
@@ -117,14 +123,28 @@ export const TEXTS = {
   layersText: (layers: number, tensors: number, size: string, types: string) =>
     `${count(layers, "layer")}, ${count(tensors, "tensor")}, ${size}: ${types}.`,
   layerColumns: ["Layer", "Parts", "Types", "Size"],
-  noLayer: "none",
-  parts: { attention: "attention", recurrent: "recurrent", feedForward: "feed-forward", experts: "experts", other: "norms and other" },
+  noLayer: "outside",
+  parts: {
+    attention: "attention",
+    recurrent: "recurrent",
+    feedForward: "feed-forward",
+    experts: "experts",
+    embeddings: "embeddings and output",
+    vision: "vision encoder",
+    other: "norms and other",
+  },
+  outsideLayers: "Outside the layers",
   asTable: "As a table",
-  notLoadedModel: (name: string) => `${name} could not be loaded`,
+  failures: {
+    load: (name: string) => `${name} could not be loaded`,
+    unload: (name: string) => `${name} could not be unloaded`,
+    delete: (name: string) => `${name} could not be deleted`,
+  },
   deleteModel: (name: string) => `Delete the model ${name}? Its files are removed from this machine.`,
   noModelToChoose: "no model",
   noModels: "No models yet. Pull one above.",
-  memory: (size: string) => `${size} of memory in use`,
+  memory: (size: string) => `${size} of memory for models`,
+  nameExists: "There is a model of this name. It will be replaced.",
   logprobs: "Token probabilities",
   colour: "Colour of tokens",
   colours: { probability: "by probability", entropy: "by entropy" },
@@ -187,11 +207,13 @@ export const TEXTS = {
   text: "Text",
   textHint: "Any text. Its tokens appear below while you type.",
   noText: "The tokens of the text appear here, each with its id.",
+  loadingTokenizer: (model: string) => `Loading the tokenizer of ${model}…`,
   parseSpecial: "Read control tokens",
   addSpecial: "Add the model's start and end tokens",
   control: "control",
+  controlToken: "Control token",
   counts: (tokens: number, characters: number) => `${count(tokens, "token")}, ${count(characters, "character")}`,
-  firstTokens: (shown: number) => `The first ${String(shown)} are shown.`,
+  firstTokens: (shown: number) => `The first ${grouped(shown)} are shown.`,
   dismiss: "Dismiss",
   chatWith: "Chat",
   table: "Table",
@@ -206,10 +228,11 @@ export const TEXTS = {
     speed: (rate: number) => `${rate.toFixed(rate < 10 ? 1 : 0)} tokens/s`,
     loaded: (ms: number) => `loaded in ${duration(ms)}`,
     firstToken: (ms: number) => `first after ${duration(ms)}`,
-    cached: (cached: number, prompt: number) => `${String(cached)} of ${String(prompt)} prompt tokens cached`,
-    dropped: (tokens: number) => `${String(tokens)} tokens did not fit the context`,
+    cached: (cached: number, prompt: number) => `${grouped(cached)} of ${grouped(prompt)} prompt tokens cached`,
   },
-  facts: { engine: "engine", context: "context", memory: "memory", contextInMemory: "context in memory" },
+  dropped: (tokens: number) =>
+    `The context is full (num_ctx): ${count(tokens, "token")} from the beginning ${tokens === 1 ? "was" : "were"} left out.`,
+  facts: { engine: "engine", context: "context", memory: "memory when it was loaded", contextInMemory: "context in memory" },
   modelTexts: { parameters: "parameters", system: "system", template: "template", modelfile: "modelfile", license: "license" },
   keyActions: {
     send: "Send the message",
@@ -291,12 +314,13 @@ export const INSIDE = {
   newGraph: "new graph",
   device: "device",
   request: (number: number) => `request ${number}`,
+  waitingRequest: (place: number) => `waiting, place ${place}`,
   shared: "several requests",
   cached: "cached",
   empty: "empty",
   newest: "freed just now",
   oldest: "freed long ago",
-  inUse: (used: number, total: number) => `${grouped(used)} of ${grouped(total)} in use`,
+  inUse: (used: number, cached: number, total: number) => `${grouped(used)} in use, ${grouped(cached)} cached, of ${grouped(total)}`,
   facts: {
     running: "running",
     waiting: "waiting",
@@ -337,61 +361,10 @@ export const INSIDE = {
   seconds: (seconds: number) => `${seconds} s`,
   ago: (seconds: number) => (seconds < 0.05 ? "now" : `−${seconds.toFixed(seconds < 10 ? 1 : 0)} s`),
   size: bytes,
+  memoryCounts: "What each process has in memory now: Python, libraries, and the parts of files that are there. Memory of GPUs is not counted.",
 } as const;
-
-/** Return a number with its thousands set apart. */
-export function grouped(number: number): string {
-  return number.toLocaleString("en-US");
-}
-
-/** Return a number with its noun. */
-function count(number: number, noun: string, nouns = `${noun}s`): string {
-  return `${grouped(number)} ${number === 1 ? noun : nouns}`;
-}
 
 function bound(seconds: number | null): string {
   if (seconds === null) return "?";
   return seconds === Infinity ? "more than was counted" : duration(seconds * 1000);
-}
-
-/** Return a number with this many decimals; there is no "-0". */
-export function decimal(number: number, digits: number): string {
-  return number.toFixed(digits).replace(/^-(?=[0.]*$)/, "");
-}
-
-/** Return a probability in percent. */
-export function percent(probability: number): string {
-  const value = 100 * probability;
-  if (value > 0 && value < 0.1) return "< 0.1 %";
-  return `${value.toFixed(value > 99.9 && value < 99.995 ? 2 : 1)} %`;
-}
-
-/** Return bytes in the unit that fits. */
-export function bytes(count: number): string {
-  const units = ["B", "KB", "MB", "GB", "TB"];
-  let value = count;
-  let unit = 0;
-  while (value >= 1000 && unit < units.length - 1) {
-    value /= 1000;
-    unit++;
-  }
-  return `${value < 10 && unit ? value.toFixed(1) : value.toFixed(0)} ${units[unit] ?? ""}`;
-}
-
-/** Return a time since 1970 as of a clock: of today, else with its day. */
-export function moment(ms: number): string {
-  const time = new Date(ms);
-  const isToday = time.toDateString() === new Date().toDateString();
-  const day: Intl.DateTimeFormatOptions = isToday ? {} : { day: "numeric", month: "short", year: "numeric" };
-  return time.toLocaleString("en-GB", { ...day, hour: "2-digit", minute: "2-digit", second: "2-digit" });
-}
-
-/** Return milliseconds in the unit that fits. */
-export function duration(ms: number): string {
-  if (ms < 1000) return `${ms.toFixed(0)} ms`;
-  if (ms < 9_950) return `${(ms / 1000).toFixed(1)} s`;
-  const seconds = Math.round(ms / 1000);
-  if (seconds < 60) return `${seconds} s`;
-  const minutes = Math.round(seconds / 60);
-  return seconds < 3600 ? `${Math.floor(seconds / 60)} min${seconds % 60 ? ` ${seconds % 60} s` : ""}` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }

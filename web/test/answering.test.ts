@@ -57,6 +57,15 @@ test("a stopped answer keeps its text and is not an error", async () => {
   assert.deepEqual(turn, { content: "A", state: "stopped" });
 });
 
+test("a stopped answer has the counts until then", async () => {
+  const timings = { cache_n: 4, prompt_n: 5, predicted_n: 2, predicted_per_second: 8 };
+  const turn = await turnOf([line("A", { timings: { ...timings, predicted_n: 1 } }), line("B", { timings })], new DOMException("stopped", "AbortError"));
+  const { firstTokenMs = -1, ...counts } = turn.usage ?? {};
+  assert.equal(turn.state, "stopped");
+  assert.ok(firstTokenMs >= 0);
+  assert.deepEqual(counts, { promptTokens: 9, cachedTokens: 4, tokens: 2, tokensPerSecond: 8, droppedTokens: 0 });
+});
+
 test("a full queue is reported with the time to wait", async () => {
   const turn = await turnOf([], new ApiError("too many requests wait", 503, 5));
   assert.deepEqual(turn, { state: "failed", error: "too many requests wait. Try again in 5 s." });

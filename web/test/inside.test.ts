@@ -116,6 +116,16 @@ test("a trace has lanes with names, times in microseconds, and no negative durat
   ]);
 });
 
+test("a trace has a lane for each request that waits for a slot, and begins with the first that did", () => {
+  const found = history(frame(1200, runner([step(1000, [3, 0, 8, true])], { waiting: 2, waits_ms: [700, 100] })));
+  const { traceEvents } = JSON.parse(toTrace([found])) as { traceEvents: { ph: string; name: string; tid: number; ts: number; dur: number; args: { name: string } }[] };
+  const names = traceEvents.filter((one) => one.ph === "M").map((one) => one.args.name);
+  assert.deepEqual(names, ["m", "device", "request 3", "waiting, place 1", "waiting, place 2"]);
+  const waits = traceEvents.filter((one) => one.ph === "X" && one.name === "waiting");
+  assert.deepEqual(waits.map((one) => [one.ts, one.dur]), [[0, 700_000], [600_000, 100_000]]);
+  assert.equal(new Set(waits.map((one) => one.tid)).size, 2);
+});
+
 test("an empty trace is a trace", () => {
   assert.deepEqual(JSON.parse(toTrace([])), { displayTimeUnit: "ms", traceEvents: [] });
 });

@@ -27,9 +27,19 @@ test("a layer has parts, and norms are none of them", () => {
   const [, second, tenth] = layersOf(tensors);
   assert.ok(second && tenth);
   assert.deepEqual(partsOf(second), ["recurrent", "feedForward", "experts", "other"]);
-  assert.deepEqual(second.sizes, { attention: 0, recurrent: 30, feedForward: 4, experts: 300, other: 2 });
+  assert.deepEqual(second.sizes, { attention: 0, recurrent: 30, feedForward: 4, experts: 300, embeddings: 0, vision: 0, other: 2 });
   assert.deepEqual(partsOf(tenth), ["attention", "other"]);
   assert.deepEqual(second.types, [["Q4_K", 334], ["F32", 2]]);
+});
+
+test("what is in no layer are embeddings, a vision encoder, and norms", () => {
+  const [outside] = layersOf([
+    tensor("token_embd.weight", 100), tensor("output.weight", 50), tensor("v.blk.0.attn_q.weight", 7), tensor("mm.0.weight", 3),
+    tensor("output_norm.weight", 1), tensor("blk.0.attn_output.weight", 9),
+  ]);
+  assert.ok(outside);
+  assert.deepEqual([outside.number, outside.size], [null, 161]);
+  assert.deepEqual(partsOf(outside).map((part) => [part, outside.sizes[part]]), [["embeddings", 150], ["vision", 10], ["other", 1]]);
 });
 
 test("types are counted in bytes, the most first", () => {

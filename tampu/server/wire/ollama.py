@@ -34,6 +34,7 @@ from tampu.server.wire.options import (
     parse_request,
 )
 from tampu.server.wire.output_format import read_formats, with_formats
+from tampu.server.wire.telemetry import Telemetry
 from tampu.server.wire.tools import chat_tools, read_tool_choice
 
 VERSION = "0.20.0"
@@ -77,6 +78,7 @@ class _Common(ModelBody, kw_only=True):
     shift: bool | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
+    timings_per_token: bool | None = None  # llama-server's
     debug_render_only: bool | None = msgspec.field(default=None, name="_debug_render_only")
 
 
@@ -236,6 +238,7 @@ def _parameters(body: _Common, defaults: ModelDefaults) -> GenerationRequest:
         shift=body.shift is not False,
         logprobs=body.logprobs,
         top_logprobs=body.top_logprobs,
+        return_progress=Telemetry(body, streams=True).needs_progress or None,
     )
 
 

@@ -49,10 +49,11 @@ class _NamedModel(msgspec.Struct, kw_only=True):
 
 
 class ListedModel(_NamedModel, kw_only=True):
-    """An installed model."""
+    """An installed model; `origin`, tampu's own: where it is. Only its own store can be changed."""
 
     modified_at: str
     capabilities: tuple[str, ...]
+    origin: str
 
 
 class RunningModel(_NamedModel, kw_only=True):
@@ -190,6 +191,7 @@ def _tag(entry: Entry) -> ListedModel:
         size=entry.model.size_bytes,
         modified_at=timestamp(entry.modified_s),
         capabilities=entry.info.capabilities,
+        origin=entry.model.origin.value,
     )
 
 

@@ -22,6 +22,7 @@ from tampu.server.events import (
     ToolCallFinished,
 )
 from tampu.server.wire.ollama import Message, ToolCall, ToolFunction, timestamp
+from tampu.server.wire.telemetry import Telemetry
 from tampu.server.wire.tools import executed_tool
 
 
@@ -45,6 +46,7 @@ class _Line(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     `truncated` and `limit` are tampu's own: how many tokens of the conversation the model did not
     see because its context was full, and what an answer with the reason `length` ended at.
+    `timings`, if requested, are llama-server's: the counts so far, for clients that may stop.
     """
 
     model: str
@@ -61,6 +63,7 @@ class _Line(msgspec.Struct, kw_only=True, omit_defaults=True):
     truncated: int = 0
     limit: Limit | None = None
     logprobs: list[LogprobEntry] | None = None
+    timings: dict[str, float] | None = None
 
 
 class GenerateLine(_Line, omit_defaults=True):
@@ -97,14 +100,18 @@ class LineWriter:
 class _Writer(LineWriter, ABC, Generic[Line]):
     """The response to a request for text."""
 
-    def __init__(self, model: str, arrived_ns: int) -> None:
+    def __init__(self, model: str, arrived_ns: int, telemetry: Telemetry | None = None) -> None:
         """Respond under the model name from the request."""
         self._model = model
         self._arrived_ns = arrived_ns
+        self._telemetry = telemetry or Telemetry()
 
     def write(self, event: Event) -> bytes:
         """Return the lines of an event."""
-        return b"".join(map(to_line, self.lines(event)))
+        more, lines = self._telemetry.of(event), self.lines(event)
+        if more:
+            lines = (msgspec.structs.replace(line, **more) for line in lines)
+        return b"".join(map(to_line, lines))
 
     def whole(self, events: Sequence[Event]) -> Line:
         """Return the one object of `"stream": false`."""
@@ -148,9 +155,16 @@ class _Writer(LineWriter, ABC, Generic[Line]):
 class GenerateWriter(_Writer[GenerateLine]):
     """The response to `POST /api/generate`."""
 
-    def __init__(self, model: str, arrived_ns: int, *, with_context: bool) -> None:
+    def __init__(
+        self,
+        model: str,
+        arrived_ns: int,
+        telemetry: Telemetry | None = None,
+        *,
+        with_context: bool,
+    ) -> None:
         """Respond under the model name from the request."""
-        super().__init__(model, arrived_ns)
+        super().__init__(model, arrived_ns, telemetry)
         self._context: list[int] | None = [] if with_context else None
 
     def note(self, reason: str) -> GenerateLine:

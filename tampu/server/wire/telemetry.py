@@ -44,9 +44,10 @@ class Telemetry:
         wants_timings: whether it has `timings_per_token`.
     """
 
-    def __init__(self, body: _Body | None = None) -> None:
-        """Tell what the body of a request asks for; None: nothing."""
-        is_streaming = bool(getattr(body, "stream", None))
+    def __init__(self, body: _Body | None = None, *, streams: bool = False) -> None:
+        """Tell what the body of a request asks for; None: nothing. `streams` is the default."""
+        given = getattr(body, "stream", None)
+        is_streaming = streams if given is None else given
         self.wants_progress = is_streaming and bool(getattr(body, "return_progress", None))
         self.wants_timings = is_streaming and bool(getattr(body, "timings_per_token", None))
         self._usage: dict[int, Usage] = {}  # so far, by choice

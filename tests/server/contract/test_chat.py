@@ -203,3 +203,17 @@ def test_a_models_messages_and_its_system_message_come_first(client: httpx.Clien
     given = [{"role": "system", "content": "given"}, *USER]
     text = f"{own}system: given\nuser: x\nassistant:"
     shown(text, model="begun", messages=given).check(client)
+
+
+def test_each_line_has_the_counts_so_far_where_they_are_wanted(client: httpx.Client) -> None:
+    body = {"model": "talker", "messages": [{"role": "user", "content": "x"}]}
+    plain = [json.loads(line) for line in client.post("/api/chat", json=body).text.splitlines()]
+    assert not any("timings" in line for line in plain)
+    response = client.post("/api/chat", json=body | {"timings_per_token": True})
+    *lines, last = [json.loads(line) for line in response.text.splitlines()]
+    counts = [line["timings"]["predicted_n"] for line in lines]
+    assert counts == sorted(counts)
+    assert 0 < counts[-1] <= last["eval_count"]
+    told = lines[0]["timings"]
+    assert told["cache_n"] == last["prompt_eval_cached_count"]
+    assert told["cache_n"] + told["prompt_n"] == last["prompt_eval_count"]

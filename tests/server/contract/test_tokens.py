@@ -109,6 +109,16 @@ def test_detokenizing_returns_the_tokenized_text(narrow_client: httpx.Client) ->
     assert narrow_client.post("/api/detokenize", json=body).json() == {"text": text}
 
 
+def test_control_tokens_are_named_as_the_vocabulary_spells_them(
+    narrow_client: httpx.Client,
+) -> None:
+    text = "x<end_of_turn>"
+    body = {"model": "demo", "text": text, "add_special": True, "pieces": True}
+    pieces = narrow_client.post("/api/tokenize", json=body).json()["pieces"]
+    assert [piece.get("control") for piece in pieces] == ["<bos>", None, "<end_of_turn>"]
+    assert [piece["bytes"] == [] for piece in pieces] == [True, False, True]
+
+
 @pytest.mark.parametrize(
     ("path", "body", "told"),
     [

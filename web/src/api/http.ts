@@ -16,6 +16,11 @@ export class ApiError extends Error {
   }
 }
 
+/** Whether an error says that the server cannot be reached. */
+export function isUnreachable(error: unknown): boolean {
+  return error instanceof ApiError && error.status === 0;
+}
+
 export interface Keys {
   /** The key to send; empty: none. */
   read(): string;

@@ -17,6 +17,8 @@ export interface Model {
   digest: string;
   details: Details;
   capabilities: string[];
+  /** Where it is: `store` for those that can be changed. */
+  origin: string;
 }
 
 export interface LoadedModel {
@@ -98,6 +100,8 @@ export interface Piece {
   id: number;
   text: string;
   bytes: number[];
+  /** How the vocabulary spells a control token. */
+  control?: string;
 }
 
 /** A step of a pull or a creation. */
@@ -164,6 +168,23 @@ export interface ChatLine {
   truncated?: number;
   /** What the answer ended at, if its reason is `length`. */
   limit?: string;
+  /** The counts until now, in all lines before the last one. */
+  timings?: Timings;
+}
+
+/** Under llama-server's names; the prompt's are those that were computed, without those from the cache. */
+export interface Timings {
+  cache_n: number;
+  prompt_n: number;
+  predicted_n: number;
+  predicted_per_second: number;
+}
+
+/** Whether a new model may have a name, and whether one has it already. */
+export interface NameCheck {
+  valid: boolean;
+  error?: string;
+  exists?: boolean;
 }
 
 export class Server {
@@ -247,6 +268,10 @@ export class Server {
     return lines as AsyncIterable<Progress>;
   }
 
+  async checkName(name: string, signal: AbortSignal): Promise<NameCheck> {
+    return (await this.#http.ask("POST", "/api/create/check", { model: name }, signal)) as unknown as NameCheck;
+  }
+
   /** Whether the server has the file of a digest. */
   async hasBlob(digest: string, signal: AbortSignal): Promise<boolean> {
     return await this.#http.exists(`/api/blobs/sha256:${digest}`, signal);
@@ -264,7 +289,7 @@ export class Server {
   }
 
   chat(request: ChatRequest, signal: AbortSignal): AsyncIterable<ChatLine> {
-    const lines: AsyncIterable<unknown> = this.#http.stream("/api/chat", { ...request, stream: true }, signal);
+    const lines: AsyncIterable<unknown> = this.#http.stream("/api/chat", { ...request, stream: true, timings_per_token: true }, signal);
     return lines as AsyncIterable<ChatLine>;
   }
 }

@@ -2,7 +2,7 @@
 
 import { ApiError, messageOf } from "../api/http.ts";
 import { pause } from "../api/pause.ts";
-import type { ChatLine, ChatRequest, Server } from "../api/server.ts";
+import type { ChatLine, ChatRequest, Server, Timings } from "../api/server.ts";
 import { TEXTS } from "../texts.ts";
 import { tokensOf } from "./token_text.ts";
 import type { Call, Turn, Usage } from "./tree.ts";
@@ -31,17 +31,20 @@ export async function answer(
   let { content } = before;
   let reasoning = "";
   let hasTokens = false;
+  let timings: Timings | undefined;
   const now = (): Change => ({
     content,
     ...(hasTokens ? { tokens: [...tokens], tokensFrom: before.tokensFrom ?? 0 } : {}),
     ...(calls.length ? { calls: [...calls] } : {}),
     ...(reasoning ? { reasoning, reasoningMs: clock.reasoningMs } : {}),
+    ...(timings ? { usage: usageUntilNow(timings, clock) } : {}),
   });
   const pace = new Pace(() => report(now()));
   const hasBegun = new AbortController(); // a text has come, or the end
   let wasLoading = false;
   void watchLoading(server, request.model, hasBegun.signal, (isLoading) => {
     wasLoading = true;
+    if (!isLoading) clock.loaded();
     report({ isLoading });
   });
   try {
@@ -49,6 +52,7 @@ export async function answer(
       const { content: text = "", thinking = "", tool_calls = [] } = line.message;
       clock.see(text, thinking);
       hasBegun.abort();
+      timings = line.timings ?? timings;
       content += text;
       reasoning += thinking;
       calls.push(...tool_calls.map((call) => ({ name: call.function.name, arguments: call.function.arguments })));
@@ -109,15 +113,25 @@ class Pace {
   }
 }
 
-/** When the first text came, and how long the reasoning took. */
+/** When the model was in memory, when the first text came, and how long the reasoning took. */
 class Clock {
   readonly #start = performance.now();
+  #loaded = 0;
   #first = 0;
   #answer = 0;
+
+  loaded(): void {
+    this.#loaded = performance.now();
+  }
 
   see(text: string, thinking: string): void {
     if (!this.#first && (text || thinking)) this.#first = performance.now();
     if (!this.#answer && text) this.#answer = performance.now();
+  }
+
+  /** How long the model was loaded, if it was. */
+  get loadMs(): number {
+    return this.#loaded ? this.#loaded - this.#start : 0;
   }
 
   get firstTokenMs(): number {
@@ -131,6 +145,19 @@ class Clock {
 
 function stateOf(line: ChatLine): Turn["state"] {
   return line.done_reason === "length" ? "limit" : "done";
+}
+
+/** Return the counts of an answer that is streamed: it may be stopped. */
+function usageUntilNow({ cache_n, prompt_n, predicted_n, predicted_per_second }: Timings, { firstTokenMs, loadMs }: Clock): Usage {
+  return {
+    promptTokens: cache_n + prompt_n,
+    cachedTokens: cache_n,
+    tokens: predicted_n,
+    tokensPerSecond: predicted_per_second,
+    firstTokenMs: Math.max(firstTokenMs - loadMs, 0),
+    ...(loadMs ? { loadMs } : {}),
+    droppedTokens: 0,
+  };
 }
 
 function usageOf(line: ChatLine, firstTokenMs: number, wasLoading: boolean): Usage {

@@ -31,7 +31,12 @@ export function ChatView(): JSX.Element {
           <TurnList turns={turns} others={others} />
           <Composer key={conversation.id} />
         </div>
-        {app.showsParameters.value && <ParameterPanel />}
+        {app.showsParameters.value && (
+          <>
+            <div class="panel-shade" onClick={() => (app.showsParameters.value = false)} />
+            <ParameterPanel />
+          </>
+        )}
       </div>
     </main>
   );

@@ -5,8 +5,10 @@ import { useId, useRef, useState } from "preact/hooks";
 
 import { IconButton } from "../parts/button.tsx";
 import { Icon } from "../parts/icons.tsx";
+import { ErrorText } from "../parts/told.tsx";
 import { useApp } from "../state/app.ts";
-import { TEXTS, bytes } from "../texts.ts";
+import { TEXTS } from "../texts.ts";
+import { bytes } from "../units.ts";
 import { MOST_BYTES, readMedia } from "./files.ts";
 import { Media } from "./media.tsx";
 import type { Colour } from "./token_text.ts";
@@ -82,8 +84,8 @@ export function Composer(): JSX.Element {
           ))}
         </ul>
       )}
-      {note && <p class="error" role="alert">{note}</p>}
-      {problem && <p class="error" role="alert" id={problemId}>{TEXTS.cannotSend(problem)}</p>}
+      {note && <ErrorText text={note} />}
+      {problem && <ErrorText id={problemId} text={TEXTS.cannotSend(problem)} />}
       <textarea
         id="message"
         rows={1}

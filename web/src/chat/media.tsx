@@ -4,7 +4,8 @@ import type { JSX } from "preact";
 
 import { videoType } from "../markdown/links.ts";
 import { Icon } from "../parts/icons.tsx";
-import { TEXTS, bytes } from "../texts.ts";
+import { TEXTS } from "../texts.ts";
+import { bytes } from "../units.ts";
 import { sizeOf } from "./files.ts";
 
 export function Media({ url, number, className }: { url: string; number: number; className?: string }): JSX.Element {

@@ -5,7 +5,7 @@ import type { JSX } from "preact";
 import { useApp } from "../state/app.ts";
 import { TEXTS } from "../texts.ts";
 import { type Turn } from "./tree.ts";
-import { Answer, Counts } from "./turn_view.tsx";
+import { Answer, Counts, hasCounts } from "./turn_view.tsx";
 
 export function SideBySide({ turns, chosen }: { turns: Turn[]; chosen: string }): JSX.Element {
   const { chats } = useApp();
@@ -16,7 +16,7 @@ export function SideBySide({ turns, chosen }: { turns: Turn[]; chosen: string })
           <h2>{TEXTS.version(at + 1, turns.length)}</h2>
           <Answer turn={turn} isLast={false} />
           <footer>
-            {turn.usage && <Counts turn={turn} usage={turn.usage} />}
+            {hasCounts(turn) && <Counts turn={turn} />}
             <button type="button" onClick={() => chats.choose(turn)}>{TEXTS.useAnswer}</button>
           </footer>
         </li>

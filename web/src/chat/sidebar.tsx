@@ -7,8 +7,10 @@ import { messageOf } from "../api/http.ts";
 import { Icon } from "../parts/icons.tsx";
 import { IconButton } from "../parts/button.tsx";
 import { Menu } from "../parts/menu.tsx";
+import { ErrorText } from "../parts/told.tsx";
 import { useApp } from "../state/app.ts";
-import { TEXTS, moment } from "../texts.ts";
+import { TEXTS } from "../texts.ts";
+import { moment } from "../units.ts";
 import { VIEWS } from "../views.ts";
 import { fromJson, fromMarkdown, toJson } from "./exchange.ts";
 import { saveFile } from "./files.ts";
@@ -16,7 +18,7 @@ import { newId } from "./ids.ts";
 import { type Conversation, matches, titleOf } from "./tree.ts";
 
 export function Sidebar(): JSX.Element {
-  const { chats, search, showsSettings, showsKeys, view } = useApp();
+  const { chats, importError, search, showsSettings, showsKeys, view } = useApp();
   const found = chats.all.value.filter((conversation) => matches(conversation, search.value));
   const titles = found.map((one) => titleOf(one) || TEXTS.newChat);
   const counts = new Map<string, number>();
@@ -58,6 +60,7 @@ export function Sidebar(): JSX.Element {
           </a>
         ))}
       </div>
+      {importError.value && <ErrorText text={importError.value} />}
       <footer>
         <span class="grow" />
         <Exchange />
@@ -92,16 +95,17 @@ function Entry({ conversation, title, isOpen, hasTime }: Properties): JSX.Elemen
 
 /** Exports all conversations, and imports those of files. */
 function Exchange(): JSX.Element {
-  const { chats, models } = useApp();
+  const { chats, importError } = useApp();
   const input = useRef<HTMLInputElement>(null);
   const read = async (files: FileList | null) => {
+    importError.value = "";
     for (const file of files ?? []) {
       const text = await file.text();
       const isMarkdown = /\.(md|markdown)$/i.test(file.name);
       try {
         chats.add(isMarkdown ? [fromMarkdown(text, newId, Date.now())] : fromJson(text, newId));
       } catch (error) {
-        models.error.value = `${file.name}: ${messageOf(error)}`;
+        importError.value = `${file.name}: ${messageOf(error)}`;
       }
     }
     if (input.current) input.current.value = "";

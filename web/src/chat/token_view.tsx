@@ -4,7 +4,8 @@ import type { JSX } from "preact";
 import { useEffect, useId, useLayoutEffect, useRef, useState } from "preact/hooks";
 
 import { useApp } from "../state/app.ts";
-import { TEXTS, decimal, percent } from "../texts.ts";
+import { TEXTS } from "../texts.ts";
+import { decimal, percent } from "../units.ts";
 import { type Candidate, type Token, doubt, entropy, textWith } from "./token_text.ts";
 import type { Turn } from "./tree.ts";
 

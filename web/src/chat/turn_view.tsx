@@ -6,8 +6,10 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { Markdown } from "../markdown/markdown.tsx";
 import { IconButton } from "../parts/button.tsx";
 import { CopyButton } from "../parts/copy.tsx";
+import { ErrorText } from "../parts/told.tsx";
 import { useApp } from "../state/app.ts";
-import { TEXTS, duration } from "../texts.ts";
+import { TEXTS } from "../texts.ts";
+import { duration } from "../units.ts";
 import { Calls } from "./calls.tsx";
 import { Media } from "./media.tsx";
 import { TokenView } from "./token_view.tsx";
@@ -90,6 +92,7 @@ export function Answer({ turn, isLast }: { turn: Turn; isLast: boolean }): JSX.E
   const isStreaming = turn.state === "streaming";
   const isWaiting = isStreaming && !turn.content && !turn.reasoning && !turn.calls;
   const note = noteOf(turn);
+  const dropped = turn.usage?.droppedTokens ?? 0;
   return (
     <>
       {turn.reasoning && <Reasoning turn={turn} />}
@@ -97,7 +100,8 @@ export function Answer({ turn, isLast }: { turn: Turn; isLast: boolean }): JSX.E
       {showsTokens.value && turn.tokens?.length ? <TokenView turn={turn} /> : turn.content && <Markdown text={turn.content} />}
       {turn.calls && <Calls turn={turn} calls={turn.calls} isOpen={isLast && !isStreaming} />}
       {note && <p class="note">{note}</p>}
-      {turn.error && <p class="error" role="alert">{turn.error}</p>}
+      {dropped > 0 && <p class="note">{TEXTS.dropped(dropped)}</p>}
+      {turn.error && <ErrorText text={turn.error} />}
     </>
   );
 }
@@ -144,7 +148,7 @@ function Actions({ turn, alternatives, isLast }: Properties): JSX.Element | null
       {isUser && <IconButton icon="edit" label={TEXTS.edit} disabled={isRunning} onClick={() => (editing.value = turn.id)} />}
       {(isAnswer || isLast) && <IconButton icon="again" label={TEXTS.regenerate} disabled={isRunning} onClick={() => chats.regenerate(turn)} />}
       {canResume && <IconButton icon="resume" label={TEXTS.continue} disabled={isRunning} onClick={() => chats.resume(turn)} />}
-      {turn.usage && <Counts turn={turn} usage={turn.usage} />}
+      {hasCounts(turn) && <Counts turn={turn} />}
     </div>
   );
 }
@@ -163,8 +167,14 @@ function Versions({ turn, alternatives }: Omit<Properties, "isLast">): JSX.Eleme
   );
 }
 
-export function Counts({ turn, usage }: { turn: Turn; usage: Usage }): JSX.Element {
+/** Whether an answer has ended, and its counts are known. */
+export function hasCounts<T extends Turn>(turn: T): turn is T & { usage: Usage } {
+  return turn.usage !== undefined && turn.state !== "streaming";
+}
+
+export function Counts({ turn }: { turn: Turn & { usage: Usage } }): JSX.Element {
   const { usage: texts } = TEXTS;
+  const { usage } = turn;
   const speed = usage.tokensPerSecond;
   const listed = turn.tokens?.length ?? 0; // the token that ends an answer is counted, and not listed
   const parts = [
@@ -173,8 +183,7 @@ export function Counts({ turn, usage }: { turn: Turn; usage: Usage }): JSX.Eleme
     speed > 0 && texts.speed(speed),
     usage.loadMs !== undefined && texts.loaded(usage.loadMs),
     usage.firstTokenMs > 0 && texts.firstToken(usage.firstTokenMs),
-    texts.cached(usage.cachedTokens, usage.promptTokens),
-    usage.droppedTokens > 0 && texts.dropped(usage.droppedTokens),
+    usage.promptTokens > 0 && texts.cached(usage.cachedTokens, usage.promptTokens),
   ];
   return <span class="counts">{parts.filter(Boolean).map((part) => <span>{part}</span>)}</span>;
 }

@@ -2,10 +2,10 @@
 
 import type { Signal } from "@preact/signals";
 import type { JSX } from "preact";
-import { useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 
 import { OptionFields, SystemField } from "../chat/parameter_panel.tsx";
-import { Answer, Counts } from "../chat/turn_view.tsx";
+import { Answer, Counts, hasCounts } from "../chat/turn_view.tsx";
 import { IconButton } from "../parts/button.tsx";
 import { Icon } from "../parts/icons.tsx";
 import { ModelChoice } from "../parts/model_choice.tsx";
@@ -17,10 +17,13 @@ import "../style/compare.css";
 
 export function CompareView(): JSX.Element {
   const { compare } = useApp();
+  const body = useRef<HTMLDivElement>(null);
+  const sent = compare.sent.value;
+  useEffect(() => body.current?.scrollTo({ top: 0 }), [sent]);
   return (
     <main class="compare">
       <ViewHead title={TEXTS.compare} />
-      <div class="compare-body">
+      <div class="compare-body" ref={body}>
         {compare.prompt.value && <p class="bubble" dir="auto">{compare.prompt.value}</p>}
         <div class="sides">{compare.sides.map((side) => <SideView side={side} />)}</div>
       </div>
@@ -31,7 +34,7 @@ export function CompareView(): JSX.Element {
 
 function SideView({ side }: { side: Signal<Side> }): JSX.Element {
   const { compare, models } = useApp();
-  const { name, system, options, turn } = side.value;
+  const { name, system, options, isOpen, turn } = side.value;
   const set = (change: Partial<Side>) => (side.value = { ...side.value, ...change });
   const count = Object.keys(options).length + (system.trim() ? 1 : 0);
   return (
@@ -43,15 +46,17 @@ function SideView({ side }: { side: Signal<Side> }): JSX.Element {
         value={compare.modelOf(side.value)}
         onChange={(model) => set({ model })}
       />
-      <details>
+      <details open={isOpen} onToggle={(event) => event.target === event.currentTarget && set({ isOpen: event.currentTarget.open })}>
         <summary>{TEXTS.settingsOf(count)}</summary>
-        <SystemField value={system} onChange={(text) => set({ system: text })} />
-        <OptionFields options={options} onChange={(changed) => set({ options: changed })} />
+        <div class="side-settings">
+          <SystemField value={system} onChange={(text) => set({ system: text })} />
+          <OptionFields options={options} onChange={(changed) => set({ options: changed })} />
+        </div>
       </details>
       <div class="side-answer" aria-live="polite" aria-busy={turn?.state === "streaming"}>
         {turn ? <Answer turn={turn} isLast={false} /> : <p class="hint">{TEXTS.noAnswer}</p>}
       </div>
-      {turn?.usage && <footer><Counts turn={turn} usage={turn.usage} /></footer>}
+      {turn && hasCounts(turn) && <footer><Counts turn={turn} /></footer>}
     </section>
   );
 }

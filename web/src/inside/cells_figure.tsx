@@ -70,7 +70,7 @@ function Group({ group, by }: { group: CellUse; by: Colour }): JSX.Element {
     });
     context.globalAlpha = 1;
   }, [owners, ages, by]);
-  const text = `${INSIDE.cellsOf(group.kind, group.window)}: ${INSIDE.inUse(group.in_use, group.total)}`;
+  const text = `${INSIDE.cellsOf(group.kind, group.window)}: ${INSIDE.inUse(group.in_use, group.cached, group.total)}`;
   return (
     <div class="cell-group">
       <p class="hint">{text}</p>

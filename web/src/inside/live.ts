@@ -34,6 +34,8 @@ export interface CellUse {
   window: number | null;
   total: number;
   in_use: number;
+  /** Cells that keep a row for later requests. */
+  cached: number;
   each: number;
   /** A request's number, or 0: several, -1: cached, -2: empty. */
   owners: number[];

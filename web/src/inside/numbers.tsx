@@ -2,7 +2,8 @@
 
 import type { JSX } from "preact";
 
-import { INSIDE, duration, grouped } from "../texts.ts";
+import { INSIDE } from "../texts.ts";
+import { decimal, duration, grouped } from "../units.ts";
 import { type Distribution, type Frame, KEPT_MS, type ModelHistory, type Sample, quantile } from "./live.ts";
 
 const WIDTH = 400;
@@ -93,6 +94,7 @@ export function MemoryFigure({ frame }: { frame: Frame }): JSX.Element {
           </div>
         ))}
       </dl>
+      <figcaption>{INSIDE.memoryCounts}</figcaption>
     </figure>
   );
 }
@@ -102,5 +104,5 @@ function rate(value: number | undefined): string {
 }
 
 function percent(share: number | null, digits = 0): string {
-  return share === null ? "–" : `${(100 * share).toFixed(digits)} %`;
+  return share === null ? "–" : `${decimal(100 * share, digits)} %`;
 }

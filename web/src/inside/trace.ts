@@ -15,32 +15,39 @@ interface TraceEvent {
 
 const DEVICE = 0;
 
-/** Return a trace: a process for each model, in it a lane for the device and one for each request. */
+const WAITING_FROM = 1_000_000_000; // lanes of requests without a slot, which have no number yet
+
+/** Return a trace: a process for each model, in it a lane for the device, each request, and each that waits for a slot. */
 export function toTrace(models: Iterable<ModelHistory>): string {
-  const all = [...models];
-  const origin = Math.min(...all.flatMap(({ steps }) => steps.slice(0, 1)).map((step) => step.began_ms));
-  const events = all.flatMap((history, at) => modelEvents(history, at + 1, origin));
-  return JSON.stringify({ displayTimeUnit: "ms", traceEvents: events });
+  const events = [...models].flatMap((history, at) => modelEvents(history, at + 1));
+  const origin = events.reduce((least, { ts = least }) => Math.min(least, ts), Infinity);
+  const moved = events.map((event) => (event.ts === undefined ? event : { ...event, ts: event.ts - origin }));
+  return JSON.stringify({ displayTimeUnit: "ms", traceEvents: moved });
 }
 
-function modelEvents({ model, steps, waits }: ModelHistory, pid: number, origin: number): TraceEvent[] {
+function modelEvents({ model, steps, waits, runner, runnerMs }: ModelHistory, pid: number): TraceEvent[] {
   const requests = new Map<number, number>(); // and when their first step began
   for (const step of steps) {
     for (const [request] of step.parts) if (!requests.has(request)) requests.set(request, step.began_ms);
   }
   const named = (name: string, tid: number, text: string): TraceEvent => ({ ph: "M", name, pid, tid, args: { name: text } });
   const during = (name: string, tid: number, began: number, took: number, args: TraceEvent["args"]): TraceEvent => ({
-    ph: "X", name, pid, tid, ts: (began - origin) * 1000, dur: took * 1000, args,
+    ph: "X", name, pid, tid, ts: began * 1000, dur: took * 1000, args,
   });
   const waited = [...requests].flatMap(([request, began]) => {
     const wait = waits.get(request) ?? 0;
     return wait >= 1 ? [during(INSIDE.waited, request, began - wait, wait, {})] : [];
   });
+  const waiting = (runner?.waits_ms ?? []).flatMap((wait, at) => [
+    named("thread_name", WAITING_FROM + at, INSIDE.waitingRequest(at + 1)),
+    during(INSIDE.waited, WAITING_FROM + at, runnerMs - wait, wait, {}),
+  ]);
   return [
     named("process_name", DEVICE, model.name),
     named("thread_name", DEVICE, INSIDE.device),
     ...[...requests.keys()].map((request) => named("thread_name", request, INSIDE.request(request))),
     ...waited,
+    ...waiting,
     ...steps.flatMap((step) => [
       during(step.kind, DEVICE, step.began_ms, step.compute_ms, described(step)),
       ...step.parts.map(([request, start, tokens, isPrompt]) =>

@@ -1,5 +1,6 @@
 /** Models from files of this machine: each file is uploaded unless the server has it, then named. */
 
+import { ApiError } from "../api/http.ts";
 import type { Progress, Server } from "../api/server.ts";
 import { TEXTS } from "../texts.ts";
 import { digestOf } from "./digest.ts";
@@ -39,12 +40,18 @@ export function nameOfQuantized(name: string, type: string): string {
   return `${stem}:${tag === "latest" ? "" : `${tag}-`}${type.toLowerCase()}`;
 }
 
-/** Create a model, and yield its steps with their progress. */
+/**
+ * Create a model, and yield its steps with their progress.
+ *
+ * @throws ApiError before a file is read, if a model may not have the name.
+ */
 export async function* creation(
   server: Server,
   { name, files, quantize, system }: NewModel,
   signal: AbortSignal,
 ): AsyncGenerator<Progress, void, undefined> {
+  const check = await server.checkName(name, signal);
+  if (!check.valid) throw new ApiError(check.error ?? "", 400);
   const digests: Record<string, string> = {};
   for (const file of files) {
     const digest = yield* reported(TEXTS.reading(file.name), file.size, (report) => digestOf(file, signal, report));

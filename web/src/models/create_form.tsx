@@ -6,12 +6,14 @@ import { useState } from "preact/hooks";
 import { useApp } from "../state/app.ts";
 import { TEXTS } from "../texts.ts";
 import { type NewModel, QUANTIZATIONS, nameOfFile } from "./create.ts";
+import { NameField, useNameCheck } from "./name_field.tsx";
 
 const NONE: NewModel = { name: "", files: [], quantize: "", system: "" };
 
 export function CreateForm(): JSX.Element {
   const { models } = useApp();
   const [model, setModel] = useState(NONE);
+  const check = useNameCheck(model.name.trim());
   const set = (change: Partial<NewModel>) => setModel({ ...model, ...change });
   const create = (event: SubmitEvent & { currentTarget: HTMLFormElement }) => {
     event.preventDefault();
@@ -30,16 +32,7 @@ export function CreateForm(): JSX.Element {
           <input type="file" accept=".gguf" multiple onChange={(event) => choose([...(event.currentTarget.files ?? [])])} />
         </label>
         <div class="fields">
-          <label class="field">
-            {TEXTS.modelName}
-            <input
-              value={model.name}
-              autoComplete="off"
-              autoCapitalize="off"
-              spellcheck={false}
-              onInput={(event) => set({ name: event.currentTarget.value })}
-            />
-          </label>
+          <NameField value={model.name} check={check} onInput={(name) => set({ name })} />
           <QuantizationChoice
             value={model.quantize}
             none={TEXTS.asInFile}
@@ -56,7 +49,7 @@ export function CreateForm(): JSX.Element {
           />
         </label>
         <footer>
-          <button type="submit" class="primary" disabled={!model.files.length || !model.name.trim()}>{TEXTS.create}</button>
+          <button type="submit" class="primary" disabled={!model.files.length || !model.name.trim() || check?.valid === false}>{TEXTS.create}</button>
         </footer>
       </form>
     </details>

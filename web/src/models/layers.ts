@@ -3,7 +3,7 @@
 import type { Tensor } from "../api/server.ts";
 
 /** What a tensor belongs to, in the order in which a layer is drawn. */
-export const PARTS = ["attention", "recurrent", "feedForward", "experts", "other"] as const;
+export const PARTS = ["attention", "recurrent", "feedForward", "experts", "embeddings", "vision", "other"] as const;
 
 export type Part = (typeof PARTS)[number];
 
@@ -19,6 +19,8 @@ export interface Layer {
 
 const BLOCK = /^blk\.(\d+)\./;
 const OF_PART: [Part, RegExp][] = [
+  ["vision", /^(?:v|mm)\./],
+  ["embeddings", /^(?:token_embd|per_layer_token_embd|position_embd|token_types|output)\./],
   ["experts", /\.ffn_\w+_exps\b/],
   ["recurrent", /\.(?:ssm_|shortconv|time_mix)/],
   ["attention", /\.attn_(?!norm|post_norm)/],
@@ -48,7 +50,7 @@ export function partsOf(layer: Layer): Part[] {
 }
 
 function layerOf(number: number | null, tensors: Tensor[]): Layer {
-  const sizes: Layer["sizes"] = { attention: 0, recurrent: 0, feedForward: 0, experts: 0, other: 0 };
+  const sizes = Object.fromEntries(PARTS.map((part) => [part, 0])) as Layer["sizes"];
   for (const { name, size } of tensors) sizes[OF_PART.find(([, pattern]) => pattern.test(name))?.[0] ?? "other"] += size;
   const size = Object.values(sizes).reduce((all, one) => all + one, 0);
   return { number, size, sizes, types: typesOf(tensors) };

@@ -3,7 +3,8 @@
 import type { JSX } from "preact";
 
 import type { Tensor } from "../api/server.ts";
-import { TEXTS, bytes } from "../texts.ts";
+import { TEXTS } from "../texts.ts";
+import { bytes } from "../units.ts";
 import { type Layer, PARTS, layersOf, partsOf, typesOf } from "./layers.ts";
 
 const ROW = 10;
@@ -13,21 +14,21 @@ export function LayersFigure({ tensors }: { tensors: Tensor[] }): JSX.Element | 
   const layers = layersOf(tensors);
   const blocks = layers.filter((layer) => layer.number !== null);
   if (!blocks.length) return null;
-  const most = Math.max(...blocks.map((layer) => layer.size));
+  const most = Math.max(...layers.map((layer) => layer.size));
   const all = layers.reduce((sum, layer) => sum + layer.size, 0);
-  const used = PARTS.filter((part) => blocks.some((layer) => layer.sizes[part]));
+  const used = PARTS.filter((part) => layers.some((layer) => layer.sizes[part]));
   const types = typesOf(tensors).map(([type, size]) => `${type} ${bytes(size)}`).join(", ");
   const text = TEXTS.layersText(blocks.length, tensors.length, bytes(all), types);
   return (
     <figure class="layers">
       <h3>{TEXTS.layers}</h3>
-      <svg role="img" aria-label={text} viewBox={`0 0 ${String(WIDTH)} ${String(blocks.length * ROW)}`} preserveAspectRatio="none" height={blocks.length * ROW}>
-        {blocks.map((layer, row) => <Row key={layer.number} layer={layer} y={row * ROW} scale={WIDTH / most} />)}
+      <svg role="img" aria-label={text} viewBox={`0 0 ${String(WIDTH)} ${String(layers.length * ROW)}`} preserveAspectRatio="none" height={layers.length * ROW}>
+        {layers.map((layer, row) => <Row key={layer.number} layer={layer} y={row * ROW} scale={WIDTH / most} />)}
       </svg>
       <ul class="legend">
         {used.map((part) => (
           <li class={`part-${part}`}>
-            {TEXTS.parts[part]} {bytes(blocks.reduce((sum, layer) => sum + layer.sizes[part], 0))}
+            {TEXTS.parts[part]} {bytes(layers.reduce((sum, layer) => sum + layer.sizes[part], 0))}
           </li>
         ))}
       </ul>
@@ -58,7 +59,7 @@ function Row({ layer, y, scale }: { layer: Layer; y: number; scale: number }): J
   let x = 0;
   return (
     <g>
-      <title>{`${TEXTS.layer(layer.number ?? 0)}: ${partsTold(layer)}`}</title>
+      <title>{`${layer.number === null ? TEXTS.outsideLayers : TEXTS.layer(layer.number)}: ${partsTold(layer)}`}</title>
       {partsOf(layer).map((part) => {
         const width = layer.sizes[part] * scale;
         x += width;

@@ -1,25 +1,22 @@
 /** What a model that is not in memory would take, a bar for each device, and whether it fits. */
 
 import type { JSX } from "preact";
-import { useEffect, useState } from "preact/hooks";
 
-import { messageOf } from "../api/http.ts";
-import type { DeviceEstimate, MemoryEstimate as Estimate } from "../api/server.ts";
+import type { DeviceEstimate } from "../api/server.ts";
+import { ErrorText, Told } from "../parts/told.tsx";
+import { useAnswer } from "../parts/use_answer.ts";
 import { useApp } from "../state/app.ts";
-import { TEXTS, bytes } from "../texts.ts";
+import { TEXTS } from "../texts.ts";
+import { bytes } from "../units.ts";
 
 const NEEDS = ["weights", "cache", "graphs"] as const;
 const WIDTH = 300;
 
 export function MemoryEstimate({ name }: { name: string }): JSX.Element | null {
   const { models } = useApp();
-  const [found, setFound] = useState<Estimate | null>(null);
-  const [error, setError] = useState("");
-  const others = models.loaded.value.map((model) => model.name).join("\n"); // what is free changes with them
-  useEffect(() => {
-    models.estimate(name).then(setFound, (reason: unknown) => setError(messageOf(reason)));
-  }, [name, others]);
-  if (error) return <p class="error" role="alert">{error}</p>;
+  const others = models.loaded.value.map((model) => model.name); // what is free changes with them
+  const { found, error } = useAnswer([name, ...others].join("\n"), () => models.estimate(name));
+  if (error) return <ErrorText text={error} />;
   if (!found) return null;
   const used = found.devices.filter((device) => needOf(device) > 0);
   return (
@@ -28,8 +25,9 @@ export function MemoryEstimate({ name }: { name: string }): JSX.Element | null {
       {used.map((device) => <Device key={device.name} device={device} />)}
       <ul class="legend">{NEEDS.map((need) => <li class={`need-${need}`}>{TEXTS.needs[need]}</li>)}</ul>
       <figcaption class={found.fits ? "hint" : "error"}>
-        {found.fits ? TEXTS.fits(found.context, found.slots) : TEXTS.doesNotFit(found.message)}
+        {found.fits ? TEXTS.fits(found.context, found.slots) : <Told text={TEXTS.doesNotFit(found.message)} />}
       </figcaption>
+      <p class="hint">{TEXTS.estimateCounts}</p>
     </figure>
   );
 }

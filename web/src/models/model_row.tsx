@@ -1,19 +1,23 @@
 /** One installed model, with what it takes of memory and, on demand, its details. */
 
 import type { ComponentChildren, JSX } from "preact";
-import { useEffect, useState } from "preact/hooks";
+import { useState } from "preact/hooks";
 
-import { messageOf } from "../api/http.ts";
-import type { LoadedModel, Model, ShownModel } from "../api/server.ts";
+import type { LoadedModel, Model } from "../api/server.ts";
 import { IconButton } from "../parts/button.tsx";
 import { Confirm } from "../parts/dialog.tsx";
+import { ErrorText, Told } from "../parts/told.tsx";
+import { useAnswer } from "../parts/use_answer.ts";
 import { useApp } from "../state/app.ts";
-import { TEXTS, bytes } from "../texts.ts";
+import { TEXTS } from "../texts.ts";
+import { bytes, grouped } from "../units.ts";
 import { canQuantize } from "./create.ts";
 import { LayersFigure } from "./layers_figure.tsx";
 import { MemoryEstimate } from "./memory_estimate.tsx";
 import { Placement } from "./placement.tsx";
 import { QuantizeDialog } from "./quantize_dialog.tsx";
+
+const OWN = "store"; // what the server may change
 
 interface Properties {
   model: Model;
@@ -28,12 +32,9 @@ export function ModelRow({ model, loaded }: Properties): JSX.Element {
   const [asked, ask] = useState<"" | "quantize" | "delete">("");
   const isBusy = models.busy.value.has(model.name);
   const failure = models.failures.value.get(model.name);
+  const canDelete = model.origin === OWN;
   const { parameter_size, quantization_level, family } = model.details;
-  const facts = [family, parameter_size, quantization_level, bytes(model.size)].filter(Boolean);
-  const chat = () => {
-    location.hash = "#/";
-    app.chooseModel(model.name);
-  };
+  const facts = [family, parameter_size, quantization_level, bytes(model.size), canDelete ? "" : model.origin].filter(Boolean);
   return (
     <li class="model">
       <div class="model-head">
@@ -44,19 +45,19 @@ export function ModelRow({ model, loaded }: Properties): JSX.Element {
       {loaded && <Placement loaded={loaded} />}
       <p class="tags">{model.capabilities.map((one) => <span>{one}</span>)}</p>
       <div class="model-actions">
-        {model.capabilities.includes("completion") && <button type="button" onClick={chat}>{TEXTS.chatWith}</button>}
+        {model.capabilities.includes("completion") && <button type="button" onClick={() => app.chatWith(model.name)}>{TEXTS.chatWith}</button>}
         {loaded
           ? <button type="button" disabled={isBusy} onClick={() => void models.unload(model.name)}>{TEXTS.unload}</button>
           : <button type="button" disabled={isBusy} onClick={() => void models.load(model.name)}>{TEXTS.load}</button>}
         {canQuantize(quantization_level) && <button type="button" onClick={() => ask("quantize")}>{TEXTS.actions.quantize}</button>}
         <button type="button" aria-expanded={isOpen} onClick={() => setOpen(!isOpen)}>{TEXTS.details}</button>
-        <button type="button" class="danger" disabled={isBusy} onClick={() => ask("delete")}>{TEXTS.delete}</button>
+        {canDelete && <button type="button" class="danger" disabled={isBusy} onClick={() => ask("delete")}>{TEXTS.delete}</button>}
       </div>
       {failure && (
         <div class="failure" role="alert">
-          <strong>{TEXTS.notLoadedModel(model.name)}</strong>
+          <strong>{TEXTS.failures[failure.action](model.name)}</strong>
           <IconButton icon="close" label={TEXTS.dismiss} onClick={() => models.dismiss(model.name)} />
-          <p>{failure}</p>
+          <p><Told text={failure.message} /></p>
         </div>
       )}
       {isOpen && <ModelDetails name={model.name} loaded={loaded} />}
@@ -76,19 +77,15 @@ export function ModelRow({ model, loaded }: Properties): JSX.Element {
 
 function ModelDetails({ name, loaded }: { name: string; loaded: LoadedModel | undefined }): JSX.Element {
   const { models } = useApp();
-  const [shown, setShown] = useState<ShownModel | null>(null);
-  const [error, setError] = useState("");
-  useEffect(() => {
-    models.show(name).then(setShown, (reason: unknown) => setError(messageOf(reason)));
-  }, [name]);
-  if (error) return <p class="error" role="alert">{error}</p>;
+  const { found: shown, error } = useAnswer(name, () => models.show(name));
+  if (error) return <ErrorText text={error} />;
   if (!shown) return <p class="hint">…</p>;
-  const memory = loaded ? [[TEXTS.facts.memory, bytes(loaded.size)], [TEXTS.facts.contextInMemory, String(loaded.context_length)]] : [];
+  const memory = loaded ? [[TEXTS.facts.memory, bytes(loaded.size)], [TEXTS.facts.contextInMemory, grouped(loaded.context_length)]] : [];
   const facts = [
     [TEXTS.facts.engine, shown.engine],
-    [TEXTS.facts.context, String(shown.details.context_length)],
+    [TEXTS.facts.context, grouped(shown.details.context_length)],
     ...memory,
-    ...Object.entries(shown.model_info).filter(([, value]) => value !== null).map(([key, value]) => [key, textOf(value)]),
+    ...Object.entries(shown.model_info).filter(([, value]) => value !== null).map(([key, value]) => [key, textOf(key, value)]),
   ];
   const texts = Object.entries(TEXTS.modelTexts).map(([part, title]) => [title, shown[part as keyof typeof TEXTS.modelTexts]]);
   return (
@@ -103,8 +100,9 @@ function ModelDetails({ name, loaded }: { name: string; loaded: LoadedModel | un
   );
 }
 
-function textOf(value: unknown): string {
+function textOf(key: string, value: unknown): string {
   if (typeof value === "number" && !Number.isInteger(value)) return String(Number(value.toPrecision(6)));
+  if (typeof value === "number" && !key.endsWith("_id")) return grouped(value);
   return typeof value === "string" ? value : JSON.stringify(value);
 }
 

@@ -5,7 +5,8 @@ import { useEffect, useState } from "preact/hooks";
 
 import { ViewHead } from "../parts/view_head.tsx";
 import { useApp } from "../state/app.ts";
-import { TEXTS, bytes } from "../texts.ts";
+import { TEXTS } from "../texts.ts";
+import { bytes } from "../units.ts";
 import { CreateForm } from "./create_form.tsx";
 import { ModelRow } from "./model_row.tsx";
 import { TransferRow } from "./transfer_row.tsx";
@@ -16,7 +17,9 @@ export function ModelsView(): JSX.Element {
   const { models } = useApp();
   useEffect(() => {
     void models.refresh();
-    const timer = setInterval(() => document.hidden || void models.refresh(), REFRESH_MS);
+    const timer = setInterval(() => {
+      if (!document.hidden && !models.error.value) void models.refresh();
+    }, REFRESH_MS);
     return () => clearInterval(timer);
   }, []);
   const memory = models.loaded.value.reduce((all, model) => all + model.size, 0);
@@ -35,6 +38,7 @@ export function ModelsView(): JSX.Element {
             <ModelRow key={model.name} model={model} loaded={models.loaded.value.find((one) => one.name === model.name)} />
           ))}
         </ul>
+        {memory > 0 && <p class="hint">{TEXTS.memoryCounts}</p>}
         {installed?.length === 0 && <p class="hint">{TEXTS.noModels}</p>}
       </div>
     </main>

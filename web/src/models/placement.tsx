@@ -3,7 +3,9 @@
 import type { JSX } from "preact";
 
 import type { DeviceShare, LoadedModel } from "../api/server.ts";
-import { TEXTS, bytes } from "../texts.ts";
+import { Told } from "../parts/told.tsx";
+import { TEXTS } from "../texts.ts";
+import { bytes } from "../units.ts";
 import { ranges } from "./ranges.ts";
 
 /** Nothing without a GPU: then all is on the CPU. */
@@ -12,7 +14,7 @@ export function Placement({ loaded }: { loaded: LoadedModel }): JSX.Element | nu
   if (!placement || !devices?.length) return null;
   return (
     <details class="placement">
-      <summary>{placement}</summary>
+      <summary><Told text={placement} /></summary>
       <table>
         <thead><tr>{TEXTS.placementColumns.map((name) => <th scope="col">{name}</th>)}</tr></thead>
         <tbody>

@@ -8,6 +8,7 @@ import { useApp } from "../state/app.ts";
 import { TEXTS } from "../texts.ts";
 import { nameOfQuantized } from "./create.ts";
 import { QuantizationChoice } from "./create_form.tsx";
+import { NameField, useNameCheck } from "./name_field.tsx";
 
 const USUAL = "Q4_K_M";
 
@@ -15,6 +16,7 @@ export function QuantizeDialog({ model, onClose }: { model: string; onClose: () 
   const { models } = useApp();
   const [type, setType] = useState<string>(USUAL);
   const [name, setName] = useState(nameOfQuantized(model, USUAL));
+  const check = useNameCheck(name.trim());
   const quantize = (event: Event) => {
     event.preventDefault();
     void models.quantize(model, type, name.trim());
@@ -28,14 +30,11 @@ export function QuantizeDialog({ model, onClose }: { model: string; onClose: () 
     <Dialog title={TEXTS.quantizeModel(model)} onClose={onClose}>
       <form class="fields-below" onSubmit={quantize}>
         <QuantizationChoice value={type} onChange={choose} />
-        <label class="field">
-          {TEXTS.modelName}
-          <input value={name} autoComplete="off" spellcheck={false} onInput={(event) => setName(event.currentTarget.value)} />
-        </label>
+        <NameField value={name} check={check} onInput={setName} />
         <p class="hint">{TEXTS.quantizeHint}</p>
         <footer>
           <button type="button" onClick={onClose}>{TEXTS.cancel}</button>
-          <button type="submit" class="primary" disabled={!name.trim() || name.trim() === model}>{TEXTS.actions.quantize}</button>
+          <button type="submit" class="primary" disabled={!name.trim() || name.trim() === model || check?.valid === false}>{TEXTS.actions.quantize}</button>
         </footer>
       </form>
     </Dialog>

@@ -3,9 +3,11 @@
 import type { JSX } from "preact";
 
 import { IconButton } from "../parts/button.tsx";
+import { ErrorText } from "../parts/told.tsx";
 import { useApp } from "../state/app.ts";
 import type { Transfer } from "../state/transfers.ts";
-import { TEXTS, bytes, duration } from "../texts.ts";
+import { TEXTS } from "../texts.ts";
+import { bytes, duration } from "../units.ts";
 
 export function TransferRow({ transfer }: { transfer: Transfer }): JSX.Element {
   const { models } = useApp();
@@ -26,7 +28,7 @@ export function TransferRow({ transfer }: { transfer: Transfer }): JSX.Element {
         <span class="hint">{TEXTS.actions[action]}</span>
       </div>
       {error
-        ? <p class="error" role="alert">{error}</p>
+        ? <ErrorText text={error} />
         : <Bar name={name} total={total} completed={state === "done" ? total : completed} state={state} />}
       {!error && <span class="hint">{parts.filter(Boolean).join(" · ")}</span>}
       <div class="transfer-actions">

@@ -5,6 +5,7 @@ import { useEffect, useState } from "preact/hooks";
 
 import { messageOf } from "../api/http.ts";
 import { TEXTS } from "../texts.ts";
+import { ErrorText } from "./told.tsx";
 import { ViewHead } from "./view_head.tsx";
 
 /** Return a component that loads another one, and shows it; until then, and if it cannot, its title. */
@@ -21,7 +22,7 @@ export function lazy(title: string, load: () => Promise<FunctionComponent>): Fun
         <ViewHead title={title} />
         {error && (
           <div class="not-loaded">
-            <p class="error" role="alert">{TEXTS.notLoaded}</p>
+            <ErrorText text={TEXTS.notLoaded} />
             <p class="hint">{error}</p>
             <button type="button" onClick={() => location.reload()}>{TEXTS.reload}</button>
           </div>

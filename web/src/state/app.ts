@@ -29,11 +29,13 @@ export class App {
   /** Whether the list of conversations covers a narrow screen. */
   readonly showsSidebar = signal(false);
   readonly search = signal("");
+  /** Why the last file could not be imported; empty: it was. */
+  readonly importError = signal("");
   /** The id of the message that is being edited. */
   readonly editing = signal("");
   /** The model of the open conversation: the chosen one, else the last used one, else any. */
   readonly model = computed(() => {
-    const names = this.models.forChat.value.map((model) => model.name);
+    const names = this.models.usual.value;
     const { model } = this.chats.open.value;
     return [model, this.settings.model].find((name) => names.includes(name)) ?? names[0] ?? model;
   });
@@ -55,6 +57,7 @@ export class App {
     const [, view = "", id = ""] = hash.split("/");
     this.view.value = Object.hasOwn(VIEWS, view) ? view : "chat";
     this.showsSidebar.value = false;
+    this.importError.value = "";
     if (this.view.value === "chat" && id !== this.chats.openId.value) {
       if (id && this.chats.find(id)) this.chats.openId.value = id;
       else this.chats.begin();
@@ -64,6 +67,13 @@ export class App {
   chooseModel(name: string): void {
     this.settings.model = name;
     this.chats.set({ model: name });
+  }
+
+  /** Begin a conversation with a model. */
+  chatWith(name: string): void {
+    this.chats.begin();
+    this.chooseModel(name);
+    location.hash = "#/";
   }
 
   /** Send a message to the chosen model. */

@@ -14,6 +14,8 @@ export interface Side {
   model: string;
   system: string;
   options: Record<string, Value>;
+  /** Whether its parameters are shown. */
+  isOpen: boolean;
   /** The last answer. */
   turn: Turn | null;
 }
@@ -21,8 +23,10 @@ export interface Side {
 export class Compare {
   /** The last prompt that was sent. */
   readonly prompt = signal("");
+  /** How many were sent. */
+  readonly sent = signal(0);
   readonly sides: readonly Signal<Side>[] = (["A", "B"] as const).map((name) =>
-    signal<Side>({ name, model: "", system: "", options: {}, turn: null }),
+    signal<Side>({ name, model: "", system: "", options: {}, isOpen: false, turn: null }),
   );
   readonly isRunning = computed(() => this.#running.value > 0);
   readonly #running = signal(0);
@@ -37,15 +41,16 @@ export class Compare {
 
   /** Return the model of a side: the chosen one, else a different one for each where there are two. */
   modelOf({ name, model }: Side): string {
-    const names = this.#models.forChat.value.map((one) => one.name);
+    const names = this.#models.usual.value;
     if (names.includes(model)) return model;
     return names[name === "A" ? 0 : 1] ?? names[0] ?? "";
   }
 
-  /** Send a prompt to both sides; their answers are streamed at once. */
+  /** Send a prompt to both sides; their answers are streamed at once, where parameters were shown. */
   async send(prompt: string): Promise<void> {
     if (this.isRunning.value) return;
     this.prompt.value = prompt;
+    this.sent.value += 1;
     this.#abort = new AbortController();
     this.#running.value = this.sides.length;
     await Promise.all(this.sides.map((side) => this.#answer(side, prompt, this.#abort.signal)));
@@ -65,7 +70,7 @@ export class Compare {
       id: newId(), parent: ROOT, role: "assistant", content: "", created: Date.now(),
       state: "streaming", model,
     };
-    side.value = { ...side.value, turn };
+    side.value = { ...side.value, turn, isOpen: false };
     await answer(this.#server, { model, messages, options }, { content: "" }, abort, (change) => {
       turn = { ...turn, ...change };
       side.value = { ...side.value, turn };

@@ -2,11 +2,20 @@
 
 import { computed, signal } from "@preact/signals";
 
-import { ApiError, messageOf } from "../api/http.ts";
+import { ApiError, isUnreachable, messageOf } from "../api/http.ts";
 import type { LoadedModel, MemoryEstimate, Model, Parameter, Server, ShownModel } from "../api/server.ts";
 import { type NewModel, creation } from "../models/create.ts";
+import { TEXTS } from "../texts.ts";
 import type { Settings } from "./settings.ts";
 import { type Transfer, Transfers } from "./transfers.ts";
+
+const AGAIN_MS = 3000; // after the lists could not be read
+
+/** What could not be done to a model, and why. */
+export interface Failure {
+  action: "load" | "unload" | "delete";
+  message: string;
+}
 
 export class Models {
   readonly installed = signal<Model[] | null>(null);
@@ -15,14 +24,18 @@ export class Models {
   readonly transfers = new Transfers(() => this.refresh());
   /** The names of models that are being loaded, unloaded or deleted. */
   readonly busy = signal<ReadonlySet<string>>(new Set());
+  /** Why the lists could not be read; empty: they are those of the server. */
   readonly error = signal("");
-  /** Why models could not be loaded, by their names; until they can, or it is dismissed. */
-  readonly failures = signal<ReadonlyMap<string, string>>(new Map());
+  /** What could not be done to models, by their names; until it can, or it is dismissed. */
+  readonly failures = signal<ReadonlyMap<string, Failure>>(new Map());
   readonly forChat = computed(() =>
     (this.installed.value ?? []).filter((model) => model.capabilities.includes("completion")),
   );
+  /** The names of those one can chat with, in the order in which this tab came to know them: a new model takes no place. */
+  readonly usual = signal<readonly string[]>([]);
   readonly #server: Server;
   readonly #settings: Settings;
+  #again: ReturnType<typeof setTimeout> | undefined;
 
   constructor(server: Server, settings: Settings) {
     this.#server = server;
@@ -30,16 +43,23 @@ export class Models {
     for (const name of settings.pulls) this.transfers.add("pull", name, () => void this.pull(name));
   }
 
-  /** Read the lists again; an error is shown, and the old lists stay. */
+  /** Read the lists again. After an error what is installed stays, and the server is asked until it answers, unless it needs a key. */
   async refresh(): Promise<void> {
+    clearTimeout(this.#again);
     try {
       const [installed, loaded] = await Promise.all([this.#server.models(), this.#server.loaded()]);
       this.installed.value = installed;
       this.loaded.value = loaded;
+      const names = this.forChat.value.map((model) => model.name);
+      const known = this.usual.value.filter((name) => names.includes(name));
+      this.usual.value = [...known, ...names.filter((name) => !known.includes(name))];
       if (!this.parameters.value.length) this.parameters.value = await this.#server.parameters();
       this.error.value = "";
     } catch (error) {
-      this.error.value = this.#settings.asksForKey.value ? "" : messageOf(error); // a dialog asks for the key
+      const needsKey = error instanceof ApiError && error.status === 401;
+      if (isUnreachable(error)) this.loaded.value = [];
+      if (!needsKey) this.#again = setTimeout(() => void this.refresh(), AGAIN_MS);
+      this.error.value = needsKey ? TEXTS.keyMissing : messageOf(error);
     }
   }
 
@@ -60,18 +80,9 @@ export class Models {
     return await this.#server.estimate(name);
   }
 
-  load = (name: string) =>
-    this.#while(name, async () => {
-      this.dismiss(name);
-      try {
-        await this.#server.load(name);
-      } catch (error) {
-        if (!(error instanceof ApiError && error.status)) throw error;
-        this.failures.value = new Map([...this.failures.value, [name, messageOf(error)]]);
-      }
-    });
-  unload = (name: string) => this.#while(name, () => this.#server.unload(name));
-  delete = (name: string) => this.#while(name, () => this.#server.delete(name));
+  load = (name: string) => this.#while(name, "load", () => this.#server.load(name));
+  unload = (name: string) => this.#while(name, "unload", () => this.#server.unload(name));
+  delete = (name: string) => this.#while(name, "delete", () => this.#server.delete(name));
 
   /** Pull a model; what is not whole stays on the server, and the next pull goes on there. */
   async pull(name: string): Promise<void> {
@@ -92,7 +103,7 @@ export class Models {
     await this.transfers.run("quantize", name, (abort) => this.#server.create(request, abort));
   }
 
-  /** Take the reason why a model could not be loaded off the list. */
+  /** Take what could not be done to a model off the list. */
   dismiss(name: string): void {
     this.failures.value = new Map([...this.failures.value].filter(([other]) => other !== name));
   }
@@ -107,16 +118,17 @@ export class Models {
     this.#settings.pulls = this.#settings.pulls.filter((other) => other !== name);
   }
 
-  async #while(name: string, act: () => Promise<void>): Promise<void> {
+  async #while(name: string, action: Failure["action"], act: () => Promise<void>): Promise<void> {
+    this.dismiss(name);
     this.busy.value = new Set([...this.busy.value, name]);
-    let message = "";
     try {
       await act();
     } catch (error) {
-      message = messageOf(error);
+      // The lists, read below, tell of a lost server, and a dialog asks for a key.
+      const isToldElsewhere = isUnreachable(error) || (error instanceof ApiError && error.status === 401);
+      if (!isToldElsewhere) this.failures.value = new Map([...this.failures.value, [name, { action, message: messageOf(error) }]]);
     }
     this.busy.value = new Set([...this.busy.value].filter((other) => other !== name));
     await this.refresh();
-    if (message) this.error.value = message;
   }
 }

@@ -22,10 +22,13 @@ export class Settings {
   readonly colour = signal<Colour>("probability");
   /** The URLs to which calls of tools may be sent. */
   readonly toolUrls = signal<readonly string[]>([]);
+  /** The key to send; empty: none. */
+  readonly key = signal("");
   readonly #storage: Storage;
 
   constructor(storage: Storage) {
     this.#storage = storage;
+    this.key.value = storage.getItem(KEY) ?? "";
     if (storage.getItem(COLOUR) === "entropy") this.colour.value = "entropy";
     this.toolUrls.value = this.#lines(TOOL_URLS);
     const theme = storage.getItem(THEME);
@@ -37,9 +40,10 @@ export class Settings {
     this.#storage.setItem(COLOUR, colour);
   }
 
-  /** The key to send; empty: none. */
+  /** Return the key; another tab may have changed it. */
   read(): string {
-    return this.#storage.getItem(KEY) ?? "";
+    this.key.value = this.#storage.getItem(KEY) ?? "";
+    return this.key.value;
   }
 
   refused(): void {
@@ -49,6 +53,7 @@ export class Settings {
   setKey(key: string): void {
     if (key) this.#storage.setItem(KEY, key);
     else this.#storage.removeItem(KEY);
+    this.key.value = key;
     this.asksForKey.value = false;
   }
 

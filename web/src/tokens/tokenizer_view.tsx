@@ -3,9 +3,10 @@
 import type { JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 
-import { messageOf } from "../api/http.ts";
+import { isUnreachable, messageOf } from "../api/http.ts";
 import type { Piece } from "../api/server.ts";
 import { ModelChoice } from "../parts/model_choice.tsx";
+import { ErrorText } from "../parts/told.tsx";
 import { ViewHead } from "../parts/view_head.tsx";
 import { useApp } from "../state/app.ts";
 import { TEXTS } from "../texts.ts";
@@ -14,29 +15,37 @@ import "../style/tokenizer.css";
 const WAIT_MS = 150; // for more typing
 const SHOWN = 4000;
 
+/** The last answer: of this text, or, for a moment, of what stood there before more was typed. */
+interface Answered {
+  model: string;
+  pieces: Piece[];
+}
+
 export function TokenizerView(): JSX.Element {
   const { models, model, server } = useApp();
   const [name, setName] = useState("");
   const [text, setText] = useState("");
   const [isBegin, setBegin] = useState(false);
   const [isSpecial, setSpecial] = useState(true);
-  const [pieces, setPieces] = useState<Piece[]>([]);
+  const [answered, setAnswered] = useState<Answered>({ model: "", pieces: [] });
   const [error, setError] = useState("");
   const names = (models.installed.value ?? []).map((one) => one.name);
   const chosen = names.includes(name) ? name : model.value;
+  const isReached = models.error.value === "";
   useEffect(() => {
     if (!text || !chosen) {
-      setPieces([]);
       setError("");
       return;
     }
     const abort = new AbortController();
     const ask = async () => {
       try {
-        setPieces(await server.tokenize(chosen, text, { isBegin, isSpecial }, abort.signal));
+        setAnswered({ model: chosen, pieces: await server.tokenize(chosen, text, { isBegin, isSpecial }, abort.signal) });
         setError("");
       } catch (reason) {
-        if (!abort.signal.aborted) setError(messageOf(reason));
+        if (abort.signal.aborted) return;
+        setError(messageOf(reason));
+        if (isUnreachable(reason)) void models.refresh(); // until it is back
       }
     };
     const timer = setTimeout(() => void ask(), WAIT_MS);
@@ -44,7 +53,9 @@ export function TokenizerView(): JSX.Element {
       clearTimeout(timer);
       abort.abort();
     };
-  }, [text, chosen, isBegin, isSpecial]);
+  }, [text, chosen, isBegin, isSpecial, isReached]);
+  const pieces = text && answered.model === chosen ? answered.pieces : null;
+  const known = pieces ? TEXTS.counts(pieces.length, Array.from(text).length) : TEXTS.loadingTokenizer(chosen);
   return (
     <main class="tokenizer">
       <ViewHead title={TEXTS.tokenizer} />
@@ -69,23 +80,22 @@ export function TokenizerView(): JSX.Element {
           autoFocus
           onInput={(event) => setText(event.currentTarget.value)}
         />
-        {error && <p class="error" role="alert">{error}</p>}
-        <p class="hint" role="status">{text ? TEXTS.counts(pieces.length, Array.from(text).length) : TEXTS.noText}</p>
+        {error ? <ErrorText text={error} /> : <p class="hint" role="status">{text ? known : TEXTS.noText}</p>}
         <ol class="pieces" aria-label={TEXTS.tokens}>
-          {pieces.slice(0, SHOWN).map((piece) => <PieceItem piece={piece} />)}
+          {!error && pieces?.slice(0, SHOWN).map((piece) => <PieceItem piece={piece} />)}
         </ol>
-        {pieces.length > SHOWN && <p class="hint">{TEXTS.firstTokens(SHOWN)}</p>}
+        {!error && pieces && pieces.length > SHOWN && <p class="hint">{TEXTS.firstTokens(SHOWN)}</p>}
       </div>
     </main>
   );
 }
 
-function PieceItem({ piece: { id, text, bytes } }: { piece: Piece }): JSX.Element {
+function PieceItem({ piece: { id, text, bytes, control } }: { piece: Piece }): JSX.Element {
   const isWhole = !text.includes("\uFFFD");
   const shown = isWhole ? text.replaceAll("\n", "↵").replaceAll("\t", "⇥") : bytes.map(hex).join(" ");
   return (
     <li>
-      {bytes.length ? <bdi class={isWhole ? "piece" : "piece raw"}>{shown}</bdi> : <span class="piece control">{TEXTS.control}</span>}
+      {bytes.length ? <bdi class={isWhole ? "piece" : "piece raw"}>{shown}</bdi> : <bdi class="piece control" title={TEXTS.controlToken}>{control ?? TEXTS.control}</bdi>}
       <small>{id}</small>
     </li>
   );
