@@ -56,6 +56,11 @@ def test_an_answer_streams_until_it_is_stopped_and_goes_on(page: Page) -> None:
     expect(answers(page)).to_contain_text("la li lo la li lo")
     page.get_by_role("button", name="Stop").click()
     expect(answers(page)).to_contain_text("Stopped.")
+    expect(answers(page)).to_contain_text(
+        re.compile(
+            r"endless:latest[\d,]+ tokens[\d,.]+ tokens/s.*first after .*of \d+ prompt tokens"
+        )
+    )
     length = len(answers(page).inner_text())
     page.get_by_role("button", name="Continue").click()
     expect(page.get_by_role("button", name="Stop")).to_be_visible()
@@ -217,6 +222,18 @@ def test_how_many_parameters_are_set_is_seen_in_a_new_chat_too_and_all_can_be_re
     page.get_by_role("button", name="Reset all").click()
     expect(page.get_by_role("button", name="Parameters", exact=True)).to_be_visible()
     expect(page.get_by_role("button", name="Reset all")).to_be_disabled()
+
+
+def test_what_did_not_fit_the_context_is_told(page: Page) -> None:
+    page.get_by_role("button", name="Parameters", exact=True).click()
+    page.get_by_text("Loading", exact=True).click()
+    page.get_by_label("num_ctx").fill("256")
+    answer = ask(page, "formatted", "word " * 600)
+    expect(answer).to_contain_text(
+        re.compile(
+            r"The context is full \(num_ctx\): [\d,]+ tokens from the beginning were left out"
+        )
+    )
 
 
 def test_every_parameter_of_the_table_has_a_field(page: Page, server: Server) -> None:

@@ -63,6 +63,21 @@ def test_both_sides_are_stopped(page: Page) -> None:
     expect(page.get_by_role("button", name="Send")).to_be_visible()
 
 
+def test_answers_are_in_sight_although_parameters_were_open(page: Page) -> None:
+    sides = [side(page, name, "formatted") for name in ("A", "B")]
+    for one in sides:
+        one.get_by_text("Parameters").click()
+        expect(one.get_by_label("temperature")).to_be_visible()
+        expect(one.get_by_text("The answer appears here.")).to_be_in_viewport()
+    send(page, "All of it.")
+    for one in sides:
+        expect(one.get_by_role("heading", name="Title")).to_be_in_viewport()
+        expect(one.get_by_label("temperature")).to_be_hidden()
+        one.get_by_text("Parameters").click()
+        expect(one.get_by_label("temperature")).to_be_visible()
+        expect(one.get_by_role("heading", name="Title")).to_be_in_viewport()
+
+
 def test_two_settings_of_one_model_are_compared(page: Page) -> None:
     sent: list[Request] = []
     page.on("request", lambda one: sent.append(one) if one.url.endswith("/api/chat") else None)

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Locator, Page, Request, expect
 from support.scripted import write_scripted
 from support.serving import Server, start_server
 
-from tests.page.conftest import PLAIN, ask, watched
+from tests.page.conftest import PLAIN, answers, ask, say, watched
 from tests.page.models import row
 
 WATCH = """() => {
@@ -119,6 +119,63 @@ def test_a_model_is_quantized_with_its_progress(page: Page, file: Path) -> None:
         0
     )  # its errors would add up
     assert re.search(r"quantizing F32 model to Q8_0 · \S+ [KM]?B of \S+ [KM]?B", told(page))
+
+
+def test_a_new_model_is_chosen_nowhere_by_itself(page: Page, file: Path) -> None:
+    def chosen() -> list[str]:
+        found = []
+        for view, names in (("Compare", ("Model A", "Model B")), ("Tokenizer", ("Models",))):
+            page.get_by_role("link", name=view).click()
+            choices = [page.get_by_role("combobox", name=name) for name in names]
+            found += [choice.input_value() for choice in choices]
+        page.get_by_role("link", name="New chat").click()
+        return [*found, page.get_by_role("combobox", name="Models").input_value()]
+
+    assert chosen() == ["demo:latest"] * 4
+    page.get_by_role("link", name="Models").click()
+    expect(create(page, file)).to_contain_text("success")
+    expect(row(page, "tiny-singer:latest")).to_be_visible()
+    assert chosen() == ["demo:latest"] * 4
+    say(page, "What is 27 + 58?")
+    expect(answers(page)).to_contain_text("85")
+    page.get_by_role("link", name="Models").click()
+    row(page, "tiny-singer:latest").get_by_role("button", name="Chat").click()
+    expect(answers(page)).to_have_count(0)  # a conversation of its own
+    expect(page.get_by_role("combobox", name="Models")).to_have_value("tiny-singer:latest")
+    page.get_by_role("link", name="What is 27 + 58?").click()
+    expect(page.get_by_role("combobox", name="Models")).to_have_value("demo:latest")
+
+
+def test_a_bad_name_is_told_before_a_file_is_read_or_sent(page: Page, file: Path) -> None:
+    uploads: list[Request] = []
+    page.on("request", lambda one: uploads.append(one) if _is_upload(one) else None)
+    page.get_by_text("Create from a file", exact=True).click()
+    page.get_by_label("GGUF files").set_input_files(file)
+    name = page.get_by_label("Name of the new model")
+    button = page.get_by_role("button", name="Create", exact=True)
+    expect(button).to_be_enabled()
+    name.fill("two words")
+    expect(name).to_have_accessible_description(re.compile("must not contain spaces"))
+    expect(name).to_have_attribute("aria-invalid", "true")
+    expect(button).to_be_disabled()
+    page.route("**/api/create/check", lambda route: route.abort())  # and if it comes too late
+    name.fill("two  words")
+    expect(button).to_be_enabled()
+    page.unroute("**/api/create/check")
+    button.click()
+    told = page.get_by_role("region", name="Create")
+    expect(told.get_by_role("alert")).to_contain_text("must not contain spaces")
+    assert uploads == []
+
+
+def test_a_name_that_a_model_has_is_told(page: Page, file: Path) -> None:
+    expect(create(page, file)).to_contain_text("success")
+    page.get_by_label("Name of the new model").fill("tiny-singer")
+    expect(page.get_by_label("Name of the new model")).to_have_accessible_description(
+        "There is a model of this name. It will be replaced."
+    )
+    page.get_by_role("button", name="Dismiss").click()
+    expect(page.get_by_role("region", name="Create")).to_have_count(0)
 
 
 def _is_upload(request: Request) -> bool:

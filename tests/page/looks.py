@@ -46,6 +46,27 @@ def test_the_page_asks_for_a_key_and_keeps_it(browser: Browser, locked: Server) 
         expect(ask(page, "demo", "What is 10 + 20?")).to_contain_text("30")
 
 
+def test_that_a_key_is_saved_is_told_and_it_can_be_removed(page: Page) -> None:
+    page.get_by_role("button", name="Settings").click()
+    dialog = page.get_by_role("dialog")
+    field = dialog.get_by_label("API key", exact=True)
+    expect(dialog.get_by_role("button", name="Save")).to_be_disabled()
+    expect(dialog.get_by_role("button", name="Remove")).to_have_count(0)
+    field.fill(KEY)
+    dialog.get_by_role("button", name="Save").click()
+    expect(dialog.get_by_role("status")).to_have_text("The key is saved in this browser.")
+    with page.expect_request("**/api/tags") as request:
+        page.reload()
+    assert request.value.headers["authorization"] == f"Bearer {KEY}"
+    page.get_by_role("button", name="Settings").click()
+    dialog.get_by_role("button", name="Remove").click()
+    expect(dialog.get_by_role("status")).to_have_text("The key is removed.")
+    expect(field).to_have_value("")
+    with page.expect_request("**/api/tags") as request:
+        page.reload()
+    assert "authorization" not in request.value.headers
+
+
 def test_every_action_with_a_key_is_listed_and_does_what_it_says(page: Page) -> None:
     ask(page, "demo", SUM)
     page.keyboard.press("Escape")  # leaves the field

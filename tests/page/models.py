@@ -91,10 +91,12 @@ def test_details_draw_the_layers_and_have_them_as_a_table(page: Page) -> None:
     )
     expect(figure.get_by_role("list")).to_contain_text(re.compile(r"attention .*feed-forward "))
     layers = int(figure.get_by_role("img").get_attribute("aria-label").split()[0])
-    expect(figure.locator("svg g")).to_have_count(layers)
+    expect(figure.locator("svg g")).to_have_count(layers + 1)  # and what is in no layer
+    for part in ("embeddings and output", "vision encoder"):
+        expect(figure.get_by_role("list")).to_contain_text(re.compile(rf"{part} [\d.]+ [KM]B"))
     figure.get_by_text("As a table").click()
     rows = figure.get_by_role("row")
-    expect(rows).to_have_count(layers + 2)  # the head, and what is in no layer
+    expect(rows).to_have_count(layers + 2)  # the head, too
     expect(rows.last).to_contain_text(re.compile(rf"{layers - 1}\s*attention .* MB|KB"))
 
 
@@ -108,9 +110,12 @@ def test_details_say_what_a_model_would_take_until_it_is_loaded(page: Page) -> N
         )
     )
     expect(demo).to_contain_text("It fits, with a context of 2,048 tokens in 8 slots.")
+    expect(demo).to_contain_text("In memory its process is larger: it has Python and libraries")
+    expect(page.get_by_text("all that a model's process had")).to_have_count(0)
     demo.get_by_role("button", name="Load", exact=True).click()
     expect(demo).to_contain_text("In memory")
     expect(demo).not_to_contain_text("Would take")
+    expect(page.get_by_text("all that a model's process had")).to_be_visible()
 
 
 def test_why_a_model_does_not_fit_is_said_until_it_is_dismissed(
@@ -146,6 +151,37 @@ def test_a_model_is_loaded_and_unloaded_and_tells_its_memory(page: Page) -> None
     expect(page.get_by_role("main")).to_contain_text(re.compile(r"\d+ MB of memory"))
     demo.get_by_role("button", name="Unload").click()
     expect(demo).not_to_contain_text("In memory")
+
+
+def test_only_a_model_of_the_store_can_be_deleted(page: Page) -> None:
+    demo = row(page, "demo:latest")
+    expect(demo).to_contain_text("built in")
+    expect(demo.get_by_role("button", name="Details")).to_be_visible()
+    expect(demo.get_by_role("button", name="Delete")).to_have_count(0)
+
+
+def test_what_could_not_be_done_stays_in_its_row_until_it_is(page: Page) -> None:
+    message = "no room; run `tampu verify-store --repair`, then try again"
+    refusal = {"status": 500, "json": {"error": message}}
+    page.route("**/api/generate", lambda route: route.fulfill(**refusal))
+    demo = row(page, "demo:latest")
+    demo.get_by_role("button", name="Load", exact=True).click()
+    why = demo.get_by_role("alert")
+    expect(why).to_contain_text("demo:latest could not be loaded")
+    expect(why.locator("code")).to_have_text("tampu verify-store --repair")
+    with page.expect_response("**/api/tags"):  # the lists are read again and again
+        pass
+    expect(why).to_be_visible()
+    expect(page.get_by_role("alert")).to_have_count(1)
+    page.get_by_role("link", name="Compare").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Compare")
+    expect(page.get_by_role("alert")).to_have_count(0)
+    page.get_by_role("link", name="Models").click()
+    expect(why).to_be_visible()
+    page.unroute("**/api/generate")
+    demo.get_by_role("button", name="Load", exact=True).click()
+    expect(demo).to_contain_text("In memory")
+    expect(why).to_have_count(0)
 
 
 def test_one_can_chat_with_a_model_of_the_list(page: Page) -> None:
@@ -207,8 +243,24 @@ def test_a_pull_that_fails_says_why(page: Page) -> None:
     expect(page.get_by_role("alert")).to_contain_text("127.0.0.1:1", timeout=PATIENCE_MS)
 
 
-def test_a_lost_server_is_shown(page: Page, server: Server) -> None:
-    expect(row(page, "demo:latest")).to_be_visible()
+def test_a_lost_server_is_told_once_and_no_longer_when_it_is_back(
+    page: Page, server: Server, tmp_path: Path
+) -> None:
+    demo = row(page, "demo:latest")
+    demo.get_by_role("button", name="Load", exact=True).click()
+    expect(demo).to_contain_text("In memory")
     server.stop()
-    row(page, "demo:latest").get_by_role("button", name="Load", exact=True).click()
-    expect(page.get_by_role("alert")).to_contain_text("The server cannot be reached")
+    demo.get_by_role("button", name="Unload").click()
+    expect(page.get_by_role("alert")).to_have_text("The server cannot be reached. Is it running?")
+    expect(demo).not_to_contain_text("In memory")
+    demo.get_by_role("button", name="Details").click()
+    demo.get_by_role("button", name="Load", exact=True).click()
+    expect(demo.get_by_role("button", name="Load", exact=True)).to_be_enabled()
+    expect(page.get_by_role("alert")).to_have_count(1)
+    port = server.url.rpartition(":")[2]
+    other = start_server(tmp_path / "models", tmp_path, "--port", port, TAMPU_THREADS="1")
+    try:
+        expect(demo).to_contain_text("gemma3.block_count")
+        expect(page.get_by_role("alert")).to_have_count(0)
+    finally:
+        other.end()

@@ -100,3 +100,44 @@ def test_the_parameters_can_be_closed_wherever_one_is_in_them(page: Page) -> Non
     panel.evaluate("(one) => one.scrollTo(0, one.scrollHeight)")
     panel.get_by_role("button", name="Close").click(trial=True)
     expect(panel.get_by_role("button", name="Close")).to_be_in_viewport()
+
+
+def test_escape_the_way_back_and_a_touch_beside_close_the_parameters(page: Page) -> None:
+    ask(page, "demo", SUM)
+    here = page.url
+    panel = page.get_by_role("complementary", name="Parameters")
+
+    def show() -> None:
+        page.get_by_role("button", name="Parameters").click()
+        expect(panel.get_by_label("temperature")).to_be_visible()
+
+    show()
+    panel.get_by_label("temperature").focus()
+    page.keyboard.press("Escape")
+    expect(panel).to_have_count(0)
+    show()
+    page.go_back()
+    expect(panel).to_have_count(0)
+    show()
+    page.mouse.click(10, 400)
+    expect(panel).to_have_count(0)
+    assert page.url == here
+    expect(answers(page)).to_contain_text("85")
+    page.get_by_role("button", name="Show conversations").click()
+    expect(page.get_by_role("searchbox")).to_be_visible()
+    page.go_back()
+    expect(page.get_by_role("searchbox")).to_be_hidden()
+    assert page.url == here
+
+
+def test_the_way_back_from_a_view_leads_to_the_one_before(page: Page) -> None:
+    ask(page, "demo", SUM)
+    title = page.get_by_role("heading", level=1)
+    for view in ("Compare", "Models"):
+        page.get_by_role("button", name="Show conversations").click()
+        page.get_by_role("link", name=view).click()
+        expect(title).to_have_text(view)
+    page.go_back()
+    expect(title).to_have_text("Compare")
+    page.go_back()
+    expect(title).to_have_text(SUM)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from tests.page.conftest import answers, ask
 
@@ -16,14 +16,27 @@ def test_a_text_is_shown_as_tokens_with_their_ids_while_it_is_typed(page: Page) 
     expect(page.get_by_role("status")).to_have_text("5 tokens, 16 characters")
     pieces = page.get_by_role("list", name="Tokens").get_by_role("listitem")
     assert [text.split() for text in pieces.all_inner_texts()] == [
-        ["H", "1306"], ["c3", "206"], ["a9", "180"], ["↵", "1362"], ["control", "5"],
+        ["H", "1306"], ["c3", "206"], ["a9", "180"], ["↵", "1362"], ["<end_of_turn>", "5"],
     ]  # fmt: skip
     page.get_by_role("checkbox", name="Read control tokens").uncheck()
-    expect(pieces).not_to_contain_text(["control"])
+    expect(pieces.last).not_to_contain_text("end_of_turn")
     page.get_by_role("checkbox", name="Add the model's start").check()
-    expect(pieces.first).to_contain_text("control")
+    expect(pieces.first).to_contain_text("<bos>")
     page.get_by_role("textbox", name="Text").fill("")
     expect(pieces).to_have_count(0)
+
+
+def test_a_tokenizer_that_is_not_there_yet_has_no_count(page: Page) -> None:
+    held: list[Route] = []
+    page.route("**/api/tokenize", lambda route: held.append(route))
+    page.get_by_role("link", name="Tokenizer").click()
+    page.get_by_role("combobox", name="Models").select_option("demo:latest")
+    with page.expect_request("**/api/tokenize"):
+        page.get_by_role("textbox", name="Text").fill("A text")
+    status = page.get_by_role("status")
+    expect(status).to_have_text("Loading the tokenizer of demo:latest…")
+    held[0].continue_()
+    expect(status).to_have_text(re.compile(r"[1-9] tokens, 6 characters"))
 
 
 def with_tokens(page: Page, question: str) -> Locator:

@@ -16,7 +16,9 @@ import { TEXTS } from "../texts.ts";
 import "../style/compare.css";
 
 export function CompareView(): JSX.Element {
-  const { compare } = useApp();
+  const { compare, models } = useApp();
+  const names = models.usual.value;
+  useEffect(() => compare.settle(), [names]);
   const body = useRef<HTMLDivElement>(null);
   const sent = compare.sent.value;
   useEffect(() => body.current?.scrollTo({ top: 0 }), [sent]);

@@ -46,6 +46,14 @@ export class Compare {
     return names[name === "A" ? 0 : 1] ?? names[0] ?? "";
   }
 
+  /** Keep the models that are shown: one that is new later is no reason for others. */
+  settle(): void {
+    for (const side of this.sides) {
+      const model = this.modelOf(side.value);
+      if (model && model !== side.value.model) side.value = { ...side.value, model };
+    }
+  }
+
   /** Send a prompt to both sides; their answers are streamed at once, where parameters were shown. */
   async send(prompt: string): Promise<void> {
     if (this.isRunning.value) return;
