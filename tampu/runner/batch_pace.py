@@ -24,6 +24,7 @@ SHARE = 0.2
 ALONE_EVERY = 16
 """How many steps with batch requests there are at most between two without."""
 
+_ROUNDING = 1 + 1e-6  # a share that is exactly two tokens is two, whatever the last bit of a time
 _SAMPLES = 3  # their median is used, so one that took long for another reason changes nothing
 
 
@@ -57,7 +58,7 @@ class BatchPace:
         if self._saved_s < cost_s:
             return 0
         most = 2 * self._last  # a cost that was measured as too small has a small effect
-        self._last = min(int(self._saved_s / cost_s), most) if cost_s else most
+        self._last = min(int(self._saved_s / cost_s * _ROUNDING), most) if cost_s else most
         return self._last
 
     def take_turns(self, decoding: list[Sequence], allowed: int | None) -> list[Sequence]:

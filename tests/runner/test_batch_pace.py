@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support.fake_graphs import FakeEngine
 
@@ -93,6 +93,7 @@ def test_live_streams_slow_down_by_the_share_or_by_a_token_now_and_then(
 
 
 @given(rows=st.integers(1, 8), token=st.integers(0, 300).map(lambda percent: percent / 100))
+@example(rows=2, token=0.1)  # exactly two tokens a step
 def test_all_rows_of_a_batch_progress_alike(rows: int, token: float) -> None:
     machine = Machine(0.05, 0.05 * token)
     machine.ask()
