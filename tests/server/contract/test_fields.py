@@ -81,17 +81,19 @@ FORMS = {  # other names of `format`
     "output_format", "guided_whitespace_pattern", "structural_tag",
 }  # fmt: skip
 MORE = {
-    ollama.GenerateRequest: FORMS | {"truncation"},
-    ollama.ChatRequest: FORMS | {"truncation", "tool_choice", "parallel_tool_calls"},
+    ollama.GenerateRequest: FORMS | {"truncation", "timings_per_token"},
+    ollama.ChatRequest: FORMS
+    | {"truncation", "tool_choice", "parallel_tool_calls", "timings_per_token"},
     ollama.EmbedRequest: {"truncation"},
     ollama.Message: {"name"},
-    ollama_output.GenerateLine: {"truncated", "limit"},
-    ollama_output.ChatLine: {"truncated", "limit"},
+    ollama_output.GenerateLine: {"truncated", "limit", "timings"},
+    ollama_output.ChatLine: {"truncated", "limit", "timings"},
     ollama.EmbedResponse: {"truncated"},
     ollama.EmbeddingsRequest: {"truncate", "truncation"},
     ollama.ShowRequest: {"tensors", "memory"},
     ollama_lists.TensorDetails: {"size"},
     manage.CreateRequest: {"modelfile", "path"},
+    ollama_lists.ListedModel: {"origin"},
     ollama_lists.RunningModel: {"engine", "slots", "slot_size", "devices", "placement"},
     ollama_lists.ModelDetails: {"engine", "memory"},
 }

@@ -19,7 +19,7 @@ DETAILS = {
     "parent_model", "format", "family", "families", "parameter_size", "quantization_level",
     "context_length", "embedding_length",
 }  # fmt: skip
-TAG = {"name", "model", "modified_at", "size", "digest", "details", "capabilities"}
+TAG = {"name", "model", "modified_at", "size", "digest", "details", "capabilities", "origin"}
 PROCESS = {
     "name", "model", "size", "digest", "details", "expires_at", "size_vram", "context_length",
     "engine", "slots", "slot_size", "devices", "placement",
