@@ -12,7 +12,7 @@ import typer
 from tampu.cli.arguments import AsJSON
 from tampu.cli.table import human_age, human_bytes, table
 from tampu.errors import RequestError
-from tampu.settings.parsers import size_or_off
+from tampu.settings.parsers import size as parsed_size
 from tampu.settings.settings import Settings
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def cache_command(
 
 def _bytes(text: str) -> int:
     try:
-        return size_or_off(text)
+        return parsed_size(text)
     except ValueError as error:
         raise RequestError(f"--size is {text!r}: {error}") from None
 
@@ -90,8 +90,9 @@ def _names(settings: Settings) -> dict[str, list[str]]:
 
 def _fields(each: KeptModel, names: dict[str, list[str]]) -> dict[str, object]:
     return {
-        "name": each.name,
+        "name": _name(each, names),
         "models": names.get(each.name, []),
+        "file": each.name,
         "key": each.key,
         "size": each.size_bytes,
         "blocks": each.blocks,
@@ -99,7 +100,11 @@ def _fields(each: KeptModel, names: dict[str, list[str]]) -> dict[str, object]:
     }
 
 
+def _name(each: KeptModel, names: dict[str, list[str]]) -> str:
+    """Return what the model is called; its file's name if it is not here any more."""
+    return ", ".join(names.get(each.name, [each.name]))
+
+
 def _row(each: KeptModel, names: dict[str, list[str]], now: float) -> tuple[str, ...]:
     age = human_age(max(now - each.used_s, 0))
-    name = ", ".join(names.get(each.name, [each.name]))
-    return name, each.key[:12], human_bytes(each.size_bytes), str(each.blocks), age
+    return _name(each, names), each.key[:12], human_bytes(each.size_bytes), str(each.blocks), age

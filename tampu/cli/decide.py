@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from tampu.cli.arguments import ModelOrFile
+from tampu.engine.questions import check_count
 from tampu.errors import RequestError, TampuError
 from tampu.settings.settings import Settings
 
@@ -34,8 +35,8 @@ def decide_command(
 
     A line of the input is a JSON string, or an object with "input" and maybe its own "questions";
     its other fields are passed on. Questions have the form of POST /v1/decisions. One line of JSON
-    is printed for each input, with "answers" and "usage", or with "error"; the exit code is 1 if
-    there is an error.
+    is printed for each line, with "answers" and "usage", or with "error", also for an empty one; the
+    exit code is 1 if there is an error.
     """
     from tampu.cli.repl.select_backend import select_backend
 
@@ -52,28 +53,35 @@ def decide_command(
                 answer = backend.ask("POST", "/v1/decisions", body, timeout_s=None)
                 line = {name: answer[name] for name in ("answers", "usage")}
             except TampuError as error:
-                line, failed = {"error": str(error)}, True
+                told = str(error)
+                told = told if told.startswith(where) else f"{where}: {told}"
+                line, failed = {"error": told}, True
             print(json.dumps({**kept, **line}, ensure_ascii=False), flush=True)
     if failed:
         raise typer.Exit(1)
 
 
 def _lines(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield the lines of a file that are not empty, each with its place for messages before it."""
+    """Yield the lines of a file, each with its place for messages; not empty ones at its end."""
     is_stdin = str(path) == "-"
     name = "standard input" if is_stdin else str(path)
     with sys.stdin if is_stdin else path.open(encoding="utf-8") as lines:
+        empty: list[tuple[str, str]] = []
         for number, line in enumerate(lines, 1):
+            empty.append((f"{name}, line {number}", line))
             if line.strip():
-                yield f"{name}, line {number}", line
+                yield from empty
+                empty.clear()
 
 
 def _row(line: str, where: str, questions: object) -> dict[str, Any]:
     """Return all fields of a line.
 
     Raises:
-        RequestError: if it is not JSON.
+        RequestError: if it is empty or not JSON.
     """
+    if not line.strip():
+        raise RequestError(f"{where} is empty")
     value = _parsed(line, where)
     return {"questions": questions, **(value if isinstance(value, dict) else {"input": value})}
 
@@ -94,6 +102,10 @@ def _questions(path: Path) -> object:
     found = _parsed(path.read_text(encoding="utf-8"), str(path))
     if not isinstance(found, list):
         raise RequestError(f"{path} must have a JSON list of questions")
+    try:
+        check_count(len(found))
+    except RequestError as error:
+        raise RequestError(f"{path}: {error}") from None
     return found
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tampu.errors import ModelNotFoundError, RequestError, SettingsError
+from tampu.settings.address import is_loopback
 from tampu.settings.settings import Settings, variable
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def _target(settings: Settings, model: str | None) -> Target:
         if "tools" not in entry.info.capabilities:
             print(f"{model} cannot call tools, which agents need", file=sys.stderr)
     except ModelNotFoundError:
-        print(f"{model} is not on this machine", file=sys.stderr)
+        _check_server(settings, model)
     if settings.api_keys and not settings.use_api_keys:
         raise SettingsError(
             "the server needs a key, and that of TAMPU_API_KEY may do everything: set "
@@ -91,6 +92,28 @@ def _target(settings: Settings, model: str | None) -> Target:
         )
     key = settings.use_api_keys[0] if settings.use_api_keys else None
     return Target(url=str(settings.address.for_clients).rstrip("/"), model=model, key=key)
+
+
+def _check_server(settings: Settings, model: str) -> None:
+    """Check that a server on this machine has a model that the store has not: an adapter.
+
+    Raises:
+        ModelNotFoundError: if it has not, or does not run.
+    """
+    from urllib.parse import quote
+
+    from tampu.cli.server_client import HTTPServer, ServerError
+
+    if not (settings.socket or is_loopback(settings.address.host)):
+        print(f"{model} is not on this machine", file=sys.stderr)
+        return
+    try:
+        HTTPServer(settings).ask("GET", f"/v1/models/{quote(model)}")
+    except ServerError as error:
+        raise ModelNotFoundError(
+            f"there is no model {model!r} on this machine, and the server at {settings.address} "
+            f"has none ({error}): `tampu list` shows the models"
+        ) from None
 
 
 def _pointed(agent: Agent, record: Record, target: Target) -> tuple[list[Edit], Record]:

@@ -41,7 +41,7 @@ from tampu.engine.prompts import ChatPrompt, StructuredOutput
 from tampu.engine.questions import RERANK_INSTRUCTION, Decisions, Question
 from tampu.engine.ranking import Pair
 from tampu.engine.scoring import NO_LORA, Lora, Prompts, Scored
-from tampu.engine.snapshots import Snapshots
+from tampu.engine.snapshots import Saved, Snapshots
 from tampu.ml.device_map import Offload
 from tampu.nn import RGBImage
 from tampu.runner.events import Event
@@ -73,10 +73,8 @@ class Engine:
         requests: builds requests for `submit`.
         runner: the run loop, with its statistics.
         adapters: those that requests may choose (`lora`).
-        snapshots: saves the rows of one conversation in a file, and restores them.
         load_ns: how long loading took, in nanoseconds.
-        placement: what each device has of it, and why.
-        device_bytes: the memory that it takes on GPUs.
+        placement, device_bytes: what each device has of it and why, and its memory on GPUs.
         slots, slot_bytes: how many requests run at once, and the share of the cache of each.
     """
 
@@ -87,13 +85,12 @@ class Engine:
         self._model = model
         self.info: ModelInfo = model.info
         self.context, self.tokenizer = model.options.context, model.tokenizer
-        self.prepared = found
+        self.prepared, self.load_ns = found, load_ns
         self._defaults = given_options(self.prepared.defaults.parameters)
         self.template = found.template or ChatTemplate.from_metadata(self.info.metadata)
         self.requests = RequestBuilder.for_model(
             self, self.template, self.info.metadata, fork_server, found.parser
         )
-        self.load_ns = load_ns
         self.placement, self.device_bytes = model.placement, model.placement.device_bytes
         self.slots, self.slot_bytes = model.slots, model.cache_bytes // model.slots
         self.runner = EngineLoop(model.scheduler, model.graphs, model.tokenizer)
@@ -341,15 +338,20 @@ class Engine:
         """Return the scores (labels,) of queries with documents, by the model's rank head."""
         return self._inputs.rank(pairs, lora)
 
+    def snapshot(self, prompt: Prompt, path: str | Path) -> Saved:
+        """Save what the cache has of a prompt's beginning in a file, as `Snapshots.save`."""
+        return self.snapshots.save(prompt, path)
+
+    def restore_snapshot(self, path: str | Path) -> Saved:
+        """Read such a file back into the cache, as `Snapshots.restore`."""
+        return self.snapshots.restore(path)
+
     def warm_up(self) -> None:
         """Set up ahead of time what the first grammar and the first image will need."""
         self._inputs.warm_up()
 
     def hang_reason(self, patience_s: float) -> str:
-        """Return what the run loop hangs in, and for how long; empty if it does not hang.
-
-        A step may take longer than `patience_s` seconds if earlier ones did.
-        """
+        """Return what the run loop hangs in, and for how long; see `Watchdog.hang_reason`."""
         return self.runner.watchdog.hang_reason(patience_s)
 
     # -- asynchronous ----------------------------------------------------------------------------
@@ -380,10 +382,7 @@ class Engine:
 
     @contextmanager
     def trace(self, path: str | Path) -> Iterator[None]:
-        """Trace the run loop inside the `with` block, for Perfetto or chrome://tracing.
-
-        A file that cannot be written is a RequestError.
-        """
+        """Trace the run loop inside the `with` block, for Perfetto or chrome://tracing."""
         with closing(Trace(Path(path))) as trace:
             self.runner.stats.trace = trace
             try:

@@ -151,13 +151,15 @@ class Snapshots:
                 check_head(file, self.key)
                 blocks = [*read_blocks(file, self.key)]
             size = path.stat().st_size
+        except SnapshotError as error:
+            raise SnapshotError(f"{path.name}: {error}") from error
         except FileNotFoundError:
             raise SnapshotError(f"there is no snapshot {path.name}") from None
         except OSError as error:
             raise SnapshotError(f"{path.name} cannot be read: {error.strerror}") from error
         descriptions = [block.description for block in blocks]
         if any(len(each.present) != len(self.copies.manager.groups) for each in descriptions):
-            raise SnapshotError("the snapshot is of another model")
+            raise SnapshotError(f"{path.name}: the snapshot is of another model")
         digests = {digest for each in descriptions for _, _, digest in each.images()}
         numbers = {digest: self.copies.images.number_of(digest) for digest in digests}
         tokens = tokens_of(descriptions, numbers)

@@ -145,9 +145,17 @@ def size_or_off(text: str) -> int:
     """Return the bytes of a size such as "20GB"; a default size for "on", 0 for "off"."""
     if text.lower() in _TRUE | _FALSE:
         return _DEFAULT_SIZE if boolean(text) else 0
+    try:
+        return size(text)
+    except ValueError as error:
+        raise ValueError(f"{error}, or on or off") from None
+
+
+def size(text: str) -> int:
+    """Return the bytes of a size such as "20GB"."""
     match = _RATE.fullmatch(text.upper())
     if match is None:
-        raise ValueError("it must be bytes, such as 20GB, or on or off")
+        raise ValueError("it must be bytes, such as 20GB")
     return int(float(match[1]) * _UNITS[match[2]])
 
 

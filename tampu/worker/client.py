@@ -6,6 +6,7 @@ Everything here runs on one event loop and needs no lock.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -120,7 +121,10 @@ class WorkerProcess(ModelClient):
         self._is_gone = False
         self._lacked_memory = False
         self.computed: Callable[[BatchCounts], None] = lambda _: None
-        self._output_reader = asyncio.create_task(self._read_output(process.stdout))
+        # It outlives the request that starts the process, and logs for all of them.
+        self._output_reader = asyncio.create_task(
+            self._read_output(process.stdout), context=contextvars.Context()
+        )
         self._reader = asyncio.create_task(self._read_replies(reader))
 
     @property

@@ -81,7 +81,10 @@ def test_a_model_is_listed_and_cleared_by_the_name_it_is_run_by(
     tokens, rows = PrefixTokens(np.arange(4, dtype=np.int32), {}), np.zeros(400, np.uint8)
     assert folder.write(tokens, [], (0, 4), np.ones((1, 4), np.bool_), [rows])
     assert "demo" in [line.split()[0] for line in run()[1].splitlines()]
-    assert ["demo"] in [each["models"] for each in json.loads(run("--json")[1])]
+    listed = json.loads(run("--json")[1])
+    assert ("demo", ["demo"], "demo.gguf") in [
+        (each["name"], each["models"], each["file"]) for each in listed
+    ]
     assert run("clear", "demo:latest")[0] == 0
     assert [each["name"] for each in json.loads(run("--json")[1])] == ["b.gguf", "a.gguf"]
 
@@ -94,6 +97,8 @@ def test_what_is_not_there_or_no_size_is_an_error_with_what_to_do(run: Callable[
     code, _, error = run("prune", "--size", "much")
     assert code == 2
     assert "--size is 'much': it must be bytes, such as 20GB" in error
+    assert "on or off" not in error
+    assert run("prune", "--size", "on")[0] == 2
 
 
 def test_an_empty_cache_is_an_empty_list(

@@ -42,7 +42,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def test_each_line_is_answered(run: Run) -> None:
-    code, lines, _ = run('"one"\n\n{"id": 7, "input": "two"}\n')
+    code, lines, _ = run('"one"\n{"id": 7, "input": "two"}\n\n\n')
     assert code == 0
     assert [line["answers"][0]["choice"] for line in lines] == ["Yes", "Yes"]
     assert [line.get("id") for line in lines] == [None, 7]
@@ -55,6 +55,13 @@ def test_a_line_may_have_its_own_questions(run: Run, tmp_path: Path) -> None:
     code, [line], _ = run("", "--input", rows)
     assert code == 0
     assert len(line["answers"]) == 2
+
+
+def test_an_empty_line_has_a_line_of_output_too(run: Run) -> None:
+    code, lines, _ = run('"one"\n\n  \n"two"\n')
+    assert code == 1
+    assert ["error" in line for line in lines] == [False, True, True, False]
+    assert lines[2]["error"] == "standard input, line 3 is empty"
 
 
 def test_an_input_that_fails_does_not_end_the_others(run: Run) -> None:
@@ -71,7 +78,9 @@ def test_an_input_that_fails_does_not_end_the_others(run: Run) -> None:
     [
         ("{", "standard input, line 1: invalid JSON"),
         ('{"x": 1}', "standard input, line 1: input is missing"),
-        ('{"input": null}', "input is missing"),
+        ('{"input": null}', "standard input, line 1: input is missing"),
+        ('{"input": 5}', "standard input, line 1: input"),
+        ('{"input": "x", "questions": []}', "standard input, line 1: questions: 1 to 400"),
     ],
 )
 def test_a_broken_line_is_named(run: Run, line: str, message: str) -> None:
@@ -93,7 +102,9 @@ def test_missing_and_broken_questions_are_named(run: Run, tmp_path: Path) -> Non
     assert code == 1
     assert "line 1: questions is missing" in line["error"]
     path = tmp_path / "wrong.json"
-    for text, message in (("{}", "must have a JSON list"), ("[", "invalid JSON")):
+    for text, message in (
+        ("{}", "must have a JSON list"), ("[", "invalid JSON"), ("[]", "questions: 1 to 400")
+    ):  # fmt: skip
         path.write_text(text)
         code, _, errors = run('"x"', "--questions", path)
         assert code == 2

@@ -106,12 +106,13 @@ def test_settings_name_the_server_and_the_model_and_are_for_their_owner(
 @pytest.mark.parametrize("is_filled", [False, True])
 @pytest.mark.parametrize("name", AGENTS)
 def test_what_was_written_is_undone_to_the_byte(
-    run: Run, home: Path, name: str, is_filled: bool
+    run: Run, home: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_filled: bool
 ) -> None:
     if is_filled:
         fill(home, name)
     before = files(home)
     assert run(name, "--model", "demo", "--yes")[0] == 0
+    monkeypatch.setenv("TAMPU_HOST", "models.example:4321")  # it may have other models
     assert run(name, "--model", "another", "--yes")[0] == 0
     assert files(home) != before
     assert run(name, "--restore", "--yes")[0] == 0
@@ -219,6 +220,15 @@ def test_what_cannot_be_done_is_one_line(run: Run, arguments: list[str], told: s
     assert err.count("\n") == 1
 
 
-def test_a_model_that_is_not_here_or_calls_no_tools_is_noted(run: Run) -> None:
-    assert "nothing is not on this machine" in run("codex", "--model", "nothing", "--yes")[2]
+def test_a_model_that_is_not_here_is_noted_or_refused(
+    run: Run, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TAMPU_HOST", "127.0.0.1:1")
+    code, _, error = run("codex", "--model", "nothing", "--yes")
+    assert code == 2
+    assert "there is no model 'nothing' on this machine" in error
+    assert files(home) == {}
+    monkeypatch.setenv("TAMPU_HOST", "models.example:4321")
+    code, _, error = run("codex", "--model", "nothing", "--yes")
+    assert (code, "nothing is not on this machine" in error) == (0, True)
     assert run("codex", "--model", "demo", "--yes")[2] == ""

@@ -64,10 +64,10 @@ def test_a_snapshot_of_another_model_is_refused_with_what_differs(tmp_path: Path
     file = tmp_path / "talk"
     with Engine.load(paths[0], **OPTIONS) as engine:
         answer(engine, PROMPT)
-        engine.snapshots.save(PROMPT, file)
+        assert engine.snapshot(PROMPT, file).tokens == len(PROMPT)
     with Engine.load(paths[1], **OPTIONS) as engine:
         with pytest.raises(SnapshotError, match="different: model, name"):
-            engine.snapshots.restore(file)
+            engine.restore_snapshot(file)
         assert answer(engine, PROMPT).usage.cached_tokens == 0
     with (
         Engine.load(paths[0], cache_type="q8_0", **OPTIONS) as engine,
@@ -100,7 +100,7 @@ def test_damaged_snapshots_are_refused_and_leave_nothing(engine: Engine, tmp_pat
     content = file.read_bytes()
     for at in np.random.default_rng(0).integers(0, len(content), 40).tolist():
         file.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
-        with pytest.raises(SnapshotError):
+        with pytest.raises(SnapshotError, match="^talk: "):
             engine.snapshots.restore(file)
         file.write_bytes(content[:at])
         if at not in (0,):

@@ -35,6 +35,7 @@ class EmbeddingRequest(AdapterBody, kw_only=True):
     dimensions: int | None = None
     late_chunking: bool | None = None
     embd_normalize: int = UNIT
+    pooling: Any = None
 
     def given(self) -> tuple[Any, str]:
         """Return what is to be embedded, and the name of its field."""
@@ -50,6 +51,7 @@ def parse_embedding(
     require(body.encoding_format in formats, "encoding_format must be float or base64")
     in_range = -1 <= body.embd_normalize <= _MAX_NORM
     require(in_range, f"embd_normalize must be -1 to {_MAX_NORM}, not {body.embd_normalize}")
+    require(body.pooling is None, "pooling is set where the model is loaded: TAMPU_POOLING")
     message = f"{field} must be a text, tokens, or a list of either"
     require(isinstance(given, str | list), message)
     inputs: tuple[TextPrompt | TokensPrompt, ...]
