@@ -35,8 +35,8 @@ def decide_command(
 
     A line of the input is a JSON string, or an object with "input" and maybe its own "questions";
     its other fields are passed on. Questions have the form of POST /v1/decisions. One line of JSON
-    is printed for each line, with "answers" and "usage", or with "error", also for an empty one; the
-    exit code is 1 if there is an error.
+    is printed for each, with "answers" and "usage", or with "error"; an empty line is an error. The
+    exit code is 1 if there is one.
     """
     from tampu.cli.repl.select_backend import select_backend
 

@@ -137,7 +137,7 @@ class AdapterAPI:
             raise RequestError("this server loads no adapters: set TAMPU_ADAPTERS, their folder")
         if (path := Path(name)).parent == self._folder.absolute():
             name = path.name
-        if "/" in name:
+        if "/" in name or name in (".", ".."):
             raise RequestError(
                 "lora_path is outside of the server's folder of adapters (TAMPU_ADAPTERS): give "
                 "the name of a file or folder in it"

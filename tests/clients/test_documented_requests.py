@@ -5,12 +5,16 @@ The answers are read as it says. Ollama's examples are in `test_ollama_examples`
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import httpx
+import ollama
 import openai
 import pytest
 from support.scripted import write_scripted
@@ -52,6 +56,27 @@ def server(tmp_path_factory: pytest.TempPathFactory, adapters: Path) -> Iterator
     )
     yield server
     server.end()
+
+
+def test_the_decisions_of_our_documentation(server: Server) -> None:
+    """Its examples with the clients' packages, as they are but for the model's name."""
+    page = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
+    section = page.split("\n## Decisions\n")[1].split("\n## ")[0]
+    blocks = re.findall(r"^```python\n(.*?)^```$", section, re.M | re.S)
+    text = "\n".join(blocks).replace('"qwen3"', '"tiny"').replace("ollama.Client()", "own")
+    own = ollama.Client(server.url)
+    openais = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    answers = []
+    with openais as client, closing(own._client):
+        for call in ast.parse(text).body:
+            assert isinstance(call, ast.Expr)
+            names = {"client": client, "own": own}
+            answers.append(eval(ast.unparse(call), names))
+    first, second, third = answers
+    assert [each.type for each in first.answers] == ["predicate", "choice"]
+    labels = [each.label for each in second.answers[0].probabilities]
+    assert labels == ["calm", "annoyed", "furious"]
+    assert {*third.answers} == {"refund", "team", "anger"}
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ call by itself, so each test asks for one call alone.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +24,7 @@ from tests.clients.questions import WARM
 
 pytestmark = [pytest.mark.client, pytest.mark.server]
 
-SERVERS = ["local", "remote"]
+SERVERS = ["local", "remote", "documented"]
 CONFIGURATION = """
 [mcp_servers.local]
 command = {command}
@@ -38,7 +39,16 @@ run_tools = ["get_weather"]
 
 [mcp_servers.offered]
 url = "{url}"
+
+[mcp_servers.documented]
+command = {command}
+args = ["weather.py"]
+cwd = "{folder}"
+run_tools = ["get_weather"]
 """
+PAGE = (Path(__file__).parents[2] / "docs" / "mcp.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.M | re.S)
+[DOCUMENTED] = [block for block in BLOCKS if "@server" in block]
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +57,9 @@ def server(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     with served_over_http(folder) as url:
         place = folder / "mcp.toml"
         command, program = json.dumps(sys.executable), json.dumps(str(PROGRAM))
-        place.write_text(CONFIGURATION.format(command=command, program=program, url=url))
+        (folder / "weather.py").write_text(DOCUMENTED)
+        given = {"command": command, "program": program, "url": url, "folder": folder}
+        place.write_text(CONFIGURATION.format(**given))
         server = start_server(models, folder, TAMPU_MCP_FILE=str(place))
         yield server
         server.end()

@@ -100,7 +100,7 @@ def test_damaged_snapshots_are_refused_and_leave_nothing(engine: Engine, tmp_pat
     content = file.read_bytes()
     for at in np.random.default_rng(0).integers(0, len(content), 40).tolist():
         file.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
-        with pytest.raises(SnapshotError, match="^talk: "):
+        with pytest.raises(SnapshotError, match=r"^talk: "):
             engine.snapshots.restore(file)
         file.write_bytes(content[:at])
         if at not in (0,):

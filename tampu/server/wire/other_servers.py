@@ -32,7 +32,7 @@ _NAMES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }  # fmt: skip
 _OFF, _ON, _ZERO = (False,), (True,), (0,)
 # Fields that are not supported, and the values that change nothing.
-_UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
+UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     # llama-server's
     "dynatemp_range": _ZERO, "min_keep": _ZERO, "mirostat": _ZERO, "n_probs": _ZERO,
     "post_sampling_probs": _OFF, "response_fields": (), "return_tokens": _OFF,
@@ -50,7 +50,7 @@ _UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "return_hidden_states": _OFF, "return_routed_experts": _OFF, "session_params": (),
     "stop_regex": (),
 }  # fmt: skip
-_UNSUPPORTED_IN_CHATS: Mapping[str, tuple[Any, ...]] = {
+UNSUPPORTED_IN_CHATS: Mapping[str, tuple[Any, ...]] = {
     "add_special_tokens": _OFF, "chat_template": (), "documents": (), "echo": _OFF,
     "include_reasoning": _ON, "input_ids": (), "max_dynamic_patch": (), "media_io_kwargs": (),
     "min_dynamic_patch": (), "mm_processor_kwargs": (), "parse_tool_calls": _ON,
@@ -58,7 +58,7 @@ _UNSUPPORTED_IN_CHATS: Mapping[str, tuple[Any, ...]] = {
     "return_meta_info": _OFF, "return_prompt_text": _OFF, "return_prompt_token_ids": _OFF,
     "task": (), "use_audio_in_video": _OFF,
 }  # fmt: skip
-_UNSUPPORTED_IN_COMPLETIONS: Mapping[str, tuple[Any, ...]] = {
+UNSUPPORTED_IN_COMPLETIONS: Mapping[str, tuple[Any, ...]] = {
     "add_special_tokens": _ON, "prompt_embeds": (),
 }  # fmt: skip
 # What llama-server has and OpenAI's API has not.
@@ -88,7 +88,7 @@ def with_other_names(body: type[S]) -> type[S]:
 
 def with_chat_fields(body: type[S]) -> type[S]:
     """Return the struct of a chat's body with other servers' fields."""
-    names = (*_UNSUPPORTED, *_UNSUPPORTED_IN_CHATS)
+    names = (*UNSUPPORTED, *UNSUPPORTED_IN_CHATS)
     decided = {"add_generation_prompt": bool | None, "continue_final_message": bool | None}
     own = {**_LLAMA_SERVERS, "reasoning_format": str | None, "separate_reasoning": bool | None}
     added = {**dict.fromkeys(names, Any), **decided, **own}
@@ -97,14 +97,14 @@ def with_chat_fields(body: type[S]) -> type[S]:
 
 def with_completion_fields(body: type[S]) -> type[S]:
     """Return the struct of a completion's body with other servers' fields."""
-    names = (*_UNSUPPORTED, *_UNSUPPORTED_IN_COMPLETIONS)
+    names = (*UNSUPPORTED, *UNSUPPORTED_IN_COMPLETIONS)
     added = {**dict.fromkeys(names, Any), **_LLAMA_SERVERS}
     return with_fields(with_other_names(body), added)
 
 
 def check_chat_fields(body: object, *, continues: bool) -> None:
     """Refuse unsupported fields of a chat; `continues`: its answer continues the last message."""
-    _check(body, {**_UNSUPPORTED, **_UNSUPPORTED_IN_CHATS})
+    _check(body, {**UNSUPPORTED, **UNSUPPORTED_IN_CHATS})
     for name, wanted in (
         ("continue_final_message", continues), ("add_generation_prompt", not continues)
     ):  # fmt: skip
@@ -130,7 +130,7 @@ def keeps_reasoning(body: object) -> bool:
 
 def check_completion_fields(body: object) -> None:
     """Refuse unsupported fields of a completion."""
-    _check(body, {**_UNSUPPORTED, **_UNSUPPORTED_IN_COMPLETIONS})
+    _check(body, {**UNSUPPORTED, **UNSUPPORTED_IN_COMPLETIONS})
 
 
 def other_parameters(body: object) -> dict[str, Any]:

@@ -79,6 +79,12 @@ def test_values_keep_their_types(client: httpx.Client) -> None:
     assert [each["value"] for each in answer["probabilities"]] == values
 
 
+def test_questions_may_have_the_same_name_or_none(client: httpx.Client) -> None:
+    found = decide(client, PREDICATE | {"name": "a"}, CHOICE | {"name": "a"}, PREDICATE)["answers"]
+    kinds = [(each["type"], each["name"]) for each in found]
+    assert kinds == [("predicate", "a"), ("choice", "a"), ("predicate", None)]
+
+
 def test_usage_counts_the_input_once(client: httpx.Client) -> None:
     text = "The shop is shut and the light is out. " * 5
     one = decide(client, PREDICATE, input=text)["usage"]

@@ -8,7 +8,9 @@ nothing. The lists are those of llama-server's README and of the other two's pro
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -27,6 +29,12 @@ from support.fields import (
     refused,
     said,
     text,
+)
+
+from tampu.server.wire.other_servers import (
+    UNSUPPORTED,
+    UNSUPPORTED_IN_CHATS,
+    UNSUPPORTED_IN_COMPLETIONS,
 )
 
 pytestmark = [pytest.mark.client, pytest.mark.server]
@@ -188,6 +196,8 @@ SHARED: Mapping[str, Check] = {
         parameter("samplers", ["top_k"], ["temperature", "dry"], **WARM),
         nothing(["dry", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"]),
     ),
+    # Adapters: this model has none; tests/server/test_adapters.py has models that do.
+    "lora": unless([], [{"id": 0, "scale": 1}]), "lora_path": refused("x"),
     # Refused
     "allowed_token_ids": unless([], [5]), "bad_words": unless([], ["x"]),
     "bootstrap_host": refused("x"), "bootstrap_port": refused(5), "bootstrap_room": refused(5),
@@ -196,8 +206,8 @@ SHARED: Mapping[str, Check] = {
     "ec_transfer_params": unless({}, {"a": 1}), "guided_whitespace_pattern": refused(" ?"),
     "images_config": unless({}, {"a": 1}), "include_stop_str_in_output": unless(False, True),
     "kv_transfer_params": unless({}, {"a": 1}), "logits_processors": unless([], ["x"]),
-    "logprob_token_ids": refused([5]), "lora": unless([], [{"id": 0, "scale": 1}]),
-    "lora_path": refused("x"), "min_keep": unless(0, 1), "min_tokens": unless(0, 5),
+    "logprob_token_ids": refused([5]),
+    "min_keep": unless(0, 1), "min_tokens": unless(0, 5),
     "mirostat": unless(0, 1, 2), "n_probs": unless(0, 3),
     "no_stop_trim": unless(False, True), "post_sampling_probs": unless(False, True),
     "prompt_logprobs": refused(0, 1), "repetition_detection": refused({"min_count": 3}),
@@ -291,6 +301,17 @@ def test_every_documented_field_has_a_verdict() -> None:
     only_chats = {*f"{LLAMA_SERVER_CHAT} {VLLM_CHAT} {SGLANG_CHAT}".split()}
     assert {*CHAT} - {"response_format"} == (shared - {"prompt"} | only_chats) - chats
     assert {*COMPLETION} == (shared | {"prompt_embeds"}) - completions
+
+
+def test_the_documented_table_of_refused_fields_is_that_of_the_code() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "api.md").read_text(encoding="utf-8")
+    table = page.split("| of | chats and completions | chats alone | completions alone |")[1]
+    rows = [line.split("|")[2:5] for line in table.split("\n\n")[0].splitlines()[2:]]
+    columns = [{*re.findall(r"`(\w+)`", " ".join(each))} for each in zip(*rows, strict=True)]
+    formats = {"guided_whitespace_pattern", "structural_tag"}
+    assert columns == [
+        {*UNSUPPORTED} | formats, {*UNSUPPORTED_IN_CHATS}, {*UNSUPPORTED_IN_COMPLETIONS}
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [*CHAT])
