@@ -11,12 +11,14 @@ import msgspec
 from ray import serve
 from ray.serve.config import AutoscalingConfig, RequestRouterConfig
 
-from tampu.cluster.config import INGRESS, ClusterConfig, DeployedModel
+from tampu.cluster.adapter_registry import AdapterRegistry
+from tampu.cluster.config import INGRESS, REGISTRY, ClusterConfig, DeployedModel
 from tampu.cluster.ingress import Ingress, ListeningIngress
 from tampu.cluster.replica import Replica
 from tampu.engine.load_options import LoadOptions
 from tampu.server.app import ServerOptions
 from tampu.settings.settings import Settings
+from tampu.version import __version__
 
 ROUTER = "tampu.cluster.router.PrefixRouter"
 
@@ -41,7 +43,9 @@ _ENVIRONMENT = {
     }
 }
 HEAD = "node:__internal_head__"
+_ON_HEAD = {HEAD: 0.001}  # all streams end with its node, and Ray needs the head in any case
 _CLOSE_SECONDS = 5.0
+_FOLLOWERS = 1000
 _LOGGING = {"enable_access_log": False}  # the ingress has a line for each request, as any server
 
 
@@ -81,13 +85,12 @@ def bind(
         slots=config.slots or options.model.slots,
     )
     version = None if listening is None else listening.version
-    adapters = {each.model: each.adapters for each in config.models}
+    registry = _registry(config, options, version)
     handles = {
-        each.model: _replicas(each, load, settings, router, version, pull=config.pull)
+        each.model: _replicas(each, load, settings, router, version, registry, pull=config.pull)
         for each in config.models
     }
-    on_head = {HEAD: 0.001}  # all streams end with its node, and Ray needs the head in any case
-    given = (replace(options, model=load), settings, handles, adapters)
+    given = (replace(options, model=load), settings, handles, registry)
     ingress = serve.deployment(
         Ingress if listening is None else ListeningIngress,
         name=INGRESS,
@@ -95,7 +98,7 @@ def bind(
         max_ongoing_requests=options.max_queue + _LEAST_HELD,
         ray_actor_options={
             "num_cpus": 0,
-            "resources": on_head if config.ingresses == 1 else {},
+            "resources": _ON_HEAD if config.ingresses == 1 else {},
             "runtime_env": _ENVIRONMENT,
         },
         logging_config=_LOGGING,
@@ -107,7 +110,8 @@ def bind(
         return ingress.bind(*given)
     if config.ingresses > 1:
         ingress = ingress.options(max_replicas_per_node=1)
-    return _versioned(ingress, version, load, options, router, adapters).bind(
+    has_registry = registry is not None
+    return _versioned(ingress, version, load, options, router, has_registry, [*handles]).bind(
         *given, config.host, config.port, may_share=listening.may_share or config.ingresses > 1
     )
 
@@ -125,12 +129,38 @@ def _versioned(
     return deployment.options(version=hashlib.sha256(told).hexdigest(), _internal=True)
 
 
+def _registry(
+    config: ClusterConfig, options: ServerOptions, version: str | None
+) -> serve.Application | None:
+    """Return the registry of adapters; None if there can be none.
+
+    It stays when it is deployed again: Ray tells it what the configuration names then.
+    """
+    declared = {each.model: dict(each.adapters) for each in config.models}
+    if options.adapters is None and not any(declared.values()):
+        return None
+    deployment = serve.deployment(
+        AdapterRegistry,
+        name=REGISTRY,
+        max_ongoing_requests=_FOLLOWERS,
+        user_config=declared,
+        ray_actor_options={"num_cpus": 0, "resources": _ON_HEAD, "runtime_env": _ENVIRONMENT},
+        logging_config=_LOGGING,
+        health_check_period_s=_HEALTH_SECONDS,
+        graceful_shutdown_timeout_s=0.0,  # those who follow it never end
+    )
+    if version is not None:
+        deployment = deployment.options(version=__version__, _internal=True)
+    return deployment.bind()
+
+
 def _replicas(
     model: DeployedModel,
     load: LoadOptions,
     settings: Settings,
     router: str,
     version: str | None,
+    registry: serve.Application | None,
     *,
     pull: bool,
 ) -> serve.Application:
@@ -167,6 +197,7 @@ def _replicas(
         graceful_shutdown_timeout_s=settings.drain_s,
         **scale,
     )
-    return _versioned(deployment, version, load, router, model.adapters).bind(
-        model.model, load, settings, model.adapters, pull=pull
+    has_registry = registry is not None
+    return _versioned(deployment, version, load, router, model.adapters, has_registry).bind(
+        model.model, load, settings, model.adapters, registry, pull=pull
     )

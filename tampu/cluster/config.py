@@ -12,6 +12,7 @@ from tampu.settings.type_errors import type_error
 
 APPLICATION = "tampu"
 INGRESS = "api"
+REGISTRY = "adapters"
 
 
 class DeployedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -110,7 +111,7 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         self._check_adapters()
         for model in self.models:
             model.check()
-            if names.count(model.deployment) > 1 or model.deployment in ("", INGRESS):
+            if names.count(model.deployment) > 1 or model.deployment in ("", INGRESS, REGISTRY):
                 raise SettingsError(f"{model.model}: another deployment has the same name")
 
     def _check_adapters(self) -> None:

@@ -18,7 +18,7 @@ from ray.serve.exceptions import RayServeException
 from ray.serve.schema import ApplicationStatus
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from tampu.cluster.adapters import adapters_on_node
+from tampu.cluster.adapters import adapter_on_node
 from tampu.cluster.application import HEAD, ROUTER, Listening, bind
 from tampu.cluster.catalog import find_on_node
 from tampu.cluster.config import APPLICATION, ClusterConfig, DeployedModel
@@ -172,11 +172,10 @@ def look_for(
         path = Path(entry.info.path)  # in a store its name has the file's digest
         files.append(path.name if entry.model.stored else _version_of(path))
         try:
-            adapters = adapters_on_node(model.adapters, entry, settings)
+            for adapter, file in model.adapters.items():
+                files.append(_version_of(adapter_on_node(adapter, file, entry, settings).path))
         except TampuError as error:
             lacking.append(f"lacks an adapter of model {name!r}: {error}")
-        else:
-            files += [_version_of(each.path) for each in adapters.every()]
     return __version__, files, lacking
 
 

@@ -44,31 +44,48 @@ class HandleClient(ModelClient):
     """
 
     def __init__(
-        self, name: str, handle: DeploymentHandle[Any], receiver: EventReceiver, ready: Ready
+        self,
+        name: str,
+        handle: DeploymentHandle[Any],
+        receiver: EventReceiver,
+        adapters: Callable[[], int],
+        ready: Ready,
     ) -> None:
         """Send requests through a handle; `connect` asks a replica for its report first."""
         self.name = name
         self.computed = lambda _: None  # each replica counts its own batches
         self._requests = handle.options(method_name="request")
         self._receiver = receiver
+        self._adapters = adapters
         self._watching: set[asyncio.Task[None]] = set()
         self._ready = ready
 
     @classmethod
     async def connect(
-        cls, name: str, handle: DeploymentHandle[Any], receiver: EventReceiver
+        cls,
+        name: str,
+        handle: DeploymentHandle[Any],
+        receiver: EventReceiver,
+        adapters: Callable[[], int],
     ) -> HandleClient:
         """Return the client of a deployment, once it has a replica.
+
+        Args:
+            name: of the model in messages.
+            handle: of the deployment.
+            receiver: where the replicas send events.
+            adapters: returns the version of the list of adapters by which requests are made.
 
         Raises:
             TampuError: if no replica can be asked.
         """
         try:
-            return cls(name, handle, receiver, to_ready(await handle.describe.remote()))
+            ready = to_ready(await handle.describe.remote())
         except (RayError, RayServeException) as error:
             raise RequestNotStartedError(
                 f"no replica of {name!r} answers: {_cause(error)}"
             ) from error
+        return cls(name, handle, receiver, adapters, ready)
 
     @property
     def ready(self) -> Ready:
@@ -105,6 +122,7 @@ class HandleClient(ModelClient):
                 packed(hashes),
                 self._receiver.inbox,
                 events.request,
+                adapters=self._adapters(),
                 says_when=trace is not None,
             )
             self._watch(response, events)

@@ -10,7 +10,6 @@ import asyncio
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -18,9 +17,9 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 from starlette.applications import Starlette
 
-from tampu.cluster.adapters import DeployedAdapters
 from tampu.cluster.catalog import DeployedCatalog
 from tampu.cluster.counts import show_counts
+from tampu.cluster.deployed_adapters import DeployedAdapters
 from tampu.cluster.event_stream import EventReceiver
 from tampu.cluster.handle_client import HandleClient, replica_counts
 from tampu.engine.load_options import LoadOptions
@@ -28,21 +27,23 @@ from tampu.errors import SettingsError
 from tampu.server.app import ServerOptions, create_app
 from tampu.server.generation_request import FOREVER
 from tampu.server.serve import http_server, listen, prepare_process
-from tampu.server.served_adapters import ServedAdapter
 from tampu.settings.settings import Settings
 from tampu.store.catalog import Entry
 from tampu.worker.model_client import ModelClient
 
 Handles = Mapping[str, DeploymentHandle[Any]]
-Adapters = Mapping[str, Mapping[str, str]]
 
 
 @serve.ingress()
 class Ingress:
     """The deployment class that speaks the APIs, behind Ray's HTTP proxy."""
 
-    def __init__(
-        self, options: ServerOptions, settings: Settings, handles: Handles, adapters: Adapters
+    async def __init__(  # type: ignore[misc]  # Ray awaits it
+        self,
+        options: ServerOptions,
+        settings: Settings,
+        handles: Handles,
+        registry: DeploymentHandle[Any] | None,
     ) -> None:
         """Serve models through the handles of their deployments, by what the models were given as.
 
@@ -50,13 +51,14 @@ class Ingress:
             options: how it serves.
             settings: where this node has models.
             handles: of the models' deployments.
-            adapters: of the models, their files by their names.
+            registry: of adapters; None: no adapter may be loaded.
 
         Raises:
             TampuError: if this node does not have one of the models.
         """
         self._options = options
-        self._replicas = _Replicas(settings, handles, adapters)
+        self._replicas = _Replicas(settings, handles, registry)
+        await self._replicas.start()
 
     def __serve_build_asgi_app__(self) -> Starlette:
         """Return the application."""
@@ -71,7 +73,7 @@ class ListeningIngress:
         options: ServerOptions,
         settings: Settings,
         handles: Handles,
-        adapters: Adapters,
+        registry: DeploymentHandle[Any] | None,
         host: str,
         port: int,
         *,
@@ -83,7 +85,7 @@ class ListeningIngress:
             options: how it serves.
             settings: where this node has models.
             handles: of the models' deployments.
-            adapters: of the models, their files by their names.
+            registry: of adapters; None: no adapter may be loaded.
             host: the address.
             port: its port.
             may_share: whether another ingress of this application may listen there, too.
@@ -91,7 +93,8 @@ class ListeningIngress:
         Raises:
             TampuError: if this node does not have one of the models, or the address cannot be used.
         """
-        self._replicas = _Replicas(settings, handles, adapters)
+        self._replicas = _Replicas(settings, handles, registry)
+        await self._replicas.start()
         app = self._replicas.app(options)
         if not may_share:
             listen(host, port).close()  # the ingress of another cluster would share it, too
@@ -116,12 +119,12 @@ class ListeningIngress:
 class _Replicas:
     """The models that are deployed, through their handles."""
 
-    def __init__(self, settings: Settings, handles: Handles, adapters: Adapters) -> None:
+    def __init__(
+        self, settings: Settings, handles: Handles, registry: DeploymentHandle[Any] | None
+    ) -> None:
         self._catalog = DeployedCatalog([*handles], settings)
-        self._adapters = DeployedAdapters()
-        for base, given in self._catalog.deployed.items():
-            for name, file in adapters[given].items():
-                self._adapters.declare(ServedAdapter(name, base, Path(file)))
+        deployed = self._catalog.deployed
+        self._adapters = registry and DeployedAdapters(deployed, settings.adapters, registry)
         self._handles = handles
         self._receiver: asyncio.Task[EventReceiver] | None = None
 
@@ -130,8 +133,15 @@ class _Replicas:
         given = replica_options(options), self._catalog, self._start, self._show
         return create_app(*given, self._adapters)
 
+    async def start(self) -> None:
+        """Get the list of adapters."""
+        if self._adapters is not None:
+            await self._adapters.start()
+
     async def close(self) -> None:
         """Receive no more events."""
+        if self._adapters is not None:
+            self._adapters.close()
         if self._receiver is not None:
             (await self._receiver).close()
 
@@ -141,7 +151,11 @@ class _Replicas:
             self._receiver = asyncio.create_task(starting)
         receiver = await asyncio.shield(self._receiver)
         given = self._catalog.deployed[entry.name]
-        return await HandleClient.connect(entry.name, self._handles[given], receiver)
+        handle = self._handles[given]
+        return await HandleClient.connect(entry.name, handle, receiver, self._adapters_version)
+
+    def _adapters_version(self) -> int:
+        return 0 if self._adapters is None else self._adapters.version
 
     async def _show(self) -> bytes:
         """Return what the replicas have counted, for Prometheus."""
@@ -161,6 +175,5 @@ def replica_options(options: ServerOptions) -> ServerOptions:
         max_models=sys.maxsize,
         memory_bytes=sys.maxsize,
         slot_save_path=None,
-        adapters=None,
         state=None,
     )

@@ -6,14 +6,17 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
 from types import MappingProxyType
+from typing import Any
 
 import msgspec
 from ray import serve
+from ray.serve.handle import DeploymentHandle
 
-from tampu.cluster.adapters import adapters_on_node, chosen_by
+from tampu.cluster.adapters import AdapterList, chosen_by, declared_adapters
 from tampu.cluster.catalog import find_on_node
 from tampu.cluster.counts import Counting, ReplicaCounts
 from tampu.cluster.event_stream import Accepted, EventSender, Inbox
+from tampu.cluster.replica_adapters import ReplicaAdapters
 from tampu.cluster.stats import ReplicaStats, packed, unpacked
 from tampu.engine.load_options import LoadOptions
 from tampu.errors import TampuError
@@ -48,10 +51,19 @@ class Replica:
         options: LoadOptions,
         settings: Settings,
         adapters: Mapping[str, str] = MappingProxyType({}),
+        registry: DeploymentHandle[Any] | None = None,
         *,
         pull: bool = False,
     ) -> None:
         """Load a model that this node has, or pulls (`pull`): it may have joined later.
+
+        Args:
+            model: its name or path.
+            options: how it is loaded.
+            settings: where this node has models.
+            adapters: that it is deployed with: their files by their names.
+            registry: has the adapters that are loaded while it runs; None: there are none.
+            pull: whether this node pulls it.
 
         Raises:
             TampuError: if it or one of its adapters is not on this node, or cannot be pulled or
@@ -59,7 +71,7 @@ class Replica:
         """
         remote = RemoteOptions.from_settings(settings) if pull else None
         self._entry = await asyncio.to_thread(find_on_node, model, settings, remote)
-        self._adapters = await asyncio.to_thread(adapters_on_node, adapters, self._entry, settings)
+        self._adapters = ReplicaAdapters(model, self._entry, settings, registry)
         self._counting = Counting()
         self._models = ModelManager(
             process_starter(settings),
@@ -73,7 +85,7 @@ class Replica:
         )
         async with self._models.use(self._entry, {}, None) as loaded:
             slots = loaded.runner.ready.slots
-            await self._adapters.provide(loaded, dict.fromkeys(adapters, 1.0))
+            await self._adapters.take_declared(_deployed_with(model, adapters), loaded)
         self._has_changed = True
         self._stats = ReplicaStats(number=0, prefixes=b"", slots=slots, requests=0)
         self._sender = EventSender(_name())
@@ -84,7 +96,14 @@ class Replica:
             return to_body(model.runner.ready)
 
     async def request(
-        self, body: bytes, _hashes: bytes, inbox: Inbox, number: int, *, says_when: bool = False
+        self,
+        body: bytes,
+        _hashes: bytes,
+        inbox: Inbox,
+        number: int,
+        *,
+        adapters: int = 0,
+        says_when: bool = False,
     ) -> tuple[str, str]:
         """Send the events of a command to an ingress, an error as the last of them.
 
@@ -97,6 +116,7 @@ class Replica:
             _hashes: those of its prompt, for the router.
             inbox: where the events are sent.
             number: of the request there.
+            adapters: the version of the list of adapters that it was made by.
             says_when: whether to send first that the request has arrived, for traces.
 
         Returns:
@@ -110,7 +130,7 @@ class Replica:
             return _name(), f"{inbox.host}:{inbox.port} cannot be reached: {error}"
         if says_when:
             connection.send(Accepted(number))
-        async with aclosing(self._events(to_request(body))) as events:
+        async with aclosing(self._events(to_request(body), adapters)) as events:
             async for event in events:
                 if not connection.is_open:
                     return _name(), f"the connection to {inbox.host} is lost"
@@ -118,13 +138,13 @@ class Replica:
                 await connection.drain()
         return _name(), ""
 
-    async def _events(self, command: Request) -> AsyncGenerator[RequestEvent, None]:
+    async def _events(self, command: Request, adapters: int) -> AsyncGenerator[RequestEvent, None]:
         def numbered(number: int) -> Request:
             return msgspec.structs.replace(command, request=number)
 
         try:
             async with self._models.use(self._entry, {}, None) as model:
-                await self._adapters.provide(model, chosen_by(command))
+                await self._adapters.provide(chosen_by(command), adapters, model)
                 held: list[RequestEvent] = []
                 async with aclosing(model.runner.request(numbered)) as events:
                     async for event in events:
@@ -137,6 +157,14 @@ class Replica:
                         held = []
         except TampuError as error:
             yield Failed(type(error).__name__, str(error))
+
+    async def take_adapters(self, listed: AdapterList) -> Failed | None:
+        """Load and unload adapters as a list says; return why one cannot be loaded."""
+        try:
+            async with self._models.use(self._entry, {}, None) as model:
+                return await self._adapters.take(listed, model)
+        except TampuError as error:
+            return Failed(type(error).__name__, str(error))
 
     async def record_routing_stats(self) -> ReplicaStats:
         """Return what the router needs to know of this replica; Ray asks now and then."""
@@ -171,6 +199,12 @@ class Replica:
         if hasattr(self, "_models"):
             await self._models.close()
             self._sender.close()
+
+
+def _deployed_with(model: str, adapters: Mapping[str, str]) -> AdapterList:
+    """Return the list of adapters that a model is deployed with."""
+    declared = {model: adapters}
+    return AdapterList(declared=declared, adapters=(*declared_adapters(declared),))
 
 
 def _name() -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from starlette.responses import PlainTextResponse, Response
 
 from tampu.errors import (
     ModelFileError,
-    NotFoundError,
     RequestError,
     UnsupportedModelError,
 )
@@ -26,7 +24,6 @@ from tampu.server.served_adapters import ServedAdapter
 from tampu.server.serving import Serving
 from tampu.server.wire.adapters import NumberedAdapter, scales_by_id
 from tampu.server.wire.options import ModelBody
-from tampu.store.catalog import adapter_file
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,199}")
 _FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
@@ -51,15 +48,14 @@ class UnloadAdapterRequest(msgspec.Struct, kw_only=True):
     lora_int_id: int | None = None
 
 
-def adapter_routes(serving: Serving, folder: Path | None, cache: Path | None) -> list[Route]:
+def adapter_routes(serving: Serving, folder: Path | None) -> list[Route]:
     """Return the routes.
 
     Args:
         serving: has the adapters.
         folder: where files of adapters are; None: none can be loaded.
-        cache: where converted ones are kept.
     """
-    api = AdapterAPI(serving, folder, cache)
+    api = AdapterAPI(serving, folder)
     manage = Access.MANAGE
     return [
         post("/v1/load_lora_adapter", api.load, LoadAdapterRequest, manage),
@@ -72,10 +68,9 @@ def adapter_routes(serving: Serving, folder: Path | None, cache: Path | None) ->
 class AdapterAPI:
     """The handlers."""
 
-    def __init__(self, serving: Serving, folder: Path | None, cache: Path | None) -> None:
+    def __init__(self, serving: Serving, folder: Path | None) -> None:
         self._serving = serving
         self._folder = folder
-        self._cache = cache
 
     async def load(self, _: Request, body: LoadAdapterRequest) -> Response:
         """`POST /v1/load_lora_adapter`: an adapter loaded, for requests to choose."""
@@ -90,25 +85,20 @@ class AdapterAPI:
         path = self._path(body.lora_path)
 
         async def work() -> Response:
-            async with self._serving.models.use(entry, {}, None) as model:
-                try:
-                    file = await asyncio.to_thread(adapter_file, path, entry.info.path, self._cache)
-                    if body.load_inplace and adapters.find(name):
-                        await adapters.remove(name, model)
-                    await adapters.add(model, ServedAdapter(name, entry.name, file))
-                except (ModelFileError, UnsupportedModelError) as error:
-                    raise RequestError(f"lora_path {path.name}: {error}") from error
+            try:
+                await adapters.load(
+                    self._serving.models, entry, name, path, in_place=body.load_inplace
+                )
+            except (ModelFileError, UnsupportedModelError) as error:
+                raise RequestError(f"lora_path {path.name}: {error}") from error
             return PlainTextResponse(f"Success: LoRA adapter '{name}' added successfully.")
 
         return TaskResponse(work())
 
     async def unload(self, _: Request, body: UnloadAdapterRequest) -> Response:
         """`POST /v1/unload_lora_adapter`: an adapter unloaded; requests that run keep it."""
-        name, adapters = body.lora_name, self._serving.adapters
-        adapter = adapters.find(name)
-        if adapter is None:
-            raise NotFoundError(f"there is no adapter {name[:100]!r}")
-        await adapters.remove(name, self._serving.models.find(adapter.base))
+        name = body.lora_name
+        await self._serving.adapters.unload(self._serving.models, name)
         return PlainTextResponse(f"Success: LoRA adapter '{name}' removed successfully.")
 
     async def numbered(self, http: Request) -> Response:
@@ -124,9 +114,11 @@ class AdapterAPI:
         scales = scales_by_id(given)
         for id, scale in scales.items():
             check_strength(str(id), scale)
-        for number, (_, adapter) in enumerate(adapters):
-            adapter.scale = scales.get(number, 0.0)  # as llama-server: others are off
-        return JSONResponse([*map(_described, adapters)])
+        await self._serving.adapters.set_scales(
+            # as llama-server: others are off
+            {adapter.name: scales.get(number, 0.0) for number, adapter in adapters}
+        )
+        return JSONResponse([*map(_described, self._of(http))])
 
     def _of(self, http: Request) -> list[tuple[int, ServedAdapter]]:
         body = ModelBody(model=http.query_params.get("model"))
@@ -147,10 +139,7 @@ class AdapterAPI:
                 f"lora_path {name[:50]!r}: the name of an adapter's file or folder has letters, "
                 "digits, '.', '_' and '-' only"
             )
-        path = self._folder / name
-        if not path.exists():
-            raise NotFoundError(f"lora_path: the folder of adapters has no {name!r}")
-        return path
+        return self._folder / name
 
 
 def _described(numbered: tuple[int, ServedAdapter]) -> dict[str, Any]:

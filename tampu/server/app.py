@@ -175,7 +175,8 @@ def create_app(
         catalog: the models.
         start: loads a model.
         other_metrics: returns metrics of others, in Prometheus' format.
-        adapters: that requests may choose at first; None: there are none.
+        adapters: that requests may choose at first; None: there are none, and the server loads
+            them.
 
     Raises:
         SettingsError: if there is an endpoint for traces, and opentelemetry is not installed.
@@ -216,6 +217,7 @@ def create_app(
         *tool_url_routes(tools),
         *llama_server_routes(serving),
         *embedding_routes(serving),
+        *adapter_routes(serving, options.adapters),
         *_health_routes(metrics, other_metrics),
     ]
     if not options.has_replicas:
@@ -226,7 +228,6 @@ def create_app(
             *stored_response_routes(responses),
             *loading_routes(serving),
             *saved_slot_routes(serving, options.slot_save_path),
-            *adapter_routes(serving, options.adapters, options.cache),
             *live_routes(feed),
         ]
     routes = [*routes, describe(routes)]
@@ -329,7 +330,7 @@ def _serving(
         max_repeated_tokens=options.max_repeated_tokens or None,
         truncate=options.truncate,
         default_model=options.default_model,
-        adapters=adapters,
+        adapters=ServedAdapters(options.cache) if adapters is None else adapters,
     )
 
 

@@ -204,7 +204,7 @@ def _list(entries: Sequence[Entry]) -> dict[str, Any]:
 
 
 def _adapter(adapter: ServedAdapter) -> dict[str, Any]:
-    created = int(adapter.path.stat().st_mtime)
+    created = int(adapter.modified_s)
     named = {"id": adapter.name, "object": "model", "created": created, "owned_by": "library"}
     return named | {"parent": adapter.base, "root": adapter.path.name}
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sized
 from dataclasses import dataclass
 from pathlib import Path
 
-from tampu.errors import RequestError
+from tampu.errors import NotFoundError, RequestError
 from tampu.runner.request import check_strength
-from tampu.server.model_manager import ManagedModel
-from tampu.store.catalog import Entry
+from tampu.server.model_manager import ManagedModel, ModelManager
+from tampu.store.catalog import Entry, adapter_file
 from tampu.worker.protocol import AdapterChanged, ChangeAdapter
 
 MAX_ADAPTERS = 1000
@@ -31,6 +32,14 @@ class ServedAdapter:
     path: Path
     scale: float = 0.0
 
+    @property
+    def modified_s(self) -> float:
+        """When its file was written, in seconds since 1970; 0: it is not here any more."""
+        try:
+            return self.path.stat().st_mtime
+        except OSError:
+            return 0.0
+
 
 class ServedAdapters:
     """Adapters by name; for one event loop.
@@ -39,9 +48,10 @@ class ServedAdapters:
     unloaded or has crashed.
     """
 
-    def __init__(self) -> None:
-        """Begin without any."""
+    def __init__(self, cache: Path | None = None) -> None:
+        """Begin without any; `cache` is where converted ones are kept."""
         self._adapters: dict[str, ServedAdapter] = {}
+        self._cache = cache
 
     def find(self, name: str) -> ServedAdapter | None:
         """Return the adapter of a name; None if there is none."""
@@ -90,17 +100,52 @@ class ServedAdapters:
         """Let requests choose an adapter that is not loaded yet."""
         self._adapters[adapter.name] = adapter
 
-    async def add(self, model: ManagedModel, adapter: ServedAdapter) -> None:
+    def withdraw(self, name: str) -> None:
+        """Let requests no longer choose an adapter; an unknown one is fine."""
+        self._adapters.pop(name, None)
+
+    async def load(
+        self, models: ModelManager, entry: Entry, name: str, path: Path, *, in_place: bool
+    ) -> None:
         """Load an adapter into a model's process, and keep it for later ones.
+
+        Args:
+            models: have the model, or load it.
+            entry: the model.
+            name: of the adapter.
+            path: its GGUF file or its folder.
+            in_place: whether it takes the place of one of the same name.
 
         Raises:
             TampuError: if it cannot be loaded, or the name is taken.
         """
+        if not path.exists():
+            raise NotFoundError(f"lora_path: the folder of adapters has no {path.name!r}")
+        async with models.use(entry, {}, None) as model:
+            file = await asyncio.to_thread(adapter_file, path, Path(entry.info.path), self._cache)
+            if in_place and name in self._adapters:
+                await self.remove(name, model)
+            await self._add(model, ServedAdapter(name, entry.name, file))
+
+    async def unload(self, models: ModelManager, name: str) -> None:
+        """Unload an adapter; requests that run keep it.
+
+        Raises:
+            NotFoundError: if there is none of this name.
+        """
+        adapter = self.find(name)
+        if adapter is None:
+            raise NotFoundError(f"there is no adapter {name[:100]!r}")
+        await self.remove(name, models.find(adapter.base))
+
+    async def set_scales(self, scales: Mapping[str, float]) -> None:
+        """Set the strengths of adapters in requests that choose none."""
+        for name, scale in scales.items():
+            self._adapters[name].scale = scale
+
+    async def _add(self, model: ManagedModel, adapter: ServedAdapter) -> None:
         taken = self.find(adapter.name)
-        if taken is not None:
-            raise RequestError(f"an adapter {adapter.name!r} of {taken.base} is loaded already")
-        if len(self._adapters) >= MAX_ADAPTERS:
-            raise RequestError(f"there are {MAX_ADAPTERS} adapters: unload one first")
+        check_may_add(adapter.name, taken.base if taken else None, self._adapters)
         self._adapters[adapter.name] = adapter
         try:
             await self.provide(model, {adapter.name: 1.0})
@@ -140,3 +185,20 @@ class ServedAdapters:
                     AdapterChanged,
                 )
                 model.adapters.add(name)
+
+
+def check_may_add(name: str, taken_by: str | None, known: Sized) -> None:
+    """Check that an adapter may be added.
+
+    Args:
+        name: of the adapter.
+        taken_by: the model of another one of this name; None: there is none.
+        known: all others.
+
+    Raises:
+        RequestError: if the name is taken, or there are too many.
+    """
+    if taken_by is not None:
+        raise RequestError(f"an adapter {name!r} of {taken_by} is loaded already")
+    if len(known) >= MAX_ADAPTERS:
+        raise RequestError(f"there are {MAX_ADAPTERS} adapters: unload one first")

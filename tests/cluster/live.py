@@ -13,14 +13,13 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
-from prometheus_client.samples import Sample
 from support.ray_cluster import (
     FAMILIES,
     NODES,
     SETTINGS,
     SLOTS,
     Live,
+    counted,
     ray_cluster,
     streamed,
     text_of,
@@ -68,23 +67,6 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 def ask(live: Live, path: str, **fields: Any) -> httpx.Response:
     body = {"model": "demo", "max_tokens": 50, "messages": QUESTION} | fields
     return live.client.post(path, json=body)
-
-
-def counted(live: Live, name: str, **labels: str) -> dict[str, float]:
-    """What each replica has counted, by the replicas' names."""
-
-    def rows() -> list[Sample]:
-        """Those of all replicas: one that is slow to answer has none."""
-        families = text_string_to_metric_families(live.client.get("/metrics").text)
-        found = [sample for family in families for sample in family.samples]
-        names = {each.labels.get("replica") for each in found} - {None}
-        return found if len(names) == sum(each.replicas for each in live.config.models) else []
-
-    return {
-        sample.labels["replica"]: sample.value
-        for sample in wait_until(rows, "all replicas tell what they count")
-        if sample.name == name and labels.items() <= sample.labels.items()
-    }
 
 
 @pytest.mark.parametrize("path", FAMILIES)

@@ -30,8 +30,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    adapters = tmp_path_factory.mktemp("adapters")
+def adapters(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("adapters")
+
+
+@pytest.fixture(scope="module")
+def server(
+    folder: Path, adapters: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
     for seed, name in enumerate(("poet", "clerk")):
         write_tiny_adapter(adapters / f"{name}.gguf", folder / "tiny.gguf", seed=seed)
     write_tiny_adapter(adapters / "foreign.gguf", folder / "other.gguf")
@@ -154,6 +160,18 @@ def test_an_adapter_is_loaded_again_with_its_model(
     worker.kill()
     worker.wait(60)
     assert said(client, "poet") == poetic
+
+
+def test_an_adapter_whose_file_is_gone_is_still_listed_and_chosen(
+    http: httpx.Client, client: openai.OpenAI, adapters: Path
+) -> None:
+    gone = adapters / "gone.gguf"
+    gone.write_bytes((adapters / "poet.gguf").read_bytes())
+    assert load(http, "gone").status_code == 200
+    gone.unlink()
+    listed = {model["id"]: model for model in http.get("/v1/models").json()["data"]}
+    assert listed["gone"]["created"] == 0
+    assert said(client, "gone") == said(client, "tiny", extra_body={"lora": {"gone": 1.0}})
 
 
 def test_an_adapter_is_replaced_in_place(http: httpx.Client, client: openai.OpenAI) -> None:

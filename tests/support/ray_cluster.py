@@ -14,9 +14,12 @@ from typing import Any
 import httpx
 import pytest
 import ray
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 from ray import serve
 from ray.cluster_utils import Cluster
 from support.traces import Collector, collecting
+from support.waiting import wait_until
 
 from tampu.cluster.config import APPLICATION, ClusterConfig, DeployedModel
 from tampu.cluster.deploying import connect, deploy, stop
@@ -41,13 +44,14 @@ class Live:
     client: httpx.Client
     collector: Collector
     nodes: list[Any] = field(default_factory=list)
+    settings: Settings = SETTINGS
 
     def deploy(self, *models: DeployedModel, context: int | None = None) -> None:
         """Change what is deployed."""
-        options = server_options(SETTINGS, [self.config.host])
-        options = replace(options, use_keys=(KEY,), otlp_endpoint=self.collector.url)
+        options = server_options(self.settings, [self.config.host])
+        options = replace(options, manage_keys=(KEY,), otlp_endpoint=self.collector.url)
         self.config = ClusterConfig(models=models, port=self.config.port, context=context)
-        deploy(self.config, options, SETTINGS)
+        deploy(self.config, options, self.settings)
 
     def loads(self, deployment: str = "demo") -> list[dict[str, Any]]:
         """What each replica that answers tells the router."""
@@ -70,7 +74,7 @@ class Live:
 
 
 @contextmanager
-def ray_cluster(models: Sequence[DeployedModel]) -> Iterator[Live]:
+def ray_cluster(models: Sequence[DeployedModel], settings: Settings = SETTINGS) -> Iterator[Live]:
     """Start nodes of one CPU each, and replicas of models on them."""
     with pytest.MonkeyPatch.context() as patch:
         # Ray's limits for its own processes, so that they hold on a machine that does other things.
@@ -87,13 +91,30 @@ def ray_cluster(models: Sequence[DeployedModel]) -> Iterator[Live]:
                 collecting() as collector,
                 httpx.Client(base_url=url, headers=headers, timeout=300) as client,
             ):
-                live = Live(cluster, config, client, collector, nodes)
+                live = Live(cluster, config, client, collector, nodes, settings)
                 live.deploy(*models)
                 yield live
         finally:
             if ray.is_initialized():
                 stop()
             cluster.shutdown()
+
+
+def counted(live: Live, name: str, **labels: str) -> dict[str, float]:
+    """What each replica has counted, by the replicas' names."""
+
+    def rows() -> list[Sample]:
+        """Those of all replicas: one that is slow to answer has none."""
+        families = text_string_to_metric_families(live.client.get("/metrics").text)
+        found = [sample for family in families for sample in family.samples]
+        names = {each.labels.get("replica") for each in found} - {None}
+        return found if len(names) == sum(each.replicas for each in live.config.models) else []
+
+    return {
+        sample.labels["replica"]: sample.value
+        for sample in wait_until(rows, "all replicas tell what they count")
+        if sample.name == name and labels.items() <= sample.labels.items()
+    }
 
 
 def free_port() -> int:
