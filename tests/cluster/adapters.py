@@ -21,7 +21,9 @@ from tampu.settings.settings import Settings
 
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
 ADAPTERS = ("poet", "clerk", "declared")
-SAID: dict[str, Any] = {"max_tokens": 12, "temperature": 0}
+# Few tokens: cached rows come from other batches than the engine's, which may round otherwise, and
+# a random model often has two tokens that are nearly as likely.
+SAID: dict[str, Any] = {"max_tokens": 4, "temperature": 0}
 
 
 @pytest.fixture(autouse=True)
@@ -204,7 +206,7 @@ def test_prompts_with_an_adapter_go_where_they_were_with_the_same_one(live: Live
     ("body", "status", "message"),
     [
         ({"lora_path": "none.gguf"}, 404, "none.gguf: no such adapter"),
-        ({"lora_path": "../tiny.gguf"}, 400, "must be the name of a file or folder"),
+        ({"lora_path": "../tiny.gguf"}, 400, "outside of the server's folder"),
         ({"lora_path": "foreign.gguf"}, 400, "do not fit blk.0"),
         ({"lora_path": "broken.gguf"}, 400, "broken.gguf"),
         ({"lora_name": "a b"}, 400, "lora_name must be"),
