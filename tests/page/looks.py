@@ -62,6 +62,10 @@ def test_that_a_key_is_saved_is_told_and_it_can_be_removed(page: Page) -> None:
     dialog.get_by_role("button", name="Remove").click()
     expect(dialog.get_by_role("status")).to_have_text("The key is removed.")
     expect(field).to_have_value("")
+    expect(field).to_be_focused()
+    field.blur()
+    page.keyboard.press("Escape")  # wherever the focus is
+    expect(dialog).to_have_count(0)
     with page.expect_request("**/api/tags") as request:
         page.reload()
     assert "authorization" not in request.value.headers

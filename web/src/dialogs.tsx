@@ -1,7 +1,7 @@
 /** The dialogs of the whole page: the key, the settings, the table of keys. */
 
 import type { JSX } from "preact";
-import { useState } from "preact/hooks";
+import { useRef, useState } from "preact/hooks";
 
 import { IconButton } from "./parts/button.tsx";
 import { Dialog } from "./parts/dialog.tsx";
@@ -93,6 +93,7 @@ function KeyForm(): JSX.Element {
   const saved = settings.key.value;
   const [key, setKey] = useState(saved);
   const [done, setDone] = useState("");
+  const field = useRef<HTMLInputElement>(null);
   const put = (next: string) => {
     setKey(next);
     settings.setKey(next);
@@ -103,12 +104,17 @@ function KeyForm(): JSX.Element {
     event.preventDefault();
     put(key.trim());
   };
+  const remove = () => {
+    put("");
+    field.current?.focus(); // the button goes
+  };
   return (
     <form class="field" onSubmit={save}>
       <label for="api-key">{TEXTS.key}</label>
       <div class="row">
         <input
           id="api-key"
+          ref={field}
           type="password"
           autoComplete="off"
           value={key}
@@ -119,7 +125,7 @@ function KeyForm(): JSX.Element {
           }}
         />
         <button type="submit" disabled={!key.trim() || (key.trim() === saved && !settings.asksForKey.value)}>{TEXTS.save}</button>
-        {saved && <button type="button" class="danger" onClick={() => put("")}>{TEXTS.removeKey}</button>}
+        {saved && <button type="button" class="danger" onClick={remove}>{TEXTS.removeKey}</button>}
       </div>
       <p class="hint" role="status">{done}</p>
     </form>

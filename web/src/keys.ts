@@ -42,7 +42,7 @@ export const ACTIONS: readonly Action[] = [
 export function onKey(app: App, event: KeyboardEvent): void {
   const { target } = event;
   if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
-  if (target instanceof Element && target.closest("dialog")) return;
+  if (document.querySelector("dialog:modal")) return; // it has the keys, wherever the focus is
   const isField = target instanceof HTMLElement && target.matches("input, textarea, select");
   if (isField && event.key !== "Escape") return;
   const action = ACTIONS.find((one) => one.keys === event.key);

@@ -1,6 +1,6 @@
 /** The texts of the page. */
 
-import { bytes, count, duration, grouped } from "./units.ts";
+import { bytes, count, decimal, duration, grouped } from "./units.ts";
 
 export const TEXTS = {
   newChat: "New chat",
@@ -225,7 +225,7 @@ export const TEXTS = {
   usage: {
     tokens: (tokens: number) => count(tokens, "token"),
     tokensAndEnd: (tokens: number) => `${count(tokens, "token")} and the end`,
-    speed: (rate: number) => `${rate.toFixed(rate < 10 ? 1 : 0)} tokens/s`,
+    speed: (rate: number) => `${decimal(rate, rate < 10 ? 1 : 0)} tokens/s`,
     loaded: (ms: number) => `loaded in ${duration(ms)}`,
     firstToken: (ms: number) => `first after ${duration(ms)}`,
     cached: (cached: number, prompt: number) => `${grouped(cached)} of ${grouped(prompt)} prompt tokens cached`,
