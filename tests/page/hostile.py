@@ -25,6 +25,7 @@ def renamed(route: Route) -> None:
             model["name"] = model["model"] = NAME
             model["details"]["family"] = model["details"]["parameter_size"] = NAME
             model["capabilities"].append(NAME)
+            model["origin"] = "store"  # what can be deleted
     route.fulfill(response=response, json=body)
 
 

@@ -250,7 +250,6 @@ def test_a_lost_server_is_told_once_and_no_longer_when_it_is_back(
     demo.get_by_role("button", name="Load", exact=True).click()
     expect(demo).to_contain_text("In memory")
     server.stop()
-    demo.get_by_role("button", name="Unload").click()
     expect(page.get_by_role("alert")).to_have_text("The server cannot be reached. Is it running?")
     expect(demo).not_to_contain_text("In memory")
     demo.get_by_role("button", name="Details").click()
