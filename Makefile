@@ -149,7 +149,7 @@ $(VENV)/installed-agents: tests/agents/package-lock.json tests/agents/requiremen
 	$(VENV)/aider/bin/pip --disable-pip-version-check --quiet install -r tests/agents/requirements.txt
 	touch $@
 
-$(VENV)/unpacked-vulkan: $(addprefix tools/setup/,vulkan.py vulkan_packages.txt waiting_layer.c) | $(VENV)/bin/python
+$(VENV)/unpacked-vulkan: $(addprefix tools/setup/,vulkan.py vulkan_packages.txt waiting_layer.c vulkan_layer.h) | $(VENV)/bin/python
 	$(VENV)/bin/python tools/setup/vulkan.py $(VULKAN)
 	touch $@
 

@@ -93,7 +93,7 @@ class Engine:
         )
         self.placement, self.device_bytes = model.placement, model.placement.device_bytes
         self.slots, self.slot_bytes = model.slots, model.cache_bytes // model.slots
-        self.runner = EngineLoop(model.scheduler, model.graphs, model.tokenizer)
+        self.runner = EngineLoop(model.scheduler, model.graphs, model.tokenizer, model.warm_up)
         self._inputs = InputProcessor(model, self.runner, fork_server)
         self.adapters = self._inputs.adapters
         self.snapshots = Snapshots.of(model, self.runner, self._inputs)

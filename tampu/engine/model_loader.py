@@ -44,7 +44,8 @@ from tampu.ml.kernels.repack_cache import RepackCache
 from tampu.ml.kernels.tuning import choose_fetch
 from tampu.ml.metadata import Metadata
 from tampu.nn import CacheShape, LayerShape, Model, StateShape, VisionModel
-from tampu.runner.graphs import Graphs
+from tampu.runner.graphs import Graphs, WarmUpBatch
+from tampu.runner.idle_warm_up import IdleWarmUp
 from tampu.runner.images import ImageStore
 from tampu.runner.row_copies import RowCopies
 from tampu.runner.scheduler import Scheduler
@@ -65,6 +66,7 @@ class LoadedModel:
     """A loaded model; `close` frees it.
 
     Attributes:
+        warm_up: what GPUs are to compute while there is nothing else to do.
         copies: copies rows of the cache.
         key: what these rows follow from.
         placement: what each device has of it, and why.
@@ -77,6 +79,7 @@ class LoadedModel:
     tokenizer: Tokenizer
     scheduler: Scheduler
     graphs: Graphs
+    warm_up: IdleWarmUp
     vision: VisionModel | None
     copies: RowCopies
     key: CacheKey
@@ -158,12 +161,22 @@ def _load(
         choose_fetch(backend, bound.weights.packed, word, Path(folder) if folder else None)
         reserve = partial(_reserve, graphs, size.slots, outputs, candidates)
         reserve(sizes.sizes[0])
+        left: list[WarmUpBatch] = []
         if device_map.devices:
             taken = {
                 share.name: share.total for share in _shares(bound, footprint, backend, kept_tokens)
             }
-            batch = sizes.sizes[0]
-            warm_up(graphs, size.slots, batch, outputs, candidates, progress, device_map, taken)
+            left = warm_up(
+                graphs,
+                size.slots,
+                sizes.sizes[0],
+                outputs,
+                candidates,
+                progress,
+                device_map,
+                taken,
+                may_leave=len(sizes.sizes) == 1,  # else their speeds are measured now
+            )
         words = tokenizer.vocabulary_size
         sizes = choose_batch_size(sizes, graphs, backend, reserve, words, outputs)
         options = msgspec.structs.replace(options, batch=sizes.largest)
@@ -189,6 +202,7 @@ def _load(
             tokenizer,
             scheduler,
             graphs,
+            IdleWarmUp(graphs, manager, outputs, left),
             bound.model.vision,
             copies,
             key,

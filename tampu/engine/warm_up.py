@@ -1,4 +1,9 @@
-"""Warms up GPUs: their drivers compile code when it is first needed."""
+"""Warms up GPUs: their drivers compile code when it is first needed.
+
+A driver that has kept its code of an earlier load needs little time for each kind of batch, but
+there are many. So one is computed first. If it takes long, all are computed while the model is
+loaded, with progress; else the others are left for when there is nothing else to do.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +17,7 @@ from tampu.runner.graphs import Graphs, WarmUpBatch
 log = logging.getLogger("tampu")
 
 _SLOW_S = 2.0
+_KEPT_S = 1.0  # a batch of one token takes longer only where code is compiled
 _PLENTY = 8  # times what a model takes
 _PROMPTS = (72, 40, 12)  # tokens; ggml has other code on GPUs from 9, 33 and 65 on
 
@@ -25,7 +31,9 @@ def warm_up(
     progress: Callable[[float], None] | None,
     device_map: DeviceMap,
     taken: Mapping[str, int],
-) -> None:
+    *,
+    may_leave: bool,
+) -> list[WarmUpBatch]:
     """Let the drivers of GPUs compile and allocate what they need; minutes at the first load.
 
     Args:
@@ -37,17 +45,19 @@ def warm_up(
         progress: is called while it lasts.
         device_map: which device has which layer.
         taken: bytes of each GPU that the model takes, by the device's label.
+        may_leave: whether batches may be left for later.
+
+    Returns:
+        The batches that are left.
     """
     began = logged = time.perf_counter()
-    # The CPU would take long for a whole batch.
-    needs_whole = device_map.is_whole and not _have_plenty(device_map, taken)
+    has_plenty = _have_plenty(device_map, taken)
     sizes = {min(each, batch) for each in (*_PROMPTS, slots)} - {1}
-    batches = [WarmUpBatch(size) for size in sorted(sizes, reverse=True)]
-    if needs_whole:
+    # Each answer needs single tokens, and there is code of its own for one token after many.
+    batches = [WarmUpBatch(1, each) for each in (*candidates, 0)] + [WarmUpBatch(1, is_full=True)]
+    batches += [WarmUpBatch(size) for size in sorted(sizes, reverse=True)]
+    if device_map.is_whole and not has_plenty:  # the CPU would take long for a whole batch
         batches.insert(0, WarmUpBatch(batch, is_full=True))
-    # There is code of its own for one token after many.
-    batches += [WarmUpBatch(1, is_full=True), WarmUpBatch(1)]
-    batches += [WarmUpBatch(1, each) for each in candidates]
 
     def computed(done: int) -> None:
         nonlocal logged
@@ -62,7 +72,11 @@ def warm_up(
             log.info("devices: %d of %d batches after %.1f s", done, len(batches), now - began)
             logged = now
 
-    graphs.warm_up(batches, outputs, computed)
+    (seconds,) = graphs.warm_up(batches[:1], outputs, computed)
+    if may_leave and has_plenty and seconds < _KEPT_S:
+        return batches[1:]
+    graphs.warm_up(batches[1:], outputs, lambda done: computed(1 + done))
+    return []
 
 
 def _have_plenty(device_map: DeviceMap, taken: Mapping[str, int]) -> bool:

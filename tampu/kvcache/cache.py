@@ -114,6 +114,17 @@ class Cache:
             tuple(view for view, _ in parts), [array for _, arrays in parts for array in arrays]
         )
 
+    def scratch(self, tokens: int, views: Sequence[CacheView], cells: Sequence[int]) -> Arrays:
+        """Return data for the inputs of a graph with these views: it writes these cells alone.
+
+        Args:
+            tokens: of the graph.
+            views: what it reads.
+            cells: one of each group.
+        """
+        every = zip(self.storages, views, cells, strict=True)
+        return [array for each, view, cell in every for array in each.scratch(tokens, view, cell)]
+
     def views_by_fill(self, tokens: int) -> Iterator[tuple[CacheView, ...]]:
         """Yield the views of batches on a full cache, on one half as full, and so on."""
         part = max((storage.cells for storage in self.storages), default=PADDING)

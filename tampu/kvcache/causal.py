@@ -100,6 +100,13 @@ class KVStorage:
         refs = [_value_indices(rows, width, self.cells) for width in self._scattered]
         return cell_range, [rows, *refs, attention_mask(segments, group, self.spec, cell_range)]
 
+    def scratch(self, tokens: int, view: CacheView, cell: int) -> Arrays:
+        """Return data of inputs with which a batch writes all of its tokens to one cell."""
+        rows = np.full(tokens, cell, np.int64)
+        refs = [_value_indices(rows, width, self.cells) for width in self._scattered]
+        length = view.length if isinstance(view, CellRange) else 0
+        return [rows, *refs, np.zeros((tokens, length), np.float16)]
+
     def views_at_fill(self, tokens: int, cells: int) -> list[CacheView]:  # noqa: ARG002
         """Return the one view of batches while `cells` cells are in use."""
         return [CellRange(0, min(cells, self.cells))]

@@ -73,6 +73,12 @@ class Cells:
         self._shares[taken] = 0
         return taken
 
+    def spare(self) -> int:
+        """Return a cell without an owner, whose row may be overwritten now."""
+        taken = self.allocate(1)
+        self.discard(taken)
+        return int(taken[0])
+
     def share(self, cells: CellArray) -> None:
         """Add an owner to each cell; their rows stay."""
         self._owned += int(np.count_nonzero(self._owners[cells] == 0))

@@ -86,6 +86,15 @@ class StateStorage:
             rows += [np.array(each.reads, np.int32), np.array(each.writes, np.int64)]
         return tuple(each.micro_batch for each in planned), rows
 
+    def scratch(self, tokens: int, view: CacheView, cell: int) -> Arrays:  # noqa: ARG002
+        """Return data of inputs with which a batch writes all of its states to one cell."""
+        parts = () if isinstance(view, CellRange) else view
+        rows: Arrays = []
+        for part in parts:
+            rows.append(np.full(part.sequences, self.cells, np.int32))
+            rows.append(np.full(part.sequences, cell, np.int64))
+        return rows
+
     def views_at_fill(self, tokens: int, cells: int) -> list[CacheView]:  # noqa: ARG002
         """Return the view of one long sequence, and that of all slots, each part split in two."""
         parts = min(self._slots, tokens // 2)

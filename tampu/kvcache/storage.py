@@ -133,6 +133,10 @@ class GroupStorage(Protocol):
         """
         ...
 
+    def scratch(self, tokens: int, view: CacheView, cell: int) -> Arrays:
+        """Return data of inputs with which a batch writes all of its tokens to one cell."""
+        ...
+
     def views_at_fill(self, tokens: int, cells: int) -> list[CacheView]:
         """Return the views of batches of `tokens` tokens while `cells` cells are in use."""
         ...

@@ -217,17 +217,18 @@ class Graphs:
         batches: Sequence[WarmUpBatch],
         outputs: int,
         progress: Callable[[int], None] = lambda _: None,
+        cells: Sequence[int] | None = None,
     ) -> list[float]:
-        """Compute batches with zeros for all data but tokens; return the seconds of each.
+        """Compute batches that write what nobody reads; return the seconds of each.
 
         Drivers of GPUs compile their code when it is first needed, and ggml allocates some of its
-        memory on them only then. Nothing may be in the cache: the first cell of each layer is
-        overwritten.
+        memory on them only then.
 
         Args:
             batches: in their order.
             outputs: at most, of one that returns all logits.
             progress: called every second with the number of those that are done.
+            cells: of each group of the cache, the one that is overwritten; None: the first.
 
         Raises:
             OutOfMemoryError: if it does not fit.
@@ -242,6 +243,8 @@ class Graphs:
             try:
                 data = [np.zeros(each.shape, _DATA_TYPES[each.type]) for each in graph.inputs]
                 data[0] += np.arange(batch.tokens, dtype=np.int32) % batch.words
+                cached = self._cache.scratch(batch.tokens, views, cells or [0] * len(views))
+                data[len(data) - len(cached) :] = cached
                 inputs = list(zip(graph.inputs, data, strict=True))
                 computed = self._backend.submit(graph.context, inputs, [])
                 while wait([computed], _TICK_S).not_done:

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from tampu.errors import DeviceLostError, RunnerDiedError, TampuError
 from tampu.ml.backend import Computed
 from tampu.runner.graphs import Graphs, PreparedGraph
+from tampu.runner.idle_warm_up import IdleWarmUp
 from tampu.runner.jobs import BatchJob, ImageJob, Job
 from tampu.runner.output_processor import OutputProcessor, StepTokens
 from tampu.runner.prefix_keeper import Restoration
@@ -70,12 +71,20 @@ class EngineLoop:
         watchdog: detects that the loop hangs.
     """
 
-    def __init__(self, scheduler: Scheduler, graphs: Graphs, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        graphs: Graphs,
+        tokenizer: Tokenizer,
+        warm_up: IdleWarmUp | None = None,
+    ) -> None:
+        """Start the loop, which computes the batches of `warm_up` while it is idle."""
         self.graphs = graphs
         self.stats = LoopStats()
         self.watchdog = Watchdog()
         self._scheduler = scheduler
         self._outputs = OutputProcessor(scheduler, graphs, tokenizer)
+        self._warm_up = warm_up or IdleWarmUp(graphs, scheduler.kv_manager, 0)
         self._inbox: queue.SimpleQueue[Sequence | Restoration | Call | None] = queue.SimpleQueue()
         self._observers: queue.SimpleQueue[Future[RunnerSnapshot]] = queue.SimpleQueue()
         self._stopped = threading.Event()
@@ -116,6 +125,19 @@ class EngineLoop:
         """End a sequence before its next token, with the reason `cancelled`."""
         sequence.is_cancelled = True
         self._inbox.put(None)  # wakes the loop
+
+    def finish_warm_up(self) -> None:
+        """Compute now what loading has left for when the loop is idle.
+
+        Raises:
+            RunnerDiedError: if the loop has ended.
+        """
+
+        def finish() -> None:
+            while self._warm_up.next():
+                self._warm_up.compute()
+
+        self.call(finish)
 
     def observe(self) -> RunnerSnapshot:
         """Return what happened since the last call; wait for the step that is computing, if any.
@@ -192,9 +214,7 @@ class EngineLoop:
 
         Batch requests give up their slots for interactive ones that wait.
         """
-        if block:
-            self.watchdog.idle()
-        arrived = [self._inbox.get()] if block else []
+        arrived = [self._wait()] if block else []
         while not self._inbox.empty():
             arrived.append(self._inbox.get())
         for each in arrived:
@@ -269,6 +289,7 @@ class EngineLoop:
             step.job.fail(error)
             return None
         step.job.launched()
+        self._warm_up.rest()
         return Step(step.job, step.prepared, result, launched_ns)
 
     def deliver(self, step: Step, sampled: StepTokens) -> None:
@@ -287,6 +308,18 @@ class EngineLoop:
                 found.set_exception(error)
 
     # -- inside ----------------------------------------------------------------------------------
+
+    def _wait(self) -> Sequence | Restoration | Call | None:
+        """Wait for what arrives; until then GPUs compute what loading has left."""
+        self.watchdog.idle()
+        while not self._stopped.is_set() and (batch := self._warm_up.next()):
+            try:
+                return self._inbox.get(timeout=self._warm_up.seconds)
+            except queue.Empty:
+                self.watchdog.wait("warm-up", batch.tokens)
+                self._warm_up.compute()
+                self.watchdog.idle()
+        return self._inbox.get()
 
     def _next(self, in_flight: Step | None) -> Job | None:
         """Choose the next job; batches and images alternate."""

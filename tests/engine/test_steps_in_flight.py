@@ -78,6 +78,7 @@ def test_answers_are_those_of_one_step_in_flight(
     with Engine.load(path, offload=Offload(99), **FOUR) as engine:
         assert gpus
         assert engine.device_bytes > 0
+        engine.runner.finish_warm_up()
         found = answers(engine, options)
         plans = engine.runner.graphs._backend.counts.plans
         assert answers(engine, options) == found
@@ -122,6 +123,7 @@ def test_results_are_copied_as_part_of_the_step(
     assert devices
     path = write_tiny(tmp_path / "tiny.gguf", Tiny(layers=2))
     with Engine.load(path, offload=Offload(99), **FOUR) as engine:
+        engine.runner.finish_warm_up()
         counts = engine.runner.graphs._backend.counts
         waits, read, written = counts.waits, counts.bytes_read, counts.bytes_written
         pinned = counts.bytes_pinned

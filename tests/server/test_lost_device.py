@@ -9,21 +9,17 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from support import failing_gpu
-from support.fork_server import FORK_SERVER
+from support import failing_gpu, managed_models
 from support.hidden import HIDDEN
+from support.managed_models import with_models
 from support.tiny_model import Tiny, write_tiny
 from support.waiting import PATIENCE_S
 
 from tampu.engine.load_options import LoadOptions
-from tampu.engine.prompts import TextPrompt
 from tampu.errors import OutOfMemoryError, RunnerDiedError
-from tampu.runner.events import Done
 from tampu.runner.request import GenerateOptions
 from tampu.server.model_manager import ModelManager
-from tampu.store.catalog import Catalog, Entry
-from tampu.worker.client import WorkerProcess
-from tampu.worker.start import start_worker
+from tampu.store.catalog import Entry
 
 pytestmark = pytest.mark.server
 
@@ -37,70 +33,51 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "status"
 
 
-def with_models(
+def with_model(
     tmp_path: Path, file: Path, test: Callable[[ModelManager, Entry], Awaitable[None]]
 ) -> None:
     folder = tmp_path / "models"
     folder.mkdir()
     write_tiny(folder / "m.gguf", Tiny())
-
-    async def start(entry: Entry, options: LoadOptions) -> WorkerProcess:
-        return await start_worker(
-            entry.info.path,
-            options,
-            name=entry.name,
-            environment={"PATH": os.defpath, "PYTHONPATH": str(Path(__file__).parents[1])} | HIDDEN,
-            fork_server=FORK_SERVER,
-            program=(sys.executable, str(Path(failing_gpu.__file__)), str(file)),
-        )
-
-    async def run() -> None:
-        options = LoadOptions(context=128, threads=1, slots=4)
-        models = ModelManager(start, options=options, keep_alive_s=60.0, max_models=2)
-        try:
-            await asyncio.wait_for(test(models, Catalog(folder).describe("m")), PATIENCE_S)
-        finally:
-            await models.close()
-
-    asyncio.run(run())
+    with_models(
+        folder,
+        LoadOptions(context=128, threads=1, slots=4),
+        {"PATH": os.defpath, "PYTHONPATH": str(Path(__file__).parents[1])} | HIDDEN,
+        lambda models, catalog: asyncio.wait_for(test(models, catalog.describe("m")), PATIENCE_S),
+        program=(sys.executable, str(Path(failing_gpu.__file__)), str(file)),
+    )
 
 
-async def answer(models: ModelManager, entry: Entry) -> tuple[int, bool]:
-    """Return the id of the process that answered, and whether the answer is complete."""
-    async with models.use(entry, {}, None) as model:
-        assert model.runner.ready.device_bytes > 0
-        found = [event async for event in model.runner.generate(TextPrompt("the cat"), OPTIONS)]
-        return model.runner.pid, isinstance(found[-1], Done)
+async def answer(models: ModelManager, entry: Entry) -> int:
+    """Return the id of the process that answered."""
+    return (await managed_models.answer(models, entry, OPTIONS, "GPU.0"))[0]
 
 
 def test_a_lost_gpu_ends_its_requests_and_the_process_is_replaced(
     tmp_path: Path, file: Path
 ) -> None:
     async def test(models: ModelManager, entry: Entry) -> None:
-        first, is_done = await answer(models, entry)
-        assert is_done
+        first = await answer(models, entry)
         file.write_text(LOST)
         asked = (answer(models, entry) for _ in range(3))
         for error in await asyncio.gather(*asked, return_exceptions=True):
             assert isinstance(error, RunnerDiedError)
             assert "computing failed on GPU.0 (ggml's status -1)" in str(error)
         file.unlink()
-        second, is_done = await answer(models, entry)
-        assert is_done
-        assert second != first
+        assert await answer(models, entry) != first
 
-    with_models(tmp_path, file, test)
+    with_model(tmp_path, file, test)
 
 
 def test_a_gpu_without_memory_to_compute_fails_one_request_and_stays(
     tmp_path: Path, file: Path
 ) -> None:
     async def test(models: ModelManager, entry: Entry) -> None:
-        first, _ = await answer(models, entry)
+        first = await answer(models, entry)
         file.write_text(NO_MEMORY)
         with pytest.raises(OutOfMemoryError, match=r"no memory was left .* on GPU\.0.*num_gpu"):
             await answer(models, entry)
         file.unlink()
-        assert await answer(models, entry) == (first, True)
+        assert await answer(models, entry) == first
 
-    with_models(tmp_path, file, test)
+    with_model(tmp_path, file, test)

@@ -12,6 +12,7 @@ from support.devices import StandIn
 
 from tampu.engine import bound_model
 from tampu.ml.devices import find_devices
+from tampu.runner import idle_warm_up
 from tampu.worker.main import main
 
 
@@ -35,6 +36,7 @@ class FailingGPU(StandIn):
 
 
 if __name__ == "__main__":
+    idle_warm_up.REST_S = 3600.0  # only requests compute
     gpu = FailingGPU()
     gpu.file = Path(sys.argv[1])
     devices = (gpu.device, *find_devices())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -17,7 +18,8 @@ from tampu.ml.backend import Computed
 from tampu.nn import Placeholders, PreparedImage
 from tampu.runner.detokenizer import Detokenizer
 from tampu.runner.events import Done, Event, Failed, TextDelta
-from tampu.runner.graphs import GraphCounts, PreparedGraph
+from tampu.runner.graphs import GraphCounts, PreparedGraph, WarmUpBatch
+from tampu.runner.idle_warm_up import IdleWarmUp
 from tampu.runner.images import ImageStore, PartialEmbedding
 from tampu.runner.layout import NumberedImage, lay_out
 from tampu.runner.loop import EngineLoop
@@ -203,6 +205,7 @@ class FakeEngine:
         self, follow: Callable[[list[int]], int | None], *, slots: int = 1, context: int = 32,
         batch: int = 8, graphs: type[FakeGraphs] | None = None, kept_bytes: int = 10**6,
         candidates: tuple[int, ...] = (), kv_unified: bool = False,
+        left: Sequence[WarmUpBatch] = (), clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self.context = context
         cells = context if kv_unified else slots * context
@@ -217,7 +220,8 @@ class FakeEngine:
             candidates=candidates,
         )
         self.graphs: Any = (graphs or FakeGraphs)(follow, cells)  # with methods of a test
-        self.runner = EngineLoop(self.scheduler, self.graphs, Vocabulary())  # type: ignore[arg-type]
+        warm_up = IdleWarmUp(self.graphs, self.kv_manager, 4, left, clock)
+        self.runner = EngineLoop(self.scheduler, self.graphs, Vocabulary(), warm_up)  # type: ignore[arg-type]
 
     def __enter__(self) -> FakeEngine:
         return self

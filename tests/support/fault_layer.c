@@ -8,14 +8,9 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <vulkan/vk_layer.h>
-#include <vulkan/vulkan.h>
 
-static PFN_vkGetInstanceProcAddr next_instance;
-static PFN_vkGetDeviceProcAddr next_device;
-// Of the last instance and device; those of one driver have the same functions.
-static PFN_vkCreateDevice next_create_device;
+#include "vulkan_layer.h"
+
 static PFN_vkGetPhysicalDeviceProperties next_properties;
 static PFN_vkGetPhysicalDeviceProperties2 next_properties_2;
 static PFN_vkGetPhysicalDeviceFeatures2 next_features_2;
@@ -30,39 +25,17 @@ static int fault(void) {
     return letter;
 }
 
-static VKAPI_ATTR VkResult VKAPI_CALL create_instance(const VkInstanceCreateInfo *info,
-        const VkAllocationCallbacks *allocator, VkInstance *made) {
+static void find_of_instance(VkInstance made) {
     if (getenv("VK_FAULT_START")) abort();
-    VkLayerInstanceCreateInfo *link = (VkLayerInstanceCreateInfo *)info->pNext;
-    while (link->sType != VK_STRUCTURE_TYPE_LOADER_INSTANCE_CREATE_INFO
-            || link->function != VK_LAYER_LINK_INFO)
-        link = (VkLayerInstanceCreateInfo *)link->pNext;
-    next_instance = link->u.pLayerInfo->pfnNextGetInstanceProcAddr;
-    link->u.pLayerInfo = link->u.pLayerInfo->pNext;
-    PFN_vkCreateInstance next = (PFN_vkCreateInstance)next_instance(NULL, "vkCreateInstance");
-    VkResult result = next(info, allocator, made);
-#define FIND(name) (PFN_##name)next_instance(*made, #name)
-    if (result != VK_SUCCESS) return result;
-    next_create_device = FIND(vkCreateDevice);
+#define FIND(name) (PFN_##name)next_instance(made, #name)
     next_properties = FIND(vkGetPhysicalDeviceProperties);
     next_properties_2 = FIND(vkGetPhysicalDeviceProperties2);
     next_features_2 = FIND(vkGetPhysicalDeviceFeatures2);
-    return result;
 }
 
-static VKAPI_ATTR VkResult VKAPI_CALL create_device(VkPhysicalDevice physical,
-        const VkDeviceCreateInfo *info, const VkAllocationCallbacks *allocator, VkDevice *made) {
-    VkLayerDeviceCreateInfo *link = (VkLayerDeviceCreateInfo *)info->pNext;
-    while (link->sType != VK_STRUCTURE_TYPE_LOADER_DEVICE_CREATE_INFO
-            || link->function != VK_LAYER_LINK_INFO)
-        link = (VkLayerDeviceCreateInfo *)link->pNext;
-    next_device = link->u.pLayerInfo->pfnNextGetDeviceProcAddr;
-    link->u.pLayerInfo = link->u.pLayerInfo->pNext;
-    VkResult result = next_create_device(physical, info, allocator, made);
-    if (result != VK_SUCCESS) return result;
-    next_submit = (PFN_vkQueueSubmit)next_device(*made, "vkQueueSubmit");
-    next_allocate = (PFN_vkAllocateMemory)next_device(*made, "vkAllocateMemory");
-    return result;
+static void find_of_device(VkDevice made) {
+    next_submit = (PFN_vkQueueSubmit)next_device(made, "vkQueueSubmit");
+    next_allocate = (PFN_vkAllocateMemory)next_device(made, "vkAllocateMemory");
 }
 
 static VKAPI_ATTR VkResult VKAPI_CALL queue_submit(VkQueue queue, uint32_t count,
@@ -108,41 +81,13 @@ static VKAPI_ATTR void VKAPI_CALL get_features_2(VkPhysicalDevice device,
     }
 }
 
-static PFN_vkVoidFunction own(const char *name) {
-    static const struct { const char *name; void *function; } functions[] = {
-        {"vkCreateInstance", create_instance},
-        {"vkCreateDevice", create_device},
-        {"vkQueueSubmit", queue_submit},
-        {"vkAllocateMemory", allocate_memory},
-        {"vkGetPhysicalDeviceProperties", get_properties},
-        {"vkGetPhysicalDeviceProperties2", get_properties_2},
-        {"vkGetPhysicalDeviceProperties2KHR", get_properties_2},
-        {"vkGetPhysicalDeviceFeatures2", get_features_2},
-        {"vkGetPhysicalDeviceFeatures2KHR", get_features_2},
-    };
-    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++)
-        if (!strcmp(name, functions[i].name)) return (PFN_vkVoidFunction)functions[i].function;
-    return NULL;
-}
-
-static VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL device_function(VkDevice device, const char *name) {
-    PFN_vkVoidFunction found = own(name);
-    if (!strcmp(name, "vkGetDeviceProcAddr")) return (PFN_vkVoidFunction)device_function;
-    return found ? found : next_device(device, name);
-}
-
-static VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL instance_function(VkInstance of, const char *name) {
-    PFN_vkVoidFunction found = own(name);
-    if (!strcmp(name, "vkGetInstanceProcAddr")) return (PFN_vkVoidFunction)instance_function;
-    if (!strcmp(name, "vkGetDeviceProcAddr")) return (PFN_vkVoidFunction)device_function;
-    return found || !next_instance ? found : next_instance(of, name);
-}
-
-VKAPI_ATTR VkResult VKAPI_CALL vkNegotiateLoaderLayerInterfaceVersion(
-        VkNegotiateLayerInterface *asked) {
-    asked->loaderLayerInterfaceVersion = 2;
-    asked->pfnGetInstanceProcAddr = instance_function;
-    asked->pfnGetDeviceProcAddr = device_function;
-    asked->pfnGetPhysicalDeviceProcAddr = NULL;
-    return VK_SUCCESS;
-}
+const struct layer_function layer_functions[] = {
+    {"vkQueueSubmit", queue_submit},
+    {"vkAllocateMemory", allocate_memory},
+    {"vkGetPhysicalDeviceProperties", get_properties},
+    {"vkGetPhysicalDeviceProperties2", get_properties_2},
+    {"vkGetPhysicalDeviceProperties2KHR", get_properties_2},
+    {"vkGetPhysicalDeviceFeatures2", get_features_2},
+    {"vkGetPhysicalDeviceFeatures2KHR", get_features_2},
+    {NULL},
+};

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from support import managed_models
 from support.fault_layer import PYTHON, compile_layer
-from support.fork_server import FORK_SERVER
+from support.managed_models import with_models
 from support.tiny_model import Tiny, write_tiny
 
 from tampu.engine.load_options import LoadOptions
@@ -19,9 +19,7 @@ from tampu.runner.events import Done
 from tampu.runner.request import GenerateOptions
 from tampu.server.model_manager import ModelManager
 from tampu.settings.settings import runner_environment
-from tampu.store.catalog import Catalog, Entry
-from tampu.worker.client import WorkerProcess
-from tampu.worker.start import start_worker
+from tampu.store.catalog import Entry
 
 LOST, NO_MEMORY, NO_MEMORY_TO_COMPUTE = "lost", "memory", "submission"
 OPTIONS, LONG = GenerateOptions(max_tokens=4), GenerateOptions(max_tokens=90)
@@ -46,39 +44,24 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def with_models(
+def with_model(
     folder: Path,
     environment: dict[str, str],
     test: Callable[[ModelManager, Entry], Awaitable[None]],
 ) -> None:
-    async def start(entry: Entry, options: LoadOptions) -> WorkerProcess:
-        """As the server does: with the program that runs this, which has the driver."""
-        return await start_worker(
-            entry.info.path,
-            options,
-            name=entry.name,
-            environment=runner_environment() | environment,
-            fork_server=FORK_SERVER,
-        )
-
-    async def run() -> None:
-        options = LoadOptions(context=128, threads=1, gpu_layers=99)
-        models = ModelManager(start, options=options, keep_alive_s=600.0, max_models=2)
-        try:
-            await test(models, Catalog(folder).describe("m"))
-        finally:
-            await models.close()
-
-    asyncio.run(run())
+    """Run a test as the server does: with the program that runs this, which has the driver."""
+    options = LoadOptions(context=128, threads=1, gpu_layers=99)
+    with_models(
+        folder,
+        options,
+        runner_environment() | environment,
+        lambda models, catalog: test(models, catalog.describe("m")),
+    )
 
 
 async def answer(models: ModelManager, entry: Entry) -> int:
     """Return the id of the process that answered."""
-    async with models.use(entry, {}, None) as model:
-        assert model.runner.ready.placement.shares[0].name == "Vulkan.0"
-        found = [event async for event in model.runner.generate(TextPrompt("the cat"), OPTIONS)]
-        assert isinstance(found[-1], Done)
-        return model.runner.pid
+    return (await managed_models.answer(models, entry, OPTIONS, "Vulkan.0"))[0]
 
 
 def test_a_lost_device_ends_its_requests_and_the_process_is_replaced(
@@ -92,7 +75,7 @@ def test_a_lost_device_ends_its_requests_and_the_process_is_replaced(
         fault.unlink()
         assert await answer(models, entry) != first
 
-    with_models(folder, layer | {"VK_FAULT_FILE": str(fault)}, test)
+    with_model(folder, layer | {"VK_FAULT_FILE": str(fault)}, test)
 
 
 def test_a_device_without_memory_is_told_as_such(
@@ -105,7 +88,7 @@ def test_a_device_without_memory_is_told_as_such(
         fault.unlink()
         await answer(models, entry)
 
-    with_models(folder, layer | {"VK_FAULT_FILE": str(fault)}, test)
+    with_model(folder, layer | {"VK_FAULT_FILE": str(fault)}, test)
 
 
 def test_memory_refused_within_an_answer_is_told_and_the_process_is_replaced(
@@ -128,7 +111,7 @@ def test_memory_refused_within_an_answer_is_told_and_the_process_is_replaced(
         fault.unlink()
         assert await answer(models, entry) != first
 
-    with_models(folder, layer | {"VK_FAULT_FILE": str(fault)}, test)
+    with_model(folder, layer | {"VK_FAULT_FILE": str(fault)}, test)
 
 
 def tampu(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:

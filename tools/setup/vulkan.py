@@ -146,7 +146,7 @@ def compile_layer(source: Path, name: str, folder: Path, include: Path) -> None:
     """Compile a layer of Vulkan's loader into a folder that `VK_ADD_LAYER_PATH` can name.
 
     Args:
-        source: of the layer, in C.
+        source: of the layer, in C; it may include `vulkan_layer.h`.
         name: for `VK_INSTANCE_LAYERS`.
         folder: is made if it is not there.
         include: the folder of Vulkan's headers.
@@ -156,7 +156,7 @@ def compile_layer(source: Path, name: str, folder: Path, include: Path) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     library = folder / f"{name}.so"
-    given = ["-O2", "-shared", "-fPIC", f"-I{include}"]
+    given = ["-O2", "-shared", "-fPIC", f"-I{include}", f"-I{Path(__file__).parent}"]
     command = ["cc", *given, str(source), "-o", str(library)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
