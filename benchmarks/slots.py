@@ -1,10 +1,10 @@
 """Requests at once without a setting: `python -m benchmarks.slots MODEL.gguf`.
 
-Two servers take turns (A B A B ...), one with the default number of slots (`NUM_PARALLEL=0`), one with
-`NUM_PARALLEL=1`; each round is a new server with the model in memory. Eight clients begin together,
-each with a conversation of its own, and read a stream of so many tokens. Printed are the medians of
-the rounds: tokens per second of all together, when the last client had its first token and when it
-had its answer, and the ratio of neighbours.
+Two servers take turns (A B A B ...), one with the default number of slots (`NUM_PARALLEL=0`), one
+with `NUM_PARALLEL=1`; each round is a new server with the model in memory. Eight clients begin
+together, each with a conversation of its own, and read a stream of so many tokens. Printed are the
+medians of the rounds: tokens per second of all together, when the last client had its first token
+and when it had its answer, and the ratio of neighbours.
 """
 
 from __future__ import annotations
