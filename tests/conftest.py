@@ -12,8 +12,6 @@ from hypothesis import HealthCheck, settings
 from support.hidden import HIDDEN
 from support.registries import DockerRegistry
 
-from tampu.settings.settings import disable_backtraces
-
 if TYPE_CHECKING:  # imported at run time, ggml would find devices before they are hidden
     from tampu.ml.devices import Device
 
@@ -38,7 +36,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    disable_backtraces()  # a debugger may hang where a process ends, and tests would wait for it
     if config.getoption("--devices") == "stand-ins":
         os.environ.update(HIDDEN)  # noqa: TID251
 

@@ -194,3 +194,11 @@ def seconds_if_positive(text: str) -> float | None:
 def count_unless_zero(text: str) -> int | None:
     """Return a whole number; None for 0."""
     return count_from(0)(text) or None
+
+
+def count_or_auto(text: str) -> int | None:
+    """Return a whole number; None for 0 and `auto`."""
+    try:
+        return None if text.lower() == "auto" else count_unless_zero(text)
+    except ValueError as error:
+        raise ValueError(f"{error}, or auto") from None

@@ -3,8 +3,7 @@
 Each setting has a variable of its own name, `TAMPU_...`; where Ollama has one for the same thing
 it works too, so that a machine set up for Ollama needs no other setup. tampu's variable overrides
 Ollama's, and both override the configuration file (`tampu.settings.config_file`). An empty variable
-counts as absent. An invalid value or an unknown `TAMPU_...` variable is an error, never a silent
-default.
+counts as absent. An invalid value or an unknown `TAMPU_...` variable is an error.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from tampu.settings.declaring import SECRET, VARIABLE, Source, Variable, own, sh
 from tampu.settings.parsers import (
     boolean,
     count_from,
+    count_or_auto,
     count_unless_zero,
     fetch_way,
     host,
@@ -176,7 +176,7 @@ class Settings:
     cache: Path
     state: Path
     context: int | None = shared("CONTEXT_LENGTH", count_unless_zero, None, str(DEFAULT_CONTEXT))
-    slots: int | None = shared("NUM_PARALLEL", count_unless_zero, None, "auto")
+    slots: int | None = shared("NUM_PARALLEL", count_or_auto, None, "auto")
     threads: int | None = own("THREADS", count_from(1), None, "one per core")
     gpu_layers: int | None = own("NUM_GPU", layers, None, "as many as fit")
     main_gpu: int | None = own("MAIN_GPU", count_from(0), None, "most free memory")

@@ -53,6 +53,8 @@ def test_empty_environment_gives_the_defaults() -> None:
         ("CONTEXT_LENGTH", "0", "context", None),
         ("NUM_PARALLEL", "4", "slots", 4),
         ("NUM_PARALLEL", "0", "slots", None),
+        ("NUM_PARALLEL", "auto", "slots", None),
+        ("NUM_PARALLEL", "Auto", "slots", None),
         ("FLASH_ATTENTION", "1", "flash_attention", True),
         ("FLASH_ATTENTION", "False", "flash_attention", False),
         ("KV_CACHE_TYPE", "Q8_0", "cache_type", "q8_0"),
@@ -161,7 +163,7 @@ def test_folders_follow_the_xdg_specification() -> None:
     ("variable", "text", "expected"),
     [
         ("TAMPU_MAX_QUEUE", "many", "whole number of 0 or more"),
-        ("OLLAMA_NUM_PARALLEL", "-1", "whole number of 0 or more"),
+        ("OLLAMA_NUM_PARALLEL", "-1", "whole number of 0 or more, or auto"),
         ("TAMPU_THREADS", "0", "whole number of 1 or more"),
         ("TAMPU_REGISTRY", "https://h", "a host name"),
         ("TAMPU_REALMS", "a", "registry=host"),
