@@ -12,6 +12,8 @@ from hypothesis import HealthCheck, settings
 from support.hidden import HIDDEN
 from support.registries import DockerRegistry
 
+from tampu.settings.settings import disable_backtraces
+
 if TYPE_CHECKING:  # imported at run time, ggml would find devices before they are hidden
     from tampu.ml.devices import Device
 
@@ -36,6 +38,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    disable_backtraces()  # a debugger may hang where a process ends, and tests would wait for it
     if config.getoption("--devices") == "stand-ins":
         os.environ.update(HIDDEN)  # noqa: TID251
 

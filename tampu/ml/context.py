@@ -56,6 +56,7 @@ class Context:
         joined_bytes: its size.
         places: where each of these inputs begins in it, by the identity of its tensor.
         pauses: what `pause` does; None: nothing.
+        view_alignment: bytes of which a view's offset must be a multiple.
     """
 
     def __init__(self, backend: Backend, nodes: int) -> None:
@@ -71,6 +72,7 @@ class Context:
         if not arena:
             raise OutOfMemoryError(f"no memory for a graph of {nodes} tensors ({size} bytes)")
         self._backend = backend
+        self.view_alignment = backend.device_map.view_alignment
         self.plan: int | None = None
         self.kept_plan: KeptPlan | None = None
         self._arena: OpaquePointer = int(arena)

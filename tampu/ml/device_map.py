@@ -107,6 +107,11 @@ class DeviceMap:
         return self.devices[self.embedding] if self.embedding >= 0 else None
 
     @property
+    def view_alignment(self) -> int:
+        """Bytes of which a view's offset must be a multiple, for all devices to read it."""
+        return max((device.view_alignment for device in self.devices), default=1)
+
+    @property
     def is_whole(self) -> bool:
         """Whether devices have all layers with all of their experts."""
         return bool(self.layers) and min(self.layers) >= 0 and not self.cpu_experts

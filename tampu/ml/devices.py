@@ -90,6 +90,15 @@ class Device:
         return int(gg.ggml_backend_dev_buffer_type(self.handle) or 0)
 
     @cached_property
+    def view_alignment(self) -> int:
+        """Bytes of which a view's offset must be a multiple, for each operation to read it.
+
+        Where it is not, ggml's Vulkan ends the process in some operations.
+        """
+        is_needed = self.name == "Vulkan"
+        return int(gg.ggml_backend_buft_get_alignment(self.buffer_type)) if is_needed else 1
+
+    @cached_property
     def packed_buffer_types(self) -> tuple[OpaquePointer, ...]:
         """Buffer types that store weights in another layout to multiply faster, in ggml's order.
 

@@ -368,6 +368,9 @@ class Tensor:
     ) -> Tensor:
         """Return a view with the given byte strides, slowest first; elements of a row are adjacent.
 
+        It is a copy if it would begin where a GPU cannot read: only with the offset 0 may a graph
+        write to it.
+
         Args:
             shape: of the view.
             strides: bytes between neighbours, for all dimensions but the last.
@@ -391,7 +394,9 @@ class Tensor:
         steps = [*reversed(strides)]
         steps += [lengths[len(steps)] * (steps[-1] if steps else last)] * (3 - len(steps))
         pointer = gg.ggml_view_4d(context.arena, self.pointer, *lengths, *steps, offset)
-        return context.wrap(pointer, shape, self.type)
+        view = context.wrap(pointer, shape, self.type)
+        is_aligned = pointer.contents.view_offs % context.view_alignment == 0
+        return view if is_aligned else view.contiguous()
 
     # -- inside ----------------------------------------------------------------------------------
 

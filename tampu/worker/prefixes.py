@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from tampu.engine.prompts import ChatPrompt, FIMPrompt, Prompt, TextPrompt
+from tampu.engine.prompts import MEDIA_MARKER, ChatPrompt, FIMPrompt, Prompt, TextPrompt
 
 BLOCK = 512
 """The maximum bytes of text between two borders; about 128 tokens."""
@@ -68,8 +68,11 @@ def _pieces(prompt: Prompt) -> Iterator[bytes]:
     match prompt:
         case ChatPrompt():
             yield from _chat_pieces(prompt)
-        case TextPrompt(text=text):
-            yield text.encode("utf-8", "surrogatepass")
+        case TextPrompt(text=text, images=images):
+            before, *parts = text.split(MEDIA_MARKER, len(images))
+            yield before.encode("utf-8", "surrogatepass")
+            for image, part in zip(images, parts, strict=False):  # refused where they are loaded
+                yield _digest(image).encode() + part.encode("utf-8", "surrogatepass")
         case FIMPrompt(prefix=prefix, suffix=suffix):
             yield prefix.encode("utf-8", "surrogatepass")
             yield b"\0" + suffix.encode("utf-8", "surrogatepass")
@@ -82,6 +85,7 @@ def _chat_pieces(prompt: ChatPrompt) -> Iterator[bytes]:
     """Yield each message, the first one with what the template writes before the messages.
 
     There is no border before the first message's text: it would be the same in all conversations.
+    Images have a border of their own: they are most of what a question about them costs.
     """
     head = _encoder.encode((prompt.before, prompt.tools, prompt.variables, prompt.think))
     for message in prompt.messages:
@@ -89,7 +93,11 @@ def _chat_pieces(prompt: ChatPrompt) -> Iterator[bytes]:
         others = {name: value for name, value in message.items() if name not in _LONG}
         content = message.get("content") or ""
         text = content if isinstance(content, str) else repr(content)
-        yield head + _encoder.encode((others, images)) + text.encode("utf-8", "surrogatepass")
+        before = head + _encoder.encode((others, images))
+        if images:
+            yield before
+            before = b""
+        yield before + text.encode("utf-8", "surrogatepass")
         head = b""
 
 

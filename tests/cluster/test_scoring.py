@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tampu.cluster.scoring import MAX_NOTES, MAX_SESSIONS, PrefixScorer
+from tampu.engine.prompts import ChatPrompt
+from tampu.worker.prefixes import prefix_borders
 
 REPLICAS = ["a", "b", "c"]
 # Prompts of a small alphabet: many begin alike. A border's hash stands for all that comes before.
@@ -181,3 +183,19 @@ def test_sessions_are_bounded_and_the_one_used_last_is_kept() -> None:
     scorer.remember("more", "a")
     assert scorer.choose([], "first") == ("b", 0)
     assert scorer.choose([], "second") == ("a", 0)
+
+
+def test_a_picture_goes_to_the_replica_that_holds_it_whatever_is_said_of_it() -> None:
+    def shown(image: bytes, said: str = "What is it?") -> tuple[int, ...]:
+        system = {"role": "system", "content": "You describe pictures."}
+        message = {"role": "user", "content": said, "images": [image]}
+        return prefix_borders(ChatPrompt(messages=(system, message))).hashes
+
+    scorer = scorer_of({"a": [], "b": []}, {"a": 1, "b": 0})
+    scorer.publish("a", shown(b"cat"), slots=1)
+    scorer.publish("b", shown(b"dog"), slots=1)
+    assert len({*shown(b"cat"), *shown(b"dog")}) == 5  # only the system message is the same
+    assert scorer.choose(shown(b"cat")) == ("a", 3)
+    assert scorer.choose(shown(b"dog")) == ("b", 3)
+    assert scorer.choose(shown(b"cat", "And now?")) == ("a", 2)
+    assert scorer.choose(shown(b"bird")) == ("b", 1)

@@ -13,6 +13,7 @@ from support.devices import StandIn
 from support.engines import GREEDY, rest
 from support.fork_server import FORK_SERVER
 from support.tiny_adapter import write_tiny_adapter
+from support.tiny_hybrid import hybrid_weights, tiny_hybrid
 from support.tiny_model import Tiny, tiny_weights, write_mixture, write_tiny
 
 from tampu.engine import model_loader
@@ -359,7 +360,7 @@ def test_a_cache_of_four_bits_is_as_exact_on_a_gpu(
     assert 0 < gpu < 1.5 * cpu
 
 
-@pytest.mark.parametrize("kind", ["shift", "adapter", "experts"])
+@pytest.mark.parametrize("kind", ["shift", "adapter", "experts", "hybrid"])
 def test_a_gpu_computes_what_the_cpu_computes(
     tmp_path: Path,
     gpus: Sequence[StandIn | Device],
@@ -368,6 +369,8 @@ def test_a_gpu_computes_what_the_cpu_computes(
     options = {**SMALL, "context": 64 if kind == "shift" else 512}
     plain = write_tiny(tmp_path / "m", Tiny(layers=LAYERS, embedding=64, head_dim=32))
     path = write_mixture(tmp_path / "mixture", LAYERS) if kind == "experts" else plain
+    if kind == "hybrid":  # some views of its gates begin at 8 bytes
+        path = write_tiny(tmp_path / "hybrid", tiny_hybrid(), weights=hybrid_weights())
     if kind == "adapter":
         options["adapters"] = [(write_tiny_adapter(tmp_path / "a", path), 0.5)]
     with Engine.load(path, offload=Offload(0), **options) as engine:

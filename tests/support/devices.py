@@ -45,16 +45,25 @@ class StandIn:
         device: for the product.
         free: bytes that it says are free.
         limit: bytes that it really gives.
+        alignment: of its memory, in bytes; as the CPU's where None.
         taken: bytes that are taken now.
         fails_with: the status that computing ends with, once it is not 0.
         orders: gives the nodes of a graph, by their addresses, the order in which it computes them;
             it is called whenever a graph is divided among devices. None: they keep theirs.
     """
 
-    def __init__(self, index: int = 0, *, memory: int = 2**30, says: int | None = None) -> None:
+    def __init__(
+        self,
+        index: int = 0,
+        *,
+        memory: int = 2**30,
+        says: int | None = None,
+        alignment: int | None = None,
+    ) -> None:
         cpu = int(gg.ggml_backend_dev_by_type(0))
         self.free = memory if says is None else says
         self.limit = memory
+        self.alignment = alignment
         self.taken = 0
         self.fails_with = 0
         self.orders: Callable[[list[int]], list[int]] | None = None
@@ -81,6 +90,8 @@ class StandIn:
         table = _BufferType.from_buffer_copy(ctypes.string_at(of_cpu, ctypes.sizeof(_BufferType)))
         self._set(table, "get_name", ctypes.c_void_p, lambda _: _NAME)
         self._set(table, "is_host", ctypes.c_bool, lambda _: False)
+        if self.alignment:
+            self._set(table, "get_alignment", ctypes.c_size_t, lambda _: self.alignment)
         self._set(table, "alloc_buffer", ctypes.c_void_p, self._allocate, ctypes.c_size_t)
         self._of_cpu = of_cpu
         return table

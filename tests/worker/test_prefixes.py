@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tampu.engine.prompts import ChatPrompt, FIMPrompt, TextPrompt, TokensPrompt
+from tampu.engine.prompts import MEDIA_MARKER, ChatPrompt, FIMPrompt, TextPrompt, TokensPrompt
 from tampu.worker.held_prefixes import MAX_LISTED, MAX_PROMPTS, MAX_TOKENS, HeldPrefixes
 from tampu.worker.prefixes import BLOCK, MAX_BORDERS, PrefixBorders, prefix_borders
 
@@ -66,6 +66,20 @@ def test_images_count_by_their_content() -> None:
 
     assert shown(b"one") == shown(b"one")
     assert shown(b"one").hashes[-1] != shown(b"two").hashes[-1]
+
+
+def test_images_within_a_text_count_at_their_places() -> None:
+    def shown(*images: bytes) -> tuple[int, ...]:
+        text = f"Look: {MEDIA_MARKER} and {MEDIA_MARKER} here"
+        return prefix_borders(TextPrompt(text, images)).hashes
+
+    first, second, third = shown(b"one", b"two"), shown(b"one", b"three"), shown(b"two", b"one")
+    assert first == shown(b"one", b"two")
+    assert len(first) == 3
+    assert first[:2] == second[:2]
+    assert first[2] != second[2]
+    assert first[:1] == third[:1] == prefix_borders(TextPrompt("Look: ")).hashes
+    assert len({*first, *third}) == 5
 
 
 def test_prompts_of_other_adapters_have_nothing_in_common() -> None:

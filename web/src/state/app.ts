@@ -12,7 +12,7 @@ import { Compare } from "./compare.ts";
 import { FormatCheck } from "./format_check.ts";
 import { Models } from "./models.ts";
 import { Settings } from "./settings.ts";
-import { VIEWS } from "../views.ts";
+import { type ViewName, viewOf } from "../views.ts";
 
 export class App {
   readonly settings: Settings;
@@ -21,8 +21,8 @@ export class App {
   readonly chats: Chats;
   readonly formatCheck: FormatCheck;
   readonly compare: Compare;
-  /** The name of the view that is shown: `chat`, or one of `VIEWS`. */
-  readonly view = signal("chat");
+  /** The view that is shown. */
+  readonly view = signal<ViewName>("chat");
   readonly showsKeys = signal(false);
   readonly showsSettings = signal(false);
   readonly showsParameters = signal(false);
@@ -55,7 +55,7 @@ export class App {
   /** Follow the address after the `#`: a view, `#/chat/ID`, or a new conversation. */
   follow(hash: string): void {
     const [, view = "", id = ""] = hash.split("/");
-    this.view.value = Object.hasOwn(VIEWS, view) ? view : "chat";
+    this.view.value = viewOf(view);
     this.showsSidebar.value = false;
     this.importError.value = "";
     if (this.view.value === "chat" && id !== this.chats.openId.value) {
