@@ -42,7 +42,7 @@ page-test: $(VENV)/installed-page $(KERNELS)
 
 # Replicas on three nodes of Ray on this machine. Ray's own warnings are not ours.
 ray-test: $(VENV)/installed-ray $(KERNELS)
-	$(VENV)/bin/python -m pytest -W ignore tests/cluster/refusals.py tests/cluster/live.py tests/cluster/adapters.py tests/cluster/elastic.py tests/cluster/commands.py tests/cluster/datasets.py $(PYTEST_FLAGS)
+	$(VENV)/bin/python -m pytest -W ignore tests/cluster/refusals.py tests/cluster/autoscaling.py tests/cluster/live.py tests/cluster/adapters.py tests/cluster/elastic.py tests/cluster/sharing.py tests/cluster/commands.py tests/cluster/datasets.py $(PYTEST_FLAGS)
 
 # Coding agents against a server: 1.5 GB from npm and PyPI, which `make agents` fetches.
 agents: $(VENV)/installed-agents

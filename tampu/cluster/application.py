@@ -9,9 +9,10 @@ from typing import Any
 
 import msgspec
 from ray import serve
-from ray.serve.config import AutoscalingConfig, RequestRouterConfig
+from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, RequestRouterConfig
 
 from tampu.cluster.adapter_registry import AdapterRegistry
+from tampu.cluster.autoscaling import replicas_by_slots
 from tampu.cluster.config import INGRESS, REGISTRY, ClusterConfig, DeployedModel
 from tampu.cluster.ingress import Ingress, ListeningIngress
 from tampu.cluster.replica import Replica
@@ -174,6 +175,7 @@ def _replicas(
                 min_replicas=model.replicas,
                 max_replicas=model.most,
                 target_ongoing_requests=load.max_slots,
+                policy=AutoscalingPolicy(policy_function=replicas_by_slots),
                 upscale_delay_s=model.upscale_delay_s,
                 downscale_delay_s=model.downscale_delay_s,
                 metrics_interval_s=_COUNT_SECONDS,

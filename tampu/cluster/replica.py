@@ -13,6 +13,7 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 
 from tampu.cluster.adapters import AdapterList, chosen_by, declared_adapters
+from tampu.cluster.autoscaling import SLOTS
 from tampu.cluster.catalog import find_on_node
 from tampu.cluster.counts import Counting, ReplicaCounts
 from tampu.cluster.event_stream import Accepted, EventSender, Inbox
@@ -173,6 +174,10 @@ class Replica:
             self._has_changed = requests > 0
             await self._publish()
         return {**self._stats, "requests": requests}
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """Return what `replicas_by_slots` needs to know of this replica; Ray asks now and then."""
+        return {SLOTS: self._stats["slots"]}
 
     async def counts(self) -> ReplicaCounts:
         """Return what the replica has counted."""

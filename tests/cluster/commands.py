@@ -40,6 +40,13 @@ def documented(beginning: str) -> str:
     return str(command)
 
 
+def documented_file(beginning: str) -> str:
+    """The only file of the page that begins so."""
+    found = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
+    [file] = [each for each in found if each.startswith(beginning)]
+    return str(file)
+
+
 @pytest.fixture
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("c")  # a short path: Ray's sockets are below it
@@ -109,13 +116,21 @@ def machine(folder: Path) -> Iterator[Machine]:
 
 
 @contextmanager
-def nodes(here: Machine, count: int, cpus: int = 1) -> Iterator[str]:
-    """Start so many nodes as the page says; yield their cluster's address."""
+def nodes(here: Machine, count: int, cpus: int = 1, dashboard: int | None = None) -> Iterator[str]:
+    """Start so many nodes as the page says; yield their cluster's address.
+
+    `dashboard` is the port of Ray's dashboard; None: there is none.
+    """
     port = free_port()
     address = f"127.0.0.1:{port}"
     head = documented("ray start --head").replace("6379", f"{port}")
     given = NODE.replace("cpus 1", f"cpus {cpus}")
-    here.until(f"{head} --node-ip-address 127.0.0.1 --include-dashboard=false {given}", "--block")
+    given += (
+        " --include-dashboard=false"
+        if dashboard is None
+        else f" --dashboard-port {dashboard} --dashboard-agent-listen-port {free_port()}"
+    )
+    here.until(f"{head} --node-ip-address 127.0.0.1 {given}", "--block")
     for _ in range(count - 1):
         join = documented("ray start --address 10").replace(ADDRESS, address)
         here.until(f"{join} --node-ip-address 127.0.0.1 {NODE}", "--block")
@@ -143,9 +158,7 @@ def test_one_machine_leads_to_two_replicas(folder: Path) -> None:
 
 def test_three_machines_are_joined_and_serve(folder: Path) -> None:
     port = free_port()
-    text = PAGE.read_text(encoding="utf-8")
-    config, _ = re.findall(r"```yaml\n(.*?)```", text, re.S)
-    (folder / "cluster.yaml").write_text(f"{config}port: {port}\n")
+    (folder / "cluster.yaml").write_text(f"{documented_file('models:')}port: {port}\n")
     with machine(folder) as here, nodes(here, 3) as address:
         told = here.run(f"{documented('tampu ray deploy')} --address {address}")
         assert "demo: 3 replicas, 0.5 CPUs each" in told
@@ -180,4 +193,21 @@ def test_rays_own_command_starts_replicas_behind_its_proxy(folder: Path) -> None
         here.run(f"{documented('serve start')} --address {address} --http-port {port}")
         command = f"{documented('serve run')} --address {address}"
         here.until(command, "Application 'default' is ready")
+        check_answers(port)
+
+
+def test_rays_own_command_deploys_from_a_file(folder: Path) -> None:
+    port, dashboard = free_port(), free_port()
+    file = documented_file("http_options:")
+    (folder / "serve.yaml").write_text(file.replace("8000", f"{port}"))
+    with machine(folder) as here, nodes(here, 1, cpus=3, dashboard=dashboard):
+        address = f"--address http://127.0.0.1:{dashboard}"
+        here.run(f"{documented('serve deploy')} {address}")
+
+        def is_running() -> bool:
+            told = here.run(f"serve status {address}")
+            assert "DEPLOY_FAILED" not in told, told
+            return "status: RUNNING" in told
+
+        wait_until(is_running, "the application runs", PATIENCE_S)
         check_answers(port)

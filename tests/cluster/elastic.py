@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 import threading
 from collections.abc import Callable, Iterator
@@ -18,12 +19,15 @@ from msgspec.structs import replace
 from ray._private.state import available_resources_per_node
 from support.ray_cluster import FAMILIES, NODES, SETTINGS, SLOTS, Live, ray_cluster, streamed
 from support.scripted import write_scripted
+from support.tiny_hybrid import hybrid_weights, tiny_hybrid
+from support.tiny_model import write_tiny
 from support.waiting import wait_until
 
 from tampu.cluster.config import ClusterConfig, DeployedModel
 from tampu.cluster.deploying import deploy
 from tampu.errors import RunnerDiedError
 from tampu.server.options import server_options
+from tampu.settings.settings import Settings
 
 STREAMS = 60
 TOKENS, MANY_TOKENS = 600, 3000
@@ -179,14 +183,15 @@ def test_streams_end_when_all_replicas_and_the_ingress_are_replaced(live: Live, 
 
 
 @contextmanager
-def asking(live: Live, threads: int, tokens: int) -> Iterator[None]:
+def asking(live: Live, threads: int, tokens: int, model: str = "endless") -> Iterator[None]:
     """Ask in threads again and again; check at the end that each answer was whole."""
     is_over = threading.Event()
     asked: list[tuple[int, Any]] = []
 
     def ask(number: int) -> None:
         while not is_over.is_set():
-            body = {"model": "endless", "prompt": f"{number}", "max_tokens": tokens}
+            body = {"model": model, "prompt": f"{number}", "max_tokens": tokens}
+            body |= {"ignore_eos": True}
             answer = live.client.post("/v1/completions", json=body)
             found = answer.json()
             asked.append((answer.status_code, found.get("usage", found).get("completion_tokens")))
@@ -220,6 +225,25 @@ def test_replicas_are_added_for_requests_that_wait_and_taken_away_without(
     with asking(live, 3 * SLOTS, tokens=TOKENS):
         wait_until(lambda: sum(map(bool, requests(live))) == 2, "two replicas answer")
     wait_until(lambda: len(requests(live)) == 1, "there is one replica again")
+    live.deploy(replicas(model, NODES))
+    wait_until(lambda: all_serve(live), "there are three replicas")
+
+
+def test_replicas_are_added_for_more_requests_than_a_model_has_slots(
+    live: Live, model: str, tmp_path: Path
+) -> None:
+    """With recurrent layers it gets fewer than the eight that are wanted."""
+    path = write_tiny(tmp_path / "hybrid.gguf", tiny_hybrid(), weights=hybrid_weights())
+    hybrid = DeployedModel(
+        model=str(path), max_replicas=2, cpus=0.5, upscale_delay_s=1, downscale_delay_s=1
+    )
+    small = {"HOME": "/nonexistent", "TAMPU_STATE_CACHE": "30000"}
+    here = dataclasses.replace(live, settings=Settings.from_environment(small))
+    here.deploy(hybrid)
+    [found] = here.loads(hybrid.deployment)
+    assert found["slots"] == 2
+    with asking(here, 4, tokens=200, model="hybrid"):
+        wait_until(lambda: len(here.loads(hybrid.deployment)) == 2, "two replicas answer")
     live.deploy(replicas(model, NODES))
     wait_until(lambda: all_serve(live), "there are three replicas")
 

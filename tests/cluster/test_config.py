@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tampu.cluster.config import ClusterConfig, DeployedModel, parse_config, read_config
@@ -71,10 +72,12 @@ def test_an_invalid_file_is_one_line(text: bytes, told: str) -> None:
 
 def test_the_pages_files_are_valid() -> None:
     text = (Path(__file__).parents[2] / "docs" / "scale.md").read_text(encoding="utf-8")
-    whole, adapters = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    whole, for_ray, adapters = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     assert parse_config(whole.encode(), "page").models[0].replicas == 3
     [model] = parse_config(f"models:\n{adapters}".encode(), "page").models
     assert model.adapters == {"poet": "poet.gguf"}
+    [application] = msgspec.yaml.decode(for_ray.encode())["applications"]
+    assert msgspec.convert(application["args"], DeployedModel).replicas == 3
 
 
 def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Self
 from urllib.parse import parse_qsl, urlsplit
 
@@ -67,6 +69,16 @@ class LocalServer:
         self._server.block_on_close = True
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
 
+    def speak_tls(self, certificate: Path) -> None:
+        """Expect TLS; the file has the certificate and its key."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        listener = self._server.socket
+        # Each connection's own thread waits for its client.
+        self._server.socket = context.wrap_socket(
+            listener, server_side=True, do_handshake_on_connect=False
+        )
+
     @property
     def host(self) -> str:
         return f"127.0.0.1:{self._server.server_port}"
@@ -124,7 +136,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.write(answer, body)
 
-    def write(self, answer: Answer, body: list[bytes]) -> None:
+    def write(self, answer: Answer, body: Iterable[bytes]) -> None:
         sent = 0
         for content in body:
             for start in range(0, len(content), CHUNK):

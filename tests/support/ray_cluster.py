@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 from ray import serve
 from ray.cluster_utils import Cluster
+from ray.serve.exceptions import DeploymentUnavailableError
 from support.traces import Collector, collecting
 from support.waiting import wait_until
 
@@ -45,18 +46,24 @@ class Live:
     collector: Collector
     nodes: list[Any] = field(default_factory=list)
     settings: Settings = SETTINGS
+    pull: bool = False
 
     def deploy(self, *models: DeployedModel, context: int | None = None) -> None:
         """Change what is deployed."""
         options = server_options(self.settings, [self.config.host])
         options = replace(options, manage_keys=(KEY,), otlp_endpoint=self.collector.url)
-        self.config = ClusterConfig(models=models, port=self.config.port, context=context)
+        self.config = ClusterConfig(
+            models=models, port=self.config.port, context=context, pull=self.pull
+        )
         deploy(self.config, options, self.settings)
 
     def loads(self, deployment: str = "demo") -> list[dict[str, Any]]:
         """What each replica that answers tells the router."""
         handle = serve.get_deployment_handle(deployment, APPLICATION)
-        found = handle.broadcast("record_routing_stats").results(return_exceptions=True)
+        try:
+            found = handle.broadcast("record_routing_stats").results(return_exceptions=True)
+        except DeploymentUnavailableError:  # all have died
+            return []
         return [each for each in found if isinstance(each, dict)]
 
     def running(self, deployment: str = "demo") -> int:
@@ -74,15 +81,21 @@ class Live:
 
 
 @contextmanager
-def ray_cluster(models: Sequence[DeployedModel], settings: Settings = SETTINGS) -> Iterator[Live]:
-    """Start nodes of one CPU each, and replicas of models on them."""
+def ray_cluster(
+    models: Sequence[DeployedModel],
+    settings: Settings = SETTINGS,
+    count: int = NODES,
+    *,
+    pull: bool = False,
+) -> Iterator[Live]:
+    """Start `count` nodes of one CPU each, and replicas of models on them."""
     with pytest.MonkeyPatch.context() as patch:
         # Ray's limits for its own processes, so that they hold on a machine that does other things.
         patch.setenv("RAY_raylet_start_wait_time_s", "120")
         patch.setenv("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "120")
         patch.setenv("RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S", "120")
         cluster = Cluster(initialize_head=True, head_node_args=SIZE | {"include_dashboard": False})
-        nodes = [cluster.add_node(**SIZE) for _ in range(NODES - 1)]
+        nodes = [cluster.add_node(**SIZE) for _ in range(count - 1)]
         config = ClusterConfig(models=(), port=free_port())
         url, headers = f"http://{config.host}:{config.port}", {"authorization": f"Bearer {KEY}"}
         try:
@@ -91,7 +104,7 @@ def ray_cluster(models: Sequence[DeployedModel], settings: Settings = SETTINGS) 
                 collecting() as collector,
                 httpx.Client(base_url=url, headers=headers, timeout=300) as client,
             ):
-                live = Live(cluster, config, client, collector, nodes, settings)
+                live = Live(cluster, config, client, collector, nodes, settings, pull)
                 live.deploy(*models)
                 yield live
         finally:
