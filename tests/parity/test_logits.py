@@ -11,7 +11,7 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-from support.checkpoints import DECODERS, HYBRIDS, RECIPES, load_reference
+from support.checkpoints import DECODERS, RECIPES, load_reference
 from support.laboratory import (
     LENGTH,
     Laboratory,
@@ -135,7 +135,7 @@ def test_logits_with_fused_attention(laboratory: Laboratory, arithmetic: str, na
             laboratory.compare(name, ours, reference, "F32, fused attention", limit)
 
 
-@pytest.mark.parametrize("name", [name for name in MIXTURES if name not in HYBRIDS])
+@pytest.mark.parametrize("name", MIXTURES)
 def test_logits_of_experts_on_a_gpu(laboratory: Laboratory, gpu: Device, name: str) -> None:
     """With F16 arithmetic a token goes to other experts: the reference follows our choice.
 

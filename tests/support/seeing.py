@@ -14,7 +14,7 @@ import pytest
 from support.states import row_arrays, state_rows
 
 from tampu.layouts import read_model
-from tampu.ml import Backend, GGMLType, Tensor, Weights
+from tampu.ml import Backend, GGMLType, Storage, Tensor, Weights
 from tampu.models import bind_model
 from tampu.nn import (
     Advance,
@@ -194,7 +194,10 @@ class Seer:
             cross_attention=self._crossed(stream, given),
         )
         shapes = self.model.cache_shapes()
-        caches = [_cache(stream, shape, given) for shape in shapes]
+        store = self.backend.context()
+        caches = [
+            _cache(stream, shape, given, store.layer(index)) for index, shape in enumerate(shapes)
+        ]
         for index, shape in enumerate(shapes):
             if isinstance(shape, LayerShape) and shape.shared_layer is not None:
                 caches[index] = caches[shape.shared_layer]
@@ -203,6 +206,7 @@ class Seer:
         results = [context.output(each) for each in (self.model.head(hidden), *scores)]
         found = self.backend.compute(context, data, results).outputs
         context.close()
+        store.close()
         logits, *scored = (np.asarray(each, np.float32) for each in found)
         return logits, scored
 
@@ -237,15 +241,18 @@ class Seer:
             self.second.close()
 
 
-def _cache(stream: Stream, shape: CacheShape, given: Callable[[Array], Tensor]) -> LayerCache:
+def _cache(
+    stream: Stream, shape: CacheShape, given: Callable[[Array], Tensor], storage: Storage
+) -> LayerCache:
     if isinstance(shape, LayerShape):
         return Whole(given(mask(stream, shape)))
-    return Beginning(
-        tuple(
-            state_rows(each, *map(given, row_arrays(np.zeros((1, *each), np.float32))))
-            for each in shape.shapes
+    states = []
+    for each in shape.shapes:
+        stored, *rows = row_arrays(np.zeros((1, *each), np.float32))
+        states.append(
+            state_rows(each, storage.zeros(stored.shape, GGMLType.F32), *map(given, rows))
         )
-    )
+    return Beginning(tuple(states))
 
 
 def _consecutive(start: int, count: int, width: int) -> Array:
