@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tampu.cli.arguments import AsJSON
 from tampu.cli.table import human_bytes, table
+from tampu.settings.settings import runner_environment
 
 if TYPE_CHECKING:
     from tampu.ml.devices import Device
@@ -15,8 +16,10 @@ if TYPE_CHECKING:
 def devices_command(json: AsJSON = False) -> None:
     """Show the devices that models can run on."""
     from tampu.ml.devices import find_devices
+    from tampu.ml.diagnosis import diagnose_choice
     from tampu.ml.library import BACKENDS
     from tampu.ml.machine import default_threads
+    from tampu.ml.vulkan import find_vulkan_devices
 
     found = [_described(device) for device in find_devices()]
     if json:
@@ -44,6 +47,8 @@ def devices_command(json: AsJSON = False) -> None:
             print(f"{device['name']}: {' '.join(device['features'])}")
     for backend in BACKENDS:
         print(f"Backend {backend.name}: {backend.problem or 'loaded'} ({backend.file})")
+    for missing in diagnose_choice(runner_environment(), find_vulkan_devices()):
+        print(f"  missing: {missing.what}\n  try:     {missing.command}")
 
 
 def _described(device: Device) -> dict[str, Any]:

@@ -139,7 +139,10 @@ def _check_devices(machine: Machine, asked: Offload) -> None:
     if asked.main is not None and asked.main >= max(count, 1):
         raise RequestError(f"main_gpu {asked.main} does not exist: {found}")
     if asked.split and len(asked.split) != count:
-        raise RequestError(f"tensor_split has {len(asked.split)} parts, not {count}: {found}")
+        given = len(asked.split)
+        raise RequestError(
+            f"tensor_split must have {count} numbers, one for each device, not {given}: {found}"
+        )
 
 
 def _fitting(

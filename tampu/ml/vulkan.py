@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from tampu.errors import SettingsError
+from tampu.errors import RequestError
 from tampu.ml.devices import Device
 from tampu.ml.library import BACKENDS, gg
 
@@ -116,14 +116,14 @@ def usable_devices(devices: Sequence[Device], visible: str | None) -> tuple[Devi
         visible: the value of `VISIBLE`; None: it is not set.
 
     Raises:
-        SettingsError: if it names one that is not there, or that ggml cannot use.
+        RequestError: if it names one that is not there, or that ggml cannot use.
     """
     has_choice = bool((visible or "").strip()) and is_compiled()
     if not has_choice and not any(device.name == "Vulkan" for device in devices):
         return tuple(devices)
     found = find_vulkan_devices()
     if visible and (problem := choice_problem(visible, found)):
-        raise SettingsError(problem)
+        raise RequestError(problem)
     problems = {device.name: device.problem for device in found}
     bad = [each for each in devices if each.name == "Vulkan" and problems.get(each.description)]
     for device in bad:

@@ -26,7 +26,6 @@ from tampu.errors import (
     ModelFileError,
     OutOfMemoryError,
     RequestError,
-    SettingsError,
 )
 from tampu.ml.machine import read_available_memory
 from tampu.runner.events import BatchCounts
@@ -421,5 +420,5 @@ def _retrieve(pending: PendingLoad, task: asyncio.Task[ManagedModel]) -> None:
     if task.cancelled() or (error := task.exception()) is None:
         return
     # A request that asked for what cannot be is told so; the log does not warn of it as well.
-    is_told = isinstance(error, RequestError | SettingsError) and pending.waiting > 0
+    is_told = isinstance(error, RequestError) and pending.waiting > 0
     logger.log(logging.INFO if is_told else logging.WARNING, "loading failed: %s", error)

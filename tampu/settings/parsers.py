@@ -39,7 +39,7 @@ def shares(text: str) -> tuple[float, ...]:
     """Return shares, such as (3.0, 1.0) for "3,1"."""
     parts = tuple(float(part) if _PART.fullmatch(part) else -1.0 for part in texts(text))
     if min(parts, default=0) < 0 or not any(parts):
-        raise ValueError("it must be numbers of 0 or more, separated by commas, such as 3,1")
+        raise ValueError("it must be numbers of 0 or more, one of them over 0, such as 3,1")
     return parts
 
 

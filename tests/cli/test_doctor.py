@@ -64,11 +64,12 @@ def test_vulkans_devices_are_listed_with_what_is_wrong(
     ) in capsys.readouterr().out
     monkeypatch.setattr(diagnosis, "is_compiled", lambda: True)
     monkeypatch.setenv("GGML_VK_VISIBLE_DEVICES", "5")
-    assert app.run(["doctor"]) == 1
-    assert (
-        "  missing: GGML_VK_VISIBLE_DEVICES=5 names no device 5: there are 0: llvmpipe, 1: GT 710\n"
-        "  try:     unset GGML_VK_VISIBLE_DEVICES\n"
-    ) in capsys.readouterr().out
+    for command, code in (("doctor", 1), ("devices", 0)):
+        assert app.run([command]) == code
+        assert (
+            "  missing: GGML_VK_VISIBLE_DEVICES=5 names no device 5: there are 0: llvmpipe,"
+            " 1: GT 710\n  try:     unset GGML_VK_VISIBLE_DEVICES\n"
+        ) in capsys.readouterr().out
 
 
 def test_vulkan_that_is_not_loaded_is_no_backend(

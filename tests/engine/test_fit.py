@@ -99,8 +99,8 @@ def test_layers_that_do_not_fit_the_main_device_go_to_the_next(
 @pytest.mark.parametrize(
     ("asked", "match"),
     [(Offload(main=2), r"main_gpu 2 does not exist: the devices are CUDA\.0, CUDA\.1"),
-     (Offload(split=(1, 1, 1)), r"tensor_split has 3 parts, not 2: the devices are CUDA\.0"),
-     (Offload(split=(1,)), r"tensor_split has 1 parts, not 2: the devices are CUDA\.0, CUDA\.1"),
+     (Offload(split=(1, 1, 1)), r"tensor_split must have 2 numbers, .* not 3: .* CUDA\.0"),
+     (Offload(split=(1,)), r"tensor_split must have 2 numbers, .* not 1: .* CUDA\.0, CUDA\.1"),
      (Offload(0, main=7), r"main_gpu 7 does not exist")],
 )  # fmt: skip
 def test_a_missing_device_is_refused(
@@ -133,7 +133,7 @@ def test_without_devices_everything_is_on_the_cpu(
 @pytest.mark.parametrize(
     ("asked", "match"),
     [(Offload(main=1), r"main_gpu 1 does not exist: no GPU was found \(see `tampu devices`\)"),
-     (Offload(split=(1, 1)), r"tensor_split has 2 parts, not 0: no GPU was found")],
+     (Offload(split=(1, 1)), r"tensor_split must have 0 numbers, .* not 2: no GPU was found")],
 )  # fmt: skip
 def test_without_devices_one_that_is_named_is_refused(
     footprint: Callable[..., Any], asked: Offload, match: str

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tampu.errors import SettingsError
+from tampu.errors import RequestError
 from tampu.ml import vulkan
 from tampu.ml.devices import Device
 from tampu.ml.loadable import NO_DRIVER, LoadableBackend
@@ -60,9 +60,9 @@ def test_a_choice_on_a_machine_without_a_driver() -> None:
 
 def test_a_wrong_choice_is_an_error(loader: list[VulkanDevice]) -> None:
     loader += [NEW, OLD]
-    with pytest.raises(SettingsError, match="names no device 7: there are 0: Arc"):
+    with pytest.raises(RequestError, match="names no device 7: there are 0: Arc"):
         usable_devices([CPU], "7")
-    with pytest.raises(SettingsError, match=r"has Vulkan 1\.1"):
+    with pytest.raises(RequestError, match=r"has Vulkan 1\.1"):
         usable_devices(of_ggml(OLD), "1")
     assert usable_devices(of_ggml(NEW), "0") == tuple(of_ggml(NEW))
 
@@ -100,7 +100,7 @@ def test_a_driver_that_failed_in_another_process_is_not_started_here(
     monkeypatch.setattr("ctypes.CDLL", load)
     assert find_vulkan_devices() == ()
     assert usable_devices([CPU], None) == usable_devices([CPU], "") == (CPU,)
-    with pytest.raises(SettingsError) as error:
+    with pytest.raises(RequestError) as error:
         usable_devices([CPU], "0")
     why = "Vulkan has no devices" if starts else f"ggml's Vulkan is not loaded: {CRASHED}"
     assert str(error.value) == f"GGML_VK_VISIBLE_DEVICES=0 names no device 0: {why}"

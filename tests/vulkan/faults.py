@@ -14,7 +14,7 @@ from support.tiny_model import Tiny, write_tiny
 
 from tampu.engine.load_options import LoadOptions
 from tampu.engine.prompts import TextPrompt
-from tampu.errors import OutOfMemoryError, RunnerDiedError
+from tampu.errors import OutOfMemoryError, RequestError, RunnerDiedError
 from tampu.runner.events import Done
 from tampu.runner.request import GenerateOptions
 from tampu.server.model_manager import ModelManager
@@ -157,6 +157,13 @@ def test_a_device_that_ggml_cannot_use_is_one_line(
     (line,) = (each for each in run.stderr.splitlines() if not each.startswith("ggml_vulkan:"))
     assert line.startswith("Error: ")
     assert problem in line
+
+    async def refused(models: ModelManager, entry: Entry) -> None:
+        with pytest.raises(RequestError) as error:  # 400
+            await answer(models, entry)
+        assert problem in str(error.value)
+
+    with_model(folder, {"GGML_VK_VISIBLE_DEVICES": "0"} | layer | environment, refused)
 
 
 def test_a_driver_that_ends_its_process_is_left_out(folder: Path, layer: dict[str, str]) -> None:
