@@ -2,13 +2,15 @@
 
 The time to the first token of the same prompt: computed by an engine with an empty prefix cache,
 and read back by the next engine. The files are in the page cache, as after a restart. Then come how
-fast rows are read beside reading the files alone, and what writing takes of streams that run
-meanwhile. With 1 billion weights in Q4_K_M on two cores all takes about five minutes.
+fast rows are read beside reading the files alone, into memory of the same size, and what writing
+takes of streams that run meanwhile. With 1 billion weights in Q4_K_M on two cores all takes about
+five minutes.
 """
 
 from __future__ import annotations
 
 import argparse
+import mmap
 import random
 import statistics
 import tempfile
@@ -23,22 +25,45 @@ STREAM_TOKENS = 96
 ORDINARY = (300, 1300)  # ids of ordinary tokens that the models of all benchmarks have
 
 
-def first_token_s(model: Path, kept: Path, prompt: list[int]) -> tuple[float, int]:
-    """Return the seconds to the first token in a new engine, and how many tokens were cached."""
+def first_token_s(model: Path, kept: Path, prompt: list[int]) -> tuple[float, float, int]:
+    """Return the seconds to the first token in a new engine, then again, and cached tokens.
+
+    The second time the rows are in the cells: it is what all but reading takes.
+    """
     options: dict[str, Any] = {"context": len(prompt) + 64, "prefix_cache": (kept, 10**11)}
     with Engine.load(model, **options) as engine:
         engine.generate(prompt[:8], max_tokens=1)
-        began = time.perf_counter()
-        found = engine.generate(prompt, max_tokens=1, temperature=0.0, ignore_eos=True)
-        return time.perf_counter() - began, found.usage.cached_tokens
+        seconds = []
+        cached = []
+        for _ in range(2):
+            began = time.perf_counter()
+            found = engine.generate(prompt, max_tokens=1, temperature=0.0, ignore_eos=True)
+            seconds.append(time.perf_counter() - began)
+            cached.append(found.usage.cached_tokens)
+        return seconds[0], seconds[1], cached[0]
 
 
-def plain_read_s(files: list[Path]) -> float:
-    """Return the seconds that reading the files alone takes."""
-    began = time.perf_counter()
+def plain_read_s(files: list[Path], size: int, *, is_new: bool) -> float:
+    """Return the seconds that reading the files into memory of their size takes, in one thread.
+
+    Args:
+        files: to read.
+        size: of all of them.
+        is_new: whether the memory was never written, as that of a process that has just started;
+            the system gives each page at the first touch then.
+    """
+    memory = mmap.mmap(-1, size)
+    if not is_new:
+        memory.write(bytes(size))
+    view = memoryview(memory)
+    began, at = time.perf_counter(), 0
     for path in files:
-        path.read_bytes()
-    return time.perf_counter() - began
+        with path.open("rb", buffering=0) as file:
+            at += file.readinto(view[at:]) or 0
+    seconds = time.perf_counter() - began
+    view.release()
+    memory.close()
+    return seconds
 
 
 def stream_rate(engine: Engine, streams: int, seed: int) -> float:
@@ -86,21 +111,24 @@ def restart(model: Path, tokens: int, runs: int) -> None:
     prompt = [source.randrange(*ORDINARY) for _ in range(tokens)]
     with tempfile.TemporaryDirectory() as folder:
         kept = Path(folder)
-        cold_s, _ = first_token_s(model, kept, prompt)
+        cold_s, _, _ = first_token_s(model, kept, prompt)
         print(f"cold: {cold_s:.2f} s to the first token of {len(prompt)} tokens")
         files = sorted(kept.rglob("*.rows"))
         size = sum(path.stat().st_size for path in files)
         print(f"kept: {size / GIB:.2f} GiB in {len(files)} files")
-        warm_s = []
+        reading, plain, fresh = [], [], []
         for _ in range(runs):
-            seconds, cached = first_token_s(model, kept, prompt)
-            warm_s.append(seconds)
-            ratio = cold_s / seconds
-            print(f"restored: {seconds:.2f} s, {cached} tokens cached, {ratio:.0f} x quicker")
-        plain = min(plain_read_s(files) for _ in range(runs))
-        best = min(warm_s)
-        print(f"rows: {size / best / GIB:.2f} GiB/s to the first token, the step included")
-        print(f"files alone: {size / plain / GIB:.2f} GiB/s")
+            warm_s, again_s, cached = first_token_s(model, kept, prompt)
+            reading.append(warm_s - again_s)
+            plain.append(plain_read_s(files, size, is_new=False))
+            fresh.append(plain_read_s(files, size, is_new=True))
+            ratio = cold_s / warm_s
+            print(f"restored: {warm_s:.2f} s, {cached} tokens cached, {ratio:.0f} x quicker")
+            print(f"the same again: {again_s:.2f} s")
+        rates = [size / statistics.median(each) / GIB for each in (reading, plain, fresh)]
+        print(f"rows, by the difference: {rates[0]:.2f} GiB/s")
+        print(f"files alone into written memory: {rates[1]:.2f} GiB/s, {rates[0] / rates[1]:.2f}")
+        print(f"files alone into new memory: {rates[2]:.2f} GiB/s, {rates[0] / rates[2]:.2f}")
 
 
 def main() -> None:

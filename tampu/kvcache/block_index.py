@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import IO, NamedTuple, Protocol
@@ -24,6 +24,7 @@ from tampu.kvcache.block_file import (
     Present,
     block_parts,
     read_description,
+    read_rows_into,
     read_rows_of,
 )
 from tampu.ml.rows import Bytes
@@ -183,14 +184,31 @@ class BlockIndex:
             self._descriptions[block.digest] = found
         return found
 
-    def read(self, tokens: PrefixTokens, block: KeptBlock) -> tuple[Present, Bytes] | None:
-        """Return which rows a block has, and these; None if it cannot be used, with a log line."""
+    def read(
+        self,
+        tokens: PrefixTokens,
+        block: KeptBlock,
+        memory_of: Callable[[Present], Sequence[memoryview] | None],
+    ) -> tuple[Present, Bytes | None] | None:
+        """Return which rows a block has, and these; None if it cannot be used, with a log line.
+
+        Args:
+            tokens: of the sequence.
+            block: of some of them.
+            memory_of: from which rows there are, the memory to read them into; they are not
+                returned then. None: they are returned.
+        """
         try:
             with self.storage.open(block.name) as file:
                 description = read_description(file)
                 if not _is_of(description, tokens, block):
                     raise SnapshotError("it is the block of other tokens")
-                return description.mask(), read_rows_of(file, description)
+                present = description.mask()
+                memory = memory_of(present)
+                if memory is None or sum(map(len, memory)) != description.size:
+                    return present, read_rows_of(file, description)
+                read_rows_into(file, description, memory)
+                return present, None
         except FileNotFoundError:  # deleted, to make room
             return None
         except (OSError, SnapshotError) as error:

@@ -6,7 +6,9 @@ import numpy as np
 
 from tampu.kvcache.cache import Cache
 from tampu.kvcache.cells import CellArray
-from tampu.ml.rows import Bytes, read_rows, row_bytes, write_rows
+from tampu.ml.rows import Bytes, host_memory, read_rows, row_bytes, row_runs, write_rows
+
+_MAX_RUNS = 16  # more are copied sooner than they are read one by one
 
 
 class CacheRows:
@@ -14,19 +16,29 @@ class CacheRows:
 
     def __init__(self, cache: Cache) -> None:
         self._groups = [storage.row_tensors() for storage in cache.storages]
+        self._memory = [
+            [None if is_transposed else host_memory(each) for each, is_transposed in group]
+            for group in self._groups
+        ]
+        self._sizes = [
+            [row_bytes(each, transposed=is_transposed) for each, is_transposed in group]
+            for group in self._groups
+        ]
 
     @property
     def layout(self) -> list[list[list[int | str]]]:
         """What the bytes mean: the type and the bytes of a row of each tensor, by group."""
         return [
-            [[each.type.name, row_bytes(each, transposed=is_transposed), int(is_transposed)]
-             for each, is_transposed in group]
-            for group in self._groups
-        ]  # fmt: skip
+            [
+                [each.type.name, size, int(is_transposed)]
+                for (each, is_transposed), size in zip(group, sizes, strict=True)
+            ]
+            for group, sizes in zip(self._groups, self._sizes, strict=True)
+        ]
 
     def bytes_per_cell(self, group: int) -> int:
         """Return the bytes of one cell's rows in all layers of a group."""
-        return sum(row_bytes(each, transposed=flag) for each, flag in self._groups[group])
+        return sum(self._sizes[group])
 
     def read(self, group: int, cells: CellArray) -> Bytes:
         """Return the rows of some cells: those of each tensor one after the other."""
@@ -44,8 +56,9 @@ class CacheRows:
             count: how many cells were read.
         """
         at, end = 0, start + len(cells)
-        for tensor, is_transposed in self._groups[group]:
-            size = row_bytes(tensor, transposed=is_transposed)
+        for (tensor, is_transposed), size in zip(
+            self._groups[group], self._sizes[group], strict=True
+        ):
             part = data[at : at + count * size]
             at += count * size
             if is_transposed:
@@ -53,3 +66,22 @@ class CacheRows:
                 write_rows(tensor, cells, own.reshape(-1), transposed=True)
             else:
                 write_rows(tensor, cells, part[start * size : end * size])
+
+    def memory(
+        self, group: int, cells: CellArray, start: int, count: int
+    ) -> list[memoryview] | None:
+        """Return the memory of rows, to read a file into it; None if only `write` can fill it.
+
+        The arguments are those of `write`. Rows that are left out have memory that nobody uses.
+        """
+        runs = [*row_runs(cells)]
+        if len(runs) > _MAX_RUNS:
+            return None
+        found = []
+        for memory, size in zip(self._memory[group], self._sizes[group], strict=True):
+            if memory is None:
+                return None
+            before, after = start * size, (count - start - len(cells)) * size
+            own = [memory[first * size : (first + run) * size] for _, first, run in runs]
+            found += [memoryview(bytearray(before)), *own, memoryview(bytearray(after))]
+        return [each for each in found if len(each)]

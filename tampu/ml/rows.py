@@ -5,6 +5,7 @@ Other rows may be computed meanwhile: what is copied must only not be written by
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
@@ -47,6 +48,14 @@ def write_rows(tensor: Tensor, rows: Indices, data: Bytes, *, transposed: bool =
     _copy(gg.ggml_backend_tensor_set, tensor, rows, data, transposed=transposed)
 
 
+def host_memory(tensor: Tensor) -> memoryview | None:
+    """Return the memory of weights or a cache, to read files into it; None on other devices."""
+    if not gg.ggml_backend_buffer_is_host(tensor.pointer.contents.buffer):
+        return None
+    memory = ctypes.c_char * tensor.size_bytes
+    return memoryview(memory.from_address(int(tensor.pointer.contents.data))).cast("B")
+
+
 def row_bytes(tensor: Tensor, *, transposed: bool = False) -> int:
     """Return the bytes of a row of a tensor of two dimensions."""
     return tensor.size_bytes // tensor.shape[1 if transposed else 0]
@@ -61,17 +70,17 @@ def _copy(
     address = data.ctypes.data
     if not transposed:
         size = row_bytes(tensor)
-        for at, first, run in _runs(rows):
+        for at, first, run in row_runs(rows):
             copy(tensor.pointer, address + at * size, first * size, run * size)
         return
     size = tensor.type.size_of(1)
-    for at, first, run in _runs(rows):
+    for at, first, run in row_runs(rows):
         for feature in range(tensor.shape[0]):
             to, where = feature * len(rows) + at, feature * count + first
             copy(tensor.pointer, address + to * size, where * size, run * size)
 
 
-def _runs(rows: Indices) -> Iterator[tuple[int, int, int]]:
+def row_runs(rows: Indices) -> Iterator[tuple[int, int, int]]:
     """Yield the consecutive rows: the index of the first in `rows`, the first, their number."""
     if not len(rows):
         return

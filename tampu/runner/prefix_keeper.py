@@ -272,14 +272,19 @@ class PrefixKeeper:
 
     def _fill(self, found: Restoration, block: KeptBlock) -> int | None:
         """Fill the cells of one block; if that cannot be, return up to where there are rows."""
+        table = found.table
         span = (max(block.start, found.start), min(block.used, found.end))
-        read = self.blocks.read(found.tokens, block)
-        is_filled = (
-            read is not None
-            and found.table is not None
-            and self.copies.fill(found.table, block.start, span, *read)
+        if table is None:
+            return span[0]
+        read = self.blocks.read(
+            found.tokens, block, partial(self.copies.memory, table, block.start, span)
         )
-        return None if is_filled else span[0]
+        if read is None:
+            return span[0]
+        present, data = read
+        if data is None or self.copies.fill(table, block.start, span, present, data):
+            return None
+        return span[0]
 
 
 def _be_nice() -> None:

@@ -107,17 +107,44 @@ class RowCopies:
         """
         sizes = [self.rows.bytes_per_cell(group) for group in range(len(self.manager.groups))]
         parts = rows_by_group(data, present, sizes)
-        if parts is None:
+        places = self._places(table, at, span, present)
+        if parts is None or places is None:
             return False
-        for group, part in enumerate(parts):
-            first, end, own = max(span[0], table.owned_from[group]), span[1], present[group]
-            if first >= end:
-                continue
-            if not own[first - at : end - at].all():
-                return False
-            before = int(own[: first - at].sum())
-            self.rows.write(group, table.cells[group, first:end], part, before, int(own.sum()))
+        for group, (cells, start, count) in enumerate(places):
+            self.rows.write(group, cells, parts[group], start, count)
         return True
+
+    def memory(
+        self, table: CellTable, at: int, span: tuple[int, int], present: Present
+    ) -> list[memoryview] | None:
+        """Return where to read the rows that `fill` would write; None if only `fill` can."""
+        places = self._places(table, at, span, present)
+        found: list[memoryview] = []
+        for group, place in enumerate(places or ()):
+            own = self.rows.memory(group, *place)
+            if own is None:
+                return None
+            found += own
+        return found or None
+
+    def _places(
+        self, table: CellTable, at: int, span: tuple[int, int], present: Present
+    ) -> list[tuple[Cells, int, int]] | None:
+        """Return each group's cells to write, the first of the block's rows there, and their count.
+
+        None if some rows are not there.
+        """
+        found = []
+        if len(present) != len(self.manager.groups):
+            return None
+        for group, own in enumerate(present):
+            first, end = max(span[0], table.owned_from[group]), span[1]
+            first = min(first, end)
+            if not own[first - at : end - at].all():
+                return None
+            before = int(own[: first - at].sum())
+            found.append((table.cells[group, first:end], before, int(own.sum())))
+        return found
 
 
 def _kept_states(positions: list[int]) -> list[int]:

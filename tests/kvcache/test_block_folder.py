@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.blocks import IMAGES, KEY, check, common, keep, rows_of, tokens_of
+from support.blocks import IMAGES, KEY, ROW, check, common, into, keep, rows_of, tokens_of
 
 from tampu.kvcache.block_file import CacheKey, PrefixTokens
 from tampu.kvcache.block_folder import BlockFolder, kept_files
@@ -70,6 +70,18 @@ def test_a_damaged_file_is_dropped_and_no_other_rows_are_found(
         for tokens in kept:
             check(folder, tokens)
         assert not victim.exists()
+
+
+def test_memory_that_damaged_rows_were_read_into_is_zero(tmp_path: Path) -> None:
+    tokens = PrefixTokens(np.arange(8, dtype=np.int32), {})
+    (block,) = keep(on_disk(tmp_path), tokens, 8)
+    path = path_of(tmp_path, block)
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    memory = np.ones(8 * ROW, np.uint8)
+    assert on_disk(tmp_path).read(tokens, block, into([memory.data])) is None
+    assert not memory.any()
 
 
 @pytest.mark.parametrize("size", [0, 10, 60])

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
-from tampu.kvcache.block_file import CacheKey, PrefixTokens
+from tampu.kvcache.block_file import CacheKey, PrefixTokens, Present
 from tampu.kvcache.block_index import BlockIndex, KeptBlock, spans
 
 ROW = 8
@@ -55,16 +55,31 @@ def keep(folder: BlockIndex, tokens: PrefixTokens, unit: int = 4) -> list[KeptBl
     return chain
 
 
+def into(
+    memory: Sequence[memoryview] | None,
+) -> Callable[[Present], Sequence[memoryview] | None]:
+    """Return what has `BlockIndex.read` read into this memory."""
+    return lambda _: memory
+
+
 def check(folder: BlockIndex, tokens: PrefixTokens) -> int:
     """Assert that what is found for tokens are their rows; return for how many."""
     at = 0
     for block in folder.find_beginning(tokens):
         assert block.start == at
-        read = folder.read(tokens, block)
+        memory = np.ones((block.end - block.start) * ROW, np.uint8)
+        halves = [memory.data[:ROW], memory.data[ROW:]]
+        read = folder.read(tokens, block, into(halves))
         if read is None:
+            assert memory.min() == memory.max()  # all as before, or zero
             break
-        count = block.used - block.start
-        assert read[1][: count * ROW].tobytes() == rows_of(tokens, at, block.used).tobytes()
+        assert read[1] is None
+        own = memory[: (block.used - block.start) * ROW]
+        assert own.tobytes() == rows_of(tokens, at, block.used).tobytes()
+        returned = folder.read(tokens, block, into(None))
+        assert returned is not None
+        assert returned[1] is not None
+        assert returned[1].tobytes() == memory.tobytes()
         at = block.used
     return at
 
