@@ -209,15 +209,23 @@ def test_parameters_and_system_prompt_reach_the_model(page: Page) -> None:
     expect(answers(page)).to_contain_text("6 tokens")
 
 
-def test_how_many_parameters_are_set_is_seen_in_a_new_chat_too_and_all_can_be_reset(
+def test_a_double_click_on_send_is_one_click(page: Page) -> None:
+    choose(page, "endless")
+    page.get_by_role("textbox", name="Message").fill("Sing.")
+    page.get_by_role("button", name="Send").dblclick()
+    expect(answers(page)).to_contain_text("la li lo")
+    expect(page.get_by_role("button", name="Stop")).to_be_visible()
+    page.get_by_role("button", name="Stop").click()
+    expect(answers(page)).to_contain_text("Stopped.")
+
+
+def test_how_many_parameters_are_set_is_seen_and_all_can_be_reset(
     page: Page,
 ) -> None:
     page.get_by_role("button", name="Parameters", exact=True).click()
     page.get_by_label("num_predict").fill("6")
     page.get_by_text("Output format", exact=True).click()
     page.get_by_label("Format").select_option("regular expression")
-    expect(page.get_by_role("button", name="Parameters (2 set)")).to_be_visible()
-    page.get_by_role("link", name="New chat").click()
     expect(page.get_by_role("button", name="Parameters (2 set)")).to_be_visible()
     page.get_by_role("button", name="Reset all").click()
     expect(page.get_by_role("button", name="Parameters", exact=True)).to_be_visible()

@@ -177,6 +177,38 @@ def test_markdown_is_what_is_shown_and_can_be_read_again(page: Page, tmp_path: P
     expect(answers(page).get_by_role("cell", name="Lima")).to_be_visible()
 
 
+def test_what_is_imported_is_counted_and_each_file_that_cannot_be_is_named(
+    page: Page, tmp_path: Path
+) -> None:
+    ask(page, "demo", SUM)
+    files = [tmp_path / name for name in ("good.json", "bad.md", "bad.json")]
+    with page.expect_download() as download:
+        menu(page, "Export as JSON")
+    download.value.save_as(files[0])
+    files[1].write_text("no conversation", "utf-8")
+    files[2].write_text("{", "utf-8")
+    page.locator("nav input[type=file]").set_input_files(files)
+    conversations = page.get_by_role("navigation", name="Conversations")
+    expect(conversations.get_by_role("status")).to_have_text("1 conversation is imported.")
+    expect(conversations.get_by_role("alert")).to_have_text(
+        ["bad.md: the file has no conversations of tampu", "bad.json: the file is not JSON"]
+    )
+    page.get_by_role("link", name=SUM).first.click()
+    expect(conversations.get_by_role("alert")).to_have_count(0)
+
+
+def test_a_new_chat_has_the_model_of_the_open_one_and_no_other_settings(page: Page) -> None:
+    choose(page, "demo")
+    page.get_by_role("button", name="Parameters", exact=True).click()
+    page.get_by_role("textbox", name="System prompt").fill("You are a pirate.")
+    ask(page, "demo", SUM)
+    page.get_by_role("link", name="New chat").click()
+    expect(page.get_by_role("combobox", name="Models")).to_have_value("demo:latest")
+    expect(page.get_by_role("textbox", name="System prompt")).to_have_value("")
+    page.get_by_role("link", name=SUM).click()
+    expect(page.get_by_role("textbox", name="System prompt")).to_have_value("You are a pirate.")
+
+
 def test_two_tabs_show_the_same_conversations(page: Page) -> None:
     other = page.context.new_page()
     other.goto(page.url)

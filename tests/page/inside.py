@@ -112,7 +112,7 @@ def test_a_pause_stops_the_view_and_the_trace_is_saved(page: Page) -> None:
     events = json.loads(download.value.path().read_text("utf-8"))["traceEvents"]
     assert {event["ph"] for event in events} == {"X", "M"}
     assert {"batch", "answer"} <= {event["name"] for event in events}
-    assert all(event["dur"] >= 0 for event in events if event["ph"] == "X")
+    assert_lanes_are_whole(events)
     assert SECRET not in json.dumps(events)
     assert timeline.get_attribute("aria-label") == before
     page.get_by_role("button", name="Zoom in").click()
@@ -121,6 +121,23 @@ def test_a_pause_stops_the_view_and_the_trace_is_saved(page: Page) -> None:
     expect(timeline).to_have_accessible_name(re.compile("Last 2.0 s"))
     page.get_by_role("button", name="Resume").click()
     expect(page.get_by_role("button", name="Pause")).to_be_visible()
+
+
+def assert_lanes_are_whole(events: list[dict[str, Any]]) -> None:
+    """Each lane has a name, and each of its slices ends before the next one begins."""
+    lanes: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    for event in events:
+        assert event.keys() >= {"ph", "name", "pid", "tid", "args"}
+        if event["ph"] == "X":
+            lanes.setdefault((event["pid"], event["tid"]), []).append(event)
+    named = [event for event in events if event["name"] == "thread_name"]
+    assert {(event["pid"], event["tid"]) for event in named} >= lanes.keys()
+    assert min(event["ts"] for lane in lanes.values() for event in lane) == 0
+    for lane in lanes.values():
+        lane.sort(key=lambda event: event["ts"])
+        assert all(event["dur"] >= 0 for event in lane)
+        ends = [event["ts"] + event["dur"] for event in lane]
+        assert all(end <= event["ts"] for end, event in zip(ends, lane[1:], strict=False))
 
 
 def test_it_is_one_key_away_and_says_what_is_missing(browser: Browser, tmp_path: Path) -> None:

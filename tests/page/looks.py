@@ -159,6 +159,51 @@ def test_the_conversations_are_one_touch_away_on_a_narrow_screen(
         expect(answers(page)).to_have_count(0)
 
 
+# What a person sees of an element: whatever of it changes under the pointer.
+LOOK = """(one) => {
+    const style = getComputedStyle(one.labels?.[0] ?? one);
+    const own = getComputedStyle(one);
+    const { backgroundColor, backgroundImage, borderTopColor, textDecoration } = own;
+    return [style.color, backgroundColor, backgroundImage, borderTopColor, textDecoration].join();
+}"""
+CLICKABLE = ":is(button, a[href], summary, select, input):visible:not(:disabled)"
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("view", "title", "last"),
+    [
+        ("", "All of it.", "spinbutton"),
+        ("compare", "Compare", "combobox"),
+        ("tokens", "Tokenizer", "checkbox"),
+        ("inside", "Inside", "figure"),
+        ("models", "Models", "listitem"),
+    ],
+)
+def test_what_can_be_clicked_looks_different_under_the_pointer(
+    browser: Browser, server: Server, view: str, title: str, last: Any, theme: Any
+) -> None:
+    with watched(browser, server, color_scheme=theme) as page:
+        page.emulate_media(reduced_motion="reduce")
+        ask(page, "formatted", "All of it.")
+        page.get_by_role("button", name="Parameters").click()
+        page.get_by_role("textbox", name="Message").fill("Something")
+        if view:
+            page.goto(f"{server.url}/#/{view}")
+        expect(page.get_by_role("heading", level=1)).to_have_text(title)
+        expect(page.get_by_role("main").get_by_role(last).last).to_be_visible()
+        found = page.locator(CLICKABLE)
+        assert found.count() > 12
+        for place in range(found.count()):
+            one = found.nth(place)
+            one.scroll_into_view_if_needed()
+            page.mouse.move(0, 0)
+            page.keyboard.press("Escape")  # the focus is no pointer
+            before = one.evaluate(LOOK)
+            one.hover()
+            assert one.evaluate(LOOK) != before, one.evaluate("(one) => one.outerHTML")
+
+
 def chat(page: Page) -> None:
     ask(page, "thinker", "Why?")
     ask(page, "formatted", "All of it.")

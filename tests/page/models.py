@@ -225,7 +225,8 @@ def test_a_pull_shows_its_progress_and_goes_on_after_it_was_cancelled(
     expect(progress).to_contain_text("Cancelled")
     registry.ended.set()
     page.reload()  # it is known there, too
-    expect(progress).to_contain_text("Cancelled")
+    expect(progress).to_contain_text("Not finished. Resume goes on where it was.")
+    expect(progress.get_by_role("progressbar")).to_have_count(0)
     registry.before = lambda _: None
     registry.requests.clear()
     progress.get_by_role("button", name="Resume").click()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,21 +13,24 @@ from support.chat_templates import CHATML
 from support.local_http import Answer, LocalServer, Request
 from support.scripted import write_scripted
 from support.serving import Server, start_server
-from support.waiting import wait_until
+from support.waiting import PATIENCE_S, wait_until
 
-from tests.page.conftest import answers, choose, say, watched
+from tests.page.conftest import PLAIN, answers, choose, say, watched
 
 CALL = '{"name": "weather", "arguments": {"city": "Lima"}}'
 HOSTILE = "22 degrees <img src=x onerror=alert(1)>"
 
 
 class Tool:
-    """What the tool answers, and what it was asked."""
+    """What the tool answers, once it may."""
 
     def __init__(self) -> None:
         self.answer = Answer(body=HOSTILE.encode())
+        self.may_answer = threading.Event()
+        self.may_answer.set()
 
     def __call__(self, _: Request) -> Answer:
+        self.may_answer.wait(PATIENCE_S)
         return self.answer
 
 
@@ -48,6 +52,7 @@ def server(tmp_path: Path, local: LocalServer) -> Iterator[Server]:
     folder.mkdir()
     script = ["<tool_call>", CALL, "</tool_call>"]
     write_scripted(folder / "caller.gguf", script, template=CHATML)
+    write_scripted(folder / "silent.gguf", [" la"], template=PLAIN)
     allowed = f"{local.url}/weather"
     server = start_server(folder, tmp_path, TAMPU_THREADS="1", TAMPU_TOOL_URLS=allowed)
     yield server
@@ -146,3 +151,52 @@ def test_a_tool_that_does_not_answer_can_be_stopped(
     page.get_by_role("button", name="Stop").click()
     expect(page.get_by_role("button", name="Send the calls")).to_be_visible()
     expect(answers(page).get_by_role("alert")).to_have_count(0)
+
+
+def test_a_result_that_comes_later_changes_neither_what_is_looked_at_nor_what_is_written(
+    page: Page, local: LocalServer, tool: Tool
+) -> None:
+    tool.may_answer.clear()
+    ask_weather(page, f"{local.url}/weather")
+    page.get_by_role("button", name="Send the calls").click()
+    page.get_by_role("button", name="Allow").click()
+    wait_until(lambda: len(local.requests) == 1, "the tool is asked")
+    page.get_by_role("link", name="New chat").click()
+    message = page.get_by_role("textbox", name="Message")
+    message.fill("Half of a mess")
+    tool.may_answer.set()
+    wait_until(lambda: len(local.requests) == 10, "the model has called as often as it may")
+    entry = page.get_by_role("link", name="What is the weather")
+    expect(entry.get_by_label("Waiting for the first token")).to_have_count(0)
+    expect(page.get_by_role("heading", level=1)).to_have_text("New chat")
+    expect(message).to_have_value("Half of a mess")
+    entry.click()
+    expect(calls(page)).to_have_count(11)
+    expect(message).to_have_value("")
+    page.get_by_role("link", name="Models").click()
+    page.get_by_role("link", name="New chat").click()
+    expect(message).to_have_value("Half of a mess")
+
+
+def test_a_model_that_calls_no_tools_is_known_before_a_message_is_sent(page: Page) -> None:
+    choose(page, "silent")
+    message = page.get_by_role("textbox", name="Message")
+    message.fill("What is the weather in Lima?")
+    expect(page.get_by_role("button", name="Send")).to_be_enabled()
+    page.get_by_role("button", name="Parameters").click()
+    page.get_by_text("Tools", exact=True).click()
+    page.get_by_label("Functions that the model may call").fill('{"name": "weather"}')
+    why = "silent:latest does not call tools. Those of this conversation are under Parameters."
+    expect(page.get_by_role("alert")).to_have_text(why)
+    expect(page.get_by_role("button", name="Send")).to_be_disabled()
+    page.get_by_role("button", name="Reset all").click()
+    expect(page.get_by_role("alert")).to_have_count(0)
+    expect(page.get_by_role("button", name="Send")).to_be_enabled()
+
+
+def test_an_answer_without_a_text_has_nothing_to_copy(page: Page, local: LocalServer) -> None:
+    ask_weather(page, f"{local.url}/weather")
+    answer = answers(page).first
+    expect(answer.get_by_text("prompt tokens cached")).to_be_visible()
+    expect(answer.get_by_role("button", name="Answer again")).to_be_visible()
+    expect(answer.get_by_role("button", name="Copy")).to_have_count(0)

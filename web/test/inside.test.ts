@@ -126,6 +126,23 @@ test("a trace has a lane for each request that waits for a slot, and begins with
   assert.equal(new Set(waits.map((one) => one.tid)).size, 2);
 });
 
+test("in a lane of a trace a wait ends where the first step begins", () => {
+  const began = 1_795_658_400_123.456; // at such a time a number has steps of a quarter of a microsecond
+  const steps = [step(began, [3, 0, 8, true]), step(began + 10, [3, 8, 1, false])];
+  const request = { request: 3, prompt_tokens: 8, cached_tokens: 0, computed_tokens: 8, generated_tokens: 1 };
+  for (const waited_ms of [4.6507, 1.1117, 700.3331, 7.9743]) {
+    const found = history(frame(began + 50, runner(steps, { requests: [{ ...request, waited_ms }] })));
+    const { traceEvents } = JSON.parse(toTrace([found])) as { traceEvents: { ph: string; tid: number; ts: number; dur: number }[] };
+    const lane = traceEvents.filter((one) => one.ph === "X" && one.tid === 3);
+    assert.equal(lane.length, 3);
+    for (const [at, { ts }] of lane.entries()) {
+      const before = lane[at - 1];
+      if (before) assert.equal(before.ts + before.dur, ts);
+      assert.ok(Number.isInteger(ts));
+    }
+  }
+});
+
 test("an empty trace is a trace", () => {
   assert.deepEqual(JSON.parse(toTrace([])), { displayTimeUnit: "ms", traceEvents: [] });
 });

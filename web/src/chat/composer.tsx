@@ -1,60 +1,63 @@
 /** The field for the next message, with the images and videos that go with it. */
 
 import type { JSX } from "preact";
-import { useId, useRef, useState } from "preact/hooks";
+import { useId, useState } from "preact/hooks";
 
 import { IconButton } from "../parts/button.tsx";
 import { Icon } from "../parts/icons.tsx";
 import { ErrorText } from "../parts/told.tsx";
-import { useApp } from "../state/app.ts";
+import { type Draft, useApp } from "../state/app.ts";
 import { TEXTS } from "../texts.ts";
-import { bytes } from "../units.ts";
-import { MOST_BYTES, readMedia } from "./files.ts";
-import { Media } from "./media.tsx";
+import { AttachButton, AttachmentList, readAttachments } from "./attachments.tsx";
 import type { Colour } from "./token_text.ts";
+
+const EMPTY: Draft = { text: "", images: [] };
+
+/** What is written is kept until it is sent, whatever is looked at meanwhile. */
+function useDraft(key: string): [Draft, (change: (now: Draft) => Draft) => void] {
+  const { drafts } = useApp();
+  const [draft, setDraft] = useState(() => drafts.get(key) ?? EMPTY);
+  const change = (changed: (now: Draft) => Draft) => {
+    const next = changed(drafts.get(key) ?? EMPTY);
+    drafts.set(key, next);
+    setDraft(next);
+  };
+  return [draft, change];
+}
 
 export function Composer(): JSX.Element {
   const app = useApp();
   const { chats, model, models } = app;
-  const [text, setText] = useState("");
-  const [images, setImages] = useState<string[]>([]);
+  const [{ text, images }, change] = useDraft(chats.openId.value);
   const [note, setNote] = useState("");
   const [isOver, setOver] = useState(false);
-  const input = useRef<HTMLInputElement>(null);
   const { id, logprobs, answers } = chats.open.value;
   const { isRunning } = chats;
-  const problem = app.formatCheck.problem.value;
+  const canSee = models.can(model.value, "vision");
+  const problem = app.problem.value || (images.length && !canSee ? TEXTS.noVision(model.value) : "");
   const problemId = useId();
   const canSend = !isRunning && !problem && model.value !== "" && (text.trim() !== "" || images.length > 0);
 
-  const add = async (files: Iterable<File>) => {
-    setNote("");
-    for (const file of files) {
-      if (!models.can(model.value, "vision")) {
-        setNote(TEXTS.noVision(model.value));
-        return;
-      }
-      if (file.size > MOST_BYTES) {
-        setNote(TEXTS.tooLarge(file.name, bytes(MOST_BYTES)));
-        return;
-      }
-      const image = await readMedia(file);
-      if (image === null) setNote(TEXTS.notImage(file.name));
-      else setImages((others) => [...others, image]);
+  const add = async (files: File[]) => {
+    if (!canSee) {
+      setNote(TEXTS.noVision(model.value));
+      return;
     }
+    const read = await readAttachments(files);
+    setNote(read.note);
+    change((now) => ({ ...now, images: [...now.images, ...read.images] }));
   };
   const send = (event: Event) => {
     event.preventDefault();
     if (!canSend) return;
-    app.send(text.trim(), images);
-    setText("");
-    setImages([]);
+    change(() => EMPTY);
     setNote("");
+    app.send(text.trim(), images);
   };
   const onDrop = (event: DragEvent) => {
     event.preventDefault();
     setOver(false);
-    void add(event.dataTransfer?.files ?? []);
+    void add([...(event.dataTransfer?.files ?? [])]);
   };
   const onPaste = (event: ClipboardEvent) => {
     const files = [...(event.clipboardData?.files ?? [])];
@@ -74,18 +77,9 @@ export function Composer(): JSX.Element {
       onDrop={onDrop}
       data-drop={TEXTS.drop}
     >
-      {images.length > 0 && (
-        <ul class="images">
-          {images.map((image, at) => (
-            <li>
-              <Media url={image} number={at + 1} />
-              <IconButton icon="close" label={TEXTS.removeImage} onClick={() => setImages(images.filter((_, other) => other !== at))} />
-            </li>
-          ))}
-        </ul>
-      )}
+      <AttachmentList images={images} onChange={(left) => change((now) => ({ ...now, images: left }))} />
       {note && <ErrorText text={note} />}
-      {problem && <ErrorText id={problemId} text={TEXTS.cannotSend(problem)} />}
+      {problem && <ErrorText id={problemId} text={problem} />}
       <textarea
         id="message"
         rows={1}
@@ -95,7 +89,7 @@ export function Composer(): JSX.Element {
         placeholder={TEXTS.placeholder(model.value)}
         value={text}
         autoFocus
-        onInput={(event) => setText(event.currentTarget.value)}
+        onInput={({ currentTarget }) => change((now) => ({ ...now, text: currentTarget.value }))}
         onPaste={onPaste}
         onKeyDown={(event) => {
           if (event.key === "Enter" && !event.shiftKey && !event.isComposing) send(event);
@@ -103,19 +97,7 @@ export function Composer(): JSX.Element {
       />
       <div class="composer-actions">
         <div class="composer-options">
-          {models.can(model.value, "vision") && <IconButton icon="image" label={TEXTS.attach} onClick={() => input.current?.click()} />}
-          <input
-            ref={input}
-            type="file"
-            hidden
-            multiple
-            accept="image/png,image/jpeg,image/webp,image/gif,image/bmp,video/mp4,video/webm,video/quicktime,video/x-matroska,video/x-msvideo"
-            aria-label={TEXTS.attach}
-            onChange={(event) => {
-              void add([...(event.currentTarget.files ?? [])]);
-              event.currentTarget.value = "";
-            }}
-          />
+          {canSee && <AttachButton onFiles={(files) => void add(files)} />}
           {models.can(model.value, "thinking") && (
             <label class="check">
               <input type="checkbox" checked={chats.open.value.think} onChange={(event) => chats.set({ think: event.currentTarget.checked })} />
@@ -137,15 +119,16 @@ export function Composer(): JSX.Element {
           {logprobs && <ColourChoice />}
         </div>
         {isRunning ? (
-          <IconButton class="primary" icon="stop" label={TEXTS.stop} onClick={() => chats.stop(id)} />
+          <IconButton class="primary" icon="stop" label={TEXTS.stop} onClick={({ detail }) => detail < 2 && chats.stop(id)} />
         ) : (
           <button
             type="submit"
             class="icon-button primary"
             aria-label={TEXTS.send}
             aria-describedby={problem ? problemId : undefined}
-            title={problem ? TEXTS.cannotSend(problem) : TEXTS.send}
+            title={problem || TEXTS.send}
             disabled={!canSend}
+            onClick={(event) => event.detail > 1 && event.preventDefault()}
           >
             <Icon name="send" />
           </button>

@@ -33,6 +33,17 @@ export async function readMedia(file: File): Promise<string | null> {
   return isMedia(url) ? url : null;
 }
 
+/** Whether an image can be shown; of a video that is not known. */
+export async function isWhole(file: File): Promise<boolean> {
+  if (!file.type.startsWith("image/")) return true;
+  try {
+    (await createImageBitmap(file)).close();
+    return true;
+  } catch {
+    return false;
+  }
+}
+
 /** Whether something is an image or a video as a data URL, of a kind that models read. */
 export function isMedia(value: unknown): value is string {
   return imageType(value) !== null || videoType(value) !== null;

@@ -7,12 +7,12 @@ import { IconButton } from "../parts/button.tsx";
 import { useApp } from "../state/app.ts";
 import { TEXTS } from "../texts.ts";
 import { FormatFields } from "./format_fields.tsx";
-import { NO_FORMAT } from "./formats.ts";
+import { NO_SETTINGS, countSettings } from "./tree.ts";
 
 export function ParameterPanel(): JSX.Element {
   const { chats, showsParameters } = useApp();
-  const { system, options, format } = chats.open.value;
-  const isSet = Object.keys(options).length > 0 || format.kind !== NO_FORMAT.kind;
+  const { value: conversation } = chats.open;
+  const { system, options } = conversation;
   return (
     <aside class="panel" aria-label={TEXTS.parameters}>
       <header>
@@ -23,7 +23,7 @@ export function ParameterPanel(): JSX.Element {
       <FormatFields />
       <OptionFields options={options} onChange={(changed) => chats.set({ options: changed })} />
       <footer>
-        <button type="button" disabled={!isSet} onClick={() => chats.set({ options: {}, format: NO_FORMAT })}>{TEXTS.reset}</button>
+        <button type="button" disabled={!countSettings(conversation)} onClick={() => chats.set(NO_SETTINGS)}>{TEXTS.reset}</button>
       </footer>
     </aside>
   );

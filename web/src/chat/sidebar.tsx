@@ -18,7 +18,7 @@ import { newId } from "./ids.ts";
 import { type Conversation, matches, titleOf } from "./tree.ts";
 
 export function Sidebar(): JSX.Element {
-  const { chats, importError, search, showsSettings, showsKeys, view } = useApp();
+  const { chats, imported, search, showsSettings, showsKeys, view } = useApp();
   const found = chats.all.value.filter((conversation) => matches(conversation, search.value));
   const titles = found.map((one) => titleOf(one) || TEXTS.newChat);
   const counts = new Map<string, number>();
@@ -60,7 +60,8 @@ export function Sidebar(): JSX.Element {
           </a>
         ))}
       </div>
-      {importError.value && <ErrorText text={importError.value} />}
+      {imported.value.errors.map((error) => <ErrorText text={error} />)}
+      <p class="hint" role="status">{imported.value.count > 0 && TEXTS.imported(imported.value.count)}</p>
       <footer>
         <span class="grow" />
         <Exchange />
@@ -95,19 +96,22 @@ function Entry({ conversation, title, isOpen, hasTime }: Properties): JSX.Elemen
 
 /** Exports all conversations, and imports those of files. */
 function Exchange(): JSX.Element {
-  const { chats, importError } = useApp();
+  const { chats, imported } = useApp();
   const input = useRef<HTMLInputElement>(null);
   const read = async (files: FileList | null) => {
-    importError.value = "";
+    const read: Conversation[] = [];
+    const errors: string[] = [];
     for (const file of files ?? []) {
       const text = await file.text();
       const isMarkdown = /\.(md|markdown)$/i.test(file.name);
       try {
-        chats.add(isMarkdown ? [fromMarkdown(text, newId, Date.now())] : fromJson(text, newId));
+        read.push(...(isMarkdown ? [fromMarkdown(text, newId, Date.now())] : fromJson(text, newId)));
       } catch (error) {
-        importError.value = `${file.name}: ${messageOf(error)}`;
+        errors.push(`${file.name}: ${messageOf(error)}`);
       }
     }
+    chats.add(read);
+    imported.value = { count: read.length, errors };
     if (input.current) input.current.value = "";
   };
   return (

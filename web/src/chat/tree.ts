@@ -85,17 +85,14 @@ export function countSettings({ system, options, format, tools }: Conversation):
   return Object.keys(options).length + others.filter(Boolean).length;
 }
 
+/** What a conversation has whose settings are reset. */
+export const NO_SETTINGS = { system: "", options: {}, format: NO_FORMAT, tools: "" } as const;
+
 export function newConversation(id: string, now: number, model = ""): Conversation {
   return {
-    id, title: "", created: now, updated: now, model, system: "", options: {}, think: true,
-    logprobs: false, answers: 1, format: NO_FORMAT, tools: "", turns: {}, chosen: {},
+    ...NO_SETTINGS, id, title: "", created: now, updated: now, model, think: true, logprobs: false, answers: 1,
+    turns: {}, chosen: {},
   };
-}
-
-/** Return what a new conversation takes over from another one. */
-export function settingsOf(conversation: Conversation): Partial<Conversation> {
-  const { model, system, options, think, logprobs, answers, format, tools } = conversation;
-  return { model, system, options, think, logprobs, answers, format, tools };
 }
 
 /** Return the turns that are shown, first to last. */

@@ -10,6 +10,7 @@ import { ErrorText } from "../parts/told.tsx";
 import { useApp } from "../state/app.ts";
 import { TEXTS } from "../texts.ts";
 import { duration } from "../units.ts";
+import { AttachButton, AttachmentList, readAttachments } from "./attachments.tsx";
 import { Calls } from "./calls.tsx";
 import { Media } from "./media.tsx";
 import { TokenView } from "./token_view.tsx";
@@ -49,26 +50,41 @@ function Question({ turn }: { turn: Turn }): JSX.Element {
   const { editing } = useApp();
   return (
     <>
-      {turn.images?.map((image, at) => <Media className="sent" url={image} number={at + 1} />)}
-      {editing.value === turn.id ? <Editor turn={turn} /> : <div class="bubble" dir="auto">{turn.content}</div>}
+      {editing.value === turn.id ? <Editor turn={turn} /> : (
+        <>
+          {turn.images?.map((image, at) => <Media className="sent" url={image} number={at + 1} />)}
+          {turn.content && <div class="bubble" dir="auto">{turn.content}</div>}
+        </>
+      )}
     </>
   );
 }
 
 function Editor({ turn }: { turn: Turn }): JSX.Element {
-  const { chats, editing, formatCheck } = useApp();
+  const { chats, editing, model, models, problem: { value: untold } } = useApp(); // the composer tells it
   const [text, setText] = useState(turn.content);
-  const problem = formatCheck.problem.value; // the composer tells it
+  const [images, setImages] = useState(turn.images ?? []);
+  const [note, setNote] = useState("");
+  const canSee = models.can(model.value, "vision");
+  const unseen = images.length && !canSee ? TEXTS.noVision(model.value) : "";
+  const problem = untold || unseen;
   const field = useRef<HTMLTextAreaElement>(null);
   useEffect(() => field.current?.focus(), []);
   const save = (event: Event) => {
     event.preventDefault();
-    if (problem) return;
+    if (problem || !(text.trim() || images.length)) return;
     editing.value = "";
-    chats.edit(turn, text);
+    chats.edit(turn, text, images);
+  };
+  const add = async (files: File[]) => {
+    const read = await readAttachments(files);
+    setNote(read.note);
+    setImages((now) => [...now, ...read.images]);
   };
   return (
     <form class="editor" onSubmit={save}>
+      <AttachmentList images={images} onChange={setImages} />
+      {(note || unseen) && <ErrorText text={note || unseen} />}
       <textarea
         ref={field}
         aria-label={TEXTS.edit}
@@ -80,8 +96,10 @@ function Editor({ turn }: { turn: Turn }): JSX.Element {
         }}
       />
       <footer>
+        {canSee && <AttachButton onFiles={(files) => void add(files)} />}
+        <span class="grow" />
         <button type="button" onClick={() => (editing.value = "")}>{TEXTS.cancel}</button>
-        <button type="submit" class="primary" disabled={problem !== ""} title={problem && TEXTS.cannotSend(problem)}>{TEXTS.send}</button>
+        <button type="submit" class="primary" disabled={problem !== ""} title={problem}>{TEXTS.send}</button>
       </footer>
     </form>
   );
@@ -144,7 +162,7 @@ function Actions({ turn, alternatives, isLast }: Properties): JSX.Element | null
   return (
     <div class="actions">
       {alternatives.length > 1 && <Versions turn={turn} alternatives={alternatives} />}
-      <CopyButton text={turn.content} label={TEXTS.copy} />
+      {turn.content && <CopyButton text={turn.content} label={TEXTS.copy} />}
       {isUser && <IconButton icon="edit" label={TEXTS.edit} disabled={isRunning} onClick={() => (editing.value = turn.id)} />}
       {(isAnswer || isLast) && <IconButton icon="again" label={TEXTS.regenerate} disabled={isRunning} onClick={() => chats.regenerate(turn)} />}
       {canResume && <IconButton icon="resume" label={TEXTS.continue} disabled={isRunning} onClick={() => chats.resume(turn)} />}

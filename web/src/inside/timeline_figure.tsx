@@ -106,7 +106,7 @@ function drawBar(context: CanvasRenderingContext2D, bar: Bar, x: (ms: number) =>
     return;
   }
   const isDevice = bar.lane === DEVICE;
-  context.fillStyle = colors(isDevice ? (bar.kind === "newGraph" ? "warm" : "accent") : hueOf(bar.request));
+  context.fillStyle = colors(isDevice ? (bar.kind === "newGraph" ? "ink" : "accent") : hueOf(bar.request));
   if (bar.kind === "answer") context.fillRect(start, y + LANE / 2 - 2, width, 5);
   else context.fillRect(start, y + 3, width, LANE - 7);
 }

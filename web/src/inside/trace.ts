@@ -17,44 +17,60 @@ const DEVICE = 0;
 
 const WAITING_FROM = 1_000_000_000; // lanes of requests without a slot, which have no number yet
 
-/** Return a trace: a process for each model, in it a lane for the device, each request, and each that waits for a slot. */
+/**
+ * Return a trace: a process for each model, in it a lane for the device, each request, and each that
+ * waits for a slot. Slices of a lane must not cross: times are whole microseconds since the first one,
+ * so that one ends exactly where the next one begins.
+ */
 export function toTrace(models: Iterable<ModelHistory>): string {
-  const events = [...models].flatMap((history, at) => modelEvents(history, at + 1));
-  const origin = events.reduce((least, { ts = least }) => Math.min(least, ts), Infinity);
-  const moved = events.map((event) => (event.ts === undefined ? event : { ...event, ts: event.ts - origin }));
-  return JSON.stringify({ displayTimeUnit: "ms", traceEvents: moved });
+  const lanes = [...models].map((history, at) => modelSlices(history, at + 1));
+  const slices = lanes.flatMap((model) => model.slices);
+  const origin = slices.reduce((least, { began }) => Math.min(least, began), Infinity);
+  const since = (ms: number) => Math.round((ms - origin) * 1000);
+  const moved = slices.map(({ began, ended, ...rest }): TraceEvent => ({
+    ph: "X", ...rest, ts: since(began), dur: since(ended) - since(began),
+  }));
+  return JSON.stringify({ displayTimeUnit: "ms", traceEvents: [...lanes.flatMap((model) => model.names), ...moved] });
 }
 
-function modelEvents({ model, steps, waits, runner, runnerMs }: ModelHistory, pid: number): TraceEvent[] {
+/** Something that took its time, in milliseconds since 1970. */
+interface Slice extends Pick<TraceEvent, "name" | "pid" | "tid" | "args"> {
+  began: number;
+  ended: number;
+}
+
+function modelSlices({ model, steps, waits, runner, runnerMs }: ModelHistory, pid: number): { names: TraceEvent[]; slices: Slice[] } {
   const requests = new Map<number, number>(); // and when their first step began
   for (const step of steps) {
     for (const [request] of step.parts) if (!requests.has(request)) requests.set(request, step.began_ms);
   }
+  const waiting = runner?.waits_ms ?? [];
   const named = (name: string, tid: number, text: string): TraceEvent => ({ ph: "M", name, pid, tid, args: { name: text } });
-  const during = (name: string, tid: number, began: number, took: number, args: TraceEvent["args"]): TraceEvent => ({
-    ph: "X", name, pid, tid, ts: began * 1000, dur: took * 1000, args,
-  });
-  const waited = [...requests].flatMap(([request, began]) => {
-    const wait = waits.get(request) ?? 0;
-    return wait >= 1 ? [during(INSIDE.waited, request, began - wait, wait, {})] : [];
-  });
-  const waiting = (runner?.waits_ms ?? []).flatMap((wait, at) => [
-    named("thread_name", WAITING_FROM + at, INSIDE.waitingRequest(at + 1)),
-    during(INSIDE.waited, WAITING_FROM + at, runnerMs - wait, wait, {}),
-  ]);
-  return [
-    named("process_name", DEVICE, model.name),
-    named("thread_name", DEVICE, INSIDE.device),
-    ...[...requests.keys()].map((request) => named("thread_name", request, INSIDE.request(request))),
-    ...waited,
-    ...waiting,
-    ...steps.flatMap((step) => [
-      during(step.kind, DEVICE, step.began_ms, step.compute_ms, described(step)),
-      ...step.parts.map(([request, start, tokens, isPrompt]) =>
-        during(isPrompt ? "prompt" : "answer", request, step.began_ms, step.compute_ms, { from: start, tokens }),
-      ),
-    ]),
-  ];
+  const slice = (name: string, tid: number, began: number, ended: number, args: Slice["args"] = {}): Slice => ({ name, pid, tid, began, ended, args });
+  return {
+    names: [
+      named("process_name", DEVICE, model.name),
+      named("thread_name", DEVICE, INSIDE.device),
+      ...[...requests.keys()].map((request) => named("thread_name", request, INSIDE.request(request))),
+      ...waiting.map((_, at) => named("thread_name", WAITING_FROM + at, INSIDE.waitingRequest(at + 1))),
+    ],
+    slices: [
+      ...[...requests].flatMap(([request, began]) => {
+        const wait = waits.get(request) ?? 0;
+        return wait >= 1 ? [slice(INSIDE.waited, request, began - wait, began)] : [];
+      }),
+      ...waiting.map((wait, at) => slice(INSIDE.waited, WAITING_FROM + at, runnerMs - wait, runnerMs)),
+      ...steps.flatMap((step) => {
+        const ended = step.began_ms + step.compute_ms;
+        return [
+          slice(step.kind, DEVICE, step.began_ms, ended, described(step)),
+          ...step.parts.map(([request, start, tokens, isPrompt]) =>
+            slice(isPrompt ? "prompt" : "answer", request, step.began_ms, ended, { from: start, tokens }),
+          ),
+        ];
+      }),
+    ],
+  };
 }
 
 function described(step: Step): Record<string, unknown> {

@@ -15,7 +15,7 @@ export function TransferRow({ transfer }: { transfer: Transfer }): JSX.Element {
   const isRunning = state === "running";
   const left = bytesPerSecond > 0 ? duration((Math.max(0, total - completed) / bytesPerSecond) * 1000) : "";
   const parts = [
-    state === "cancelled" ? TEXTS.cancelled : status,
+    status,
     total > 0 && TEXTS.partOf(bytes(completed), bytes(total)),
     isRunning && bytesPerSecond > 0 && `${bytes(bytesPerSecond)}/s`,
     isRunning && left && TEXTS.left(left),
@@ -26,23 +26,21 @@ export function TransferRow({ transfer }: { transfer: Transfer }): JSX.Element {
       <div class="transfer-head">
         <strong>{name}</strong>
         <span class="hint">{TEXTS.actions[action]}</span>
+        {!isRunning && <IconButton icon="close" label={TEXTS.dismiss} onClick={() => models.forget(transfer)} />}
       </div>
-      {error
-        ? <ErrorText text={error} />
-        : <Bar name={name} total={total} completed={state === "done" ? total : completed} state={state} />}
-      {!error && <span class="hint">{parts.filter(Boolean).join(" · ")}</span>}
-      <div class="transfer-actions">
+      {!error && <Bar name={name} total={total} completed={state === "done" ? total : completed} state={state} />}
+      <div class="transfer-foot">
+        {error ? <ErrorText text={error} /> : <span class="hint">{parts.filter(Boolean).join(" · ")}</span>}
         {isRunning && <button type="button" onClick={transfer.cancel}>{TEXTS.cancel}</button>}
         {(state === "failed" || state === "cancelled") && <button type="button" onClick={transfer.again}>{again}</button>}
-        {!isRunning && <IconButton icon="close" label={TEXTS.dismiss} onClick={() => models.forget(transfer)} />}
       </div>
     </section>
   );
 }
 
-/** How much is done; without a total, that something is being done. */
-function Bar({ name, total, completed, state }: Pick<Transfer, "name" | "total" | "completed" | "state">): JSX.Element {
+/** How much is done; without a total, that something is being done; nothing if neither is known. */
+function Bar({ name, total, completed, state }: Pick<Transfer, "name" | "total" | "completed" | "state">): JSX.Element | null {
   if (total > 0) return <progress aria-label={name} max={total} value={completed} />;
   if (state === "running") return <progress aria-label={name} />;
-  return <progress aria-label={name} max={1} value={state === "done" ? 1 : 0} />;
+  return state === "done" ? <progress aria-label={name} max={1} value={1} /> : null;
 }

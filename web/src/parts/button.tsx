@@ -7,7 +7,7 @@ import { Icon, type IconName } from "./icons.tsx";
 interface Properties {
   icon: IconName;
   label: string;
-  onClick: () => void;
+  onClick: (event: MouseEvent) => void;
   class?: string;
   disabled?: boolean;
   pressed?: boolean;

@@ -12,7 +12,14 @@ import { Compare } from "./compare.ts";
 import { FormatCheck } from "./format_check.ts";
 import { Models } from "./models.ts";
 import { Settings } from "./settings.ts";
+import { TEXTS } from "../texts.ts";
 import { type ViewName, viewOf } from "../views.ts";
+
+/** A message that has not been sent. */
+export interface Draft {
+  text: string;
+  images: string[];
+}
 
 export class App {
   readonly settings: Settings;
@@ -29,8 +36,10 @@ export class App {
   /** Whether the list of conversations covers a narrow screen. */
   readonly showsSidebar = signal(false);
   readonly search = signal("");
-  /** Why the last file could not be imported; empty: it was. */
-  readonly importError = signal("");
+  /** How many conversations were imported last, and why files could not be. */
+  readonly imported = signal<{ count: number; errors: string[] }>({ count: 0, errors: [] });
+  /** What is written and not sent, by the id of the conversation; that of a new one is empty. */
+  readonly drafts = new Map<string, Draft>();
   /** The id of the message that is being edited. */
   readonly editing = signal("");
   /** The model of the open conversation: the chosen one, else the last used one, else any. */
@@ -38,6 +47,15 @@ export class App {
     const names = this.models.usual.value;
     const { model } = this.chats.open.value;
     return [model, this.settings.model].find((name) => names.includes(name)) ?? names[0] ?? model;
+  });
+
+  /** Why nothing can be sent to the chosen model; empty: something can. */
+  readonly problem = computed(() => {
+    const wrong = this.formatCheck.problem.value;
+    if (wrong) return TEXTS.cannotSend(wrong);
+    const model = this.models.find(this.model.value);
+    const hasTools = this.chats.open.value.tools.trim() !== "";
+    return model && hasTools && !model.capabilities.includes("tools") ? TEXTS.noTools(model.name) : "";
   });
 
   /** Whether the answers of the open conversation are shown as tokens, where they have them. */
@@ -57,7 +75,7 @@ export class App {
     const [, view = "", id = ""] = hash.split("/");
     this.view.value = viewOf(view);
     this.showsSidebar.value = false;
-    this.importError.value = "";
+    this.imported.value = { count: 0, errors: [] };
     if (this.view.value === "chat" && id !== this.chats.openId.value) {
       if (id && this.chats.find(id)) this.chats.openId.value = id;
       else this.chats.begin();

@@ -11,8 +11,7 @@ import { type Candidate, isCovered, textWith } from "../chat/token_text.ts";
 import type { ConversationStore } from "../chat/store.ts";
 import { areSentAlone, resultsOf, urlsOf } from "../chat/tool_calls.ts";
 import {
-  type Conversation, ROOT, type Turn, changed, isStreamed, messagesOf, newConversation, settingsOf, shownTurns, withChoice,
-  withTurn,
+  type Conversation, ROOT, type Turn, changed, isStreamed, messagesOf, newConversation, shownTurns, withChoice, withTurn,
 } from "../chat/tree.ts";
 import type { Models } from "./models.ts";
 import type { Settings } from "./settings.ts";
@@ -65,11 +64,9 @@ export class Chats {
     return this.all.value.find((conversation) => conversation.id === id);
   }
 
-  /** Begin a conversation, which is kept as soon as it has a message. */
+  /** Begin a conversation with the model of the open one, which is kept as soon as it has a message. */
   begin(): void {
-    this.#draft.value = {
-      ...newConversation(newId(), Date.now()), ...settingsOf(this.open.value),
-    };
+    this.#draft.value = newConversation(newId(), Date.now(), this.open.value.model);
     this.openId.value = ROOT;
   }
 
@@ -105,8 +102,8 @@ export class Chats {
   }
 
   /** Add another version of a message beside it, and ask for an answer. */
-  edit(turn: Turn, content: string): void {
-    this.#say(turn.parent, content, turn.images ?? []);
+  edit(turn: Turn, content: string, images: string[]): void {
+    this.#say(turn.parent, content, images);
   }
 
   /** Ask for another answer beside one, or for one to a message that has none. */
@@ -194,7 +191,7 @@ export class Chats {
       id: newId(), parent, role: "assistant", content: "", created: Date.now(),
       state: "streaming", model: conversation.model,
     }));
-    this.sideBySide.value = answers > 1 ? parent : ROOT;
+    if (this.open.value.id === conversation.id) this.sideBySide.value = answers > 1 ? parent : ROOT;
     const added = turns.reduce(withTurn, conversation);
     const [first] = turns;
     if (first) void this.#run(withChoice(added, first), turns.map((turn) => turn.id), parent);
@@ -209,8 +206,9 @@ export class Chats {
       this.#keep(ids.reduce((now, id) => changed(now, id, failed), conversation));
       return;
     }
+    const isOpen = this.open.value.id === key; // results of tools go on while another one is looked at
     this.#keep(conversation);
-    this.openId.value = key;
+    if (isOpen) this.openId.value = key;
     const request = this.#request(conversation, last);
     const stream = async (id: string, at: number, signal: AbortSignal) => {
       const turn = conversation.turns[id];

@@ -35,8 +35,7 @@ export class Transfers {
 
   /** Show one that had not ended when the page was closed. */
   add(action: Transfer["action"], name: string, again: () => void): void {
-    const state = "cancelled";
-    this.#put({ ...NOTHING, action, name, state, cancel: () => undefined, again });
+    this.#put({ ...NOTHING, action, name, status: TEXTS.unfinished, state: "cancelled", cancel: () => undefined, again });
   }
 
   /** Do the work, and show its progress; return whether it succeeded. */
@@ -65,7 +64,7 @@ export class Transfers {
   }
 
   #put(transfer: Transfer): void {
-    this.all.value = [...this.all.value.filter((one) => one.name !== transfer.name), transfer];
+    this.all.value = [transfer, ...this.all.value.filter((one) => one.name !== transfer.name)];
   }
 
   #change(name: string, change: Partial<Transfer>): void {

@@ -1,0 +1,67 @@
+/** The images and videos that go with a message while it is written. */
+
+import type { JSX } from "preact";
+import { useRef } from "preact/hooks";
+
+import { IconButton } from "../parts/button.tsx";
+import { TEXTS } from "../texts.ts";
+import { bytes } from "../units.ts";
+import { MOST_BYTES, isWhole, readMedia } from "./files.ts";
+import { Media } from "./media.tsx";
+
+const TYPES =
+  "image/png,image/jpeg,image/webp,image/gif,image/bmp,video/mp4,video/webm,video/quicktime,video/x-matroska,video/x-msvideo";
+
+/** Return those of files that a message takes, and why another one is none of them. */
+export async function readAttachments(files: Iterable<File>): Promise<{ images: string[]; note: string }> {
+  const images: string[] = [];
+  let note = "";
+  for (const file of files) {
+    if (file.size > MOST_BYTES) {
+      note = TEXTS.tooLarge(file.name, bytes(MOST_BYTES));
+      continue;
+    }
+    const url = await readMedia(file);
+    if (url === null) note = TEXTS.notImage(file.name);
+    else if (!(await isWhole(file))) note = TEXTS.damaged(file.name);
+    else images.push(url);
+  }
+  return { images, note };
+}
+
+/** Attachments that can be taken off. */
+export function AttachmentList({ images, onChange }: { images: string[]; onChange: (images: string[]) => void }): JSX.Element | null {
+  if (!images.length) return null;
+  return (
+    <ul class="images">
+      {images.map((image, at) => (
+        <li>
+          <Media url={image} number={at + 1} />
+          <IconButton icon="close" label={TEXTS.removeImage} onClick={() => onChange(images.filter((_, other) => other !== at))} />
+        </li>
+      ))}
+    </ul>
+  );
+}
+
+/** A button that asks for files. */
+export function AttachButton({ onFiles }: { onFiles: (files: File[]) => void }): JSX.Element {
+  const input = useRef<HTMLInputElement>(null);
+  return (
+    <>
+      <IconButton icon="image" label={TEXTS.attach} onClick={() => input.current?.click()} />
+      <input
+        ref={input}
+        type="file"
+        hidden
+        multiple
+        accept={TYPES}
+        aria-label={TEXTS.attach}
+        onChange={(event) => {
+          onFiles([...(event.currentTarget.files ?? [])]);
+          event.currentTarget.value = "";
+        }}
+      />
+    </>
+  );
+}
