@@ -171,6 +171,43 @@ def test_a_file_that_is_not_an_image_is_refused(page: Page, tmp_path: Path) -> N
     expect(page.get_by_role("alert")).to_contain_text("image.svg is not a PNG")
 
 
+def test_a_damaged_image_is_refused_at_once(page: Page, tmp_path: Path) -> None:
+    (tmp_path / "image.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"x" * 50)
+    choose(page, "demo")
+    page.locator("form input[type=file]").set_input_files(tmp_path / "image.png")
+    expect(page.get_by_role("alert")).to_have_text("image.png is damaged.")
+    expect(page.get_by_role("button", name="Remove")).to_have_count(0)
+
+
+def test_images_of_a_message_are_added_and_removed_while_it_is_edited(
+    page: Page, tmp_path: Path
+) -> None:
+    choose(page, "demo")
+    page.locator("form input[type=file]").set_input_files(red_circle(tmp_path / "image.png"))
+    ask(page, "demo", "What is in the picture?")
+    choose(page, "formatted")
+    questions(page).hover()
+    questions(page).get_by_role("button", name="Edit").click()
+    editor = questions(page).locator("form")
+    why = "formatted:latest cannot see images and videos."
+    expect(editor.get_by_role("alert")).to_have_text(why)
+    expect(editor.get_by_role("button", name="Send")).to_be_disabled()
+    editor.get_by_role("button", name="Remove").click()
+    expect(editor.get_by_role("alert")).to_have_count(0)
+    editor.get_by_role("button", name="Send").click()
+    expect(questions(page)).to_contain_text("2 of 2")
+    expect(questions(page).get_by_role("img", name="Image 1")).to_have_count(0)
+    expect(answers(page).get_by_role("cell", name="Lima")).to_be_visible()
+    choose(page, "demo")
+    expect(answers(page).get_by_text("prompt tokens cached")).to_be_visible()
+    questions(page).get_by_role("button", name="Edit").click()
+    editor.locator("input[type=file]").set_input_files(tmp_path / "image.png")
+    expect(editor.get_by_role("img", name="Image 1")).to_be_visible()
+    with page.expect_request("**/api/chat") as request:
+        editor.get_by_role("button", name="Send").click()
+    assert len(json.loads(request.value.post_data or "")["messages"][-1]["images"]) == 1
+
+
 def test_an_edited_message_is_a_branch_that_one_can_leave(page: Page) -> None:
     ask(page, "demo", SUM)
     questions(page).hover()
@@ -207,6 +244,8 @@ def test_parameters_and_system_prompt_reach_the_model(page: Page) -> None:
     assert sent["messages"][0] == {"role": "system", "content": "Be brief."}
     expect(answers(page)).to_contain_text("Ended at the limit of 6 tokens.")
     expect(answers(page)).to_contain_text("6 tokens")
+    page.get_by_role("button", name="Continue").click()
+    expect(answers(page)).to_contain_text("6 more tokens")
 
 
 def test_a_double_click_on_send_is_one_click(page: Page) -> None:

@@ -124,6 +124,8 @@ def menu(page: Page, action: str) -> None:
 def test_a_conversation_is_renamed(page: Page) -> None:
     ask(page, "demo", SUM)
     menu(page, "Rename")
+    page.get_by_label("Title").fill(" ")
+    expect(page.get_by_role("dialog").get_by_role("button", name="Save")).to_be_disabled()
     page.get_by_label("Title").fill("Sums")
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1)).to_have_text("Sums")
@@ -207,6 +209,26 @@ def test_a_new_chat_has_the_model_of_the_open_one_and_no_other_settings(page: Pa
     expect(page.get_by_role("textbox", name="System prompt")).to_have_value("")
     page.get_by_role("link", name=SUM).click()
     expect(page.get_by_role("textbox", name="System prompt")).to_have_value("You are a pirate.")
+
+
+def test_what_is_written_is_there_after_a_look_elsewhere_and_a_reload(page: Page) -> None:
+    ask(page, "demo", SUM)
+    message = page.get_by_role("textbox", name="Message")
+    message.fill("Half of a mess")
+    page.get_by_role("link", name="Models").click()
+    page.get_by_role("link", name=SUM).click()
+    expect(message).to_have_value("Half of a mess")
+    page.reload()
+    expect(message).to_have_value("Half of a mess")
+    page.get_by_role("link", name="New chat").click()
+    expect(message).to_have_value("")
+    page.get_by_role("link", name=SUM).click()
+    message.press("Enter")
+    expect(questions(page).last).to_contain_text("Half of a mess")
+    expect(message).to_have_value("")
+    page.reload()
+    expect(questions(page).last).to_contain_text("Half of a mess")
+    expect(message).to_have_value("")
 
 
 def test_two_tabs_show_the_same_conversations(page: Page) -> None:

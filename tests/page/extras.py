@@ -100,8 +100,9 @@ def test_an_answer_follows_a_schema_that_is_checked_while_it_is_typed(page: Page
     expect(page.get_by_role("alert")).to_contain_text("A JSON schema is an object.")
     schema.fill(json.dumps(SCHEMA))
     expect(page.get_by_role("alert")).to_have_count(0)
-    answer = ask(page, "demo", "What is 27 + 58?").locator(".markdown")
-    assert json.loads(answer.inner_text()) in ({"sum": 1}, {"sum": 2})
+    answer = ask(page, "demo", "What is 27 + 58?")
+    expect(answer.get_by_text("json", exact=True)).to_be_visible()
+    assert json.loads(answer.locator("pre").inner_text()) in ({"sum": 1}, {"sum": 2})
 
 
 def test_an_answer_follows_a_grammar_and_a_wrong_one_is_explained(page: Page) -> None:
@@ -109,7 +110,7 @@ def test_an_answer_follows_a_grammar_and_a_wrong_one_is_explained(page: Page) ->
     field(page, "Output format", "Format").select_option("grammar (GBNF)")
     grammar = page.get_by_role("textbox", name="grammar (GBNF)")
     grammar.fill('root ::= "yes" | "no"')
-    answer = ask(page, "demo", "What is 27 + 58?").locator(".markdown")
+    answer = ask(page, "demo", "What is 27 + 58?").locator("pre")
     assert answer.inner_text() in {"yes", "no"}
     grammar.fill("root ::= other")
     told = page.get_by_role("status").filter(has_text="other")
@@ -126,6 +127,16 @@ def test_an_answer_follows_a_grammar_and_a_wrong_one_is_explained(page: Page) ->
     page.get_by_label("Format").select_option("regular expression")
     page.get_by_role("textbox", name="regular expression").fill("[0-9")
     expect(page.get_by_role("status").filter(has_text="unclosed")).to_be_visible()
+
+
+def test_an_answer_in_a_format_is_shown_as_it_is(page: Page) -> None:
+    choose(page, "demo")
+    field(page, "Output format", "Format").select_option("regular expression")
+    page.get_by_role("textbox", name="regular expression").fill(r"\*\*bold\*\* a_b_c")
+    answer = ask(page, "demo", "What is 27 + 58?")
+    expect(answer.locator("pre")).to_have_text("**bold** a_b_c")
+    page.reload()
+    expect(answers(page).locator("pre")).to_have_text("**bold** a_b_c")
 
 
 def test_a_verdict_is_of_the_text_that_stands_there(page: Page) -> None:

@@ -60,6 +60,9 @@ def test_that_a_key_is_saved_is_told_and_it_can_be_removed(page: Page) -> None:
         page.reload()
     assert request.value.headers["authorization"] == f"Bearer {KEY}"
     page.get_by_role("button", name="Settings").click()
+    field.fill("ключ")
+    dialog.get_by_role("button", name="Save").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("This cannot be a key")
     dialog.get_by_role("button", name="Remove").click()
     expect(dialog.get_by_role("status")).to_have_text("The key is removed.")
     expect(field).to_have_value("")
@@ -92,6 +95,7 @@ def test_every_action_with_a_key_is_listed_and_does_what_it_says(page: Page) -> 
     expect(page.get_by_role("textbox", name="Edit")).to_have_count(0)
     page.keyboard.press("p")
     expect(page.get_by_label("temperature")).to_be_visible()
+    expect(page.get_by_role("complementary").get_by_role("button", name="Close")).to_be_focused()
     page.keyboard.press("p")
     page.keyboard.press("m")
     expect(page.get_by_role("heading", level=1)).to_have_text("Models")
@@ -99,12 +103,40 @@ def test_every_action_with_a_key_is_listed_and_does_what_it_says(page: Page) -> 
     expect(answers(page)).to_contain_text("85")
     page.keyboard.press("n")
     expect(answers(page)).to_have_count(0)
+    expect(page.get_by_role("textbox", name="Message")).to_be_focused()
+    page.keyboard.type("mnt?")  # a text, no keys
+    expect(page.get_by_role("textbox", name="Message")).to_have_value("mnt?")
+    page.keyboard.press("Escape")
     page.keyboard.press("j")
     expect(answers(page)).to_contain_text("85")
     page.keyboard.press("/")
     expect(page.get_by_role("searchbox")).to_be_focused()
     page.keyboard.type("?nr")  # a text in a field
     expect(page.get_by_role("searchbox")).to_have_value("?nr")
+
+
+def test_what_is_typed_after_new_chat_or_a_choice_is_a_message(page: Page) -> None:
+    ask(page, "demo", SUM)
+    message = page.get_by_role("textbox", name="Message")
+    page.get_by_role("link", name="New chat").click()
+    page.keyboard.type("tell me something")
+    expect(message).to_have_value("tell me something")
+    page.get_by_role("link", name=SUM).click()
+    expect(answers(page)).to_have_count(1)
+    page.keyboard.type("more")
+    expect(message).to_have_value("more")
+    page.get_by_role("link", name="Models").click()
+    page.get_by_role("button", name="Chat").last.click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("New chat")
+    expect(message).to_be_focused()
+
+
+def test_a_tab_is_called_what_it_shows(page: Page) -> None:
+    expect(page).to_have_title("tampu")
+    ask(page, "demo", SUM)
+    expect(page).to_have_title(f"{SUM} · tampu")
+    page.get_by_role("link", name="Inside").click()
+    expect(page).to_have_title("Inside · tampu")
 
 
 def test_the_page_works_from_another_machine_without_tls(browser: Browser, server: Server) -> None:

@@ -6,7 +6,7 @@ import { useRef, useState } from "preact/hooks";
 import { IconButton } from "./parts/button.tsx";
 import { Dialog } from "./parts/dialog.tsx";
 import { ErrorText } from "./parts/told.tsx";
-import { ACTIONS } from "./keys.ts";
+import { ACTIONS, ACTIONS_OF_PARTS } from "./keys.ts";
 import { useApp } from "./state/app.ts";
 import type { Theme } from "./state/settings.ts";
 import { TEXTS } from "./texts.ts";
@@ -77,9 +77,9 @@ export function KeysDialog({ onClose }: Properties): JSX.Element {
   return (
     <Dialog title={TEXTS.keys} onClose={onClose}>
       <dl class="keys">
-        {ACTIONS.map(({ keys, text }) => (
+        {[...ACTIONS.map(({ keys, text }) => ({ keys: keys.split("+"), text })), ...ACTIONS_OF_PARTS].map(({ keys, text }) => (
           <div>
-            <dt>{keys.split("+").map((key) => <kbd>{key}</kbd>)}</dt>
+            <dt>{keys.map((key) => <kbd>{key}</kbd>)}</dt>
             <dd>{text}</dd>
           </div>
         ))}
@@ -93,6 +93,7 @@ function KeyForm(): JSX.Element {
   const saved = settings.key.value;
   const [key, setKey] = useState(saved);
   const [done, setDone] = useState("");
+  const [isWrong, setWrong] = useState(false);
   const field = useRef<HTMLInputElement>(null);
   const put = (next: string) => {
     setKey(next);
@@ -102,7 +103,8 @@ function KeyForm(): JSX.Element {
   };
   const save = (event: Event) => {
     event.preventDefault();
-    put(key.trim());
+    if (isKey(key.trim())) put(key.trim());
+    else setWrong(true);
   };
   const remove = () => {
     put("");
@@ -122,12 +124,19 @@ function KeyForm(): JSX.Element {
           onInput={(event) => {
             setKey(event.currentTarget.value);
             setDone("");
+            setWrong(false);
           }}
         />
         <button type="submit" disabled={!key.trim() || (key.trim() === saved && !settings.asksForKey.value)}>{TEXTS.save}</button>
         {saved && <button type="button" class="danger" onClick={remove}>{TEXTS.removeKey}</button>}
       </div>
+      {isWrong && <ErrorText text={TEXTS.keyWrong} />}
       <p class="hint" role="status">{done}</p>
     </form>
   );
+}
+
+/** Whether a header can have it. */
+function isKey(text: string): boolean {
+  return /^[\x21-\x7e]+$/.test(text);
 }

@@ -1,6 +1,6 @@
 /** Every action that has a key; `?` shows this table. */
 
-import { alternatives, shownTurns } from "./chat/tree.ts";
+import { alternatives, canGoOn, shownTurns } from "./chat/tree.ts";
 import type { App } from "./state/app.ts";
 import { PANEL_COVERS } from "./state/back.ts";
 import { TEXTS } from "./texts.ts";
@@ -16,8 +16,8 @@ export const ACTIONS: readonly Action[] = [
   { keys: "Enter", text: TEXTS.keyActions.send },
   { keys: "Shift+Enter", text: TEXTS.keyActions.newLine },
   { keys: "Escape", text: TEXTS.keyActions.stopOrLeave, run: escape },
-  { keys: "i", text: TEXTS.keyActions.write, run: () => focus("#message") },
-  { keys: "n", text: TEXTS.newChat, run: () => go("#/") },
+  { keys: "i", text: TEXTS.keyActions.write, run: (app) => app.write() },
+  { keys: "n", text: TEXTS.newChat, run: newChat },
   { keys: "/", text: TEXTS.search, run: search },
   { keys: "j", text: TEXTS.keyActions.next, run: (app) => step(app, 1) },
   { keys: "k", text: TEXTS.keyActions.previous, run: (app) => step(app, -1) },
@@ -28,14 +28,21 @@ export const ACTIONS: readonly Action[] = [
   { keys: "c", text: TEXTS.keyActions.back, run: (app) => go(`#/chat/${app.chats.openId.value}`) },
   { keys: "e", text: TEXTS.keyActions.edit, run: edit },
   { keys: "r", text: TEXTS.keyActions.regenerate, run: regenerate },
+  { keys: "g", text: TEXTS.keyActions.goOn, run: goOn },
   { keys: "[", text: TEXTS.keyActions.earlier, run: (app) => branch(app, -1) },
   { keys: "]", text: TEXTS.keyActions.later, run: (app) => branch(app, 1) },
   { keys: "v", text: TEXTS.keyActions.sideBySide, run: sideBySide },
-  { keys: "p", text: TEXTS.parameters, run: (app) => toggle(app.showsParameters) },
+  { keys: "p", text: TEXTS.parameters, run: parameters },
   { keys: "b", text: TEXTS.logprobs, run: ({ chats }) => chats.set({ logprobs: !chats.open.value.logprobs }) },
   { keys: "s", text: TEXTS.settings, run: (app) => toggle(app.showsSettings) },
   { keys: "t", text: TEXTS.keyActions.theme, run: (app) => app.settings.nextTheme() },
   { keys: "?", text: TEXTS.keyActions.help, run: (app) => toggle(app.showsKeys) },
+];
+
+/** Keys of a part of the page, while it has the focus. */
+export const ACTIONS_OF_PARTS: readonly { keys: readonly string[]; text: string }[] = [
+  { keys: ["←", "→"], text: TEXTS.keyActions.tokens },
+  { keys: ["←", "→", "+", "−"], text: TEXTS.keyActions.timeline },
 ];
 
 /** Do what a key says. In fields keys are text, and only Escape is an action. */
@@ -53,6 +60,16 @@ export function onKey(app: App, event: KeyboardEvent): void {
 
 function go(hash: string): void {
   location.hash = hash;
+}
+
+function newChat(app: App): void {
+  go("#/");
+  app.write();
+}
+
+function parameters({ showsParameters }: App): void {
+  toggle(showsParameters);
+  if (showsParameters.value) requestAnimationFrame(() => document.querySelector<HTMLElement>(".panel > header button")?.focus());
 }
 
 function toggle(flag: { value: boolean }): void {
@@ -79,6 +96,7 @@ function escape(app: App): void {
 }
 
 function step(app: App, by: number): void {
+  app.wantsToWrite = false; // the next step may follow
   const { all, openId } = app.chats;
   const at = all.value.findIndex((conversation) => conversation.id === openId.value);
   const next = all.value[at + by];
@@ -93,6 +111,11 @@ function edit(app: App): void {
 function regenerate(app: App): void {
   const last = shownTurns(app.chats.open.value).at(-1);
   if (last) app.chats.regenerate(last);
+}
+
+function goOn({ chats }: App): void {
+  const last = shownTurns(chats.open.value).at(-1);
+  if (last && canGoOn(last)) chats.resume(last);
 }
 
 function sideBySide({ chats }: App): void {

@@ -1,5 +1,6 @@
 /** Starts the page. */
 
+import { effect } from "@preact/signals";
 import { render } from "preact";
 
 import { ConversationStore } from "./chat/store.ts";
@@ -24,5 +25,9 @@ addEventListener("pagehide", () => app.chats.flush());
 closesOnBack("parameters", app.showsParameters, PANEL_COVERS);
 closesOnBack("conversations", app.showsSidebar, SIDEBAR_COVERS);
 void app.models.refresh();
+addEventListener("focus", () => void app.models.refresh()); // others may have pulled or loaded one
+effect(() => {
+  document.title = app.title.value;
+});
 const place = document.getElementById("app");
 if (place) render(<AppContext.Provider value={app}><Page /></AppContext.Provider>, place);

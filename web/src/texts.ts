@@ -74,9 +74,11 @@ export const TEXTS = {
   import: "Import conversations",
   imported: (conversations: number) => `${count(conversations, "conversation")} ${conversations === 1 ? "is" : "are"} imported.`,
   menu: "Conversation menu",
+  allChats: "All conversations",
   openSidebar: "Show conversations",
   key: "API key",
   keyHint: "The server asks for an API key. It is kept in this browser, and sent to this server only.",
+  keyWrong: "This cannot be a key: it has characters that are not in ASCII, or blanks.",
   keyRefused: "The server does not accept this key.",
   keyMissing: "The server needs an API key. Settings has a field for it.",
   keySaved: "The key is saved in this browser.",
@@ -95,7 +97,7 @@ export const TEXTS = {
   unfinished: "Not finished. Resume goes on where it was.",
   resume: "Resume",
   partOf: (done: string, all: string) => `${done} of ${all}`,
-  left: (time: string) => `${time} left`,
+  left: (ms: number) => (ms < 1000 ? "less than 1 s left" : `${duration(1000 * Math.ceil(ms / 1000))} left`),
   create: "Create",
   createFromFile: "Create from a file",
   createHint: "GGUF files of this machine: the parts of one model, with its vision encoder if it has one.",
@@ -223,11 +225,13 @@ export const TEXTS = {
   table: "Table",
   copyCode: "Copy code",
   brand: "tampu",
+  tab: (title: string) => `${title} · tampu`,
   yes: "true",
   no: "false",
   uses: { sampling: "Sampling", generation: "The answer", loading: "Loading" },
   usage: {
     tokens: (tokens: number) => count(tokens, "token"),
+    moreTokens: (tokens: number) => count(tokens, "more token"),
     tokensAndEnd: (tokens: number) => `${count(tokens, "token")} and the end`,
     speed: (rate: number) => `${decimal(rate, rate < 10 ? 1 : 0)} tokens/s`,
     loaded: (ms: number) => `loaded in ${duration(ms)}`,
@@ -248,6 +252,9 @@ export const TEXTS = {
     back: "Back to the chat",
     edit: "Edit the last message",
     regenerate: "Answer the last message again",
+    goOn: "Let an answer that ended early go on",
+    tokens: "Token by token, in an answer with probabilities; Enter opens the alternatives",
+    timeline: "Move and zoom the time line of batches",
     earlier: "Earlier version of the last answer",
     later: "Later version of the last answer",
     sideBySide: "Versions of the last answer side by side",
@@ -336,8 +343,8 @@ export const INSIDE = {
     graphs: "graphs reused",
     cost: "cost of looking",
   },
-  timelineText: (seconds: number, batches: number, requests: number, prompt: number, answer: number, waiting: number) =>
-    `Last ${seconds < 10 ? seconds.toFixed(1) : seconds.toFixed(0)} s: ${count(batches, "batch", "batches")}, ${count(requests, "request")}, ` +
+  timelineText: (seconds: number, back: number, batches: number, requests: number, prompt: number, answer: number, waiting: number) =>
+    `${period(seconds, back)}: ${count(batches, "batch", "batches")}, ${count(requests, "request")}, ` +
     `${count(prompt, "prompt token")}, ${count(answer, "answer token")}.${waiting ? ` ${count(waiting, "request waits", "requests wait")}.` : ""}`,
   ratesText: (prompt: number, answer: number) =>
     `Now ${grouped(Math.round(prompt))} prompt and ${grouped(Math.round(answer))} answer tokens per second.`,
@@ -363,10 +370,16 @@ export const INSIDE = {
   columns: ["From", "Tokens", "Cached", "Requests", "States"],
   milliseconds: (ms: number) => `${ms.toFixed(1)} ms`,
   seconds: (seconds: number) => `${seconds} s`,
-  ago: (seconds: number) => (seconds < 0.05 ? "now" : `−${seconds.toFixed(seconds < 10 ? 1 : 0)} s`),
+  ago: (seconds: number, digits: number) => (seconds < 0.005 ? "now" : `−${seconds.toFixed(digits)} s`),
+  most: (rate: number) => `up to ${grouped(Math.round(rate))} tokens/s`,
   size: bytes,
   memoryCounts: "What each process has in memory now: Python, libraries, and the parts of files that are there. Memory of GPUs is not counted.",
 } as const;
+
+function period(seconds: number, back: number): string {
+  const length = `${seconds < 1 || seconds >= 10 ? String(seconds) : seconds.toFixed(1)} s`;
+  return back ? `${length} until ${back.toFixed(2)} s ago` : `Last ${length}`;
+}
 
 function bound(seconds: number | null): string {
   if (seconds === null) return "?";

@@ -29,6 +29,7 @@ export async function answer(
   const tokens = before.tokens ? [...before.tokens] : [];
   const calls: Call[] = [];
   let { content } = before;
+  const more = content ? { isMore: true } : {};
   let reasoning = "";
   let hasTokens = false;
   let timings: Timings | undefined;
@@ -37,7 +38,7 @@ export async function answer(
     ...(hasTokens ? { tokens: [...tokens], tokensFrom: before.tokensFrom ?? 0 } : {}),
     ...(calls.length ? { calls: [...calls] } : {}),
     ...(reasoning ? { reasoning, reasoningMs: clock.reasoningMs } : {}),
-    ...(timings ? { usage: usageUntilNow(timings, clock) } : {}),
+    ...(timings ? { usage: { ...usageUntilNow(timings, clock), ...more } } : {}),
   });
   const pace = new Pace(() => report(now()));
   const hasBegun = new AbortController(); // a text has come, or the end
@@ -63,7 +64,7 @@ export async function answer(
       if (line.done) {
         pace.end();
         const { limit } = line;
-        report({ ...now(), state: stateOf(line), usage: usageOf(line, clock.firstTokenMs, wasLoading), ...(limit ? { limit } : {}) });
+        report({ ...now(), state: stateOf(line), usage: { ...usageOf(line, clock.firstTokenMs, wasLoading), ...more }, ...(limit ? { limit } : {}) });
         return;
       }
       pace.soon();

@@ -79,7 +79,7 @@ function ConversationMenu(): JSX.Element {
   };
   return (
     <>
-      <Menu>
+      <Menu label={TEXTS.menu}>
         <button type="button" onClick={() => ask("rename")}>{TEXTS.rename}</button>
         <button type="button" onClick={() => saveFile(fileName(title, "json"), toJson([conversation]))}>{TEXTS.exportJson}</button>
         <button type="button" onClick={() => saveFile(fileName(title, "md"), toMarkdown(conversation))}>{TEXTS.exportMarkdown}</button>
@@ -96,17 +96,21 @@ function Rename({ title, onClose }: { title: string; onClose: () => void }): JSX
   const [text, setText] = useState(title);
   const save = (event: Event) => {
     event.preventDefault();
+    if (!text.trim()) return;
     chats.set({ title: text.trim() });
     onClose();
   };
   return (
     <Dialog title={TEXTS.rename} onClose={onClose}>
-      <form class="field" onSubmit={save}>
-        <label for="title">{TEXTS.title}</label>
-        <div class="row">
-          <input id="title" value={text} maxLength={200} autoFocus onInput={(event) => setText(event.currentTarget.value)} />
-          <button type="submit">{TEXTS.save}</button>
-        </div>
+      <form class="fields-below" onSubmit={save}>
+        <label class="field">
+          {TEXTS.title}
+          <input value={text} maxLength={200} autoFocus onInput={(event) => setText(event.currentTarget.value)} />
+        </label>
+        <footer>
+          <button type="button" onClick={onClose}>{TEXTS.cancel}</button>
+          <button type="submit" class="primary" disabled={!text.trim()}>{TEXTS.save}</button>
+        </footer>
       </form>
     </Dialog>
   );

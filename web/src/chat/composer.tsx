@@ -1,26 +1,24 @@
 /** The field for the next message, with the images and videos that go with it. */
 
 import type { JSX } from "preact";
-import { useId, useState } from "preact/hooks";
+import { useEffect, useId, useRef, useState } from "preact/hooks";
 
 import { IconButton } from "../parts/button.tsx";
 import { Icon } from "../parts/icons.tsx";
 import { ErrorText } from "../parts/told.tsx";
-import { type Draft, useApp } from "../state/app.ts";
+import { useApp } from "../state/app.ts";
+import type { Draft } from "../state/drafts.ts";
 import { TEXTS } from "../texts.ts";
 import { AttachButton, AttachmentList, readAttachments } from "./attachments.tsx";
 import type { Colour } from "./token_text.ts";
 
-const EMPTY: Draft = { text: "", images: [] };
-
 /** What is written is kept until it is sent, whatever is looked at meanwhile. */
-function useDraft(key: string): [Draft, (change: (now: Draft) => Draft) => void] {
+function useDraft(id: string): [Draft, (change: (now: Draft) => Draft) => void] {
   const { drafts } = useApp();
-  const [draft, setDraft] = useState(() => drafts.get(key) ?? EMPTY);
+  const [draft, setDraft] = useState(() => drafts.find(id));
   const change = (changed: (now: Draft) => Draft) => {
-    const next = changed(drafts.get(key) ?? EMPTY);
-    drafts.set(key, next);
-    setDraft(next);
+    drafts.put(id, changed(drafts.find(id)));
+    setDraft(drafts.find(id));
   };
   return [draft, change];
 }
@@ -36,6 +34,11 @@ export function Composer(): JSX.Element {
   const canSee = models.can(model.value, "vision");
   const problem = app.problem.value || (images.length && !canSee ? TEXTS.noVision(model.value) : "");
   const problemId = useId();
+  const field = useRef<HTMLTextAreaElement>(null);
+  useEffect(() => {
+    if (app.wantsToWrite) field.current?.focus();
+    app.wantsToWrite = false;
+  }, []);
   const canSend = !isRunning && !problem && model.value !== "" && (text.trim() !== "" || images.length > 0);
 
   const add = async (files: File[]) => {
@@ -50,7 +53,7 @@ export function Composer(): JSX.Element {
   const send = (event: Event) => {
     event.preventDefault();
     if (!canSend) return;
-    change(() => EMPTY);
+    change(() => ({ text: "", images: [] }));
     setNote("");
     app.send(text.trim(), images);
   };
@@ -82,6 +85,7 @@ export function Composer(): JSX.Element {
       {problem && <ErrorText id={problemId} text={problem} />}
       <textarea
         id="message"
+        ref={field}
         rows={1}
         dir="auto"
         aria-label={TEXTS.message}

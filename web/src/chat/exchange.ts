@@ -138,6 +138,7 @@ function readTurn(from: Record<string, unknown>, ids: Map<string, string>): Turn
   if (from.reasoning !== undefined) turn.reasoning = textOf(from.reasoning, "reasoning");
   if (from.reasoningMs !== undefined) turn.reasoningMs = numberOf(from.reasoningMs, "reasoningMs");
   if (from.model !== undefined) turn.model = textOf(from.model, "model");
+  if (from.format !== undefined) turn.format = formatOf({ kind: from.format, text: "" }).kind;
   if (from.limit !== undefined) turn.limit = textOf(from.limit, "limit");
   if (from.error !== undefined) turn.error = textOf(from.error, "error");
   if (from.tokens !== undefined) turn.tokens = listOf(from.tokens, "tokens").map(tokenOf);
@@ -157,6 +158,7 @@ function usageOf(from: Record<string, unknown>): Usage {
     firstTokenMs: numberOf(from.firstTokenMs, "firstTokenMs"),
     ...(from.loadMs === undefined ? {} : { loadMs: numberOf(from.loadMs, "loadMs") }),
     droppedTokens: numberOf(from.droppedTokens, "droppedTokens"),
+    ...(from.isMore === true ? { isMore: true } : {}),
   };
 }
 

@@ -18,7 +18,8 @@ import { newId } from "./ids.ts";
 import { type Conversation, matches, titleOf } from "./tree.ts";
 
 export function Sidebar(): JSX.Element {
-  const { chats, imported, search, showsSettings, showsKeys, view } = useApp();
+  const app = useApp();
+  const { chats, imported, search, showsSettings, showsKeys, view } = app;
   const found = chats.all.value.filter((conversation) => matches(conversation, search.value));
   const titles = found.map((one) => titleOf(one) || TEXTS.newChat);
   const counts = new Map<string, number>();
@@ -28,7 +29,7 @@ export function Sidebar(): JSX.Element {
     <nav class="sidebar" aria-label={TEXTS.chats}>
       <header>
         <span class="brand">{TEXTS.brand}</span>
-        <a class="button primary" href="#/"><Icon name="plus" /> {TEXTS.newChat}</a>
+        <a class="button primary" href="#/" onClick={() => app.write()}><Icon name="plus" /> {TEXTS.newChat}</a>
       </header>
       <label class="search">
         <Icon name="search" />
@@ -81,11 +82,12 @@ interface Properties {
 }
 
 function Entry({ conversation, title, isOpen, hasTime }: Properties): JSX.Element {
-  const { chats } = useApp();
+  const app = useApp();
+  const { chats } = app;
   const isRunning = chats.running.value.has(conversation.id);
   return (
     <li>
-      <a href={`#/chat/${conversation.id}`} aria-current={isOpen ? "page" : undefined} dir="auto">
+      <a href={`#/chat/${conversation.id}`} aria-current={isOpen ? "page" : undefined} dir="auto" onClick={() => app.write()}>
         {isRunning && <span class="dot" aria-label={TEXTS.waiting} />}
         <span class="entry-title">{title}</span>
         {hasTime && <time dateTime={new Date(conversation.created).toISOString()}>{moment(conversation.created)}</time>}
@@ -116,7 +118,7 @@ function Exchange(): JSX.Element {
   };
   return (
     <>
-      <Menu class="up">
+      <Menu class="up" label={TEXTS.allChats}>
         <button type="button" onClick={() => saveFile("conversations.json", toJson(chats.all.value))}>{TEXTS.exportAll}</button>
         <button type="button" onClick={() => input.current?.click()}>{TEXTS.import}</button>
       </Menu>

@@ -18,6 +18,8 @@ export interface Usage {
   loadMs?: number;
   /** How many tokens of the conversation did not fit the context. */
   droppedTokens: number;
+  /** Whether the tokens go on from a text that was there. */
+  isMore?: boolean;
 }
 
 export interface Turn {
@@ -40,6 +42,8 @@ export interface Turn {
   /** What the answer ended at, if its state is `limit`. */
   limit?: string;
   error?: string;
+  /** The output format of the answer, if it has one. */
+  format?: Format["kind"];
   /** If they were asked for. */
   tokens?: Token[];
   /** How many characters of the content come before the first token. */
@@ -165,6 +169,11 @@ export function messagesOf(conversation: Conversation, last: string): Message[] 
     messages.push(message);
   }
   return messages;
+}
+
+/** Whether a last turn is an answer that has ended early. */
+export function canGoOn({ role, state, content }: Turn): boolean {
+  return role === "assistant" && state !== "done" && state !== "streaming" && content !== "";
 }
 
 /** Return what a conversation is called. */

@@ -3,6 +3,7 @@
 import { Component, type ComponentChildren, type JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 
+import { Code } from "../markdown/code.tsx";
 import { Markdown } from "../markdown/markdown.tsx";
 import { IconButton } from "../parts/button.tsx";
 import { CopyButton } from "../parts/copy.tsx";
@@ -14,7 +15,7 @@ import { AttachButton, AttachmentList, readAttachments } from "./attachments.tsx
 import { Calls } from "./calls.tsx";
 import { Media } from "./media.tsx";
 import { TokenView } from "./token_view.tsx";
-import type { Turn, Usage } from "./tree.ts";
+import { type Turn, type Usage, canGoOn } from "./tree.ts";
 
 interface Properties {
   turn: Turn;
@@ -115,13 +116,19 @@ export function Answer({ turn, isLast }: { turn: Turn; isLast: boolean }): JSX.E
     <>
       {turn.reasoning && <Reasoning turn={turn} />}
       {isWaiting && <p class="waiting">{turn.isLoading ? TEXTS.loading(turn.model ?? "") : TEXTS.waiting}</p>}
-      {showsTokens.value && turn.tokens?.length ? <TokenView turn={turn} /> : turn.content && <Markdown text={turn.content} />}
+      {showsTokens.value && turn.tokens?.length ? <TokenView turn={turn} /> : turn.content && <AnswerText turn={turn} />}
       {turn.calls && <Calls turn={turn} calls={turn.calls} isOpen={isLast && !isStreaming} />}
       {note && <p class="note">{note}</p>}
       {dropped > 0 && <p class="note">{TEXTS.dropped(dropped)}</p>}
       {turn.error && <ErrorText text={turn.error} />}
     </>
   );
+}
+
+/** Markdown, unless the answer was asked for in a format: that is shown as it is. */
+function AnswerText({ turn: { content, format } }: { turn: Turn }): JSX.Element {
+  if (format === undefined) return <Markdown text={content} />;
+  return <Code text={content} language={format === "json" || format === "schema" ? "json" : ""} />;
 }
 
 /** Return what is said about the end of an answer. */
@@ -158,7 +165,7 @@ function Actions({ turn, alternatives, isLast }: Properties): JSX.Element | null
   const isUser = turn.role === "user";
   const isAnswer = turn.role === "assistant";
   if (editing.value === turn.id) return null;
-  const canResume = isAnswer && isLast && turn.state !== "done" && turn.content !== "";
+  const canResume = isLast && canGoOn(turn);
   return (
     <div class="actions">
       {alternatives.length > 1 && <Versions turn={turn} alternatives={alternatives} />}
@@ -197,7 +204,7 @@ export function Counts({ turn }: { turn: Turn & { usage: Usage } }): JSX.Element
   const listed = turn.tokens?.length ?? 0; // the token that ends an answer is counted, and not listed
   const parts = [
     turn.model ?? "",
-    listed > 0 && listed === usage.tokens - 1 ? texts.tokensAndEnd(listed) : texts.tokens(usage.tokens),
+    usage.isMore ? texts.moreTokens(usage.tokens) : listed > 0 && listed === usage.tokens - 1 ? texts.tokensAndEnd(listed) : texts.tokens(usage.tokens),
     speed > 0 && texts.speed(speed),
     usage.loadMs !== undefined && texts.loaded(usage.loadMs),
     usage.firstTokenMs > 0 && texts.firstToken(usage.firstTokenMs),

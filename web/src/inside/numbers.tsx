@@ -46,6 +46,11 @@ export function RatesFigure({ history, now }: { history: ModelHistory; now: numb
         <polyline class="prompt-line" points={line((one) => one.promptRate)} />
         <polyline class="answer-line" points={line((one) => one.answerRate)} />
       </svg>
+      <p class="bounds" aria-hidden="true">
+        <span>{INSIDE.ago(KEPT_MS / 1000, 0)}</span>
+        <span>{INSIDE.most(most)}</span>
+        <span>{INSIDE.ago(0, 0)}</span>
+      </p>
       <figcaption>
         <span>{text}</span>
         <span class="legend">

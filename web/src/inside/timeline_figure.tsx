@@ -54,7 +54,7 @@ export function TimelineFigure({ history, now }: Properties): JSX.Element {
     for (let part = 0; part <= 4; part++) {
       context.textAlign = part === 0 ? "left" : part === 4 ? "right" : "center";
       const ms = from + (span * part) / 4;
-      context.fillText(INSIDE.ago((now - ms) / 1000), x(ms), height - 2);
+      context.fillText(INSIDE.ago((now - ms) / 1000, span < 2000 ? 2 : span < 20_000 ? 1 : 0), x(ms), height - 2);
     }
     context.textAlign = "left";
   }, [bars, lanes, from, to, span, now]);
@@ -71,7 +71,7 @@ export function TimelineFigure({ history, now }: Properties): JSX.Element {
   const tokens = (wanted: boolean) => parts.reduce((all, [, , many, isPrompt]) => all + (isPrompt === wanted ? many : 0), 0);
   const requests = new Set(parts.map(([request]) => request)).size;
   const waiting = back === 0 ? (history.runner?.waiting ?? 0) : 0;
-  const text = INSIDE.timelineText(span / 1000, inside.length, requests, tokens(true), tokens(false), waiting);
+  const text = INSIDE.timelineText(span / 1000, back / 1000, inside.length, requests, tokens(true), tokens(false), waiting);
   return (
     <figure class="inside-figure wide">
       <div class="figure-head">

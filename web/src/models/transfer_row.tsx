@@ -7,18 +7,18 @@ import { ErrorText } from "../parts/told.tsx";
 import { useApp } from "../state/app.ts";
 import type { Transfer } from "../state/transfers.ts";
 import { TEXTS } from "../texts.ts";
-import { bytes, duration } from "../units.ts";
+import { bytes } from "../units.ts";
 
 export function TransferRow({ transfer }: { transfer: Transfer }): JSX.Element {
   const { models } = useApp();
   const { action, name, status, total, completed, bytesPerSecond, state, error } = transfer;
   const isRunning = state === "running";
-  const left = bytesPerSecond > 0 ? duration((Math.max(0, total - completed) / bytesPerSecond) * 1000) : "";
+  const leftMs = bytesPerSecond > 0 ? (Math.max(0, total - completed) / bytesPerSecond) * 1000 : null;
   const parts = [
     status,
     total > 0 && TEXTS.partOf(bytes(completed), bytes(total)),
     isRunning && bytesPerSecond > 0 && `${bytes(bytesPerSecond)}/s`,
-    isRunning && left && TEXTS.left(left),
+    isRunning && leftMs !== null && TEXTS.left(leftMs),
   ];
   const again = action === "pull" && state === "cancelled" ? TEXTS.resume : TEXTS.tryAgain;
   return (

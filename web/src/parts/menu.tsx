@@ -3,12 +3,12 @@
 import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 
-import { TEXTS } from "../texts.ts";
 import { Icon } from "./icons.tsx";
 
 interface Properties {
   /** Where it opens: below the button, or above it. */
   class?: "up";
+  label: string;
   /** Buttons. */
   children: ComponentChildren;
 }
@@ -39,7 +39,7 @@ export function Menu(properties: Properties): JSX.Element {
       onFocusOut={({ relatedTarget }) => relatedTarget && closeUnless(relatedTarget)}
       onKeyDown={onKeyDown}
     >
-      <summary class="icon-button" aria-label={TEXTS.menu} title={TEXTS.menu}><Icon name="more" /></summary>
+      <summary class="icon-button" aria-label={properties.label} title={properties.label}><Icon name="more" /></summary>
       <div class={`menu-items ${properties.class ?? ""}`}>{properties.children}</div>
     </details>
   );

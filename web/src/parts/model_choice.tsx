@@ -21,6 +21,7 @@ export function ModelChoice({ names, value, onChange, label }: Properties): JSX.
       aria-label={label ?? TEXTS.models}
       value={value}
       disabled={!names.length}
+      onFocus={() => void models.refresh()}
       onChange={(event) => onChange(event.currentTarget.value)}
     >
       {!names.length && <option value="">{TEXTS.noModelToChoose}</option>}

@@ -7,19 +7,15 @@ import { useContext } from "preact/hooks";
 import { Http } from "../api/http.ts";
 import { Server } from "../api/server.ts";
 import { ConversationStore } from "../chat/store.ts";
+import { titleOf } from "../chat/tree.ts";
 import { Chats } from "./chats.ts";
 import { Compare } from "./compare.ts";
+import { Drafts } from "./drafts.ts";
 import { FormatCheck } from "./format_check.ts";
 import { Models } from "./models.ts";
 import { Settings } from "./settings.ts";
 import { TEXTS } from "../texts.ts";
-import { type ViewName, viewOf } from "../views.ts";
-
-/** A message that has not been sent. */
-export interface Draft {
-  text: string;
-  images: string[];
-}
+import { VIEWS, type ViewName, viewOf } from "../views.ts";
 
 export class App {
   readonly settings: Settings;
@@ -38,8 +34,9 @@ export class App {
   readonly search = signal("");
   /** How many conversations were imported last, and why files could not be. */
   readonly imported = signal<{ count: number; errors: string[] }>({ count: 0, errors: [] });
-  /** What is written and not sent, by the id of the conversation; that of a new one is empty. */
-  readonly drafts = new Map<string, Draft>();
+  readonly drafts = new Drafts(sessionStorage);
+  /** Whether the field for a message gets the focus when the conversation is shown. */
+  wantsToWrite = false;
   /** The id of the message that is being edited. */
   readonly editing = signal("");
   /** The model of the open conversation: the chosen one, else the last used one, else any. */
@@ -47,6 +44,13 @@ export class App {
     const names = this.models.usual.value;
     const { model } = this.chats.open.value;
     return [model, this.settings.model].find((name) => names.includes(name)) ?? names[0] ?? model;
+  });
+
+  /** Of the browser's tab. */
+  readonly title = computed(() => {
+    const { value: view } = this.view;
+    const title = view === "chat" ? titleOf(this.chats.open.value) : VIEWS[view].title;
+    return title ? TEXTS.tab(title) : TEXTS.brand;
   });
 
   /** Why nothing can be sent to the chosen model; empty: something can. */
@@ -82,6 +86,13 @@ export class App {
     }
   }
 
+  /** Put the focus into the field for a message, now or once another conversation is shown. */
+  write(): void {
+    if (matchMedia("(pointer: coarse)").matches) return; // a keyboard would cover the screen
+    this.wantsToWrite = true;
+    document.getElementById("message")?.focus();
+  }
+
   chooseModel(name: string): void {
     this.settings.model = name;
     this.chats.set({ model: name });
@@ -92,6 +103,7 @@ export class App {
     this.chats.begin();
     this.chooseModel(name);
     location.hash = "#/";
+    this.write();
   }
 
   /** Send a message to the chosen model. */

@@ -126,12 +126,13 @@ export class Chats {
   branch(turn: Turn, at: number, other: Candidate): void {
     const content = textWith(turn, at, other);
     if (this.isRunning || content === null) return;
-    const { parent, role, tokens = [], tokensFrom = 0, reasoning, reasoningMs = 0 } = turn;
+    const { parent, role, tokens = [], tokensFrom = 0, reasoning, reasoningMs = 0, format } = turn;
     const { value: conversation } = this.open;
     const goesOn = other.text !== "";
     const branch: Turn = {
       id: newId(), parent, role, content, created: Date.now(), tokensFrom,
       model: conversation.model,
+      ...(format === undefined ? {} : { format }),
       ...(reasoning ? { reasoning, reasoningMs } : {}),
       tokens: [...tokens.slice(0, at), { ...other, top: tokens[at]?.top ?? [] }],
       state: goesOn ? "streaming" : "done",
@@ -190,6 +191,7 @@ export class Chats {
     const turns = Array.from({ length: answers }, (): Turn => ({
       id: newId(), parent, role: "assistant", content: "", created: Date.now(),
       state: "streaming", model: conversation.model,
+      ...(conversation.format.kind === "none" ? {} : { format: conversation.format.kind }),
     }));
     if (this.open.value.id === conversation.id) this.sideBySide.value = answers > 1 ? parent : ROOT;
     const added = turns.reduce(withTurn, conversation);

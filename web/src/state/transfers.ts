@@ -74,19 +74,20 @@ export class Transfers {
 
 /** The progress of all files of a pull; other steps have one of their own, and some none. */
 class Sum {
-  readonly #files = new Map<string, { total: number; completed: number }>();
+  readonly #files = new Map<string, { total: number; completed: number; first: number }>();
   #status = "";
   #rate = new Rate();
 
   after({ status, digest, total = 0, completed = 0 }: Progress): Partial<Transfer> {
     const isFile = digest !== undefined && total > 0;
-    if (isFile) this.#files.set(digest, { total, completed });
+    if (isFile) this.#files.set(digest, { total, completed, first: this.#files.get(digest)?.first ?? completed });
     else if (total > 0) this.#files.clear();
     if (status !== this.#status && !isFile) this.#rate = new Rate();
     this.#status = status;
-    const files = this.#files.size ? [...this.#files.values()] : [{ total, completed }];
-    const sum = (field: "total" | "completed") => files.reduce((all, file) => all + file[field], 0);
-    return { status, total: sum("total"), completed: sum("completed"), bytesPerSecond: this.#rate.at(sum("completed")) };
+    const files = this.#files.size ? [...this.#files.values()] : [{ total, completed, first: 0 }];
+    const sum = (field: "total" | "completed" | "first") => files.reduce((all, file) => all + file[field], 0);
+    const came = sum("completed") - sum("first"); // what was there before has no rate
+    return { status, total: sum("total"), completed: sum("completed"), bytesPerSecond: this.#rate.at(came) };
   }
 }
 

@@ -92,7 +92,7 @@ export function TokenizerView(): JSX.Element {
 
 function PieceItem({ piece: { id, text, bytes, control } }: { piece: Piece }): JSX.Element {
   const isWhole = !text.includes("\uFFFD");
-  const shown = isWhole ? text.replaceAll("\n", "↵").replaceAll("\t", "⇥") : bytes.map(hex).join(" ");
+  const shown = isWhole ? text.replaceAll("\n", "↵").replaceAll("\t", "⇥").replaceAll(" ", "␣") : bytes.map(hex).join(" ");
   return (
     <li>
       {bytes.length ? <bdi class={isWhole ? "piece" : "piece raw"}>{shown}</bdi> : <bdi class="piece control" title={TEXTS.controlToken}>{control ?? TEXTS.control}</bdi>}
