@@ -28,6 +28,8 @@ from tampu.server.batch_runner import BatchRunner
 from tampu.server.batch_store import BatchStore
 from tampu.server.batches import batch_routes
 from tampu.server.caller import Caller
+from tampu.server.conversation_store import ConversationStore
+from tampu.server.conversations import conversation_routes
 from tampu.server.crash_loop import MAX_CRASHES, CrashLoopBackoff
 from tampu.server.decisions import decision_routes
 from tampu.server.embeddings import embedding_routes
@@ -43,6 +45,7 @@ from tampu.server.http_response import (
 )
 from tampu.server.image_urls import ImageFetcher
 from tampu.server.in_process import Answer, ask_route
+from tampu.server.kept_items import KeptItems
 from tampu.server.keys import Key, unlimited_keys
 from tampu.server.limiter import Limiter
 from tampu.server.live import LiveFeed, live_routes
@@ -195,7 +198,9 @@ def create_app(
     files = FileStore(state, options.files)
     batches = BatchStore(state, files)
     # The requests of a conversation may come to several servers of one cluster.
-    responses = ResponseStore(state, 0 if options.has_replicas else options.max_responses_bytes)
+    kept_bytes = 0 if options.has_replicas else options.max_responses_bytes
+    responses = ResponseStore(state, kept_bytes)
+    conversations = ConversationStore(state, kept_bytes)
     runner = BatchRunner(
         state,
         batches,
@@ -207,7 +212,7 @@ def create_app(
     routes = [
         *page_routes(),
         *ollama_routes(serving, mcp),
-        *openai_routes(serving, images, mcp, responses),
+        *openai_routes(serving, images, mcp, KeptItems(responses, conversations)),
         *anthropic_routes(serving, images, mcp),
         *token_routes(serving),
         *format_routes(serving),
@@ -226,6 +231,7 @@ def create_app(
             *manage_routes(serving, pool, options.remote),
             *batch_routes(files, batches, runner),
             *stored_response_routes(responses),
+            *conversation_routes(conversations, images),
             *loading_routes(serving),
             *saved_slot_routes(serving, options.slot_save_path),
             *live_routes(feed),

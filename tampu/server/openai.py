@@ -23,9 +23,9 @@ from tampu.server.http_response import (
     warning_headers,
 )
 from tampu.server.image_urls import ImageFetcher
+from tampu.server.kept_items import KeptItems
 from tampu.server.mcp.selection import chat_form, response_form
 from tampu.server.mcp.servers import MCPServers, Offer
-from tampu.server.response_store import ResponseStore, with_ids
 from tampu.server.routes import Route, get, post
 from tampu.server.served_adapters import ServedAdapter
 from tampu.server.serving import Serving
@@ -42,10 +42,10 @@ from tampu.store.catalog import Entry
 
 
 def openai_routes(
-    serving: Serving, images: ImageFetcher, mcp: MCPServers, responses: ResponseStore
+    serving: Serving, images: ImageFetcher, mcp: MCPServers, kept: KeptItems
 ) -> list[Route]:
     """Return the routes of OpenAI's API."""
-    api = OpenAIAPI(serving, images, mcp, responses)
+    api = OpenAIAPI(serving, images, mcp, kept)
     return [
         post("/v1/chat/completions", api.chat, wire.ChatRequest),
         post("/v1/chat/completions/input_tokens", api.count_chat, wire.ChatRequest),
@@ -61,11 +61,11 @@ class OpenAIAPI:
     """The handlers."""
 
     def __init__(
-        self, serving: Serving, images: ImageFetcher, mcp: MCPServers, responses: ResponseStore
+        self, serving: Serving, images: ImageFetcher, mcp: MCPServers, kept: KeptItems
     ) -> None:
         self._serving = serving
         self._mcp = mcp
-        self._responses = responses
+        self._kept = kept
         self._images = images
         self._models = SingleFlight(lambda: encoded(_list(serving.catalog.entries())))
 
@@ -106,12 +106,12 @@ class OpenAIAPI:
         given, offer = await self._whole(body)
         request = await parsed(http, parse_response, given, self._serving.defaults(entry))
         caller, is_streaming = current_caller(), bool(body.stream)
-        is_kept = await self._responses.keeps(caller, wanted=body.store)
+        is_kept = await self._kept.responses.keeps(caller, wanted=body.store)
         writer = ResponseWriter(body, truncates=request.options.truncate, is_kept=is_kept)
         events = self._mcp.generate(entry, request, offer)
-        if not is_kept:
+        if not is_kept and body.conversation is None:
             return event_response(events, writer, request.warnings, is_streaming=is_streaming)
-        keep = partial(self._responses.add, caller, with_ids(body.input))
+        keep = partial(self._kept.keep, caller, body, is_kept=is_kept)
         warnings = request.warnings
         return KeptResponse(events, writer, keep, is_streaming=is_streaming, warnings=warnings)
 
@@ -125,11 +125,7 @@ class OpenAIAPI:
 
     async def _whole(self, body: ResponsesRequest) -> tuple[ResponsesRequest, Offer]:
         """Return a request with the conversation that it goes on from, and the tools it names."""
-        given = body.input
-        if body.previous_response_id is not None:
-            caller = current_caller()
-            earlier = await self._responses.conversation(caller, body.previous_response_id)
-            given = [*earlier, *with_ids(given)] if given else earlier
+        given = await self._kept.whole(current_caller(), body)
         offer = await self._mcp.offer(body.tools, response_form)
         return msgspec.structs.replace(body, input=given, tools=offer.tools), offer
 

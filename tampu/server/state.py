@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 DATABASE = "state.sqlite3"
 _CACHE_KIB = 256  # SQLite's own 2 MB only repeat what the page cache has
-_VERSION = 2
+_VERSION = 3
 _SCHEMA = """
 CREATE TABLE files (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -103,6 +103,25 @@ CREATE TABLE responses (
 );
 CREATE INDEX responses_used ON responses (used_at, bytes);
 """
+_CONVERSATIONS = """
+CREATE TABLE conversations (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    owner TEXT NOT NULL,
+    metadata TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    used_at INTEGER NOT NULL,
+    bytes INTEGER NOT NULL
+);
+CREATE TABLE items (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    conversation INTEGER NOT NULL REFERENCES conversations (number),
+    id TEXT NOT NULL,
+    item BLOB NOT NULL,
+    UNIQUE (conversation, id)
+);
+"""
+_ADDED = (_SCHEMA, _RESPONSES, _CONVERSATIONS)  # by each version
 
 
 class State:
@@ -238,7 +257,7 @@ def _prepare(connection: sqlite3.Connection, place: Path) -> None:
     """Make the tables, or check that they are of this version."""
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if version < _VERSION:
-        added = f"{_SCHEMA} {_RESPONSES}" if version == 0 else _RESPONSES
+        added = " ".join(_ADDED[version:])
         connection.executescript(f"BEGIN; {added} PRAGMA user_version = {_VERSION}; COMMIT;")
     elif version > _VERSION:
         raise StoreError(f"{place} is of a newer version of tampu: set another TAMPU_STATE")

@@ -12,12 +12,12 @@ from tampu.errors import RequestError
 from tampu.server.caller import current_caller
 from tampu.server.events import Event, warnings_of
 from tampu.server.http_response import EventsResponse, JSONResponse
-from tampu.server.response_store import ResponseStore
+from tampu.server.response_store import Item, ResponseStore
 from tampu.server.routes import Access, Route, get, raw
 from tampu.server.wire.batches import check_page, listed
 from tampu.server.wire.responses_output import ResponseWriter, named_events
 
-_MOST = 100
+_LIMIT, _MOST = 20, 100  # items of a page
 _LAST = ("response.completed", "response.incomplete")
 
 
@@ -74,19 +74,27 @@ def stored_response_routes(store: ResponseStore) -> list[Route]:
 
     async def input_items(http: Request) -> Response:
         """`GET /v1/responses/{response_id}/input_items`: what a response was made from."""
-        page = check_page(http.query_params, 20, most=_MOST)
         items = await store.input_items(current_caller(), http.path_params["response_id"])
-        if not page.is_ascending:
-            items.reverse()
-        if page.after is not None:
-            places = [index for index, item in enumerate(items) if item["id"] == page.after]
-            if not places:
-                raise RequestError(f"after: there is no item {page.after[:100]!r}")
-            items = items[places[0] + 1 :]
-        return JSONResponse(listed(items[: page.limit], has_more=len(items) > page.limit))
+        return item_page(http, items)
 
     return [
         get("/v1/responses/{response_id}", response),
         raw(("DELETE",), "/v1/responses/{response_id}", delete, Access.USE),
         get("/v1/responses/{response_id}/input_items", input_items),
     ]
+
+
+def item_page(http: Request, items: list[Item]) -> Response:
+    """Return the part of some items, the first one first, that a request asks for.
+
+    Raises:
+        RequestError: naming the parameter that is wrong.
+    """
+    page = check_page(http.query_params, _LIMIT, most=_MOST)
+    found = items if page.is_ascending else items[::-1]
+    if page.after is not None:
+        places = [index for index, item in enumerate(found) if item["id"] == page.after]
+        if not places:
+            raise RequestError(f"after: there is no item {page.after[:100]!r}")
+        found = found[places[0] + 1 :]
+    return JSONResponse(listed(found[: page.limit], has_more=len(found) > page.limit))

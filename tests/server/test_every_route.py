@@ -28,6 +28,7 @@ STRANGE = [{"x": 1}, ["x"], [[]], "x", 1.5, True, -1, [{"a": 1}], [1]]
 FILLING = {
     "id_slot": "0", "model": "m", "name": ASSET, "digest": f"sha256:{'0' * 64}",
     "file_id": "file-x", "batch_id": "batch_x", "response_id": "resp_x",
+    "conversation_id": "conv_x", "item_id": "msg_x",
 }  # fmt: skip
 LEAKS = re.compile(r"Traceback|0x[0-9a-f]{6}|/home/|/tmp/|/work/|site-packages")
 

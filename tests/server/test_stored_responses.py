@@ -281,7 +281,10 @@ def test_the_file_of_an_older_version_gets_the_table(folder: Path) -> None:
         assert await kept.has("a")
         await kept.state.close()
         with sqlite3.connect(folder / DATABASE) as db:
-            db.executescript("DROP TABLE responses; PRAGMA user_version = 1;")
+            db.executescript(
+                "DROP TABLE responses; DROP TABLE items; DROP TABLE conversations;"
+                "PRAGMA user_version = 1;"
+            )
         db.close()
         await kept.add("b")
         assert [await kept.has(id) for id in "ab"] == [False, True]

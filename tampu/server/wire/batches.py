@@ -63,13 +63,7 @@ def check_batch(body: BatchRequest) -> dict[str, Any]:
     kept = body.output_expires_after
     if kept is not None:
         _check_kept(kept.anchor, kept.seconds, "output_expires_after")
-    metadata = body.metadata or {}
-    require(
-        len(metadata) <= _MAX_FIELDS
-        and all(len(n) <= _MAX_NAME and len(v) <= _MAX_VALUE for n, v in metadata.items()),
-        f"metadata may have {_MAX_FIELDS} names of {_MAX_NAME} characters, with texts of "
-        f"{_MAX_VALUE}",
-    )
+    check_metadata(body.metadata)
     return {
         "endpoint": body.endpoint,
         "input_file_id": body.input_file_id,
@@ -77,6 +71,22 @@ def check_batch(body: BatchRequest) -> dict[str, Any]:
         "metadata": body.metadata,
         "output_expires_s": None if kept is None else kept.seconds,
     }
+
+
+def check_metadata(given: dict[str, str] | None) -> dict[str, str]:
+    """Return metadata.
+
+    Raises:
+        RequestError: if it is too large.
+    """
+    metadata = given or {}
+    require(
+        len(metadata) <= _MAX_FIELDS
+        and all(len(n) <= _MAX_NAME and len(v) <= _MAX_VALUE for n, v in metadata.items()),
+        f"metadata may have {_MAX_FIELDS} names of {_MAX_NAME} characters, with texts of "
+        f"{_MAX_VALUE}",
+    )
+    return metadata
 
 
 def check_upload(fields: Mapping[str, str], filename: str | None) -> tuple[str, int | None]:

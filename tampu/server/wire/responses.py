@@ -76,8 +76,8 @@ class ResponsesRequest(ModelBody, kw_only=True):
     metadata: dict[str, Any] | None = None
     store: bool | None = None
     previous_response_id: str | None = None
-    # Unsupported; a request with one of them is refused.
     conversation: Any = None
+    # Unsupported; a request with one of them is refused.
     background: Any = None
     background_options: Any = None
     prompt: Any = None
@@ -92,7 +92,7 @@ def parse_response(body: ResponsesRequest, defaults: ModelDefaults) -> Generatio
     """Return the request for a response."""
     refuse_fields(
         body,
-        "conversation", "background", "background_options", "prompt",
+        "background", "background_options", "prompt",
         "moderation", "personality", "max_tool_calls", "context_management", "image",
     )  # fmt: skip
     check_cache_options(body.prompt_cache_options)
@@ -114,18 +114,20 @@ def parse_response(body: ResponsesRequest, defaults: ModelDefaults) -> Generatio
 
 
 def read_items(
-    given: str | list[dict[str, Any]] | None, instructions: str | None = None
+    given: str | list[dict[str, Any]] | None,
+    instructions: str | None = None,
+    field: str = "input",
 ) -> tuple[dict[str, Any], ...]:
     """Return the conversation of an input in the format of Hugging Face's templates.
 
     Reasoning and tool calls, items of their own here, become parts of the assistant's message.
     """
-    require(bool(given), "input: a text or a list of items is needed")
+    require(bool(given), f"{field}: a text or a list of items is needed")
     messages = [{"role": "system", "content": instructions}] if instructions else []
     if isinstance(given, str):
         return (*messages, {"role": "user", "content": given})
     for index, item in enumerate(given or ()):
-        for message in _messages(item, f"input[{index}]"):
+        for message in _messages(item, f"{field}[{index}]"):
             if messages and _continues(messages[-1], message):
                 messages[-1] = _joined(messages[-1], message)
             else:

@@ -29,6 +29,7 @@ from tampu.server.events import (
 )
 from tampu.server.http_response import SSE
 from tampu.server.wire.anthropic_output import to_named_event
+from tampu.server.wire.conversations import conversation_id
 from tampu.server.wire.openai_output import chat_logprobs
 from tampu.server.wire.responses import ResponsesRequest
 from tampu.server.wire.telemetry import Telemetry, timings
@@ -305,6 +306,7 @@ class ResponseWriter:
             "output": list(self._items),
             "parallel_tool_calls": request.parallel_tool_calls is not False,
             "previous_response_id": request.previous_response_id,
+            "conversation": _conversation(request),
             "reasoning": request.reasoning or {"effort": None, "summary": None},
             "store": self._is_kept,
             "temperature": 1.0 if request.temperature is None else request.temperature,
@@ -315,6 +317,11 @@ class ResponseWriter:
             "truncation": request.truncation or ("auto" if self._truncates else "disabled"),
             "usage": None,
         }
+
+
+def _conversation(request: ResponsesRequest) -> dict[str, str] | None:
+    id = conversation_id(request.conversation)
+    return None if id is None else {"id": id}
 
 
 def named_events(sent: Sequence[dict[str, Any]]) -> bytes:

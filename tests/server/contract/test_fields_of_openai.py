@@ -182,7 +182,7 @@ RESPONSE = {
     "background": both(nothing(False), refused(True)),
     "background_options": refused({"completion_window": "2h"}),
     "context_management": refused([{"type": "compaction"}]),
-    "conversation": refused("conv_1", {"id": "conv_1"}),
+    "conversation": refused(5, {"x": "conv_1"}),  # its effect: clients/test_openai_conversations.py
     "image": refused({"context_compression": "enabled"}),
     "include": both(
         nothing(["reasoning.encrypted_content", "web_search_call.results"]),
@@ -268,7 +268,7 @@ RESPONSE = {
     "user": nothing("somebody"),
 }  # fmt: skip
 COUNT = {
-    "conversation": refused("conv_1"),
+    "conversation": refused(5),
     "input": effect(lambda ask: ask(input=USER * 3)["input_tokens"] > ask()["input_tokens"]),
     "instructions": effect(
         lambda ask: ask(instructions="x")["input_tokens"] > ask()["input_tokens"]

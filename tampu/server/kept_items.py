@@ -1,0 +1,62 @@
+"""The items that a response of OpenAI's API goes on from, and what is kept of it at its end."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from tampu.errors import RequestError, TampuError
+from tampu.server.caller import Caller
+from tampu.server.conversation_store import ConversationStore
+from tampu.server.response_store import Item, ResponseStore, with_ids
+from tampu.server.wire.conversations import conversation_id
+from tampu.server.wire.responses import ResponsesRequest
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptItems:
+    """The responses and the conversations of a server."""
+
+    responses: ResponseStore
+    conversations: ConversationStore
+
+    async def whole(self, caller: Caller, body: ResponsesRequest) -> str | list[Item] | None:
+        """Return the input of a response, with what it goes on from in front.
+
+        Raises:
+            RequestError: if that is not there, or two things are named.
+            NotFoundError: if there is no such conversation.
+        """
+        earlier: list[Item] = []
+        id = conversation_id(body.conversation)
+        if id is not None and body.previous_response_id is not None:
+            raise RequestError("previous_response_id cannot be combined with conversation")
+        if id is not None:
+            earlier = await self.conversations.items(caller, id)
+        elif body.previous_response_id is not None:
+            earlier = await self.responses.conversation(caller, body.previous_response_id)
+        else:
+            return body.input
+        return [*earlier, *with_ids(body.input)] if body.input else earlier
+
+    async def keep(
+        self, caller: Caller, body: ResponsesRequest, response: dict[str, Any], *, is_kept: bool
+    ) -> bool:
+        """Keep a response that has ended, and add its items to its conversation.
+
+        Return whether the response is kept. What cannot be kept is told in the log.
+        """
+        given = with_ids(body.input) if body.input else []
+        id = conversation_id(body.conversation)
+        if id is not None:
+            try:
+                earlier = await self.conversations.items(caller, id)
+                await self.conversations.append(caller, id, [*given, *response["output"]])
+            except TampuError as error:  # it was deleted meanwhile, or the disk is full
+                logger.error("conversation %s: items not kept: %s", id[:100], error)
+                return False
+            given = [*earlier, *given]  # it may be gone on from after the conversation has changed
+        return is_kept and await self.responses.add(caller, given, response)
