@@ -44,7 +44,7 @@ PARTS = ("conversations", "full", "ray", "scale", "kill")
 NODES, SLOTS = 3, 8
 CONVERSATIONS, TURNS, AT_ONCE = 200, 6, 60
 FULL_LENGTH, FULL_AT_ONCE = 3, 36
-STREAMS, STREAM_TOKENS = 60, 400
+STREAMS, STREAM_TOKENS = 60, 800
 PAIRS, SPEED_STREAMS, SPEED_TOKENS, SPEED_ROUNDS = 200, 8, 512, 5
 ROUND_ROBIN = "ray.serve.experimental.round_robin_router.RoundRobinRouter"
 WORDS = ("alpha", "beta", "gamma", "delta", "epsilon")
@@ -310,7 +310,7 @@ def scale(here: Site) -> None:
 
 def kill(here: Site) -> None:
     """Print what becomes of 60 streams when a node dies, and when all is as before."""
-    here.deploy(NODES, slots=STREAMS // NODES)
+    here.deploy(NODES, slots=STREAMS // 2)  # so many that a new request has one at once
     streams = [Stream() for _ in range(STREAMS)]
 
     def read(number: int) -> None:
@@ -327,8 +327,14 @@ def kill(here: Site) -> None:
         while not all(each.first_s for each in streams):
             time.sleep(0.01)
         loads = here.loads()
+        ended = sum(each.ended_s > 0 for each in streams)
+        print(f"all streams have begun, {ended} have ended", flush=True)
         here.cluster.remove_node(node, allow_graceful=False)
         killed = time.perf_counter()
+        # Its processes end after the node.
+        while not any(each.error for each in streams) and not all(each.ended_s for each in streams):
+            time.sleep(0.01)
+        print(f"its streams end after {time.perf_counter() - killed:.2f} s", flush=True)
         messages = [{"role": "user", "content": "What is 27 + 58?"}]
         body = {"model": here.name, "messages": messages, "max_tokens": 4}
         status, _ = ask(here.port, CHAT, body)

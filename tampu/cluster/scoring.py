@@ -33,7 +33,7 @@ class _Replica:
 
     Attributes:
         requests: that it has, running or waiting.
-        slots: how many it runs at once.
+        slots: how many it runs at once; until it has told, as many as the one that told last.
         published: the hashes of what it holds.
         publications: how many there were.
         notes: hashes of what was sent to it, each with the number of the publication after which
@@ -64,6 +64,7 @@ class PrefixScorer(Generic[R]):
         """Start without replicas; `max_imbalance` is as `MAX_IMBALANCE`."""
         self._max_imbalance = max_imbalance
         self._replicas: dict[R, _Replica] = {}
+        self._slots = 1
         self._holders: dict[int, dict[R, None]] = {}
         self._sessions: dict[str, R] = {}  # the one that was used last is the last one
 
@@ -86,7 +87,7 @@ class PrefixScorer(Generic[R]):
             if each not in wanted:
                 self.remove(each)
         for each in wanted:
-            self._replicas.setdefault(each, _Replica())
+            self._replicas.setdefault(each, _Replica(slots=self._slots))
 
     def remove(self, replica: R) -> None:
         """Forget a replica; an unknown one is fine."""
@@ -107,6 +108,10 @@ class PrefixScorer(Generic[R]):
         before = {*known.published, *known.notes}
         known.published, known.slots = frozenset(hashes), max(slots, 1)
         known.publications += 1
+        if known.slots != self._slots:
+            self._slots = known.slots
+            for other in self._replicas.values():
+                other.slots = other.slots if other.publications else self._slots
         known.notes = {h: last for h, last in known.notes.items() if last >= known.publications}
         now = {*known.published, *known.notes}
         for each in now - before:

@@ -114,6 +114,21 @@ def test_slots_count() -> None:
     assert scorer.choose([]) == ("a", 0)
 
 
+def test_a_replica_that_has_not_told_its_slots_is_taken_to_have_those_of_the_others() -> None:
+    scorer = PrefixScorer[str]()
+    scorer.set_replicas(["a", "b"])
+    scorer.publish("a", [], slots=8)
+    scorer.set_replicas(["a", "b", "later"])
+    sent: list[str] = []
+    for _ in range(24):
+        [chosen, _] = scorer.choose([]) or ("", 0)
+        scorer.add_requests(chosen, 1)
+        sent.append(chosen)
+    assert {each: sent.count(each) for each in sent} == {"a": 8, "b": 8, "later": 8}
+    scorer.publish("b", [], slots=16)
+    assert scorer.choose([]) == ("b", 0)
+
+
 def test_requests_are_counted() -> None:
     scorer = scorer_of({"a": [], "b": []}, {"a": 0, "b": 1})
     scorer.add_requests("a", 2)
