@@ -6,7 +6,6 @@ memory fails one request. The frames come back already in the size in which the 
 
 from __future__ import annotations
 
-import struct
 from dataclasses import astuple
 
 import numpy as np
@@ -14,10 +13,8 @@ import numpy as np
 from tampu.errors import RequestError, SandboxLimitError
 from tampu.sandbox.client import ForkServerClient
 from tampu.sandbox.process import SandboxedProcess, SandboxLimits
-from tampu.vision.video import Video, VideoSettings, decode_video, require_pyav
+from tampu.vision.video import SETTINGS, SHAPE, Video, VideoSettings, require_pyav
 
-_SETTINGS = struct.Struct("<dIIIQQ")
-_SHAPE = struct.Struct("<III")  # frames, height, width; then times and pixels; 0: then the error
 _MAX_PIXELS = 100_000_000
 
 DECODE_LIMITS = SandboxLimits(
@@ -32,7 +29,7 @@ class SandboxedVideoDecoder:
     """
 
     def __init__(self, fork_server: ForkServerClient) -> None:
-        function = "tampu.vision.sandboxed_video:serve"
+        function = "tampu.vision.video_decoding:serve"
         self._process = SandboxedProcess(function, fork_server, DECODE_LIMITS)
 
     def close(self) -> None:
@@ -48,30 +45,19 @@ class SandboxedVideoDecoder:
         """
         require_pyav()
         try:
-            answer = self._process.call(_SETTINGS.pack(*astuple(settings)) + data)
+            answer = self._process.call(SETTINGS.pack(*astuple(settings)) + data)
         except SandboxLimitError as error:
             raise RequestError(
                 f"the video cannot be decoded: {error}; make it shorter or smaller"
             ) from error
-        count, height, width = _SHAPE.unpack_from(answer.ljust(_SHAPE.size, b"\0"))
+        count, height, width = SHAPE.unpack_from(answer.ljust(SHAPE.size, b"\0"))
         if not count:
-            raise RequestError(answer[_SHAPE.size :].decode("utf-8", "replace"))
+            raise RequestError(answer[SHAPE.size :].decode("utf-8", "replace"))
         pixels = count * height * width * 3
-        if len(answer) != _SHAPE.size + 8 * count + pixels:
+        if len(answer) != SHAPE.size + 8 * count + pixels:
             raise RequestError(
                 "the video cannot be decoded: unexpected response from the decoder process"
             )
-        times = np.frombuffer(answer, np.float64, count, _SHAPE.size)
-        frames = np.frombuffer(answer, np.uint8, pixels, _SHAPE.size + 8 * count)
+        times = np.frombuffer(answer, np.float64, count, SHAPE.size)
+        frames = np.frombuffer(answer, np.uint8, pixels, SHAPE.size + 8 * count)
         return Video(frames.reshape(count, height, width, 3), times)
-
-
-def serve(request: bytes) -> bytes:
-    """Decode a file, in the sandboxed process."""
-    settings = VideoSettings(*_SETTINGS.unpack_from(request))
-    try:
-        video = decode_video(request[_SETTINGS.size :], settings)
-    except RequestError as error:
-        return _SHAPE.pack(0, 0, 0) + str(error).encode()
-    shape = _SHAPE.pack(*video.frames.shape[:3])
-    return b"".join([shape, video.times.astype(np.float64).tobytes(), video.frames.tobytes()])

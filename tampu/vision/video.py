@@ -1,55 +1,26 @@
-"""Decodes untrusted video files within limits: some frames, resized, and their times.
+"""Videos as models take them: some frames, resized, and their times.
 
-PyAV (FFmpeg) reads them; it comes with the extra `video`. Frames are chosen as transformers' video
-processor of Qwen3-VL chooses them: evenly, so many per second, at least and at most so many.
+`video_decoding` reads files, in a process of its own: PyAV (FFmpeg), which it needs, is large.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import io
-import logging
-from collections.abc import Iterator
+import struct
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from tampu.errors import RequestError
-from tampu.vision.pixels import Filter, RGBImage, resize
-from tampu.vision.sizes import fit_video
 
-try:
-    import av
-    from av.container import InputContainer
-    from av.video.stream import VideoStream
-except ImportError:  # `require_pyav` says so
-    pass
+SETTINGS = struct.Struct("<dIIIQQ")
+"""The settings, before a file, in what the decoder's process is given."""
 
-logger = logging.getLogger(__name__)
+SHAPE = struct.Struct("<III")
+"""Frames, height and width, before times and pixels in its answer; 0: then the error."""
 
-_FEWEST = 2  # frames: those of one patch
 _BRANDS_OF_IMAGES = (b"heic", b"heix", b"heif", b"mif1", b"msf1", b"avif", b"avis")
-
-
-@dataclass(frozen=True, slots=True)
-class VideoLimits:
-    """Limits of videos.
-
-    Attributes:
-        size_bytes: of a file.
-        seconds: its length.
-        frames: in the file.
-        side: width or height of a frame in pixels.
-    """
-
-    size_bytes: int = 48 << 20
-    seconds: float = 1800.0
-    frames: int = 100_000
-    side: int = 4096
-
-
-DEFAULT_VIDEO_LIMITS = VideoLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +58,8 @@ class Video:
 
 
 def is_video(data: bytes) -> bool:
-    """Return whether a file is of a format that `decode_video` reads, by its first bytes."""
-    return _format(data) is not None
+    """Return whether a file is of a format that is decoded, by its first bytes."""
+    return format_of(data) is not None
 
 
 def require_pyav() -> None:
@@ -97,42 +68,8 @@ def require_pyav() -> None:
         raise RequestError("videos need PyAV, which is not installed: pip install 'tampu[video]'")
 
 
-def decode_video(
-    data: bytes, settings: VideoSettings, limits: VideoLimits = DEFAULT_VIDEO_LIMITS
-) -> Video:
-    """Return frames of a video file.
-
-    Raises:
-        RequestError: if the format is not MP4, MOV, WebM, Matroska or AVI, the file is damaged, or
-            it is over a limit.
-    """
-    form = _format(data)
-    if form is None:
-        raise RequestError(
-            "the video format is not supported; supported: MP4, MOV, WebM, Matroska and AVI"
-        )
-    if len(data) > limits.size_bytes:
-        raise RequestError(f"the video has {len(data)} bytes, the limit is {limits.size_bytes}")
-    try:
-        with av.open(io.BytesIO(data), "r", format=form) as container:
-            return _decoded(container, settings, limits)
-    except MemoryError as error:
-        raise RequestError("no memory to decode the video") from error
-    except (av.FFmpegError, ValueError, IndexError, ArithmeticError, EOFError) as error:
-        logger.info("a video is damaged: %r", error)  # may contain details of this machine
-        raise RequestError("the video is damaged, or its codec is not supported") from error
-
-
-def frames_taken(total: int, fps: float, settings: VideoSettings) -> npt.NDArray[np.int64]:
-    """Return the numbers of the frames to take of so many, at so many per second."""
-    count = min(
-        max(int(total / fps * settings.fps), settings.min_frames), settings.max_frames, total
-    )
-    return np.linspace(0, total - 1, count).round().astype(np.int64)
-
-
-def _format(data: bytes) -> str | None:
-    """Return FFmpeg's name of a file's format."""
+def format_of(data: bytes) -> str | None:
+    """Return FFmpeg's name of a file's format; None: not one that is decoded."""
     if data[4:8] == b"ftyp" and data[8:12] not in _BRANDS_OF_IMAGES:
         return "mov"
     if data.startswith(b"\x1aE\xdf\xa3"):
@@ -140,65 +77,3 @@ def _format(data: bytes) -> str | None:
     if data.startswith(b"RIFF") and data[8:12] == b"AVI ":
         return "avi"
     return None
-
-
-def _decoded(container: InputContainer, settings: VideoSettings, limits: VideoLimits) -> Video:
-    if not container.streams.video:
-        raise RequestError("the file has no video, only sound or text")
-    stream = container.streams.video[0]
-    stream.codec_context.thread_type = "NONE"
-    fps = float(stream.average_rate or stream.guessed_rate or 0)
-    total = _count(container, stream, limits)
-    if not total or not 0 < fps <= limits.frames:
-        raise ValueError(f"{total} frames, {fps} in a second")
-    if total / fps > limits.seconds:
-        raise RequestError(
-            f"the video has {total / fps:.0f} seconds, the limit is {limits.seconds:.0f}"
-        )
-    height, width = stream.codec_context.height, stream.codec_context.width
-    if not 0 < max(height, width) <= limits.side:
-        raise RequestError(
-            f"the video is too large: {width} x {height}; the limit is {limits.side} on a side"
-        )
-    taken = frames_taken(total, fps, settings)
-    size = fit_video(
-        max(len(taken), _FEWEST),
-        height,
-        width,
-        multiple=settings.multiple,
-        fewest=settings.min_pixels,
-        most=settings.max_pixels,
-    )
-    container.seek(0)
-    frames = [*_frames(container, stream, taken, size)]
-    if len(frames) < len(taken):
-        raise ValueError(f"{len(frames)} of {len(taken)} frames")
-    if len(frames) % _FEWEST:
-        frames, taken = [*frames, frames[-1]], np.append(taken, taken[-1])
-    return Video(np.stack(frames), taken / fps)
-
-
-def _count(container: InputContainer, stream: VideoStream, limits: VideoLimits) -> int:
-    """Return how many frames a file has, without decoding them."""
-    count = 0
-    for packet in container.demux(stream):
-        count += bool(packet.size)
-        if count > limits.frames:
-            raise RequestError(f"the video has more than {limits.frames} frames")
-    return count
-
-
-def _frames(
-    container: InputContainer,
-    stream: VideoStream,
-    taken: npt.NDArray[np.int64],
-    size: tuple[int, int],
-) -> Iterator[RGBImage]:
-    """Yield the frames with these numbers, resized."""
-    wanted, last = set(taken.tolist()), int(taken[-1])
-    for number, frame in enumerate(container.decode(stream)):
-        if number in wanted:
-            pixels = frame.to_ndarray(format="rgb24").astype(np.uint8, copy=False)
-            yield resize(pixels, *size, Filter.BICUBIC)
-        if number == last:
-            return

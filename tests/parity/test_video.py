@@ -15,7 +15,8 @@ from support.videos import Frames, scene, video
 from tampu.chat.images import PreparedVideo
 from tampu.engine.engine import Engine
 from tampu.errors import RequestError
-from tampu.vision.video import VideoSettings, decode_video
+from tampu.vision.video import VideoSettings
+from tampu.vision.video_decoding import decode_video
 
 pytestmark = pytest.mark.parity
 

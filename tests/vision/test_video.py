@@ -20,13 +20,8 @@ from transformers.models.qwen3_vl.video_processing_qwen3_vl import (
 from tampu.errors import RequestError
 from tampu.vision import Filter, fit_video, resize
 from tampu.vision.sandboxed_video import SandboxedVideoDecoder
-from tampu.vision.video import (
-    VideoLimits,
-    VideoSettings,
-    decode_video,
-    frames_taken,
-    is_video,
-)
+from tampu.vision.video import VideoSettings, is_video
+from tampu.vision.video_decoding import VideoLimits, decode_video, frames_taken
 
 SETTINGS = VideoSettings(2.0, 4, 768, 32, 4096, 2 * 32 * 32 * 60)
 
