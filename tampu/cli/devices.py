@@ -17,7 +17,7 @@ def devices_command(json: AsJSON = False) -> None:
     """Show the devices that models can run on."""
     from tampu.ml.devices import find_devices
     from tampu.ml.diagnosis import diagnose_choice
-    from tampu.ml.library import BACKENDS
+    from tampu.ml.library import loaded_backends
     from tampu.ml.machine import default_threads
     from tampu.ml.vulkan import find_vulkan_devices
 
@@ -25,7 +25,7 @@ def devices_command(json: AsJSON = False) -> None:
     if json:
         backends = [
             {"name": each.name, "file": str(each.file), "problem": each.problem or None}
-            for each in BACKENDS
+            for each in loaded_backends()
         ]
         values = {"devices": found, "backends": backends, "threads": default_threads()}
         print(json_format.dumps(values, indent=2))
@@ -45,7 +45,7 @@ def devices_command(json: AsJSON = False) -> None:
     for device in found:
         if device["features"]:
             print(f"{device['name']}: {' '.join(device['features'])}")
-    for backend in BACKENDS:
+    for backend in loaded_backends():
         print(f"Backend {backend.name}: {backend.problem or 'loaded'} ({backend.file})")
     for missing in diagnose_choice(runner_environment(), find_vulkan_devices()):
         print(f"  missing: {missing.what}\n  try:     {missing.command}")

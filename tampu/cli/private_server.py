@@ -28,6 +28,7 @@ from tampu.engine.load_options import (
 )
 from tampu.engine.questions import Decisions
 from tampu.errors import ModelNotFoundError, RequestError, TampuError
+from tampu.ml.library import loaded_backends
 from tampu.ml.termination import explain_termination
 from tampu.sandbox.client import ForkServerClient
 from tampu.server.admission import Admission
@@ -115,6 +116,7 @@ class PrivateServer:
         Without an `engine`, the model's own applies, else the setting. `trace` is the file for a
         trace of the engine; `slots` is that of `LoadOptions`.
         """
+        loaded_backends()  # drivers that start read the environment
         disable_backtraces()
         explain_termination("Error: ")
         self._settings = settings

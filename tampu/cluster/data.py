@@ -17,6 +17,7 @@ import ray
 
 from tampu.engine.engine import Engine
 from tampu.errors import TampuError
+from tampu.ml.library import loaded_backends
 from tampu.settings.settings import disable_backtraces
 
 Batch = dict[str, npt.NDArray[Any]]
@@ -29,6 +30,7 @@ class _Actor:
     """
 
     def __init__(self, model: str, column: str, load: Mapping[str, Any]) -> None:
+        loaded_backends()  # drivers that start read the environment
         disable_backtraces()
         cpus = ray.get_runtime_context().get_assigned_resources().get("CPU", 1)
         options = {"threads": max(math.floor(cpus), 1), **load}

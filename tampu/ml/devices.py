@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tampu.errors import ComputeError, DeviceLostError, OutOfMemoryError, TampuError
-from tampu.ml.library import VARIANT, OpaquePointer, TensorPointer, gg
+from tampu.ml.library import VARIANT, OpaquePointer, TensorPointer, gg, loaded_backends
 from tampu.ml.machine import read_available_memory
 from tampu.ml.types import GGMLType
 
@@ -230,6 +230,7 @@ def find_devices() -> tuple[Device, ...]:
 
     A backend that is loaded from a library of its own comes after the CPU's in ggml's order.
     """
+    loaded_backends()
     seen: Counter[str] = Counter()
     devices = []
     for position in range(gg.ggml_backend_dev_count()):

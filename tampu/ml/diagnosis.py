@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tampu.ml.devices import Device
-from tampu.ml.library import BACKENDS, gg
+from tampu.ml.library import gg, loaded_backends
 from tampu.ml.loadable import NO_DRIVER
 from tampu.ml.pci import AMD, INTEL, NVIDIA, Adapter
 from tampu.ml.vulkan import VISIBLE, VulkanDevice, choice_problem, is_compiled
@@ -78,11 +78,12 @@ class Missing:
 
 def find_backends() -> dict[str, str]:
     """Return ggml's backends, as it calls them, each with why it is not in use; empty: it is."""
+    backends = loaded_backends()
     handles = map(gg.ggml_backend_reg_get, range(gg.ggml_backend_reg_count()))
     found = {(gg.ggml_backend_reg_name(handle) or b"").decode(): "" for handle in handles}
     if _VULKAN in found or not is_compiled():
         return found
-    problems = (each.problem for each in BACKENDS if each.name == _VULKAN.lower())
+    problems = (each.problem for each in backends if each.name == _VULKAN.lower())
     return {_VULKAN: next(problems, NO_DRIVER), **found}
 
 

@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tampu.ml.linking import check_bindings, find_libraries, link
-from tampu.ml.loadable import load_backends
+from tampu.ml.loadable import LoadableBackend, begin_loading
 from tampu.ml.variants import BASE, BUNDLED
 
 if TYPE_CHECKING or not BUNDLED.is_dir():
@@ -25,7 +25,14 @@ else:  # a wheel brings its own
 
 check_bindings(gg, _base)
 
-__all__ = ["BACKENDS", "VARIANT", "GraphPointer", "OpaquePointer", "TensorPointer", "gg"]
+__all__ = [
+    "VARIANT",
+    "GraphPointer",
+    "OpaquePointer",
+    "TensorPointer",
+    "gg",
+    "loaded_backends",
+]
 
 TensorPointer: TypeAlias = Any  # ctypes pointer to a ggml_tensor; the bindings do not type it
 GraphPointer: TypeAlias = Any
@@ -59,5 +66,12 @@ def _forward_log(level: int, text: bytes, _user: object) -> None:
 _log_callback = gg.ggml_log_callback(_forward_log)  # ggml keeps the bare address: hold a reference
 gg.ggml_log_set(_log_callback, None)
 
-BACKENDS = load_backends(_base.with_name("backends"), _base, gg.ggml_backend_register)
-"""ggml's backends in libraries of their own, and which of them are in use."""
+_loading = begin_loading(_base.with_name("backends"), _base, gg.ggml_backend_register)
+
+
+def loaded_backends() -> tuple[LoadableBackend, ...]:
+    """Return ggml's backends in libraries of their own; before that its list is not complete.
+
+    They are loaded beside what else a program imports, since starting a driver takes a while.
+    """
+    return _loading.result()

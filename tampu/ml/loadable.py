@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from tampu.ml.linking import check_symbols
 
 log = logging.getLogger("tampu.ml")
 
+_FILES = "libggml-*.so"
 _FOUND_NONE = 77
 _PROBE = f"""\
 import ctypes, sys
@@ -51,6 +53,20 @@ class LoadableBackend:
         return self.problem in ("", NO_DRIVER)
 
 
+def begin_loading(
+    folder: Path, base: Path, register: Callable[[int], object]
+) -> Future[tuple[LoadableBackend, ...]]:
+    """Begin `load_backends` on a thread; a folder without libraries needs none."""
+    if not any(folder.glob(_FILES)):
+        none: Future[tuple[LoadableBackend, ...]] = Future()
+        none.set_result(())
+        return none
+    loader = ThreadPoolExecutor(1, thread_name_prefix="tampu-backends")
+    loading = loader.submit(load_backends, folder, base, register)
+    loader.shutdown(wait=False)  # the thread ends with its work
+    return loading
+
+
 def load_backends(
     folder: Path, base: Path, register: Callable[[int], object]
 ) -> tuple[LoadableBackend, ...]:
@@ -62,7 +78,7 @@ def load_backends(
         register: ggml's function that adds a backend's registry.
     """
     found = []
-    for file in sorted(folder.glob("libggml-*.so")):
+    for file in sorted(folder.glob(_FILES)):
         name = file.stem.removeprefix("libggml-")
         problem = _load(file, base, register)
         found.append(LoadableBackend(name, file, problem))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from tampu.errors import RequestError
 from tampu.ml.devices import Device
-from tampu.ml.library import BACKENDS, gg
+from tampu.ml.library import gg, loaded_backends
 
 log = logging.getLogger("tampu.ml")
 
@@ -60,7 +60,7 @@ class VulkanDevice:
 
 def is_compiled() -> bool:
     """Whether ggml has its code for Vulkan; it does not list it if Vulkan cannot be started."""
-    is_loadable = any(backend.name == "vulkan" for backend in BACKENDS)
+    is_loadable = any(backend.name == "vulkan" for backend in loaded_backends())
     return is_loadable or hasattr(gg.lib, "ggml_backend_vk_reg")
 
 
@@ -69,7 +69,7 @@ def load_problem() -> str:
 
     A driver that has failed in another process would end or stop this one too.
     """
-    found = (each for each in BACKENDS if each.name == "vulkan" and not each.may_start)
+    found = (each for each in loaded_backends() if each.name == "vulkan" and not each.may_start)
     return next((each.problem for each in found), "")
 
 

@@ -27,6 +27,7 @@ from tampu.engine.pooling import NONE, pooling_of
 from tampu.errors import RequestError
 from tampu.layouts import read_model
 from tampu.ml.devices import find_devices
+from tampu.ml.library import loaded_backends
 from tampu.ml.termination import explain_termination
 from tampu.sandbox import confinement
 from tampu.sandbox.client import ForkServerClient
@@ -81,6 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--fork-server", type=int, help="descriptor of a channel to the server's fork server"
     )
     options = parser.parse_args(arguments)
+    loaded_backends()  # what they start may do more than this process after `confine`
     confine()
     explain_termination()
     sys.setswitchinterval(_SWITCH_SECONDS)

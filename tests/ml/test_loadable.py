@@ -1,6 +1,7 @@
 """Backends in libraries of their own: those that cannot be used are left out, with the reason."""
 
 import subprocess
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 
 from tampu.ml import loadable
 from tampu.ml.linking import find_libraries
-from tampu.ml.loadable import load_backends
+from tampu.ml.loadable import begin_loading, load_backends
 
 BASE = find_libraries()[0]
 START = """
@@ -44,6 +45,26 @@ def found(folder: Path) -> tuple[list[int], str]:
 
 def test_a_backend_is_registered(backend: Callable[..., Path]) -> None:
     assert found(backend("return (void *)(1ul << 40);")) == ([1 << 40], "")
+
+
+def test_it_is_loaded_beside_what_the_program_does(
+    backend: Callable[..., Path], tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    folder = backend(f'while (access("{gate}", F_OK)) usleep(1000); return (void *)(1ul << 40);')
+    registered: list[int] = []
+    loading = begin_loading(folder, BASE, registered.append)
+    assert not loading.done()
+    gate.touch()
+    assert [each.problem for each in loading.result()] == [""]
+    assert registered == [1 << 40]
+
+
+def test_without_backends_there_is_nothing_to_wait_for(tmp_path: Path) -> None:
+    before = threading.active_count()
+    for folder in (tmp_path, tmp_path / "missing"):
+        assert begin_loading(folder, BASE, print).result() == ()
+    assert threading.active_count() == before
 
 
 @pytest.mark.parametrize(

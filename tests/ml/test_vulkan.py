@@ -90,7 +90,7 @@ def test_a_driver_that_failed_in_another_process_is_not_started_here(
     monkeypatch: pytest.MonkeyPatch, problem: str, starts: bool
 ) -> None:
     backend = LoadableBackend("vulkan", Path("libggml-vulkan.so"), problem)
-    monkeypatch.setattr(vulkan, "BACKENDS", (backend,))
+    monkeypatch.setattr(vulkan, "loaded_backends", lambda: (backend,))
     asked: list[str] = []
 
     def load(name: str) -> None:
