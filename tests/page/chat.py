@@ -153,6 +153,9 @@ def test_images_are_pasted_and_dropped(page: Page, tmp_path: Path) -> None:
     expect(page.get_by_role("img", name="Image 1")).to_be_visible()
     field.evaluate(PUT, ["drop", content, "image.png"])
     expect(page.get_by_role("img", name="Image 2")).to_be_visible()
+    page.get_by_role("navigation").evaluate(PUT, ["drop", content, "image.png"])  # beside it
+    expect(page.get_by_role("img", name="Image 3")).to_be_visible()
+    page.get_by_role("button", name="Remove").last.click()
     page.get_by_role("button", name="Remove").first.click()
     expect(page.get_by_role("img", name="Image 2")).to_be_hidden()
 
@@ -246,6 +249,43 @@ def test_parameters_and_system_prompt_reach_the_model(page: Page) -> None:
     expect(answers(page)).to_contain_text("6 tokens")
     page.get_by_role("button", name="Continue").click()
     expect(answers(page)).to_contain_text("6 more tokens")
+
+
+def test_a_parameter_out_of_range_is_told_and_nothing_is_sent(page: Page) -> None:
+    choose(page, "demo")
+    page.get_by_role("button", name="Parameters", exact=True).click()
+    field = page.get_by_label("top_p")
+    field.fill("7")
+    message = page.get_by_role("textbox", name="Message")
+    message.click()
+    page.keyboard.type("important")
+    expect(message).to_have_value("important")  # the focus stays where one has put it
+    expect(field).to_have_attribute("aria-invalid", "true")
+    expect(field).to_have_accessible_description("top_p must be at most 1.")
+    expect(page.get_by_role("alert")).to_have_text("top_p must be at most 1.")
+    expect(page.get_by_role("button", name="Send")).to_be_disabled()
+    for text, why in [("x", "is not a number"), ("-1", "must be at least 0")]:
+        field.fill(text)
+        field.blur()
+        expect(page.get_by_role("alert")).to_contain_text(why)
+    page.get_by_label("seed").fill("1.5")
+    field.fill("0,5")
+    field.blur()
+    expect(page.get_by_role("alert")).to_have_text("seed must be a whole number.")
+    page.get_by_label("seed").fill("")
+    with page.expect_request("**/api/chat") as request:
+        message.press("Enter")
+    assert json.loads(request.value.post_data or "")["options"] == {"top_p": 0.5}
+
+
+def test_a_message_without_anything_cannot_be_edited_into_being(page: Page) -> None:
+    ask(page, "demo", SUM)
+    page.keyboard.press("Escape")
+    page.keyboard.press("e")
+    page.get_by_role("textbox", name="Edit").fill("  ")
+    expect(questions(page).get_by_role("button", name="Send")).to_be_disabled()
+    page.get_by_role("textbox", name="Edit").press("Enter")
+    expect(page.get_by_role("textbox", name="Edit")).to_be_visible()
 
 
 def test_a_double_click_on_send_is_one_click(page: Page) -> None:

@@ -205,7 +205,7 @@ CLICKABLE = ":is(button, a[href], summary, select, input):visible:not(:disabled)
 @pytest.mark.parametrize(
     ("view", "title", "last"),
     [
-        ("", "All of it.", "spinbutton"),
+        ("", "All of it.", "textbox"),
         ("compare", "Compare", "combobox"),
         ("tokens", "Tokenizer", "checkbox"),
         ("inside", "Inside", "figure"),

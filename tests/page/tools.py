@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -198,5 +199,6 @@ def test_an_answer_without_a_text_has_nothing_to_copy(page: Page, local: LocalSe
     ask_weather(page, f"{local.url}/weather")
     answer = answers(page).first
     expect(answer.get_by_text("prompt tokens cached")).to_be_visible()
+    expect(answer).to_contain_text(re.compile(r"first after [\d.]+ m?s"))
     expect(answer.get_by_role("button", name="Answer again")).to_be_visible()
     expect(answer.get_by_role("button", name="Copy")).to_have_count(0)

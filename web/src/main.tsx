@@ -3,6 +3,7 @@
 import { effect } from "@preact/signals";
 import { render } from "preact";
 
+import { hasFiles } from "./chat/files.ts";
 import { ConversationStore } from "./chat/store.ts";
 import { onKey } from "./keys.ts";
 import { Page } from "./page.tsx";
@@ -25,6 +26,13 @@ addEventListener("pagehide", () => app.chats.flush());
 closesOnBack("parameters", app.showsParameters, PANEL_COVERS);
 closesOnBack("conversations", app.showsSidebar, SIDEBAR_COVERS);
 void app.models.refresh();
+for (const type of ["dragover", "drop"] as const) {
+  // Else the browser would open a file in the place of the page. A field for files takes them.
+  addEventListener(type, (event) => {
+    const isField = event.target instanceof HTMLInputElement && event.target.type === "file";
+    if (hasFiles(event) && !isField) event.preventDefault();
+  });
+}
 addEventListener("focus", () => void app.models.refresh()); // others may have pulled or loaded one
 effect(() => {
   document.title = app.title.value;

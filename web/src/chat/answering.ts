@@ -51,7 +51,7 @@ export async function answer(
   try {
     for await (const line of server.chat(request, signal)) {
       const { content: text = "", thinking = "", tool_calls = [] } = line.message;
-      clock.see(text, thinking);
+      clock.see(text !== "" || tool_calls.length > 0, thinking !== "");
       hasBegun.abort();
       timings = line.timings ?? timings;
       content += text;
@@ -125,9 +125,10 @@ class Clock {
     this.#loaded = performance.now();
   }
 
-  see(text: string, thinking: string): void {
-    if (!this.#first && (text || thinking)) this.#first = performance.now();
-    if (!this.#answer && text) this.#answer = performance.now();
+  /** Note that something of the answer, or of its reasoning, has come. */
+  see(isAnswer: boolean, isReasoning: boolean): void {
+    if (!this.#first && (isAnswer || isReasoning)) this.#first = performance.now();
+    if (!this.#answer && isAnswer) this.#answer = performance.now();
   }
 
   /** How long the model was loaded, if it was. */

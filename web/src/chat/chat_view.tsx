@@ -86,7 +86,7 @@ function ConversationMenu(): JSX.Element {
         <button type="button" class="danger" onClick={() => ask("delete")}>{TEXTS.delete}</button>
       </Menu>
       {asked === "rename" && <Rename title={title} onClose={close} />}
-      {asked === "delete" && <Confirm isDangerous question={TEXTS.deleteChat(title)} action={TEXTS.delete} onYes={remove} onClose={close} />}
+      {asked === "delete" && <Confirm isDangerous question={TEXTS.deleteChat(title || TEXTS.newChat)} action={TEXTS.delete} onYes={remove} onClose={close} />}
     </>
   );
 }

@@ -10,6 +10,7 @@ import { useApp } from "../state/app.ts";
 import type { Draft } from "../state/drafts.ts";
 import { TEXTS } from "../texts.ts";
 import { AttachButton, AttachmentList, readAttachments } from "./attachments.tsx";
+import { hasFiles } from "./files.ts";
 import type { Colour } from "./token_text.ts";
 
 /** What is written is kept until it is sent, whatever is looked at meanwhile. */
@@ -57,11 +58,7 @@ export function Composer(): JSX.Element {
     setNote("");
     app.send(text.trim(), images);
   };
-  const onDrop = (event: DragEvent) => {
-    event.preventDefault();
-    setOver(false);
-    void add([...(event.dataTransfer?.files ?? [])]);
-  };
+  useFiles((files) => void add(files), setOver);
   const onPaste = (event: ClipboardEvent) => {
     const files = [...(event.clipboardData?.files ?? [])];
     if (!files.length) return;
@@ -72,12 +69,6 @@ export function Composer(): JSX.Element {
     <form
       class={`composer ${isOver ? "over" : ""}`}
       onSubmit={send}
-      onDragOver={(event) => {
-        event.preventDefault();
-        setOver(true);
-      }}
-      onDragLeave={() => setOver(false)}
-      onDrop={onDrop}
       data-drop={TEXTS.drop}
     >
       <AttachmentList images={images} onChange={(left) => change((now) => ({ ...now, images: left }))} />
@@ -140,6 +131,24 @@ export function Composer(): JSX.Element {
       </div>
     </form>
   );
+}
+
+/** Take the files that are dropped anywhere on the page, and say while some are above it. */
+function useFiles(take: (files: File[]) => void, setOver: (isOver: boolean) => void): void {
+  const latest = useRef(take);
+  latest.current = take;
+  useEffect(() => {
+    const end = new AbortController();
+    const on = (type: "dragover" | "dragleave" | "drop", act: (event: DragEvent) => void) =>
+      addEventListener(type, act, { signal: end.signal });
+    on("dragover", (event) => setOver(hasFiles(event)));
+    on("dragleave", (event) => event.relatedTarget === null && setOver(false));
+    on("drop", (event) => {
+      setOver(false);
+      if (hasFiles(event)) latest.current([...(event.dataTransfer?.files ?? [])]);
+    });
+    return () => end.abort();
+  }, []);
 }
 
 function ColourChoice(): JSX.Element {

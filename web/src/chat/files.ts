@@ -19,6 +19,11 @@ export function fileName(title: string, ending: string): string {
   return `${name || "conversation"}.${ending}`;
 }
 
+/** Whether files are dragged. */
+export function hasFiles(event: DragEvent): boolean {
+  return [...(event.dataTransfer?.items ?? [])].some((one) => one.kind === "file");
+}
+
 /** The largest file that a message takes, in bytes. */
 export const MOST_BYTES = 32 * 1024 * 1024;
 

@@ -1,12 +1,14 @@
 /** The system prompt and the parameters of the open conversation, from the server's table. */
 
 import type { ComponentChildren, JSX } from "preact";
+import { useId } from "preact/hooks";
 
 import type { Parameter, Value } from "../api/server.ts";
 import { IconButton } from "../parts/button.tsx";
 import { useApp } from "../state/app.ts";
 import { TEXTS } from "../texts.ts";
 import { FormatFields } from "./format_fields.tsx";
+import { numberIn, optionProblem } from "./options.ts";
 import { NO_SETTINGS, countSettings } from "./tree.ts";
 
 export function ParameterPanel(): JSX.Element {
@@ -78,11 +80,13 @@ interface Properties {
 
 function Field({ parameter, value, onChange }: Properties): JSX.Element {
   const { name, doc, range } = parameter;
+  const problem = optionProblem(parameter, value);
+  const id = useId();
   return (
     <label class={`field option ${value === undefined ? "" : "is-set"}`} title={`${doc.replaceAll("`", "")} (${range})`}>
       <span><code>{name}</code></span>
-      <Input parameter={parameter} value={value} onChange={onChange} />
-      <small>{withCode(doc)}</small>
+      <Input parameter={parameter} value={value} problemId={problem && id} onChange={onChange} />
+      {problem ? <small id={id} class="error">{problem}</small> : <small>{withCode(doc)}</small>}
     </label>
   );
 }
@@ -92,8 +96,8 @@ function withCode(text: string): ComponentChildren[] {
   return text.split("`").map((part, at) => (at % 2 ? <code>{part}</code> : part));
 }
 
-function Input({ parameter, value, onChange }: Properties): JSX.Element {
-  const { type, low, high } = parameter;
+function Input({ parameter, value, problemId, onChange }: Properties & { problemId: string }): JSX.Element {
+  const { type } = parameter;
   const usual = parameter.default === null ? "" : String(parameter.default);
   if (type === "bool") {
     const shown = value === undefined ? "" : String(value);
@@ -116,16 +120,14 @@ function Input({ parameter, value, onChange }: Properties): JSX.Element {
   }
   return (
     <input
-      type="number"
-      step={type === "float" ? "any" : 1}
-      {...(low === null ? {} : { min: low })}
-      {...(high === null ? {} : { max: high })}
+      type="text"
+      inputMode="decimal"
+      autoComplete="off"
+      aria-invalid={problemId !== ""}
+      aria-describedby={problemId || undefined}
       placeholder={usual || TEXTS.modelDefault}
       value={value === undefined ? "" : String(value)}
-      onChange={({ currentTarget: field }) => {
-        if (!field.reportValidity()) return;
-        onChange(field.value === "" ? null : field.valueAsNumber);
-      }}
+      onChange={({ currentTarget: { value: text } }) => onChange(text.trim() ? numberIn(text) : null)}
     />
   );
 }

@@ -69,11 +69,12 @@ function Editor({ turn }: { turn: Turn }): JSX.Element {
   const canSee = models.can(model.value, "vision");
   const unseen = images.length && !canSee ? TEXTS.noVision(model.value) : "";
   const problem = untold || unseen;
+  const canSend = !problem && (text.trim() !== "" || images.length > 0);
   const field = useRef<HTMLTextAreaElement>(null);
   useEffect(() => field.current?.focus(), []);
   const save = (event: Event) => {
     event.preventDefault();
-    if (problem || !(text.trim() || images.length)) return;
+    if (!canSend) return;
     editing.value = "";
     chats.edit(turn, text, images);
   };
@@ -100,7 +101,7 @@ function Editor({ turn }: { turn: Turn }): JSX.Element {
         {canSee && <AttachButton onFiles={(files) => void add(files)} />}
         <span class="grow" />
         <button type="button" onClick={() => (editing.value = "")}>{TEXTS.cancel}</button>
-        <button type="submit" class="primary" disabled={problem !== ""} title={problem}>{TEXTS.send}</button>
+        <button type="submit" class="primary" disabled={!canSend} title={problem}>{TEXTS.send}</button>
       </footer>
     </form>
   );

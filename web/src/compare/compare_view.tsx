@@ -4,11 +4,13 @@ import type { Signal } from "@preact/signals";
 import type { JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 
+import { optionsProblem } from "../chat/options.ts";
 import { OptionFields, SystemField } from "../chat/parameter_panel.tsx";
 import { Answer, Counts, hasCounts } from "../chat/turn_view.tsx";
 import { IconButton } from "../parts/button.tsx";
 import { Icon } from "../parts/icons.tsx";
 import { ModelChoice } from "../parts/model_choice.tsx";
+import { ErrorText } from "../parts/told.tsx";
 import { ViewHead } from "../parts/view_head.tsx";
 import { useApp } from "../state/app.ts";
 import type { Side } from "../state/compare.ts";
@@ -67,7 +69,8 @@ function PromptForm(): JSX.Element {
   const { compare, models } = useApp();
   const [text, setText] = useState("");
   const isRunning = compare.isRunning.value;
-  const canSend = !isRunning && text.trim() !== "" && models.forChat.value.length > 0;
+  const problem = compare.sides.map((side) => optionsProblem(models.parameters.value, side.value.options)).find(Boolean) ?? "";
+  const canSend = !isRunning && !problem && text.trim() !== "" && models.forChat.value.length > 0;
   const send = (event: Event) => {
     event.preventDefault();
     if (!canSend) return;
@@ -76,6 +79,7 @@ function PromptForm(): JSX.Element {
   };
   return (
     <form class="composer" onSubmit={send}>
+      {problem && <ErrorText text={problem} />}
       <textarea
         id="message"
         rows={1}
@@ -91,7 +95,7 @@ function PromptForm(): JSX.Element {
       />
       <div class="composer-actions">
         {isRunning ? (
-          <IconButton class="primary" icon="stop" label={TEXTS.stop} onClick={() => compare.stop()} />
+          <IconButton class="primary" icon="stop" label={TEXTS.stop} onClick={({ detail }) => detail < 2 && compare.stop()} />
         ) : (
           <button type="submit" class="icon-button primary" aria-label={TEXTS.send} title={TEXTS.send} disabled={!canSend}>
             <Icon name="send" />

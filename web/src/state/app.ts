@@ -6,6 +6,7 @@ import { useContext } from "preact/hooks";
 
 import { Http } from "../api/http.ts";
 import { Server } from "../api/server.ts";
+import { optionsProblem } from "../chat/options.ts";
 import { ConversationStore } from "../chat/store.ts";
 import { titleOf } from "../chat/tree.ts";
 import { Chats } from "./chats.ts";
@@ -57,6 +58,8 @@ export class App {
   readonly problem = computed(() => {
     const wrong = this.formatCheck.problem.value;
     if (wrong) return TEXTS.cannotSend(wrong);
+    const option = optionsProblem(this.models.parameters.value, this.chats.open.value.options);
+    if (option) return option;
     const model = this.models.find(this.model.value);
     const hasTools = this.chats.open.value.tools.trim() !== "";
     return model && hasTools && !model.capabilities.includes("tools") ? TEXTS.noTools(model.name) : "";
