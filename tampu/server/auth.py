@@ -21,7 +21,7 @@ from tampu.server.limiter import Limiter
 from tampu.server.routes import Access, Route
 
 _REQUIRED = "an API key is required: send Authorization: Bearer KEY"
-_WRONG = "this server does not have the API key of this request, or it has several"
+_WRONG = "the API key of this request is not valid (a request may have one key only)"
 _NO_MANAGER = "this API key does not allow managing models"
 
 

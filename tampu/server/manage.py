@@ -25,7 +25,7 @@ from tampu.server.wire.manage import (
 )
 from tampu.settings.address import is_loopback
 from tampu.store.create import creating
-from tampu.store.library import bare_name
+from tampu.store.library import Origin, bare_name
 from tampu.store.names import Digest, ModelName
 from tampu.store.registry.options import RemoteOptions
 from tampu.store.registry.progress import Progress
@@ -88,10 +88,16 @@ class ManageAPI:
         """`POST /api/create/check`: whether a model may have a name, before its files are sent."""
         try:
             name = body.parsed()
+            await asyncio.to_thread(self._serving.catalog.library.check_new, name)
         except ModelNameError as error:
             return JSONResponse({"valid": False, "error": str(error)})
-        found = await asyncio.to_thread(self._store().find, name)
-        return JSONResponse({"valid": True, "name": name.short, "exists": found is not None})
+        answer: dict[str, object] = {"valid": True, "name": name.short, "exists": False}
+        if await asyncio.to_thread(self._store().find, name) is not None:  # it may be damaged
+            answer |= {"exists": True, "origin": Origin.STORE}
+        elif await asyncio.to_thread(self._serving.catalog.library.has, name.short):
+            found = await asyncio.to_thread(self._serving.catalog.library.find, name.short)
+            answer |= {"exists": True, "origin": found.origin}
+        return JSONResponse(answer)
 
     async def delete(self, _: Request, body: NamedRequest) -> Response:
         """`DELETE /api/delete`: remove a model, and the files that only it had."""

@@ -91,6 +91,7 @@ def creating(
 
     Closing the iterator cancels the creation.
     """
+    library.check_new(name)
     steps: queue.SimpleQueue[Progress | TampuError | None] = queue.SimpleQueue()
     cancelled = threading.Event()
 

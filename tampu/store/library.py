@@ -191,6 +191,19 @@ class Library:
                     "that can be changed"
                 )
 
+    def check_new(self, name: ModelName) -> None:
+        """Refuse the name of a file, which comes before models of the store.
+
+        Raises:
+            ModelNameError: if a model of this name could not be found once it is there.
+        """
+        for model in self._given():
+            if _is_named(model, name.short):
+                raise ModelNameError(
+                    f"{name.short} is the name of a file, {model.path}, which comes before models "
+                    "of the store: choose another name"
+                )
+
     def has(self, name: str) -> bool:
         """Whether there is a model of a name; raises StoreError if it is damaged."""
         try:

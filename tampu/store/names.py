@@ -26,6 +26,7 @@ _NAMESPACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,79}", re.ASCII)
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,349}(?::[0-9]{1,5})?", re.ASCII)
 _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _MAX_HOST_CHARACTERS = 350
+_MAX_PART_CHARACTERS = 80
 _MAX_PORT = 65_535
 _ALIASES = {"ollama.com": DEFAULT_HOST}
 _SCHEMES = ("https", "http")
@@ -188,6 +189,8 @@ def _check(kind: str, text: str, allowed: re.Pattern[str]) -> None:
         if any(map(str.isspace, text)):
             raise ModelNameError(f"a model name must not contain spaces: {_shown(text)}")
         reason = "is empty" if not text else f"{_shown(text)} is not valid"
+        if len(text) > _MAX_PART_CHARACTERS and allowed is not _HOST:
+            reason = f"{_shown(text)} is longer than {_MAX_PART_CHARACTERS} characters"
         raise ModelNameError(f"a model name is [host/][namespace/]model[:tag]; its {kind} {reason}")
 
 

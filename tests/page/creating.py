@@ -174,6 +174,10 @@ def test_a_name_that_a_model_has_is_told(page: Page, file: Path) -> None:
     expect(page.get_by_label("Name of the new model")).to_have_accessible_description(
         "There is a model of this name. It will be replaced."
     )
+    page.get_by_label("Name of the new model").fill("demo")
+    expect(page.get_by_label("Name of the new model")).to_have_accessible_description(
+        re.compile(r"There is a model of this name \(built in\)")
+    )
     page.get_by_role("button", name="Dismiss").click()
     expect(page.get_by_role("region", name="Create")).to_have_count(0)
 

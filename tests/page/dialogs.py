@@ -17,7 +17,7 @@ from tests.page.conversations import menu
 from tests.page.models import row
 
 CALL = '{"name": "weather", "arguments": {"city": "Lima"}}'
-TOOL = {"name": "weather", "url": "http://127.0.0.1:9/weather"}
+TOOL = {"name": "weather", "url": f"http://127.0.0.1:9/{'w' * 300}"}
 KEY = "a-secret-key"
 
 
@@ -56,7 +56,7 @@ def rename_chat(page: Page) -> None:
 
 def delete_chat(page: Page) -> None:
     enter(page)
-    ask(page, "singer", "Sing.")
+    ask(page, "singer", "S" * 200)
     menu(page, "Delete")
 
 
@@ -107,6 +107,7 @@ def test_axe_finds_nothing_in_a_dialog(
         dialog = page.get_by_role("dialog")
         expect(dialog).to_be_visible()
         assert dialog.evaluate("one => one.contains(document.activeElement)")
+        assert dialog.evaluate("one => one.scrollWidth <= one.clientWidth")  # whatever is in it
         assert violations(page) == []
         page.keyboard.press("Escape")
         expect(dialog).to_have_count(0)

@@ -226,7 +226,9 @@ def test_a_pull_shows_its_progress_and_goes_on_after_it_was_cancelled(
     registry.ended.set()
     page.reload()  # it is known there, too
     expect(progress).to_contain_text("Not finished. Resume goes on where it was.")
-    expect(progress.get_by_role("progressbar")).to_have_count(0)
+    bar = progress.get_by_role("progressbar")
+    assert 0 < float(bar.get_attribute("value") or 0) < float(bar.get_attribute("max") or 0)
+    expect(progress).to_contain_text(re.compile(r" of [\d.]+ [KM]?B"))
     registry.before = lambda _: None
     registry.requests.clear()
     progress.get_by_role("button", name="Resume").click()
@@ -241,7 +243,22 @@ def test_a_pull_shows_its_progress_and_goes_on_after_it_was_cancelled(
 
 def test_a_pull_that_fails_says_why(page: Page) -> None:
     pull(page, "http://127.0.0.1:1/a/m")
-    expect(page.get_by_role("alert")).to_contain_text("127.0.0.1:1", timeout=PATIENCE_MS)
+    expect(page.get_by_role("alert")).to_contain_text(
+        "cannot reach 127.0.0.1:1: connection refused", timeout=PATIENCE_MS
+    )
+    page.get_by_role("button", name="Dismiss").click()
+    pull(page, "127.0.0.1:1/a/m")
+    expect(page.get_by_role("alert")).to_contain_text("begin the name with http:// to allow it")
+    page.get_by_label("Model to pull").fill("http://")
+    expect(page.get_by_role("button", name="Pull", exact=True)).to_be_disabled()
+
+
+def test_a_registry_without_the_model_is_told_in_plain_words(
+    page: Page, registry: RogueRegistry
+) -> None:
+    registry.before = lambda _: Answer(404)
+    pull(page, f"http://{registry.host}/a/m")
+    expect(page.get_by_role("alert")).to_contain_text("The registry has no model of this name.")
 
 
 def test_a_lost_server_is_told_once_and_no_longer_when_it_is_back(

@@ -256,7 +256,8 @@ def test_a_name_is_checked_before_files_are_sent(made: Site) -> None:
         assert response.status_code == 200
         return response.json()
 
-    assert check("Made") == {"valid": True, "name": "Made:latest", "exists": True}
+    there = {"valid": True, "name": "Made:latest", "exists": True, "origin": "store"}
+    assert check("Made") == there
     assert check("other:8b") == {"valid": True, "name": "other:8b", "exists": False}
     for name, why in (("a b", "spaces"), ("a/b/c/d/e", "too many parts"), ("a:", "tag is empty")):
         told = check(name)

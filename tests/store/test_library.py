@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.stores import add_model, files
 
-from tampu.errors import ModelNotFoundError, StoreError
+from tampu.errors import ModelNameError, ModelNotFoundError, StoreError
 from tampu.settings.settings import Settings
 from tampu.store import ModelName, Store
 from tampu.store.library import Library, Origin
@@ -91,6 +91,14 @@ def test_the_first_place_wins(library: Library, home: Path) -> None:
     assert library.find("theirs").origin is Origin.FILE
     given = put(home / "theirs.gguf")
     assert Library(files=[given]).find("theirs").path == given
+
+
+def test_a_new_model_does_not_get_the_name_of_a_file_that_would_hide_it(library: Library) -> None:
+    files = [model for model in library.listing().models if model.origin is Origin.FILE]
+    assert files
+    with pytest.raises(ModelNameError, match="comes before models of the store"):
+        library.check_new(ModelName.parse(files[0].name.upper()))
+    library.check_new(ModelName.parse("unheard-of"))
 
 
 def test_ollamas_store_is_writable_if_configured(home: Path) -> None:

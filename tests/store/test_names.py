@@ -72,6 +72,11 @@ def test_any_text_is_a_name_inside_the_store_or_refused(text: str) -> None:
     assert ModelName.parse(str(name)) == name
 
 
+def test_a_name_that_is_too_long_says_so() -> None:
+    with pytest.raises(ModelNameError, match=r"its model 'a+' is longer than 80 characters$"):
+        ModelName.parse("a" * 81)
+
+
 @given(st.text(max_size=80) | st.text("0123456789abcdef:", max_size=80) | st.just(HEX))
 def test_any_text_is_a_digest_or_refused(text: str) -> None:
     try:

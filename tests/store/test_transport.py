@@ -22,6 +22,7 @@ from tampu.store.registry.transport import (
     NetworkError,
     Response,
     Transport,
+    UnreachableError,
     host_of,
     origin_of,
 )
@@ -58,6 +59,13 @@ def test_only_valid_https_urls_are_requested(secure: Transport, url: str) -> Non
 def test_private_addresses_are_refused(secure: Transport, host: str) -> None:
     with pytest.raises(RegistryError, match="private network"):
         secure.send("GET", f"https://{host}:1/v2/")
+
+
+def test_a_refused_connection_is_told_in_plain_words(insecure: Transport) -> None:
+    with pytest.raises(
+        UnreachableError, match=r"^cannot reach 127\.0\.0\.1:1: connection refused$"
+    ):
+        insecure.send("GET", "http://127.0.0.1:1/v2/")
 
 
 def test_a_name_is_resolved_once_and_the_checked_address_used(

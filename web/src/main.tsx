@@ -22,7 +22,10 @@ await app.chats.read();
 app.follow(location.hash);
 addEventListener("hashchange", () => app.follow(location.hash));
 addEventListener("keydown", (event) => onKey(app, event));
-addEventListener("pagehide", () => app.chats.flush());
+addEventListener("pagehide", () => {
+  app.chats.flush();
+  app.models.keepPulls();
+});
 closesOnBack("parameters", app.showsParameters, PANEL_COVERS);
 closesOnBack("conversations", app.showsSidebar, SIDEBAR_COVERS);
 void app.models.refresh();

@@ -18,6 +18,7 @@ test("names of files are sent as the server takes them", () => {
 
 test("a quantized model stands beside the one that it is made from", () => {
   assert.equal(nameOfQuantized("singer:latest", "Q8_0"), "singer:q8_0");
+  assert.equal(nameOfQuantized(`${"a".repeat(90)}:latest`, "Q8_0"), `${"a".repeat(80)}:q8_0`);
   assert.equal(nameOfQuantized("host:5000/a/singer:4b", "Q8_0"), "host:5000/a/singer:4b-q8_0");
 });
 

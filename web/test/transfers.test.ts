@@ -27,13 +27,15 @@ test("what was there before a pull went on is done, and has no rate", async () =
   assert.equal(shown[1]?.total, 300);
 });
 
+const OLD = { name: "old", completed: 20, total: 30 };
+
 test("the newest transfer is the first, and one that is done again takes its place", async () => {
   const transfers = new Transfers(() => Promise.resolve());
-  transfers.add("pull", "old", () => undefined);
+  transfers.add("pull", OLD, () => undefined);
   await transfers.run("create", "new", async function* () {
     yield await Promise.resolve({ status: "success" });
   });
   assert.deepEqual(transfers.all.value.map((one) => [one.name, one.state]), [["new", "done"], ["old", "cancelled"]]);
-  transfers.add("pull", "old", () => undefined);
+  transfers.add("pull", OLD, () => undefined);
   assert.deepEqual(transfers.all.value.map((one) => one.name), ["old", "new"]);
 });

@@ -320,4 +320,7 @@ def _reason(error: BaseException) -> str:
         return "unknown host name"
     if isinstance(error, ProxyError):
         return f"{error.original_error or 'refused'}"
+    cause = error.__cause__
+    if isinstance(cause, OSError) and cause.strerror:
+        return cause.strerror.lower()
     return "timed out" if isinstance(error, TimeoutError) else type(error).__name__

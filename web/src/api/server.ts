@@ -180,11 +180,12 @@ export interface Timings {
   predicted_per_second: number;
 }
 
-/** Whether a new model may have a name, and whether one has it already. */
+/** Whether a new model may have a name, and whether one has it already, and where that one is. */
 export interface NameCheck {
   valid: boolean;
   error?: string;
   exists?: boolean;
+  origin?: string;
 }
 
 export class Server {

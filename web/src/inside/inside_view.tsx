@@ -48,7 +48,7 @@ export default function InsideView(): JSX.Element {
       {feed.error.value && <p class="notice" role="alert">{feed.error.value}</p>}
       <div class="inside-column">
         {!frame && !feed.error.value && <p class="hint">{INSIDE.waitingForServer}</p>}
-        {frame && !history && <p class="hint">{INSIDE.noModel}</p>}
+        {frame && !history && <p class="hint no-model">{INSIDE.noModel} <a href="#/models">{INSIDE.loadOne}</a></p>}
         {history && (
           <>
             <h2 class={models.size > 1 ? "off-screen" : "inside-model"}>{name}</h2>

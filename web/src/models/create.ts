@@ -22,6 +22,9 @@ export function canQuantize(level: string): boolean {
   return UNQUANTIZED.includes(level);
 }
 
+/** How many characters a part of a name may have; the name of a file may have more. */
+const LONGEST_PART = 80;
+
 /** Return a model's name for a file: its own, without what names may not have. */
 export function nameOfFile(file: string): string {
   const stem = file.replace(/\.gguf$/i, "").replace(/-\d{5}-of-\d{5}$/, "");
@@ -37,7 +40,8 @@ export function sentName(file: string): string {
 /** Return the name of a model that is quantized to a type, beside its own. */
 export function nameOfQuantized(name: string, type: string): string {
   const [stem = "", tag = "latest"] = name.split(/:(?=[^/]*$)/);
-  return `${stem}:${tag === "latest" ? "" : `${tag}-`}${type.toLowerCase()}`;
+  const parts = stem.split("/").map((part) => part.slice(0, LONGEST_PART));
+  return `${parts.join("/")}:${tag === "latest" ? "" : `${tag}-`}${type.toLowerCase()}`;
 }
 
 /**

@@ -48,9 +48,10 @@ export function ModelsView(): JSX.Element {
 function PullForm(): JSX.Element {
   const { models } = useApp();
   const [name, setName] = useState("");
+  const isNamed = name.trim().replace(/^https?:\/\//, "") !== "";
   const pull = (event: Event) => {
     event.preventDefault();
-    if (!name.trim()) return;
+    if (!isNamed) return;
     void models.pull(name.trim());
     setName("");
   };
@@ -67,7 +68,7 @@ function PullForm(): JSX.Element {
           spellcheck={false}
           onInput={(event) => setName(event.currentTarget.value)}
         />
-        <button type="submit" class="primary" disabled={!name.trim()}>{TEXTS.pull}</button>
+        <button type="submit" class="primary" disabled={!isNamed}>{TEXTS.pull}</button>
       </div>
     </form>
   );

@@ -43,7 +43,7 @@ interface Properties {
 export function NameField({ value, check, onInput }: Properties): JSX.Element {
   const id = useId();
   const problem = check?.error ?? "";
-  const note = check?.exists ? TEXTS.nameExists : "";
+  const note = check?.exists ? (check.origin === "store" ? TEXTS.nameExists : TEXTS.nameHides(check.origin ?? "")) : "";
   return (
     <div class="field">
       <label for={id}>{TEXTS.modelName}</label>

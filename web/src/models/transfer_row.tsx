@@ -13,6 +13,7 @@ export function TransferRow({ transfer }: { transfer: Transfer }): JSX.Element {
   const { models } = useApp();
   const { action, name, status, total, completed, bytesPerSecond, state, error } = transfer;
   const isRunning = state === "running";
+  const isDone = state === "done";
   const leftMs = bytesPerSecond > 0 ? (Math.max(0, total - completed) / bytesPerSecond) * 1000 : null;
   const parts = [
     status,
@@ -25,22 +26,23 @@ export function TransferRow({ transfer }: { transfer: Transfer }): JSX.Element {
     <section class="transfer" aria-label={`${TEXTS.actions[action]} ${name}`}>
       <div class="transfer-head">
         <strong>{name}</strong>
-        <span class="hint">{TEXTS.actions[action]}</span>
+        <span class="hint">{isDone ? `${TEXTS.actions[action]} · ${status}` : TEXTS.actions[action]}</span>
         {!isRunning && <IconButton icon="close" label={TEXTS.dismiss} onClick={() => models.forget(transfer)} />}
       </div>
-      {!error && <Bar name={name} total={total} completed={state === "done" ? total : completed} state={state} />}
-      <div class="transfer-foot">
-        {error ? <ErrorText text={error} /> : <span class="hint">{parts.filter(Boolean).join(" · ")}</span>}
-        {isRunning && <button type="button" onClick={transfer.cancel}>{TEXTS.cancel}</button>}
-        {(state === "failed" || state === "cancelled") && <button type="button" onClick={transfer.again}>{again}</button>}
-      </div>
+      {!isDone && !error && <Bar name={name} total={total} completed={completed} isRunning={isRunning} />}
+      {!isDone && (
+        <div class="transfer-foot">
+          {error ? <ErrorText text={error} /> : <span class="hint">{parts.filter(Boolean).join(" · ")}</span>}
+          {isRunning && <button type="button" onClick={transfer.cancel}>{TEXTS.cancel}</button>}
+          {!isRunning && <button type="button" onClick={transfer.again}>{again}</button>}
+        </div>
+      )}
     </section>
   );
 }
 
 /** How much is done; without a total, that something is being done; nothing if neither is known. */
-function Bar({ name, total, completed, state }: Pick<Transfer, "name" | "total" | "completed" | "state">): JSX.Element | null {
+function Bar({ name, total, completed, isRunning }: Pick<Transfer, "name" | "total" | "completed"> & { isRunning: boolean }): JSX.Element | null {
   if (total > 0) return <progress aria-label={name} max={total} value={completed} />;
-  if (state === "running") return <progress aria-label={name} />;
-  return state === "done" ? <progress aria-label={name} max={1} value={1} /> : null;
+  return isRunning ? <progress aria-label={name} /> : null;
 }

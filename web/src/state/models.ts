@@ -40,7 +40,7 @@ export class Models {
   constructor(server: Server, settings: Settings) {
     this.#server = server;
     this.#settings = settings;
-    for (const name of settings.pulls) this.transfers.add("pull", name, () => void this.pull(name));
+    for (const pull of settings.pulls) this.transfers.add("pull", pull, () => void this.pull(pull.name));
   }
 
   /** Read the lists again. After an error what is installed stays, and the server is asked until it answers, unless it needs a key. */
@@ -86,10 +86,18 @@ export class Models {
 
   /** Pull a model; what is not whole stays on the server, and the next pull goes on there. */
   async pull(name: string): Promise<void> {
-    this.#settings.pulls = [...this.#settings.pulls.filter((other) => other !== name), name];
+    this.#settings.keepPull({ name, completed: 0, total: 0 });
     const again = () => void this.pull(name);
     const isDone = await this.transfers.run("pull", name, (abort) => this.#server.pull(name, abort), again);
-    if (isDone) this.#forgetPull(name);
+    if (isDone) this.#settings.forgetPull(name);
+    else this.keepPulls();
+  }
+
+  /** Keep how far pulls came, for when the page is opened again. */
+  keepPulls(): void {
+    for (const one of this.transfers.all.value) {
+      if (one.action === "pull" && one.state !== "done") this.#settings.keepPull(one);
+    }
   }
 
   /** Create a model from files of this machine. */
@@ -110,12 +118,8 @@ export class Models {
 
   /** Take a transfer that has ended off the list. */
   forget({ action, name }: Transfer): void {
-    if (action === "pull") this.#forgetPull(name);
+    if (action === "pull") this.#settings.forgetPull(name);
     this.transfers.forget(name);
-  }
-
-  #forgetPull(name: string): void {
-    this.#settings.pulls = this.#settings.pulls.filter((other) => other !== name);
   }
 
   async #while(name: string, action: Failure["action"], act: () => Promise<void>): Promise<void> {

@@ -3,6 +3,7 @@
 import { signal } from "@preact/signals";
 
 import type { Colour } from "../chat/token_text.ts";
+import type { Unfinished } from "./transfers.ts";
 
 export type Theme = "system" | "light" | "dark";
 
@@ -66,13 +67,22 @@ export class Settings {
     this.#storage.setItem(MODEL, name);
   }
 
-  /** The names of models whose pull has not ended. */
-  get pulls(): string[] {
-    return this.#lines(PULLS);
+  /** The pulls that have not ended, of all tabs. */
+  get pulls(): Unfinished[] {
+    return this.#lines(PULLS).map((line) => {
+      const [name = "", completed, total] = line.split("\t");
+      return { name, completed: Number(completed ?? 0), total: Number(total ?? 0) };
+    });
   }
 
-  set pulls(names: string[]) {
-    this.#storage.setItem(PULLS, names.join("\n"));
+  keepPull({ name, completed, total }: Unfinished): void {
+    this.forgetPull(name);
+    this.#storage.setItem(PULLS, [...this.#lines(PULLS), [name, completed, total].join("\t")].join("\n"));
+  }
+
+  forgetPull(name: string): void {
+    const others = this.#lines(PULLS).filter((line) => line.split("\t")[0] !== name);
+    this.#storage.setItem(PULLS, others.join("\n"));
   }
 
   /** Whether calls may be sent to a URL; another tab may have changed that. */

@@ -21,6 +21,9 @@ export interface Transfer {
   again: () => void;
 }
 
+/** How far one came that has not ended. */
+export type Unfinished = Pick<Transfer, "name" | "completed" | "total">;
+
 type Work = (signal: AbortSignal) => AsyncIterable<Progress>;
 const NOTHING = { status: "", total: 0, completed: 0, bytesPerSecond: 0, error: "" };
 
@@ -34,8 +37,9 @@ export class Transfers {
   }
 
   /** Show one that had not ended when the page was closed. */
-  add(action: Transfer["action"], name: string, again: () => void): void {
-    this.#put({ ...NOTHING, action, name, status: TEXTS.unfinished, state: "cancelled", cancel: () => undefined, again });
+  add(action: Transfer["action"], { name, completed, total }: Unfinished, again: () => void): void {
+    const state = "cancelled";
+    this.#put({ ...NOTHING, action, name, completed, total, status: TEXTS.unfinished, state, cancel: () => undefined, again });
   }
 
   /** Do the work, and show its progress; return whether it succeeded. */
@@ -53,7 +57,7 @@ export class Transfers {
       return true;
     } catch (error) {
       if (abort.signal.aborted) this.#change(name, { state: "cancelled", status: TEXTS.cancelled });
-      else this.#change(name, { state: "failed", error: messageOf(error) });
+      else this.#change(name, { state: "failed", error: explained(messageOf(error)) });
       return false;
     }
   }
@@ -70,6 +74,11 @@ export class Transfers {
   #change(name: string, change: Partial<Transfer>): void {
     this.all.value = this.all.value.map((one) => (one.name === name ? { ...one, ...change } : one));
   }
+}
+
+/** Return what the server says of a pull in the words of a page: it knows no options of a command. */
+function explained(message: string): string {
+  return TEXTS.registryErrors[message] ?? message.replace(TEXTS.privateRegistry.server, TEXTS.privateRegistry.page);
 }
 
 /** The progress of all files of a pull; other steps have one of their own, and some none. */
