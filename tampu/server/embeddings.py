@@ -1,4 +1,4 @@
-"""Texts as vectors, in OpenAI's form and llama-server's."""
+"""Texts as vectors, in OpenAI's form, llama-server's and Cohere's."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ from tampu.server.http_response import SHORT, JSONResponse, TaskResponse, warnin
 from tampu.server.llama_server import joined
 from tampu.server.routes import Route, post
 from tampu.server.serving import Serving
+from tampu.server.wire.cohere import (
+    CohereEmbedRequest,
+    cohere_embeddings,
+    parse_cohere_embed,
+)
 from tampu.server.wire.embeddings import (
     EmbeddingRequest,
     embedding_list,
@@ -61,7 +66,20 @@ def embedding_routes(serving: Serving) -> list[Route]:
 
         return TaskResponse(work())
 
+    async def cohere_embed(http: Request, body: CohereEmbedRequest) -> Response:
+        """`POST /v2/embed`: texts as vectors, in Cohere's form."""
+        entry = serving.find_for(body)
+        task = await parsed(http, parse_cohere_embed, body, serving.defaults(entry))
+
+        async def work() -> Response:
+            found = await serving.embed(entry, task)
+            answer = cohere_embeddings(body, found.vectors, found.tokens)
+            return JSONResponse(answer, headers=warning_headers(found.warnings))
+
+        return TaskResponse(work())
+
     return [
         post("/v1/embeddings", embed, EmbeddingRequest),
         post("/embedding", embed_content, EmbeddingRequest),
+        post("/v2/embed", cohere_embed, CohereEmbedRequest),
     ]

@@ -34,6 +34,7 @@ from tampu.server.single_flight import SingleFlight
 from tampu.server.stored_responses import KeptResponse
 from tampu.server.wire import openai as wire
 from tampu.server.wire.llama_server_output import model_facts
+from tampu.server.wire.ollama_lists import tags
 from tampu.server.wire.openai_output import ChatWriter, CompletionWriter
 from tampu.server.wire.responses import ResponsesRequest, parse_response
 from tampu.server.wire.responses_output import ResponseWriter
@@ -147,9 +148,8 @@ class OpenAIAPI:
         """`GET /v1/models`: the installed models; without `/v1` also which are in memory."""
         if http.scope.get(SHORT, False):
             entries = self._serving.catalog.entries()
-            return JSONResponse({
-                "object": "list", "data": [self._with_status(entry) for entry in entries],
-            })  # fmt: skip
+            data = [self._with_status(entry) for entry in entries]
+            return JSONResponse({"object": "list", "data": data, **tags(entries)})
         adapters = [_adapter(each) for each in self._serving.adapters.every()]
         if adapters:
             found = _list(self._serving.catalog.entries())

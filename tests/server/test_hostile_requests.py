@@ -110,9 +110,17 @@ def sentence(error: Any) -> str:
 
 COUNTING = ("chat/completions/input_tokens", "responses/input_tokens", "messages/count_tokens")
 # The same words with another meaning, and routes that count tokens and look at no form, or that
-# answer what is wrong with one.
+# answer what is wrong with one, or have no images.
 EXCEPT = {
-    "messages": {"/api/create", "/api/embed", "/embedding", "/v1/embeddings", "/api/tokenize"},
+    "image": {"/v2/embed"},  # refused there, whatever it is
+    "messages": {
+        "/api/create",
+        "/api/embed",
+        "/embedding",
+        "/v1/embeddings",
+        "/v2/embed",
+        "/api/tokenize",
+    },
     "schema": {
         *(f"/v1/{name}" for name in COUNTING),
         "/apply-template",

@@ -78,6 +78,7 @@ TEXTS: dict[str, Callable[[str], dict[str, Any]]] = {
         lambda text: {"prompt": text, "n_predict": 1, "temperature": 0},
     ),
     "/embedding": lambda text: {"content": text},
+    "/v2/embed": lambda text: {"texts": [text]},
     "/v1/decisions": lambda text: {"input": text, "questions": [QUESTION]},
     **dict.fromkeys(
         ("/v1/rerank", "/v1/reranking", "/v2/rerank"),
@@ -92,7 +93,8 @@ OTHERS = {
     "/api/show", "/api/copy", "/api/delete", "/api/pull", "/api/push", "/api/create",
     "/api/detokenize", "/detokenize", "/infill", "/v1/batches", "/v1/load_lora_adapter",
     "/v1/unload_lora_adapter", "/models/load", "/models/unload", "/api/tools/call",
-    "/api/format/check", "/api/create/check",
+    "/api/format/check", "/api/create/check", "/v1/conversations",
+    "/v1/conversations/{conversation_id}", "/v1/conversations/{conversation_id}/items",
 }  # fmt: skip
 
 

@@ -70,10 +70,10 @@ def parse_embedding(
 def embedding_list(
     vectors: npt.NDArray[np.float32], tokens: int, model: str, *, is_base64: bool
 ) -> dict[str, Any]:
-    """Return OpenAI's response; base64 is of little-endian F32."""
+    """Return OpenAI's response."""
 
     def encoded(row: npt.NDArray[np.float32]) -> str | list[float]:
-        return base64.b64encode(row.astype("<f4").tobytes()).decode() if is_base64 else row.tolist()
+        return in_base64(row) if is_base64 else row.tolist()
 
     return {
         "object": "list",
@@ -84,6 +84,11 @@ def embedding_list(
         "model": model,
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
     }
+
+
+def in_base64(vector: npt.NDArray[np.float32]) -> str:
+    """Return a vector as OpenAI and Cohere encode it: little-endian F32."""
+    return base64.b64encode(vector.astype("<f4").tobytes()).decode()
 
 
 def vector_lists(vectors: npt.NDArray[np.float32], lengths: Sequence[int]) -> list[dict[str, Any]]:

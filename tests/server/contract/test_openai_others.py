@@ -203,6 +203,13 @@ def test_a_model_s_path_is_the_name_of_its_file(client: httpx.Client) -> None:
     assert listed["talker:latest"]["path"] == "talker.gguf"
 
 
+def test_the_short_path_has_llama_server_s_list_of_models_too(client: httpx.Client) -> None:
+    found = client.get("/models").json()
+    assert found["models"] == client.get("/api/tags").json()["models"]
+    assert [each["name"] for each in found["models"]] == [each["id"] for each in found["data"]]
+    assert "models" not in client.get("/v1/models").json()
+
+
 @pytest.mark.parametrize("name", ["talker", "talker:latest", quote("talker:latest", safe="")])
 def test_a_model_is_found_by_its_name_escaped_or_not(client: httpx.Client, name: str) -> None:
     assert client.get(f"/v1/models/{name}").json()["id"].startswith("talker")
