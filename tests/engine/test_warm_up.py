@@ -12,6 +12,7 @@ from support.engines import GREEDY
 from support.tiny_hybrid import hybrid_weights, tiny_hybrid
 from support.tiny_model import Tiny, write_tiny
 
+from tampu.engine import warm_up
 from tampu.engine.engine import Engine
 from tampu.ml.device_map import Offload
 from tampu.ml.devices import Device
@@ -22,9 +23,14 @@ OPTIONS: dict[str, Any] = {"context": 512, "slots": 2, "threads": 1, "batch": 25
 
 @dataclass
 class Computed:
-    """The batches that were computed, each of which takes so many seconds."""
+    """The batches that were computed, each of which takes so many seconds.
+
+    `used_s` of them are processor time of this process, by default all.
+    """
 
     seconds: float = 10.0
+    used_s: float | None = None
+    clock_s: float = 0.0
     batches: list[WarmUpBatch] = field(default_factory=list)
 
 
@@ -34,9 +40,11 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> Computed:
 
     def watched(_: Graphs, batches: Sequence[WarmUpBatch], *__: Any, **___: Any) -> list[float]:
         seen.batches.extend(batches)
+        seen.clock_s += len(batches) * (seen.seconds if seen.used_s is None else seen.used_s)
         return [seen.seconds] * len(batches)
 
     monkeypatch.setattr(Graphs, "warm_up", watched)
+    monkeypatch.setattr(warm_up, "process_time", lambda: seen.clock_s)
     return seen
 
 
@@ -76,20 +84,21 @@ def test_each_code_of_gpus_for_prompts_is_compiled_at_load(
 
 
 @pytest.mark.parametrize(
-    ("seconds", "change", "free", "is_left"),
-    [(0.3, {}, 2**30, True), (0.3, {"offload": Offload(2)}, 2**30, True),
-     (1.5, {}, 2**30, False),  # the driver compiles: requests must not wait for it
-     (0.3, {}, 3 * 2**20, False),  # memory that ggml allocates then may be missing
-     (0.3, {"batch": None, "context": 1024}, 2**30, False)],  # speeds are measured at load
+    ("seconds", "used_s", "change", "free", "is_left"),
+    [(0.3, None, {}, 2**30, True), (0.3, None, {"offload": Offload(2)}, 2**30, True),
+     (1.5, None, {}, 2**30, False),  # the driver compiles: requests must not wait for it
+     (9.0, 0.3, {}, 2**30, True),  # it did not: other programs had the processor
+     (0.3, None, {}, 3 * 2**20, False),  # memory that ggml allocates then may be missing
+     (0.3, None, {"batch": None, "context": 1024}, 2**30, False)],  # speeds are measured at load
 )  # fmt: skip
 def test_what_a_driver_has_compiled_before_is_computed_once_there_is_nothing_else(
     tmp_path: Path, devices: tuple[StandIn, StandIn], computed: Computed,
-    seconds: float, change: dict[str, Any], free: int, is_left: bool,
+    seconds: float, used_s: float | None, change: dict[str, Any], free: int, is_left: bool,
 ) -> None:  # fmt: skip
     path = write_tiny(tmp_path / "tiny.gguf", Tiny(layers=2, context=1024))
     for device in devices:
         device.free = free
-    computed.seconds = seconds
+    computed.seconds, computed.used_s = seconds, used_s
     with Engine.load(path, **{**OPTIONS, "offload": Offload(3), **change}) as engine:
         at_load = len(computed.batches)
         assert (at_load == 1) == is_left
