@@ -87,6 +87,18 @@ def test_eight_requests_that_share_a_beginning_are_seen_as_such(page: Page) -> N
     expect(page.get_by_role("img", name=re.compile("Batches.* 8 requests"))).to_be_visible()
     expect(page.get_by_role("img", name=re.compile(r"in use"))).to_be_visible()
     expect(page.get_by_role("main")).to_contain_text("8 / 8")
+    for fact in ("answer tokens/s", "requests/batch", "Python's share", "graphs reused"):
+        expect(page.get_by_role("main").locator(".facts")).to_contain_text(fact)
+    for title, text in {
+        "Tokens per second": r"up to [\d,]+ tokens/s.*Now [\d,]+ prompt and [\d,]+ answer",
+        "Time to first token": r"[\d,]+ measured; half under [\d.]+ m?s",
+        "Time between tokens": r"[\d,]+ measured; half under [\d.]+ m?s",
+        "Memory": r"server.* MB.*long:latest.* MB",
+    }.items():
+        figure = page.get_by_role("figure").filter(has=page.get_by_role("heading", name=title))
+        expect(figure).to_contain_text(re.compile(text, re.DOTALL))
+    page.get_by_role("combobox", name="Colour").select_option("By age")
+    expect(page.get_by_text("freed just now")).to_be_visible()
     assert SECRET not in page.content()
     tree.get_by_text("As a table").click()
     expect(tree.get_by_role("table")).to_contain_text("8")

@@ -48,7 +48,7 @@ export function RatesFigure({ history, now }: { history: ModelHistory; now: numb
       </svg>
       <p class="bounds" aria-hidden="true">
         <span>{INSIDE.ago(KEPT_MS / 1000, 0)}</span>
-        <span>{INSIDE.most(most)}</span>
+        <span>{most > 1 && INSIDE.most(most)}</span>
         <span>{INSIDE.ago(0, 0)}</span>
       </p>
       <figcaption>
