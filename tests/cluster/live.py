@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from io import BytesIO
 from typing import Any
 
 import httpx
 import psutil
 import pytest
+from PIL import Image
 from support.ray_cluster import (
     FAMILIES,
     NODES,
@@ -249,6 +252,29 @@ def test_each_turn_of_a_conversation_goes_where_the_one_before_was(live: Live) -
     assert max(first) < 0.3  # the template's beginning, at most
     assert min(later) > 0.5
     wait_until(lambda: any(each["prefixes"] for each in live.loads()), "prefixes are published")
+
+
+def test_another_question_about_a_picture_goes_to_the_replica_that_has_seen_it(live: Live) -> None:
+    def served(color: str, text: str) -> set[str]:
+        """The replica that a question about a picture has come to."""
+        before = counted(live, "tampu_replica_requests_total", model="demo")
+        content = BytesIO()
+        Image.new("RGB", (64, 64), color).save(content, "PNG")
+        picture = base64.b64encode(content.getvalue()).decode()
+        messages = [{"role": "user", "content": text, "images": [picture]}]
+        answer = ask(live, "/api/chat", stream=False, messages=messages)
+        answer.raise_for_status()
+        after = counted(live, "tampu_replica_requests_total", model="demo")
+        return {each for each in after if after[each] > before[each]}
+
+    question = f"{secrets.token_hex(4)}: what color is it?"
+    found: dict[str, str] = {}  # the replica of each color
+    while len({*found.values()}) < 2:  # until two hold as little: the text would lead to one
+        color = f"#{secrets.token_hex(3)}"
+        [found[color]] = served(color, question)
+    for color in [*found][-2:]:
+        assert served(color, question) == {found[color]}
+        assert served(color, f"{secrets.token_hex(4)}: and its shape?") == {found[color]}
 
 
 @pytest.mark.usefixtures("live")
