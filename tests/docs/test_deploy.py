@@ -106,6 +106,16 @@ def test_the_image_is_not_run_by_root() -> None:
     assert security["runAsNonRoot"]
 
 
+def test_pods_of_ray_write_to_their_claim_and_are_not_run_by_root() -> None:
+    for pod in pods_of_ray():
+        security = pod["securityContext"]
+        assert security["runAsNonRoot"]
+        assert security["runAsUser"] > 0
+        assert security["fsGroup"] == security["runAsGroup"]
+        [container] = pod["containers"]
+        assert not container["securityContext"]["allowPrivilegeEscalation"]
+
+
 def test_only_the_wheel_is_sent_to_the_builder() -> None:
     lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
     kept = [line.removeprefix("!") for line in lines if line.startswith("!")]
