@@ -46,7 +46,7 @@ def test_items_are_added_listed_and_deleted(client: openai.OpenAI) -> None:
         {"role": "user", "content": f"What is {number} + 58?"} for number in range(5)
     ]
     added = client.conversations.items.create(made.id, items=said)
-    assert [item.status for item in added.data] == ["completed"] * 5  # type: ignore[union-attr]
+    assert [item.status for item in added.data] == ["completed"] * 5
     assert texts(client, made.id) == [each["content"] for each in said]
     page = client.conversations.items.list(made.id, limit=2)
     assert [item.id for item in page.data] == [item.id for item in added.data[:2:-1]]

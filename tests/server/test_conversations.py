@@ -77,6 +77,7 @@ def test_a_response_names_one_conversation_that_is_there(kept: Site) -> None:
         answer = await asked(client, "/v1/responses", 400, model="m", input="two", **both)
         assert answer["error"]["param"] == "previous_response_id"
         await asked(client, "/v1/responses", 404, model="m", input="two", conversation="conv_x")
+        wrong: Any
         for wrong in (5, {"x": 1}, []):
             await asked(client, "/v1/responses", 400, model="m", input="x", conversation=wrong)
         found = (await client.get(f"{PATH}/{id}/items?order=asc")).json()["data"]
