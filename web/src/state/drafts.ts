@@ -7,9 +7,9 @@ export interface Draft {
 
 const KEY = "tampu.draft.";
 
-/** By the id of their conversation; that of a new one is empty. Texts outlive a reload of the tab. */
+/** By the id of their conversation; that of a new one is empty. Texts that have room outlive a reload of the tab. */
 export class Drafts {
-  readonly #images = new Map<string, string[]>();
+  readonly #all = new Map<string, Draft>();
   readonly #storage: Storage;
 
   constructor(storage: Storage) {
@@ -17,12 +17,16 @@ export class Drafts {
   }
 
   find(id: string): Draft {
-    return { text: this.#storage.getItem(KEY + id) ?? "", images: this.#images.get(id) ?? [] };
+    return this.#all.get(id) ?? { text: this.#storage.getItem(KEY + id) ?? "", images: [] };
   }
 
-  put(id: string, { text, images }: Draft): void {
-    if (text) this.#storage.setItem(KEY + id, text);
-    else this.#storage.removeItem(KEY + id);
-    this.#images.set(id, images);
+  put(id: string, draft: Draft): void {
+    this.#all.set(id, draft);
+    try {
+      this.#storage.removeItem(KEY + id);
+      if (draft.text) this.#storage.setItem(KEY + id, draft.text);
+    } catch {
+      // It is larger than what a browser keeps of a page, so it is kept until a reload.
+    }
   }
 }
