@@ -41,10 +41,7 @@ class ConversationStore:
         Raises:
             RequestError: if none are kept, or the items are too large.
         """
-        if not self._max_bytes:
-            raise RequestError(
-                "conversations are not supported: this server keeps none (MAX_RESPONSES_SIZE)"
-            )
+        self._require_some()
         id, now = f"conv_{secrets.token_hex(16)}", int(self._clock())
 
         def work(db: sqlite3.Connection) -> dict[str, Any]:
@@ -97,7 +94,9 @@ class ConversationStore:
 
         Raises:
             NoSuchConversationError: if there is none.
+            RequestError: if none are kept.
         """
+        self._require_some()
         now = int(self._clock())
 
         def work(db: sqlite3.Connection) -> list[Item]:
@@ -155,6 +154,12 @@ class ConversationStore:
             return _described(conversation)
 
         return await self._state.run(work)
+
+    def _require_some(self) -> None:
+        if not self._max_bytes:
+            raise RequestError(
+                "conversation is not supported: this server keeps none (MAX_RESPONSES_SIZE)"
+            )
 
     def _append(self, db: sqlite3.Connection, row: sqlite3.Row, items: Sequence[Item]) -> None:
         number, now = row["number"], int(self._clock())

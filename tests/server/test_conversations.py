@@ -104,6 +104,9 @@ def test_a_server_that_keeps_nothing_says_so(model_folder: Path, tmp_path: Path)
     async def test(client: Any) -> None:
         answer = await asked(client, PATH, 400)
         assert "MAX_RESPONSES_SIZE" in answer["error"]["message"]
+        named = {"model": "m", "input": "x", "conversation": "conv_x"}
+        answer = await asked(client, "/v1/responses", 400, **named)
+        assert answer["error"]["param"] == "conversation"
 
     site_of(model_folder, tmp_path / "state", max_responses_bytes=0).run(test)
 
