@@ -163,7 +163,7 @@ def test_three_machines_are_joined_and_serve(folder: Path) -> None:
         told = here.run(f"{documented('tampu ray deploy')} --address {address}")
         assert "demo: 3 replicas, 0.5 CPUs each" in told
         check_answers(port)
-        asked = documented("curl http://127.0.0.1:11434/v1").replace("11434", f"{port}")
+        asked = documented("curl http://127.0.0.1:11434/v1/chat").replace("11434", f"{port}")
         assert json.loads(here.run(f"{asked} --silent"))["choices"][0]["message"]["content"] == "85"
         check_trace(here, port, address)
 
