@@ -25,6 +25,8 @@ test("what was there before a pull went on is done, and has no rate", async () =
   const shown = await shownOf([{ status: "pulling manifest" }, { ...file, completed: 150 }, { ...file, completed: 160 }]);
   assert.deepEqual(shown.map((one) => [one.completed, one.bytesPerSecond > 0]), [[0, false], [150, false], [160, true]]);
   assert.equal(shown[1]?.total, 300);
+  const late = await shownOf([file, { ...file, completed: 150 }, { ...file, completed: 160 }]);
+  assert.deepEqual(late.map((one) => [one.completed, one.bytesPerSecond > 0]), [[0, false], [150, false], [160, true]]);
 });
 
 const OLD = { name: "old", completed: 20, total: 30 };

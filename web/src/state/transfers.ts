@@ -89,7 +89,9 @@ class Sum {
 
   after({ status, digest, total = 0, completed = 0 }: Progress): Partial<Transfer> {
     const isFile = digest !== undefined && total > 0;
-    if (isFile) this.#files.set(digest, { total, completed, first: this.#files.get(digest)?.first ?? completed });
+    const before = isFile ? this.#files.get(digest) : undefined;
+    const first = before?.completed ? before.first : completed; // the first step may have no count
+    if (isFile) this.#files.set(digest, { total, completed, first });
     else if (total > 0) this.#files.clear();
     if (status !== this.#status && !isFile) this.#rate = new Rate();
     this.#status = status;
