@@ -191,6 +191,10 @@ def test_what_is_imported_is_counted_and_each_file_that_cannot_be_is_named(
     files[2].write_text("{", "utf-8")
     page.locator("nav input[type=file]").set_input_files(files)
     conversations = page.get_by_role("navigation", name="Conversations")
+    expect(conversations.get_by_role("status")).to_have_text("1 conversation was here already.")
+    menu(page, "Delete")
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    page.locator("nav input[type=file]").set_input_files(files)
     expect(conversations.get_by_role("status")).to_have_text("1 conversation is imported.")
     expect(conversations.get_by_role("alert")).to_have_text(
         ["bad.md: the file has no conversations of tampu", "bad.json: the file is not JSON"]

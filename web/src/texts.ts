@@ -72,6 +72,7 @@ export const TEXTS = {
   exportMarkdown: "Export as Markdown",
   exportAll: "Export all conversations",
   import: "Import conversations",
+  known: (conversations: number) => `${count(conversations, "conversation")} ${conversations === 1 ? "was" : "were"} here already.`,
   imported: (conversations: number) => `${count(conversations, "conversation")} ${conversations === 1 ? "is" : "are"} imported.`,
   menu: "Conversation menu",
   allChats: "All conversations",
@@ -148,7 +149,7 @@ export const TEXTS = {
   deleteModel: (name: string) => `Delete the model ${name}? Its files are removed from this machine.`,
   noModelToChoose: "no model",
   noModels: "No models yet. Pull one above.",
-  memory: (size: string) => `models take ${size} of memory`,
+  memory: (size: string) => `Models take ${size} of memory`,
   nameExists: "There is a model of this name. It will be replaced.",
   nameHides: (origin: string) => `There is a model of this name (${origin}). The new one is used instead of it, until it is deleted.`,
   registryErrors: {

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { ImportError, fromJson, fromMarkdown, toJson, toMarkdown } from "../src/chat/exchange.ts";
+import { ImportError, fromJson, fromMarkdown, toJson, toMarkdown, withoutKnown } from "../src/chat/exchange.ts";
 import {
   type Conversation, ROOT, type Turn, newConversation, shownTurns, withChoice, withTurn,
 } from "../src/chat/tree.ts";
@@ -33,6 +33,13 @@ test("JSON keeps branches, images and settings, under new ids", () => {
   assert.deepEqual([back.title, back.system, back.model], ["T", "S", "demo"]);
   assert.deepEqual(shownTurns(back)[0]?.images, ["data:image/png;base64,QQ=="]);
   assert.ok(!(back.id in { c: 1 }) && !("q" in back.turns));
+});
+
+test("what is here already is not imported again", () => {
+  const [old, other] = [conversation(), { ...conversation(), created: 6 }];
+  const read = fromJson(toJson([old, other]), newId);
+  assert.deepEqual(withoutKnown(read, [old]).map((one) => one.created), [6]);
+  assert.equal(withoutKnown(read, [{ ...old, updated: old.updated + 1 }]).length, 2); // it went on
 });
 
 test("Markdown keeps what is shown, even where a message looks like a mark", () => {

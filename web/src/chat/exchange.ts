@@ -41,6 +41,13 @@ export function fromJson(text: string, newId: () => string): Conversation[] {
   return value.conversations.map((one) => readConversation(one, newId));
 }
 
+/** Return those that are not among the conversations that are here, as their times and titles tell. */
+export function withoutKnown(read: Conversation[], here: Conversation[]): Conversation[] {
+  const identity = (one: Conversation) => JSON.stringify([one.created, one.updated, titleOf(one)]);
+  const known = new Set(here.map(identity));
+  return read.filter((one) => !known.has(identity(one)));
+}
+
 export function toMarkdown(conversation: Conversation): string {
   const parts = [`# ${titleOf(conversation).replaceAll("\n", " ")}`];
   if (conversation.system) parts.push(`<!-- system -->\n\n${escaped(conversation.system)}`);

@@ -12,7 +12,7 @@ import { useApp } from "../state/app.ts";
 import { TEXTS } from "../texts.ts";
 import { moment } from "../units.ts";
 import { VIEWS } from "../views.ts";
-import { fromJson, fromMarkdown, toJson } from "./exchange.ts";
+import { fromJson, fromMarkdown, toJson, withoutKnown } from "./exchange.ts";
 import { saveFile } from "./files.ts";
 import { newId } from "./ids.ts";
 import { type Conversation, matches, titleOf } from "./tree.ts";
@@ -20,6 +20,12 @@ import { type Conversation, matches, titleOf } from "./tree.ts";
 export function Sidebar(): JSX.Element {
   const app = useApp();
   const { chats, imported, search, showsSettings, showsKeys, view } = app;
+  const { count, known } = imported.value;
+  const told = [count > 0 && TEXTS.imported(count), known > 0 && TEXTS.known(known)].filter(Boolean);
+  const begin = () => {
+    app.showsSidebar.value = false; // the address may be the same
+    app.write();
+  };
   const found = chats.all.value.filter((conversation) => matches(conversation, search.value));
   const titles = found.map((one) => titleOf(one) || TEXTS.newChat);
   const counts = new Map<string, number>();
@@ -29,7 +35,7 @@ export function Sidebar(): JSX.Element {
     <nav class="sidebar" aria-label={TEXTS.chats}>
       <header>
         <span class="brand">{TEXTS.brand}</span>
-        <a class="button primary" href="#/" onClick={() => app.write()}><Icon name="plus" /> {TEXTS.newChat}</a>
+        <a class="button primary" href="#/" onClick={begin}><Icon name="plus" /> {TEXTS.newChat}</a>
       </header>
       <label class="search">
         <Icon name="search" />
@@ -62,7 +68,7 @@ export function Sidebar(): JSX.Element {
         ))}
       </div>
       {imported.value.errors.map((error) => <ErrorText text={error} />)}
-      <p class="hint" role="status">{imported.value.count > 0 && TEXTS.imported(imported.value.count)}</p>
+      <p class="hint" role="status">{told.join(" ")}</p>
       <footer>
         <span class="grow" />
         <Exchange />
@@ -112,8 +118,9 @@ function Exchange(): JSX.Element {
         errors.push(`${file.name}: ${messageOf(error)}`);
       }
     }
-    chats.add(read);
-    imported.value = { count: read.length, errors };
+    const added = withoutKnown(read, chats.all.value);
+    chats.add(added);
+    imported.value = { count: added.length, known: read.length - added.length, errors };
     if (input.current) input.current.value = "";
   };
   return (

@@ -52,6 +52,7 @@ export function TimelineFigure({ history, now }: Properties): JSX.Element {
     context.fillStyle = colors("quiet");
     context.textBaseline = "bottom";
     for (let part = 0; part <= 4; part++) {
+      if (width < 420 && part % 2) continue;
       context.textAlign = part === 0 ? "left" : part === 4 ? "right" : "center";
       const ms = from + (span * part) / 4;
       context.fillText(INSIDE.ago((now - ms) / 1000, span < 2000 ? 2 : span < 20_000 ? 1 : 0), x(ms), height - 2);

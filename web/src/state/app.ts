@@ -33,8 +33,8 @@ export class App {
   /** Whether the list of conversations covers a narrow screen. */
   readonly showsSidebar = signal(false);
   readonly search = signal("");
-  /** How many conversations were imported last, and why files could not be. */
-  readonly imported = signal<{ count: number; errors: string[] }>({ count: 0, errors: [] });
+  /** How many conversations were imported last, how many were here already, and why files could not be. */
+  readonly imported = signal<{ count: number; known: number; errors: string[] }>({ count: 0, known: 0, errors: [] });
   readonly drafts = new Drafts(sessionStorage);
   /** Whether the field for a message gets the focus when the conversation is shown. */
   wantsToWrite = false;
@@ -82,7 +82,7 @@ export class App {
     const [, view = "", id = ""] = hash.split("/");
     this.view.value = viewOf(view);
     this.showsSidebar.value = false;
-    this.imported.value = { count: 0, errors: [] };
+    this.imported.value = { count: 0, known: 0, errors: [] };
     if (this.view.value === "chat" && id !== this.chats.openId.value) {
       if (id && this.chats.find(id)) this.chats.openId.value = id;
       else this.chats.begin();
