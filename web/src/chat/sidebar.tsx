@@ -23,7 +23,7 @@ export function Sidebar(): JSX.Element {
   const { count, known } = imported.value;
   const told = [count > 0 && TEXTS.imported(count), known > 0 && TEXTS.known(known)].filter(Boolean);
   const begin = () => {
-    app.showsSidebar.value = false; // the address may be the same
+    if (!location.hash.slice(2)) app.showsSidebar.value = false; // the address stays the same
     app.write();
   };
   const found = chats.all.value.filter((conversation) => matches(conversation, search.value));
