@@ -24,6 +24,7 @@ QUESTIONS: dict[str, Any] = {
         path: {"query": "x", "documents": ["x"]}
         for path in ("/v1/rerank", "/v1/reranking", "/v2/rerank")
     },
+    "/v2/embed": {"texts": ["x"]},
     "/v1/score": {"text_1": "x", "text_2": "x"},
     "/v1/systemone": {"questions": {"q": {"type": "noul", "instructions": "So?"}}},
 }
@@ -87,7 +88,7 @@ def requests(
         if route.path == "/tokenize":
             del content["prompt"]  # it takes one of both
         content |= QUESTIONS.get(route.path, {})
-        if "max_tokens" in fields:
+        if "max_tokens" in fields and route.path != "/v2/embed":  # there it is refused
             content["max_tokens"] = 5
         yield route.methods[0], route.path, {"json": {"model": "m", **content, **body}}
 
