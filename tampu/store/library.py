@@ -200,8 +200,8 @@ class Library:
         for model in self._given():
             if _is_named(model, name.short):
                 raise ModelNameError(
-                    f"{name.short} is the name of a file, {model.path}, which comes before models "
-                    "of the store: choose another name"
+                    f"{name.short} is the name of a file of the models' folder, {model.path.name}, "
+                    "which comes before models of the store: choose another name"
                 )
 
     def has(self, name: str) -> bool:

@@ -94,7 +94,7 @@ def test_without_its_key_a_route_answers_401(locked: Site, headers: dict[str, st
     error = openai.json()["error"]
     assert error["type"] == "authentication_error"
     has_key = {*headers} & {"authorization", "x-api-key"}
-    told = "does not have the API key of this request" if has_key else "an API key is required"
+    told = "the API key of this request is not valid" if has_key else "an API key is required"
     assert told in error["message"]
     assert error["code"] == ("invalid_api_key" if has_key else None)
 

@@ -54,7 +54,7 @@ def test_a_path_may_lack_its_version(client: httpx.Client, path: str, body: Any)
     answers = [client.request(method, prefix + path, json=body) for prefix in ("", "/v1")]
     assert [answer.status_code for answer in answers] == [200, 200]
     short, long = (answer.json() for answer in answers)
-    assert short.keys() == long.keys()
+    assert short.keys() - {"models"} == long.keys()  # llama-server's list, in the short one alone
 
 
 def test_the_openai_package_works_with_the_address_alone(contract_server: Server) -> None:
