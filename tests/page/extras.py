@@ -193,7 +193,7 @@ def test_tools_that_are_not_functions_are_explained(page: Page) -> None:
     for text, problem in (
         ("[{]", "line 1"),
         ("[5]", "Tool 1 is not a function"),
-        ('{"description": "x"}', "Function 1 has no name."),
+        ('{"description": "x"}', "Tool 1 has no name."),
         ('{"name": "f", "parameters": []}', "The parameters of f are not an object."),
     ):
         tools.fill(text)
