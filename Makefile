@@ -82,8 +82,8 @@ vulkan-test: $(VENV)/installed-vulkan $(VENV)/installed-test $(KERNELS)
 	$(ON_VULKAN) --devices vulkan-f16 @tests/vulkan_f16.txt $(PYTEST_FLAGS)
 
 # Ten objects of ggml's CUDA code, compiled and linked with NVIDIA's packages of PyPI (1 GB); nothing is run.
-cuda: $(VENV)/installed
-	sh tools/setup/cuda_objects.sh $(VENV)/bin/python $(VENV)/cuda
+cuda: $(VENV)/installed $(VENV)/installed-wheel
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" sh tools/setup/cuda_objects.sh $(VENV)/bin/python $(VENV)/cuda
 
 lint: $(VENV)/installed-test
 	$(VENV)/bin/ruff check

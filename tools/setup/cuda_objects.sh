@@ -17,7 +17,7 @@ fail() {
 }
 
 for program in cmake ninja g++; do
-    command -v "$program" >/dev/null || fail "no $program found; on Debian: apt-get install cmake ninja-build g++"
+    command -v "$program" >/dev/null || fail "no $program found; on Debian: apt-get install g++; make cuda has the others"
 done
 if [ ! -e "$folder/installed" ]; then
     "$python" -m pip --disable-pip-version-check --quiet install --no-deps --upgrade \
