@@ -69,7 +69,8 @@ def test_texts_have_embeddings_of_several_types(given: dict[str, Any]) -> None:
         json={"model": "demo", "input": DOCUMENTS},
         timeout=300,
     ).json()
-    assert floats[0] == pytest.approx(openai_form["data"][0]["embedding"], abs=1e-6)
+    # How many texts share a step differs, and with AMX the rounding of the products with it.
+    assert floats[0] == pytest.approx(openai_form["data"][0]["embedding"], abs=5e-3)
 
 
 def test_parts_of_an_input_are_one_text_and_vectors_may_be_shorter(given: dict[str, Any]) -> None:

@@ -207,7 +207,9 @@ def test_embeddings_are_the_same_in_both_encodings(client: openai.OpenAI) -> Non
     binary = client.embeddings.create(model="demo", input=texts)
     plain = client.embeddings.create(model="demo", input=texts, encoding_format="float")
     for index in range(2):
-        assert binary.data[index].embedding == pytest.approx(plain.data[index].embedding)
+        # Another request: how many texts share a step, and so the rounding, may differ.
+        same = pytest.approx(plain.data[index].embedding, abs=5e-3)
+        assert binary.data[index].embedding == same
         assert math.hypot(*plain.data[index].embedding) == pytest.approx(1, abs=1e-5)
     short = client.embeddings.create(model="demo", input="a cat", dimensions=8).data[0].embedding
     assert len(short) == 8

@@ -164,7 +164,8 @@ def test_texts_are_embedded_as_by_the_engine() -> None:
     *rows, bad = sorted(embedded.take_all(), key=lambda row: int(row["id"]))
     with Engine.load("demo") as engine:
         expected = engine.embed(texts[:-1])
-    np.testing.assert_allclose([row["embeddings"] for row in rows], expected, atol=1e-3)
+    # With AMX the rounding of the products depends on how many texts share a step.
+    np.testing.assert_allclose([row["embeddings"] for row in rows], expected, atol=5e-3)
     assert {row["error"] for row in rows} == {""}
     assert np.isnan(bad["embeddings"]).all()
     assert bad["error"]

@@ -85,7 +85,7 @@ def test_each_family_answers_and_streams_the_same(live: Live, path: str) -> None
 def test_embeddings_and_tokens_come_from_the_replicas(live: Live) -> None:
     found = live.client.post("/tokenize", json={"model": "demo", "content": "a b"}).json()
     text = live.client.post("/detokenize", json={"model": "demo", "tokens": found["tokens"]})
-    assert text.json() == {"content": "a b"}
+    assert text.json()["content"] == "a b"
     refused = live.client.post("/v1/embeddings", json={"model": "demo", "input": "a"})
     assert refused.status_code == 200
 
