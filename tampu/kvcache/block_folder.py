@@ -64,7 +64,7 @@ class BlockFolder:
 
     def open(self, name: str) -> IO[bytes]:
         """Return a block as a file."""
-        return (self.folder / name).open("rb")
+        return (self.folder / name).open("rb", buffering=0)
 
     def write(
         self, name: str, parts: Sequence[bytes | memoryview], spared: Collection[str]
