@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -44,7 +44,7 @@ from tampu.server.http_response import (
     exception_response,
 )
 from tampu.server.image_urls import ImageFetcher
-from tampu.server.in_process import Answer, ask_route
+from tampu.server.in_process import ask_route
 from tampu.server.kept_items import KeptItems
 from tampu.server.keys import Key, unlimited_keys
 from tampu.server.limiter import Limiter
@@ -204,7 +204,7 @@ def create_app(
     runner = BatchRunner(
         state,
         batches,
-        lambda path, body: _ask(routes, path, body),
+        lambda path, body: ask_route(posts[path], path, body),
         lambda name: next((k.caller for k in keys if k.caller.name == name), Caller(name=name)),
         limiter,
         at_once=_ROWS_PER_SLOT * options.model.max_slots,
@@ -237,6 +237,9 @@ def create_app(
             *live_routes(feed),
         ]
     routes = [*routes, describe(routes)]
+    endpoints = [_marked(route) for route in routes]
+    pairs = zip(routes, endpoints, strict=True)
+    posts = {route.path: endpoint for route, endpoint in pairs if "POST" in route.methods}
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -261,7 +264,10 @@ def create_app(
             await asyncio.to_thread(tracer.close)
 
     app = Starlette(
-        routes=[StarletteRoute(r.path, _marked(r), methods=list(r.methods)) for r in routes],
+        routes=[
+            StarletteRoute(route.path, endpoint, methods=list(route.methods))
+            for route, endpoint in zip(routes, endpoints, strict=True)
+        ],
         middleware=[  # the outermost first
             Middleware(VersionPrefixMiddleware, routes=routes),
             *([] if tracer is None else [Middleware(TraceMiddleware, tracer=tracer)]),
@@ -377,12 +383,6 @@ def _marked(route: Route) -> Endpoint:
         return await route.endpoint(request)
 
     return endpoint
-
-
-async def _ask(routes: Sequence[Route], path: str, body: bytes) -> Answer:
-    """Return the response to a request that the server makes to itself."""
-    route = next(route for route in routes if route.path == path and "POST" in route.methods)
-    return await ask_route(_marked(route), path, body)
 
 
 async def _tampu_error(request: Request, error: Exception) -> Response:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -16,6 +17,7 @@ MAX_ROWS = 50_000
 MAX_ROW = 16 * 2**20  # bytes
 MAX_ERRORS = 100
 MAX_CUSTOM_ID = 512
+_GROUP_BYTES = 2**20  # of lines that are read together
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -81,15 +83,47 @@ def check_input(path: Path, endpoint: str) -> tuple[list[Row], list[dict[str, An
     return rows, errors
 
 
-def read_line(path: Path, row: Row) -> Line:
-    """Return a line of a file that was checked.
+class LineGroup:
+    """Lines of a file that was checked, read together when the first of them is asked for."""
 
-    Raises:
-        InputFileError: if it is no longer there.
-    """
+    def __init__(self, path: Path, rows: Sequence[Row]) -> None:
+        """Read the lines of these rows of a file."""
+        self._path, self._rows = path, rows
+        self._lines: dict[int, Line] = {}
+        self._lock = asyncio.Lock()
+
+    async def take(self, row: Row) -> Line:
+        """Return the line of one of the rows, once.
+
+        Raises:
+            InputFileError: if it is no longer there.
+        """
+        async with self._lock:
+            if not self._lines:
+                self._lines = await asyncio.to_thread(_read_lines, self._path, self._rows)
+        return self._lines.pop(row.number)
+
+
+def grouped(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+    """Yield rows in order, as many together as have 1 MiB of text; a longer one comes alone."""
+    first = size = 0
+    for index, row in enumerate(rows):
+        size += row.length
+        if size > _GROUP_BYTES and index > first:
+            yield rows[first:index]
+            first, size = index, row.length
+    if rows:
+        yield rows[first:]
+
+
+def _read_lines(path: Path, rows: Sequence[Row]) -> dict[int, Line]:
     with _opened(path) as file:
-        file.seek(row.start)
-        text = file.read(row.length)
+        return {row.number: _read_line(file, path, row) for row in rows}
+
+
+def _read_line(file: BinaryIO, path: Path, row: Row) -> Line:
+    file.seek(row.start)
+    text = file.read(row.length)
     try:
         line = msgspec.json.decode(text, type=Line)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -11,8 +11,8 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,8 +20,9 @@ import msgspec
 from tampu.errors import TampuError
 from tampu.ml.atomic_file import atomic_file
 from tampu.runner.priority import prioritized
-from tampu.server.batch_input import InputFileError, check_input, read_line
-from tampu.server.batch_store import Batch, BatchStore, BatchUsage, Ending, Row
+from tampu.server.batch_input import InputFileError, LineGroup, check_input, grouped
+from tampu.server.batch_results import ResultQueue
+from tampu.server.batch_store import Batch, BatchStore, BatchUsage, Ending, Result, Row
 from tampu.server.caller import Caller, calling
 from tampu.server.file_store import StoredFile, output_file
 from tampu.server.in_process import Answer
@@ -174,39 +175,44 @@ class BatchRunner:
             task.result()
 
     async def _each_row(self, batch: Batch) -> None:
-        path = self._state.path(batch.input_file_id)
-        async with asyncio.TaskGroup() as group:
-            async for row in self._waiting(batch):
-                while wait_s := self._limiter.exhausted_s(self._caller_of(batch.owner)):
+        owner = self._caller_of(batch.owner)
+        results = ResultQueue(partial(self._store.record, batch))
+        async with results, asyncio.TaskGroup() as group:
+
+            async def do(row: Row, lines: LineGroup) -> None:
+                await results.put(await self._do(row, lines, owner), group)
+
+            async for row, lines in self._waiting(batch):
+                while wait_s := self._limiter.exhausted_s(owner):
                     await asyncio.sleep(min(wait_s, _LONGEST_PAUSE_S))
                 await self._places.acquire()
-                task = group.create_task(self._do(batch, row, path))
+                task = group.create_task(do(row, lines))
                 task.add_done_callback(lambda _: self._places.release())
 
-    async def _waiting(self, batch: Batch) -> AsyncIterator[Row]:
-        last = -1
+    async def _waiting(self, batch: Batch) -> AsyncIterator[tuple[Row, LineGroup]]:
+        path, last = self._state.path(batch.input_file_id), -1
         while rows := await self._store.waiting(batch, last, _AT_ONCE):
-            for row in rows:
-                yield row
+            for several in grouped(rows):
+                lines = LineGroup(path, several)
+                for row in several:
+                    yield row, lines
             last = rows[-1].number
 
-    async def _do(self, batch: Batch, row: Row, path: Path) -> None:
-        line = await asyncio.to_thread(read_line, path, row)
-        caller = replace(self._caller_of(batch.owner), is_row=True)
-        with calling(caller), prioritized("batch"):
-            answer = await self._ask(line.url, bytes(line.body))
+    async def _do(self, row: Row, lines: LineGroup, owner: Caller) -> Result:
+        line = await lines.take(row)
+        body = bytes(line.body)
+        with calling(replace(owner, is_row=True)), prioritized("batch"):
+            answer = await self._ask(line.url, body)
             while answer.status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
                 await asyncio.sleep(_RETRY_S)
-                answer = await self._ask(line.url, bytes(line.body))
-        is_error = answer.status != HTTPStatus.OK
+                answer = await self._ask(line.url, body)
         response = {
             "status_code": answer.status,
             "request_id": f"req_{secrets.token_hex(12)}",
             "body": msgspec.Raw(answer.body),
         }
-        await self._store.record(
-            batch, row, _line(row.custom_id, response, None), _usage(answer), is_error=is_error
-        )
+        told = _line(row.custom_id, response, None)
+        return Result(row, told, _usage(answer), is_error=answer.status != HTTPStatus.OK)
 
     async def _finish(self, batch: Batch) -> Batch:
         """Write the files of a batch and end it."""

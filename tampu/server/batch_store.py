@@ -1,4 +1,4 @@
-r"""Batches and their rows in the database: each change of a row or a status is one transaction.
+r"""Batches and their rows in the database: each change of rows or a status is one transaction.
 
     validating -> in_progress -> finalizing -> completed
               \-> failed     \-> finalizing -> expired
@@ -6,7 +6,8 @@ r"""Batches and their rows in the database: each change of a row or a status is 
                               \-> cancelling -> cancelled
 
 A row has a result or none. It gets its result in the transaction that counts it, so that after a
-crash at any moment the rows without a result are those to be done.
+crash at any moment the rows without a result are those to be done. Results that come within a
+moment share a transaction (`tampu.server.batch_results`).
 """
 
 from __future__ import annotations
@@ -51,6 +52,15 @@ class Row(msgspec.Struct, frozen=True):
     custom_id: str
     start: int
     length: int
+
+
+class Result(msgspec.Struct, frozen=True):
+    """The result of a row: a line of the output file, or of the error file."""
+
+    row: Row
+    line: bytes
+    usage: BatchUsage
+    is_error: bool
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
@@ -260,25 +270,24 @@ class BatchStore:
 
         return await self._state.run(work)
 
-    async def record(
-        self, batch: Batch, row: Row, result: bytes, usage: BatchUsage, *, is_error: bool
-    ) -> None:
-        """Give a row its result, and count it; a row that has one keeps it."""
+    async def record(self, batch: Batch, results: Sequence[Result]) -> None:
+        """Give rows their results, and count them; a row that has one keeps it."""
 
         def work(db: sqlite3.Connection) -> None:
-            changed = db.execute(
-                "UPDATE rows SET result = ?, is_error = ? "
-                "WHERE batch = ? AND number = ? AND result IS NULL",
-                (result, is_error, batch.number, row.number),
-            ).rowcount
-            if changed:
-                counter = "failed" if is_error else "completed"
-                db.execute(
-                    f"UPDATE batches SET {counter} = {counter} + 1, "
-                    "input_tokens = input_tokens + ?, cached_tokens = cached_tokens + ?, "
-                    "output_tokens = output_tokens + ? WHERE number = ?",
-                    (*msgspec.structs.astuple(usage), batch.number),
-                )
+            for each in results:
+                changed = db.execute(
+                    "UPDATE rows SET result = ?, is_error = ? "
+                    "WHERE batch = ? AND number = ? AND result IS NULL",
+                    (each.line, each.is_error, batch.number, each.row.number),
+                ).rowcount
+                if changed:
+                    counter = "failed" if each.is_error else "completed"
+                    db.execute(
+                        f"UPDATE batches SET {counter} = {counter} + 1, "
+                        "input_tokens = input_tokens + ?, cached_tokens = cached_tokens + ?, "
+                        "output_tokens = output_tokens + ? WHERE number = ?",
+                        (*msgspec.structs.astuple(each.usage), batch.number),
+                    )
 
         await self._state.run(work)
 
