@@ -35,6 +35,7 @@ from tampu.runner.sequence import Constraint, LogprobCollector, RowCollector, Ro
 from tampu.runner.sequence import Sequence as RunningSequence
 from tampu.sampling import Sampler
 from tampu.sampling.dry import SequenceBreakers
+from tampu.sampling.infill import Infill
 from tampu.sandbox.client import ForkServerClient
 from tampu.vision.sandboxed import SandboxedDecoder
 from tampu.vision.sandboxed_video import SandboxedVideoDecoder
@@ -354,7 +355,8 @@ class InputProcessor:
     ) -> RunningSequence:
         length = len(inputs.tokens)
         breakers = self._breakers.find(options.dry_sequence_breakers) if options.has_dry else {}
-        sampler = Sampler(options, self._tokenizer.vocabulary_size, breakers)
+        infill = Infill(self._tokenizer, options.logit_bias) if options.infill else None
+        sampler = Sampler(options, self._tokenizer.vocabulary_size, breakers, infill)
         sampler.prime(inputs.tokens.tolist())
         tokens = self._with_room(inputs.tokens)
         return RunningSequence(

@@ -50,6 +50,11 @@ class Candidates:
         earlier = np.count_nonzero(self.descending[:rank] == value) if len(same) > 1 else 0
         return int(self.tokens[same[earlier]])
 
+    def tokens_at(self, ranks: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Return the ids at some ranks of the descending order."""
+        order = np.argsort(-self.logits, kind="stable")  # equals by their ids
+        return self.tokens[order[ranks]]
+
 
 def require_finite(best: float) -> None:
     """Raise an error if the largest logit is not finite.

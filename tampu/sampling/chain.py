@@ -4,12 +4,13 @@
     top_n_sigma, top_k             leave out tokens by their logits
     temperature, softmax
     typical_p, top_p, min_p, xtc   leave out tokens by their probabilities
+    infill                         by their texts too: `tampu.sampling.infill`
 
 That is llama.cpp's default order (`common_params_sampling.samplers`: penalties, dry, top_n_sigma,
-top_k, typ_p, top_p, min_p, xtc, temperature), but for the temperature: it comes before the filters
-by probability as in Ollama, Hugging Face transformers and vLLM, so that the same options mean the
-same. Each filter gets the probabilities renormalized over the tokens that the one before kept. At
-temperature 0 the best token is taken after the first line.
+top_k, typ_p, top_p, min_p, xtc, temperature; `infill` is not among them), but for the temperature:
+it comes before the filters by probability as in Ollama, Hugging Face transformers and vLLM, so that
+the same options mean the same. Each filter gets the probabilities renormalized over the tokens that
+the one before kept. At temperature 0 the best token is taken after the first line.
 """
 
 from __future__ import annotations

@@ -55,6 +55,7 @@ class SamplingOptions(CheckedOptions, frozen=True, kw_only=True):
     dry_allowed_length: int = DEFAULTS["dry_allowed_length"]
     dry_penalty_last_n: int = DEFAULTS["dry_penalty_last_n"]
     dry_sequence_breakers: tuple[str, ...] = DEFAULTS["dry_sequence_breakers"]
+    infill: bool = DEFAULTS["infill"]
     seed: int | None = DEFAULTS["seed"]
     logit_bias: dict[int, float] = {}
 

@@ -32,7 +32,7 @@ Value: TypeAlias = bool | int | float | str | list[str]
 class Use(Enum):
     """What a parameter acts on."""
 
-    SAMPLING = "sampling"  # llama.cpp has each of these under the same name
+    SAMPLING = "sampling"  # llama.cpp has each of these, but for infill, under the same name
     GENERATION = "generation"
     LOADING = "loading"  # another value loads the model again
     MODEL = "model"  # a Modelfile may have it, a request may not
@@ -222,6 +222,9 @@ _ROWS = (
          "0: none, -1: all"),
     _row(Use.SAMPLING, "dry_sequence_breakers", list, ("\n", ":", '"', "*"), 0, 0,
          "strings across which repetitions do not extend"),
+    _row(Use.SAMPLING, "infill", bool, False, 0, 0,  # noqa: FBT003
+         "llama.cpp's sampler for filling in: ends the answer rather than continuing it with an "
+         "unlikely token", openai=None),
     _row(Use.GENERATION, "seed", int, None, -1, math.inf,
          "the same seed gives the same tokens; below 0 the seed is random",
          special=Special.NEGATIVE_IS_NONE),

@@ -29,6 +29,7 @@ from tampu.sampling.candidates import (
 from tampu.sampling.chain import ADJUSTMENTS, BOUNDS, FILTERS, Ranked
 from tampu.sampling.dry import Breakers
 from tampu.sampling.full_vocab import FullVocabulary
+from tampu.sampling.infill import Infill
 from tampu.sampling.options import SamplingOptions
 from tampu.sampling.transforms import COLDEST, Floats, softmax_weights
 
@@ -44,7 +45,11 @@ class Sampler:
     """
 
     def __init__(
-        self, options: SamplingOptions, vocabulary_size: int, breakers: Breakers = _NO_BREAKERS
+        self,
+        options: SamplingOptions,
+        vocabulary_size: int,
+        breakers: Breakers = _NO_BREAKERS,
+        infill: Infill | None = None,
     ) -> None:
         """Begin a sequence.
 
@@ -52,6 +57,7 @@ class Sampler:
             options: how to sample.
             vocabulary_size: how many logits there are.
             breakers: of DRY, as `SequenceBreakers.find` returns them.
+            infill: the filter that comes last; None: there is none.
 
         Raises:
             RequestError: for a biased token outside the vocabulary.
@@ -69,7 +75,8 @@ class Sampler:
         self._bounds = [row.bound for row in BOUNDS if row.is_on(options)]
         filters = [row for row in FILTERS if row.is_on(options)]
         self._filters = [row.apply for row in filters]
-        self._needs_order = any(row.needs_order for row in filters)
+        self._infill = infill
+        self._needs_order = infill is not None or any(row.needs_order for row in filters)
         self._logits = np.empty(vocabulary_size, np.float32)  # pages come with the first use
         self._weights = np.empty(vocabulary_size, np.float32)
         self._masked = np.empty(vocabulary_size, np.float32)
@@ -170,14 +177,12 @@ class Sampler:
             candidates = at_or_above(logits, max(bound(logits, o) for bound in self._bounds))
         else:
             candidates = best_of(logits, top_k)
-        values = candidates.descending[:top_k]
-        ranked = Ranked(softmax_weights(values, values[0], o.temperature))
         random = copy.deepcopy(self._random)  # so that `sample` draws the same
-        for keep in self._filters:
-            keep(ranked, o, random)
+        ranked, end = self._filtered(candidates, top_k, mask, random)
+        if end is not None:
+            return np.array([end]), np.ones(1, np.float32)
         count = np.count_nonzero(ranked.weights)  # the rest of these have underflowed
-        order = np.argsort(-candidates.logits, kind="stable")  # equals by their ids
-        tokens = candidates.tokens[order[ranked.ranks()[:count]]]
+        tokens = candidates.tokens_at(ranked.ranks()[:count])
         return tokens, ranked.weights[:count] / np.float32(ranked.cumulative[-1])
 
     def _adjusted(self, logits: Floats) -> Floats:
@@ -193,7 +198,7 @@ class Sampler:
         """Sample from the tokens that a mask allows, examining as few as possible."""
         tokens = few_tokens(mask)
         if tokens is not None:
-            return self._among(logits, tokens)
+            return self._among(logits, tokens, mask)
         top_k = self.options.top_k
         if self.greedy:
             best = int(logits.argmax())
@@ -202,11 +207,11 @@ class Sampler:
         elif 0 < top_k < self._size and not self._bounds:
             candidates = filtered(best_of(logits, _SPARE * top_k), mask)
             if len(candidates.tokens) >= top_k:
-                return self._pick(candidates, top_k)
+                return self._pick(candidates, top_k, mask)
         logits = masked(logits, mask, self._masked)
-        return _best(logits) if self.greedy else self._sampled(logits)
+        return _best(logits) if self.greedy else self._sampled(logits, mask)
 
-    def _among(self, logits: Floats, tokens: NDArray[np.intp]) -> int:
+    def _among(self, logits: Floats, tokens: NDArray[np.intp], mask: Mask) -> int:
         values = logits[tokens]
         require_finite(float(values.max()) if len(values) else -math.inf)
         if self.greedy:
@@ -218,38 +223,50 @@ class Sampler:
             kept = values >= bound(values, self.options)
             values, tokens = values[kept], tokens[kept]
         candidates = Candidates.of(values, tokens)
-        return self._pick(candidates, top_k if top_k > 0 else self._size)
+        return self._pick(candidates, top_k if top_k > 0 else self._size, mask)
 
-    def _sampled(self, logits: Floats) -> int:
+    def _sampled(self, logits: Floats, mask: Mask | None = None) -> int:
         o = self.options
+        top_k = o.top_k if 0 < o.top_k < self._size else self._size
         if self._bounds:
             require_finite(float(logits.max()))
             lowest = max(bound(logits, o) for bound in self._bounds)
-            return self._pick(at_or_above(logits, lowest), o.top_k if o.top_k > 0 else self._size)
-        if 0 < o.top_k < self._size:
-            return self._pick(best_of(logits, o.top_k), o.top_k)
+            return self._pick(at_or_above(logits, lowest), top_k, mask)
+        if top_k < self._size:
+            return self._pick(best_of(logits, top_k), top_k, mask)
         if o.typical_p >= 1.0 and o.top_p >= 1.0 and o.min_p > 0.0:
-            return self._pick_by_min_p(logits)
+            return self._pick_by_min_p(logits, mask)
         if self._needs_order:
-            return self._pick(best_of(logits, self._size), self._size)
+            return self._pick(best_of(logits, top_k), top_k, mask)
         best = logits.max()
         require_finite(float(best))
         weights = softmax_weights(logits, best, o.temperature, out=self._weights)
         return self._full.sample(weights, o.top_p, o.min_p, self._random)
 
-    def _pick_by_min_p(self, logits: Floats) -> int:
+    def _pick_by_min_p(self, logits: Floats, mask: Mask | None) -> int:
         """Sample without the total, and so without most of the weights."""
         o, best = self.options, float(logits.max())
         require_finite(best)
         reach = max(o.temperature, COLDEST) * (math.log(o.min_p) - 1.0)  # rather too far
-        return self._pick(at_or_above(logits, best + reach), self._size)
+        return self._pick(at_or_above(logits, best + reach), self._size, mask)
 
-    def _pick(self, candidates: Candidates, top_k: int) -> int:
+    def _pick(self, candidates: Candidates, top_k: int, mask: Mask | None = None) -> int:
+        ranked, end = self._filtered(candidates, top_k, mask, self._random)
+        if end is not None:
+            return end
+        return candidates.token(ranked.sample(self._random.random()))
+
+    def _filtered(
+        self, candidates: Candidates, top_k: int, mask: Mask | None, random: Generator
+    ) -> tuple[Ranked, int | None]:
+        """Return what the filters leave of candidates, and the only token if it is none of them."""
         values = candidates.descending[:top_k]
         ranked = Ranked(softmax_weights(values, values[0], self.options.temperature))
         for keep in self._filters:
-            keep(ranked, self.options, self._random)
-        return candidates.token(ranked.sample(self._random.random()))
+            keep(ranked, self.options, random)
+        if self._infill is None:
+            return ranked, None
+        return ranked, self._infill.apply(ranked, candidates.tokens_at(ranked.ranks()), mask)
 
 
 def _best(logits: Floats) -> int:

@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +39,29 @@ def _library() -> ctypes.CDLL:
     import xllamacpp
 
     return ctypes.CDLL(xllamacpp.xllamacpp.__file__)
+
+
+class _ModelParameters(ctypes.Structure):
+    """llama.cpp's `llama_model_params`, whatever they are; there is room for more of them."""
+
+    _fields_ = (("bytes", ctypes.c_char * 1024),)
+
+
+@contextmanager
+def vocabulary(path: Path) -> Iterator[ctypes.c_void_p]:
+    """Yield the vocabulary of a model's file."""
+    library = _library()
+    library.llama_model_default_params.restype = _ModelParameters
+    library.llama_model_load_from_file.argtypes = (ctypes.c_char_p, _ModelParameters)
+    library.llama_model_load_from_file.restype = ctypes.c_void_p
+    library.llama_model_get_vocab.restype = ctypes.c_void_p
+    parameters = library.llama_model_default_params()
+    model = ctypes.c_void_p(library.llama_model_load_from_file(str(path).encode(), parameters))
+    assert model
+    try:
+        yield ctypes.c_void_p(library.llama_model_get_vocab(model))
+    finally:
+        library.llama_model_free(model)
 
 
 class LlamaSampler:
@@ -79,6 +103,12 @@ def xtc(probability: float, threshold: float) -> Iterator[LlamaSampler]:
     with _closing(
         LlamaSampler("llama_sampler_init_xtc", *arguments, ctypes.c_uint32(1))
     ) as sampler:
+        yield sampler
+
+
+@contextmanager
+def infill(vocabulary: ctypes.c_void_p) -> Iterator[LlamaSampler]:
+    with _closing(LlamaSampler("llama_sampler_init_infill", vocabulary)) as sampler:
         yield sampler
 
 

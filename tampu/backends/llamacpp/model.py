@@ -30,6 +30,13 @@ from tampu.sampling.parameters import Use, names_of
 from tampu.tokenizer import Tokenizer
 from tampu.vision.video import is_video
 
+# llama-server's default ones, and infill, which is not among them; the temperature before it, as in
+# `tampu.sampling.chain`.
+_WITH_INFILL = (
+    "penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature",
+    "infill",
+)  # fmt: skip
+
 
 class LlamaModel:
     """One model in llama.cpp."""
@@ -221,6 +228,8 @@ class LlamaModel:
         for name in ("repeat_last_n", "dry_penalty_last_n"):
             if body[name] < 0:
                 body[name] = self.context
+        if body.pop("infill"):
+            body["samplers"] = _WITH_INFILL
         body["dry_sequence_breakers"] = [*options.dry_sequence_breakers] or [""]  # not none
         room = self.context - length(items)
         limit = options.max_tokens if options.shift else min(options.max_tokens or room, room)

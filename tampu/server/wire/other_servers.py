@@ -18,7 +18,7 @@ from tampu.sampling.parameters import BY_OLLAMA
 from tampu.server.generation_request import require
 from tampu.server.wire.adapters import AdapterBody
 from tampu.server.wire.options import ModelBody, with_fields
-from tampu.server.wire.samplers import unused_samplers
+from tampu.server.wire.samplers import sampler_parameters
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -147,7 +147,7 @@ def other_parameters(body: object) -> dict[str, Any]:
         found[name] = BY_OLLAMA[name].check_given(values[given[0]], given[0])
     if "repeat_penalty" in found and getattr(body, "repeat_last_n", None) is None:
         found["repeat_last_n"] = -1  # vLLM and SGLang count all tokens
-    return found | unused_samplers(getattr(body, "samplers", None))
+    return found | sampler_parameters(getattr(body, "samplers", None))
 
 
 def line_limits(body: object) -> dict[str, int | None]:

@@ -1,7 +1,8 @@
 """llama-server's `samplers`: which samplers a request uses, by their names or their letters.
 
 The order is that of `tampu.sampling.chain`. A sampler that is not named is not used: its parameter
-gets the value that changes nothing, also where the request has another one. `infill` has no effect.
+gets the value that changes nothing, also where the request has another one. `infill` is used only
+where it is named.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ _UNUSED: Mapping[str, Mapping[str, Any]] = {
     "top_p": {"top_p": 1.0},
     "min_p": {"min_p": 0.0},
     "xtc": {"xtc_probability": 0.0},
+    "infill": {"infill": False},
     "temperature": {"temperature": 1.0},
 }
-_LETTERS = dict(zip("edskypmxt", _UNUSED, strict=True)) | {"i": "infill"}
-_MOVABLE = ("temperature", "infill")
+_LETTERS = dict(zip("edskypmxit", _UNUSED, strict=True))
 
 
-def unused_samplers(given: Any) -> dict[str, Any]:
-    """Return the parameters that turn off the samplers that `samplers` does not name.
+def sampler_parameters(given: Any) -> dict[str, Any]:
+    """Return the parameters that turn `infill` on if `samplers` names it, and others off if not.
 
     Args:
         given: names in a list or with semicolons between them, or letters; None: not given.
@@ -40,12 +41,12 @@ def unused_samplers(given: Any) -> dict[str, Any]:
     if given is None:
         return {}
     names = _names(given)
-    known = (*_UNUSED, "infill")
     for name in names:
-        require(name in known, f"samplers: unknown {name!r:.40} (known: {', '.join(known)})")
+        require(name in _UNUSED, f"samplers: unknown {name!r:.40} (known: {', '.join(_UNUSED)})")
     _check_order(names)
     unused = (values for name, values in _UNUSED.items() if name not in names)
-    return {name: value for values in unused for name, value in values.items()}
+    found = {name: value for values in unused for name, value in values.items()}
+    return {"infill": True} | found
 
 
 def _names(given: Any) -> Sequence[str]:
@@ -65,7 +66,7 @@ def _check_order(names: Sequence[str]) -> None:
     It does not change which tokens `top_n_sigma` and `top_k` keep. That it comes after the others
     is llama-server's default, and here as `tampu.sampling.chain` says.
     """
-    fixed = [name for name in names if name not in _MOVABLE]
+    fixed = [name for name in names if name != "temperature"]
     in_order = fixed == [name for name in _UNUSED if name in fixed]
     later = names[names.index("temperature") + 1 :] if "temperature" in names else ()
     in_order = in_order and not {"penalties", "dry", "temperature"} & {*later}

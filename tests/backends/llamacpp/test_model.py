@@ -333,9 +333,12 @@ def test_lines_end_output(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"top_n_sigma": 1.0}, {"xtc_probability": 1.0, "xtc_threshold": 0.05}]
+    "options",
+    [{"top_n_sigma": 1.0}, {"xtc_probability": 1.0, "xtc_threshold": 0.05}, {"infill": True}],
 )
-def test_top_n_sigma_and_xtc_reach_llama_cpp(model: LlamaModel, options: dict[str, Any]) -> None:
+def test_top_n_sigma_xtc_and_infill_reach_llama_cpp(
+    model: LlamaModel, options: dict[str, Any]
+) -> None:
     warm: dict[str, Any] = {
         "temperature": 1.0,
         "seed": 1,

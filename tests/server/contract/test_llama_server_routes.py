@@ -266,47 +266,6 @@ def test_an_answer_ends_with_a_line_when_its_time_is_over(client: httpx.Client) 
         assert ask(client, **asked, t_max_predict_ms=unlimited)["tokens_predicted"] == 64
 
 
-@pytest.mark.parametrize(
-    ("samplers", "changed"),
-    [
-        (["top_k", "top_p", "infill"], "temperature min_p repeat_penalty dry_multiplier"),
-        ([], "temperature min_p repeat_penalty dry_multiplier top_k top_p"),
-        ("edkypmxt", ""),
-        ("edskypmxt", ""),
-        ("temperature", "min_p repeat_penalty dry_multiplier top_k top_p"),
-        (["penalties", "dry", "temperature", "top_k", "top_p", "min_p"], ""),
-        ("penalties;dry;min_p", "temperature top_k top_p"),
-    ],
-    ids=str,
-)
-def test_samplers_that_are_not_named_are_not_used(
-    client: httpx.Client, samplers: Any, changed: str
-) -> None:
-    given: dict[str, Any] = {
-        "temperature": 0.5, "top_k": 7, "top_p": 0.5, "min_p": 0.25, "repeat_penalty": 1.25,
-        "dry_multiplier": 2.0,
-    }  # fmt: skip
-    off = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repeat_penalty": 1.0,
-           "dry_multiplier": 0.0}  # fmt: skip
-    found = ask(client, **given, samplers=samplers, n_predict=1)["generation_settings"]
-    wanted = given | {name: off[name] for name in changed.split()}
-    assert {name: found[name] for name in given} == wanted
-
-
-@pytest.mark.parametrize(
-    "samplers",
-    [
-        ["top_p", "top_k"], ["top_k", "top_k"], ["temperature", "dry"], ["adaptive_p"], "kz", 5,
-        [5], {"top_k": 1}, ["temperature", "temperature"],
-    ],
-    ids=str,
-)  # fmt: skip
-def test_samplers_in_another_order_are_refused(client: httpx.Client, samplers: Any) -> None:
-    response = client.post("/completion", json={**BODY, "samplers": samplers})
-    assert response.status_code == 400
-    assert "samplers" in response.json()["error"]["message"]
-
-
 @pytest.mark.parametrize("extra", [{}, {"filename": "a"}, {"filename": 1, "text": "a"}, 5])
 def test_another_file_needs_a_text(client: httpx.Client, extra: Any) -> None:
     body = BODY | {"model": "filler", "input_prefix": "a", "input_extra": [extra]}
