@@ -97,7 +97,7 @@ class OllamaTemplate:
         messages: Sequence[Message],
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
-        add_generation_prompt: bool = True,  # noqa: ARG002  # such a template always ends so
+        add_generation_prompt: bool = True,
         bos_token: str = "",  # noqa: ARG002  # such a template never writes it
         eos_token: str = "",  # noqa: ARG002
         variables: Mapping[str, Any] | None = None,
@@ -105,8 +105,14 @@ class OllamaTemplate:
         """Return the prompt for the conversation; the arguments are those of `ChatTemplate`.
 
         Raises:
-            RequestError: when the template fails on the conversation.
+            RequestError: when the template fails on the conversation, and without
+                `add_generation_prompt`.
         """
+        if not add_generation_prompt:
+            raise RequestError(
+                "add_generation_prompt must be true: the model's template, one of Ollama's, always"
+                " ends with the start of an answer"
+            )
         more = {name: marked(value) for name, value in (variables or {}).items()}
         more = {**self.think_variables(None), **more}
         system, conversation = _collated([_read(message) for message in messages])

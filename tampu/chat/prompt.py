@@ -114,6 +114,7 @@ class PromptBuilder:
         tools: Sequence[Mapping[str, Any]] | None = None,
         variables: Mapping[str, Any] | None = None,
         think: Think = None,
+        add_generation_prompt: bool = True,
     ) -> BuiltPrompt:
         """Return the prompt, at most `limit` tokens where dropping messages makes it so.
 
@@ -129,19 +130,21 @@ class PromptBuilder:
             tools: functions that the model may call.
             variables: more values for the template.
             think: whether the model reasons before it answers, or how much.
+            add_generation_prompt: end with the start of the answer.
 
         Raises:
             RequestError: when the template refuses the conversation.
         """
         values = {**self._template.think_variables(think), **(variables or {})}
-        prompt = self._build(messages, tools, values)
+        build = partial(self._build, add_generation_prompt=add_generation_prompt)
+        prompt = build(messages, tools, values)
         if limit is None or len(prompt) <= limit:
             return prompt
         starts = _starts(messages)
         least = _from(messages, starts[-1])
         if len(least) == len(messages):  # nothing can be dropped
             return prompt
-        longest, shortest = prompt, self._build(least, tools, values)
+        longest, shortest = prompt, build(least, tools, values)
         first, last = 0, len(starts) - 1
         for attempt in count():
             if first >= last or len(shortest) > limit:
@@ -150,7 +153,7 @@ class PromptBuilder:
             if attempt < _GUESSES:  # as if all messages were of one length
                 share = (len(longest) - limit) / (len(longest) - len(shortest))
                 middle = min(first + int(share * (last - first)), last - 1)
-            shorter = self._build(_from(messages, starts[middle]), tools, values)
+            shorter = build(_from(messages, starts[middle]), tools, values)
             if len(shorter) <= limit:
                 shortest, last = shorter, middle
             else:
@@ -164,6 +167,7 @@ class PromptBuilder:
         tools: Sequence[Mapping[str, Any]] | None = None,
         variables: Mapping[str, Any] | None = None,
         think: Think = None,
+        add_generation_prompt: bool = True,
     ) -> str:
         """Return the prompt of a whole conversation as text, without the begin token; see `build`.
 
@@ -171,7 +175,9 @@ class PromptBuilder:
             RequestError: when the template refuses the conversation.
         """
         values = {**self._template.think_variables(think), **(variables or {})}
-        prompt, _ = self._with_begun_answer(messages, tools, values)
+        prompt, _ = self._with_begun_answer(
+            messages, tools, values, add_generation_prompt=add_generation_prompt
+        )
         return text_of(prompt).removeprefix(self._bos_text)
 
     def build_forks(
@@ -215,9 +221,13 @@ class PromptBuilder:
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None,
         values: Mapping[str, Any],
+        *,
+        add_generation_prompt: bool,
     ) -> BuiltPrompt:
         marks = ImagePlaceholders()
-        prompt, in_reasoning = self._with_begun_answer(messages, tools, values, marks.place)
+        prompt, in_reasoning = self._with_begun_answer(
+            messages, tools, values, marks.place, add_generation_prompt=add_generation_prompt
+        )
         tokens = marks.encode(self._vocabulary, prompt)
         return BuiltPrompt(tokens, in_reasoning, more=marks.more)
 
@@ -227,8 +237,12 @@ class PromptBuilder:
         tools: Sequence[Mapping[str, Any]] | None,
         values: Mapping[str, Any],
         place: Callable[[Messages], Messages] = lambda messages: messages,
+        *,
+        add_generation_prompt: bool,
     ) -> tuple[Prompt, bool]:
         """Return the prompt, with images put in place, and whether it ends inside reasoning."""
+        if not add_generation_prompt:
+            return self._render(place(messages), tools, values, add_generation_prompt=False), False
         begun = self._begun_answer(messages)
         prompt = self._render(place(messages[:-1] if begun else messages), tools, values)
         in_reasoning = self.style.ends_in_reasoning(text_of(prompt[-1:]))
@@ -243,10 +257,13 @@ class PromptBuilder:
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None,
         values: Mapping[str, Any],
+        *,
+        add_generation_prompt: bool = True,
     ) -> Prompt:
         return self._template.render(
             messages,
             tools=tools,
+            add_generation_prompt=add_generation_prompt,
             bos_token=self._bos_text,
             eos_token=self._eos_text,
             variables=values,

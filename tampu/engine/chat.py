@@ -272,6 +272,7 @@ class RequestBuilder:
             tools=prompt.tools,
             variables=prompt.variables,
             think=prompt.think,
+            add_generation_prompt=prompt.add_generation_prompt,
         )
         if before:
             built = dataclasses.replace(built, tokens=before + built.tokens)
@@ -291,6 +292,7 @@ class RequestBuilder:
                 tools=prompt.tools,
                 variables=prompt.variables,
                 think=prompt.think,
+                add_generation_prompt=prompt.add_generation_prompt,
             )
         if prompt.plain is None:
             raise RequestError(_NO_TEMPLATE)

@@ -45,6 +45,8 @@ class ChatPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="chat"):
         before: tokens of earlier messages that come before the prompt.
         plain: the prompt for a model without a template; None: such a model refuses the request.
         keeps_reasoning: whether reasoning stays in the content, as the model wrote it.
+        add_generation_prompt: whether the prompt ends with the start of the answer, as one that is
+            answered does; if not, an assistant's last message is closed.
     """
 
     messages: tuple[dict[str, Any], ...]
@@ -54,6 +56,7 @@ class ChatPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="chat"):
     before: tuple[int, ...] = ()
     plain: str | None = None
     keeps_reasoning: bool = False
+    add_generation_prompt: bool = True
 
 
 Prompt: TypeAlias = TextPrompt | TokensPrompt | FIMPrompt | ChatPrompt

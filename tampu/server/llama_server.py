@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -96,8 +97,7 @@ class LlamaServerAPI:
     ) -> Response:
         prompt: Prompt = TextPrompt(body.prompt or "")
         if body.messages is not None:
-            defaults = self._serving.defaults(entry)
-            prompt = (await parsed(http, parse_chat_completion, body, defaults)).prompts[0]
+            prompt = await self._chat_prompt(http, entry, body)
         context, _ = self._serving.models.size_of(entry)
         words: Sequence[str] | None = None
         if body.return_token_strs:
@@ -124,13 +124,27 @@ class LlamaServerAPI:
     async def apply_template(self, http: Request, body: ChatRequest) -> Response:
         """`POST /apply-template`: the prompt that a conversation becomes."""
         entry = self._serving.find_for(body)
-        request = await parsed(http, parse_chat_completion, body, self._serving.defaults(entry))
+        prompt = await self._chat_prompt(http, entry, body)
 
         async def work() -> dict[str, str]:
-            found = await self._serving.encode(entry, request.prompts[0], detail="text")
+            found = await self._serving.encode(entry, prompt, detail="text")
             return {"prompt": found.pieces.decode("utf-8", "replace")}
 
         return TaskResponse(work())
+
+    async def _chat_prompt(self, http: Request, entry: Entry, body: ChatRequest) -> Prompt:
+        """Return the prompt of a conversation that is not answered.
+
+        It may lack the start of an answer, unless it ends with one.
+        """
+        is_closed = getattr(body, "add_generation_prompt", None) is False and not (
+            body.messages and body.messages[-1].role == "assistant"
+        )
+        if is_closed:
+            body = msgspec.structs.replace(body, add_generation_prompt=None)
+        request = await parsed(http, parse_chat_completion, body, self._serving.defaults(entry))
+        [prompt] = request.prompts
+        return msgspec.structs.replace(prompt, add_generation_prompt=False) if is_closed else prompt
 
     async def props(self, http: Request) -> Response:
         """`GET /props`: a model, and how its answers are generated."""
@@ -178,6 +192,7 @@ class LlamaServerAPI:
         request: GenerationRequest,
         body: wire.LlamaCompletionRequest | wire.InfillRequest,
     ) -> Response:
+        request = await self._serving.with_text_bias(entry, request)  # which the answer shows
         texts = []
         for prompt in request.prompts:
             if isinstance(prompt, TokensPrompt):

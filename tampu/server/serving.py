@@ -214,7 +214,7 @@ class Serving:
             self._queued() as leave_queue,
             self._metrics.request(entry.name) as count,
         ):
-            request = await self._with_text_bias(entry, request)
+            request = await self.with_text_bias(entry, request)
             lora = self.adapters.choice(entry, request.options.lora)
             request = replace(request, options=msgspec.structs.replace(request.options, lora=lora))
             for may_retry in (True, False):
@@ -251,7 +251,7 @@ class Serving:
             return nullcontext(lambda: None)
         return self._admission.wait()
 
-    async def _with_text_bias(self, entry: Entry, request: GenerationRequest) -> GenerationRequest:
+    async def with_text_bias(self, entry: Entry, request: GenerationRequest) -> GenerationRequest:
         """Return a request whose biases are all of tokens."""
         bias = dict(request.options.logit_bias)
         for text, value in request.text_bias.items():

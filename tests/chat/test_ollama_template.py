@@ -57,6 +57,11 @@ def test_a_template_with_messages_is_rendered_once() -> None:
     )
 
 
+def test_a_template_always_ends_with_the_start_of_an_answer() -> None:
+    with pytest.raises(RequestError, match="add_generation_prompt must be true: the model's"):
+        OllamaTemplate(CHATML).render(TALK, add_generation_prompt=False)
+
+
 def test_a_template_without_messages_is_rendered_once_per_exchange() -> None:
     assert written(LEGACY, TALK) == "<s>Be brief.</s>[Hi]Hello<end>[Who?]"
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from support.serving import start_server
 from support.sse import blocks_of
-from support.tiny_model import BOS, VOCABULARY
+from support.tiny_model import BOS, VOCABULARY, letter_token
 
 pytestmark = [pytest.mark.client, pytest.mark.server]
 
@@ -299,6 +299,31 @@ def test_a_template_is_applied(client: httpx.Client) -> None:
     text = ask(client, "/apply-template", messages=messages[:1])["prompt"]
     assert text == "user: x <s>\nassistant:"
     assert ask(client, "/apply-template", messages=messages)["prompt"] == f"{text}y"
+
+
+def test_a_prompt_may_lack_the_start_of_an_answer(client: httpx.Client) -> None:
+    messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]
+    asked: dict[str, Any] = {"model": "thinker", "messages": messages[:1]}
+    closed = asked | {"add_generation_prompt": False}
+    begun = ask(client, "/apply-template", **asked)["prompt"]
+    text = ask(client, "/apply-template", **closed)["prompt"]
+    assert text == "<|im_start|>user\nx<|im_end|>\n"
+    assert begun == f"{text}<|im_start|>assistant\n"
+    found, longer = (client.post("/tokenize", json=body).json() for body in (closed, asked))
+    assert found["tokens"] == longer["tokens"][: found["count"]]
+    assert found["count"] < longer["count"]
+    continued = ask(client, "/apply-template", **closed | {"messages": messages})["prompt"]
+    assert continued == f"{begun}y"
+    response = client.post("/v1/chat/completions", json=closed)
+    assert response.status_code == 400
+    assert "add_generation_prompt" in response.json()["error"]["message"]
+
+
+def test_biases_of_texts_are_shown_as_those_of_their_tokens(client: httpx.Client) -> None:
+    token = letter_token("e")
+    for bias in ([["e", -2.5]], {"e": -2.5}, [[token, -2.5]]):
+        settings = ask(client, logit_bias=bias, n_predict=1)["generation_settings"]
+        assert {"token": token, "bias": -2.5} in settings["logit_bias"]
 
 
 def test_what_a_model_is_and_how_it_generates(client: httpx.Client) -> None:
