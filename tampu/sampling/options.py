@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import cache
+from operator import attrgetter
 
 import msgspec
 
 from tampu.errors import RequestError
-from tampu.sampling.parameters import DEFAULTS, PARAMETERS
+from tampu.sampling.parameters import DEFAULTS, PARAMETERS, Parameter
 
 MAX_BIAS = 1000.0
 XTC_MAX_THRESHOLD = 0.5  # two tokens cannot both be above it
@@ -22,10 +25,21 @@ class CheckedOptions(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             RequestError: naming the option and its range.
         """
-        for name in self.__struct_fields__:
-            row, value = PARAMETERS.get(name), getattr(self, name)
-            if row is not None and row.kind is not list and value is not row.default:
-                row.check(value, name)
+        values, rows = _checked(type(self))
+        for value, row in zip(values(self), rows, strict=True):
+            default = row.default
+            if value is not default and (value != default or type(value) is not type(default)):
+                row.check(value, row.name)
+
+
+@cache
+def _checked(
+    kind: type[CheckedOptions],
+) -> tuple[Callable[[CheckedOptions], tuple[object, ...]], list[Parameter]]:
+    """Return what gets the values that are checked from options, and their parameters."""
+    rows = [PARAMETERS[name] for name in kind.__struct_fields__ if name in PARAMETERS]
+    rows = [row for row in rows if row.kind is not list]
+    return attrgetter(*(row.name for row in rows)), rows
 
 
 class SamplingOptions(CheckedOptions, frozen=True, kw_only=True):

@@ -1,8 +1,7 @@
 """The results of a batch's rows on their way to the database, several in one transaction.
 
-A transaction costs changes of threads, as much as a tenth of a row of a small model. A result waits
-at most for the pause after the last transaction; a server that is killed meanwhile does its row
-again.
+A transaction costs changes of threads, and there may be hundreds of rows a second. A result waits at
+most for the pause after the last transaction; a server that is killed meanwhile does its row again.
 """
 
 from __future__ import annotations
