@@ -1,7 +1,8 @@
 """The results of a batch's rows on their way to the database, several in one transaction.
 
-A transaction costs changes of threads, and there may be hundreds of rows a second. A result waits at
-most for the pause after the last transaction; a server that is killed meanwhile does its row again.
+A transaction costs changes of threads, and there may be hundreds of rows a second. A result waits
+at most for the pause after the last transaction; a server that is killed meanwhile does its row
+again.
 """
 
 from __future__ import annotations

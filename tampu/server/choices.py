@@ -57,7 +57,10 @@ class Choice:
         """Yield the events of this choice."""
         structure = self._request.structure
         with worded(structure.field if structure else "", is_longest=self._is_longest):
-            async with aclosing(runner.generate(prompt, options, structure)) as given:
+            given = runner.generate(
+                prompt, options, structure, is_streamed=self._request.is_streamed
+            )
+            async with aclosing(given):
                 async for event in given:
                     own = self._event(event)
                     if own is not None:

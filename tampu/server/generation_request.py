@@ -36,6 +36,7 @@ class GenerationRequest:
         structure: the structure of the answers; None: free text.
         choices: answers to each prompt.
         max_calls: the maximum number of calls in the answer; None: any number.
+        is_streamed: whether the client gets the answer while it is generated.
         warnings: where it is not answered as it asked.
     """
 
@@ -48,6 +49,7 @@ class GenerationRequest:
     structure: StructuredOutput | None = None
     choices: int = 1
     max_calls: int | None = None
+    is_streamed: bool = True
     warnings: tuple[str, ...] = ()
 
     def limited(self, context: int, max_repeated_tokens: int | None = None) -> GenerateOptions:

@@ -14,9 +14,11 @@ from tampu.engine.chat import OutputParser
 from tampu.engine.prompts import TextPrompt
 from tampu.runner.events import Done, Event, Failed, PromptProgress, TextDelta, Usage
 from tampu.worker.loaded import Loaded
-from tampu.worker.output_queue import OutputQueue
+from tampu.worker.output_queue import OutputQueue, joined_delta
 from tampu.worker.protocol import Answer, Generate, PromptProcessed, PromptTokenLogprobs
 from tampu.worker.tokens import token_ids
+
+_MAX_HELD = 64  # deltas; a longer text would keep the thread that parses it from others
 
 
 class Generation:
@@ -36,6 +38,8 @@ class Generation:
         self._handle: Handle | None = None
         self._prompted: PromptProcessed | None = None
         self._first = b""
+        self._held: list[TextDelta] = []  # of a request that is not streamed
+        self._is_streamed = True
         self._has_begun = self._is_over = False
 
     @property
@@ -50,6 +54,7 @@ class Generation:
             TampuError: if it is invalid.
         """
         self.since_s = time.monotonic()
+        self._is_streamed = command.is_streamed
         try:
             check_cancelled()
             built = loaded.requests.build(
@@ -113,8 +118,7 @@ class Generation:
         if self._is_over:
             return
         if isinstance(event, TextDelta):
-            self._outbox.put(Answer(self._request, event), may_wait=self._has_begun)
-            self._has_begun = True
+            self._send_text(event)
             return
         if isinstance(event, PromptProgress):
             self._outbox.put(Answer(self._request, event))
@@ -124,4 +128,21 @@ class Generation:
                 Answer(self._request, PromptTokenLogprobs(self._first, event.prompt_logprobs))
             )
             event = msgspec.structs.replace(event, prompt_logprobs=())
+        self._send_held()
         self.end(event)
+
+    def _send_text(self, delta: TextDelta) -> None:
+        """Send some text: the first immediately, what nobody waits for in large pieces."""
+        if self._has_begun and not self._is_streamed:
+            self._held.append(delta)
+            if len(self._held) == _MAX_HELD:
+                self._send_held()
+            return
+        self._outbox.put(Answer(self._request, delta), may_wait=self._has_begun)
+        self._has_begun = True
+
+    def _send_held(self) -> None:
+        if self._held:
+            delta = joined_delta(self._held)
+            self._held.clear()
+            self._outbox.put(Answer(self._request, delta), may_wait=True)

@@ -93,12 +93,22 @@ class ModelClient(ABC):
         """End the process, if it is this client's."""
 
     async def generate(
-        self, prompt: Prompt, options: GenerateOptions, structure: StructuredOutput | None = None
+        self,
+        prompt: Prompt,
+        options: GenerateOptions,
+        structure: StructuredOutput | None = None,
+        *,
+        is_streamed: bool = True,
     ) -> AsyncGenerator[GenerateEvent, None]:
-        """Yield the events of one request; closing the iterator cancels it; raises as `request`."""
-        async with aclosing(
-            self.request(lambda n: Generate(n, prompt, options, structure))
-        ) as events:
+        """Yield the events of one request; closing the iterator cancels it; raises as `request`.
+
+        Unless it `is_streamed`, they are few.
+        """
+
+        def command(number: int) -> Generate:
+            return Generate(number, prompt, options, structure, is_streamed=is_streamed)
+
+        async with aclosing(self.request(command)) as events:
             async for event in events:
                 if isinstance(event, GenerateEvent):
                     yield event

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from queue import Empty, SimpleQueue
 
 from tampu.runner.events import TextDelta
@@ -118,10 +118,14 @@ def joined(replies: Iterable[Reply]) -> list[Reply]:
     for place, several in deltas.items():
         if len(several) > 1:
             events = [each.event for each in several if isinstance(each.event, TextDelta)]
-            delta = TextDelta(
-                "".join(event.text for event in events),
-                tuple(token for event in events for token in event.tokens),
-                tuple(entry for event in events for entry in event.logprobs),
-            )
-            found[place] = Answer(several[0].request, delta)
+            found[place] = Answer(several[0].request, joined_delta(events))
     return found
+
+
+def joined_delta(deltas: Sequence[TextDelta]) -> TextDelta:
+    """Return successive deltas as one."""
+    return TextDelta(
+        "".join(delta.text for delta in deltas),
+        tuple(token for delta in deltas for token in delta.tokens),
+        tuple(entry for delta in deltas for entry in delta.logprobs),
+    )

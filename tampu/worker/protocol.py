@@ -52,13 +52,17 @@ class Load(msgspec.Struct, frozen=True, tag="load"):
 
 
 class Generate(msgspec.Struct, frozen=True, tag="generate"):
-    """Begin a request of this number; `borders`: of the prompt, if `ListPrefixes` lists them."""
+    """Begin a request of this number; `borders`: of the prompt, if `ListPrefixes` lists them.
+
+    Unless `is_streamed`, the text after the first token comes in large pieces.
+    """
 
     request: int
     prompt: Prompt
     options: GenerateOptions
     structure: StructuredOutput | None = None
     borders: PrefixBorders | None = None
+    is_streamed: bool = True
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):

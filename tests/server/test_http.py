@@ -24,6 +24,8 @@ from tampu.server.trusted_host import host_name
 from tampu.settings.address import is_loopback
 from tests.server.conftest import Site
 
+MESSAGES = [{"role": "user", "content": "x"}]
+
 
 @pytest.mark.parametrize(
     "content",
@@ -299,3 +301,30 @@ def test_disconnecting_cancels_the_request(site: Site) -> None:
         assert (runner.cancelled, runner.running) == (2, 0)
 
     site.run(test)
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "is_default_streamed"),
+    [
+        ("/api/chat", {"messages": MESSAGES}, True),
+        ("/api/generate", {"prompt": "x"}, True),
+        ("/v1/chat/completions", {"messages": MESSAGES}, False),
+        ("/v1/completions", {"prompt": "x"}, False),
+        ("/v1/responses", {"input": "x"}, False),
+        ("/v1/messages", {"messages": MESSAGES, "max_tokens": 9}, False),
+        ("/completion", {"prompt": "x"}, False),
+    ],
+)
+def test_the_model_sends_its_text_as_it_comes_only_to_a_client_that_streams(
+    site: Site,
+    post: Callable[..., Any],
+    path: str,
+    fields: dict[str, Any],
+    *,
+    is_default_streamed: bool,
+) -> None:
+    for asked in ({}, {"stream": True}, {"stream": False}):
+        answer = post(path, model="m", **fields, **asked)
+        assert answer.status_code == 200, answer.text
+    streamed = [each for _, runner in site.start.runners for each in runner.streamed]
+    assert streamed == [is_default_streamed, True, False]

@@ -36,13 +36,17 @@ class FakeRunner:
         self.is_alive = True
         self.cause = ""
         self.requests = []
+        self.streamed = []
         self.cancelled = 0
         self.running = 0
         self.observed = 0
         self.pid = 0
 
-    async def generate(self, prompt: str, options: Any, _structure: Any = None):
+    async def generate(
+        self, prompt: str, options: Any, _structure: Any = None, *, is_streamed: bool = True
+    ):
         self.requests.append((prompt, options))
+        self.streamed.append(is_streamed)
         match prompt:
             case TextPrompt(text=text) | FIMPrompt(prefix=text):
                 pass

@@ -234,6 +234,7 @@ def _parameters(body: _Common, defaults: ModelDefaults) -> GenerationRequest:
     return parse_request(
         body,
         defaults,
+        is_streamed=body.stream is not False,
         truncate=may_truncate(body, defaults, default=True),
         shift=body.shift is not False,
         logprobs=body.logprobs,

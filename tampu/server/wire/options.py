@@ -84,15 +84,18 @@ def parse_request(
     model: ModelDefaults,
     fields: Mapping[str, Any] | None = None,
     defaults: Mapping[str, Any] | None = None,
+    *,
+    is_streamed: bool = True,
     **more: Any,
 ) -> GenerationRequest:
-    """Return the request of a body, without prompts; the arguments are `request_options`'."""
+    """Return the request of a body, without prompts; the other arguments are `request_options`'."""
     overrides, options = request_options(model, body.options, fields, defaults, **more)
     return GenerationRequest(
         model=body.model or "",
         overrides=overrides,
         keep_alive_s=keep_alive_s(body.keep_alive),
         options=options,
+        is_streamed=is_streamed,
         warnings=_context_warnings(model, body.options, fields),
     )
 
@@ -128,7 +131,8 @@ def parse_limited(
         require(max_tokens >= least, f"{limit} must be {least} or more, not {max_tokens}")
     fields = parameter_fields(body) | dict(fields or {})
     more |= {"max_tokens": max_tokens, "truncate": may_truncate(body, model)}
-    return parse_request(body, model, fields, OPENAI_DEFAULTS, **more)
+    is_streamed = bool(getattr(body, "stream", None))
+    return parse_request(body, model, fields, OPENAI_DEFAULTS, is_streamed=is_streamed, **more)
 
 
 def may_truncate(body: _ModelBody, model: ModelDefaults, *, default: bool = False) -> bool:
