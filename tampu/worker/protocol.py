@@ -52,10 +52,7 @@ class Load(msgspec.Struct, frozen=True, tag="load"):
 
 
 class Generate(msgspec.Struct, frozen=True, tag="generate"):
-    """Begin a request of this number; `borders`: of the prompt, if `ListPrefixes` lists them.
-
-    Unless `is_streamed`, the text after the first token comes in large pieces.
-    """
+    """Begin a request; `borders` for `ListPrefixes`; its text in few pieces or `is_streamed`."""
 
     request: int
     prompt: Prompt
