@@ -21,6 +21,7 @@ from tampu.server.http_response import (
 )
 from tampu.server.routes import Route, get, post
 from tampu.server.serving import Serving
+from tampu.server.template_caps import TemplateCaps
 from tampu.server.tokens import BLOCK, id_blocks, json_items, piece_blocks
 from tampu.server.wire import llama_server as wire
 from tampu.server.wire.llama_server_output import (
@@ -55,6 +56,7 @@ class LlamaServerAPI:
 
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
+        self._template_caps = TemplateCaps()
 
     async def complete(self, http: Request, body: wire.LlamaCompletionRequest) -> Response:
         """`POST /completion`: the continuation of prompts."""
@@ -163,6 +165,7 @@ class LlamaServerAPI:
             "modalities": {"vision": can_see, "audio": False},
             "media_marker": MEDIA_MARKER,
             "chat_template": entry.info.template,
+            "chat_template_caps": await self._template_caps.of(entry.info),
             "is_sleeping": self._serving.is_sleeping(entry),
         })  # fmt: skip
 

@@ -319,6 +319,19 @@ def test_a_prompt_may_lack_the_start_of_an_answer(client: httpx.Client) -> None:
     assert "add_generation_prompt" in response.json()["error"]["message"]
 
 
+def test_props_say_what_a_template_shows(client: httpx.Client) -> None:
+    def props(model: str) -> Any:
+        return client.get("/props", params={"model": model}).json()
+
+    shown = {name for name, value in props("namespaced")["chat_template_caps"].items() if value}
+    assert shown == {
+        "supports_string_content", "supports_tools", "supports_tool_calls",
+        "supports_parallel_tool_calls", "supports_system_role",
+    }  # fmt: skip
+    assert props("talker")["chat_template_caps"]["supports_tools"] is False
+    assert not any(props("embedder")["chat_template_caps"].values())
+
+
 def test_biases_of_texts_are_shown_as_those_of_their_tokens(client: httpx.Client) -> None:
     token = letter_token("e")
     for bias in ([["e", -2.5]], {"e": -2.5}, [[token, -2.5]]):
