@@ -32,6 +32,8 @@ class TemplateCaps:
         Raises:
             ModelFileError: if the template is not valid.
         """
+        if not info.template:
+            return template_caps(None)
         key = (info.template, info.metadata.string(f"{KEY}.tool_use", default=""))
         if key not in self._found:
             if len(self._found) >= _REMEMBERED:
@@ -46,8 +48,6 @@ class TemplateCaps:
 
 
 def _caps_of(info: ModelInfo) -> Caps:
-    if not info.template:
-        return template_caps(None)
     is_own = info.template == info.metadata.string(KEY, default="")
     template = ChatTemplate.from_metadata(info.metadata) if is_own else None
     sandboxed = SandboxedTemplate(template or read_template(info.template), ForkServerClient())

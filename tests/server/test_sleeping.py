@@ -23,7 +23,7 @@ COUNTS: dict[str, dict[str, Any]] = {
 
 
 async def is_sleeping(client: httpx.AsyncClient) -> bool:
-    found: bool = (await client.get("/props", params={"model": "m"})).json()["is_sleeping"]
+    found: bool = (await client.get("/props", params={"model": "base"})).json()["is_sleeping"]
     return found
 
 
@@ -39,7 +39,7 @@ def test_a_model_wakes_for_tokens_and_sleeps_after_its_keep_alive(model_folder: 
         for path, body in COUNTS.items():
             for _ in range(2):  # the question itself does not wake it
                 assert await is_sleeping(client)
-            (await client.post(path, json={"model": "m", **body})).raise_for_status()
+            (await client.post(path, json={"model": "base", **body})).raise_for_status()
             assert not await is_sleeping(client)
             await pass_time(9)
             assert not await is_sleeping(client)
@@ -54,10 +54,20 @@ def test_a_vocabulary_stays_for_a_minute_at_most(model_folder: Path) -> None:
         site = served(model_folder, keep_alive_s)
 
         async def test(client: httpx.AsyncClient) -> None:
-            await client.post("/tokenize", json={"model": "m", "content": "x"})
+            await client.post("/tokenize", json={"model": "base", "content": "x"})
             await pass_time(59)
             assert not await is_sleeping(client)
             await pass_time(2)
             assert await is_sleeping(client)
 
         virtual_time.run(site._run(test))
+
+
+def test_what_a_template_shows_is_found_without_the_model(site: Site) -> None:
+    asked = ("GET", "/props", {"params": {"model": "thinker"}})
+    for answer in site.call(asked, asked):
+        found = answer.json()
+        assert found["is_sleeping"] is True
+        shown = {name for name, value in found["chat_template_caps"].items() if value}
+        assert shown == {"supports_string_content", "supports_system_role"}
+    assert site.start.begun == 0
