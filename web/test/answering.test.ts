@@ -66,9 +66,15 @@ test("a stopped answer has the counts until then", async () => {
   assert.deepEqual(counts, { promptTokens: 9, cachedTokens: 4, tokens: 2, tokensPerSecond: 8, droppedTokens: 0 });
 });
 
+test("a stopped answer that went on counts what of the conversation did not fit", async () => {
+  const timings = { cache_n: 4, prompt_n: 252, predicted_n: 2, predicted_per_second: 8 };
+  const turn = await turnOf([line("B", { timings, truncated: 1677 })], new DOMException("stopped", "AbortError"), "A");
+  assert.deepEqual([turn.state, turn.usage?.droppedTokens, turn.usage?.isMore], ["stopped", 1677, true]);
+});
+
 test("a full queue is reported with the time to wait", async () => {
   const turn = await turnOf([], new ApiError("too many requests wait", 503, 5));
-  assert.deepEqual(turn, { state: "failed", error: "too many requests wait. Try again in 5 s." });
+  assert.deepEqual(turn, { state: "failed", error: "Too many requests wait. Try again in 5 s." });
 });
 
 test("a stream that ends early is an error, and its text stays", async () => {

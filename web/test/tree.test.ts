@@ -53,6 +53,16 @@ test("a request has the system prompt and the turns of its branch", () => {
   ]);
 });
 
+test("a search finds what is shown of a call: its tool, its arguments and its result", () => {
+  const call = { name: "get_weather", arguments: { city: "Lima", days: 3 } };
+  const from = [
+    turn("q", ROOT, "user"), { ...turn("a", "q", "assistant", ""), calls: [call], reasoning: "I must look" },
+    { ...turn("r", "a", "tool", "18 degrees"), tool: "get_weather" },
+  ].reduce(withTurn, newConversation("c", 0));
+  for (const words of ["get_weather", "LIMA", '"days": 3', "degrees", "must look", "city 18"]) assert.ok(matches(from, words), words);
+  assert.ok(!matches(from, "Quito"));
+});
+
 test("images are sent without the kind in front of them", () => {
   const from = changed(conversation(), "q1", { images: ["data:image/png;base64,QUJD"] });
   assert.deepEqual(messagesOf(from, "q1")[0]?.images, ["QUJD"]);

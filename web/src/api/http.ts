@@ -2,6 +2,7 @@
 
 import { TEXTS } from "../texts.ts";
 import { isObject, jsonLines } from "./lines.ts";
+import { sentence } from "./sentence.ts";
 
 /** The server refused a request, failed, or cannot be reached; `status` is 0 without a response. */
 export class ApiError extends Error {
@@ -10,7 +11,7 @@ export class ApiError extends Error {
   readonly retryAfter: number | null;
 
   constructor(message: string, status = 0, retryAfter: number | null = null) {
-    super(message);
+    super(sentence(message));
     this.status = status;
     this.retryAfter = retryAfter;
   }

@@ -23,6 +23,8 @@ export interface Model {
 
 export interface LoadedModel {
   name: string;
+  /** Another one than that of the installed model of its name: that is new since, and not in memory. */
+  digest: string;
   size: number;
   size_vram: number;
   expires_at: string;
@@ -165,6 +167,7 @@ export interface ChatLine {
   prompt_eval_duration?: number;
   eval_count?: number;
   eval_duration?: number;
+  /** How many tokens of the conversation did not fit the context; in all lines, those of the prompt before the last one. */
   truncated?: number;
   /** What the answer ended at, if its reason is `length`. */
   limit?: string;

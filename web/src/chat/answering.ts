@@ -33,12 +33,13 @@ export async function answer(
   let reasoning = "";
   let hasTokens = false;
   let timings: Timings | undefined;
+  let dropped = 0;
   const now = (): Change => ({
     content,
     ...(hasTokens ? { tokens: [...tokens], tokensFrom: before.tokensFrom ?? 0 } : {}),
     ...(calls.length ? { calls: [...calls] } : {}),
     ...(reasoning ? { reasoning, reasoningMs: clock.reasoningMs } : {}),
-    ...(timings ? { usage: { ...usageUntilNow(timings, clock), ...more } } : {}),
+    ...(timings ? { usage: { ...usageUntilNow(timings, dropped, clock), ...more } } : {}),
   });
   const pace = new Pace(() => report(now()));
   const hasBegun = new AbortController(); // a text has come, or the end
@@ -54,6 +55,7 @@ export async function answer(
       clock.see(text !== "" || tool_calls.length > 0, thinking !== "");
       hasBegun.abort();
       timings = line.timings ?? timings;
+      dropped = line.truncated ?? dropped;
       content += text;
       reasoning += thinking;
       calls.push(...tool_calls.map((call) => ({ name: call.function.name, arguments: call.function.arguments })));
@@ -150,7 +152,8 @@ function stateOf(line: ChatLine): Turn["state"] {
 }
 
 /** Return the counts of an answer that is streamed: it may be stopped. */
-function usageUntilNow({ cache_n, prompt_n, predicted_n, predicted_per_second }: Timings, { firstTokenMs, loadMs }: Clock): Usage {
+function usageUntilNow(timings: Timings, droppedTokens: number, { firstTokenMs, loadMs }: Clock): Usage {
+  const { cache_n, prompt_n, predicted_n, predicted_per_second } = timings;
   return {
     promptTokens: cache_n + prompt_n,
     cachedTokens: cache_n,
@@ -158,7 +161,7 @@ function usageUntilNow({ cache_n, prompt_n, predicted_n, predicted_per_second }:
     tokensPerSecond: predicted_per_second,
     firstTokenMs: Math.max(firstTokenMs - loadMs, 0),
     ...(loadMs ? { loadMs } : {}),
-    droppedTokens: 0,
+    droppedTokens,
   };
 }
 

@@ -7,7 +7,7 @@ import { Confirm } from "../parts/dialog.tsx";
 import { useApp } from "../state/app.ts";
 import { TEXTS } from "../texts.ts";
 import { urlsOf } from "./tool_calls.ts";
-import type { Call, Turn } from "./tree.ts";
+import { type Call, type Turn, argumentsOf } from "./tree.ts";
 
 export function Calls({ turn, calls, isOpen }: { turn: Turn; calls: Call[]; isOpen: boolean }): JSX.Element {
   const { chats, settings } = useApp();
@@ -33,7 +33,7 @@ export function Calls({ turn, calls, isOpen }: { turn: Turn; calls: Call[]; isOp
       {calls.map((call, at) => (
         <section class="call" aria-label={TEXTS.callOf(call.name)}>
           <header>{TEXTS.callOf(call.name)}</header>
-          <pre tabIndex={0}>{JSON.stringify(call.arguments, null, 2)}</pre>
+          <pre tabIndex={0}>{argumentsOf(call)}</pre>
           {isAsked && (
             <label class="field">
               {TEXTS.resultOf(call.name)}

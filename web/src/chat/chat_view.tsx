@@ -44,7 +44,7 @@ export function ChatView(): JSX.Element {
 
 function Head(): JSX.Element {
   const app = useApp();
-  const { chats, model, models, showsParameters, showsSidebar } = app;
+  const { chats, goneModel, model, models, showsParameters, showsSidebar } = app;
   const { value: conversation } = chats.open;
   const settings = countSettings(conversation);
   const names = models.forChat.value.map((one) => one.name);
@@ -52,7 +52,7 @@ function Head(): JSX.Element {
     <header class="head">
       <IconButton class="narrow-only" icon="menu" label={TEXTS.openSidebar} onClick={() => (showsSidebar.value = true)} />
       <div class="head-title">
-        <ModelChoice names={names} value={model.value} onChange={(name) => app.chooseModel(name)} />
+        <ModelChoice names={names} value={goneModel.value || model.value} onChange={(name) => app.chooseModel(name)} />
         <h1 dir="auto">{titleOf(conversation) || TEXTS.newChat}</h1>
       </div>
       {chats.openId.value !== "" && <ConversationMenu />}

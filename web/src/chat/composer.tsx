@@ -26,7 +26,7 @@ function useDraft(id: string): [Draft, (change: (now: Draft) => Draft) => void] 
 
 export function Composer(): JSX.Element {
   const app = useApp();
-  const { chats, model, models } = app;
+  const { chats, goneModel, model, models } = app;
   const [{ text, images }, change] = useDraft(chats.openId.value);
   const [note, setNote] = useState("");
   const [isOver, setOver] = useState(false);
@@ -74,6 +74,9 @@ export function Composer(): JSX.Element {
       <AttachmentList images={images} onChange={(left) => change((now) => ({ ...now, images: left }))} />
       {note && <ErrorText text={note} />}
       {problem && <ErrorText id={problemId} text={problem} />}
+      {goneModel.value && model.value !== goneModel.value && (
+        <button type="button" class="other-model" onClick={() => app.goOnWith(model.value)}>{TEXTS.useModel(model.value)}</button>
+      )}
       <textarea
         id="message"
         ref={field}
@@ -81,7 +84,7 @@ export function Composer(): JSX.Element {
         dir="auto"
         aria-label={TEXTS.message}
         aria-describedby={problem ? problemId : undefined}
-        placeholder={TEXTS.placeholder(model.value)}
+        placeholder={TEXTS.placeholder(goneModel.value ? "" : model.value)}
         value={text}
         autoFocus
         onInput={({ currentTarget }) => change((now) => ({ ...now, text: currentTarget.value }))}

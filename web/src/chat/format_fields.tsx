@@ -3,6 +3,7 @@
 import type { JSX } from "preact";
 import { useId, useState } from "preact/hooks";
 
+import { sentence } from "../api/sentence.ts";
 import { Told } from "../parts/told.tsx";
 import { useApp } from "../state/app.ts";
 import { TEXTS } from "../texts.ts";
@@ -77,7 +78,7 @@ function Source({ label, hint, value, problem, isChecking = false, onInput }: Pr
         aria-describedby={`${id}-problem`}
         onInput={(event) => onInput(event.currentTarget.value)}
       />
-      <p id={`${id}-problem`} class={isChecking ? "hint" : "error"} role="status">{value && (isChecking ? TEXTS.checking : <Told text={problem} />)}</p>
+      <p id={`${id}-problem`} class={isChecking ? "hint" : "error"} role="status">{value && (isChecking ? TEXTS.checking : <Told text={sentence(problem)} />)}</p>
     </div>
   );
 }

@@ -182,13 +182,23 @@ export function titleOf(conversation: Conversation): string {
   return conversation.title || first.slice(0, 80);
 }
 
-/** Whether a conversation has all words of a search in its title or turns. */
+/** Whether a conversation has all words of a search in its title or turns, with their reasoning, calls and results. */
 export function matches(conversation: Conversation, search: string): boolean {
   const words = search.toLowerCase().split(/\s+/).filter(Boolean);
   if (!words.length) return true;
-  const texts = Object.values(conversation.turns).map((turn) => turn.content);
+  const texts = Object.values(conversation.turns).flatMap(textsOf);
   const text = [conversation.title, ...texts].join("\n").toLowerCase();
   return words.every((word) => text.includes(word));
+}
+
+/** Return all of a turn that can be read. */
+function textsOf({ content, reasoning = "", calls = [], tool = "" }: Turn): string[] {
+  return [content, reasoning, tool, ...calls.flatMap((call) => [call.name, argumentsOf(call)])];
+}
+
+/** Return the arguments of a call as they are shown. */
+export function argumentsOf(call: Call): string {
+  return JSON.stringify(call.arguments, null, 2);
 }
 
 /** Whether an answer of a conversation is being streamed. */

@@ -69,7 +69,9 @@ function PromptForm(): JSX.Element {
   const { compare, models } = useApp();
   const [text, setText] = useState("");
   const isRunning = compare.isRunning.value;
-  const problem = compare.sides.map((side) => optionsProblem(models.parameters.value, side.value.options)).find(Boolean) ?? "";
+  const gone = compare.sides.map((side) => compare.modelOf(side.value)).find((name) => models.isGone(name));
+  const wrong = compare.sides.map((side) => optionsProblem(models.parameters.value, side.value.options)).find(Boolean) ?? "";
+  const problem = gone ? TEXTS.modelGone(gone) : wrong;
   const canSend = !isRunning && !problem && text.trim() !== "" && models.forChat.value.length > 0;
   const send = (event: Event) => {
     event.preventDefault();

@@ -3,6 +3,8 @@
 import type { JSX } from "preact";
 import { useLayoutEffect, useRef } from "preact/hooks";
 
+import { useScrolling } from "../parts/scrolling.ts";
+import { TEXTS } from "../texts.ts";
 import { Later } from "./later.ts";
 
 const katex = new Later(() => import("./katex.ts"));
@@ -25,6 +27,7 @@ export function Formula({ text, display }: Properties): JSX.Element {
       isCurrent = false;
     };
   }, [text, display]);
+  const scrolling = useScrolling(place, TEXTS.formula, text);
   // Preact does not look into what KaTeX has put there: the key makes a new place for a new text.
-  return <span class={display ? "formula display" : "formula"} dir="ltr" key={text} ref={place}>{text}</span>;
+  return <span class={display ? "formula display" : "formula"} dir="ltr" key={text} ref={place} {...scrolling}>{text}</span>;
 }

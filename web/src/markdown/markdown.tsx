@@ -1,8 +1,10 @@
 /** Shows Markdown that a model has written. Its HTML is shown as text, its images as links. */
 
 import { Component, type ComponentChildren, type JSX } from "preact";
+import { useRef } from "preact/hooks";
 import type { Tokens } from "marked";
 
+import { useScrolling } from "../parts/scrolling.ts";
 import { TEXTS } from "../texts.ts";
 import { Code } from "./code.tsx";
 import { safeAddress } from "./links.ts";
@@ -111,11 +113,18 @@ function table(token: Tokens.Table, depth: number, dir: Direction): JSX.Element 
     return one.header ? <th class={align}>{inner}</th> : <td class={align}>{inner}</td>;
   };
   return (
-    <div class="table" dir={dir} role="region" aria-label={TEXTS.table} tabIndex={0}>
-      <table>
-        <thead><tr>{token.header.map(cell)}</tr></thead>
-        <tbody>{token.rows.map((row) => <tr>{row.map(cell)}</tr>)}</tbody>
-      </table>
+    <WideTable dir={dir}>
+      <thead><tr>{token.header.map(cell)}</tr></thead>
+      <tbody>{token.rows.map((row) => <tr>{row.map(cell)}</tr>)}</tbody>
+    </WideTable>
+  );
+}
+
+function WideTable({ dir, children }: { dir: Direction; children: ComponentChildren }): JSX.Element {
+  const place = useRef<HTMLDivElement>(null);
+  return (
+    <div class="table" dir={dir} ref={place} {...useScrolling(place, TEXTS.table)}>
+      <table>{children}</table>
     </div>
   );
 }

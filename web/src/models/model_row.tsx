@@ -21,11 +21,11 @@ const OWN = "store"; // what the server may change
 
 interface Properties {
   model: Model;
-  /** The model in memory, if it is there. */
-  loaded: LoadedModel | undefined;
+  /** The model of this name in memory, if there is one: perhaps an earlier one, which this one replaces or hides. */
+  named: LoadedModel | undefined;
 }
 
-export function ModelRow({ model, loaded }: Properties): JSX.Element {
+export function ModelRow({ model, named }: Properties): JSX.Element {
   const app = useApp();
   const { models } = app;
   const [isOpen, setOpen] = useState(false);
@@ -33,6 +33,7 @@ export function ModelRow({ model, loaded }: Properties): JSX.Element {
   const isBusy = models.busy.value.has(model.name);
   const failure = models.failures.value.get(model.name);
   const canDelete = model.origin === OWN;
+  const loaded = named?.digest === model.digest ? named : undefined;
   const { parameter_size, quantization_level, family } = model.details;
   const facts = [family, parameter_size, quantization_level, bytes(model.size), canDelete ? "" : model.origin].filter(Boolean);
   return (
@@ -42,13 +43,13 @@ export function ModelRow({ model, loaded }: Properties): JSX.Element {
         {loaded && <span class="badge">{TEXTS.inMemory}: {bytes(loaded.size)}</span>}
       </div>
       <p class="hint">{facts.join(" · ")}</p>
+      {named && !loaded && <p class="hint">{TEXTS.earlierInMemory(bytes(named.size))}</p>}
       {loaded && <Placement loaded={loaded} />}
       <p class="tags">{model.capabilities.map((one) => <span>{one}</span>)}</p>
       <div class="model-actions">
         {model.capabilities.includes("completion") && <button type="button" onClick={() => app.chatWith(model.name)}>{TEXTS.chatWith}</button>}
-        {loaded
-          ? <button type="button" disabled={isBusy} onClick={() => void models.unload(model.name)}>{TEXTS.unload}</button>
-          : <button type="button" disabled={isBusy} onClick={() => void models.load(model.name)}>{TEXTS.load}</button>}
+        {!loaded && <button type="button" disabled={isBusy} onClick={() => void models.load(model.name)}>{TEXTS.load}</button>}
+        {named && <button type="button" disabled={isBusy} onClick={() => void models.unload(model.name)}>{TEXTS.unload}</button>}
         {canQuantize(quantization_level) && <button type="button" onClick={() => ask("quantize")}>{TEXTS.actions.quantize}</button>}
         <button type="button" aria-expanded={isOpen} onClick={() => setOpen(!isOpen)}>{TEXTS.details}</button>
         {canDelete && <button type="button" class="danger" disabled={isBusy} onClick={() => ask("delete")}>{TEXTS.delete}</button>}

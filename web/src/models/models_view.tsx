@@ -35,7 +35,7 @@ export function ModelsView(): JSX.Element {
         {models.transfers.all.value.map((one) => <TransferRow key={one.name} transfer={one} />)}
         <ul class="model-list" aria-label={TEXTS.models}>
           {installed?.map((model) => (
-            <ModelRow key={model.name} model={model} loaded={models.loaded.value.find((one) => one.name === model.name)} />
+            <ModelRow key={model.name} model={model} named={models.loaded.value.find((one) => one.name === model.name)} />
           ))}
         </ul>
         {memory > 0 && <p class="hint">{TEXTS.memoryCounts}</p>}

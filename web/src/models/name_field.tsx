@@ -3,6 +3,7 @@
 import type { JSX } from "preact";
 import { useEffect, useId, useState } from "preact/hooks";
 
+import { sentence } from "../api/sentence.ts";
 import type { NameCheck } from "../api/server.ts";
 import { Told } from "../parts/told.tsx";
 import { useApp } from "../state/app.ts";
@@ -42,7 +43,7 @@ interface Properties {
 
 export function NameField({ value, check, onInput }: Properties): JSX.Element {
   const id = useId();
-  const problem = check?.error ?? "";
+  const problem = sentence(check?.error ?? "");
   const note = check?.exists ? (check.origin === "store" ? TEXTS.nameExists : TEXTS.nameHides(check.origin ?? "")) : "";
   return (
     <div class="field">

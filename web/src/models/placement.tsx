@@ -2,6 +2,7 @@
 
 import type { JSX } from "preact";
 
+import { sentence } from "../api/sentence.ts";
 import type { DeviceShare, LoadedModel } from "../api/server.ts";
 import { Told } from "../parts/told.tsx";
 import { TEXTS } from "../texts.ts";
@@ -14,7 +15,7 @@ export function Placement({ loaded }: { loaded: LoadedModel }): JSX.Element | nu
   if (!placement || !devices?.length) return null;
   return (
     <details class="placement">
-      <summary><Told text={placement} /></summary>
+      <summary><Told text={sentence(placement)} /></summary>
       <table>
         <thead><tr>{TEXTS.placementColumns.map((name) => <th scope="col">{name}</th>)}</tr></thead>
         <tbody>

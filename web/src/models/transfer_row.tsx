@@ -2,6 +2,7 @@
 
 import type { JSX } from "preact";
 
+import { sentence } from "../api/sentence.ts";
 import { IconButton } from "../parts/button.tsx";
 import { ErrorText } from "../parts/told.tsx";
 import { useApp } from "../state/app.ts";
@@ -16,7 +17,7 @@ export function TransferRow({ transfer }: { transfer: Transfer }): JSX.Element {
   const isDone = state === "done";
   const leftMs = bytesPerSecond > 0 ? (Math.max(0, total - completed) / bytesPerSecond) * 1000 : null;
   const parts = [
-    status,
+    sentence(status),
     total > 0 && TEXTS.partOf(bytes(completed), bytes(total)),
     isRunning && bytesPerSecond > 0 && `${bytes(bytesPerSecond)}/s`,
     isRunning && leftMs !== null && TEXTS.left(leftMs),
@@ -26,7 +27,7 @@ export function TransferRow({ transfer }: { transfer: Transfer }): JSX.Element {
     <section class="transfer" aria-label={`${TEXTS.actions[action]} ${name}`}>
       <div class="transfer-head">
         <strong>{name}</strong>
-        <span class="hint">{isDone ? `${TEXTS.actions[action]} · ${status}` : TEXTS.actions[action]}</span>
+        <span class="hint">{isDone ? `${TEXTS.actions[action]} · ${sentence(status)}` : TEXTS.actions[action]}</span>
         {!isRunning && <IconButton icon="close" label={TEXTS.dismiss} onClick={() => models.forget(transfer)} />}
       </div>
       {!isDone && !error && <Bar name={name} total={total} completed={completed} isRunning={isRunning} />}

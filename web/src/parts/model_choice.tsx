@@ -15,6 +15,7 @@ interface Properties {
 export function ModelChoice({ names, value, onChange, label }: Properties): JSX.Element {
   const { models } = useApp();
   const isKnown = models.installed.value !== null || models.error.value !== "";
+  const isGone = models.isGone(value) && !names.includes(value);
   return (
     <select
       class={`model-choice ${isKnown ? "" : "unknown"}`}
@@ -25,6 +26,7 @@ export function ModelChoice({ names, value, onChange, label }: Properties): JSX.
       onChange={(event) => onChange(event.currentTarget.value)}
     >
       {!names.length && <option value="">{TEXTS.noModelToChoose}</option>}
+      {isGone && <option value={value} disabled>{TEXTS.goneModel(value)}</option>}
       {names.map((name) => <option value={name}>{name}</option>)}
     </select>
   );

@@ -40,11 +40,17 @@ export class App {
   wantsToWrite = false;
   /** The id of the message that is being edited. */
   readonly editing = signal("");
-  /** The model of the open conversation: the chosen one, else the last used one, else any. */
+  /** The model of the open conversation; if it has none, or that is gone, the last used one, else any. */
   readonly model = computed(() => {
     const names = this.models.usual.value;
     const { model } = this.chats.open.value;
     return [model, this.settings.model].find((name) => names.includes(name)) ?? names[0] ?? model;
+  });
+
+  /** The model of the open conversation that is no longer there; empty: none is missed. No other one answers until it is chosen. */
+  readonly goneModel = computed(() => {
+    const { model } = this.chats.open.value;
+    return this.models.isGone(model) ? model : "";
   });
 
   /** Of the browser's tab. */
@@ -56,6 +62,8 @@ export class App {
 
   /** Why nothing can be sent to the chosen model; empty: something can. */
   readonly problem = computed(() => {
+    const gone = this.goneModel.value;
+    if (gone) return this.models.usual.value.length ? TEXTS.modelGone(gone) : TEXTS.noModel;
     const wrong = this.formatCheck.problem.value;
     if (wrong) return TEXTS.cannotSend(wrong);
     const option = optionsProblem(this.models.parameters.value, this.chats.open.value.options);
@@ -99,6 +107,12 @@ export class App {
   chooseModel(name: string): void {
     this.settings.model = name;
     this.chats.set({ model: name });
+  }
+
+  /** Let another model answer in the open conversation, whose own is gone. */
+  goOnWith(name: string): void {
+    this.chooseModel(name);
+    this.write();
   }
 
   /** Begin a conversation with a model. */

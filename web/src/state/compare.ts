@@ -39,10 +39,10 @@ export class Compare {
     this.#models = models;
   }
 
-  /** Return the model of a side: the chosen one, else a different one for each where there are two. */
+  /** Return the model of a side: the chosen one, which may be gone, else a different one for each where there are two. */
   modelOf({ name, model }: Side): string {
     const names = this.#models.usual.value;
-    if (names.includes(model)) return model;
+    if (model) return model;
     return names[name === "A" ? 0 : 1] ?? names[0] ?? "";
   }
 

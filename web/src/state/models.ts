@@ -67,6 +67,11 @@ export class Models {
     return this.installed.value?.find((model) => model.name === name);
   }
 
+  /** Whether a model that was chosen to chat with is not there, as far as the server's list is known. */
+  isGone(name: string): boolean {
+    return name !== "" && this.installed.value !== null && !this.usual.value.includes(name);
+  }
+
   can(name: string, capability: string): boolean {
     return this.find(name)?.capabilities.includes(capability) ?? false;
   }
