@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -93,6 +93,8 @@ def bind(path: Path, options: LoadOptions, resources: ExitStack) -> BoundModel:
 
     weights = opened(path)
     info = describe(weights.file)
+    if options.name:
+        info = replace(info, name=options.name)
     projector = opened(options.projector) if options.projector else None
     model = bind_model(weights, projector)
     others = [opened(adapter) for adapter, _ in options.adapters]

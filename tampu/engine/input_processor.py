@@ -165,7 +165,7 @@ class InputProcessor:
     ) -> Rows:
         """Return the embeddings of texts; see `Engine.embed`."""
         if self.pooling == RANK:
-            name = self._model.info.path.name
+            name = self._model.info.name
             raise RequestError(f"{name} has no embeddings: it ranks documents (rerank)")
         given = [texts] if isinstance(texts, str) else texts
         if late_chunking:
@@ -259,7 +259,7 @@ class InputProcessor:
         vision = self._vision("videos")
         wanted = vision.video
         if wanted is None:
-            name = self._model.info.path.name
+            name = self._model.info.name
             raise RequestError(f"{name} takes no videos, only images")
         settings = VideoSettings(
             wanted.fps,
@@ -288,7 +288,7 @@ class InputProcessor:
     def _vision(self, what: str) -> VisionModel:
         vision = self._model.vision
         if vision is None:
-            name = self._model.info.path.name
+            name = self._model.info.name
             raise RequestError(f"{name} takes no {what}: it has no vision encoder")
         return vision
 
@@ -312,10 +312,10 @@ class InputProcessor:
 
     def _check_generates(self) -> None:
         if self._model.graphs.max_bidirectional_tokens is not None:
-            name = self._model.info.path.name
+            name = self._model.info.name
             raise RequestError(f"{name} does not generate text: it is an embedding model")
         if self._model.graphs.model.ranks:
-            name = self._model.info.path.name
+            name = self._model.info.name
             raise RequestError(f"{name} does not generate text: it ranks documents (rerank)")
 
     def _grammars(self) -> Constraints:

@@ -61,6 +61,7 @@ class LoadOptions(CheckedOptions, frozen=True, kw_only=True, forbid_unknown_fiel
         parser: the output parser, by Ollama's names; empty: by the template.
         adapters: files of adapters, and the scale of each.
         projector: the file of the vision encoder; None: in the model's file, or none.
+        name: what messages call the model; empty: the name of its file.
     """
 
     context: int = DEFAULTS["context"]
@@ -88,6 +89,7 @@ class LoadOptions(CheckedOptions, frozen=True, kw_only=True, forbid_unknown_fiel
     parser: str = ""
     adapters: tuple[tuple[str, float], ...] = ()
     projector: str | None = None
+    name: str = ""
 
     def __post_init__(self) -> None:
         """Check the values.

@@ -154,7 +154,7 @@ class Footprint:
         )
         instead = [*([fewer] if fewer else []), *self._fitting(device_map, available)]
         raise OutOfMemoryError(
-            f"{self.info.path.name} with a context of {self.size.context} tokens in "
+            f"{self.info.name} with a context of {self.size.context} tokens in "
             f"{self.size.slots} slots does not fit {where}. "
             + (f"Choose {' or '.join(instead)}" if instead else "Choose a smaller model")
         )

@@ -387,7 +387,7 @@ def _log_memory(bound: BoundModel, footprint: Footprint, cache: Cache, backend: 
         "graphs": backend.graph_bytes,
     }
     message = "loaded %s: weights %d MiB mapped and %d MiB packed, cache %d MiB, graphs %d MiB"
-    log.info(message, bound.info.path.name, *(size // 2**20 for size in taken.values()))
+    log.info(message, bound.info.name, *(size // 2**20 for size in taken.values()))
     if backend.device_map.devices:
         for label, need in footprint.needs(backend.device_map).items():
             log.info("%s has %s", label, need)

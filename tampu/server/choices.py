@@ -78,7 +78,7 @@ class Choice:
             case PromptProcessed(tokens=tokens, dropped=dropped, begin=begin):
                 # The choices of one prompt drop the same.
                 warnings = dropped_warnings(0 if self._index % self._request.choices else dropped)
-                return Started(tokens, self._ready_ns, self._index, warnings, begin)
+                return Started(tokens, self._ready_ns, self._index, warnings, begin, dropped)
             case events.PromptProgress():
                 given = (event.tokens, event.cached, event.processed, event.elapsed_ns)
                 return PromptProgress(*given, self._index)

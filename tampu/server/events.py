@@ -23,7 +23,7 @@ class Started(msgspec.Struct, frozen=True):
     """The prompt is these tokens; the model was ready at `ready_ns` of the monotonic clock.
 
     `warnings` say where the request is not answered as it asked: for the response's head. `begin`
-    is as in `PromptProcessed`.
+    and `dropped` are as in `PromptProcessed`.
     """
 
     tokens: tuple[int, ...]
@@ -31,6 +31,7 @@ class Started(msgspec.Struct, frozen=True):
     choice: int = 0
     warnings: tuple[str, ...] = ()
     begin: str = ""
+    dropped: int = 0
 
 
 class PromptProgress(msgspec.Struct, frozen=True):

@@ -30,13 +30,14 @@ class ModelDefaults(StoredDefaults):
 
 
 def with_model_files(options: LoadOptions, entry: Entry) -> LoadOptions:
-    """Return load options with the model's projector, adapters, template, parser and engine.
+    """Return load options with the model's name, projector, adapters, template, parser and engine.
 
     Raises:
         StoreError: if a part of it is missing from the store.
     """
     stored, engine = entry.model.stored, options.engine
-    found: dict[str, Any] = {"projector": next(map(str, entry.model.projector_paths), None)}
+    projector = next(map(str, entry.model.projector_paths), None)
+    found: dict[str, Any] = {"name": entry.full_name, "projector": projector}
     if stored is not None:
         adapters = tuple((str(path), 1.0) for path in stored.paths(Media.ADAPTER))
         config = stored.config

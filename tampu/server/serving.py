@@ -402,9 +402,10 @@ class Serving:
         """Ask a process that has the model's vocabulary, its weights loaded or not."""
 
         async def attempt() -> T:
+            manager, keep_alive_s = self._vocabularies, None
             loaded = self.models.find(entry.name)
-            manager = self._vocabularies if loaded is None else self.models
-            keep_alive_s = None if loaded is None else loaded.keep_alive_s
+            if loaded is not None and loaded.is_usable(entry, {}):  # not an earlier one of its name
+                manager, keep_alive_s = self.models, loaded.keep_alive_s
             async with manager.use(entry, {}, keep_alive_s) as model:
                 return await ask(model.runner)
 

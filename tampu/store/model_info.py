@@ -40,6 +40,7 @@ class ModelInfo:
 
     Attributes:
         path: the file.
+        name: what messages call it; the file's name, unless it has another one.
         size_bytes: its size.
         architecture: GGUF's name of the architecture.
         parameters: the number of weights.
@@ -55,6 +56,7 @@ class ModelInfo:
     """
 
     path: Path
+    name: str
     size_bytes: int
     architecture: str
     parameters: int
@@ -84,6 +86,7 @@ def describe(file: GGUFFile) -> ModelInfo:
     template = ChatTemplate.from_metadata(metadata)
     return ModelInfo(
         path=file.path,
+        name=file.path.name,
         size_bytes=file.size_bytes,
         architecture=metadata.architecture,
         loaded_as=architecture_of(file),

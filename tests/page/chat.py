@@ -311,6 +311,22 @@ def test_how_many_parameters_are_set_is_seen_and_all_can_be_reset(
     expect(page.get_by_role("button", name="Reset all")).to_be_disabled()
 
 
+def test_what_is_typed_into_a_parameter_stays_when_an_answer_ends(page: Page) -> None:
+    page.get_by_role("button", name="Parameters", exact=True).click()
+    choose(page, "endless")
+    say(page, "Sing.")
+    expect(answers(page)).to_contain_text("la li lo")
+    page.get_by_label("num_predict").focus()
+    page.keyboard.type("77")
+    page.get_by_role("button", name="Stop").evaluate("(button) => button.click()")
+    expect(answers(page)).to_contain_text("Stopped.")
+    page.keyboard.type("7")
+    expect(page.get_by_label("num_predict")).to_have_value("777")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("button", name="Parameters (1 set)")).to_be_visible()
+    expect(page.get_by_label("num_predict")).to_have_value("777")
+
+
 def test_what_did_not_fit_the_context_is_told(page: Page) -> None:
     page.get_by_role("button", name="Parameters", exact=True).click()
     page.get_by_text("Loading", exact=True).click()
@@ -321,6 +337,28 @@ def test_what_did_not_fit_the_context_is_told(page: Page) -> None:
             r"The context is full \(num_ctx\): [\d,]+ tokens from the beginning were left out"
         )
     )
+
+
+def test_a_stopped_answer_says_what_did_not_fit_and_so_does_the_one_that_goes_on(
+    page: Page,
+) -> None:
+    page.get_by_role("button", name="Parameters", exact=True).click()
+    page.get_by_text("Loading", exact=True).click()
+    page.get_by_label("num_ctx").fill("256")
+    choose(page, "endless")
+    say(page, "word " * 600)
+    for goes_on in (False, True):
+        before = ""
+        if goes_on:
+            before = answers(page).locator(".markdown").inner_text()
+            page.get_by_role("button", name="Continue").click()
+        expect(answers(page)).to_contain_text(before + " la li lo" * 130)  # 390 tokens
+        page.get_by_role("button", name="Stop").click()
+        expect(answers(page)).to_contain_text("Stopped.")
+        expect(answers(page)).to_contain_text("more tokens" if goes_on else "prompt tokens cached")
+        expect(answers(page)).to_contain_text(
+            re.compile(r"The context is full \(num_ctx\): [\d,]+ tokens from the beginning")
+        )
 
 
 def test_every_parameter_of_the_table_has_a_field(page: Page, server: Server) -> None:

@@ -63,22 +63,22 @@ def told(page: Page) -> str:
 
 
 def test_a_model_is_created_from_a_file_and_answers(page: Page, file: Path) -> None:
-    expect(create(page, file)).to_contain_text("success")
-    assert "reading Tiny Singer.gguf" in told(page)
-    assert "uploading Tiny Singer.gguf" in told(page)
+    expect(create(page, file)).to_contain_text("Success")
+    assert "Reading Tiny Singer.gguf" in told(page)
+    assert "Uploading Tiny Singer.gguf" in told(page)
     expect(row(page, "tiny-singer:latest")).to_contain_text("F32")
     page.goto(page.url.partition("#")[0])
     expect(ask(page, "tiny-singer", "Sing.")).to_contain_text("la li lo")
 
 
 def test_a_file_that_the_server_has_is_not_uploaded_again(page: Page, file: Path) -> None:
-    expect(create(page, file)).to_contain_text("success")
+    expect(create(page, file)).to_contain_text("Success")
     page.get_by_role("button", name="Dismiss").click()
     uploads: list[Request] = []
     page.on("request", lambda one: uploads.append(one) if _is_upload(one) else None)
     expect(
         create(page, file, **{"Name of the new model": "again", "System prompt": "Be brief."})
-    ).to_contain_text("success")
+    ).to_contain_text("Success")
     assert uploads == []
     row(page, "again:latest").get_by_role("button", name="Details").click()
     row(page, "again:latest").get_by_text("system", exact=True).click()
@@ -103,22 +103,22 @@ def test_a_lost_network_is_told_when_a_file_is_uploaded(page: Page, file: Path) 
     expect(progress.get_by_role("alert")).to_contain_text("The server cannot be reached")
     page.context.set_offline(False)
     progress.get_by_role("button", name="Try again").click()
-    expect(progress).to_contain_text("success")
+    expect(progress).to_contain_text("Success")
 
 
 def test_a_model_is_quantized_with_its_progress(page: Page, file: Path) -> None:
-    expect(create(page, file)).to_contain_text("success")
+    expect(create(page, file)).to_contain_text("Success")
     row(page, "tiny-singer:latest").get_by_role("button", name="Quantize").click()
     dialog = page.get_by_role("dialog")
     expect(dialog.get_by_label("Name of the new model")).to_have_value("tiny-singer:q4_k_m")
     dialog.get_by_label("Quantize to").select_option("Q8_0")
     dialog.get_by_role("button", name="Quantize").click()
-    expect(page.get_by_role("region", name="Quantize")).to_contain_text("success")
+    expect(page.get_by_role("region", name="Quantize")).to_contain_text("Success")
     expect(row(page, "tiny-singer:q8_0")).to_contain_text("Q8_0")
     expect(row(page, "tiny-singer:q8_0").get_by_role("button", name="Quantize")).to_have_count(
         0
     )  # its errors would add up
-    assert re.search(r"quantizing F32 model to Q8_0 · \S+ [KM]?B of \S+ [KM]?B", told(page))
+    assert re.search(r"Quantizing F32 model to Q8_0 · \S+ [KM]?B of \S+ [KM]?B", told(page))
 
 
 def test_a_new_model_is_chosen_nowhere_by_itself(page: Page, file: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_new_model_is_chosen_nowhere_by_itself(page: Page, file: Path) -> None
 
     assert chosen() == ["demo:latest"] * 4
     page.get_by_role("link", name="Models").click()
-    expect(create(page, file)).to_contain_text("success")
+    expect(create(page, file)).to_contain_text("Success")
     expect(row(page, "tiny-singer:latest")).to_be_visible()
     assert chosen() == ["demo:latest"] * 4
     say(page, "What is 27 + 58?")
@@ -169,7 +169,7 @@ def test_a_bad_name_is_told_before_a_file_is_read_or_sent(page: Page, file: Path
 
 
 def test_a_name_that_a_model_has_is_told(page: Page, file: Path) -> None:
-    expect(create(page, file)).to_contain_text("success")
+    expect(create(page, file)).to_contain_text("Success")
     page.get_by_label("Name of the new model").fill("tiny-singer")
     expect(page.get_by_label("Name of the new model")).to_have_accessible_description(
         "There is a model of this name. It will be replaced."
@@ -180,6 +180,83 @@ def test_a_name_that_a_model_has_is_told(page: Page, file: Path) -> None:
     )
     page.get_by_role("button", name="Dismiss").click()
     expect(page.get_by_role("region", name="Create")).to_have_count(0)
+
+
+def delete(page: Page, name: str) -> None:
+    """Delete a model as a person does."""
+    page.get_by_role("link", name="Models").click()
+    row(page, name).get_by_role("button", name="Delete").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    expect(row(page, name)).to_have_count(0)
+
+
+def test_a_conversation_whose_model_is_gone_asks_which_one_answers(page: Page, file: Path) -> None:
+    expect(create(page, file)).to_contain_text("Success")
+    row(page, "tiny-singer:latest").get_by_role("button", name="Chat").click()
+    say(page, "Sing.")
+    expect(answers(page)).to_contain_text("la li lo")
+    delete(page, "tiny-singer:latest")
+    page.get_by_role("link", name="Sing.").click()
+    why = page.get_by_role("main").get_by_role("alert")
+    expect(why).to_contain_text("This server has no model tiny-singer:latest any more.")
+    choice = page.get_by_role("combobox", name="Models")
+    expect(choice).to_have_value("tiny-singer:latest")
+    say(page, "What is 27 + 58?")
+    expect(page.get_by_role("button", name="Send")).to_be_disabled()
+    expect(answers(page)).to_have_count(1)  # nothing was sent
+    page.get_by_role("button", name="Go on with demo:latest").click()
+    expect(why).to_have_count(0)
+    expect(choice).to_have_value("demo:latest")
+    expect(page.get_by_role("textbox", name="Message")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(answers(page).last).to_contain_text("85")
+
+
+def test_a_side_whose_model_is_gone_asks_for_another_one(page: Page, file: Path) -> None:
+    expect(create(page, file)).to_contain_text("Success")
+    page.get_by_role("link", name="Compare").click()
+    page.get_by_role("combobox", name="Model B").select_option("tiny-singer:latest")
+    delete(page, "tiny-singer:latest")
+    page.get_by_role("link", name="Compare").click()
+    page.get_by_role("textbox", name="Message").fill("What is 27 + 58?")
+    why = page.get_by_role("main").get_by_role("alert")
+    expect(why).to_contain_text("This server has no model tiny-singer:latest any more.")
+    expect(page.get_by_role("button", name="Send")).to_be_disabled()
+    page.get_by_role("combobox", name="Model B").select_option("demo:latest")
+    page.get_by_role("button", name="Send").click()
+    expect(page.get_by_text("prompt tokens cached")).to_have_count(2)
+
+
+def test_a_new_model_of_a_name_is_not_the_one_in_memory(page: Page, file: Path) -> None:
+    demo = row(page, "demo:latest")
+    demo.get_by_role("button", name="Load", exact=True).click()
+    expect(demo).to_contain_text("In memory: ")
+    expect(create(page, file, **{"Name of the new model": "demo"})).to_contain_text("Success")
+    expect(demo).to_contain_text("llama")
+    earlier = re.compile(r"An earlier model of this name is in memory \(\d+ MB\)")
+    expect(demo).to_contain_text(earlier)
+    expect(demo).not_to_contain_text("In memory: ")
+    demo.get_by_role("button", name="Details").click()
+    expect(demo).to_contain_text("Would take about")
+    demo.get_by_role("button", name="Load", exact=True).click()
+    expect(demo).to_contain_text("In memory: ")
+    expect(demo).not_to_contain_text(earlier)
+    demo.get_by_role("button", name="Delete").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    expect(demo).to_contain_text("built in")
+    expect(demo).to_contain_text("gemma3.block_count")  # the details are its own, too
+    expect(demo).not_to_contain_text("In memory: ")
+
+
+def test_a_model_that_a_new_one_replaces_can_be_unloaded(page: Page, file: Path) -> None:
+    demo = row(page, "demo:latest")
+    demo.get_by_role("button", name="Load", exact=True).click()
+    expect(demo).to_contain_text("In memory: ")
+    expect(create(page, file, **{"Name of the new model": "demo"})).to_contain_text("Success")
+    expect(demo).to_contain_text("An earlier model of this name")
+    demo.get_by_role("button", name="Unload").click()
+    expect(demo).not_to_contain_text("An earlier model of this name")
+    expect(page.get_by_text("of memory taken")).to_have_count(0)
 
 
 def _is_upload(request: Request) -> bool:

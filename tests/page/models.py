@@ -77,7 +77,7 @@ def test_where_a_model_in_memory_is_stands_in_its_row_with_the_reason(
     demo = row(page, "demo:latest")
     body = {"model": "demo", "options": {"num_gpu": 2}}
     assert page.request.post(f"{server.url}/api/generate", data=body).ok
-    demo.get_by_text("all is on the CPU: no GPU was found").click()
+    demo.get_by_text("All is on the CPU: no GPU was found").click()
     share = demo.get_by_role("row").filter(has=page.get_by_role("rowheader", name="CPU.0"))
     expect(share).to_contain_text(re.compile(r"0-\d+.*MB.*token embeddings"))
 
@@ -195,7 +195,7 @@ def test_a_model_is_pulled_and_deleted_after_a_question(
 ) -> None:
     name = f"{registry.host}/a/m:latest"
     pull(page, f"http://{registry.host}/a/m")
-    expect(page.get_by_role("region", name="Pull")).to_contain_text("success")
+    expect(page.get_by_role("region", name="Pull")).to_contain_text("Success")
     expect(row(page, name)).to_be_visible()
     row(page, name).get_by_role("button", name="Delete").click()
     dialog = page.get_by_role("dialog")
@@ -232,7 +232,7 @@ def test_a_pull_shows_its_progress_and_goes_on_after_it_was_cancelled(
     registry.before = lambda _: None
     registry.requests.clear()
     progress.get_by_role("button", name="Resume").click()
-    expect(progress).to_contain_text("success")
+    expect(progress).to_contain_text("Success")
     asked = [request.range for request in registry.requests if request.range]
     assert asked
     assert min(start for start, _ in asked) > 0  # what was there is not pulled again
@@ -244,7 +244,7 @@ def test_a_pull_shows_its_progress_and_goes_on_after_it_was_cancelled(
 def test_a_pull_that_fails_says_why(page: Page) -> None:
     pull(page, "http://127.0.0.1:1/a/m")
     expect(page.get_by_role("alert")).to_contain_text(
-        "cannot reach 127.0.0.1:1: connection refused", timeout=PATIENCE_MS
+        "Cannot reach 127.0.0.1:1: connection refused", timeout=PATIENCE_MS
     )
     page.get_by_role("button", name="Dismiss").click()
     pull(page, "127.0.0.1:1/a/m")

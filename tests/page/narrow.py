@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 from playwright.sync_api import Browser, Locator, Page, expect
-from support.serving import Server
+from support.scripted import write_scripted
+from support.serving import Server, start_server
+from support.waiting import wait_until
 
-from tests.page.conftest import answers, ask, choose, watched
+from tests.page.conftest import PLAIN, answers, ask, choose, violations, watched
 
 SUM = "What is 27 + 58?"
 LONG = "What is the sum of all numbers from one to a hundred?"
@@ -28,7 +34,34 @@ BROKEN = """(all) => all.flatMap((one) => {
     }
     return found;
 })"""
+LEFT_OF_TEXT = """(one) => {
+    const range = document.createRange();
+    range.selectNodeContents(one);
+    return Math.round(range.getBoundingClientRect().left);
+}"""
+VIEWS = {
+    "": "New chat",
+    "compare": "Compare",
+    "tokens": "Tokenizer",
+    "inside": "Inside",
+    "models": "Models",
+}
 IS_WHOLE = "(one) => one.scrollWidth <= one.clientWidth"
+WIDE = (
+    f"{'| column ' * 9}|\n{'|---' * 9}|\n{'| a value ' * 9}|\n\n"
+    f"$$\n{' + '.join(f'x_{{{number}}}' for number in range(40))}\n$$\n"
+)
+
+
+@pytest.fixture(scope="module")
+def server(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("more")
+    for model in models.glob("*.gguf"):
+        (folder / model.name).symlink_to(model)
+    write_scripted(folder / "wide.gguf", [WIDE], template=PLAIN)
+    server = start_server(folder, tmp_path_factory.mktemp("home"), TAMPU_THREADS="1")
+    yield server
+    server.end()
 
 
 @pytest.fixture(params=[390, 360])
@@ -78,6 +111,67 @@ def test_words_in_tables_stay_whole(page: Page) -> None:
     cells = ask(page, "formatted", "All of it.").locator("th, td")
     expect(cells.first).to_be_visible()
     assert cells.evaluate_all(BROKEN) == []
+
+
+def brightness(found: Locator) -> tuple[float, float]:
+    """How bright the left and the right edge of an element are, between two rows of its table."""
+    image = Image.open(io.BytesIO(found.screenshot())).convert("L")
+    pixels = np.asarray(image, dtype=np.float64)
+    rows = pixels[-8:-2]
+    return float(rows[:, :2].mean()), float(rows[:, -2:].mean())
+
+
+def test_what_is_too_wide_has_an_edge_where_it_goes_on_and_scrolls_with_keys(page: Page) -> None:
+    page.emulate_media(color_scheme="light", reduced_motion="reduce")
+    ask(page, "wide", "All of it.")
+    table = page.get_by_role("region", name="Table")
+    formula = page.get_by_role("region", name="Formula")
+    expect(formula.locator("math")).to_be_visible()
+    left, right = brightness(table)
+    assert right < left - 10
+    for one in (table, formula):
+        assert not one.evaluate(IS_WHOLE)
+        one.focus()
+        page.keyboard.press("End")
+        page.keyboard.press("ArrowRight")
+        page.wait_for_function("(one) => one.scrollLeft > 0", arg=one.element_handle())
+    table.evaluate("(one) => one.scrollTo(one.scrollWidth, 0)")
+    page.keyboard.press("Escape")  # an outline is no edge
+    table.evaluate("(one) => one.blur()")
+    left, right = brightness(table)
+    assert left < right - 10
+
+
+def test_a_table_that_is_whole_is_no_stop_for_keys(page: Page) -> None:
+    answer = ask(page, "formatted", "All of it.")
+    expect(answer.get_by_role("table")).to_be_visible()
+    expect(answer.get_by_role("region")).to_have_count(0)
+
+
+def test_axe_finds_nothing_in_what_is_too_wide(
+    browser: Browser, server: Server, page: Page
+) -> None:
+    viewport = page.viewport_size
+    with watched(browser, server, bypass_csp=True, viewport=viewport) as other:
+        ask(other, "wide", "All of it.")
+        expect(other.get_by_role("region", name="Formula").locator("math")).to_be_visible()
+        assert violations(other) == []
+
+
+def test_titles_stand_in_one_place_in_all_views(page: Page) -> None:
+    ask(page, "demo", SUM)
+    title = page.get_by_role("heading", level=1)
+    places = []
+    for view, name in VIEWS.items():
+        page.goto(f"{page.url.partition('#')[0]}#/{view}")
+        expect(title).to_have_text(name)
+        if view == "models":
+            expect(page.get_by_text("of memory taken")).to_be_visible()
+        wait_until(lambda: title.evaluate(LEFT_OF_TEXT) > 0, "the view is drawn")
+        assert title.evaluate(IS_WHOLE)
+        assert page.evaluate("() => document.documentElement.scrollWidth - innerWidth") == 0
+        places.append((title.evaluate(LEFT_OF_TEXT), box(page.locator(".head"))["height"]))
+    assert len(set(places)) == 1, places
 
 
 def test_a_menu_closes_when_something_else_is_touched(page: Page) -> None:

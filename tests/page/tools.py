@@ -195,6 +195,24 @@ def test_a_model_that_calls_no_tools_is_known_before_a_message_is_sent(page: Pag
     expect(page.get_by_role("button", name="Send")).to_be_enabled()
 
 
+def test_a_search_finds_calls_and_their_results(page: Page, local: LocalServer) -> None:
+    ask_weather(page, f"{local.url}/other")
+    expect(calls(page)).to_contain_text("Lima")
+    calls(page).get_by_label("Result of weather").fill("drizzle and fog")
+    page.get_by_role("button", name="Send the results").click()
+    expect(page.get_by_role("region", name="Result of weather")).to_contain_text("drizzle")
+    page.get_by_role("main").get_by_label("Conversation menu").click()
+    page.get_by_role("button", name="Rename").click()
+    page.get_by_label("Title").fill("A talk")
+    page.keyboard.press("Enter")
+    entry = page.get_by_role("navigation", name="Conversations").get_by_role("link", name="A talk")
+    for words in ('"city": "Lima"', "DRIZZLE weather"):
+        page.get_by_role("searchbox").fill(words)
+        expect(entry).to_be_visible()
+    page.get_by_role("searchbox").fill("Quito")
+    expect(entry).to_have_count(0)
+
+
 def test_an_answer_without_a_text_has_nothing_to_copy(page: Page, local: LocalServer) -> None:
     ask_weather(page, f"{local.url}/weather")
     answer = answers(page).first

@@ -65,7 +65,9 @@ def test_a_video_is_sent_and_its_frames_are_part_of_the_prompt(page: Page, file:
 def test_a_model_that_takes_no_videos_says_so(page: Page, file: Path) -> None:
     attach(page, "demo", file)
     say(page, "What is this?")
-    expect(answers(page).get_by_role("alert")).to_contain_text("takes no videos, only images")
+    expect(answers(page).get_by_role("alert")).to_have_text(
+        "demo:latest takes no videos, only images"
+    )
 
 
 def test_a_file_of_another_kind_is_refused(page: Page, tmp_path: Path) -> None:

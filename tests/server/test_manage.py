@@ -136,6 +136,22 @@ def test_deleted_model_is_unloaded(made: Site) -> None:
     made.run(test)
 
 
+def test_tokens_of_a_new_model_do_not_load_it_in_place_of_the_one_of_its_name(made: Site) -> None:
+    async def test(client: httpx.AsyncClient) -> None:
+        await client.post("/api/generate", json={"model": "made"})
+        [before] = (await client.get("/api/ps")).json()["models"]
+        new = {"model": "made", "from": "made", "system": "Be long.", "stream": False}
+        (await client.post("/api/create", json=new)).raise_for_status()
+        asked = {"model": "made", "text": "x"}
+        (await client.post("/api/tokenize", json=asked)).raise_for_status()
+        [after] = (await client.get("/api/ps")).json()["models"]
+        [installed] = (await client.get("/api/tags")).json()["models"][:1]
+        assert installed["name"] == "made:latest"
+        assert before["digest"] == after["digest"] != installed["digest"]
+
+    made.run(test)
+
+
 def test_model_defaults_apply_unless_the_request_overrides_them(
     made: Site,
 ) -> None:

@@ -148,7 +148,7 @@ export const TEXTS = {
   modelGone: (name: string) => `This server has no model ${name} any more. Choose another one above.`,
   useModel: (name: string) => `Go on with ${name}`,
   noModels: "No models yet. Pull one above.",
-  memory: (size: string) => `Models take ${size} of memory`,
+  memory: (size: string) => `${size} of memory taken`,
   nameExists: "There is a model of this name. It will be replaced.",
   nameHides: (origin: string) => `There is a model of this name (${origin}). The new one is used instead of it, until it is deleted.`,
   registryErrors: {

@@ -85,6 +85,7 @@ def _info(shown: Mapping[str, Any], name: str) -> ModelInfo:
     architecture = str(details["family"])
     return ModelInfo(
         path=Path(name),
+        name=name,
         size_bytes=0,
         architecture=architecture,
         parameters=int(model_info.get("general.parameter_count", 0)),

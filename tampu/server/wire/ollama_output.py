@@ -46,7 +46,8 @@ class _Line(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     `truncated` and `limit` are tampu's own: how many tokens of the conversation the model did not
     see because its context was full, and what an answer with the reason `length` ended at.
-    `timings`, if requested, are llama-server's: the counts so far, for clients that may stop.
+    `timings`, if requested, are llama-server's: the counts so far, for clients that may stop. The
+    lines that have them have `truncated`, too: what did not fit of the prompt.
     """
 
     model: str
@@ -105,11 +106,15 @@ class _Writer(LineWriter, ABC, Generic[Line]):
         self._model = model
         self._arrived_ns = arrived_ns
         self._telemetry = telemetry or Telemetry()
+        self._dropped = 0  # of the prompt
 
     def write(self, event: Event) -> bytes:
         """Return the lines of an event."""
         more, lines = self._telemetry.of(event), self.lines(event)
+        if isinstance(event, Started):
+            self._dropped = event.dropped
         if more:
+            more["truncated"] = self._dropped
             lines = (msgspec.structs.replace(line, **more) for line in lines)
         return b"".join(map(to_line, lines))
 

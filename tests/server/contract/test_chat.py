@@ -217,3 +217,13 @@ def test_each_line_has_the_counts_so_far_where_they_are_wanted(client: httpx.Cli
     told = lines[0]["timings"]
     assert told["cache_n"] == last["prompt_eval_cached_count"]
     assert told["cache_n"] + told["prompt_n"] == last["prompt_eval_count"]
+
+
+def test_lines_with_counts_say_what_of_the_prompt_did_not_fit(client: httpx.Client) -> None:
+    body = {"model": "talker", "messages": MANY, "options": {"num_ctx": 128}}
+    response = client.post("/api/chat", json=body | {"timings_per_token": True})
+    *lines, last = [json.loads(line) for line in response.text.splitlines()]
+    assert {line["truncated"] for line in lines} == {last["truncated"]}
+    assert last["truncated"] > 0
+    plain = client.post("/api/chat", json=body).text.splitlines()
+    assert not any("truncated" in json.loads(line) for line in plain[:-1])

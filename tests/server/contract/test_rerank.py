@@ -110,7 +110,7 @@ def test_a_model_with_a_rank_head_ranks(client: httpx.Client, path: str) -> None
 @pytest.mark.parametrize(
     ("path", "body", "message"),
     [
-        ("/v1/embeddings", {"input": "a"}, "has no embeddings: it ranks documents"),
+        ("/v1/embeddings", {"input": "a"}, "ranker:latest has no embeddings: it ranks documents"),
         ("/v1/completions", {"prompt": "a"}, "does not support generate"),
         ("/v1/rerank", {"query": "a", "documents": ["b"], "instruction": "c"}, "instruction"),
         ("/v1/rerank", {"query": "a", "documents": ["b", "c " * 900]}, "documents[1]"),

@@ -1,7 +1,7 @@
 /** The system prompt and the parameters of the open conversation, from the server's table. */
 
 import type { ComponentChildren, JSX } from "preact";
-import { useId } from "preact/hooks";
+import { useId, useState } from "preact/hooks";
 
 import type { Parameter, Value } from "../api/server.ts";
 import { IconButton } from "../parts/button.tsx";
@@ -96,9 +96,23 @@ function withCode(text: string): ComponentChildren[] {
   return text.split("`").map((part, at) => (at % 2 ? <code>{part}</code> : part));
 }
 
+/** What is typed stays while answers come and other things change, until the field is left. */
+function useTyped(shown: string, leave: (text: string) => void) {
+  const [typed, setTyped] = useState<string | null>(null);
+  return {
+    value: typed ?? shown,
+    onInput: ({ currentTarget }: { currentTarget: { value: string } }) => setTyped(currentTarget.value),
+    onChange: ({ currentTarget }: { currentTarget: { value: string } }) => {
+      setTyped(null);
+      leave(currentTarget.value);
+    },
+  };
+}
+
 function Input({ parameter, value, problemId, onChange }: Properties & { problemId: string }): JSX.Element {
   const { type } = parameter;
   const usual = parameter.default === null ? "" : String(parameter.default);
+  const field = useTyped(textOf(value), (text) => onChange(readValue(type, text)));
   if (type === "bool") {
     const shown = value === undefined ? "" : String(value);
     return (
@@ -109,15 +123,8 @@ function Input({ parameter, value, problemId, onChange }: Properties & { problem
       </select>
     );
   }
-  if (type === "list") {
-    const lines = Array.isArray(value) ? value.map((one) => one.replaceAll("\n", "\\n")).join("\n") : "";
-    const read = (text: string) => text.split("\n").filter(Boolean).map((one) => one.replaceAll("\\n", "\n"));
-    return <textarea rows={2} value={lines} onChange={({ currentTarget: { value: text } }) => onChange(text ? read(text) : null)} />;
-  }
-  if (type === "str") {
-    const shown = value === undefined ? "" : String(value);
-    return <input type="text" placeholder={usual} value={shown} onChange={({ currentTarget: field }) => onChange(field.value || null)} />;
-  }
+  if (type === "list") return <textarea rows={2} {...field} />;
+  if (type === "str") return <input type="text" placeholder={usual} {...field} />;
   return (
     <input
       type="text"
@@ -126,8 +133,20 @@ function Input({ parameter, value, problemId, onChange }: Properties & { problem
       aria-invalid={problemId !== ""}
       aria-describedby={problemId || undefined}
       placeholder={usual || TEXTS.modelDefault}
-      value={value === undefined ? "" : String(value)}
-      onChange={({ currentTarget: { value: text } }) => onChange(text.trim() ? numberIn(text) : null)}
+      {...field}
     />
   );
+}
+
+/** Return a value as its field shows it; a list has a line for each of its texts. */
+function textOf(value: Value | undefined): string {
+  if (Array.isArray(value)) return value.map((one) => one.replaceAll("\n", "\\n")).join("\n");
+  return value === undefined ? "" : String(value);
+}
+
+/** Return what a field has; null: nothing. */
+function readValue(type: Parameter["type"], text: string): Value | null {
+  if (type === "list") return text ? text.split("\n").filter(Boolean).map((one) => one.replaceAll("\\n", "\n")) : null;
+  if (type === "str") return text || null;
+  return text.trim() ? numberIn(text) : null;
 }

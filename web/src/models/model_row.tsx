@@ -61,7 +61,7 @@ export function ModelRow({ model, named }: Properties): JSX.Element {
           <p><Told text={failure.message} /></p>
         </div>
       )}
-      {isOpen && <ModelDetails name={model.name} loaded={loaded} />}
+      {isOpen && <ModelDetails key={model.digest} name={model.name} loaded={loaded} />}
       {asked === "quantize" && <QuantizeDialog model={model.name} onClose={() => ask("")} />}
       {asked === "delete" && (
         <Confirm
