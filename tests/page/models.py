@@ -220,7 +220,7 @@ def test_a_pull_shows_its_progress_and_goes_on_after_it_was_cancelled(
     pull(page, f"http://{registry.host}/a/m")
     progress = page.get_by_role("region", name="Pull")
     expect(progress.get_by_role("progressbar")).to_be_visible()
-    expect(progress).to_contain_text(re.compile(r" of [\d.]+ [KM]?B"))
+    expect(progress).to_contain_text(re.compile(r"[1-9][\d.]* [KM]?B of [\d.]+ [KM]?B"))
     progress.get_by_role("button", name="Cancel").click()
     expect(progress).to_contain_text("Cancelled")
     registry.ended.set()
