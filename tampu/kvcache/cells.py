@@ -23,6 +23,8 @@ _DEMOTED = -1  # of one whose row is the first to be evicted
 _OFTEN = 2  # a row shared so often is where sequences diverge
 _TURNS = 16  # a popular row outlives so many turns of freeing all cells
 _BLOCK = 32  # a sequence starts at an empty block of cells: others then mask whole blocks
+_SORTED = 1024  # cells: looking at all of them for each token would take milliseconds
+_STALE = 32  # entries of the order that are skipped without looking at all of it
 
 
 class Cells:
@@ -39,6 +41,10 @@ class Cells:
         self._shares: CellArray = np.zeros(count, np.int32)
         self._clock = _EMPTY
         self._owned = 0
+        self._may_have_empty = True
+        # The next cells to be evicted, and the stamps that they have unless something happened.
+        self._order = np.empty(0, np.intp)
+        self._order_stamps = np.empty(0, np.int64)
         self.generations: CellArray = np.zeros(count, np.int32)
 
     def __len__(self) -> int:
@@ -56,16 +62,10 @@ class Cells:
 
     def allocate(self, count: int, near: int = NO_CELL) -> CellArray:
         """Allocate cells, preferably after `near`; the caller has checked `available`."""
-        is_free = self._owners == 0
-        is_empty = is_free & (self._stamps == _EMPTY)
-        empty = np.flatnonzero(is_empty)
-        following = empty[np.searchsorted(empty, _first_candidate(is_empty, near)) :]
-        if len(following) >= count:
-            cells = following[:count]
-        elif len(empty) >= count:
-            cells = empty[:count]
+        if count == 1 and near >= 0 and self._is_empty(near + 1):
+            cells = np.array([near + 1])
         else:
-            cells = self._least_recent(np.flatnonzero(is_free), count)
+            cells = self._empty(count, near) if self._may_have_empty else self._evicted(count)
         taken: CellArray = cells.astype(np.int32)
         self._owners[taken] = 1
         self._owned += count
@@ -95,11 +95,16 @@ class Cells:
         """Remove an owner from each cell; a cell left without owners becomes empty."""
         freed = cells[self._disown(cells)]
         self._stamps[freed] = _EMPTY
+        self._may_have_empty = True
         self.generations[freed] += 1
 
     def demote(self, cells: CellArray) -> None:
         """Have the rows of these cells evicted first, unless they have owners."""
-        self._stamps[cells[self._owners[cells] == 0]] = _DEMOTED
+        first = cells[self._owners[cells] == 0]
+        self._stamps[first] = _DEMOTED
+        others = ~np.isin(self._order, first)
+        self._order = np.concatenate([first.astype(np.intp), self._order[others]])
+        self._order_stamps = np.concatenate([self._stamps[first], self._order_stamps[others]])
 
     def touch(self, cells: CellArray) -> None:
         """Count these cells as freed now, the last one last; their rows stay.
@@ -123,6 +128,7 @@ class Cells:
     def reset(self) -> None:
         """Mark all rows as changed; owners stay."""
         self._stamps[:] = _EMPTY
+        self._may_have_empty = True
         self.generations += 1
 
     def owners(self, cells: CellArray) -> CellArray:
@@ -152,12 +158,52 @@ class Cells:
         if self._owned != np.count_nonzero(expected):
             raise AssertionError(f"{np.count_nonzero(expected)} cells owned, {self._owned} counted")
 
-    def _least_recent(self, free: npt.NDArray[np.intp], count: int) -> npt.NDArray[np.intp]:
+    def _is_empty(self, cell: int) -> bool:
+        is_there = cell < len(self)
+        return is_there and self._owners[cell] == 0 and bool(self._stamps[cell] == _EMPTY)
+
+    def _empty(self, count: int, near: int) -> npt.NDArray[np.intp]:
+        """Return empty cells, after `near` if there are enough; with too few, evict."""
+        is_empty = (self._owners == 0) & (self._stamps == _EMPTY)
+        empty = np.flatnonzero(is_empty)
+        self._may_have_empty = len(empty) > 0
+        following = empty[np.searchsorted(empty, _first_candidate(is_empty, near)) :]
+        if len(following) >= count:
+            return following[:count]
+        if len(empty) >= count:
+            return empty[:count]
+        self._sort(count)  # the order has no empty cells
+        return self._evicted(count)
+
+    def _evicted(self, count: int) -> npt.NDArray[np.intp]:
+        """Return the cells that are evicted first."""
+        for most in (count + _STALE, len(self._order)):
+            cells, stamps = self._order[:most], self._order_stamps[:most]
+            is_valid = (self._owners[cells] == 0) & (self._stamps[cells] == stamps)
+            found = np.flatnonzero(is_valid)[:count]
+            if len(found) == count:
+                used = int(found[-1]) + 1 if count else 0
+                self._order, self._order_stamps = self._order[used:], self._order_stamps[used:]
+                return np.sort(cells[found])
+        self._sort(count)
+        return self._evicted(count)
+
+    def _sort(self, count: int) -> None:
+        """Sort the cells that are evicted next, at least so many.
+
+        Raises:
+            IndexError: if fewer are free.
+        """
+        free = np.flatnonzero(self._owners == 0)
         if len(free) < count:
             raise IndexError(f"{count} cells wanted, {len(free)} are free")
-        if len(free) == count:
-            return free
-        return np.sort(free[np.argpartition(self._stamps[free], count)[:count]])
+        stamps = self._stamps[free]
+        most = min(max(count, _SORTED), len(free))
+        order = np.argpartition(stamps, most - 1)[:most] if most < len(free) else np.arange(most)
+        order = order[np.argsort(stamps[order])]
+        # What is freed from now on comes after these, but not after popular rows.
+        order = order[: max(count, int(np.count_nonzero(stamps[order] <= self._clock)))]
+        self._order, self._order_stamps = free[order], stamps[order]
 
     def _disown(self, cells: CellArray) -> npt.NDArray[np.bool_]:
         """Remove an owner from each cell and return which have none left."""

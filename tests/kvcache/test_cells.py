@@ -1,10 +1,12 @@
 """Cells: reference counts, the order of eviction, and what stays cached."""
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from support.graphs import integers
 
 from tampu.kvcache import Cells
+from tampu.kvcache import cells as module
 
 
 def test_cells_are_allocated_from_the_front() -> None:
@@ -101,3 +103,42 @@ def test_wrong_reference_counts_are_detected() -> None:
     for wrong in ([], [taken, taken[:1]], [integers(0)]):
         with pytest.raises(AssertionError, match="wrong number of owners"):
             cells.check(wrong)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_least_recent_rows_are_evicted_whatever_happened_before(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_SORTED", 8)
+    monkeypatch.setattr(module, "_STALE", 2)
+    random = np.random.default_rng(seed)
+    cells = Cells(100)
+    owned: list[npt.NDArray[np.int32]] = []
+    for _ in range(600):
+        some = random.permutation(100)[: random.integers(1, 12)].astype(np.int32)
+        match random.choice(
+            ["allocate"] * 6 + ["free"] * 4 + ["discard", "share", "touch", "demote"]
+        ):
+            case "allocate":
+                count = int(random.integers(min(cells.available, 20) + 1))
+                free = np.flatnonzero(cells.owners(np.arange(100, dtype=np.int32)) == 0)
+                stamps = cells._stamps.copy()
+                near = int(random.integers(-1, 100))
+                taken = cells.allocate(count, near)
+                assert len({*taken.tolist()}) == count
+                assert {*taken.tolist()} <= {*free.tolist()}
+                empty = np.count_nonzero(stamps[free] == 0)
+                wanted = [0] * count if empty >= count else sorted(stamps[free].tolist())[:count]
+                assert sorted(stamps[taken].tolist()) == wanted
+                owned.append(taken)
+            case "free" | "discard" as what if owned:
+                getattr(cells, what)(owned.pop(int(random.integers(len(owned)))))
+            case "share":
+                kept = some[cells._stamps[some] != 0]
+                cells.share(kept)
+                owned.append(kept)
+            case "touch":
+                cells.touch(some[cells._stamps[some] != 0])
+            case "demote":
+                cells.demote(some[cells._stamps[some] != 0])
+        cells.check(owned)
