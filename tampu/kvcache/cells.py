@@ -42,6 +42,7 @@ class Cells:
         self._clock = _EMPTY
         self._owned = 0
         self._may_have_empty = True
+        self._scattered = np.empty(0, np.intp)  # the empty cells, when no block of them is left
         # The next cells to be evicted, and the stamps that they have unless something happened.
         self._order = np.empty(0, np.intp)
         self._order_stamps = np.empty(0, np.int64)
@@ -64,6 +65,9 @@ class Cells:
         """Allocate cells, preferably after `near`; the caller has checked `available`."""
         if count == 1 and near >= 0 and self._is_empty(near + 1):
             cells = np.array([near + 1])
+        elif count == 1 and (found := self._first(self._scattered, _EMPTY, 1)) is not None:
+            cells = self._scattered[found]
+            self._scattered = self._scattered[found[0] + 1 :]
         else:
             cells = self._empty(count, near) if self._may_have_empty else self._evicted(count)
         taken: CellArray = cells.astype(np.int32)
@@ -95,7 +99,7 @@ class Cells:
         """Remove an owner from each cell; a cell left without owners becomes empty."""
         freed = cells[self._disown(cells)]
         self._stamps[freed] = _EMPTY
-        self._may_have_empty = True
+        self._find_empty()
         self.generations[freed] += 1
 
     def demote(self, cells: CellArray) -> None:
@@ -128,7 +132,7 @@ class Cells:
     def reset(self) -> None:
         """Mark all rows as changed; owners stay."""
         self._stamps[:] = _EMPTY
-        self._may_have_empty = True
+        self._find_empty()
         self.generations += 1
 
     def owners(self, cells: CellArray) -> CellArray:
@@ -162,12 +166,21 @@ class Cells:
         is_there = cell < len(self)
         return is_there and self._owners[cell] == 0 and bool(self._stamps[cell] == _EMPTY)
 
+    def _find_empty(self) -> None:
+        """Have the next allocation look for empty cells."""
+        self._may_have_empty = True
+        self._scattered = self._scattered[:0]
+
     def _empty(self, count: int, near: int) -> npt.NDArray[np.intp]:
         """Return empty cells, after `near` if there are enough; with too few, evict."""
         is_empty = (self._owners == 0) & (self._stamps == _EMPTY)
         empty = np.flatnonzero(is_empty)
         self._may_have_empty = len(empty) > 0
-        following = empty[np.searchsorted(empty, _first_candidate(is_empty, near)) :]
+        block = _first_block(is_empty)
+        self._scattered = empty if block is None else empty[:0]
+        after = near + 1
+        is_beside = near >= 0 and after < len(self) and is_empty[after]
+        following = empty[np.searchsorted(empty, after if is_beside else block or 0) :]
         if len(following) >= count:
             return following[:count]
         if len(empty) >= count:
@@ -177,16 +190,26 @@ class Cells:
 
     def _evicted(self, count: int) -> npt.NDArray[np.intp]:
         """Return the cells that are evicted first."""
-        for most in (count + _STALE, len(self._order)):
-            cells, stamps = self._order[:most], self._order_stamps[:most]
-            is_valid = (self._owners[cells] == 0) & (self._stamps[cells] == stamps)
-            found = np.flatnonzero(is_valid)[:count]
-            if len(found) == count:
-                used = int(found[-1]) + 1 if count else 0
-                self._order, self._order_stamps = self._order[used:], self._order_stamps[used:]
-                return np.sort(cells[found])
-        self._sort(count)
-        return self._evicted(count)
+        found = self._first(self._order, self._order_stamps, count)
+        if found is None:
+            self._sort(count)
+            found = np.arange(count)
+        cells = self._order[found]
+        used = int(found[-1]) + 1 if count else 0
+        self._order, self._order_stamps = self._order[used:], self._order_stamps[used:]
+        return np.sort(cells)
+
+    def _first(
+        self, cells: npt.NDArray[np.intp], stamps: npt.NDArray[np.int64] | int, count: int
+    ) -> npt.NDArray[np.intp] | None:
+        """Return the places of the first cells that have no owner and these stamps, if enough."""
+        for most in (count + _STALE, len(cells)):
+            some = cells[:most]
+            wanted = stamps if isinstance(stamps, int) else stamps[:most]
+            found = np.flatnonzero((self._owners[some] == 0) & (self._stamps[some] == wanted))
+            if len(found) >= count:
+                return found[:count]
+        return None
 
     def _sort(self, count: int) -> None:
         """Sort the cells that are evicted next, at least so many.
@@ -213,11 +236,8 @@ class Cells:
         return is_freed
 
 
-def _first_candidate(is_empty: npt.NDArray[np.bool_], near: int) -> int:
-    """Return where to search for cells: after `near`, or at the first empty block."""
-    after = near + 1
-    if near >= 0 and after < len(is_empty) and is_empty[after]:
-        return after
+def _first_block(is_empty: npt.NDArray[np.bool_]) -> int | None:
+    """Return where the first empty block of cells begins; None: there is none."""
     whole = len(is_empty) // _BLOCK * _BLOCK
     blocks = is_empty[:whole].reshape(-1, _BLOCK).all(axis=1)
-    return int(blocks.argmax()) * _BLOCK if blocks.any() else 0
+    return int(blocks.argmax()) * _BLOCK if blocks.any() else None
