@@ -138,6 +138,7 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
         stop: the stop string that ended it, if one did.
         batches: that it was computed in; None: in none, or the engine does not tell.
         limit: what it ended at, if the reason is `length`.
+        end: the token with which the model ended it, without text; None: it did not.
     """
 
     reason: FinishReason
@@ -146,6 +147,7 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     stop: str | None = None
     batches: BatchNumbers | None = None
     limit: Limit | None = None
+    end: TextDelta | None = None
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):

@@ -131,7 +131,9 @@ class OutputProcessor:
 
     def _deliver(self, sequence: Sequence, sampled: SampledToken | None) -> None:
         reason: FinishReason | None = sequence.finish
-        if sampled and not (reason == "stop" and sampled.token in self._ends):
+        if sampled and reason == "stop" and sampled.token in self._ends:
+            sequence.end = sampled
+        elif sampled:
             text = sequence.detokenizer.feed(sampled.token)
             sequence.pending.append(sampled)
             self._emit(sequence, text)
@@ -210,7 +212,9 @@ class OutputProcessor:
         log.debug("request %d: %s, %s", sequence.number, reason, usage)
         matched, batches = sequence.detokenizer.matched, sequence.batches
         limit = sequence.limit if reason == "length" else None
-        self._send(sequence, Done(reason, usage, logprobs, matched, batches, limit))
+        last = sequence.end
+        end = None if last is None else TextDelta("", (last.token,), last.logprobs)
+        self._send(sequence, Done(reason, usage, logprobs, matched, batches, limit, end))
 
     def fail(self, sequence: Sequence, error: Exception) -> None:
         """End a sequence with an error, if it has not ended already."""

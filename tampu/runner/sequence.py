@@ -160,6 +160,7 @@ class Sequence:
         dropped: tokens dropped by truncation and context shifts.
         finish: why the answer is complete; None while it is not.
         limit: what it ended at, if it is `length`.
+        end: the model's end token, once it has come.
         is_cancelled: whether its caller has cancelled it.
         is_paused: whether it gives its slot to an interactive request after the batch in flight.
         number: of the request, in the order of getting a slot.
@@ -189,6 +190,7 @@ class Sequence:
     generated: int = 0
     finish: FinishReason | None = None
     limit: Limit | None = None
+    end: SampledToken | None = None
     is_cancelled: bool = False
     is_paused: bool = False
     number: int = 0

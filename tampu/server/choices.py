@@ -112,8 +112,10 @@ class Choice:
         reason: EndReason = done.reason
         if self._complete and reason == "stop":
             reason = "tool_calls"
-        told = (done.usage, self._ready_ns, done.stop, self._index, done.batches, done.limit)
-        return Finished(reason, *told)
+        return Finished(
+            reason, done.usage, self._ready_ns, done.stop, self._index, done.batches, done.limit,
+            done.end,
+        )  # fmt: skip
 
 
 def dropped_warnings(dropped: int) -> tuple[str, ...]:

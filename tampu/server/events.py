@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from tampu.chat.output.stream_parser import CallState
-from tampu.runner.events import BatchNumbers, Limit, TokenLogprob, Usage
+from tampu.runner.events import BatchNumbers, Limit, TextDelta, TokenLogprob, Usage
 
 EndReason: TypeAlias = Literal["stop", "length", "cancelled", "tool_calls", "load"]
 
@@ -145,6 +145,7 @@ class Finished(msgspec.Struct, frozen=True):
     choice: int = 0
     batches: BatchNumbers | None = None
     limit: Limit | None = None
+    end: TextDelta | None = None
 
 
 class PromptLogprobs(msgspec.Struct, frozen=True):

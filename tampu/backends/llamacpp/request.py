@@ -75,6 +75,7 @@ class LlamaRequest:
         self._earlier: list[Message] = []  # the last chunk of each earlier stream
         self._last = -1
         self._repeats = 0  # how often the last token has followed itself
+        self._end: TextDelta | None = None  # the model's end token
         self._pending_tokens: list[int] = []
         self._pending_logprobs: list[TokenLogprob] = []
         self._began_ns = time.monotonic_ns()
@@ -128,7 +129,7 @@ class LlamaRequest:
         self._emit(self._detokenizer.flush())
         usage, matched = self._usage(last), self._detokenizer.matched
         limit = self._limit if reason == "length" else None
-        self._sink(Done(reason, usage, tuple(collected), matched, limit=limit))
+        self._sink(Done(reason, usage, tuple(collected), matched, limit=limit, end=self._end))
 
     def _receive(self) -> tuple[FinishReason | None, Message]:
         """Receive chunks up to the last.
@@ -216,15 +217,14 @@ class LlamaRequest:
         if constraint is not None and not _follows(constraint, token, is_end=token in self._ends):
             return True
         if token in self._ends:
+            self._end = TextDelta("", (token,), self._logprobs(logprob))
             return False  # llama.cpp's last chunk follows, with the durations
         self._output.append(token)
         self._first_ns = self._first_ns or time.monotonic_ns()
         if self._budget is not None:
             self._budget.accept(token)
         self._pending_tokens.append(token)
-        if logprob is not None:
-            top = self._options.top_logprobs
-            self._pending_logprobs.append(token_logprob(logprob, top, self._token_bytes))
+        self._pending_logprobs += self._logprobs(logprob)
         text = self._detokenizer.feed(token)
         is_stopped = self._detokenizer.matched is not None
         if is_stopped:  # their text is the stop string
@@ -234,6 +234,11 @@ class LlamaRequest:
         if limit is not None and "\n" in text:
             self._is_late = time.monotonic_ns() - self._first_ns > limit * 1_000_000
         return is_stopped or (constraint is not None and constraint.is_complete)
+
+    def _logprobs(self, entry: Message | None) -> tuple[TokenLogprob, ...]:
+        """Return what a token's event has of its logprob: nothing if llama.cpp sent none."""
+        top = self._options.top_logprobs
+        return () if entry is None else (token_logprob(entry, top, self._token_bytes),)
 
     @property
     def _is_full(self) -> bool:

@@ -113,6 +113,9 @@ class LlamaCompletionWriter:
         if isinstance(event, PromptProgress) and self._telemetry.wants_progress:
             yield self._piece(event.choice, "", ()) | more
         elif isinstance(event, Finished):
+            if event.end is not None:
+                probabilities = self._probabilities(event.end.logprobs)
+                yield self._piece(event.choice, "", event.end.tokens) | probabilities
             yield self._selected(self._piece(event.choice, "", ()) | self._last(event))
         elif isinstance(event, ContentDelta | ReasoningDelta) and (event.text or event.tokens):
             pieces = [(event.text, event.tokens, event.logprobs)]
@@ -136,6 +139,8 @@ class LlamaCompletionWriter:
             self._generated[event.choice] = tokens
             if "\n" in event.text:
                 self._has_new_line.add(event.choice)
+        elif isinstance(event, Finished) and event.end is not None:
+            self._generated[event.choice] = self._generated.get(event.choice, 0) + 1
 
     def _piece(self, choice: int, text: str, tokens: Sequence[int]) -> dict[str, Any]:
         return {
@@ -171,12 +176,14 @@ class LlamaCompletionWriter:
 
     def _object(self, choice: int, events: Sequence[Event]) -> dict[str, Any]:
         parts = [event for event in events if isinstance(event, ContentDelta | ReasoningDelta)]
-        tokens = [token for part in parts for token in part.tokens if self._returns_tokens]
+        ends = [event.end for event in events if isinstance(event, Finished) and event.end]
+        tokens = [t for part in (*parts, *ends) for t in part.tokens if self._returns_tokens]
         piece = self._piece(choice, "".join(part.text for part in parts), tokens)
         for event in events:
             if isinstance(event, Finished):
                 piece |= self._last(event)
-        return self._selected(piece | self._probabilities(logprobs_of(events)))
+        logprobs = [*logprobs_of(events), *(entry for end in ends for entry in end.logprobs)]
+        return self._selected(piece | self._probabilities(logprobs))
 
     def _probabilities(self, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
         """Return the likeliest tokens at each place; nothing if they were not requested."""

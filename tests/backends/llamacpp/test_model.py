@@ -349,6 +349,15 @@ def test_top_n_sigma_xtc_and_infill_reach_llama_cpp(
     assert said(ask(model, **warm, **options)) != said(ask(model, **warm))
 
 
+def test_the_end_token_is_told_apart_from_the_text(model: LlamaModel) -> None:
+    end = min(model.tokenizer.eos)
+    events = ask(model, logit_bias={end: 900.0}, logprobs=True, max_tokens=4)
+    assert (said(events), tokens_of(events), events[-1].reason) == ("", [], "stop")
+    assert events[-1].end.tokens == (end,)
+    assert [entry.token for entry in events[-1].end.logprobs] == [end]
+    assert ask(model, logit_bias={end: -900.0}, max_tokens=2)[-1].end is None
+
+
 @pytest.mark.parametrize(
     "options", [{"dry_penalty_last_n": -1}, {"dry_sequence_breakers": ()}], ids=["all", "none"]
 )

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from support.serving import start_server
 from support.sse import blocks_of
-from support.tiny_model import BOS, VOCABULARY, letter_token
+from support.tiny_model import BOS, EOS, VOCABULARY, letter_token
 
 pytestmark = [pytest.mark.client, pytest.mark.server]
 
@@ -84,7 +84,7 @@ def test_a_stream_has_a_chunk_for_each_piece(client: httpx.Client) -> None:
     response = client.post("/completion", json=BODY | {"stream": True})
     *pieces, last = chunks_of(response)
     assert "".join(piece["content"] for piece in pieces) == "Hello, world."
-    assert [token for piece in pieces for token in piece["tokens"]][:4] == WORDS
+    assert [token for piece in pieces for token in piece["tokens"]] == [*WORDS, EOS]
     assert not any(piece["stop"] for piece in pieces)
     assert last.keys() == KEYS
     assert last["stop"] is True
@@ -92,7 +92,26 @@ def test_a_stream_has_a_chunk_for_each_piece(client: httpx.Client) -> None:
 
 
 def test_tokens_are_returned_where_they_are_wanted(client: httpx.Client) -> None:
-    assert ask(client, return_tokens=True)["tokens"][:4] == WORDS
+    answer = ask(client, return_tokens=True)
+    assert answer["tokens"] == [*WORDS, EOS]
+    assert answer["tokens_predicted"] == 5
+    assert ask(client, return_tokens=True, n_predict=4)["tokens"] == WORDS
+
+
+@pytest.mark.parametrize("post_sampling_probs", [False, True])
+def test_the_end_token_has_its_probability(
+    client: httpx.Client, *, post_sampling_probs: bool
+) -> None:
+    asked = {"n_probs": 2, "return_tokens": True, "post_sampling_probs": post_sampling_probs}
+    name = "prob" if post_sampling_probs else "logprob"
+    answer = ask(client, **asked)
+    *words, end = answer["completion_probabilities"]
+    assert [place["id"] for place in (*words, end)] == answer["tokens"] == [*WORDS, EOS]
+    assert (end["token"], end["bytes"]) == ("", [])
+    assert end[name] == pytest.approx(end[f"top_{name}s"][0][name])
+    chunks = chunks_of(client.post("/completion", json=BODY | asked | {"stream": True}))
+    assert chunks[-2]["completion_probabilities"] == [end]
+    assert [chunk["tokens_predicted"] for chunk in chunks[-2:]] == [5, 5]
 
 
 def test_fields_are_chosen_by_their_paths(client: httpx.Client) -> None:
@@ -292,44 +311,6 @@ def test_a_piece_is_a_text_or_the_bytes_of_a_part_of_a_character(client: httpx.C
     found = ask(client, "/tokenize", content="x é", with_pieces=True)["tokens"]
     assert [token["piece"] for token in found[-2:]] == [[0xC3], [0xA9]]
     assert "x" in [token["piece"].strip() for token in found[:-2]]
-
-
-def test_a_template_is_applied(client: httpx.Client) -> None:
-    messages = [{"role": "user", "content": "x <s>"}, {"role": "assistant", "content": "y"}]
-    text = ask(client, "/apply-template", messages=messages[:1])["prompt"]
-    assert text == "user: x <s>\nassistant:"
-    assert ask(client, "/apply-template", messages=messages)["prompt"] == f"{text}y"
-
-
-def test_a_prompt_may_lack_the_start_of_an_answer(client: httpx.Client) -> None:
-    messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]
-    asked: dict[str, Any] = {"model": "thinker", "messages": messages[:1]}
-    closed = asked | {"add_generation_prompt": False}
-    begun = ask(client, "/apply-template", **asked)["prompt"]
-    text = ask(client, "/apply-template", **closed)["prompt"]
-    assert text == "<|im_start|>user\nx<|im_end|>\n"
-    assert begun == f"{text}<|im_start|>assistant\n"
-    found, longer = (client.post("/tokenize", json=body).json() for body in (closed, asked))
-    assert found["tokens"] == longer["tokens"][: found["count"]]
-    assert found["count"] < longer["count"]
-    continued = ask(client, "/apply-template", **closed | {"messages": messages})["prompt"]
-    assert continued == f"{begun}y"
-    response = client.post("/v1/chat/completions", json=closed)
-    assert response.status_code == 400
-    assert "add_generation_prompt" in response.json()["error"]["message"]
-
-
-def test_props_say_what_a_template_shows(client: httpx.Client) -> None:
-    def props(model: str) -> Any:
-        return client.get("/props", params={"model": model}).json()
-
-    shown = {name for name, value in props("namespaced")["chat_template_caps"].items() if value}
-    assert shown == {
-        "supports_string_content", "supports_tools", "supports_tool_calls",
-        "supports_parallel_tool_calls", "supports_system_role",
-    }  # fmt: skip
-    assert props("talker")["chat_template_caps"]["supports_tools"] is False
-    assert not any(props("embedder")["chat_template_caps"].values())
 
 
 def test_biases_of_texts_are_shown_as_those_of_their_tokens(client: httpx.Client) -> None:
