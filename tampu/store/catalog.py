@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tampu.chat.renderers import own_template
@@ -21,6 +21,8 @@ from tampu.store.model import StoredDefaults, StoredModel
 from tampu.store.model_info import ModelInfo, read_model_info, with_template, with_vision
 
 logger = logging.getLogger(__name__)
+
+_MAX_VARIANTS = 32  # of one file; more are of models that were created anew
 
 
 def resolve(name_or_path: str, settings: Settings | None = None) -> Path:
@@ -203,10 +205,37 @@ class Entry:
         return self.model.name
 
 
+@dataclass(frozen=True, slots=True)
+class _Described:
+    """What is known of a file of weights while its time and size are these.
+
+    Attributes:
+        info: of the file itself.
+        variants: its infos with the template of a store's model ("": its own), and with a projector
+            or not.
+    """
+
+    modified_s: float
+    size_bytes: int
+    info: ModelInfo
+    variants: dict[tuple[str, bool], ModelInfo] = field(default_factory=dict)
+
+    def variant(self, template: str, *, has_projector: bool) -> ModelInfo:
+        """Return the info of a model with this file."""
+        key = template, has_projector
+        if key not in self.variants:
+            info = with_template(self.info, read_template(template)) if template else self.info
+            if len(self.variants) == _MAX_VARIANTS:
+                self.variants.clear()
+            self.variants[key] = with_vision(info) if has_projector else info
+        return self.variants[key]
+
+
 class Catalog:
     """Models by name, case-insensitively and with or without the tag `:latest`.
 
-    Folders are scanned on every call; a file's metadata is cached until its time or size changes.
+    Folders are scanned on every call; a file's metadata, and the templates of models with it, are
+    cached until its time or size changes.
     An unknown name raises ModelNotFoundError with the known ones, a damaged manifest or a missing
     blob StoreError, and a file that is not a valid model ModelFileError.
     """
@@ -220,7 +249,7 @@ class Catalog:
     ) -> None:
         """Use a library; without one, a folder, single files and the built-in model."""
         self.library = library or Library(folder, files, built_in=built_in_path())
-        self._described: dict[Path, tuple[float, int, ModelInfo]] = {}
+        self._described: dict[Path, _Described] = {}
 
     def names(self) -> list[str]:
         """Return all names, without the tag `:latest`."""
@@ -255,16 +284,13 @@ class Catalog:
             raise ModelNotFoundError(f"model {model.name!r} not found") from error
         cached = self._described.get(path)
         try:
-            if cached is None or cached[:2] != (status.st_mtime, status.st_size):
-                cached = (status.st_mtime, status.st_size, read_model_info(path))
-                self._described[path] = cached
-            info = cached[2]
-            if model.stored and (template := _own_template(model.stored, path, info)):
-                info = with_template(info, read_template(template))
+            now = status.st_mtime, status.st_size
+            if cached is None or (cached.modified_s, cached.size_bytes) != now:
+                cached = self._described[path] = _Described(*now, read_model_info(path))
+            template = _own_template(model.stored, path, cached.info) if model.stored else ""
+            info = cached.variant(template, has_projector=model.has_projector)
         except ModelFileError as error:
             raise model.damaged(error) from error
-        if model.has_projector:
-            info = with_vision(info)
         return Entry(bare_name(model.name), info, model.modified_s, model)
 
 

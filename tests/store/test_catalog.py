@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.stores import add_model
 from support.tiny_gguf import write_gguf
 
+from tampu.chat.template_loader import PromptTemplate, read_template
 from tampu.errors import ModelFileError, ModelNotFoundError, StoreError
 from tampu.store import ModelName, Store, catalog, library
 from tampu.store.catalog import Catalog, resolve
@@ -84,6 +86,32 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     after = models.describe("m")
     assert after.modified_s == 1
     assert after.info is not before.info
+
+
+@pytest.mark.parametrize("layers", [{}, {"projector": b"x"}])
+def test_the_template_of_a_stores_model_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layers: dict[str, Any]
+) -> None:
+    read: list[str] = []
+
+    def counted(text: str) -> PromptTemplate:
+        read.append(text)
+        return read_template(text)
+
+    monkeypatch.setattr(catalog, "read_template", counted)
+    weights = write_gguf(tmp_path / "m.gguf").read_bytes()
+    store, models = Store(tmp_path / "ours"), Catalog(tmp_path / "ours")
+    add_model(store, "one", model=weights, template=b"{{ .Prompt }}", **layers)
+    add_model(store, "other", model=weights, template=b"{{ .Prompt }}!")
+    for _ in range(3):
+        first, second = models.describe("one"), models.describe("other")
+        assert first.info.template == "{{ .Prompt }}"
+        assert second.info.template == "{{ .Prompt }}!"
+        assert ("vision" in first.info.capabilities) == bool(layers)
+        assert models.describe("one").info is first.info
+    assert read == ["{{ .Prompt }}", "{{ .Prompt }}!"]
+    add_model(store, "one", model=weights, template=b"{{ .Prompt }}?", **layers)
+    assert models.describe("one").info.template == "{{ .Prompt }}?"
 
 
 def test_the_list_omits_damaged_files_and_is_sorted_by_time(tmp_path: Path) -> None:

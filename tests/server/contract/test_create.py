@@ -131,10 +131,10 @@ def test_create(client: httpx.Client, case: Case) -> None:
 
 
 def test_create_reports_existing_layers(client: httpx.Client, blob: str) -> None:
-    body = {"model": "of-a-file", "files": {"m.gguf": blob}, "system": "Be kind."}
+    body = {"model": "of-a-file", "files": {"m.gguf": blob}, "system": "Be kind to all."}
     answer = Answer(client.post("/api/create", json=body))
     assert f"using existing layer {blob}" in statuses(answer)
-    system = hashlib.sha256(b"Be kind.").hexdigest()
+    system = hashlib.sha256(b"Be kind to all.").hexdigest()
     assert f"creating new layer sha256:{system}" in statuses(answer)
     assert statuses(answer)[-2:] == ["writing manifest", "success"]
     again = Answer(client.post("/api/create", json=body))
