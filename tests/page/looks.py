@@ -38,6 +38,9 @@ def test_the_page_asks_for_a_key_and_keeps_it(browser: Browser, locked: Server) 
         page.keyboard.press("Enter")
         alert = page.get_by_role("dialog").get_by_role("alert")
         expect(alert).to_have_text("The server does not accept this key.")
+        expect(page.get_by_role("main").locator(".notice")).to_have_text(
+            "The server does not accept this key."
+        )
         expect(field).to_be_focused()
         field.fill(KEY)
         page.keyboard.press("Enter")

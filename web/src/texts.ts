@@ -144,7 +144,7 @@ export const TEXTS = {
   },
   deleteModel: (name: string) => `Delete the model ${name}? Its files are removed from this machine.`,
   noModelToChoose: "no model",
-  goneModel: (name: string) => `${name} (not here)`,
+  goneModel: (name: string) => `Gone: ${name}`,
   modelGone: (name: string) => `This server has no model ${name} any more. Choose another one above.`,
   useModel: (name: string) => `Go on with ${name}`,
   noModels: "No models yet. Pull one above.",

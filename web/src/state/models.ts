@@ -59,7 +59,8 @@ export class Models {
       const needsKey = error instanceof ApiError && error.status === 401;
       if (isUnreachable(error)) this.loaded.value = [];
       if (!needsKey) this.#again = setTimeout(() => void this.refresh(), AGAIN_MS);
-      this.error.value = needsKey ? TEXTS.keyMissing : messageOf(error);
+      const key = this.#settings.key.value ? TEXTS.keyRefused : TEXTS.keyMissing;
+      this.error.value = needsKey ? key : messageOf(error);
     }
   }
 
