@@ -6,7 +6,6 @@ import { ApiError, messageOf } from "../api/http.ts";
 import { pause } from "../api/pause.ts";
 import type { Server } from "../api/server.ts";
 import type { Settings } from "../state/settings.ts";
-import { TEXTS } from "../texts.ts";
 import { type Frame, type History, NOTHING, withFrame } from "./live.ts";
 
 const AGAIN_MS = 2000;
@@ -36,7 +35,7 @@ export class Feed {
       } catch (error) {
         const isRefused = error instanceof ApiError && error.status === 401;
         if (!(error instanceof DOMException && error.name === "AbortError")) {
-          this.error.value = isRefused ? TEXTS.keyMissing : messageOf(error);
+          this.error.value = isRefused ? this.#settings.keyProblem : messageOf(error);
         }
         if (isRefused) await this.#otherKey(key, end);
       }

@@ -59,8 +59,7 @@ export class Models {
       const needsKey = error instanceof ApiError && error.status === 401;
       if (isUnreachable(error)) this.loaded.value = [];
       if (!needsKey) this.#again = setTimeout(() => void this.refresh(), AGAIN_MS);
-      const key = this.#settings.key.value ? TEXTS.keyRefused : TEXTS.keyMissing;
-      this.error.value = needsKey ? key : messageOf(error);
+      this.error.value = needsKey ? this.#settings.keyProblem : messageOf(error);
     }
   }
 

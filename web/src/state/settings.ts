@@ -3,6 +3,7 @@
 import { signal } from "@preact/signals";
 
 import type { Colour } from "../chat/token_text.ts";
+import { TEXTS } from "../texts.ts";
 import type { Unfinished } from "./transfers.ts";
 
 export type Theme = "system" | "light" | "dark";
@@ -49,6 +50,11 @@ export class Settings {
 
   refused(): void {
     this.asksForKey.value = true;
+  }
+
+  /** Why the server asks for a key. */
+  get keyProblem(): string {
+    return this.key.value ? TEXTS.keyRefused : TEXTS.keyMissing;
   }
 
   setKey(key: string): void {
