@@ -5,7 +5,6 @@ import { computed, signal } from "@preact/signals";
 import { ApiError, isUnreachable, messageOf } from "../api/http.ts";
 import type { LoadedModel, MemoryEstimate, Model, Parameter, Server, ShownModel } from "../api/server.ts";
 import { type NewModel, creation } from "../models/create.ts";
-import { TEXTS } from "../texts.ts";
 import type { Settings } from "./settings.ts";
 import { type Transfer, Transfers } from "./transfers.ts";
 
