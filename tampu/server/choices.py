@@ -133,8 +133,10 @@ def each_choice(
     """Yield the prompt and the options of each choice; each has its own seed if one is given."""
     for prompt in request.prompts:
         for number in range(request.choices):
-            seed = None if options.seed is None else options.seed + number
-            yield prompt, msgspec.structs.replace(options, seed=seed)
+            if options.seed is None or not number:
+                yield prompt, options
+            else:
+                yield prompt, msgspec.structs.replace(options, seed=options.seed + number)
 
 
 async def merged(choices: Sequence[AsyncGenerator[Event, None]]) -> AsyncGenerator[Event, None]:

@@ -37,6 +37,7 @@ SSE = "text/event-stream"
 WARNING = "warning"
 SHORT = "tampu.short"  # in a request's scope: its path was written without `/v1`
 FIELDS = "tampu.fields"  # in a request's scope: the names of the fields of its body
+IN_PROCESS = "tampu.in_process"  # in a request's scope: the server's own, nobody disconnects
 KEEP_ALIVE_COMMENT_SECONDS = 15.0
 # Keeps proxies from closing a stream as idle.
 _UNQUOTABLE = re.compile(r'[^ -~]|["\\]')
@@ -142,6 +143,9 @@ class _CancellableResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response, until it is complete or the client disconnects."""
+        if scope.get(IN_PROCESS, False):
+            await self.send_all(scope, receive, send)
+            return
         working = asyncio.ensure_future(self.send_all(scope, receive, send))
         leaving = asyncio.create_task(_disconnected(receive))
         try:

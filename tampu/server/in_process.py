@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tampu.errors import TampuError
-from tampu.server.http_response import exception_response
+from tampu.server.http_response import IN_PROCESS, exception_response
 from tampu.server.routes import Endpoint
 
 
@@ -56,6 +56,7 @@ async def ask_app(
 
     scope = {
         "type": "http",
+        IN_PROCESS: True,
         "http_version": "1.1",
         "method": method,
         "scheme": "http",

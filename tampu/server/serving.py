@@ -216,7 +216,9 @@ class Serving:
         ):
             request = await self.with_text_bias(entry, request)
             lora = self.adapters.choice(entry, request.options.lora)
-            request = replace(request, options=msgspec.structs.replace(request.options, lora=lora))
+            if lora != request.options.lora:
+                options = msgspec.structs.replace(request.options, lora=lora)
+                request = replace(request, options=options)
             for may_retry in (True, False):
                 try:
                     async with self._use(entry, request) as model:
@@ -253,6 +255,8 @@ class Serving:
 
     async def with_text_bias(self, entry: Entry, request: GenerationRequest) -> GenerationRequest:
         """Return a request whose biases are all of tokens."""
+        if not request.text_bias:
+            return request
         bias = dict(request.options.logit_bias)
         for text, value in request.text_bias.items():
             encoded = await self.encode(
@@ -260,7 +264,7 @@ class Serving:
             )
             bias |= dict.fromkeys(encoded.tokens(), value)
         options = msgspec.structs.replace(request.options, logit_bias=bias)
-        return replace(request, options=options, text_bias={}) if request.text_bias else request
+        return replace(request, options=options, text_bias={})
 
     def _events(
         self, model: ManagedModel, request: GenerationRequest
@@ -269,10 +273,9 @@ class Serving:
         ready_ns = time.monotonic_ns()
         if not request.prompts:
             return _loaded(ready_ns)
-        options = msgspec.structs.replace(
-            request.limited(model.runner.ready.context, self._max_repeated_tokens),
-            priority=current_priority(),
-        )
+        options = request.limited(model.runner.ready.context, self._max_repeated_tokens)
+        if (priority := current_priority()) != options.priority:
+            options = msgspec.structs.replace(options, priority=priority)
         is_longest = _has_longest_context(model)
         choices = [
             Choice(index, request, ready_ns, is_longest=is_longest).events(
