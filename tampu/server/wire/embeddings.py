@@ -55,7 +55,7 @@ def parse_embedding(
     message = f"{field} must be a text, tokens, or a list of either"
     require(isinstance(given, str | list), message)
     inputs: tuple[TextPrompt | TokensPrompt, ...]
-    inputs = tuple(read_inputs(given, field, may_be_empty=True))
+    inputs = tuple(read_inputs(given, field))
     return embedding_task(
         body,
         defaults,

@@ -87,24 +87,22 @@ def check_cache_options(options: Mapping[str, Any] | None) -> None:
     require(not (options or {}).get("prewarm"), message)
 
 
-def read_inputs(
-    given: str | list[Any] | None, field: str, *, may_be_empty: bool = False
-) -> Iterator[TextOrTokens]:
+def read_inputs(given: str | list[Any] | None, field: str) -> Iterator[TextOrTokens]:
     """Yield the prompts of a text, tokens, or a list of either.
 
-    With `may_be_empty` a text may be empty: most models put tokens before it or after it.
+    A text may be empty: most models put tokens before it or after it.
     """
-    items = given if isinstance(given, list) else [given or ""]
+    items = given if isinstance(given, list) else [given]
     if items and all(_is_token(item) for item in items):
         items = [items]
     require(0 < len(items) <= MAX_INPUTS, f"{field}: there must be 1 to {MAX_INPUTS}")
     for index, item in enumerate(items):
         if isinstance(item, list) and item and all(_is_token(token) for token in item):
             yield TokensPrompt(tuple(item))
-        elif isinstance(item, str) and (item or may_be_empty):
+        elif isinstance(item, str):
             yield TextPrompt(item)
         else:
-            raise RequestError(f"{field}[{index}] must be a text or tokens, and must not be empty")
+            raise RequestError(f"{field}[{index}] must be a text or at least one token")
 
 
 def read_effort(effort: object, field: str) -> Think:

@@ -148,7 +148,11 @@ COMPLETION = SHARED | {
         effect(lambda ask: ask(logprobs=1)["choices"][0]["logprobs"]["tokens"][0] == "Hello"),
         refused(21, -1),
     ),
-    "prompt": both(effect(lambda ask: read(ask(prompt=[[5, 6, 7]])) == 3), refused("", [])),
+    "prompt": both(
+        effect(lambda ask: read(ask(prompt=[[5, 6, 7]])) == 3),
+        effect(lambda ask: read(ask(prompt="")) == 1),
+        refused([], [[]]),
+    ),
     "suffix": both(
         effect(lambda ask: read(ask(model="filler", suffix="y")) > read(ask(model="filler"))),
         refused("y"),

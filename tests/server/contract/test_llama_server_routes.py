@@ -35,6 +35,17 @@ def chunks_of(response: httpx.Response) -> list[Any]:
     return [json.loads(block["data"]) for block in blocks_of(response)]
 
 
+def test_an_empty_prompt_is_the_begin_token(client: httpx.Client) -> None:
+    assert ask(client, prompt="")["tokens_evaluated"] == 1
+    assert [one["tokens_evaluated"] for one in ask(client, prompt=["", "x"])] == [1, 3]
+    found = client.post("/v1/completions", json=BODY | {"prompt": ""}).json()
+    assert found["usage"]["prompt_tokens"] == 1
+    for wrong in (None, [], [[]]):
+        response = client.post("/v1/completions", json=BODY | {"prompt": wrong})
+        assert response.status_code == 400, wrong
+        assert "prompt" in response.json()["error"]["message"]
+
+
 def test_a_completion_has_llama_servers_fields(client: httpx.Client) -> None:
     answer = ask(client)
     assert answer.keys() == KEYS
