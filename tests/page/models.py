@@ -153,6 +153,20 @@ def test_a_model_is_loaded_and_unloaded_and_tells_its_memory(page: Page) -> None
     expect(demo).not_to_contain_text("In memory")
 
 
+def test_a_model_that_is_being_loaded_has_no_memory_yet(page: Page, server: Server) -> None:
+    demo = row(page, "demo:latest")
+    expect(demo).to_be_visible()
+    assert page.request.post(f"{server.url}/api/generate", data={"model": "demo"}).ok
+    [loaded] = page.request.get(f"{server.url}/api/ps").json()["models"]
+    pending = {**loaded, "loading": True, "size": 1_800_000}
+    page.route("**/api/ps", lambda route: route.fulfill(json={"models": [pending]}))
+    expect(demo).to_contain_text("Loading…")
+    expect(demo).not_to_contain_text("In memory")
+    expect(page.get_by_text("of memory taken")).to_have_count(0)
+    page.unroute("**/api/ps")
+    expect(demo).to_contain_text("In memory")
+
+
 def test_only_a_model_of_the_store_can_be_deleted(page: Page) -> None:
     demo = row(page, "demo:latest")
     expect(demo).to_contain_text("built in")

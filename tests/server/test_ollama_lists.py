@@ -130,12 +130,14 @@ def test_loading_model_is_listed_with_known_fields(site: Site) -> None:
         await until(lambda: site.start.begun, "the load begins")
         before_s = time.time()
         [model] = (await client.get("/api/ps")).json()["models"]
+        assert model["loading"]
         after_s = time.time()
         ends_s = datetime.fromisoformat(model["expires_at"]).timestamp()
         assert before_s + 3600 - 1e-3 <= ends_s <= after_s + 3600 + 1e-3
         site.start.go_on.set()
         await coming
         [loaded] = (await client.get("/api/ps")).json()["models"]
+        assert not loaded["loading"]
         return model, loaded
 
     model, loaded = site.run(test)

@@ -106,6 +106,7 @@ export const TEXTS = {
   reading: (file: string) => `reading ${file}`,
   uploading: (file: string) => `uploading ${file}`,
   inMemory: "In memory",
+  loadingNow: "Loading…",
   earlierInMemory: (size: string) => `An earlier model of this name is in memory (${size}). It makes room for this one when that is loaded.`,
   load: "Load",
   unload: "Unload",

@@ -87,7 +87,7 @@ test("the time of loading is not that of the first token", async () => {
   const turn: Partial<Turn> = {};
   const told: (boolean | undefined)[] = [];
   let isLoaded = false;
-  const loaded = () => Promise.resolve(isLoaded ? [{ name: "m" }] : []);
+  const loaded = () => Promise.resolve([{ name: "m", loading: !isLoaded }]);
   async function* chat() {
     while (turn.isLoading === undefined) await Promise.resolve();
     isLoaded = true;

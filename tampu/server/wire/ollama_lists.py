@@ -61,6 +61,7 @@ class RunningModel(_NamedModel, kw_only=True):
 
     A slot computes one request; its size is its share of the cache and of recurrent states.
     `devices` says what each device has of the model, and `placement` why, in one sentence.
+    `loading`: it is not ready yet, and its size is that of its file.
     """
 
     expires_at: str
@@ -71,6 +72,7 @@ class RunningModel(_NamedModel, kw_only=True):
     slot_size: int = 0
     devices: tuple[DeviceShare, ...] = ()
     placement: str = ""
+    loading: bool = False
 
 
 class TensorDetails(msgspec.Struct):
@@ -231,6 +233,7 @@ def _pending(loading: PendingLoad, engine: str) -> RunningModel:
         size_vram=0,
         context_length=loading.context,
         engine=choose_engine(str(stated), entry.info.loaded_as),
+        loading=True,
     )
 
 

@@ -94,7 +94,14 @@ MORE = {
     ollama_lists.TensorDetails: {"size"},
     manage.CreateRequest: {"modelfile", "path"},
     ollama_lists.ListedModel: {"origin"},
-    ollama_lists.RunningModel: {"engine", "slots", "slot_size", "devices", "placement"},
+    ollama_lists.RunningModel: {
+        "engine",
+        "slots",
+        "slot_size",
+        "devices",
+        "placement",
+        "loading",
+    },
     ollama_lists.ModelDetails: {"engine", "memory"},
 }
 PATHS = {

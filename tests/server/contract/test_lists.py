@@ -22,7 +22,7 @@ DETAILS = {
 TAG = {"name", "model", "modified_at", "size", "digest", "details", "capabilities", "origin"}
 PROCESS = {
     "name", "model", "size", "digest", "details", "expires_at", "size_vram", "context_length",
-    "engine", "slots", "slot_size", "devices", "placement",
+    "engine", "slots", "slot_size", "devices", "placement", "loading",
 }  # fmt: skip
 
 

@@ -30,6 +30,8 @@ export interface LoadedModel {
   expires_at: string;
   context_length: number;
   engine: string;
+  /** It is not ready yet, and its size is that of its file. */
+  loading?: boolean;
   devices?: DeviceShare[];
   placement?: string;
 }

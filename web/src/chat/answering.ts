@@ -85,7 +85,7 @@ async function watchLoading(server: Server, model: string, end: AbortSignal, rep
   for (let isLoading = false; ; isLoading = true) {
     const loaded = await server.loaded(end).catch(() => null);
     if (end.aborted || !loaded) return; // the answer itself says what is wrong
-    if (loaded.some(({ name }) => name === model)) {
+    if (loaded.some(({ name, loading }) => name === model && !loading)) {
       if (isLoading) report(false);
       return;
     }

@@ -40,7 +40,7 @@ export function ModelRow({ model, named }: Properties): JSX.Element {
     <li class="model">
       <div class="model-head">
         <h2>{model.name}</h2>
-        {loaded && <span class="badge">{TEXTS.inMemory}: {bytes(loaded.size)}</span>}
+        {loaded && <span class="badge">{loaded.loading ? TEXTS.loadingNow : `${TEXTS.inMemory}: ${bytes(loaded.size)}`}</span>}
       </div>
       <p class="hint">{facts.join(" · ")}</p>
       {named && !loaded && <p class="hint">{TEXTS.earlierInMemory(bytes(named.size))}</p>}
@@ -49,7 +49,7 @@ export function ModelRow({ model, named }: Properties): JSX.Element {
       <div class="model-actions">
         {model.capabilities.includes("completion") && <button type="button" onClick={() => app.chatWith(model.name)}>{TEXTS.chatWith}</button>}
         {!loaded && <button type="button" disabled={isBusy} onClick={() => void models.load(model.name)}>{TEXTS.load}</button>}
-        {named && <button type="button" disabled={isBusy} onClick={() => void models.unload(model.name)}>{TEXTS.unload}</button>}
+        {named && <button type="button" disabled={isBusy || named.loading === true} onClick={() => void models.unload(model.name)}>{TEXTS.unload}</button>}
         {canQuantize(quantization_level) && <button type="button" onClick={() => ask("quantize")}>{TEXTS.actions.quantize}</button>}
         <button type="button" aria-expanded={isOpen} onClick={() => setOpen(!isOpen)}>{TEXTS.details}</button>
         {canDelete && <button type="button" class="danger" disabled={isBusy} onClick={() => ask("delete")}>{TEXTS.delete}</button>}
@@ -81,7 +81,7 @@ function ModelDetails({ name, loaded }: { name: string; loaded: LoadedModel | un
   const { found: shown, error } = useAnswer(name, () => models.show(name));
   if (error) return <ErrorText text={error} />;
   if (!shown) return <p class="hint">…</p>;
-  const memory = loaded ? [[TEXTS.facts.memory, bytes(loaded.size)], [TEXTS.facts.contextInMemory, grouped(loaded.context_length)]] : [];
+  const memory = loaded && !loaded.loading ? [[TEXTS.facts.memory, bytes(loaded.size)], [TEXTS.facts.contextInMemory, grouped(loaded.context_length)]] : [];
   const facts = [
     [TEXTS.facts.engine, shown.engine],
     [TEXTS.facts.context, grouped(shown.details.context_length)],
@@ -91,7 +91,7 @@ function ModelDetails({ name, loaded }: { name: string; loaded: LoadedModel | un
   const texts = Object.entries(TEXTS.modelTexts).map(([part, title]) => [title, shown[part as keyof typeof TEXTS.modelTexts]]);
   return (
     <div class="model-details">
-      {!loaded && <MemoryEstimate name={name} />}
+      {(!loaded || loaded.loading) && <MemoryEstimate name={name} />}
       <LayersFigure tensors={shown.tensors ?? []} />
       <dl>{facts.map(([key, value]) => <div><dt>{breakable(key ?? "")}</dt><dd>{value}</dd></div>)}</dl>
       {texts.filter(([, text]) => text).map(([title, text]) => (

@@ -22,7 +22,7 @@ export function ModelsView(): JSX.Element {
     }, REFRESH_MS);
     return () => clearInterval(timer);
   }, []);
-  const memory = models.loaded.value.reduce((all, model) => all + model.size, 0);
+  const memory = models.loaded.value.reduce((all, model) => all + (model.loading ? 0 : model.size), 0);
   const installed = models.installed.value;
   return (
     <main class="models">
