@@ -18,8 +18,7 @@ from tampu.sampling.transforms import Doubles, Floats
 
 _END_FACTOR = 3.0
 _LEAST = 0.2
-_MANY = 1024
-_TAIL = 1e-6  # no more than float32 loses when so many are added up
+MAX_COMPARED = 1024  # texts: a request without top-k has those of the whole vocabulary
 
 
 class Texts(Protocol):
@@ -76,9 +75,9 @@ def infill(
 
     Those that end the text are kept alone if three times the number of tokens times their
     probability is more than that of the others. If not, a token's probability is added to that of
-    another if the text of one begins with that of the other, the less likely to the likelier. Then
-    tokens with less than 0.2 go, and with less than 1 / (n + 1) if n are left, but not those that
-    end the text.
+    another if the text of one begins with that of the other, the less likely to the likelier; only
+    the texts of the `MAX_COMPARED` best are compared. Then tokens with less than 0.2 go, and with
+    less than 1 / (n + 1) if n are left, but not those that end the text.
 
     Args:
         weights: of the tokens, descending.
@@ -92,9 +91,8 @@ def infill(
         kept: NDArray[np.intp] = is_end.nonzero()[0]
         return kept
     probabilities /= total
-    count = _count_that_matter(probabilities)
-    texts = [text_of(place) for place in range(count)]
-    probabilities[:count] = merged(probabilities[:count], texts)
+    texts = [text_of(place) for place in range(min(len(weights), MAX_COMPARED))]
+    probabilities[: len(texts)] = merged(probabilities[: len(texts)], texts)
     left = is_end | (probabilities >= _LEAST)
     texts_left = int(np.count_nonzero(left & ~is_end))
     if not texts_left:
@@ -129,13 +127,3 @@ def merged(probabilities: Doubles, texts: list[bytes]) -> Doubles:
             if added == shorter:
                 break
     return np.array(sums)
-
-
-def _count_that_matter(probabilities: Doubles) -> int:
-    """Count the best tokens without which the sums would be others.
-
-    Of a whole vocabulary most have next to none, and comparing all texts takes a while.
-    """
-    if len(probabilities) <= _MANY:
-        return len(probabilities)
-    return int(np.add.accumulate(probabilities).searchsorted(1.0 - _TAIL)) + 1

@@ -18,7 +18,7 @@ from support.tiny_model import EOS, VOCABULARY, Tiny, letter_token, write_tiny
 from tampu.ml.gguf import read_gguf
 from tampu.sampling import Sampler, SamplingOptions
 from tampu.sampling.chain import Ranked
-from tampu.sampling.infill import Infill, infill
+from tampu.sampling.infill import MAX_COMPARED, Infill, infill
 from tampu.tokenizer import load_tokenizer
 
 Floats = npt.NDArray[np.float32]
@@ -99,8 +99,8 @@ def test_probabilities_of_a_common_beginning_are_added_up() -> None:
     assert infill(weights, no_end, together.__getitem__).tolist() == [0]
 
 
-def test_of_a_whole_vocabulary_the_unlikely_texts_are_not_compared() -> None:
-    weights = np.full(50_000, 1e-12, np.float32)
+def test_of_a_whole_vocabulary_only_the_best_texts_are_compared() -> None:
+    weights = np.full(50_000, 1e-6, np.float32)
     weights[:3] = 1.0, 0.5, 0.4
     asked: list[int] = []
 
@@ -109,7 +109,7 @@ def test_of_a_whole_vocabulary_the_unlikely_texts_are_not_compared() -> None:
         return b"x%d" % place
 
     assert infill(weights, np.zeros(50_000, np.bool_), text_of).tolist() == [0, 1]
-    assert asked == [0, 1, 2]
+    assert asked == [*range(MAX_COMPARED)]
 
 
 # In a sampler
