@@ -211,8 +211,11 @@ class Store:
 
     def _candidates(self, name: ModelName) -> Iterator[tuple[ModelName, Path]]:
         """Yield the manifests of a name: the exact spelling first."""
+        relative = name.relative_path
         for folder in self.layout.manifest_folders:
-            exact = folder / name.relative_path
+            if not folder.is_dir():  # as most are not: each request of the server looks here
+                continue
+            exact = folder / relative
             if exact.is_file():
                 yield name, exact
                 continue
