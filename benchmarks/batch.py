@@ -4,9 +4,9 @@
 
 Prints a table: the live stream's time between two pieces without and with the batch (median, 99th
 percentile and longest), its time to the first piece, and the tokens per second of the rows in the
-engine without a server, of the batch alone, and beside the stream. Alone means the same rows with
-nothing beside them. With 1 billion weights in Q4_K_M on two cores the default number of rows takes
-about five minutes.
+engine without a server, of the batch alone, and beside the stream; then the processor time of a row
+in the server's process and in the others. Alone means the same rows with nothing beside them. With
+1 billion weights in Q4_K_M on two cores the default number of rows takes about five minutes.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 
 from benchmarks.server import server
 from tampu.engine.engine import Engine
@@ -134,6 +135,13 @@ def run_batch(url: str, model: str, rows: int, tokens: int) -> tuple[float, dict
         return time.perf_counter() - since_s, batch
 
 
+def processor_s(process: psutil.Process) -> tuple[float, float]:
+    """Return the processor time of a server, and of the model's and the sandboxes' processes."""
+    times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
+    own, *others = (each.user + each.system for each in times)
+    return own, sum(others)
+
+
 def described(live: Live) -> str:
     """Return the figures of a live stream, in milliseconds."""
     gaps = sorted(live.gaps_s)
@@ -154,12 +162,14 @@ def main() -> None:
     rows, tokens = given.rows, given.tokens
     name = Path(given.model).stem
     offline = run_engine(given.model, rows, tokens, given.slots)
-    with server(given.model, TAMPU_NUM_PARALLEL=str(given.slots)) as (_, port):
+    with server(given.model, TAMPU_NUM_PARALLEL=str(given.slots)) as (process, port):
         url = f"http://127.0.0.1:{port}"
         Live(url, name, 1).chat()  # loads the model
         alone = Live(url, name, given.stream_tokens)
         alone.chat()
+        before = processor_s(process)
         alone_s, batch = run_batch(url, name, rows, tokens)
+        after = processor_s(process)
         beside = Live(url, name, given.stream_tokens)
         with beside.running():
             seconds, beside_batch = run_batch(url, name, rows, tokens)
@@ -176,6 +186,10 @@ def main() -> None:
         print(f"| {what} | {live} | {done} | {rate:.1f} | {rate / offline:.2f} |")
     gap = statistics.median(beside.gaps_s) / statistics.median(alone.gaps_s)
     print(f"the stream's median gap beside the batch: {gap:.2f} of that alone")
+    own, others = ((b - a) / rows * 1e3 for a, b in zip(before, after, strict=True))
+    print(
+        f"a row alone: {own:.2f} ms of processor time in the server, {others:.2f} ms in the others"
+    )
 
 
 if __name__ == "__main__":
