@@ -114,7 +114,7 @@ def test_an_answer_follows_a_grammar_and_a_wrong_one_is_explained(page: Page) ->
     assert answer.inner_text() in {"yes", "no"}
     grammar.fill("root ::= other")
     told = page.get_by_role("status").filter(has_text="other")
-    expect(told).to_have_text("the rule other, which root uses, is missing")
+    expect(told).to_have_text("The rule other, which root uses, is missing")
     expect(grammar).to_have_attribute("aria-invalid", "true")
     say(page, "Again?")
     expect(page.get_by_role("textbox", name="Message")).to_have_value("Again?")  # is not sent
@@ -145,7 +145,7 @@ def test_a_verdict_is_of_the_text_that_stands_there(page: Page) -> None:
     grammar = page.get_by_role("textbox", name="grammar (GBNF)")
     grammar.fill("root ::= other")
     problem = page.locator(f"[id='{grammar.get_attribute('aria-describedby')}']")
-    expect(problem).to_contain_text("the rule other")
+    expect(problem).to_contain_text("The rule other")
     held: list[Route] = []
     page.route("**/api/format/check", lambda route: held.append(route))
     with page.expect_request("**/api/format/check"):
@@ -154,7 +154,7 @@ def test_a_verdict_is_of_the_text_that_stands_there(page: Page) -> None:
         expect(page.get_by_role("alert")).to_have_count(0)
     expect(problem).to_have_text("Checking…")
     held[-1].continue_()
-    expect(problem).to_contain_text("the rule another")
+    expect(problem).to_contain_text("The rule another")
 
 
 def test_what_ended_an_answer_early_is_said(page: Page) -> None:
