@@ -40,7 +40,8 @@ def test_an_empty_prompt_is_the_begin_token(client: httpx.Client) -> None:
     assert [one["tokens_evaluated"] for one in ask(client, prompt=["", "x"])] == [1, 3]
     found = client.post("/v1/completions", json=BODY | {"prompt": ""}).json()
     assert found["usage"]["prompt_tokens"] == 1
-    for wrong in (None, [], [[]]):
+    refused: tuple[Any, ...] = (None, [], [[]])
+    for wrong in refused:
         response = client.post("/v1/completions", json=BODY | {"prompt": wrong})
         assert response.status_code == 400, wrong
         assert "prompt" in response.json()["error"]["message"]
@@ -113,7 +114,11 @@ def test_tokens_are_returned_where_they_are_wanted(client: httpx.Client) -> None
 def test_the_end_token_has_its_probability(
     client: httpx.Client, *, post_sampling_probs: bool
 ) -> None:
-    asked = {"n_probs": 2, "return_tokens": True, "post_sampling_probs": post_sampling_probs}
+    asked: dict[str, Any] = {
+        "n_probs": 2,
+        "return_tokens": True,
+        "post_sampling_probs": post_sampling_probs,
+    }
     name = "prob" if post_sampling_probs else "logprob"
     answer = ask(client, **asked)
     *words, end = answer["completion_probabilities"]
