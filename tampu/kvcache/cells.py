@@ -41,9 +41,11 @@ class Cells:
         self._shares: CellArray = np.zeros(count, np.int32)
         self._clock = _EMPTY
         self._owned = 0
+        # Each token needs a cell, so one is found without looking at all of them: from these lists,
+        # whose entries may be out of date and are checked against owners and stamps.
         self._may_have_empty = True
         self._scattered = np.empty(0, np.intp)  # the empty cells, when no block of them is left
-        # The next cells to be evicted, and the stamps that they have unless something happened.
+        # The next cells to be evicted, and the stamps that they had when they were sorted.
         self._order = np.empty(0, np.intp)
         self._order_stamps = np.empty(0, np.int64)
         self.generations: CellArray = np.zeros(count, np.int32)

@@ -28,6 +28,7 @@ class CheckedOptions(msgspec.Struct, frozen=True, kw_only=True):
         values, rows = _checked(type(self))
         for value, row in zip(values(self), rows, strict=True):
             default = row.default
+            # By value: options from another process are equal, not identical. True equals 1.
             if value is not default and (value != default or type(value) is not type(default)):
                 row.check(value, row.name)
 

@@ -96,7 +96,7 @@ class LineGroup:
         """Return the line of one of the rows, once.
 
         Raises:
-            InputFileError: if it is no longer there.
+            InputFileError: if the file has been deleted.
         """
         async with self._lock:
             if not self._lines:

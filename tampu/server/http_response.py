@@ -37,7 +37,7 @@ SSE = "text/event-stream"
 WARNING = "warning"
 SHORT = "tampu.short"  # in a request's scope: its path was written without `/v1`
 FIELDS = "tampu.fields"  # in a request's scope: the names of the fields of its body
-IN_PROCESS = "tampu.in_process"  # in a request's scope: the server's own, nobody disconnects
+IN_PROCESS = "tampu.in_process"  # in a request's scope: the server sent it, so no client leaves
 KEEP_ALIVE_COMMENT_SECONDS = 15.0
 # Keeps proxies from closing a stream as idle.
 _UNQUOTABLE = re.compile(r'[^ -~]|["\\]')

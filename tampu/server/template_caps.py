@@ -19,10 +19,10 @@ Caps = Mapping[str, bool]
 
 
 class TemplateCaps:
-    """Remembers what templates can show; for one event loop."""
+    """Remembers what templates can show."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[str, str], asyncio.Future[Caps]] = {}
+        self._found: dict[tuple[str, str], Caps] = {}
 
     async def of(self, info: ModelInfo) -> Caps:
         """Return what the template of a model can show, as `template_caps`.
@@ -35,16 +35,13 @@ class TemplateCaps:
         if not info.template:
             return template_caps(None)
         key = (info.template, info.metadata.string(f"{KEY}.tool_use", default=""))
-        if key not in self._found:
+        found = self._found.get(key)
+        if found is None:
+            found = await asyncio.to_thread(_caps_of, info)
             if len(self._found) >= _REMEMBERED:
                 self._found.clear()
-            self._found[key] = asyncio.ensure_future(asyncio.to_thread(_caps_of, info))
-        found = self._found[key]
-        try:
-            return await asyncio.shield(found)
-        except Exception:
-            self._found.pop(key, None)
-            raise
+            self._found[key] = found
+        return found
 
 
 def _caps_of(info: ModelInfo) -> Caps:

@@ -132,7 +132,7 @@ class Generation:
         self.end(event)
 
     def _send_text(self, delta: TextDelta) -> None:
-        """Send some text: the first immediately, what nobody waits for in large pieces."""
+        """Send text; without streaming, only the first piece at once and the rest in batches."""
         if self._has_begun and not self._is_streamed:
             self._held.append(delta)
             if len(self._held) == _MAX_HELD:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from support.chat_templates import TEMPLATES
 
@@ -60,9 +62,9 @@ def test_a_template_that_fails_is_rendered_once() -> None:
     asked = []
 
     class Refusing(ChatTemplate):
-        def render(self, *given: object, **more: object) -> tuple[tuple[str, bool], ...]:
+        def render(self, *given: Any, **more: Any) -> tuple[tuple[str, bool], ...]:
             asked.append(given)
-            return super().render(*given, **more)  # type: ignore[arg-type]
+            return super().render(*given, **more)
 
     found = template_caps(Refusing("{{ raise_exception('no') }}"))
     assert (len(asked), any(found.values())) == (1, False)

@@ -111,6 +111,13 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def linked(models: Path, folder: Path) -> Path:
+    """Put links to the models into a folder, to which a test adds its own; return it."""
+    for model in models.glob("*.gguf"):
+        (folder / model.name).symlink_to(model)
+    return folder
+
+
 @pytest.fixture(scope="module")
 def server(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     settings = {"TAMPU_THREADS": "1", "TAMPU_CONTEXT_LENGTH": str(LONG_CONTEXT)}

@@ -227,11 +227,17 @@ def test_a_side_whose_model_is_gone_asks_for_another_one(page: Page, file: Path)
     expect(page.get_by_text("prompt tokens cached")).to_have_count(2)
 
 
-def test_a_new_model_of_a_name_is_not_the_one_in_memory(page: Page, file: Path) -> None:
+def replace_loaded_demo(page: Page, file: Path) -> Locator:
+    """Create a model of the name of one that is in memory; return its row."""
     demo = row(page, "demo:latest")
     demo.get_by_role("button", name="Load", exact=True).click()
     expect(demo).to_contain_text("In memory: ")
     expect(create(page, file, **{"Name of the new model": "demo"})).to_contain_text("Success")
+    return demo
+
+
+def test_a_new_model_of_a_name_is_not_the_one_in_memory(page: Page, file: Path) -> None:
+    demo = replace_loaded_demo(page, file)
     expect(demo).to_contain_text("llama")
     earlier = re.compile(r"An earlier model of this name is in memory \(\d+ MB\)")
     expect(demo).to_contain_text(earlier)
@@ -249,10 +255,7 @@ def test_a_new_model_of_a_name_is_not_the_one_in_memory(page: Page, file: Path) 
 
 
 def test_a_model_that_a_new_one_replaces_can_be_unloaded(page: Page, file: Path) -> None:
-    demo = row(page, "demo:latest")
-    demo.get_by_role("button", name="Load", exact=True).click()
-    expect(demo).to_contain_text("In memory: ")
-    expect(create(page, file, **{"Name of the new model": "demo"})).to_contain_text("Success")
+    demo = replace_loaded_demo(page, file)
     expect(demo).to_contain_text("An earlier model of this name")
     demo.get_by_role("button", name="Unload").click()
     expect(demo).not_to_contain_text("An earlier model of this name")

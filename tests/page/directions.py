@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, expect
 from support.scripted import write_scripted
 from support.serving import Server, start_server
 
-from tests.page.conftest import PLAIN, answers, choose, questions, say, watched
+from tests.page.conftest import PLAIN, answers, choose, linked, questions, say, watched
 
 ARABIC = "ما هي عاصمة بيرو؟"
 HEBREW = "מהי בירת פרו?"
@@ -33,9 +33,7 @@ MOVING = """() => document.getAnimations().filter((one) => one.playState === "ru
 
 @pytest.fixture(scope="module")
 def server(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("more")
-    for model in models.glob("*.gguf"):
-        (folder / model.name).symlink_to(model)
+    folder = linked(models, tmp_path_factory.mktemp("more"))
     write_scripted(folder / "hebrew.gguf", [ANSWER], template=PLAIN)
     server = start_server(folder, tmp_path_factory.mktemp("home"), TAMPU_THREADS="1")
     yield server

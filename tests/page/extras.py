@@ -13,7 +13,7 @@ from support.chat_templates import CHATML
 from support.scripted import write_scripted
 from support.serving import Server, start_server
 
-from tests.page.conftest import answers, ask, choose, say, watched
+from tests.page.conftest import answers, ask, choose, linked, say, watched
 
 SCHEMA = {
     "type": "object",
@@ -31,9 +31,7 @@ CALL = '{"name": "weather", "arguments": {"city": "Lima"}}'
 @pytest.fixture(scope="module")
 def server(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server with a model that calls a tool, and that answers what ends with the letter n."""
-    folder = tmp_path_factory.mktemp("more")
-    for model in models.glob("*.gguf"):
-        (folder / model.name).symlink_to(model)
+    folder = linked(models, tmp_path_factory.mktemp("more"))
     script = ["<tool_call>", CALL, "</tool_call>"]
     write_scripted(folder / "caller.gguf", script, template=CHATML)
     home = tmp_path_factory.mktemp("home")

@@ -15,7 +15,7 @@ from support.scripted import write_scripted
 from support.serving import Server, start_server
 from support.waiting import wait_until
 
-from tests.page.conftest import PLAIN, answers, ask, choose, violations, watched
+from tests.page.conftest import PLAIN, answers, ask, choose, linked, violations, watched
 
 SUM = "What is 27 + 58?"
 LONG = "What is the sum of all numbers from one to a hundred?"
@@ -55,9 +55,7 @@ WIDE = (
 
 @pytest.fixture(scope="module")
 def server(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("more")
-    for model in models.glob("*.gguf"):
-        (folder / model.name).symlink_to(model)
+    folder = linked(models, tmp_path_factory.mktemp("more"))
     write_scripted(folder / "wide.gguf", [WIDE], template=PLAIN)
     server = start_server(folder, tmp_path_factory.mktemp("home"), TAMPU_THREADS="1")
     yield server

@@ -37,8 +37,9 @@ class Sent(OutputQueue):
 
 
 def sent(*, is_streamed: bool) -> list[tuple[Any, bool]]:
-    outbox, model = Sent(), FakeModel()
-    loaded: Any = Loaded(model, RequestBuilder(model, None), Ready(100, 1000))  # type: ignore[arg-type]
+    outbox = Sent()
+    model: Any = FakeModel()
+    loaded = Loaded(model, RequestBuilder(model, None), Ready(100, 1000))
     command = Generate(1, TextPrompt(TEXT), GenerateOptions(), is_streamed=is_streamed)
     Generation(1, outbox).begin(loaded, command)
     assert outbox.has_ended.wait(PATIENCE_S)

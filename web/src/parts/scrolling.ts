@@ -1,4 +1,4 @@
-/** What is wider than its place can be scrolled with keys, too; what is not is no stop on their way. */
+/** Keyboard access for content that scrolls sideways; content that fits is not in the tab order. */
 
 import type { RefObject } from "preact";
 import { useLayoutEffect, useState } from "preact/hooks";

@@ -47,7 +47,7 @@ export class App {
     return [model, this.settings.model].find((name) => names.includes(name)) ?? names[0] ?? model;
   });
 
-  /** The model of the open conversation that is no longer there; empty: none is missed. No other one answers until it is chosen. */
+  /** The model of the open conversation if the server no longer has it, else empty. Another model answers only once the user chooses it. */
   readonly goneModel = computed(() => {
     const { model } = this.chats.open.value;
     return this.models.isGone(model) ? model : "";
