@@ -13,7 +13,7 @@ const WORDS = "/[A-Za-z]{2}[,:;.]? +[A-Za-z]|^[A-Z][a-z]{2,}[.…!?]?$/";
 const BESIDE = "/^[,.]? [a-z/]{2,}|[a-z]{2,}:? $/";
 const ELSEWHERE =
   ":not(JSXAttribute[name.name=/^(class|style|rel)$/] *)" +
-  ":not(CallExpression[callee.name='matchMedia'] > *)" +
+  ":not(CallExpression[callee.name=/^(matchMedia|focusSoon)$/] > *)" +
   ":not(CallExpression[callee.property.name=/^(querySelector|matches$|closest$)/] > *)" +
   ":not(AssignmentExpression[left.property.name='font'] > *)" +
   ":not(BinaryExpression[operator=/^[!=]==$/] > *):not(Property[key.name=/^(keys|authorization)$/] *)";

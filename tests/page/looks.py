@@ -134,6 +134,36 @@ def test_what_is_typed_after_new_chat_or_a_choice_is_a_message(page: Page) -> No
     expect(message).to_be_focused()
 
 
+# Presses a link, and says how far the page is before any key can come, with the focused field.
+PRESSED = """async (link) => {
+    link.click();
+    for (let step = 0; step < 20; step++) await null;
+    const { id, value } = document.activeElement;
+    return [location.hash, document.querySelector("h1").textContent, id, value];
+}"""
+
+
+def test_no_key_after_new_chat_or_a_choice_goes_to_what_was_shown_before(page: Page) -> None:
+    ask(page, "demo", SUM)
+    address = page.evaluate("() => location.hash")
+    page.get_by_role("textbox", name="Message").fill("a draft")
+    new = page.get_by_role("link", name="New chat")
+    assert new.evaluate(PRESSED) == ["#/", "New chat", "message", ""]
+    old = page.get_by_role("link", name=SUM)
+    assert old.evaluate(PRESSED) == [address, SUM, "message", "a draft"]
+    page.go_back()
+    expect(page.get_by_role("heading", level=1)).to_have_text("New chat")
+
+
+def test_a_conversation_in_a_new_tab_leaves_this_one_as_it_is(page: Page) -> None:
+    ask(page, "demo", SUM)
+    page.get_by_role("link", name="New chat").click()
+    with page.context.expect_page() as opened:
+        page.get_by_role("link", name=SUM).click(modifiers=["Control"])
+    expect(opened.value.get_by_role("heading", level=1)).to_have_text(SUM)
+    expect(page.get_by_role("heading", level=1)).to_have_text("New chat")
+
+
 def test_a_tab_is_called_what_it_shows(page: Page) -> None:
     expect(page).to_have_title("tampu")
     ask(page, "demo", SUM)

@@ -1,6 +1,7 @@
 /** Every action that has a key; `?` shows this table. */
 
 import { alternatives, canGoOn, shownTurns } from "./chat/tree.ts";
+import { focusSoon } from "./parts/focus.ts";
 import type { App } from "./state/app.ts";
 import { PANEL_COVERS } from "./state/back.ts";
 import { TEXTS } from "./texts.ts";
@@ -21,11 +22,11 @@ export const ACTIONS: readonly Action[] = [
   { keys: "/", text: TEXTS.search, run: search },
   { keys: "j", text: TEXTS.keyActions.next, run: (app) => step(app, 1) },
   { keys: "k", text: TEXTS.keyActions.previous, run: (app) => step(app, -1) },
-  { keys: "m", text: TEXTS.models, run: () => go("#/models") },
-  { keys: "l", text: TEXTS.inside, run: () => go("#/inside") },
-  { keys: "d", text: TEXTS.compare, run: () => go("#/compare") },
-  { keys: "o", text: TEXTS.tokenizer, run: () => go("#/tokens") },
-  { keys: "c", text: TEXTS.keyActions.back, run: (app) => go(`#/chat/${app.chats.openId.value}`) },
+  { keys: "m", text: TEXTS.models, run: (app) => app.go("#/models") },
+  { keys: "l", text: TEXTS.inside, run: (app) => app.go("#/inside") },
+  { keys: "d", text: TEXTS.compare, run: (app) => app.go("#/compare") },
+  { keys: "o", text: TEXTS.tokenizer, run: (app) => app.go("#/tokens") },
+  { keys: "c", text: TEXTS.keyActions.back, run: (app) => app.go(`#/chat/${app.chats.openId.value}`) },
   { keys: "e", text: TEXTS.keyActions.edit, run: edit },
   { keys: "r", text: TEXTS.keyActions.regenerate, run: regenerate },
   { keys: "g", text: TEXTS.keyActions.goOn, run: goOn },
@@ -58,31 +59,23 @@ export function onKey(app: App, event: KeyboardEvent): void {
   action.run(app);
 }
 
-function go(hash: string): void {
-  location.hash = hash;
-}
-
 function newChat(app: App): void {
-  go("#/");
+  app.go("#/");
   app.write();
 }
 
 function parameters({ showsParameters }: App): void {
   toggle(showsParameters);
-  if (showsParameters.value) requestAnimationFrame(() => document.querySelector<HTMLElement>(".panel > header button")?.focus());
+  if (showsParameters.value) focusSoon(".panel > header button");
 }
 
 function toggle(flag: { value: boolean }): void {
   flag.value = !flag.value;
 }
 
-function focus(selector: string): void {
-  document.querySelector<HTMLElement>(selector)?.focus();
-}
-
 function search(app: App): void {
   app.showsSidebar.value = true;
-  requestAnimationFrame(() => focus("#search"));
+  focusSoon("#search");
 }
 
 function escape(app: App): void {
@@ -96,11 +89,10 @@ function escape(app: App): void {
 }
 
 function step(app: App, by: number): void {
-  app.wantsToWrite = false; // the next step may follow
   const { all, openId } = app.chats;
   const at = all.value.findIndex((conversation) => conversation.id === openId.value);
   const next = all.value[at + by];
-  if (next) go(`#/chat/${next.id}`);
+  if (next) app.go(`#/chat/${next.id}`);
 }
 
 function edit(app: App): void {

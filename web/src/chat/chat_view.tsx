@@ -68,14 +68,15 @@ function Head(): JSX.Element {
 }
 
 function ConversationMenu(): JSX.Element {
-  const { chats } = useApp();
+  const app = useApp();
+  const { chats } = app;
   const [asked, ask] = useState<"" | "rename" | "delete">("");
   const { value: conversation } = chats.open;
   const title = titleOf(conversation);
   const close = () => ask("");
   const remove = () => {
     void chats.remove(conversation.id);
-    location.hash = "#/";
+    app.go("#/");
   };
   return (
     <>

@@ -35,11 +35,6 @@ export function Composer(): JSX.Element {
   const canSee = models.can(model.value, "vision");
   const problem = app.problem.value || (images.length && !canSee ? TEXTS.noVision(model.value) : "");
   const problemId = useId();
-  const field = useRef<HTMLTextAreaElement>(null);
-  useEffect(() => {
-    if (app.wantsToWrite) field.current?.focus();
-    app.wantsToWrite = false;
-  }, []);
   const canSend = !isRunning && !problem && model.value !== "" && (text.trim() !== "" || images.length > 0);
 
   const add = async (files: File[]) => {
@@ -79,7 +74,6 @@ export function Composer(): JSX.Element {
       )}
       <textarea
         id="message"
-        ref={field}
         rows={1}
         dir="auto"
         aria-label={TEXTS.message}

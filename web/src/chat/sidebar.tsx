@@ -1,6 +1,6 @@
 /** The list of conversations, with their search, and the ways to the other views. */
 
-import type { JSX } from "preact";
+import type { JSX, TargetedMouseEvent } from "preact";
 import { useRef } from "preact/hooks";
 
 import { messageOf } from "../api/http.ts";
@@ -8,7 +8,7 @@ import { Icon } from "../parts/icons.tsx";
 import { IconButton } from "../parts/button.tsx";
 import { Menu } from "../parts/menu.tsx";
 import { ErrorText } from "../parts/told.tsx";
-import { useApp } from "../state/app.ts";
+import { type App, useApp } from "../state/app.ts";
 import { TEXTS } from "../texts.ts";
 import { moment } from "../units.ts";
 import { VIEWS } from "../views.ts";
@@ -22,10 +22,6 @@ export function Sidebar(): JSX.Element {
   const { chats, imported, search, showsSettings, showsKeys, view } = app;
   const { count, known } = imported.value;
   const told = [count > 0 && TEXTS.imported(count), known > 0 && TEXTS.known(known)].filter(Boolean);
-  const begin = () => {
-    if (!location.hash.slice(2)) app.showsSidebar.value = false; // the address stays the same
-    app.write();
-  };
   const found = chats.all.value.filter((conversation) => matches(conversation, search.value));
   const titles = found.map((one) => titleOf(one) || TEXTS.newChat);
   const counts = new Map<string, number>();
@@ -35,7 +31,7 @@ export function Sidebar(): JSX.Element {
     <nav class="sidebar" aria-label={TEXTS.chats}>
       <header>
         <span class="brand">{TEXTS.brand}</span>
-        <a class="button primary" href="#/" onClick={begin}><Icon name="plus" /> {TEXTS.newChat}</a>
+        <a class="button primary" href="#/" onClick={(event) => open(app, event)}><Icon name="plus" /> {TEXTS.newChat}</a>
       </header>
       <label class="search">
         <Icon name="search" />
@@ -93,13 +89,21 @@ function Entry({ conversation, title, isOpen, hasTime }: Properties): JSX.Elemen
   const isRunning = chats.running.value.has(conversation.id);
   return (
     <li>
-      <a href={`#/chat/${conversation.id}`} aria-current={isOpen ? "page" : undefined} dir="auto" onClick={() => app.write()}>
+      <a href={`#/chat/${conversation.id}`} aria-current={isOpen ? "page" : undefined} dir="auto" onClick={(event) => open(app, event)}>
         {isRunning && <span class="dot" aria-label={TEXTS.waiting} />}
         <span class="entry-title">{title}</span>
         {hasTime && <time dateTime={new Date(conversation.created).toISOString()}>{moment(conversation.created)}</time>}
       </a>
     </li>
   );
+}
+
+/** Follow a link to a conversation at once, and let a message be written there. */
+function open(app: App, event: TargetedMouseEvent<HTMLAnchorElement>): void {
+  if (event.ctrlKey || event.metaKey || event.shiftKey) return; // in another tab
+  event.preventDefault();
+  app.go(event.currentTarget.hash);
+  app.write();
 }
 
 /** Exports all conversations, and imports those of files. */

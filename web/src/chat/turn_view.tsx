@@ -1,7 +1,7 @@
 /** One turn: a message, or an answer with its reasoning, its counts and its other versions. */
 
 import { Component, type ComponentChildren, type JSX } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
 
 import { Code } from "../markdown/code.tsx";
 import { Markdown } from "../markdown/markdown.tsx";
@@ -71,7 +71,7 @@ function Editor({ turn }: { turn: Turn }): JSX.Element {
   const problem = untold || unseen;
   const canSend = !problem && (text.trim() !== "" || images.length > 0);
   const field = useRef<HTMLTextAreaElement>(null);
-  useEffect(() => field.current?.focus(), []);
+  useLayoutEffect(() => field.current?.focus(), []);
   const save = (event: Event) => {
     event.preventDefault();
     if (!canSend) return;

@@ -1,7 +1,7 @@
 /** A dialog over the page; Escape and a click beside it close it, and the focus goes back. */
 
 import type { ComponentChildren, JSX } from "preact";
-import { useEffect, useId, useRef } from "preact/hooks";
+import { useLayoutEffect, useId, useRef } from "preact/hooks";
 
 import { TEXTS } from "../texts.ts";
 import { IconButton } from "./button.tsx";
@@ -15,7 +15,7 @@ interface Properties {
 export function Dialog({ title, onClose, children }: Properties): JSX.Element {
   const place = useRef<HTMLDialogElement>(null);
   const name = useId();
-  useEffect(() => place.current?.showModal(), []);
+  useLayoutEffect(() => place.current?.showModal(), []);
   return (
     <dialog
       ref={place}

@@ -11,6 +11,7 @@ import { ConversationStore } from "../chat/store.ts";
 import { titleOf } from "../chat/tree.ts";
 import { Chats } from "./chats.ts";
 import { Compare } from "./compare.ts";
+import { focusSoon } from "../parts/focus.ts";
 import { Drafts } from "./drafts.ts";
 import { FormatCheck } from "./format_check.ts";
 import { Models } from "./models.ts";
@@ -36,8 +37,6 @@ export class App {
   /** How many conversations were imported last, how many were here already, and why files could not be. */
   readonly imported = signal<{ count: number; known: number; errors: string[] }>({ count: 0, known: 0, errors: [] });
   readonly drafts = new Drafts(sessionStorage);
-  /** Whether the field for a message gets the focus when the conversation is shown. */
-  wantsToWrite = false;
   /** The id of the message that is being edited. */
   readonly editing = signal("");
   /** The model of the open conversation; if it has none, or that is gone, the last used one, else any. */
@@ -97,11 +96,19 @@ export class App {
     }
   }
 
-  /** Put the focus into the field for a message, now or once another conversation is shown. */
+  /**
+   * Go to an address at once: the browser tells of a new one only after the keys that were pressed
+   * meanwhile, which would go to what was shown before.
+   */
+  go(hash: string): void {
+    location.hash = hash;
+    this.follow(hash);
+  }
+
+  /** Put the focus into the field for a message. */
   write(): void {
     if (matchMedia("(pointer: coarse)").matches) return; // a keyboard would cover the screen
-    this.wantsToWrite = true;
-    document.getElementById("message")?.focus();
+    focusSoon("#message");
   }
 
   chooseModel(name: string): void {
@@ -119,7 +126,7 @@ export class App {
   chatWith(name: string): void {
     this.chats.begin();
     this.chooseModel(name);
-    location.hash = "#/";
+    this.go("#/");
     this.write();
   }
 
