@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 from support.serving import Server, start_server
+from support.waiting import wait_until
 
 from tests.page.conftest import OTHER_NAME, answers, ask, choose, say, violations, watched
 
@@ -48,6 +49,32 @@ def test_the_page_asks_for_a_key_and_keeps_it(browser: Browser, locked: Server) 
         expect(ask(page, "demo", SUM)).to_contain_text("85")
         page.reload()
         expect(ask(page, "demo", "What is 10 + 20?")).to_contain_text("30")
+
+
+def test_a_late_refusal_of_an_earlier_key_asks_for_none(browser: Browser, locked: Server) -> None:
+    with watched(browser, locked) as page:
+        field = page.get_by_role("dialog").get_by_label("API key", exact=True)
+        expect(field).to_be_focused()
+        late: list[Route] = []
+
+        def hold(route: Route) -> None:
+            has_key = "authorization" in route.request.headers
+            route.continue_() if has_key else late.append(route)
+
+        page.route("**/api/tags", hold)
+        page.route("**/api/ps", hold)
+        page.evaluate("() => dispatchEvent(new Event('focus'))")  # the lists are read again
+        wait_until(lambda: page.evaluate("1") and len(late) == 2, "both lists are asked for")
+        field.fill(KEY)
+        page.keyboard.press("Enter")
+        expect(ask(page, "demo", SUM)).to_contain_text("85")
+        for route in late:
+            with page.expect_response(route.request.url) as refused:
+                route.continue_()
+            assert refused.value.status == 401
+        page.get_by_role("link", name="New chat").click()  # after what it may have opened
+        expect(page.get_by_role("dialog")).to_have_count(0)
+        expect(page.get_by_role("main").locator(".notice")).to_have_count(0)
 
 
 def test_that_a_key_is_saved_is_told_and_it_can_be_removed(page: Page) -> None:

@@ -102,7 +102,8 @@ export class Http {
     signal.throwIfAborted();
     const request = new XMLHttpRequest();
     request.open("POST", path);
-    for (const [name, value] of Object.entries(this.#authorization())) request.setRequestHeader(name, value);
+    const key = this.#keys.read();
+    for (const [name, value] of Object.entries(authorization(key))) request.setRequestHeader(name, value);
     request.upload.onprogress = (event) => report(event.loaded);
     const abort = () => request.abort();
     signal.addEventListener("abort", abort);
@@ -112,7 +113,7 @@ export class Http {
       request.send(file);
     }).finally(() => signal.removeEventListener("abort", abort));
     if (request.status === 0) throw new ApiError(TEXTS.unreachable);
-    if (request.status >= 300) throw this.#refused(refusal(request.status, request.responseText, request.statusText));
+    if (request.status >= 300) throw this.#refused(refusal(request.status, request.responseText, request.statusText), key);
   }
 
   async #send(
@@ -122,7 +123,8 @@ export class Http {
     signal: AbortSignal | null = null,
     accept = "",
   ): Promise<Response> {
-    const headers = this.#authorization();
+    const key = this.#keys.read();
+    const headers = authorization(key);
     if (accept) headers.accept = accept;
     if (body !== undefined) headers["content-type"] = "application/json";
     const content = body === undefined ? null : JSON.stringify(body);
@@ -130,18 +132,18 @@ export class Http {
     if (response.ok) return response;
     const text = await response.text().catch(() => "");
     const wait = Number(response.headers.get("retry-after") ?? Number.NaN);
-    throw this.#refused(refusal(response.status, text, response.statusText, wait));
+    throw this.#refused(refusal(response.status, text, response.statusText, wait), key);
   }
 
-  #authorization(): Record<string, string> {
-    const key = this.#keys.read();
-    return key ? { authorization: `Bearer ${key}` } : {};
-  }
-
-  #refused(error: ApiError): ApiError {
-    if (error.status === 401) this.#keys.refused();
+  /** Ask for another key, unless the user has given one since the request was sent. */
+  #refused(error: ApiError, key: string): ApiError {
+    if (error.status === 401 && key === this.#keys.read()) this.#keys.refused();
     return error;
   }
+}
+
+function authorization(key: string): Record<string, string> {
+  return key ? { authorization: `Bearer ${key}` } : {};
 }
 
 /** Raise what a failed `fetch` means: a `TypeError` is a lost connection. */

@@ -35,6 +35,8 @@ export class Models {
   readonly #server: Server;
   readonly #settings: Settings;
   #again: ReturnType<typeof setTimeout> | undefined;
+  /** How often the lists were asked for: an answer that is not the newest question's is not shown. */
+  #asked = 0;
 
   constructor(server: Server, settings: Settings) {
     this.#server = server;
@@ -45,8 +47,10 @@ export class Models {
   /** Read the lists again. After an error what is installed stays, and the server is asked until it answers, unless it needs a key. */
   async refresh(): Promise<void> {
     clearTimeout(this.#again);
+    const asked = ++this.#asked;
     try {
       const [installed, loaded] = await Promise.all([this.#server.models(), this.#server.loaded()]);
+      if (asked !== this.#asked) return;
       this.installed.value = installed;
       this.loaded.value = loaded;
       const names = this.forChat.value.map((model) => model.name);
@@ -55,6 +59,7 @@ export class Models {
       if (!this.parameters.value.length) this.parameters.value = await this.#server.parameters();
       this.error.value = "";
     } catch (error) {
+      if (asked !== this.#asked) return;
       const needsKey = error instanceof ApiError && error.status === 401;
       if (isUnreachable(error)) this.loaded.value = [];
       if (!needsKey) this.#again = setTimeout(() => void this.refresh(), AGAIN_MS);
