@@ -159,7 +159,8 @@ def test_a_bad_name_is_told_before_a_file_is_read_or_sent(page: Page, file: Path
     expect(name).to_have_attribute("aria-invalid", "true")
     expect(button).to_be_disabled()
     page.route("**/api/create/check", lambda route: route.abort())  # and if it comes too late
-    name.fill("two  words")
+    with page.expect_event("requestfailed"):
+        name.fill("two  words")
     expect(button).to_be_enabled()
     page.unroute("**/api/create/check")
     button.click()
