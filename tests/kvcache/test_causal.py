@@ -80,6 +80,28 @@ def test_the_range_of_cells_is_padded_so_that_graphs_are_reused(
     assert cache(cells=1000).step(segments).views == (CellRange(start, length),)
 
 
+@pytest.mark.parametrize(
+    ("last", "cells", "length"),
+    [
+        (1023, 9000, 1024),
+        (1024, 9000, 1280),
+        (2100, 9000, 2560),
+        (4099, 9000, 5120),
+        (4099, 4352, 4352),
+        (8300, 9000, 9216),
+    ],
+)
+def test_the_range_of_several_sequences_has_fewer_lengths(
+    cache: Callable[..., Any], last: int, cells: int, length: int
+) -> None:
+    made = cache(cells=cells)
+    assert made.step([segment("3", 0), segment(f"{last}", 0)]).views == (CellRange(0, length),)
+    alone = CellRange(0, (last // PADDING + 1) * PADDING)
+    assert made.step([segment(f"3 {last}", 0)]).views == (alone,)
+    plain = cache(cells=cells, attention=AttentionKind.PLAIN)
+    assert plain.step([segment("3", 0), segment(f"{last}", 0)]).views == (alone,)
+
+
 def test_with_a_window_only_visible_cells_are_read(cache: Callable[..., Any]) -> None:
     made = cache([LayerShape(1, 32, 2), LayerShape(1, 32)], cells=2000)
     assert made.step([segment("0 300 600", 2)]).views == (CellRange(256, 512), CellRange(0, 768))
