@@ -120,7 +120,13 @@ def test_fields_without_an_effect_change_nothing(client: httpx.Client) -> None:
     assert {*names} == HARMLESS.keys()
     for name, value in HARMLESS.items():
         assert shown(post(client, "/completion", **{name: value})) == plain
-    assert post(client, "/completion", id_slot=3).json()["id_slot"] == -1
+
+
+@pytest.mark.parametrize("id_slot", [0, 3, 99, -1, -7, None])
+def test_any_slot_may_be_asked_for(client: httpx.Client, id_slot: int | None) -> None:
+    asked = post(client, "/completion", id_slot=id_slot)
+    assert shown(asked) == shown(post(client, "/completion"))
+    assert asked.json()["id_slot"] == -1
 
 
 def test_fields_that_are_refused_are_named(client: httpx.Client) -> None:
