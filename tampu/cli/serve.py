@@ -36,7 +36,10 @@ def serve_command(
     ] = None,
     model: Annotated[
         list[Path] | None,
-        typer.Option(metavar="PATH", help="Also serve this GGUF file; may be repeated."),
+        typer.Option(
+            metavar="PATH",
+            help="Also serve this GGUF file, for requests without a model if it is the only one.",
+        ),
     ] = None,
     socket: Annotated[
         Path | None,
@@ -88,7 +91,16 @@ def serve_command(
     start = process_starter(settings)
     names = sorted(catalog.names())
     options = server_options(settings, hosts)
+    default_model = settings.default_model or _only_given(catalog.library, files)
+    options = replace(options, default_model=default_model)
     serve(options, listeners, catalog, start, certificate, key, lambda: _greet(places, names))
+
+
+def _only_given(library: Library, files: Sequence[Path]) -> str | None:
+    """Return the name of the only file that is given; None of none or several."""
+    if len(files) != 1:
+        return None
+    return next((each.name for each in library.listing().models if files[0] in each.files), None)
 
 
 def _listen(

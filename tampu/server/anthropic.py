@@ -26,7 +26,7 @@ def anthropic_routes(serving: Serving, images: ImageFetcher, mcp: MCPServers) ->
 
     async def messages(http: Request, body: wire.MessagesRequest) -> Response:
         """`POST /v1/messages`: the next message of a conversation."""
-        entry = serving.find_for(body)
+        entry = serving.find_for(body, "completion")
         await images.fill(body.messages)
         offer = await mcp.offer(body.tools, message_form)
         body.tools = offer.tools

@@ -29,14 +29,14 @@ def decision_routes(serving: Serving, images: ImageFetcher) -> list[Route]:
 
     async def decisions(http: Request, body: wire.DecisionsRequest) -> Response:
         """`POST /v1/decisions`: answers to questions about an input, as probabilities."""
-        entry = serving.find_for(body)
+        entry = serving.find_for(body, "completion")
         await images.fill(body.input)
         task = await parsed(http, wire.parse_decisions, body, serving.defaults(entry))
         return answer(entry, body, task, wire.decisions_response)
 
     async def systemone(http: Request, body: wire.SystemOneRequest) -> Response:
         """`POST /v1/systemone`: the same in the form of decision models."""
-        entry = serving.find_for(body)
+        entry = serving.find_for(body, "completion")
         task = await parsed(http, wire.parse_systemone, body, serving.defaults(entry))
         return answer(entry, body, task, wire.systemone_response)
 
@@ -50,7 +50,7 @@ def decision_routes(serving: Serving, images: ImageFetcher) -> list[Route]:
 
     async def score(http: Request, body: ScoreRequest) -> Response:
         """`POST /v1/score`: how well pairs of texts match."""
-        entry = serving.find_for(body)
+        entry = serving.find_for(body, "rerank", "completion")
         tasks = await parsed(http, parse_scores, body, serving.defaults(entry))
 
         async def work() -> Response:
@@ -60,7 +60,7 @@ def decision_routes(serving: Serving, images: ImageFetcher) -> list[Route]:
         return TaskResponse(work())
 
     async def ranked(http: Request, body: RerankRequest, *, is_cohere: bool) -> Response:
-        entry = serving.find_for(body)
+        entry = serving.find_for(body, "rerank", "completion")
         task = await parsed(http, parse_rerank, body, serving.defaults(entry))
         return answer(entry, body, task, partial(rerank_response, is_cohere=is_cohere))
 

@@ -44,7 +44,7 @@ def embedding_routes(serving: Serving) -> list[Route]:
     async def _embed(
         http: Request, body: EmbeddingRequest, *, is_plain: bool, may_be_unpooled: bool
     ) -> Response:
-        entry = serving.find_for(body)
+        entry = serving.find_for(body, "embedding")
         given, field = await parsed(http, body.given)
         if is_mixed(given):
             read = await parsed(http, read_prompts, given, field)
@@ -68,7 +68,7 @@ def embedding_routes(serving: Serving) -> list[Route]:
 
     async def cohere_embed(http: Request, body: CohereEmbedRequest) -> Response:
         """`POST /v2/embed`: texts as vectors, in Cohere's form."""
-        entry = serving.find_for(body)
+        entry = serving.find_for(body, "embedding")
         task = await parsed(http, parse_cohere_embed, body, serving.defaults(entry))
 
         async def work() -> Response:

@@ -60,7 +60,7 @@ class LlamaServerAPI:
 
     async def complete(self, http: Request, body: wire.LlamaCompletionRequest) -> Response:
         """`POST /completion`: the continuation of prompts."""
-        entry = self._serving.find_for(body)
+        entry = self._serving.find_for(body, "completion")
         read = await parsed(http, wire.read_prompts, body.prompt, "prompt", takes_images=True)
         prompts = await joined(self._serving, entry, read)
         defaults = self._serving.defaults(entry)
@@ -69,7 +69,7 @@ class LlamaServerAPI:
 
     async def infill(self, http: Request, body: wire.InfillRequest) -> Response:
         """`POST /infill`: the text between two others."""
-        entry = self._serving.find_for(body)
+        entry = self._serving.find_for(body, "insert")
         request = await parsed(http, wire.parse_infill, body, self._serving.defaults(entry))
         return await self._answer(entry, request, body)
 

@@ -73,7 +73,7 @@ class OpenAIAPI:
     async def chat(self, http: Request, body: wire.ChatRequest) -> Response:
         """`POST /v1/chat/completions`: the next message of a conversation."""
         name_session(body.prompt_cache_key)
-        entry = self._serving.find_for(body)
+        entry = self._serving.find_for(body, "completion")
         await self._images.fill(body.messages)
         offer = await self._mcp.offer(body.tools, chat_form)
         body.tools = offer.tools
@@ -102,7 +102,7 @@ class OpenAIAPI:
     async def respond(self, http: Request, body: ResponsesRequest) -> Response:
         """`POST /v1/responses`: the model's response to items."""
         name_session(body.prompt_cache_key)
-        entry = self._serving.find_for(body)
+        entry = self._serving.find_for(body, "completion")
         await self._images.fill(body.input)
         given, offer = await self._whole(body)
         request = await parsed(http, parse_response, given, self._serving.defaults(entry))
@@ -132,7 +132,7 @@ class OpenAIAPI:
 
     async def complete(self, http: Request, body: wire.CompletionRequest) -> Response:
         """`POST /v1/completions`: the continuation of prompts."""
-        entry = self._serving.find_for(body)
+        entry = self._serving.find_for(body, "completion")
         request = await parsed(http, wire.parse_completion, body, self._serving.defaults(entry))
         writer = CompletionWriter(
             request.model,

@@ -30,6 +30,7 @@ from tampu.runner.priority import current_priority
 from tampu.server.admission import Admission
 from tampu.server.caller import current_caller
 from tampu.server.choices import Choice, dropped_warnings, each_choice, merged, worded
+from tampu.server.default_model import only_model
 from tampu.server.events import (
     Event,
     Finished,
@@ -47,7 +48,6 @@ from tampu.server.model_manager import ManagedModel, ModelManager
 from tampu.server.served_adapters import ServedAdapters
 from tampu.server.tracing import attributes_of, current_model, model_trace, operation_of
 from tampu.store.catalog import Catalog, Entry
-from tampu.store.library import bare_name
 from tampu.store.model_info import ModelInfo
 from tampu.worker.model_client import ModelClient
 from tampu.worker.protocol import (
@@ -122,8 +122,8 @@ class Serving:
 
         An answer without a limit ends when a token repeats more than `max_repeated_tokens` times.
         `truncate` is that of `ModelDefaults`.
-        A request of an API that allows it may leave out the model: `default_model`, or the only one
-        in memory. Tokens alone come from a model that is loaded, else from one loaded without its
+        A request of an API that allows it may leave out the model (`find_for`): `default_model` is
+        taken then. Tokens alone come from a model that is loaded, else from one loaded without its
         weights. `adapters` are those that requests may choose at first; None: there are none.
         """
         self.models = models
@@ -159,26 +159,22 @@ class Serving:
         current_caller().check_model(entry.name, entry.full_name)
         return replace(entry, adapter=adapter.name) if adapter else entry
 
-    def find_for(self, body: _WithModel) -> Entry:
+    def find_for(self, body: _WithModel, *can: str) -> Entry:
         """Return the model of a request, whose name is filled in if it has none.
 
+        That is the default model, else the one that `only_model` finds with these capabilities.
+
         Raises:
-            RequestError: without a name, if there is no default and not one model in memory.
+            RequestError: without a name, if there is no default and not one such model.
             ModelNotFoundError: if there is no such model.
         """
         if not body.model:
-            body.model = self._default_model or self._only_loaded()
+            body.model = self._default_model or self._only(can)
         return self.find(body.model)
 
-    def _only_loaded(self) -> str:
-        loaded = self.models.models()
-        if len(loaded) == 1:
-            return loaded[0].entry.full_name
-        names = ", ".join(bare_name(each.entry.full_name) for each in loaded)
-        raise RequestError(
-            f"model is required: TAMPU_DEFAULT_MODEL is not set, and {len(loaded)} models are in "
-            f"memory, not one{f': {names}' if names else ''}"
-        )
+    def _only(self, can: Sequence[str]) -> str:
+        loaded = [model.entry for model in self.models.models()]
+        return only_model(loaded, self.catalog, can).full_name
 
     def defaults(self, entry: Entry) -> ModelDefaults:
         """Return the defaults that a model sets.

@@ -127,8 +127,8 @@ class Settings:
             (any public host), hosts separated by commas (private ones too), or both.
         tool_urls: TOOL_URLS, separated by commas: the URLs to which `POST /api/tools/call` sends
             calls of tools.
-        default_model: DEFAULT_MODEL, for requests to OpenAI's and Anthropic's API that name none;
-            None: the one that is in memory, if it is the only one.
+        default_model: DEFAULT_MODEL, for requests that name none (Ollama's API requires one); None:
+            that of `tampu serve --model`, else the only one that can answer.
         editor: EDITOR, the editor that Ctrl-G opens in `tampu run`; None: that of the variables
             VISUAL or EDITOR.
         no_history: NOHISTORY, whether `tampu run` keeps no history of its input.

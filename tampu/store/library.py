@@ -171,11 +171,8 @@ class Library:
         for model in self._others():
             if _is_named(model, text):
                 return model
-        names = sorted(bare_name(model.name) for model in self.listing().models)
-        there = ", ".join(names[:_MAX_SHOWN_NAMES]) or "none"
-        more = len(names) - _MAX_SHOWN_NAMES
-        there += f" and {more} more" if more > 0 else ""
-        raise ModelNotFoundError(f"{problem} (there are: {there})")
+        names = [bare_name(model.name) for model in self.listing().models]
+        raise ModelNotFoundError(f"{problem} (there are: {listed(names) or 'none'})")
 
     def check_own(self, name: ModelName) -> None:
         """Refuse a model that tampu's own store, which is writable, does not have.
@@ -352,6 +349,12 @@ def _gguf_files(folder: Path | None) -> list[Path]:
 
 def _is_named(model: LocalModel, text: str) -> bool:
     return model.name.lower() in (text.lower(), f"{text}:{DEFAULT_TAG}".lower())
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names for a message, not more than a few."""
+    more = len(names) - _MAX_SHOWN_NAMES
+    return ", ".join(sorted(names)[:_MAX_SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def bare_name(name: str) -> str:

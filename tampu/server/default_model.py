@@ -1,0 +1,59 @@
+"""The model of requests that name none, where none is set for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tampu.errors import RequestError
+from tampu.store.catalog import Catalog, Entry
+from tampu.store.library import Origin, bare_name, listed
+
+_PREFERRED = ("completion",)
+
+
+def only_model(loaded: Sequence[Entry], catalog: Catalog, can: Sequence[str]) -> Entry:
+    """Return the only model in memory that can answer a request, else the only one of all.
+
+    The built-in model counts if there is no other.
+
+    Args:
+        loaded: the models in memory.
+        catalog: of all models.
+        can: the capabilities of which the model needs one, the preferred one first; none: any
+            model can answer, and of several the only one that completes texts is taken.
+
+    Raises:
+        RequestError: if there is not one such model.
+    """
+    own = _able(_without_built_in(loaded), can)
+    if len(own) == 1:
+        return own[0]
+    every = catalog.entries()
+    every = _without_built_in(every) or every
+    able = _able(every, can)
+    for found in (able, _able(loaded, can), every):  # the last one's own error says what it cannot
+        if len(found) == 1:
+            return found[0]
+    if not every:
+        raise RequestError("model is required: there are no models")
+    there = (
+        f"{len(own)} models are in memory, not one" if own else "several are here, none in memory"
+    )
+    names = listed([bare_name(entry.full_name) for entry in own or able or every])
+    raise RequestError(
+        f"model is required: {there}: {names}; name one in model, or set TAMPU_DEFAULT_MODEL"
+    )
+
+
+def _without_built_in(entries: Sequence[Entry]) -> list[Entry]:
+    return [entry for entry in entries if entry.model.origin is not Origin.BUILT_IN]
+
+
+def _able(entries: Sequence[Entry], can: Sequence[str]) -> Sequence[Entry]:
+    """Return those that have the first of these capabilities that any has."""
+    if len(entries) == 1 and not can:
+        return entries
+    for capability in can or _PREFERRED:
+        if able := [entry for entry in entries if capability in entry.info.capabilities]:
+            return able
+    return ()
