@@ -12,7 +12,7 @@ from playwright.sync_api import Page, Route, expect
 from support.serving import Server
 from support.waiting import PATIENCE_S, wait_until
 
-from tests.page.conftest import answers, ask, choose, questions, say
+from tests.page.conftest import answers, ask, choose, copy, questions, say, wait_in
 from tools.train_demo.pictures import Shape, draw
 
 SUM = "What is 27 + 58?"
@@ -33,13 +33,17 @@ def test_a_model_that_is_loaded_is_announced_and_timed_apart(page: Page, server:
     body = {"model": "demo", "prompt": "", "keep_alive": 0, "stream": False}
     httpx.post(f"{server.url}/api/generate", json=body, timeout=PATIENCE_S)
     loaded = f"{server.url}/api/ps"
-    wait_until(lambda: not httpx.get(loaded).json()["models"], "it is not in memory")
+    wait_until(
+        lambda: "demo:latest" not in httpx.get(loaded, timeout=PATIENCE_S).text,
+        "it is not in memory",
+    )
     held: list[Route] = []
     page.route(
         "**/api/chat", lambda route: held.append(route)
     )  # the server does not begin before it is seen
     say(page, SUM)
     expect(answers(page)).to_contain_text("Loading demo:latest…")
+    wait_in(page, lambda: held, "the answer is asked for")
     held[0].continue_()
     expect(answers(page)).to_contain_text(re.compile(r"loaded in [\d.]+ m?s"))
 
@@ -92,8 +96,7 @@ def test_markdown_is_formatted(page: Page) -> None:
 
 def test_code_is_copied_as_it_was_written(page: Page) -> None:
     answer = ask(page, "formatted", "All of it.")
-    answer.get_by_role("button", name="Copy code").click()
-    expect(answer.get_by_role("button", name="Copied")).to_be_visible()
+    copy(page, answer.get_by_role("button", name="Copy code"))
     page.get_by_role("textbox", name="Message").focus()
     page.keyboard.press("ControlOrMeta+v")
     expect(page.get_by_role("textbox", name="Message")).to_have_value(
@@ -187,6 +190,7 @@ def test_images_of_a_message_are_added_and_removed_while_it_is_edited(
 ) -> None:
     choose(page, "demo")
     page.locator("form input[type=file]").set_input_files(red_circle(tmp_path / "image.png"))
+    expect(page.get_by_role("img", name="Image 1")).to_be_visible()
     ask(page, "demo", "What is in the picture?")
     choose(page, "formatted")
     questions(page).hover()
@@ -344,15 +348,15 @@ def test_a_stopped_answer_says_what_did_not_fit_and_so_does_the_one_that_goes_on
 ) -> None:
     page.get_by_role("button", name="Parameters", exact=True).click()
     page.get_by_text("Loading", exact=True).click()
-    page.get_by_label("num_ctx").fill("256")
+    page.get_by_label("num_ctx").fill("8192")  # an answer may have ten times as many tokens
     choose(page, "endless")
-    say(page, "word " * 600)
+    say(page, "word " * 3000)
     for goes_on in (False, True):
         before = ""
         if goes_on:
             before = answers(page).locator(".markdown").inner_text()
             page.get_by_role("button", name="Continue").click()
-        expect(answers(page)).to_contain_text(before + " la li lo" * 130)  # 390 tokens
+        expect(answers(page)).to_contain_text(before + " la li lo" * 130)
         page.get_by_role("button", name="Stop").click()
         expect(answers(page)).to_contain_text("Stopped.")
         expect(answers(page)).to_contain_text("more tokens" if goes_on else "prompt tokens cached")
@@ -363,7 +367,7 @@ def test_a_stopped_answer_says_what_did_not_fit_and_so_does_the_one_that_goes_on
 
 def test_every_parameter_of_the_table_has_a_field(page: Page, server: Server) -> None:
     page.get_by_role("button", name="Parameters").click()
-    table = httpx.get(f"{server.url}/api/parameters").json()["parameters"]
+    table = httpx.get(f"{server.url}/api/parameters", timeout=PATIENCE_S).json()["parameters"]
     for parameter in table:
         expect(page.get_by_label(parameter["name"], exact=False).first).to_be_attached()
     expect(page.get_by_label("temperature")).to_have_attribute("placeholder", "0.8")

@@ -11,14 +11,15 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, Request, expect
 from support.serving import Server, start_server
 
-from tests.page.conftest import watched
+from tests.page.conftest import LONG_CONTEXT, watched
 
 
 @pytest.fixture(scope="module")
 def server(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server whose models answer two requests at once."""
     home = tmp_path_factory.mktemp("home")
-    server = start_server(models, home, TAMPU_THREADS="1", TAMPU_NUM_PARALLEL="2")
+    settings = {"TAMPU_CONTEXT_LENGTH": str(LONG_CONTEXT), "TAMPU_NUM_PARALLEL": "2"}
+    server = start_server(models, home, TAMPU_THREADS="1", **settings)
     yield server
     server.end()
 

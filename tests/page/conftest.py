@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from playwright.sync_api import (
@@ -23,6 +23,7 @@ from playwright.sync_api import (
 from support.chat_templates import CHATML
 from support.scripted import write_scripted
 from support.serving import Server, start_server
+from support.waiting import wait_until
 
 AXE = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
 UNPACKED = Path(__file__).parents[2] / ".venv" / "chromium" / "chromium"
@@ -48,6 +49,8 @@ FORMATTED = (
     "```python\ndef add(a, b):\n    return a + b  # sum\n```\n\n"
     "| city | people |\n|---|---:|\n| Lima | 10 |\n\n- one\n- two\n\nEuler: $e^{i\\pi} = -1$.\n"
 )
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -144,6 +147,7 @@ def watched(browser: Browser, server: Server, path: str = "/", **options: Any) -
         watcher.watch(page)
         page.goto(server.url + path)
         yield page
+        page.unroute_all(behavior="ignoreErrors")  # what is asked for meanwhile fails with the page
     assert watcher.faults == []
 
 
@@ -154,6 +158,32 @@ def violations(page: Page) -> list[tuple[str, str, str]]:
     return [
         (one["id"], node["html"], node["failureSummary"]) for one in found for node in one["nodes"]
     ]
+
+
+def wait_in(page: Page, holds: Callable[[], T], what: str) -> T:
+    """Wait for what handlers of events and routes note: they run while the page is asked."""
+
+    def asked() -> T:
+        page.evaluate("0")
+        return holds()
+
+    return wait_until(asked, what)
+
+
+# Sets `wasShown` once an element is in the document, however short it is there.
+NOTE_SHOWN = """(selector) => {
+    window.wasShown = false;
+    const note = () => (window.wasShown ||= document.querySelector(selector) !== null);
+    const all = { subtree: true, childList: true, attributes: true };
+    new MutationObserver(note).observe(document.body, all);
+}"""
+
+
+def copy(page: Page, button: Locator) -> None:
+    """Click a button that copies, and wait until it has said so, which it does for a moment."""
+    page.evaluate(NOTE_SHOWN, "button[aria-label=Copied]")
+    button.click()
+    page.wait_for_function("() => window.wasShown")
 
 
 def choose(page: Page, model: str) -> None:

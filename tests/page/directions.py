@@ -11,7 +11,16 @@ from playwright.sync_api import Browser, Page, expect
 from support.scripted import write_scripted
 from support.serving import Server, start_server
 
-from tests.page.conftest import PLAIN, answers, choose, linked, questions, say, watched
+from tests.page.conftest import (
+    LONG_CONTEXT,
+    PLAIN,
+    answers,
+    choose,
+    linked,
+    questions,
+    say,
+    watched,
+)
 
 ARABIC = "ما هي عاصمة بيرو؟"
 HEBREW = "מהי בירת פרו?"
@@ -35,7 +44,8 @@ MOVING = """() => document.getAnimations().filter((one) => one.playState === "ru
 def server(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = linked(models, tmp_path_factory.mktemp("more"))
     write_scripted(folder / "hebrew.gguf", [ANSWER], template=PLAIN)
-    server = start_server(folder, tmp_path_factory.mktemp("home"), TAMPU_THREADS="1")
+    settings = {"TAMPU_THREADS": "1", "TAMPU_CONTEXT_LENGTH": str(LONG_CONTEXT)}
+    server = start_server(folder, tmp_path_factory.mktemp("home"), **settings)
     yield server
     server.end()
 
@@ -50,6 +60,7 @@ def test_a_message_from_right_to_left_is_shown_so(page: Page, text: str) -> None
     bubble = questions(page).get_by_text(text)
     assert bubble.evaluate("one => getComputedStyle(one).direction") == "rtl"
     title = page.get_by_role("heading", level=1)
+    expect(title).to_have_text(text)
     assert title.evaluate("one => getComputedStyle(one).direction") == "rtl"
     entry = page.get_by_role("navigation").get_by_role("link", name=text)
     assert entry.evaluate("one => getComputedStyle(one).direction") == "rtl"

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Request, expect
 from support.serving import Server, start_server
-from support.waiting import wait_until
+from support.waiting import PATIENCE_S, wait_until
 
-from tests.page.conftest import answers, ask, choose, say, watched
+from tests.page.conftest import LONG_CONTEXT, answers, ask, choose, say, wait_in, watched
 
 UNREACHABLE = "The server cannot be reached"
 Start = Callable[..., Server]
@@ -24,9 +25,8 @@ def start(models: Path, tmp_path: Path) -> Iterator[Start]:
     started: list[Server] = []
 
     def begin(*options: str, **environment: str) -> Server:
-        started.append(
-            start_server(models, tmp_path, *options, **{"TAMPU_THREADS": "1"} | environment)
-        )
+        settings = {"TAMPU_THREADS": "1", "TAMPU_CONTEXT_LENGTH": str(LONG_CONTEXT)}
+        started.append(start_server(models, tmp_path, *options, **settings | environment))
         return started[-1]
 
     yield begin
@@ -49,10 +49,26 @@ def sing(page: Page) -> None:
 
 def waiting(server: Server) -> int:
     """Return how many requests wait, as metrics say."""
-    metrics = httpx.get(f"{server.url}/metrics").text
+    metrics = httpx.get(f"{server.url}/metrics", timeout=PATIENCE_S).text
     found = re.search(r"^tampu_requests_waiting (\d+)", metrics, re.MULTILINE)
     assert found
     return int(found[1])
+
+
+@contextmanager
+def reread(page: Page) -> Iterator[None]:
+    """Wait until the page has read the lists again, as after an answer, and asks no more."""
+    asked: list[Request] = []
+    ended: list[Request] = []
+    page.on("request", lambda one: asked.append(one))
+    page.on("requestfinished", lambda one: ended.append(one))
+    page.on("requestfailed", lambda one: ended.append(one))  # what the page itself aborts, too
+    yield
+    wait_in(
+        page,
+        lambda: set(asked) <= set(ended) and any("/api/tags" in one.url for one in asked),
+        "the lists are read again",
+    )
 
 
 def stop(page: Page) -> None:
@@ -115,7 +131,9 @@ def test_a_key_that_is_no_longer_accepted_is_asked_for_again(
         field = page.get_by_role("dialog").get_by_label("API key", exact=True)
         field.fill("first")
         page.keyboard.press("Enter")
-        ask(page, "demo", "What is 27 + 58?")
+        choose(page, "demo")
+        with reread(page):  # else it is asked for before the next message is sent
+            ask(page, "demo", "What is 27 + 58?")
         again(start, server, TAMPU_API_KEY="second")
         say(page, "What is 10 + 20?")
         expect(page.get_by_role("dialog")).to_contain_text("API key")
