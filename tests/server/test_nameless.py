@@ -30,10 +30,12 @@ ROUTES: dict[str, dict[str, Any]] = {
     "/apply-template": CHAT,
     "/v1/systemone": {"state": "x", "questions": {"q": {"type": "noul", "instructions": "?"}}},
 }
-EMBEDDER = {"llama__pooling_type": 1}
-RANKER = {"llama__pooling_type": 4}
-FILLER = {"tokenizer__ggml__fim_pre_token_id": 1, "tokenizer__ggml__fim_suf_token_id": 2,
-          "tokenizer__ggml__fim_mid_token_id": 3}  # fmt: skip
+EMBEDDER: dict[str, Any] = {"llama__pooling_type": 1}
+RANKER: dict[str, Any] = {"llama__pooling_type": 4}
+FILLER: dict[str, Any] = {
+    "tokenizer__ggml__fim_pre_token_id": 1, "tokenizer__ggml__fim_suf_token_id": 2,
+    "tokenizer__ggml__fim_mid_token_id": 3,
+}  # fmt: skip
 
 
 @pytest.fixture
