@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Page, Request, expect
+from playwright.sync_api import Browser, Page, Request, Route, expect
 from support.serving import Server, start_server
 from support.waiting import PATIENCE_S, wait_until
 
@@ -161,8 +161,6 @@ def test_a_view_that_cannot_be_loaded_says_so_until_the_server_is_back(
 
 def test_the_view_from_inside_waits_for_a_key(browser: Browser, start: Start) -> None:
     with watched(browser, start(TAMPU_API_KEY="first"), "/#/inside") as page:
-        expect(page.get_by_role("dialog")).to_be_visible()
-        page.wait_for_load_state("networkidle")  # each request that is refused asks for a key
         page.get_by_role("dialog").get_by_role("button", name="Close").click()
         expect(page.get_by_role("main").get_by_role("alert")).to_contain_text("needs an API key")
         page.get_by_role("button", name="Settings").click()
@@ -170,3 +168,18 @@ def test_the_view_from_inside_waits_for_a_key(browser: Browser, start: Start) ->
         page.keyboard.press("Enter")
         page.keyboard.press("Escape")
         expect(page.get_by_role("main")).to_contain_text("No model is in memory")
+
+
+def test_what_is_refused_after_the_dialog_was_closed_asks_for_no_key_again(
+    browser: Browser, start: Start
+) -> None:
+    with watched(browser, start(TAMPU_API_KEY="first")) as page:
+        expect(page.get_by_role("dialog")).to_be_visible()
+        held: list[Route] = []
+        page.route("**/api/live", lambda route: held.append(route))
+        page.evaluate("() => (location.hash = '#/inside')")
+        wait_in(page, lambda: held, "the view asks the server")
+        page.get_by_role("dialog").get_by_role("button", name="Close").click()
+        held[0].continue_()
+        expect(page.get_by_role("main").get_by_role("alert")).to_contain_text("needs an API key")
+        expect(page.get_by_role("dialog")).to_have_count(0)

@@ -233,3 +233,27 @@ def test_the_way_back_from_a_view_leads_to_the_one_before(page: Page) -> None:
     expect(title).to_have_text("Compare")
     page.go_back()
     expect(title).to_have_text(SUM)
+
+
+# Closes the parameters with a key, and opens them again before the browser is back from there.
+REOPENED = """async () => {
+    dispatchEvent(new KeyboardEvent("keydown", { key: "Escape" }));
+    for (let step = 0; step < 20; step++) await null;
+    const wasClosed = document.querySelector(".panel") === null;
+    document.querySelector("main button[aria-label=Parameters]").click();
+    await new Promise((resolve) => addEventListener("popstate", resolve, { once: true }));
+    for (let step = 0; step < 20; step++) await null;
+    return [wasClosed, document.querySelector(".panel") !== null];
+}"""
+
+
+def test_parameters_that_are_opened_again_at_once_stay_until_the_way_back(page: Page) -> None:
+    ask(page, "demo", SUM)
+    panel = page.get_by_role("complementary", name="Parameters")
+    page.get_by_role("button", name="Parameters").click()
+    expect(panel.get_by_label("temperature")).to_be_visible()
+    page.keyboard.press("Tab")
+    assert page.evaluate(REOPENED) == [True, True]
+    page.go_back()
+    expect(panel).to_have_count(0)
+    expect(answers(page)).to_contain_text("85")

@@ -18,7 +18,7 @@ interface Properties {
 export function KeyDialog(): JSX.Element {
   const { settings } = useApp();
   return (
-    <Dialog title={TEXTS.key} onClose={() => (settings.asksForKey.value = false)}>
+    <Dialog title={TEXTS.key} onClose={() => settings.replied()}>
       {settings.key.value ? <ErrorText text={TEXTS.keyRefused} /> : <p>{TEXTS.keyHint}</p>}
       <KeyForm />
     </Dialog>

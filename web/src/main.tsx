@@ -8,7 +8,7 @@ import { ConversationStore } from "./chat/store.ts";
 import { onKey } from "./keys.ts";
 import { Page } from "./page.tsx";
 import { App, AppContext } from "./state/app.ts";
-import { PANEL_COVERS, SIDEBAR_COVERS, closesOnBack } from "./state/back.ts";
+import { Back, PANEL_COVERS, SIDEBAR_COVERS } from "./state/back.ts";
 import "./style/base.css";
 import "./style/layout.css";
 import "./style/chat.css";
@@ -26,8 +26,9 @@ addEventListener("pagehide", () => {
   app.chats.flush();
   app.models.keepPulls();
 });
-closesOnBack("parameters", app.showsParameters, PANEL_COVERS);
-closesOnBack("conversations", app.showsSidebar, SIDEBAR_COVERS);
+const back = new Back();
+back.closes("parameters", app.showsParameters, PANEL_COVERS);
+back.closes("conversations", app.showsSidebar, SIDEBAR_COVERS);
 void app.models.refresh();
 for (const type of ["dragover", "drop"] as const) {
   // Else the browser would open a file in the place of the page. A field for files takes them.

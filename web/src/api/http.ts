@@ -25,8 +25,15 @@ export function isUnreachable(error: unknown): boolean {
 export interface Keys {
   /** The key to send; empty: none. */
   read(): string;
+  /** How often the user was asked for a key, and has given one, or none. */
+  readonly replies: number;
   /** Called when the server asks for another key. */
   refused(): void;
+}
+
+interface Asked {
+  key: string;
+  replies: number;
 }
 
 /** The server's HTTP interface. */
@@ -102,8 +109,8 @@ export class Http {
     signal.throwIfAborted();
     const request = new XMLHttpRequest();
     request.open("POST", path);
-    const key = this.#keys.read();
-    for (const [name, value] of Object.entries(authorization(key))) request.setRequestHeader(name, value);
+    const asked = this.#asked();
+    for (const [name, value] of Object.entries(authorization(asked.key))) request.setRequestHeader(name, value);
     request.upload.onprogress = (event) => report(event.loaded);
     const abort = () => request.abort();
     signal.addEventListener("abort", abort);
@@ -113,7 +120,7 @@ export class Http {
       request.send(file);
     }).finally(() => signal.removeEventListener("abort", abort));
     if (request.status === 0) throw new ApiError(TEXTS.unreachable);
-    if (request.status >= 300) throw this.#refused(refusal(request.status, request.responseText, request.statusText), key);
+    if (request.status >= 300) throw this.#refused(refusal(request.status, request.responseText, request.statusText), asked);
   }
 
   async #send(
@@ -123,8 +130,8 @@ export class Http {
     signal: AbortSignal | null = null,
     accept = "",
   ): Promise<Response> {
-    const key = this.#keys.read();
-    const headers = authorization(key);
+    const asked = this.#asked();
+    const headers = authorization(asked.key);
     if (accept) headers.accept = accept;
     if (body !== undefined) headers["content-type"] = "application/json";
     const content = body === undefined ? null : JSON.stringify(body);
@@ -132,12 +139,17 @@ export class Http {
     if (response.ok) return response;
     const text = await response.text().catch(() => "");
     const wait = Number(response.headers.get("retry-after") ?? Number.NaN);
-    throw this.#refused(refusal(response.status, text, response.statusText, wait), key);
+    throw this.#refused(refusal(response.status, text, response.statusText, wait), asked);
   }
 
-  /** Ask for another key, unless the user has given one since the request was sent. */
-  #refused(error: ApiError, key: string): ApiError {
-    if (error.status === 401 && key === this.#keys.read()) this.#keys.refused();
+  /** The key that a request is sent with, and what it is known by. */
+  #asked(): Asked {
+    return { key: this.#keys.read(), replies: this.#keys.replies };
+  }
+
+  /** Ask for another key, unless the user has given one, or none, since the request was sent. */
+  #refused(error: ApiError, { key, replies }: Asked): ApiError {
+    if (error.status === 401 && key === this.#keys.read() && replies === this.#keys.replies) this.#keys.refused();
     return error;
   }
 }

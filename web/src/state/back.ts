@@ -10,28 +10,62 @@ interface Entry {
   covers?: string;
 }
 
-/**
- * Give what covers the screen an entry in the history while it is shown, so that going back closes it.
- *
- * @param name of what covers; the screens on which it does are those of the media query `where`.
- */
-export function closesOnBack(name: string, isShown: Signal<boolean>, where: string): void {
-  const narrow = matchMedia(where);
-  let hasEntry = false;
-  const entry = () => (history.state as Entry | null)?.covers;
-  effect(() => {
-    if (isShown.value && narrow.matches && !hasEntry) {
-      hasEntry = true;
-      history.pushState({ covers: name }, "");
-    } else if (!isShown.value && hasEntry) {
-      hasEntry = false;
-      if (entry() === name) history.back();
+interface Cover {
+  name: string;
+  isShown: Signal<boolean>;
+  narrow: MediaQueryList;
+  /** Whether an entry of the history is its own. */
+  hasEntry: boolean;
+}
+
+/** Gives what covers the screen an entry in the history while it is shown, so that going back closes it. */
+export class Back {
+  readonly #covers: Cover[] = [];
+  /** Whether the browser goes back from an entry, which takes a moment: one that is added then would be left, too. */
+  #isLeaving = false;
+
+  constructor() {
+    addEventListener("popstate", () => this.#arrive());
+  }
+
+  /** @param name of what covers; the screens on which it does are those of the media query `where`. */
+  closes(name: string, isShown: Signal<boolean>, where: string): void {
+    const cover = { name, isShown, narrow: matchMedia(where), hasEntry: false };
+    this.#covers.push(cover);
+    effect(() => (isShown.value ? this.#enter(cover) : this.#leave(cover)));
+  }
+
+  #enter(cover: Cover): void {
+    if (this.#isLeaving || cover.hasEntry || !cover.narrow.matches) return;
+    cover.hasEntry = true;
+    history.pushState({ covers: cover.name }, "");
+  }
+
+  #leave(cover: Cover): void {
+    if (!cover.hasEntry) return;
+    cover.hasEntry = false;
+    if (current() === cover.name) this.#goBack();
+  }
+
+  #goBack(): void {
+    this.#isLeaving = true;
+    history.back();
+  }
+
+  #arrive(): void {
+    const wasLeaving = this.#isLeaving;
+    this.#isLeaving = false;
+    for (const cover of this.#covers) {
+      if (cover.hasEntry && current() !== cover.name) {
+        cover.hasEntry = false;
+        cover.isShown.value = false;
+      } else if (!cover.hasEntry && current() === cover.name) this.#goBack(); // a link has closed it
     }
-  });
-  addEventListener("popstate", () => {
-    if (hasEntry && entry() !== name) {
-      hasEntry = false;
-      isShown.value = false;
-    } else if (!hasEntry && entry() === name) history.back(); // a link has closed it
-  });
+    if (!wasLeaving) return;
+    for (const cover of this.#covers) if (cover.isShown.value) this.#enter(cover); // shown meanwhile
+  }
+}
+
+function current(): string | undefined {
+  return (history.state as Entry | null)?.covers;
 }

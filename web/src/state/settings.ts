@@ -26,6 +26,8 @@ export class Settings {
   readonly toolUrls = signal<readonly string[]>([]);
   /** The key to send; empty: none. */
   readonly key = signal("");
+  /** How often the user was asked for a key, and has given one, or none. */
+  replies = 0;
   readonly #storage: Storage;
 
   constructor(storage: Storage) {
@@ -61,6 +63,12 @@ export class Settings {
     if (key) this.#storage.setItem(KEY, key);
     else this.#storage.removeItem(KEY);
     this.key.value = key;
+    this.replied();
+  }
+
+  /** Ask for no key any more until a request that is sent from now on is refused. */
+  replied(): void {
+    this.replies++;
     this.asksForKey.value = false;
   }
 
