@@ -127,8 +127,11 @@ def test_a_new_model_is_chosen_nowhere_by_itself(page: Page, file: Path) -> None
         for view, names in (("Compare", ("Model A", "Model B")), ("Tokenizer", ("Models",))):
             page.get_by_role("link", name=view).click()
             choices = [page.get_by_role("combobox", name=name) for name in names]
+            for choice in choices:
+                expect(choice).not_to_have_value("")
             found += [choice.input_value() for choice in choices]
         page.get_by_role("link", name="New chat").click()
+        expect(page.get_by_role("heading", level=1)).to_have_text("New chat")
         return [*found, page.get_by_role("combobox", name="Models").input_value()]
 
     assert chosen() == ["demo:latest"] * 4
@@ -159,7 +162,7 @@ def test_a_bad_name_is_told_before_a_file_is_read_or_sent(page: Page, file: Path
     expect(name).to_have_attribute("aria-invalid", "true")
     expect(button).to_be_disabled()
     page.route("**/api/create/check", lambda route: route.abort())  # and if it comes too late
-    with page.expect_event("requestfailed"):
+    with page.expect_event("requestfailed", lambda one: one.url.endswith("/api/create/check")):
         name.fill("two  words")
     expect(button).to_be_enabled()
     page.unroute("**/api/create/check")

@@ -117,6 +117,7 @@ def test_requests_that_wait_for_a_slot_are_seen_to_wait(server: Server, page: Pa
 def test_a_pause_stops_the_view_and_the_trace_is_saved(page: Page) -> None:
     timeline = page.get_by_role("img", name=re.compile("Batches"))
     expect(timeline).to_have_accessible_name(re.compile(" 8 requests"))
+    expect(page.get_by_role("main")).to_contain_text(re.compile(r"and [1-9][\d,]* answer"))
     page.get_by_role("button", name="Pause").click()
     before = timeline.get_attribute("aria-label")
     with page.expect_download() as download:

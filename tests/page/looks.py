@@ -231,6 +231,8 @@ def test_nothing_is_wider_than_the_screen(browser: Browser, server: Server, widt
         for view, name in VIEWS.items():
             page.goto(f"{server.url}/#/{name}")
             expect(page.get_by_role("heading", level=1)).to_have_text(view)
+            # What stands in for a view until its code is here has the title alone.
+            expect(page.locator("main > :not(.head)").first).to_be_visible()
             if view == "Compare":
                 page.get_by_role("combobox", name="Model B").select_option("formatted:latest")
                 page.get_by_role("textbox", name="Message").fill("All of it.")
@@ -309,6 +311,7 @@ def parameters(page: Page) -> None:
 def models(page: Page) -> None:
     page.get_by_role("link", name="Models").click()
     page.get_by_role("button", name="Details").first.click()
+    expect(page.get_by_text("template", exact=True)).to_be_visible()
 
 
 def probabilities(page: Page) -> None:

@@ -250,6 +250,7 @@ def test_a_pull_shows_its_progress_and_goes_on_after_it_was_cancelled(
     asked = [request.range for request in registry.requests if request.range]
     assert asked
     assert min(start for start, _ in asked) > 0  # what was there is not pulled again
+    expect(row(page, f"{registry.host}/a/m:latest")).to_be_visible()
     page.reload()
     expect(row(page, f"{registry.host}/a/m:latest")).to_be_visible()
     expect(progress).to_have_count(0)

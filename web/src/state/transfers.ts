@@ -53,7 +53,7 @@ export class Transfers {
     try {
       for await (const step of work(abort.signal)) this.#change(name, progress.after(step));
       this.#change(name, { state: "done" });
-      await this.#done();
+      void this.#done();
       return true;
     } catch (error) {
       if (abort.signal.aborted) this.#change(name, { state: "cancelled", status: TEXTS.cancelled });
