@@ -12,9 +12,10 @@ _PREFERRED = ("completion",)
 
 
 def only_model(loaded: Sequence[Entry], catalog: Catalog, can: Sequence[str]) -> Entry:
-    """Return the only model in memory that can answer a request, else the only one of all.
+    """Return the only model in memory that can answer a request, else the only one installed.
 
-    The built-in model counts if there is no other.
+    The built-in model is left out if there are others, unless it alone is in memory and several
+    of the others can answer.
 
     Args:
         loaded: the models in memory.
@@ -23,7 +24,7 @@ def only_model(loaded: Sequence[Entry], catalog: Catalog, can: Sequence[str]) ->
             model can answer, and of several the only one that completes texts is taken.
 
     Raises:
-        RequestError: if there is not one such model.
+        RequestError: if there are none, or several.
     """
     own = _able(_without_built_in(loaded), can)
     if len(own) == 1:
@@ -31,7 +32,8 @@ def only_model(loaded: Sequence[Entry], catalog: Catalog, can: Sequence[str]) ->
     every = catalog.entries()
     every = _without_built_in(every) or every
     able = _able(every, can)
-    for found in (able, _able(loaded, can), every):  # the last one's own error says what it cannot
+    # A sole model that cannot answer is returned too: its own error says what it cannot do.
+    for found in (able, _able(loaded, can), every):
         if len(found) == 1:
             return found[0]
     if not every:

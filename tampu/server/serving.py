@@ -165,7 +165,7 @@ class Serving:
         That is the default model, else the one that `only_model` finds with these capabilities.
 
         Raises:
-            RequestError: without a name, if there is no default and not one such model.
+            RequestError: without a name, if there is no default and `only_model` finds none.
             ModelNotFoundError: if there is no such model.
         """
         if not body.model:
