@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import gguf
 import numpy as np
@@ -157,24 +158,30 @@ def add_metadata(writer: gguf.GGUFWriter, model: Hybrid, decoder: Decoder) -> No
     add_vocabulary(writer, decoder.vocabulary)
 
 
+def write_hybrid(path: Path, name: str, layers: int, threads: int) -> None:
+    """Write one of `HYBRIDS`."""
+    model = HYBRIDS[name]
+    decoder = replace(model.decoder, layers=layers)
+    decay = {"ssm_a": np.linspace(-0.5, -0.01, VALUE_HEADS, dtype=np.float32)}
+    write_file(
+        path,
+        name,
+        lambda writer: add_metadata(writer, model, decoder),
+        plan(QUANT_MIXES["Q4_K_M"], decoder),
+        threads,
+        decay,
+    )
+
+
 def main() -> None:
     """Write the file."""
     parser = arguments_of("Make a hybrid, to measure with.")
     parser.add_argument("--model", choices=HYBRIDS, default="qwen35")
     parser.add_argument("--layers", type=int, default=0, help="0: as many as the real model has")
     given = parser.parse_args()
-    model = HYBRIDS[given.model]
-    decoder = replace(model.decoder, layers=given.layers or model.decoder.layers)
+    layers = given.layers or HYBRIDS[given.model].decoder.layers
     given.out.mkdir(parents=True, exist_ok=True)
-    decay = {"ssm_a": np.linspace(-0.5, -0.01, VALUE_HEADS, dtype=np.float32)}
-    write_file(
-        given.out / FILE.format(given.model, decoder.layers),
-        given.model,
-        lambda writer: add_metadata(writer, model, decoder),
-        plan(QUANT_MIXES["Q4_K_M"], decoder),
-        given.threads,
-        decay,
-    )
+    write_hybrid(given.out / FILE.format(given.model, layers), given.model, layers, given.threads)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,8 @@ if TYPE_CHECKING:  # imported at run time, ggml would find devices before they a
 
 # What tests of devices run on; the Makefile sets the variables of a driver, which ggml reads when
 # it is imported. `vulkan` computes in F32, so the limits are the CPU's; `vulkan-f16` in F16 too.
-DEVICES = ("stand-ins", "vulkan", "vulkan-f16")
+# `one`: the only GPU of this machine, whichever it is.
+DEVICES = ("stand-ins", "vulkan", "vulkan-f16", "one")
 
 pytest_plugins = ["support.parity_report"]
 
@@ -46,13 +47,17 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(autouse=True, scope="session")
 def devices_are_there(request: pytest.FixtureRequest) -> None:
     """Fail where a driver was chosen and has no devices: most tests would pass on the CPU."""
-    if request.config.getoption("--devices") != "stand-ins":
+    chosen = request.config.getoption("--devices")
+    if chosen != "stand-ins":
         from tampu.ml.devices import find_devices
 
         found = [device.label for device in find_devices() if device.is_graphics]
+        if chosen == "one":
+            assert len(found) == 1
+            return
         assert found == ["Vulkan.0", "Vulkan.1"]
         without_f16 = "GGML_VK_DISABLE_F16" in os.environ  # noqa: TID251
-        assert without_f16 == (request.config.getoption("--devices") == "vulkan")
+        assert without_f16 == (chosen == "vulkan")
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +78,7 @@ def gpu(request: pytest.FixtureRequest) -> "Iterator[Device]":
 @pytest.fixture(scope="session")
 def arithmetic(request: pytest.FixtureRequest) -> str:
     """What GPUs compute in: `f32`, or `f16`, in which many are twice as fast."""
-    return "f16" if request.config.getoption("--devices") == "vulkan-f16" else "f32"
+    return "f16" if request.config.getoption("--devices") in ("vulkan-f16", "one") else "f32"
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,0 +1,159 @@
+"""Makes the bundle: `make gpu-bundle` calls it.
+
+    python -m tools.gpu_bundle.build build/gpu-bundle --wheel dist/tampu-*.whl --cache .venv/gpu-bundle
+
+The folder has the wheel and those of PyPI that a machine with PyTorch and transformers may lack, the
+sources of the check and of the tests that it runs, tiny models with transformers' logits, ggml's
+CUDA code as sources, and, where `make cuda-backend` has compiled it, as a library.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tools.gpu_bundle.check import MODELS
+from tools.wheel.compile_cuda import LIBRARY
+from tools.wheel.compile_ggml import BASE, ROOT, ggml_version
+
+LIMIT_MIB = 50
+PYTHON = "3.12"
+# What tampu imports, without numpy and what comes with PyTorch: in the versions of the lock.
+PACKAGES = (
+    "annotated-doc", "anyio", "cffi", "click", "cryptography", "gguf", "h11", "idna", "jinja2",
+    "llguidance", "markdown-it-py", "markupsafe", "mdurl", "msgspec", "pillow", "prometheus_client",
+    "prompt_toolkit", "psutil", "pycparser", "pygments", "python-multipart", "pyyaml", "rich",
+    "shellingham", "starlette", "tokenizers", "tqdm", "typer", "typing-extensions", "urllib3",
+    "uvicorn", "wcwidth", "zstandard",
+)  # fmt: skip
+# The sources of the check, of what it measures with, and of the tests that it runs.
+SOURCES = ("tools", "benchmarks", "tests/support", "tests/engine", "tests/ml", "tests/conftest.py",
+           "tests/gpu.txt")  # fmt: skip
+_PYTEST = """\
+[pytest]
+addopts = --import-mode=importlib
+pythonpath = . tests
+timeout = 100
+markers =
+    seed(*numbers): a statement of the specification
+    parity: compares with transformers
+    client: a real client library
+    registry: a registry server
+    server: starts a server
+    slow: takes more than a second
+"""
+
+
+def build(
+    folder: Path, wheel: Path, cache: Path, *, cuda: Path | None, architectures: Sequence[str],
+    python: str = PYTHON,
+) -> int:  # fmt: skip
+    """Make the bundle and return its bytes.
+
+    Args:
+        folder: to make; an older one is replaced.
+        wheel: of tampu, with ggml for all processors and Vulkan.
+        cache: where the models and their references are kept.
+        cuda: the compiled library; None: the target compiles it.
+        architectures: what it is compiled for.
+        python: the version of the target, as 3.12.
+
+    Raises:
+        subprocess.CalledProcessError: if a step fails; it has said why.
+    """
+    from tools.gpu_bundle.references import write_references
+
+    partial = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    (partial / "wheels").mkdir(parents=True)
+    shutil.copy(wheel, partial / "wheels")
+    _download(partial, python)
+    _copy_sources(partial / "source")
+    write_references(cache)
+    with tarfile.open(partial / MODELS, "w:xz") as archive:
+        for file in sorted(cache.iterdir()):
+            archive.add(file, file.name)
+    if cuda is not None:
+        _add_cuda(cuda, partial / "cuda")
+    about = {
+        "python": python,
+        "machine": platform.machine(),
+        "ggml": ggml_version(),
+        "architectures": [int(each) for each in architectures] if cuda else [],
+    }
+    (partial / "bundle.json").write_text(json.dumps(about, indent=1) + "\n")
+    shutil.copy(Path(__file__).with_name("check.sh"), partial)
+    shutil.rmtree(folder, ignore_errors=True)
+    partial.rename(folder)
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def _download(folder: Path, python: str) -> None:
+    """Download the packages for the target's Python, and ggml-python's sources."""
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "download"]
+    lock = str(ROOT / "requirements.lock")
+    target = ["--only-binary=:all:", f"--python-version={python}", "--implementation=cp"]
+    # pip takes these as exact names, so every older one that packages use is listed.
+    for version in ("2_34", "2_28", "2_27", "2_24", "2_17", "2014", "2_12", "2_5", "1"):
+        target.append(f"--platform=manylinux{'' if '_' not in version else '_'}{version}_x86_64")
+    common = [*pip, "--no-deps", "-c", lock]
+    subprocess.run([*common, *target, "-d", folder / "wheels", *PACKAGES], check=True)
+    sources = ["--no-binary", "ggml-python", f"ggml-python=={ggml_version()}"]
+    subprocess.run([*common, "-d", folder, *sources], check=True)
+
+
+def _copy_sources(target: Path) -> None:
+    """Copy the files of the repository that the check needs, with a configuration for pytest."""
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", *SOURCES]
+    done = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True)
+    for name in filter(None, done.stdout.split("\0")):
+        if (ROOT / name).is_file():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, target / name)
+    (target / "pytest.ini").write_text(_PYTEST)
+    shutil.copy(ROOT / "requirements.lock", target)
+
+
+def _add_cuda(library: Path, folder: Path) -> None:
+    """Copy the library; it finds ggml's base under the name that it has in a wheel."""
+    folder.mkdir()
+    copied = shutil.copy(library, folder / LIBRARY)
+    change = ["patchelf", "--replace-needed", "libggml-base.so", BASE, str(copied)]
+    subprocess.run(change, check=True)
+    subprocess.run(["strip", "--strip-unneeded", str(copied)], check=True)
+
+
+def main() -> int:
+    """Make the bundle and print what is in it."""
+    parser = argparse.ArgumentParser(description="Make the folder that checks a GPU.")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--wheel", type=Path, required=True)
+    parser.add_argument("--cache", type=Path, required=True, help="Keeps models and references.")
+    parser.add_argument("--cuda", type=Path, help="ggml's CUDA library, if it is compiled.")
+    parser.add_argument("--architectures", nargs="+", default=["90"])
+    parser.add_argument("--python", default=PYTHON, help="The target's Python.")
+    given = parser.parse_args()
+    cuda = given.cuda if given.cuda and given.cuda.is_file() else None
+    size = build(
+        given.folder, given.wheel, given.cache, cuda=cuda, architectures=given.architectures,
+        python=given.python,
+    )  # fmt: skip
+    has = f"CUDA code for {' '.join(given.architectures)}" if cuda else (
+        "no CUDA library: the target compiles it (`make cuda-backend` does it here)"
+    )  # fmt: skip
+    print(f"gpu-bundle: {given.folder}, {size / 2**20:.1f} MiB, {has}")
+    if size > LIMIT_MIB * 2**20:
+        print(f"gpu-bundle: this is more than {LIMIT_MIB} MiB", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

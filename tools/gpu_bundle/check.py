@@ -1,0 +1,316 @@
+"""Runs the check on the machine with the GPU: `check.sh` calls it.
+
+Every step is a process of its own with a limit in time, and the report is written after each row, so
+that a crash, a hang or an interruption loses no more than one step. This file uses the standard
+library alone: the bundle's packages are unpacked to a folder first, and nothing is installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import threading
+import time
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tools.gpu_bundle.card import Card, can_run, find_card, problem_of
+from tools.gpu_bundle.report import Report, Row, read_line
+from tools.wheel.compile_cuda import LIBRARY, CompileError, compile_cuda
+
+HIDE = {"cuda": {"CUDA_VISIBLE_DEVICES": "-1"}, "vulkan": {"GGML_VK_VISIBLE_DEVICES": ""}}
+"""With which variable ggml does not see a backend's devices."""
+MODELS = "models.tar.xz"
+COMPILE_MINUTES = 5.0
+RESTARTS = 8  # of a step whose parts end its process
+_SECONDS = 1.0
+_STEPS = "tools.gpu_bundle.steps"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A part of the check.
+
+    Attributes:
+        name: its heading in the report.
+        module: of `steps`.
+        arguments: for the module.
+        seconds: the most it may take.
+        backend: the only one whose devices it sees: `cuda`, `vulkan` or `cpu`.
+    """
+
+    name: str
+    module: str
+    arguments: tuple[str, ...]
+    seconds: float
+    backend: str
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """The unpacked bundle, and where its packages were unpacked to."""
+
+    folder: Path
+    work: Path
+
+    @property
+    def site(self) -> Path:
+        """The packages."""
+        return self.work / "site"
+
+    @property
+    def models(self) -> Path:
+        """The models whose logits are compared."""
+        return self.work / "models"
+
+    @property
+    def backends(self) -> Path:
+        """Where tampu loads ggml's backends from."""
+        return self.site / "tampu" / "ml" / "bundled" / "lib" / "backends"
+
+    def unpack(self) -> str:
+        """Unpack the packages; return what is wrong with the bundle or this Python."""
+        about = json.loads((self.folder / "bundle.json").read_text())
+        here = ".".join(map(str, sys.version_info[:2]))
+        if here != about["python"]:
+            return (
+                f"the bundle is for Python {about['python']}, this is {here}: set PYTHON, or make "
+                f"the bundle again with `make gpu-bundle BUNDLE_PYTHON={here}`"
+            )
+        if (sys.platform, platform.machine()) != ("linux", about["machine"]):
+            return f"the bundle is for Linux on {about['machine']}, this is {platform.platform()}"
+        for wheel in sorted((self.folder / "wheels").glob("*.whl")):
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extractall(self.site)
+        with tarfile.open(self.folder / MODELS) as archive:
+            archive.extractall(self.models)  # noqa: S202 - the bundle's own files
+        base = self.backends.parent
+        (base / "libggml-base.so").symlink_to("libtampu-ggml-base.so")  # its name where compiled
+        return ""
+
+
+def facts(report: Report, card: Card | str) -> None:
+    """Write what machine this is."""
+    cpu = next(
+        (line.partition(":")[2] for line in _lines("/proc/cpuinfo") if "model name" in line), "?"
+    )
+    rows = {
+        "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        "card": f"{card.name}, driver {card.driver}, {card.total_mib} MiB, sm_{card.architecture}"
+        if isinstance(card, Card) else card,
+        "CPU": f"{cpu.strip()}, {len(os.sched_getaffinity(0))} cores",
+        "system": f"{platform.platform()}, Python {platform.python_version()}",
+    }  # fmt: skip
+    for what, value in rows.items():
+        report.add("machine", Row(what, value))
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+def cuda_library(bundle: Bundle, card: Card) -> tuple[Path, str]:
+    """Return a library with code for the card, and where it comes from.
+
+    Raises:
+        CompileError: if the bundle has none and it cannot be compiled here.
+    """
+    about = json.loads((bundle.folder / "bundle.json").read_text())
+    given = bundle.folder / "cuda" / LIBRARY
+    if given.is_file() and can_run(card, about["architectures"]):
+        return given, f"of the bundle, for {about['architectures']}"
+    toolkit = _toolkit()
+    if toolkit is None:
+        has = about["architectures"] if given.is_file() else "no"
+        raise CompileError(
+            f"the bundle has {has} CUDA code, this card needs {card.architecture}, and there is no "
+            "nvcc here: install the CUDA toolkit, or make the bundle with "
+            f"CUDA_ARCHITECTURES={card.architecture}"
+        )
+    sources = bundle.work / "ggml-python"
+    (archive,) = bundle.folder.glob("ggml_python-*.tar.gz")
+    sources.mkdir()
+    subprocess.run(["tar", "-xzf", archive, "-C", sources, "--strip-components=1"], check=True)
+    began = time.monotonic()
+    build = bundle.work / "cuda"
+    made = compile_cuda(sources, build, toolkit, [str(card.architecture)], COMPILE_MINUTES)
+    return made, f"compiled here in {time.monotonic() - began:.0f} s with {toolkit}/bin/nvcc"
+
+
+def _toolkit() -> Path | None:
+    """Return the folder of the CUDA toolkit."""
+    found = shutil.which("nvcc") or next(iter(Path("/usr/local").glob("cuda*/bin/nvcc")), None)
+    return Path(found).resolve().parents[1] if found else None
+
+
+def library_path() -> str:
+    """Return where CUDA's libraries are: the toolkit's, and those that came with PyTorch."""
+    folders = [folder for folder in sys.path if folder.endswith("-packages")]
+    found = [path for each in folders for path in sorted(Path(each).glob("nvidia/cu13/lib"))]
+    toolkit = _toolkit()
+    found += [toolkit / "lib64"] if toolkit else []
+    given = os.environ.get("LD_LIBRARY_PATH")
+    return ":".join([*map(str, found), *([given] if given else [])])
+
+
+def environment(bundle: Bundle, backend: str) -> dict[str, str]:
+    """Return the variables of a step that sees the devices of one backend."""
+    hidden: dict[str, str] = {}
+    for name, variables in HIDE.items():
+        hidden |= {} if name == backend else variables
+    source = bundle.folder / "source"
+    paths = [str(bundle.site), str(source), str(source / "tests")]
+    own = {
+        "PYTHONPATH": ":".join(paths),
+        "LD_LIBRARY_PATH": library_path(),
+        "HOME": str(bundle.work),  # no settings or files of this user
+        "GGML_NO_BACKTRACE": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
+    return {**os.environ, **own, **hidden}
+
+
+def run_step(step: Step, bundle: Bundle, report: Report, seconds: float) -> None:
+    """Run a step; if a part ends its process, say so and go on with the next part."""
+    ends, done = time.monotonic() + seconds, list[str]()
+    for _ in range(RESTARTS):
+        left = ends - time.monotonic()
+        if left < _SECONDS:
+            report.add(step.name, Row("the rest", f"not run: {seconds:.0f} s were over"))
+            return
+        skip = ["--skip", *done] if done else []
+        command = [sys.executable, "-m", f"{_STEPS}.{step.module}", *step.arguments, *skip]
+        problem = _run(command, environment(bundle, step.backend), step, report, done, left)
+        if not problem:
+            return
+        report.add(step.name, Row(done[-1] if done else "start", problem, passed=False))
+        if not done:
+            return
+
+
+def _run(
+    command: Sequence[str], variables: Mapping[str, str], step: Step, report: Report,
+    done: list[str], seconds: float,
+) -> str:  # fmt: skip
+    """Run a process of a step, add its rows, and return how it ended if not well."""
+    with tempfile.TemporaryFile("w+", errors="replace") as errors:
+        process = subprocess.Popen(
+            command, env=dict(variables), stdout=subprocess.PIPE, stderr=errors, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+        timer = threading.Timer(seconds, _kill, [process])
+        timer.start()
+        assert process.stdout is not None
+        for line in process.stdout:
+            match read_line(line):
+                case Row() as row:
+                    report.add(step.name, row)
+                case str(part):
+                    done.append(part)
+        code = process.wait()
+        late = not timer.is_alive()
+        timer.cancel()
+        _kill(process)
+        errors.seek(0)
+        said = [line for line in errors.read().splitlines() if line.strip()][-3:]
+    if late:
+        return f"did not end within {seconds:.0f} s; last: {' / '.join(said)}"
+    if code == 0:
+        return ""
+    how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    return f"the process ended with {how}: {' / '.join(said)}"
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def steps(bundle: Bundle, backends: Sequence[str], *, small: bool) -> Iterator[Step]:
+    """Yield the steps in their order: what is worth most first."""
+    size = ("--small",) if small else ()
+    models = str(bundle.models)
+    yield Step("limits", "limits", size, 60, "cuda")
+    for name in backends:
+        yield Step(f"{name}: devices", "devices", (name,), 60, name)
+        yield Step(f"{name}: logits", "parity", (models, name, *size), 120, name)
+        yield Step(f"{name}: speed", "speed", (str(bundle.work), name, "llama", *size), 90, name)
+    for name in backends:
+        yield Step(f"{name}: tests", "suite", (name, *size), 120, name)
+        for model in ("qwen3", "qwen3moe", "qwen35"):
+            arguments = (str(bundle.work), name, model, *size)
+            yield Step(f"{name}: speed", "speed", arguments, 90, name)
+        yield Step(f"{name}: faults", "faults", (str(bundle.work), name), 60, name)
+
+
+def prepare_cuda(bundle: Bundle, report: Report, card: Card | str) -> bool:
+    """Put CUDA's library where tampu loads it from; return whether there is one."""
+    if isinstance(card, str):
+        report.add("CUDA", Row("card", f"not checked: {card}"))
+        return False
+    if problem := problem_of(card):
+        report.add("CUDA", Row("card", f"not checked: {problem}", passed=False))
+        return False
+    try:
+        library, origin = cuda_library(bundle, card)
+    except CompileError as error:
+        report.add("CUDA", Row("library", f"not checked: {error}", passed=False))
+        return False
+    shutil.copy(library, bundle.backends)
+    size = library.stat().st_size / 2**20
+    report.add("CUDA", Row("library", f"{origin}, {size:.0f} MiB", passed=True))
+    return True
+
+
+def main() -> int:
+    """Run the check; the exit code is 1 if something failed, 2 if the bundle cannot be used."""
+    parser = argparse.ArgumentParser(description="Check tampu on this machine's GPU.")
+    parser.add_argument("report", type=Path, nargs="?", default=Path("tampu-gpu-report"))
+    parser.add_argument("--bundle", type=Path, required=True, help="The unpacked bundle.")
+    parser.add_argument("--minutes", type=float, default=8, help="Of the whole check.")
+    parser.add_argument("--backends", default="cuda,vulkan", help="Of cuda, vulkan, cpu.")
+    parser.add_argument("--small", action="store_true", help="Few and small models, as a test.")
+    given = parser.parse_args()
+    ends = time.monotonic() + 60 * given.minutes
+    given.report.mkdir(parents=True, exist_ok=True)
+    report = Report(given.report)
+    with tempfile.TemporaryDirectory(prefix="tampu-gpu-", ignore_cleanup_errors=True) as work:
+        bundle = Bundle(given.bundle.resolve(), Path(work))
+        if problem := bundle.unpack():
+            print(f"check: {problem}", file=sys.stderr)
+            return 2
+        card = find_card()
+        facts(report, card)
+        backends = given.backends.split(",")
+        if "cuda" in backends and not prepare_cuda(bundle, report, card):
+            backends.remove("cuda")
+        for step in steps(bundle, backends, small=given.small):
+            left = ends - time.monotonic()
+            if left < _SECONDS:
+                over = f"not run: the {given.minutes:g} minutes were over"
+                report.add(step.name, Row(step.module, over))
+                continue
+            run_step(step, bundle, report, min(step.seconds, left))
+    print(f"check: {report.failures} failed; the report is {given.report / 'report.md'}")
+    return int(report.failures > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
