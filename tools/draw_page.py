@@ -75,7 +75,7 @@ def opened(browser: Browser, url: str, *, dark: bool) -> Iterator[Page]:
     """A new window on an address."""
     viewport = {"width": WIDTH, "height": HEIGHT}
     scheme = "dark" if dark else "light"
-    with browser.new_context(viewport=viewport, color_scheme=scheme) as context:  # type: ignore[arg-type]
+    with browser.new_context(viewport=viewport, color_scheme=scheme) as context:
         page = context.new_page()
         page.set_default_timeout(PATIENCE_MS)
         page.goto(url)
