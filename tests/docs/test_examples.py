@@ -1,4 +1,4 @@
-"""The code blocks of README and docs run, and their imports exist."""
+"""The code blocks of README and docs run and print what they say; every page can be reached."""
 
 from __future__ import annotations
 
@@ -7,33 +7,32 @@ import importlib
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
-from PIL import Image, ImageDraw
 from support.hidden import HIDDEN
-from support.serving import start_server
+from support.serving import Server, start_server
+from support.tiny_adapter import write_tiny_adapter
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
+WHOLE = [README, ROOT / "docs" / "research.md"]  # whose Python blocks are whole programs
+URL = "http://127.0.0.1:11434"
 DEMO = ROOT / "tampu" / "data" / "demo.gguf"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 # Commands of README that no test runs from there, and where they are tested.
 ELSEWHERE = {
     "git clone": "set-up: a fresh clone is what a test run begins with",
     "make run": "set-up: `.ci/run` does it",
-    "uvx tampu": "needs the published package; tests/wheel runs the wheel",
-    "pip install tampu": "needs the published package; tests/wheel installs the wheel",
+    "export PATH": "set-up",
+    "pip install openai ollama": "set-up: both are in the tests' environment",
     "tampu serve": "tests/support/serving.py starts it for the blocks below",
-    "curl": "tests/clients ask the same with the client libraries",
-    "tampu bench": "takes a minute; tests/bench",
-    "tampu convert": "needs a checkpoint; tests/convert",
-    "tampu quantize": "the built-in model's rows are too short for K-quants; tests/convert",
-    "tampu pull": "needs a registry; tests/registry",
+    "tampu run qwen3:4b": "needs a registry; tests/registry",
 }
 
 
@@ -42,10 +41,20 @@ def blocks(page: Path, language: str) -> list[str]:
     return [text for given, text in found if given == language]
 
 
-def commands(page: Path) -> list[str]:
-    """Return the lines behind `$ `, without their comments."""
-    lines = "".join(blocks(page, "console")).splitlines()
-    return [re.sub(r"\s+# .*", "", line[2:]) for line in lines if line.startswith("$ ")]
+def commands(page: Path) -> list[tuple[str, str]]:
+    """Return what is behind each `$ `, without comments, and what the page says that it prints."""
+    found: list[tuple[str, str]] = []
+    for line in "".join(blocks(page, "console")).splitlines():
+        if line.startswith("$ "):
+            found.append((re.sub(r"\s+# .*", "", line[2:]), ""))
+        else:
+            found[-1] = (found[-1][0], found[-1][1] + line + "\n")
+    return found
+
+
+def said_to_print(program: str) -> list[str]:
+    """Return the comments behind calls of `print`."""
+    return re.findall(r"print\(.*\)  # (.*)$", program, re.M)
 
 
 PYTHON = [(page, text) for page in PAGES for text in blocks(page, "python")]
@@ -76,46 +85,67 @@ def names_in(module: str) -> set[str]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The files that README's examples name, in the current folder."""
-    shutil.copy(DEMO, tmp_path / "model.gguf")
-    picture = Image.new("RGB", (64, 64), "white")
-    ImageDraw.Draw(picture).ellipse((16, 16, 48, 48), fill="red")
-    picture.save(tmp_path / "picture.png")
-    (tmp_path / "letter.txt").write_text("Ann is 31 years old and lives in Lima.")
-    (tmp_path / "schema.json").write_text('{"type": "object", "properties": {"a": {"const": 1}}}')
-    asked = '[{"type": "predicate", "instructions": "The customer is angry."}]'
-    (tmp_path / "questions.json").write_text(asked)
-    (tmp_path / "tickets.jsonl").write_text('"I was charged twice."\n')
-    (tmp_path / "Modelfile").write_text("FROM ./model.gguf\nPARAMETER temperature 0\n")
-    monkeypatch.chdir(tmp_path)
+def folder(tmp_path: Path) -> Path:
+    """A folder with what the examples name: the clone's docs, an adapter."""
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
+    write_tiny_adapter(tmp_path / "adapter.gguf", DEMO)
     return tmp_path
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    home = tmp_path_factory.mktemp("home")
+    server = start_server(home / "models", home)
+    yield server
+    server.end()
+
+
+PROGRAMS = [(page.name, text) for page in WHOLE for text in blocks(page, "python")]
 
 
 @pytest.mark.slow
 @pytest.mark.server
-def test_python_of_readme_runs(folder: Path, tmp_path: Path) -> None:
-    server = start_server(tmp_path / "models", tmp_path)
-    try:
-        text = "\n".join(blocks(README, "python")).replace("http://127.0.0.1:11434", server.url)
-        environment = {"HOME": str(folder), "OLLAMA_HOST": server.url, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(
-            [sys.executable, "-c", text],
-            env=environment, cwd=folder, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-    finally:
-        server.stop()
-    assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize(("page", "text"), PROGRAMS, ids=range(len(PROGRAMS)))
+def test_a_program_runs_alone_and_prints_what_it_says(
+    page: str, text: str, server: Server, folder: Path
+) -> None:
+    environment = {"HOME": str(folder), "OLLAMA_HOST": server.url, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", text.replace(URL, server.url)],
+        env=environment, cwd=folder, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{page}: {done.stderr}"
+    printed = done.stdout.splitlines()
+    assert printed
+    lines = iter(printed)
+    missing = [said for said in said_to_print(text) if said not in lines]  # `in` keeps the order
+    assert missing == [], printed
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("line", commands(README))
-def test_commands_of_readme_run(line: str, folder: Path) -> None:
-    if any(line.startswith(known) for known in ELSEWHERE):
-        return
+@pytest.mark.server
+def test_the_requests_of_readme_are_answered(server: Server) -> None:
+    lines = [line for line, _ in commands(README) if line.startswith("curl ")]
+    assert lines
+    for line in lines:
+        _, url, option, body = shlex.split(line)
+        assert option == "-d"
+        answer = httpx.post(url.replace(URL, server.url), content=body, timeout=60)
+        assert answer.status_code == 200, answer.text
+
+
+COMMANDS = [
+    (line, prints)
+    for line, prints in commands(README)
+    if not line.startswith(("curl ", *ELSEWHERE))
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("line", "prints"), COMMANDS)
+def test_commands_of_readme_run(line: str, prints: str, folder: Path) -> None:
     assert line.startswith("tampu "), f"not a command that this test knows: {line}"
     tampu = f"{shlex.quote(sys.executable)} -m tampu.cli.entry"
-    script = line.replace("tampu ", f"{tampu} ")
     environment = {
         "HOME": str(folder),
         "PATH": os.defpath,
@@ -125,8 +155,26 @@ def test_commands_of_readme_run(line: str, folder: Path) -> None:
         **HIDDEN,
     }
     done = subprocess.run(
-        ["/bin/sh", "-c", script],
+        ["/bin/sh", "-c", line.replace("tampu ", f"{tampu} ")],
         env=environment, cwd=folder, capture_output=True, text=True, check=False,
-        input=None if "<" in line else "What is 27 + 58?",
+        input="What is 27 + 58?" if line == "tampu run demo" else None,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+    assert not prints or done.stdout == prints
+
+
+def links(page: Path) -> set[Path]:
+    """Return the pages of the documentation that a page links to."""
+    found = re.findall(r"\]\(([^)#\s:]+\.md)", page.read_text(encoding="utf-8"))
+    return {(page.parent / link).resolve() for link in found} & set(PAGES)
+
+
+def test_every_page_is_linked_from_readme_or_a_page_that_readme_links() -> None:
+    near = links(README)
+    assert near.union(*map(links, near)) >= set(PAGES) - {README}
+
+
+def test_the_site_lists_every_page() -> None:
+    listed = re.findall(r"- (?:[\w ]+: )?(\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.M)
+    assert {page.name for page in PAGES} - {README.name} <= set(listed)

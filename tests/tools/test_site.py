@@ -36,6 +36,13 @@ def test_links_to_other_files_become_their_paths(repository: Path) -> None:
     assert collected(repository, "[`code.py`](code.py)") == "`code.py`"
 
 
+@pytest.mark.parametrize("name", ["a.png", "a.svg"])
+def test_images_are_part_of_the_site(repository: Path, name: str) -> None:
+    (repository / "docs" / name).write_text("an image")
+    assert collected(repository, f"![it](docs/{name})") == f"![it]({name})"
+    assert (repository / "build" / name).read_text() == "an image"
+
+
 def test_addresses_and_code_blocks_stay_as_they_are(repository: Path) -> None:
     text = "[site](https://example.org/a.md)\n```\n[x](nothing.md)\n```\n"
     assert collected(repository, text) == text

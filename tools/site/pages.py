@@ -49,7 +49,7 @@ def collect_pages(folder: Path, mermaid: Path) -> None:
         if _DIAGRAM in text:
             text += f'\n<script src="{_SCRIPT}"></script>\n'
         (folder / name).write_text(text, encoding="utf-8")
-    for image in sorted((ROOT / "docs").glob("*.svg")):
+    for image in sorted([*(ROOT / "docs").glob("*.svg"), *(ROOT / "docs").glob("*.png")]):
         shutil.copy(image, folder)
     shutil.copy(ROOT / "tools" / "site" / "site.css", folder)
     shutil.copy(mermaid, folder / _SCRIPT)
