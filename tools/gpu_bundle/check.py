@@ -96,7 +96,7 @@ class Bundle:
             with zipfile.ZipFile(wheel) as archive:
                 archive.extractall(self.site)
         with tarfile.open(self.folder / MODELS) as archive:
-            archive.extractall(self.models)  # noqa: S202 - the bundle's own files
+            archive.extractall(self.models)
         base = self.backends.parent
         (base / "libggml-base.so").symlink_to("libtampu-ggml-base.so")  # its name where compiled
         return ""
@@ -210,15 +210,16 @@ def _run(
     done: list[str], seconds: float,
 ) -> str:  # fmt: skip
     """Run a process of a step, add its rows, and return how it ended if not well."""
-    with tempfile.TemporaryFile("w+", errors="replace") as errors:
-        process = subprocess.Popen(
+    with (
+        tempfile.TemporaryFile("w+", errors="replace") as errors,
+        subprocess.Popen(
             command, env=dict(variables), stdout=subprocess.PIPE, stderr=errors, text=True,
             start_new_session=True,
-        )  # fmt: skip
+        ) as process,
+    ):  # fmt: skip
         timer = threading.Timer(seconds, _kill, [process])
         timer.start()
-        assert process.stdout is not None
-        for line in process.stdout:
+        for line in process.stdout or ():
             match read_line(line):
                 case Row() as row:
                     report.add(step.name, row)
@@ -227,6 +228,7 @@ def _run(
         code = process.wait()
         late = not timer.is_alive()
         timer.cancel()
+        timer.join()
         _kill(process)
         errors.seek(0)
         said = [line for line in errors.read().splitlines() if line.strip()][-3:]

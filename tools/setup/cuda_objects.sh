@@ -19,21 +19,7 @@ fail() {
 for program in cmake ninja g++; do
     command -v "$program" >/dev/null || fail "no $program found; on Debian: apt-get install g++; make cuda has the others"
 done
-if [ ! -e "$folder/installed" ]; then
-    "$python" -m pip --disable-pip-version-check --quiet install --no-deps --upgrade \
-        --target "$folder/site" -r "$root/tools/setup/cuda_packages.txt"
-    "$python" -m pip --disable-pip-version-check --quiet download --no-deps \
-        --no-binary ggml-python -d "$folder" -c "$root/requirements.lock" ggml-python
-    tar -xzf "$folder"/ggml_python-*.tar.gz -C "$folder" --strip-components=1
-    touch "$folder/installed"
-fi
-cuda=$(echo "$folder"/site/nvidia/cu*)
-[ -x "$cuda/bin/nvcc" ] || fail "the packages have no bin/nvcc"
-for name in cudart cublas cublasLt; do  # cmake looks for the names without versions
-    library=$(ls "$cuda/lib/lib$name".so.* | head -n 1)
-    ln -sf "$(basename "$library")" "$cuda/lib/lib$name.so"
-done
-[ -e "$cuda/lib64" ] || ln -s lib "$cuda/lib64"
+cuda=$(sh "$root/tools/setup/cuda_toolkit.sh" "$python" "$folder")
 
 cmake -S "$folder/vendor/ggml" -B "$folder/build" -G Ninja -DCMAKE_BUILD_TYPE=Release \
     -DGGML_CUDA=ON -DGGML_CUDA_NO_VMM=ON -DGGML_CUDA_NCCL=OFF -DGGML_CCACHE=OFF -DGGML_BUILD_TESTS=OFF \

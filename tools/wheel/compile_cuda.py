@@ -12,8 +12,10 @@ It uses the standard library alone, since a machine with a GPU may have nothing 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -87,14 +89,18 @@ def compile_cuda(
 def _run(command: Sequence[str], log: Path, seconds: float | None) -> None:
     """Run a command with its output in a file."""
     with log.open("w") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
         try:
-            done = subprocess.run(command, stdout=file, stderr=file, check=False, timeout=seconds)
+            code = process.wait(seconds)
         except subprocess.TimeoutExpired:
             raise CompileError(f"not compiled within {seconds:.0f} s; see {log}") from None
-    if done.returncode:
+        finally:  # with the compilers that it started
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    if code:
         lines = log.read_text(errors="replace").strip().splitlines() or ["without a message"]
-        told = next((line for line in lines if "rror" in line), lines[-1])
-        raise CompileError(f"{' '.join(command[:2])} failed: {told.strip()}; see {log}")
+        reason = next((line for line in lines if "rror" in line), lines[-1])
+        raise CompileError(f"{' '.join(command[:2])} failed: {reason.strip()}; see {log}")
 
 
 def main() -> int:

@@ -36,7 +36,9 @@ def server(layers: int) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     )  # fmt: skip
     try:
         assert process.stdout is not None
-        found = next(filter(None, (re.search(r"http://[\d.]+:\d+", line) for line in process.stdout)))
+        found = next(
+            filter(None, (re.search(r"http://[\d.]+:\d+", line) for line in process.stdout))
+        )
         yield found[0], process
     finally:
         process.terminate()
@@ -129,7 +131,9 @@ def _load_beside(what: str) -> None:
     try:
         with Engine.load(model, context=2048) as engine:
             size = engine.device_bytes / 2**20
-            print_row(what, f"loaded, {size:.0f} MiB on the device, the rest on the CPU", passed=True)
+            print_row(
+                what, f"loaded, {size:.0f} MiB on the device, the rest on the CPU", passed=True
+            )
     except TampuError as error:
         print_row(what, f"{type(error).__name__}: {error}", passed=True)
 

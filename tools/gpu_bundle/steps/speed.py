@@ -109,7 +109,9 @@ def make(folder: Path, name: str, *, small: bool) -> Path:
         shape.write(path, layers)
         size = path.stat().st_size / 2**20
         seconds = time.monotonic() - began
-        print_row(f"{shape.name}, {layers} layers, {MIX}", f"{size:.0f} MiB, made in {seconds:.0f} s")
+        print_row(
+            f"{shape.name}, {layers} layers, {MIX}", f"{size:.0f} MiB, made in {seconds:.0f} s"
+        )
     return path
 
 
@@ -124,7 +126,11 @@ def limits() -> dict[str, float]:
 def measure_bench(path: Path, shape: Shape, *, small: bool) -> None:
     """Print prompt and decoding speed at two depths."""
     depths = (0, 64) if small else (0, 8192)
-    works = [Work("pp", 64), Work("tg", 8)] if small else [Work("pp", 512), Work("pp", 4096), Work("tg", 128)]
+    works = (
+        [Work("pp", 64), Work("tg", 8)]
+        if small
+        else [Work("pp", 512), Work("pp", 4096), Work("tg", 128)]
+    )
     context = max(depths) + max(work.tokens for work in works)
     native = Native(path, threads=THREADS, context=context)
     source = random.Random(1)
@@ -133,7 +139,9 @@ def measure_bench(path: Path, shape: Shape, *, small: bool) -> None:
             history = random_tokens(depth, native.vocabulary, source)
             for work in works:
                 speeds = [
-                    run_once(native, work, history, random_tokens(work.tokens, native.vocabulary, source))
+                    run_once(
+                        native, work, history, random_tokens(work.tokens, native.vocabulary, source)
+                    )
                     for _ in range(3)
                 ]
                 speed = sorted(speeds[1:])[-1]
@@ -149,7 +157,9 @@ def _speed(speed: float, work: Work, path: Path, shape: Shape) -> str:
     if not known:
         return text
     if work.kind == "tg":
-        return f"{text}, weights read at {100 * speed * size / known['bytes_per_s']:.0f} % of a copy"
+        return (
+            f"{text}, weights read at {100 * speed * size / known['bytes_per_s']:.0f} % of a copy"
+        )
     weights = size * 8 / 4.85  # of Q4_K_M's bits a weight
     return f"{text}, {100 * speed * 2 * weights / known['flops']:.0f} % of BF16 products"
 
@@ -178,7 +188,9 @@ def together(engine: Engine, count: int, answer: int) -> tuple[float, float]:
     began = time.perf_counter()
 
     def ask(index: int) -> None:
-        for event in engine.stream(prompts[index], max_tokens=answer, ignore_eos=True, temperature=0):
+        for event in engine.stream(
+            prompts[index], max_tokens=answer, ignore_eos=True, temperature=0
+        ):
             if isinstance(event, TextDelta) and not firsts[index]:
                 firsts[index] = time.perf_counter() - began
 

@@ -1,0 +1,73 @@
+"""The bundle for this Python, checked on the CPU and on Mesa's software driver in place of a card.
+
+`make gpu-bundle-test` runs this file; `make test` does not collect it, since it needs the wheel and
+the driver.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tools.gpu_bundle.build import LIMIT_MIB, build
+
+ROOT = Path(__file__).parents[2]
+VULKAN = ROOT / ".venv" / "vulkan"
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bundle") / "gpu-bundle"
+    (wheel,) = (ROOT / "dist").glob("tampu-*.whl")
+    version = ".".join(map(str, sys.version_info[:2]))
+    cache = ROOT / ".venv" / "gpu-bundle"
+    size = build(folder, wheel, cache, cuda=None, architectures=(), python=version)
+    assert size < LIMIT_MIB * 2**20
+    return folder
+
+
+def checked(bundle: Path, report: Path, backend: str, **variables: str) -> dict[str, Any]:
+    """Return the report of a check with small models."""
+    python = VULKAN / "python" if backend == "vulkan" else sys.executable
+    command = [
+        "sh",
+        bundle / "check.sh",
+        report,
+        "--backends",
+        backend,
+        "--small",
+        "--minutes",
+        "20",
+    ]
+    given = {**os.environ, "PYTHON": str(python), "PYTHONPATH": "", **variables}  # noqa: TID251
+    done = subprocess.run(command, env=given, check=False, text=True, capture_output=True)
+    print(done.stdout, done.stderr, (report / "report.md").read_text(), sep="\n")
+    assert done.returncode == 0
+    found: dict[str, Any] = json.loads((report / "report.json").read_text())["steps"]
+    return found
+
+
+def test_every_step_on_the_cpu_ends_with_a_figure_or_a_reason(bundle: Path, tmp_path: Path) -> None:
+    steps = checked(bundle, tmp_path, "cpu")
+    names = {"machine", "limits", "cpu: devices", "cpu: logits", "cpu: speed", "cpu: faults"}
+    assert names < steps.keys()
+    assert all(row["value"] for rows in steps.values() for row in rows)
+    assert sum("error" in row["value"] for row in steps["cpu: logits"]) >= 4
+    assert any("tokens/s" in row["value"] for row in steps["cpu: speed"])
+    assert steps["limits"][0]["value"].startswith("not measured: ")
+    assert steps["cpu: faults"][0]["value"].startswith("the request gets: ")
+
+
+def test_the_software_driver_passes_as_a_card(bundle: Path, tmp_path: Path) -> None:
+    steps = checked(bundle, tmp_path, "vulkan", GALLIVM_PERF="nopt")
+    assert "llvmpipe" in steps["vulkan: devices"][1]["value"]
+    assert all(row["passed"] for row in steps["vulkan: logits"])
+    assert all(row["passed"] for row in steps["vulkan: tests"])
