@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tampu.errors import GrammarError
 from tampu.sampling.gbnf import lark_of_gbnf
-from tampu.sampling.schema import MAX_BYTES, checked_schema
+from tampu.sampling.schema import MAX_BYTES, CheckedSchema, checked_schema
 
 MAX_CHOICES = 10_000
 ANSWER = "answer"  # what a grammar around this one calls it
@@ -21,9 +21,11 @@ _START = "start: "
 
 # White space between tokens of JSON, as llama.cpp limits it: a space, or up to two line ends and an
 # indentation. A model that wants nothing but white space still comes to the end of its answer.
-_JSON_OPTIONS = {"whitespace_pattern": r"\x20|\x0A{1,2}[\x20\x09]{0,20}", "lenient": False}
+# Branches of `oneOf` are alternatives: `schema_branches.py` looks whether they overlap.
+_JSON_OPTIONS = {"whitespace_pattern": r"\x20|\x0A{1,2}[\x20\x09]{0,20}", "coerce_one_of": True}
 _ONE_LINE = {
-    "whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "lenient": False
+    "whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ",
+    "coerce_one_of": True,
 }  # fmt: skip
 
 
@@ -33,9 +35,14 @@ class Grammar:
 
     Raises:
         GrammarError: from all constructors, if it is invalid, not supported or too large.
+
+    Attributes:
+        source: its text.
+        ignored: what a schema asks for that is not enforced, one line for each keyword.
     """
 
     source: str
+    ignored: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def is_schema(self) -> bool:
@@ -50,7 +57,8 @@ class Grammar:
     @classmethod
     def schema(cls, schema: object) -> Grammar:
         """JSON that matches a schema, its properties in the order of the schema."""
-        return cls(_START + lark_json(schema))
+        checked = checked_schema(schema)
+        return cls(_START + _lark_of(checked), checked.ignored)
 
     @classmethod
     def regex(cls, pattern: str) -> Grammar:
@@ -85,7 +93,7 @@ class Grammar:
         free, fixed = (
             json.dumps({"x-guidance": each})[1:-1] for each in (_JSON_OPTIONS, _ONE_LINE)
         )
-        return Grammar(self.source.replace(free, fixed))
+        return replace(self, source=self.source.replace(free, fixed))
 
     def within(self, lark: str) -> Grammar:
         """Return a grammar around this one, which it names `answer`."""
@@ -93,7 +101,7 @@ class Grammar:
             inner = self.source.removeprefix(_START)
         else:
             inner = f"%lark {{\n{self.source}\n}}"
-        return Grammar(f"{_sized(lark)}\n{ANSWER}: {inner}")
+        return Grammar(f"{_sized(lark)}\n{ANSWER}: {inner}", self.ignored)
 
 
 def grammar_of(wanted: object) -> Grammar | None:
@@ -122,14 +130,14 @@ def grammar_of(wanted: object) -> Grammar | None:
     return Grammar.schema(wanted)
 
 
-def with_options(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a checked schema with options for llguidance."""
-    return {**schema, "x-guidance": _JSON_OPTIONS}
-
-
 def lark_json(schema: object) -> str:
     """Return the Lark expression of JSON that matches a schema."""
-    return "%json " + json.dumps(with_options(checked_schema(schema)), ensure_ascii=False)
+    return _lark_of(checked_schema(schema))
+
+
+def _lark_of(checked: CheckedSchema) -> str:
+    with_options = {**checked.schema, "x-guidance": _JSON_OPTIONS}
+    return "%json " + json.dumps(with_options, ensure_ascii=False)
 
 
 def lark_text(text: str, tokens: Mapping[str, int] | None = None) -> str:

@@ -30,19 +30,13 @@ def nested(depth: int) -> dict[str, Any]:
         ([], "schema: /: it must be an object"),
         (None, "schema: /: it must be an object"),
         (False, "schema: /: it allows nothing"),
-        ({"properties": {"a/b": {"uniqueItems": True}}}, "schema: /properties/a~1b/uniqueItems: "),
-        ({"items": {"contains": {}}}, "schema: /items/contains: this keyword is not supported"),
-        ({"$defs": {"x": {"not": {}}}}, "schema: /$defs/x/not: "),
-        ({"anyOf": [{}, {"if": {}, "then": {}}]}, "schema: /anyOf/1/if: "),
-        ({"dependentRequired": {}}, "schema: /dependentRequired: "),
-        ({"unevaluatedProperties": False}, "schema: /unevaluatedProperties: "),
-        ({"propertyNames": {}}, "schema: /propertyNames: "),
-        ({"$dynamicRef": "#a"}, "schema: /$dynamicRef: "),
         ({"properties": {"a": 1}}, "schema: /properties/a: a schema must be"),
         ({"$ref": "http://example.org/x"}, "schema: /$ref: only references within"),
         ({"$ref": "file:///etc/passwd"}, "schema: /$ref: only references within"),
         ({"$ref": 5}, "schema: /$ref: only references within"),
-        ({"minProperties": 2}, "schema: /minProperties: "),
+        ({"$ref": "#/properties/x2"}, "schema: /$ref: there is nothing at '#/properties/x2'"),
+        ({"$ref": "#nowhere"}, "schema: /$ref: there is nothing at '#nowhere'"),
+        ({"type": "strnig"}, "schema: /type: 'strnig' is not a JSON type"),
         ({"const": float("nan")}, "schema: /: it holds the number nan"),
         ({"maximum": float("inf")}, "schema: /: it holds the number inf"),
         ({"const": b"x"}, "schema: /: it holds a bytes"),
@@ -56,6 +50,31 @@ def test_a_schema_is_refused_with_the_place_and_the_reason(schema: Any, message:
         Grammar.schema(schema)
 
 
+@pytest.mark.parametrize(
+    ("schema", "places"),
+    [
+        ({"properties": {"a/b": {"uniqueItems": True}}}, ["/properties/a~1b/uniqueItems"]),
+        ({"items": {"contains": {}}}, ["/items/contains"]),
+        ({"$ref": "#/$defs/x", "$defs": {"x": {"not": {"const": 1}}}}, ["/$defs/x/not"]),
+        ({"$defs": {"unused": {"contains": {}}}}, []),
+        ({"anyOf": [{}, {"if": {}, "then": {}}]}, ["/anyOf/1/if"]),
+        ({"if": {}}, []),
+        ({"then": {}, "else": {}, "minContains": 2, "additionalItems": {}}, []),
+        ({"dependentRequired": {"a": ["b"]}}, ["/dependentRequired"]),
+        ({"dependentRequired": {}, "dependentSchemas": {}, "dependencies": {}}, []),
+        ({"minProperties": 2, "contains": {}}, ["/contains", "/minProperties"]),
+        ({"type": "string", "format": "phone"}, ["/format"]),
+        ({"type": "string", "pattern": r"^(?!a)\w+$"}, ["/pattern"]),
+        ({"oneOf": [{"type": "integer"}, {"minimum": 2}]}, ["/oneOf"]),
+        ({"propertyNames": {"format": "email"}}, ["/propertyNames"]),
+    ],
+)
+def test_what_cannot_be_enforced_is_named(schema: Any, places: list[str]) -> None:
+    named = [line.split(": ")[1] for line in Grammar.schema(schema).ignored]
+    assert sorted(named) == sorted(places)
+    assert checked_schema(schema).ignored == Grammar.schema(schema).within("start: answer").ignored
+
+
 def test_annotations_are_dropped_from_a_copy_of_the_schema() -> None:
     schema = {
         "properties": {"uniqueItems": {"uniqueItems": False}, "x": True},
@@ -67,15 +86,100 @@ def test_annotations_are_dropped_from_a_copy_of_the_schema() -> None:
         "enum": [{"not": 1}],
     }
     before = json.dumps(schema)
-    assert checked_schema(schema) == {
-        "properties": {"uniqueItems": {}, "x": True},
-        "minProperties": 2,
+    checked = checked_schema(schema)
+    assert checked.schema == {
+        "properties": {"uniqueItems": {"type": "array"}, "x": True},
         "required": ["a", "b"],
-        "items": [{}],
+        "prefixItems": [{"type": "array"}],
         "enum": [{"not": 1}],
     }
+    assert checked.ignored == ()
     assert json.dumps(schema) == before
-    assert checked_schema(True) == {}
+    assert checked_schema(True).schema == {}
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        # Without a type, the keywords say what is meant.
+        ({"properties": {"a": {}}}, {"properties": {"a": {}}, "type": "object"}),
+        ({"required": ["a"]}, {"required": ["a"], "type": "object"}),
+        ({"additionalProperties": False}, {"additionalProperties": False, "type": "object"}),
+        ({"items": {"minimum": 1}}, {"items": {"minimum": 1, "type": "number"}, "type": "array"}),
+        ({"prefixItems": [True]}, {"prefixItems": [True], "type": "array"}),
+        ({"pattern": "^a$"}, {"pattern": "^a$", "type": "string"}),
+        ({"minLength": 2.0}, {"minLength": 2, "type": "string"}),
+        ({"format": "uuid"}, {"format": "uuid", "type": "string"}),
+        ({"format": "double"}, {"type": "number"}),
+        ({"format": "password"}, {"type": "string"}),
+        ({"$ref": "#/$defs/a", "description": "d", "$defs": {"a": {"type": "null"}}},
+         {"$ref": "#/$defs/a", "$defs": {"a": {"type": "null"}}}),
+        ({"properties": {"a": {}}, "anyOf": [{"required": ["a"]}]},
+         {"properties": {"a": {}}, "type": "object",
+          "anyOf": [{"required": ["a"], "type": "object"}]}),
+        ({"minimum": 1, "maxLength": 2}, {"minimum": 1, "maxLength": 2,
+                                           "type": ["number", "string"]}),
+        ({"title": "any", "description": "d", "x-y": 1, "deprecated": True}, {}),
+        ({"enum": [1], "minimum": 1}, {"enum": [1], "minimum": 1}),
+        # Other spellings of the same.
+        ({"type": "STRING", "nullable": True}, {"type": ["string", "null"]}),
+        ({"type": "string", "enum": ["a"], "nullable": True},
+         {"type": ["string", "null"], "enum": ["a", None]}),
+        ({"anyOf": [{"type": "null"}], "nullable": True},
+         {"anyOf": [{"anyOf": [{"type": "null"}]}, {"type": "null"}]}),
+        ({"type": "array", "items": [{}], "additionalItems": False},
+         {"type": "array", "prefixItems": [{}], "items": False}),
+        ({"type": "object", "additionalProperties": {"not": {}}},
+         {"type": "object", "additionalProperties": False}),
+        ({"type": "integer", "minimum": 1, "exclusiveMinimum": True},
+         {"type": "integer", "exclusiveMinimum": 1}),
+        ({"type": "integer", "format": "uint8"},
+         {"type": "integer", "minimum": 0, "maximum": 255}),
+        ({"type": "string", "maxLength": "5", "minLength": 10**30},
+         {"type": "string", "maxLength": 5, "minLength": 10**30}),
+        ({"type": "string", "maxLength": 10**30}, {"type": "string"}),
+        ({"type": "object", "properties": {"a": {}, "b": {}}, "propertyOrdering": ["b"]},
+         {"type": "object", "properties": {"b": {}, "a": {}}}),
+        # References, by place, anchor and identifier; only what is referred to is kept.
+        ({"$ref": "#/definitions/a%20b", "definitions": {"a b": {"type": "null"}, "c": False}},
+         {"$ref": "#/$defs/a b", "$defs": {"a b": {"type": "null"}}}),
+        ({"items": {"$ref": "T"}, "$defs": {"x": {"$id": "T", "type": "null"}}},
+         {"items": {"$ref": "#/$defs/x"}, "type": "array", "$defs": {"x": {"type": "null"}}}),
+        ({"$id": "http://e.org/s", "items": {"$ref": "http://e.org/t"},
+          "$defs": {"x": {"$id": "t", "type": "null"}}},
+         {"items": {"$ref": "#/$defs/x"}, "type": "array", "$defs": {"x": {"type": "null"}}}),
+        ({"items": {"$dynamicRef": "#n"}, "$defs": {"x": {"$dynamicAnchor": "n"}}},
+         {"items": {"$ref": "#/$defs/x"}, "type": "array", "$defs": {"x": {}}}),
+        ({"items": {"$recursiveRef": "#"}}, {"items": {"$ref": "#"}, "type": "array"}),
+        ({"properties": {"a": {"type": "null"}, "b": {"$ref": "#/properties/a"}}},
+         {"properties": {"a": {"type": "null"}, "b": {"$ref": "#/$defs/a"}}, "type": "object",
+          "$defs": {"a": {"type": "null"}}}),
+        ({"items": [{"$ref": "#/x/a"}, {"$ref": "#/y/a"}], "x": {"a": True}, "y": {"a": {}}},
+         {"prefixItems": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/a1"}], "type": "array",
+          "$defs": {"a": True, "a1": {}}}),
+        # Keywords that are written as others.
+        ({"propertyNames": {"enum": ["a"]}, "additionalProperties": {"type": "null"}},
+         {"properties": {"a": {"type": "null"}}, "additionalProperties": False, "type": "object"}),
+        ({"propertyNames": {"pattern": "^a"}},
+         {"patternProperties": {"^a": True}, "additionalProperties": False, "type": "object"}),
+        ({"type": "object", "propertyNames": {"type": "string"}}, {"type": "object"}),
+        ({"type": "array", "items": {"enum": [1, 2]}, "uniqueItems": True, "minItems": 1},
+         {"type": "array", "allOf": [{"enum": [[1], [2], [1, 2], [2, 1]]}]}),
+        ({"type": "object", "properties": {"a": {}}, "unevaluatedProperties": False},
+         {"type": "object", "properties": {"a": {}}, "additionalProperties": False}),
+        ({"type": "object", "unevaluatedProperties": False,
+          "allOf": [{"properties": {"a": {}}}, {"$ref": "#/$defs/b"}],
+          "$defs": {"b": {"properties": {"b": {}}}}},
+         {"type": "object", "properties": {"a": True, "b": True}, "additionalProperties": False,
+          "allOf": [{"properties": {"a": {}}, "type": "object"}, {"$ref": "#/$defs/b"}],
+          "$defs": {"b": {"properties": {"b": {}}, "type": "object"}}}),
+        ({"type": "object", "properties": {"a": {}}, "required": ["a"], "minProperties": 1},
+         {"type": "object", "properties": {"a": {}}, "required": ["a"]}),
+    ],
+)  # fmt: skip
+def test_other_ways_to_write_a_schema_are_read(schema: Any, expected: Any) -> None:
+    checked = checked_schema(schema)
+    assert (checked.schema, checked.ignored) == (expected, ())
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda inner:
@@ -84,7 +188,7 @@ def test_annotations_are_dropped_from_a_copy_of_the_schema() -> None:
                          "minProperties", "x"]), inner)))  # fmt: skip
 def test_any_json_is_accepted_or_refused_as_a_schema(schema: Any) -> None:
     with suppress(GrammarError):
-        json.dumps(checked_schema(schema))
+        json.dumps(checked_schema(schema).schema)
 
 
 @pytest.mark.parametrize(
