@@ -9,7 +9,6 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from tampu.errors import GrammarError
 from tampu.sampling.gbnf import lark_of_gbnf

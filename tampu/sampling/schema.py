@@ -186,9 +186,8 @@ def _read_counts(node: Node) -> None:
     """Write counts as integers: JSON Schema has 2.0 too, and Google's schemas have "2"."""
     for keyword in _COUNTS:
         count = node.schema.get(keyword)
-        if isinstance(count, str) and count.isascii() and count.isdigit() and len(count) < 19:
-            count = int(count)
-        elif isinstance(count, float) and count.is_integer():
+        is_text = isinstance(count, str) and count.isascii() and count.isdigit()
+        if (is_text and len(count) < 19) or (isinstance(count, float) and count.is_integer()):
             count = int(count)
         if not isinstance(count, int) or isinstance(count, bool):
             continue

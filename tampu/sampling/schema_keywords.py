@@ -225,7 +225,7 @@ KEYWORDS: Mapping[str, Keyword] = {
     "multipleOf": Keyword(type="number"),
     "format": Keyword(type="string", rewrite=_format),
     # Ignored, with a warning.
-    "contains": _ignore("contains", True, "array"),
+    "contains": _ignore("contains", kind="array"),
     "minContains": _NOTHING,
     "maxContains": _NOTHING,
     "dependentRequired": _ignore("dependentRequired", {}, "object"),

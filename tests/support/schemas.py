@@ -1,7 +1,7 @@
 """Schemas of the kinds that the JSON Schema Test Suite has, written for these tests.
 
-`SUPPORTED` by kind; each is one that a model's answer must follow. `IGNORED` with the place that the
-warning must name. `REFUSED` with a part of the reason.
+`SUPPORTED` by kind; each is one that a model's answer must follow. `IGNORED` with the place that
+the warning must name. `REFUSED` with a part of the reason.
 """
 
 from __future__ import annotations
