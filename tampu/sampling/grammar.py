@@ -9,8 +9,10 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tampu.errors import GrammarError
+from tampu.sampling.exact_schema import ONE_LINE_RULES, SPACE_RULES, exact_rules, has_large_integers
 from tampu.sampling.gbnf import lark_of_gbnf
 from tampu.sampling.schema import MAX_BYTES, CheckedSchema, checked_schema
 
@@ -57,7 +59,9 @@ class Grammar:
     def schema(cls, schema: object) -> Grammar:
         """JSON that matches a schema, its properties in the order of the schema."""
         checked = checked_schema(schema)
-        return cls(_START + _lark_of(checked), checked.ignored)
+        if has_large_integers(checked.schema):
+            return cls(_exact(checked), checked.ignored)
+        return cls(_START + _json_expression(checked.schema), checked.ignored)
 
     @classmethod
     def regex(cls, pattern: str) -> Grammar:
@@ -92,7 +96,8 @@ class Grammar:
         free, fixed = (
             json.dumps({"x-guidance": each})[1:-1] for each in (_JSON_OPTIONS, _ONE_LINE)
         )
-        return replace(self, source=self.source.replace(free, fixed))
+        source = self.source.replace(free, fixed).replace(SPACE_RULES, ONE_LINE_RULES)
+        return replace(self, source=source)
 
     def within(self, lark: str) -> Grammar:
         """Return a grammar around this one, which it names `answer`."""
@@ -131,12 +136,18 @@ def grammar_of(wanted: object) -> Grammar | None:
 
 def lark_json(schema: object) -> str:
     """Return the Lark expression of JSON that matches a schema."""
-    return _lark_of(checked_schema(schema))
+    checked = checked_schema(schema)
+    if has_large_integers(checked.schema):
+        return f"%lark {{\n{_exact(checked)}\n}}"
+    return _json_expression(checked.schema)
 
 
-def _lark_of(checked: CheckedSchema) -> str:
-    with_options = {**checked.schema, "x-guidance": _JSON_OPTIONS}
-    return "%json " + json.dumps(with_options, ensure_ascii=False)
+def _exact(checked: CheckedSchema) -> str:
+    return exact_rules(checked.schema, _json_expression)
+
+
+def _json_expression(schema: Mapping[str, Any]) -> str:
+    return "%json " + json.dumps({**schema, "x-guidance": _JSON_OPTIONS}, ensure_ascii=False)
 
 
 def lark_text(text: str, tokens: Mapping[str, int] | None = None) -> str:

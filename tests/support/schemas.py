@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+LARGE = 1234567890123456789
 INTEGER = {"type": "integer"}
 STRING = {"type": "string", "maxLength": 8}
 NUMBER = {"type": "number"}
@@ -290,6 +291,41 @@ SUPPORTED: dict[str, list[Any]] = {
         {"properties": {"type": {"const": "object"}, "properties": INTEGER}, "type": "object"},
         {"type": "object", "additionalProperties": {"type": "object", "maxProperties": 1}},
     ],
+    "large integers": [
+        {"const": LARGE},
+        {"enum": [LARGE, "a", None]},
+        {"const": {"a": [LARGE, {"b": -LARGE}]}},
+        {"type": "integer", "minimum": LARGE, "maximum": LARGE},
+        {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
+        {"type": "integer", "minimum": -(10**30), "exclusiveMaximum": -LARGE},
+        {"type": ["integer", "null"], "exclusiveMinimum": LARGE},
+        {"type": "number", "minimum": LARGE},
+        {"type": "number", "maximum": -LARGE},
+        {"type": "number", "minimum": -1e22, "maximum": 1e22},
+        closed(id={"enum": [LARGE]}, name=STRING),
+        {"type": "object", "properties": {"id": {"const": LARGE}}},
+        {"type": "object", "properties": {"id": {"const": LARGE}, "b": {}}, "required": ["b"]},
+        {"type": "object", "additionalProperties": {"type": "integer", "minimum": LARGE}},
+        array({"const": LARGE}, minItems=1, maxItems=2),
+        {"type": "array", "prefixItems": [{"const": LARGE}, STRING], "items": INTEGER},
+        {"anyOf": [closed(a={"const": LARGE}), closed(b=INTEGER)]},
+        {
+            "$ref": "#/$defs/a/b",
+            "$defs": {
+                "a": {"b": closed(id={"const": LARGE}, x={"$ref": "#/$defs/c"})},
+                "c": STRING,
+            },
+        },
+        {
+            "$ref": "#/$defs/node",
+            "$defs": {
+                "node": closed(
+                    id={"const": LARGE},
+                    next={"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]},
+                )
+            },
+        },
+    ],
     "no condition": [
         array(INTEGER, uniqueItems=False),
         {"type": "object", "unevaluatedProperties": True},
@@ -363,6 +399,10 @@ REFUSED: list[tuple[Any, str]] = [
     ({"type": "strnig"}, "schema: /type: 'strnig' is not a JSON type"),
     ({"$ref": "#/$defs/missing"}, "schema: /$ref: there is nothing at '#/$defs/missing'"),
     ({"$ref": "#"}, "no text at all"),
+    ({"type": "integer", "minimum": LARGE, "maximum": LARGE - 1}, "no number is within its bounds"),
+    ({"const": LARGE, "type": "string"}, "no value is of its type"),
+    ({"type": "integer", "minimum": LARGE, "multipleOf": 7}, "/multipleOf: it is not supported"),
+    ({"allOf": [{"const": LARGE}, INTEGER]}, "schema: /allOf: it is not supported"),
     ({"enum": []}, "empty"),
     ({"type": "number", "exclusiveMinimum": 0, "maximum": 0.25}, "/exclusiveMinimum"),
     ({"minimum": -0.5, "exclusiveMaximum": 0}, "/exclusiveMaximum"),
