@@ -25,6 +25,7 @@ json_comma: json_space "," json_space
 json_colon: json_space ":" json_space"""
 ONE_LINE_RULES = 'json_space: ""\njson_comma: ", "\njson_colon: ": "'
 _NAME_RULE = r"""JSON_NAME: /"(\\(["\\\/bfnrt]|u00[01][0-9a-f])|[^"\\\x00-\x1f\x7f])*"/"""
+_MAX_DIGITS = 100  # of limits that are exact
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 
 
@@ -235,7 +236,7 @@ def _numbers(schema: Mapping[str, Any], pointer: str, *, is_integer: bool) -> st
     lows += [math.floor(limits[name]) + 1 for name in ("exclusiveMinimum",) if name in limits]
     highs = [math.floor(limits["maximum"])] if "maximum" in limits else []
     highs += [math.ceil(limits[name]) - 1 for name in ("exclusiveMaximum",) if name in limits]
-    low, high = max(lows, default=None), min(highs, default=None)
+    low, high = _shortened(max(lows, default=None)), _shortened(min(highs, default=None))
     patterns = [range_pattern(low, high)]
     if not is_integer and "multipleOf" not in schema:
         above = range_pattern(max(low or 0, 0), None if high is None else high - 1)
@@ -247,6 +248,14 @@ def _numbers(schema: Mapping[str, Any], pointer: str, *, is_integer: bool) -> st
     if not found:
         raise fault(pointer, "no number is within its bounds")
     return f"/{'|'.join(found)}/"
+
+
+def _shortened(limit: int | None) -> int | None:
+    """Return a limit nearer to 0 for one with very many digits: its pattern would be very long."""
+    digits = 0 if limit is None else len(str(abs(limit)))
+    if limit is None or digits <= _MAX_DIGITS:
+        return limit
+    return (10 ** (digits - 1) - 1) * (1 if limit > 0 else -1)
 
 
 def _members(items: list[tuple[str, bool]], extra: str) -> str:

@@ -25,12 +25,17 @@ def _natural(least: int, most: int | None) -> list[str]:
         return [*_natural(least, 10**digits - 1), longer]
     if least > most:
         return []
-    found = []
-    while len(str(least)) < len(str(most)):
-        nines = 10 ** len(str(least)) - 1
-        found += _of_one_length(str(least), str(nines))
-        least = nines + 1
-    return [*found, *_of_one_length(str(least), str(most))]
+    found = ["0"] if least == 0 else []
+    least = max(least, 1)
+    digits, longest = len(str(least)), len(str(most))
+    if digits < longest and least != 10 ** (digits - 1):
+        found += _of_one_length(str(least), "9" * digits)
+        digits += 1
+        least = 10 ** (digits - 1)
+    if digits < longest:
+        found.append(f"[1-9][0-9]{{{digits - 1},{longest - 2}}}")
+        least = 10 ** (longest - 1)
+    return [*found, *_of_one_length(str(least), str(most))] if least <= most else found
 
 
 def _of_one_length(least: str, most: str) -> list[str]:

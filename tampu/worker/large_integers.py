@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from tampu.errors import RequestError
+
 _CODE = 1  # of MessagePack's extension type: the decimal digits
 _encoder = msgspec.msgpack.Encoder()
 _MIN, _MAX = -(2**63), 2**64 - 1
@@ -17,12 +19,21 @@ def is_large(value: int) -> bool:
 
 
 def encode(message: msgspec.Struct) -> bytes:
-    """Return a message in MessagePack."""
+    """Return a message in MessagePack.
+
+    Raises:
+        RequestError: for such an integer in a field that has 64 bits.
+    """
     try:
         return _encoder.encode(message)
     except OverflowError:  # there is such an integer
         plain = msgspec.to_builtins(message, builtin_types=(bytes,))
-        return _encoder.encode(_extended(plain))
+        body = _encoder.encode(_extended(plain))
+    try:
+        decoder(type(message)).decode(body)
+    except msgspec.ValidationError as error:
+        raise RequestError(f"an integer has more than 64 bits: {error}") from None
+    return body
 
 
 def decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:

@@ -302,6 +302,7 @@ SUPPORTED: dict[str, list[Any]] = {
         {"type": "number", "minimum": LARGE},
         {"type": "number", "maximum": -LARGE},
         {"type": "number", "minimum": -1e22, "maximum": 1e22},
+        {"type": "number", "minimum": -1e308, "maximum": 1e308},
         closed(id={"enum": [LARGE]}, name=STRING),
         {"type": "object", "properties": {"id": {"const": LARGE}}},
         {"type": "object", "properties": {"id": {"const": LARGE}, "b": {}}, "required": ["b"]},

@@ -137,6 +137,8 @@ def _format(value: Any, field: str) -> OutputFormat:
     match value:
         case {"type": "text" | "json_object" | "json_schema"}:
             return _response_format(value, field)
+        case str() if value.lstrip().startswith("{"):
+            return _schema(value, field)
     return _unwrapped(value)
 
 

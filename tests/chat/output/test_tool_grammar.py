@@ -182,7 +182,7 @@ def test_a_format_that_cannot_be_forced_is_an_error() -> None:
         tool_call_grammar(style, [], {})
     with pytest.raises(RequestError, match="needs a name"):
         tool_call_grammar(style, [{"function": {}}], {})
-    with pytest.raises(GrammarError, match=re.escape("/properties/a/uniqueItems")):
-        tool_call_grammar(style, [tool("f", a={"uniqueItems": True})], {})
+    with pytest.raises(GrammarError, match=re.escape("/properties/a/type")):
+        tool_call_grammar(style, [tool("f", a={"type": "text"})], {})
     with pytest.raises(RequestError, match="output format has no tool calls"):
         tool_call_grammar(type(style)(name="none", reasoning=Tags("a", "b")), TOOLS, {})
