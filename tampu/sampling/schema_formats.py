@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 # Enforced by llguidance, by these names.
-_BUILTIN = ("email", "hostname", "ipv4", "ipv6", "uuid", "uri")
+_BUILTIN = ("email", "hostname", "ipv4", "ipv6", "uri")
 # Other generators' names for the same.
 _ALIASES = {"guid": "uuid", "ipv4-address": "ipv4", "ipv6-address": "ipv6", "url": "uri"}
 # Formats that any text has, or that say how a client shows or stores it.
@@ -67,7 +67,7 @@ _PATTERNS = {
     "partial-time": _CLOCK,
     "byte": _BASE64,
     "base64": _BASE64,
-    "base64url": r"(?:[A-Za-z0-9_-]{4})*(?:[A-Za-z0-9_-]{2,3})?",
+    "base64url": r"(?:[A-Za-z0-9_-]{4})*(?:[A-Za-z0-9_-]{2}(?:==)?|[A-Za-z0-9_-]{3}=?)?",
     "ipvanyaddress": f"(?:{_IPV4}|{_IPV6})",
     "ip": f"(?:{_IPV4}|{_IPV6})",
     **{f"ipv4{kind}": _CIDR4 for kind in ("network", "interface")},
@@ -76,6 +76,7 @@ _PATTERNS = {
     "cidrv4": _CIDR4,
     "cidrv6": _CIDR6,
     "json-pointer": r"(?:/(?:[^/~]|~[01])*)*",
+    "uuid": rf"{_HEX4}{_HEX4}(?:-{_HEX4}){{4}}{_HEX4}{_HEX4}",
     "char": r"[\s\S]",
     **{
         f"uuid{version}": rf"{_HEX4}{_HEX4}-{_HEX4}-{version}[0-9a-fA-F]{{3}}"
@@ -99,8 +100,9 @@ def is_of_numbers(name: str) -> bool:
 
 def conditions_of(name: str) -> dict[str, Any] | None:
     """Return the keywords that a format stands for; None: it is not enforced."""
-    if name in _BUILTIN or name in _ALIASES:
-        return {"format": _ALIASES.get(name, name)}
+    name = _ALIASES.get(name, name)
+    if name in _BUILTIN:
+        return {"format": name}
     if name in _PATTERNS:
         return {"pattern": f"^(?:{_PATTERNS[name]})$"}
     if name in _LIMITS:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tampu.sampling.schema_branches import values_of
+from tampu.sampling.schema_formats import conditions_of
 from tampu.sampling.schema_references import Document
 
 NOT_ENFORCED = "it cannot be enforced"
@@ -53,12 +54,29 @@ def property_names(node: Node) -> str:
         schema["properties"] = {name: properties.get(name, rest) for name in allowed}
         schema["additionalProperties"] = False
         return ""
-    is_pattern = isinstance(names, Mapping) and isinstance(names.get("pattern"), str)
-    if is_pattern and names.keys() <= {"pattern", *_OF_ANY_NAME} and not properties:
-        schema["patternProperties"] = {names["pattern"]: rest}
-        schema["additionalProperties"] = False
-        return ""
-    return NOT_ENFORCED
+    pattern = _pattern_of(names)
+    if pattern is None or properties:
+        return NOT_ENFORCED
+    schema["patternProperties"] = {pattern: rest}
+    schema["additionalProperties"] = False
+    return ""
+
+
+def _pattern_of(names: Any) -> str | None:
+    """Return the pattern of all names that a schema allows; None: it is not that simple."""
+    if not isinstance(names, Mapping):
+        return None
+    conditions = {key: value for key, value in names.items() if key not in _OF_ANY_NAME}
+    match conditions:
+        case {"pattern": str(pattern), **more} if not more:
+            return pattern
+        case {"format": str(name), **more} if not more:
+            return (conditions_of(name) or {}).get("pattern")
+        case {"minLength": int(least), **more} if more.keys() <= {"maxLength"}:
+            return rf"^[\s\S]{{{least},{more.get('maxLength', '')}}}$"
+        case {"maxLength": int(most), **more} if not more:
+            return rf"^[\s\S]{{0,{most}}}$"
+    return None
 
 
 _OF_ANY_NAME = frozenset({"type", "title", "description", "$comment"})
