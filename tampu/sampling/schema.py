@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from tampu.errors import GrammarError
-from tampu.sampling.schema_keywords import KEYWORDS, Holds, implied_types
+from tampu.sampling.schema_keywords import KEPT, KEYWORDS, REWRITTEN, Holds, implied_types
 from tampu.sampling.schema_properties import BRANCHES, Node
 from tampu.sampling.schema_references import Document, under
 
@@ -22,9 +22,12 @@ MAX_BYTES = 256 * 1024
 MAX_DEPTH = 64
 
 _TYPES = frozenset({"null", "boolean", "object", "array", "number", "integer", "string"})
-_COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
+_SPELLINGS = _TYPES | {name.upper() for name in _TYPES}
+_COUNTS = frozenset(
+    ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
+)
 _MAX_COUNT = 2**31  # of characters, items or properties: no answer is longer
-_VALUES = frozenset({"enum", "const"})
+_STATED = frozenset({"type", "enum", "const"})  # they say which values are meant
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,18 +104,15 @@ class _Checker:
         node = Node(pointer, dict(given), self._document)
         _check_types(node)
         _read_counts(node)
-        for keyword, row in KEYWORDS.items():
-            if keyword in node.schema and (reason := row.rewrite(node)):
+        for keyword, rewrite in REWRITTEN:
+            if keyword in node.schema and (reason := rewrite(node)):
                 self._ignored[f"schema: {under(pointer, keyword)}: ignored, {reason}"] = None
         _order_properties(node)
-        node.schema = {
-            keyword: value
-            for keyword, value in node.schema.items()
-            if keyword in KEYWORDS and KEYWORDS[keyword].is_kept
-        }
+        node.schema = {key: value for key, value in node.schema.items() if key in KEPT}
         if "$ref" in node.schema:
             self._resolve(node)
-        _add_types(node, implied_types(given))
+        if not node.schema.keys() & _STATED:
+            _add_types(node, implied_types(given))
         if given.get("nullable") is True:
             _allow_null(node)
         if self._is_enforced:
@@ -176,7 +176,7 @@ def _check_types(node: Node) -> None:
         return
     names = given if isinstance(given, list | tuple) else [given]
     for name in names:
-        if not isinstance(name, str) or name not in _TYPES | {known.upper() for known in _TYPES}:
+        if not isinstance(name, str) or name not in _SPELLINGS:
             raise fault(under(node.pointer, "type"), f"{name!r:.50} is not a JSON type")
     lower = [*dict.fromkeys(name.lower() for name in names)]
     node.schema["type"] = lower if given is names else lower[0]
@@ -184,8 +184,8 @@ def _check_types(node: Node) -> None:
 
 def _read_counts(node: Node) -> None:
     """Write counts as integers: JSON Schema has 2.0 too, and Google's schemas have "2"."""
-    for keyword in _COUNTS:
-        count = node.schema.get(keyword)
+    for keyword in _COUNTS & node.schema.keys():
+        count = node.schema[keyword]
         is_text = isinstance(count, str) and count.isascii() and count.isdigit()
         if (is_text and len(count) < 19) or (isinstance(count, float) and count.is_integer()):
             count = int(count)
@@ -208,7 +208,7 @@ def _order_properties(node: Node) -> None:
 def _add_types(node: Node, implied: list[str]) -> None:
     """Add the types that the keywords imply, if nothing else says which values are meant."""
     schema = node.schema
-    if not implied or schema.keys() & {"type", *_VALUES}:
+    if not implied:
         return
     if not BRANCHES & schema.keys():
         schema["type"] = implied if len(implied) > 1 else implied[0]

@@ -8,7 +8,7 @@ outside the table are annotations, as JSON Schema has it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import permutations
 from typing import Any, TypeAlias
@@ -41,13 +41,13 @@ class Keyword:
     Attributes:
         holds: what its value is.
         type: of the values that it is about, which a schema without a type gets; "": of any.
-        rewrite: what is done before it is compiled.
+        rewrite: what is done before it is compiled; None: nothing.
         is_kept: whether it is compiled.
     """
 
     holds: Holds = Holds.VALUE
     type: str = ""
-    rewrite: Rewrite = field(default=lambda _: "")
+    rewrite: Rewrite | None = None
     is_kept: bool = True
 
 
@@ -234,10 +234,15 @@ KEYWORDS: Mapping[str, Keyword] = {
 }
 
 
+REWRITTEN = tuple((name, row.rewrite) for name, row in KEYWORDS.items() if row.rewrite)
+"""The keywords that are changed before they are compiled, with the functions for it, in order."""
+KEPT = frozenset(name for name, row in KEYWORDS.items() if row.is_kept)
+_TYPES = {name: row.type for name, row in KEYWORDS.items() if row.type}
+
+
 def implied_types(schema: Mapping[str, Any]) -> list[str]:
     """Return the types of the values that the keywords of a schema are about."""
-    rows = (KEYWORDS.get(keyword) for keyword in schema)
-    found = {row.type for row in rows if row and row.type}
+    found = {_TYPES[keyword] for keyword in schema if keyword in _TYPES}
     name = schema.get("format")
     if isinstance(name, str) and is_of_numbers(name):
         found = found - {"string"} | {"number"}
