@@ -14,7 +14,9 @@ _EPSILON = 1e-12  # an embedding of zeros stays as it is
 _LARGEST = 32760  # fits 16 bits
 
 
-def check_finite(parts: Sequence[npt.NDArray[np.float32]], what: str, place: str) -> None:
+def check_finite(
+    parts: npt.NDArray[np.float32] | Sequence[npt.NDArray[np.float32]], what: str, place: str
+) -> None:
     """Refuse what a model computed if any of it is NaN or infinite.
 
     Args:

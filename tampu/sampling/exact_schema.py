@@ -255,7 +255,8 @@ def _shortened(limit: int | None) -> int | None:
     digits = 0 if limit is None else len(str(abs(limit)))
     if limit is None or digits <= _MAX_DIGITS:
         return limit
-    return (10 ** (digits - 1) - 1) * (1 if limit > 0 else -1)
+    nearer: int = 10 ** (digits - 1) - 1
+    return nearer if limit > 0 else -nearer
 
 
 def _members(items: list[tuple[str, bool]], extra: str) -> str:

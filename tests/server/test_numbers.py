@@ -194,7 +194,7 @@ def test_an_answer_has_the_large_integer_of_its_schema(
 def test_numbers_of_the_history_are_those_of_the_template(client: httpx.Client) -> None:
     given = {"n": json.loads(NUMBERS)}
     call = {"type": "function", "id": "a", "function": {"name": "add", "arguments": given}}
-    history = [
+    history: list[dict[str, Any]] = [
         *USER,
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "content": NUMBERS, "tool_call_id": "a"},
@@ -203,7 +203,7 @@ def test_numbers_of_the_history_are_those_of_the_template(client: httpx.Client) 
     theirs = [history[0], {**history[1], "tool_calls": [written]}, history[2]]
     parameters = {"type": "object", "properties": {"n": {"enum": given["n"]}}}
     tools = [tool("/api/chat", parameters)]
-    body = {"model": "caller", "messages": theirs, "tools": tools}
+    body: dict[str, Any] = {"model": "caller", "messages": theirs, "tools": tools}
     response = client.post("/apply-template", json=body)
     assert response.status_code == 200, response.text
     assert response.json()["prompt"].count(json.dumps(given["n"])[1:-1]) >= 2
