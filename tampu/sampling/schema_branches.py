@@ -14,7 +14,7 @@ _DEPTH = 8  # of properties and references that are looked at
 
 def are_disjoint(branches: Sequence[Any], document: Document) -> bool:
     """Return whether it is certain that no value matches two of these schemas."""
-    seen = [_resolved(branch, document) for branch in branches]
+    seen = [resolved(branch, document) for branch in branches]
     return all(
         _excludes(one, other, document, _DEPTH)
         for index, one in enumerate(seen)
@@ -24,7 +24,7 @@ def are_disjoint(branches: Sequence[Any], document: Document) -> bool:
 
 def values_of(schema: Any, document: Document) -> list[Any] | None:
     """Return the only values that a schema allows; None: it does not list them."""
-    schema = _resolved(schema, document)
+    schema = resolved(schema, document)
     if not isinstance(schema, Mapping):
         return None
     if "const" in schema:
@@ -34,7 +34,7 @@ def values_of(schema: Any, document: Document) -> list[Any] | None:
 
 
 def _excludes(one: Any, other: Any, document: Document, depth: int) -> bool:
-    one, other = _resolved(one, document), _resolved(other, document)
+    one, other = resolved(one, document), resolved(other, document)
     if one is False or other is False:
         return True
     if not isinstance(one, Mapping) or not isinstance(other, Mapping) or depth == 0:
@@ -55,7 +55,7 @@ def _excludes(one: Any, other: Any, document: Document, depth: int) -> bool:
     )
 
 
-def _resolved(schema: Any, document: Document) -> Any:
+def resolved(schema: Any, document: Document) -> Any:
     """Return a schema, or that which it refers to if it says nothing itself."""
     for _ in range(_DEPTH):
         if not isinstance(schema, Mapping):
