@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from tampu.errors import GrammarError
-from tampu.sampling.schema_keywords import KEPT, KEYWORDS, REWRITTEN, Holds, implied_types
+from tampu.sampling.schema_keywords import KEPT, KEYWORDS, REWRITTEN, VALUES, Holds, implied_types
 from tampu.sampling.schema_properties import BRANCHES, Node
 from tampu.sampling.schema_references import Document, under
 
@@ -27,6 +27,9 @@ _COUNTS = frozenset(
     ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 )
 _MAX_COUNT = 2**31  # of characters, items or properties: no answer is longer
+_WANTED: dict[object, str] = {
+    Mapping: "an object", (str,): "a text", (list, tuple): "a list", (int, float, str): "a count"
+}  # fmt: skip
 _STATED = frozenset({"type", "enum", "const"})  # they say which values are meant
 
 
@@ -101,8 +104,10 @@ class _Checker:
             raise fault(pointer, "a schema must be an object, true or false")
         if given.keys() == {"not"} and given["not"] in ({}, True):
             return False
-        node = Node(pointer, dict(given), self._document)
+        stated = {key: value for key, value in given.items() if value is not None or key == "const"}
+        node = Node(pointer, stated, self._document)
         _check_types(node)
+        _check_values(node)
         _read_counts(node)
         for keyword, rewrite in REWRITTEN:
             if keyword in node.schema and (reason := rewrite(node)):
@@ -172,7 +177,6 @@ def _check_types(node: Node) -> None:
     """Check the types; Google's schemas have them in upper case."""
     given = node.schema.get("type")
     if given is None:
-        node.schema.pop("type", None)
         return
     names = given if isinstance(given, list | tuple) else [given]
     for name in names:
@@ -182,15 +186,28 @@ def _check_types(node: Node) -> None:
     node.schema["type"] = lower if given is names else lower[0]
 
 
+def _check_values(node: Node) -> None:
+    """Check that the values of keywords are of the right kind."""
+    for keyword in VALUES.keys() & node.schema.keys():
+        value, kinds = node.schema[keyword], VALUES[keyword]
+        is_wrong = isinstance(value, bool) and not keyword.startswith("exclusive")
+        if is_wrong or not isinstance(value, kinds):
+            wanted = _WANTED.get(kinds, "a number")
+            raise fault(under(node.pointer, keyword), f"it must be {wanted}")
+    for name in node.schema.get("required", ()):
+        if not isinstance(name, str):
+            raise fault(under(node.pointer, "required"), "it must be a list of names")
+
+
 def _read_counts(node: Node) -> None:
     """Write counts as integers: JSON Schema has 2.0 too, and Google's schemas have "2"."""
     for keyword in _COUNTS & node.schema.keys():
-        count = node.schema[keyword]
-        is_text = isinstance(count, str) and count.isascii() and count.isdigit()
-        if (is_text and len(count) < 19) or (isinstance(count, float) and count.is_integer()):
-            count = int(count)
-        if not isinstance(count, int) or isinstance(count, bool):
-            continue
+        given = node.schema[keyword]
+        is_text = isinstance(given, str) and given.isascii() and given.isdigit()
+        count = int(given) if is_text and len(given) < 19 else given
+        if isinstance(count, str) or count < 0 or count % 1:
+            raise fault(under(node.pointer, keyword), "it must be a count, 0 or more")
+        count = int(count)
         if keyword.startswith("max") and count > _MAX_COUNT:
             del node.schema[keyword]
         else:

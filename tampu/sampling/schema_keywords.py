@@ -42,12 +42,14 @@ class Keyword:
         holds: what its value is.
         type: of the values that it is about, which a schema without a type gets; "": of any.
         rewrite: what is done before it is compiled; None: nothing.
+        values: what its value may be, by Python's types; of one that holds schemas `holds` says it.
         is_kept: whether it is compiled.
     """
 
     holds: Holds = Holds.VALUE
     type: str = ""
     rewrite: Rewrite | None = None
+    values: tuple[type, ...] = ()
     is_kept: bool = True
 
 
@@ -61,8 +63,7 @@ def _ignore(keyword: str, harmless: Any = None, kind: str = "") -> Keyword:
 
 
 def _one_of(node: Node) -> str:
-    branches = node.schema["oneOf"]
-    if isinstance(branches, list | tuple) and not are_disjoint(branches, node.document):
+    if not are_disjoint(node.schema["oneOf"], node.document):
         return "its branches may overlap, so it is taken as anyOf"
     return ""
 
@@ -109,8 +110,7 @@ def _unique_items(node: Node) -> str:
         items = {"enum": [False, True]}
     values = values_of(items, node.document)
     least, most = schema.get("minItems", 0), schema.get("maxItems", MAX_UNIQUE)
-    are_counts = all(isinstance(count, int) for count in (least, most))
-    if values is None or len(values) > MAX_UNIQUE or "prefixItems" in schema or not are_counts:
+    if values is None or len(values) > MAX_UNIQUE or "prefixItems" in schema:
         return NOT_ENFORCED
     lists = [
         list(chosen)
@@ -125,8 +125,6 @@ def _unique_items(node: Node) -> str:
 
 def _format(node: Node) -> str:
     name = node.schema["format"]
-    if not isinstance(name, str):
-        return ""
     conditions = conditions_of(name)
     if conditions is None:
         del node.schema["format"]
@@ -142,8 +140,6 @@ def _format(node: Node) -> str:
 
 def _pattern(node: Node) -> str:
     pattern = node.schema["pattern"]
-    if not isinstance(pattern, str):
-        return ""
     weaker = without_assertions(pattern)
     if weaker == pattern:
         return ""
@@ -180,6 +176,10 @@ def _reference(keyword: str) -> Keyword:
 
 _NOTHING = Keyword(is_kept=False)  # beside the keyword that it belongs to
 
+_COUNT = (int, float, str)  # JSON Schema has 2.0, and Google's schemas "2"
+_NUMBER = (int, float)
+_LIST = (list, tuple)
+
 KEYWORDS: Mapping[str, Keyword] = {
     # Rewritten first, in this order.
     "not": Keyword(rewrite=_not, is_kept=False),
@@ -195,35 +195,35 @@ KEYWORDS: Mapping[str, Keyword] = {
     "propertyNames": Keyword(type="object", rewrite=of_objects.property_names, is_kept=False),
     "unevaluatedProperties": Keyword(type="object", rewrite=of_objects.unevaluated, is_kept=False),
     "exclusiveMinimum": Keyword(
-        type="number", rewrite=_draft4_bound("exclusiveMinimum", "minimum")
+        type="number", rewrite=_draft4_bound("exclusiveMinimum", "minimum"), values=_NUMBER
     ),
     "exclusiveMaximum": Keyword(
-        type="number", rewrite=_draft4_bound("exclusiveMaximum", "maximum")
+        type="number", rewrite=_draft4_bound("exclusiveMaximum", "maximum"), values=_NUMBER
     ),
     # Enforced by llguidance.
     "type": Keyword(),
-    "enum": Keyword(),
+    "enum": Keyword(values=_LIST),
     "const": Keyword(),
-    "$ref": Keyword(),
+    "$ref": Keyword(values=(str,)),
     "anyOf": Keyword(Holds.SCHEMAS),
     "allOf": Keyword(Holds.SCHEMAS),
     "oneOf": Keyword(Holds.SCHEMAS, rewrite=_one_of),
     "prefixItems": Keyword(Holds.SCHEMAS, "array"),
-    "minItems": Keyword(type="array"),
-    "maxItems": Keyword(type="array"),
+    "minItems": Keyword(type="array", values=_COUNT),
+    "maxItems": Keyword(type="array", values=_COUNT),
     "properties": Keyword(Holds.NAMED, "object"),
     "patternProperties": Keyword(Holds.NAMED, "object"),
     "additionalProperties": Keyword(Holds.SCHEMA, "object"),
-    "required": Keyword(type="object"),
-    "maxProperties": Keyword(type="object", rewrite=of_objects.max_properties),
-    "minProperties": Keyword(type="object", rewrite=of_objects.min_properties),
-    "minLength": Keyword(type="string"),
-    "maxLength": Keyword(type="string"),
-    "pattern": Keyword(type="string", rewrite=_pattern),
-    "minimum": Keyword(type="number"),
-    "maximum": Keyword(type="number"),
-    "multipleOf": Keyword(type="number"),
-    "format": Keyword(type="string", rewrite=_format),
+    "required": Keyword(type="object", values=_LIST),
+    "maxProperties": Keyword(type="object", rewrite=of_objects.max_properties, values=_COUNT),
+    "minProperties": Keyword(type="object", rewrite=of_objects.min_properties, values=_COUNT),
+    "minLength": Keyword(type="string", values=_COUNT),
+    "maxLength": Keyword(type="string", values=_COUNT),
+    "pattern": Keyword(type="string", rewrite=_pattern, values=(str,)),
+    "minimum": Keyword(type="number", values=_NUMBER),
+    "maximum": Keyword(type="number", values=_NUMBER),
+    "multipleOf": Keyword(type="number", values=_NUMBER),
+    "format": Keyword(type="string", rewrite=_format, values=(str,)),
     # Ignored, with a warning.
     "contains": _ignore("contains", kind="array"),
     "minContains": _NOTHING,
@@ -238,6 +238,13 @@ REWRITTEN = tuple((name, row.rewrite) for name, row in KEYWORDS.items() if row.r
 """The keywords that are changed before they are compiled, with the functions for it, in order."""
 KEPT = frozenset(name for name, row in KEYWORDS.items() if row.is_kept)
 _TYPES = {name: row.type for name, row in KEYWORDS.items() if row.type}
+
+
+VALUES = {
+    name: row.values or (Mapping if row.holds is Holds.NAMED else _LIST)
+    for name, row in KEYWORDS.items()
+    if row.values or row.holds in (Holds.NAMED, Holds.SCHEMAS)
+}
 
 
 def implied_types(schema: Mapping[str, Any]) -> list[str]:

@@ -102,8 +102,6 @@ def unevaluated(node: Node) -> str:
 def min_properties(node: Node) -> str:
     """Leave only a number that can be counted: names that may be repeated cannot."""
     schema, least = node.schema, node.schema["minProperties"]
-    if not isinstance(least, int) or isinstance(least, bool):
-        return ""
     left = least - len(_required(schema))
     if left == 1 and (not _optional(schema) or _is_closed(schema)):
         most = schema.get("maxProperties", least)
@@ -117,7 +115,7 @@ def max_properties(node: Node) -> str:
     """Leave only a number that can be counted."""
     schema, most = node.schema, node.schema["maxProperties"]
     optional = _optional(schema)
-    if not isinstance(most, int) or not optional:
+    if not optional:
         return ""
     left = most - len(_required(schema))
     if _is_closed(schema) and left >= len(optional):

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tampu.errors import GrammarError
 from tampu.sampling.grammar import Grammar, grammar_of, lark_text
 from tampu.sampling.schema import MAX_DEPTH, checked_schema
+from tampu.sampling.schema_keywords import KEYWORDS
 
 
 def nested(depth: int) -> dict[str, Any]:
@@ -33,9 +34,17 @@ def nested(depth: int) -> dict[str, Any]:
         ({"properties": {"a": 1}}, "schema: /properties/a: a schema must be"),
         ({"$ref": "http://example.org/x"}, "schema: /$ref: only references within"),
         ({"$ref": "file:///etc/passwd"}, "schema: /$ref: only references within"),
-        ({"$ref": 5}, "schema: /$ref: only references within"),
+        ({"$ref": 5}, "schema: /$ref: it must be a text"),
         ({"$ref": "#/properties/x2"}, "schema: /$ref: there is nothing at '#/properties/x2'"),
         ({"$ref": "#nowhere"}, "schema: /$ref: there is nothing at '#nowhere'"),
+        ({"properties": [1]}, "schema: /properties: it must be an object"),
+        ({"items": {"anyOf": {}}}, "schema: /items/anyOf: it must be a list"),
+        ({"required": ["a", 1]}, "schema: /required: it must be a list of names"),
+        ({"minimum": "1"}, "schema: /minimum: it must be a number"),
+        ({"multipleOf": True}, "schema: /multipleOf: it must be a number"),
+        ({"maxLength": -1}, "schema: /maxLength: it must be a count, 0 or more"),
+        ({"maxItems": 1.5}, "schema: /maxItems: it must be a count, 0 or more"),
+        ({"pattern": 1}, "schema: /pattern: it must be a text"),
         ({"type": "strnig"}, "schema: /type: 'strnig' is not a JSON type"),
         ({"const": float("nan")}, "schema: /: it holds the number nan"),
         ({"maximum": float("inf")}, "schema: /: it holds the number inf"),
@@ -123,6 +132,8 @@ def test_annotations_are_dropped_from_a_copy_of_the_schema() -> None:
           "anyOf": [{"required": ["a"], "type": "object"}]}),
         ({"minimum": 1, "maxLength": 2}, {"minimum": 1, "maxLength": 2,
                                            "type": ["number", "string"]}),
+        ({"type": "string", "pattern": None, "enum": None, "const": None},
+         {"type": "string", "const": None}),
         ({"title": "any", "description": "d", "x-y": 1, "deprecated": True}, {}),
         ({"enum": [1], "minimum": 1}, {"enum": [1], "minimum": 1}),
         # Other spellings of the same.
@@ -186,13 +197,15 @@ def test_other_ways_to_write_a_schema_are_read(schema: Any, expected: Any) -> No
     assert (checked.schema, checked.ignored) == (expected, ())
 
 
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda inner:
-                    st.lists(inner) | st.dictionaries(st.sampled_from(
-                        ["type", "anyOf", "items", "properties", "$ref", "enum", "required",
-                         "minProperties", "x"]), inner)))  # fmt: skip
+KEYS = st.sampled_from([*KEYWORDS, "nullable", "propertyOrdering", "$id", "$anchor", "$defs", "x"])
+TEXTS = st.text() | st.sampled_from(["#", "#/$defs/x", "#/items", "x", "object", "STRING", "uuid"])
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | TEXTS, lambda inner:
+                    st.lists(inner) | st.dictionaries(KEYS, inner)))  # fmt: skip
 def test_any_json_is_accepted_or_refused_as_a_schema(schema: Any) -> None:
     with suppress(GrammarError):
-        json.dumps(checked_schema(schema).schema)
+        json.dumps(Grammar.schema(schema).source)
 
 
 @pytest.mark.parametrize(
