@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from tampu.sampling.integer_ranges import range_pattern
@@ -25,6 +25,7 @@ json_comma: json_space "," json_space
 json_colon: json_space ":" json_space"""
 ONE_LINE_RULES = 'json_space: ""\njson_comma: ", "\njson_colon: ": "'
 _NAME_RULE = r"""JSON_NAME: /"(\\(["\\\/bfnrt]|u00[01][0-9a-f])|[^"\\\x00-\x1f\x7f])*"/"""
+_MAX_SIZE = 1 << 20  # of the rules, in characters
 _MAX_DIGITS = 100  # of limits that are exact
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 
@@ -62,19 +63,22 @@ class _Writer:
         self._as_json = as_json
         self._lines: list[str] = []
         self._rules: dict[str, str] = {}  # by the references to them
-        self._large = {"#"}
-        count = 0
-        while count < len(self._large):
-            count = len(self._large)
-            self._large |= {
-                f"#/$defs/{under('', name)[1:]}"
-                for name, value in self._definitions.items()
-                if self._leads(value)
-            }
+        self._size = 0
+        self._large = _leading(self._definitions)
+        self._small = {
+            name: value for name, value in self._definitions.items() if not self._leads(value)
+        }
+        self._waiting: list[str] = []  # references whose rules are not written yet
 
     def written(self) -> str:
         """Return all rules."""
-        start = self._reference("#", "")
+        start = self._reference("#")
+        while self._waiting:
+            reference = self._waiting.pop()
+            key = reference.rpartition("/")[2].replace("~1", "/").replace("~0", "~")
+            target = self._root if reference == "#" else self._definitions[key]
+            where = reference[1:]
+            self._add(f"{self._rules[reference]}: {self._expression(target, where)}")
         return "\n".join([f"start: {start}", *self._lines, _NAME_RULE, SPACE_RULES])
 
     def _leads(self, value: Any) -> bool:
@@ -90,25 +94,28 @@ class _Writer:
     def _rule(self, text: str) -> str:
         """Add a rule; return its name."""
         name = f"json_{len(self._lines)}"
-        self._lines.append(f"{name}: {text}")
+        self._add(f"{name}: {text}")
         return name
 
-    def _reference(self, reference: str, pointer: str) -> str:
+    def _add(self, line: str) -> None:
+        self._size += len(line)
+        if self._size > _MAX_SIZE:
+            raise fault("", "it is too complex, with integers over 2**53")
+        self._lines.append(line)
+
+    def _reference(self, reference: str) -> str:
         """Return the rule of what a reference names."""
         if reference not in self._rules:
-            self._rules[reference] = name = f"json_of_{len(self._rules)}"
-            key = reference.rpartition("/")[2].replace("~1", "/").replace("~0", "~")
-            target = self._root if reference == "#" else self._definitions[key]
-            where = "" if reference == "#" else reference[1:]
-            self._lines.append(f"{name}: {self._expression(target, where or pointer)}")
+            self._rules[reference] = f"json_of_{len(self._rules)}"
+            self._waiting.append(reference)
         return self._rules[reference]
 
     def _json(self, schema: Any) -> str:
         """Return the expression of a schema that leads to no large integer."""
         if not isinstance(schema, Mapping):
             schema = {} if schema else {"enum": []}
-        small = {name: value for name, value in self._definitions.items() if not self._leads(value)}
-        return self._as_json({**schema, "$defs": small} if small else schema)
+        has_references = self._small and any(True for _ in _references(schema))
+        return self._as_json({**schema, "$defs": self._small} if has_references else schema)
 
     def _expression(self, schema: Any, pointer: str) -> str:
         """Return the expression of a schema."""
@@ -119,7 +126,7 @@ class _Writer:
             if keyword in schema and len(keywords) > 1:
                 raise _not_supported(pointer, keyword)
         if "$ref" in schema:
-            return self._reference(schema["$ref"], pointer)
+            return self._reference(schema["$ref"])
         if len(schema.get("allOf", ())) > 1:
             raise _not_supported(pointer, "allOf")
         for keyword in ("anyOf", "oneOf", "allOf"):
@@ -150,7 +157,9 @@ class _Writer:
         fitting = [value for value in values if kinds is None or _is_of(value, kinds)]
         if not fitting:
             raise fault(pointer, "no value is of its type")
-        return _any_of(self._value(value) for value in fitting)
+        small = [value for value in fitting if not has_large_integers(value)]
+        large = [self._value(value) for value in fitting if has_large_integers(value)]
+        return _any_of([*large, *([self._as_json({"enum": small})] if small else [])])
 
     def _value(self, value: Any) -> str:
         """Return the expression of one value."""
@@ -200,9 +209,28 @@ class _Writer:
             if schemas:
                 taken = " | ".join(map(_quoted, schemas))
                 name = f"JSON_NAME_{len(self._lines)}"
-                self._lines.append(f"{name}: JSON_NAME & ~({taken})")
+                self._add(f"{name}: JSON_NAME & ~({taken})")
             extra = self._rule(f"{name} json_colon {self._expression(rest, pointer)}")
-        return _enclosed("{", _members(items, extra), "}")
+        return _enclosed("{", self._members(items, extra), "}")
+
+    def _members(self, items: list[tuple[str, bool]], extra: str) -> str:
+        """Return the expression of rules in their order with commas; some are required.
+
+        `extra` is the rule of any more, at the end; "": there are none.
+        """
+        more = f"(json_comma {extra})*" if extra else ""
+        after = [more]  # what follows each item, from the last on
+        for rule, is_required in reversed(items):
+            own = f"json_comma {rule}" if is_required else f"(json_comma {rule})?"
+            after.append(self._rule(f"{own} {after[-1]}"))
+        after.reverse()
+        beginnings = []
+        for index, (rule, is_required) in enumerate(items):
+            beginnings.append(f"{rule} {after[index + 1]}")
+            if is_required:
+                return _any_of(beginnings)
+        last = [f"{extra} {more}"] if extra else []
+        return f"({_any_of([*beginnings, *last])})?" if beginnings or last else ""
 
     def _list(self, schema: Mapping[str, Any], pointer: str) -> str:
         first, rest = schema.get("prefixItems", []), schema.get("items", True)
@@ -225,6 +253,37 @@ class _Writer:
             if most is not None and index >= most:
                 text = ""
         return _enclosed("[", text, "]")
+
+
+def _leading(definitions: Mapping[str, Any]) -> set[str]:
+    """Return the references, within definitions, to what leads to a large integer."""
+    users: dict[str, list[str]] = {}
+    waiting = ["#"]
+    for name, value in definitions.items():
+        own = f"#/$defs/{under('', name)[1:]}"
+        for reference in _references(value):
+            users.setdefault(reference, []).append(own)
+        if has_large_integers(value):
+            waiting.append(own)
+    found: set[str] = set()
+    while waiting:
+        reference = waiting.pop()
+        if reference not in found:
+            found.add(reference)
+            waiting += users.get(reference, ())
+    return found
+
+
+def _references(value: Any) -> Iterator[str]:
+    """Yield the references in a schema."""
+    if isinstance(value, Mapping):
+        if isinstance(value.get("$ref"), str):
+            yield value["$ref"]
+        for each in value.values():
+            yield from _references(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _references(each)
 
 
 def _numbers(schema: Mapping[str, Any], pointer: str, *, is_integer: bool) -> str:
@@ -257,25 +316,6 @@ def _shortened(limit: int | None) -> int | None:
         return limit
     nearer: int = 10 ** (digits - 1) - 1
     return nearer if limit > 0 else -nearer
-
-
-def _members(items: list[tuple[str, bool]], extra: str) -> str:
-    """Return the expression of rules in their order with commas; some are required.
-
-    `extra` is the rule of any more, at the end; "": there are none.
-    """
-    more = f"(json_comma {extra})*" if extra else ""
-    after = [more]  # what follows each item, from the last on
-    for rule, is_required in reversed(items):
-        own = f"json_comma {rule}" if is_required else f"(json_comma {rule})?"
-        after.append(f"{own} {after[-1]}")
-    after.reverse()
-    beginnings = []
-    for index, (rule, is_required) in enumerate(items):
-        beginnings.append(f"{rule} {after[index + 1]}")
-        if is_required:
-            return _any_of(beginnings)
-    return f"({_any_of([*beginnings, *([f'{extra} {more}'] if extra else [])])})?"
 
 
 def _repeated(item: str, least: int, most: int | None, *, is_first: bool) -> str:

@@ -26,6 +26,7 @@ _SPELLINGS = _TYPES | {name.upper() for name in _TYPES}
 _COUNTS = frozenset(
     ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 )
+_MAX_PLACES = 50_000  # those that several references name are counted once
 _MAX_COUNT = 2**31  # of characters, items or properties: no answer is longer
 _WANTED: dict[object, str] = {
     Mapping: "an object", (str,): "a text", (list, tuple): "a list", (int, float, str): "a count"
@@ -85,7 +86,11 @@ class _Checker:
         holder: dict[str, Any] = {"": self._document.root}
         self._definitions: dict[str, Any] = {}
         self._waiting = [("", holder, "")]
+        count = 0
         while self._waiting:
+            count += 1
+            if count > _MAX_PLACES:
+                raise fault("", "it is too complex, with what it refers to")
             pointer, within, key = self._waiting.pop()
             within[key] = self._place(pointer, within[key])
         root: Any = holder[""]

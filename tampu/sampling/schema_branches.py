@@ -10,13 +10,15 @@ from tampu.sampling.schema_references import Document
 
 _TYPES = frozenset({"null", "boolean", "object", "array", "number", "string"})
 _DEPTH = 8  # of properties and references that are looked at
+_STEPS = 20_000
 
 
 def are_disjoint(branches: Sequence[Any], document: Document) -> bool:
     """Return whether it is certain that no value matches two of these schemas."""
+    comparison = _Comparison(document)
     seen = [resolved(branch, document) for branch in branches]
     return all(
-        _excludes(one, other, document, _DEPTH)
+        comparison.excludes(one, other, _DEPTH)
         for index, one in enumerate(seen)
         for other in seen[index + 1 :]
     )
@@ -33,26 +35,38 @@ def values_of(schema: Any, document: Document) -> list[Any] | None:
     return [*values] if isinstance(values, list | tuple) else None
 
 
-def _excludes(one: Any, other: Any, document: Document, depth: int) -> bool:
-    one, other = resolved(one, document), resolved(other, document)
-    if one is False or other is False:
-        return True
-    if not isinstance(one, Mapping) or not isinstance(other, Mapping) or depth == 0:
-        return False
-    for first, second in ((one, other), (other, one)):
-        for keyword in ("anyOf", "oneOf"):
-            branches = first.get(keyword)
-            if isinstance(branches, list | tuple) and branches:
-                return all(_excludes(each, second, document, depth - 1) for each in branches)
-    if not _types(one, document) & _types(other, document):
-        return True
-    values, others = values_of(one, document), values_of(other, document)
-    if values is not None and others is not None:
-        return not {*map(_key, values)} & {*map(_key, others)}
-    return _types(one, document) == _types(other, document) == {"object"} and any(
-        _excludes(_property(one, name), _property(other, name), document, depth - 1)
-        for name in {*_required(one), *_required(other)}
-    )
+class _Comparison:
+    """Compares schemas of one document, up to a number of steps: after them nothing is certain."""
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self._steps = _STEPS
+
+    def excludes(self, one: Any, other: Any, depth: int) -> bool:
+        """Return whether it is certain that two schemas have no value in common."""
+        document = self._document
+        self._steps -= 1
+        one, other = resolved(one, document), resolved(other, document)
+        if one is False or other is False:
+            return True
+        is_over = depth == 0 or self._steps < 0
+        if is_over or not isinstance(one, Mapping) or not isinstance(other, Mapping):
+            return False
+        for first, second in ((one, other), (other, one)):
+            for keyword in ("anyOf", "oneOf"):
+                branches = first.get(keyword)
+                if isinstance(branches, list | tuple) and branches:
+                    return all(self.excludes(each, second, depth - 1) for each in branches)
+        types, others = _types(one, document), _types(other, document)
+        if not types & others:
+            return True
+        values, other_values = values_of(one, document), values_of(other, document)
+        if values is not None and other_values is not None:
+            return not {*map(_key, values)} & {*map(_key, other_values)}
+        return types == others == {"object"} and any(
+            self.excludes(_property(one, name), _property(other, name), depth - 1)
+            for name in dict.fromkeys((*_required(one), *_required(other)))
+        )
 
 
 def resolved(schema: Any, document: Document) -> Any:

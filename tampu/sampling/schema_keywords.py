@@ -49,7 +49,7 @@ class Keyword:
     holds: Holds = Holds.VALUE
     type: str = ""
     rewrite: Rewrite | None = None
-    values: tuple[type, ...] = ()
+    values: tuple[Any, ...] = ()
     is_kept: bool = True
 
 

@@ -197,6 +197,35 @@ def test_other_ways_to_write_a_schema_are_read(schema: Any, expected: Any) -> No
     assert (checked.schema, checked.ignored) == (expected, ())
 
 
+def chained(count: int, last: Any, branches: int = 1) -> dict[str, Any]:
+    """Return a schema of definitions, each an alternative of the next."""
+    named = {f"d{i}": {"anyOf": [{"$ref": f"#/$defs/d{i + 1}"}] * branches} for i in range(count)}
+    return {"$ref": "#/$defs/d0", "$defs": {**named, f"d{count}": last}}
+
+
+def test_long_chains_of_references_are_followed() -> None:
+    source = Grammar.schema(chained(2000, {"const": 2**60 + 1})).source
+    assert str(2**60 + 1) in source
+
+
+def test_schemas_that_grow_are_refused_or_not_compared_to_the_end() -> None:
+    wide = chained(7, {"type": "string"}, branches=10)
+    schema = {"oneOf": [wide, {"type": "integer"}], "$defs": wide["$defs"]}
+    [line] = Grammar.schema(schema).ignored
+    assert "its branches may overlap" in line
+    many = {f"p{i}": {"type": "integer", "maximum": int("123456789" * 11) + i} for i in range(1500)}
+    with pytest.raises(GrammarError, match="it is too complex, with integers over"):
+        Grammar.schema({"properties": many})
+    nested: dict[str, Any] = {"enum": ["x"] * 9}
+    for _ in range(20):
+        nested = {"properties": {"a": nested, "b": {"anyOf": [{"type": "null"}] * 100}}}
+    places = [{"$ref": "#/x" + "/properties/a" * i} for i in range(20)]
+    assert Grammar.schema({"anyOf": places, "x": nested})
+    wide = {"items": {"anyOf": [True] * 25_000}}
+    with pytest.raises(GrammarError, match="it is too complex, with what it refers to"):
+        Grammar.schema({"anyOf": [{"$ref": "#/x"}, {"$ref": "#/x/items"}], "x": wide})
+
+
 KEYS = st.sampled_from([*KEYWORDS, "nullable", "propertyOrdering", "$id", "$anchor", "$defs", "x"])
 TEXTS = st.text() | st.sampled_from(["#", "#/$defs/x", "#/items", "x", "object", "STRING", "uuid"])
 
