@@ -64,7 +64,8 @@ def run_model(
         session = Session(
             backend, found, system, options, think, form, keep_alive_s, truncate=truncate
         )
-        check(session.parameters, session.format)
+        for line in check(session.parameters, session.format):
+            print(f"warning: format: {line}", file=sys.stderr)
         if found.info.capabilities[:1] == ("embedding",):
             print_embedding(session, question, dimensions)
         else:

@@ -51,7 +51,7 @@ from tampu.engine.ranking import PairBuilder, rank
 from tampu.engine.scoring import NO_LORA, Lora
 from tampu.errors import ContextLengthError, RequestError
 from tampu.runner.events import Done, Event, ReasoningDelta, TextDelta, TokenLogprob
-from tampu.runner.request import GenerateOptions, ReasoningTags
+from tampu.runner.request import GenerateOptions, ReasoningTags, log_ignored
 from tampu.sampling.grammar import Grammar, grammar_of
 from tampu.sandbox.client import ForkServerClient
 
@@ -400,6 +400,8 @@ class RequestBuilder:
     ) -> Grammar | None:
         """Return the grammar of an output; None: any text."""
         grammar, style = grammar_of(structure.format), self._style
+        if not structure.warnings:  # else the request's response has them
+            log_ignored(grammar)
         if style is None or not isinstance(prompt, ChatPrompt):
             if structure.must_call:
                 raise RequestError("tool_choice needs a chat template, and this model has none")

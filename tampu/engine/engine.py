@@ -403,6 +403,7 @@ class Engine:
         Raises:
             RequestError: for an empty prompt, unknown tokens, or images.
             ContextLengthError: for a prompt longer than the context.
+            ComputeError: if a logit is NaN or infinite.
         """
         return self._inputs.logits(prompt, images, chunk)
 

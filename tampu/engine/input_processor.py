@@ -22,7 +22,7 @@ from tampu.engine.pooling import MEAN, NONE, RANK, late_chunked, pooled, pooling
 from tampu.engine.ranking import Pair
 from tampu.engine.scoring import NO_LORA, Lora, Prompts, Scored, run_all, score
 from tampu.errors import ContextLengthError, RequestError
-from tampu.ml.vectors import unit_vectors
+from tampu.ml.vectors import check_finite, unit_vectors
 from tampu.nn import RGBImage, VisionModel
 from tampu.runner.detokenizer import Detokenizer
 from tampu.runner.events import Done, Event, TextDelta
@@ -34,6 +34,7 @@ from tampu.runner.request import GenerateOptions
 from tampu.runner.sequence import Constraint, LogprobCollector, RowCollector, Rows, Sink
 from tampu.runner.sequence import Sequence as RunningSequence
 from tampu.sampling import Sampler
+from tampu.sampling.candidates import require_finite
 from tampu.sampling.dry import SequenceBreakers
 from tampu.sampling.infill import Infill
 from tampu.sandbox.client import ForkServerClient
@@ -153,7 +154,9 @@ class InputProcessor:
         if images:
             given = self._tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
             prompt = [*given[:1], *map(self.prepare_image, images), *given[1:]]
-        return self.rows(prompt, wants_logits=True, chunk=chunk)
+        found = self.rows(prompt, wants_logits=True, chunk=chunk)
+        require_finite(float(found.max()) if found.size else 0.0)
+        return found
 
     def embed(
         self,
@@ -170,6 +173,7 @@ class InputProcessor:
         given = [texts] if isinstance(texts, str) else texts
         if late_chunking:
             found = self._late_chunks(given, lora)
+            check_finite(found, "embeddings", "input")
             return unit_vectors(found) if normalize else found
         if not given:
             return np.empty((0, self._model.info.embedding_length), np.float32)
@@ -179,7 +183,7 @@ class InputProcessor:
             hidden: list[Rows] = []
 
             def pool(event: Event) -> None:
-                if isinstance(event, Done):
+                if isinstance(event, Done) and event.reason != "cancelled":
                     rows[index] = pooled(np.concatenate(hidden), self.pooling)
                 sink(event)
 
@@ -187,6 +191,7 @@ class InputProcessor:
             return self.collect(given[index], collector, pool, lora=lora)
 
         run_all(range(len(given)), begin, at_once=_AT_ONCE)
+        check_finite(rows, "embeddings", "input")
         found = np.concatenate(rows).astype(np.float32)
         return unit_vectors(found) if normalize and self.pooling != NONE else found
 

@@ -73,6 +73,7 @@ class StructuredOutput(msgspec.Struct, frozen=True, kw_only=True):
         tool: the only tool that may be called; None: any.
         is_parallel: whether it may call more than one.
         field: the request's name for it, with which errors begin; "" if it has none.
+        warnings: what of the format is not enforced.
     """
 
     format: Any = None
@@ -81,3 +82,4 @@ class StructuredOutput(msgspec.Struct, frozen=True, kw_only=True):
     tool: str | None = None
     is_parallel: bool = True
     field: str = ""
+    warnings: tuple[str, ...] = ()

@@ -23,6 +23,7 @@ from tampu.engine.questions import RERANK_INSTRUCTION, Decision, Decisions
 from tampu.engine.scoring import NO_LORA, Lora
 from tampu.errors import ContextLengthError, RequestError
 from tampu.ml.metadata import Metadata
+from tampu.ml.vectors import check_finite
 
 Scores = npt.NDArray[np.float32]
 
@@ -155,13 +156,16 @@ def rank(
         RequestError: for an instruction that the model does not take, and for a model whose labels
             do not say what a match is.
         ContextLengthError: naming the document that is too long.
+        ComputeError: if a score is NaN or infinite.
     """
     pairs = builder.pairs(query, documents, instruction)
     for index, pair in enumerate(pairs):
         if len(pair.tokens) > ranker.context:
             what = f"documents[{index}] with the query is too long"
             raise ContextLengthError.of(len(pair.tokens), ranker.context, what)
-    matches = [_match(scores, builder.labels) for scores in ranker.rank(pairs, lora)]
+    found = ranker.rank(pairs, lora)
+    check_finite(found, "scores", "documents")
+    matches = [_match(scores, builder.labels) for scores in found]
     answers = tuple(Decision((match, 1 - match), 1.0) for match in matches)
     return Decisions(answers, sum(len(pair.tokens) for pair in pairs), 0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,8 @@ from tampu.sampling import SamplingOptions
 from tampu.sampling.grammar import Grammar, grammar_of
 from tampu.sampling.parameters import DEFAULTS, Use, engine_values
 from tampu.settings.type_errors import type_error
+
+log = logging.getLogger("tampu")
 
 MAX_TOP_LOGPROBS = 20
 MAX_STRENGTH = 100.0
@@ -131,7 +134,9 @@ def generate_options(values: dict[str, object]) -> GenerateOptions:
         GrammarError: for a format that is invalid or not supported.
     """
     if "format" in values:
-        values = {**values, "grammar": grammar_of(values["format"])}
+        grammar = grammar_of(values["format"])
+        log_ignored(grammar)
+        values = {**values, "grammar": grammar}
         del values["format"]
     try:
         return msgspec.convert(values, GenerateOptions)
@@ -139,6 +144,12 @@ def generate_options(values: dict[str, object]) -> GenerateOptions:
         known = ", ".join(GenerateOptions.__struct_fields__)
         message = type_error(error, "the generation options")
         raise RequestError(f"{message} (known: {known})") from None
+
+
+def log_ignored(grammar: Grammar | None) -> None:
+    """Log what of a schema is not enforced."""
+    for line in grammar.ignored if grammar else ():
+        log.warning("format: %s", line)
 
 
 def check_strength(name: str, scale: float) -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tampu.errors import GrammarError
+from tampu.sampling.exact_schema import ONE_LINE_RULES, SPACE_RULES, exact_rules, has_large_integers
 from tampu.sampling.gbnf import lark_of_gbnf
-from tampu.sampling.schema import MAX_BYTES, checked_schema
+from tampu.sampling.schema import MAX_BYTES, CheckedSchema, checked_schema
 
 MAX_CHOICES = 10_000
 ANSWER = "answer"  # what a grammar around this one calls it
@@ -21,9 +22,11 @@ _START = "start: "
 
 # White space between tokens of JSON, as llama.cpp limits it: a space, or up to two line ends and an
 # indentation. A model that wants nothing but white space still comes to the end of its answer.
-_JSON_OPTIONS = {"whitespace_pattern": r"\x20|\x0A{1,2}[\x20\x09]{0,20}", "lenient": False}
+# Branches of `oneOf` are alternatives: `schema_branches.py` looks whether they overlap.
+_JSON_OPTIONS = {"whitespace_pattern": r"\x20|\x0A{1,2}[\x20\x09]{0,20}", "coerce_one_of": True}
 _ONE_LINE = {
-    "whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "lenient": False
+    "whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ",
+    "coerce_one_of": True,
 }  # fmt: skip
 
 
@@ -33,9 +36,14 @@ class Grammar:
 
     Raises:
         GrammarError: from all constructors, if it is invalid, not supported or too large.
+
+    Attributes:
+        source: its text.
+        ignored: what a schema asks for that is not enforced, one line for each keyword.
     """
 
     source: str
+    ignored: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def is_schema(self) -> bool:
@@ -50,7 +58,10 @@ class Grammar:
     @classmethod
     def schema(cls, schema: object) -> Grammar:
         """JSON that matches a schema, its properties in the order of the schema."""
-        return cls(_START + lark_json(schema))
+        checked = checked_schema(schema)
+        if has_large_integers(checked.schema):
+            return cls(_exact(checked), checked.ignored)
+        return cls(_START + _json_expression(checked.schema), checked.ignored)
 
     @classmethod
     def regex(cls, pattern: str) -> Grammar:
@@ -85,7 +96,8 @@ class Grammar:
         free, fixed = (
             json.dumps({"x-guidance": each})[1:-1] for each in (_JSON_OPTIONS, _ONE_LINE)
         )
-        return Grammar(self.source.replace(free, fixed))
+        source = self.source.replace(free, fixed).replace(SPACE_RULES, ONE_LINE_RULES)
+        return replace(self, source=source)
 
     def within(self, lark: str) -> Grammar:
         """Return a grammar around this one, which it names `answer`."""
@@ -93,7 +105,7 @@ class Grammar:
             inner = self.source.removeprefix(_START)
         else:
             inner = f"%lark {{\n{self.source}\n}}"
-        return Grammar(f"{_sized(lark)}\n{ANSWER}: {inner}")
+        return Grammar(f"{_sized(lark)}\n{ANSWER}: {inner}", self.ignored)
 
 
 def grammar_of(wanted: object) -> Grammar | None:
@@ -122,14 +134,20 @@ def grammar_of(wanted: object) -> Grammar | None:
     return Grammar.schema(wanted)
 
 
-def with_options(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a checked schema with options for llguidance."""
-    return {**schema, "x-guidance": _JSON_OPTIONS}
-
-
 def lark_json(schema: object) -> str:
     """Return the Lark expression of JSON that matches a schema."""
-    return "%json " + json.dumps(with_options(checked_schema(schema)), ensure_ascii=False)
+    checked = checked_schema(schema)
+    if has_large_integers(checked.schema):
+        return f"%lark {{\n{_exact(checked)}\n}}"
+    return _json_expression(checked.schema)
+
+
+def _exact(checked: CheckedSchema) -> str:
+    return exact_rules(checked.schema, _json_expression)
+
+
+def _json_expression(schema: Mapping[str, Any]) -> str:
+    return "%json " + json.dumps({**schema, "x-guidance": _JSON_OPTIONS}, ensure_ascii=False)
 
 
 def lark_text(text: str, tokens: Mapping[str, int] | None = None) -> str:

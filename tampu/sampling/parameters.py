@@ -329,7 +329,8 @@ def _number(value: object, kind: type) -> Any:
         return None
     if kind is float:
         return float(value) if abs(value) <= _FLOAT_MAX else None
-    return int(value) if math.isfinite(value) and int(value) == value else None
+    is_integer = abs(value) < 2**63 and int(value) == value
+    return int(value) if is_integer else None
 
 
 def _are_stops(texts: Sequence[object]) -> bool:

@@ -18,6 +18,7 @@ from tampu.errors import RequestError
 from tampu.long_json import Shortened, shortened
 from tampu.server.errors import BodyTooLargeError
 from tampu.settings.type_errors import type_error, with_keys
+from tampu.worker.large_integers import is_large
 
 MAX_BODY = 64 * 1024 * 1024
 IDLE_SECONDS = 30.0
@@ -75,13 +76,15 @@ def decode(body: bytes | bytearray, kind: type[T]) -> T:
     """Return a JSON text as a struct.
 
     Raises:
-        RequestError: for bad JSON, a name that is twice in an object, a whole number of more than
-            64 bits, or a field of the wrong type.
+        RequestError: for bad JSON, a name that is twice in an object, an integer of more than
+            64 bits in a field of the API, or a field of the wrong type.
     """
     try:
         short = shortened(body) if len(body) > _QUICK else Shortened(body, {})
         value = msgspec.json.decode(short.data, type=kind)
-        json.loads(short.data, object_pairs_hook=_refuse_duplicates, parse_int=_refuse_huge)
+        large = _LargeIntegers()
+        json.loads(short.data, object_pairs_hook=_refuse_duplicates, parse_int=large.see)
+        large.check(value)
     except msgspec.ValidationError as error:
         if len(body) <= _QUICK and "[...]" in str(error):
             with suppress(msgspec.MsgspecError, ValueError, LookupError, TypeError, RecursionError):
@@ -94,10 +97,32 @@ def decode(body: bytes | bytearray, kind: type[T]) -> T:
     return short.filled(value)
 
 
-def _refuse_huge(text: str) -> None:
-    """Refuse integers over 64 bits, which the worker's protocol cannot carry."""
-    if len(text) > 19 and not -(2**63) <= int(text) < 2**64:
-        raise ValueError(f"the number {text[:50]} is too large")
+class _LargeIntegers:
+    """Refuses integers over 64 bits, except in objects: schemas and arguments may have them."""
+
+    def __init__(self) -> None:
+        self._were_seen = False
+
+    def see(self, text: str) -> None:
+        """Look at an integer of a JSON text."""
+        if len(text) > 19 and is_large(int(text)):
+            self._were_seen = True
+
+    def check(self, value: Any) -> None:
+        """Look where they are in what was read.
+
+        Raises:
+            ValueError: if one is in a field.
+        """
+        if not self._were_seen:
+            return
+        if isinstance(value, msgspec.Struct):
+            value = [getattr(value, name) for name in value.__struct_fields__]
+        if isinstance(value, list | tuple):
+            for each in value:
+                self.check(each)
+        elif isinstance(value, int) and is_large(value):
+            raise ValueError(f"the number {str(value)[:50]} is too large")
 
 
 def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> None:

@@ -103,7 +103,7 @@ LLAMA_SERVER_PATHS = frozenset({
 _FIELD = re.compile(
     r"(?:invalid base64 in |each (?:value|key) of )?([A-Za-z_]\w*(?:\[\d+\]|\.\w+)*)(?=:? |$)"
 )
-_FOLDERS = re.compile(r"(?<![\w.~])(?<!schema: )(?!/v[12]/)~?(?:/[\w.+@ -]+)+/")
+_FOLDERS = re.compile(r"(?<![\w.~#])(?<!schema: )(?!/v[12]/)~?(?:/[\w.+@ -]+)+/")
 
 
 def status_of(error: TampuError) -> int:

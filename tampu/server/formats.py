@@ -43,7 +43,8 @@ def format_routes(serving: Serving) -> list[Route]:
                 )
             except GrammarError as error:
                 return {"valid": False, "error": str(error.at(structure.field))}
-            return {"valid": True}
+            warnings = {"warnings": structure.warnings} if structure.warnings else {}
+            return {"valid": True, **warnings}
 
         return TaskResponse(work())
 

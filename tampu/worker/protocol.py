@@ -38,6 +38,7 @@ from tampu.runner.priority import Priority, current_priority
 from tampu.runner.recorder import RunnerSnapshot
 from tampu.runner.request import GenerateOptions
 from tampu.worker.frames import HEADER
+from tampu.worker.large_integers import decoder, encode
 from tampu.worker.prefixes import PrefixBorders
 
 TokenDetail: TypeAlias = Literal["text", "count", "tokens", "pieces"]
@@ -391,12 +392,11 @@ class Counted(msgspec.Struct, frozen=True, tag="counted"):
 Reply: TypeAlias = Progress | Ready | LoadFailed | Answer | Pong | Counted
 
 _SINGLE_EVENTS = get_args(SingleEvent)
-_encoder = msgspec.msgpack.Encoder()
-_commands: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
-_replies: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
-_requests: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
-_events: msgspec.msgpack.Decoder[RequestEvent] = msgspec.msgpack.Decoder(RequestEvent)
-_ready: msgspec.msgpack.Decoder[Ready] = msgspec.msgpack.Decoder(Ready)
+_commands: msgspec.msgpack.Decoder[Command] = decoder(Command)
+_replies: msgspec.msgpack.Decoder[Reply] = decoder(Reply)
+_requests: msgspec.msgpack.Decoder[Request] = decoder(Request)
+_events: msgspec.msgpack.Decoder[RequestEvent] = decoder(RequestEvent)
+_ready: msgspec.msgpack.Decoder[Ready] = decoder(Ready)
 
 
 def is_last(event: RequestEvent) -> bool:
@@ -408,7 +408,7 @@ def is_last(event: RequestEvent) -> bool:
 
 def to_body(message: Command | Reply | RequestEvent) -> bytes:
     """Return a message as the body of a frame; or an event, where there is one request."""
-    return _encoder.encode(message)
+    return encode(message)
 
 
 def to_frame(message: Command | Reply) -> bytes:

@@ -134,6 +134,43 @@ def test_detect_nan_names_the_first_layer_with_nan(tmp_path: Path) -> None:
             bad.generate(PROMPT)
 
 
+def test_what_a_format_asks_for_and_is_not_enforced_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    schema = {"type": "array", "items": {"const": 2**60 + 1}, "contains": {}, "maxItems": 1}
+    with Engine.load(write_tiny(tmp_path / "tiny.gguf"), **SMALL) as engine:
+        text = engine.generate(PROMPT, format=schema, max_tokens=99).text
+    assert json.loads(text) in ([], [2**60 + 1])
+    [record] = caplog.records
+    told = "format: schema: /contains: ignored, it cannot be enforced"
+    assert (record.name, record.getMessage()) == ("tampu", told)
+
+
+def test_nan_in_embeddings_and_logits_is_an_error(tmp_path: Path) -> None:
+    weights = tiny_weights(Tiny())
+    weights["token_embd.weight"][9] = np.nan
+    path = write_tiny(tmp_path / "bad.gguf", weights=weights, pooling=1)
+    with Engine.load(path, **SMALL) as bad:
+        options: list[dict[str, Any]] = [{}, {"normalize": False}, {"late_chunking": True}]
+        for each in options:
+            with pytest.raises(ComputeError, match=r"NaN or infinite embeddings for input\[1\]"):
+                bad.embed([[5, 6], [5, 9], [6]], **each)
+        with pytest.raises(ComputeError, match="nan"):
+            bad.logits([5, 9])
+        assert np.isfinite(bad.embed([[5, 6]])).all()
+        assert np.isfinite(bad.logits([5, 6])).all()
+
+
+def test_an_empty_text_in_a_list_of_embeddings_leaves_no_traceback(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Engine.load(write_tiny(tmp_path / "tiny.gguf", pooling=1), **SMALL) as engine:
+        with pytest.raises(RequestError, match="empty"):
+            engine.embed([*[[5, 6, 7]] * 4, []])
+        engine.embed([[5]])  # the cancelled ones have ended
+    assert not caplog.records
+
+
 def test_detect_nan_changes_no_result(tmp_path: Path) -> None:
     with Engine.load(write_tiny(tmp_path / "tiny.gguf"), **SMALL) as watched:
         expected = watched.generate(PROMPT, max_tokens=5, **GREEDY).tokens

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from support import nonsense
 from support.fork_server import FORK_SERVER
-from support.schemas import SUPPORTED, UNSUPPORTED
+from support.schemas import IGNORED, REFUSED, SUPPORTED
 from support.vocabularies import CONTROL, byte_level, sentence_piece
 
 from tampu.errors import GrammarError
@@ -157,11 +157,20 @@ def test_answers_match_for_all_sampling_options_and_tokenizers(
         jsonschema.validate(json.loads(text), schema)
 
 
-@pytest.mark.parametrize(("schema", "place"), UNSUPPORTED)
-def test_unsupported_keywords_are_named_and_never_ignored(
+@pytest.mark.parametrize(("schema", "place"), IGNORED)
+def test_keywords_that_cannot_be_enforced_are_ignored_and_named(
     constraints: Constraints, schema: Any, place: str
 ) -> None:
-    with pytest.raises(GrammarError, match=re.escape(place)):
+    grammar = Grammar.schema(schema)
+    assert [line.split(": ")[1] for line in grammar.ignored] == [place]
+    constraints.compile(grammar)
+
+
+@pytest.mark.parametrize(("schema", "reason"), REFUSED)
+def test_a_schema_that_is_wrong_or_allows_nothing_is_refused(
+    constraints: Constraints, schema: Any, reason: str
+) -> None:
+    with pytest.raises(GrammarError, match=re.escape(reason)):
         constraints.compile(Grammar.schema(schema))
 
 

@@ -235,7 +235,6 @@ SCHEMA_CASES = (
     refused("$ref to a file", {"$ref": "file:///etc/passwd"}, "schema: /$ref"),
     refused("enum of 100,000", {"enum": [f"{i:07}" for i in range(100_000)]}, "schema: /"),
     refused("const of 1 MB", {"const": "x" * 1_000_000}, "schema: /"),
-    refused("unique items", {"type": "array", "uniqueItems": True}, "schema: /uniqueItems"),
 )
 # Those that have to be compiled, on one route.
 COMPILED_CASES = (
@@ -291,8 +290,9 @@ COMPILED_CASES = (
         "properties of one schema", {"type": "object", "additionalProperties": {"type": "integer"}}
     ),
     answered("a list of types", {"type": ["string", "null"]}),
-    refused("false", {"not": {}}, "schema: /not"),
-    refused("an unknown format", {"type": "string", "format": "x"}, "format"),
+    refused("false", {"not": {}}, "schema: /: it allows nothing"),
+    answered("unique items", {"type": "array", "uniqueItems": True}),
+    answered("an unknown format", {"type": "string", "format": "x"}),
     refused("an unknown type", {"type": "thing"}, "schema: /type"),
     answered(
         "names that are hard to quote",
@@ -314,11 +314,7 @@ COMPILED_CASES = (
             "$ref": "#/$defs/t",
         },
     ),
-    refused(
-        "numbers that are huge",
-        {"type": "number", "minimum": -1e308, "maximum": 1e308},
-        "schema: /: ",
-    ),
+    answered("numbers that are huge", {"type": "number", "minimum": -1e308, "maximum": 1e308}),
     refused("numbers that contradict", {"type": "integer", "minimum": 2, "maximum": 1}),
     refused("no rule", {"gbnf": ""}),
     refused("a rule that is not defined", {"gbnf": "root ::= x"}),

@@ -22,7 +22,7 @@ from tampu.chat.images import Item, length
 from tampu.engine.ranking import Pair
 from tampu.engine.scoring import NO_LORA, Lora, Scored, Tokens
 from tampu.errors import ContextLengthError, RequestError
-from tampu.ml.vectors import unit_vectors
+from tampu.ml.vectors import check_finite, unit_vectors
 from tampu.runner.events import Event, Usage
 from tampu.runner.reasoning_budget import ReasoningBudget, reasoning_budget
 from tampu.runner.request import GenerateOptions
@@ -156,6 +156,7 @@ class LlamaModel:
         if "error" in response:
             raise RequestError(str(error_of(response["error"])))
         found = np.array([item["embedding"] for item in response["data"]], np.float32)
+        check_finite(found, "embeddings", "input")
         return unit_vectors(found) if normalize else found
 
     def score(

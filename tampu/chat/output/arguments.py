@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from tampu.chat.output.signatures import mapping_or_empty, types_of
+from tampu.chat.output.signatures import parameters_of, types_of
 from tampu.sampling.grammar import lark_json, lark_text
 
 _ANYTHING = r"/(?s:.*)/"
@@ -122,10 +122,7 @@ def _text_value(rules: ArgumentRules, begin: str, value: dict[str, Any], end: st
 def _parameters(schema: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], set[str]]:
     """Return the parameters with their schemas, in order, and the names of the required ones."""
     definitions = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
-    parameters = {
-        str(key): {**mapping_or_empty(value), **definitions}
-        for key, value in mapping_or_empty(schema.get("properties")).items()
-    }
+    parameters = {key: {**value, **definitions} for key, value in parameters_of(schema).items()}
     required = schema.get("required")
     names = required if isinstance(required, list | tuple) else ()
     return parameters, set(map(str, names))

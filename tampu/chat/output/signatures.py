@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tampu.chat.output.literals import CONSTANTS, decoded_json
+from tampu.sampling.schema_branches import resolved
+from tampu.sampling.schema_keywords import implied_types
+from tampu.sampling.schema_references import Document
 
 _TYPES_OF = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
 
@@ -18,7 +21,7 @@ class Signatures:
         for tool in tools:
             function = mapping_or_empty(tool.get("function", tool))
             schema = mapping_or_empty(function.get("parameters"))
-            self._parameters[str(function.get("name"))] = mapping_or_empty(schema.get("properties"))
+            self._parameters[str(function.get("name"))] = parameters_of(schema)
 
     def __bool__(self) -> bool:
         return bool(self._parameters)
@@ -49,9 +52,19 @@ def types_of(schema: Mapping[str, Any]) -> set[str]:
     for key in ("anyOf", "oneOf"):
         for other in schema.get(key) or () if isinstance(schema.get(key), Sequence) else ():
             types |= types_of(mapping_or_empty(other))
-    if not types and isinstance(schema.get("enum"), Sequence):
-        types = {_TYPES_OF.get(type(value), "object") for value in schema["enum"]}
-    return types
+    values = [schema["const"]] if "const" in schema else schema.get("enum")
+    if not types and isinstance(values, Sequence):
+        types = {_TYPES_OF.get(type(value), "object") for value in values}
+    return types or {*implied_types(schema)}
+
+
+def parameters_of(schema: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the schemas of an object's properties, each what it refers to if it is a reference."""
+    document = Document(schema)
+    return {
+        str(name): {**mapping_or_empty(resolved(value, document))}
+        for name, value in mapping_or_empty(schema.get("properties")).items()
+    }
 
 
 def mapping_or_empty(value: object) -> Mapping[str, Any]:

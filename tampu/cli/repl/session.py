@@ -232,14 +232,15 @@ class Session:
         )
 
 
-def check(parameters: Mapping[str, Any], format: object) -> None:
-    """Check the ranges of parameters, and a format.
+def check(parameters: Mapping[str, Any], format: object) -> tuple[str, ...]:
+    """Check the ranges of parameters, and a format; return what of it is not enforced.
 
     Raises:
         RequestError: with the name of the parameter.
     """
     GenerateOptions(**given_options(parameters))
-    grammar_of(format)
+    grammar = grammar_of(format)
+    return grammar.ignored if grammar else ()
 
 
 def _is_same(name: str, other: str) -> bool:

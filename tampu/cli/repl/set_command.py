@@ -81,9 +81,12 @@ class SetCommand:
 
     def _format(self, text: str) -> str:
         form = read_format(text) if text else None
-        check(self._session.parameters, form)
+        ignored = check(self._session.parameters, form)
         self._session.format = form
-        return f"Set format to {text!r}." if text else "Disabled format."
+        if not text:
+            return "Disabled format."
+        warnings = (f"warning: format: {line}" for line in ignored)
+        return "\n".join([f"Set format to {text!r}.", *warnings])
 
     def _think(self, level: str) -> str:
         if level and level not in EFFORTS:

@@ -74,8 +74,9 @@ def with_conversation(
     choice = conversation.tool_choice
     tools = choice.shown(conversation.tools)
     structure = _structure(conversation.structure, choice, tools)
-    conversation.tools.check(are_enforced=bool(tools) and structure is not None)
-    warnings = (*conversation.tools.warnings, *conversation.warnings)
+    ignored = conversation.tools.check(are_enforced=bool(tools) and structure is not None)
+    formats = structure.warnings if structure else ()
+    warnings = (*conversation.tools.warnings, *ignored, *formats, *conversation.warnings)
     for warning in warnings:
         logger.warning("%s", warning)
     messages = conversation.messages

@@ -70,6 +70,5 @@ def _value(value: object) -> float:
         return -MAX_BIAS
     if value is True or not isinstance(value, int | float):
         raise RequestError(f"logit_bias: {shortened(value)} is not a number or false")
-    bias = float(value)
-    require(-100 <= bias <= 100, f"logit_bias: {value} is not -100 to 100")
-    return bias
+    require(-100 <= value <= 100, f"logit_bias: {shortened(value)} is not -100 to 100")
+    return float(value)

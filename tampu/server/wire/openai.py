@@ -157,7 +157,14 @@ def parse_completion(
     prompts: tuple[Prompt, ...] = tuple(read_inputs(body.prompt, "prompt"))
     if body.suffix:
         prompts = tuple(_before(prompt, body.suffix) for prompt in prompts)
-    return replace(request, prompts=prompts, options=options, structure=read_formats(body))
+    structure = read_formats(body)
+    return replace(
+        request,
+        prompts=prompts,
+        options=options,
+        structure=structure,
+        warnings=(*request.warnings, *(structure.warnings if structure else ())),
+    )
 
 
 def _before(prompt: Prompt, suffix: str) -> FIMPrompt:

@@ -12,7 +12,7 @@ for it, for the message.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
@@ -37,6 +37,7 @@ _FIELDS_OF_TYPES = {
 _HOLDERS = ("text", "output_config")  # objects with more than the format
 _EMPTY_IS_NONE = ("format", "grammar")  # the defaults of Ollama's and llama-server's clients
 _WRAPPER = {"name", "description", "strict"}  # of OpenAI, around a schema
+_MAX_SHOWN = 10  # warnings of a schema
 _GBNF_RULE = re.compile(r"^\s*[A-Za-z][\w-]*\s*::=", re.MULTILINE)
 _STRUCTURED_OUTPUTS = {
     "json": "guided_json", "regex": "guided_regex", "choice": "guided_choice",
@@ -77,6 +78,7 @@ def with_formats(body: type[S]) -> type[S]:
 def read_formats(body: object) -> StructuredOutput | None:
     """Return the output format of a body with these fields; None: any text."""
     given: dict[str, OutputFormat] = {}
+    warnings: list[str] = []
     for name, (_, read) in _FIELDS.items():
         value, field = getattr(body, name), name
         if name in _HOLDERS:
@@ -87,10 +89,19 @@ def read_formats(body: object) -> StructuredOutput | None:
         require(value != "", f"{field} is empty")
         wanted = read(value, field)
         if wanted is not None:
-            _check(wanted, field)
+            warnings += ignored_warnings(_check(wanted, field), field)
             given[field] = wanted
     require(len(given) <= 1, f"{' and '.join(given)}: at most one output format can be given")
-    return next((StructuredOutput(format=each, field=field) for field, each in given.items()), None)
+    for field, wanted in given.items():
+        return StructuredOutput(format=wanted, field=field, warnings=tuple(warnings))
+    return None
+
+
+def ignored_warnings(ignored: Sequence[str], field: str) -> list[str]:
+    """Return the warnings of a schema of which something is ignored; `field` is where it is."""
+    told = [f"{field}: {line}" for line in ignored[:_MAX_SHOWN]]
+    more = len(ignored) - _MAX_SHOWN
+    return [*told, f"{field}: {more} more keywords are ignored"] if more > 0 else told
 
 
 def _response_format(value: Any, field: str) -> OutputFormat:
@@ -126,6 +137,8 @@ def _format(value: Any, field: str) -> OutputFormat:
     match value:
         case {"type": "text" | "json_object" | "json_schema"}:
             return _response_format(value, field)
+        case str() if value.lstrip().startswith("{"):
+            return _schema(value, field)
     return _unwrapped(value)
 
 
@@ -138,11 +151,13 @@ def _unwrapped(schema: Any) -> OutputFormat:
     return wanted
 
 
-def _check(wanted: OutputFormat, field: str) -> None:
+def _check(wanted: OutputFormat, field: str) -> tuple[str, ...]:
+    """Return what of a format is ignored."""
     try:
-        grammar_of(wanted)
+        grammar = grammar_of(wanted)
     except GrammarError as error:
         raise error.at(field) from error
+    return grammar.ignored if grammar else ()
 
 
 def _schema(value: Any, field: str) -> OutputFormat:

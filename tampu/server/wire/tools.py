@@ -18,6 +18,7 @@ from tampu.errors import GrammarError, RequestError
 from tampu.sampling.schema import checked_schema
 from tampu.server.events import MCPCallFinished
 from tampu.server.generation_request import require
+from tampu.server.wire.output_format import ignored_warnings
 
 MAX_TOOLS = 128
 MAX_NAME_LENGTH = 256
@@ -56,11 +57,12 @@ class Tools:
         listed += f" and {more} more" if more > 0 else ""
         return [f"tools left out, only functions are supported: {listed}"]
 
-    def check(self, *, are_enforced: bool) -> None:
-        """Refuse functions that are wrong; those that are enforced must be supported too."""
+    def check(self, *, are_enforced: bool) -> list[str]:
+        """Refuse functions that are wrong; return what is ignored of those that are enforced."""
         count = len(self.functions)
         require(count <= MAX_TOOLS, f"at most {MAX_TOOLS} tools can be given, not {count}")
         first: dict[str, str] = {}
+        warnings: list[str] = []
         for where, tool in zip(self.places, self.functions, strict=True):
             function = tool["function"]
             name, schema = function["name"], function.get("parameters")
@@ -71,9 +73,12 @@ class Tools:
             first[name] = where
             require(isinstance(schema, dict | None), f"{where}: parameters must be an object")
             try:
-                checked_schema(schema or {}, is_enforced=are_enforced)
+                checked = checked_schema(schema or {}, is_enforced=are_enforced)
             except GrammarError as error:
                 raise error.at(where) from error
+            if are_enforced:
+                warnings += ignored_warnings(checked.ignored, where)
+        return warnings
 
 
 @dataclass(frozen=True, slots=True)

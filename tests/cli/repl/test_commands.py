@@ -22,6 +22,8 @@ COMMANDS = {
     "/set wordwrap": "Set 'wordwrap' mode.",
     "/set nowordwrap": "Set 'nowordwrap' mode.",
     "/set format json": "Set format to 'json'.",
+    '/set format {"not": {"const": 1}}': """Set format to '{"not": {"const": 1}}'.
+warning: format: schema: /not: ignored, it cannot be enforced""",
     "/set noformat": "Disabled format.",
     "/set verbose": "Set 'verbose' mode.",
     "/set quiet": "Set 'quiet' mode.",

@@ -62,14 +62,18 @@ def test_a_broken_schema_of_a_tool_is_refused_even_if_no_tool_is_forced(
 
 
 @pytest.mark.parametrize("path", CHATS)
-def test_a_keyword_that_is_not_supported_is_refused_only_where_the_call_follows_it(
+def test_a_keyword_that_is_not_enforced_is_named_in_a_header_where_the_call_follows_the_schema(
     client: httpx.Client, path: str
 ) -> None:
-    unsupported = {"type": "object", "not": {"required": ["b"]}}
-    tools = [tool(path, "sub"), tool(path, schema=unsupported)]
-    assert ask(client, path, tools=tools).status_code == 200
-    told = message(ask(client, path, tools=tools, tool_choice=forced(path)))
-    assert told == "tools[1]: schema: /not: this keyword is not supported"
+    ignored = {"type": "object", "not": {"required": ["b"]}, "discriminator": {}}
+    tools = [tool(path, "sub"), tool(path, schema=ignored)]
+    few = {"options": {"num_predict": 1}}
+    assert "warning" not in ask(client, path, tools=tools, **few).headers
+    for stream in (False, True):
+        response = ask(client, path, tools=tools, tool_choice=forced(path), stream=stream, **few)
+        assert response.status_code == 200
+        told = response.headers["warning"]
+        assert told == '299 tampu "tools[1]: schema: /not: ignored, it cannot be enforced"'
 
 
 @pytest.mark.parametrize("path", CHATS)
