@@ -21,7 +21,8 @@ from tampu.chat.budget import MAX_OUTPUT, MAX_SECONDS
 from tampu.chat.output.reasoning import Think
 from tampu.chat.segments import Prompt
 from tampu.chat.template import ChatTemplate, fault
-from tampu.chat.template_loader import PromptTemplate, go_template
+from tampu.chat.template_loader import CompiledTemplate, PromptTemplate, go_template
+from tampu.chat.unusable_template import UnusableTemplate
 from tampu.errors import RequestError, SandboxLimitError, TampuError
 from tampu.sandbox.client import ForkServerClient
 from tampu.sandbox.process import SandboxedProcess, SandboxLimits
@@ -69,7 +70,8 @@ class SandboxedTemplate:
 
     def prepare(self) -> None:
         """Start the process, without waiting for it."""
-        self._process.start()
+        if not isinstance(self._template, UnusableTemplate):
+            self._process.start()
 
     def close(self) -> None:
         """End the processes."""
@@ -96,6 +98,8 @@ class SandboxedTemplate:
             RequestError: as there, and when the messages are not plain data, or the template takes
                 too much time or memory.
         """
+        if isinstance(self._template, UnusableTemplate):
+            self._template.render()
         asked = {
             "template": _sources(self._template),
             "messages": [_without_images(message) for message in messages],
@@ -183,7 +187,7 @@ def _without_images(message: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**message, "images": [*range(len(images))]} if images else message
 
 
-_templates: dict[tuple[str, ...], PromptTemplate] = {}  # the one that this process renders
+_templates: dict[tuple[str, ...], CompiledTemplate] = {}  # the one that this process renders
 
 
 def serve(request: bytes) -> bytes:

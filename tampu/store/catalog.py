@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tampu.chat.renderers import own_template
-from tampu.chat.template_loader import PromptTemplate, read_template
+from tampu.chat.template_loader import PromptTemplate, read_template, usable
 from tampu.errors import ModelFileError, ModelNotFoundError, TampuError
 from tampu.ml.device_map import Offload
 from tampu.ml.gguf import read_gguf
@@ -119,7 +119,7 @@ def prepare(
     given = [
         (adapter_file(Path(each).expanduser(), path, cache), scale) for each, scale in adapters
     ]
-    own = read_template(template) if template else None
+    own: PromptTemplate | None = read_template(template) if template else None
     chosen = Path(projector).expanduser() if projector else None
     if settings is None or existing_path(name_or_path) is not None:
         return Prepared(path, tuple(given), chosen, own)
@@ -129,7 +129,7 @@ def prepare(
     if stored is None:
         return Prepared(path, tuple(given), chosen, own)
     if own is None and (text := _own_template(stored, path)):
-        own = read_template(text)
+        own = usable(text)
     return Prepared(
         path,
         (*((each, 1.0) for each in stored.paths(Media.ADAPTER)), *given),
@@ -224,7 +224,7 @@ class _Described:
         """Return the info of a model with this file."""
         key = template, has_projector
         if key not in self.variants:
-            info = with_template(self.info, read_template(template)) if template else self.info
+            info = with_template(self.info, usable(template)) if template else self.info
             if len(self.variants) == _MAX_VARIANTS:
                 self.variants.clear()
             self.variants[key] = with_vision(info) if has_projector else info

@@ -17,8 +17,7 @@ from typing import NoReturn
 
 import psutil
 
-from tampu.chat.template import ChatTemplate
-from tampu.chat.template_loader import read_template
+from tampu.chat.template_loader import model_template
 from tampu.engine.chat import RequestBuilder
 from tampu.engine.engine import Engine
 from tampu.engine.fit import free_on
@@ -188,8 +187,7 @@ def load_vocabulary(load: Load, fork_server: ForkServerClient) -> Loaded:
     """
     metadata = read_model(load.path).metadata
     tokenizer = load_tokenizer(metadata)
-    own = load.options.template
-    template = read_template(own) if own else ChatTemplate.from_metadata(metadata)
+    template = model_template(metadata, load.options.template)
     model = VocabularyOnly(tokenizer)
     requests = RequestBuilder.for_model(model, template, metadata, fork_server, load.options.parser)
     return Loaded(model, requests, Ready(0, psutil.Process().memory_info().rss))
