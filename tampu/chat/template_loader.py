@@ -9,6 +9,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
+from tampu.chat.segments import valid_text
 from tampu.chat.template import KEY, ChatTemplate
 from tampu.chat.unusable_template import UnusableTemplate
 from tampu.errors import ModelFileError
@@ -26,7 +27,7 @@ PromptTemplate: TypeAlias = "CompiledTemplate | UnusableTemplate"
 def model_template(metadata: Metadata, own: str = "") -> PromptTemplate | None:
     """Return the template of a model; None if it has none.
 
-    One that does not compile is an `UnusableTemplate`.
+    One that does not compile is an `UnusableTemplate`. Bytes that are not UTF-8 become U+FFFD.
 
     Args:
         metadata: of the model's file.
@@ -35,7 +36,9 @@ def model_template(metadata: Metadata, own: str = "") -> PromptTemplate | None:
     if own:
         return usable(own)
     try:
-        source, tool_source = (_text(metadata, key) for key in (KEY, f"{KEY}.tool_use"))
+        source, tool_source = (
+            valid_text(metadata.string(key, default="")) for key in (KEY, f"{KEY}.tool_use")
+        )
     except ModelFileError as error:
         return UnusableTemplate("", str(error))
     return _of_file(source, tool_source) if source else None
@@ -75,9 +78,3 @@ def _of_file(source: str, tool_source: str) -> PromptTemplate:
         return ChatTemplate(source, tool_source)
     except ModelFileError as error:
         return UnusableTemplate(source, error.reason)
-
-
-def _text(metadata: Metadata, key: str) -> str:
-    """Return a template of a file; bytes that are not UTF-8 become U+FFFD."""
-    text = metadata.string(key, default="")
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

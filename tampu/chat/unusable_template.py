@@ -1,4 +1,4 @@
-"""A model's template that does not compile: conversations are refused, the rest of the model works."""
+"""A model's template that does not compile: only conversations are refused."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -223,10 +224,10 @@ class Library:
         """Yield the single files and those of the folder."""
         for path in (*self._files, *_gguf_files(self._folder)):
             stem, number, count = read_part_name(path.name)
-            if number == 1 and path.is_file():
+            if number == 1:
                 parts = [path.with_name(part_name(stem, n, count)) for n in range(2, count + 1)]
-                there = (path, *(part for part in parts if part.is_file()))
-                yield _from_files(f"{stem}:{DEFAULT_TAG}", there, Origin.FILE)
+                there = (path, *(part for part in parts if _is_file(part)))
+                yield from _from_files(f"{_escaped(stem)}:{DEFAULT_TAG}", there, Origin.FILE)
 
     def _others(self) -> Iterator[LocalModel]:
         """Yield the models of other programs, and the built-in one."""
@@ -234,9 +235,9 @@ class Library:
             yield from _hub_models(self._hub_cache)
         if self._lm_studio is not None:
             yield from _lm_studio_models(self._lm_studio)
-        if self._built_in is not None and self._built_in.is_file():
+        if self._built_in is not None:
             name = f"{self._built_in.stem}:{DEFAULT_TAG}"
-            yield _from_files(name, (self._built_in,), Origin.BUILT_IN)
+            yield from _from_files(name, (self._built_in,), Origin.BUILT_IN)
 
     def _stores(self) -> Iterator[tuple[Store, Origin]]:
         if self.store is not None:
@@ -262,12 +263,18 @@ def _from_store(model: StoredModel, origin: Origin) -> LocalModel:
 
 def _from_files(
     name: str, files: tuple[Path, ...], origin: Origin, projectors: tuple[Path, ...] = ()
-) -> LocalModel:
-    statuses = [path.stat() for path in (*files, *projectors)]
+) -> Iterator[LocalModel]:
+    """Yield the model of these files; nothing if one is no regular file, or was just removed."""
+    try:
+        statuses = [path.stat() for path in (*files, *projectors)]
+    except OSError:
+        return
+    if not all(stat.S_ISREG(status.st_mode) for status in statuses):
+        return
     identity = "\0".join(f"{status.st_size} {status.st_mtime_ns}" for status in statuses)
-    return LocalModel(
+    yield LocalModel(
         name=name,
-        id=hashlib.sha256(f"{name}\0{identity}".encode("utf-8", "surrogateescape")).hexdigest(),
+        id=hashlib.sha256(f"{name}\0{identity}".encode()).hexdigest(),
         size_bytes=sum(status.st_size for status in statuses),
         modified_s=max(status.st_mtime for status in statuses),
         origin=origin,
@@ -307,7 +314,7 @@ def _models(
         except ModelNameError:  # only its path can be used
             continue
         files = tuple(folder / file for file in variant.files)
-        yield _from_files(name.short, files, origin, projectors)
+        yield from _from_files(name.short, files, origin, projectors)
 
 
 def _files_below(folder: Path) -> Iterator[str]:
@@ -317,7 +324,7 @@ def _files_below(folder: Path) -> Iterator[str]:
         if len(below.parts) >= _MAX_DEPTH:
             folders.clear()
         for file in files:
-            if file.lower().endswith(SUFFIX) and (Path(parent) / file).is_file():
+            if file.lower().endswith(SUFFIX) and _is_file(Path(parent) / file):
                 yield (below / file).as_posix()
 
 
@@ -335,7 +342,7 @@ def _snapshot(repository: Path) -> Path | None:
 
 def _folders(folder: Path) -> list[Path]:
     try:
-        return sorted(path for path in folder.iterdir() if path.is_dir())
+        return sorted(path for path in folder.iterdir() if _is_folder(path))
     except OSError:  # missing, or not readable
         return []
 
@@ -347,7 +354,31 @@ def _gguf_files(folder: Path | None) -> list[Path]:
         return []
 
 
+def _is_file(path: Path) -> bool:
+    return os.path.isfile(path)  # noqa: PTH113 - Path's raises where a folder is closed
+
+
+def _is_folder(path: Path) -> bool:
+    return os.path.isdir(path)  # noqa: PTH112 - as above
+
+
+def _escaped(text: str) -> str:
+    """Return a file's name as the name of a model, which can be printed and sent.
+
+    Control characters, and bytes that are not UTF-8, are written as `%E9`.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        letter
+        if letter.isprintable()
+        else "".join(f"%{byte:02X}" for byte in letter.encode("utf-8", "surrogateescape"))
+        for letter in text
+    )
+
+
 def _is_named(model: LocalModel, text: str) -> bool:
+    text = _escaped(text)
     return model.name.lower() in (text.lower(), f"{text}:{DEFAULT_TAG}".lower())
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tampu.chat.fim import fim_tokens
+from tampu.chat.segments import valid_text
 from tampu.chat.template import ChatTemplate
 from tampu.chat.template_loader import PromptTemplate, model_template
 from tampu.chat.unusable_template import UnusableTemplate
@@ -194,16 +195,15 @@ def _problem(template: PromptTemplate | None) -> str:
 
 def _plain(value: object, max_items: int | None) -> object:
     if isinstance(value, str):
-        return _text(value)
+        return valid_text(value)
     if isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, (np.ndarray, Sequence)):
         if max_items is not None and len(value) > max_items:
             return None
-        return value.tolist() if isinstance(value, np.ndarray) else [_text(item) for item in value]
+        return (
+            value.tolist()
+            if isinstance(value, np.ndarray)
+            else [valid_text(item) for item in value]
+        )
     return str(value)
-
-
-def _text(text: str) -> str:
-    """Return valid Unicode: invalid UTF-8 becomes replacement characters."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -201,13 +202,26 @@ class Store:
     def _entries(self, damaged: list[DamagedEntry]) -> Iterator[tuple[ModelName, Path]]:
         """Yield names and their manifests; those with invalid names go into `damaged`."""
         for folder in self.layout.manifest_folders:
-            for path in sorted(_below(folder, _LEVELS)):
+            for path in sorted(self._below(folder, _LEVELS, damaged)):
                 if path.name.startswith("."):  # such as .DS_Store
                     continue
                 try:
                     yield _name_of(path.relative_to(folder)), path
                 except ModelNameError as error:
                     damaged.append(DamagedEntry(str(path.relative_to(self.root)), str(error)))
+
+    def _below(self, folder: Path, levels: int, damaged: list[DamagedEntry]) -> Iterator[Path]:
+        """Yield the paths `levels` levels down; those of a closed folder are damaged."""
+        try:
+            paths = files_in(folder)
+        except OSError as error:
+            damaged.append(DamagedEntry(str(folder.relative_to(self.root)), str(error.strerror)))
+            return
+        for path in paths:
+            if levels == 1:
+                yield path
+            else:
+                yield from self._below(path, levels - 1, damaged)
 
     def _candidates(self, name: ModelName) -> Iterator[tuple[ModelName, Path]]:
         """Yield the manifests of a name: the exact spelling first."""
@@ -231,7 +245,10 @@ class Store:
 
     def _read(self, name: ModelName, path: Path) -> StoredModel:
         try:
-            content, modified_s = path.read_bytes(), path.stat().st_mtime
+            status = path.stat()
+            if not stat.S_ISREG(status.st_mode):  # reading a pipe would not end
+                raise StoreError("the manifest is not a file")
+            content, modified_s = path.read_bytes(), status.st_mtime
         except FileNotFoundError as error:
             raise ModelNotFoundError(f"model {name.short!r} not found") from error
         except OSError as error:
@@ -283,24 +300,21 @@ def _name_of(path: Path) -> ModelName:
     return ModelName(model, tag, namespace, host)
 
 
-def _below(folder: Path, levels: int) -> Iterator[Path]:
-    """Yield the paths `levels` levels down; concurrently removed ones are skipped."""
-    for path in files_in(folder):
-        if levels == 1:
-            yield path
-        else:
-            yield from _below(path, levels - 1)
-
-
 def _matching(folder: Path, name: ModelName) -> list[Path]:
     """Return the paths below a folder for a name in any spelling."""
     found = [folder]
     for level, wanted in enumerate(name.key):
         spelt = canonical_host if level == 0 else str.lower
-        found = [
-            path for parent in found for path in files_in(parent) if spelt(path.name) == wanted
-        ]
+        found = [path for parent in found for path in _open(parent) if spelt(path.name) == wanted]
     return sorted(found)
+
+
+def _open(folder: Path) -> list[Path]:
+    """Return the content of a folder; nothing of a closed one."""
+    try:
+        return files_in(folder)
+    except OSError:
+        return []
 
 
 def _remove_incoming(path: Path, now: float) -> None:

@@ -35,6 +35,7 @@ from tampu.tokenizer.loading import load_tokenizer
 from tampu.worker.held_prefixes import HeldPrefixes
 from tampu.worker.loaded import Loaded
 from tampu.worker.protocol import Load, Ready
+from tampu.worker.sent_paths import received_options, received_path
 from tampu.worker.worker import Worker
 
 _SWITCH_SECONDS = 0.0005  # a thread that prepares a request gives way to the others this soon
@@ -105,6 +106,7 @@ def load_model(
     Raises:
         TampuError: if the model cannot be loaded.
     """
+    load = Load(received_path(load.path), received_options(load.options))
     if load.options.vocabulary_only:
         yield load_vocabulary(load, fork_server)
     elif load.options.engine == LLAMACPP:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.tiny_gguf import CHAT_TEMPLATE, write_gguf
 
-from tampu.errors import ModelFileError, ModelNotFoundError
+from tampu.errors import ModelNotFoundError
 from tampu.ml.metadata import Metadata
 from tampu.store.model_info import human_number, plain_metadata, read_model_info
 
