@@ -202,7 +202,42 @@ def serve(request: bytes) -> bytes:
         if not isinstance(template, ChatTemplate) and "insert" in asked:
             answer = {"prompt": template.render_insert(*asked["insert"])}
         else:
-            answer = {"prompt": template.render(**asked)}
+            answer = {"prompt": _rendered(template, asked)}
     except TampuError as error:
         return _encoded({"refusal": str(error)})
     return _encoded(answer)
+
+
+def _rendered(template: CompiledTemplate, asked: Mapping[str, Any]) -> Prompt:
+    try:
+        return template.render(**asked)
+    except RequestError:
+        wrapped = _with_wrapped_arguments(asked["messages"])
+        if wrapped is None:
+            raise
+        return template.render(**{**asked, "messages": wrapped})
+
+
+def _with_wrapped_arguments(
+    messages: Sequence[Mapping[str, Any]],
+) -> list[Mapping[str, Any]] | None:
+    """Return messages in which the arguments of all calls are objects; None if they are already.
+
+    Arguments that are a text, since a model wrote no JSON object, become the value of `arguments`:
+    for templates that go through the names and values.
+    """
+
+    def wrapped(call: Mapping[str, Any]) -> Mapping[str, Any]:
+        function = call.get("function")
+        if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
+            return call
+        arguments = {"arguments": function["arguments"]}
+        return {**call, "function": {**function, "arguments": arguments}}
+
+    found = [
+        {**message, "tool_calls": [*map(wrapped, message["tool_calls"])]}
+        if message.get("tool_calls")
+        else message
+        for message in messages
+    ]
+    return None if found == list(messages) else found
