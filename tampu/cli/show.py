@@ -74,6 +74,8 @@ def show_command(
     own = modelfile_of(entry.model) if entry else Modelfile()
     for remark in remarks(own.template or "", own.renderer or "", info.metadata):
         logger.warning("%s: %s", model, remark)
+    if entry and entry.model.projector_problem:
+        logger.warning("%s", entry.model.projector_problem)
     if info.template_problem:
         logger.warning("%s: %s", model, chats_refused(info.template_problem))
     if json:

@@ -126,6 +126,8 @@ def prepare(
         return Prepared(path, tuple(given), chosen, own)
     model = Library.from_settings(settings).find(name_or_path)
     chosen = chosen or next(iter(model.projector_paths), None)
+    if chosen is None and model.projector_problem:
+        logger.warning("%s", model.projector_problem)
     stored = model.stored
     if stored is None:
         return Prepared(path, tuple(given), chosen, own)

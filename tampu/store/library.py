@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from tampu.errors import ModelFileError, ModelNameError, ModelNotFoundError
+from tampu.errors import ModelFileError, ModelNameError, ModelNotFoundError, StoreError
 from tampu.ml.split_names import part_name, read_part_name
 from tampu.settings.settings import Settings
 from tampu.store.gguf_files import SUFFIX, read_repository
@@ -49,7 +49,7 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LocalModel:
-    """A model on this machine; its paths raise StoreError if a file is missing from the store.
+    """A model on this machine; `path` raises StoreError if a file is missing from the store.
 
     Attributes:
         name: the displayed name, with its tag.
@@ -79,15 +79,26 @@ class LocalModel:
 
     @property
     def has_projector(self) -> bool:
-        """Whether it has a projector for images."""
-        if self.stored:
-            return bool(self.stored.manifest.of_kind(Media.PROJECTOR))
-        return bool(self.projectors)
+        """Whether it has a projector for images, which can be used."""
+        return bool(self.projector_paths)
 
     @property
     def projector_paths(self) -> tuple[Path, ...]:
-        """The files of its projectors."""
-        return tuple(self.stored.paths(Media.PROJECTOR)) if self.stored else self.projectors
+        """The files of its projectors; none if one is missing, which texts do not need."""
+        try:
+            return tuple(self.stored.paths(Media.PROJECTOR)) if self.stored else self.projectors
+        except StoreError:
+            return ()
+
+    @property
+    def projector_problem(self) -> str:
+        """Why its projector cannot be used; empty if it can, or there is none."""
+        try:
+            if self.stored:
+                self.stored.paths(Media.PROJECTOR)
+        except StoreError as error:
+            return f"images are refused: {error}"
+        return ""
 
     def damaged(self, error: ModelFileError) -> ModelFileError:
         """Return an error of its file with the model's name and, for a store, the remedy."""

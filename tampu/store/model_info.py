@@ -157,8 +157,8 @@ def human_number(count: int) -> str:
 
 def _quantization(file: GGUFFile) -> str:
     """Return the file's stated quantization, else the type of most of its weights."""
-    stated = file.metadata.integer("general.file_type", default=-1)
-    if stated in FILE_TYPES:
+    stated = file.metadata.get("general.file_type")
+    if isinstance(stated, int) and stated in FILE_TYPES:
         return FILE_TYPES[stated]
     sizes: Counter[GGMLType] = Counter()
     for tensor in file.tensors.values():

@@ -13,9 +13,11 @@ from support.stores import add_model
 from support.tiny_model import Tiny, write_tiny
 
 from tampu.store import Store
+from tampu.store.manifests import Media
 
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
 BAD = "{% for m in messages %}\n{{ m.content | fromjson }}{% endfor %}"
+NAMES = ("x%E8", "a%0Ab%1B[31m", " spaced (1)", "100%")
 USER = [{"role": "user", "content": "hi"}]
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 
@@ -39,6 +41,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     odd = theirs.layout.manifests / "registry.ollama.ai/library" / os.fsdecode(b"y\xe9")
     odd.mkdir()
     (odd / "latest").write_bytes(b"{}")
+    blind = add_model(theirs, "blind", model=good.read_bytes(), projector=b"eyes")
+    [projector] = blind.manifest.of_kind(Media.PROJECTOR)
+    theirs.blobs.path(projector.digest).unlink()
     studio = home / ".lmstudio/models/runa" / os.fsdecode(b"z\xe9")
     studio.mkdir(parents=True)
     os.link(good, studio / "m.gguf")
@@ -61,7 +66,17 @@ def test_lists_have_every_model_whatever_its_name_and_whatever_lies_beside_it(
     found = ask(server, path)
     assert found.status_code == 200
     text = found.text
-    for name in ("good", "bad", "x%E9", "x%E8", "a%0Ab%1B[31m", " spaced (1)", "100%", "other"):
+    for name in (
+        "good",
+        "bad",
+        "x%E9",
+        "x%E8",
+        "a%0Ab%1B[31m",
+        " spaced (1)",
+        "100%",
+        "other",
+        "blind",
+    ):
         assert f'"{name}' in text, name
     for name in ("broken", "folder", "dangling", "loop", "pipe"):
         assert name not in text
@@ -117,6 +132,17 @@ def test_chats_are_refused_with_the_line_and_what_to_do(
     assert f"line {2 if model == 'bad' else 1}" in answer.text
     assert "TEMPLATE" in answer.text
     assert "damaged" not in answer.text
+
+
+def test_a_missing_projector_hurts_images_only(server: Server) -> None:
+    body = {"model": "blind", "max_tokens": 2, "messages": USER}
+    assert ask(server, "/v1/chat/completions", body).status_code == 200
+    assert "images are refused: blind:latest: its file sha256-" in server.log.read_text()
+    shown = ask(server, "/api/show", {"model": "blind"}).json()
+    assert "vision" not in shown["capabilities"]
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    body["messages"] = [{"role": "user", "content": [image]}]
+    assert ask(server, "/v1/chat/completions", body).status_code == 400
 
 
 def test_show_says_what_is_wrong_with_a_template(server: Server) -> None:
