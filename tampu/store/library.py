@@ -23,6 +23,7 @@ from tampu.errors import ModelFileError, ModelNameError, ModelNotFoundError, Sto
 from tampu.ml.split_names import part_name, read_part_name
 from tampu.settings.settings import Settings
 from tampu.store.gguf_files import SUFFIX, read_repository
+from tampu.store.locks import is_file, is_folder
 from tampu.store.manifests import Media
 from tampu.store.model import StoredModel
 from tampu.store.names import DEFAULT_TAG, ModelName
@@ -145,10 +146,12 @@ class Library:
     def from_settings(cls, settings: Settings, files: Sequence[Path] = ()) -> Library:
         """Return the library of the user's settings."""
         theirs = [settings.ollama_models] if settings.ollama_models else []
+        if os.access(OLLAMA_SERVICE_MODELS, os.R_OK | os.X_OK):  # it may be closed to this user
+            theirs.append(OLLAMA_SERVICE_MODELS)
         return cls(
             settings.models,
             files,
-            ollama=[*theirs, OLLAMA_SERVICE_MODELS],
+            ollama=theirs,
             hub_cache=settings.hub_cache,
             lm_studio=settings.lm_studio,
             built_in=built_in_path(),
@@ -237,7 +240,7 @@ class Library:
             stem, number, count = read_part_name(path.name)
             if number == 1:
                 parts = [path.with_name(part_name(stem, n, count)) for n in range(2, count + 1)]
-                there = (path, *(part for part in parts if _is_file(part)))
+                there = (path, *(part for part in parts if is_file(part)))
                 yield from _from_files(f"{_escaped(stem)}:{DEFAULT_TAG}", there, Origin.FILE)
 
     def _others(self) -> Iterator[LocalModel]:
@@ -335,7 +338,7 @@ def _files_below(folder: Path) -> Iterator[str]:
         if len(below.parts) >= _MAX_DEPTH:
             folders.clear()
         for file in files:
-            if file.lower().endswith(SUFFIX) and _is_file(Path(parent) / file):
+            if file.lower().endswith(SUFFIX) and is_file(Path(parent) / file):
                 yield (below / file).as_posix()
 
 
@@ -353,7 +356,7 @@ def _snapshot(repository: Path) -> Path | None:
 
 def _folders(folder: Path) -> list[Path]:
     try:
-        return sorted(path for path in folder.iterdir() if _is_folder(path))
+        return sorted(path for path in folder.iterdir() if is_folder(path))
     except OSError:  # missing, or not readable
         return []
 
@@ -363,14 +366,6 @@ def _gguf_files(folder: Path | None) -> list[Path]:
         return sorted(path for path in folder.iterdir() if path.suffix == SUFFIX) if folder else []
     except OSError:  # missing, or not readable
         return []
-
-
-def _is_file(path: Path) -> bool:
-    return os.path.isfile(path)  # noqa: PTH113 - Path's raises where a folder is closed
-
-
-def _is_folder(path: Path) -> bool:
-    return os.path.isdir(path)  # noqa: PTH112 - as above
 
 
 def _escaped(text: str) -> str:
@@ -405,4 +400,4 @@ def bare_name(name: str) -> str:
 
 
 def _is_same(one: Path, other: Path) -> bool:
-    return one == other or (one.exists() and other.exists() and one.samefile(other))
+    return one == other or (is_folder(one) and is_folder(other) and one.samefile(other))

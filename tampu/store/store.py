@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import stat
 import time
 from collections.abc import Iterator
@@ -15,7 +16,15 @@ from tampu.errors import ModelNameError, ModelNotFoundError, StoreError
 from tampu.ml.atomic_file import atomic_file, make_folder, sync_folder, translate_os_errors
 from tampu.store.blobs import Blobs
 from tampu.store.layout import Layout
-from tampu.store.locks import Lease, files_in, leased_digests, locked, remove_abandoned
+from tampu.store.locks import (
+    Lease,
+    files_in,
+    is_file,
+    is_folder,
+    leased_digests,
+    locked,
+    remove_abandoned,
+)
 from tampu.store.manifests import Manifest, encode_manifest, read_manifest
 from tampu.store.model import StoredModel, file_of
 from tampu.store.names import Digest, ModelName, canonical_host
@@ -74,7 +83,7 @@ class Store:
             try:
                 models.setdefault(name, self._read(name, path))
             except (StoreError, ModelNotFoundError) as error:
-                if path.exists() or path.is_symlink():  # else it was just removed
+                if os.path.lexists(path):  # else it was just removed
                     damaged.append(DamagedEntry(str(path.relative_to(self.root)), str(error)))
         newest_first = sorted(models.values(), key=lambda model: -model.modified_s)
         return Listing(newest_first, damaged)
@@ -227,16 +236,16 @@ class Store:
         """Yield the manifests of a name: the exact spelling first."""
         relative = name.relative_path
         for folder in self.layout.manifest_folders:
-            if not folder.is_dir():  # as most are not: each request of the server looks here
+            if not is_folder(folder):  # as most are not: each request of the server looks here
                 continue
             exact = folder / relative
-            if exact.is_file():
+            if is_file(exact):
                 yield name, exact
                 continue
             for path in _matching(folder, name):
                 with suppress(ModelNameError):
                     found = _name_of(path.relative_to(folder))
-                    if path.is_file():
+                    if is_file(path):
                         yield found, path
 
     def _own_spelling(self, name: ModelName) -> ModelName:
