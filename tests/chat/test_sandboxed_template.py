@@ -196,7 +196,7 @@ OF_CALLS = [
 @pytest.mark.parametrize("arguments", MALFORMED)
 def test_arguments_that_are_no_object_are_shown_as_they_are(source: str, arguments: str) -> None:
     function = {"name": "f", "arguments": arguments}
-    messages = [
+    messages: list[dict[str, Any]] = [
         {"role": "user", "content": "hi"},
         {"role": "assistant", "content": "", "tool_calls": [{"id": "c", "function": function}]},
     ]

@@ -25,7 +25,7 @@ from tampu.errors import (
 from tampu.ml import Backend
 from tampu.ml.library import gg
 
-SMALL = {"context": 32, "threads": 1, "batch": 16}
+SMALL: dict[str, Any] = {"context": 32, "threads": 1, "batch": 16}
 
 
 @pytest.fixture
