@@ -65,6 +65,8 @@ class FillInTheMiddle:
 
 
 def fim_tokens(metadata: Metadata) -> tuple[int, ...]:
-    """Return a vocabulary's FIM tokens; empty if it lacks one of them."""
-    marks = tuple(metadata.integer(f"tokenizer.ggml.{key}", default=-1) for key in _KEYS)
-    return marks if min(marks) >= 0 else ()
+    """Return a vocabulary's FIM tokens; empty if it lacks one of them, or one is no token."""
+    size = len(metadata.strings("tokenizer.ggml.tokens", ()))
+    found = (metadata.get(f"tokenizer.ggml.{key}") for key in _KEYS)
+    marks = tuple(mark for mark in found if isinstance(mark, int) and 0 <= mark < size)
+    return marks if len(marks) == len(_KEYS) else ()

@@ -1,9 +1,12 @@
 """The Jinja environment in which a model's own template runs: untrusted code, so on a budget.
 
 Jinja's immutable sandbox keeps a template from Python's internals and from changing its arguments,
-but not from running without end or filling the memory. This environment does, with an allow-list of
-filters and a budget for each rendering (`tampu.chat.budget`). What gets past it meets the limits of
-the process that renders (`tampu.chat.sandboxed_template`).
+but not from running without end or filling the memory. This environment does, with a budget for
+each rendering (`tampu.chat.budget`). What gets past it meets the limits of the process that renders
+(`tampu.chat.sandboxed_template`).
+
+It has what the environment of transformers' `apply_chat_template` has, but for `lipsum`, and
+`{% do %}` besides.
 
 It also tracks the text that came from outside the template (`tampu.chat.taint`).
 """
@@ -20,12 +23,13 @@ from typing import Any, NoReturn
 
 from jinja2 import TemplateError, TemplateSyntaxError, nodes, pass_context
 from jinja2.exceptions import SecurityError
-from jinja2.ext import Extension, loopcontrols
+from jinja2.ext import Extension, do, loopcontrols
 from jinja2.filters import FILTERS as JINJA_FILTERS
+from jinja2.filters import make_attrgetter
 from jinja2.parser import Parser
 from jinja2.runtime import BlockReference, Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
-from jinja2.utils import Namespace
+from jinja2.utils import Cycler, Joiner, Namespace
 from jinja2.visitor import NodeTransformer
 
 from tampu.chat.budget import MAX_WIDTH, Budget
@@ -39,16 +43,14 @@ from tampu.chat.taint import (
     shown,
 )
 
-FILTERS = (
-    "abs batch capitalize count d default dictsort first float groupby int items last length "
-    "list lower map max min reject rejectattr reverse round select selectattr slice sort "
-    "striptags sum title trim truncate unique upper wordcount wordwrap"
-)
-_CHOOSING = {"d", "default", "first", "last", "max", "min"}  # return one of their arguments
+_CHOOSING = {"d", "default", "first", "last", "max", "min", "random"}  # return an argument
+# The methods of bytes that neither make long values nor give back text without marks.
+_OF_BYTES = {"count", "decode", "endswith", "find", "hex", "index", "isascii", "startswith"}
 _WRITING = (Macro, LoopContext, BlockReference)  # call back into the template
 
 _ITEM_SIZE = 8  # of an item of a list, counted as characters
 _ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&#34;", "'": "&#39;"}
+_ESCAPING = {"e", "escape", "forceescape", "safe"}
 _WIDE_FORMAT = re.compile(r"\d{4}|\*|\{[^{}]*\{")
 
 
@@ -73,6 +75,35 @@ class _CountedConcatenation(NodeTransformer):
         return nodes.Call(function, node.nodes, [], None, None, lineno=node.lineno)
 
 
+class _EscapedOutput(NodeTransformer):
+    """Replaces `{% autoescape %}` by filters that escape what is written inside."""
+
+    def __init__(self) -> None:
+        self._is_on = False
+
+    def visit_ScopedEvalContextModifier(self, node: Any) -> nodes.Node:  # noqa: N802
+        was_on = self._is_on
+        for option in node.options:
+            if not isinstance(option.value, nodes.Const):  # nothing is computed while compiling
+                raise TemplateSyntaxError("autoescape must be true or false", node.lineno)
+            self._is_on = bool(option.value.value)
+        self.generic_visit(node)
+        self._is_on = was_on
+        return nodes.Scope(node.body, lineno=node.lineno)
+
+    def visit_Output(self, node: nodes.Output) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        if self._is_on:
+            node.nodes = [self._escaped(each) for each in node.nodes]
+        return node
+
+    def _escaped(self, node: nodes.Expr) -> nodes.Expr:
+        is_filter = isinstance(node, nodes.Filter) and node.name in _ESCAPING
+        if is_filter or isinstance(node, nodes.TemplateData):
+            return node
+        return nodes.Filter(node, "escape", [], [], None, None, lineno=node.lineno)
+
+
 class TemplateEnvironment(ImmutableSandboxedEnvironment):
     """The sandbox with the extras that Hugging Face's templates rely on, and the budgets.
 
@@ -88,13 +119,14 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
             lstrip_blocks=True,
             optimized=False,  # nothing of a template runs while it is compiled
             finalize=_finalized,
-            extensions=[loopcontrols, GenerationTag],
+            extensions=[loopcontrols, do, GenerationTag],
         )
         self._thread = local()
-        filters = {name: JINJA_FILTERS[name] for name in FILTERS.split()} | {
+        filters = JINJA_FILTERS | {
             "center": self._center,
             "e": _escape,
             "escape": _escape,
+            "forceescape": _escape,
             "format": self._format,
             "indent": self._indent,
             "join": self._join,
@@ -107,6 +139,8 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         self.globals = {
             "range": safe_range,
             "dict": dict,
+            "cycler": Cycler,
+            "joiner": Joiner,
             "namespace": Namespace,
             "raise_exception": raise_exception,
             "strftime_now": strftime_now,
@@ -137,8 +171,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         tree = super()._parse(source, name, filename)
-        for scope in tree.find_all(nodes.ScopedEvalContextModifier):
-            raise TemplateSyntaxError("autoescape is not supported in prompts", scope.lineno)
+        tree = _EscapedOutput().visit(tree)
         tick = nodes.Call(nodes.EnvironmentAttribute("tick"), [], [], None, None)
         for loop in tree.find_all(nodes.For):
             loop.body.insert(0, nodes.ExprStmt(tick, lineno=loop.lineno))
@@ -148,9 +181,9 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return counted
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """Return whether a template may use an attribute; bytes would lose the marks of text."""
-        is_encode = isinstance(obj, str) and attr == "encode"
-        return not is_encode and super().is_safe_attribute(obj, attr, value)
+        """Return whether a template may use an attribute."""
+        is_known = not isinstance(obj, bytes) or attr in _OF_BYTES
+        return is_known and super().is_safe_attribute(obj, attr, value)
 
     def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Call from a template, after checking what could take too long."""
@@ -162,6 +195,9 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
             self._check_string_method(owner, function.__name__, args)
             if is_marked((args, kwargs)):
                 function = getattr(TaintedStr.of(owner, marks_of(owner)), function.__name__)
+        if isinstance(owner, bytes):
+            args = (owner, *args)
+            return _followed(super().call(context, function, *args[1:], **kwargs), args, kwargs)
         result = super().call(context, function, *args, **kwargs)
         return result if isinstance(function, _WRITING) else _followed(result, args, kwargs)
 
@@ -171,7 +207,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
             raise SecurityError("it raises a large number to a power")
         if operator == "%" and isinstance(left, str):
             self._check_format(left)
-            if is_marked((left, right)):
+            if "c" in left or is_marked((left, right)):  # `%c` makes text of a number
                 return percent_formatted(left, right)
         if operator == "*":
             self.budget.spend_work(_length(left) * _factor(right) + _length(right) * _factor(left))
@@ -218,9 +254,9 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         self.budget.spend_work(sum(len(str(item)) + len(separator) for item in items))
 
     def _join(self, items: Iterable[Any], separator: str = "", attribute: Any = None) -> str:
-        texts = [
-            shown(item if attribute is None else self.getitem(item, attribute)) for item in items
-        ]
+        if attribute is not None:
+            items = map(make_attrgetter(self, attribute), items)
+        texts = [shown(item) for item in items]
         self._spend_joining(separator, texts)
         return joined(texts, separator)
 
@@ -229,14 +265,20 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         self._spend_replacing(text, old, new)
         return TaintedStr.of(text, marks_of(text)).replace(old, new, count)
 
-    def _indent(self, text: str, width: int | str = 4, first: bool = False) -> str:  # noqa: FBT001, FBT002
+    def _indent(
+        self,
+        text: str,
+        width: int | str = 4,
+        first: bool = False,  # noqa: FBT001, FBT002
+        blank: bool = False,  # noqa: FBT001, FBT002
+    ) -> str:
         if isinstance(width, int):
             self._check_width(width)
             width = " " * width
         self.budget.spend_work(len(text) + (text.count("\n") + 1) * len(width))
-        lines = text.split("\n")
+        lines = (text + "\n").splitlines()
         newline = TaintedStr.of("\n") if is_marked(text) else "\n"
-        body = [newline + (width if line else "") + line for line in lines[1:]]
+        body = [newline + (width if line or blank else "") + line for line in lines[1:]]
         return joined([width if first else "", lines[0], *body])
 
     def _center(self, text: Any, width: int = 80) -> str:
@@ -282,7 +324,7 @@ def raise_exception(message: str) -> NoReturn:
 
 def strftime_now(pattern: str) -> str:
     """Return today's date in the local time zone."""
-    return datetime.now().astimezone().strftime(pattern)
+    return datetime.now().astimezone().replace(tzinfo=None).strftime(pattern)
 
 
 def tojson(
@@ -301,7 +343,7 @@ def tojson(
 def _length(value: object) -> int:
     if isinstance(value, (list, tuple)):
         return len(value) * _ITEM_SIZE
-    return len(value) if isinstance(value, str) else 0
+    return len(value) if isinstance(value, str | bytes) else 0
 
 
 def _factor(value: object) -> int:

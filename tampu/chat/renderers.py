@@ -30,7 +30,7 @@ def own_template(stated: str, renderer: str, metadata: Metadata) -> str:
     """
     if not renderer or not _is_bare(stated):
         return stated
-    if metadata.string(KEY, default=""):
+    if _has_template(metadata):
         return ""
     return RENDERERS.get(renderer, stated)
 
@@ -41,7 +41,7 @@ def remarks(stated: str, renderer: str, metadata: Metadata) -> Iterator[str]:
         return
     if not _is_bare(stated):
         yield f"RENDERER {renderer} is kept, but prompts are made by the TEMPLATE"
-    elif metadata.string(KEY, default=""):
+    elif _has_template(metadata):
         if renderer not in RENDERERS:
             known = ", ".join(RENDERERS)
             yield (
@@ -59,6 +59,11 @@ def remarks(stated: str, renderer: str, metadata: Metadata) -> Iterator[str]:
             f"RENDERER {renderer} is kept, but neither it nor the weights' file has a template "
             "here: prompts are the bare text; give a TEMPLATE"
         )
+
+
+def _has_template(metadata: Metadata) -> bool:
+    """Return whether the weights' file has a template; a value that is not a text is none."""
+    return isinstance(metadata.get(KEY), str) and metadata[KEY] != ""
 
 
 def _is_bare(template: str) -> bool:

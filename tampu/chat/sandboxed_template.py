@@ -21,7 +21,8 @@ from tampu.chat.budget import MAX_OUTPUT, MAX_SECONDS
 from tampu.chat.output.reasoning import Think
 from tampu.chat.segments import Prompt
 from tampu.chat.template import ChatTemplate, fault
-from tampu.chat.template_loader import PromptTemplate, go_template
+from tampu.chat.template_loader import CompiledTemplate, PromptTemplate, go_template
+from tampu.chat.unusable_template import UnusableTemplate
 from tampu.errors import RequestError, SandboxLimitError, TampuError
 from tampu.sandbox.client import ForkServerClient
 from tampu.sandbox.process import SandboxedProcess, SandboxLimits
@@ -69,7 +70,8 @@ class SandboxedTemplate:
 
     def prepare(self) -> None:
         """Start the process, without waiting for it."""
-        self._process.start()
+        if not isinstance(self._template, UnusableTemplate):
+            self._process.start()
 
     def close(self) -> None:
         """End the processes."""
@@ -96,6 +98,8 @@ class SandboxedTemplate:
             RequestError: as there, and when the messages are not plain data, or the template takes
                 too much time or memory.
         """
+        if isinstance(self._template, UnusableTemplate):
+            self._template.render()
         asked = {
             "template": _sources(self._template),
             "messages": [_without_images(message) for message in messages],
@@ -183,7 +187,7 @@ def _without_images(message: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**message, "images": [*range(len(images))]} if images else message
 
 
-_templates: dict[tuple[str, ...], PromptTemplate] = {}  # the one that this process renders
+_templates: dict[tuple[str, ...], CompiledTemplate] = {}  # the one that this process renders
 
 
 def serve(request: bytes) -> bytes:
@@ -198,7 +202,42 @@ def serve(request: bytes) -> bytes:
         if not isinstance(template, ChatTemplate) and "insert" in asked:
             answer = {"prompt": template.render_insert(*asked["insert"])}
         else:
-            answer = {"prompt": template.render(**asked)}
+            answer = {"prompt": _rendered(template, asked)}
     except TampuError as error:
         return _encoded({"refusal": str(error)})
     return _encoded(answer)
+
+
+def _rendered(template: CompiledTemplate, asked: Mapping[str, Any]) -> Prompt:
+    try:
+        return template.render(**asked)
+    except RequestError:
+        wrapped = _with_wrapped_arguments(asked["messages"])
+        if wrapped is None:
+            raise
+        return template.render(**{**asked, "messages": wrapped})
+
+
+def _with_wrapped_arguments(
+    messages: Sequence[Mapping[str, Any]],
+) -> list[Mapping[str, Any]] | None:
+    """Return messages in which the arguments of all calls are objects; None if they are already.
+
+    Arguments that are a text, since a model wrote no JSON object, become the value of `arguments`:
+    for templates that go through the names and values.
+    """
+
+    def wrapped(call: Mapping[str, Any]) -> Mapping[str, Any]:
+        function = call.get("function")
+        if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
+            return call
+        arguments = {"arguments": function["arguments"]}
+        return {**call, "function": {**function, "arguments": arguments}}
+
+    found = [
+        {**message, "tool_calls": [*map(wrapped, message["tool_calls"])]}
+        if message.get("tool_calls")
+        else message
+        for message in messages
+    ]
+    return None if found == list(messages) else found

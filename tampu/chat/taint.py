@@ -166,7 +166,7 @@ for _name in ("lower", "upper", "capitalize", "title"):
 for _name in ("partition", "rpartition"):
     _define(_name, lambda text, _, parts: tuple(text._located(parts)))
 _define("splitlines", lambda text, _, parts: text._located(parts))
-# The other methods of strings that return strings; `encode` is refused to templates.
+# The other methods of strings that return strings. Bytes count as from outside: `is_marked`.
 OTHERS = ("casefold", "center", "expandtabs", "ljust", "rjust", "swapcase", "translate", "zfill")
 for _name in OTHERS:
     _define(_name, lambda _text, _, result: TaintedStr.of(result))
@@ -196,6 +196,8 @@ def is_marked(value: object) -> bool:
         if isinstance(item, TaintedStr):
             if _OUTSIDE in item._marks:
                 return True
+        elif isinstance(item, bytes):  # they have no marks, and may be of a text from outside
+            return True
         elif isinstance(item, Mapping):
             waiting += [*item.keys(), *item.values()]
         elif isinstance(item, list | tuple | set | frozenset):
@@ -244,7 +246,8 @@ def percent_formatted(template: str, values: object) -> str:
             parts.append(shown(value))
         else:
             text = str.__mod__(conversion, (value,))
-            parts.append(TaintedStr.of(text) if is_marked(value) else text)
+            is_letter = match["kind"] == "c"  # of a number, which has no mark
+            parts.append(TaintedStr.of(text) if is_letter or is_marked(value) else text)
     parts.append(TaintedStr.of(plain[position:], marks[position:]))
     return joined(parts)
 
@@ -272,7 +275,8 @@ def brace_formatted(template: str, values: Sequence[object], named: Mapping[str,
             text = _FORMATTER.format_field(
                 _FORMATTER.convert_field(value, conversion), specification or ""
             )
-            parts.append(TaintedStr.of(text) if is_marked(value) else text)
+            is_letter = (specification or "").endswith("c")
+            parts.append(TaintedStr.of(text) if is_letter or is_marked(value) else text)
     return joined(parts)
 
 

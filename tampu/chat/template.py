@@ -7,8 +7,8 @@ The template is Jinja from the model's file (`tokenizer.chat_template`), written
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import Any
 
 from jinja2 import Template, TemplateError, TemplateSyntaxError, meta
 
@@ -19,12 +19,10 @@ from tampu.chat.segments import Prompt
 from tampu.chat.taint import marked, pieces
 from tampu.errors import ModelFileError, RequestError
 
-if TYPE_CHECKING:
-    from tampu.ml.metadata import Metadata
-
 KEY = "tokenizer.chat_template"
 _MESSAGE_LIMIT = 500
 _MAX_LENGTH = 512 * 1024  # characters; the longest in use have some 30,000
+_REMEDY = "create the model again with a TEMPLATE (tampu create), or send a prompt without template"
 # What a template's own code may raise: an error in the template, not in tampu.
 _FAULTS = (
     TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError,
@@ -38,30 +36,27 @@ class ChatTemplate:
     Attributes:
         source: the Jinja text.
         sources: it, and the text of the template for conversations with tools.
+        tool_problem: what is wrong with that one; empty if nothing is.
     """
 
     def __init__(self, source: str, tool_source: str | None = None) -> None:
         """Compile the template, and the model's template for conversations with tools if any.
 
         Raises:
-            ModelFileError: when it is not valid Jinja.
+            ModelFileError: when it is not valid Jinja. A template for tools that is not is an
+                error of conversations with tools only.
         """
         self.source = source
         self.sources = (source, tool_source)
         self._environment = TemplateEnvironment()
-        self._template = self._compile(source)
-        self._tool_template = self._compile(tool_source) if tool_source else self._template
-        self._tool_source = tool_source or source
-
-    @staticmethod
-    def from_metadata(metadata: Metadata) -> ChatTemplate | None:
-        """Return the template of a model file; None if it has none.
-
-        Raises:
-            ModelFileError: when it is not valid Jinja.
-        """
-        source = metadata.string(KEY, default="")
-        return _compiled(source, metadata.string(f"{KEY}.tool_use", default="")) if source else None
+        self._template = self._tool_template = self._compile(source)
+        self.tool_problem = ""
+        if tool_source:
+            try:
+                self._tool_template = self._compile(tool_source)
+            except ModelFileError as error:
+                self.tool_problem = f"for tools: {error.reason}"
+        self._tool_source = source if self.tool_problem else tool_source or source
 
     def think_variables(self, think: Think) -> dict[str, Any]:
         """Return the variables that set the template's reasoning.
@@ -126,6 +121,8 @@ class ChatTemplate:
             RequestError: when the template refuses the conversation, or fails; or when a variable
                 has the name of one of the other values.
         """
+        if tools and self.tool_problem:
+            raise unusable(self.tool_problem)
         template = self._tool_template if tools else self._template
         values = {
             "messages": marked([with_reasoning(message) for message in messages]),
@@ -159,15 +156,17 @@ class ChatTemplate:
         try:
             return self._environment.from_string(source)
         except TemplateSyntaxError as error:
-            raise ModelFileError(KEY, f"line {error.lineno}: {error.message}") from error
+            told = str(error.message).rstrip(".")
+            raise ModelFileError(KEY, f"line {error.lineno}: {told}") from error
         except (TemplateError, RecursionError, MemoryError) as error:
             raise ModelFileError(KEY, f"{error or type(error).__name__}") from error
-
-
-# A file's description, its loader and its engine ask for it one after the other.
-_compiled = lru_cache(maxsize=8)(ChatTemplate)
 
 
 def fault(reason: str) -> RequestError:
     """Return the error of a template that refuses a conversation or fails."""
     return RequestError(f"the model's chat template: {reason[:_MESSAGE_LIMIT]}")
+
+
+def unusable(problem: str) -> RequestError:
+    """Return the error of a conversation whose template does not compile."""
+    return RequestError(f"{fault(problem)}; {_REMEDY}")

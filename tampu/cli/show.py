@@ -49,7 +49,7 @@ def show_command(
     from tampu.chat.renderers import remarks
     from tampu.cli.show_sections import details, part_of
     from tampu.store.catalog import Catalog, resolve
-    from tampu.store.model_info import read_model_info
+    from tampu.store.model_info import chats_refused, read_model_info
     from tampu.store.modelfile import Modelfile, modelfile_of
 
     flags = {
@@ -74,6 +74,10 @@ def show_command(
     own = modelfile_of(entry.model) if entry else Modelfile()
     for remark in remarks(own.template or "", own.renderer or "", info.metadata):
         logger.warning("%s: %s", model, remark)
+    if entry and entry.model.projector_problem:
+        logger.warning("%s", entry.model.projector_problem)
+    if info.template_problem:
+        logger.warning("%s: %s", model, chats_refused(info.template_problem))
     if json:
         print(as_json(info, own))
         return
@@ -117,10 +121,11 @@ def as_json(info: ModelInfo, own: Modelfile) -> str:
     """Return the details of a model as JSON; long arrays are null."""
     import msgspec
 
+    from tampu.chat.segments import valid_text
     from tampu.store.model_info import plain_metadata
 
     described = {
-        "path": str(info.path),
+        "path": valid_text(str(info.path)),
         "size_bytes": info.size_bytes,
         "architecture": info.architecture,
         "parameters": info.parameters,
@@ -131,6 +136,7 @@ def as_json(info: ModelInfo, own: Modelfile) -> str:
         "tensors": info.tensors,
         "license": "\n".join(own.licenses) or info.license,
         "template": info.template,
+        "template_problem": info.template_problem,
         "system": own.system or "",
         "options": own.parameters,
         "messages": own.messages,

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from tampu.chat.images import Item, PreparedVideo
 from tampu.chat.output.reasoning import Think
-from tampu.chat.template import ChatTemplate
+from tampu.chat.template_loader import model_template
 from tampu.engine.chat import OutputParser, RequestBuilder
 from tampu.engine.completion import (
     ChatCompletion,
@@ -87,7 +87,7 @@ class Engine:
         self.context, self.tokenizer = model.options.context, model.tokenizer
         self.prepared, self.load_ns = found, load_ns
         self._defaults = given_options(self.prepared.defaults.parameters)
-        self.template = found.template or ChatTemplate.from_metadata(self.info.metadata)
+        self.template = found.template or model_template(self.info.metadata)
         self.requests = RequestBuilder.for_model(
             self, self.template, self.info.metadata, fork_server, found.parser
         )

@@ -127,6 +127,7 @@ def load_options(values: Mapping[str, Any]) -> LoadOptions:
 
     Raises:
         RequestError: for an unknown name or a value of the wrong type.
+        ModelFileError: for a template that does not compile.
     """
     values = {name: value for name, value in values.items() if value is not None}
     if "adapters" in values:
@@ -137,9 +138,14 @@ def load_options(values: Mapping[str, Any]) -> LoadOptions:
         folder, limit = values[name]
         values[name] = (str(folder), limit)
     try:
-        return msgspec.convert(values, LoadOptions)
+        options = msgspec.convert(values, LoadOptions)
     except msgspec.ValidationError as error:
         raise RequestError(type_error(error, "the load options")) from None
+    if options.template:
+        from tampu.chat.template_loader import read_template  # slow to import
+
+        read_template(options.template)
+    return options
 
 
 def options_from_settings(settings: Settings) -> LoadOptions:

@@ -158,14 +158,14 @@ class Metadata(Mapping[str, Value]):
 
     def integer(self, key: str, default: int | None = None) -> int:
         """Return an integer; a boolean isn't one."""
-        value = self._find(key, default)
+        value = self._one_for_all_layers(key, default)
         if isinstance(value, int) and not isinstance(value, bool):
             return value
         raise self._mistyped(key, "an integer")
 
     def number(self, key: str, default: float | None = None) -> float:
         """Return a number, integer or not, as a float."""
-        value = self._find(key, default)
+        value = self._one_for_all_layers(key, default)
         if isinstance(value, int | float) and not isinstance(value, bool):
             return float(value)
         raise self._mistyped(key, "a number")
@@ -229,6 +229,20 @@ class Metadata(Mapping[str, Value]):
         if value is None:
             raise ModelFileError(self._field(key), "is missing")
         return value
+
+    def _one_for_all_layers(self, key: str, default: object) -> object:
+        """Return a value; of an array with a number for each layer, all of them equal, the number.
+
+        Raises:
+            ModelFileError: if the numbers differ.
+        """
+        value = self._find(key, default)
+        if not isinstance(value, np.ndarray) or not value.size or value.dtype.kind not in "iuf":
+            return value
+        if (value != value[0]).any():
+            raise ModelFileError(self._field(key), "must be one number, not several")
+        number: object = value[0].item()
+        return number
 
     def _field(self, key: str) -> str:
         return f"key '{self.full_key(key)}'"

@@ -16,6 +16,8 @@ from tampu.runner.batch import Plan
 from tampu.runner.events import Done, Event, Failed, FinishReason, PromptProgress, TextDelta
 from tampu.runner.graphs import Graphs
 from tampu.runner.layout import PlacedImage
+from tampu.runner.reasoning_budget import ReasoningBudget
+from tampu.runner.request import GenerateOptions
 from tampu.runner.scheduler import Scheduler
 from tampu.runner.sequence import (
     Constraint,
@@ -112,14 +114,25 @@ class OutputProcessor:
             token = sequence.sampler.choose(*unpack(logits))
         else:
             token = sequence.sampler.sample(logits, mask)
-        sequence.append(token)
         is_end = token in self._ends and not options.ignore_eos
+        if is_end and (instead := _instead_of_end(constraint)) is not None:
+            token, is_end, probabilities = instead, False, None
+        sequence.append(token)
         if is_end or (constraint and _completes(constraint, token)):
             sequence.finish = "stop"
         elif sequence.generated == options.max_tokens:
             sequence.end_at("tokens")
         elif sequence.is_repeating:
             sequence.end_at("repetition")
+        return self._with_logprobs(options, logits, token, probabilities)
+
+    def _with_logprobs(
+        self,
+        options: GenerateOptions,
+        logits: npt.NDArray[np.float32],
+        token: int,
+        probabilities: tuple[npt.NDArray[np.intp], npt.NDArray[np.float32]] | None,
+    ) -> SampledToken:
         if not options.logprobs:
             return SampledToken(token)
         top, token_bytes = options.top_logprobs, self._tokenizer.token_bytes
@@ -252,6 +265,13 @@ def _explained(error: TampuError, fault: str, sequence: Sequence) -> TampuError:
 def _completes(constraint: Constraint, token: int) -> bool:
     constraint.accept(token)
     return constraint.is_complete
+
+
+def _instead_of_end(constraint: Constraint | None) -> int | None:
+    """Return the token that ends reasoning, if content must follow; None: the answer ends."""
+    if isinstance(constraint, ReasoningBudget) and constraint.ends_reasoning():
+        return constraint.forced[0]
+    return None
 
 
 def _ends_late_line(sequence: Sequence, text: str) -> bool:

@@ -1,10 +1,14 @@
-"""A limit on the tokens of an answer's reasoning.
+"""A limit on the tokens of an answer's reasoning, and the end of reasoning before a grammar.
 
-When they are used up, the tokens that end reasoning in the model's own format are forced. After
-them the model continues freely.
+When the tokens are used up, those that end reasoning in the model's own format are forced. After
+them the model continues freely. They are forced too where a model would end its answer inside
+reasoning and a grammar waits for its content, which would otherwise never come.
 """
 
 from __future__ import annotations
+
+import math
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -19,15 +23,17 @@ _MAX_WAIT = 4  # tokens that may still be needed to complete a character
 def reasoning_budget(
     options: GenerateOptions, tokenizer: Tokenizer, inner: Constraint | None = None
 ) -> ReasoningBudget | None:
-    """Return the reasoning budget of a request; None if it has none.
+    """Return the reasoning budget of a request; None if it needs none.
 
     `inner` is the other constraint on its tokens.
     """
-    if options.think_budget is None or options.reasoning_tags is None:
+    tags, tokens = options.reasoning_tags, options.think_budget
+    if tags is None or (tokens is None and inner is None):
         return None
-    tags = options.reasoning_tags
     shown = (*options.shown, *tags.markers)
-    return ReasoningBudget(options.think_budget, tags, tokenizer, shown, inner)
+    limit = math.inf if tokens is None else tokens
+    ends = () if options.ignore_eos else tokenizer.eos
+    return ReasoningBudget(limit, tags, tokenizer, shown, inner, ends)
 
 
 class ReasoningBudget:
@@ -42,15 +48,17 @@ class ReasoningBudget:
 
     def __init__(
         self,
-        tokens: int,
+        tokens: float,
         tags: ReasoningTags,
         tokenizer: Tokenizer,
         shown: tuple[str, ...] = (),
         inner: Constraint | None = None,
+        ends: Iterable[int] = (),
     ) -> None:
         """Start an answer with so many tokens for all its reasoning, without the tags.
 
-        `shown` are control tokens that are part of the text, `inner` is the other constraint.
+        `shown` are control tokens that are part of the text, `inner` is the other constraint,
+        `ends` are tokens that end an answer: inside reasoning the other constraint may forbid them.
         """
         self._left = tokens
         self._tags = tags
@@ -59,6 +67,9 @@ class ReasoningBudget:
         control = tokenizer.control_tokens((tags.end,))
         self._end = list(control.values()) or tokenizer.encode_inside(tags.end)
         self._mask = np.zeros(-(-tokenizer.vocabulary_size // 32), np.uint32)
+        self._ends = np.zeros_like(self._mask)
+        for token in ends:
+            self._ends[token // 32] |= np.uint32(1 << (token % 32))
         self._text = ""  # since the last tag
         self._is_inside = tags.is_open
         self._may_begin = True
@@ -88,7 +99,8 @@ class ReasoningBudget:
             GrammarError: if the inner constraint allows none.
         """
         if not self._forced:
-            return self._inner.mask() if self._inner is not None else None
+            mask = self._inner.mask() if self._inner is not None else None
+            return mask | self._ends if self._is_inside and mask is not None else mask
         self._mask[:] = 0
         token = self._forced[0]
         self._mask[token // 32] = 1 << (token % 32)
@@ -98,6 +110,8 @@ class ReasoningBudget:
         """Advance past a token."""
         if self._inner is not None:
             self._inner.accept(token)
+        if not (self._is_inside or self._may_begin):
+            return
         text = self._decoder.feed(token)
         self._text += text
         if self._forced:
@@ -106,8 +120,15 @@ class ReasoningBudget:
                 self._leave()
         elif self._is_inside:
             self._count(text)
-        elif self._may_begin:
+        else:
             self._find_begin()
+
+    def ends_reasoning(self) -> bool:
+        """Whether an end token now ends reasoning only: its end is forced, content follows."""
+        if not self._is_inside or self._inner is None:
+            return False
+        self._forced = self._forced or list(self._end)
+        return True
 
     def _count(self, text: str) -> None:
         if self._tags.end in self._text:

@@ -7,6 +7,7 @@ status. It is cancelled when the client disconnects.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import re
 from abc import abstractmethod
@@ -19,6 +20,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from tampu.chat.segments import valid_text
 from tampu.errors import ContextLengthError, RequestError, TampuError
 from tampu.server.errors import (
     BusyError,
@@ -74,7 +76,7 @@ class JSONResponse(Response):
 
     def render(self, content: object) -> bytes:
         """Return an object as JSON."""
-        return msgspec.json.encode(content)
+        return encoded_json(content)
 
 
 class PartsResponse(Response):
@@ -105,7 +107,16 @@ def json_response(parts: Iterator[bytes], *, is_long: bool) -> Response:
 
 def encoded(value: object) -> msgspec.Raw:
     """Return a value encoded once, for many responses."""
-    return msgspec.Raw(msgspec.json.encode(value))
+    return msgspec.Raw(encoded_json(value))
+
+
+def encoded_json(value: object) -> bytes:
+    """Return a value as JSON; bytes of paths that are not UTF-8 become U+FFFD."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        text = json.dumps(msgspec.to_builtins(value), ensure_ascii=False)
+        return valid_text(text).encode()
 
 
 def warning_headers(warnings: Sequence[str]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,8 @@ from tampu.store.catalog import Entry
 from tampu.store.manifests import Media
 from tampu.store.model import StoredDefaults
 from tampu.store.model_info import ModelInfo
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,8 @@ def with_model_files(options: LoadOptions, entry: Entry) -> LoadOptions:
     """
     stored, engine = entry.model.stored, options.engine
     projector = next(map(str, entry.model.projector_paths), None)
+    if problem := entry.model.projector_problem:
+        logger.warning("%s", problem)
     found: dict[str, Any] = {"name": entry.full_name, "projector": projector}
     if stored is not None:
         adapters = tuple((str(path), 1.0) for path in stored.paths(Media.ADAPTER))

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from contextlib import closing
 
 from tampu.chat.sandboxed_template import SandboxedTemplate
-from tampu.chat.template import KEY, ChatTemplate
+from tampu.chat.template import KEY
 from tampu.chat.template_caps import template_caps
-from tampu.chat.template_loader import read_template
+from tampu.chat.template_loader import model_template, usable
 from tampu.sandbox.client import ForkServerClient
 from tampu.store.model_info import ModelInfo
 
@@ -27,14 +27,12 @@ class TemplateCaps:
     async def of(self, info: ModelInfo) -> Caps:
         """Return what the template of a model can show, as `template_caps`.
 
-        Neither the model nor its vocabulary is loaded for it.
-
-        Raises:
-            ModelFileError: if the template is not valid.
+        Neither the model nor its vocabulary is loaded for it. A template that does not compile
+        shows nothing.
         """
         if not info.template:
             return template_caps(None)
-        key = (info.template, info.metadata.string(f"{KEY}.tool_use", default=""))
+        key = (info.template, str(info.metadata.get(f"{KEY}.tool_use", "")))
         found = self._found.get(key)
         if found is None:
             found = await asyncio.to_thread(_caps_of, info)
@@ -45,8 +43,9 @@ class TemplateCaps:
 
 
 def _caps_of(info: ModelInfo) -> Caps:
-    is_own = info.template == info.metadata.string(KEY, default="")
-    template = ChatTemplate.from_metadata(info.metadata) if is_own else None
-    sandboxed = SandboxedTemplate(template or read_template(info.template), ForkServerClient())
+    template = model_template(info.metadata)
+    if template is None or template.source != info.template:
+        template = usable(info.template)
+    sandboxed = SandboxedTemplate(template, ForkServerClient())
     with closing(sandboxed):
         return template_caps(sandboxed)

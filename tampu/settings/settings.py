@@ -60,7 +60,7 @@ _THEIRS = "OLLAMA_"
 ENGINES = ("auto", "native", "llamacpp")
 LOG_FORMATS = ("text", "json")
 _CONFIG = "CONFIG"
-_PLACES = ("MODELS", "CACHE", "STATE", "REGISTRY_KEY")  # settings with several sources
+_PLACES = ("MODELS", "CACHE", "STATE", "REGISTRY_KEY", "LM_STUDIO")  # from several sources
 # The variables that a model's process gets: paths and those of devices' drivers, but none of the
 # keys and tokens that the server may have been started with.
 _PASSED_ON = frozenset({
@@ -85,7 +85,7 @@ class Settings:
         ollama_models: OLLAMA_MODELS, else ~/.ollama/models: Ollama's, only read. To have tampu
             write there, set TAMPU_MODELS to it.
         hub_cache: HF_HUB_CACHE, else HF_HOME/hub, else Hugging Face's default; only read.
-        lm_studio: LM Studio's folder of models: only read.
+        lm_studio: LM_STUDIO, else ~/.lmstudio/models: LM Studio's folder of models, only read.
         cache: CACHE, the folder for caches; else XDG_CACHE_HOME/tampu.
         state: STATE, the folder of uploaded files, batches and usage; else XDG_STATE_HOME/tampu.
         context: CONTEXT_LENGTH in tokens; None lets the model and the memory decide.
@@ -287,7 +287,8 @@ class Settings:
                 ("XDG_CACHE_HOME", "huggingface/hub"),
                 ("", ".cache/huggingface/hub"),
             ),
-            lm_studio=read.in_home("LM_STUDIO", ("", ".lmstudio/models")),
+            lm_studio=read.value("LM_STUDIO", path_of, None)
+            or read.in_home("LM_STUDIO", ("", ".lmstudio/models")),
             proxies=read.proxies(),
             registry_key=read.value("REGISTRY_KEY", path_of, None)
             or read.in_home("REGISTRY_KEY", ("", ".ollama/id_ed25519")),
@@ -366,10 +367,7 @@ class _Reader:
         return found
 
     def in_home(self, name: str, *places: tuple[str, str]) -> Path:
-        """Return the folder of the first variable that is set, joined with its given part.
-
-        The last place has no variable: it is in the home folder.
-        """
+        """Return the first variable that is set, joined with its part, else the last in HOME."""
         given = [place for place in places[:-1] if self._text(place[0])]
         if given:
             variable, below = given[0]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tampu.chat.renderers import own_template
-from tampu.chat.template_loader import PromptTemplate, read_template
+from tampu.chat.template_loader import PromptTemplate, usable
 from tampu.errors import ModelFileError, ModelNotFoundError, TampuError
 from tampu.ml.device_map import Offload
 from tampu.ml.gguf import read_gguf
@@ -105,12 +105,13 @@ def prepare(
     Args:
         name_or_path: as for `resolve`.
         adapters: additional adapters, GGUF files or PEFT folders, with their scales.
-        template: overrides the model's own; empty: does not.
+        template: overrides the model's own; empty: does not. One that does not compile is an error
+            of conversations.
         projector: overrides the model's own.
         settings: as for `resolve`.
 
     Raises:
-        As `resolve`; ModelFileError also for an invalid template.
+        As `resolve`.
     """
     if existing_path(name_or_path) is None:
         settings = settings or Settings.from_environment()
@@ -119,17 +120,19 @@ def prepare(
     given = [
         (adapter_file(Path(each).expanduser(), path, cache), scale) for each, scale in adapters
     ]
-    own = read_template(template) if template else None
+    own = usable(template) if template else None
     chosen = Path(projector).expanduser() if projector else None
     if settings is None or existing_path(name_or_path) is not None:
         return Prepared(path, tuple(given), chosen, own)
     model = Library.from_settings(settings).find(name_or_path)
     chosen = chosen or next(iter(model.projector_paths), None)
+    if chosen is None and model.projector_problem:
+        logger.warning("%s", model.projector_problem)
     stored = model.stored
     if stored is None:
         return Prepared(path, tuple(given), chosen, own)
     if own is None and (text := _own_template(stored, path)):
-        own = read_template(text)
+        own = usable(text)
     return Prepared(
         path,
         (*((each, 1.0) for each in stored.paths(Media.ADAPTER)), *given),
@@ -224,7 +227,7 @@ class _Described:
         """Return the info of a model with this file."""
         key = template, has_projector
         if key not in self.variants:
-            info = with_template(self.info, read_template(template)) if template else self.info
+            info = with_template(self.info, usable(template)) if template else self.info
             if len(self.variants) == _MAX_VARIANTS:
                 self.variants.clear()
             self.variants[key] = with_vision(info) if has_projector else info

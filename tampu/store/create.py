@@ -28,6 +28,7 @@ from tampu.store.manifests import (
     encode_config,
 )
 from tampu.store.model import StoredModel
+from tampu.store.model_info import chats_refused
 from tampu.store.modelfile import Modelfile, check_template
 from tampu.store.names import ModelName
 from tampu.store.registry.progress import Progress
@@ -124,6 +125,8 @@ def creating(
 
 def _warnings(made: StoredModel, config: ModelConfig, builder: LayerBuilder) -> Iterator[str]:
     yield from remarks(made.template, config.renderer, builder.info.metadata)
+    if builder.info.template_problem and not made.template:
+        yield chats_refused(builder.info.template_problem)
     if config.parser and config.parser not in PARSERS:
         shown = "".join(c for c in config.parser[:80] if c.isprintable())
         known = ", ".join(PARSERS)

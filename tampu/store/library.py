@@ -13,15 +13,17 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from tampu.errors import ModelFileError, ModelNameError, ModelNotFoundError
+from tampu.errors import ModelFileError, ModelNameError, ModelNotFoundError, StoreError
 from tampu.ml.split_names import part_name, read_part_name
 from tampu.settings.settings import Settings
 from tampu.store.gguf_files import SUFFIX, read_repository
+from tampu.store.locks import is_file, is_folder
 from tampu.store.manifests import Media
 from tampu.store.model import StoredModel
 from tampu.store.names import DEFAULT_TAG, ModelName
@@ -48,7 +50,7 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LocalModel:
-    """A model on this machine; its paths raise StoreError if a file is missing from the store.
+    """A model on this machine; `path` raises StoreError if a file is missing from the store.
 
     Attributes:
         name: the displayed name, with its tag.
@@ -78,15 +80,26 @@ class LocalModel:
 
     @property
     def has_projector(self) -> bool:
-        """Whether it has a projector for images."""
-        if self.stored:
-            return bool(self.stored.manifest.of_kind(Media.PROJECTOR))
-        return bool(self.projectors)
+        """Whether it has a projector for images, which can be used."""
+        return bool(self.projector_paths)
 
     @property
     def projector_paths(self) -> tuple[Path, ...]:
-        """The files of its projectors."""
-        return tuple(self.stored.paths(Media.PROJECTOR)) if self.stored else self.projectors
+        """The files of its projectors; none if one is missing, which texts do not need."""
+        try:
+            return tuple(self.stored.paths(Media.PROJECTOR)) if self.stored else self.projectors
+        except StoreError:
+            return ()
+
+    @property
+    def projector_problem(self) -> str:
+        """Why its projector cannot be used; empty if it can, or there is none."""
+        try:
+            if self.stored:
+                self.stored.paths(Media.PROJECTOR)
+        except StoreError as error:
+            return f"images are refused: {error}"
+        return ""
 
     def damaged(self, error: ModelFileError) -> ModelFileError:
         """Return an error of its file with the model's name and, for a store, the remedy."""
@@ -133,10 +146,12 @@ class Library:
     def from_settings(cls, settings: Settings, files: Sequence[Path] = ()) -> Library:
         """Return the library of the user's settings."""
         theirs = [settings.ollama_models] if settings.ollama_models else []
+        if os.access(OLLAMA_SERVICE_MODELS, os.R_OK | os.X_OK):  # it may be closed to this user
+            theirs.append(OLLAMA_SERVICE_MODELS)
         return cls(
             settings.models,
             files,
-            ollama=[*theirs, OLLAMA_SERVICE_MODELS],
+            ollama=theirs,
             hub_cache=settings.hub_cache,
             lm_studio=settings.lm_studio,
             built_in=built_in_path(),
@@ -223,10 +238,10 @@ class Library:
         """Yield the single files and those of the folder."""
         for path in (*self._files, *_gguf_files(self._folder)):
             stem, number, count = read_part_name(path.name)
-            if number == 1 and path.is_file():
+            if number == 1:
                 parts = [path.with_name(part_name(stem, n, count)) for n in range(2, count + 1)]
-                there = (path, *(part for part in parts if part.is_file()))
-                yield _from_files(f"{stem}:{DEFAULT_TAG}", there, Origin.FILE)
+                there = (path, *(part for part in parts if is_file(part)))
+                yield from _from_files(f"{_escaped(stem)}:{DEFAULT_TAG}", there, Origin.FILE)
 
     def _others(self) -> Iterator[LocalModel]:
         """Yield the models of other programs, and the built-in one."""
@@ -234,9 +249,9 @@ class Library:
             yield from _hub_models(self._hub_cache)
         if self._lm_studio is not None:
             yield from _lm_studio_models(self._lm_studio)
-        if self._built_in is not None and self._built_in.is_file():
+        if self._built_in is not None:
             name = f"{self._built_in.stem}:{DEFAULT_TAG}"
-            yield _from_files(name, (self._built_in,), Origin.BUILT_IN)
+            yield from _from_files(name, (self._built_in,), Origin.BUILT_IN)
 
     def _stores(self) -> Iterator[tuple[Store, Origin]]:
         if self.store is not None:
@@ -262,12 +277,18 @@ def _from_store(model: StoredModel, origin: Origin) -> LocalModel:
 
 def _from_files(
     name: str, files: tuple[Path, ...], origin: Origin, projectors: tuple[Path, ...] = ()
-) -> LocalModel:
-    statuses = [path.stat() for path in (*files, *projectors)]
+) -> Iterator[LocalModel]:
+    """Yield the model of these files; nothing if one is no regular file, or was just removed."""
+    try:
+        statuses = [path.stat() for path in (*files, *projectors)]
+    except OSError:
+        return
+    if not all(stat.S_ISREG(status.st_mode) for status in statuses):
+        return
     identity = "\0".join(f"{status.st_size} {status.st_mtime_ns}" for status in statuses)
-    return LocalModel(
+    yield LocalModel(
         name=name,
-        id=hashlib.sha256(f"{name}\0{identity}".encode("utf-8", "surrogateescape")).hexdigest(),
+        id=hashlib.sha256(f"{name}\0{identity}".encode()).hexdigest(),
         size_bytes=sum(status.st_size for status in statuses),
         modified_s=max(status.st_mtime for status in statuses),
         origin=origin,
@@ -307,7 +328,7 @@ def _models(
         except ModelNameError:  # only its path can be used
             continue
         files = tuple(folder / file for file in variant.files)
-        yield _from_files(name.short, files, origin, projectors)
+        yield from _from_files(name.short, files, origin, projectors)
 
 
 def _files_below(folder: Path) -> Iterator[str]:
@@ -317,7 +338,7 @@ def _files_below(folder: Path) -> Iterator[str]:
         if len(below.parts) >= _MAX_DEPTH:
             folders.clear()
         for file in files:
-            if file.lower().endswith(SUFFIX) and (Path(parent) / file).is_file():
+            if file.lower().endswith(SUFFIX) and is_file(Path(parent) / file):
                 yield (below / file).as_posix()
 
 
@@ -335,7 +356,7 @@ def _snapshot(repository: Path) -> Path | None:
 
 def _folders(folder: Path) -> list[Path]:
     try:
-        return sorted(path for path in folder.iterdir() if path.is_dir())
+        return sorted(path for path in folder.iterdir() if is_folder(path))
     except OSError:  # missing, or not readable
         return []
 
@@ -347,7 +368,23 @@ def _gguf_files(folder: Path | None) -> list[Path]:
         return []
 
 
+def _escaped(text: str) -> str:
+    """Return a file's name as the name of a model, which can be printed and sent.
+
+    Control characters, and bytes that are not UTF-8, are written as `%E9`.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        letter
+        if letter.isprintable()
+        else "".join(f"%{byte:02X}" for byte in letter.encode("utf-8", "surrogateescape"))
+        for letter in text
+    )
+
+
 def _is_named(model: LocalModel, text: str) -> bool:
+    text = _escaped(text)
     return model.name.lower() in (text.lower(), f"{text}:{DEFAULT_TAG}".lower())
 
 
@@ -363,4 +400,4 @@ def bare_name(name: str) -> str:
 
 
 def _is_same(one: Path, other: Path) -> bool:
-    return one == other or (one.exists() and other.exists() and one.samefile(other))
+    return one == other or (is_folder(one) and is_folder(other) and one.samefile(other))

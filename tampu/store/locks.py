@@ -131,6 +131,16 @@ def try_lock(descriptor: int, path: Path) -> bool:
         return lock_exclusively(descriptor, path)
 
 
+def is_file(path: Path) -> bool:
+    """Return whether there is a file; not if a folder on the way is closed."""
+    return os.path.isfile(path)  # noqa: PTH113 - `Path.is_file` raises an error then
+
+
+def is_folder(path: Path) -> bool:
+    """Return whether there is a folder; not if one on the way is closed."""
+    return os.path.isdir(path)  # noqa: PTH112 - as above
+
+
 def files_in(folder: Path) -> list[Path]:
     """Return the content of a folder; empty if it does not exist."""
     try:

@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 
 from tampu.chat.fim import fim_tokens
+from tampu.chat.segments import valid_text
 from tampu.chat.template import ChatTemplate
-from tampu.chat.template_loader import PromptTemplate
+from tampu.chat.template_loader import PromptTemplate, model_template
+from tampu.chat.unusable_template import UnusableTemplate
 from tampu.layouts import architecture_of
 from tampu.ml.gguf import GGUFFile, read_gguf
 from tampu.ml.metadata import Metadata
@@ -51,6 +53,8 @@ class ModelInfo:
         capabilities: completion or embedding, and those supported of vision, tools, thinking and
             insert (fill-in-the-middle).
         template: its chat template; empty if it has none.
+        template_problem: why conversations are refused or, if it begins with "for tools", those
+            with tools; empty if the template compiles.
         metadata: all keys.
         loaded_as: llama.cpp's name of the architecture, by which an engine is chosen.
     """
@@ -66,6 +70,7 @@ class ModelInfo:
     embedding_length: int
     capabilities: tuple[str, ...]
     template: str
+    template_problem: str
     metadata: Metadata
     loaded_as: str
 
@@ -83,7 +88,7 @@ class ModelInfo:
 def describe(file: GGUFFile) -> ModelInfo:
     """Return the model info of a parsed file."""
     metadata = file.metadata
-    template = ChatTemplate.from_metadata(metadata)
+    template = model_template(metadata)
     return ModelInfo(
         path=file.path,
         name=file.path.name,
@@ -97,6 +102,7 @@ def describe(file: GGUFFile) -> ModelInfo:
         embedding_length=metadata.integer("embedding_length", default=0),
         capabilities=_capabilities(file, template),
         template=template.source if template else "",
+        template_problem=_problem(template),
         metadata=metadata,
     )
 
@@ -105,7 +111,17 @@ def with_template(info: ModelInfo, template: PromptTemplate) -> ModelInfo:
     """Return the info of a model with another template than its file's."""
     kept = [name for name in info.capabilities if name not in _TEMPLATE_CAPABILITIES]
     capabilities = (*kept, *_capabilities_of(template, info.metadata))
-    return replace(info, template=template.source, capabilities=capabilities)
+    return replace(
+        info,
+        template=template.source,
+        template_problem=_problem(template),
+        capabilities=capabilities,
+    )
+
+
+def chats_refused(problem: str) -> str:
+    """Return a note on a template that cannot be used, for the user."""
+    return f"the chat template cannot be used, so chats are refused: {problem}; give a TEMPLATE"
 
 
 def with_vision(info: ModelInfo) -> ModelInfo:
@@ -141,8 +157,8 @@ def human_number(count: int) -> str:
 
 def _quantization(file: GGUFFile) -> str:
     """Return the file's stated quantization, else the type of most of its weights."""
-    stated = file.metadata.integer("general.file_type", default=-1)
-    if stated in FILE_TYPES:
+    stated = file.metadata.get("general.file_type")
+    if isinstance(stated, int) and stated in FILE_TYPES:
         return FILE_TYPES[stated]
     sizes: Counter[GGMLType] = Counter()
     for tensor in file.tensors.values():
@@ -171,18 +187,23 @@ def _capabilities_of(template: PromptTemplate | None, metadata: Metadata) -> lis
     return [name for name, is_there in zip(_TEMPLATE_CAPABILITIES, held, strict=True) if is_there]
 
 
+def _problem(template: PromptTemplate | None) -> str:
+    if isinstance(template, UnusableTemplate):
+        return template.problem
+    return template.tool_problem if isinstance(template, ChatTemplate) else ""
+
+
 def _plain(value: object, max_items: int | None) -> object:
     if isinstance(value, str):
-        return _text(value)
+        return valid_text(value)
     if isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, (np.ndarray, Sequence)):
         if max_items is not None and len(value) > max_items:
             return None
-        return value.tolist() if isinstance(value, np.ndarray) else [_text(item) for item in value]
+        return (
+            value.tolist()
+            if isinstance(value, np.ndarray)
+            else [valid_text(item) for item in value]
+        )
     return str(value)
-
-
-def _text(text: str) -> str:
-    """Return valid Unicode: invalid UTF-8 becomes replacement characters."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

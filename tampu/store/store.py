@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -14,7 +16,15 @@ from tampu.errors import ModelNameError, ModelNotFoundError, StoreError
 from tampu.ml.atomic_file import atomic_file, make_folder, sync_folder, translate_os_errors
 from tampu.store.blobs import Blobs
 from tampu.store.layout import Layout
-from tampu.store.locks import Lease, files_in, leased_digests, locked, remove_abandoned
+from tampu.store.locks import (
+    Lease,
+    files_in,
+    is_file,
+    is_folder,
+    leased_digests,
+    locked,
+    remove_abandoned,
+)
 from tampu.store.manifests import Manifest, encode_manifest, read_manifest
 from tampu.store.model import StoredModel, file_of
 from tampu.store.names import Digest, ModelName, canonical_host
@@ -73,7 +83,7 @@ class Store:
             try:
                 models.setdefault(name, self._read(name, path))
             except (StoreError, ModelNotFoundError) as error:
-                if path.exists() or path.is_symlink():  # else it was just removed
+                if os.path.lexists(path):  # else it was just removed
                     damaged.append(DamagedEntry(str(path.relative_to(self.root)), str(error)))
         newest_first = sorted(models.values(), key=lambda model: -model.modified_s)
         return Listing(newest_first, damaged)
@@ -201,7 +211,7 @@ class Store:
     def _entries(self, damaged: list[DamagedEntry]) -> Iterator[tuple[ModelName, Path]]:
         """Yield names and their manifests; those with invalid names go into `damaged`."""
         for folder in self.layout.manifest_folders:
-            for path in sorted(_below(folder, _LEVELS)):
+            for path in sorted(self._below(folder, _LEVELS, damaged)):
                 if path.name.startswith("."):  # such as .DS_Store
                     continue
                 try:
@@ -209,20 +219,33 @@ class Store:
                 except ModelNameError as error:
                     damaged.append(DamagedEntry(str(path.relative_to(self.root)), str(error)))
 
+    def _below(self, folder: Path, levels: int, damaged: list[DamagedEntry]) -> Iterator[Path]:
+        """Yield the paths `levels` levels down; those of a closed folder are damaged."""
+        try:
+            paths = files_in(folder)
+        except OSError as error:
+            damaged.append(DamagedEntry(str(folder.relative_to(self.root)), str(error.strerror)))
+            return
+        for path in paths:
+            if levels == 1:
+                yield path
+            else:
+                yield from self._below(path, levels - 1, damaged)
+
     def _candidates(self, name: ModelName) -> Iterator[tuple[ModelName, Path]]:
         """Yield the manifests of a name: the exact spelling first."""
         relative = name.relative_path
         for folder in self.layout.manifest_folders:
-            if not folder.is_dir():  # as most are not: each request of the server looks here
+            if not is_folder(folder):  # as most are not: each request of the server looks here
                 continue
             exact = folder / relative
-            if exact.is_file():
+            if is_file(exact):
                 yield name, exact
                 continue
             for path in _matching(folder, name):
                 with suppress(ModelNameError):
                     found = _name_of(path.relative_to(folder))
-                    if path.is_file():
+                    if is_file(path):
                         yield found, path
 
     def _own_spelling(self, name: ModelName) -> ModelName:
@@ -231,7 +254,10 @@ class Store:
 
     def _read(self, name: ModelName, path: Path) -> StoredModel:
         try:
-            content, modified_s = path.read_bytes(), path.stat().st_mtime
+            status = path.stat()
+            if not stat.S_ISREG(status.st_mode):  # reading a pipe would not end
+                raise StoreError("the manifest is not a file")
+            content, modified_s = path.read_bytes(), status.st_mtime
         except FileNotFoundError as error:
             raise ModelNotFoundError(f"model {name.short!r} not found") from error
         except OSError as error:
@@ -283,24 +309,21 @@ def _name_of(path: Path) -> ModelName:
     return ModelName(model, tag, namespace, host)
 
 
-def _below(folder: Path, levels: int) -> Iterator[Path]:
-    """Yield the paths `levels` levels down; concurrently removed ones are skipped."""
-    for path in files_in(folder):
-        if levels == 1:
-            yield path
-        else:
-            yield from _below(path, levels - 1)
-
-
 def _matching(folder: Path, name: ModelName) -> list[Path]:
     """Return the paths below a folder for a name in any spelling."""
     found = [folder]
     for level, wanted in enumerate(name.key):
         spelt = canonical_host if level == 0 else str.lower
-        found = [
-            path for parent in found for path in files_in(parent) if spelt(path.name) == wanted
-        ]
+        found = [path for parent in found for path in _open(parent) if spelt(path.name) == wanted]
     return sorted(found)
+
+
+def _open(folder: Path) -> list[Path]:
+    """Return the content of a folder; nothing of a closed one."""
+    try:
+        return files_in(folder)
+    except OSError:
+        return []
 
 
 def _remove_incoming(path: Path, now: float) -> None:

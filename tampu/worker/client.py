@@ -47,6 +47,7 @@ from tampu.worker.protocol import (
     to_frame,
     to_reply,
 )
+from tampu.worker.sent_paths import sent_options, sent_path
 
 logger = logging.getLogger(__name__)
 
@@ -159,7 +160,7 @@ class WorkerProcess(ModelClient):
                 GPU's memory; RunnerDiedError if it crashed otherwise, or made no progress for
                 `stall_s` seconds.
         """
-        await self._send(Load(str(path), options))
+        await self._send(Load(sent_path(path), sent_options(options)))
         while self._ready is None:
             try:
                 async with asyncio.timeout(stall_s):

@@ -17,8 +17,7 @@ from typing import NoReturn
 
 import psutil
 
-from tampu.chat.template import ChatTemplate
-from tampu.chat.template_loader import read_template
+from tampu.chat.template_loader import model_template
 from tampu.engine.chat import RequestBuilder
 from tampu.engine.engine import Engine
 from tampu.engine.fit import free_on
@@ -36,6 +35,7 @@ from tampu.tokenizer.loading import load_tokenizer
 from tampu.worker.held_prefixes import HeldPrefixes
 from tampu.worker.loaded import Loaded
 from tampu.worker.protocol import Load, Ready
+from tampu.worker.sent_paths import received_options, received_path
 from tampu.worker.worker import Worker
 
 _SWITCH_SECONDS = 0.0005  # a thread that prepares a request gives way to the others this soon
@@ -106,6 +106,7 @@ def load_model(
     Raises:
         TampuError: if the model cannot be loaded.
     """
+    load = Load(received_path(load.path), received_options(load.options))
     if load.options.vocabulary_only:
         yield load_vocabulary(load, fork_server)
     elif load.options.engine == LLAMACPP:
@@ -188,8 +189,7 @@ def load_vocabulary(load: Load, fork_server: ForkServerClient) -> Loaded:
     """
     metadata = read_model(load.path).metadata
     tokenizer = load_tokenizer(metadata)
-    own = load.options.template
-    template = read_template(own) if own else ChatTemplate.from_metadata(metadata)
+    template = model_template(metadata, load.options.template)
     model = VocabularyOnly(tokenizer)
     requests = RequestBuilder.for_model(model, template, metadata, fork_server, load.options.parser)
     return Loaded(model, requests, Ready(0, psutil.Process().memory_info().rss))

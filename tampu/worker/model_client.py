@@ -41,6 +41,7 @@ from tampu.worker.protocol import (
     SingleEvent,
     TokenDetail,
 )
+from tampu.worker.sent_paths import sent_options, sent_path
 
 Single = TypeVar("Single", bound=SingleEvent)
 
@@ -178,7 +179,8 @@ class ModelClient(ABC):
 
     async def estimate_memory(self, path: Path, options: LoadOptions) -> MemoryEstimate:
         """Return what the model of a file would take; raises as `request`."""
-        found = await self.ask(lambda n: EstimateMemory(n, str(path), options), MemoryEstimated)
+        sent = sent_path(path), sent_options(options)
+        found = await self.ask(lambda n: EstimateMemory(n, *sent), MemoryEstimated)
         return found.estimate
 
     async def ask(self, command: Callable[[int], Request], kind: type[Single]) -> Single:

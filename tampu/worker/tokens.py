@@ -44,6 +44,7 @@ from tampu.worker.protocol import (
     Prefixes,
     Rerank,
 )
+from tampu.worker.sent_paths import received_options, received_path
 
 _BLOCK = 1 << 16  # tokens; between two blocks, and often within one, other threads run
 
@@ -159,7 +160,8 @@ def reranked(loaded: Loaded, command: Rerank) -> Iterator[Decided]:
 
 def memory_estimated(_: Loaded, command: EstimateMemory) -> Iterator[MemoryEstimated]:
     """Yield what a model would take."""
-    yield MemoryEstimated(estimate_memory(Path(command.path), command.options))
+    path, options = Path(received_path(command.path)), received_options(command.options)
+    yield MemoryEstimated(estimate_memory(path, options))
 
 
 def observed(loaded: Loaded, _: Observe) -> Iterator[Observed]:

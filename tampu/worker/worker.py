@@ -24,6 +24,7 @@ from typing import TypeAlias, TypeVar
 
 from tampu.cancellation import cancellable, check_cancelled
 from tampu.chat.output import ToolCall
+from tampu.chat.segments import valid_text
 from tampu.engine.prompts import TokensPrompt
 from tampu.errors import ComputeError, RequestCancelledError, TampuError
 from tampu.runner.events import (
@@ -162,7 +163,7 @@ class Worker:
                 )
                 loaded = stack.enter_context(loading)
             except TampuError as error:
-                self._outbox.put(LoadFailed(type(error).__name__, str(error)))
+                self._outbox.put(LoadFailed(type(error).__name__, valid_text(str(error))))
                 return
             self._loaded = loaded
             self._outbox.put(loaded.ready)
@@ -360,4 +361,4 @@ def _failed(error: Exception) -> Failed:
     if not isinstance(error, TampuError):
         logger.error("internal error in a request", exc_info=error)
         error = ComputeError(f"internal error: {type(error).__name__}")
-    return Failed(type(error).__name__, str(error))
+    return Failed(type(error).__name__, valid_text(str(error)))

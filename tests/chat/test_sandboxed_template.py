@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import psutil
@@ -15,6 +16,7 @@ from tampu.chat.ollama_template import OllamaTemplate
 from tampu.chat.sandboxed_template import SandboxedTemplate
 from tampu.chat.segments import text_of
 from tampu.chat.template import ChatTemplate
+from tampu.chat.template_loader import read_template
 from tampu.errors import ModelFileError, RequestError
 
 CHAT = "{% for m in messages %}<|{{ m.role }}|>{{ m.content | trim }}{{ eos_token }}{% endfor %}"
@@ -173,3 +175,32 @@ def test_no_code_of_a_template_runs_while_it_is_compiled(
 def test_a_template_of_a_megabyte_is_refused() -> None:
     with pytest.raises(ModelFileError, match="more than 524288"):
         ChatTemplate("x" * 1_000_000)
+
+
+MALFORMED = ['{"value": ', "not json", "[1,2]", '"x"', '{"a": 1}}', '{"a": 1}{"b": 2}', "{'a': 1}"]
+OF_CALLS = [
+    "{{ messages[1].tool_calls[0].function.arguments }}",
+    "{% set a = messages[1].tool_calls[0].function.arguments %}"
+    "{% for k, v in a | items %}{{ v ~ '' }}{% endfor %}",
+    "{% set a = messages[1].tool_calls[0].function.arguments %}"
+    "{% for k, v in a.items() %}{{ v ~ '' }}{% endfor %}",
+    "{% set a = messages[1].tool_calls[0].function.arguments %}"
+    "{{ a if a is string else raise_exception('no text') }}",
+    "{{ range .Messages }}{{ range .ToolCalls }}{{ .Function.Arguments }}{{ end }}{{ end }}",
+    "{{ range .Messages }}{{ range .ToolCalls }}{{ range $k, $v := .Function.Arguments }}{{ $v }}"
+    "{{ end }}{{ end }}{{ end }}",
+]
+
+
+@pytest.mark.parametrize("source", OF_CALLS)
+@pytest.mark.parametrize("arguments", MALFORMED)
+def test_arguments_that_are_no_object_are_shown_as_they_are(source: str, arguments: str) -> None:
+    function = {"name": "f", "arguments": arguments}
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "", "tool_calls": [{"id": "c", "function": function}]},
+    ]
+    with closing(SandboxedTemplate(read_template(source), FORK_SERVER)) as template:
+        prompt = template.render(messages, bos_token="", eos_token="")
+    assert text_of(prompt).strip() == arguments.strip()
+    assert not any(is_trusted for text, is_trusted in prompt if text.strip())

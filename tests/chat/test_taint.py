@@ -13,6 +13,7 @@ from support.vocabularies import CONTROL, USER_DEFINED, byte_level, sentence_pie
 from tampu.chat.segments import encode_prompt, text_of
 from tampu.chat.taint import TaintedStr, is_marked, marked, pieces
 from tampu.chat.template import ChatTemplate
+from tampu.errors import ModelFileError, RequestError
 from tampu.tokenizer import Tokenizer, load_tokenizer
 from tampu.tokenizer.vocabulary import HIDDEN_TYPES
 
@@ -35,7 +36,12 @@ EXPRESSIONS = [
     "c.removeprefix(' ')", "c.zfill(50)", "c.expandtabs()", "c.translate({97: 'b'})",
     "'a'.translate({97: c})", "[c, 'A'] | sort | join", "[c] | unique | join", "[c] | min",
     "c.format()", "c % ()", "macro(c)", "loop_over(c)", "c.casefold()", "c | string | string",
-    "[[c]] | sum(start=[]) | join", "c.rpartition('|')[2]",
+    "[[c]] | sum(start=[]) | join", "c.rpartition('|')[2]", "c.encode()", "c.encode().decode()",
+    "c.encode().hex()", "(c ~ '').encode() | string", "[c.encode()]", "'%s' % c.encode()",
+    "c.encode() ~ ''", "c.encode() | upper", "c.encode()[3:].decode()", "'%c' % c.encode()[3]",
+    "'{:c}'.format(c.encode()[3])", "'%c' | format(c.encode()[3])",
+    "c | urlencode", "c | pprint", "c | urlize", "{'A': c} | xmlattr", "c | forceescape",
+    "{c: 1} | urlencode", "c | attr('upper')", "cycler(c).next()", "joiner(c)",
 ]  # fmt: skip
 SETTING = (
     "{% macro macro(x) %}{{ x }}{% endmacro %}"
@@ -57,7 +63,7 @@ def test_no_operation_of_a_template_makes_untrusted_text_trusted(
     source = SETTING + "{{ " + expression + " }}"
     prompt = render(source, USER.replace("a", "b") if "translate" in expression else USER)
     own = "".join(text for text, is_trusted in prompt if is_trusted)
-    assert not set(own) - set("A B1.")  # the dots are those of `truncate`
+    assert not set(own) - set('A B1.="')  # the dots are those of `truncate`
 
 
 @pytest.mark.parametrize(
@@ -83,11 +89,36 @@ def test_the_templates_own_text_stays_trusted(source: str, expected: list[tuple[
     assert list(render(SETTING + source, USER)) == [(text, bool(own)) for text, own in expected]
 
 
-@pytest.mark.parametrize("source", ["{% autoescape true %}{{ c }}{% endautoescape %}",
-                                    "{{ c.encode().decode() }}"])  # fmt: skip
-def test_operations_that_would_lose_the_marks_are_refused(source: str) -> None:
-    with pytest.raises(Exception, match=r"autoescape|encode"):
-        render(SETTING + source, USER)
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% autoescape true %}<A>{{ c }}{{ m.role ~ 'A' }}{% endautoescape %}",
+        "{% autoescape true %}{{ c | safe }}{{ 'A' ~ (c | e) }}{{ macro(c) }}{% endautoescape %}",
+        "{% set j = joiner(c) %}{{ j() }}{{ j() }}", "{{ cycler(c, 'A').next() }}",
+        "{{ cycler(c).current }}", "{% do c.upper() %}", "{{ c | attr('upper')() }}",
+        "{{ (c | attr('upper'))() }}", "{{ [c] | random }}",
+    ],
+)  # fmt: skip
+def test_statements_and_globals_keep_the_marks(source: str) -> None:
+    try:
+        prompt = render(SETTING + source, USER)
+    except ModelFileError:
+        return
+    own = "".join(text for text, is_trusted in prompt if is_trusted)
+    assert not set(own) - set("<A>")
+
+
+@pytest.mark.parametrize(
+    "method", ["replace(c, c)", "upper()", "center(9)", "join([c])", "fromhex('41')"]
+)
+def test_bytes_have_no_methods_that_give_text_without_marks_or_take_room(method: str) -> None:
+    with pytest.raises(RequestError):
+        render(SETTING + "{{ c.encode()." + method + " }}", USER)
+
+
+def test_autoescape_takes_no_value_that_must_be_computed() -> None:
+    with pytest.raises(ModelFileError, match="autoescape"):
+        ChatTemplate("{% autoescape 2 ** 9 %}{% endautoescape %}")
 
 
 METHODS = st.sampled_from([

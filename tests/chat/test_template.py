@@ -13,7 +13,6 @@ from tampu.chat import budget
 from tampu.chat.segments import text_of
 from tampu.chat.template import ChatTemplate
 from tampu.errors import ModelFileError, RequestError, TampuError
-from tampu.ml.metadata import Metadata
 
 CHATML = """\
 {% for message in messages %}
@@ -129,7 +128,6 @@ def test_the_line_of_a_syntax_error_is_named() -> None:
         "{% import 'x' as x %}",
         "{% extends 'x' %}",
         "{{ lipsum() }}",
-        "{{ cycler(1) }}",
         "{{ 1 / 0 }}",
         "{{ messages[0].content + 1 }}",
         "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
@@ -219,35 +217,6 @@ def test_a_rendering_that_waits_for_the_processor_is_not_stopped(
 def test_a_deeply_nested_template_is_refused() -> None:
     with pytest.raises(ModelFileError):
         ChatTemplate("{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}")
-
-
-def test_the_template_is_found_in_the_metadata() -> None:
-    values = {"general.architecture": "llama", "tokenizer.chat_template": CHATML}
-    template = ChatTemplate.from_metadata(Metadata(values))
-    assert template is not None
-    assert template.source == CHATML
-    assert ChatTemplate.from_metadata(Metadata({"general.architecture": "llama"})) is None
-
-
-def test_the_template_of_a_file_is_compiled_once_for_all_that_ask() -> None:
-    values = {"general.architecture": "llama", "tokenizer.chat_template": CHATML}
-    template = ChatTemplate.from_metadata(Metadata(values))
-    assert ChatTemplate.from_metadata(Metadata(values)) is template
-    other = values | {"tokenizer.chat_template.tool_use": "{{ tools }}"}
-    assert ChatTemplate.from_metadata(Metadata(other)) is not template
-
-
-def test_the_models_own_template_for_tools_is_used_with_tools() -> None:
-    values = {
-        "general.architecture": "llama",
-        "tokenizer.chat_template": "plain",
-        "tokenizer.chat_template.tool_use": "with {{ tools | length }}",
-    }
-    template = ChatTemplate.from_metadata(Metadata(values))
-    assert template is not None
-    assert template.render(USER, bos_token="", eos_token="") == (("plain", True),)
-    assert template.render(USER, tools=[{}], bos_token="", eos_token="") == (("with 1", True),)
-    assert template.supports_tools
 
 
 def test_the_capabilities_of_a_template_are_detected() -> None:

@@ -104,7 +104,4 @@ EXPRESSIONS = [
 def test_expressions_on_untrusted_text_have_jinjas_values(expression: str, text: str) -> None:
     source = "{% set c = messages[0].content %}{{ " + expression + " }}"
     messages = [{"role": "user", "content": text}]
-    if expression != "c.encode is defined":
-        assert ours(source, messages) == original(source, messages)
-    else:
-        assert ours(source, messages) == "False"
+    assert ours(source, messages) == original(source, messages)

@@ -25,7 +25,7 @@ from tampu.errors import (
 from tampu.ml import Backend
 from tampu.ml.library import gg
 
-SMALL = {"context": 32, "threads": 1, "batch": 16}
+SMALL: dict[str, Any] = {"context": 32, "threads": 1, "batch": 16}
 
 
 @pytest.fixture
@@ -376,3 +376,17 @@ def test_two_engines_on_one_file_do_not_disturb_each_other(path: Path) -> None:
         assert second.generate("the cat", max_tokens=5, temperature=0).tokens == expected
         first.close()
         assert second.generate("the cat", max_tokens=5, temperature=0).tokens == expected
+
+
+@pytest.mark.parametrize(
+    "key", ["attention.head_count", "attention.head_count_kv", "feed_forward_length"]
+)
+def test_a_key_with_the_same_number_for_each_layer_computes_the_same(path: Path, key: str) -> None:
+    tiny = Tiny()
+    number = {"attention.head_count": tiny.heads, "attention.head_count_kv": tiny.kv_heads,
+              "feed_forward_length": tiny.feed_forward}[key]  # fmt: skip
+    with Engine.load(write_tiny(path, tiny), **SMALL) as engine:
+        expected = engine.logits([1, 2, 3])
+    write_tiny(path, Tiny(keys={key: [number] * tiny.layers}))
+    with Engine.load(path, **SMALL) as engine:
+        assert np.array_equal(engine.logits([1, 2, 3]), expected)

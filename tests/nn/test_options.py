@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tampu.errors import ModelFileError, UnsupportedModelError
@@ -194,3 +195,25 @@ def test_an_unknown_scaling_is_refused_with_those_that_are_known() -> None:
 def test_an_invalid_scale_factor_is_refused(factor: float) -> None:
     with pytest.raises(ModelFileError, match=r"rope\.scaling\.factor"):
         scaling(rope__scaling__factor=factor)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (np.array([3, 3, 3], np.int32), 3), (np.array([3], np.uint8), 3),
+        (np.array([7, 7], np.uint64), 7),
+    ],
+)  # fmt: skip
+def test_an_array_of_equal_numbers_for_each_layer_is_that_number(value: Any, expected: int) -> None:
+    options = read(block_count=value, rope__freq_base=np.array([5e5, 5e5], np.float32))
+    assert (options.layers, options.base) == (expected, 5e5)
+    assert type(options.layers) is int
+
+
+@pytest.mark.parametrize(
+    "value",
+    [np.array([3, 4], np.int32), np.array([], np.int32), np.array([True]), np.array([3.0]), ["3"]],
+)
+def test_other_arrays_are_refused_by_the_key_and_the_reason(value: Any) -> None:
+    with pytest.raises(ModelFileError, match=r"key 'llama\.block_count': must be (one|an int)"):
+        read(block_count=value)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, cast
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -119,6 +121,34 @@ def test_reasoning_never_exceeds_its_budget(wanted: list[Any], budget: int, is_o
     assert count <= budget + 4  # needed to complete a character
 
 
+INNER = np.array([1], np.uint32)
+
+
+def test_an_end_token_inside_reasoning_ends_it_where_other_text_must_follow() -> None:
+    class Inner:
+        is_complete = False
+
+        def begin(self) -> None:
+            """Nothing is computed."""
+
+        def mask(self) -> Any:
+            return INNER
+
+        def accept(self, token: int) -> None:
+            """Anything."""
+
+    tokenizer = cast("Tokenizer", Letters())
+    limit = ReasoningBudget(math.inf, OPEN, tokenizer, inner=Inner(), ends=[4])
+    assert limit.mask() == [1 | 1 << 4]
+    assert limit.ends_reasoning()
+    assert limit.forced == (3,)
+    assert limit.mask() == [1 << 3]
+    limit.accept(3)
+    assert limit.mask() is INNER
+    assert not limit.ends_reasoning()
+    assert not ReasoningBudget(math.inf, OPEN, tokenizer, ends=[4]).ends_reasoning()
+
+
 @pytest.mark.parametrize("budget", [0, 3])
 def test_an_inner_constraint_still_holds(budget: int) -> None:
     class Inner:
@@ -130,7 +160,7 @@ def test_an_inner_constraint_still_holds(budget: int) -> None:
             self.begins += 1
 
         def mask(self) -> Any:
-            return "inner"
+            return INNER
 
         def accept(self, token: int) -> None:
             self.taken = (*self.taken, token)
@@ -138,10 +168,10 @@ def test_an_inner_constraint_still_holds(budget: int) -> None:
     inner = Inner()
     limit = ReasoningBudget(budget, THINK, cast("Tokenizer", Letters()), inner=inner)
     limit.begin()
-    assert limit.mask() == "inner"
+    assert limit.mask() is INNER
     for token in (2, 0, 0, 0):
         limit.accept(token)
-        if limit.mask() != "inner":
+        if limit.forced:
             break
     assert len(inner.taken) == budget + 1
     assert inner.begins == 1

@@ -110,6 +110,7 @@ def test_shared_settings_have_a_tampu_and_an_ollama_variable(
         ),
         ("CONNECTIONS", "3", "connections", 3),
         ("REGISTRY_KEY", "/key", "registry_key", Path("/key")),
+        ("LM_STUDIO", "/mnt/models", "lm_studio", Path("/mnt/models")),
         ("LIMIT_RATE", "10MB", "limit_rate", 10_000_000),
         ("LIMIT_RATE", "1.5m", "limit_rate", 1_500_000),
         ("LIMIT_RATE", "700", "limit_rate", 700),

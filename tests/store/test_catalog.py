@@ -10,7 +10,7 @@ import pytest
 from support.stores import add_model
 from support.tiny_gguf import write_gguf
 
-from tampu.chat.template_loader import PromptTemplate, read_template
+from tampu.chat.template_loader import PromptTemplate, usable
 from tampu.errors import ModelFileError, ModelNotFoundError, StoreError
 from tampu.store import ModelName, Store, catalog, library
 from tampu.store.catalog import Catalog, resolve
@@ -96,9 +96,9 @@ def test_the_template_of_a_stores_model_is_read_once(
 
     def counted(text: str) -> PromptTemplate:
         read.append(text)
-        return read_template(text)
+        return usable(text)
 
-    monkeypatch.setattr(catalog, "read_template", counted)
+    monkeypatch.setattr(catalog, "usable", counted)
     weights = write_gguf(tmp_path / "m.gguf").read_bytes()
     store, models = Store(tmp_path / "ours"), Catalog(tmp_path / "ours")
     add_model(store, "one", model=weights, template=b"{{ .Prompt }}", **layers)

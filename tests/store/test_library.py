@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -134,3 +136,48 @@ def test_a_library_without_places_is_empty(tmp_path: Path) -> None:
     assert empty.listing().models == []
     with pytest.raises(ModelNotFoundError, match=r"\(there are: none\)"):
         empty.find("m")
+
+
+# Root may read everything, unless these capabilities are dropped; for others it does nothing.
+CLOSED = """
+import ctypes, os, sys
+for capability in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+    ctypes.CDLL(None).prctl(24, capability)  # PR_CAPBSET_DROP
+os.execv(sys.executable, [sys.executable, "-c", *sys.argv[1:]])
+"""
+LISTING = """
+import sys
+from pathlib import Path
+from tampu.errors import ModelNotFoundError
+from tampu.store.library import Library
+top = Path(sys.argv[1])
+library = Library(top / "ours", ollama=[top / "closed/models", top / "half"],
+                  hub_cache=top / "closed/hub", lm_studio=top / "closed/hub")
+print(*sorted(model.name for model in library.listing().models))
+try:
+    library.find("nothing")
+except ModelNotFoundError as error:
+    print(error)
+"""
+
+
+def test_a_folder_that_is_closed_to_this_user_stops_nothing(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    put(tmp_path / "ours/m.gguf")
+    (tmp_path / "ours/link.gguf").symlink_to(closed / "x.gguf")
+    add_model(Store(closed / "models"), "theirs")
+    add_model(Store(tmp_path / "half"), "seen")
+    put(closed / "hub/models--a--b/snapshots/c/d.gguf")
+    inside = tmp_path / "half/manifests/registry.ollama.ai/closed"
+    inside.mkdir(mode=0)
+    closed.chmod(0)
+    command = [sys.executable, "-c", CLOSED, LISTING, str(tmp_path)]
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, check=False)
+    finally:
+        closed.chmod(0o700)
+        inside.chmod(0o700)
+    assert (said.stdout, said.stderr) == (
+        "m:latest seen:latest\nmodel 'nothing' not found (there are: m, seen)\n",
+        "",
+    )

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.tiny_gguf import CHAT_TEMPLATE, write_gguf
 
-from tampu.errors import ModelFileError, ModelNotFoundError
+from tampu.errors import ModelNotFoundError
 from tampu.ml.metadata import Metadata
 from tampu.store.model_info import human_number, plain_metadata, read_model_info
 
@@ -30,10 +30,13 @@ def test_the_default_quantization_is_the_type_of_most_weights(tmp_path: Path) ->
     assert read_model_info(path).quantization == "F16"
 
 
-def test_an_invalid_jinja_template_is_a_file_error(tmp_path: Path) -> None:
-    path = write_gguf(tmp_path / "m.gguf", template="{% if %}")
-    with pytest.raises(ModelFileError, match="chat_template"):
-        read_model_info(path)
+def test_a_template_that_does_not_compile_is_said_and_the_rest_is_described(
+    tmp_path: Path,
+) -> None:
+    info = read_model_info(write_gguf(tmp_path / "m.gguf", template="ok\n{% if tools %}{{ x"))
+    assert "line 2" in info.template_problem
+    assert info.capabilities == ("completion", "tools")
+    assert read_model_info(write_gguf(tmp_path / "n.gguf")).template_problem == ""
 
 
 def test_an_encoder_without_a_pooling_type_is_an_embedding_model(tmp_path: Path) -> None:

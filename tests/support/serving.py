@@ -16,6 +16,8 @@ import psutil
 import pytest
 from support.hidden import HIDDEN
 
+from tampu.settings.settings import variable
+
 START_S = 60.0
 STOP_S = 60.0
 WORKER = "tampu.worker.main"
@@ -72,7 +74,7 @@ def start_server(models: Path, folder: Path, *options: str, **environment: str) 
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            env={"PATH": os.defpath, "HOME": str(folder)} | HIDDEN | environment,
+            env={"PATH": os.defpath, "HOME": str(folder), **_packages()} | HIDDEN | environment,
             text=True,
         )
     end = time.monotonic() + START_S
@@ -84,6 +86,11 @@ def start_server(models: Path, folder: Path, *options: str, **environment: str) 
     process.kill()
     process.wait()
     pytest.fail(f"the server did not start: {log.read_text()}")
+
+
+def _packages() -> dict[str, str]:
+    """Return the variable that says where packages are, if it is set."""
+    return {"PYTHONPATH": given} if (given := variable("PYTHONPATH")) else {}
 
 
 def _answers(url: str) -> bool:

@@ -16,8 +16,7 @@ from tampu.backends.llamacpp.mmproj import MultimodalProjector
 from tampu.backends.llamacpp.model import LlamaModel
 from tampu.backends.llamacpp.server import LlamaServer
 from tampu.backends.llamacpp.structured_output import StructuredOutputs
-from tampu.chat.template import ChatTemplate
-from tampu.chat.template_loader import read_template
+from tampu.chat.template_loader import model_template
 from tampu.engine.chat import RequestBuilder
 from tampu.engine.load_options import DEFAULT_BATCH, LoadOptions
 from tampu.engine.pooling import RANK, pooling_of
@@ -71,11 +70,7 @@ def load_llamacpp(
         if files.projector is not None:
             decoder = stack.enter_context(closing(SandboxedDecoder(fork_server)))
             projector = MultimodalProjector(server, tokenizer, decoder, options.context)
-        template = (
-            read_template(options.template)
-            if options.template
-            else ChatTemplate.from_metadata(metadata)
-        )
+        template = model_template(metadata, options.template)
         model = LlamaModel(
             server, tokenizer, options.context, structured_outputs, projector, files.no_images
         )

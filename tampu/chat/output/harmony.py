@@ -95,8 +95,7 @@ def _read_call(
     Without tools, or if it is not a JSON object, it is content.
     """
     name = recipient.removeprefix("functions.")
-    is_streamed = bool(signatures) and parts.streams_calls
-    if is_streamed and (found := (yield from next_header(reader, ARGUMENTS, _ENDS))):
+    if signatures and (found := (yield from next_header(reader, ARGUMENTS, _ENDS))):
         reader.drop(found.end())
         end = yield from read_arguments(reader, parts, name, "", _ENDS)
         if end is None:

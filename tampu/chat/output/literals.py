@@ -12,6 +12,8 @@ _MAX_DEPTH = 64
 _NAME = re.compile(r"[A-Za-z_][\w.\-]*")
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 _SPACE = re.compile(r"\s*")
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_CONTROL = re.compile(r"[\x00-\x1f]")
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|(.))", re.DOTALL)
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "\0", "\n": ""}
 CONSTANTS = {"true": True, "false": False, "null": None, "True": True, "False": False,
@@ -19,7 +21,7 @@ CONSTANTS = {"true": True, "false": False, "null": None, "True": True, "False": 
 
 
 def decoded_json(text: str) -> Any:
-    """Return the value of a JSON text.
+    """Return the value of a JSON text; strings may have line breaks as they are, as code has.
 
     Raises:
         ValueError: if it is not JSON, or has lone surrogates.
@@ -27,7 +29,15 @@ def decoded_json(text: str) -> Any:
     try:
         return msgspec.json.decode(text.encode())
     except (msgspec.DecodeError, RecursionError) as error:
-        raise ValueError(str(error)) from None
+        escaped = _STRING.sub(lambda match: escaped_controls(match.group()), text)
+        if escaped == text:
+            raise ValueError(str(error)) from None
+    return decoded_json(escaped)
+
+
+def escaped_controls(text: str) -> str:
+    """Return text of a JSON string with its control characters as JSON has them."""
+    return _CONTROL.sub(lambda match: json.dumps(match.group())[1:-1], text)
 
 
 def json_object(text: str) -> dict[str, Any]:
@@ -48,7 +58,7 @@ def decoded_sequence(text: str, separators: str) -> list[Any]:
     Raises:
         ValueError: if any part is not JSON.
     """
-    decoder = json.JSONDecoder()
+    decoder = json.JSONDecoder(strict=False)
     between = re.compile(f"[{re.escape(separators)}\\s]*")
     values: list[Any] = []
     position = _end(between, text, 0)

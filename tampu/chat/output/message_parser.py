@@ -213,7 +213,7 @@ def _read_call(
     reader: Reader, parts: Parts, signatures: Signatures, call: CallSyntax, tags: Tags
 ) -> Script[None]:
     """Read to the end of a call; any other text is content, tags and all."""
-    if call.header and parts.streams_calls:
+    if call.header:
         around = (tags.begin, tags.end)
         if (yield from read_streamed(
             reader, parts, call.header, around, lambda text: call.read(text, signatures)

@@ -62,7 +62,7 @@ class ToolCallEnd(msgspec.Struct, frozen=True, tag="tool_call_end"):
 
     Attributes:
         state: complete; cut: the output's limit came first; broken: they are not a JSON object.
-        text: all that the model wrote of a broken call, tags and all.
+        text: all that the model wrote of a broken call, tags and the white space before it too.
     """
 
     state: CallState = "complete"
@@ -87,6 +87,7 @@ class Reader:
         self.text = ""
         self.has_ended = self.is_cut = False
         self._finders: dict[Sequence[str], re.Pattern[str]] = {}
+        self._longest: dict[Sequence[str], int] = {}  # of these tags
 
     def give(self, text: str) -> None:
         """Add the next piece of the text."""
@@ -104,7 +105,7 @@ class Reader:
         finder = self._finder(tags)
         while True:
             match = finder.search(self.text)
-            held = len(self.text) if self.has_ended else _held(self.text, tags)
+            held = len(self.text) if self.has_ended else self._held(tags)
             if match and match.start() < held:
                 self.pass_on(match.start(), sink)
                 self.text = self.text[len(match.group()) :]
@@ -123,7 +124,7 @@ class Reader:
     def peek(self, tags: tuple[str, ...]) -> tuple[str, bool]:
         """Return the text before the first of the tags, and whether it is all of it."""
         match = self._finder(tags).search(self.text)
-        held = len(self.text) if self.has_ended else _held(self.text, tags)
+        held = len(self.text) if self.has_ended else self._held(tags)
         if match and match.start() < held:
             return self.text[: match.start()], True
         return self.text[:held], self.has_ended
@@ -149,21 +150,32 @@ class Reader:
             longest_first = sorted(tags, key=len, reverse=True)
             never = "(?!)"
             self._finders[tags] = re.compile("|".join(map(re.escape, longest_first)) or never)
+            self._longest[tags] = len(longest_first[0]) if tags else 1
         return self._finders[tags]
 
+    def _held(self, tags: tuple[str, ...]) -> int:
+        """Return where the longest end of the text starts that may be the start of a tag."""
+        text = self.text
+        ending = text[max(0, len(text) - self._longest[tags] + 1) :]
+        for tag in tags:
+            if tag[0] in ending:
+                return _held(text, ending, tags)
+        return len(text)
 
-def _held(text: str, tags: tuple[str, ...]) -> int:
-    """Return where the longest end of the text starts that may be the start of a tag."""
-    longest = max(map(len, tags), default=1)
-    for start in range(max(0, len(text) - longest + 1), len(text)):
-        ending = text[start:]
+
+def _held(text: str, ending: str, tags: tuple[str, ...]) -> int:
+    while ending:
         if any(len(tag) > len(ending) and tag.startswith(ending) for tag in tags):
-            return start
-    return len(text)
+            break
+        ending = ending[1:]
+    return len(text) - len(ending)
 
 
 class Parts:
-    """Collects the parts of a text, without white space around calls and reasoning.
+    """Collects the parts of a text.
+
+    White space around reasoning is left out, and beside calls where no text is before it or none
+    after it. So the text around calls, joined, is as the model wrote it.
 
     Attributes:
         has_content: whether there was text for the reader.
@@ -174,15 +186,18 @@ class Parts:
         """Start without parts."""
         self.has_content = False
         self.streams_calls = streams_calls
-        self._written = ""  # of the call that is open, before its arguments
-        self._arguments: list[str] = []
+        self._call = ToolCall("", {})  # that is open; of it are written, in order:
+        self._written: list[str] = []
+        self._arguments: list[str] = []  # as JSON: line breaks in strings are escaped
+        self._last: ToolCall | None = None  # a whole call whose id may still come
         self._parts: list[Part] = []
         self._kind: _Text = Content
         self._space = ""  # white space that counts only if text of its kind comes after it
         self._skips = False  # whether white space here belongs to what came before
+        self._is_beside_call = False  # whether nothing but white space came after a call
 
     def collected(self) -> list[Part]:
-        """Return the parts since the last call."""
+        """Return the parts since the last time; a whole call whose id may still come is not one."""
         parts, self._parts = self._parts, []
         return parts
 
@@ -196,7 +211,7 @@ class Parts:
 
     def calls(self, calls: Sequence[ToolCall]) -> None:
         """Add whole calls."""
-        self._border(Content)
+        self._begin_call()
         if not self.streams_calls:
             self._parts += calls
             return
@@ -204,31 +219,65 @@ class Parts:
             arguments = msgspec.json.encode(call.arguments).decode()
             self._parts += (ToolCallStart(call.name), ToolCallArguments(arguments), ToolCallEnd())
 
-    def begin_call(self, name: str, written: str) -> None:
+    def begin_call(self, name: str, written: str, id: str | None = None) -> None:
         """Begin a call, of which this much is written."""
-        self._border(Content)
-        self._written, self._arguments = written, []
-        self._parts.append(ToolCallStart(name))
+        self._begin_call()
+        self._call = ToolCall(name, {}, id)
+        self._written, self._arguments = [written], []
+        if self.streams_calls:
+            self._parts.append(ToolCallStart(name))
 
-    def arguments(self, text: str) -> None:
-        """Add characters of the arguments of the call."""
+    def arguments(self, text: str, written: str) -> None:
+        """Add characters of the arguments of the call, as JSON and as they are written."""
+        self._written.append(written)
         self._arguments.append(text)
+        if not self.streams_calls:
+            return
         last = self._parts[-1] if self._parts else None
         if isinstance(last, ToolCallArguments):
             self._parts[-1] = ToolCallArguments(last.text + text)
         else:
             self._parts.append(ToolCallArguments(text))
 
-    def end_call(self, tag: str, *, is_cut: bool) -> None:
-        """End the call, with this tag if its arguments are not JSON."""
-        arguments = "".join(self._arguments)
-        written = self._written + arguments + tag
+    def after_arguments(self, text: str) -> None:
+        """Add text that belongs to a call whose arguments are not JSON."""
+        self._written.append(text)
+
+    def complete_call(self) -> bool:
+        """End the call if its arguments are a JSON object, and return whether they are."""
         try:
-            json_object(arguments)
-            end = ToolCallEnd()
+            arguments = json_object("".join(self._arguments))
         except ValueError:
-            end = ToolCallEnd("cut") if is_cut else ToolCallEnd("broken", written)
-        self._parts.append(end)
+            return False
+        if self.streams_calls:
+            self._parts.append(ToolCallEnd())
+        else:
+            self._last = ToolCall(self._call.name, arguments, self._call.id)
+        return True
+
+    def give_up_call(self, *, is_cut: bool) -> None:
+        """End a call whose arguments are not JSON: it is cut off, or text as it was written."""
+        if is_cut:
+            self._parts += [ToolCallEnd("cut")] if self.streams_calls else []
+            return
+        text = self._space + "".join(self._written)
+        self._space, self._skips, self._is_beside_call = "", False, False
+        self.has_content = True
+        if self.streams_calls:
+            self._parts.append(ToolCallEnd("broken", text))
+        else:
+            self._add(Content, text)
+
+    def set_id(self, id: str) -> None:
+        """Give the last whole call its id, which was written after its arguments."""
+        if self._last is not None:
+            self._last = ToolCall(self._last.name, self._last.arguments, id)
+
+    def add_last(self) -> None:
+        """Add the whole call that is held back."""
+        if self._last is not None:
+            self._parts.append(self._last)
+            self._last = None
 
     def begin_reasoning(self) -> None:
         """Begin reasoning."""
@@ -239,10 +288,17 @@ class Parts:
         self._border(Content)
 
     def finish(self) -> None:
-        """Add the white space that was held back."""
-        if self._space and self._kind is Content:
+        """Add what was held back."""
+        self.add_last()
+        if self._space and self._kind is Content and not self._is_beside_call:
             self._add(Content, self._space)
         self._space = ""
+
+    def _begin_call(self) -> None:
+        self.add_last()
+        if self._kind is not Content:
+            self._border(Content)
+        self._is_beside_call = True
 
     def _border(self, following: _Text) -> None:
         self._kind, self._space, self._skips = following, "", True
@@ -250,19 +306,21 @@ class Parts:
     def _text(self, kind: _Text, text: str) -> None:
         if kind is not self._kind:
             self._border(kind)
-        if self._skips:
-            text = text.lstrip()
+        if self._skips or (self._is_beside_call and not self.has_content):
+            text, self._space = text.lstrip(), ""
         if not text:
             return
         self._skips = False
         certain = text.rstrip()
         if certain:
+            self._is_beside_call = False
             self._add(kind, self._space + certain)
             self._space = ""
             self.has_content = self.has_content or kind is Content
         self._space += text[len(certain) :]
 
     def _add(self, kind: _Text, text: str) -> None:
+        self.add_last()
         if self._parts and isinstance(self._parts[-1], kind):
             self._parts[-1] = kind(self._parts[-1].text + text)
         else:

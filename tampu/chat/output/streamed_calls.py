@@ -6,8 +6,9 @@ What comes before the arguments is one pattern for each family (`CallSyntax.head
                     header                    fragments           closing
 
 Text that does not begin with a header is left to the family's reader of whole calls. Arguments
-extend to the bracket that closes them, so that a tag in a string does not end a call. If they are
-not JSON, they extend to the tag.
+extend to the bracket that closes them, so that a tag in a string does not end a call. Line breaks
+and other control characters in strings, which JSON has not, are escaped. If arguments are not JSON,
+the call extends to the tag.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from tampu.chat.output.literals import escaped_controls
 from tampu.chat.output.stream_parser import Parts, Reader, Script, ToolCall
 
 _MAX_HEADER = 1_024  # characters; a longer one is read with the whole call
@@ -41,6 +43,8 @@ DEEPSEEK_HEADER = re.compile(
 ARGUMENTS = re.compile(r"\s*(?=\{)")  # a header without a name
 # What may follow the arguments of a call: more fields, brackets, fences.
 _CLOSING = re.compile(_FIELDS + r"[\s\]},;]*`{0,3}\s*(?:<｜tool▁call▁end｜>)?\s*")
+_FIELDS_AFTER = re.compile(_FIELDS)
+_ID = re.compile(r'"(?:id|tool_call_id)"\s*:\s*"([^"\\]*)"|\[CALL_ID\]([^\[{]*)')
 _BRACKETS = ("[", "{", "<", '"')
 _BEGUN_CALL = re.compile(r"\s*(?:[\[{<\"]|[\w.:/\-]*$|[\w.:/\-]+\s*[(\[{<\n])")
 
@@ -50,7 +54,8 @@ class JSONScanner:
 
     Attributes:
         is_closed: whether the object is complete.
-        is_broken: whether the next character cannot be in JSON.
+        is_broken: whether a character cannot be in JSON: the next one, where `scan` has stopped.
+            If it is called again, it goes on.
     """
 
     def __init__(self) -> None:
@@ -59,9 +64,10 @@ class JSONScanner:
         self._depth = 0
         self._in_string = self._is_escaped = False
 
-    def scan(self, text: str) -> int:
-        """Return how many characters of the next piece belong to the object."""
-        position = 0
+    def scan(self, text: str) -> tuple[int, str]:
+        """Return how many characters of the next piece belong to the object, and these as JSON."""
+        position = written = 0
+        escaped: list[str] = []
         while position < len(text):
             if self._is_escaped:
                 self._is_escaped = False
@@ -69,15 +75,23 @@ class JSONScanner:
                 continue
             match = (_IN_STRING if self._in_string else _OUTSIDE_STRING).search(text, position)
             if match is None:
+                position = len(text)
                 break
             position = match.end()
-            if not self._take(match.group()):
+            character = match.group()
+            if self._in_string and character < " ":
+                escaped += (text[written : match.start()], escaped_controls(character))
+                written = position
+            elif not self._take(character) and not self.is_broken:
                 self.is_broken = True
-                return match.start()
-            if self._depth == 0:
+                position = match.start()
+                break
+            elif self._depth == 0 and not self._in_string:
                 self.is_closed = True
-                return position
-        return len(text)
+                break
+        if escaped:
+            return position, "".join([*escaped, text[written:position]])
+        return position, text[:position]
 
     def _take(self, character: str) -> bool:
         """Take a special character; return whether it can be there."""
@@ -120,7 +134,8 @@ def read_streamed(
     while found := (yield from next_header(reader, header, ends)):
         reader.drop(found.end())
         name = next(filter(None, found.groups()))
-        tag = yield from read_arguments(reader, parts, name, written + found.group(), ends)
+        id = _read_ids(found.group(), parts)
+        tag = yield from read_arguments(reader, parts, name, written + found.group(), ends, id)
         if tag is not None:
             return True
         written = ""
@@ -129,6 +144,16 @@ def read_streamed(
     rest, tag = yield from reader.take(ends)
     _add_rest(rest, parts, read, end, is_cut=tag is None and reader.is_cut)
     return True
+
+
+def _read_ids(text: str, parts: Parts) -> str | None:
+    """Return the id in the header of a call; one before it is that of the call before."""
+    fields = _FIELDS_AFTER.match(text)
+    end = fields.end() if fields else 0
+    if before := _ID.search(text, 0, end):
+        parts.set_id(before[1])
+    own = _ID.search(text, end)
+    return (own[1] or own[2]) if own else None
 
 
 def next_header(
@@ -144,22 +169,43 @@ def next_header(
 
 
 def read_arguments(
-    reader: Reader, parts: Parts, name: str, written: str, ends: tuple[str, ...]
+    reader: Reader,
+    parts: Parts,
+    name: str,
+    written: str,
+    ends: tuple[str, ...],
+    id: str | None = None,
 ) -> Script[str | None]:
-    """Pass on the arguments of a call; return the tag that ended them if they are not JSON.
+    """Pass on the arguments of a call; return the tag that ended it if they are not JSON.
 
     `written` is the text of the call before them, if it is shown where the call is broken.
     """
-    parts.begin_call(name, written)
+    parts.begin_call(name, written, id)
     scanner = JSONScanner()
+
+    def pass_on(text: str) -> None:
+        length, arguments = (0, "") if scanner.is_closed else scanner.scan(text)
+        if length:
+            parts.arguments(arguments, text[:length])
+        if length < len(text):
+            parts.after_arguments(text[length:])
+
     while True:
-        reader.pass_on(scanner.scan(reader.text), parts.arguments)
+        length, arguments = scanner.scan(reader.text)
+        if length:
+            parts.arguments(arguments, reader.text[:length])
+            reader.drop(length)
         if scanner.is_closed or scanner.is_broken or reader.has_ended:
             break
         yield
-    tag = (yield from reader.until(ends, parts.arguments)) if scanner.is_broken else None
-    is_cut = reader.is_cut and not scanner.is_closed and tag is None
-    parts.end_call((tag or "") if written else "", is_cut=is_cut)
+    if scanner.is_closed and parts.complete_call():
+        return None
+    tag = None
+    if scanner.is_closed or scanner.is_broken:
+        tag = yield from reader.until(ends, pass_on)
+    if tag is not None and written:
+        parts.after_arguments(tag)
+    parts.give_up_call(is_cut=reader.is_cut and not scanner.is_closed and tag is None)
     return tag
 
 
@@ -173,7 +219,9 @@ def _add_rest(
 ) -> None:
     """Add what follows the last call with a header: more calls or text."""
     closing = _CLOSING.match(rest)
-    rest = rest[closing.end() :] if closing else rest
+    if closing:
+        _read_ids(closing.group(), parts)
+        rest = rest[closing.end() :]
     if not rest or end.startswith(rest) or (is_cut and rest.startswith(_BRACKETS)):
         return
     try:

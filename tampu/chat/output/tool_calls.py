@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from tampu.chat.output.literals import Literals, decoded_json, decoded_sequence, json_object
@@ -139,9 +138,7 @@ def _json_call(value: Any) -> ToolCall:
         for keys in (_NAMES, _ARGUMENTS, _IDS)
     )
     if isinstance(arguments, str):
-        text, arguments = arguments, None
-        with suppress(ValueError):
-            arguments = json_object(text)
+        arguments = json_object(arguments or "{}")
     if not isinstance(name, str) or not name or not isinstance(arguments, dict | None):
         raise ValueError("not a call")
     return ToolCall(name, arguments or {}, id if isinstance(id, str) else None)

@@ -95,6 +95,7 @@ def _info(shown: Mapping[str, Any], name: str) -> ModelInfo:
         embedding_length=int(model_info.get(f"{architecture}.embedding_length", 0)),
         capabilities=tuple(map(str, shown.get("capabilities", ("completion",)))),
         template=str(shown.get("template", "")),
+        template_problem=str(shown.get("template_problem", "")),
         metadata=Metadata({"general.license": str(shown.get("license", ""))}),
         loaded_as=architecture,
     )

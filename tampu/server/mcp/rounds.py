@@ -33,6 +33,7 @@ from tampu.server.events import (
 )
 from tampu.server.generation_request import GenerationRequest
 from tampu.server.wire.conversation import template_message, tool_call
+from tampu.server.wire.openai_fields import read_arguments
 from tampu.server.wire.tools import full_name
 
 _CUT = "not run: the answer ended at its limit"
@@ -242,7 +243,7 @@ class _Round:
     def messages(self, results: Sequence[Result]) -> list[dict[str, Any]]:
         """Return what the next round reads of this one."""
         calls = [
-            tool_call(call.id, full_name(call.server, call.tool), _arguments(call.arguments))
+            tool_call(call.id, full_name(call.server, call.tool), read_arguments(call.arguments))
             for call in self.calls
         ]
         said = template_message(
@@ -261,10 +262,3 @@ class _Round:
             for call, result in zip(self.calls, results, strict=True)
         ]
         return [said, *answers]
-
-
-def _arguments(text: str) -> object:
-    try:
-        return msgspec.json.decode(text or "{}", type=dict[str, Any])
-    except (msgspec.DecodeError, RecursionError):
-        return {}

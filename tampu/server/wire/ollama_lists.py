@@ -87,7 +87,8 @@ class TensorDetails(msgspec.Struct):
 class ModelDetails(msgspec.Struct, kw_only=True):
     """A model in detail; `engine`, tampu's own, is what computes it.
 
-    `memory`, tampu's own, if requested; null: unknown.
+    `template_problem`, tampu's own, says why its template cannot be used. `memory`, tampu's own, if
+    requested; null: unknown.
     """
 
     license: str
@@ -101,6 +102,7 @@ class ModelDetails(msgspec.Struct, kw_only=True):
     capabilities: tuple[str, ...]
     modified_at: str
     engine: str
+    template_problem: str | msgspec.UnsetType = msgspec.UNSET
     renderer: str | msgspec.UnsetType = msgspec.UNSET
     parser: str | msgspec.UnsetType = msgspec.UNSET
     requires: str | msgspec.UnsetType = msgspec.UNSET
@@ -160,6 +162,7 @@ def show(entry: Entry, defaults: ModelDefaults, body: ShowRequest, engine: str) 
         model_info=_model_info(info, verbose=is_verbose),
         capabilities=info.capabilities,
         modified_at=timestamp(entry.modified_s),
+        template_problem=info.template_problem or msgspec.UNSET,
         renderer=config.renderer or msgspec.UNSET,
         parser=config.parser or msgspec.UNSET,
         requires=config.requires or msgspec.UNSET,

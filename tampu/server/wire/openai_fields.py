@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from tampu.chat.output.literals import json_object
 from tampu.chat.output.reasoning import Think
 from tampu.engine.prompts import TextPrompt, TokensPrompt
 from tampu.errors import RequestError
@@ -40,10 +41,10 @@ TextOrTokens: TypeAlias = TextPrompt | TokensPrompt
 
 
 class ToolFunction(msgspec.Struct, kw_only=True):
-    """The function of a call; `arguments` is JSON as text."""
+    """The function of a call; `arguments` is JSON as text, or an object as for other servers."""
 
     name: str
-    arguments: str = "{}"
+    arguments: str | dict[str, Any] | None = None
 
 
 class ToolCall(msgspec.Struct, kw_only=True):
@@ -126,7 +127,7 @@ def read_message(message: Message, where: str) -> dict[str, Any]:
     require(is_given, f"{where}.content is missing")
     text, images = read_content(message.content, f"{where}.content")
     calls = [
-        tool_call(call.id, call.function.name, read_arguments(call.function.arguments, where))
+        tool_call(call.id, call.function.name, read_arguments(call.function.arguments))
         for call in message.tool_calls or ()
     ]
     return template_message(
@@ -179,11 +180,15 @@ def wrong_part(part: Mapping[str, Any], where: str, known: Mapping[str, str]) ->
     return RequestError(f"{where}: {shortened(kind)} is not supported here")
 
 
-def read_arguments(text: str, where: str) -> dict[str, Any]:
-    """Return the arguments of a call as an object."""
+def read_arguments(given: str | Mapping[str, Any] | None) -> Mapping[str, Any] | str:
+    """Return the arguments of a call in a conversation.
+
+    A text that is not a JSON object is returned as it is: a model may write anything, and the next
+    request has it in its history. The template shows it.
+    """
+    if not isinstance(given, str):
+        return given or {}
     try:
-        return msgspec.json.decode(text or "{}", type=dict[str, Any])
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise RequestError(
-            f"{where}: the arguments of a tool call are not a JSON object"
-        ) from error
+        return json_object(given or "{}")
+    except ValueError:
+        return given

@@ -141,10 +141,11 @@ def _messages(item: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:
         case {"type": "mcp_list_tools"}:
             return
         case {
-            "type": "mcp_call", "id": str(id), "name": str(name), "arguments": str(text),
+            "type": "mcp_call", "id": str(id), "name": str(name),
+            "arguments": str() | dict() as arguments,
             "server_label": str(server),
         }:  # fmt: skip
-            call = tool_call(id, full_name(server, name), read_arguments(text, where))
+            call = tool_call(id, full_name(server, name), read_arguments(arguments))
             yield {"role": "assistant", "content": "", "tool_calls": [call]}
             output = item.get("output")
             told = f"Error: {_told(item.get('error'))}" if output is None else str(output)
@@ -186,10 +187,11 @@ def _message(item: dict[str, Any], where: str) -> dict[str, Any]:
             text, images = read_content(content, f"{where}.content")
             return template_message(read_role(role, where), text, images=images)
         case {
-            "type": "function_call", "call_id": str(id), "name": str(name), "arguments": str(text)
+            "type": "function_call", "call_id": str(id), "name": str(name),
+            "arguments": str() | dict() as arguments,
         }:  # fmt: skip
             name = full_name(item.get("namespace"), name)
-            call = tool_call(id, name, read_arguments(text, where))
+            call = tool_call(id, name, read_arguments(arguments))
             return {"role": "assistant", "content": "", "tool_calls": [call]}
         case {
             "type": "custom_tool_call",

@@ -65,7 +65,11 @@ EXAMPLES = [
     ("hermes", f"<tool_call>\n{CALL}\n</tool_call>", [F]),
     ("hermes", f"I look.\n\n<tool_call>{CALL}</tool_call>\n"
                "<tool_call>{\"name\": \"g\"}</tool_call>\nOk ", [Content("I look."), F, G,
-                                                               Content("Ok ")]),
+                                                               Content("\n\n\n\nOk ")]),
+    ("hermes", f"Sure! <tool_call>{CALL}</tool_call> and bye",
+     [Content("Sure!"), F, Content("  and bye")]),
+    ("hermes", f" Sure!\n<tool_call>{CALL}</tool_call>\n", [Content(" Sure!"), F]),
+    ("hermes", f"\n<tool_call>{CALL}</tool_call>\nAfter ", [F, Content("After ")]),
     ("hermes" + THINK, f"<think>\nHm. \n</think>\n\n<tool_call>{CALL}</tool_call>",
      [Reasoning("Hm."), F]),
     ("hermes" + THINK, "<think>a</think>\n\nb", [Reasoning("a"), Content("b")]),

@@ -231,9 +231,8 @@ def test_a_forced_call_that_is_cut_off_is_not_text_even_in_its_first_characters(
 BROKEN = [
     ("hermes", '<tool_call>\n{"name": "f", "arguments": {"a": 1,}}\n</tool_call>', '{"a": 1,}'),
     ("hermes", '<tool_call>{"name": "f", "arguments": {"a": 1</tool_call>', '{"a": 1'),
-    ("hermes", '<tool_call>{"name": "f", "arguments": {"a": "x\ny"}}</tool_call>',
-     '{"a": "x\ny"}}'),
-    ("hermes", '<tool_call>{"name": "f", "arguments": {"a": \'x\'}}</tool_call>', "{\"a\": 'x'}}"),
+    ("hermes", '<tool_call>{"name": "f", "arguments": {"a": \'x\'}}</tool_call>', "{\"a\": 'x'}"),
+    ("hermes", '<tool_call>{"name": "f", "arguments": {a: {b: 1}}}\n</tool_call>', "{a: {b: 1}}"),
     ("mistral", '[TOOL_CALLS]f[ARGS]{"a": #', '{"a": #'),
     ("harmony", '<|channel|>commentary to=functions.f<|message|>{"a": 1, oops}<|call|>',
      '{"a": 1, oops}'),
@@ -250,8 +249,7 @@ def test_arguments_that_are_not_json_are_said_to_be_broken_with_all_that_was_wri
         assert call.end is not None
         assert call.end.state == "broken"
         assert arguments in call.end.text
-        assert call.end.text in text
-        assert rest in {"", "}"}
+        assert call.end.text + rest == text or name == "harmony"
 
 
 def test_a_tag_in_a_string_does_not_end_a_call() -> None:

@@ -102,7 +102,7 @@ MORE = {
         "placement",
         "loading",
     },
-    ollama_lists.ModelDetails: {"engine", "memory"},
+    ollama_lists.ModelDetails: {"engine", "memory", "template_problem"},
 }
 PATHS = {
     "/api/generate": ollama.GenerateRequest,
