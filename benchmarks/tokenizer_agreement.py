@@ -29,6 +29,7 @@ from tampu.convert.checkpoint import Checkpoint
 from tampu.convert.token_check import TEXTS, library_encoder
 from tampu.convert.tokenizer_json import QWEN2
 from tampu.convert.vocabulary import tokenizer_metadata
+from tampu.errors import TampuError
 from tampu.ml.gguf import Metadata
 from tampu.tokenizer import load_tokenizer
 
@@ -40,16 +41,19 @@ SPECIALS = ("<s>", "</s>", "<|end|>", "<|end|><|more|>")
 WORDS = ("kiwi", "<tool>", "CAF\u00c9!", "e\u0301\u0301", "a b", "\u2460", "  ", "ab")
 
 _PIECES = (
-    " ", "  ", "   ", "\t", "\n", "\n\n\n", "\r\n", "\x1c", "\x85", "\xa0", "\u2003", "\u3000", "\u2028",
-    "a", "b", "A", "B", "word", "Word", "WORD", "kiwis", "xkiwi", "_kiwi", "kiwi_", "1", "42", "3.14", "'s", "'LL",
-    "!", "...", "-", "_", "/", "\\", "[", "]", "<", ">", "<|", "|>", "</", "#", "\u20ac", "\x00", "\x7f", "\ufffd",
-    "e\u0301", "\u0301", "\u0323\u0302", "\u0302\u0323", "\u00e9", "\u1ebf", "e\u0302\u0301", "A\u030a", "\u212b",
-    "\u1112\u1161\u11ab", "\u1100\u116e\u11a8", "\ud55c", "\u30ab\u3099", "\u30ac", "\uff76\uff9e", "\u0439",
-    "\u0438\u0306", "\ufb01", "\ufb03", "\uff21", "\uff11", "\u2460", "\u338f", "\u2122", "\u00bd", "\u00b2", "\u2163",
-    "\u0130", "I\u0307", "\u0131", "\u03a3", "\u03c2", "\u00df", "\u1e9e", "\u01c5", "\u017f", "\u0345",
-    "\u4f60\u597d", "\u3002", "\uff0c", "\u65e5\u672c", "\u05e9\u05dc", "\u0645\u0631", "\u0939\u093f", "\u0e44\u0e17\u0e22",
-    "\U0001f642", "\U0001f469\u200d\U0001f467", "\U0001f44d\U0001f3fd", "\u200d", "\u200b", "\ufeff", "\u00ad", "\u202e",
-    SPACE, SPACE * 2, "\u0120", "##a", "<0x0A>", "[UNK]", "\u24b6", "\U0001f130", "\u203f", "\u0660", "\u20e3",
+    " ", "  ", "   ", "\t", "\n", "\n\n\n", "\r\n", "\x1c", "\x85", "\xa0", "\u2003", "\u3000",
+    "\u2028", "a", "b", "A", "B", "word", "Word", "WORD", "kiwis", "xkiwi", "_kiwi", "kiwi_", "1",
+    "42", "3.14", "'s", "'LL", "!", "...", "-", "_", "/", "\\", "[", "]", "<", ">", "<|", "|>",
+    "</", "#", "\u20ac", "\x00", "\x7f", "\ufffd", "e\u0301", "\u0301", "\u0323\u0302",
+    "\u0302\u0323", "\u00e9", "\u1ebf", "e\u0302\u0301", "A\u030a", "\u212b",
+    "\u1112\u1161\u11ab", "\u1100\u116e\u11a8", "\ud55c", "\u30ab\u3099", "\u30ac",
+    "\uff76\uff9e", "\u0439", "\u0438\u0306", "\ufb01", "\ufb03", "\uff21", "\uff11", "\u2460",
+    "\u338f", "\u2122", "\u00bd", "\u00b2", "\u2163", "\u0130", "I\u0307", "\u0131", "\u03a3",
+    "\u03c2", "\u00df", "\u1e9e", "\u01c5", "\u017f", "\u0345", "\u4f60\u597d", "\u3002",
+    "\uff0c", "\u65e5\u672c", "\u05e9\u05dc", "\u0645\u0631", "\u0939\u093f",
+    "\u0e44\u0e17\u0e22", "\U0001f642", "\U0001f469\u200d\U0001f467", "\U0001f44d\U0001f3fd",
+    "\u200d", "\u200b", "\ufeff", "\u00ad", "\u202e", SPACE, SPACE * 2, "\u0120", "##a", "<0x0A>",
+    "[UNK]", "\u24b6", "\U0001f130", "\u203f", "\u0660", "\u20e3",
 )  # fmt: skip
 
 
@@ -75,9 +79,7 @@ def hard_texts(count: int, names: Sequence[str], seed: int) -> list[str]:
 @functools.cache
 def _corpus() -> str:
     modules = (argparse, ast, inspect)
-    others = [
-        "Za\u017c\u00f3\u0142\u0107 caf\u00e9 \u4f60\u597d\u4e16\u754c \U0001f642 \ud55c\uad6d\uc5b4"
-    ]
+    others = ["Za\u017c\u00f3\u0142\u0107 caf\u00e9 \u4f60\u597d \U0001f642 \ud55c\uad6d\uc5b4"]
     return "\n".join([*(inspect.getsource(module) for module in modules), *others * 20])
 
 
@@ -160,9 +162,9 @@ def _unigram() -> Tree:
     words = sorted(set(re.findall(r"[A-Za-z]{1,8}", _corpus())))[:1200]
     letters = sorted({*_corpus()} - {" "})
     pieces = [*letters, *words, *(SPACE + word for word in words), SPACE]
-    scored = [[text, -float(3 + len(text) % 5 + number % 7)] for number, text in enumerate(pieces)]
-    first = [["<s>", 0.0], ["<pad>", 0.0], ["</s>", 0.0], ["<unk>", 0.0]]
-    unique = {text: score for text, score in [*first, *scored]}
+    scored = [(text, -float(3 + len(text) % 5 + number % 7)) for number, text in enumerate(pieces)]
+    first = ("<s>", "<pad>", "</s>", "<unk>")
+    unique = dict.fromkeys(first, 0.0) | dict(scored)
     model = {"type": "Unigram", "unk_id": 3, "vocab": [list(pair) for pair in unique.items()]}
     tree = json.loads(Tokenizer(models.BPE()).to_str())
     tree["model"] = model | {"byte_fallback": False}
@@ -172,7 +174,7 @@ def _unigram() -> Tree:
         "pretokenizers": [{"type": "WhitespaceSplit"}, metaspace],
     }
     tree["post_processor"] = template([("<s>", 0)], [("</s>", 2)], [("</s>", 2)] * 2)
-    tree["added_tokens"] = [added(id_, text, special=True) for id_, (text, _) in enumerate(first)]
+    tree["added_tokens"] = [added(id_, text, special=True) for id_, text in enumerate(first)]
     return _with_specials(tree)
 
 
@@ -306,7 +308,8 @@ _PREFIXED = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True
 _SPM = (replace(" ", SPACE),)
 
 
-def variants() -> dict[str, Tree]:
+@functools.cache
+def variants() -> Mapping[str, Tree]:
     """Return the tokenizer.json of each variant by its name."""
     bytes_, letters, pieces, unigram = _byte_level(), _characters(), _word_piece(), _unigram()
     found = {
@@ -355,8 +358,8 @@ def variants() -> dict[str, Tree]:
     for name in ("NFC", "NFKC", "Lowercase", "Strip", "Replace Regex"):
         steps = _sequence(NORMALIZERS[name] or {}, {"type": "Prepend", "prepend": SPACE}, *_SPM)
         found[f"characters: {name}"] = _changed(letters, normalizer=steps)
-    for name in ("none", "NFC", "Lowercase", "Sequence NFD Lowercase StripAccents", "BertNormalizer",
-                 "BertNormalizer cased"):  # fmt: skip
+    bert_like = ("Sequence NFD Lowercase StripAccents", "BertNormalizer", "BertNormalizer cased")
+    for name in ("none", "NFC", "Lowercase", *bert_like):
         found[f"WordPiece: {name}"] = _changed(pieces, normalizer=NORMALIZERS[name])
     for strips in (True, False):
         found[f"WordPiece: strip_accents {strips}"] = _changed(
@@ -375,7 +378,7 @@ def variants() -> dict[str, Tree]:
 def encoders(tree: Tree, folder: Path) -> tuple[Encode, Encode]:
     """Return how tampu encodes with the converted tokenizer.json, and how the library does."""
     (folder / "tokenizer.json").write_text(json.dumps(tree))
-    keys = tokenizer_metadata(Checkpoint(folder, {}, {}), 4000)
+    keys: dict[str, Any] = tokenizer_metadata(Checkpoint(folder, {}, {}), 4000)
     ours = load_tokenizer(Metadata({"general.architecture": "llama", **keys}))
     return ours.encode, library_encoder(tree, {})
 
@@ -405,7 +408,7 @@ def main() -> int:
             began = time.perf_counter()
             try:
                 found = first_difference(tree, arguments.count, arguments.seed, Path(folder))
-            except Exception as error:
+            except TampuError as error:
                 found = f"{type(error).__name__}: {error}"
             differing += found is not None
             seconds = time.perf_counter() - began

@@ -32,7 +32,7 @@ def read_post_processor(tokenizer: Node, *, has_pairs: bool, refusals: Refusals)
         UnsupportedModelError: if it cannot be carried, unless `refusals` allows it.
     """
     parts = [part for part in parts_of(tokenizer, "post_processor") if part["type"] != "ByteLevel"]
-    found = [around for part in parts if (around := _around(part, tokenizer)) is not None]
+    found = [put for part in parts if (put := _around(part, tokenizer)) is not None]
     if len(found) > 1:
         refusals.add(f"{FILE}: post_processor: {len(found)} steps that add tokens")
     if not found:
@@ -42,7 +42,8 @@ def read_post_processor(tokenizer: Node, *, has_pairs: bool, refusals: Refusals)
         if len(tokens) > 1:
             refusals.add(f"{FILE}: post_processor: {len(tokens)} tokens {side} a text")
     around = Around(before[0] if before else None, after[0] if after else None)
-    if not has_pairs or pair is None:
+    # The library writes A and B alone for files whose maker gave no form.
+    if not has_pairs or pair is None or pair == ["A", "B"]:
         return around
     between = tuple(pair[len(before) + 1 : -len(after) - 1])
     if pair != [*before, "A", *between, "B", *after] or "A" in between or not between:

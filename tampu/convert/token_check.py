@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from tampu.convert.added_tokens import AddedToken, read_added_tokens
 from tampu.convert.checkpoint import Checkpoint
 from tampu.convert.tokenizer_json import is_byte_level
 from tampu.errors import ModelFileError
 from tampu.ml.gguf import Metadata
+from tampu.ml.metadata import Value
 from tampu.tokenizer import Tokenizer, load_tokenizer
 
 FILE = "tokenizer.json"
@@ -84,13 +85,13 @@ class Comparison:
             raise ModelFileError(FILE, f"the converted tokenizer differs: {self.difference}")
 
 
-def compare_tokens(checkpoint: Checkpoint, metadata: Metadata) -> Comparison:
+def compare_tokens(checkpoint: Checkpoint, metadata: Mapping[str, object]) -> Comparison:
     """Compare the tokens that a converted model's metadata gives with the checkpoint's own.
 
     Raises:
         ModelFileError: if the `tokenizers` library cannot read tokenizer.json.
     """
-    tokenizer = load_tokenizer(metadata)
+    tokenizer = load_tokenizer(Metadata(cast(Mapping[str, Value], metadata)))
     tree = checkpoint.json(FILE)
     if tree is None:
         return _decoded_again(tokenizer)

@@ -6,6 +6,7 @@ carry. A key or a component that is not in the table could change the tokens, so
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from tampu.errors import ModelFileError, UnsupportedModelError
 from tampu.tokenizer.normalization import STEPS
 
 FILE = "tokenizer.json"
+logger = logging.getLogger("tampu.convert")
 ALLOW = "--allow-unknown converts without it"
 Node = Mapping[str, Any]
 
@@ -132,6 +134,7 @@ class Refusals:
             raise UnsupportedModelError(f"{message}; {ALLOW}")
         if message not in self.messages:
             self.messages.append(message)
+            logger.warning("left out: %s", message)
 
 
 def parts_of(tokenizer: Node, component: str) -> list[Node]:

@@ -10,6 +10,8 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from tampu.convert.added_tokens import AddedTokens, read_added_tokens
 from tampu.convert.checkpoint import Checkpoint
 from tampu.convert.post_processor import Around, read_post_processor
@@ -97,8 +99,15 @@ def _read_token_table(
     data = checkpoint.data("tokenizer.model")
     if data is not None:
         model = read_sentencepiece(data)
-        prefix = model.add_space_prefix
-        return TokenTable("llama", model.pieces, model.types, model.scores, add_space_prefix=prefix)
+        table = TokenTable("llama", model.pieces, model.types, model.scores)
+        table.add_space_prefix = model.add_space_prefix
+        if tokenizer is not None:  # it says what transformers does with texts
+            table.keys |= read_token_table(tokenizer, refusals).keys
+            return table
+        table.remove_extra_whitespaces = model.remove_extra_whitespaces or None
+        if model.precompiled_charsmap:
+            table.precompiled_charsmap = np.frombuffer(model.precompiled_charsmap, np.uint8)
+        return table
     if tokenizer is None:
         tekken = checkpoint.json(TEKKEN_FILE)
         if tekken is not None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -213,7 +212,7 @@ class _Step:
                     data = base64.b64decode(node["precompiled_charsmap"], validate=True)
                     return normalizers.Precompiled(data)
                 case {"type": "BertNormalizer"}:
-                    options = {key: node.get(key) for key in STEPS["BertNormalizer"]}
+                    options: dict[str, Any] = {key: node.get(key) for key in STEPS[self.kind]}
                     return normalizers.BertNormalizer(**options)
         except Exception as error:
             raise self._damaged(f"{self.kind} cannot be read ({error})") from error
@@ -241,9 +240,9 @@ def space_steps() -> list[Node]:
     ]
 
 
-def _pattern(value: object) -> re.Match[str] | str | None:
+def _pattern(value: object) -> str | None:
     """Return the text of a pattern, be it literal or a regular expression; None for others."""
     match value:
-        case {"String": str(text)} | {"Regex": str(text)} if len(value) == 1:
+        case {"String": str(text), **others} | {"Regex": str(text), **others} if not others:
             return text
     return None
