@@ -75,7 +75,9 @@ def embedded(loaded: Loaded, command: Embed) -> Iterator[Embedded]:
             # As llama-server's message does, for clients that look for these words.
             what = f"input[{index}] is too large"
             raise ContextLengthError.of(len(tokens), context, what)
-        texts.append(tokens[:context])
+        # As in transformers, what is put behind a text stays: a model may pool its last token.
+        end = tokenizer.around[1] if isinstance(given, TextPrompt) and len(tokens) > context else []
+        texts.append([*tokens[: context - len(end)], *end])
         dropped += len(tokens) - len(texts[-1])
     vectors = loaded.model.embed(
         texts,
