@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from support import vocabularies as made
 
+from tampu.engine.prompts import TextPrompt, TokensPrompt
 from tampu.tokenizer import load_tokenizer
-from tampu.worker.protocol import Embed, TextPrompt, TokensPrompt
+from tampu.worker.protocol import Embed
 from tampu.worker.tokens import embedded
 
 
