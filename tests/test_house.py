@@ -59,7 +59,7 @@ HOLDERS = {
     "rich": {"cli"},
     "markdown_it": {"cli"},
     "prompt_toolkit": {"cli"},
-    "tokenizers": {"tokenizer"},
+    "tokenizers": {"tokenizer", "convert"},  # a conversion is compared with it
     "llguidance": {"sampling"},
     "jinja2": {"chat"},
     "anyio": {"server"},

@@ -45,17 +45,20 @@ def convert_command(
     """Convert a checkpoint or an adapter to a GGUF file."""
     from tampu.cli.progress import progress_bar
     from tampu.convert import convert  # slow to import, and no other command needs it
+    from tampu.convert.checkpoint import Checkpoint
     from tampu.convert.quant_mix import Override
+    from tampu.convert.token_check import compare_tokens
+    from tampu.ml.gguf import read_gguf
 
     if base is not None:
         from tampu.convert.adapters import plan_adapter
-        from tampu.ml.gguf import read_gguf
 
         plan_adapter(source, read_gguf(base)).write(output)
     else:
         overrides = [Override.parse(text) for text in tensor_type or []]
         with progress_bar("converting") as progress:
             convert(source, output, type, mmproj=mmproj, overrides=overrides, progress=progress)
+        print(compare_tokens(Checkpoint.open(source), read_gguf(output).metadata))
         if mmproj is not None:
             print(f"{mmproj}: {mmproj.stat().st_size / 1e6:.1f} MB")
     print(f"{output}: {output.stat().st_size / 1e6:.1f} MB")

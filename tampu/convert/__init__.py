@@ -55,6 +55,8 @@ from tampu.convert.qwen35 import (
     QWEN35_VISION,
 )
 from tampu.convert.storage import encoded_parts, storage_type
+from tampu.convert.token_check import compare_tokens
+from tampu.convert.tokenizer_keys import Refusals
 from tampu.convert.vocabulary import tokenizer_metadata
 from tampu.convert.writer import (
     ChunkSource,
@@ -159,8 +161,12 @@ def plan_conversion(
     *,
     metadata: Mapping[str, str | int | float | bool] | None = None,
     overrides: Sequence[Override] = (),
+    allow_unknown: bool = False,
 ) -> PlannedFile:
-    """Return the file that `convert` writes, with its errors."""
+    """Return the file that `convert` writes, with its errors.
+
+    `allow_unknown`: whether what a GGUF file cannot carry is left out, with a warning.
+    """
     checkpoint = Checkpoint.open(source)
     if type is None:
         type, stored = _stored_types(checkpoint)
@@ -174,7 +180,8 @@ def plan_conversion(
     tied = config.flag("tie_word_embeddings", default=family.tied)
     plan = family.plan(checkpoint.tensors.values(), parameters, tied=tied)
     rows = (plan["token_embd.weight"].shape or (1,))[0]
-    keys = {
+    refusals = Refusals(allowed=allow_unknown)
+    keys: dict[str, object] = {
         "general.architecture": family.architecture,
         "general.type": "model",
         "general.name": source.resolve().name,
@@ -182,10 +189,12 @@ def plan_conversion(
         "general.quantization_version": QUANTIZATION_VERSION,
         **encoder_metadata(checkpoint, family.architecture),
         **{f"{family.architecture}.{key}": value for key, value in parameters.items()},
-        **tokenizer_metadata(checkpoint, rows),
+        **tokenizer_metadata(checkpoint, rows, refusals),
         **_training(checkpoint),
         **(metadata or {}),
     }
+    if not refusals.messages:
+        compare_tokens(checkpoint, keys).require()
     shapes = {name: tensor.shape or (1,) for name, tensor in plan.items()}
     model = ModelShape.of(family.architecture, parameters)
     types = _types(shapes, kind, model, overrides)

@@ -25,6 +25,7 @@ from tampu.ml.gguf import GGUFFile
 
 CONFIG_FILE = "config.json"
 
+_CONVERTER = 2  # one more for each change of what conversion writes
 _DIGITS = 16
 _READ = (".json", ".safetensors", ".model", ".jinja", ".txt")
 
@@ -70,7 +71,7 @@ def _cached(cache: Path, folder: Path, identity: str, write: Callable[[Path], No
 
 
 def _state(folder: Path) -> str:
-    states = []
+    states = [f"converter {_CONVERTER}"]
     for path in sorted(folder.iterdir()):
         if path.suffix in _READ and path.is_file():
             status = path.stat()

@@ -18,12 +18,14 @@ _TYPES = range(1, 7)  # normal, unknown, control, user defined, unused, byte: th
 
 @dataclass(frozen=True, slots=True)
 class SentencePieceModel:
-    """The pieces by id, and the normalizer's one setting that matters to a BPE model."""
+    """The pieces by id, and the normalizer's settings."""
 
     pieces: list[str]
     scores: list[float]
     types: list[int]
     add_space_prefix: bool
+    remove_extra_whitespaces: bool
+    precompiled_charsmap: bytes  # b"": none
 
 
 def read_sentencepiece(data: bytes, where: str = "tokenizer.model") -> SentencePieceModel:
@@ -43,15 +45,18 @@ def read_sentencepiece(data: bytes, where: str = "tokenizer.model") -> SentenceP
                 trainer = _message(value)
             elif number == 3:
                 normalizer = _message(value)
-        model_type = dict(_fields(trainer)).get(3, 1)
-        prefix = dict(_fields(normalizer)).get(3, 1)
+        training, settings = dict(_fields(trainer)), dict(_fields(normalizer))
+        charsmap = _message(settings.get(2, b""))
     except (ValueError, struct.error) as error:
         raise ModelFileError(where, "is not a SentencePiece model") from error
     if not pieces:
         raise ModelFileError(where, "is not a SentencePiece model: no pieces")
-    if model_type != _BPE:
+    if training.get(3, 1) != _BPE:
         raise UnsupportedModelError(f"{where}: only SentencePiece models of type BPE are supported")
-    return SentencePieceModel(pieces, scores, types, bool(prefix))
+    if training.get(24, 0) or not settings.get(5, 1):
+        raise UnsupportedModelError(f"{where}: spaces behind words, or left as they are")
+    prefix, removes = bool(settings.get(3, 1)), bool(settings.get(4, 1))
+    return SentencePieceModel(pieces, scores, types, prefix, removes, charsmap)
 
 
 def _piece(data: bytes) -> tuple[str, float, int]:

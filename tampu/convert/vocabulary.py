@@ -6,10 +6,15 @@ from tokenizer_config.json, end-of-generation ids from generation_config.json.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
+from tampu.convert.added_tokens import AddedTokens, read_added_tokens
 from tampu.convert.checkpoint import Checkpoint
+from tampu.convert.post_processor import Around, read_post_processor
 from tampu.convert.sentencepiece import read_sentencepiece
 from tampu.convert.tekken import FILE as TEKKEN_FILE
 from tampu.convert.tekken import SETTINGS as TEKKEN_SETTINGS
@@ -20,11 +25,10 @@ from tampu.convert.tokenizer_json import (
     UNUSED,
     USER_DEFINED,
     TokenTable,
-    added_tokens,
     is_byte_level,
-    prefix_token,
     read_token_table,
 )
+from tampu.convert.tokenizer_keys import Refusals
 from tampu.errors import ModelFileError
 
 _CONFIG = "tokenizer_config.json"
@@ -35,23 +39,35 @@ _SPECIAL = {
 }  # fmt: skip
 _TABLES = (
     "scores", "merges", "add_space_prefix", "remove_extra_whitespaces", "precompiled_charsmap",
-    "add_sep_token",
 )  # fmt: skip
-_MAX_ID_DIGITS = 10  # of an id
 _ADDED_SCORE = -1000.0
+_ENCODERS = ("bert", "t5")
+
+logger = logging.getLogger("tampu.convert")
 
 
-def tokenizer_metadata(checkpoint: Checkpoint, size: int) -> dict[str, object]:
-    """Return the tokenizer's keys for a model with `size` rows of token embeddings."""
+def tokenizer_metadata(
+    checkpoint: Checkpoint, size: int, refusals: Refusals | None = None
+) -> dict[str, object]:
+    """Return the tokenizer's keys for a model with `size` rows of token embeddings.
+
+    Args:
+        checkpoint: the folder.
+        size: the number of rows.
+        refusals: gets what a GGUF file cannot carry; None: that is an error.
+    """
+    refusals = refusals or Refusals()
     tokenizer = checkpoint.json("tokenizer.json")
     settings = checkpoint.json(_CONFIG)
     if settings is None:
         settings = TEKKEN_SETTINGS if checkpoint.json(TEKKEN_FILE) else {}
-    table = _read_token_table(checkpoint, tokenizer)
+    table = _read_token_table(checkpoint, tokenizer, refusals)
     if len(table.tokens) > size:
         reason = f"{len(table.tokens)} tokens for a model with {size}"
         raise ModelFileError("tokenizer", reason)
-    _add_tokens(table, _added_tokens(checkpoint, tokenizer, settings), size)
+    added = read_added_tokens(checkpoint, tokenizer, settings)
+    own = table.own_texts()
+    _add_tokens(table, added, size)
     _pad(table, size)
     ids = dict(zip(table.tokens, range(len(table.tokens)), strict=True))
     keys: dict[str, object] = {
@@ -63,66 +79,56 @@ def tokenizer_metadata(checkpoint: Checkpoint, size: int) -> dict[str, object]:
     for key in _TABLES:
         if (value := getattr(table, key)) is not None:
             keys[f"tokenizer.ggml.{key}"] = value
+    keys |= table.keys
+    is_llama = table.model in ("llama", "gemma4")
+    keys |= added.flags(size, own, is_normalized=table.has_normalizer, is_listed=is_llama)
     keys |= _special_ids(checkpoint, settings, ids)
-    keys |= _end_ids(checkpoint, settings, ids)
-    keys |= _bos_eos_flags(tokenizer, settings, table.model)
+    around = _around(tokenizer, settings, table.model, refusals)
+    keys |= _end_ids(checkpoint, settings, ids, around)
+    keys |= _bos_eos_keys(around, settings, table.model, len(ids))
     keys |= _templates(checkpoint, settings)
     return keys
 
 
-def _read_token_table(checkpoint: Checkpoint, tokenizer: Mapping[str, Any] | None) -> TokenTable:
+def _read_token_table(
+    checkpoint: Checkpoint, tokenizer: Mapping[str, Any] | None, refusals: Refusals
+) -> TokenTable:
     """Return the vocabulary; tokenizer.model is preferred to a tokenizer.json derived from it."""
     if tokenizer is not None and is_byte_level(tokenizer):
-        return read_token_table(tokenizer)
+        return read_token_table(tokenizer, refusals)
     data = checkpoint.data("tokenizer.model")
     if data is not None:
         model = read_sentencepiece(data)
-        prefix = model.add_space_prefix
-        return TokenTable("llama", model.pieces, model.types, model.scores, add_space_prefix=prefix)
+        table = TokenTable("llama", model.pieces, model.types, model.scores)
+        table.add_space_prefix = model.add_space_prefix
+        if tokenizer is not None:  # it says what transformers does with texts
+            table.keys |= read_token_table(tokenizer, refusals).keys
+            return table
+        table.remove_extra_whitespaces = model.remove_extra_whitespaces or None
+        if model.precompiled_charsmap:
+            table.precompiled_charsmap = np.frombuffer(model.precompiled_charsmap, np.uint8)
+        return table
     if tokenizer is None:
         tekken = checkpoint.json(TEKKEN_FILE)
         if tekken is not None:
             return read_tekken(tekken)
         reason = f"no tokenizer.json, no tokenizer.model and no {TEKKEN_FILE}"
         raise ModelFileError(str(checkpoint.folder), reason)
-    return read_token_table(tokenizer)
+    return read_token_table(tokenizer, refusals)
 
 
-def _added_tokens(
-    checkpoint: Checkpoint, tokenizer: Mapping[str, Any] | None, settings: Mapping[str, Any]
-) -> dict[int, tuple[str, bool]]:
-    """Return id -> (text, is_special); newer kinds of files override older ones."""
-    added: dict[int, tuple[str, bool]] = {}
-    for text, id_ in (checkpoint.json("added_tokens.json") or {}).items():
-        if type(id_) is not int:
-            raise ModelFileError("added_tokens.json", f"the id of {text!r} is not an integer")
-        added[id_] = (text, False)
-    decoder = settings.get("added_tokens_decoder") or {}
-    if not isinstance(decoder, dict):
-        raise ModelFileError(_CONFIG, "added_tokens_decoder is not an object")
-    for key, token in decoder.items():
-        match token:
-            case {"content": str(text)} if key.isdecimal() and len(key) < _MAX_ID_DIGITS:
-                added[int(key)] = (text, token.get("special") is True)
-            case _:
-                raise ModelFileError(_CONFIG, f"invalid added token: {key[:20]!r}")
-    if tokenizer is not None:
-        added |= {id_: (text, special) for id_, text, special in added_tokens(tokenizer)}
-    return added
-
-
-def _add_tokens(table: TokenTable, added: Mapping[int, tuple[str, bool]], size: int) -> None:
+def _add_tokens(table: TokenTable, added: AddedTokens, size: int) -> None:
     """Put added tokens at their ids; those without a row in the model are dropped."""
-    _pad(table, max((id_ + 1 for id_ in added if id_ < size), default=0))
-    for id_, (text, special) in added.items():
+    _pad(table, max((id_ + 1 for id_ in added.tokens if id_ < size), default=0))
+    for id_, token in added.tokens.items():
         if id_ < 0:
-            raise ModelFileError("tokenizer", f"the added token {text!r} has the id {id_}")
+            raise ModelFileError("tokenizer", f"the added token {token.content!r} has the id {id_}")
         if id_ < size:
-            if table.scores is not None and table.tokens[id_] != text:
+            if table.scores is not None and table.tokens[id_] != token.content:
                 table.scores[id_] = _ADDED_SCORE
             if table.types[id_] != UNKNOWN:
-                table.types[id_] = CONTROL if special else USER_DEFINED
-            table.tokens[id_] = text
+                table.types[id_] = CONTROL if token.special else USER_DEFINED
+            table.tokens[id_] = token.content
 
 
 def _pad(table: TokenTable, size: int) -> None:
@@ -170,10 +176,14 @@ def _text_config(checkpoint: Checkpoint) -> Mapping[str, Any]:
 
 
 def _end_ids(
-    checkpoint: Checkpoint, settings: Mapping[str, Any], ids: Mapping[str, int]
+    checkpoint: Checkpoint,
+    settings: Mapping[str, Any],
+    ids: Mapping[str, int],
+    around: Around | None,
 ) -> dict[str, object]:
     """Return the end-of-generation ids: the first as llama.cpp expects it, all if several.
 
+    One that the post-processor puts after a text is the first, since readers put the first there.
     The tokenizer's own EOS is recorded as the end of a turn if generation_config.json lacks it.
     """
     generation = checkpoint.json("generation_config.json") or {}
@@ -183,6 +193,9 @@ def _end_ids(
         or _id_list(_text_config(checkpoint).get("eos_token_id"), "config.json: eos_token_id", ids)
         or ([named] if named is not None else [])
     )
+    if around is not None and around.last is not None:
+        last = _id_list(around.last, "tokenizer.json: post_processor", ids)
+        ends = list(dict.fromkeys([*last, *ends]))
     keys: dict[str, object] = {}
     if ends:
         keys["tokenizer.ggml.eos_token_id"] = ends[0]
@@ -193,20 +206,53 @@ def _end_ids(
     return keys
 
 
-def _bos_eos_flags(
-    tokenizer: Mapping[str, Any] | None, settings: Mapping[str, Any], model: str
+def _around(
+    tokenizer: Mapping[str, Any] | None,
+    settings: Mapping[str, Any],
+    model: str,
+    refusals: Refusals,
+) -> Around | None:
+    """Return what the post-processor puts around a text; None if there is no tokenizer.json.
+
+    With a tokenizer.json, transformers pays no attention to `add_bos_token` and `add_eos_token`.
+    """
+    if tokenizer is None:
+        return None
+    around = read_post_processor(tokenizer, has_pairs=model in _ENCODERS, refusals=refusals)
+    for side, found in (("bos", around.first), ("eos", around.last)):
+        stated = settings.get(f"add_{side}_token")
+        if isinstance(stated, bool) and stated != (found is not None):
+            does = "adds" if found is not None else "does not add"
+            logger.warning(
+                "%s has add_%s_token %s, but the post-processor of tokenizer.json %s one: "
+                "that is what counts, as in transformers",
+                _CONFIG, side, str(stated).lower(), does,
+            )  # fmt: skip
+    return around
+
+
+def _bos_eos_keys(
+    around: Around | None, settings: Mapping[str, Any], model: str, size: int
 ) -> dict[str, object]:
-    """Return whether BOS and EOS are added around a text."""
-    if model in ("bert", "t5"):
-        return {"tokenizer.ggml.add_bos_token": True, "tokenizer.ggml.add_eos_token": True}
-    first = settings.get("add_bos_token")
-    if not isinstance(first, bool):
-        first = prefix_token(tokenizer) is not None if tokenizer is not None else model == "llama"
-    last = settings.get("add_eos_token")
-    return {
-        "tokenizer.ggml.add_bos_token": first,
-        "tokenizer.ggml.add_eos_token": last if isinstance(last, bool) else False,
+    """Return which tokens are put around a text."""
+    if around is None:
+        first, last = settings.get("add_bos_token"), settings.get("add_eos_token")
+        return {
+            "tokenizer.ggml.add_bos_token": first if isinstance(first, bool) else model == "llama",
+            "tokenizer.ggml.add_eos_token": last if isinstance(last, bool) else False,
+        }
+    keys: dict[str, object] = {
+        "tokenizer.ggml.add_bos_token": around.first is not None,
+        "tokenizer.ggml.add_eos_token": around.last is not None,
     }
+    if around.first is not None:
+        if not 0 <= around.first < size:
+            reason = f"post_processor: {around.first} is outside the vocabulary of {size} tokens"
+            raise ModelFileError("tokenizer.json", reason)
+        keys["tokenizer.ggml.bos_token_id"] = around.first
+    if model in _ENCODERS and around.between is not None:
+        keys["tokenizer.ggml.add_sep_token"] = len(around.between) > 1
+    return keys
 
 
 def _templates(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> dict[str, object]:

@@ -3,7 +3,8 @@
 - loading.py: `load_tokenizer(metadata)`, the entry point
 - tokenizer.py: `Tokenizer`, and the interfaces of the three families
 - vocabulary.py: tokens, types, scores; special tokens and their roles
-- special.py: special tokens in a text
+- normalization.py: what becomes of a text before it is split
+- special.py: special tokens in a text; added.py: their flags; ranges.py: where they count
 - bytepair.py: byte-level BPE (pretokenizers.py: how texts are cut into words)
 - sentencepiece.py: SentencePiece BPE
 - wordpiece.py: BERT's WordPiece

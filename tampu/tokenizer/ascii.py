@@ -39,7 +39,7 @@ class ASCIISplitter:
 
     def split(self, text: str) -> list[str]:
         """Return the words of a text in order: the matches, and what is between them."""
-        words = [text]
+        words = [text] if text else []
         for stage in self._stages:
             words = [part for word in words for part in stage.split(word) if part]
         return words

@@ -18,6 +18,7 @@ from tampu.tokenizer.ascii import ASCIISplitter
 from tampu.tokenizer.blocks import blocks
 from tampu.tokenizer.index import ABSENT, TextIndex
 from tampu.tokenizer.merging import NEVER, Merger, WordCache
+from tampu.tokenizer.normalization import Normalizer
 from tampu.tokenizer.pretokenizers import PreTokenizer, find
 from tampu.tokenizer.vocabulary import (
     Defaults,
@@ -28,6 +29,8 @@ from tampu.tokenizer.vocabulary import (
 )
 
 MERGES = "tokenizer.ggml.merges"
+WHOLE_WORDS = "tokenizer.tampu.ignore_merges"  # whether words that are tokens are not merged
+NFC = ({"type": "NFC"},)
 
 
 def _alphabet() -> dict[str, int]:
@@ -48,7 +51,8 @@ _TO_ALPHABET = {byte: character for character, byte in _ALPHABET.items()}
 class BytePair:
     """The byte-pair family."""
 
-    adds_space = False
+    only_first_space = False
+    compares_normalized = False
 
     def __init__(self, metadata: Metadata, vocabulary: Vocabulary) -> None:
         """Read what the family needs.
@@ -60,6 +64,9 @@ class BytePair:
         self._vocabulary = vocabulary
         self._pretokenizer = find(metadata.string("tokenizer.ggml.pre", "default"))
         self._merges = read_texts(metadata, MERGES)
+        self._whole_words = metadata.boolean(WHOLE_WORDS, default=self._pretokenizer.whole_words)
+        self.adds_space = metadata.boolean("tokenizer.ggml.add_space_prefix", default=False)
+        self.normalizer = Normalizer.of(metadata, NFC if self._pretokenizer.is_nfc else ())
         defaults = Defaults(adds_bos=self._pretokenizer.adds_bos)
         self.specials = read_specials(metadata, vocabulary, defaults)
 
@@ -80,35 +87,53 @@ class BytePair:
     def build_encoder(self) -> BytePairEncoder:
         """Build the indices of tokens and merges."""
         return BytePairEncoder(
-            self._vocabulary.mergeable(), TextIndex(self._merges), self._pretokenizer
+            self._vocabulary.mergeable(),
+            TextIndex(self._merges),
+            self._pretokenizer,
+            whole_words=self._whole_words,
+            adds_space=self.adds_space,
         )
 
 
 class BytePairEncoder:
     """Splits a text into words and merges each word once."""
 
-    def __init__(self, tokens: TextIndex, merges: TextIndex, pretokenizer: PreTokenizer) -> None:
+    def __init__(
+        self,
+        tokens: TextIndex,
+        merges: TextIndex,
+        pretokenizer: PreTokenizer,
+        *,
+        whole_words: bool,
+        adds_space: bool,
+    ) -> None:
         """Prepare for texts.
 
         Args:
             tokens: finds the id of a text that is a token.
             merges: finds the rank of "left right" among the merges.
             pretokenizer: how texts are split into words.
+            whole_words: whether a word that is a token is not merged.
+            adds_space: whether texts that do not begin with a space get one in front.
         """
         self._ids = WordCache(tokens.find)
         self._order = WordCache(merges.find)
         self._pretokenizer = pretokenizer
         self._cut_ascii = ASCIISplitter.of(pretokenizer.stages)
         self._at_spaces = not pretokenizer.joins_words
-        self._whole_words = pretokenizer.whole_words
+        self._whole_words = whole_words
+        self._adds_space = adds_space
         self._merger = Merger(self._rank)
         self._words = WordCache(self._encode_word)
         self._ascii_words = WordCache(self._encode_ascii)
 
-    def encode(self, text: str, *, after_special: bool) -> list[int]:  # noqa: ARG002
-        """Return the ids of a text; `after_special` has no effect."""
+    def encode(self, text: str, *, after_special: bool) -> list[int]:
+        """Return the ids of a text."""
+        if self._adds_space and after_special and text[:1] != " ":
+            text = f" {text}"
         ids: list[int] = []
-        for block in blocks(text, at_spaces=self._at_spaces):
+        parts = blocks(text, at_spaces=self._at_spaces) if self._pretokenizer.stages else (text,)
+        for block in parts:
             if self._cut_ascii is not None and block.isascii():
                 found = map(self._ascii_words.__getitem__, self._cut_ascii.split(block))
             else:

@@ -33,13 +33,13 @@ class CharacterPair(SentencePiece):
         """
         self._vocabulary = vocabulary
         self._merges = read_texts(metadata, MERGES)
-        self.adds_space = metadata.boolean("tokenizer.ggml.add_space_prefix", default=False)
+        self._read_spaces(metadata, adds_space=False)
         self.specials = read_specials(metadata, vocabulary, _DEFAULTS)
 
     def build_encoder(self) -> CharacterPairEncoder:
         """Build the indices of tokens and merges."""
         encoder = CharacterPairEncoder(
-            self._vocabulary, self._byte_ids(), self.specials.unknown, adds_space=self.adds_space
+            self._vocabulary, self._byte_ids(), self.specials.unknown, self.spaces
         )
         encoder.order = WordCache(TextIndex(self._merges).find)
         return encoder

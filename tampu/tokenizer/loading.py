@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from tampu.errors import UnsupportedModelError
 from tampu.ml.gguf import Metadata
+from tampu.tokenizer.added import read_added_tokens
 from tampu.tokenizer.bytepair import BytePair
 from tampu.tokenizer.charpair import CharacterPair
 from tampu.tokenizer.sentencepiece import SentencePiece
@@ -40,4 +41,5 @@ def load_tokenizer(metadata: Metadata) -> Tokenizer:
             f"known: {', '.join(sorted(_FAMILIES))}"
         )
     vocabulary = read_vocabulary(metadata)
-    return Tokenizer(vocabulary, _FAMILIES[name](metadata, vocabulary))
+    family = _FAMILIES[name](metadata, vocabulary)
+    return Tokenizer(vocabulary, family, read_added_tokens(metadata, len(vocabulary)))

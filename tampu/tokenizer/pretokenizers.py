@@ -102,14 +102,17 @@ class PreTokenizer:
     """One way to split texts into words, with related settings.
 
     `whole_words`: a word that is a token is not merged, whatever the merges say (Hugging Face's
-    `ignore_merges`). `adds_bos`: the default if the file has none. `joins_words`: one word may have
-    spaces between its letters.
+    `ignore_merges`), unless the file says otherwise. `adds_bos`: the default if the file has none.
+    `joins_words`: one word may have spaces between its letters. `is_nfc`: the default if the file
+    has no normalizer: the tokenizers that llama.cpp's converter calls so bring texts to NFC, and
+    its files do not say it.
     """
 
     stages: tuple[str, ...]
     whole_words: bool = False
     adds_bos: bool = False
     joins_words: bool = False
+    is_nfc: bool = False
 
     def build(self) -> pre_tokenizers.PreTokenizer:
         """Return the library's object; it gives words in GPT-2's alphabet of bytes."""
@@ -129,22 +132,26 @@ _FAMILIES: tuple[tuple[str, PreTokenizer], ...] = (
     ("dbrx smaug-bpe glm4 chatglm-bpe", PreTokenizer((_LLAMA3,))),
     ("jais-2", PreTokenizer((_JAIS2,))),
     ("minicpm5", PreTokenizer(_MINICPM5, whole_words=True)),
+    ("qwen2", PreTokenizer((_QWEN2,), is_nfc=True)),
     (
-        "qwen2 deepseek-r1-qwen stablelm2 hunyuan megrez solar-open grok-2 kormo f2llmv2",
+        "deepseek-r1-qwen stablelm2 hunyuan megrez solar-open grok-2 kormo f2llmv2",
         PreTokenizer((_QWEN2,)),
     ),
-    ("qwen35", PreTokenizer((_QWEN35,))),
+    ("qwen35", PreTokenizer((_QWEN35,), is_nfc=True)),
     ("ufakzeka", PreTokenizer((_QWEN2.removeprefix(f"{_CONTRACTION}|"),))),
     ("laguna", PreTokenizer((r"[^\n]+|[\n]+", _QWEN2))),
     ("tekken", PreTokenizer((_TEKKEN,), whole_words=True, adds_bos=True)),
     ("gpt-4o llama4 kanana2 talkie minimax-m2", PreTokenizer((_GPT4O,))),
     (
         "gpt-2 phi-2 jina-es jina-de jina-v2-es jina-v2-de jina-v1-en jina-v2-code roberta-bpe "
-        "gigachat a.x-4.0 mellum modern-bert exaone4 mpt olmo jais trillion granite-docling",
+        "gigachat a.x-4.0 mellum exaone4 jais trillion granite-docling",
         PreTokenizer((_GPT2,)),
     ),
+    ("modern-bert mpt olmo", PreTokenizer((_GPT2,), is_nfc=True)),
+    ("command-r", PreTokenizer((_DIGITS, _GPT2), is_nfc=True)),
+    ("none", PreTokenizer(())),
     (
-        "refact starcoder command-r smollm codeshell exaone minerva-7b mellum2",
+        "refact starcoder smollm codeshell exaone minerva-7b mellum2",
         PreTokenizer((_DIGITS, _GPT2)),
     ),
     ("deepseek-llm", PreTokenizer(_DEEPSEEK_LLM)),

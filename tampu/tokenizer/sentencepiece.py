@@ -7,7 +7,7 @@ or the unknown token if the vocabulary has no bytes; unknown tokens in a row are
 The space before a text: where `tokenizer.ggml.add_space_prefix` holds (it does unless the file says
 otherwise), a space is put in front of a text and after each special token, as llama.cpp
 and Hugging Face's converted tokenizers do it; SentencePiece itself knows no special tokens in a
-text.
+text. `tokenizer.tampu.metaspace` holds what a tokenizer.json says about it (see `Metaspace`).
 
 User-defined tokens: SentencePiece looks for them after replacing the spaces, so texts are compared
 in that form. Those with a space in them are found this way only where no space is put in front,
@@ -20,16 +20,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from typing import Literal
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from tampu.cancellation import check_cancelled
 from tampu.errors import ModelFileError
 from tampu.ml.gguf import Metadata, StringArray
+from tampu.tokenizer.added import KEY as ADDED_TOKENS
 from tampu.tokenizer.blocks import BLOCK, slices
 from tampu.tokenizer.index import ABSENT
 from tampu.tokenizer.merging import NEVER, Merger, WordCache
+from tampu.tokenizer.normalization import Normalizer, charsmap_steps, space_steps
 from tampu.tokenizer.vocabulary import (
     SCORES,
     TYPES,
@@ -41,6 +45,7 @@ from tampu.tokenizer.vocabulary import (
 
 SPACE = "\u2581"
 _BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
+_WORDS = re.compile(f"{SPACE}[^{SPACE}]*|[^{SPACE}]+")
 _TABLE_SIZE = 1 << 22  # a vocabulary of 262,144 has about 200,000 different pairs
 _FACTOR = np.uint32(0x9E3779B1)  # 2^32 divided by the golden ratio, odd: spreads neighbours widely
 _DEFAULTS = Defaults(bos=1, eos=2, unknown=0, adds_bos=True)
@@ -48,6 +53,8 @@ _DEFAULTS = Defaults(bos=1, eos=2, unknown=0, adds_bos=True)
 
 class SentencePiece:
     """The SentencePiece family."""
+
+    compares_normalized = True
 
     def __init__(self, metadata: Metadata, vocabulary: Vocabulary) -> None:
         """Read what the family needs.
@@ -59,9 +66,9 @@ class SentencePiece:
             if not metadata.has(key):
                 raise ModelFileError(f"key '{key}'", "is missing; SentencePiece needs it")
         self._vocabulary = vocabulary
-        self.adds_space = metadata.boolean("tokenizer.ggml.add_space_prefix", default=True)
+        self._read_spaces(metadata, adds_space=True)
         self.specials = read_specials(metadata, vocabulary, _DEFAULTS)
-        if self.adds_space:
+        if self.adds_space and not metadata.has(ADDED_TOKENS):
             self._merge_tokens_with_spaces()
 
     def normalize(self, text: str) -> str:
@@ -78,8 +85,18 @@ class SentencePiece:
     def build_encoder(self) -> SentencePieceEncoder:
         """Build the index of tokens and the encoder."""
         return SentencePieceEncoder(
-            self._vocabulary, self._byte_ids(), self.specials.unknown, adds_space=self.adds_space
+            self._vocabulary, self._byte_ids(), self.specials.unknown, self.spaces
         )
+
+    def _read_spaces(self, metadata: Metadata, *, adds_space: bool) -> None:
+        """Read the normalization and the space in front; `adds_space`: the default."""
+        steps = [*charsmap_steps(metadata)]
+        if metadata.boolean("tokenizer.ggml.remove_extra_whitespaces", default=False):
+            steps += space_steps()
+        self.normalizer = Normalizer.of(metadata, steps)
+        self.spaces = read_metaspace(metadata, adds_space=adds_space)
+        self.adds_space = self.spaces.adds or self.normalizer.prepends(SPACE)
+        self.only_first_space = self.spaces.only_first
 
     def _merge_tokens_with_spaces(self) -> None:
         for token in self._vocabulary.ids(TokenType.USER_DEFINED):
@@ -93,6 +110,50 @@ class SentencePiece:
         return ids if len(ids) == 256 else []
 
 
+class Metaspace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a text gets in front, and where it is cut, as a tokenizer.json has it.
+
+    `prepend_scheme`: "always" and "first" (the start of a text only) put a space in front of what
+    does not begin with one; "never" does not, and "prepend" always does, as SentencePiece itself.
+    `split`: whether each space begins a part, so that no token has one inside.
+    """
+
+    prepend_scheme: Literal["always", "first", "never", "prepend"]
+    split: bool = False
+
+    @property
+    def adds(self) -> bool:
+        """Whether texts get a space in front."""
+        return self.prepend_scheme != "never"
+
+    @property
+    def only_first(self) -> bool:
+        """Whether only the start of a text gets it, and not what follows a special token."""
+        return self.prepend_scheme == "first"
+
+    def is_due(self, text: str) -> bool:
+        """Return whether a text gets a space in front where one may be."""
+        return self.prepend_scheme == "prepend" or (self.adds and not text.startswith(SPACE))
+
+
+METASPACE = "tokenizer.tampu.metaspace"
+
+
+def read_metaspace(metadata: Metadata, *, adds_space: bool) -> Metaspace:
+    """Return what a file says; `adds_space` is the default.
+
+    Raises:
+        ModelFileError: if the key is damaged.
+    """
+    if metadata.has(METASPACE):
+        try:
+            return msgspec.json.decode(metadata.string(METASPACE), type=Metaspace)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise ModelFileError(f"key '{METASPACE}'", f"is damaged: {error}") from error
+    adds = metadata.boolean("tokenizer.ggml.add_space_prefix", default=adds_space)
+    return Metaspace("prepend" if adds else "never")
+
+
 class SentencePieceEncoder:
     """Splits a text where no merge can span, and merges each part once."""
 
@@ -101,8 +162,7 @@ class SentencePieceEncoder:
         vocabulary: Vocabulary,
         byte_ids: list[int],
         unknown: int | None,
-        *,
-        adds_space: bool,
+        spaces: Metaspace,
     ) -> None:
         """Prepare for texts.
 
@@ -110,26 +170,30 @@ class SentencePieceEncoder:
             vocabulary: the tokens and their scores.
             byte_ids: the tokens of the 256 bytes, or none.
             unknown: the token for a character that is not a token and has no bytes.
-            adds_space: whether texts get a space in front.
+            spaces: whether texts get a space in front, and are cut at spaces.
         """
         self._ids = WordCache(vocabulary.mergeable().find)
         self._ranks = _ranks(vocabulary.scores).data
         self._byte_ids = byte_ids
         self._unknown = [] if unknown is None else [unknown]
-        self._adds_space = adds_space
+        self._spaces = spaces
         self._cuts = SafeCuts(vocabulary.texts)
         self._merger = Merger(self._rank)
         self._parts = WordCache(self._encode_part)
 
     def encode(self, text: str, *, after_special: bool) -> list[int]:
         """Return the ids of a text in which U+2581 stands for a space."""
-        if self._adds_space and after_special:
+        if after_special and self._spaces.is_due(text):
             text = SPACE + text
         parts = self._parts
         ids: list[int] = []
         for block in self._cuts.blocks(text):
             for part in block:
-                ids += parts[part]
+                if self._spaces.split and SPACE in part[1:]:
+                    for word in _WORDS.findall(part):
+                        ids += parts[word]
+                else:
+                    ids += parts[part]
         return ids if self._byte_ids else self._without_repeated_unknown(ids)
 
     def _encode_part(self, part: str) -> list[int]:

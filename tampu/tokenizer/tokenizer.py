@@ -5,19 +5,25 @@ Special tokens in a text. Control tokens are parsed only if the caller requests 
 parsed, as Hugging Face's tokenizers and llama.cpp do it, because they are text that the model
 knows as one token. The begin and end of sequence are added only if the caller requests it
 (`add_special`), for the first piece of a text that is tokenized in pieces.
+
+Normalization changes the text between special tokens; those that an added token's flags declare as
+normalized are searched for afterwards. Control tokens count by where their characters come from.
 """
 
 from __future__ import annotations
 
 import threading
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
 from tampu.errors import RequestError
+from tampu.tokenizer.added import AddedToken
 from tampu.tokenizer.blocks import slices
 from tampu.tokenizer.decoding import TRACE, IncrementalDecoder, logger
+from tampu.tokenizer.normalization import Normalizer
+from tampu.tokenizer.ranges import NO_RANGES, Ranges
 from tampu.tokenizer.special import SpecialMatcher
 from tampu.tokenizer.vocabulary import HIDDEN_TYPES, Specials, TokenType, Vocabulary
 
@@ -30,7 +36,8 @@ class Encoder(Protocol):
 
         Args:
             text: not empty, as `Family.normalize` gave it.
-            after_special: whether it is at the start or follows a special token.
+            after_special: whether it is at the start or follows a special token, so that the
+                space that the model puts in front is due.
         """
         ...
 
@@ -41,9 +48,14 @@ class Family(Protocol):
     specials: Specials
     # Whether the first token of a text begins with a space that isn't in the text.
     adds_space: bool
+    # Whether only the start of a text gets it, and not what follows a special token.
+    only_first_space: bool
+    normalizer: Normalizer
+    # Whether special tokens are searched for in the normalized text, unless their flags say more.
+    compares_normalized: bool
 
     def normalize(self, text: str) -> str:
-        """Return the text, or a special token's, in the form in which the two are compared."""
+        """Return a normalized text with the same number of characters, as the encoder wants it."""
         ...
 
     def token_bytes(self, token: int) -> bytes:
@@ -53,6 +65,14 @@ class Family(Protocol):
     def build_encoder(self) -> Encoder:
         """Build the encoder."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Matchers:
+    """Where special tokens are searched for: in the text as it is, and in the normalized text."""
+
+    raw: SpecialMatcher
+    normal: SpecialMatcher
 
 
 class Tokenizer:
@@ -68,7 +88,13 @@ class Tokenizer:
         adds_space: whether it puts a space in front of texts.
     """
 
-    def __init__(self, vocabulary: Vocabulary, family: Family) -> None:
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        family: Family,
+        added: Mapping[int, AddedToken] | None = None,
+    ) -> None:
+        """Take the vocabulary, its family, and the flags of added tokens, if the file has them."""
         self.vocabulary = vocabulary
         self.vocabulary_size = len(vocabulary)
         specials = family.specials
@@ -80,6 +106,7 @@ class Tokenizer:
         self._prefix = [specials.bos] if specials.adds_bos and specials.bos is not None else []
         self._suffix = [specials.eos] if specials.adds_eos and specials.eos is not None else []
         self._family = family
+        self._added = added
         self._lock = threading.Lock()
         self._built: Encoder | None = None
 
@@ -103,8 +130,8 @@ class Tokenizer:
                 become those tokens; if not, they are text like any other.
         """
         ids = [*self._prefix] if add_special else []
-        matcher = self._all_specials if parse_special else self._user_defined
-        ids += self._encode_parts(matcher.split(self._family.normalize(_well_formed(text))))
+        matchers = self._all_specials if parse_special else self._user_defined
+        ids += self._encode_parts(self._split(_well_formed(text), matchers))
         if add_special:
             ids += self._suffix
             self._warn_of_doubled_bos(ids)
@@ -137,24 +164,16 @@ class Tokenizer:
         hidden: list[tuple[int, int]] = []  # where no control token counts
         length = 0
         for piece, parses in pieces:
-            texts.append(self._family.normalize(_well_formed(piece)))
+            texts.append(_well_formed(piece))
             if not parses:
                 hidden.append((length, length + len(texts[-1])))
             length += len(texts[-1])
-        ends = [end for _, end in hidden]
-
-        def counts(token: int, start: int, end: int) -> bool:
-            if self.vocabulary.is_type(token, TokenType.USER_DEFINED):
-                return True
-            place = bisect_right(ends, start)  # the first hidden part that ends after the start
-            return place == len(hidden) or hidden[place][0] >= end
-
-        parts = self._all_specials.split("".join(texts), counts)
+        parts = self._split("".join(texts), self._all_specials, Ranges(hidden), continues=continues)
         return self._encode_parts(parts, after_special=not continues)
 
     def encode_inside(self, text: str) -> list[int]:
         """Return the tokens of plain text that continues other text, without a space in front."""
-        normal = self._family.normalize(_well_formed(text))
+        normal = self._normal(_well_formed(text), continues=True)
         return self._encoder().encode(normal, after_special=False) if normal else []
 
     def decode(self, ids: Iterable[int], *, special: bool = False) -> str:
@@ -236,16 +255,61 @@ class Tokenizer:
         self._check(token)
         return self._family.token_bytes(token)
 
+    def _normal(self, text: str, *, continues: bool = False) -> str:
+        return self._family.normalize(self._family.normalizer(text, continues=continues))
+
+    def _split(
+        self,
+        text: str,
+        matchers: _Matchers,
+        hidden: Ranges = NO_RANGES,
+        *,
+        continues: bool = False,
+    ) -> Iterator[str | int]:
+        """Yield the normalized texts between special tokens, and the ids of these.
+
+        Args:
+            text: anything without lone surrogates.
+            matchers: the special tokens.
+            hidden: where no control token counts.
+            continues: whether the text continues another.
+        """
+        for begin, end, token in matchers.raw.find(text, self._counts(hidden)):
+            if token is not None:
+                yield token
+                continue
+            part = text[begin:end]
+            normal = self._normal(part, continues=continues and begin == 0)
+            if not matchers.normal.ids:
+                if normal:
+                    yield normal
+                continue
+            inner = hidden.within(begin, end)
+            if inner and normal != self._family.normalize(part):
+                inner = inner.mapped(self._family.normalizer.origins(part))
+            for start, stop, found in matchers.normal.find(normal, self._counts(inner)):
+                yield normal[start:stop] if found is None else found
+
+    def _counts(self, hidden: Ranges) -> Callable[[int, int, int], bool] | None:
+        """Return whether a special token counts from one position to another."""
+        if not hidden:
+            return None
+        is_type = self.vocabulary.is_type
+        return lambda token, begin, end: (
+            is_type(token, TokenType.USER_DEFINED) or not hidden.overlap(begin, end)
+        )
+
     def _encode_parts(self, parts: Iterable[str | int], *, after_special: bool = True) -> list[int]:
         """Return the tokens of texts without special tokens, and of these between them."""
         ids: list[int] = []
         encoder = self._encoder()
+        follows = not self._family.only_first_space
         for part in parts:
             if isinstance(part, int):
                 ids.append(part)
             else:
                 ids += encoder.encode(part, after_special=after_special)
-            after_special = isinstance(part, int)
+            after_special = follows and isinstance(part, int)
         return ids
 
     def _check(self, token: int) -> None:
@@ -273,16 +337,25 @@ class Tokenizer:
         return self.vocabulary.by_text(self.vocabulary.ids(*HIDDEN_TYPES))
 
     @cached_property
-    def _user_defined(self) -> SpecialMatcher:
-        return self._matcher(TokenType.USER_DEFINED)
+    def _user_defined(self) -> _Matchers:
+        return self._matchers(TokenType.USER_DEFINED)
 
     @cached_property
-    def _all_specials(self) -> SpecialMatcher:
-        return self._matcher(TokenType.USER_DEFINED, *HIDDEN_TYPES)
+    def _all_specials(self) -> _Matchers:
+        return self._matchers(TokenType.USER_DEFINED, *HIDDEN_TYPES)
 
-    def _matcher(self, *types: TokenType) -> SpecialMatcher:
-        texts = self.vocabulary.by_text(self.vocabulary.ids(*types))
-        return SpecialMatcher({self._family.normalize(text): texts[text] for text in texts})
+    def _matchers(self, *types: TokenType) -> _Matchers:
+        flags = self._added or {}
+        raw: dict[str, int] = {}
+        normal: dict[str, int] = {}
+        for text, id_ in self.vocabulary.by_text(self.vocabulary.ids(*types)).items():
+            token = flags.get(id_) or AddedToken(id_)
+            if token.normalized or (self._added is None and self._family.compares_normalized):
+                normal[self._normal(text)] = id_
+            else:
+                raw[text] = id_
+        normal.pop("", None)
+        return _Matchers(SpecialMatcher(raw, flags), SpecialMatcher(normal, flags))
 
     def _warn_of_doubled_bos(self, ids: list[int]) -> None:
         if self._prefix and ids[1:2] == self._prefix:

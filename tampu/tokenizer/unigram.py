@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING
 from tampu.errors import ModelFileError
 from tampu.ml.gguf import Metadata
 from tampu.tokenizer.blocks import blocks
-from tampu.tokenizer.sentencepiece import SPACE
-from tampu.tokenizer.vocabulary import SCORES, Defaults, Vocabulary, read_specials
+from tampu.tokenizer.normalization import Normalizer, charsmap_steps
+from tampu.tokenizer.sentencepiece import METASPACE, SPACE, Metaspace, read_metaspace
+from tampu.tokenizer.vocabulary import SCORES, Defaults, TokenType, Vocabulary, read_specials
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-_CHARSMAP = "tokenizer.ggml.precompiled_charsmap"
 _DEFAULTS = Defaults(bos=0, eos=2, unknown=3, adds_bos=True, adds_eos=True)
 
 
 class Unigram:
     """The unigram family."""
 
-    adds_space = True
+    compares_normalized = False
 
     def __init__(self, metadata: Metadata, vocabulary: Vocabulary) -> None:
         """Read what the family needs.
@@ -37,10 +37,13 @@ class Unigram:
         if not metadata.has(SCORES):
             raise ModelFileError(f"key '{SCORES}'", "is missing; unigram models need it")
         self._vocabulary = vocabulary
-        self._charsmap = b""
-        if metadata.has(_CHARSMAP):
-            self._charsmap = metadata.integers(_CHARSMAP).astype("uint8").tobytes()
-        self._splits_words = metadata.boolean(
+        self._spaces = read_metaspace(metadata, adds_space=True)
+        if not metadata.has(METASPACE):  # llama.cpp's files
+            self._spaces = Metaspace("always" if self._spaces.adds else "never", split=True)
+        self.adds_space = self._spaces.adds
+        self.only_first_space = self._spaces.only_first
+        self.normalizer = Normalizer.of(metadata, [*charsmap_steps(metadata)])
+        self._splits_words = not metadata.has(METASPACE) and metadata.boolean(
             "tokenizer.ggml.remove_extra_whitespaces", default=True
         )
         self.specials = read_specials(metadata, vocabulary, _DEFAULTS)
@@ -57,49 +60,40 @@ class Unigram:
         return self._vocabulary.texts[token].replace(SPACE, " ").encode("utf-8", "surrogateescape")
 
     def build_encoder(self) -> UnigramEncoder:
-        """Build the library's object.
-
-        Raises:
-            ModelFileError: if the table of the normalization is damaged.
-        """
+        """Build the library's object."""
         # Slow to import, and most models have another tokenizer.
-        from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+        from tokenizers import Tokenizer, models, pre_tokenizers
 
-        pairs = zip(self._vocabulary.texts, self._vocabulary.scores.tolist(), strict=True)
-        tokenizer = Tokenizer(models.Unigram(list(pairs), unk_id=self._unknown))
-        if self._charsmap:
-            try:
-                tokenizer.normalizer = normalizers.Precompiled(self._charsmap)
-            except Exception as error:
-                raise _damaged() from error
+        vocabulary = self._vocabulary
+        pairs = list(zip(vocabulary.texts, vocabulary.scores.tolist(), strict=True))
+        new = frozenset(vocabulary.new)
+        for token in (*vocabulary.new, *vocabulary.ids(TokenType.UNUSED)):
+            # No text has this, and its score isn't the lowest, from which that of unknown follows.
+            if token in new or pairs[token][0] == f"[PAD{token}]":
+                pairs[token] = (f"\uffff{token}\uffff", 0.0)
+        tokenizer = Tokenizer(models.Unigram(pairs, unk_id=self._unknown))
         words = [pre_tokenizers.WhitespaceSplit()] if self._splits_words else []
-        space = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always")
+        scheme = "always" if self.adds_space and self._splits_words else "never"
+        space = pre_tokenizers.Metaspace(SPACE, scheme, split=self._spaces.split)
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*words, space])
-        return UnigramEncoder(tokenizer)
+        return UnigramEncoder(tokenizer, None if self._splits_words else self._spaces)
 
 
 class UnigramEncoder:
     """Encodes texts with the library."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, spaces: Metaspace | None) -> None:
+        """Take the library's object, and what texts get in front; None: it does that itself."""
         self._tokenizer = tokenizer
+        self._spaces = spaces
 
-    def encode(self, text: str, *, after_special: bool) -> list[int]:  # noqa: ARG002
-        """Return the ids of a text; `after_special` has no effect.
-
-        Raises:
-            ModelFileError: if the table of the normalization is damaged.
-        """
+    def encode(self, text: str, *, after_special: bool) -> list[int]:
+        """Return the ids of a text."""
+        if self._spaces is not None:
+            text = text.replace(" ", SPACE)
+            if after_special and self._spaces.is_due(text):
+                text = SPACE + text
         ids: list[int] = []
-        for block in blocks(text):
-            try:
-                ids += self._tokenizer.encode(block, add_special_tokens=False).ids
-            except BaseException as error:
-                if type(error).__name__ != "PanicException":  # the library's, of no other kind
-                    raise
-                raise _damaged() from error
+        for block in blocks(text) if self._spaces is None else (text,):
+            ids += self._tokenizer.encode(block, add_special_tokens=False).ids
         return ids
-
-
-def _damaged() -> ModelFileError:
-    return ModelFileError(f"key '{_CHARSMAP}'", "is damaged: texts cannot be normalized by it")

@@ -13,7 +13,7 @@ control token, so that it is neither shown nor found in text whose special token
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from tampu.errors import ModelFileError
 from tampu.ml.gguf import Metadata, StringArray
+from tampu.tokenizer.added import new_ids
 from tampu.tokenizer.index import TextIndex
 
 TOKENS = "tokenizer.ggml.tokens"
@@ -68,13 +69,14 @@ class Vocabulary:
     """The tokens in the order of their ids.
 
     `scores` is empty where the file has none; `end_markers` are the ids of tokens that end a text
-    by their names.
+    by their names; `new` are those of added tokens that the model's own vocabulary lacks.
     """
 
     texts: StringArray
     types: npt.NDArray[np.uint8]
     scores: npt.NDArray[np.float32]
     end_markers: frozenset[int] = frozenset()
+    new: Sequence[int] = ()
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -95,10 +97,12 @@ class Vocabulary:
     def mergeable(self) -> TextIndex:
         """Return an index of all tokens that ordinary text can become.
 
-        Control tokens, the unknown token and bytes are not among them: "</s>" in a text must not
-        become the end of sequence because "</" and "s>" are tokens too.
+        New tokens, control tokens, the unknown token and bytes are not among them: "</s>" in a
+        text must not become the end of sequence because "</" and "s>" are tokens too.
         """
-        return TextIndex(self.texts, ~np.isin(self.types, (*HIDDEN_TYPES, TokenType.BYTE)))
+        findable = ~np.isin(self.types, (*HIDDEN_TYPES, TokenType.BYTE))
+        findable[list(self.new)] = False
+        return TextIndex(self.texts, findable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +148,7 @@ def read_vocabulary(metadata: Metadata) -> Vocabulary:
             raise ModelFileError(f"key '{SCORES}'", "holds a score that is not a number (NaN)")
     end_markers = _end_markers(Vocabulary(texts, types, scores))
     types[list(end_markers)] = TokenType.CONTROL
-    return Vocabulary(texts, types, scores, end_markers)
+    return Vocabulary(texts, types, scores, end_markers, new_ids(metadata, len(texts)))
 
 
 def read_specials(metadata: Metadata, vocabulary: Vocabulary, defaults: Defaults) -> Specials:

@@ -6,7 +6,7 @@ tokens in square brackets are unchanged. Here the original spelling is restored.
 
 Whether text is lowercased: `tokenizer.ggml.normalizer.lowercase`, else whether the vocabulary has
 no capitals; whether accents are stripped: `...strip_accents`, else as for capitals (that is what
-the library's BERT normalizer does).
+the library's BERT normalizer does). `tokenizer.tampu.normalizer` comes before these keys.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 from tampu.errors import ModelFileError
 from tampu.ml.gguf import Metadata
 from tampu.tokenizer.blocks import blocks
+from tampu.tokenizer.normalization import KEY as NORMALIZER
+from tampu.tokenizer.normalization import Normalizer
 from tampu.tokenizer.sentencepiece import SPACE
 from tampu.tokenizer.vocabulary import (
     HIDDEN_TYPES,
@@ -37,6 +39,8 @@ class WordPiece:
     """The WordPiece family."""
 
     adds_space = True
+    only_first_space = False
+    compares_normalized = False
 
     def __init__(self, metadata: Metadata, vocabulary: Vocabulary) -> None:
         """Read what the family needs.
@@ -46,6 +50,7 @@ class WordPiece:
         """
         self._metadata = metadata
         self._vocabulary = vocabulary
+        self.normalizer = Normalizer.of(metadata)
         self.specials = self._read_specials()
         if self.specials.unknown is None:
             raise ModelFileError("key 'tokenizer.ggml.unknown_token_id'", "is missing")
@@ -70,6 +75,7 @@ class WordPiece:
         from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
         texts = list(map(_original, self._vocabulary.texts))
+        new = frozenset(self._vocabulary.new)
         has_capitals = any(text != text.lower() for text in texts if not _is_bracketed(text))
         lowers = self._metadata.boolean(
             "tokenizer.ggml.normalizer.lowercase", default=not has_capitals
@@ -77,12 +83,15 @@ class WordPiece:
         strips = self._metadata.boolean("tokenizer.ggml.normalizer.strip_accents", default=lowers)
         tokenizer = Tokenizer(
             models.WordPiece(
-                dict(zip(texts, range(len(texts)), strict=True)),
+                {text: token for token, text in enumerate(texts) if token not in new},
                 unk_token=texts[self._unknown],
                 max_input_chars_per_word=_MAX_WORD,
             )
         )
-        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowers, strip_accents=strips)
+        if not self._metadata.has(NORMALIZER):  # else texts come normalized
+            tokenizer.normalizer = normalizers.BertNormalizer(
+                lowercase=lowers, strip_accents=strips
+            )
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         return WordPieceEncoder(tokenizer)
 

@@ -76,7 +76,8 @@ def embedded(loaded: Loaded, command: Embed) -> Iterator[Embedded]:
             # As llama-server's message does, for clients that look for these words.
             what = f"input[{index}] is too large"
             raise ContextLengthError.of(len(tokens), context, what)
-        texts.append(tokens[:context])
+        too_long = len(tokens) > context
+        texts.append(_cut(tokens, context, tokenizer.encode("")) if too_long else tokens)
         dropped += len(tokens) - len(texts[-1])
     vectors = loaded.model.embed(
         texts,
@@ -122,6 +123,16 @@ def encoded(loaded: Loaded, command: Encode) -> Iterator[Encoded]:
             lengths = _packed([*map(len, pieces)])
             part = replace(part, pieces=b"".join(pieces), lengths=lengths, control=control)
         yield part
+
+
+def _cut(tokens: list[int], limit: int, around: list[int]) -> list[int]:
+    """Return the first tokens of a text, and the last of `around`, which are put around texts.
+
+    As in transformers, what is put behind a text stays: a model may pool its last token.
+    """
+    ends = range(len(around), 0, -1)
+    end = next((count for count in ends if tokens[-count:] == around[-count:]), 0)
+    return [*tokens[: limit - end], *tokens[len(tokens) - end :]]
 
 
 def _packed(numbers: Sequence[int]) -> bytes:

@@ -54,8 +54,9 @@ def test_merges_are_read_as_strings_or_pairs(tmp_path: Path) -> None:
 
 def spm_style(**changes: Any) -> dict[str, Any]:
     vocabulary = ["<unk>", "<0x41>", "▁", "a", "b", "ab", "▁ab", "abab", "zz"]
+    vocabulary += [f"<0x{byte:02X}>" for byte in range(256) if byte != 0x41]
     tree = {
-        "added_tokens": [{"id": 0, "content": "<unk>", "special": True}],
+        "added_tokens": [{"id": 0, "content": "<unk>", "special": True, **handmade.FLAGS}],
         "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
         "model": {
             "type": "BPE",
@@ -68,8 +69,12 @@ def spm_style(**changes: Any) -> dict[str, Any]:
     return tree | changes
 
 
+SPM_SIZE = 264
+SPACE_STEP = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+
+
 def test_merges_with_byte_fallback_become_scores(tmp_path: Path) -> None:
-    found = keys(tmp_path, tokenizer=spm_style())
+    found = keys(tmp_path, SPM_SIZE, tokenizer=spm_style())
     assert found["model"] == "llama"
     assert found["token_type"][:5] == [UNKNOWN, BYTE, NORMAL, NORMAL, NORMAL]
     assert found["scores"][5:8] == [0, -1, -3]  # minus the rank of the first merge that makes it
@@ -81,12 +86,18 @@ def test_merges_with_byte_fallback_become_scores(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"}]}},
+        {
+            "normalizer": {
+                "type": "Sequence",
+                "normalizers": [{"type": "Prepend", "prepend": "▁"}, SPACE_STEP],
+            }
+        },
         {"pre_tokenizer": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first"}},
     ],
 )
 def test_the_space_prefix_is_recorded(tmp_path: Path, changes: dict[str, Any]) -> None:
-    assert keys(tmp_path, tokenizer=spm_style(**changes))["add_space_prefix"] is True
+    found = keys(tmp_path, SPM_SIZE, tokenizer=spm_style(**changes))
+    assert found["add_space_prefix"] is True
 
 
 @pytest.mark.seed("S10")
@@ -133,10 +144,32 @@ def test_special_tokens_are_found_by_name_or_by_id(tmp_path: Path) -> None:
     assert "unknown_token_id" not in found
 
 
-def test_settings_override_the_post_processor(tmp_path: Path) -> None:
-    settings = {"add_bos_token": False, "add_eos_token": True}
+def test_the_post_processor_decides_what_is_put_around_a_text(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = {"add_bos_token": False, "add_eos_token": False}
     found = keys(tmp_path, tokenizer_config=settings)
-    assert (found["add_bos_token"], found["add_eos_token"]) == (False, True)
+    assert (found["add_bos_token"], found["add_eos_token"]) == (True, False)
+    assert found["bos_token_id"] == 8
+    assert "add_bos_token false, but the post-processor of tokenizer.json adds one" in caplog.text
+
+
+def test_without_a_post_processor_nothing_is_put_around_a_text(tmp_path: Path) -> None:
+    found = keys(
+        tmp_path,
+        tokenizer=tokenizer(post_processor=None),
+        tokenizer_config={"bos_token": "<|begin|>", "add_bos_token": True},
+    )
+    assert (found["add_bos_token"], found["add_eos_token"]) == (False, False)
+
+
+def test_without_a_tokenizer_json_the_settings_decide(tmp_path: Path) -> None:
+    folder = handmade.write(tmp_path, tokenizer_config={"add_bos_token": False})
+    (folder / "tokenizer.json").unlink()
+    (folder / "tokenizer.model").write_bytes(sentencepiece_model(PIECES))
+    found = tokenizer_metadata(Checkpoint.open(folder), handmade.ROWS)
+    assert found["tokenizer.ggml.add_bos_token"] is False
+    assert found["tokenizer.ggml.remove_extra_whitespaces"] is True
 
 
 def test_added_tokens_of_older_files_are_read(tmp_path: Path) -> None:
@@ -192,19 +225,21 @@ def test_other_kinds_of_tokenizers_are_not_supported(tmp_path: Path) -> None:
 
 def test_a_unigram_model_without_its_own_vocabulary_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match="has no vocabulary"):
-        keys(tmp_path, tokenizer=tokenizer(model=model(type="Unigram")))
+        keys(tmp_path, tokenizer=tokenizer(model={"type": "Unigram", "vocab": {}}))
 
 
 def test_wordpiece_marks_starts_of_words_instead_of_continuations(tmp_path: Path) -> None:
     vocabulary = {"[UNK]": 0, "a": 1, "##b": 2, "[": 3}
     found = keys(
         tmp_path,
-        tokenizer={"model": {"type": "WordPiece", "vocab": vocabulary, "unk_token": "[UNK]"}},
+        tokenizer={
+            "model": {"type": "WordPiece", "vocab": vocabulary, "unk_token": "[UNK]"},
+            "pre_tokenizer": {"type": "BertPreTokenizer"},
+        },
     )
     assert found["model"] == "bert"
     assert found["tokens"][:4] == ["[UNK]", "\u2581a", "b", "\u2581["]
-    assert found["add_bos_token"]
-    assert found["add_eos_token"]
+    assert found["tampu.normalizer"] == "null"  # readers would make small letters of capitals
 
 
 def test_deeply_nested_sequences_are_refused(tmp_path: Path) -> None:
@@ -259,7 +294,7 @@ def test_an_unknown_pre_tokenizer_is_an_error_not_a_guess() -> None:
     with pytest.raises(UnsupportedModelError, match="words"):
         pretokenizer_name(regexes("words"))
     with pytest.raises(UnsupportedModelError):
-        pretokenizer_name(None)
+        pretokenizer_name({"type": "Whitespace"})
 
 
 TEMPLATES: dict[str, dict[str, Any]] = {
@@ -332,6 +367,7 @@ def test_a_sentencepiece_model_is_preferred_to_its_json(tmp_path: Path) -> None:
     folder = handmade.write(tmp_path, tokenizer=spm_style(added_tokens=[]))
     (folder / "tokenizer.model").write_bytes(sentencepiece_model(PIECES))
     found: dict[str, Any] = dict(tokenizer_metadata(Checkpoint.open(folder), handmade.ROWS))
+    assert "tokenizer.ggml.remove_extra_whitespaces" not in found  # the json has no such step
     assert found["tokenizer.ggml.tokens"][:4] == ["<unk>", "<s>", "<0x41>", "▁a"]
     assert found["tokenizer.ggml.add_space_prefix"] is True
 

@@ -27,11 +27,14 @@ CONFIG: dict[str, Any] = {
     "rope_theta": 10_000.0,
 }
 
+FLAGS = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+
 TOKENIZER: dict[str, Any] = {
+    "version": "1.0",
     "added_tokens": [
-        {"id": 8, "content": "<|begin|>", "special": True},
-        {"id": 9, "content": "<|end|>", "special": True},
-        {"id": 10, "content": "<tool>", "special": False},
+        {"id": 8, "content": "<|begin|>", "special": True, **FLAGS},
+        {"id": 9, "content": "<|end|>", "special": True, **FLAGS},
+        {"id": 10, "content": "<tool>", "special": False, **FLAGS},
     ],
     "pre_tokenizer": {
         "type": "Sequence",
@@ -45,14 +48,29 @@ TOKENIZER: dict[str, Any] = {
                 "behavior": "Isolated",
                 "invert": False,
             },
-            {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
+            {
+                "type": "ByteLevel",
+                "add_prefix_space": False,
+                "trim_offsets": True,
+                "use_regex": False,
+            },
         ],
     },
     "post_processor": {
         "type": "TemplateProcessing",
-        "single": [{"SpecialToken": {"id": "<|begin|>", "type_id": 0}}, {"Sequence": {"id": "A"}}],
+        "single": [
+            {"SpecialToken": {"id": "<|begin|>", "type_id": 0}},
+            {"Sequence": {"id": "A", "type_id": 0}},
+        ],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {"<|begin|>": {"id": "<|begin|>", "ids": [8], "tokens": ["<|begin|>"]}},
     },
-    "decoder": {"type": "ByteLevel"},
+    "decoder": {
+        "type": "ByteLevel",
+        "add_prefix_space": True,
+        "trim_offsets": True,
+        "use_regex": True,
+    },
     "model": {
         "type": "BPE",
         "vocab": {"a": 0, "b": 1, "c": 2, "d": 3, "Ġ": 4, "ab": 5, "cd": 6, "abcd": 7},
