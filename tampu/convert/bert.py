@@ -67,7 +67,7 @@ BERT = Family(
 
 def classifier_keys(config: Config) -> Parameters:
     """Return the keys of a head that classifies; names that were never given are left out."""
-    names = config.values.get("id2label")
+    names = config.get("id2label")
     labels = [names[key] for key in sorted(names, key=int)] if isinstance(names, dict) else []
     usual = [f"LABEL_{index}" for index in range(len(labels))]
     named = labels != usual and all(isinstance(label, str) for label in labels)
@@ -91,7 +91,7 @@ BERT_CLASSIFIER = replace(
 def roberta_parameters(config: Config) -> Parameters:
     """Return the keys of `bert`; the first positions are never used, and are left out."""
     keys = parameters(config)
-    unused = config.values.get("pad_token_id", 1)
+    unused = config.get("pad_token_id", 1)
     length = keys["context_length"]
     if type(unused) is not int or not isinstance(length, int) or not 0 <= unused < length - 1:
         raise config.error("pad_token_id", f"{unused!r} for {length!r} positions")
@@ -129,7 +129,7 @@ XLM_ROBERTA_CLASSIFIER = replace(
 
 # The keys of a pooling module's settings, and GGUF's numbers for them.
 _KINDS = {"pooling_mode_mean_tokens": 1, "pooling_mode_cls_token": 2, "pooling_mode_lasttoken": 3}
-_USUAL = "1_Pooling/config.json"
+POOLING_FILE = "1_Pooling/config.json"
 
 
 def encoder_metadata(checkpoint: Checkpoint, architecture: str) -> dict[str, object]:
@@ -142,13 +142,13 @@ def encoder_metadata(checkpoint: Checkpoint, architecture: str) -> dict[str, obj
 
 
 def _pooling(checkpoint: Checkpoint, architecture: str) -> dict[str, object]:
-    settings = checkpoint.json(_USUAL)
+    settings = checkpoint.json(POOLING_FILE)
     if settings is None:
         return {} if architecture != "bert" else {f"{architecture}.pooling_type": 1}
     asked = {key for key, value in settings.items() if key.startswith("pooling_mode") and value}
     if len(asked) != 1 or not asked <= _KINDS.keys():
         raise UnsupportedModelError(
-            f"{_USUAL}: {', '.join(sorted(asked)) or 'no pooling'}; known is one of "
+            f"{POOLING_FILE}: {', '.join(sorted(asked)) or 'no pooling'}; known is one of "
             f"{', '.join(_KINDS)}"
         )
     return {f"{architecture}.pooling_type": _KINDS[asked.pop()]}

@@ -14,12 +14,12 @@ from typing import cast
 import numpy as np
 
 from tampu.convert.checkpoint import Stored
-from tampu.convert.config import Config
+from tampu.convert.config import Config, rope_settings
 from tampu.convert.family import Family, Parameters, moe_parameters, text_parameters
 from tampu.convert.lazy_tensor import View, nth_part
 from tampu.convert.llama import NAMES, QK_NORM_NAMES
-from tampu.convert.qwen import MOE_NAMES, frame, without_mrope
-from tampu.convert.vision import PREFIXES, tower_keys, tower_names
+from tampu.convert.qwen import MOE_NAMES, frame
+from tampu.convert.vision import PREFIXES, require_usual_rope, tower_keys, tower_names
 
 _MOST_PIXELS = 32 * 32 * 1280  # published settings allow 16 million, which take hours on a CPU
 _STACK = "vision.deepstack_visual_indexes"
@@ -56,6 +56,7 @@ def tower_parameters(vision: Config) -> Parameters:
     """Return the keys of the vision encoder."""
     vision.require("hidden_act", ("gelu_pytorch_tanh",), "gelu_pytorch_tanh")
     vision.require("temporal_patch_size", (2,), 2)
+    require_usual_rope(vision)
     patch, places = (
         vision.integer("patch_size", 16),
         vision.integer("num_position_embeddings", 2304),
@@ -143,10 +144,10 @@ def parameters(config: Config) -> Parameters:
     text = config.section("text_config")
     text.require("hidden_act", ("silu",), "silu")
     text.require("attention_bias", (False,), default=False)
-    rope = text.section("rope_parameters" if "rope_parameters" in text else "rope_scaling")
+    rope = rope_settings(text)
     rope.require("mrope_interleaved", (True,), default=True)
     return {
-        **text_parameters(without_mrope(text), scalings=("none",)),
+        **text_parameters(text, scalings=("none", "linear", "yarn")),
         "rope.dimension_sections": [*rope.integers("mrope_section", [24, 20, 20]), 0][:4],
         **tower_parameters(config.section("vision_config")),
     }
@@ -169,6 +170,7 @@ QWEN3VL = Family(
     fused=added_features,
     parameters=parameters,
     image_settings=image_settings,
+    defaults={"rope_theta": 500_000.0, "max_position_embeddings": 128_000},
     prefixes=TOWER_PREFIXES,
 )
 QWEN3VL_MOE = Family(
@@ -179,5 +181,6 @@ QWEN3VL_MOE = Family(
     fused=experts,
     parameters=mixture_parameters,
     image_settings=image_settings,
+    defaults={"rope_theta": 500_000.0, "max_position_embeddings": 128_000},
     prefixes=TOWER_PREFIXES,
 )
