@@ -20,10 +20,10 @@ import numpy.typing as npt
 from tampu.convert.bert import (
     BERT,
     BERT_CLASSIFIER,
-    POOLING_FILE,
     XLM_ROBERTA,
     XLM_ROBERTA_CLASSIFIER,
     encoder_metadata,
+    pooling_file,
 )
 from tampu.convert.checkpoint import Checkpoint, StoredTensor
 from tampu.convert.config import Config
@@ -86,7 +86,7 @@ TYPES: tuple[str, ...] = tuple(FILE_TYPES)
 
 _PLUG_INS = "tampu.converters"
 
-_MXFP4_EXPERTS = Override.parse(r"ffn_(gate|up|down)_exps\.weight=MXFP4")
+_MXFP4_EXPERTS = replace(Override.parse(r"ffn_(gate|up|down)_exps\.weight=MXFP4"), is_optional=True)
 _PROCESSOR_FILE = "preprocessor_config.json"
 _PROCESSORS_FILE = "processor_config.json"
 _TRAINING_FILE = "training.json"  # how a model trained with tools/train_demo was made
@@ -253,7 +253,7 @@ def _family(checkpoint: Checkpoint) -> Family:
     if family is None:
         listed = ", ".join(known)
         raise UnsupportedModelError(f"architecture {name!r} is not known; known: {listed}")
-    if whole != name or checkpoint.json(POOLING_FILE) is not None:
+    if whole != name or checkpoint.json(pooling_file(checkpoint)) is not None:
         return replace(family, optional=family.optional | {"output"})
     return family
 
