@@ -57,7 +57,7 @@ def convert_command(
         from tampu.convert.adapters import plan_adapter
         from tampu.ml.gguf import read_gguf
 
-        plan_adapter(source, read_gguf(base)).write(output)
+        plan_adapter(source, read_gguf(base), allow_unknown=allow_unknown).write(output)
     else:
         overrides = [Override.parse(text) for text in tensor_type or []]
         with progress_bar("converting") as progress:
