@@ -340,7 +340,8 @@ def report(refused: Sequence[str], *, is_allowed: bool) -> None:
         shown += f"; and {len(refused) - _SHOWN} more"
     if not is_allowed:
         raise UnsupportedModelError(
-            f"{shown}: this could change the model's results; --allow-unknown converts without it"
+            f"{shown}: this could change the model's results; "
+            "`tampu convert --allow-unknown` converts without it"
         )
     log.warning("converted without what could change the model's results: %s", shown)
 

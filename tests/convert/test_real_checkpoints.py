@@ -117,6 +117,22 @@ def test_settings_mean_what_they_mean_to_transformers(
     assert is_equal_to_transformers(folder, "LlamaForCausalLM")
 
 
+@pytest.mark.parametrize(
+    ("name", "architecture"),
+    [
+        ("qwen3vl", "Qwen3VLForConditionalGeneration"),
+        ("qwen25vl", "Qwen2_5_VLForConditionalGeneration"),
+    ],
+)
+def test_yarn_beside_positions_of_several_numbers(
+    tmp_path: Path, name: str, architecture: str
+) -> None:
+    folder = make_checkpoint(name, tmp_path / "m")
+    text = json.loads((folder / "config.json").read_text())["text_config"]
+    change(folder, text_config=text | {"rope_parameters": text["rope_parameters"] | YARN})
+    assert is_equal_to_transformers(folder, architecture)
+
+
 def test_an_output_that_differs_from_a_tied_embedding_is_kept(
     llama: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
