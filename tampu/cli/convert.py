@@ -38,6 +38,12 @@ def convert_command(
         ),
     ] = None,
     tensor_type: TensorTypes = None,
+    allow_unknown: Annotated[
+        bool,
+        typer.Option(
+            "--allow-unknown", help="Convert although a file of DIR has an unknown setting."
+        ),
+    ] = False,
     base: Annotated[
         Path | None, typer.Option(help="GGUF file of the base model, for an adapter.")
     ] = None,
@@ -53,11 +59,19 @@ def convert_command(
     if base is not None:
         from tampu.convert.adapters import plan_adapter
 
-        plan_adapter(source, read_gguf(base)).write(output)
+        plan_adapter(source, read_gguf(base), allow_unknown=allow_unknown).write(output)
     else:
         overrides = [Override.parse(text) for text in tensor_type or []]
         with progress_bar("converting") as progress:
-            convert(source, output, type, mmproj=mmproj, overrides=overrides, progress=progress)
+            convert(
+                source,
+                output,
+                type,
+                mmproj=mmproj,
+                overrides=overrides,
+                allow_unknown=allow_unknown,
+                progress=progress,
+            )
         print(compare_tokens(Checkpoint.open(source), read_gguf(output).metadata))
         if mmproj is not None:
             print(f"{mmproj}: {mmproj.stat().st_size / 1e6:.1f} MB")
@@ -88,7 +102,7 @@ def quantize_command(
 
     overrides = [Override.parse(text) for text in tensor_type or []]
     with progress_bar("quantizing") as progress:
-        quantize_file(
+        fallbacks = quantize_file(
             source,
             output,
             type,
@@ -97,5 +111,7 @@ def quantize_command(
             threads=threads,
             progress=progress,
         )
+    for line in fallbacks:
+        print(line)
     before, after = source.stat().st_size, output.stat().st_size
     print(f"{output}: {before / 1e6:.1f} MB -> {after / 1e6:.1f} MB")

@@ -8,7 +8,8 @@ and an unsupported setting UnsupportedModelError.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -22,14 +23,16 @@ from tampu.convert.bert import (
     XLM_ROBERTA,
     XLM_ROBERTA_CLASSIFIER,
     encoder_metadata,
+    pooling_file,
 )
 from tampu.convert.checkpoint import Checkpoint, StoredTensor
 from tampu.convert.config import Config
 from tampu.convert.divided import divide
-from tampu.convert.family import Family, Parameters
+from tampu.convert.family import Family, Parameters, with_model_prefix
 from tampu.convert.gemma import GEMMA2, GEMMA3, GEMMA3_TEXT
 from tampu.convert.gemma4 import GEMMA4, GEMMA4_UNIFIED, GEMMA4_VISION
 from tampu.convert.gptoss import GPT_OSS
+from tampu.convert.keys import check_config, check_files, check_quantization
 from tampu.convert.lfm2 import LFM2
 from tampu.convert.llama import LLAMA, MIXTRAL
 from tampu.convert.llama4 import LLAMA4, LLAMA4_TEXT
@@ -85,7 +88,7 @@ TYPES: tuple[str, ...] = tuple(FILE_TYPES)
 
 _PLUG_INS = "tampu.converters"
 
-_MXFP4_EXPERTS = Override.parse(r"ffn_(gate|up|down)_exps\.weight=MXFP4")
+_MXFP4_EXPERTS = replace(Override.parse(r"ffn_(gate|up|down)_exps\.weight=MXFP4"), is_optional=True)
 _PROCESSOR_FILE = "preprocessor_config.json"
 _PROCESSORS_FILE = "processor_config.json"
 _TRAINING_FILE = "training.json"  # how a model trained with tools/train_demo was made
@@ -123,6 +126,7 @@ def convert(
     metadata: Mapping[str, str | int | float | bool] | None = None,
     overrides: Sequence[Override] = (),
     threads: int | None = None,
+    allow_unknown: bool = False,
     progress: ProgressCallback | None = None,
 ) -> None:
     """Write the checkpoint in the folder `source` as the GGUF file `destination`, atomically.
@@ -139,6 +143,7 @@ def convert(
         metadata: additional keys, which override the converter's own.
         overrides: types for tensors whose GGUF names match.
         threads: number of worker threads; None: one per core.
+        allow_unknown: convert although a file has unknown settings, with a warning.
         progress: called with the bytes written and the total.
 
     Raises:
@@ -148,7 +153,9 @@ def convert(
             supported.
         DiskFullError: if the result does not fit on the disk.
     """
-    plan = plan_conversion(source, type, metadata=metadata, overrides=overrides)
+    plan = plan_conversion(
+        source, type, metadata=metadata, overrides=overrides, allow_unknown=allow_unknown
+    )
     if mmproj is not None:
         plan, projector = divide(plan)
         projector.write(mmproj, threads=threads)
@@ -172,13 +179,19 @@ def plan_conversion(
         type, stored = _stored_types(checkpoint)
         overrides = (*overrides, *stored)  # the first that matches wins
     kind = file_type(type)
-    family = _family(checkpoint.config).for_tensors(checkpoint.tensors)
-    config = Config(checkpoint.config)
+    family = _family(checkpoint).for_tensors(checkpoint.tensors)
+    read = Config(checkpoint.config)
+    config = family.complete(read)
+    check_quantization(config, family.quantizations)
     parameters = family.adapt(family.parameters(config), checkpoint.tensors)
     processor = _image_processor(checkpoint)
     parameters |= family.image_settings(processor)
-    tied = config.flag("tie_word_embeddings", default=family.tied)
-    plan = family.plan(checkpoint.tensors.values(), parameters, tied=tied)
+    generated = family.generated(config)
+    tied = family.is_tied(config)
+    check_config(read, is_allowed=allow_unknown)
+    check_files(checkpoint, is_allowed=allow_unknown)
+    tensors = with_model_prefix(checkpoint.tensors.values(), family)
+    plan = family.plan(tensors, parameters, tied=tied)
     rows = (plan["token_embd.weight"].shape or (1,))[0]
     refusals = Refusals(allowed=allow_unknown)
     keys: dict[str, object] = {
@@ -198,11 +211,11 @@ def plan_conversion(
     shapes = {name: tensor.shape or (1,) for name, tensor in plan.items()}
     model = ModelShape.of(family.architecture, parameters)
     types = _types(shapes, kind, model, overrides)
-    tensors = [
-        *_generated_tensors(family.generated(config)),
+    planned = [
+        *_generated_tensors(generated),
         *_checkpoint_tensors(plan, family, parameters, types),
     ]
-    return PlannedFile(keys, sorted(tensors, key=lambda tensor: tensor_order(tensor.name)))
+    return PlannedFile(keys, sorted(planned, key=lambda tensor: tensor_order(tensor.name)))
 
 
 def _image_processor(checkpoint: Checkpoint) -> Config:
@@ -236,14 +249,30 @@ def _types(
     return types
 
 
-def _family(config: Mapping[str, object]) -> Family:
-    names, known = config.get("architectures"), families()
+def _family(checkpoint: Checkpoint) -> Family:
+    """Return the family of a checkpoint; one that embeds texts may lack the output."""
+    config, known = checkpoint.config, families()
+    names = config.get("architectures")
     name = names[0] if isinstance(names, list) and names else None
-    family = known.get(name) if isinstance(name, str) else None
+    if name is None:
+        name = _usual_architecture(config.get("model_type"), known)
+    whole = name if name in known else f"{str(name).removesuffix('Model')}ForCausalLM"
+    family = known.get(whole)
     if family is None:
         listed = ", ".join(known)
         raise UnsupportedModelError(f"architecture {name!r} is not known; known: {listed}")
+    if whole != name or checkpoint.json(pooling_file(checkpoint)) is not None:
+        return replace(family, optional=family.optional | {"output"})
     return family
+
+
+def _usual_architecture(kind: object, known: Iterable[str]) -> str | None:
+    """Return the architecture of a model_type: `qwen3_moe` is that of Qwen3MoeForCausalLM."""
+    parts = ("ForCausalLM", "ForConditionalGeneration", "Model")
+    plain = {name.lower(): name for name in known}
+    wanted = (f"{kind}".replace("_text", "").replace("_", "") + part.lower() for part in parts)
+    spelled = (f"{kind}".removesuffix("_text") + part.lower() for part in parts)
+    return next((plain[name] for name in (*wanted, *spelled) if name in plain), None)
 
 
 def _training(checkpoint: Checkpoint) -> dict[str, object]:

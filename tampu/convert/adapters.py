@@ -20,6 +20,7 @@ import numpy as np
 from tampu.convert import families
 from tampu.convert.checkpoint import StoredTensor, read_json, read_safetensors, to_float32
 from tampu.convert.family import Family, Parameters
+from tampu.convert.keys import ADAPTER, check_file
 from tampu.convert.storage import Floats, encoded_parts
 from tampu.convert.writer import ChunkSource, PlannedFile, TensorToWrite
 from tampu.errors import ModelFileError, ModelNotFoundError, UnsupportedModelError
@@ -49,12 +50,13 @@ def is_adapter(folder: Path) -> bool:
     return (folder / CONFIG_FILE).is_file()
 
 
-def plan_adapter(folder: Path, base: GGUFFile) -> PlannedFile:
+def plan_adapter(folder: Path, base: GGUFFile, *, allow_unknown: bool = False) -> PlannedFile:
     """Return the GGUF file of a PEFT adapter.
 
     Args:
         folder: with adapter_config.json and adapter_model.safetensors.
         base: the base model's file.
+        allow_unknown: convert although adapter_config.json has unknown settings, with a warning.
 
     Raises:
         ModelNotFoundError: if there is no adapter in the folder.
@@ -64,7 +66,7 @@ def plan_adapter(folder: Path, base: GGUFFile) -> PlannedFile:
     config = read_json(folder / CONFIG_FILE)
     if config is None:
         raise ModelNotFoundError(f"{folder} has no {CONFIG_FILE}: not an adapter")
-    settings = _Settings.read(config)
+    settings = _Settings.read(config, is_allowed=allow_unknown)
     architecture = base.metadata.architecture
     parameters: Parameters = {
         key.removeprefix(f"{architecture}."): value for key, value in base.metadata.items()
@@ -90,10 +92,9 @@ class _Settings:
     alphas: Mapping[str, float]
 
     @classmethod
-    def read(cls, config: Mapping[str, Any]) -> _Settings:
+    def read(cls, config: Mapping[str, Any], *, is_allowed: bool) -> _Settings:
         for key, allowed in (
             ("peft_type", ("LORA",)),
-            ("use_dora", (False, None)),
             ("fan_in_fan_out", (False, None)),
             ("bias", ("none", None)),
             ("modules_to_save", (None, [])),
@@ -101,6 +102,7 @@ class _Settings:
             if config.get(key) not in allowed:
                 reason = f"{key} is {config.get(key)!r}; only {allowed[0]!r} is supported"
                 raise UnsupportedModelError(f"{CONFIG_FILE}: {reason}")
+        check_file(config, CONFIG_FILE, ADAPTER, is_allowed=is_allowed)
         alphas = config.get("alpha_pattern") or {}
         values = [config.get("lora_alpha"), *(alphas.values() if isinstance(alphas, dict) else ())]
         if not all(_is_positive(value) for value in values):

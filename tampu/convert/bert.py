@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from tampu.convert.checkpoint import Checkpoint, Stored
 from tampu.convert.config import Config
@@ -67,7 +68,7 @@ BERT = Family(
 
 def classifier_keys(config: Config) -> Parameters:
     """Return the keys of a head that classifies; names that were never given are left out."""
-    names = config.values.get("id2label")
+    names = config.get("id2label")
     labels = [names[key] for key in sorted(names, key=int)] if isinstance(names, dict) else []
     usual = [f"LABEL_{index}" for index in range(len(labels))]
     named = labels != usual and all(isinstance(label, str) for label in labels)
@@ -91,7 +92,7 @@ BERT_CLASSIFIER = replace(
 def roberta_parameters(config: Config) -> Parameters:
     """Return the keys of `bert`; the first positions are never used, and are left out."""
     keys = parameters(config)
-    unused = config.values.get("pad_token_id", 1)
+    unused = config.get("pad_token_id", 1)
     length = keys["context_length"]
     if type(unused) is not int or not isinstance(length, int) or not 0 <= unused < length - 1:
         raise config.error("pad_token_id", f"{unused!r} for {length!r} positions")
@@ -129,7 +130,11 @@ XLM_ROBERTA_CLASSIFIER = replace(
 
 # The keys of a pooling module's settings, and GGUF's numbers for them.
 _KINDS = {"pooling_mode_mean_tokens": 1, "pooling_mode_cls_token": 2, "pooling_mode_lasttoken": 3}
-_USUAL = "1_Pooling/config.json"
+_NAMED = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}
+_NAMED |= {"lasttoken": "pooling_mode_lasttoken"}  # in the value of `pooling_mode`
+POOLING_FILE = "1_Pooling/config.json"
+MODULES_FILE = "modules.json"
+_MODULES = ("Transformer", "Pooling", "Normalize")
 
 
 def encoder_metadata(checkpoint: Checkpoint, architecture: str) -> dict[str, object]:
@@ -141,14 +146,36 @@ def encoder_metadata(checkpoint: Checkpoint, architecture: str) -> dict[str, obj
     return keys | _pooling(checkpoint, architecture)
 
 
+def pooling_file(checkpoint: Checkpoint) -> str:
+    """Return the name of the pooling module's settings; refuse modules that are not computed.
+
+    Raises:
+        UnsupportedModelError: naming a module, such as a dense layer after the pooling.
+    """
+    found = POOLING_FILE
+    for module in checkpoint.entries(MODULES_FILE):
+        kind, folder = str(module.get("type")).rpartition(".")[2], str(module.get("path"))
+        if kind not in _MODULES:
+            raise UnsupportedModelError(
+                f"{MODULES_FILE}: {kind} is not supported, only {', '.join(_MODULES)}"
+            )
+        if kind == "Pooling" and Path(folder).name == folder:
+            found = f"{folder}/config.json"
+    return found
+
+
 def _pooling(checkpoint: Checkpoint, architecture: str) -> dict[str, object]:
-    settings = checkpoint.json(_USUAL)
+    name = pooling_file(checkpoint)
+    settings = checkpoint.json(name)
     if settings is None:
         return {} if architecture != "bert" else {f"{architecture}.pooling_type": 1}
-    asked = {key for key, value in settings.items() if key.startswith("pooling_mode") and value}
+    asked = {key for key, value in settings.items() if key.startswith("pooling_mode_") and value}
+    if "pooling_mode" in settings:
+        stated = str(settings["pooling_mode"])
+        asked.add(_NAMED.get(stated, stated))
     if len(asked) != 1 or not asked <= _KINDS.keys():
         raise UnsupportedModelError(
-            f"{_USUAL}: {', '.join(sorted(asked)) or 'no pooling'}; known is one of "
+            f"{name}: {', '.join(sorted(asked)) or 'no pooling'}; known is one of "
             f"{', '.join(_KINDS)}"
         )
     return {f"{architecture}.pooling_type": _KINDS[asked.pop()]}

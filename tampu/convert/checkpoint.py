@@ -36,7 +36,7 @@ _ELEMENT_BYTES = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "U16": 2, "I16": 2,
     "F16": 2, "BF16": 2, "U32": 4, "I32": 4, "F32": 4, "U64": 8, "I64": 8, "F64": 8,
 }  # fmt: skip
-_READABLE: dict[str, npt.DTypeLike] = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+_READABLE: dict[str, npt.DTypeLike] = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "F64": "<f8"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,10 @@ class StoredTensor:
         if self.dtype not in _READABLE:
             raise ModelFileError(
                 f"{self.path.name}: {self.name}",
-                f"type {self.dtype} is not supported, only F32, F16 and BF16",
+                f"type {self.dtype} is not supported, only F64, F32, F16 and BF16",
             )
-        return self._mapped(_READABLE[self.dtype])
+        values: Stored = self._mapped(_READABLE[self.dtype])
+        return values.astype(np.float32) if self.dtype == "F64" else values
 
     def read_bytes(self) -> npt.NDArray[np.uint8]:
         """Return elements of one byte each, mapped and not copied."""
@@ -106,6 +107,25 @@ class Checkpoint:
     def json(self, name: str) -> Mapping[str, Any] | None:
         """Return the object in one of the folder's JSON files; None if the file does not exist."""
         return read_json(self.folder / name)
+
+    def entries(self, name: str) -> list[dict[str, Any]]:
+        """Return the objects of a JSON file that has a list of them; empty without the file."""
+        data = self.data(name)
+        try:
+            value = [] if data is None else _decoded(data)
+        except (ValueError, RecursionError) as error:
+            raise ModelFileError(name, "is not valid JSON") from error
+        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+            raise ModelFileError(name, "is not a list of objects")
+        return value
+
+    def text(self, name: str) -> str | None:
+        """Return the text of one of the folder's files; None if the file does not exist."""
+        data = self.data(name)
+        try:
+            return None if data is None else data.decode()
+        except UnicodeDecodeError as error:
+            raise ModelFileError(name, "is not UTF-8") from error
 
     def data(self, name: str, limit_bytes: int = MAX_JSON_BYTES) -> bytes | None:
         """Return the content of one of the folder's files; None if the file does not exist."""
@@ -182,11 +202,11 @@ def _tensors(folder: Path) -> dict[str, StoredTensor]:
 
 def _shards(folder: Path) -> list[Path]:
     """Return the safetensors files of the checkpoint."""
+    if (folder / SINGLE_FILE).exists():  # transformers prefers it to an index, too
+        return [folder / SINGLE_FILE]
     index = read_json(folder / INDEX_FILE)
     if index is not None:
         return [folder / name for name in _indexed_files(index)]
-    if (folder / SINGLE_FILE).exists():
-        return [folder / SINGLE_FILE]
     found = sorted(folder.glob("*.safetensors"))
     if not found:
         pickles = sorted(path.name for path in folder.iterdir() if path.suffix in _PICKLES)

@@ -16,17 +16,44 @@ from tampu.errors import ModelFileError, UnsupportedModelError
 MAX_INTEGER = (1 << 31) - 1
 MAX_LAYERS = 1024  # the engine's limit too
 MAX_HEAD_SIZE = 1 << 16
+_SCALING_KEYS = (
+    "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings",
+    "beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim", "truncate",
+)  # fmt: skip
+
+
+@dataclass
+class Reading:
+    """What a conversion has read of a JSON file: what remains is unknown or must be irrelevant."""
+
+    keys: set[str] = field(default_factory=set)  # of the form `config.json: text_config: head_dim`
+    sections: set[str] = field(default_factory=set)
 
 
 class Config:
-    """One JSON object of config.json; a value of null counts as absent."""
+    """One JSON object of config.json; a value of null counts as absent.
 
-    def __init__(self, values: Mapping[str, Any], where: str = "config.json") -> None:
+    Every access is recorded in `reading`, which sections and changed copies share.
+    """
+
+    def __init__(
+        self, values: Mapping[str, Any], where: str = "config.json", reading: Reading | None = None
+    ) -> None:
         self.values = values
         self.where = where
+        self.reading = Reading() if reading is None else reading
 
     def __contains__(self, key: str) -> bool:
-        return self.values.get(key) is not None
+        return self.get(key) is not None
+
+    def get(self, key: str, default: object = None) -> Any:
+        """Return a value as it is in the file, `default` if the key is missing."""
+        self.reading.keys.add(f"{self.where}: {key}")
+        return self.values.get(key, default)
+
+    def changed(self, values: Mapping[str, Any]) -> Config:
+        """Return this object with other values."""
+        return Config(values, self.where, self.reading)
 
     def error(self, key: str, reason: str) -> ModelFileError:
         """Return an error about the value of `key`."""
@@ -82,7 +109,7 @@ class Config:
 
     def integers(self, key: str, default: list[int] | None = None) -> list[int]:
         """Return a list of integers."""
-        value = self.values.get(key, default)
+        value = self.get(key, default)
         if not isinstance(value, list) or not all(type(item) is int for item in value):
             raise self.error(key, f"{value!r} is not a list of integers")
         return value
@@ -101,16 +128,18 @@ class Config:
         value = self._value(key, None)
         if not isinstance(value, dict):
             raise self.error(key, "is not an object")
-        return Config(value, f"{self.where}: {key}")
+        where = f"{self.where}: {key}"
+        self.reading.sections.add(where)
+        return Config(value, where, self.reading)
 
     def with_defaults(self, defaults: Mapping[str, Any]) -> Config:
         """Return this object with values for absent keys."""
         stated = {key: value for key, value in self.values.items() if value is not None}
-        return Config({**defaults, **stated}, self.where)
+        return self.changed({**defaults, **stated})
 
     def require(self, key: str, allowed: Sequence[object], default: object) -> None:
         """Raise UnsupportedModelError unless the value is one of those allowed."""
-        value = self.values.get(key, default)
+        value = self.get(key, default)
         if value not in allowed:
             shown = " or ".join(repr(item) for item in allowed)
             raise UnsupportedModelError(
@@ -118,7 +147,7 @@ class Config:
             )
 
     def _value(self, key: str, default: object) -> object:
-        value = self.values.get(key)
+        value = self.get(key)
         if value is None:
             value = default
         if value is None:
@@ -149,32 +178,55 @@ class Rope:
         return keys
 
 
-def read_rope(config: Config, *, layers: str = "full_attention", base: float = 10_000.0) -> Rope:
+def rope_settings(config: Config) -> Config:
+    """Return the object with the RoPE settings, in the form of transformers 5.
+
+    As there, `rope_scaling` replaces all of `rope_parameters`, and the base and the rotated part
+    of a head are taken from the configuration itself only if that object lacks them.
+    """
+    key = next((key for key in ("rope_scaling", "rope_parameters") if config.get(key)), None)
+    settings = config.section(key) if key else config.changed({})
+    if key == "rope_scaling":
+        config.get("rope_parameters")
+        config.reading.sections.discard(f"{config.where}: rope_parameters")
+    outer = {name: config.get(name) for name in ("rope_theta", "partial_rotary_factor")}
+    return settings.with_defaults({name: value for name, value in outer.items() if value})
+
+
+def read_rope(
+    config: Config,
+    *,
+    layers: str = "full_attention",
+    base: float = 10_000.0,
+    is_partial: bool = False,
+) -> Rope:
     """Return the RoPE settings of one kind of layer (in few models they differ).
 
     Args:
         config: the text model's configuration.
         layers: the kind of layer, as `rope_parameters` and `layer_types` call it.
         base: the family's default base.
+        is_partial: whether the architecture can rotate a part of each head only.
     """
-    settings = config
-    if "rope_parameters" in config:
-        settings = config.section("rope_parameters")
-        if layers in settings:
-            settings = settings.section(layers)
-        base = settings.number("rope_theta", base)
-    else:
-        base = config.number("rope_theta", base)
-        settings = config.section("rope_scaling") if "rope_scaling" in config else Config({})
-    settings.require("partial_rotary_factor", (None, 1, 1.0), None)
+    settings = rope_settings(config)
+    if layers in settings:
+        settings = settings.section(layers)
+    base = settings.number("rope_theta", base)
+    if not is_partial:
+        settings.require("partial_rotary_factor", (None, 1, 1.0), None)
     kind = settings.string("rope_type", settings.string("type", "default"))
-    if kind == "default":
+    for key in _SCALING_KEYS:  # those of other types are ignored by the reference, too
+        settings.get(key)
+    if kind in ("default", "mrope"):  # mrope: positions of several numbers, not a scaling
         return Rope(base, "none", settings)
     if kind not in ("linear", "llama3", "yarn"):
         raise UnsupportedModelError(
             f"{settings.where}: rope type {kind!r} is not supported; linear, llama3 and yarn are"
         )
-    return Rope(base, kind, settings)
+    original = config.get("original_max_position_embeddings")
+    original = original or config.get("max_position_embeddings")
+    key = "original_max_position_embeddings"
+    return Rope(base, kind, settings.with_defaults({key: original} if original else {}))
 
 
 def _yarn_metadata(settings: Config, *, truncates: bool) -> dict[str, object]:
@@ -197,7 +249,7 @@ def _attention_factor(settings: Config, factor: float) -> float:
     """Return the factor for rotated queries and keys (arXiv:2309.00071, section 3.4)."""
     if "attention_factor" in settings:
         return settings.number("attention_factor")
-    if settings.values.get("mscale") and settings.values.get("mscale_all_dim"):
+    if settings.get("mscale") and settings.get("mscale_all_dim"):
         all_of_them = _magnitude(factor, settings.number("mscale_all_dim"))
         return _magnitude(factor, settings.number("mscale")) / all_of_them
     return _magnitude(factor, 1.0)

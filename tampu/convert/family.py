@@ -7,14 +7,15 @@ for a layer number.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from tampu.convert.checkpoint import Stored, StoredTensor
+from tampu.convert.checkpoint import Stored, StoredTensor, to_float32
 from tampu.convert.config import Config, read_rope
 from tampu.convert.lazy_tensor import View, stacked, viewed
 from tampu.errors import ModelFileError, UnsupportedModelError
@@ -22,6 +23,8 @@ from tampu.errors import ModelFileError, UnsupportedModelError
 Parameters = dict[str, object]
 _NUMBER = re.compile(r"\.(\d+)\.")
 _SHOWN = 5
+_ROWS = 4096  # compared at once
+log = logging.getLogger("tampu")
 
 
 def unchanged(name: str, values: Stored, parameters: Parameters) -> Stored:  # noqa: ARG001
@@ -64,6 +67,8 @@ class Family:
         ignored: checkpoint tensors that are not weights of the model.
         optional: names that a checkpoint may lack.
         tied: whether the output is the token embedding by default.
+        defaults: values of the text model's configuration that files may lack.
+        quantizations: the methods in `quantization_config` whose tensors it can read.
         transform: (GGUF name, values, parameters) -> values as the architecture stores them; of a
             matrix it may reorder the outputs.
         transform_inputs: likewise, for a matrix whose inputs are in another order.
@@ -87,6 +92,8 @@ class Family:
     ignored: frozenset[str] = frozenset()
     optional: frozenset[str] = frozenset()
     tied: bool = False
+    defaults: Mapping[str, object] = field(default_factory=dict)
+    quantizations: tuple[str, ...] = ()
     transform: Callable[[str, Stored, Parameters], Stored] = unchanged
     transform_inputs: Callable[[str, Stored, Parameters], Stored] = unchanged
     generated: Callable[[Config], dict[str, npt.NDArray[np.float32]]] = no_tensors
@@ -97,6 +104,20 @@ class Family:
     gather: Callable[[Iterable[StoredTensor]], Iterable[StoredTensor]] = iter
     adapt: Callable[[Parameters, Collection[str]], Parameters] = as_stated
     text_only: Family | None = None
+
+    def complete(self, config: Config) -> Config:
+        """Return a configuration with the family's defaults, those of transformers' classes."""
+        if "text_config" not in config:
+            return config.changed(_filled(config.values, self.defaults))
+        text = _filled(config.section("text_config").values, self.defaults)
+        return config.changed({**config.values, "text_config": text})
+
+    def is_tied(self, config: Config) -> bool:
+        """Return whether the output is the token embedding, as one of the configurations says."""
+        key, default = "tie_word_embeddings", self.tied
+        if "text_config" in config:
+            default = config.section("text_config").flag(key, default=default)
+        return config.flag(key, default=default)
 
     def for_tensors(self, names: Collection[str]) -> Family:
         """Return the family of a checkpoint: of text alone if all of the encoder was left out."""
@@ -132,14 +153,14 @@ class Family:
         plan: dict[str, StoredTensor] = {}
         splits = {**self.splits, **self.fused(parameters)}
         for name, tensor in self._named(tensors, splits):
-            if tied and name == "output.weight":
-                continue
             if name in plan:
                 both = f"{plan[name].name} and {tensor.name}"
                 raise ModelFileError(name, f"duplicate tensor name: {both}")
             if 0 in tensor.shape:
                 raise ModelFileError(tensor.name, f"{list(tensor.shape)} has a dimension of zero")
             plan[name] = tensor
+        if tied:
+            _tie(plan)
         expected = self._expected(parameters, splits, tied=tied)
         missing = [name for name in expected if name not in plan]
         if missing:
@@ -185,6 +206,52 @@ class Family:
                 yield from (name.format(index) + leaf for index in range(count))
 
 
+def _tie(plan: dict[str, StoredTensor]) -> None:
+    """Drop an output that equals the token embedding; as in transformers, another one is used."""
+    output = plan.get("output.weight")
+    if output is None:
+        return
+    embedding = plan.setdefault("token_embd.weight", output)
+    if embedding is output or _are_equal(embedding, output):
+        del plan["output.weight"]
+    else:
+        log.warning(
+            "config.json: tie_word_embeddings is true, but %s differs from %s: both are written",
+            output.name,
+            embedding.name,
+        )
+
+
+def _are_equal(first: StoredTensor, second: StoredTensor) -> bool:
+    if first.shape != second.shape:
+        return False
+    one, other = first.read(), second.read()
+    return all(
+        np.array_equal(
+            to_float32(one[at : at + _ROWS]), to_float32(other[at : at + _ROWS]), equal_nan=True
+        )
+        for at in range(0, len(one), _ROWS)
+    )
+
+
+def with_model_prefix(tensors: Iterable[StoredTensor], family: Family) -> list[StoredTensor]:
+    """Return the tensors of a model that was saved without its head under their usual names."""
+    held = list(tensors)
+    is_bare = any(tensor.name == "embed_tokens.weight" for tensor in held)
+    if not is_bare or "model.embed_tokens" not in family.names:
+        return held
+    bare = ("embed_tokens.", "layers.", "norm.", "embedding_norm.", "rotary_emb.")
+    return [
+        replace(each, name=f"model.{each.name}") if each.name.startswith(bare) else each
+        for each in held
+    ]
+
+
+def _filled(values: Mapping[str, object], defaults: Mapping[str, object]) -> dict[str, object]:
+    absent = {key: value for key, value in defaults.items() if values.get(key) is None}
+    return {**values, **absent}
+
+
 def _model_order(name: str) -> tuple[int, int, str]:
     """Sort key in the order of the forward pass: embedding, layers, output, projector, tower."""
     heads = ["token_embd", "token_types", "position_embd", "token_embd_norm", "rope_freqs", "blk"]
@@ -195,7 +262,7 @@ def _model_order(name: str) -> tuple[int, int, str]:
 
 
 def text_parameters(
-    config: Config, *, scalings: tuple[str, ...], truncates: bool = True
+    config: Config, *, scalings: tuple[str, ...], truncates: bool = True, is_partial: bool = False
 ) -> Parameters:
     """Return the keys common to all decoders.
 
@@ -203,6 +270,7 @@ def text_parameters(
         config: the text model's configuration.
         scalings: the supported types of RoPE scaling.
         truncates: as `Rope.metadata` takes it; False for gpt-oss only.
+        is_partial: as `read_rope` takes it.
     """
     heads = config.integer("num_attention_heads")
     key_value_heads = config.integer("num_key_value_heads", heads)
@@ -215,7 +283,7 @@ def text_parameters(
     head_size = config.head_size()
     if head_size % 2:
         raise config.error("head_dim", f"{head_size} is odd: RoPE rotates pairs")
-    rope = read_rope(config)
+    rope = read_rope(config, is_partial=is_partial)
     if rope.kind not in scalings:
         raise UnsupportedModelError(
             f"{rope.settings.where}: rope type {rope.kind!r} is not supported"

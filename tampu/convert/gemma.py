@@ -7,7 +7,7 @@ tensors get the names and the keys of Ollama's single files: `v.*`, `mm.*`, `vis
 from __future__ import annotations
 
 from tampu.convert.checkpoint import Stored, to_float32
-from tampu.convert.config import Config, read_rope
+from tampu.convert.config import Config, read_rope, rope_settings
 from tampu.convert.family import Family, Parameters, text_parameters
 from tampu.convert.llama import NAMES, QK_NORM_NAMES
 from tampu.convert.vision import ATTENTION, PREFIXES, tower_keys, tower_names
@@ -97,7 +97,7 @@ def text_keys(config: Config) -> Parameters:
 
 def local_base(config: Config) -> float:
     """Return the RoPE base of the sliding-window layers, which have no RoPE scaling."""
-    if "rope_parameters" not in config:
+    if "rope_parameters" not in config or "sliding_attention" not in rope_settings(config):
         return config.number("rope_local_base_freq", 10_000.0)
     rope = read_rope(config, layers="sliding_attention")
     if rope.kind != "none":
@@ -159,6 +159,7 @@ GEMMA2 = Family(
     architecture="gemma2",
     checkpoints=("Gemma2ForCausalLM",),
     names=GEMMA2_NAMES,
+    defaults={"max_position_embeddings": 8192},
     parameters=gemma2_parameters,
     tied=True,
     transform=transform,

@@ -152,7 +152,7 @@ def unified_parameters(config: Config) -> Parameters:
 
 def _seeing(config: Config, keys: Callable[[Config], Parameters]) -> Parameters:
     """Return the keys of vision; none for a model whose vision was taken out."""
-    if config.values.get("vision_config") is None:
+    if config.get("vision_config") is None:
         return {}
     text = _text(config)
     has_inputs = _count(text, "hidden_size_per_layer_input", 256) > 0
@@ -168,14 +168,14 @@ def _text(config: Config) -> Config:
 
 def _count(config: Config, key: str, default: int = 0) -> int:
     """Return a number that may be zero."""
-    return 0 if config.values.get(key, default) in (0, None) else config.integer(key, default)
+    return 0 if config.get(key, default) in (0, None) else config.integer(key, default)
 
 
 def _rope(config: Config, kind: str) -> Config:
     """Return the settings of one kind of layer."""
     key = "rope_parameters"
-    settings = config.section(key) if key in config else Config({}, config.where)
-    settings = settings.section(kind) if kind in settings else Config({}, settings.where)
+    settings = config.section(key) if key in config else config.changed({})
+    settings = settings.section(kind) if kind in settings else settings.changed({})
     usual = "default" if kind == "sliding_attention" else "proportional"
     settings.require("rope_type", (usual,), usual)
     settings.require("factor", (1.0, None), None)
@@ -187,11 +187,13 @@ def _rope(config: Config, kind: str) -> Config:
 
 def _full_layer(config: Config) -> Config:
     """Return what the full layers have of their own, in the form of transformers 5.23."""
-    layers = Config(
-        config.values.get("per_layer_config") or {}, f"{config.where}: per_layer_config"
-    )
+    key = "per_layer_config"
+    layers = config.section(key) if config.get(key) else config.changed({})
     first = layer_kinds(config).index(False) if False in layer_kinds(config) else 0
-    return layers.section(str(first)) if str(first) in layers else Config({}, layers.where)
+    own = [str(index) for index, has_window in enumerate(layer_kinds(config)) if not has_window]
+    for index in own:
+        layers.require(index, (None, layers.get(str(first))), None)
+    return layers.section(str(first)) if str(first) in layers else layers.changed({})
 
 
 def _head_size(config: Config) -> int:

@@ -144,8 +144,10 @@ def tower_parameters(config: Config) -> Parameters:
     vision.require("attention_bias", (False,), default=False)
     heads = vision.integer("num_attention_heads")
     vision.require("num_key_value_heads", (heads,), heads)
+    usual = vision.integer("hidden_size") // heads
+    vision.require("head_dim", (usual,), usual)
     patch = vision.integer("patch_size", 16)
-    rope = vision.section("rope_parameters") if "rope_parameters" in vision else Config({})
+    rope = vision.section("rope_parameters") if "rope_parameters" in vision else vision.changed({})
     rope.require("rope_type", ("axial", "default"), "axial")
     return {
         **tower_keys(vision.with_defaults({"image_size": 14 * patch}), image=14 * patch, patch=16),

@@ -107,5 +107,7 @@ GPT_OSS = Family(
         _EXPERTS + "down_proj": {"blk.{}.ffn_down_exps.weight": transposed()},
     },
     parameters=parameters,
+    defaults={"rope_theta": 150_000.0, "max_position_embeddings": 131_072},
+    quantizations=("mxfp4",),
     gather=gather,
 )

@@ -35,11 +35,16 @@ def parameters(config: Config) -> Parameters:
     """Return the keys of `lfm2`."""
     config.require("conv_bias", (False,), default=False)
     layers = config.layers()
-    kinds = config.strings("layer_types") if "layer_types" in config else []
+    kinds = config.strings("layer_types")
+    if not kinds and "full_attn_idxs" in config:  # the name in files of LFM2's first release
+        attention = config.integers("full_attn_idxs")
+        kinds = ["full_attention" if index in attention else "conv" for index in range(layers)]
     if len(kinds) != layers or set(kinds) - {"conv", "full_attention"}:
         reason = f"{kinds[:4]} are not conv or full_attention for {layers} layers"
         raise config.error("layer_types", reason)
-    keys = text_parameters(config, scalings=("none",))
+    keys = text_parameters(
+        config.with_defaults({"intermediate_size": _inner(config)}), scalings=("none",)
+    )
     heads = keys["attention.head_count_kv"]
     return keys | {
         "feed_forward_length": _inner(config),
@@ -51,7 +56,7 @@ def parameters(config: Config) -> Parameters:
 
 def _inner(config: Config) -> int:
     """Return the width of the feed-forward layers; the checkpoint states it before gating."""
-    stated = config.integer("intermediate_size")
+    stated = config.integer("block_ff_dim", config.get("intermediate_size"))
     if not config.flag("block_auto_adjust_ff_dim", default=True):
         return stated
     width = int(config.number("block_ffn_dim_multiplier", 1.0) * int(2 * stated / 3))
@@ -71,5 +76,6 @@ LFM2 = Family(
     optional=frozenset({*_CONVOLUTION.values(), *_ATTENTION.values(), _KERNEL}),
     splits={"model.layers.{}.conv.conv.weight": {_KERNEL: channel}},
     parameters=parameters,
+    defaults={"rope_theta": 1e6, "max_position_embeddings": 128_000},
     tied=True,
 )

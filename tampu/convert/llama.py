@@ -109,6 +109,7 @@ LLAMA = Family(
     ),
     transform=transform,
     generated=rope_factors,
+    defaults={"max_position_embeddings": 2048},
 )
 
 MIXTRAL = Family(
@@ -122,6 +123,7 @@ MIXTRAL = Family(
     parameters=lambda config: (
         parameters(config) | moe_parameters(config, width="intermediate_size")
     ),
+    defaults={"rope_theta": 1e6, "max_position_embeddings": 131_072},
     transform=transform,
     generated=rope_factors,
 )

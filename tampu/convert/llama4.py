@@ -6,11 +6,11 @@ as GGUF's architecture does: no rows are reordered.
 
 from __future__ import annotations
 
-from tampu.convert.config import Config
+from tampu.convert.config import Config, rope_settings
 from tampu.convert.family import Family, Parameters, moe_parameters, text_parameters
 from tampu.convert.lazy_tensor import nth_part, transposed
 from tampu.convert.llama import GATED, NAMES_WITHOUT_MLP, rope_factors
-from tampu.convert.vision import ATTENTION, PREFIXES, tower_keys, tower_names
+from tampu.convert.vision import ATTENTION, PREFIXES, require_unscaled_rope, tower_keys, tower_names
 from tampu.errors import UnsupportedModelError
 
 _MLP = "model.layers.{}.feed_forward."
@@ -34,6 +34,7 @@ OPTIONAL = frozenset(
     if ".ffn_" in name and "norm" not in name
 )
 
+_DEFAULTS = {"rope_theta": 500_000.0, "max_position_embeddings": 131_072}
 _STRENGTH, _LENGTH = 0.1, 8192  # defaults of attention temperature scaling
 
 
@@ -44,7 +45,7 @@ def text_keys(config: Config) -> Parameters:
     keys |= moe_parameters(config, width="intermediate_size")
     step = config.integer("interleave_moe_layer_step", 1)
     layers = config.layers()
-    mixtures = config.values.get("moe_layers") or list(range(step - 1, layers, step))
+    mixtures = config.get("moe_layers") or list(range(step - 1, layers, step))
     if mixtures != list(range(step - 1, layers, step)):
         raise UnsupportedModelError(f"{config.where}: moe_layers are not every {step}th layer")
     strength = config.number("attn_scale", _STRENGTH)
@@ -59,14 +60,17 @@ def text_keys(config: Config) -> Parameters:
         "no_rope_interval": _interval(config, layers),
         "use_qk_norm": config.flag("use_qk_norm", default=True),
         "attention.chunk_size": config.integer("attention_chunk_size", 8192),
-        "attention.temperature_tuning": bool(config.values.get("attn_temperature_tuning", True)),
+        "attention.temperature_tuning": bool(config.get("attn_temperature_tuning", True)),
     }
 
 
 def _interval(config: Config, layers: int) -> int:
     """Return the period of the layers without RoPE."""
-    stated = config.values.get("no_rope_layers") or []
+    stated = config.get("no_rope_layers") or []
     interval = config.integer("no_rope_layer_interval", 4)
+    names = ("full_attention", "chunked_attention")
+    kinds = [names[(index + 1) % interval != 0] for index in range(layers)]
+    config.require("layer_types", (None, [], kinds), None)
     if stated and stated != [int((index + 1) % interval != 0) for index in range(layers)]:
         raise UnsupportedModelError(f"{config.where}: no_rope_layers have no regular pattern")
     return interval
@@ -79,6 +83,7 @@ LLAMA4_TEXT = Family(
     splits=SPLITS,
     optional=OPTIONAL,
     parameters=text_keys,
+    defaults=_DEFAULTS,
     generated=rope_factors,
 )
 
@@ -110,7 +115,8 @@ def keys(config: Config) -> Parameters:
     """Return the keys of `llama4` with its tower."""
     vision = config.section("vision_config")
     vision.require("hidden_act", ("gelu",), "gelu")
-    rope = vision.section("rope_parameters") if "rope_parameters" in vision else vision
+    rope = rope_settings(vision)
+    require_unscaled_rope(rope)
     return (
         text_keys(config.section("text_config"))
         | tower_keys(vision, image=448, patch=14)
@@ -129,6 +135,7 @@ LLAMA4 = Family(
     splits=SPLITS,
     optional=OPTIONAL | _WITHOUT_LEAF,
     parameters=keys,
+    defaults=_DEFAULTS,
     prefixes=PREFIXES,
     generated=rope_factors,
 )

@@ -38,6 +38,13 @@ NAMES = {
 }
 
 
+# Published files omit the defaults of a Llama with 7 billion parameters.
+_DEFAULTS = {
+    "hidden_size": 4096, "intermediate_size": 11_008, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "vocab_size": 32_000, "max_position_embeddings": 2048,
+}  # fmt: skip
+
+
 def gather(tensors: Iterable[StoredTensor]) -> Iterable[StoredTensor]:
     """Return all tensors except those of the tower's last layer."""
     layers = [(tensor, _LAYER.search(tensor.name)) for tensor in tensors]
@@ -76,6 +83,7 @@ LLAVA = Family(
     checkpoints=("LlavaForConditionalGeneration",),
     names={**LLAMA.names, **NAMES},
     parameters=keys,
+    defaults=_DEFAULTS,
     prefixes=PREFIXES,
     optional=frozenset({"v.class_embd", "v.post_ln"}),
     ignored=frozenset({"vision_tower.embeddings.position_ids"}),

@@ -6,10 +6,10 @@ the names of Ollama's single files; it rotates halves of heads, as the checkpoin
 
 from __future__ import annotations
 
-from tampu.convert.config import Config, read_rope
+from tampu.convert.config import Config, read_rope, rope_settings
 from tampu.convert.family import Family, Parameters
 from tampu.convert.llama import NAMES, parameters, rope_factors, transform
-from tampu.convert.vision import PREFIXES, tower_keys, tower_names
+from tampu.convert.vision import PREFIXES, require_unscaled_rope, tower_keys, tower_names
 
 VISION_NAMES = {
     "vision_tower.patch_conv": "v.patch_conv",
@@ -57,7 +57,8 @@ def keys(config: Config) -> Parameters:
     head_size = vision.integer(
         "head_dim", vision.integer("hidden_size") // vision.integer("num_attention_heads")
     )
-    rope = vision.section("rope_parameters") if "rope_parameters" in vision else vision
+    rope = rope_settings(vision)
+    require_unscaled_rope(rope)
     return (
         text_keys(config.section("text_config"))
         | tower
@@ -75,6 +76,7 @@ MISTRAL3_TEXT = Family(
     architecture="mistral3",
     checkpoints=("Ministral3ForCausalLM",),
     names=NAMES,
+    defaults={"max_position_embeddings": 262_144},
     parameters=text_keys,
     transform=transform,
     generated=rope_factors,

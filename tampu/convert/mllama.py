@@ -101,6 +101,7 @@ MLLAMA = Family(
     splits=SPLITS,
     optional=_OPTIONAL,
     parameters=keys,
+    defaults={"rope_theta": 500_000.0, "max_position_embeddings": 131_072},
     prefixes=PREFIXES,
     transform=transform,
     generated=rope_factors,

@@ -8,6 +8,7 @@ compares with libllama's choices.
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tampu.errors import ModelFileError, UnsupportedModelError
+from tampu.errors import ModelFileError, RequestError, UnsupportedModelError
 from tampu.ml.types import GGMLType
 
 Shape = tuple[int, ...]
@@ -64,6 +65,7 @@ _EMBEDDINGS = ("token_embd.weight", "per_layer_token_embd.weight")
 _VALUES = ("attn_v.weight", "attn_qkv.weight", "attn_kv_b.weight")
 _LAYER = re.compile(r"blk\.(\d+)\.")
 _LAYERS_OF_70B = 80
+_SHOWN = 8
 
 
 def file_type(name: str) -> FileType:
@@ -127,6 +129,7 @@ class Override:
 
     pattern: re.Pattern[str]
     type: GGMLType
+    is_optional: bool = False  # whether it may match nothing
 
     @classmethod
     def parse(cls, text: str) -> Override:
@@ -162,6 +165,7 @@ def choose_types(
         overrides: the first that matches a name overrides the mix.
     """
     matrices = [name for name in shapes if is_matrix(name, shapes[name])]
+    _check_matches(overrides, matrices)
     chooser = _Chooser(kind, model, shapes)
     chosen = {}
     for name in sorted(matrices, key=lambda name: (_layer(name), name)):
@@ -170,6 +174,37 @@ def choose_types(
             wanted = chooser.choose(name) if kind.base.is_quantized else kind.base
         chosen[name] = fitting(wanted, shapes[name])
     return chosen
+
+
+def _check_matches(overrides: Sequence[Override], matrices: Sequence[str]) -> None:
+    """Refuse a pattern that matches nothing: a mistyped one would be without effect.
+
+    Raises:
+        RequestError: naming the pattern and similar names.
+    """
+    for override in overrides:
+        if override.is_optional or any(override.pattern.search(name) for name in matrices):
+            continue
+        parts = {re.sub(r"^blk\.\d+\.|\.weight$", "", name): None for name in matrices}
+        wanted = override.pattern.pattern
+        near = difflib.get_close_matches(wanted, parts, n=3, cutoff=0.5) or list(parts)[:_SHOWN]
+        raise RequestError(
+            f"the pattern {wanted!r} matches no matrix of the model; "
+            f"similar names: {', '.join(near)}"
+        )
+
+
+def fallbacks(
+    types: Mapping[str, tuple[GGMLType, Shape]], overrides: Sequence[Override]
+) -> list[str]:
+    """Return a line for each tensor whose row length does not allow the type of its override."""
+    lines = []
+    for name, (kind, shape) in types.items():
+        wanted = next((o.type for o in overrides if o.pattern.search(name)), None)
+        if wanted is not None and wanted != kind and is_matrix(name, shape):
+            rows = f"its rows have {shape[-1]} values"
+            lines.append(f"{name} is {kind.name}, not {wanted.name}: {rows}")
+    return lines
 
 
 def fitting(kind: GGMLType, shape: Shape) -> GGMLType:

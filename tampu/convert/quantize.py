@@ -15,7 +15,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from tampu.convert.quant_mix import FileType, ModelShape, Override, choose_types, file_type
+from tampu.convert.quant_mix import (
+    FileType,
+    ModelShape,
+    Override,
+    choose_types,
+    fallbacks,
+    file_type,
+)
 from tampu.convert.storage import encode_rows, row_ranges
 from tampu.convert.writer import (
     ChunkSource,
@@ -45,7 +52,7 @@ def quantize_file(
     requantize: bool = False,
     threads: int | None = None,
     progress: ProgressCallback | None = None,
-) -> None:
+) -> list[str]:
     """Write the model `source` as `destination` with its matrices in other types, atomically.
 
     Args:
@@ -57,17 +64,22 @@ def quantize_file(
         threads: number of worker threads; None: one per core.
         progress: called with the bytes written and the total.
 
+    Returns:
+        a line for each tensor that could not get the type of its override.
+
     Raises:
         ModelNotFoundError: if there is no file `source`.
         ModelFileError: if it is damaged or contains a NaN, or the result cannot be written.
         UnsupportedModelError: if the type is unknown, or the file is already quantized.
-        RequestError: if both files are the same.
+        RequestError: if both files are the same, or an override matches no matrix.
         DiskFullError: if the result does not fit on the disk.
     """
     plan = plan_quantization(source, type, overrides=overrides, requantize=requantize)
     if destination.exists() and destination.samefile(source):
         raise RequestError(f"{destination} is the input file: write to another one")
     plan.write(destination, threads=threads, progress=progress)
+    types = {tensor.name: (tensor.type, tensor.shape) for tensor in plan.tensors}
+    return fallbacks(types, overrides)
 
 
 def plan_quantization(

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from tampu.convert.bert import classifier_keys
 from tampu.convert.checkpoint import Stored
-from tampu.convert.config import Config
+from tampu.convert.config import Config, rope_settings
 from tampu.convert.family import (
     Family,
     Parameters,
@@ -22,8 +22,10 @@ from tampu.convert.family import (
 )
 from tampu.convert.lazy_tensor import View, nth_part
 from tampu.convert.llama import GATED, NAMES, NAMES_WITHOUT_MLP, QK_NORM_NAMES
-from tampu.convert.vision import PREFIXES, tower_keys, tower_names
+from tampu.convert.vision import PREFIXES, require_usual_rope, tower_keys, tower_names
 from tampu.errors import UnsupportedModelError
+
+_DEFAULTS = {"max_position_embeddings": 32_768}
 
 
 def parameters(config: Config) -> Parameters:
@@ -35,10 +37,21 @@ def parameters(config: Config) -> Parameters:
 
 def _window(config: Config) -> int | None:
     """Return the sliding window, which all layers or none must have; None if there is none."""
+    layers, kinds = config.layers(), set(config.strings("layer_types"))
+    config.get("sliding_window")  # files have one that is not used
     if not config.flag("use_sliding_window", default=False) or "sliding_window" not in config:
+        if kinds - {"full_attention"}:
+            reason = f"layer_types has {', '.join(sorted(kinds))} without a sliding window"
+            raise UnsupportedModelError(f"{config.where}: {reason}")
         return None
-    layers = config.layers()
-    full = config.values.get("max_window_layers", layers)
+    if len(kinds) > 1 or kinds - {"full_attention", "sliding_attention"}:
+        raise UnsupportedModelError(
+            f"{config.where}: layer_types has {', '.join(sorted(kinds))}; a window in only some "
+            "layers is not supported"
+        )
+    if kinds:
+        return config.integer("sliding_window") if "sliding_attention" in kinds else None
+    full = config.get("max_window_layers", layers)
     if full == 0:
         return config.integer("sliding_window")
     if type(full) is int and full >= layers:
@@ -54,6 +67,7 @@ QWEN2 = Family(
     checkpoints=("Qwen2ForCausalLM",),
     names=NAMES,
     parameters=parameters,
+    defaults=_DEFAULTS,
 )
 
 QWEN3 = Family(
@@ -61,6 +75,7 @@ QWEN3 = Family(
     checkpoints=("Qwen3ForCausalLM",),
     names=NAMES | QK_NORM_NAMES,
     parameters=parameters,
+    defaults=_DEFAULTS,
 )
 
 
@@ -110,6 +125,7 @@ QWEN2_MOE = Family(
     | {_MLP + "shared_expert_gate": "blk.{}.ffn_gate_inp_shexp"},
     stacks=_STACKS,
     parameters=qwen2_moe_parameters,
+    defaults=_DEFAULTS,
 )
 QWEN3_MOE = Family(
     architecture="qwen3moe",
@@ -117,6 +133,7 @@ QWEN3_MOE = Family(
     names=MOE_NAMES | QK_NORM_NAMES,
     stacks=_STACKS,
     parameters=qwen3_moe_parameters,
+    defaults=_DEFAULTS,
 )
 
 _LAYER = "visual.blocks.{}"
@@ -168,9 +185,9 @@ def vl_parameters(config: Config) -> Parameters:
     vision = config.section("vision_config")
     vision.require("hidden_act", ("silu",), "silu")
     vision.require("temporal_patch_size", (2,), 2)
-    rope = text.section("rope_parameters" if "rope_parameters" in text else "rope_scaling")
-    sections = rope.integers("mrope_section", [16, 24, 24])
-    whole = vision.values.get("fullatt_block_indexes") or [7, 15, 23, 31]
+    require_usual_rope(vision)
+    sections = rope_settings(text).integers("mrope_section", [16, 24, 24])
+    whole = vision.get("fullatt_block_indexes") or [7, 15, 23, 31]
     tower = vision.with_defaults(
         {
             "num_attention_heads": vision.integer("num_heads", 16),
@@ -178,7 +195,7 @@ def vl_parameters(config: Config) -> Parameters:
         }
     )
     return {
-        **text_parameters(without_mrope(text), scalings=("none",)),
+        **text_parameters(text, scalings=("none", "linear", "yarn")),
         **tower_keys(tower, image=560, patch=14),
         "rope.mrope_section": sections,  # Ollama's name
         "rope.dimension_sections": [*sections, 0][:4],  # llama.cpp's
@@ -189,14 +206,6 @@ def vl_parameters(config: Config) -> Parameters:
     }
 
 
-def without_mrope(text: Config) -> Config:
-    """Return a text model's configuration without M-RoPE's entry, which is not a scaling."""
-    values = dict(text.values)
-    if "rope_parameters" not in text:
-        values.pop("rope_scaling", None)
-    return Config(values, text.where)
-
-
 QWEN25VL = Family(
     architecture="qwen25vl",
     checkpoints=("Qwen2_5_VLForConditionalGeneration",),
@@ -204,5 +213,6 @@ QWEN25VL = Family(
     splits=_SPLITS,
     optional=frozenset({"v.merger.mlp.{}"}),
     parameters=vl_parameters,
+    defaults={**_DEFAULTS, "rope_theta": 1e6},
     prefixes=(*PREFIXES, ("model.visual.", "visual.")),
 )

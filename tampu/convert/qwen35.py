@@ -15,7 +15,7 @@ from typing import cast
 import numpy as np
 
 from tampu.convert.checkpoint import Stored, StoredTensor, to_float32
-from tampu.convert.config import Config
+from tampu.convert.config import Config, rope_settings
 from tampu.convert.family import Family, Parameters, moe_parameters, text_parameters
 from tampu.convert.lazy_tensor import View, nth_part
 from tampu.convert.lfm2 import channel
@@ -85,26 +85,19 @@ def parameters(config: Config) -> Parameters:
     """Return the keys that all three architectures have."""
     config = _text(config)
     config.require("hidden_act", ("silu",), "silu")
-    rope = config.section("rope_parameters") if "rope_parameters" in config else config
-    factor = rope.number("partial_rotary_factor", config.number("partial_rotary_factor", 0.25))
+    rope = rope_settings(config)
+    factor = rope.number("partial_rotary_factor", 0.25)
     rotated = int(config.head_size() * factor)
     if rotated % 2 or not 0 < rotated <= config.head_size():
         reason = f"{factor} of {config.head_size()} features is not a number of pairs"
         raise rope.error("partial_rotary_factor", reason)
-    keys = text_parameters(_whole(config), scalings=("none", "linear", "yarn"))
+    keys = text_parameters(config, scalings=("none", "linear", "yarn"), is_partial=True)
     return keys | {"rope.dimension_count": rotated} | _delta_keys(config) | _layer_keys(config)
 
 
 def _text(config: Config) -> Config:
     """Return the text model's configuration."""
     return config.section("text_config") if "text_config" in config else config
-
-
-def _whole(config: Config) -> Config:
-    """Return the configuration as if whole heads were rotated: files state that part by itself."""
-    rope = dict(config.values.get("rope_parameters") or {})
-    rope.pop("partial_rotary_factor", None)
-    return Config({**config.values, "rope_parameters": rope or None}, config.where)
 
 
 def _delta_keys(config: Config) -> Parameters:
@@ -142,7 +135,8 @@ def _layer_keys(config: Config) -> Parameters:
 def position_keys(config: Config) -> Parameters:
     """Return how many pairs each number of a position rotates."""
     config = _text(config)
-    rope = config.section("rope_parameters") if "rope_parameters" in config else config
+    rope = rope_settings(config)
+    rope.require("mrope_interleaved", (True,), default=True)
     return {"rope.dimension_sections": [*rope.integers("mrope_section", [11, 11, 10]), 0][:4]}
 
 
@@ -282,6 +276,7 @@ QWEN35 = Family(
     splits=_CONVOLUTION,
     parameters=lambda config: parameters(config) | position_keys(config),
     adapt=count_predictors,
+    defaults={"max_position_embeddings": 32_768},
     gather=gather,
     transform=transform_tiled,
     transform_inputs=tiled_inputs,
@@ -295,6 +290,7 @@ QWEN35_MOE = Family(
     stacks=_STACKS,
     parameters=lambda config: mixture_parameters(config) | position_keys(config),
     adapt=count_predictors,
+    defaults={"max_position_embeddings": 32_768},
     gather=gather,
     transform=transform_tiled,
     transform_inputs=tiled_inputs,
@@ -311,6 +307,7 @@ QWEN3_NEXT = Family(
     stacks=_STACKS,
     parameters=mixture_parameters,
     adapt=count_predictors,
+    defaults={"max_position_embeddings": 32_768},
     gather=gather,
     transform=transform,
 )

@@ -8,18 +8,19 @@ to the text's first layers is numbered by the layer of the encoder that it comes
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import cast
 
 import numpy as np
 
-from tampu.convert.checkpoint import Stored
-from tampu.convert.config import Config
+from tampu.convert.checkpoint import StoredTensor
+from tampu.convert.config import Config, rope_settings
 from tampu.convert.family import Family, Parameters, moe_parameters, text_parameters
-from tampu.convert.lazy_tensor import View, nth_part
+from tampu.convert.lazy_tensor import View, nth_part, transposed, viewed
 from tampu.convert.llama import NAMES, QK_NORM_NAMES
-from tampu.convert.qwen import MOE_NAMES, frame, without_mrope
-from tampu.convert.vision import PREFIXES, tower_keys, tower_names
+from tampu.convert.qwen import MOE_NAMES, frame
+from tampu.convert.vision import PREFIXES, require_usual_rope, tower_keys, tower_names
+from tampu.errors import ModelFileError
 
 _MOST_PIXELS = 32 * 32 * 1280  # published settings allow 16 million, which take hours on a CPU
 _STACK = "vision.deepstack_visual_indexes"
@@ -56,6 +57,7 @@ def tower_parameters(vision: Config) -> Parameters:
     """Return the keys of the vision encoder."""
     vision.require("hidden_act", ("gelu_pytorch_tanh",), "gelu_pytorch_tanh")
     vision.require("temporal_patch_size", (2,), 2)
+    require_usual_rope(vision)
     patch, places = (
         vision.integer("patch_size", 16),
         vision.integer("num_position_embeddings", 2304),
@@ -115,26 +117,38 @@ def added_features(parameters: Parameters) -> Mapping[str, Mapping[str, View]]:
     }
 
 
+def gather(tensors: Iterable[StoredTensor]) -> Iterable[StoredTensor]:
+    """Return the tensors, the experts' with outputs before inputs; published ones have the reverse.
+
+    The shapes of both projections of a layer tell the order: one alone may be square.
+    """
+    held = {tensor.name: tensor for tensor in tensors}
+    for name, tensor in held.items():
+        stem, _, part = name.rpartition(".")
+        gate_up, down = held.get(f"{stem}.gate_up_proj"), held.get(f"{stem}.down_proj")
+        pair = [each for each in (gate_up, down) if each and len(each.shape) == 3]
+        if len(pair) < 2 or part not in ("gate_up_proj", "down_proj"):
+            yield tensor
+            continue
+        first, second = pair[0].shape[1:], pair[1].shape[1:]
+        if first == (second[1], 2 * second[0]):
+            yield viewed(tensor, transposed())
+        elif first == (2 * second[1], second[0]):
+            yield tensor
+        else:
+            reason = f"the shapes {list(first)} and {list(second)} do not match"
+            raise ModelFileError(stem, reason)
+
+
 def experts(parameters: Parameters) -> Mapping[str, Mapping[str, View]]:
-    """Return the parts of the experts, whose published checkpoints have inputs before outputs."""
-    inputs = cast("int", parameters["embedding_length"])
-
-    def upright(part: View) -> View:
-        def view(values: Stored) -> Stored:
-            return part(values if values.shape[1] != inputs else values.swapaxes(1, 2))
-
-        return view
-
-    def down(values: Stored) -> Stored:
-        return values if values.shape[2] != inputs else values.swapaxes(1, 2)
-
+    """Return the parts of the experts, and what is added to the text's layers."""
     return {
         **added_features(parameters),
         f"{_EXPERTS}.gate_up_proj": {
-            "blk.{}.ffn_gate_exps.weight": upright(nth_part(0, axis=1)),
-            "blk.{}.ffn_up_exps.weight": upright(nth_part(1, axis=1)),
+            "blk.{}.ffn_gate_exps.weight": nth_part(0, axis=1),
+            "blk.{}.ffn_up_exps.weight": nth_part(1, axis=1),
         },
-        f"{_EXPERTS}.down_proj": {"blk.{}.ffn_down_exps.weight": down},
+        f"{_EXPERTS}.down_proj": {"blk.{}.ffn_down_exps.weight": np.asarray},
     }
 
 
@@ -143,10 +157,10 @@ def parameters(config: Config) -> Parameters:
     text = config.section("text_config")
     text.require("hidden_act", ("silu",), "silu")
     text.require("attention_bias", (False,), default=False)
-    rope = text.section("rope_parameters" if "rope_parameters" in text else "rope_scaling")
+    rope = rope_settings(text)
     rope.require("mrope_interleaved", (True,), default=True)
     return {
-        **text_parameters(without_mrope(text), scalings=("none",)),
+        **text_parameters(text, scalings=("none", "linear", "yarn")),
         "rope.dimension_sections": [*rope.integers("mrope_section", [24, 20, 20]), 0][:4],
         **tower_parameters(config.section("vision_config")),
     }
@@ -169,6 +183,7 @@ QWEN3VL = Family(
     fused=added_features,
     parameters=parameters,
     image_settings=image_settings,
+    defaults={"rope_theta": 500_000.0, "max_position_embeddings": 128_000},
     prefixes=TOWER_PREFIXES,
 )
 QWEN3VL_MOE = Family(
@@ -177,7 +192,9 @@ QWEN3VL_MOE = Family(
     names={**MOE_NAMES, **QK_NORM_NAMES, **TOWER_NAMES},
     splits=TOWER_SPLITS,
     fused=experts,
+    gather=gather,
     parameters=mixture_parameters,
     image_settings=image_settings,
+    defaults={"rope_theta": 500_000.0, "max_position_embeddings": 128_000},
     prefixes=TOWER_PREFIXES,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tampu.convert.config import Config
+from tampu.convert.config import Config, rope_settings
 from tampu.convert.family import Parameters
 
 # The same tensors have been saved under several prefixes.
@@ -21,6 +21,26 @@ ATTENTION = {
     "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v",
 }
+
+
+def require_usual_rope(vision: Config) -> None:
+    """Refuse rotary settings that towers without keys for them do not have.
+
+    Raises:
+        UnsupportedModelError: naming the setting.
+    """
+    rope = rope_settings(vision)
+    rope.require("rope_theta", (None, 10_000), None)
+    require_unscaled_rope(rope)
+
+
+def require_unscaled_rope(rope: Config) -> None:
+    """Refuse a tower's scaled positions.
+
+    Raises:
+        UnsupportedModelError: naming the setting.
+    """
+    rope.require("rope_type", (None, "default", "axial"), None)
 
 
 def tower_names(theirs: str, parts: dict[str, str]) -> dict[str, str]:

@@ -32,6 +32,7 @@ from tampu.convert.tokenizer_keys import Refusals
 from tampu.errors import ModelFileError
 
 _CONFIG = "tokenizer_config.json"
+_TEMPLATES = "additional_chat_templates"
 # The name in tokenizer_config.json and config.json: GGUF's name of the id.
 _SPECIAL = {
     "bos": "bos", "unk": "unknown", "sep": "seperator",  # GGUF's spelling
@@ -257,20 +258,16 @@ def _bos_eos_keys(
 
 def _templates(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> dict[str, object]:
     """Return the chat templates: the default one, and others by name."""
-    data = checkpoint.data("chat_template.jinja")
-    found: object = settings.get("chat_template")
-    if data is not None:
-        try:
-            found = data.decode()
-        except UnicodeDecodeError as error:
-            raise ModelFileError("chat_template.jinja", "is not UTF-8") from error
-    elif found is None:
-        found = (checkpoint.json("chat_template.json") or {}).get("chat_template")
+    found: object = checkpoint.text("chat_template.jinja")
+    beside = _templates_beside(checkpoint)
     if found is None:
+        found = settings.get("chat_template")
+    if found is None:
+        found = (checkpoint.json("chat_template.json") or {}).get("chat_template")
+    if found is None and not beside:
         return {}
-    if isinstance(found, str):
-        return {"tokenizer.chat_template": found}
-    named = dict(_named_templates(found))
+    named = {} if found is None else dict(_named_templates(found))
+    named |= beside
     default = named.pop("default", None)
     keys: dict[str, object] = {} if default is None else {"tokenizer.chat_template": default}
     if named:
@@ -278,7 +275,22 @@ def _templates(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> dict[str,
     return keys | {f"tokenizer.chat_template.{name}": text for name, text in named.items()}
 
 
+def _templates_beside(checkpoint: Checkpoint) -> dict[str, str]:
+    """Return the templates in files of their own, which transformers saves beside the default."""
+    folder = checkpoint.folder / _TEMPLATES
+    names = [path.name for path in sorted(folder.glob("*.jinja"))] if folder.is_dir() else []
+    found = {}
+    for name in names:
+        if not name.removesuffix(".jinja").isidentifier():
+            raise ModelFileError(f"{_TEMPLATES}/{name}", "is not the name of a template")
+        found[name.removesuffix(".jinja")] = checkpoint.text(f"{_TEMPLATES}/{name}") or ""
+    return found
+
+
 def _named_templates(found: object) -> Iterable[tuple[str, str]]:
+    if isinstance(found, str):
+        yield "default", found
+        return
     for entry in found if isinstance(found, list) else [found]:
         match entry:
             case {"name": str(name), "template": str(text)} if name.isidentifier():

@@ -11,7 +11,7 @@ from support.adapters import Factors, write_adapter, write_tensors
 from support.tiny_model import Tiny, write_tiny
 
 from tampu.cli.app import run
-from tampu.convert.adapters import is_adapter, plan_adapter
+from tampu.convert.adapters import _Settings, is_adapter, plan_adapter
 from tampu.convert.cache import converted_adapter
 from tampu.convert.llama import interleave
 from tampu.engine.engine import Engine
@@ -173,3 +173,14 @@ def test_an_adapter_of_another_model_is_refused(tmp_path: Path, base: GGUFFile) 
     plan.write(tmp_path / "wide-adapter.gguf")
     with pytest.raises(ModelFileError, match="do not fit"):
         load(tmp_path / "wide-adapter.gguf")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("layer_replication", [[0, 2]]), ("lora_bias", True), ("use_dora", True), ("invented", 1)],
+)
+def test_adapter_settings_that_are_not_carried_are_refused_by_name(key: str, value: object) -> None:
+    known = {"peft_type": "LORA", "lora_alpha": 8, "r": 4, "target_modules": ["q_proj"]}
+    with pytest.raises(UnsupportedModelError, match=rf"adapter_config\.json: {key} "):
+        _Settings.read(known | {key: value}, is_allowed=False)
+    assert _Settings.read(known, is_allowed=False).alpha == 8

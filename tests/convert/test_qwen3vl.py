@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 from support import handmade_checkpoints as handmade
 
 from tampu.convert import FAMILIES
+from tampu.convert.checkpoint import read_safetensors
 from tampu.convert.config import Config
-from tampu.convert.qwen3vl import QWEN3VL, QWEN3VL_MOE, added_features, experts, image_settings
+from tampu.convert.qwen3vl import QWEN3VL, QWEN3VL_MOE, added_features, gather, image_settings
 from tampu.errors import ModelFileError, UnsupportedModelError
 
 TEXT: dict[str, Any] = handmade.CONFIG | {
@@ -104,19 +107,30 @@ def test_image_settings_are_those_of_the_checkpoints_processor() -> None:
         image_settings(Config({"image_mean": "CLIP"}))
 
 
-def test_experts_with_inputs_or_outputs_first_are_the_same() -> None:
+@pytest.mark.parametrize(("hidden", "inner"), [(4, 3), (4, 4), (4, 2)])  # two have squares
+def test_experts_with_inputs_or_outputs_first_are_the_same(
+    tmp_path: Path, hidden: int, inner: int
+) -> None:
     """Published checkpoints have inputs first, those saved by other programs may not."""
-    gate_up = np.arange(2 * 6 * 4, dtype=np.float32).reshape(2, 6, 4)  # experts, outputs, inputs
-    down = np.arange(2 * 4 * 3, dtype=np.float32).reshape(2, 4, 3)
-    parts = experts({"embedding_length": 4})
-    prefix = "model.layers.{}.mlp.experts"
-    for stored in (gate_up, gate_up.swapaxes(1, 2)):
-        views = parts[f"{prefix}.gate_up_proj"]
-        np.testing.assert_array_equal(views["blk.{}.ffn_gate_exps.weight"](stored), gate_up[:, :3])
-        np.testing.assert_array_equal(views["blk.{}.ffn_up_exps.weight"](stored), gate_up[:, 3:])
-    for stored in (down, down.swapaxes(1, 2)):
-        view = parts[f"{prefix}.down_proj"]["blk.{}.ffn_down_exps.weight"]
-        np.testing.assert_array_equal(view(stored), down)
+    random = np.random.default_rng(0)
+    stem = "model.language_model.layers.0.mlp.experts."
+    upright = {
+        f"{stem}gate_up_proj": random.random((2, 2 * inner, hidden), np.float32),
+        f"{stem}down_proj": random.random((2, hidden, inner), np.float32),
+    }
+    published = {name: values.swapaxes(1, 2).copy() for name, values in upright.items()}
+    for index, stored in enumerate((upright, published)):
+        save_file(stored, tmp_path / f"{index}.safetensors")
+        for tensor in gather(read_safetensors(tmp_path / f"{index}.safetensors")):
+            np.testing.assert_array_equal(tensor.read(), upright[tensor.name])
+
+
+def test_experts_whose_projections_do_not_match_are_an_error(tmp_path: Path) -> None:
+    shapes = {"gate_up_proj": (2, 8, 4), "down_proj": (2, 3, 4)}
+    values = {f"x.experts.{name}": np.zeros(shape, np.float32) for name, shape in shapes.items()}
+    save_file(values, tmp_path / "x.safetensors")
+    with pytest.raises(ModelFileError, match=r"x\.experts: the shapes .* do not match"):
+        list(gather(read_safetensors(tmp_path / "x.safetensors")))
 
 
 def test_the_checkpoints_of_these_families_are_known() -> None:

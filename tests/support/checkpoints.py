@@ -130,6 +130,7 @@ def _qwen3(**changes: Any) -> Recipe:
 def _gemma2(**changes: Any) -> Recipe:
     values = _GEMMA_TEXT | {"num_hidden_layers": 4, "rope_theta": 1e4} | changes
     values |= {"attn_logit_softcapping": 5.0, "final_logit_softcapping": 10.0}
+    del values["rope_local_base_freq"]
     return Recipe("Gemma2ForCausalLM", transformers.Gemma2Config, values, "gemma", approximate=True)
 
 
