@@ -18,6 +18,7 @@ from tampu.layouts import architecture_of
 from tampu.ml.gguf import GGUFFile, read_gguf
 from tampu.ml.metadata import Metadata
 from tampu.ml.types import GGMLType
+from tampu.text import valid_text
 
 # `general.file_type`: the common names of quantizations. The numbers are those of llama.cpp's
 # `llama_ftype`, which the GGUF specification refers to.
@@ -173,16 +174,15 @@ def _capabilities_of(template: PromptTemplate | None, metadata: Metadata) -> lis
 
 def _plain(value: object, max_items: int | None) -> object:
     if isinstance(value, str):
-        return _text(value)
+        return valid_text(value)
     if isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, (np.ndarray, Sequence)):
         if max_items is not None and len(value) > max_items:
             return None
-        return value.tolist() if isinstance(value, np.ndarray) else [_text(item) for item in value]
+        return (
+            value.tolist()
+            if isinstance(value, np.ndarray)
+            else [valid_text(item) for item in value]
+        )
     return str(value)
-
-
-def _text(text: str) -> str:
-    """Return valid Unicode: invalid UTF-8 becomes replacement characters."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.piped import piped
 from support.tiny_gguf import write_gguf
 
 from tampu.cli import app
@@ -21,7 +21,7 @@ from tampu.version import __version__
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Run the command with nothing piped in; return exit code, output and errors."""
-    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    monkeypatch.setattr("sys.stdin", piped(""))
 
     def run(*arguments: str | Path) -> tuple[int, Any, Any]:
         code = app.run([str(argument) for argument in arguments])
