@@ -13,7 +13,7 @@ _LINE_ENDS = re.compile(r"\r\n?")
 _LONGEST_MARK = 2  # bytes of the marks in _UTF16
 
 
-def encoding_of(start: bytes) -> str:
+def encoding_of(start: bytes | bytearray) -> str:
     """Return Python's name of a text's encoding by its first bytes; a mark is not decoded."""
     return "utf-16" if start[:_LONGEST_MARK] in _UTF16 else "utf-8-sig"
 

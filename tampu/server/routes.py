@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tampu.server.body import read_body
-from tampu.server.http_response import SHORT
+from tampu.server.http_response import SHORT, WARNINGS, WarnedResponse
 
 T = TypeVar("T", bound=msgspec.Struct)
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -101,7 +101,9 @@ def post(
     """Return a route whose handler gets the request's JSON body too."""
 
     async def endpoint(request: Request) -> Response:
-        return await handle(request, await read_body(request, body))
+        response = await handle(request, await read_body(request, body))
+        warnings = request.scope.get(WARNINGS)
+        return WarnedResponse(response, warnings) if warnings else response
 
     return Route((method,), path, endpoint, access, body, _summary(handle))
 

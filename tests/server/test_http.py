@@ -31,8 +31,8 @@ MESSAGES = [{"role": "user", "content": "x"}]
     "content",
     [
         b"", b"  ", b"{", b"[]", b'"x"', b"null", b'{"model": NaN}', b'{"keep_alive": 1e400}',
-        b'{"keep_alive": ' + b"1" * 5000 + b"}", b'{"model": "\xff"}', b"\xef\xbb\xbf{}",
-        b'{"model": "\\ud800"}', b'{"options": ' + b'{"a":' * 100_000, b'{"prompt": "a\x00b"}',
+        b'{"keep_alive": ' + b"1" * 5000 + b"}", b'{"model": "\xff"', b"\xef\xbb\xbf{}",
+        b'{"model": "\\ud800"', b'{"options": ' + b'{"a":' * 100_000, b'{"prompt": "a\x00b"}',
     ],
 )  # fmt: skip
 def test_invalid_body_is_refused(site: Site, content: bytes) -> None:
