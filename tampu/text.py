@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import re
 from pathlib import Path
+from typing import Any
 
 from tampu.errors import RequestError, TampuError
 
@@ -61,6 +62,15 @@ def valid_text(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return text
+
+
+def valid_values(value: Any) -> Any:
+    """Return plain data with `valid_text` for its texts."""
+    if isinstance(value, str):
+        return valid_text(value)
+    if isinstance(value, dict):
+        return {valid_values(key): valid_values(each) for key, each in value.items()}
+    return [valid_values(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _is_unmarked_utf16(data: bytes) -> bool:

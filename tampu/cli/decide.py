@@ -15,7 +15,7 @@ from tampu.cli.standard_input import input_lines
 from tampu.engine.questions import check_count
 from tampu.errors import RequestError, TampuError
 from tampu.settings.settings import Settings
-from tampu.text import read_text
+from tampu.text import read_text, valid_text
 
 _SLOTS = 4  # without a server
 _FIELDS = ("input", "questions")
@@ -57,7 +57,7 @@ def decide_command(
                 told = str(error)
                 told = told if told.startswith(where) else f"{where}: {told}"
                 line, failed = {"error": told}, True
-            print(json.dumps({**kept, **line}, ensure_ascii=False), flush=True)
+            print(valid_text(json.dumps({**kept, **line}, ensure_ascii=False)), flush=True)
     if failed:
         raise typer.Exit(1)
 

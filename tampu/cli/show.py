@@ -14,6 +14,7 @@ from tampu.errors import RequestError
 from tampu.settings.parsers import existing_path
 from tampu.settings.settings import Settings
 from tampu.store.library import Library
+from tampu.text import valid_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -120,7 +121,7 @@ def as_json(info: ModelInfo, own: Modelfile) -> str:
     from tampu.store.model_info import plain_metadata
 
     described = {
-        "path": str(info.path),
+        "path": valid_text(str(info.path)),
         "size_bytes": info.size_bytes,
         "architecture": info.architecture,
         "parameters": info.parameters,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import os
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -159,7 +160,7 @@ class WorkerProcess(ModelClient):
                 GPU's memory; RunnerDiedError if it crashed otherwise, or made no progress for
                 `stall_s` seconds.
         """
-        await self._send(Load(str(path), options))
+        await self._send(Load(os.fsencode(path), options))
         while self._ready is None:
             try:
                 async with asyncio.timeout(stall_s):

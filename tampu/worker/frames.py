@@ -6,8 +6,21 @@ import socket
 import struct
 from collections.abc import Iterator
 
+import msgspec
+
+from tampu.text import valid_values
+
+_encoder = msgspec.msgpack.Encoder()
 HEADER = struct.Struct("<I")
 MAX_FRAME = 256 * 1024 * 1024
+
+
+def packed(message: msgspec.Struct) -> bytes:
+    """Return a message as the body of a frame, with U+FFFD for what is not Unicode in its texts."""
+    try:
+        return _encoder.encode(message)
+    except UnicodeEncodeError:
+        return _encoder.encode(valid_values(msgspec.to_builtins(message, builtin_types=(bytes,))))
 
 
 def take_frames(buffer: bytearray) -> list[bytes]:

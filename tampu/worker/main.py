@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 import resource
 import signal
 import socket
@@ -111,13 +112,16 @@ def load_model(
     elif load.options.engine == LLAMACPP:
         from tampu.backends.llamacpp import load_llamacpp  # slow to import and rarely needed
 
-        with load_llamacpp(Path(load.path), load.options, fork_server) as (model, requests):
+        with load_llamacpp(Path(os.fsdecode(load.path)), load.options, fork_server) as (
+            model,
+            requests,
+        ):
             memory_bytes, slots = psutil.Process().memory_info().rss, load.options.max_slots
             ready = Ready(model.context, memory_bytes, engine=LLAMACPP, slots=slots)
             yield Loaded(model, requests, ready)
     else:
         with Engine.load(
-            load.path,
+            os.fsdecode(load.path),
             load.options,
             progress=progress,
             cancelled=cancelled,
@@ -186,7 +190,7 @@ def load_vocabulary(load: Load, fork_server: ForkServerClient) -> Loaded:
     Raises:
         TampuError: if the file is damaged.
     """
-    metadata = read_model(load.path).metadata
+    metadata = read_model(os.fsdecode(load.path)).metadata
     tokenizer = load_tokenizer(metadata)
     own = load.options.template
     template = read_template(own) if own else ChatTemplate.from_metadata(metadata)

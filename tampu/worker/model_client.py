@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
@@ -178,7 +179,9 @@ class ModelClient(ABC):
 
     async def estimate_memory(self, path: Path, options: LoadOptions) -> MemoryEstimate:
         """Return what the model of a file would take; raises as `request`."""
-        found = await self.ask(lambda n: EstimateMemory(n, str(path), options), MemoryEstimated)
+        found = await self.ask(
+            lambda n: EstimateMemory(n, os.fsencode(path), options), MemoryEstimated
+        )
         return found.estimate
 
     async def ask(self, command: Callable[[int], Request], kind: type[Single]) -> Single:

@@ -37,7 +37,7 @@ from tampu.runner.events import (
 from tampu.runner.priority import Priority, current_priority
 from tampu.runner.recorder import RunnerSnapshot
 from tampu.runner.request import GenerateOptions
-from tampu.worker.frames import HEADER
+from tampu.worker.frames import HEADER, packed
 from tampu.worker.prefixes import PrefixBorders
 
 TokenDetail: TypeAlias = Literal["text", "count", "tokens", "pieces"]
@@ -45,9 +45,9 @@ _PART_BYTES = 64 * 1024
 
 
 class Load(msgspec.Struct, frozen=True, tag="load"):
-    """Load this file; always the first command."""
+    """Load the file of this path, as `os.fsencode` makes it; always the first command."""
 
-    path: str
+    path: bytes
     options: LoadOptions
 
 
@@ -136,7 +136,7 @@ class EstimateMemory(msgspec.Struct, frozen=True, tag="estimate_memory"):
     """Say what the model of this file would take with these options."""
 
     request: int
-    path: str
+    path: bytes
     options: LoadOptions
 
 
@@ -391,7 +391,6 @@ class Counted(msgspec.Struct, frozen=True, tag="counted"):
 Reply: TypeAlias = Progress | Ready | LoadFailed | Answer | Pong | Counted
 
 _SINGLE_EVENTS = get_args(SingleEvent)
-_encoder = msgspec.msgpack.Encoder()
 _commands: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
 _replies: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
 _requests: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
@@ -408,7 +407,7 @@ def is_last(event: RequestEvent) -> bool:
 
 def to_body(message: Command | Reply | RequestEvent) -> bytes:
     """Return a message as the body of a frame; or an event, where there is one request."""
-    return _encoder.encode(message)
+    return packed(message)
 
 
 def to_frame(message: Command | Reply) -> bytes:

@@ -5,6 +5,7 @@ And what the model does, for watchers.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -159,7 +160,7 @@ def reranked(loaded: Loaded, command: Rerank) -> Iterator[Decided]:
 
 def memory_estimated(_: Loaded, command: EstimateMemory) -> Iterator[MemoryEstimated]:
     """Yield what a model would take."""
-    yield MemoryEstimated(estimate_memory(Path(command.path), command.options))
+    yield MemoryEstimated(estimate_memory(Path(os.fsdecode(command.path)), command.options))
 
 
 def observed(loaded: Loaded, _: Observe) -> Iterator[Observed]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ def model(tmp_path: Path) -> Path:
 
 def test_a_template_of_the_load_options_replaces_the_files(model: Path) -> None:
     options = LoadOptions(template=TEMPLATE, context=32, threads=1, vocabulary_only=True)
-    loaded = load_vocabulary(Load(str(model), options), FORK_SERVER)
+    loaded = load_vocabulary(Load(os.fsencode(model), options), FORK_SERVER)
     assert loaded.requests.prompts is not None
     tokens = loaded.requests.prompts.build([{"role": "user", "content": "the"}], limit=100).tokens
     assert loaded.model.tokenizer.decode(tokens).strip() == "altheou"
@@ -46,7 +47,7 @@ def test_adapters(model: Path, tmp_path: Path) -> None:
     answers = []
     for adapters in ((), ((str(tmp_path / "a.gguf"), 1.0),)):
         options = LoadOptions(adapters=adapters, context=32, threads=1)
-        load = Load(str(model), options)
+        load = Load(os.fsencode(model), options)
         with load_model(load, lambda _: None, lambda: False, FORK_SERVER) as loaded:
             engine: Any = loaded.model
             answers.append(engine.logits([1, 270, 280]))
@@ -56,6 +57,6 @@ def test_adapters(model: Path, tmp_path: Path) -> None:
 def test_repacked_weights_are_cached_in_a_folder(tmp_path: Path) -> None:
     model = write_tiny(tmp_path / "m.gguf", Tiny(context=64), types={"ffn_up.weight": "Q8_0"})
     options = LoadOptions(repack_cache=(str(tmp_path / "packed"), 10**9), context=32, threads=1)
-    with load_model(Load(str(model), options), lambda _: None, lambda: False, FORK_SERVER):
+    with load_model(Load(os.fsencode(model), options), lambda _: None, lambda: False, FORK_SERVER):
         pass
     assert [path.suffix for path in (tmp_path / "packed").iterdir()] == [".packed"]

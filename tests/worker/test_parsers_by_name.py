@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from tampu.worker.protocol import Load
 @pytest.mark.parametrize("is_whole", [False, True])
 def test_the_parser_reaches_the_worker(tmp_path: Path, *, is_whole: bool) -> None:
     model = write_tiny(tmp_path / "m.gguf", Tiny(context=64), template="{{ messages }}")
-    load = Load(str(model), LoadOptions(parser="harmony", context=32, threads=1))
+    load = Load(os.fsencode(model), LoadOptions(parser="harmony", context=32, threads=1))
     if is_whole:
         with load_model(load, lambda _: None, lambda: False, FORK_SERVER) as loaded:
             prompts = loaded.requests.prompts

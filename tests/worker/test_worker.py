@@ -115,7 +115,7 @@ def served(prompts: Any) -> Iterator[Client]:
     worker = threading.Thread(target=Worker(theirs, load).run)
     worker.start()
     client = Client(ours)
-    client.send(Load("model", LoadOptions()))
+    client.send(Load(b"model", LoadOptions()))
     assert isinstance(next(client.replies), Ready)
     try:
         yield client
