@@ -82,5 +82,5 @@ def _pull_sources(spec: CreateSpec, settings: Settings, report: Callable[[Progre
 
 def _read(file: Path) -> str:
     if not file.exists() and str(file) == _DEFAULT:
-        raise RequestError(f"there is no {_DEFAULT} in this folder: name the file with -f FILE")
+        raise RequestError(f"there is no {_DEFAULT} in this folder: name one with -f FILE")
     return read_file_or_input(file)

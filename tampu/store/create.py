@@ -6,7 +6,6 @@ what a killed process leaves is collected as garbage.
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
 from collections.abc import Generator, Iterator
@@ -33,8 +32,6 @@ from tampu.store.names import ModelName
 from tampu.store.registry.progress import Progress
 
 __all__ = ["CreateSpec", "Progress", "check_spec", "create", "creating"]
-
-logger = logging.getLogger(__name__)
 
 _ORDER = (
     Media.MODEL, Media.PROJECTOR, Media.ADAPTER, Media.TEMPLATE, Media.SYSTEM, Media.PARAMS,
@@ -77,8 +74,7 @@ def create(
         builder.report_existing()
         report(Progress("writing manifest"))
         made = store.write(name, Manifest(config=described, layers=layers))
-    for warning in _warnings(made, config, builder):
-        logger.warning("%s: %s", name.short, warning)
+    for warning in (*spec.modelfile.replaced, *_warnings(made, config, builder)):
         report(Progress(f"warning: {warning}"))
     report(Progress("success"))
     return made

@@ -154,3 +154,23 @@ def test_run_applies_the_modelfile(run: Any, monkeypatch: pytest.MonkeyPatch) ->
     with load("mine", context=48) as engine:
         expected = engine.chat([{"role": "user", "content": "th"}]).text
     assert out.rstrip("\n") == expected.rstrip("\n")
+
+
+def test_what_a_later_line_replaces_is_printed(run: Any, tmp_path: Path) -> None:
+    with (tmp_path / "work" / "Modelfile").open("a") as file:
+        file.write("SYSTEM in the\nPARAMETER temperature 1\n")
+    code, _, err = run("create", "mine")
+    assert code == 0
+    assert "warning: SYSTEM of line 3 has no effect, that of line 11 counts\n" in err
+    assert "warning: PARAMETER temperature of line 4 has no effect, that of line 12 counts\n" in err
+    _, out, _ = run("show", "mine", "--system")
+    assert out == "in the\n"
+
+
+def test_without_a_modelfile_the_option_is_named(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "work" / "Modelfile").unlink()
+    code, _, err = run("create", "mine")
+    assert (code, err) == (
+        2,
+        "Error: there is no Modelfile in this folder: name one with -f FILE\n",
+    )
