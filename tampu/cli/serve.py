@@ -14,7 +14,7 @@ import typer
 
 from tampu.cli.arguments import CPUExperts, Engine, GPULayers, NoKVOffload
 from tampu.errors import SettingsError
-from tampu.settings.address import Address
+from tampu.settings.address import Address, socket_path
 from tampu.settings.settings import Settings
 from tampu.store.library import Library
 
@@ -78,6 +78,15 @@ def serve_command(
         slot_save_path=slot_save_path or settings.slot_save_path,
     )
     given = [each.strip() for each in (host or "").split(",") if each.strip()]
+    if socket_of_host := next(filter(None, map(socket_path, given)), None):  # llama-server's way
+        if len(given) > 1 or socket:
+            raise SettingsError(f"--host {host}: give one Unix socket, or addresses")
+        settings = replace(settings, socket=socket_of_host)
+    elif settings.address.path and not given:
+        raise SettingsError(
+            f"the address {settings.address} has a path: the server has its own paths, so "
+            "it listens on the address without one"
+        )
     hosts = ["localhost"] if settings.socket else given or [settings.address.host]
     has_keys = bool(settings.api_keys or settings.use_api_keys or settings.keys_file)
     for each in hosts:

@@ -128,7 +128,7 @@ class HTTPServer:
         connection = self._connection(timeout_s)
         try:
             content = json.dumps(body) if isinstance(body, dict) else body
-            connection.request(method, path, content, headers)
+            connection.request(method, self._prefix + path, content, headers)
             yield connection.getresponse()
         except (ConnectionRefusedError, FileNotFoundError) as error:
             message = (
@@ -149,6 +149,11 @@ class HTTPServer:
             raise ServerError(f"unexpected response from the server at {self}: {what}") from error
         finally:
             connection.close()
+
+    @property
+    def _prefix(self) -> str:
+        """What comes before the path of a request: where a proxy has the server."""
+        return "" if self.settings.socket else self.settings.address.path
 
     def _connection(self, timeout_s: float | None) -> http.client.HTTPConnection:
         if self.settings.socket is not None:
