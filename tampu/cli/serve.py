@@ -14,9 +14,12 @@ import typer
 
 from tampu.cli.arguments import CPUExperts, Engine, GPULayers, NoKVOffload
 from tampu.errors import SettingsError
+from tampu.ml.gguf import read_gguf
 from tampu.settings.address import Address, socket_path
 from tampu.settings.settings import Settings
 from tampu.store.library import Library
+
+logger = logging.getLogger(__name__)
 
 
 def serve_command(
@@ -92,6 +95,10 @@ def serve_command(
     for each in hosts:
         check_exposure(each, has_keys=has_keys, is_allowed=insecure_no_auth)
     files = [resolve(str(path), settings) for path in model or []]
+    for path in files:
+        read_gguf(path)  # refuses what is no model
+    if models is not None and not models.is_dir():
+        logger.warning("--models %s: there is no such folder yet", models)
     catalog = Catalog(library=Library.from_settings(settings, files))
     certificate, key = settings.tls_certificate, settings.tls_key
     if key and not certificate:

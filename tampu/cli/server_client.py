@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,9 @@ from tampu.settings.settings import Settings
 
 _TIMEOUT_S = 10.0
 _MAX_BYTES = 16 << 20
+_WARNINGS = "Warning"
+_WARNING = re.compile(r'299 \S+ "([^"]*)"')
+WARNINGS = "warnings"  # in the first object of a response: those of its header
 
 
 class ServerError(TampuError):
@@ -105,12 +109,15 @@ class HTTPServer:
         self, method: str, path: str, body: dict[str, Any] | None, timeout_s: float | None
     ) -> Generator[dict[str, Any]]:
         with self._answer(method, path, body, timeout_s) as answer:
+            warnings = _WARNING.findall(answer.getheader(_WARNINGS, ""))
             while text := answer.readline(_MAX_BYTES):
                 found = json.loads(text)
                 if not isinstance(found, dict):
                     raise ValueError("not an object")
                 if answer.status != http.client.OK:
                     raise ServerError(_message(found.get("error", answer.reason)), answer.status)
+                if warnings:
+                    found[WARNINGS], warnings = warnings, []
                 yield found
 
     @contextmanager

@@ -170,8 +170,13 @@ def existing_path(text: str) -> Path | None:
 
 def suggestion(name: str, known: Collection[str]) -> str:
     """Return a hint for an unknown name: the known one that it resembles, else all of them."""
-    near = difflib.get_close_matches(name, known, 1)
-    return f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+    near = near_name(name, known)
+    return f"did you mean {near}?" if near else f"known: {', '.join(known)}"
+
+
+def near_name(name: str, known: Collection[str]) -> str | None:
+    """Return the known name that one resembles; None if it resembles none."""
+    return next(iter(difflib.get_close_matches(name, known, 1)), None)
 
 
 def path_of(text: str) -> Path:
