@@ -14,7 +14,6 @@ import typer
 
 from tampu.cli.arguments import CPUExperts, Engine, GPULayers, NoKVOffload
 from tampu.errors import SettingsError
-from tampu.ml.gguf import read_gguf
 from tampu.settings.address import Address, socket_path
 from tampu.settings.settings import Settings
 from tampu.store.library import Library
@@ -64,6 +63,7 @@ def serve_command(
     ] = False,
 ) -> None:
     """Serve models with the APIs of Ollama, OpenAI and Anthropic."""
+    from tampu.ml.gguf import read_gguf
     from tampu.server.options import server_options
     from tampu.server.serve import check_exposure, process_starter, serve
     from tampu.store.catalog import Catalog, resolve

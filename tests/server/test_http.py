@@ -151,7 +151,9 @@ def test_an_unknown_model_is_404_in_the_words_clients_know(post: Callable[..., A
     for path in ("/api/generate", "/api/chat", "/api/show"):
         response = post(path, model="x", prompt="y")
         assert response.status_code == 404
-        assert response.json() == {"error": "model 'x' not found"}
+        error = response.json()["error"]
+        assert error.startswith("model 'x' not found; ")
+        assert "`tampu pull x` downloads one" in error
 
 
 @pytest.mark.parametrize("name", ["../m", "/etc/passwd", "m.gguf", "m/../m", "m:7b", "\x00"])

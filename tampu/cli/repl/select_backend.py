@@ -49,9 +49,12 @@ def select_backend(
         try:
             return server, show(server, model)
         except ServerError as error:
-            if Library.from_settings(settings).has(model) or error.status not in _REFUSALS:
+            is_missing = error.status == HTTPStatus.NOT_FOUND
+            if is_missing and Library.from_settings(settings).has(model):
+                _warn(f"the server at {server} does not have {model}")
+            elif error.status not in _REFUSALS:
                 _warn(f"the server at {server}: {error}")
-            elif error.status == HTTPStatus.NOT_FOUND:
+            elif is_missing:
                 return server, _pulled(server, model, insecure=insecure)
             else:
                 raise
