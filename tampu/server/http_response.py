@@ -122,14 +122,14 @@ class WarnedResponse(Response):
         """Send this response with these too."""
         super().__init__()
         self._response = response
-        self._headers = [(n.encode(), v.encode()) for n, v in warning_headers(warnings).items()]
+        self._more = [(n.encode(), v.encode()) for n, v in warning_headers(warnings).items()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it."""
 
         async def send_more(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *self._headers]
+                message["headers"] = [*message["headers"], *self._more]
             await send(message)
 
         await self._response(scope, receive, send_more)
