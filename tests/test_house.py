@@ -22,7 +22,7 @@ LONGEST = 450
 # From the bottom up; a module imports from its own package and from the lines below its own.
 LAYERS = [
     ("errors", "version"),
-    ("cancellation", "long_json"),
+    ("cancellation", "long_json", "text"),
     ("settings", "sandbox"),
     ("ml",),
     ("nn", "tokenizer", "sampling", "vision", "layouts"),

@@ -34,6 +34,7 @@ from tampu.cli.serve import serve_command
 from tampu.cli.show import show_command
 from tampu.cli.ui import ui_command
 from tampu.cli.verify import verify_command
+from tampu.settings.parsers import near_name
 from tampu.version import __version__
 
 DEBUG = "--debug"
@@ -127,7 +128,17 @@ def _run(arguments: Sequence[str]) -> int:
 def _one_line(error: Exception) -> str:
     """Return click's message about a bad command line as one line."""
     message = error.format_message() if isinstance(error, typer.BadParameter) else str(error)
-    return " ".join(message.split()) or type(error).__name__
+    message = message.replace("Input should be", "it must be").partition(", unable to parse")[0]
+    return " ".join(message.split()) + _near_option(error) or type(error).__name__
+
+
+def _near_option(error: Exception) -> str:
+    """Return a hint at the option that an unknown one resembles; empty if there is none."""
+    context, name = getattr(error, "ctx", None), getattr(error, "option_name", None)
+    if context is None or name is None:
+        return ""
+    near = near_name(name, [each for option in context.command.params for each in option.opts])
+    return f" (did you mean {near}?)" if near else ""
 
 
 def _with_value(arguments: Sequence[str]) -> list[str]:

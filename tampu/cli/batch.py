@@ -16,6 +16,7 @@ import typer
 from tampu.cli.server_client import ServerError
 from tampu.errors import RequestError
 from tampu.settings.settings import Settings
+from tampu.text import decode_text, encoding_of
 
 _POLL_S = 0.2
 _ENDED = ("completed", "failed", "expired", "cancelled")
@@ -63,6 +64,8 @@ def batch_run_command(
     """
     settings = Settings.from_environment()
     content = file.read_bytes()
+    if encoding_of(content) == "utf-16":
+        content = decode_text(content, str(file)).encode()
     server = _server(settings)
     with closing(server):
         failed = _run(server, file, content, output)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +12,7 @@ from tampu.cli.arguments import model_argument
 from tampu.cli.completion import complete_type
 from tampu.cli.progress import step_progress
 from tampu.cli.pulling import pull_if_missing
+from tampu.cli.standard_input import is_standard_input, read_file_or_input
 from tampu.errors import RequestError
 from tampu.settings.settings import Settings
 from tampu.store.library import Library
@@ -22,12 +22,14 @@ if TYPE_CHECKING:
     from tampu.store.create import CreateSpec
     from tampu.store.registry.progress import Progress
 
+_DEFAULT = "Modelfile"
+
 
 def create_command(
     name: Annotated[str, model_argument("NAME", "Name of the new model.")],
     file: Annotated[
         Path, typer.Option("--file", "-f", help="Path of the Modelfile; - reads standard input.")
-    ] = Path("Modelfile"),
+    ] = Path(_DEFAULT),
     quantize: Annotated[
         str | None,
         typer.Option(
@@ -52,7 +54,7 @@ def create_command(
 
     spec = CreateSpec(
         modelfile=parse_modelfile(_read(file)),
-        folder=Path.cwd() if str(file) == "-" else file.resolve().parent,
+        folder=Path.cwd() if is_standard_input(file) else file.resolve().parent,
         quantize=quantize,
         in_place=in_place,
     )
@@ -79,9 +81,6 @@ def _pull_sources(spec: CreateSpec, settings: Settings, report: Callable[[Progre
 
 
 def _read(file: Path) -> str:
-    try:
-        return sys.stdin.read() if str(file) == "-" else file.read_text("utf-8")
-    except OSError as error:
-        raise RequestError(f"{file}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise RequestError(f"{file}: is not valid UTF-8") from error
+    if not file.exists() and str(file) == _DEFAULT:
+        raise RequestError(f"there is no {_DEFAULT} in this folder: name one with -f FILE")
+    return read_file_or_input(file)

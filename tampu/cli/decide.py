@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -12,9 +11,11 @@ from typing import Annotated, Any
 import typer
 
 from tampu.cli.arguments import ModelOrFile
+from tampu.cli.standard_input import input_lines
 from tampu.engine.questions import check_count
 from tampu.errors import RequestError, TampuError
 from tampu.settings.settings import Settings
+from tampu.text import read_text, valid_text
 
 _SLOTS = 4  # without a server
 _FIELDS = ("input", "questions")
@@ -56,30 +57,29 @@ def decide_command(
                 told = str(error)
                 told = told if told.startswith(where) else f"{where}: {told}"
                 line, failed = {"error": told}, True
-            print(json.dumps({**kept, **line}, ensure_ascii=False), flush=True)
+            print(valid_text(json.dumps({**kept, **line}, ensure_ascii=False)), flush=True)
     if failed:
         raise typer.Exit(1)
 
 
-def _lines(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield the lines of a file, each with its place for messages; not empty ones at its end."""
-    is_stdin = str(path) == "-"
-    name = "standard input" if is_stdin else str(path)
-    with sys.stdin if is_stdin else path.open(encoding="utf-8") as lines:
-        empty: list[tuple[str, str]] = []
-        for number, line in enumerate(lines, 1):
-            empty.append((f"{name}, line {number}", line))
-            if line.strip():
-                yield from empty
-                empty.clear()
+def _lines(path: Path) -> Iterator[tuple[str, str | RequestError]]:
+    """Yield the lines of a file, as `input_lines`; not empty ones at its end."""
+    empty: list[tuple[str, str | RequestError]] = []
+    for where, line in input_lines(path):
+        empty.append((where, line))
+        if isinstance(line, RequestError) or line.strip():
+            yield from empty
+            empty.clear()
 
 
-def _row(line: str, where: str, questions: object) -> dict[str, Any]:
+def _row(line: str | RequestError, where: str, questions: object) -> dict[str, Any]:
     """Return all fields of a line.
 
     Raises:
         RequestError: if it is empty or not JSON.
     """
+    if isinstance(line, RequestError):
+        raise line
     if not line.strip():
         raise RequestError(f"{where} is empty")
     value = _parsed(line, where)
@@ -99,7 +99,7 @@ def _asked(row: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def _questions(path: Path) -> object:
-    found = _parsed(path.read_text(encoding="utf-8"), str(path))
+    found = _parsed(read_text(path), str(path))
     if not isinstance(found, list):
         raise RequestError(f"{path} must have a JSON list of questions")
     try:

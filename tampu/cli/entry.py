@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from io import TextIOWrapper
 
 from tampu.version import __version__
 
@@ -11,6 +12,8 @@ from tampu.version import __version__
 def main() -> None:
     """Run the command with this process's arguments, and exit."""
     arguments = sys.argv[1:]
+    if isinstance(sys.stdout, TextIOWrapper):  # names of files keep their bytes, UTF-8 or not
+        sys.stdout.reconfigure(errors="surrogateescape")
     if arguments in (["--version"], ["-v"]):
         print(f"tampu version {__version__}")
         return

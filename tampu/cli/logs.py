@@ -10,8 +10,21 @@ _MAX_BYTES = 1 << 20
 
 
 def log_to_stderr(*, is_debug: bool) -> None:
-    """Write warnings to standard error, or with `is_debug` everything."""
-    logging.basicConfig(level=logging.DEBUG if is_debug else logging.WARNING, format=FORMAT)
+    """Write warnings to standard error, or with `is_debug` everything, with times and places."""
+    if is_debug:
+        logging.basicConfig(level=logging.DEBUG, format=FORMAT)
+        return
+    logging.basicConfig(level=logging.WARNING)
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(_MessageFormatter())
+
+
+class _MessageFormatter(logging.Formatter):
+    """A line as the messages of commands are: `warning: ...`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record."""
+        return f"{record.levelname.lower()}: {super().format(record)}"
 
 
 def log_to_file(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -26,9 +27,13 @@ def copy_command(
     source: Annotated[str, model_argument("SOURCE", "Name of an existing model.")],
     destination: Annotated[str, model_argument("DESTINATION", "Name of the copy.")],
 ) -> None:
-    """Give a model a second name; this takes no disk space."""
-    store, name = stored_model(source, Settings.from_environment())
-    store.copy(name, ModelName.parse(destination))
+    """Give a model a second name.
+
+    This takes no disk space: files that are not in tampu's store stay where they are.
+    """
+    from tampu.store.create import copy_model
+
+    copy_model(Library.from_settings(Settings.from_environment()), source, destination)
     print(f"copied '{source}' to '{destination}'")
 
 
@@ -39,8 +44,8 @@ def remove_command(
     from tampu.cli.server_client import HTTPServer, unload
 
     settings = Settings.from_environment()
-    for model in models:
-        store, name = stored_model(model, settings)
+    found = [stored_model(model, settings) for model in models]  # all are there, or none is removed
+    for model, (store, name) in zip(models, found, strict=True):
         unload(HTTPServer(settings), model)
         store.delete(name)
         print(f"deleted '{model}'")
@@ -77,13 +82,24 @@ def import_command(
 ) -> None:
     """Add a model from an exported file."""
     from tampu.cli.progress import progress_bar
-    from tampu.store.archive import import_model
+    from tampu.store.archive import import_model, name_in
 
     store = Store(Settings.from_environment().models)
     chosen = ModelName.parse(name) if name else None
+    _ask_to_replace(store, chosen or name_in(store, file))
     with progress_bar(f"importing {file.name}") as progress:
         model = import_model(store, file, chosen, progress)
     print(f"imported '{model.name.short}'")
+
+
+def _ask_to_replace(store: Store, name: ModelName) -> None:
+    """Ask whether a model is replaced; without a terminal it is, and a line says so."""
+    if store.find(name) is None:
+        return
+    if sys.stdin is not None and sys.stdin.isatty():
+        typer.confirm(f"There is a model {name.short!r}. Replace it?", abort=True, err=True)
+    else:
+        print(f"{name.short!r} is replaced", file=sys.stderr)
 
 
 def stored_model(model: str, settings: Settings) -> tuple[Store, ModelName]:
@@ -97,4 +113,4 @@ def stored_model(model: str, settings: Settings) -> tuple[Store, ModelName]:
     if found is not None:
         return store, found
     Library.from_settings(settings).check_own(name)
-    raise ModelNotFoundError(f"model {name.short!r} not found")
+    raise ModelNotFoundError(f"model {model!r} not found")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from tampu.chat.output.reasoning import EFFORTS, Think
 from tampu.errors import RequestError
 from tampu.sampling.parameters import BY_OLLAMA, Use, find_parameter
-from tampu.settings.parsers import seconds
+from tampu.settings.parsers import existing_path, seconds
+from tampu.text import read_text
 
 # All but those that only a Modelfile can set.
 REQUESTED = [name for name, row in BY_OLLAMA.items() if row.use is not Use.MODEL]
@@ -52,12 +52,12 @@ def read_format(text: str) -> object:
     if text == "json":
         return text
     if not text.lstrip().startswith("{"):
-        try:
-            text = Path(text).expanduser().read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+        path = existing_path(text)
+        if path is None:
             raise RequestError(
                 f"format is {text!r}; it must be json, a JSON schema, or a file with one"
-            ) from error
+            )
+        text = read_text(path)
     try:
         schema = json.loads(text)
     except (ValueError, RecursionError) as error:

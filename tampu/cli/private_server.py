@@ -7,6 +7,7 @@ another process, which would delay the first token.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
@@ -19,6 +20,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from tampu.cli.repl.spinner import prompt_bar
+from tampu.cli.server_client import WARNINGS
 from tampu.engine.engine import Engine
 from tampu.engine.load_options import (
     LLAMACPP,
@@ -32,6 +34,7 @@ from tampu.ml.library import loaded_backends
 from tampu.ml.termination import explain_termination
 from tampu.sandbox.client import ForkServerClient
 from tampu.server.admission import Admission
+from tampu.server.events import warnings_of
 from tampu.server.generation_request import FOREVER, GenerationRequest
 from tampu.server.model_defaults import ModelDefaults
 from tampu.server.model_manager import ModelManager
@@ -116,6 +119,7 @@ class PrivateServer:
         Without an `engine`, the model's own applies, else the setting. `trace` is the file for a
         trace of the engine; `slots` is that of `LoadOptions`.
         """
+        logging.getLogger("tampu.server.wire").setLevel(logging.ERROR)  # answers have the warnings
         loaded_backends()  # drivers that start read the environment
         disable_backtraces()
         explain_termination("Error: ")
@@ -162,13 +166,14 @@ class PrivateServer:
         body: Mapping[str, Any] | None = None,
         timeout_s: float | None = None,  # noqa: ARG002 - for HTTP
     ) -> dict[str, Any]:
-        """Return the last line of the response to a request.
+        """Return the last line of the response to a request, with the warnings of all.
 
         Raises:
             TampuError: if it fails.
         """
-        *_, last = self.stream(path, dict(body or {}))
-        return last
+        lines = [*self.stream(path, dict(body or {}))]
+        warnings = [warning for line in lines for warning in line.get(WARNINGS, ())]
+        return lines[-1] | ({WARNINGS: warnings} if warnings else {})
 
     def stream(self, path: str, body: dict[str, Any]) -> Generator[dict[str, Any]]:
         """Yield the lines of the response to a request; closing the iterator cancels it.
@@ -234,8 +239,12 @@ class PrivateServer:
     async def _answer(
         self, entry: Entry, job: GenerationRequest, writer: ChatWriter | GenerateWriter
     ) -> Lines:
+        if job.warnings:
+            yield {WARNINGS: list(job.warnings)}
         async with aclosing(self._serving.generate(entry, job)) as events:
             async for event in events:
+                if warnings := warnings_of(event):
+                    yield {WARNINGS: list(warnings)}
                 for line in writer.lines(event):
                     yield line
 

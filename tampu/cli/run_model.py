@@ -14,8 +14,10 @@ from tampu.cli.logs import log_to_file
 from tampu.cli.repl.printing import View, answer
 from tampu.cli.repl.select_backend import select_backend
 from tampu.cli.repl.session import Session, check
+from tampu.cli.standard_input import read_prompt
 from tampu.errors import RequestError
 from tampu.settings.settings import Settings
+from tampu.text import valid_text
 
 
 def run_model(
@@ -120,15 +122,14 @@ def print_embedding(session: Session, text: str | None, dimensions: int | None) 
 def read_question(words: Sequence[str]) -> str | None:
     """Return standard input, if it is not a terminal, and the arguments; None: a conversation.
 
+    Bytes that are no text become U+FFFD, as in Ollama.
+
     Raises:
         RequestError: if there is neither a prompt nor a terminal.
     """
     is_terminal = sys.stdin is not None and sys.stdin.isatty()
-    try:
-        piped = "" if is_terminal or sys.stdin is None else sys.stdin.read()
-    except UnicodeDecodeError as error:
-        raise RequestError("standard input is not valid UTF-8") from error
-    parts = [part for part in (piped, " ".join(words)) if part.strip()]
+    piped = "" if is_terminal or sys.stdin is None else read_prompt()
+    parts = [part for part in (piped, valid_text(" ".join(words))) if part.strip()]
     if parts:
         return " ".join(parts)
     if not (is_terminal and sys.stdout.isatty()):

@@ -14,9 +14,11 @@ import typer
 
 from tampu.cli.arguments import CPUExperts, Engine, GPULayers, NoKVOffload
 from tampu.errors import SettingsError
-from tampu.settings.address import Address
+from tampu.settings.address import Address, socket_path
 from tampu.settings.settings import Settings
 from tampu.store.library import Library
+
+logger = logging.getLogger(__name__)
 
 
 def serve_command(
@@ -61,6 +63,7 @@ def serve_command(
     ] = False,
 ) -> None:
     """Serve models with the APIs of Ollama, OpenAI and Anthropic."""
+    from tampu.ml.gguf import read_gguf
     from tampu.server.options import server_options
     from tampu.server.serve import check_exposure, process_starter, serve
     from tampu.store.catalog import Catalog, resolve
@@ -78,11 +81,24 @@ def serve_command(
         slot_save_path=slot_save_path or settings.slot_save_path,
     )
     given = [each.strip() for each in (host or "").split(",") if each.strip()]
+    if socket_of_host := next(filter(None, map(socket_path, given)), None):  # llama-server's way
+        if len(given) > 1 or socket:
+            raise SettingsError(f"--host {host}: give one Unix socket, or addresses")
+        settings = replace(settings, socket=socket_of_host)
+    elif settings.address.path and not given:
+        raise SettingsError(
+            f"the address {settings.address} has a path: the server has its own paths, so "
+            "it listens on the address without one"
+        )
     hosts = ["localhost"] if settings.socket else given or [settings.address.host]
     has_keys = bool(settings.api_keys or settings.use_api_keys or settings.keys_file)
     for each in hosts:
         check_exposure(each, has_keys=has_keys, is_allowed=insecure_no_auth)
     files = [resolve(str(path), settings) for path in model or []]
+    for path in files:
+        read_gguf(path)  # refuses what is no model
+    if models is not None and not models.is_dir():
+        logger.warning("--models %s: there is no such folder yet", models)
     catalog = Catalog(library=Library.from_settings(settings, files))
     certificate, key = settings.tls_certificate, settings.tls_key
     if key and not certificate:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,9 @@ from tampu.settings.settings import Settings
 
 _TIMEOUT_S = 10.0
 _MAX_BYTES = 16 << 20
+_WARNINGS = "Warning"
+_WARNING = re.compile(r'299 \S+ "([^"]*)"')
+WARNINGS = "warnings"  # in the first object of a response: those of its header
 
 
 class ServerError(TampuError):
@@ -105,12 +109,15 @@ class HTTPServer:
         self, method: str, path: str, body: dict[str, Any] | None, timeout_s: float | None
     ) -> Generator[dict[str, Any]]:
         with self._answer(method, path, body, timeout_s) as answer:
+            warnings = _WARNING.findall(answer.getheader(_WARNINGS, ""))
             while text := answer.readline(_MAX_BYTES):
                 found = json.loads(text)
                 if not isinstance(found, dict):
                     raise ValueError("not an object")
                 if answer.status != http.client.OK:
                     raise ServerError(_message(found.get("error", answer.reason)), answer.status)
+                if warnings:
+                    found[WARNINGS], warnings = warnings, []
                 yield found
 
     @contextmanager
@@ -128,7 +135,7 @@ class HTTPServer:
         connection = self._connection(timeout_s)
         try:
             content = json.dumps(body) if isinstance(body, dict) else body
-            connection.request(method, path, content, headers)
+            connection.request(method, self._prefix + path, content, headers)
             yield connection.getresponse()
         except (ConnectionRefusedError, FileNotFoundError) as error:
             message = (
@@ -149,6 +156,11 @@ class HTTPServer:
             raise ServerError(f"unexpected response from the server at {self}: {what}") from error
         finally:
             connection.close()
+
+    @property
+    def _prefix(self) -> str:
+        """What comes before the path of a request: where a proxy has the server."""
+        return "" if self.settings.socket else self.settings.address.path
 
     def _connection(self, timeout_s: float | None) -> http.client.HTTPConnection:
         if self.settings.socket is not None:

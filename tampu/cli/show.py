@@ -14,6 +14,7 @@ from tampu.errors import RequestError
 from tampu.settings.parsers import existing_path
 from tampu.settings.settings import Settings
 from tampu.store.library import Library
+from tampu.text import valid_text
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -67,6 +67,7 @@ from tampu.server.routes import (
     VERSION,
     Access,
     Endpoint,
+    FinalSlashMiddleware,
     Route,
     VersionPrefixMiddleware,
     get,
@@ -279,8 +280,10 @@ def create_app(
                 allow_origin_regex=ORIGINS,
                 allow_methods=["GET", "POST", "DELETE", "OPTIONS"],  # browsers never ask for HEAD
                 allow_headers=["*"],
+                allow_private_network=True,  # a page of an allowed origin that is on the internet
                 expose_headers=[HEADER, WARNING],
             ),
+            Middleware(FinalSlashMiddleware, routes=routes),
             *([Middleware(SessionMiddleware)] if options.has_replicas else []),
             Middleware(APIKeyMiddleware, routes=routes, keys=keys, limiter=limiter),
         ],

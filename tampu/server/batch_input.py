@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,9 @@ import msgspec
 
 from tampu.errors import StoreError
 from tampu.server.batch_store import Row
+from tampu.server.body import mended
+
+logger = logging.getLogger(__name__)
 
 MAX_ROWS = 50_000
 MAX_ROW = 16 * 2**20  # bytes
@@ -125,7 +129,7 @@ def _read_line(file: BinaryIO, path: Path, row: Row) -> Line:
     file.seek(row.start)
     text = file.read(row.length)
     try:
-        line = msgspec.json.decode(text, type=Line)
+        line = _decoded(text)
     except (msgspec.DecodeError, UnicodeDecodeError):
         line = None
     if line is None or line.custom_id != row.custom_id:
@@ -156,6 +160,24 @@ def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
         start += len(text)
 
 
+def _decoded(text: bytes) -> Line:
+    """Return a line; as in the body of a request, U+FFFD stands for what is not Unicode.
+
+    Raises:
+        msgspec.DecodeError: if it is not JSON, or no request.
+        UnicodeDecodeError: likewise.
+    """
+    try:
+        return msgspec.json.decode(text, type=Line)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        again, warnings = mended(text)
+        if again == text:
+            raise
+    for warning in warnings:
+        logger.warning("a line of a batch: %s", warning)
+    return msgspec.json.decode(again, type=Line)
+
+
 def _row(text: bytes, start: int, number: int, endpoint: str, count: int) -> Row | None:
     """Return the row of a line; None for an empty line.
 
@@ -169,7 +191,7 @@ def _row(text: bytes, start: int, number: int, endpoint: str, count: int) -> Row
     if count == MAX_ROWS:
         raise _Invalid("too_many_rows", f"the file has more than {MAX_ROWS} requests", number)
     try:
-        line = msgspec.json.decode(text, type=Line)
+        line = _decoded(text)
         body = msgspec.json.decode(line.body, type=_Body)
     except msgspec.ValidationError as error:
         raise _Invalid("invalid_request", f"the line is not a request: {error}", number) from None

@@ -24,6 +24,7 @@ from tampu.server.batch_input import InputFileError, LineGroup, check_input, gro
 from tampu.server.batch_results import ResultQueue
 from tampu.server.batch_store import Batch, BatchStore, BatchUsage, Ending, Result, Row
 from tampu.server.caller import Caller, calling
+from tampu.server.errors import BusyError
 from tampu.server.file_store import StoredFile, output_file
 from tampu.server.in_process import Answer
 from tampu.server.limiter import Limiter
@@ -101,6 +102,8 @@ class BatchRunner:
         try:
             for id in await self._store.unfinished():
                 self.start(id)
+        except BusyError as error:  # as usual, where two servers have the same home folder
+            logger.info("batches are run by another server: %s", error)
         except TampuError as error:
             logger.error("no batch is run: %s", error)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import zlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
 
@@ -17,13 +18,22 @@ from starlette.requests import ClientDisconnect, Request
 from tampu.errors import RequestError
 from tampu.long_json import Shortened, shortened
 from tampu.server.errors import BodyTooLargeError
+from tampu.server.http_response import WARNINGS
 from tampu.settings.type_errors import type_error, with_keys
+from tampu.text import encoding_of
 from tampu.worker.large_integers import is_large
 
 MAX_BODY = 64 * 1024 * 1024
 IDLE_SECONDS = 30.0
 # Larger bodies are decoded on a thread, so that other requests continue.
 _QUICK = 256 * 1024
+
+_REPLACEMENT = r"\ufffd"
+_MENDED = "bytes of the request that are not UTF-8, or halves of characters, were read as U+FFFD"
+_ESCAPES = re.compile(
+    r"\\u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2}"
+    r"|(?P<half>\\u[dD][89a-fA-F][\da-fA-F]{2})|\\."
+)
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -36,6 +46,8 @@ async def read_body(request: Request, kind: type[T]) -> T:
     Raises:
         BodyTooLargeError: for more than 64 MiB.
         RequestError: for an empty body, bad JSON, or a field of the wrong type.
+
+    In texts, what is not Unicode becomes U+FFFD, as in Ollama; the scope has a warning then.
     """
     body: bytes | bytearray = await _read(request)
     coding = request.headers.get("content-encoding", "").strip().lower()
@@ -44,8 +56,38 @@ async def read_body(request: Request, kind: type[T]) -> T:
     if not body or body.isspace():
         raise RequestError("missing request body")
     if len(body) <= _QUICK:
-        return decode(body, kind)
-    return await asyncio.to_thread(decode, body, kind)
+        value, warnings = _decode_any(body, kind)
+    else:
+        value, warnings = await asyncio.to_thread(_decode_any, body, kind)
+    if warnings:
+        request.scope[WARNINGS] = warnings
+    return value
+
+
+def mended(body: bytes | bytearray) -> tuple[bytes, Sequence[str]]:
+    """Return a JSON text in UTF-8 with U+FFFD for what is not Unicode, and a warning of that.
+
+    It may have a byte order mark, and with one be in UTF-16. What is not Unicode are bytes that are
+    not UTF-8, and halves of characters, as JavaScript's `slice` makes them.
+    """
+    encoding = encoding_of(body)
+    try:
+        given, is_whole = body.decode(encoding), True
+    except UnicodeDecodeError:
+        given, is_whole = body.decode(encoding, "replace"), False
+    text = _ESCAPES.sub(lambda found: _REPLACEMENT if found["half"] else found[0], given)
+    return text.encode(), () if is_whole and text == given else (_MENDED,)
+
+
+def _decode_any(body: bytes | bytearray, kind: type[T]) -> tuple[T, Sequence[str]]:
+    """Return a JSON text as a struct, mended if it must be, with the warnings of that."""
+    try:
+        return decode(body, kind), ()
+    except RequestError:
+        text, warnings = mended(body)
+        if text == body:
+            raise
+    return decode(text, kind), warnings
 
 
 def unpack(body: bytes | bytearray, coding: str) -> bytes:

@@ -18,7 +18,7 @@ from typing import Generic, Protocol, TypeVar
 
 import msgspec
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from tampu.chat.segments import valid_text
 from tampu.errors import ContextLengthError, RequestError, TampuError
@@ -39,6 +39,7 @@ SSE = "text/event-stream"
 WARNING = "warning"
 SHORT = "tampu.short"  # in a request's scope: its path was written without `/v1`
 FIELDS = "tampu.fields"  # in a request's scope: the names of the fields of its body
+WARNINGS = "tampu.warnings"  # in a request's scope: those of reading its body
 IN_PROCESS = "tampu.in_process"  # in a request's scope: the server sent it, so no client leaves
 KEEP_ALIVE_COMMENT_SECONDS = 15.0
 # Keeps proxies from closing a stream as idle.
@@ -123,6 +124,26 @@ def warning_headers(warnings: Sequence[str]) -> dict[str, str]:
     """Return the header with warnings, in the format of RFC 7234; none without any."""
     told = ['299 tampu "{}"'.format(_UNQUOTABLE.sub("?", warning)) for warning in warnings]
     return {WARNING: ", ".join(told)} if told else {}
+
+
+class WarnedResponse(Response):
+    """A response with more warnings in its header."""
+
+    def __init__(self, response: Response, warnings: Sequence[str]) -> None:
+        """Send this response with these too."""
+        super().__init__()
+        self._response = response
+        self._more = [(n.encode(), v.encode()) for n, v in warning_headers(warnings).items()]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+
+        async def send_more(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *self._more]
+            await send(message)
+
+        await self._response(scope, receive, send_more)
 
 
 def error_response(

@@ -24,7 +24,7 @@ from tampu.server.wire.manage import (
     TransferRequest,
 )
 from tampu.settings.address import is_loopback
-from tampu.store.create import creating
+from tampu.store.create import copy_model, creating
 from tampu.store.library import Origin, bare_name
 from tampu.store.names import Digest, ModelName
 from tampu.store.registry.options import RemoteOptions
@@ -62,9 +62,10 @@ class ManageAPI:
 
     async def copy(self, _: Request, body: CopyRequest) -> Response:
         """`POST /api/copy`: a second name for a model."""
-        source, destination = ModelName.parse(body.source), ModelName.parse(body.destination)
+        self._store()
+        library = self._serving.catalog.library
         try:
-            await asyncio.to_thread(self._store().copy, source, destination)
+            await asyncio.to_thread(copy_model, library, body.source, body.destination)
         except ModelNotFoundError as error:
             raise ModelNotFoundError(f'model "{body.source[:200]}" not found') from error
         return Response(status_code=HTTPStatus.OK)

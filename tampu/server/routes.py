@@ -11,15 +11,18 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from http import HTTPStatus
 from typing import TypeVar
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match
+from starlette.routing import Route as Matcher
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tampu.server.body import read_body
-from tampu.server.http_response import SHORT
+from tampu.server.http_response import SHORT, WARNINGS, WarnedResponse
 
 T = TypeVar("T", bound=msgspec.Struct)
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -86,6 +89,36 @@ class VersionPrefixMiddleware:
         await self._app(scope, receive, send)
 
 
+class FinalSlashMiddleware:
+    """Middleware: redirects a route's path with a slash at its end to it, as Ollama and vLLM do.
+
+    The redirection is relative, since a proxy may put a path before that of the request.
+    """
+
+    def __init__(self, app: ASGIApp, routes: Sequence[Route]) -> None:
+        """Redirect to these routes."""
+        self._app = app
+        self._matchers = [Matcher(route.path, route.endpoint) for route in routes]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or redirect it."""
+        if scope["type"] == "http" and scope["path"].endswith("/") and self._is_known(scope):
+            name = scope["raw_path"][:-1].rpartition(b"/")[2].decode("ascii")
+            query = scope["query_string"].decode("ascii")
+            headers = {"location": f"../{name}{'?' * bool(query)}{query}"}
+            answer = Response(status_code=HTTPStatus.TEMPORARY_REDIRECT, headers=headers)
+            await answer(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _is_known(self, scope: Scope) -> bool:
+        """Whether a path without its last slash is that of a route."""
+        shorter = {**scope, "path": scope["path"][:-1]}
+        if shorter["path"].endswith("/") or not shorter["path"]:
+            return False
+        return any(each.matches(shorter)[0] is not Match.NONE for each in self._matchers)
+
+
 def get(path: str, endpoint: Endpoint, access: Access = Access.USE) -> Route:
     """Return a route that is only read."""
     return Route(("GET", "HEAD"), path, endpoint, access, None, _summary(endpoint))
@@ -101,7 +134,9 @@ def post(
     """Return a route whose handler gets the request's JSON body too."""
 
     async def endpoint(request: Request) -> Response:
-        return await handle(request, await read_body(request, body))
+        response = await handle(request, await read_body(request, body))
+        warnings = request.scope.get(WARNINGS)
+        return WarnedResponse(response, warnings) if warnings else response
 
     return Route((method,), path, endpoint, access, body, _summary(handle))
 

@@ -155,7 +155,9 @@ class Serving:
         try:
             entry = self.catalog.describe(adapter.base if adapter else name)
         except ModelNotFoundError as error:
-            raise ModelNotFoundError(f"model '{name[:200]}' not found") from error
+            shown = name[:200]
+            told = f"`tampu list` shows the models, `tampu pull {shown}` downloads one"
+            raise ModelNotFoundError(f"model '{shown}' not found; {told}") from error
         current_caller().check_model(entry.name, entry.full_name)
         return replace(entry, adapter=adapter.name) if adapter else entry
 

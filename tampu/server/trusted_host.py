@@ -40,6 +40,15 @@ def host_name(header: str) -> str | None:
     return match[1].strip("[]").rstrip(".").lower() if match else None
 
 
+def _is_unix_socket(scope: Scope) -> bool:
+    """Whether a request came through a Unix socket, which no web page can reach.
+
+    Its clients write any name as the host.
+    """
+    server = scope.get("server")
+    return scope.get("client") is None and server is not None and server[1] is None
+
+
 def _host_of(origin: str | None) -> str:
     """Return the name and port of a web origin: for the server's own page those of its Host."""
     scheme, _, host = (origin or "").partition("://")
@@ -95,7 +104,8 @@ class TrustedHostMiddleware:
         if "content-length" in headers and "transfer-encoding" in headers:
             return HTTPStatus.BAD_REQUEST, "Content-Length and Transfer-Encoding exclude each other"
         hosts = headers.getlist("host")
-        if not all(self._is_ours(host) for host in hosts) or len(hosts) > 1:
+        is_foreign_host = not (_is_unix_socket(scope) or all(map(self._is_ours, hosts)))
+        if is_foreign_host or len(hosts) > 1:
             return HTTPStatus.FORBIDDEN, "Host header not allowed"
         if scope["method"] in _SAFE_METHODS:
             return None

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from tampu.errors import SettingsError
 from tampu.settings.parsers import suggestion
+from tampu.text import read_text
 
 MAX_BYTES = 2**20
 
@@ -50,8 +51,8 @@ def read_toml(path: Path) -> dict[str, object]:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise SettingsError(f"{path}: larger than {MAX_BYTES} bytes")
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+        return tomllib.loads(read_text(path, SettingsError))
+    except OSError as error:
         raise SettingsError(f"{path}: cannot be read: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{path}: not valid TOML: {error}") from error

@@ -14,6 +14,7 @@ _TRUE = frozenset({"1", "t", "true", "y", "yes", "on"})
 _FALSE = frozenset({"0", "f", "false", "n", "no", "off"})
 _TRACE = 2
 _DEFAULT_SIZE = 32 * 10**9
+_NUMBER = re.compile(r"-?\d+(?:\.\d*)?", re.ASCII)
 _PART = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 _RATE = re.compile(r"(\d+(?:\.\d+)?) *([KMG]?)I?B?(?:/S)?", re.ASCII)
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
@@ -79,9 +80,8 @@ def log_level(text: str) -> int:
 
 
 def seconds(text: str) -> float:
-    """Return the seconds of "5m" or "300"; they may be negative."""
-    number = text.removeprefix("-")
-    return float(text) if number.isascii() and number.isdigit() else parse_duration(text)
+    """Return the seconds of "5m", "300" or "1.5"; they may be negative."""
+    return float(text) if _NUMBER.fullmatch(text) else parse_duration(text)
 
 
 def texts(text: str) -> tuple[str, ...]:
@@ -170,8 +170,13 @@ def existing_path(text: str) -> Path | None:
 
 def suggestion(name: str, known: Collection[str]) -> str:
     """Return a hint for an unknown name: the known one that it resembles, else all of them."""
-    near = difflib.get_close_matches(name, known, 1)
-    return f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+    near = near_name(name, known)
+    return f"did you mean {near}?" if near else f"known: {', '.join(known)}"
+
+
+def near_name(name: str, known: Collection[str]) -> str | None:
+    """Return the known name that one resembles; None if it resembles none."""
+    return next(iter(difflib.get_close_matches(name, known, 1)), None)
 
 
 def path_of(text: str) -> Path:

@@ -13,7 +13,8 @@ from __future__ import annotations
 import hashlib
 import io
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -90,9 +91,22 @@ def import_model(
             written; only complete blobs may have been added to the store.
         ModelNameError: if no name is given and the file has no valid one.
     """
+    with _opened(path) as archive:
+        return _Import(store, archive, path, progress).run(name)
+
+
+def name_in(store: Store, path: Path) -> ModelName:
+    """Return the name of the model in an exported file; raises as `import_model`."""
+    with _opened(path) as archive:
+        return _Import(store, archive, path, None).name()
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tarfile.TarFile]:
+    """Open an exported file; its errors become a StoreError."""
     try:
         with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as archive:
-            return _Import(store, archive, path, progress).run(name)
+            yield archive
     except (tarfile.TarError, EOFError) as error:
         raise StoreError(f"{path.name} is not an exported model: {error}") from error
     except DigestMismatchError as error:
@@ -168,6 +182,10 @@ class _Import:
         self._path = path
         self._progress = progress
         self._members: dict[str, tarfile.TarInfo] = {}
+
+    def name(self) -> ModelName:
+        self._find_members()
+        return self._name(self._index_entry())
 
     def run(self, name: ModelName | None) -> StoredModel:
         self._find_members()

@@ -6,7 +6,6 @@ what a killed process leaves is collected as garbage.
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
 from collections.abc import Generator, Iterator
@@ -18,7 +17,7 @@ from tampu.chat.renderers import remarks
 from tampu.errors import RequestError, TampuError
 from tampu.sampling.parameters import check_parameters
 from tampu.store.create_sources import CreateSpec, LayerBuilder, Report, path_of_adapter
-from tampu.store.library import Library
+from tampu.store.library import Library, Origin
 from tampu.store.manifests import (
     CONFIG_TYPE,
     Descriptor,
@@ -33,9 +32,7 @@ from tampu.store.modelfile import Modelfile, check_template
 from tampu.store.names import ModelName
 from tampu.store.registry.progress import Progress
 
-__all__ = ["CreateSpec", "Progress", "check_spec", "create", "creating"]
-
-logger = logging.getLogger(__name__)
+__all__ = ["CreateSpec", "Progress", "check_spec", "copy_model", "create", "creating"]
 
 _ORDER = (
     Media.MODEL, Media.PROJECTOR, Media.ADAPTER, Media.TEMPLATE, Media.SYSTEM, Media.PARAMS,
@@ -78,11 +75,30 @@ def create(
         builder.report_existing()
         report(Progress("writing manifest"))
         made = store.write(name, Manifest(config=described, layers=layers))
-    for warning in _warnings(made, config, builder):
-        logger.warning("%s: %s", name.short, warning)
+    for warning in (*spec.modelfile.replaced, *_warnings(made, config, builder)):
         report(Progress(f"warning: {warning}"))
     report(Progress("success"))
     return made
+
+
+def copy_model(library: Library, source: str, destination: str) -> None:
+    """Give a model a second name; a file that is not in the store stays where it is.
+
+    The built-in model is copied: its file goes with the package.
+
+    Raises:
+        ModelNotFoundError: if there is no such model.
+        TampuError: as `create`.
+    """
+    name, model = ModelName.parse(destination), library.find(source)
+    library.check_new(name)
+    if library.store and model.stored and model.origin is Origin.STORE:
+        library.store.copy(model.stored.name, name)
+        return
+    spec = CreateSpec(
+        modelfile=Modelfile(sources=(source,)), in_place=model.origin is not Origin.BUILT_IN
+    )
+    create(library, name, spec)
 
 
 def creating(

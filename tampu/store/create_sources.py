@@ -40,6 +40,7 @@ from tampu.store.names import Digest
 from tampu.store.registry.progress import Progress
 from tampu.store.shards import weights_file
 from tampu.store.store import Store
+from tampu.text import valid_text
 
 Report: TypeAlias = Callable[[Progress], None]
 
@@ -292,6 +293,8 @@ class LayerBuilder:
     def _referenced(self, kind: Media, path: Path, known: Digest | None = None) -> Descriptor:
         """Return a layer that references a file in place; the file must not change."""
         path = path.resolve()
+        if valid_text(str(path)) != str(path):
+            raise RequestError(f"{path.name}: its path is not UTF-8, so it cannot stay in place")
         status = path.stat()
         count = byte_counter(self._progress(f"hashing {path.name}"), status.st_size)
         digest = known or hash_file(path, count)

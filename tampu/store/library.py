@@ -21,6 +21,7 @@ from pathlib import Path
 
 from tampu.errors import ModelFileError, ModelNameError, ModelNotFoundError, StoreError
 from tampu.ml.split_names import part_name, read_part_name
+from tampu.settings.parsers import near_name
 from tampu.settings.settings import Settings
 from tampu.store.gguf_files import SUFFIX, read_repository
 from tampu.store.locks import is_file, is_folder
@@ -187,7 +188,9 @@ class Library:
             if _is_named(model, text):
                 return model
         names = [bare_name(model.name) for model in self.listing().models]
-        raise ModelNotFoundError(f"{problem} (there are: {listed(names) or 'none'})")
+        near = near_name(bare_name(text), names)
+        hint = f": did you mean {near}?" if near else ""
+        raise ModelNotFoundError(f"{problem}{hint} (there are: {listed(names) or 'none'})")
 
     def check_own(self, name: ModelName) -> None:
         """Refuse a model that tampu's own store, which is writable, does not have.

@@ -20,6 +20,7 @@ from tampu.layouts import architecture_of
 from tampu.ml.gguf import GGUFFile, read_gguf
 from tampu.ml.metadata import Metadata
 from tampu.ml.types import GGMLType
+from tampu.text import valid_text
 
 # `general.file_type`: the common names of quantizations. The numbers are those of llama.cpp's
 # `llama_ftype`, which the GGUF specification refers to.

@@ -51,6 +51,7 @@ class Modelfile:
         renderer: the name of a built-in prompt renderer, instead of a template.
         parser: the name of a built-in output parser.
         requires: the minimum version of Ollama.
+        replaced: what of its text has no effect, since a later line says otherwise.
     """
 
     sources: tuple[str, ...] = ()
@@ -63,10 +64,11 @@ class Modelfile:
     renderer: str | None = None
     parser: str | None = None
     requires: str | None = None
+    replaced: tuple[str, ...] = field(default=(), compare=False)
 
 
 def parse_modelfile(text: str) -> Modelfile:
-    """Parse a Modelfile.
+    """Parse a Modelfile. Of a text or parameter that is given twice the last one counts.
 
     Raises:
         RequestError: with the line and what is wrong with it.
@@ -75,17 +77,20 @@ def parse_modelfile(text: str) -> Modelfile:
         raise RequestError(f"the Modelfile has more than {MAX_CHARACTERS} characters")
     found = Modelfile()
     seen: dict[str, int] = {}
+    replaced = []
     for line, word, value in _instructions(text.removeprefix("\ufeff")):
         try:
             found = _READERS[word](found, value)
         except RequestError as error:
             raise _wrong(line, f"{word}: {error}") from error
-        if word in _SINGLE and word in seen:
-            raise _wrong(line, f"duplicate {word}, first given in line {seen[word]}")
-        seen[word] = line
+        if single := _single(word, value):
+            if single in seen:
+                told = f"{single} of line {seen[single]} has no effect, that of line {line} counts"
+                replaced.append(told)
+            seen[single] = line
     if not found.sources:
         raise RequestError("the Modelfile has no FROM")
-    return found
+    return replace(found, replaced=tuple(replaced))
 
 
 def check_template(text: str) -> None:
@@ -207,9 +212,15 @@ def _parameter(modelfile: Modelfile, value: str) -> Modelfile:
     before = modelfile.parameters.get(name)
     if isinstance(before, list) and isinstance(read, list):
         read = [*before, *read]
-    elif before is not None:
-        raise RequestError(f"duplicate parameter {name}")
     return replace(modelfile, parameters={**modelfile.parameters, name: read})
+
+
+def _single(word: str, value: str) -> str:
+    """Return what only the last of several instructions sets; empty if each of them counts."""
+    if word != "PARAMETER":
+        return word if word in _SINGLE else ""
+    name = _SPACES.split(value, maxsplit=1)[0].lower()
+    return "" if find_parameter(name).kind is list else f"PARAMETER {name}"
 
 
 def _message(modelfile: Modelfile, value: str) -> Modelfile:

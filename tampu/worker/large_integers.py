@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from tampu.errors import RequestError
+from tampu.text import valid_values
 
 _CODE = 1  # of MessagePack's extension type: the decimal digits
 _encoder = msgspec.msgpack.Encoder()
@@ -19,16 +20,16 @@ def is_large(value: int) -> bool:
 
 
 def encode(message: msgspec.Struct) -> bytes:
-    """Return a message in MessagePack.
+    """Return a message in MessagePack, with U+FFFD for what is not Unicode in its texts.
 
     Raises:
         RequestError: for such an integer in a field that has 64 bits.
     """
     try:
         return _encoder.encode(message)
-    except OverflowError:  # there is such an integer
+    except (OverflowError, UnicodeEncodeError):  # there is such an integer, or a surrogate
         plain = msgspec.to_builtins(message, builtin_types=(bytes,))
-        body = _encoder.encode(_extended(plain))
+        body = _encoder.encode(_extended(valid_values(plain)))
     try:
         decoder(type(message)).decode(body)
     except msgspec.ValidationError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.piped import piped
 from support.tiny_gguf import write_gguf
 
 from tampu.cli import app
@@ -21,7 +21,7 @@ from tampu.version import __version__
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Run the command with nothing piped in; return exit code, output and errors."""
-    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    monkeypatch.setattr("sys.stdin", piped(""))
 
     def run(*arguments: str | Path) -> tuple[int, Any, Any]:
         code = app.run([str(argument) for argument in arguments])
@@ -74,6 +74,11 @@ def test_missing_model_that_cannot_be_pulled_reports_why(run: Callable[..., Any]
         (["bogus"], "No such command 'bogus'"),
         (["show"], "Missing argument 'MODEL'"),
         (["show", "x", "--bogus"], "No such option"),
+        (["run", "x", "--contxt", "5"], "No such option: --contxt (did you mean --context?)"),
+        (["serve", "--port", "99999"], "'--port': it must be less than or equal to 65535"),
+        (["serve", "--model", __file__], f"not a GGUF file: {__file__}"),
+        (["show", "dem"], "model 'dem' not found: did you mean demo? (there are: demo)"),
+        (["run", str(Path(__file__).parent), "x"], "is a folder without config.json: give a model"),
         (["show", "nowhere.gguf"], "nowhere.gguf: no such file"),
         (["show", "nothing"], "model 'nothing' not found"),
         (["run", "nothing.gguf", "hi"], "nothing.gguf: no such file"),

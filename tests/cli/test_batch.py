@@ -88,3 +88,9 @@ def test_a_broken_line_is_named_and_nothing_is_done(run: Run) -> None:
     assert (code, lines) == (2, [])
     assert "rows.jsonl, line 2: " in errors
     assert "1 more line" in errors
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_a_file_of_windows_is_read(run: Run, encoding: str) -> None:
+    code, [found], errors = run(jsonl([line("a")]).decode().encode(encoding))
+    assert (code, found["custom_id"], found["error"]) == (0, "a", None), errors

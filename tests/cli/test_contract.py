@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
+from support.piped import piped
 from support.scripted import write_scripted
 from support.tiny_model import Tiny, write_tiny
 
@@ -31,7 +31,7 @@ def run(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Callable[..., Any]:
     """Run the command with nothing piped in; return exit code, output and errors."""
-    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    monkeypatch.setattr("sys.stdin", piped(""))
     monkeypatch.setenv("TAMPU_HOST", "127.0.0.1:1")
     monkeypatch.setenv("TAMPU_MODELS", str(tmp_path / "models"))
 

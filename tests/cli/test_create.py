@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.piped import piped
 from support.tiny_model import Tiny, write_tiny
 
 from tampu.cli import app
@@ -35,7 +35,7 @@ MESSAGE assistant in
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Run a command in a folder with a model and a Modelfile."""
-    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    monkeypatch.setattr("sys.stdin", piped(""))
     monkeypatch.setenv("TAMPU_MODELS", str(tmp_path / "models"))
     monkeypatch.setenv("TAMPU_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("TAMPU_THREADS", "1")
@@ -84,7 +84,7 @@ def test_shown_modelfile_creates_the_same_model(run: Any) -> None:
 def test_quantize_with_modelfile_from_standard_input(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO("FROM m.gguf"))
+    monkeypatch.setattr("sys.stdin", piped("FROM m.gguf"))
     assert run("create", "small", "-f", "-", "-q", "q8_0")[0] == 0
     assert "Q8_0" in run("show", "small")[1]
 
@@ -154,3 +154,23 @@ def test_run_applies_the_modelfile(run: Any, monkeypatch: pytest.MonkeyPatch) ->
     with load("mine", context=48) as engine:
         expected = engine.chat([{"role": "user", "content": "th"}]).text
     assert out.rstrip("\n") == expected.rstrip("\n")
+
+
+def test_what_a_later_line_replaces_is_printed(run: Any, tmp_path: Path) -> None:
+    with (tmp_path / "work" / "Modelfile").open("a") as file:
+        file.write("SYSTEM in the\nPARAMETER temperature 1\n")
+    code, _, err = run("create", "mine")
+    assert code == 0
+    assert "warning: SYSTEM of line 3 has no effect, that of line 11 counts\n" in err
+    assert "warning: PARAMETER temperature of line 4 has no effect, that of line 12 counts\n" in err
+    _, out, _ = run("show", "mine", "--system")
+    assert out == "in the\n"
+
+
+def test_without_a_modelfile_the_option_is_named(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "work" / "Modelfile").unlink()
+    code, _, err = run("create", "mine")
+    assert (code, err) == (
+        2,
+        "Error: there is no Modelfile in this folder: name one with -f FILE\n",
+    )

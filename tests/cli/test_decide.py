@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.piped import piped
 from support.scripted import write_scripted
 
 from tampu.cli import app
@@ -32,7 +32,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
     questions.write_text(json.dumps(QUESTIONS))
 
     def run(lines: str, *arguments: str | Path) -> tuple[int, list[Any], str]:
-        monkeypatch.setattr("sys.stdin", io.StringIO(lines))
+        monkeypatch.setattr("sys.stdin", piped(lines))
         given = map(str, arguments or ("--questions", questions))
         code = app.run(["decide", str(model), *given])
         captured = capsys.readouterr()

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.piped import piped
 from support.stores import add_model, names
+from support.tiny_gguf import write_gguf
 
 from tampu.cli import app, processes, server_client
 from tampu.cli.completion import complete_model
@@ -151,6 +153,69 @@ def test_a_model_is_copied_and_removed(store: Store, run: Callable[..., Any]) ->
     assert names(store) == ["runa/n:x"]
 
 
+def test_several_models_are_removed_only_if_all_are_there(
+    store: Store, run: Callable[..., Any]
+) -> None:
+    add_model(store, "m")
+    assert run("rm", "m", "Mine3") == (2, "", "Error: model 'Mine3' not found\n")
+    assert names(store) == ["m:latest"]
+
+
+@pytest.mark.parametrize("source", ["loose", "demo", "hf.co/u/r:Q4_0"])
+def test_any_model_gets_a_second_name(
+    store: Store, run: Callable[..., Any], home: Path, source: str
+) -> None:
+    loose = store.root / "loose.gguf"
+    snapshot = home / ".cache/huggingface/hub/models--u--r/snapshots/1"
+    for folder in (store.root, snapshot):
+        folder.mkdir(parents=True)
+    write_gguf(loose)
+    write_gguf(snapshot / "r-Q4_0.gguf")
+    before = run("show", source, "--json")[1]
+    assert run("cp", source, "alias") == (0, f"copied '{source}' to 'alias'\n", "")
+    after = run("show", "alias", "--json")[1]
+    assert json.loads(after)["metadata"] == json.loads(before)["metadata"]
+    assert names(store) == ["alias:latest"]
+    weights = store.model(ModelName.parse("alias")).model_path
+    assert weights.is_relative_to(store.root / "blobs") == (source == "demo")
+    code, _, error = run("cp", source, "loose")
+    assert (code, "loose:latest is the name of a file of the models' folder" in error) == (2, True)
+
+
+def test_an_import_says_that_it_replaces_a_model(
+    store: Store, run: Callable[..., Any], home: Path
+) -> None:
+    add_model(store, "m")
+    file = str(home / "m.tar")
+    assert run("export", "m", "-o", file)[0] == 0
+    assert run("import", file) == (0, "imported 'm:latest'\n", "'m:latest' is replaced\n")
+    assert run("import", file, "--name", "n") == (0, "imported 'n:latest'\n", "")
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "told"), [("y", 0, "imported 'm:latest'"), ("n", 130, "")]
+)
+def test_an_import_asks_on_a_terminal(
+    store: Store,
+    run: Callable[..., Any],
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: str,
+    code: int,
+    told: str,
+) -> None:
+    add_model(store, "m")
+    file = str(home / "m.tar")
+    assert run("export", "m", "-o", file)[0] == 0
+    typed = piped(f"{answer}\n")
+    monkeypatch.setattr(typed, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr("sys.stdin", typed)
+    found, out, error = run("import", file)
+    assert found == code
+    assert told in out
+    assert "There is a model 'm:latest'. Replace it?" in error
+
+
 @pytest.mark.usefixtures("home")
 def test_damaged_models_can_be_removed(store: Store, run: Callable[..., Any]) -> None:
     model = add_model(store, "whole")
@@ -165,7 +230,7 @@ def test_damaged_models_can_be_removed(store: Store, run: Callable[..., Any]) ->
 
 
 def test_missing_models_are_errors(run: Callable[..., Any]) -> None:
-    assert run("rm", "nothing") == (2, "", "Error: model 'nothing:latest' not found\n")
+    assert run("rm", "nothing") == (2, "", "Error: model 'nothing' not found\n")
     assert run("cp", "nothing", "m")[0] == 2
     code, _, error = run("cp", "../x", "m")
     assert code == 2
@@ -366,9 +431,7 @@ def test_shell_completion_runs_the_program(store: Store) -> None:
     assert done.stdout.split() == ["llama3", "llama3:latest"], done.stderr
 
 
-@pytest.mark.parametrize(
-    "arguments", [("cp", "demo", "x"), ("rm", "demo"), ("export", "demo"), ("push", "demo")]
-)
+@pytest.mark.parametrize("arguments", [("rm", "demo"), ("export", "demo"), ("push", "demo")])
 @pytest.mark.usefixtures("store")
 def test_read_only_model_error_says_how_to_copy_it(
     run: Callable[..., Any], arguments: tuple[str, ...]

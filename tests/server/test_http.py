@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
-from support.fake_runner import lines_of
+from support.fake_runner import FakeStart, lines_of
 
 from tampu.errors import (
     ContextLengthError,
@@ -19,6 +20,7 @@ from tampu.errors import (
     UnsupportedModelError,
 )
 from tampu.server import body
+from tampu.server.app import ServerOptions
 from tampu.server.errors import STATUS, BusyError, public_message, status_of
 from tampu.server.trusted_host import host_name
 from tampu.settings.address import is_loopback
@@ -31,8 +33,8 @@ MESSAGES = [{"role": "user", "content": "x"}]
     "content",
     [
         b"", b"  ", b"{", b"[]", b'"x"', b"null", b'{"model": NaN}', b'{"keep_alive": 1e400}',
-        b'{"keep_alive": ' + b"1" * 5000 + b"}", b'{"model": "\xff"}', b"\xef\xbb\xbf{}",
-        b'{"model": "\\ud800"}', b'{"options": ' + b'{"a":' * 100_000, b'{"prompt": "a\x00b"}',
+        b'{"keep_alive": ' + b"1" * 5000 + b"}", b'{"model": "\xff"', b"\xef\xbb\xbf{}",
+        b'{"model": "\\ud800"', b'{"options": ' + b'{"a":' * 100_000, b'{"prompt": "a\x00b"}',
     ],
 )  # fmt: skip
 def test_invalid_body_is_refused(site: Site, content: bytes) -> None:
@@ -74,7 +76,7 @@ def test_a_wrong_method_is_405(site: Site, method: str, path: str) -> None:
     assert response.json() == {"error": "method not allowed"}
 
 
-@pytest.mark.parametrize("path", ["/nope", "/api/nope", "/docs", "/redoc", "/api/tags/"])
+@pytest.mark.parametrize("path", ["/nope", "/api/nope", "/docs", "/redoc", "/nope/", "/api/tags//"])
 def test_an_unknown_path_is_404(site: Site, path: str) -> None:
     [response] = site.call(("GET", path, {"follow_redirects": True}))
     assert response.status_code == 404
@@ -84,7 +86,6 @@ def test_an_unknown_path_is_404(site: Site, path: str) -> None:
     ("path", "meant"),
     [
         ("/v1/chat/completion", "/v1/chat/completions"),
-        ("/v1/chat/completions/", "/v1/chat/completions"),
         ("/v1/v1/models", "/v1/models"),
         ("/chat/completion", "/chat/completions"),
         ("/api/v1/chat/completions", "/v1/chat/completions"),
@@ -104,6 +105,42 @@ def test_a_mistyped_path_is_answered_with_the_one_that_is_near(
     assert f"there is no path {path}: did you mean {meant}? " in message
 
 
+SLASHES = [
+    "/api/version", "/api/tags", "/v1/models", "/v1/models/m", "/models", "/health", "/metrics",
+    "/v1/models/a%2Fb",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", SLASHES)
+@pytest.mark.parametrize("query", ["", "?a=b&c=d%26"])
+def test_a_final_slash_is_redirected(site: Site, path: str, query: str) -> None:
+    for method in ("GET", "HEAD"):
+        [response] = site.call((method, f"{path}/{query}", {}))
+        assert response.status_code == 307
+        assert response.next_request.url.raw_path.decode() == path + query
+        assert response.next_request.method == method
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/api/chat", {"model": "m", "stream": False, "messages": MESSAGES}),
+        ("/v1/chat/completions", {"model": "m", "messages": MESSAGES}),
+        ("/chat/completions", {"model": "m", "messages": MESSAGES}),
+        ("/v1/messages", {"model": "m", "messages": MESSAGES, "max_tokens": 5}),
+    ],
+)
+def test_a_post_with_a_final_slash_is_sent_again(site: Site, path: str, body: Any) -> None:
+    [response] = site.call(("POST", f"{path}/", {"json": body, "follow_redirects": True}))
+    assert response.status_code == 200
+    assert [each.status_code for each in response.history] == [307]
+
+
+def test_a_proxy_may_put_a_path_before_the_redirected_one(site: Site) -> None:
+    [response] = site.call(("POST", "/v1/chat/completions/", {"json": {}}))
+    assert response.headers["location"] == "../completions"
+
+
 @pytest.mark.parametrize("path", ["/nothing/like/it", "/", "/v1/" + "a" * 8000])
 def test_a_path_like_no_other_has_no_hint(site: Site, path: str) -> None:
     [response] = site.call(("POST", path, {"json": {}}))
@@ -114,7 +151,9 @@ def test_an_unknown_model_is_404_in_the_words_clients_know(post: Callable[..., A
     for path in ("/api/generate", "/api/chat", "/api/show"):
         response = post(path, model="x", prompt="y")
         assert response.status_code == 404
-        assert response.json() == {"error": "model 'x' not found"}
+        error = response.json()["error"]
+        assert error.startswith("model 'x' not found; ")
+        assert "`tampu pull x` downloads one" in error
 
 
 @pytest.mark.parametrize("name", ["../m", "/etc/passwd", "m.gguf", "m/../m", "m:7b", "\x00"])
@@ -165,6 +204,28 @@ def test_local_pages_get_the_headers_that_browsers_ask_for(site: Site) -> None:
     assert local.headers["access-control-allow-origin"] == "http://localhost:3000"
     assert local.headers["access-control-allow-methods"] == "GET, POST, DELETE, OPTIONS"
     assert local.headers["access-control-allow-headers"] == "content-type"
+    assert "access-control-allow-private-network" not in local.headers
+
+
+def test_pages_on_the_internet_whose_origin_is_allowed_may_reach_a_private_network(
+    model_folder: Path,
+) -> None:
+    options = ServerOptions(origins=("https://chat.example",))
+    site = Site(model_folder, FakeStart(), options)
+    for origin, is_allowed in (("https://chat.example", True), ("https://evil.example", False)):
+        headers = {
+            "origin": origin,
+            "access-control-request-method": "POST",
+            "access-control-request-headers": "content-type",
+            "access-control-request-private-network": "true",
+        }
+        [found] = site.call(("OPTIONS", "/api/chat", {"headers": headers}))
+        allowed = {name for name in found.headers if name.startswith("access-control-allow")}
+        assert found.status_code == 200
+        assert (found.headers.get("access-control-allow-private-network") == "true") == is_allowed
+        assert bool(allowed) == is_allowed
+        if is_allowed:
+            assert found.headers["access-control-allow-origin"] == origin
 
 
 @pytest.mark.parametrize(
@@ -172,7 +233,6 @@ def test_local_pages_get_the_headers_that_browsers_ask_for(site: Site) -> None:
     [
         {"origin": "http://evil.com"}, {"origin": "null"}, {"origin": "http://localhost.evil.com"},
         {"access-control-request-method": "TRACE"},
-        {"access-control-request-private-network": "true"},
     ],
 )  # fmt: skip
 def test_a_preflight_that_is_refused_allows_nothing(site: Site, more: dict[str, str]) -> None:

@@ -109,8 +109,23 @@ def test_unix_socket_is_accessible_to_its_owner_only(
     start("--socket", str(path))
     assert path.stat().st_mode & 0o777 == 0o600
     transport = httpx.HTTPTransport(uds=str(path))
-    with httpx.Client(transport=transport, base_url="http://localhost") as client:
-        assert client.get("/").text == "Ollama is running"
+    with httpx.Client(transport=transport) as client:  # it guards nothing there: any host may stand
+        for host in ("localhost", "ollama", "unix", "_", "evil.example"):
+            assert client.get(f"http://{host}/").text == "Ollama is running"
+        assert client.post("http://ollama/api/show", json={"model": "tiny"}).status_code == 200
+        from_a_page = client.post("http://ollama/api/show", headers={"origin": "https://a.example"})
+        assert from_a_page.status_code == 403
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("prefix", ["", "unix:", "unix://"])
+def test_a_unix_socket_may_be_given_as_the_host(
+    start: Callable[..., Any], tmp_path: Path, prefix: str
+) -> None:
+    path = tmp_path / "tampu.sock"
+    assert start("--host", f"{prefix}{path}").url == f"unix:{path}"
+    with httpx.Client(transport=httpx.HTTPTransport(uds=str(path))) as client:
+        assert client.get("http://localhost/").text == "Ollama is running"
 
 
 def test_stale_socket_is_replaced_and_a_live_one_is_not(

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 from support.fake_runner import FakeStart, lines_of
+from support.tiny_gguf import write_gguf
 
 from tampu.engine.load_options import LoadOptions
 from tampu.errors import RegistryError
@@ -115,6 +116,17 @@ def test_missing_model_can_be_neither_copied_nor_deleted(made: Site) -> None:
     assert (copied.status_code, copied.json()) == (404, {"error": 'model "none" not found'})
     assert (deleted.status_code, deleted.json()) == (404, {"error": "model 'none' not found"})
     assert (named.status_code, empty.status_code) == (400, 400)
+
+
+def test_a_file_and_the_built_in_model_get_a_second_name(made: Site) -> None:
+    write_gguf(made.folder / "loose.gguf")
+    responses = made.call(
+        ("POST", "/api/copy", {"json": {"source": "loose", "destination": "alias"}}),
+        ("POST", "/api/copy", {"json": {"source": "demo", "destination": "other"}}),
+        ("POST", "/api/show", {"json": {"model": "alias"}}),
+        ("POST", "/api/generate", {"json": {"model": "other", "prompt": "x", "stream": False}}),
+    )
+    assert [response.status_code for response in responses] == [200] * 4
 
 
 def test_a_model_that_is_not_in_the_own_store_cannot_be_deleted(made: Site) -> None:

@@ -181,6 +181,12 @@ def test_folders_follow_the_xdg_specification() -> None:
         ("OLLAMA_HOST", "ftp://host", "http or https"),
         ("OLLAMA_HOST", "user@host", "a name or an IP address"),
         ("OLLAMA_HOST", "[::1", "in brackets"),
+        ("OLLAMA_HOST", "h/a?b=c", "the path is 'a\\?b=c'; expected names with slashes"),
+        ("OLLAMA_HOST", "h/a//b", "the path is 'a//b'"),
+        ("OLLAMA_HOST", "h/a b", "the path is 'a b'"),
+        ("OLLAMA_HOST", "/run/t.sock", "a Unix socket is set with TAMPU_SOCKET"),
+        ("OLLAMA_HOST", "unix:///run/t.sock", "a Unix socket is set with TAMPU_SOCKET"),
+        ("TAMPU_HOST", "t.sock", "tampu serve --socket PATH"),
     ],
 )
 def test_invalid_value_names_the_variable_and_what_is_expected(
@@ -217,6 +223,12 @@ def test_variables_of_other_programs_are_ignored() -> None:
         ("[::1]", "http://[::1]:11434"),
         ("[::1]:99", "http://[::1]:99"),
         ("::1", "http://[::1]:11434"),
+        ("https://example.org/ollama", "https://example.org:443/ollama"),
+        ("https://example.org/ollama/", "https://example.org:443/ollama"),
+        ("http://example.org:1234/a/b-c", "http://example.org:1234/a/b-c"),
+        ("example.org:1234/a", "http://example.org:1234/a"),
+        ("[::1]:99/a", "http://[::1]:99/a"),
+        (":8080/a", "http://127.0.0.1:8080/a"),
     ],
 )
 def test_addresses_are_parsed_like_ollama(text: str, address: str) -> None:

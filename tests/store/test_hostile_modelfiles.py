@@ -58,7 +58,6 @@ REFUSED = {
     "a line of 17 MB": "FROM m.gguf\nSYSTEM " + "a" * (17 << 20),
     "a license of 100 MB": "FROM m.gguf\nLICENSE " + "a" * (100 << 20),
     "a parameter that is not known": "FROM m.gguf\nPARAMETER heat 1",
-    "a parameter twice": "FROM m.gguf\nPARAMETER seed 1\nPARAMETER seed 1",
     "num_ctx -1": "FROM m.gguf\nPARAMETER num_ctx -1",
     "num_ctx 0": "FROM m.gguf\nPARAMETER num_ctx 0",
     "num_ctx 10^12": "FROM m.gguf\nPARAMETER num_ctx 1000000000000",

@@ -94,7 +94,6 @@ BAD = [
     ("FROMx", "line 1: unknown instruction 'FROMx'"),
     ('FROM x\nSYSTEM """a\nb', 'line 2: SYSTEM: the quote """ is not closed'),
     ('FROM x\nSYSTEM "a\nb', 'line 2: SYSTEM: the quote " is not closed'),
-    ("FROM x\nSYSTEM a\nSYSTEM b", "line 3: duplicate SYSTEM, first given in line 2"),
     ("FROM x\nPARAMETER temperature", "line 2: PARAMETER: needs a name and a value"),
     ("FROM x\nPARAMETER heat 1", "line 2: PARAMETER: unknown parameter 'heat'"),
     ("FROM x\nPARAMETER temperatur 1", "did you mean temperature?"),
@@ -106,7 +105,6 @@ BAD = [
     ("FROM x\nPARAMETER num_ctx 0", "num_ctx must be an integer from 4 to"),
     ("FROM x\nPARAMETER num_ctx 1000000000000", "num_ctx must be an integer from 4 to"),
     ("FROM x\nPARAMETER use_mmap maybe", "use_mmap must be true or false"),
-    ("FROM x\nPARAMETER seed 1\nPARAMETER seed 2", "line 3: PARAMETER: duplicate parameter seed"),
     ("FROM x\nMESSAGE user", "line 2: MESSAGE: needs a role and a text"),
     ("FROM x\nMESSAGE tool x", "line 2: MESSAGE: the role 'tool' is not one of"),
     ("FROM x\nSYSTEM a\0b", "line 2: SYSTEM: contains a NUL"),
@@ -195,3 +193,27 @@ def test_parameters_as_json() -> None:
 def test_bad_parameters_as_json(given: dict[str, Any]) -> None:
     with pytest.raises(RequestError, match=next(iter(given))):
         check_parameters(given)
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected", "replaced"),
+    [
+        (["SYSTEM a", "SYSTEM b"], {"system": "b"}, ["SYSTEM of line 2"]),
+        (['SYSTEM """a', 'b"""', "SYSTEM"], {"system": ""}, ["SYSTEM of line 2"]),
+        (["SYSTEM a", "system b", "SYSTEM c"], {"system": "c"}, ["of line 2", "of line 3"]),
+        (["TEMPLATE {{ .A }}", "TEMPLATE {{ .B }}"], {"template": "{{ .B }}"}, ["TEMPLATE of"]),
+        (["PARSER a", "PARSER b"], {"parser": "b"}, ["PARSER of line 2 has no effect, that"]),
+        (["PARAMETER seed 1", "PARAMETER Seed 2"], {"parameters": {"seed": 2}}, ["seed of line 2"]),
+        (["PARAMETER seed 1", "PARAMETER top_k 2"], {"parameters": {"seed": 1, "top_k": 2}}, []),
+        (["PARAMETER stop a", "PARAMETER stop b"], {"parameters": {"stop": ["a", "b"]}}, []),
+        (["LICENSE a", "LICENSE b"], {"licenses": ("a", "b")}, []),
+        (["ADAPTER a", "ADAPTER b"], {"adapters": ("a", "b")}, []),
+    ],
+)  # fmt: skip
+def test_the_last_of_several_counts_and_the_others_are_named(
+    lines: list[str], expected: dict[str, Any], replaced: list[str]
+) -> None:
+    found = parse_modelfile("\n".join(["FROM x", *lines]))
+    assert {name: getattr(found, name) for name in expected} == expected
+    assert len(found.replaced) == len(replaced)
+    assert all(part in told for part, told in zip(replaced, found.replaced, strict=True))

@@ -69,14 +69,20 @@ class Conversation:
                 else:
                     print(f"Unknown command '{name}'. Type /? for help")
             else:
-                try:
-                    answer(self._session, self._view, text)
-                finally:
-                    print(flush=True)
+                self._answer(text)
         except TampuError as error:
             print(f"Error: {error}", file=sys.stderr)
         except KeyboardInterrupt:
             return
+
+    def _answer(self, text: str) -> None:
+        """Print an answer, and an empty line after what was said."""
+        try:
+            answer(self._session, self._view, text)
+        except KeyboardInterrupt:
+            print(flush=True)
+            raise
+        print(flush=True)
 
     def _is_command(self, text: str) -> bool:
         """Whether a text starts with a slash, and not with the path of an image."""

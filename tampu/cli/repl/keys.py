@@ -14,6 +14,8 @@ from prompt_toolkit.completion import CompleteEvent, get_common_complete_suffix
 from prompt_toolkit.document import Document
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
+from tampu.text import read_text
+
 _TAB = " " * 8
 
 
@@ -68,7 +70,7 @@ def _edit(buffer: Buffer, editor: str) -> None:
         path = Path(folder) / "message.md"
         path.write_text(buffer.text, "utf-8")
         if subprocess.run([*shlex.split(editor), path], check=False).returncode == 0:
-            text = path.read_text("utf-8").removesuffix("\n")
+            text = read_text(path).removesuffix("\n")
             buffer.document = Document(text, len(text))
 
 

@@ -111,6 +111,9 @@ def answer(session: Session, view: View, text: str) -> None:
                 printer.show(part)
     finally:
         printer.end()
+    for warning in session.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    session.warnings.clear()
     dropped = 0 if session.usage is None else session.usage.dropped_tokens
     if dropped:
         print(

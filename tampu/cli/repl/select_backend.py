@@ -13,14 +13,16 @@ from tampu.cli.progress import show_progress
 from tampu.cli.pulling import pull_if_missing
 from tampu.cli.repl.backend import ChatBackend, ModelRef, show
 from tampu.cli.server_client import HTTPServer, NoServerError, ServerError
+from tampu.errors import ModelNotFoundError
 from tampu.sandbox.client import ForkServerClient
-from tampu.settings.parsers import existing_path
+from tampu.settings.parsers import existing_path, near_name
 from tampu.settings.settings import Settings
-from tampu.store.library import Library
+from tampu.store.library import Library, bare_name, listed
 from tampu.store.registry.progress import Progress
 from tampu.version import NAME
 
 _TIMEOUT_S = 1.0
+_REFUSALS = (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND)
 
 
 def select_backend(
@@ -45,9 +47,18 @@ def select_backend(
     server = None if is_private else running_server(settings)
     if server is not None:
         try:
-            return server, _shown(server, model, insecure=insecure)
+            return server, show(server, model)
         except ServerError as error:
-            _warn(f"the server at {server}: {error}")
+            is_missing = error.status == HTTPStatus.NOT_FOUND
+            if is_missing and Library.from_settings(settings).has(model):
+                _warn(f"the server at {server} does not have {model}")
+            elif error.status not in _REFUSALS:
+                _warn(f"the server at {server}: {error}")
+            elif is_missing:
+                return server, _pulled(server, model, insecure=insecure)
+            else:
+                raise
+    _check_folder(model)
     pull_if_missing(model, settings, insecure=insecure)
     with ExitStack() as undo:
         fork_server = ForkServerClient()
@@ -98,16 +109,31 @@ def running_server(settings: Settings) -> HTTPServer | None:
     return server
 
 
-def _shown(server: HTTPServer, model: str, *, insecure: bool) -> ModelRef:
-    """Return a server's model; pull it there unless it is on this machine."""
+def _pulled(server: HTTPServer, model: str, *, insecure: bool) -> ModelRef:
+    """Pull a model on a server that does not have it, and return it."""
     try:
-        return show(server, model)
+        show_progress(pull_on(server, model, insecure=insecure))
     except ServerError as error:
-        is_here = Library.from_settings(server.settings).has(model)
-        if is_here or error.status != HTTPStatus.NOT_FOUND:
-            raise
-    show_progress(pull_on(server, model, insecure=insecure))
+        models = server.ask("GET", "/api/tags").get("models", ())
+        names = [bare_name(str(each.get("name"))) for each in models]
+        near = near_name(bare_name(model), names)
+        hint = f": did you mean {near}?" if near else ""
+        there = f"there are: {listed(names) or 'none'}"
+        message = f"model {model!r} not found{hint} ({there}); it cannot be pulled: {error}"
+        raise ModelNotFoundError(message) from error
     return show(server, model)
+
+
+def _check_folder(model: str) -> None:
+    """Refuse a folder that is no checkpoint."""
+    folder = existing_path(model)
+    if folder is None or not folder.is_dir():
+        return
+    from tampu.convert.cache import is_checkpoint  # slow to import, and seldom needed
+
+    if not is_checkpoint(folder):
+        message = f"{model} is a folder without config.json: give a model file or a checkpoint"
+        raise ModelNotFoundError(message)
 
 
 def _warn(message: str) -> None:

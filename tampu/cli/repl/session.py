@@ -18,7 +18,7 @@ from tampu.chat.output.reasoning import Think
 from tampu.cli.listing import models_table
 from tampu.cli.repl.backend import ChatBackend, ModelRef, show
 from tampu.cli.repl.spinner import Spinner
-from tampu.cli.server_client import ServerError
+from tampu.cli.server_client import WARNINGS, ServerError
 from tampu.errors import ModelNameError
 from tampu.runner.events import Usage
 from tampu.runner.request import GenerateOptions, given_options
@@ -41,6 +41,7 @@ class Session:
         format: the form of answers: "json", or a JSON schema; None: any text.
         usage: of the last answer; None before the first.
         is_cut: whether the last answer ended at a limit.
+        warnings: of the server, that have not been shown yet.
         load_ns: how long loading took since the last answer, in nanoseconds.
     """
 
@@ -67,6 +68,8 @@ class Session:
         self.think = think
         self.format = format
         self.load_ns = 0
+        self.warnings: list[str] = []
+        self._warned: set[str] = set()
         self.is_cut = False
         self._start_with(model)
         self.system = system or model.system
@@ -148,6 +151,7 @@ class Session:
         with closing(self._backend.stream(*self._request(question))) as lines:
             try:
                 for line in lines:
+                    self._note(line)
                     message = line.get("message", line)
                     if reasoning := message.get("thinking"):
                         yield Reasoning(str(reasoning))
@@ -195,7 +199,8 @@ class Session:
         path = "/api/embed" if is_embedder else "/api/generate"
         began = time.monotonic_ns()
         with Spinner(lambda: self.status or f"loading {model.name}"):
-            self._backend.ask("POST", path, self._body(model, parameters) | {"stream": False}, None)
+            body = self._body(model, parameters) | {"stream": False}
+            self._note(self._backend.ask("POST", path, body, None))
         self.load_ns += time.monotonic_ns() - began
 
     def _body(self, model: ModelRef, parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -216,6 +221,12 @@ class Session:
             messages = messages[len(prefix) :]
         first = [{"role": "system", "content": self.system}] if self.system else []
         return "/api/chat", body | {"messages": [*first, *map(_with_base64, messages)]}
+
+    def _note(self, line: Mapping[str, Any]) -> None:
+        """Keep the warnings of a response that have not been shown yet."""
+        found = [each for each in line.get(WARNINGS, ()) if each not in self._warned]
+        self._warned |= {*found}
+        self.warnings += found
 
     def _add_usage(self, line: Mapping[str, Any]) -> None:
         load_ns = int(line.get("load_duration", 0))

@@ -20,10 +20,10 @@ from tampu.server.generation_request import GenerationRequest, require
 from tampu.server.model_defaults import ModelDefaults
 from tampu.server.wire.conversation import (
     Conversation,
-    decode_image,
     tool_call,
     with_conversation,
 )
+from tampu.server.wire.media import decode_image
 from tampu.server.wire.openai_fields import refuse_fields, wrong_part
 from tampu.server.wire.options import parse_limited
 from tampu.server.wire.output_format import read_formats, with_formats

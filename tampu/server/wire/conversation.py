@@ -5,10 +5,7 @@ Each function raises RequestError for what the model or tampu does not support, 
 
 from __future__ import annotations
 
-import base64
-import binascii
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,7 +14,6 @@ import msgspec
 
 from tampu.chat.output.reasoning import EFFORTS, Think
 from tampu.engine.prompts import ChatPrompt, StructuredOutput
-from tampu.errors import RequestError
 from tampu.server.generation_request import GenerationRequest, require
 from tampu.server.model_defaults import ModelDefaults
 from tampu.server.wire.tools import ToolChoice, Tools, shortened
@@ -28,8 +24,6 @@ MAX_MESSAGES = 10_000
 MAX_IMAGES = 16
 # The last two, and `document ID`, are Granite's.
 _ROLES = ("system", "developer", "user", "assistant", "tool", "control", "document")
-_VIDEO_URI = re.compile(r"data:video/[a-z0-9.+-]+;base64,", re.IGNORECASE)
-_IMAGE_URI = re.compile(r"data:image/(?:jpeg|jpg|png|webp|gif|bmp);base64,", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,42 +116,6 @@ def tool_call(id: str, name: str, arguments: object) -> dict[str, Any]:
 def check_can(defaults: ModelDefaults, capability: str, model: str, named: str) -> None:
     """Refuse a request that the model does not support."""
     require(capability in defaults.info.capabilities, f'"{model[:200]}" does not support {named}')
-
-
-def decode_video(url: str, where: str) -> bytes:
-    """Return the bytes of a video, given as a data URI."""
-    match = _VIDEO_URI.match(url)
-    if match is None:
-        raise RequestError(
-            f"{where}: a video must be a data URI, data:video/mp4;base64,...: addresses are not "
-            "fetched"
-        )
-    return _from_base64(url[match.end() :], where, "video")
-
-
-def decode_image(text: str, where: str, *, is_uri: bool = False) -> bytes:
-    """Return the bytes of an image, given in base64 or as a data URI."""
-    if is_uri:
-        if re.match(r"[a-z]+://", text, re.IGNORECASE):
-            raise RequestError(
-                f"{where}: URLs are not fetched (see TAMPU_IMAGE_URLS): send a data URI"
-            )
-        match = _IMAGE_URI.match(text)
-        if match is None and text.startswith("data:"):
-            raise RequestError(
-                f"{where}: expected data:image/png;base64,... or jpeg, webp, gif, bmp"
-            )
-        text = text[match.end() :] if match else text
-    return _from_base64(text, where, "image")
-
-
-def _from_base64(text: str, where: str, what: str) -> bytes:
-    try:
-        data = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise RequestError(f"invalid base64 in {where}") from error
-    require(data, f"{where}: the {what} is empty")
-    return data
 
 
 def _check_size(conversation: Conversation) -> None:

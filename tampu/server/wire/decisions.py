@@ -230,7 +230,7 @@ def _pictures(body: SystemOneRequest) -> list[str]:
 
 
 def _check_picture(image: object, where: str) -> None:
-    is_image = isinstance(image, str) and (image.startswith("data:image/") or ":" not in image)
+    is_image = isinstance(image, str) and (image[:5].lower() == "data:" or ":" not in image)
     require(is_image, f"{where} must be a data URI of an image (data:image/...), or base64")
 
 

@@ -18,7 +18,8 @@ from tampu.errors import RequestError
 from tampu.runner.request import MAX_TOP_LOGPROBS
 from tampu.server.generation_request import GenerationRequest, require
 from tampu.server.model_defaults import ModelDefaults
-from tampu.server.wire.conversation import MAX_IMAGES, check_can, decode_image
+from tampu.server.wire.conversation import MAX_IMAGES, check_can
+from tampu.server.wire.media import decode_image
 from tampu.server.wire.ollama import MAX_INPUTS
 from tampu.server.wire.openai import ChatRequest, CompletionRequest, parse_completion
 

@@ -20,12 +20,12 @@ from tampu.server.model_defaults import ModelDefaults
 from tampu.server.wire.conversation import (
     Conversation,
     check_can,
-    decode_image,
     read_role,
     template_message,
     tool_call,
     with_conversation,
 )
+from tampu.server.wire.media import decode_image
 from tampu.server.wire.options import (
     ModelBody,
     embedding_task,

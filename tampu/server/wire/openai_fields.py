@@ -17,12 +17,11 @@ from tampu.engine.prompts import TextPrompt, TokensPrompt
 from tampu.errors import RequestError
 from tampu.server.generation_request import require
 from tampu.server.wire.conversation import (
-    decode_image,
-    decode_video,
     read_role,
     template_message,
     tool_call,
 )
+from tampu.server.wire.media import decode_image, decode_video
 from tampu.server.wire.ollama import MAX_INPUTS
 from tampu.server.wire.tools import shortened
 

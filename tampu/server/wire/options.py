@@ -22,7 +22,7 @@ from tampu.server.generation_request import (
     require,
 )
 from tampu.server.model_defaults import ModelDefaults
-from tampu.settings.durations import parse_duration
+from tampu.settings.parsers import seconds
 
 logger = logging.getLogger(__name__)
 
@@ -203,14 +203,17 @@ def request_options(
 
 
 def keep_alive_s(value: float | str | None) -> float | None:
-    """Return for how many seconds the model stays loaded; None: the server's default."""
+    """Return for how many seconds the model stays loaded; None: the server's default.
+
+    A number is in seconds, as a text too, as some clients write it; below 0 it is without end.
+    """
     if value is None:
         return None
     try:
-        seconds = parse_duration(value) if isinstance(value, str) else float(value)
+        stays_s = seconds(value) if isinstance(value, str) else float(value)
     except ValueError as error:
         raise RequestError(f"keep_alive: {error}") from error
-    return FOREVER if seconds < 0 or seconds > MAX_DURATION_S else seconds
+    return FOREVER if stays_s < 0 or stays_s > MAX_DURATION_S else stays_s
 
 
 def _context(given: object, model: ModelDefaults) -> object:

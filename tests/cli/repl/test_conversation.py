@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from support.conversing import USAGE, FakeServer, Script
+from support.piped import piped
 
 from tampu.cli import run_model
 from tampu.cli.parameters import (
@@ -326,20 +326,20 @@ def test_think_and_keep_alive_are_parsed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("piped", "words", "question"),
+    ("given", "words", "question"),
     [("", ["a", "b"], "a b"), ("file\n", ["what?"], "file\n what?"), ("file", [], "file")],
 )
 def test_standard_input_precedes_the_prompt(
-    monkeypatch: pytest.MonkeyPatch, piped: str, words: list[str], question: str
+    monkeypatch: pytest.MonkeyPatch, given: str, words: list[str], question: str
 ) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO(piped))
+    monkeypatch.setattr("sys.stdin", piped(given))
     assert run_model.read_question(words) == question
 
 
 def test_no_prompt_without_a_terminal_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    monkeypatch.setattr("sys.stdin", piped(""))
     with pytest.raises(RequestError, match="no prompt"):
         run_model.read_question([])
 

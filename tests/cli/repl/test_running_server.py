@@ -244,6 +244,32 @@ def test_ps_names_the_server_whose_response_is_not_ollamas(
     assert (done.returncode, done.stderr) == (2, told)
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("dem", "model 'dem' not found: did you mean demo? (there are: demo, tiny); it cannot be"),
+        ("bad name!", "a model name must not contain spaces: 'bad name!'"),
+    ],
+)
+def test_a_name_that_no_place_has_is_one_error(
+    run: Callable[..., Any], name: str, told: str
+) -> None:
+    found = run(name, "hello")
+    assert (found.returncode, found.stdout) == (2, "")
+    assert told in found.stderr
+    assert "in this program" not in found.stderr
+    assert found.stderr.count("Error: ") == 1
+
+
+def test_the_warnings_of_an_answer_are_printed_once(run: Callable[..., Any], nowhere: str) -> None:
+    for place in ({}, {"TAMPU_HOST": nowhere}):  # with the server, and without
+        found = run("demo", "--context", "100000", *QUESTION, **place)
+        told = "warning: num_ctx is 2048, the model's longest context, not 100000\n"
+        assert found.stdout.strip() == "85"
+        assert found.stderr.count(told) == 1
+        assert "tampu.server" not in found.stderr
+
+
 def test_files_and_models_missing_on_the_server_run_here(
     server: Server, run: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -254,7 +280,7 @@ def test_files_and_models_missing_on_the_server_run_here(
     assert "3 token(s)" in run(str(folder / "own.gguf"), *short).stderr
     found = run("own", *short, TAMPU_MODELS=str(folder))
     assert "3 token(s)" in found.stderr
-    assert "'own' not found; the model runs in this program" in found.stderr
+    assert f"{server.url} does not have own; the model runs in this program" in found.stderr
     missing = run(str(folder / "none.gguf"), *short)
     assert missing.stderr == f"Error: {folder / 'none.gguf'}: no such file\n"
     assert loaded(server) == {}

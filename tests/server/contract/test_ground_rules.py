@@ -107,8 +107,12 @@ RULES = {
     "keep_alive is a short duration": keeps(is_fine, "500ms"),
     "keep_alive is for ever if it is negative": keeps(is_fine, -1),
     "keep_alive is for ever if its duration is negative": keeps(is_fine, "-1m"),
-    "keep_alive is no text without a unit": keeps(lambda a: a.refuses(400, "keep_alive"), "300"),
-    "keep_alive is no minus one in a text": keeps(lambda a: a.refuses(400, "keep_alive"), "-1"),
+    "keep_alive is a number of seconds in a text": keeps(is_fine, "300"),
+    "keep_alive is a part of a second in a text": keeps(is_fine, "1.5"),
+    "keep_alive is without end for minus one in a text": keeps(is_fine, "-1"),
+    "keep_alive is no number in hex": keeps(lambda a: a.refuses(400, "keep_alive"), "0x10"),
+    "keep_alive is not infinite": keeps(lambda a: a.refuses(400, "keep_alive"), "inf"),
+    "keep_alive is not empty": keeps(lambda a: a.refuses(400, "keep_alive"), ""),
     "keep_alive is nothing else": keeps(lambda a: a.refuses(400, "keep_alive"), [1]),
     "an answer calls the model as the request does": generate(
         lambda a: {line["model"] for line in a.lines} == {"Talker:LATEST"}, model="Talker:LATEST"
