@@ -86,7 +86,8 @@ class Native:
             cache_type=cache_type,
             flash_attention=flash_attention,
         )
-        self._model = load_model(model, options)
+        self._model = load_model(model, options, may_exceed=True)
+        self.trained_context = self._model.info.context
         self._kv_manager = self._model.scheduler.kv_manager
         self._cell_table = self._kv_manager.allocate(context, is_private=True)
         self._batch = self._model.options.batch or DEFAULT_BATCH

@@ -349,7 +349,7 @@ class RequestBuilder:
         if prompts is None:
             raise RequestError("the model has no chat template: it cannot be asked questions")
         build_forks = partial(prompts.build_forks, messages, tools=tools, separator=separator)
-        score = partial(backend.score, lora=lora)
+        score = partial(backend.loglikelihood, lora=lora)
         return Scorer(build_forks, score, [*backend.tokenizer.eos], backend.context)
 
     def ends_in_reasoning(self, tokens: Sequence[Item]) -> bool:

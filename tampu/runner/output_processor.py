@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import suppress
 from typing import TypeAlias
 
 import numpy as np
@@ -180,13 +181,18 @@ class OutputProcessor:
         self._send(sequence, TextDelta(text, tokens, logprobs))
 
     def _send(self, sequence: Sequence, event: Event) -> None:
-        """Send an event to a sequence's caller; if its sink fails, the request is cancelled."""
+        """Send an event to a sequence's caller; if its sink fails, the request is cancelled.
+
+        The sink may be able to take the error: who waits for the last event then gets one.
+        """
         try:
             sequence.sink(event)
-        except Exception:
+        except Exception as error:
             log.exception("the sink of a request failed: the request is cancelled")
-            sequence.sink = _discard
+            sink, sequence.sink = sequence.sink, _discard
             sequence.is_cancelled = True
+            with suppress(Exception):
+                sink(Failed("ComputeError", f"the output of a request cannot be used: {error}"))
 
     def _report_progress(self, sequence: Sequence) -> None:
         """Send how much of a prompt is computed, if that is requested and it has no answer yet."""

@@ -141,7 +141,7 @@ def test_a_chunk_below_one_is_refused(engine: Engine, chunk: int) -> None:
 
 def test_a_text_model_refuses_an_image_in_logits(engine: Engine) -> None:
     with pytest.raises(RequestError, match=r"tiny\.gguf takes no images"):
-        engine.logits(PROMPT, images=[cast("bytes", "cat.png")])
+        engine.logits(PROMPT, images=[cast("bytes", b"cat")])
 
 
 def test_embeddings_have_length_one_and_differ_between_texts(engine: Engine) -> None:

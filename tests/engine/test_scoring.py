@@ -15,7 +15,7 @@ from support.tiny_model import write_tiny
 
 from tampu.cancellation import cancellable
 from tampu.engine.engine import Engine
-from tampu.engine.scoring import Tokens, common_prefix, log_softmax, score
+from tampu.engine.scoring import Tokens, common_prefix, log_softmax, loglikelihood
 from tampu.errors import ComputeError, ContextLengthError, RequestCancelledError, RequestError
 
 PROMPT = (3, 4, 5, 6, 7)
@@ -48,7 +48,7 @@ def by_logits(engine: Engine, prompt: Sequence[int], continuation: Tokens) -> fl
 @given(continuations=CONTINUATIONS)
 @settings(max_examples=25, deadline=None)
 def test_scores_are_those_of_the_logits(engine: Engine, continuations: list[Tokens]) -> None:
-    [found] = engine.score(PROMPT, [(PROMPT, continuations)])
+    [found] = engine.loglikelihood(PROMPT, [(PROMPT, continuations)])
     expected = [by_logits(engine, PROMPT, each) for each in continuations]
     np.testing.assert_allclose(found.logprobs, expected, rtol=1e-4, atol=1e-4)
     rest(engine)
@@ -56,15 +56,15 @@ def test_scores_are_those_of_the_logits(engine: Engine, continuations: list[Toke
 
 def test_questions_do_not_change_one_another(engine: Engine) -> None:
     prompts = [([*PROMPT, 8 + i], [(3,), (4, 5), (4, 6, 3)]) for i in range(9)]
-    together = engine.score(PROMPT, prompts)
+    together = engine.loglikelihood(PROMPT, prompts)
     for prompt, found in zip(prompts, together, strict=True):
-        [alone] = engine.score(PROMPT, [prompt])
+        [alone] = engine.loglikelihood(PROMPT, [prompt])
         np.testing.assert_allclose(found.logprobs, alone.logprobs, rtol=1e-4, atol=1e-4)
 
 
 def test_what_prompts_have_in_common_is_computed_once(engine: Engine) -> None:
     shared = [9, 8, 7, 6, 5, 4, 3, 9, 8, 7]
-    found = engine.score(shared, [([*shared, 20 + i], [(3,), (4,)]) for i in range(6)])
+    found = engine.loglikelihood(shared, [([*shared, 20 + i], [(3,), (4,)]) for i in range(6)])
     computed = sum(each.usage.prompt_tokens - each.usage.cached_tokens for each in found)
     assert computed <= len(shared) + 6
 
@@ -95,21 +95,21 @@ def test_each_prefix_has_one_output(
     engine: Engine, continuations: list[Tokens], forks: list[tuple[int, int]]
 ) -> None:
     counted = Counted(engine)
-    score([(PROMPT, continuations)], counted, at_once=2)
+    loglikelihood([(PROMPT, continuations)], counted, at_once=2)
     assert counted.requests == forks
 
 
 def test_an_error_ends_the_other_requests(engine: Engine) -> None:
     with pytest.raises(RequestError, match="not in the vocabulary"):
-        engine.score(PROMPT, [(PROMPT, [(3, 4)]), (PROMPT, [(10**6, 3)])])
+        engine.loglikelihood(PROMPT, [(PROMPT, [(3, 4)]), (PROMPT, [(10**6, 3)])])
     with pytest.raises(ContextLengthError):
-        engine.score(PROMPT, [(PROMPT, [(3, 4)]), (PROMPT, [tuple([3] * 80)])])
+        engine.loglikelihood(PROMPT, [(PROMPT, [(3, 4)]), (PROMPT, [tuple([3] * 80)])])
     rest(engine)
 
 
 def test_a_cancelled_caller_ends_all_requests(engine: Engine) -> None:
     with cancellable(lambda: True), pytest.raises(RequestCancelledError):
-        engine.score(PROMPT, [(PROMPT, [(3, 4)])])
+        engine.loglikelihood(PROMPT, [(PROMPT, [(3, 4)])])
     rest(engine)
 
 

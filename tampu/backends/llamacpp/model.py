@@ -158,7 +158,7 @@ class LlamaModel:
         found = np.array([item["embedding"] for item in response["data"]], np.float32)
         return unit_vectors(found) if normalize else found
 
-    def score(
+    def loglikelihood(
         self,
         shared: Sequence[Item],  # noqa: ARG002 - its server finds what prompts share by itself
         prompts: Sequence[tuple[Sequence[Item], Sequence[Tokens]]],
