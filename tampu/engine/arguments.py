@@ -14,7 +14,17 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, wraps
 from pathlib import Path
-from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, Union, get_args, get_origin
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    ParamSpec,
+    TypeAlias,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+)
 from typing import get_type_hints as type_hints
 
 import msgspec
@@ -26,6 +36,20 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Check: TypeAlias = Callable[[Any, str], None]
 """Raises RequestError if a value, named by the text, is wrong."""
+
+
+def _check_path(value: str | Path, where: str) -> None:
+    """Refuse a text that the system takes for no path."""
+    try:
+        is_path = b"\0" not in os.fsencode(value)
+    except UnicodeEncodeError:
+        is_path = False
+    if not is_path:
+        raise RequestError(f"{where} is not a path: {str(value)[:100]!r}")
+
+
+FilePath: TypeAlias = Annotated[str | Path, _check_path]
+"""The path of a file or a folder."""
 
 _FLOAT_MAX = sys.float_info.max
 _TEXTS = (str, bytes, bytearray, memoryview)
@@ -77,7 +101,9 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
 
     @cache
     def kinds() -> dict[str, Kind]:
-        return {name: kind_of(hint) for name, hint in type_hints(function).items()}
+        return {
+            name: kind_of(hint) for name, hint in type_hints(function, include_extras=True).items()
+        }
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -94,6 +120,8 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
 def kind_of(hint: Any) -> Kind:
     """Return the values that an annotation allows."""
     origin, inside = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return Kind(kind_of(inside[0]).words, parts=((object, _all_of(inside)),))
     if origin in (Union, types.UnionType):
         return _any_of([kind_of(each) for each in inside])
     if origin is Literal:
@@ -120,8 +148,6 @@ def _class_kind(hint: Any) -> Kind:
         return Kind(("an integer",), (int, np.int32, np.int64, np.integer))
     if hint is type(None):
         return Kind((), (hint,))
-    if hint is Path:
-        return Kind(("a path",), parts=((os.PathLike, _check_path),))
     if hint in (Any, object) or not isinstance(hint, type) or getattr(hint, "_is_protocol", False):
         return Kind((), (bool,), ((object, _allow),))
     if dataclasses.is_dataclass(hint) or issubclass(hint, msgspec.Struct):
@@ -181,6 +207,17 @@ def _check_fields(struct: type) -> Check:
     return check
 
 
+def _all_of(parts: tuple[Any, ...]) -> Check:
+    hint, *more = parts
+
+    def check(value: Any, where: str) -> None:
+        kind_of(hint).check(value, where)
+        for each in more:
+            each(value, where)
+
+    return check
+
+
 def _one_of(words: tuple[Any, ...]) -> Check:
     def check(value: Any, where: str) -> None:
         if value not in words:
@@ -192,11 +229,6 @@ def _one_of(words: tuple[Any, ...]) -> Check:
 def _check_size(value: Any, where: str) -> None:
     if not -_FLOAT_MAX <= value <= _FLOAT_MAX:
         raise RequestError(f"{where} is too large for a number")
-
-
-def _check_path(value: Any, where: str) -> None:
-    if not isinstance(os.fspath(value), str):
-        raise RequestError(f"{where} must be a path of text, not bytes")
 
 
 def _check_callable(value: Any, where: str) -> None:

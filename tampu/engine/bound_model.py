@@ -24,7 +24,6 @@ from tampu.nn.lora import attach
 from tampu.settings.settings import DEFAULT_CONTEXT, runner_environment
 from tampu.store.model_info import ModelInfo, describe
 
-
 log = logging.getLogger("tampu")
 
 

@@ -435,5 +435,6 @@ def known_tokens(tokens: Sequence[int], tokenizer: Tokenizer) -> list[int]:
     limit = tokenizer.vocabulary_size
     wrong = next((token for token in tokens if not 0 <= token < limit), None)
     if wrong is not None:
-        raise RequestError(f"token {wrong} is not in the vocabulary of {limit} tokens")
+        named = f"token {wrong}" if abs(wrong) < 2**63 else "a token of more than 63 bits"
+        raise RequestError(f"{named} is not in the vocabulary of {limit} tokens")
     return list(tokens)

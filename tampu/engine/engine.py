@@ -22,7 +22,7 @@ import numpy.typing as npt
 from tampu.chat.images import Item, PreparedVideo
 from tampu.chat.output.reasoning import Think
 from tampu.chat.template import ChatTemplate
-from tampu.engine.arguments import checked
+from tampu.engine.arguments import FilePath, checked
 from tampu.engine.async_requests import AsyncRequests, Begun
 from tampu.engine.chat import RequestBuilder
 from tampu.engine.completion import ChatCompletion, Completion, RequestHandle, Stream, completion
@@ -96,7 +96,7 @@ class Engine(AsyncRequests):
     @checked
     def load(
         cls,
-        path: str | Path,
+        path: FilePath,
         options: LoadOptions | None = None,
         *,
         offload: Offload | None = None,
@@ -356,12 +356,12 @@ class Engine(AsyncRequests):
         return self._inputs.rank(pairs, lora)
 
     @checked
-    def snapshot(self, prompt: Prompt, path: str | Path) -> Saved:
+    def snapshot(self, prompt: Prompt, path: FilePath) -> Saved:
         """Save what the cache has of a prompt's beginning in a file, as `Snapshots.save`."""
         return self.snapshots.save(prompt, path)
 
     @checked
-    def restore_snapshot(self, path: str | Path) -> Saved:
+    def restore_snapshot(self, path: FilePath) -> Saved:
         """Read such a file back into the cache, as `Snapshots.restore`."""
         return self.snapshots.restore(path)
 
@@ -382,7 +382,7 @@ class Engine(AsyncRequests):
 
     @contextmanager
     @checked
-    def trace(self, path: str | Path) -> Iterator[None]:
+    def trace(self, path: FilePath) -> Iterator[None]:
         """Trace the run loop inside the `with` block, for Perfetto or chrome://tracing."""
         with closing(Trace(Path(path))) as trace:
             self.runner.stats.trace = trace

@@ -146,8 +146,9 @@ class InputProcessor:
         inputs = self._inputs(prompt, second)
         if len(inputs.tokens) > self._context:
             raise ContextLengthError.of(len(inputs.tokens), self._context)
-        if not 1 <= (collector.last or 1) <= len(inputs.tokens):
-            raise RequestError(f"{collector.last} outputs of {len(inputs.tokens)} tokens")
+        outputs = len(inputs.tokens) if collector.last is None else collector.last
+        if not 1 <= outputs <= len(inputs.tokens):  # it would wait for a token that is not there
+            raise RequestError(f"{outputs} outputs of {len(inputs.tokens)} tokens")
         sequence = self._sequence(
             inputs,
             GenerateOptions(max_tokens=0, priority=current_priority()),

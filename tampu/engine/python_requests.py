@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -12,7 +11,7 @@ import numpy.typing as npt
 
 from tampu.chat.messages import check_tools, read_messages
 from tampu.chat.output.reasoning import Think
-from tampu.engine.arguments import kind_of
+from tampu.engine.arguments import FilePath, kind_of
 from tampu.engine.backend import Tokenizer
 from tampu.engine.chat import ModelRequest, OutputParser, RequestBuilder
 from tampu.engine.input_processor import Prompt
@@ -84,8 +83,9 @@ def read_file(file: File, where: str) -> bytes | npt.NDArray[np.uint8]:
     Raises:
         RequestError: naming a file that cannot be read; for anything else.
     """
-    if isinstance(file, str | os.PathLike):
-        return _content(file, where)
+    if isinstance(file, str | Path):
+        kind_of(FilePath).check(file, where)
+        return _content(Path(file), where)
     if isinstance(file, bytes | bytearray | memoryview):
         return bytes(file)
     if not hasattr(file, "__array_interface__"):
@@ -100,13 +100,12 @@ def read_file(file: File, where: str) -> bytes | npt.NDArray[np.uint8]:
     return pixels
 
 
-def _content(path: str | os.PathLike[Any], where: str) -> bytes:
-    name = os.fsdecode(path)
-    shown = f"{name!r:.200}"
+def _content(path: Path, where: str) -> bytes:
+    shown = f"{str(path)!r:.200}"
     try:
-        if "\0" in name or not Path(name).is_file():
+        if not path.is_file():
             raise RequestError(f"{where}: there is no file {shown}")
-        return Path(name).read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise RequestError(f"{where}: {shown} cannot be read: {error.strerror}") from error
 

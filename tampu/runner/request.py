@@ -11,8 +11,8 @@ from tampu.errors import RequestError
 from tampu.runner.priority import Priority
 from tampu.sampling import SamplingOptions
 from tampu.sampling.grammar import Grammar, grammar_of
-from tampu.sampling.parameters import DEFAULTS, Use, engine_values
-from tampu.settings.type_errors import type_error
+from tampu.sampling.parameters import DEFAULTS, Use, engine_values, keyword_values
+from tampu.settings.type_errors import convert
 
 MAX_TOP_LOGPROBS = 20
 MAX_STRENGTH = 100.0
@@ -120,25 +120,27 @@ def given_options(values: Mapping[str, object]) -> dict[str, Any]:
     return {k: tuple(value) if isinstance(value, list) else value for k, value in found.items()}
 
 
-def generate_options(values: dict[str, object]) -> GenerateOptions:
+def generate_options(values: Mapping[str, object]) -> GenerateOptions:
     """Return keyword values as options.
 
     `format` is short for a grammar: "json", a JSON schema, or one of `regex`, `lark`, `gbnf`,
-    `choices` in a mapping.
+    `choices` in a mapping. A number as `logprobs` is that of `top_logprobs` too, as in OpenAI's
+    completions.
 
     Raises:
         RequestError: for an unknown name or a value of the wrong type.
         GrammarError: for a format that is invalid or not supported.
     """
-    if "format" in values:
-        values = {**values, "grammar": grammar_of(values["format"])}
-        del values["format"]
-    try:
-        return msgspec.convert(values, GenerateOptions)
-    except msgspec.ValidationError as error:
-        known = ", ".join(GenerateOptions.__struct_fields__)
-        message = type_error(error, "the generation options")
-        raise RequestError(f"{message} (known: {known})") from None
+    found = keyword_values(values, _KEYWORDS)
+    if "format" in found:
+        found["grammar"] = grammar_of(found.pop("format"))
+    top = found.get("logprobs")
+    if isinstance(top, int) and not isinstance(top, bool):
+        found |= {"logprobs": True, "top_logprobs": found.get("top_logprobs", top)}
+    return convert(found, GenerateOptions, "the generation options")
+
+
+_KEYWORDS = dict.fromkeys((*GenerateOptions.__struct_fields__, "format"))  # in their order
 
 
 def check_strength(name: str, scale: float) -> None:

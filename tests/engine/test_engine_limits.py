@@ -221,17 +221,15 @@ def test_a_token_outside_the_vocabulary_is_refused(engine: Engine, token: int) -
             ask([BOS, token])
 
 
-def test_an_unknown_option_is_refused_with_the_known_ones(engine: Engine) -> None:
-    with pytest.raises(RequestError, match="temprature") as caught:
+def test_an_unknown_option_is_refused_with_the_one_that_it_resembles(engine: Engine) -> None:
+    with pytest.raises(RequestError, match=r"'temprature': did you mean temperature\?"):
         engine.generate(PROMPT, temprature=0.5)
-    known = str(caught.value).partition("known: ")[2].rstrip(")").split(", ")
-    assert {"temperature", "max_tokens", "stop"} <= set(known)
 
 
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"max_tokens": -1}, "max_tokens must be an integer from 0 to"),
+        ({"max_tokens": 2**60}, "max_tokens must be an integer from 0 to"),
         ({"max_tokens": "10"}, "max_tokens"),
         ({"keep": -2}, "keep must be an integer from -1 to"),
         ({"top_logprobs": 21}, "top_logprobs must be 0 to 20, not 21"),
