@@ -92,7 +92,8 @@ def read_file(file: File, where: str) -> bytes | npt.NDArray[np.uint8]:
         wanted = "a path, the bytes of a file, or an image"
         raise RequestError(f"{where} must be {wanted}, not {type(file).__name__}")
     if getattr(file, "mode", "RGB") != "RGB":  # an image of Pillow
-        file = file.convert("RGB")
+        image: Any = file
+        file = image.convert("RGB")
     pixels: npt.NDArray[Any] = np.asarray(file)
     if pixels.dtype != np.uint8 or pixels.shape[2:] != (3,) or not pixels.size:
         found = f"{pixels.dtype}, {pixels.shape}"

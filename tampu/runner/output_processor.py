@@ -9,23 +9,35 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from tampu.errors import ComputeError, TampuError
 from tampu.ml.backend import Computed
 from tampu.ml.most_likely import unpack
 from tampu.runner.batch import Plan
-from tampu.runner.events import Done, Event, Failed, FinishReason, PromptProgress, TextDelta
+from tampu.runner.events import (
+    Done,
+    Event,
+    Failed,
+    FinishReason,
+    PromptProgress,
+    TextDelta,
+    TokenLogprob,
+)
 from tampu.runner.graphs import Graphs
 from tampu.runner.layout import PlacedImage
+from tampu.runner.request import GenerateOptions
 from tampu.runner.scheduler import Scheduler
 from tampu.runner.sequence import (
     Constraint,
+    Rows,
     SampledToken,
     Sequence,
     post_sampling_logprob,
     token_logprob,
 )
 from tampu.runner.step_outputs import StepOutputs
+from tampu.sampling.logprobs import entropy
 from tampu.tokenizer import Tokenizer
 
 log = logging.getLogger("tampu.runner")
@@ -123,12 +135,22 @@ class OutputProcessor:
             sequence.end_at("repetition")
         if not options.logprobs:
             return SampledToken(token)
+        return SampledToken(token, (self._logprob(options, logits, token, probabilities),))
+
+    def _logprob(
+        self,
+        options: GenerateOptions,
+        logits: Rows,
+        token: int,
+        probabilities: tuple[npt.NDArray[np.intp], Rows] | None,
+    ) -> TokenLogprob:
+        """Return what a request wants to know of a token's probability."""
         top, token_bytes = options.top_logprobs, self._tokenizer.token_bytes
         if probabilities is None:
             entry = token_logprob(logits, token, top, token_bytes)
         else:
             entry = post_sampling_logprob(*probabilities, token, top, token_bytes)
-        return SampledToken(token, (entry,))
+        return replace(entry, entropy=entropy(logits)) if options.entropy else entry
 
     def _deliver(self, sequence: Sequence, sampled: SampledToken | None) -> None:
         reason: FinishReason | None = sequence.finish

@@ -52,6 +52,7 @@ class GenerateOptions(SamplingOptions, frozen=True, kw_only=True, forbid_unknown
         shown: texts of the control tokens that are part of the answer's text.
         logprobs: return the log-probability of each token.
         top_logprobs: and of this many of the most likely tokens at its position, 0 to 20.
+        entropy: with `logprobs`, return the entropy of the model's distribution for each token too.
         post_sampling_probs: these are of the probabilities that tokens were sampled with; those of
             the tokens that were left out are not listed.
         prompt_logprobs: and of each prompt token; the prompt then takes nothing from the cache.
@@ -78,6 +79,7 @@ class GenerateOptions(SamplingOptions, frozen=True, kw_only=True, forbid_unknown
     shown: tuple[str, ...] = ()
     logprobs: bool = False
     top_logprobs: int = 0
+    entropy: bool = False
     post_sampling_probs: bool = False
     prompt_logprobs: bool = False
     lora: dict[str, float] = msgspec.field(default_factory=dict)
@@ -103,6 +105,8 @@ class GenerateOptions(SamplingOptions, frozen=True, kw_only=True, forbid_unknown
             raise RequestError(
                 f"max_repeated_tokens must be 1 or more, not {self.max_repeated_tokens}"
             )
+        if self.entropy and not self.logprobs:
+            raise RequestError("entropy needs logprobs")
         if any(not stop for stop in self.stop):
             raise RequestError("stop strings must not be empty")
 

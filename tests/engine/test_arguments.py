@@ -28,6 +28,8 @@ from tampu.errors import RequestError
 HUGE = 10**5000  # more digits than Python writes
 CYCLE: list[Any] = []
 CYCLE.append(CYCLE)
+WRONG_PREDICATE: Any = Predicate
+WRONG_PAIR: Any = Pair
 VALUES: list[Any] = [
     None, True, 0, -1, 7, 2**70, HUGE, 0.5, math.nan, math.inf, "x", "", "\0", "\ud800", "low",
     b"x", bytearray(b"x"), [], [[]], [None], [1.5], [10**12], [HUGE], [-1], ["x"], ["", "x"],
@@ -47,8 +49,8 @@ VALUES: list[Any] = [
     {"type": "array", "items": object()}, {"regex": 5}, {"choices": [1]}, {"lark": "x: ("},
     object(), object, len, set(), range(3), iter([3]), CYCLE, Path("nowhere"), np.zeros(()),
     np.zeros((2, 2)), np.array([1.5]), np.array([3]), np.zeros((4, 4, 3), np.uint8), np.int64(3),
-    Predicate(instructions=5), [Predicate("a", yes=object())], [Pair([], 0, "", "")],
-    [Pair([10**12], 5, "", "")], Pair("x", 0, "", ""), GenerateOptions(max_tokens=1),
+    WRONG_PREDICATE(5), [WRONG_PREDICATE("a", yes=object())], [Pair([], 0, "", "")],
+    [Pair([10**12], 5, "", "")], WRONG_PAIR("x", 0, "", ""), GenerateOptions(max_tokens=1),
     msgspec.structs.replace(GenerateOptions(max_tokens=1), stop=(5,), shown=5), LoadOptions(),
 ]  # fmt: skip
 MESSAGES = [{"role": "user", "content": "a"}]
@@ -188,7 +190,7 @@ def test_any_value_of_any_option_gives_a_result_or_a_tampu_error(engine: Engine,
          "the prompt is empty: it must have at least one token"),
         ("score", {"prompt": [3], "continuations": [[10**6]]},
          "a token is not in the vocabulary of 320 tokens"),
-        ("decide", {"input": "a", "questions": [Predicate(5)]},  # type: ignore[arg-type]
+        ("decide", {"input": "a", "questions": [WRONG_PREDICATE(5)]},
          "questions[0].instructions must be a string, not an integer"),
     ],
 )  # fmt: skip

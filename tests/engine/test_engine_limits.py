@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -141,7 +141,7 @@ def test_a_chunk_below_one_is_refused(engine: Engine, chunk: int) -> None:
 
 def test_a_text_model_refuses_an_image_in_logits(engine: Engine) -> None:
     with pytest.raises(RequestError, match=r"tiny\.gguf takes no images"):
-        engine.logits(PROMPT, images=[cast("bytes", b"cat")])
+        engine.logits(PROMPT, images=[b"cat"])
 
 
 def test_embeddings_have_length_one_and_differ_between_texts(engine: Engine) -> None:

@@ -96,6 +96,17 @@ def test_texts_and_tokens_are_scored_together_without_a_begin_token(engine: Engi
     assert engine.score("the cat", []) == []
 
 
+def test_the_entropy_of_a_token_is_that_of_the_logits(engine: Engine) -> None:
+    done = engine.generate(PROMPT, max_tokens=4, logprobs=1, entropy=True, ignore_eos=True)
+    rows = engine.logits([*PROMPT, *done.tokens])[len(PROMPT) - 1 : -1].astype(np.float64)
+    logprobs = rows - np.log(np.exp(rows).sum(axis=1, keepdims=True))
+    expected = -(np.exp(logprobs) * logprobs).sum(axis=1)
+    np.testing.assert_allclose([each.entropy for each in done.logprobs], expected, rtol=1e-3)
+    assert engine.generate(PROMPT, max_tokens=1, logprobs=True).logprobs[0].entropy is None
+    with pytest.raises(RequestError, match="entropy needs logprobs"):
+        engine.generate(PROMPT, max_tokens=1, entropy=True)
+
+
 @pytest.mark.parametrize("continuations", [[(3,)], [(3, 4)], [(3, 4), (5, 6, 7)]])
 def test_an_empty_prompt_is_refused_however_often(
     engine: Engine, continuations: list[Tokens]
