@@ -24,6 +24,9 @@ Message: TypeAlias = Mapping[str, Any]
 File: TypeAlias = str | Path | bytes | npt.NDArray[np.uint8] | Any
 """A path, the bytes of an image or a video, RGB pixels, or an image of Pillow."""
 
+_TOOLS = kind_of(Sequence[Message] | None)
+_THINK = kind_of(Think)
+
 
 class PythonRequests:
     """Builds the requests of one model from the arguments of Python functions."""
@@ -64,8 +67,8 @@ class PythonRequests:
             RequestError: for a message or tool that is wrong.
         """
         tools, think = options.pop("tools", None), options.pop("think", None)
-        kind_of(Sequence[Message] | None).check(tools, "tools")
-        kind_of(Think).check(think, "think")
+        _TOOLS.check(tools, "tools")
+        _THINK.check(think, "think")
         check_tools(tools or ())
         begun = tuple(self._defaults.conversation(read_messages(messages, read_file)))
         return ChatPrompt(
