@@ -8,8 +8,9 @@
 `Engine` is one loaded model, and the place to begin. `generate` returns a `Completion`, `chat` a
 `ChatCompletion`. A `Stream` yields `TextDelta`, for a chat also `ReasoningDelta` and `ToolCall`,
 and a last `Done`; with `return_progress` it begins with `PromptProgress`. `decide` answers
-questions with probabilities, as `Decisions`. Options are the fields of `GenerateOptions`. Every
-error is a `TampuError`; `tampu.errors` has them all.
+questions with probabilities, as `Decisions`; `score` returns those of continuations of a prompt.
+Options are the fields of `GenerateOptions`. Every error is a `TampuError`; `tampu.errors` has them
+all.
 
 The names below are imported at their first use, so `import tampu` is fast.
 """
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
         Predicate,
         Score,
     )
+    from tampu.engine.scoring import ScoredContinuation
     from tampu.errors import TampuError
     from tampu.ml.device_map import Offload
     from tampu.runner.events import (
@@ -63,6 +65,7 @@ __all__ = [
     "ReasoningDelta",
     "RequestHandle",
     "Score",
+    "ScoredContinuation",
     "Stream",
     "TampuError",
     "TextDelta",
@@ -89,6 +92,7 @@ _HOMES = {
     "ReasoningDelta": "tampu.runner.events",
     "RequestHandle": "tampu.engine.completion",
     "Score": "tampu.engine.questions",
+    "ScoredContinuation": "tampu.engine.scoring",
     "Stream": "tampu.engine.completion",
     "TampuError": "tampu.errors",
     "TextDelta": "tampu.runner.events",

@@ -14,6 +14,7 @@ import random
 import re
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -26,10 +27,13 @@ from tampu.engine.load_options import DEFAULT_BATCH, LoadOptions
 from tampu.engine.model_loader import load_model
 from tampu.errors import RequestError
 from tampu.kvcache import Segment
+from tampu.ml import Backend
+from tampu.ml.devices import find_devices
 from tampu.runner.graphs import GraphCounts
 from tampu.runner.layout import InputLayout
 from tampu.runner.step_inputs import StepInputs
 
+_SETS = ("AVX", "FMA", "F16C", "BMI", "AMX", "SSE", "NEON", "SVE", "DOTPROD", "MATMUL", "FP16")
 QUIET_S = 0.05  # OpenMP's threads keep spinning for some milliseconds
 
 
@@ -86,12 +90,22 @@ class Native:
             cache_type=cache_type,
             flash_attention=flash_attention,
         )
-        self._model = load_model(model, options)
+        self._model = load_model(model, options, may_exceed=True)
+        self.trained_context = self._model.info.context
         self._kv_manager = self._model.scheduler.kv_manager
         self._cell_table = self._kv_manager.allocate(context, is_private=True)
         self._batch = self._model.options.batch or DEFAULT_BATCH
         self._held: list[int] = []
         self.vocabulary = self._model.tokenizer.vocabulary_size
+
+    @property
+    def instruction_sets(self) -> set[str]:
+        """The instruction sets of the processor that ggml or the kernels use, by ggml's names."""
+        with closing(Backend(threads=1)) as backend:
+            level = backend.kernels.level if backend.kernels else ""
+        features = [name for device in find_devices() for name in device.features()]
+        sets = {name for name in features if name.startswith(_SETS)}
+        return sets | ({"AVX512"} if level == "avx512" else set())
 
     def rewind(self, depth: Sequence[int]) -> None:
         """Make these tokens the history, with nothing after them."""

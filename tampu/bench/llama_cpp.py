@@ -27,7 +27,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,12 @@ def find_library(given: Path | None = None) -> Path:
         for library in sorted(Path(folder).glob("xllamacpp*.so")):
             return library
     raise RequestError("llama.cpp is not installed: pip install 'tampu[bench]'")
+
+
+def missing_sets(own: Collection[str], system: str) -> list[str]:
+    """Return the instruction sets that a build of llama.cpp lacks, by what it prints of itself."""
+    words = {word.strip(":|=").upper() for word in system.split()}
+    return sorted(set(own) - words)
 
 
 class LlamaCpp:

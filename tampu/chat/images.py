@@ -141,6 +141,8 @@ def prepared_images(images: Sequence[Any], prepare: Callable[[Any], Any]) -> lis
     found = []
     for image in images:
         check_cancelled()
+        if isinstance(image, str):  # no request names a file of this machine
+            raise RequestError("an image must be the content of a file, not its name")
         found.append(prepare(image))
     return found
 

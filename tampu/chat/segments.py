@@ -54,11 +54,6 @@ def merged(pieces: Iterable[tuple[str, bool]]) -> Prompt:
     return tuple(("".join(texts), is_trusted) for texts, is_trusted in runs)
 
 
-def valid_text(text: str) -> str:
-    """Return a text of a file or a path with U+FFFD for bytes that are not UTF-8."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-
-
 def text_of(prompt: Prompt) -> str:
     """Return the whole text of a prompt, for people."""
     return "".join(text for text, _ in prompt)

@@ -9,10 +9,10 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
-from tampu.chat.segments import valid_text
 from tampu.chat.template import KEY, ChatTemplate
 from tampu.chat.unusable_template import UnusableTemplate
 from tampu.errors import ModelFileError
+from tampu.text import valid_text
 
 if TYPE_CHECKING:
     from tampu.chat.ollama_template import OllamaTemplate

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import ExitStack, closing
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -111,8 +112,9 @@ def _measure(
     plan: Plan, model: str, peer: str | None, library: Path | None, cache_type: str
 ) -> tuple[list[Result], str]:
     """Measure everything; return the results and the name of the peer, empty without one."""
+    from tampu.backends.llamacpp.files import llama_files
     from tampu.bench.bench import Native
-    from tampu.bench.llama_cpp import LlamaCpp
+    from tampu.bench.llama_cpp import LlamaCpp, missing_sets
     from tampu.store.catalog import resolve
 
     path = resolve(model)
@@ -120,15 +122,28 @@ def _measure(
     with ExitStack() as opened:
         native = Native(path, threads=threads, context=context, cache_type=cache_type)
         ours = opened.enter_context(closing(native))
+        if 0 < native.trained_context < context:
+            _warn(f"the model was trained with {native.trained_context} tokens, not {context}")
         if peer is None:
             return plan.run(ours, None), ""
+        folder = Path(opened.enter_context(TemporaryDirectory(prefix="tampu-")))
         try:
-            other = LlamaCpp(path, threads=threads, context=context, library=library)
+            text = llama_files(path, None, folder).text
+            other = LlamaCpp(text, threads=threads, context=context, library=library)
         except (ComputeError, RunnerDiedError) as error:  # the file has what only tampu knows
             print(f"{error}; only tampu is measured", file=sys.stderr)
             return plan.run(ours, None), ""
         opened.callback(other.close)
+        if missing := missing_sets(native.instruction_sets, other.system):
+            _warn(
+                f"the comparison is uneven: {other.name} was built without {', '.join(missing)}, "
+                "which tampu uses; give a build for this processor with --peer-library"
+            )
         return plan.run(ours, other), f"{other.name} ({other.system})"
+
+
+def _warn(text: str) -> None:
+    print(f"warning: {text}", file=sys.stderr)
 
 
 def _to_json(results: object) -> str:

@@ -122,7 +122,6 @@ def as_json(info: ModelInfo, own: Modelfile) -> str:
     """Return the details of a model as JSON; long arrays are null."""
     import msgspec
 
-    from tampu.chat.segments import valid_text
     from tampu.store.model_info import plain_metadata
 
     described = {

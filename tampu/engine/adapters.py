@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
+from tampu.engine.arguments import FilePath, checked
 from tampu.engine.model_loader import LoadedModel
 from tampu.errors import RequestError
 from tampu.ml.gguf import read_gguf
@@ -43,7 +44,8 @@ class Adapters:
         """The names of the loaded adapters, in the order of loading."""
         return tuple(self._loaded)
 
-    def load(self, name: str, path: str | Path) -> None:
+    @checked
+    def load(self, name: str, path: FilePath) -> None:
         """Load an adapter; requests that come later may choose it.
 
         Args:
@@ -74,6 +76,7 @@ class Adapters:
                 raise
             self._loaded[name] = adapter
 
+    @checked
     def unload(self, name: str) -> None:
         """Unload an adapter; running requests keep it.
 

@@ -96,7 +96,9 @@ class Backend(Protocol):
         With `late_chunking` they are computed as one text, and have no begin and end tokens.
         """
 
-    def score(self, shared: Sequence[Item], prompts: Prompts, lora: Lora = NO_LORA) -> list[Scored]:
+    def loglikelihood(
+        self, shared: Sequence[Item], prompts: Prompts, lora: Lora = NO_LORA
+    ) -> list[Scored]:
         """Return the log-probabilities of continuations of prompts that begin with `shared`."""
 
     def rank(self, pairs: Sequence[Pair], lora: Lora = NO_LORA) -> list[npt.NDArray[np.float32]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,8 +21,10 @@ from tampu.ml.vulkan import VISIBLE, usable_devices
 from tampu.models import bind_model
 from tampu.nn import Model
 from tampu.nn.lora import attach
-from tampu.settings.settings import runner_environment
+from tampu.settings.settings import DEFAULT_CONTEXT, runner_environment
 from tampu.store.model_info import ModelInfo, describe
+
+log = logging.getLogger("tampu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +106,19 @@ def bind(path: Path, options: LoadOptions, resources: ExitStack) -> BoundModel:
     return BoundModel(info, model, weights, [*others, *([projector] if projector else [])])
 
 
-def bounded(options: LoadOptions, model: Model) -> LoadOptions:
-    """Return the options with a context that an encoder has positions for."""
-    longest = model.max_bidirectional_tokens
-    if longest is None or longest >= options.context:
+def bounded(options: LoadOptions, bound: BoundModel, *, may_exceed: bool) -> LoadOptions:
+    """Return the options with a context that the model was trained with and has positions for.
+
+    `may_exceed`: whether it may be longer than in training, for measurements of speed.
+    """
+    trained = 0 if may_exceed else bound.info.context
+    longest = min(filter(None, (bound.model.max_bidirectional_tokens, trained)), default=0)
+    if not longest or longest >= options.context:
         return options
+    if options.context != DEFAULT_CONTEXT:
+        log.warning(
+            "context is %d, the longest of %s, not %d", longest, bound.info.name, options.context
+        )
     return msgspec.structs.replace(options, context=longest)
 
 

@@ -349,7 +349,7 @@ class RequestBuilder:
         if prompts is None:
             raise RequestError("the model has no chat template: it cannot be asked questions")
         build_forks = partial(prompts.build_forks, messages, tools=tools, separator=separator)
-        score = partial(backend.score, lora=lora)
+        score = partial(backend.loglikelihood, lora=lora)
         return Scorer(build_forks, score, [*backend.tokenizer.eos], backend.context)
 
     def ends_in_reasoning(self, tokens: Sequence[Item]) -> bool:
@@ -437,5 +437,6 @@ def known_tokens(tokens: Sequence[int], tokenizer: Tokenizer) -> list[int]:
     limit = tokenizer.vocabulary_size
     wrong = next((token for token in tokens if not 0 <= token < limit), None)
     if wrong is not None:
-        raise RequestError(f"token {wrong} is not in the vocabulary of {limit} tokens")
+        named = f"token {wrong}" if abs(wrong) < 2**63 else "a token of more than 63 bits"
+        raise RequestError(f"{named} is not in the vocabulary of {limit} tokens")
     return list(tokens)

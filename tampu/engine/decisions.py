@@ -118,6 +118,8 @@ def rerank(documents: Sequence[str], scorer: Scorer) -> Decisions:
     Raises:
         ContextLengthError: naming the document that is too long.
     """
+    if not documents:
+        return Decisions((), 0, 0)
     endings = [(f"<Document>: {document}", ["yes", "no"]) for document in documents]
     return scorer.decisions(endings, "documents")
 

@@ -11,57 +11,51 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from tampu.chat.images import Item, PreparedVideo
 from tampu.chat.output.reasoning import Think
 from tampu.chat.template_loader import model_template
-from tampu.engine.chat import OutputParser, RequestBuilder
-from tampu.engine.completion import (
-    ChatCompletion,
-    ChatEvent,
-    Completion,
-    RequestHandle,
-    Stream,
-    aiter_events,
-    completion,
-)
+from tampu.engine.arguments import FilePath, checked
+from tampu.engine.async_requests import AsyncRequests, Begun
+from tampu.engine.chat import RequestBuilder
+from tampu.engine.completion import ChatCompletion, Completion, RequestHandle, Stream, completion
 from tampu.engine.input_processor import InputProcessor, Prompt
-from tampu.engine.load_options import LoadOptions, load_options, with_offload
+from tampu.engine.load_options import LoadOptions
 from tampu.engine.model_loader import LoadedModel, load_model
-from tampu.engine.prompts import ChatPrompt, StructuredOutput
+from tampu.engine.prepared_options import prepared_options
+from tampu.engine.python_requests import File, Message, PythonRequests, read_file
 from tampu.engine.questions import RERANK_INSTRUCTION, Decisions, Question
 from tampu.engine.ranking import Pair
-from tampu.engine.scoring import NO_LORA, Lora, Prompts, Scored
+from tampu.engine.scoring import (
+    NO_LORA,
+    Continuation,
+    Lora,
+    Prompts,
+    Scored,
+    ScoredContinuation,
+)
 from tampu.engine.snapshots import Saved, Snapshots
 from tampu.ml.device_map import Offload
-from tampu.nn import RGBImage
 from tampu.runner.events import Event
 from tampu.runner.layout import NumberedImage
 from tampu.runner.loop import EngineLoop
-from tampu.runner.request import GenerateOptions, generate_options, given_options
+from tampu.runner.request import GenerateOptions
 from tampu.runner.sequence import Sink
 from tampu.runner.stats import Trace
 from tampu.sandbox.client import ForkServerClient
 from tampu.settings.settings import Settings
-from tampu.store.catalog import Prepared, prepare
+from tampu.store.catalog import Prepared
 from tampu.store.model_info import ModelInfo
 
-_PLACING = {"gpu_layers", "main_gpu", "tensor_split", "n_cpu_moe", "kv_offload"}
 
-Message: TypeAlias = Mapping[str, Any]
-_Begun: TypeAlias = tuple[RequestHandle, OutputParser]
-
-
-class Engine:
+class Engine(AsyncRequests):
     """One loaded model.
 
     Attributes:
@@ -86,11 +80,11 @@ class Engine:
         self.info: ModelInfo = model.info
         self.context, self.tokenizer = model.options.context, model.tokenizer
         self.prepared, self.load_ns = found, load_ns
-        self._defaults = given_options(self.prepared.defaults.parameters)
         self.template = found.template or model_template(self.info.metadata)
         self.requests = RequestBuilder.for_model(
             self, self.template, self.info.metadata, fork_server, found.parser
         )
+        self._python = PythonRequests(self.requests, found.defaults, self.tokenizer)
         self.placement, self.device_bytes = model.placement, model.placement.device_bytes
         self.slots, self.slot_bytes = model.slots, model.cache_bytes // model.slots
         self.runner = EngineLoop(model.scheduler, model.graphs, model.tokenizer, model.warm_up)
@@ -99,9 +93,10 @@ class Engine:
         self.snapshots = Snapshots.of(model, self.runner, self._inputs)
 
     @classmethod
+    @checked
     def load(
         cls,
-        path: str | Path,
+        path: FilePath,
         options: LoadOptions | None = None,
         *,
         offload: Offload | None = None,
@@ -134,20 +129,7 @@ class Engine:
             RequestError: for an option out of its range.
         """
         began = time.monotonic_ns()
-        is_loose = options is None
-        options = options or load_options(values)
-        found = prepare(str(path), options.adapters, options.template, options.projector, settings)
-        found = replace(found, parser=options.parser or found.parser)
-        options = msgspec.structs.replace(
-            options,
-            adapters=tuple((str(path), scale) for path, scale in found.adapters),
-            projector=str(found.projector) if found.projector else None,
-        )
-        if is_loose:
-            if values.get("context") is None:
-                options = msgspec.structs.replace(options, context=found.context)
-            if offload is not None or not _PLACING & values.keys():
-                options = with_offload(options, offload or found.offload)
+        options, found = prepared_options(str(path), options, offload, settings, values)
         model = load_model(found.path, options, progress=progress, cancelled=cancelled)
         return cls(model, time.monotonic_ns() - began, found, fork_server or ForkServerClient())
 
@@ -163,6 +145,7 @@ class Engine:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @checked
     def tokenize(
         self,
         text: str,
@@ -178,6 +161,7 @@ class Engine:
         """
         return self.tokenizer.encode(text, add_special=add_special, parse_special=parse_special)
 
+    @checked
     def detokenize(self, ids: Sequence[int]) -> str:
         """Return the text of token ids, without control tokens."""
         return self.tokenizer.decode(ids)
@@ -200,6 +184,7 @@ class Engine:
         """
         return completion(self.stream(prompt, **options))
 
+    @checked
     def stream(self, prompt: Prompt, **options: object) -> Stream:
         """Return an iterator over the output: `TextDelta` events, then `Done`.
 
@@ -234,11 +219,13 @@ class Engine:
         """
         return completion(self.stream_chat(messages, tools=tools, think=think, **options))
 
+    @checked
     def stream_chat(self, messages: Sequence[Message], **options: object) -> Stream:
         """As `stream`, with `chat`'s arguments, and `ReasoningDelta` and `ToolCall` events too."""
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         return Stream(events, *self._begin_chat(messages, options, events.put))
 
+    @checked
     def decide(
         self,
         input: str | Sequence[Message],
@@ -260,8 +247,11 @@ class Engine:
             ContextLengthError: if a question with the input is longer than the context.
         """
         messages = [{"role": "user", "content": input}] if isinstance(input, str) else input
-        return self.requests.decide(self._chat(messages, {"tools": tools}), questions, lora)
+        return self.requests.decide(
+            self._python.conversation(messages, {"tools": tools}), questions, lora
+        )
 
+    @checked
     def rerank(
         self,
         query: str,
@@ -281,6 +271,7 @@ class Engine:
         found = self.requests.rerank(query, documents, instruction, lora).answers
         return [decision.probabilities[0] for decision in found]
 
+    @checked
     def chat_prompt(
         self,
         messages: Sequence[Message],
@@ -296,25 +287,29 @@ class Engine:
         Raises:
             TampuError: as for `chat`.
         """
-        given = {"tools": tools, "think": think}
-        return self.requests.prompt(self._chat(messages, given), truncate=truncate).tokens
+        chat = self._python.conversation(messages, {"tools": tools, "think": think})
+        return self.requests.prompt(chat, truncate=truncate).tokens
 
-    def prepare_image(self, image: bytes | RGBImage) -> NumberedImage:
+    @checked
+    def prepare_image(self, image: File) -> NumberedImage:
         """Return an image prepared for the model, as an item of a prompt.
 
         Args:
-            image: the bytes of a PNG, JPEG, WebP, GIF or BMP file, or RGB pixels, uint8,
-                (height, width, 3).
+            image: the path or the bytes of a PNG, JPEG, WebP, GIF or BMP file, an image of Pillow,
+                or RGB pixels, uint8, (height, width, 3).
 
         Raises:
-            RequestError: if the model takes no images, or cannot take this one.
+            RequestError: if the model takes no images, or cannot take this one; naming a file that
+                cannot be read.
         """
-        return self._inputs.prepare_image(image)
+        return self._inputs.prepare_image(read_file(image, "image"))
 
-    def prepare_file(self, file: bytes | RGBImage) -> NumberedImage | PreparedVideo:
+    @checked
+    def prepare_file(self, file: File) -> NumberedImage | PreparedVideo:
         """Return an image as `prepare_image`, or a video: MP4, MOV, WebM, Matroska or AVI."""
-        return self._inputs.prepare_file(file)
+        return self._inputs.prepare_file(read_file(file, "file"))
 
+    @checked
     def submit(self, prompt: Prompt, options: GenerateOptions, sink: Sink) -> RequestHandle:
         """Begin a request; `sink` gets each event on the run loop's thread, and must not block.
 
@@ -327,22 +322,46 @@ class Engine:
         """
         return self._inputs.generate(prompt, options, sink)
 
-    def score(self, shared: Sequence[Item], prompts: Prompts, lora: Lora = NO_LORA) -> list[Scored]:
-        """Return the log-probabilities of continuations of prompts, which share rows of the cache.
+    @checked
+    def score(
+        self, prompt: Prompt, continuations: Sequence[Continuation], lora: Lora = NO_LORA
+    ) -> list[ScoredContinuation]:
+        """Return how probable each continuation of a prompt is; nothing is generated.
 
-        All begin with `shared`: token ids, and images of `prepare_image`.
+        Args:
+            prompt: text, token ids, or `chat_prompt` of a conversation.
+            continuations: texts or token ids. A text gets no BOS; where white space at the end of
+                the prompt and merged tokens belong is said in docs/python.md.
+            lora: loaded adapters, as for `generate`.
+
+        Raises:
+            RequestError: for an empty prompt or continuation, and for unknown tokens.
+            ContextLengthError: if the prompt with a continuation is longer than the context.
         """
-        return self._inputs.score(shared, prompts, lora)
+        return self._inputs.score(prompt, continuations, lora)
 
+    @checked
+    def loglikelihood(
+        self, shared: Sequence[Item], prompts: Prompts, lora: Lora = NO_LORA
+    ) -> list[Scored]:
+        """Return log-probabilities of continuations of several prompts, all as token ids.
+
+        Each prompt begins with `shared`, and has its continuations with it. `score` is for one.
+        """
+        return self._inputs.loglikelihood(shared, prompts, lora)
+
+    @checked
     def rank(self, pairs: Sequence[Pair], lora: Lora = NO_LORA) -> list[npt.NDArray[np.float32]]:
         """Return the scores (labels,) of queries with documents, by the model's rank head."""
         return self._inputs.rank(pairs, lora)
 
-    def snapshot(self, prompt: Prompt, path: str | Path) -> Saved:
+    @checked
+    def snapshot(self, prompt: Prompt, path: FilePath) -> Saved:
         """Save what the cache has of a prompt's beginning in a file, as `Snapshots.save`."""
         return self.snapshots.save(prompt, path)
 
-    def restore_snapshot(self, path: str | Path) -> Saved:
+    @checked
+    def restore_snapshot(self, path: FilePath) -> Saved:
         """Read such a file back into the cache, as `Snapshots.restore`."""
         return self.snapshots.restore(path)
 
@@ -350,29 +369,10 @@ class Engine:
         """Set up ahead of time what the first grammar and the first image will need."""
         self._inputs.warm_up()
 
+    @checked
     def hang_reason(self, patience_s: float) -> str:
         """Return what the run loop hangs in, and for how long; see `Watchdog.hang_reason`."""
         return self.runner.watchdog.hang_reason(patience_s)
-
-    # -- asynchronous ----------------------------------------------------------------------------
-
-    def astream(self, prompt: Prompt, **options: object) -> AsyncGenerator[ChatEvent, None]:
-        """Return an async iterator like `stream`; closing it cancels the request."""
-        return aiter_events(lambda sink: self._begin(prompt, options, sink))
-
-    def astream_chat(
-        self, messages: Sequence[Message], **options: object
-    ) -> AsyncGenerator[ChatEvent, None]:
-        """Return an async iterator like `stream_chat`; closing it cancels the request."""
-        return aiter_events(lambda sink: self._begin_chat(messages, options, sink))
-
-    async def agenerate(self, prompt: Prompt, **options: object) -> Completion:
-        """Like `generate`, without blocking the event loop."""
-        return completion([event async for event in self.astream(prompt, **options)])
-
-    async def achat(self, messages: Sequence[Message], **options: object) -> ChatCompletion:
-        """Like `chat`, without blocking the event loop."""
-        return completion([event async for event in self.astream_chat(messages, **options)])
 
     # -- looking inside --------------------------------------------------------------------------
 
@@ -381,7 +381,8 @@ class Engine:
         self.runner.graphs.detect_nan()
 
     @contextmanager
-    def trace(self, path: str | Path) -> Iterator[None]:
+    @checked
+    def trace(self, path: FilePath) -> Iterator[None]:
         """Trace the run loop inside the `with` block, for Perfetto or chrome://tracing."""
         with closing(Trace(Path(path))) as trace:
             self.runner.stats.trace = trace
@@ -390,8 +391,9 @@ class Engine:
             finally:
                 self.runner.stats.trace = None
 
+    @checked
     def logits(
-        self, prompt: Prompt, images: Sequence[bytes | RGBImage] = (), *, chunk: int | None = None
+        self, prompt: Prompt, images: Sequence[File] = (), *, chunk: int | None = None
     ) -> npt.NDArray[np.float32]:
         """Return the logits at every position of a prompt, float32, (positions, vocabulary).
 
@@ -405,8 +407,10 @@ class Engine:
             ContextLengthError: for a prompt longer than the context.
             ComputeError: if a logit is NaN or infinite.
         """
-        return self._inputs.logits(prompt, images, chunk)
+        files = [read_file(image, f"images[{i}]") for i, image in enumerate(images)]
+        return self._inputs.logits(prompt, files, chunk)
 
+    @checked
     def embed(
         self,
         texts: str | Sequence[Prompt],
@@ -426,25 +430,12 @@ class Engine:
             texts, normalize=normalize, late_chunking=late_chunking, lora=lora
         )
 
-    def _begin(self, prompt: Prompt, given: Mapping[str, object], sink: Sink) -> _Begun:
-        """Begin a request; its options replace the model's own defaults."""
-        tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
-        options = generate_options({**self._defaults, **given})
-        ends_in_reasoning = self.requests.ends_in_reasoning(tokens)
-        options = self.requests.with_reasoning_tags(options, ends_in_reasoning=ends_in_reasoning)
-        return self.submit(tokens, options, sink), OutputParser()
+    def _begin(self, prompt: Prompt, given: Mapping[str, object], sink: Sink) -> Begun:
+        request = self._python.plain(prompt, given)
+        return self._inputs.generate(request.tokens, request.options, sink), request.output
 
     def _begin_chat(
         self, messages: Sequence[Message], given: Mapping[str, object], sink: Sink
-    ) -> _Begun:
-        values = {**self._defaults, **given}
-        chat = self._chat(messages, values)
-        structure = StructuredOutput(format=values.pop("format")) if "format" in values else None
-        request = self.requests.build(chat, generate_options(values), structure)
-        return self.submit(request.tokens, request.options, sink), request.output
-
-    def _chat(self, messages: Sequence[Message], options: dict[str, Any]) -> ChatPrompt:
-        """Return a conversation; `tools` and `think` are removed from the options."""
-        tools, think = options.pop("tools", None), options.pop("think", None)
-        begun = tuple(map(dict, self.prepared.defaults.conversation(messages)))
-        return ChatPrompt(messages=begun, tools=tools and tuple(tools), think=think)
+    ) -> Begun:
+        request = self._python.chat(messages, given)
+        return self._inputs.generate(request.tokens, request.options, sink), request.output

@@ -60,7 +60,7 @@ def estimate_memory(path: Path, options: LoadOptions) -> MemoryEstimate:
     message = ""
     with ExitStack() as resources:
         bound = bind(path, options, resources)
-        options = bounded(options, bound.model)
+        options = bounded(options, bound, may_exceed=False)
         footprint = bound.footprint(options)
         machine = survey(devices_for(options), Backend.available_memory())
         try:

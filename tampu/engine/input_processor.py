@@ -20,7 +20,18 @@ from tampu.engine.completion import RequestHandle, Stream, completion, fit_promp
 from tampu.engine.model_loader import LoadedModel
 from tampu.engine.pooling import MEAN, NONE, RANK, late_chunked, pooled, pooling_of
 from tampu.engine.ranking import Pair
-from tampu.engine.scoring import NO_LORA, Lora, Prompts, Scored, run_all, score
+from tampu.engine.scoring import (
+    NO_LORA,
+    Collect,
+    Lora,
+    Prompts,
+    Scored,
+    ScoredContinuation,
+    loglikelihood,
+    run_all,
+    score,
+    with_continuations,
+)
 from tampu.errors import ContextLengthError, RequestError
 from tampu.ml.vectors import check_finite, unit_vectors
 from tampu.nn import RGBImage, VisionModel
@@ -136,6 +147,9 @@ class InputProcessor:
         inputs = self._inputs(prompt, second)
         if len(inputs.tokens) > self._context:
             raise ContextLengthError.of(len(inputs.tokens), self._context)
+        outputs = len(inputs.tokens) if collector.last is None else collector.last
+        if not 1 <= outputs <= len(inputs.tokens):  # it would wait for a token that is not there
+            raise RequestError(f"{outputs} outputs of {len(inputs.tokens)} tokens")
         sequence = self._sequence(
             inputs,
             GenerateOptions(max_tokens=0, priority=current_priority()),
@@ -217,7 +231,9 @@ class InputProcessor:
         hidden = self.rows(whole, wants_logits=False, lora=lora)
         return late_chunked(hidden, [*map(len, chunks)], len(begin))
 
-    def score(self, shared: Sequence[Item], prompts: Prompts, lora: Lora = NO_LORA) -> list[Scored]:
+    def loglikelihood(
+        self, shared: Sequence[Item], prompts: Prompts, lora: Lora = NO_LORA
+    ) -> list[Scored]:
         """Return the log-probabilities of continuations of prompts; see `tampu.engine.scoring`.
 
         Args:
@@ -225,12 +241,25 @@ class InputProcessor:
             prompts: each with its continuations.
             lora: the adapters of all.
         """
+        return loglikelihood(prompts, self._scoring(shared, lora), at_once=_AT_ONCE)
+
+    def score(
+        self, prompt: Prompt, continuations: Sequence[str | Sequence[int]], lora: Lora
+    ) -> list[ScoredContinuation]:
+        """Return the scores of a prompt's continuations; see `Engine.score`."""
+        given = prompt if isinstance(prompt, str) else _flat(prompt)
+        prompts = with_continuations(self._tokenizer, given, continuations)
+        shared = prompts[0][0] if prompts else given
+        scored = score(prompts, self._scoring(shared, lora), at_once=_AT_ONCE)
+        return [one for [one] in scored]
+
+    def _scoring(self, shared: Sequence[Item], lora: Lora) -> Collect:
+        """Return what begins the requests of scores of prompts that begin alike."""
         self._check_generates()
         if self._model.scheduler.kv_manager.grid is not None:
             # The others resume from the state that is kept at its end.
             self.rows(shared, wants_logits=True, last=1, lora=lora)
-        collect = partial(self.collect, lora=lora)
-        return score(prompts, collect, at_once=_AT_ONCE)
+        return partial(self.collect, lora=lora)
 
     def rank(self, pairs: Sequence[Pair], lora: Lora = NO_LORA) -> list[Rows]:
         """Return the scores (labels,) of queries with documents, by the model's rank head."""

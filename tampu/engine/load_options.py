@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,7 +12,7 @@ from tampu.errors import RequestError
 from tampu.ml.device_map import Offload
 from tampu.models import architectures
 from tampu.sampling.options import CheckedOptions
-from tampu.sampling.parameters import DEFAULTS
+from tampu.sampling.parameters import DEFAULTS, keyword_values
 from tampu.settings.settings import (
     DEFAULT_CONTEXT,
     DEFAULT_STATE_CACHE,
@@ -19,7 +20,7 @@ from tampu.settings.settings import (
     POOLINGS,
     Settings,
 )
-from tampu.settings.type_errors import type_error
+from tampu.settings.type_errors import convert
 
 MAX_SLOTS = 1024
 UNIFIED_SLOTS = 8  # at most, where they share the cells of one context
@@ -129,23 +130,23 @@ def load_options(values: Mapping[str, Any]) -> LoadOptions:
         RequestError: for an unknown name or a value of the wrong type.
         ModelFileError: for a template that does not compile.
     """
-    values = {name: value for name, value in values.items() if value is not None}
-    if "adapters" in values:
-        values["adapters"] = [(str(path), scale) for path, scale in values["adapters"]]
-    if "projector" in values:
-        values["projector"] = str(values["projector"])
-    for name in {"repack_cache", "prefix_cache"} & values.keys():
-        folder, limit = values[name]
-        values[name] = (str(folder), limit)
-    try:
-        options = msgspec.convert(values, LoadOptions)
-    except msgspec.ValidationError as error:
-        raise RequestError(type_error(error, "the load options")) from None
+    given = {name: _plain(value) for name, value in values.items() if value is not None}
+    found = keyword_values(given, LoadOptions.__struct_fields__)
+    options = convert(found, LoadOptions, "the load options")
     if options.template:
         from tampu.chat.template_loader import read_template  # slow to import
 
         read_template(options.template)
     return options
+
+
+def _plain(value: object, depth: int = 2) -> object:
+    """Return a value with its paths as text; a list of adapters has pairs of them."""
+    if isinstance(value, Path):
+        return str(value)
+    if depth and isinstance(value, list | tuple):
+        return [_plain(each, depth - 1) for each in value]
+    return value
 
 
 def options_from_settings(settings: Settings) -> LoadOptions:

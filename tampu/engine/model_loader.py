@@ -99,14 +99,18 @@ def load_model(
     *,
     progress: Callable[[float], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
+    may_exceed: bool = False,
 ) -> LoadedModel:
-    """Load a model; arguments and errors as in `Engine.load`. An error leaves nothing allocated."""
+    """Load a model; arguments and errors as in `Engine.load`. An error leaves nothing allocated.
+
+    `may_exceed`: whether the context may be longer than that of the model's training.
+    """
     for tenth in range(10, 0, -1):
         try:
-            return _load(path, options, tenth / 10, progress, cancelled)
+            return _load(path, options, tenth / 10, progress, cancelled, may_exceed=may_exceed)
         except _DevicesFullError as error:
             log.warning("%s; loading fewer layers on the devices", error)
-    return _load(path, options, 0.0, progress, cancelled)
+    return _load(path, options, 0.0, progress, cancelled, may_exceed=may_exceed)
 
 
 class _DevicesFullError(OutOfMemoryError):
@@ -119,6 +123,8 @@ def _load(
     part: float,
     progress: Callable[[float], None] | None,
     cancelled: Callable[[], bool] | None,
+    *,
+    may_exceed: bool,
 ) -> LoadedModel:
     """Load a model into at most this part of the GPUs' free memory.
 
@@ -127,7 +133,7 @@ def _load(
     """
     with ExitStack() as resources:
         bound = bind(path, options, resources)
-        options = bounded(options, bound.model)
+        options = bounded(options, bound, may_exceed=may_exceed)
         footprint = bound.footprint(options)
         machine = survey(devices_for(options), Backend.available_memory(), part)
         device_map = place_embedding(

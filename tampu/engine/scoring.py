@@ -16,11 +16,12 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Protocol, TypeAlias, TypeVar
 
+import msgspec
 import numpy as np
 
 from tampu.cancellation import check_cancelled
 from tampu.chat.images import Item
-from tampu.errors import ComputeError
+from tampu.errors import ComputeError, RequestError
 from tampu.runner.events import Done, Event, Failed, Usage, to_error
 from tampu.runner.sequence import RowCollector, Rows
 
@@ -28,6 +29,8 @@ Work = TypeVar("Work")
 Tokens: TypeAlias = tuple[int, ...]
 Prompts: TypeAlias = Sequence[tuple[Sequence[Item], Sequence[Tokens]]]
 """Prompts, each with its continuations."""
+Continuation: TypeAlias = str | Sequence[int]
+"""What may follow a prompt: a text, or token ids."""
 Lora: TypeAlias = Mapping[str, float]
 """Names of loaded adapters, with the strength of each."""
 NO_LORA: Lora = MappingProxyType({})
@@ -39,6 +42,22 @@ class Handle(Protocol):
 
     def cancel(self) -> None:
         """End it before its next token."""
+
+
+class PairTokenizer(Protocol):
+    """What prompts with continuations need of a tokenizer."""
+
+    @property
+    def around(self) -> tuple[list[int], list[int]]:
+        """The tokens before and after a text."""
+
+    def encode(self, text: str, *, add_special: bool = True) -> list[int]:
+        """Return the tokens of a text."""
+
+    def encode_pieces(
+        self, pieces: Sequence[tuple[str, bool]], *, continues: bool = False
+    ) -> list[int]:
+        """Return the tokens of a text, and whether control tokens in it are read."""
 
 
 Collect: TypeAlias = Callable[[Sequence[Item], RowCollector, Callable[[Event], None]], Handle]
@@ -56,6 +75,23 @@ class Scored:
 
     logprobs: list[float]
     usage: Usage
+
+
+class ScoredContinuation(msgspec.Struct, frozen=True):
+    """One continuation of a prompt, and how probable the model holds it.
+
+    Attributes:
+        tokens: the ids that were scored; those of the prompt are not among them.
+        logprobs: the natural log-probability of each of them after those before it.
+    """
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+
+    @property
+    def logprob(self) -> float:
+        """The natural log-probability of the whole continuation: the sum."""
+        return sum(self.logprobs)
 
 
 @dataclass(slots=True)
@@ -86,7 +122,10 @@ def log_softmax(logits: Rows, tokens: Sequence[int]) -> list[float]:
 
     Raises:
         ComputeError: if a logit is NaN or infinite.
+        RequestError: for a token that is not in the vocabulary.
     """
+    if not 0 <= min(tokens) <= max(tokens) < len(logits):
+        raise RequestError(f"a token is not in the vocabulary of {len(logits)} tokens")
     values = logits.astype(np.float64)
     most = float(values.max())
     if not math.isfinite(most):
@@ -96,7 +135,7 @@ def log_softmax(logits: Rows, tokens: Sequence[int]) -> list[float]:
     return found
 
 
-def score(prompts: Prompts, collect: Collect, *, at_once: int) -> list[Scored]:
+def loglikelihood(prompts: Prompts, collect: Collect, *, at_once: int) -> list[Scored]:
     """Return the log-probabilities of continuations of several prompts.
 
     Args:
@@ -107,6 +146,70 @@ def score(prompts: Prompts, collect: Collect, *, at_once: int) -> list[Scored]:
     Raises:
         TampuError: as `collect`, and for invalid logits; the other requests are cancelled.
     """
+    computed = _tables(prompts, collect, at_once)
+    return [
+        Scored([sum(_logprobs(table, tokens)) for tokens in continuations], usage)
+        for (_, continuations), (table, usage) in zip(prompts, computed, strict=True)
+    ]
+
+
+def score(prompts: Prompts, collect: Collect, *, at_once: int) -> list[list[ScoredContinuation]]:
+    """Return the same with the log-probability of each token."""
+    computed = _tables(prompts, collect, at_once)
+    return [
+        [ScoredContinuation(tokens, _logprobs(table, tokens)) for tokens in continuations]
+        for (_, continuations), (table, _) in zip(prompts, computed, strict=True)
+    ]
+
+
+def with_continuations(
+    tokenizer: PairTokenizer, prompt: Sequence[Item] | str, continuations: Sequence[Continuation]
+) -> list[tuple[Sequence[Item], list[Tokens]]]:
+    """Return each continuation as tokens, with the tokens of the prompt before it.
+
+    The border of two texts is that of lm-evaluation-harness, which vLLM is measured with, too:
+    white space at the end of the prompt belongs to the continuation, since most vocabularies have
+    it in the token of the next word. Both texts are encoded together, and the continuation has the
+    tokens after the prompt's own. Where a token has the end of the prompt and the start of the
+    continuation, and beside tokens, a text is encoded alone, without BOS.
+
+    Raises:
+        RequestError: for an empty continuation.
+    """
+    text = prompt if isinstance(prompt, str) else None
+    begin, _ = tokenizer.around
+    start = [] if text is None else [*begin, *tokenizer.encode(text.rstrip(), add_special=False)]
+    whole = prompt if text is None else [*begin, *tokenizer.encode(text, add_special=False)]
+    pairs: list[tuple[Sequence[Item], list[Tokens]]] = []
+    for index, each in enumerate(continuations):
+        if not len(each):
+            raise RequestError(f"continuations[{index}] is empty: it must have at least one token")
+        if not isinstance(each, str):
+            pairs.append((whole, [tuple(map(int, each))]))
+        elif text is None:
+            pairs.append((whole, [_alone(tokenizer, each)]))
+        else:
+            both = [*begin, *tokenizer.encode(text + each, add_special=False)]
+            is_split = both[: len(start)] == start and len(both) > len(start)
+            rest = tuple(both[len(start) :])
+            space = text[len(text.rstrip()) :]
+            pairs.append((start, [rest if is_split else _alone(tokenizer, space + each)]))
+    return pairs
+
+
+def _alone(tokenizer: PairTokenizer, text: str) -> Tokens:
+    return tuple(tokenizer.encode_pieces(((text, True),), continues=True))
+
+
+def _tables(
+    prompts: Prompts, collect: Collect, at_once: int
+) -> list[tuple[dict[Tokens, dict[int, float]], Usage]]:
+    """Return for each prompt the log-probabilities of the tokens after each prefix."""
+    for prompt, continuations in prompts:
+        if not prompt:
+            raise RequestError("the prompt is empty: it must have at least one token")
+        if any(not tokens for tokens in continuations):
+            raise RequestError("a continuation is empty: it must have at least one token")
     tables = [_following(continuations) for _, continuations in prompts]
     forks = [_forks(prompt, table) for (prompt, _), table in zip(prompts, tables, strict=True)]
 
@@ -117,10 +220,8 @@ def score(prompts: Prompts, collect: Collect, *, at_once: int) -> list[Scored]:
     flat = [fork for each in forks for fork in each]
     for fork, usage in zip(flat, run_all(flat, begin, at_once=at_once), strict=True):
         fork.usage = usage
-    return [
-        Scored([_total(table, tokens) for tokens in continuations], own[0].usage)
-        for (_, continuations), table, own in zip(prompts, tables, forks, strict=True)
-    ]
+    usages = [own[0].usage if own else Usage() for own in forks]
+    return [*zip(tables, usages, strict=True)]
 
 
 def _following(continuations: Sequence[Tokens]) -> dict[Tokens, dict[int, float]]:
@@ -151,8 +252,8 @@ def common_prefix(first: Sequence[Item], second: Sequence[Item]) -> int:
     return next((i for i, (a, b) in pairs if a != b), min(len(first), len(second)))
 
 
-def _total(following: dict[Tokens, dict[int, float]], tokens: Tokens) -> float:
-    return sum(following[tokens[:index]][token] for index, token in enumerate(tokens))
+def _logprobs(following: dict[Tokens, dict[int, float]], tokens: Tokens) -> tuple[float, ...]:
+    return tuple(following[tokens[:index]][token] for index, token in enumerate(tokens))
 
 
 def run_all(

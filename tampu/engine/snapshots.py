@@ -120,6 +120,8 @@ class Snapshots:
         if tokens is None or not count:
             raise RequestError("nothing of this conversation is in the cache: ask for it first")
         parent = self.key.digest
+        if not path.name:
+            raise SnapshotError(f"{str(path)!r} is a folder, not a file")
         try:
             with atomic_file(path, mode=0o600, is_durable=False) as file:
                 size = file.write(head_of(self.key))

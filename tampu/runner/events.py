@@ -29,6 +29,7 @@ class TokenLogprob(msgspec.Struct, frozen=True):
         top: ids and log-probabilities of the most likely tokens, the likeliest first.
         token_bytes: the token's text in UTF-8, possibly part of a character.
         top_bytes: the same for each token of `top`.
+        entropy: of the model's whole distribution at its position, in nats, if requested.
     """
 
     token: int
@@ -36,6 +37,7 @@ class TokenLogprob(msgspec.Struct, frozen=True):
     top: tuple[tuple[int, float], ...] = ()
     token_bytes: bytes = b""
     top_bytes: tuple[bytes, ...] = ()
+    entropy: float | None = None
 
     @property
     def top_by_bytes(self) -> list[tuple[bytes, float]]:

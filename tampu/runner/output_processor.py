@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import suppress
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from tampu.errors import ComputeError, TampuError
 from tampu.ml.backend import Computed
 from tampu.ml.most_likely import unpack
 from tampu.runner.batch import Plan
-from tampu.runner.events import Done, Event, Failed, FinishReason, PromptProgress, TextDelta
+from tampu.runner.events import (
+    Done,
+    Event,
+    Failed,
+    FinishReason,
+    PromptProgress,
+    TextDelta,
+)
 from tampu.runner.graphs import Graphs
 from tampu.runner.layout import PlacedImage
 from tampu.runner.reasoning_budget import ReasoningBudget
@@ -21,12 +30,14 @@ from tampu.runner.request import GenerateOptions
 from tampu.runner.scheduler import Scheduler
 from tampu.runner.sequence import (
     Constraint,
+    Rows,
     SampledToken,
     Sequence,
     post_sampling_logprob,
     token_logprob,
 )
 from tampu.runner.step_outputs import StepOutputs
+from tampu.sampling.logprobs import entropy
 from tampu.tokenizer import Tokenizer
 
 log = logging.getLogger("tampu.runner")
@@ -129,10 +140,11 @@ class OutputProcessor:
     def _with_logprobs(
         self,
         options: GenerateOptions,
-        logits: npt.NDArray[np.float32],
+        logits: Rows,
         token: int,
-        probabilities: tuple[npt.NDArray[np.intp], npt.NDArray[np.float32]] | None,
+        probabilities: tuple[npt.NDArray[np.intp], Rows] | None,
     ) -> SampledToken:
+        """Return a token with what its request wants to know of its probability."""
         if not options.logprobs:
             return SampledToken(token)
         top, token_bytes = options.top_logprobs, self._tokenizer.token_bytes
@@ -140,6 +152,8 @@ class OutputProcessor:
             entry = token_logprob(logits, token, top, token_bytes)
         else:
             entry = post_sampling_logprob(*probabilities, token, top, token_bytes)
+        if options.entropy:
+            entry = replace(entry, entropy=entropy(logits))
         return SampledToken(token, (entry,))
 
     def _deliver(self, sequence: Sequence, sampled: SampledToken | None) -> None:
@@ -193,13 +207,18 @@ class OutputProcessor:
         self._send(sequence, TextDelta(text, tokens, logprobs))
 
     def _send(self, sequence: Sequence, event: Event) -> None:
-        """Send an event to a sequence's caller; if its sink fails, the request is cancelled."""
+        """Send an event to a sequence's caller; if its sink fails, the request is cancelled.
+
+        The sink may be able to take the error: who waits for the last event then gets one.
+        """
         try:
             sequence.sink(event)
-        except Exception:
+        except Exception as error:
             log.exception("the sink of a request failed: the request is cancelled")
-            sequence.sink = _discard
+            sink, sequence.sink = sequence.sink, _discard
             sequence.is_cancelled = True
+            with suppress(Exception):
+                sink(Failed("ComputeError", f"the output of a request cannot be used: {error}"))
 
     def _report_progress(self, sequence: Sequence) -> None:
         """Send how much of a prompt is computed, if that is requested and it has no answer yet."""

@@ -12,8 +12,8 @@ from tampu.errors import RequestError
 from tampu.runner.priority import Priority
 from tampu.sampling import SamplingOptions
 from tampu.sampling.grammar import Grammar, grammar_of
-from tampu.sampling.parameters import DEFAULTS, Use, engine_values
-from tampu.settings.type_errors import type_error
+from tampu.sampling.parameters import DEFAULTS, Use, engine_values, keyword_values
+from tampu.settings.type_errors import convert
 
 log = logging.getLogger("tampu")
 
@@ -55,6 +55,7 @@ class GenerateOptions(SamplingOptions, frozen=True, kw_only=True, forbid_unknown
         shown: texts of the control tokens that are part of the answer's text.
         logprobs: return the log-probability of each token.
         top_logprobs: and of this many of the most likely tokens at its position, 0 to 20.
+        entropy: with `logprobs`, return the entropy of the model's distribution for each token too.
         post_sampling_probs: these are of the probabilities that tokens were sampled with; those of
             the tokens that were left out are not listed.
         prompt_logprobs: and of each prompt token; the prompt then takes nothing from the cache.
@@ -81,6 +82,7 @@ class GenerateOptions(SamplingOptions, frozen=True, kw_only=True, forbid_unknown
     shown: tuple[str, ...] = ()
     logprobs: bool = False
     top_logprobs: int = 0
+    entropy: bool = False
     post_sampling_probs: bool = False
     prompt_logprobs: bool = False
     lora: dict[str, float] = msgspec.field(default_factory=dict)
@@ -106,6 +108,8 @@ class GenerateOptions(SamplingOptions, frozen=True, kw_only=True, forbid_unknown
             raise RequestError(
                 f"max_repeated_tokens must be 1 or more, not {self.max_repeated_tokens}"
             )
+        if self.entropy and not self.logprobs:
+            raise RequestError("entropy needs logprobs")
         if any(not stop for stop in self.stop):
             raise RequestError("stop strings must not be empty")
 
@@ -123,27 +127,28 @@ def given_options(values: Mapping[str, object]) -> dict[str, Any]:
     return {k: tuple(value) if isinstance(value, list) else value for k, value in found.items()}
 
 
-def generate_options(values: dict[str, object]) -> GenerateOptions:
+def generate_options(values: Mapping[str, object]) -> GenerateOptions:
     """Return keyword values as options.
 
     `format` is short for a grammar: "json", a JSON schema, or one of `regex`, `lark`, `gbnf`,
-    `choices` in a mapping.
+    `choices` in a mapping. A number as `logprobs` is that of `top_logprobs` too, as in OpenAI's
+    completions.
 
     Raises:
         RequestError: for an unknown name or a value of the wrong type.
         GrammarError: for a format that is invalid or not supported.
     """
-    if "format" in values:
-        grammar = grammar_of(values["format"])
+    found = keyword_values(values, _KEYWORDS)
+    if "format" in found:
+        grammar = found["grammar"] = grammar_of(found.pop("format"))
         log_ignored(grammar)
-        values = {**values, "grammar": grammar}
-        del values["format"]
-    try:
-        return msgspec.convert(values, GenerateOptions)
-    except msgspec.ValidationError as error:
-        known = ", ".join(GenerateOptions.__struct_fields__)
-        message = type_error(error, "the generation options")
-        raise RequestError(f"{message} (known: {known})") from None
+    top = found.get("logprobs")
+    if isinstance(top, int) and not isinstance(top, bool):
+        found |= {"logprobs": True, "top_logprobs": found.get("top_logprobs", top)}
+    return convert(found, GenerateOptions, "the generation options")
+
+
+_KEYWORDS = dict.fromkeys((*GenerateOptions.__struct_fields__, "format"))  # in their order
 
 
 def log_ignored(grammar: Grammar | None) -> None:

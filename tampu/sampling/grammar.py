@@ -118,10 +118,10 @@ def grammar_of(wanted: object) -> Grammar | None:
     Raises:
         GrammarError: for anything else, and as `Grammar`.
     """
-    if wanted is None or wanted == "":
+    if isinstance(wanted, str) and wanted in ("", "json"):
+        return Grammar.json() if wanted else None
+    if wanted is None:
         return None
-    if wanted == "json":
-        return Grammar.json()
     if not isinstance(wanted, Mapping | bool):
         raise GrammarError('format must be "json", a JSON schema, or an object with a grammar')
     if isinstance(wanted, Mapping) and len(wanted) == 1:

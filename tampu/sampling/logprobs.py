@@ -36,3 +36,15 @@ def top_logprobs(
         for rank in range(min(count, len(candidates.descending)))
     ]
     return float(logits[token]) - float(best) - surprise, listed
+
+
+def entropy(logits: NDArray[np.float32]) -> float:
+    """Return the entropy of the whole distribution of logits (vocabulary,), in nats.
+
+    With weights w = exp(logit - best) and their sum W it is log W - sum(w * (logit - best)) / W.
+    """
+    below = np.subtract(logits, logits.max(), dtype=np.float64)
+    weights = np.exp(below)
+    total = float(weights.sum())
+    below[weights == 0] = 0.0  # else 0 * -inf, which is NaN
+    return max(math.log(total) - float(np.dot(weights, below)) / total, 0.0)

@@ -101,8 +101,7 @@ class Parameter:
             number = _number(value, self.kind)
             if number is not None and self.low <= number <= self.high:
                 return number
-        shown = f"{value:g}" if isinstance(value, float) else f"{value!r:.40}"
-        raise RequestError(f"{name or self.ollama} must be {self.range_text}, not {shown}")
+        raise RequestError(f"{name or self.ollama} must be {self.range_text}, not {_shown(value)}")
 
     def check_given(self, value: object, name: str = "") -> Any:
         """Return a value of a request or a Modelfile with the right type.
@@ -321,6 +320,31 @@ def engine_values(values: Mapping[str, object], *uses: Use) -> dict[str, Any]:
             if row.use in uses:
                 found[row.name] = meant
     return found
+
+
+def keyword_values(values: Mapping[str, object], known: Collection[str]) -> dict[str, Any]:
+    """Return keywords of a Python function under the engine's names, and what special numbers mean.
+
+    Raises:
+        RequestError: for an unknown name.
+    """
+    found = {}
+    for name, value in values.items():
+        if name not in known:
+            row = BY_OLLAMA.get(name)
+            is_ollama = row is not None and row.name in known
+            near = f"did you mean {row.name}?" if row and is_ollama else suggestion(name, known)
+            raise RequestError(f"unknown option {name[:80]!r}: {near}")
+        row = PARAMETERS.get(name)
+        number = None if row is None or row.special is Special.NONE else _number(value, int)
+        found[name] = value if row is None or number is None else row.meaning(number)
+    return found
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, int) and abs(value) >= 2**64:
+        return "a number of more than 64 bits"  # Python refuses to write those of many digits
+    return f"{value:g}" if isinstance(value, float) else f"{value!r:.40}"
 
 
 def _number(value: object, kind: type) -> Any:

@@ -60,7 +60,10 @@ def checked_schema(schema: object, *, is_enforced: bool = True) -> CheckedSchema
         return CheckedSchema({})
     if not isinstance(schema, Mapping):
         raise fault("", "it must be an object" if schema is not False else "it allows nothing")
-    size = len(json.dumps(schema, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+    try:
+        size = len(json.dumps(schema, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+    except ValueError as error:  # a number of more digits than Python writes
+        raise fault("", str(error)) from None
     if size > MAX_BYTES:
         raise fault("", f"it has {size} bytes; at most {MAX_BYTES} are allowed")
     return _Checker(Document(schema), is_enforced=is_enforced).checked()

@@ -20,7 +20,6 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from tampu.chat.segments import valid_text
 from tampu.errors import ContextLengthError, RequestError, TampuError
 from tampu.server.errors import (
     BusyError,
@@ -32,6 +31,7 @@ from tampu.server.errors import (
     status_of,
 )
 from tampu.server.events import Event, warnings_of
+from tampu.text import valid_text
 
 logger = logging.getLogger(__name__)
 

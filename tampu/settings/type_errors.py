@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 import msgspec
+
+from tampu.errors import RequestError
 
 _TYPES = {
     "str": "a string", "int": "an integer", "float": "a number", "bool": "true or false",
@@ -20,6 +23,8 @@ _MESSAGE = re.compile(
     re.DOTALL,
 )
 
+
+T = TypeVar("T")
 
 _PLAIN_NAME = re.compile(r"[\w:-]{1,100}")
 _STEP = re.compile(r"\.(?P<name>[\w:-]+)|\[(?P<index>\d+)\]")
@@ -65,6 +70,20 @@ def _wrong_key(text: str, original: str, value: Any, kind: type) -> str | None:
         items = half if is_in(half) else items[len(half) :]
     name = items[0][0]
     return name if is_in(items) and _PLAIN_NAME.fullmatch(name) else None
+
+
+def convert(values: Mapping[str, object], kind: type[T], whole: str) -> T:
+    """Return the values of a program as a struct.
+
+    Raises:
+        RequestError: naming a field with a wrong value; `whole` names them all.
+    """
+    try:
+        return msgspec.convert(values, kind)
+    except msgspec.ValidationError as error:
+        raise RequestError(type_error(error, whole)) from None
+    except (AttributeError, UnicodeEncodeError) as error:  # of what is neither JSON nor Unicode
+        raise RequestError(f"{whole}: {error}") from None
 
 
 def type_error(

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from tampu.chat.fim import fim_tokens
-from tampu.chat.segments import valid_text
 from tampu.chat.template import ChatTemplate
 from tampu.chat.template_loader import PromptTemplate, model_template
 from tampu.chat.unusable_template import UnusableTemplate

@@ -314,9 +314,9 @@ class Tokenizer:
 
     def _check(self, token: int) -> None:
         if not 0 <= token < self.vocabulary_size:
+            named = f"token {token}" if abs(token) < 2**63 else "a token of more than 63 bits"
             raise RequestError(
-                f"token {token} is outside the vocabulary; ids go from 0 to "
-                f"{self.vocabulary_size - 1}"
+                f"{named} is outside the vocabulary; ids go from 0 to {self.vocabulary_size - 1}"
             )
 
     def _encoder(self) -> Encoder:

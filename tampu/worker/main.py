@@ -165,7 +165,7 @@ class VocabularyOnly:
         """Refuse: nothing can be computed."""
         raise RequestError("this model was loaded without its weights")
 
-    def score(self, *_: object) -> NoReturn:
+    def loglikelihood(self, *_: object, **_more: object) -> NoReturn:
         """Refuse: nothing can be computed."""
         raise RequestError("this model was loaded without its weights")
 

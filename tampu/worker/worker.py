@@ -24,7 +24,6 @@ from typing import TypeAlias, TypeVar
 
 from tampu.cancellation import cancellable, check_cancelled
 from tampu.chat.output import ToolCall
-from tampu.chat.segments import valid_text
 from tampu.engine.prompts import TokensPrompt
 from tampu.errors import ComputeError, RequestCancelledError, TampuError
 from tampu.runner.events import (
@@ -34,6 +33,7 @@ from tampu.runner.events import (
     TextDelta,
 )
 from tampu.runner.priority import Priority, prioritized
+from tampu.text import valid_text
 from tampu.worker.frames import read_frames
 from tampu.worker.generation import Generation
 from tampu.worker.loaded import Loaded

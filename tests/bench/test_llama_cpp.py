@@ -10,7 +10,7 @@ from support.tiny_hybrid import hybrid_weights, tiny_hybrid
 from support.tiny_model import write_tiny
 
 from tampu.bench.bench import Native, Plan, Subject, Work
-from tampu.bench.llama_cpp import LlamaCpp, find_library
+from tampu.bench.llama_cpp import LlamaCpp, find_library, missing_sets
 from tampu.convert import convert
 from tampu.errors import ComputeError, RequestError, RunnerDiedError
 
@@ -112,3 +112,18 @@ def test_crashed_child_is_reported(tmp_path: Path, model: Path) -> None:
 def test_missing_library_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="no library"):
         find_library(tmp_path / "libllama.so")
+
+
+def test_the_instruction_sets_that_a_build_lacks_are_named() -> None:
+    system = "CPU : SSE3 = 1 | AVX = 1 | AVX2 = 1 | FMA = 1 | OPENMP = 1 | REPACK = 1"
+    assert missing_sets({"AVX2", "AVX512", "AVX512_BF16", "FMA"}, system) == [
+        "AVX512",
+        "AVX512_BF16",
+    ]
+    assert missing_sets({"AVX2", "SSE3"}, system) == []
+
+
+def test_tampu_names_its_own_instruction_sets(model: Path) -> None:
+    subject = Native(model, threads=1, context=16)
+    assert subject.instruction_sets.isdisjoint({"OPENMP", "REPACK", "LLAMAFILE"})
+    subject.close()

@@ -160,16 +160,25 @@ def test_damaged_model_prints_one_line(run: Callable[..., Any], tmp_path: Path) 
         assert err.count("\n") == 1
 
 
-def test_bench_measures_tampu_where_its_peer_cannot_load_the_model(run: Callable[..., Any]) -> None:
+def test_bench_compares_a_model_in_a_layout_of_its_own_with_its_peer(
+    run: Callable[..., Any],
+) -> None:
     quick = ["--tests", "pp8", "--repetitions", "1", "--threads", "1"]
     code, out, err = run("bench", "demo", "--peer", "llama.cpp", *quick)
     assert code == 0
-    assert err.startswith("llama.cpp: cannot load the model: ")
-    assert err.endswith("; only tampu is measured\n")
-    title, row = out.splitlines()
+    assert all(line.startswith("warning: the comparison is uneven") for line in err.splitlines())
+    title, row, peer = out.splitlines()
     assert title.split() == ["test", "depth", "threads", "tokens/s", "peer", "ratio"]
-    assert row.split()[0::4] == ["pp8", "-"]
-    assert float(row.split()[3]) > 0
+    assert row.split()[0] == "pp8"
+    assert all(float(value) > 0 for value in row.split()[3:])
+    assert peer.startswith("peer: llama.cpp ")
+
+
+def test_bench_says_that_a_depth_is_beyond_training(run: Callable[..., Any]) -> None:
+    quick = ["--tests", "pp1", "--depth", "2050", "--repetitions", "1"]
+    code, _, err = run("bench", "demo", *quick)
+    assert code == 0
+    assert err == "warning: the model was trained with 2048 tokens, not 2051\n"
 
 
 def test_debug_shows_the_traceback(run: Callable[..., Any]) -> None:

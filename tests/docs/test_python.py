@@ -20,7 +20,10 @@ def test_the_table_has_the_methods_of_the_engine() -> None:
     rows = re.findall(r"^\| (`.*?) \|", PAGE, re.M)
     named = {name for row in rows for name in re.findall(r"`(\w+)", row)}
     methods = {
-        name for name, value in vars(Engine).items() if callable(value) and not name.startswith("_")
+        name
+        for kind in Engine.__mro__[:-1]
+        for name, value in vars(kind).items()
+        if callable(value) and not name.startswith("_")
     }
     assert named == methods
 

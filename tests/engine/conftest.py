@@ -26,5 +26,7 @@ def gpus(request: pytest.FixtureRequest) -> Sequence[StandIn | Device]:
     if chosen == "stand-ins":
         return list(request.getfixturevalue("devices"))
     found = [device for device in find_devices() if device.is_graphics]
-    assert len(found) == 2 or chosen == "one", "GGML_VK_VISIBLE_DEVICES=0,0 makes two devices of one"
+    assert len(found) == 2 or chosen == "one", (
+        "GGML_VK_VISIBLE_DEVICES=0,0 makes two devices of one"
+    )
     return found

@@ -261,7 +261,7 @@ def test_decisions_and_ranks_are_of_the_chosen_adapter(tmp_path: Path) -> None:
 def test_an_adapter_that_is_not_loaded_is_refused_by_all(engine: Engine) -> None:
     for ask in (
         lambda lora: engine.embed(["a"], lora=lora),
-        lambda lora: engine.score([1], [([1, 2], [(3,)])], lora),
+        lambda lora: engine.loglikelihood([1], [([1, 2], [(3,)])], lora),
     ):
         with pytest.raises(RequestError, match="no adapter 'x' is loaded"):
             ask({"x": 1.0})

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -141,7 +141,7 @@ def test_a_chunk_below_one_is_refused(engine: Engine, chunk: int) -> None:
 
 def test_a_text_model_refuses_an_image_in_logits(engine: Engine) -> None:
     with pytest.raises(RequestError, match=r"tiny\.gguf takes no images"):
-        engine.logits(PROMPT, images=[cast("bytes", "cat.png")])
+        engine.logits(PROMPT, images=[b"cat"])
 
 
 def test_embeddings_have_length_one_and_differ_between_texts(engine: Engine) -> None:
@@ -221,17 +221,15 @@ def test_a_token_outside_the_vocabulary_is_refused(engine: Engine, token: int) -
             ask([BOS, token])
 
 
-def test_an_unknown_option_is_refused_with_the_known_ones(engine: Engine) -> None:
-    with pytest.raises(RequestError, match="temprature") as caught:
+def test_an_unknown_option_is_refused_with_the_one_that_it_resembles(engine: Engine) -> None:
+    with pytest.raises(RequestError, match=r"'temprature': did you mean temperature\?"):
         engine.generate(PROMPT, temprature=0.5)
-    known = str(caught.value).partition("known: ")[2].rstrip(")").split(", ")
-    assert {"temperature", "max_tokens", "stop"} <= set(known)
 
 
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"max_tokens": -1}, "max_tokens must be an integer from 0 to"),
+        ({"max_tokens": 2**60}, "max_tokens must be an integer from 0 to"),
         ({"max_tokens": "10"}, "max_tokens"),
         ({"keep": -2}, "keep must be an integer from -1 to"),
         ({"top_logprobs": 21}, "top_logprobs must be 0 to 20, not 21"),

@@ -249,7 +249,7 @@ def test_a_cache_type_that_does_not_fit_the_heads_is_refused(path: Path) -> None
 def test_a_context_that_does_not_fit_is_refused_with_the_numbers(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_tiny(path)
+    write_tiny(path, Tiny(context=2**31 - 1))
     monkeypatch.setattr(Backend, "available_memory", staticmethod(lambda: 2**30))
     message = refused(OutOfMemoryError, None, path, context=10**8, slots=2)
     assert message.startswith(

@@ -11,6 +11,7 @@ from support import sampling as reference
 
 from tampu.errors import ComputeError
 from tampu.sampling import top_logprobs
+from tampu.sampling.logprobs import entropy
 
 
 def test_two_equal_logits_have_probability_one_half() -> None:
@@ -60,3 +61,16 @@ def test_a_forbidden_token_has_no_probability() -> None:
 def test_nan_is_refused() -> None:
     with pytest.raises(ComputeError):
         top_logprobs(np.array([0, np.nan], np.float32), 0, 1)
+
+
+@given(logits=arrays.arrays(np.float32, st.integers(1, 300), elements=st.floats(-50, 50, width=32)))
+def test_entropy_is_that_of_all_tokens(logits: npt.NDArray[np.float32]) -> None:
+    probabilities = np.exp(logits.astype(np.float64) - logits.max())
+    probabilities /= probabilities.sum()
+    expected = -sum(p * math.log(p) for p in probabilities.tolist() if p > 0)
+    assert entropy(logits) == pytest.approx(expected, abs=1e-6)
+
+
+def test_entropy_of_equal_and_of_forbidden_tokens() -> None:
+    assert entropy(np.zeros(1024, np.float32)) == pytest.approx(10 * math.log(2))
+    assert entropy(np.array([0, -np.inf, -np.inf], np.float32)) == 0.0

@@ -44,7 +44,7 @@ class Tiny:
     head_dim: int = 16
     feed_forward: int = 64
     vocabulary: int = VOCABULARY
-    context: int = 512
+    context: int = 65_536
     epsilon: float = 1e-5
     rope_base: float = 10_000.0
     tied: bool = False

@@ -16,9 +16,7 @@ PATHS = st.binary(min_size=1, max_size=50).filter(lambda path: b"\0" not in path
 
 
 @given(PATHS, PATHS, st.text(st.characters(codec=None)))
-def test_paths_keep_their_bytes_and_texts_are_valid(
-    path: bytes, adapter: bytes, text: str
-) -> None:
+def test_paths_keep_their_bytes_and_texts_are_valid(path: bytes, adapter: bytes, text: str) -> None:
     options = LoadOptions(name=text, adapters=((os.fsdecode(adapter), 1.0),))
     found = to_command(to_body(Load(sent_path(os.fsdecode(path)), sent_options(options))))
     assert isinstance(found, Load)

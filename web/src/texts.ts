@@ -160,7 +160,8 @@ export const TEXTS = {
   colour: "Colour of tokens",
   colours: { probability: "by probability", entropy: "by entropy" },
   alternatives: "Alternatives of the token",
-  tokenFacts: (logprob: string, bits: string) => `logprob ${logprob} · entropy ${bits} bits`,
+  tokenFacts: (logprob: string, bits: string, isExact: boolean) =>
+    `logprob ${logprob} · entropy ${isExact ? "" : "at least "}${bits} bits`,
   goOn: "Choose a token, and the answer goes on from there as a new version.",
   format: "Output format",
   formatKind: "Format",

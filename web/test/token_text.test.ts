@@ -44,11 +44,15 @@ test("tokens that end before the text are not continued", () => {
   assert.ok(!isCovered({ content: "abc" }));
 });
 
-test("entropy counts what is not listed as one token", () => {
+test("entropy is that of the server; without it, what is not listed bounds it", () => {
   const half = { text: "x", logprob: -LN2 };
-  assert.ok(Math.abs(entropy({ ...half, top: [half, half] }) - 1) < 1e-9);
-  assert.ok(Math.abs(entropy({ ...half, top: [half] }) - 1) < 1e-9);
-  assert.equal(entropy({ ...half, top: [{ text: "x", logprob: 0 }] }), 0);
+  const [known] = tokensOf([{ token: "x", logprob: -1, entropy: 3 * LN2 }]).map(entropy);
+  assert.deepEqual(known?.map(Math.round), [3, 3]);
+  assert.ok(entropy({ ...half, top: [half, half] }).every((bits) => Math.abs(bits - 1) < 1e-9));
+  const [least, most] = entropy({ ...half, top: [half] });
+  assert.ok(Math.abs(least - 1) < 1e-9 && most > 9);
+  assert.deepEqual(entropy({ ...half, top: [{ text: "x", logprob: 0 }] }), [0, 0]);
+  assert.equal(doubt({ ...half, top: [{ text: "x", logprob: -9 }] }, "entropy"), 5);
 });
 
 test("doubt grows from certain to improbable", () => {

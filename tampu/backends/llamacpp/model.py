@@ -159,7 +159,7 @@ class LlamaModel:
         check_finite(found, "embeddings", "input")
         return unit_vectors(found) if normalize else found
 
-    def score(
+    def loglikelihood(
         self,
         shared: Sequence[Item],  # noqa: ARG002 - its server finds what prompts share by itself
         prompts: Sequence[tuple[Sequence[Item], Sequence[Tokens]]],

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from tampu.chat.output import Content, Reasoning
-from tampu.cli.repl.images import ImageFile, take_images
+from tampu.cli.repl.images import ImageFile, mentions, take_images
 from tampu.cli.repl.session import Session, timing_lines
 from tampu.cli.repl.spinner import Spinner
 from tampu.cli.repl.wrapping import TextWriter, WrappingWriter
@@ -139,6 +139,9 @@ def images_of(session: Session, text: str) -> tuple[str, list[ImageFile]]:
         RequestError: for a file that is not an image.
     """
     if not session.can_see:
+        for mention in mentions(text):
+            why = "the model takes no images" if mention.exists else "no such file"
+            print(f"{mention.path}: {why}; it gets the name only", file=sys.stderr, flush=True)
         return text, []
     question, images, missing = take_images(text)
     for path in missing:

@@ -12,18 +12,18 @@ from typing import Any
 
 import msgspec
 
+from tampu.chat.messages import read_role as read_role
+from tampu.chat.messages import tool_call as tool_call
 from tampu.chat.output.reasoning import EFFORTS, Think
 from tampu.engine.prompts import ChatPrompt, StructuredOutput
 from tampu.server.generation_request import GenerationRequest, require
 from tampu.server.model_defaults import ModelDefaults
-from tampu.server.wire.tools import ToolChoice, Tools, shortened
+from tampu.server.wire.tools import ToolChoice, Tools
 
 logger = logging.getLogger(__name__)
 
 MAX_MESSAGES = 10_000
 MAX_IMAGES = 16
-# The last two, and `document ID`, are Granite's.
-_ROLES = ("system", "developer", "user", "assistant", "tool", "control", "document")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,19 +98,6 @@ def template_message(role: str, content: str, **optional: object) -> dict[str, A
     """Return a message in the format of Hugging Face's templates, without empty optional fields."""
     given = {name: value for name, value in optional.items() if value}
     return {"role": role, "content": content, **given}
-
-
-def read_role(role: str, where: str) -> str:
-    """Return the role of a message as templates know it."""
-    lower = role.lower()
-    is_known = lower in _ROLES or lower.startswith("document")
-    require(is_known, f"{where}.role must be {', '.join(_ROLES[:-2])}, not {shortened(role)}")
-    return "system" if lower == "developer" else lower
-
-
-def tool_call(id: str, name: str, arguments: object) -> dict[str, Any]:
-    """Return a tool call in the format of Hugging Face's templates."""
-    return {"type": "function", "id": id, "function": {"name": name, "arguments": arguments}}
 
 
 def check_can(defaults: ModelDefaults, capability: str, model: str, named: str) -> None:

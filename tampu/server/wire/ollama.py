@@ -78,6 +78,7 @@ class _Common(ModelBody, kw_only=True):
     shift: bool | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
+    entropy: bool | None = None  # tampu's own
     timings_per_token: bool | None = None  # llama-server's
     debug_render_only: bool | None = msgspec.field(default=None, name="_debug_render_only")
 
@@ -239,6 +240,7 @@ def _parameters(body: _Common, defaults: ModelDefaults) -> GenerationRequest:
         shift=body.shift is not False,
         logprobs=body.logprobs,
         top_logprobs=body.top_logprobs,
+        entropy=body.entropy,
         return_progress=Telemetry(body, streams=True).needs_progress or None,
     )
 

@@ -33,6 +33,7 @@ class LogprobEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
     logprob: float
     bytes: list[int] | None = None
     top_logprobs: list[LogprobEntry] | None = None
+    entropy: float | None = None
 
 
 class AnsweringMessage(Message, omit_defaults=True):
@@ -282,6 +283,7 @@ def _logprobs(logprobs: Sequence[TokenLogprob]) -> list[LogprobEntry] | None:
         msgspec.structs.replace(
             _entry(entry.token_bytes, entry.logprob),
             top_logprobs=[_entry(token, logprob) for token, logprob in entry.top_by_bytes] or None,
+            entropy=entry.entropy,
         )
         for entry in logprobs
     ] or None

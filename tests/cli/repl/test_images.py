@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from tampu.cli.repl.images import mentions, take_images
+from tampu.cli.repl.printing import images_of
 from tampu.errors import RequestError
 
 
@@ -95,3 +98,25 @@ def test_mentions_of_any_text_are_in_order(text: str) -> None:
     found = list(mentions(text))
     assert all(a.end <= b.start for a, b in pairwise(found))
     assert all(0 <= each.start < each.end <= len(text) for each in found)
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("can_see", "text", "printed"),
+    [
+        (False, "./a.png what is it", "a.png: the model takes no images; it gets the name only"),
+        (False, "./nowhere.png what is it", "nowhere.png: no such file; it gets the name only"),
+        (
+            True,
+            "./nowhere.png what is it",
+            "nowhere.png: no such file; the model gets its name only",
+        ),
+        (False, "what is it", ""),
+    ],
+)
+def test_a_picture_that_a_model_does_not_get_is_said(
+    capsys: pytest.CaptureFixture[str], can_see: bool, text: str, printed: str
+) -> None:
+    session: Any = SimpleNamespace(can_see=can_see)
+    assert images_of(session, text) == (text, [])
+    assert capsys.readouterr().err.strip() == printed

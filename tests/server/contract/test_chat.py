@@ -178,6 +178,13 @@ CASES = {
         "invalid base64 in messages[0].images[0]", model="demo",
         messages=[{"role": "user", "content": "x", "images": ["data:image/png;base64,aGk="]}],
     ),
+    "the entropy of each token comes with its logprob": chat(
+        lambda a: [score["entropy"] >= 0 for score in a.json["logprobs"]] == [True] * 4,
+        logprobs=True, entropy=True, stream=False, options={"num_predict": 4},
+    ),
+    "entropy needs logprobs": chat(
+        lambda a: a.refuses(400, "entropy needs logprobs"), entropy=True, stream=False
+    ),
     "logprobs come with their tokens": chat(
         lambda a: [len(score["top_logprobs"]) for score in a.json["logprobs"]] == [2] * 4,
         logprobs=True, top_logprobs=2, stream=False,

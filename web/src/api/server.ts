@@ -144,6 +144,8 @@ export interface LogprobLine {
   logprob: number;
   bytes?: number[];
   top_logprobs?: LogprobLine[];
+  /** Of the model's whole distribution, in nats; some engines do not say. */
+  entropy?: number;
 }
 
 export interface ChatRequest {
@@ -153,6 +155,7 @@ export interface ChatRequest {
   think?: boolean;
   logprobs?: boolean;
   top_logprobs?: number;
+  entropy?: boolean;
   format?: unknown;
   tools?: Record<string, unknown>[];
 }

@@ -14,6 +14,8 @@ export interface Candidate {
 export interface Token extends Candidate {
   /** The likeliest tokens in its place, the likeliest first. */
   top: Candidate[];
+  /** Of the whole distribution in its place, in nats, if it is known. */
+  entropy?: number;
 }
 
 /** Return the tokens of a line of an answer. */
@@ -21,6 +23,7 @@ export function tokensOf(entries: readonly LogprobLine[]): Token[] {
   return entries.map((entry) => ({
     ...candidate(entry),
     top: (entry.top_logprobs ?? []).map(candidate),
+    ...(entry.entropy === undefined ? {} : { entropy: entry.entropy }),
   }));
 }
 
@@ -69,17 +72,27 @@ export function isCovered({ content, tokens = [], tokensFrom = 0 }: Answer): boo
   return tokens.length > 0 && textOf(tokens)?.endsWith(content.slice(tokensFrom)) === true;
 }
 
-/** Return the entropy of a token's place in bits, with all but the likeliest tokens as one. */
-export function entropy({ top }: Token): number {
+/** The bits that are at most added if a token that is not listed is one of this many. */
+const MAX_VOCABULARY_BITS = 18;
+
+/**
+ * Return the least and the most that the entropy of a token's place can be, in bits.
+ *
+ * Both are the entropy where it is known. Else all tokens that are not listed count as one, or as
+ * many equal ones.
+ */
+export function entropy({ top, entropy }: Token): [number, number] {
+  if (entropy !== undefined) return [entropy / Math.LN2, entropy / Math.LN2];
   const known = top.map(({ logprob }) => Math.exp(logprob));
-  const rest = 1 - known.reduce((sum, part) => sum + part, 0);
-  return [...known, rest].reduce((sum, part) => (part > 0 ? sum - part * Math.log2(part) : sum), 0);
+  const rest = Math.max(1 - known.reduce((sum, part) => sum + part, 0), 0);
+  const least = [...known, rest].reduce((sum, part) => (part > 0 ? sum - part * Math.log2(part) : sum), 0);
+  return [least, least + rest * MAX_VOCABULARY_BITS];
 }
 
 export type Colour = "probability" | "entropy";
 
 /** How unsure a token was, from 0 (certain) to 5. */
 export function doubt(token: Token, colour: Colour): number {
-  const value = colour === "entropy" ? entropy(token) : -token.logprob / Math.LN2; // bits
+  const value = colour === "entropy" ? entropy(token)[1] : -token.logprob / Math.LN2; // bits
   return [0.15, 0.6, 1.3, 2.3, 4].filter((limit) => value > limit).length;
 }

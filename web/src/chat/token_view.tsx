@@ -107,6 +107,7 @@ interface Properties {
 
 function Alternatives({ turn, at, token, anchor, onLeave, onDone }: Properties): JSX.Element {
   const { chats } = useApp();
+  const [least, most] = entropy(token);
   const place = useRef<HTMLDivElement>(null);
   useLayoutEffect(() => {
     const move = () => putUnder(place.current, document.getElementById(anchor));
@@ -140,7 +141,7 @@ function Alternatives({ turn, at, token, anchor, onLeave, onDone }: Properties):
         <bdi class="token-name">{named(token)}</bdi>
         <strong>{percent(Math.exp(token.logprob))}</strong>
       </p>
-      <p class="hint">{TEXTS.tokenFacts(decimal(token.logprob, 3), decimal(entropy(token), 2))}</p>
+      <p class="hint">{TEXTS.tokenFacts(decimal(token.logprob, 3), decimal(least, 2), least === most)}</p>
       <ul>
         {token.top.map((other) => {
           const isItself = named(other) === named(token);

@@ -132,7 +132,7 @@ export class App {
 
   /** Send a message to the chosen model. */
   send(content: string, images: string[]): void {
-    this.chats.set({ model: this.model.value });
+    this.chooseModel(this.model.value);
     this.chats.send(content, images);
     history.replaceState(null, "", `#/chat/${this.chats.openId.value}`);
   }

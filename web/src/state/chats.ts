@@ -283,7 +283,7 @@ export class Chats {
     return {
       model, messages: messagesOf(conversation, last), options,
       ...(this.#models.can(model, "thinking") ? { think: conversation.think } : {}),
-      ...(logprobs ? { logprobs, top_logprobs: TOP_LOGPROBS } : {}),
+      ...(logprobs ? { logprobs, top_logprobs: TOP_LOGPROBS, entropy: true } : {}),
       ...(format === undefined ? {} : { format }),
       ...(tools ? { tools } : {}),
     };

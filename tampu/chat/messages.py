@@ -1,0 +1,118 @@
+"""The messages of a conversation as callers write them, checked and made into a template's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tampu.chat.output.stream_parser import ToolCall
+from tampu.errors import RequestError
+
+# The last two, and `document ID`, are Granite's.
+ROLES = ("system", "developer", "user", "assistant", "tool", "control", "document")
+_LISTED = ", ".join(ROLES[:-2])
+
+
+def read_role(role: str, where: str) -> str:
+    """Return the role of a message as templates know it.
+
+    Raises:
+        RequestError: for an unknown one.
+    """
+    lower = role.lower()
+    if lower not in ROLES and not lower.startswith("document"):
+        shown = f"{role!r:.50}" + "..." * (len(role) > 48)
+        raise RequestError(f"{where}.role must be {_LISTED}, not {shown}")
+    return "system" if lower == "developer" else lower
+
+
+def tool_call(id: str | None, name: str, arguments: object) -> dict[str, Any]:
+    """Return a tool call in the format of Hugging Face's templates."""
+    return {"type": "function", "id": id, "function": {"name": name, "arguments": arguments}}
+
+
+def read_messages(
+    messages: Sequence[Mapping[str, Any]], read_file: Callable[[Any, str], Any]
+) -> list[dict[str, Any]]:
+    """Return the messages of a program as a template takes them.
+
+    Args:
+        messages: with a role and content: a text, or a list of parts with the type "text". An
+            assistant's may have tool calls instead, in OpenAI's format or as `ToolCall`, and a
+            user's may have images.
+        read_file: returns an image or a video that was given, and gets its place for messages.
+
+    Raises:
+        RequestError: naming the message that is wrong, and its field.
+    """
+    if not messages:
+        raise RequestError("messages is empty: at least one message is required")
+    return [
+        _read_message(message, f"messages[{index}]", read_file)
+        for index, message in enumerate(messages)
+    ]
+
+
+def check_tools(tools: Sequence[Mapping[str, Any]]) -> None:
+    """Check that functions have names.
+
+    Raises:
+        RequestError: naming the tool that is wrong.
+    """
+    for index, tool in enumerate(tools):
+        match tool:
+            case {"function": {"name": str(name)}} if name:
+                continue
+        wanted = '{"type": "function", "function": {"name": ..., "parameters": ...}}'
+        raise RequestError(f"tools[{index}] must be a function with a name, as {wanted}")
+
+
+def _read_message(
+    message: Mapping[str, Any], where: str, read_file: Callable[[Any, str], Any]
+) -> dict[str, Any]:
+    role = message.get("role")
+    if not isinstance(role, str):
+        what = "is missing" if role is None else f"must be a string, not {type(role).__name__}"
+        raise RequestError(f"{where}.role {what}")
+    found = {**message, "role": read_role(role, where)}
+    images, calls = message.get("images"), message.get("tool_calls")
+    if images is not None:
+        if not isinstance(images, list | tuple):
+            raise RequestError(f"{where}.images must be a list, not {type(images).__name__}")
+        files = enumerate(images)
+        found["images"] = [read_file(file, f"{where}.images[{i}]") for i, file in files]
+    if calls is not None:
+        if not isinstance(calls, list | tuple):
+            raise RequestError(f"{where}.tool_calls must be a list, not {type(calls).__name__}")
+        found["tool_calls"] = [
+            _read_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(calls)
+        ]
+    found["content"] = _read_content(message.get("content"), f"{where}.content")
+    if message.get("content") is None and role.lower() != "assistant" and not images:
+        raise RequestError(f"{where}.content is missing")
+    return found
+
+
+def _read_content(content: object, where: str) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    if not isinstance(content, list | tuple):
+        raise RequestError(f"{where} must be a string, not {type(content).__name__}")
+    texts = []
+    for index, part in enumerate(content):
+        match part:
+            case {"type": "text", "text": str(text)}:
+                texts.append(text)
+            case _:
+                more = "images go into the message's `images`"
+                raise RequestError(f"{where}[{index}] must be a part with text; {more}")
+    return "\n".join(texts)
+
+
+def _read_call(call: object, where: str) -> Any:
+    match call:
+        case ToolCall(name=name, arguments=arguments, id=id):
+            return tool_call(id, name, arguments)
+        case {"function": {"name": str()}}:
+            return call
+    raise RequestError(f"{where} must be a ToolCall, or a dict with a function and its name")

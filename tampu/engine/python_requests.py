@@ -1,0 +1,129 @@
+"""From the arguments of `Engine`'s methods to requests, with the model's own defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tampu.chat.messages import check_tools, read_messages
+from tampu.chat.output.reasoning import Think
+from tampu.engine.arguments import FilePath, kind_of
+from tampu.engine.backend import Tokenizer
+from tampu.engine.chat import ModelRequest, OutputParser, RequestBuilder
+from tampu.engine.input_processor import Prompt
+from tampu.engine.prompts import ChatPrompt, StructuredOutput
+from tampu.errors import GrammarError, RequestError
+from tampu.runner.request import generate_options, given_options
+from tampu.store.model import StoredDefaults
+
+Message: TypeAlias = Mapping[str, Any]
+File: TypeAlias = str | Path | bytes | npt.NDArray[np.uint8] | Any
+"""A path, the bytes of an image or a video, RGB pixels, or an image of Pillow."""
+
+_TOOLS = kind_of(Sequence[Message] | None)
+_THINK = kind_of(Think)
+
+
+class PythonRequests:
+    """Builds the requests of one model from the arguments of Python functions."""
+
+    def __init__(
+        self, requests: RequestBuilder, defaults: StoredDefaults, tokenizer: Tokenizer
+    ) -> None:
+        """Build requests whose options replace the model's own defaults."""
+        self._requests = requests
+        self._parameters = given_options(defaults.parameters)
+        self._defaults = defaults
+        self._tokenizer = tokenizer
+
+    def plain(self, prompt: Prompt, given: Mapping[str, object]) -> ModelRequest:
+        """Return the request for the continuation of a prompt."""
+        tokens = self._tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        values = {**self._parameters, **given}
+        if "format" in values:
+            values["format"] = _format(values["format"])
+        options = generate_options(values)
+        ends_in_reasoning = self._requests.ends_in_reasoning(tokens)
+        options = self._requests.with_reasoning_tags(options, ends_in_reasoning=ends_in_reasoning)
+        return ModelRequest(tokens, options, OutputParser())
+
+    def chat(self, messages: Sequence[Message], given: Mapping[str, object]) -> ModelRequest:
+        """Return the request for the next message."""
+        values = {**self._parameters, **given}
+        chat = self.conversation(messages, values)
+        structure = None
+        if "format" in values:
+            structure = StructuredOutput(format=_format(values.pop("format")))
+        return self._requests.build(chat, generate_options(values), structure)
+
+    def conversation(self, messages: Sequence[Message], options: dict[str, Any]) -> ChatPrompt:
+        """Return a conversation; `tools` and `think` are removed from the options.
+
+        Raises:
+            RequestError: for a message or tool that is wrong.
+        """
+        tools, think = options.pop("tools", None), options.pop("think", None)
+        _TOOLS.check(tools, "tools")
+        _THINK.check(think, "think")
+        check_tools(tools or ())
+        begun = tuple(self._defaults.conversation(read_messages(messages, read_file)))
+        return ChatPrompt(
+            messages=tuple(map(dict, begun)), tools=tools and tuple(tools), think=think
+        )
+
+
+def read_file(file: File, where: str) -> bytes | npt.NDArray[np.uint8]:
+    """Return the bytes of a file, or the RGB pixels of an image, uint8, (height, width, 3).
+
+    Args:
+        file: as `File`.
+        where: the argument, for messages.
+
+    Raises:
+        RequestError: naming a file that cannot be read; for anything else.
+    """
+    if isinstance(file, str | Path):
+        kind_of(FilePath).check(file, where)
+        return _content(Path(file), where)
+    if isinstance(file, bytes | bytearray | memoryview):
+        return bytes(file)
+    if not hasattr(file, "__array_interface__"):
+        wanted = "a path, the bytes of a file, or an image"
+        raise RequestError(f"{where} must be {wanted}, not {type(file).__name__}")
+    if getattr(file, "mode", "RGB") != "RGB":  # an image of Pillow
+        image: Any = file
+        file = image.convert("RGB")
+    pixels: npt.NDArray[Any] = np.asarray(file)
+    if pixels.dtype != np.uint8 or pixels.shape[2:] != (3,) or not pixels.size:
+        found = f"{pixels.dtype}, {pixels.shape}"
+        raise RequestError(f"{where} must be RGB pixels, uint8, (height, width, 3), not {found}")
+    return pixels
+
+
+def _content(path: Path, where: str) -> bytes:
+    shown = f"{str(path)!r:.200}"
+    try:
+        if not path.is_file():
+            raise RequestError(f"{where}: there is no file {shown}")
+        return path.read_bytes()
+    except OSError as error:
+        raise RequestError(f"{where}: {shown} cannot be read: {error.strerror}") from error
+
+
+def _format(wanted: object) -> object:
+    """Return an output format; of a class of pydantic, its JSON schema.
+
+    Raises:
+        GrammarError: if the class has no schema.
+    """
+    schema_of = getattr(wanted, "model_json_schema", None)
+    if not isinstance(wanted, type) or not callable(schema_of):
+        return wanted
+    try:
+        return schema_of()
+    except Exception as error:  # pydantic's errors are not tampu's
+        raise GrammarError(f"format: {wanted.__name__} has no JSON schema: {error}") from error
