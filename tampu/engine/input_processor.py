@@ -236,10 +236,7 @@ class InputProcessor:
     ) -> list[Scored]:
         """Return the log-probabilities of continuations of prompts; see `tampu.engine.scoring`.
 
-        Args:
-            shared: what all prompts begin with.
-            prompts: each with its continuations.
-            lora: the adapters of all.
+        `shared`: what all prompts begin with; `lora`: the adapters of all.
         """
         return loglikelihood(prompts, self._scoring(shared, lora), at_once=_AT_ONCE)
 

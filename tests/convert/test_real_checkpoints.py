@@ -205,7 +205,7 @@ def test_templates_in_files_of_their_own_are_kept_by_name(tmp_path: Path) -> Non
     convert(folder, tmp_path / "out.gguf")
     keys = read_gguf(tmp_path / "out.gguf").metadata
     assert keys["tokenizer.chat_template"] == "A"
-    assert list(keys["tokenizer.chat_templates"]) == ["rag", "tool_use"]
+    assert keys.strings("tokenizer.chat_templates") == ["rag", "tool_use"]
     assert keys["tokenizer.chat_template.tool_use"] == "B"
     (folder / "additional_chat_templates/not-a-name.jinja").write_text("D")
     with pytest.raises(ModelFileError, match=r"additional_chat_templates/not-a-name\.jinja"):

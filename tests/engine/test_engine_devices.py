@@ -1,7 +1,6 @@
 """Models whose layers are on several devices: two stand-ins and the processor."""
 
 import logging
-import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -404,16 +403,12 @@ def test_an_offloaded_vision_model_gives_the_same(gpus: Sequence[StandIn | Devic
 @pytest.mark.seed("S75")
 def test_a_worker_reports_its_device_memory(path: Path, devices: tuple[StandIn, StandIn]) -> None:
     options = LoadOptions(context=64, threads=1, gpu_layers=LAYERS + 1, tensor_split=(1.0, 1.0))
-    with load_model(
-        Load(os.fsencode(path), options), lambda _: None, lambda: False, FORK_SERVER
-    ) as loaded:
+    with load_model(Load(str(path), options), lambda _: None, lambda: False, FORK_SERVER) as loaded:
         assert 0 < loaded.ready.device_bytes == sum(each.taken for each in devices)
         assert loaded.ready.memory_bytes > loaded.ready.device_bytes
         assert min(each.taken for each in devices) > 0
     nowhere = LoadOptions(context=64, threads=1, gpu_layers=0)
-    with load_model(
-        Load(os.fsencode(path), nowhere), lambda _: None, lambda: False, FORK_SERVER
-    ) as loaded:
+    with load_model(Load(str(path), nowhere), lambda _: None, lambda: False, FORK_SERVER) as loaded:
         assert loaded.ready.device_bytes == 0
 
 

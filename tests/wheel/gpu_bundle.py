@@ -37,19 +37,11 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def checked(bundle: Path, report: Path, backend: str, **variables: str) -> dict[str, Any]:
     """Return the report of a check with small models."""
     python = VULKAN / "python" if backend == "vulkan" else sys.executable
-    command = [
-        "sh",
-        bundle / "check.sh",
-        report,
-        "--backends",
-        backend,
-        "--small",
-        "--minutes",
-        "20",
-    ]
+    options = ["--backends", backend, "--small", "--minutes", "20"]
+    command = ["sh", str(bundle / "check.sh"), str(report), *options]
     given = {**os.environ, "PYTHON": str(python), "PYTHONPATH": "", **variables}  # noqa: TID251
     done = subprocess.run(command, env=given, check=False, text=True, capture_output=True)
-    print(done.stdout, done.stderr, (report / "report.md").read_text(), sep="\n")
+    print(done.stdout, done.stderr, (report / "report.md").read_text(), sep="\n")  # noqa: T201 - the report of a failure
     assert done.returncode == 0
     found: dict[str, Any] = json.loads((report / "report.json").read_text())["steps"]
     return found

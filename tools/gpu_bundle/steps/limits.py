@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ def main() -> None:
     found = {"bytes_per_s": _copy(torch), "flops": _product(torch)}
     print_row("memory, read and written by a copy", f"{found['bytes_per_s'] / 1e9:.0f} GB/s")
     print_row("product of BF16 matrices, 8192 wide", f"{found['flops'] / 1e12:.0f} TFLOP/s")
-    Path(os.path.expanduser("~"), FILE).write_text(json.dumps(found))
+    (Path.home() / FILE).write_text(json.dumps(found))
 
 
 def _seconds(torch: Any, work: Any) -> float:
@@ -51,7 +50,7 @@ def _seconds(torch: Any, work: Any) -> float:
 def _copy(torch: Any) -> float:
     source = torch.empty(2**30, dtype=torch.uint8, device="cuda")
     target = torch.empty_like(source)
-    return 2 * source.numel() / _seconds(torch, lambda: target.copy_(source))
+    return 2 * int(source.numel()) / _seconds(torch, lambda: target.copy_(source))
 
 
 def _product(torch: Any) -> float:

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from tampu.engine.engine import Engine
+from tampu.engine.load_options import LoadOptions, with_offload
 from tampu.errors import TampuError
 from tampu.ml.device_map import Offload
 from tools.gpu_bundle.report import print_begin, print_row
@@ -26,8 +27,8 @@ def compare(file: Path, offload: Offload, limit: float) -> None:
     """Print how far the logits of one model are from the reference."""
     reference = np.load(file.with_suffix(".npz"))
     tokens, expected = [int(token) for token in reference["tokens"]], reference["logits"]
-    options = {"context": 256, "threads": 1, "cache_type": "f32", "flash_attention": True}
-    with Engine.load(file, offload=offload, **options) as engine:
+    options = LoadOptions(context=256, threads=1, cache_type="f32", flash_attention=True)
+    with Engine.load(file, with_offload(options, offload)) as engine:
         on_device = engine.device_bytes > 0
         found = [engine.logits(tokens, chunk=chunk)[:, : expected.shape[1]] for chunk in (None, 1)]
     norm = np.linalg.norm(expected)

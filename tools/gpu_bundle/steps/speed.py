@@ -216,7 +216,7 @@ def profile(engine: Engine, count: int, answer: int) -> None:
     if not torch.cuda.is_available():
         print_row(what, "idle time not measured: no CUDA device, so CUPTI has no counters")
         return
-    torch.cuda.init()
+    torch.zeros(1, device="cuda")  # starts CUPTI's context
     with torch.profiler.profile(activities=[ProfilerActivity.CUDA]) as profiler:
         together(engine, count, answer)
     kernels = [each for each in profiler.events() if each.device_type.name == "CUDA"]
