@@ -244,7 +244,8 @@ def decisions(server: Server, source: random.Random) -> Iterator[tuple[str, floa
         (once,) = together(server, [prompt(source, SHARED)], 1)
         yield f"reading {SHARED:,} tokens once, s", once.times[0]
         began = time.perf_counter()
-        server.engine.loglikelihood(list(prefix), [(list(each), [(300,), (301,)]) for each in prompts])
+        questions = [(list(each), [(300,), (301,)]) for each in prompts]
+        server.engine.loglikelihood(list(prefix), questions)
         yield name, time.perf_counter() - began
 
 

@@ -23,7 +23,9 @@ HOPPER = Card("NVIDIA H100 80GB HBM3", "580.159.04", 90, 81559, 80990)
 
 def test_nvidia_smis_line_is_read() -> None:
     assert parse_card("NVIDIA H100 80GB HBM3, 580.159.04, 9.0, 81559, 80990") == HOPPER
-    assert parse_card("NVIDIA GeForce RTX 5090, 590.1, 12.0, 32607, 32000").architecture == 120
+    blackwell = parse_card("NVIDIA GeForce RTX 5090, 590.1, 12.0, 32607, 32000")
+    assert isinstance(blackwell, Card)
+    assert blackwell.architecture == 120
     assert "cannot be read" in str(parse_card("Failed to initialize NVML: Driver/library"))
 
 
@@ -105,7 +107,7 @@ def test_a_card_without_code_and_without_a_compiler_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(check, "_toolkit", lambda: None)
-    with pytest.raises(CompileError, match="this card needs 90.*CUDA_ARCHITECTURES=90"):
+    with pytest.raises(CompileError, match=r"this card needs 90.*CUDA_ARCHITECTURES=90"):
         check.cuda_library(made_bundle(tmp_path), HOPPER)
 
 

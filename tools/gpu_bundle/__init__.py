@@ -1,5 +1,5 @@
-"""A folder with which one command shows what tampu does on a GPU, on a machine without a network.
+"""A folder that checks tampu on a GPU with one command, without a network.
 
-`build.py` makes it here (`make gpu-bundle`); `check.sh` and `check.py` run there; each of `steps` is
-one part of the check, in a process of its own.
+`build.py` makes it here (`make gpu-bundle`); `check.sh` and `check.py` run there; each module of
+`steps` is one part of the check, in a process of its own.
 """

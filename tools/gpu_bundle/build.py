@@ -1,10 +1,10 @@
 """Makes the bundle: `make gpu-bundle` calls it.
 
-    python -m tools.gpu_bundle.build build/gpu-bundle --wheel dist/tampu-*.whl --cache .venv/gpu-bundle
+    python -m tools.gpu_bundle.build build/gpu-bundle --wheel dist/tampu-*.whl --cache FOLDER
 
-The folder has the wheel and those of PyPI that a machine with PyTorch and transformers may lack, the
-sources of the check and of the tests that it runs, tiny models with transformers' logits, ggml's
-CUDA code as sources, and, where `make cuda-backend` has compiled it, as a library.
+The bundle has the wheel and those of PyPI that a machine with PyTorch may lack, the sources of the
+check and of the tests that it runs, tiny models with transformers' logits, ggml's CUDA code as
+sources, and, where `make cuda-backend` has compiled it, as a library.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Runs the check on the machine with the GPU: `check.sh` calls it.
 
-Every step is a process of its own with a limit in time, and the report is written after each row, so
-that a crash, a hang or an interruption loses no more than one step. This file uses the standard
+Every step is a process of its own with a limit in time, and the report is written after each row:
+a crash, a hang or an interruption loses no more than one step. This file uses the standard
 library alone: the bundle's packages are unpacked to a folder first, and nothing is installed.
 """
 
@@ -36,7 +36,7 @@ HIDE = {"cuda": {"CUDA_VISIBLE_DEVICES": "-1"}, "vulkan": {"GGML_VK_VISIBLE_DEVI
 MODELS = "models.tar.xz"
 COMPILE_MINUTES = 5.0
 RESTARTS = 8  # of a step whose parts end its process
-_SECONDS = 1.0
+_LEAST_S = 0.1  # a step that has less is not begun
 _STEPS = "tools.gpu_bundle.steps"
 
 
@@ -192,7 +192,7 @@ def run_step(step: Step, bundle: Bundle, report: Report, seconds: float) -> None
     ends, done = time.monotonic() + seconds, list[str]()
     for _ in range(RESTARTS):
         left = ends - time.monotonic()
-        if left < _SECONDS:
+        if left < _LEAST_S:
             report.add(step.name, Row("the rest", f"not run: {seconds:.0f} s were over"))
             return
         skip = ["--skip", *done] if done else []
@@ -305,7 +305,7 @@ def main() -> int:
             backends.remove("cuda")
         for step in steps(bundle, backends, small=given.small):
             left = ends - time.monotonic()
-            if left < _SECONDS:
+            if left < _LEAST_S:
                 over = f"not run: the {given.minutes:g} minutes were over"
                 report.add(step.name, Row(step.module, over))
                 continue

@@ -31,7 +31,7 @@ def print_row(what: str, value: str, *, passed: bool | None = None) -> None:
 
 
 def print_begin(part: str) -> None:
-    """Say which part of the step begins, so that the next process can skip it if it ends this one."""
+    """Print which part of the step begins: the next process skips it if it ends this one."""
     print(json.dumps({"begin": part}), flush=True)
 
 

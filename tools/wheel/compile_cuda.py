@@ -2,10 +2,10 @@
 
     python compile_cuda.py SOURCES BUILD --cuda FOLDER --architectures 90 --minutes 5
 
-compiles the CUDA code of an unpacked source archive of ggml-python (SOURCES) in the folder BUILD and
-prints where the library is. It needs no GPU: FOLDER has `bin/nvcc`, headers and libraries, as those
-of NVIDIA's packages on PyPI (tools/setup/cuda_packages.txt) or of an installed CUDA toolkit. What is
-compiled when the minutes are over, or when it is stopped, is not compiled again by the next call.
+compiles the CUDA code of an unpacked source archive of ggml-python (SOURCES) in the folder BUILD
+and prints where the library is. It needs no GPU: FOLDER has `bin/nvcc`, headers and libraries, as
+those of NVIDIA's packages on PyPI (tools/setup/cuda_packages.txt) or of an installed CUDA toolkit.
+What is compiled when the minutes are over, or when it is stopped, is not compiled again.
 It uses the standard library alone, since a machine with a GPU may have nothing else.
 """
 

@@ -1,10 +1,11 @@
-"""What happens when a model's process is killed in mid-step, and when the card has too little memory."""
+"""What happens when a model's process is killed in mid-step, and when memory is too small."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import json
+import os
 import re
 import signal
 import subprocess
@@ -35,19 +36,14 @@ def server(layers: int) -> Iterator[tuple[str, subprocess.Popen[str]]]:
         env=_environment(layers),
     )  # fmt: skip
     try:
-        assert process.stdout is not None
-        found = next(
-            filter(None, (re.search(r"http://[\d.]+:\d+", line) for line in process.stdout))
-        )
-        yield found[0], process
+        lines = (re.search(r"http://[\d.]+:\d+", line) for line in process.stdout or ())
+        yield next(filter(None, lines))[0], process
     finally:
         process.terminate()
         process.wait()
 
 
 def _environment(layers: int) -> dict[str, str]:
-    import os
-
     return {**os.environ, "TAMPU_NUM_GPU": str(layers)}
 
 
@@ -115,8 +111,7 @@ def taken_memory() -> None:
     command = [sys.executable, "-c", take]
     holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
-        assert holder.stdout is not None
-        holder.stdout.readline()
+        next(iter(holder.stdout or ()))
         _load_beside(what)
     finally:
         holder.kill()

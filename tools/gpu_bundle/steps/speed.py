@@ -1,7 +1,7 @@
 """Speed of a model of real size with random weights, and what the device does meanwhile.
 
-Prompt and decoding are measured as `tampu bench` does it. How long the device computes, and how many
-bytes are copied, come from CUPTI, through PyTorch's profiler in the same process, where that is there.
+Prompt and decoding are measured as `tampu bench` does it. How long the device computes, and what is
+copied, comes from CUPTI, through PyTorch's profiler in the same process, where that is there.
 """
 
 from __future__ import annotations

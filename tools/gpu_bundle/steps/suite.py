@@ -1,4 +1,4 @@
-"""The project's own tests on the device: several sequences, prefixes, shifts, adapters, states, caches.
+"""The project's own tests on the device: sequences, prefixes, shifts, adapters, states, caches.
 
 They are those of tests/gpu.txt, which need one device.
 """
@@ -32,8 +32,9 @@ def main() -> None:
         results = Path(folder, "results.xml")
         chosen = ["-k", SMALL] if given.small else []
         command = [
-            sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(SOURCE),
-            "-c", str(SOURCE / "pytest.ini"), "--devices", "one", f"--junitxml={results}", *chosen,
+            sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
+            "--rootdir", str(SOURCE), "-c", str(SOURCE / "pytest.ini"),
+            "--devices", "one", f"--junitxml={results}", *chosen,
             f"@{SOURCE / 'tests' / 'gpu.txt'}",
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=SOURCE)
