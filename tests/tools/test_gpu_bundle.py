@@ -88,7 +88,12 @@ def test_the_report_is_complete_after_each_row(tmp_path: Path) -> None:
 
 def made_bundle(folder: Path, **about: object) -> Bundle:
     here = ".".join(map(str, sys.version_info[:2]))
-    known = {"python": here, "machine": platform.machine(), "architectures": []} | about
+    known = {
+        "python": here,
+        "machine": platform.machine(),
+        "architectures": [],
+        "expected": [],
+    } | about
     (folder / "wheels").mkdir(parents=True)
     (folder / "bundle.json").write_text(json.dumps(known))
     with tarfile.open(folder / MODELS, "w:xz"):
@@ -101,6 +106,8 @@ def test_a_bundle_for_another_python_or_machine_says_what_to_do(tmp_path: Path) 
     assert "for Python 3.9" in other
     assert "make gpu-bundle BUNDLE_PYTHON=" in other
     assert "for Linux on sparc" in made_bundle(tmp_path / "b", machine="sparc").unpack()
+    bare = made_bundle(tmp_path / "c", expected=["numpy", "not_there"]).unpack()
+    assert bare == "this Python has no not_there: install them, or set PYTHON"
 
 
 def test_a_card_without_code_and_without_a_compiler_says_what_to_do(
@@ -161,7 +168,7 @@ def test_a_step_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.M
     assert "did not end within 1 s" in report.steps["step"][0].value
 
 
-def test_coarse_weights_have_one_bit_of_mantissa() -> None:
-    found = coarse(np.array([0.0, 1.0, -1.2, 1.3, 5.9], np.float32))
-    assert found.tolist() == [0.0, 1.0, -1.0, 1.5, 6.0]
+def test_coarse_weights_are_powers_of_two() -> None:
+    found = coarse(np.array([0.0, 1.0, -1.2, 1.6, 5.9, 0.3], np.float32))
+    assert found.tolist() == [0.0, 1.0, -1.0, 2.0, 4.0, 0.25]
     assert coarse(np.array([7], np.int64)).tolist() == [7]

@@ -25,14 +25,15 @@ from tools.wheel.compile_ggml import BASE, ROOT, ggml_version
 
 LIMIT_MIB = 50
 PYTHON = "3.12"
-# What tampu imports, without numpy and what comes with PyTorch: in the versions of the lock.
+# What tampu imports, in the versions of the lock, without what comes with PyTorch and transformers.
 PACKAGES = (
-    "annotated-doc", "anyio", "cffi", "click", "cryptography", "gguf", "h11", "idna", "jinja2",
-    "llguidance", "markdown-it-py", "markupsafe", "mdurl", "msgspec", "pillow", "prometheus_client",
-    "prompt_toolkit", "psutil", "pycparser", "pygments", "python-multipart", "pyyaml", "rich",
-    "shellingham", "starlette", "tokenizers", "tqdm", "typer", "typing-extensions", "urllib3",
-    "uvicorn", "wcwidth", "zstandard",
+    "annotated-doc", "anyio", "cffi", "click", "cryptography", "gguf", "h11", "idna", "llguidance",
+    "markdown-it-py", "mdurl", "msgspec", "prometheus_client", "prompt_toolkit", "psutil",
+    "pycparser", "pygments", "python-multipart", "rich", "shellingham", "starlette", "typer",
+    "typing-extensions", "urllib3", "uvicorn", "wcwidth", "zstandard",
 )  # fmt: skip
+EXPECTED = ("numpy", "jinja2", "tokenizers", "PIL", "yaml", "tqdm")
+"""Modules that the target has: PyTorch, torchvision and transformers need them."""
 # The sources of the check, of what it measures with, and of the tests that it runs.
 SOURCES = ("tools", "benchmarks", "tests/support", "tests/engine", "tests/ml", "tests/conftest.py",
            "tests/gpu.txt")  # fmt: skip
@@ -77,7 +78,7 @@ def build(
     _download(partial, python)
     _copy_sources(partial / "source")
     write_references(cache)
-    with tarfile.open(partial / MODELS, "w:xz") as archive:
+    with tarfile.open(partial / MODELS, "w:xz", preset=1) as archive:
         for file in sorted(cache.iterdir()):
             archive.add(file, file.name)
     if cuda is not None:
@@ -86,6 +87,7 @@ def build(
         "python": python,
         "machine": platform.machine(),
         "ggml": ggml_version(),
+        "expected": EXPECTED,
         "architectures": [int(each) for each in architectures] if cuda else [],
     }
     (partial / "bundle.json").write_text(json.dumps(about, indent=1) + "\n")
@@ -100,9 +102,9 @@ def _download(folder: Path, python: str) -> None:
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "download"]
     lock = str(ROOT / "requirements.lock")
     target = ["--only-binary=:all:", f"--python-version={python}", "--implementation=cp"]
-    # pip takes these as exact names, so every older one that packages use is listed.
-    for version in ("2_34", "2_28", "2_27", "2_24", "2_17", "2014", "2_12", "2_5", "1"):
-        target.append(f"--platform=manylinux{'' if '_' not in version else '_'}{version}_x86_64")
+    # pip takes these as exact names, and not as the newest that is allowed.
+    versions = [*(f"_2_{minor}" for minor in range(35, 4, -1)), "2014", "2010", "1"]
+    target += [f"--platform=manylinux{version}_x86_64" for version in versions]
     common = [*pip, "--no-deps", "-c", lock]
     subprocess.run([*common, *target, "-d", folder / "wheels", *PACKAGES], check=True)
     sources = ["--no-binary", "ggml-python", f"ggml-python=={ggml_version()}"]

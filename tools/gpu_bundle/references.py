@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from pathlib import Path
@@ -13,15 +12,24 @@ from safetensors.numpy import load_file, save_file
 from support.checkpoints import DECODERS, RECIPES
 from support.laboratory import Laboratory, tokens
 
+from tampu.convert import FAMILIES
+
 LENGTH = 48  # tokens of a text: beyond the sliding windows of the models
 
 
 def names() -> list[str]:
-    """Return one recipe of each of transformers' architectures."""
-    first: dict[str, str] = {}
+    """Return one recipe of each of GGUF's architectures, and one with experts where it has them."""
+    first: dict[tuple[str, bool], str] = {}
     for name in DECODERS:
-        first.setdefault(RECIPES[name].architecture, name)
+        architecture = FAMILIES[RECIPES[name].architecture].architecture
+        first.setdefault((architecture, is_mixture(name)), name)
     return list(first.values())
+
+
+def is_mixture(name: str) -> bool:
+    """Return whether a recipe has experts."""
+    config = RECIPES[name].values
+    return "num_experts_per_tok" in config.get("text_config", config)
 
 
 def write_references(folder: Path) -> None:
@@ -37,21 +45,19 @@ def write_references(folder: Path) -> None:
                 weights = {key: coarse(value) for key, value in load_file(file).items()}
                 save_file(weights, file, {"format": "pt"})
             logits = laboratory.answer(name, LENGTH)
-            config = RECIPES[name].values
-            is_mixture = "num_experts_per_tok" in config.get("text_config", config)
             shutil.copy(laboratory.file(name), target)
             np.savez_compressed(
                 target.with_suffix(".npz"),
                 tokens=np.array(tokens(LENGTH), np.int32),
                 logits=logits.astype(np.float32),
-                is_mixture=json.dumps(is_mixture),
+                is_mixture=is_mixture(name),
             )
         laboratory.close()
 
 
 def coarse(weights: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-    """Return floats with one bit of mantissa: their files compress to a tenth."""
+    """Return floats rounded to powers of two: their files compress to a tenth."""
     if not np.issubdtype(weights.dtype, np.floating):
         return weights
     mantissa, exponent = np.frexp(weights.astype(np.float32))
-    return np.ldexp(np.round(mantissa * 4) / 4, exponent).astype(weights.dtype)
+    return np.ldexp(np.sign(mantissa), exponent - (np.abs(mantissa) < 0.75)).astype(weights.dtype)

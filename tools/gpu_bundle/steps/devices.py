@@ -18,8 +18,8 @@ def main() -> int:
     if found.returncode:
         print_row("tampu devices", found.stderr.strip(), passed=False)
         return 0
-    devices = json.loads(found.stdout)
-    names = "; ".join(f"{each['label']}: {each['description']}" for each in devices)
+    devices = json.loads(found.stdout)["devices"]
+    names = "; ".join(f"{each['name']}: {each['product']}" for each in devices)
     wanted = {"cuda": "CUDA", "vulkan": "Vulkan", "cpu": "CPU"}[backend]
     print_row("tampu devices", names, passed=wanted in names)
     return 0

@@ -7,7 +7,6 @@ beside it (`tools.gpu_bundle.references`).
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +36,7 @@ def compare(file: Path, offload: Offload, limit: float) -> None:
     where = "" if on_device or not offload.layers else ", but nothing is on the device"
     value = f"error {errors[0]:.1e} at once, {errors[1]:.1e} token by token, "
     passed = max(errors) <= limit and not where
-    if not passed and not where and json.loads(str(reference["is_mixture"])) and same > 0.9:
+    if not passed and not where and bool(reference["is_mixture"]) and same > 0.9:
         # Rounding makes other scores of experts the largest; the rest follows from that.
         print_row(file.stem, f"{value}a token goes to other experts, best token same {same:.0%}")
         return

@@ -102,7 +102,7 @@ SHAPES = {
 def make(folder: Path, name: str, *, small: bool) -> Path:
     """Return the file of a model, written unless it is there."""
     shape = SHAPES[name]
-    layers = 4 if small else shape.layers
+    layers = 4 if small else shape.layers  # of which one has attention
     path = folder / f"{name}-{layers}.gguf"
     if not path.is_file():
         began = time.monotonic()
