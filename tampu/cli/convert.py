@@ -44,6 +44,14 @@ def convert_command(
             "--allow-unknown", help="Convert although a file of DIR has an unknown setting."
         ),
     ] = False,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify",
+            help="Compare the written model with the checkpoint by transformers, and remove it if "
+            "it differs. Needs torch and transformers.",
+        ),
+    ] = False,
     base: Annotated[
         Path | None, typer.Option(help="GGUF file of the base model, for an adapter.")
     ] = None,
@@ -73,9 +81,23 @@ def convert_command(
                 progress=progress,
             )
         print(compare_tokens(Checkpoint.open(source), read_gguf(output).metadata))
+        if verify:
+            _verify(output, source)
         if mmproj is not None:
             print(f"{mmproj}: {mmproj.stat().st_size / 1e6:.1f} MB")
     print(f"{output}: {output.stat().st_size / 1e6:.1f} MB")
+
+
+def _verify(file: Path, checkpoint: Path) -> None:
+    """Print how far a written model is from its checkpoint; remove it if that is too far."""
+    from tampu.engine.verification import verify
+    from tampu.errors import ModelFileError
+
+    found = verify(file, checkpoint)
+    if not found.passed:
+        file.unlink()
+        raise ModelFileError("weights", f"{found}: this is another model; {file} was removed")
+    print(found)
 
 
 def quantize_command(
