@@ -117,7 +117,8 @@ class Family:
         key, default = "tie_word_embeddings", self.tied
         if "text_config" in config:
             default = config.section("text_config").flag(key, default=default)
-        return config.flag(key, default=default)
+        default = config.flag(key, default=default)
+        return config.flag("tie_embedding", default=default)  # LFM2's name, which comes first
 
     def for_tensors(self, names: Collection[str]) -> Family:
         """Return the family of a checkpoint: of text alone if all of the encoder was left out."""
