@@ -297,7 +297,7 @@ def test_numbers_of_numpy_are_options(engine: Engine) -> None:
 
 
 def test_an_array_of_numpy_is_a_list_of_prompts(engine: Engine) -> None:
-    ids = np.array([[3, 4], [5, 6]])
+    ids: Any = np.array([[3, 4], [5, 6]])
     np.testing.assert_array_equal(engine.embed(ids), engine.embed(ids.tolist()))
 
 
