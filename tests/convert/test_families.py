@@ -161,6 +161,15 @@ def test_rope_scaling_becomes_keys() -> None:
     assert keys["rope.scaling.original_context_length"] == 32768
 
 
+@pytest.mark.parametrize(
+    ("stated", "context"), [(32768, 131072), (40960, 131072), (262144, 262144)]
+)
+def test_yarn_extends_a_context_that_is_stated_as_before(stated: int, context: int) -> None:
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+    keys = QWEN3.parameters(llama(rope_scaling=yarn, max_position_embeddings=stated))
+    assert keys["context_length"] == context
+
+
 @pytest.mark.seed("S25", "S26")
 def test_head_size_and_rotary_size_do_not_follow_the_hidden_size() -> None:
     keys = LLAMA.parameters(llama(head_dim=48))
