@@ -231,7 +231,7 @@ def _stored_types(checkpoint: Checkpoint) -> tuple[str, tuple[Override, ...]]:
     """Return the type that most of a checkpoint's weights have, and those of quantized experts."""
     sizes: Counter[str] = Counter()
     for tensor in checkpoint.tensors.values():
-        sizes[tensor.dtype] += tensor.size_bytes
+        sizes["F32" if tensor.dtype == "F64" else tensor.dtype] += tensor.size_bytes
     found = [kind for kind, _ in sizes.most_common() if kind in ("F32", "F16", "BF16")]
     return found[0] if found else "BF16", (_MXFP4_EXPERTS,) if sizes["U8"] else ()
 

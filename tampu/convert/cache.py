@@ -25,9 +25,10 @@ from tampu.ml.gguf import GGUFFile
 
 CONFIG_FILE = "config.json"
 
-_CONVERTER = 2  # one more for each change of what conversion writes
+_CONVERTER = 3  # one more for each change of what conversion writes
 _DIGITS = 16
 _READ = (".json", ".safetensors", ".model", ".jinja", ".txt")
+_READ_BELOW = ("*/config.json", "additional_chat_templates/*.jinja")  # the first: of pooling
 
 
 def is_checkpoint(path: Path) -> bool:
@@ -72,10 +73,11 @@ def _cached(cache: Path, folder: Path, identity: str, write: Callable[[Path], No
 
 def _state(folder: Path) -> str:
     states = [f"converter {_CONVERTER}"]
-    for path in sorted(folder.iterdir()):
+    below = (path for pattern in _READ_BELOW for path in folder.glob(pattern))
+    for path in sorted([*folder.iterdir(), *below]):
         if path.suffix in _READ and path.is_file():
-            status = path.stat()
-            states.append(f"{path.name} {status.st_size} {status.st_mtime_ns}")
+            status, name = path.stat(), path.relative_to(folder)
+            states.append(f"{name} {status.st_size} {status.st_mtime_ns}")
     return "\n".join(states)
 
 

@@ -36,6 +36,7 @@ _ELEMENT_BYTES = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "U16": 2, "I16": 2,
     "F16": 2, "BF16": 2, "U32": 4, "I32": 4, "F32": 4, "U64": 8, "I64": 8, "F64": 8,
 }  # fmt: skip
+_LFS_POINTER = b"version "  # of "version https://git-lfs.github.com/spec/v1"
 _READABLE: dict[str, npt.DTypeLike] = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "F64": "<f8"}
 
 
@@ -239,6 +240,11 @@ def read_safetensors(path: Path) -> list[StoredTensor]:
         head = file.read(8)
         if len(head) < 8:
             raise ModelFileError(path.name, "is shorter than a safetensors header")
+        if head == _LFS_POINTER:
+            raise ModelFileError(
+                path.name,
+                "is a pointer of Git LFS, not the file itself: run `git lfs pull` in the folder",
+            )
         length = int.from_bytes(head, "little")
         if not 2 <= length <= min(MAX_HEADER_BYTES, size - 8):
             raise ModelFileError(path.name, f"has a header of {length} bytes in a file of {size}")

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.convert.checkpoint import Stored, StoredTensor, to_float32
-from tampu.convert.config import Config, read_rope
+from tampu.convert.config import Config, Rope, read_rope
 from tampu.convert.lazy_tensor import View, stacked, viewed
 from tampu.errors import ModelFileError, UnsupportedModelError
 
@@ -117,7 +117,8 @@ class Family:
         key, default = "tie_word_embeddings", self.tied
         if "text_config" in config:
             default = config.section("text_config").flag(key, default=default)
-        return config.flag(key, default=default)
+        default = config.flag(key, default=default)
+        return config.flag("tie_embedding", default=default)  # LFM2's name, which comes first
 
     def for_tensors(self, names: Collection[str]) -> Family:
         """Return the family of a checkpoint: of text alone if all of the encoder was left out."""
@@ -290,7 +291,7 @@ def text_parameters(
         )
     return {
         "vocab_size": config.integer("vocab_size"),
-        "context_length": config.integer("max_position_embeddings"),
+        "context_length": _context(config.integer("max_position_embeddings"), rope),
         "embedding_length": embedding,
         "block_count": config.layers(),
         "feed_forward_length": config.integer("intermediate_size"),
@@ -302,6 +303,14 @@ def text_parameters(
         "rope.dimension_count": head_size,
         **rope.metadata(truncates=truncates),
     }
+
+
+def _context(stated: int, rope: Rope) -> int:
+    """Return the context; YaRN extends one that config.json states as it was before."""
+    if rope.kind != "yarn":
+        return stated
+    original = rope.settings.integer("original_max_position_embeddings")
+    return max(stated, int(original * rope.settings.number("factor")))
 
 
 def with_window(parameters: Parameters, window: int | None) -> Parameters:

@@ -59,6 +59,7 @@ def gemma2_parameters(config: Config) -> Parameters:
         raise UnsupportedModelError(
             f"{config.where}: layer_types do not alternate; gemma2 has no other pattern"
         )
+    config.get("sliding_window_size")  # published files have both; transformers reads the other
     keys |= {
         "attention.sliding_window": config.integer("sliding_window", 4096),
         "attn_logit_softcapping": config.number("attn_logit_softcapping", 50.0),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tampu.convert.checkpoint import Stored
-from tampu.convert.config import Config
+from tampu.convert.config import Config, read_rope
 from tampu.convert.family import Family, Parameters, text_parameters
 
 _CONVOLUTION = {
@@ -34,6 +34,8 @@ NAMES = {
 def parameters(config: Config) -> Parameters:
     """Return the keys of `lfm2`."""
     config.require("conv_bias", (False,), default=False)
+    base = read_rope(config).base
+    config.require("theta", (base,), default=base)  # published files have it beside rope_theta
     layers = config.layers()
     kinds = config.strings("layer_types")
     if not kinds and "full_attn_idxs" in config:  # the name in files of LFM2's first release

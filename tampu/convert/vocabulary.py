@@ -184,16 +184,17 @@ def _end_ids(
 ) -> dict[str, object]:
     """Return the end-of-generation ids: the first as llama.cpp expects it, all if several.
 
-    One that the post-processor puts after a text is the first, since readers put the first there.
-    The tokenizer's own EOS is recorded as the end of a turn if generation_config.json lacks it.
+    One that the post-processor puts after a text is the first, since readers put the first there;
+    else the tokenizer's own EOS, which is what chat templates write as `eos_token`. If
+    generation_config.json lacks that one, the end of a turn is its own first one, for readers
+    that know no list.
     """
     generation = checkpoint.json("generation_config.json") or {}
     named = _token_id(settings, "eos", ids)
-    ends = (
-        _id_list(generation.get("eos_token_id"), "generation_config.json: eos_token_id", ids)
-        or _id_list(_text_config(checkpoint).get("eos_token_id"), "config.json: eos_token_id", ids)
-        or ([named] if named is not None else [])
-    )
+    stated = _id_list(
+        generation.get("eos_token_id"), "generation_config.json: eos_token_id", ids
+    ) or _id_list(_text_config(checkpoint).get("eos_token_id"), "config.json: eos_token_id", ids)
+    ends = list(dict.fromkeys([*([] if named is None else [named]), *stated]))
     if around is not None and around.last is not None:
         last = _id_list(around.last, "tokenizer.json: post_processor", ids)
         ends = list(dict.fromkeys([*last, *ends]))
@@ -202,8 +203,8 @@ def _end_ids(
         keys["tokenizer.ggml.eos_token_id"] = ends[0]
     if len(ends) > 1:
         keys["tokenizer.ggml.eos_token_ids"] = ends
-    if named is not None and named not in ends:
-        keys["tokenizer.ggml.eot_token_id"] = named
+    if stated and named is not None and named not in stated:
+        keys["tokenizer.ggml.eot_token_id"] = stated[0] if ends[0] == named else named
     return keys
 
 

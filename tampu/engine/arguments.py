@@ -146,6 +146,8 @@ def _class_kind(hint: Any) -> Kind:
         return Kind(("a number",), numbers, ((int, _check_size),))
     if hint is int:
         return Kind(("an integer",), (int, np.int32, np.int64, np.integer))
+    if hint is bool:
+        return Kind(("a boolean",), (bool, np.bool_))
     if hint is type(None):
         return Kind((), (hint,))
     if hint in (Any, object) or not isinstance(hint, type) or getattr(hint, "_is_protocol", False):

@@ -118,7 +118,7 @@ def rerank(documents: Sequence[str], scorer: Scorer) -> Decisions:
     Raises:
         ContextLengthError: naming the document that is too long.
     """
-    if not documents:
+    if not len(documents):
         return Decisions((), 0, 0)
     endings = [(f"<Document>: {document}", ["yes", "no"]) for document in documents]
     return scorer.decisions(endings, "documents")

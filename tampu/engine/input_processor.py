@@ -189,7 +189,7 @@ class InputProcessor:
             found = self._late_chunks(given, lora)
             check_finite(found, "embeddings", "input")
             return unit_vectors(found) if normalize else found
-        if not given:
+        if not len(given):
             return np.empty((0, self._model.info.embedding_length), np.float32)
         rows: list[Rows] = [np.empty(0, np.float32)] * len(given)
 

@@ -7,6 +7,7 @@ its own thread; callers pass it sequences through `submit`.
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import threading
 import time
@@ -90,6 +91,7 @@ class EngineLoop:
         self._stopped = threading.Event()
         self._submit_lock = threading.Lock()  # nothing is submitted after the loop has ended
         self._cause: BaseException | None = None
+        self._process = os.getpid()
         self._thread = threading.Thread(target=self._main, name="tampu-runner", daemon=True)
         self._thread.start()
 
@@ -101,6 +103,7 @@ class EngineLoop:
         Raises:
             RunnerDiedError: if the loop has ended.
         """
+        self._check_process()
         keeper = self._scheduler.keeper
         found = keeper.find(sequence) if keeper else None
         with self._submit_lock:
@@ -114,6 +117,7 @@ class EngineLoop:
         Raises:
             RunnerDiedError: if the loop has ended.
         """
+        self._check_process()
         result: Future[T] = Future()
         with self._submit_lock:
             if self._stopped.is_set():
@@ -381,6 +385,14 @@ class EngineLoop:
             self._observers.get().set_exception(self._ended())
         for sequence in left:
             self._outputs.abandon(sequence, self._ended())
+
+    def _check_process(self) -> None:
+        """Refuse to wait for a thread that a fork has not copied."""
+        if os.getpid() != self._process:
+            raise RunnerDiedError(
+                "the model was loaded before this process was forked: load it in each process, or "
+                "start processes with multiprocessing's 'spawn'"
+            )
 
     def _ended(self) -> RunnerDiedError:
         return RunnerDiedError(f"the runner has ended: {self._cause or 'it was closed'}")

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from tampu.errors import RequestError
 from tampu.settings.parsers import suggestion
 from tampu.settings.settings import DEFAULT_CONTEXT, ENGINES
@@ -335,6 +337,8 @@ def keyword_values(values: Mapping[str, object], known: Collection[str]) -> dict
             is_ollama = row is not None and row.name in known
             near = f"did you mean {row.name}?" if row and is_ollama else suggestion(name, known)
             raise RequestError(f"unknown option {name[:80]!r}: {near}")
+        if isinstance(value, np.generic):
+            value = value.item()
         row = PARAMETERS.get(name)
         number = None if row is None or row.special is Special.NONE else _number(value, int)
         found[name] = value if row is None or number is None else row.meaning(number)

@@ -44,6 +44,20 @@ def test_a_changed_checkpoint_replaces_the_old_file(folder: Path, tmp_path: Path
     assert made(tmp_path / "cache") == [second.name]
 
 
+@pytest.mark.parametrize(
+    "name", ["1_Pooling/config.json", "additional_chat_templates/tool_use.jinja"]
+)
+def test_a_file_in_a_folder_below_belongs_to_the_checkpoint(
+    folder: Path, tmp_path: Path, name: str
+) -> None:
+    file = folder / name
+    file.parent.mkdir()
+    file.write_text('{"pooling_mode_cls_token": true}')
+    first = converted_file(folder, tmp_path / "cache")
+    os.utime(file, ns=(1, 1))
+    assert converted_file(folder, tmp_path / "cache") != first
+
+
 def test_folders_with_the_same_name_have_separate_files(folder: Path, tmp_path: Path) -> None:
     other = handmade.write(tmp_path / "other" / "tiny")
     assert converted_file(folder, tmp_path) != converted_file(other, tmp_path)

@@ -107,6 +107,13 @@ BAD_FILES: dict[str, bytes] = {
 }
 
 
+def test_a_pointer_of_git_lfs_is_named_as_one(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 12\n")
+    with pytest.raises(ModelFileError, match=r"x\.safetensors: .*Git LFS.*git lfs pull"):
+        read_safetensors(path)
+
+
 @pytest.mark.parametrize("case", BAD_FILES)
 def test_a_damaged_file_is_refused(tmp_path: Path, case: str) -> None:
     path = tmp_path / "x.safetensors"

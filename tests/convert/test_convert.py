@@ -71,6 +71,13 @@ def test_matrices_get_the_requested_type_and_vectors_stay_f32(tmp_path: Path, ty
     assert error > 0 or type_ == "F32"
 
 
+def test_a_checkpoint_in_float64_becomes_f32(tmp_path: Path) -> None:
+    doubles = {name: value.astype(np.float64) for name, value in handmade.weights().items()}
+    convert(handmade.write(tmp_path / "model", tensors=doubles), tmp_path / "out.gguf")
+    weight = handmade.weights()["model.layers.0.mlp.up_proj.weight"]
+    np.testing.assert_array_equal(values(tmp_path / "out.gguf", "blk.0.ffn_up.weight"), weight)
+
+
 STORAGE = [
     ("blk.0.attn_q.weight", (64, 64), "BF16", "BF16"),
     ("v.patch_embedding.weight", (64, 3, 14, 14), "F16", "F16"),

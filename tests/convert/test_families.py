@@ -13,6 +13,7 @@ from tampu.convert import FAMILIES
 from tampu.convert.checkpoint import StoredTensor
 from tampu.convert.config import Config, read_rope
 from tampu.convert.gemma import GEMMA3, GEMMA3_TEXT
+from tampu.convert.keys import check_config
 from tampu.convert.lfm2 import LFM2
 from tampu.convert.llama import LLAMA, interleave, rope_factors
 from tampu.convert.mllama import MLLAMA
@@ -158,6 +159,15 @@ def test_rope_scaling_becomes_keys() -> None:
     keys = QWEN3.parameters(llama(rope_scaling=yarn))
     assert keys["rope.scaling.type"] == "yarn"
     assert keys["rope.scaling.original_context_length"] == 32768
+
+
+@pytest.mark.parametrize(
+    ("stated", "context"), [(32768, 131072), (40960, 131072), (262144, 262144)]
+)
+def test_yarn_extends_a_context_that_is_stated_as_before(stated: int, context: int) -> None:
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+    keys = QWEN3.parameters(llama(rope_scaling=yarn, max_position_embeddings=stated))
+    assert keys["context_length"] == context
 
 
 @pytest.mark.seed("S25", "S26")
@@ -307,6 +317,64 @@ def test_tensors_are_written_in_the_order_of_the_forward_pass() -> None:
     assert next(iter(plan)) == "token_embd.weight"
     assert blocks == sorted(blocks)
     assert list(plan)[-2:] == ["output_norm.weight", "output.weight"]
+
+
+PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
+    "Gemma 2": (
+        "Gemma2ForCausalLM",
+        {"sliding_window": 4096, "sliding_window_size": 4096, "hidden_act": "gelu_pytorch_tanh"},
+    ),
+    "LFM2": (
+        "Lfm2ForCausalLM",
+        {
+            "layer_types": ["conv"], "conv_L_cache": 3, "intermediate_size": 96,
+            "theta": 1e6, "rope_theta": 1e6, "tie_embedding": True, "use_pos_enc": True,
+        },
+    ),
+    "LFM2.5": (
+        "Lfm2ForCausalLM",
+        {
+            "layer_types": ["conv"], "conv_L_cache": 3, "intermediate_size": 96, "theta": 1e6,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}, "tie_embedding": True,
+        },
+    ),
+    "BERT for Chinese": (
+        "BertModel",
+        {
+            "intermediate_size": 64, "hidden_act": "gelu", "layer_norm_eps": 1e-12,
+            "directionality": "bidi", "pooler_fc_size": 768, "pooler_num_attention_heads": 12,
+            "pooler_num_fc_layers": 3, "pooler_size_per_head": 128,
+            "pooler_type": "first_token_transform",
+            "sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity",
+        },
+    ),
+}  # fmt: skip
+"""Keys of published files that transformers does not read, or under another name."""
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_keys_of_published_files_are_accepted(name: str) -> None:
+    architecture, changes = PUBLISHED[name]
+    only_decoders = {"rope_theta", "num_key_value_heads", "head_dim", "rms_norm_eps"}
+    left_out = only_decoders if architecture == "BertModel" else {"rope_theta"}
+    usual = {key: value for key, value in handmade.CONFIG.items() if key not in left_out}
+    read = Config(usual | changes)
+    config = FAMILIES[architecture].complete(read)
+    FAMILIES[architecture].parameters(config)
+    assert FAMILIES[architecture].is_tied(config)
+    check_config(read, is_allowed=False)
+
+
+def test_lfm2_has_an_output_where_its_own_key_says_so() -> None:
+    assert not LFM2.is_tied(Config({"tie_embedding": False, "tie_word_embeddings": True}))
+    assert LFM2.is_tied(Config({"tie_embedding": True, "tie_word_embeddings": False}))
+    assert not LFM2.is_tied(Config({"tie_word_embeddings": False}))
+
+
+def test_a_second_base_of_lfm2_must_be_the_first() -> None:
+    lfm2 = handmade.CONFIG | PUBLISHED["LFM2"][1]
+    with pytest.raises(UnsupportedModelError, match=r"theta is 20000\.0; only 1000000\.0"):
+        LFM2.parameters(Config(lfm2 | {"theta": 2e4}))
 
 
 def gemma(**changes: Any) -> Config:

@@ -78,6 +78,9 @@ def test_an_unknown_key_may_be_allowed_with_a_warning(
         {"rope_scaling": {"rope_type": "linear", "factor": 2.0, "low_freq_factor": 1.0}},
         {"id2label": {"0": "a"}, "label2id": {"a": 0}},
         {"task_specific_params": {"x": {"prefix": "y"}}},
+        {"is_llama_config": True, "rope_interleaved": False},  # SmolLM
+        {"max_sequence_length": 2048, "pad_token_id": -1},  # Llama 1
+        {"loss_type": "ForCausalLM", "pad_token": "<pad>"},
     ],
 )
 def test_keys_that_change_nothing_are_accepted(tmp_path: Path, changes: dict[str, Any]) -> None:

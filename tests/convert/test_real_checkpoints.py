@@ -75,7 +75,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "a base beside rope_parameters": {"rope_theta": 1000.0, "rope_parameters": LINEAR},
     "YaRN without its original length": {
         "rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1000.0},
-        "max_position_embeddings": 64,
+        "max_position_embeddings": 96,
     },
     "llama3 without its original length": {
         "rope_parameters": {
@@ -85,7 +85,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
             "high_freq_factor": 4.0,
             "rope_theta": 1000.0,
         },
-        "max_position_embeddings": 64,
+        "max_position_embeddings": 96,
     },
     "no architectures": {"architectures": None},
     "no max_position_embeddings": {"max_position_embeddings": None},

@@ -120,12 +120,18 @@ def test_without_a_generation_config_end_ids_come_from_other_files(tmp_path: Pat
     assert found["eos_token_id"] == 9
 
 
-def test_the_tokenizers_own_eos_becomes_the_end_of_turn(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("stated", "ids", "end_of_turn"),
+    [([7, 8, 9], [9, 7, 8], None), (7, [9, 7], 7), ([7, 8], [9, 7, 8], 7), (9, None, None)],
+)
+def test_the_tokenizers_own_eos_is_the_first_and_no_other_is_lost(
+    tmp_path: Path, stated: object, ids: list[int] | None, end_of_turn: int | None
+) -> None:
     settings = {"eos_token": {"content": "<|end|>"}}
-    found = keys(tmp_path, tokenizer_config=settings, generation_config={"eos_token_id": 7})
-    assert (found["eos_token_id"], found["eot_token_id"]) == (7, 9)
-    same = keys(tmp_path / "b", tokenizer_config=settings, generation_config={"eos_token_id": 9})
-    assert "eot_token_id" not in same
+    found = keys(tmp_path, tokenizer_config=settings, generation_config={"eos_token_id": stated})
+    assert found["eos_token_id"] == 9  # `eos_token` in a chat template
+    assert found.get("eos_token_ids") == ids
+    assert found.get("eot_token_id") == end_of_turn
 
 
 @pytest.mark.parametrize("ids", [99, -1, "9", [1, 99], [1.5], True])

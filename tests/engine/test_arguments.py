@@ -49,6 +49,7 @@ VALUES: list[Any] = [
     {"type": "array", "items": object()}, {"regex": 5}, {"choices": [1]}, {"lark": "x: ("},
     object(), object, len, set(), range(3), iter([3]), CYCLE, Path("nowhere"), np.zeros(()),
     np.zeros((2, 2)), np.array([1.5]), np.array([3]), np.zeros((4, 4, 3), np.uint8), np.int64(3),
+    np.array([[3, 4], [5, 6]]), np.array(["a", "b"]), np.float64(0.5), np.bool_(True),
     WRONG_PREDICATE(5), [WRONG_PREDICATE("a", yes=object())], [Pair([], 0, "", "")],
     [Pair([10**12], 5, "", "")], WRONG_PAIR("x", 0, "", ""), GenerateOptions(max_tokens=1),
     msgspec.structs.replace(GenerateOptions(max_tokens=1), stop=(5,), shown=5), LoadOptions(),
@@ -285,6 +286,19 @@ def test_a_sequence_is_right_if_all_of_its_items_are(values: list[Any]) -> None:
         assert not is_right
     else:
         assert is_right
+
+
+def test_numbers_of_numpy_are_options(engine: Engine) -> None:
+    options = {"temperature": 0.5, "top_p": 0.9, "seed": 3, "max_tokens": 4, "logprobs": True}
+    arrays = {name: np.asarray(value)[()] for name, value in options.items()}
+    assert all(isinstance(value, np.generic) for value in arrays.values())
+    assert engine.generate([3], **arrays).tokens == engine.generate([3], **options).tokens
+    assert load_options({"context": np.int64(64)}).context == 64
+
+
+def test_an_array_of_numpy_is_a_list_of_prompts(engine: Engine) -> None:
+    ids: Any = np.array([[3, 4], [5, 6]])
+    np.testing.assert_array_equal(engine.embed(ids), engine.embed(ids.tolist()))
 
 
 def test_the_signature_stays() -> None:

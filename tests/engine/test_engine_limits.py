@@ -1,5 +1,7 @@
 """The engine at its edges: full contexts, logits and embeddings, what is refused, the end."""
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -279,12 +281,41 @@ def test_a_closed_engine_refuses_everything(load: Callable[..., Any]) -> None:
     assert engine.tokenize("the") == [BOS, 259, 286, 264]
 
 
+_FORKED = """
+import os, sys
+from tampu import Engine, TampuError
+with Engine.load(sys.argv[1], context=32, threads=1, batch=16) as engine:
+    engine.generate("a", max_tokens=1)
+    if os.fork() == 0:
+        for ask in (engine.generate, engine.logits, engine.embed):
+            try:
+                ask("a")
+            except TampuError as error:
+                os.write(1, f"{error}\\n".encode())
+        os._exit(0)
+    os.wait()
+    os.write(1, str(len(engine.generate("a", max_tokens=2, ignore_eos=True).tokens)).encode())
+"""
+
+
+def test_an_engine_of_the_process_before_a_fork_is_refused_and_does_not_hang(
+    tmp_path: Path,
+) -> None:
+    path = write_tiny(tmp_path / "tiny.gguf")
+    command = [sys.executable, "-W", "ignore", "-c", _FORKED, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    *of_child, of_parent = done.stdout.splitlines()
+    assert len(of_child) == 3
+    assert all("loaded before this process was forked" in line for line in of_child)
+    assert of_parent == "2"
+
+
 def test_nan_logits_are_reported_clearly(tmp_path: Path) -> None:
     weights = tiny_weights(Tiny())
     weights["output.weight"][:] = np.nan
     path = write_tiny(tmp_path / "nan.gguf", weights=weights)
     with Engine.load(path, context=32, threads=1, batch=16) as engine:
-        with pytest.raises(ComputeError, match="nan"):
-            engine.generate(PROMPT)
-        assert np.isnan(engine.logits(PROMPT)).all()
+        for ask in (engine.generate, engine.logits):
+            with pytest.raises(ComputeError, match="nan"):
+                ask(PROMPT)
         rest(engine)
