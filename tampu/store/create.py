@@ -14,7 +14,7 @@ import msgspec
 
 from tampu.chat.output import PARSERS
 from tampu.chat.renderers import remarks
-from tampu.errors import RequestError, TampuError
+from tampu.errors import ModelNotFoundError, RequestError, TampuError
 from tampu.sampling.parameters import check_parameters
 from tampu.store.create_sources import CreateSpec, LayerBuilder, Report, path_of_adapter
 from tampu.store.library import Library, Origin
@@ -88,9 +88,14 @@ def copy_model(library: Library, source: str, destination: str) -> None:
 
     Raises:
         ModelNotFoundError: if there is no such model.
-        TampuError: as `create`.
+        TampuError: as `create`; ModelNameError for a source that no model can have as its name.
     """
-    name, model = ModelName.parse(destination), library.find(source)
+    name = ModelName.parse(destination)
+    try:
+        model = library.find(source)
+    except ModelNotFoundError:
+        ModelName.parse(source)
+        raise
     library.check_new(name)
     if library.store and model.stored and model.origin is Origin.STORE:
         library.store.copy(model.stored.name, name)

@@ -17,6 +17,7 @@ MARKS: dict[str, Any] = {
     f"tokenizer.ggml.fim_{name}_token_id": number
     for name, number in (("pre", 1001), ("suf", 1002), ("mid", 1003))
 }
+TOKENS: dict[str, Any] = {"tokenizer.ggml.tokens": [""] * 1100}
 KINDS: dict[str, Any] = {"general.architecture": "llama"}
 PLACED = OllamaTemplate("{{ if .Suffix }}<P>{{ .Prompt }}<S>{{ .Suffix }}<M>{{ end }}")
 
@@ -58,7 +59,7 @@ def test_fim_uses_the_templates_suffix_and_its_texts_are_untrusted(
 
 def test_without_a_template_suffix_the_vocabularys_fim_tokens_are_used() -> None:
     fim = FillInTheMiddle.for_model(
-        ChatTemplate("{{ x }}"), Letters(), Metadata(KINDS | MARKS), FORK_SERVER
+        ChatTemplate("{{ x }}"), Letters(), Metadata(KINDS | MARKS | TOKENS), FORK_SERVER
     )
     assert fim.tokens("a<", "b") == [1, 1001, 97, 60, 1002, 98, 1003]
 

@@ -59,8 +59,13 @@ def test_an_answer_can_be_broken_off(heard: dict[str, Any]) -> None:
     assert heard["aborted"] == "AbortError"
 
 
+NOT_FOUND = (
+    "model 'nothing' not found; `tampu list` shows the models, `tampu pull nothing` downloads one"
+)
+
+
 def test_errors_carry_their_status(heard: dict[str, Any]) -> None:
-    assert heard["error"] == {"status": 404, "message": "model 'nothing' not found"}
+    assert heard["error"] == {"status": 404, "message": NOT_FOUND}
 
 
 def test_the_other_fields_have_their_effect(heard: dict[str, Any]) -> None:

@@ -20,6 +20,7 @@ PATH = re.compile(r"`([\w./-]+(?:\.(?:py|c|h|sh|toml|yml|lark)|/))`")
 BASES = [ROOT, ROOT / "tampu", ROOT / "tampu" / "runner", ROOT / "tests"]
 CODE = ("tampu", "tests", "tools", "benchmarks", "examples")
 NOT_IN_THE_REPOSITORY = {
+    "additional_chat_templates/": "of a checkpoint",
     "convert_hf_to_gguf.py": "llama.cpp's",
     "image_transform.py": "Meta's",
     "tampu.libs/": "of a wheel",

@@ -221,7 +221,7 @@ def test_a_special_token_outside_the_vocabulary_is_refused(path: Path, key: str)
         ("slots", 0, "from 1 to 1024"),
         ("slots", 2000, "from 1 to 1024"),
         ("threads", -1, "an integer from 1 to 512"),
-        ("batch", 0, "an integer from 1 to 65536"),
+        ("batch", 65537, "an integer from 1 to 65536"),
     ],
 )
 def test_options_out_of_range_are_refused_with_the_range(

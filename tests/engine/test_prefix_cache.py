@@ -221,7 +221,7 @@ def test_a_prompt_whose_cells_were_needed_is_read_from_memory(
     assert found.tokens == expected.tokens
     # Other cells are read in another order, so sums differ by rounding.
     values = ([each.logprob for each in of.logprobs or ()] for of in (found, expected))
-    assert next(values) == pytest.approx(next(values), abs=1e-4)
+    assert next(values) == pytest.approx(next(values), abs=2e-4)
 
 
 def picture(color: tuple[int, int, int]) -> npt.NDArray[np.uint8]:

@@ -47,7 +47,7 @@ TAKEN = [
     ("repeat_last_n", -1), ("stop", []), ("nothing_known", 2**60),
 ]  # fmt: skip
 FIELDS = [
-    ("keep_alive", "1e99h"), ("keep_alive", "abc"), ("keep_alive", "5"), ("keep_alive", True),
+    ("keep_alive", "1e99h"), ("keep_alive", "abc"), ("keep_alive", "5 x"), ("keep_alive", True),
     ("top_logprobs", 10**6), ("top_logprobs", -1), ("top_logprobs", True), ("logprobs", 10**6),
     ("n", 10**9), ("n", 0), ("n", -1), ("n", True), ("max_tokens", 0), ("max_tokens", -2),
     ("max_tokens", 1.5), ("max_completion_tokens", -2), ("max_output_tokens", 0),

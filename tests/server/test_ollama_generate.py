@@ -227,7 +227,7 @@ def test_every_option_refuses_a_value_of_the_wrong_type(site: Site) -> None:
         ({"model": "m", "prompt": "x", "think": "high"}, "does not support thinking"),
         ({"model": "m", "prompt": "x", "think": "much"}, "think must be"),
         ({"model": "m", "prompt": "x", "top_logprobs": 21}, "top_logprobs"),
-        ({"model": "m", "prompt": "x", "keep_alive": "5"}, "keep_alive"),
+        ({"model": "m", "prompt": "x", "keep_alive": "5 x"}, "keep_alive"),
         ({"model": "m", "prompt": "x", "keep_alive": "1e99h"}, "keep_alive"),
         ({"model": "embedder", "prompt": "x"}, "does not support generate"),
     ],

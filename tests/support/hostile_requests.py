@@ -219,7 +219,7 @@ IMAGE_CASES = (
     refused("one letter", "a", "base64"),
     refused("no base64", "h!", "base64"),
     refused("base64 with more between", "!!!!aGk=***", "base64"),
-    refused("base64 with line feeds", "aG\nk=", "base64"),
+    refused("base64 with line feeds", "aG\nk=", "format is not supported"),
     refused("an address", "http://127.0.0.1:1/x.png"),
     refused("an address of a file", "file:///etc/passwd"),
     refused("an address of FTP", "ftp://127.0.0.1/x.png"),

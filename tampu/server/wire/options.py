@@ -25,6 +25,7 @@ from tampu.server.model_defaults import ModelDefaults
 from tampu.settings.parsers import seconds
 
 logger = logging.getLogger(__name__)
+_log = logging.getLogger("tampu.server")  # of what no answer has a warning about
 
 # Where OpenAI's and Anthropic's own default differs from Ollama's.
 OPENAI_DEFAULTS: Mapping[str, Any] = {"temperature": 1.0, "top_p": 1.0}
@@ -238,4 +239,4 @@ def _log_ignored(given: Mapping[str, Any]) -> None:
     rows = {name: BY_OLLAMA.get(name) for name in given}
     ignored = sorted(name for name, row in rows.items() if row is None or row.use is Use.NOTHING)
     if ignored:
-        logger.warning("options that have no effect: %.500r", ignored)
+        _log.warning("options that have no effect: %.500r", ignored)

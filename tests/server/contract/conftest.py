@@ -45,7 +45,7 @@ def contract_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_tiny(folder / "embedder.gguf", Tiny(context=64), pooling=1)
     head = np.random.default_rng(0).normal(size=(1, Tiny().embedding)).astype(np.float32)
     weights = tiny_weights(Tiny()) | {"cls.output.weight": head}
-    write_tiny(folder / "ranker.gguf", Tiny(), weights=weights, pooling=4)
+    write_tiny(folder / "ranker.gguf", Tiny(context=512), weights=weights, pooling=4)
     (folder / "broken.gguf").write_bytes(b"GGUF\x03\x00\x00\x00")
     return folder
 

@@ -29,7 +29,7 @@ from tests.server.contract import (
 
 SHARED = (
     "model stream format keep_alive options think truncate shift logprobs top_logprobs "
-    "_debug_render_only"
+    "entropy _debug_render_only"
 )
 REQUESTS = {
     ollama.GenerateRequest: f"{SHARED} prompt suffix system template context raw images",
@@ -59,7 +59,7 @@ ANSWERS = {
     ollama_output.ChatLine: f"model created_at message {METRICS}",
     ollama.DebugResponse: "model created_at response message done _debug_info",
     ollama.DebugInfo: "rendered_template image_count",
-    ollama_output.LogprobEntry: "token logprob bytes top_logprobs",
+    ollama_output.LogprobEntry: "token logprob bytes top_logprobs entropy",
     ollama.EmbedResponse: "model embeddings total_duration load_duration prompt_eval_count",
     ollama_lists.ListedModel: "name model modified_at size digest details capabilities",
     ollama_lists.RunningModel: "name model size digest details expires_at size_vram context_length",
