@@ -122,6 +122,10 @@ CASES = {
         and len(a.json["logprobs"]) >= 6 and a.json["done"] is True and a.json["context"],
         model="thinker", stream=False, logprobs=True,
     ),
+    "the entropy of each token comes with its logprob": generate(
+        lambda a: [score["entropy"] >= 0 for score in a.json["logprobs"]] == [True] * 4,
+        logprobs=True, entropy=True, stream=False, options={"num_predict": 4},
+    ),
     "logprobs come with their tokens": generate(
         lambda a: [(score["token"], bytes(score["bytes"]).decode(), "top_logprobs" in score)
                    for line in a.lines for score in line.get("logprobs", [])]
