@@ -60,4 +60,7 @@ def coarse(weights: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
     if not np.issubdtype(weights.dtype, np.floating):
         return weights
     mantissa, exponent = np.frexp(weights.astype(np.float32))
-    return np.ldexp(np.sign(mantissa), exponent - (np.abs(mantissa) < 0.75)).astype(weights.dtype)
+    rounded: npt.NDArray[np.float32] = np.ldexp(
+        np.sign(mantissa), exponent - (np.abs(mantissa) < 0.75)
+    )
+    return rounded.astype(weights.dtype)
