@@ -64,6 +64,13 @@ def convert_command(
     from tampu.convert.token_check import compare_tokens
     from tampu.ml.gguf import read_gguf
 
+    if verify:
+        from tampu.engine.verification import libraries
+        from tampu.errors import RequestError
+
+        if base is not None:
+            raise RequestError("--verify compares models, not adapters (--base)")
+        libraries()  # what is missing is said before the work
     if base is not None:
         from tampu.convert.adapters import plan_adapter
 

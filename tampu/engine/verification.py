@@ -67,7 +67,7 @@ def verify(file: Path, checkpoint: Path) -> Verification:
         UnsupportedModelError: if torch or transformers is missing, or cannot load the checkpoint.
         TampuError: if the file cannot be loaded.
     """
-    torch, transformers = _library("torch"), _library("transformers")
+    torch, transformers = libraries()
     options: dict[str, Any] = {"cache_type": "f32", "flash_attention": False, "gpu_layers": 0}
     with Engine.load(file, pooling=NONE, **options) as engine:
         is_decoder = "completion" in engine.info.capabilities
@@ -81,6 +81,15 @@ def verify(file: Path, checkpoint: Path) -> Verification:
     same = np.concatenate([mine.argmax(-1) == its.argmax(-1) for mine, its in pairs])
     what = "logits" if is_decoder else "hidden states"
     return Verification(what, max(errors), limit, float(same.mean()))
+
+
+def libraries() -> tuple[Any, Any]:
+    """Return torch and transformers.
+
+    Raises:
+        UnsupportedModelError: if one is missing.
+    """
+    return _library("torch"), _library("transformers")
 
 
 def _hidden_states(engine: Engine) -> Any:

@@ -11,7 +11,6 @@ from support.laboratory import Laboratory
 from tampu.cli import app
 from tampu.engine import verification
 from tampu.engine.verification import verify
-from tampu.errors import UnsupportedModelError
 
 pytestmark = pytest.mark.parity
 
@@ -56,9 +55,20 @@ def test_the_command_removes_a_file_that_differs(
     assert not output.exists()
 
 
-def test_without_torch_it_says_what_to_install(
-    laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch
+def test_without_torch_it_says_what_to_install_before_it_converts(
+    laboratory: Laboratory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    checkpoint, output = laboratory.checkpoint("llama"), tmp_path / "out.gguf"
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(UnsupportedModelError, match="pip install torch transformers"):
-        verify(laboratory.file("llama"), laboratory.checkpoint("llama"))
+    assert app.run(["convert", str(checkpoint), "-o", str(output), "--verify"]) != 0
+    assert "pip install torch transformers" in capsys.readouterr().err
+    assert not output.exists()
+
+
+def test_an_adapter_is_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["convert", str(tmp_path), "-o", str(tmp_path / "a.gguf"), "--verify", "--base", "x"]
+    assert app.run(command) != 0
+    assert "--verify compares models" in capsys.readouterr().err
