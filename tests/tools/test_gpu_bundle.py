@@ -142,9 +142,10 @@ def test_libraries_of_packages_are_found_without_their_versions(tmp_path: Path) 
     (tmp_path / "lib").mkdir()
     for name in ("libcublas.so.13", "libcublasLt.so.13", "libcublas_static.a"):
         (tmp_path / "lib" / name).touch()
+    links = tmp_path / "links"
     for _ in range(2):  # also by the call that goes on
-        folder = _link_libraries([tmp_path], tmp_path / "links")
-    found = {each.name: each.resolve().name for each in folder.iterdir()}
+        assert _link_libraries([tmp_path], links) == links
+    found = {each.name: each.resolve().name for each in links.iterdir()}
     assert found == {"libcublas.so": "libcublas.so.13", "libcublasLt.so": "libcublasLt.so.13"}
 
 
