@@ -16,7 +16,7 @@ from tools.gpu_bundle.card import Card, can_run, find_card, parse_card, problem_
 from tools.gpu_bundle.check import MODELS, Bundle, Step, run_step
 from tools.gpu_bundle.references import coarse
 from tools.gpu_bundle.report import Report, Row, print_begin, print_row, read_line
-from tools.wheel.compile_cuda import CompileError, compile_cuda
+from tools.wheel.compile_cuda import CompileError, _link_libraries, compile_cuda
 
 HOPPER = Card("NVIDIA H100 80GB HBM3", "580.159.04", 90, 81559, 80990)
 
@@ -52,6 +52,9 @@ def test_a_card_that_cannot_be_checked_gets_one_line(card: Card, words: str) -> 
         (89, [80, 86], True),
         (86, [89], False),
         (100, [90], False),
+        (103, [100], True),
+        (120, [90, 120], True),
+        (121, [120], False),
         (90, [], False),
     ],
 )
@@ -121,6 +124,51 @@ def test_a_card_without_code_and_without_a_compiler_says_what_to_do(
 def test_without_nvcc_nothing_is_compiled(tmp_path: Path) -> None:
     with pytest.raises(CompileError, match="has no bin/nvcc"):
         compile_cuda(tmp_path, tmp_path / "build", tmp_path, ["90"], 1)
+
+
+def test_the_toolkit_is_where_the_called_nvcc_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toolkit, programs = tmp_path / "cuda-13.0", tmp_path / "bin"
+    for folder, text in (
+        (toolkit / "bin", f"echo '#$ _SPACE_= '; echo '#$ TOP={toolkit}/bin/..' >&2"),
+        (programs, f'exec {toolkit}/bin/nvcc "$@"'),
+    ):
+        folder.mkdir(parents=True)
+        (folder / "nvcc").write_text(f"#!/bin/sh\n{text}\n")
+        (folder / "nvcc").chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs))
+    assert check._toolkit() == toolkit
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "dist-packages"), "elsewhere"])
+    packages = tmp_path / "dist-packages" / "nvidia" / "cu13"
+    (packages / "lib").mkdir(parents=True)
+    assert check.nvidia_packages() == [packages]
+    folders = check.library_path().split(":")
+    assert folders[:3] == [str(packages / "lib"), f"{toolkit}/lib64", f"{toolkit}/lib"]
+
+
+def test_libraries_of_packages_are_found_without_their_versions(tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    for name in ("libcublas.so.13", "libcublasLt.so.13", "libcublas_static.a"):
+        (tmp_path / "lib" / name).touch()
+    links = tmp_path / "links"
+    for _ in range(2):  # also by the call that goes on
+        assert _link_libraries([tmp_path], links) == links
+    found = {each.name: each.resolve().name for each in links.iterdir()}
+    assert found == {"libcublas.so": "libcublas.so.13", "libcublasLt.so": "libcublasLt.so.13"}
+
+
+def test_sources_of_an_earlier_call_stay(tmp_path: Path) -> None:
+    bundle, place = made_bundle(tmp_path / "bundle"), tmp_path / "compiled-90"
+    content = tmp_path / "ggml_python-1"
+    content.mkdir()
+    (content / "PKG-INFO").write_text("ggml")
+    with tarfile.open(bundle.folder / "ggml_python-1.tar.gz", "w:gz") as archive:
+        archive.add(content, content.name)
+    file = check._unpack_ggml(bundle, place) / "PKG-INFO"
+    assert file.read_text() == "ggml"
+    file.write_text("kept")
+    assert (check._unpack_ggml(bundle, place) / "PKG-INFO").read_text() == "kept"
 
 
 SCRIPT = """\

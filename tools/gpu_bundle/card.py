@@ -88,8 +88,10 @@ def problem_of(card: Card) -> str:
 def can_run(card: Card, compiled: Sequence[int]) -> bool:
     """Return whether a library that is compiled for these architectures has code for a card.
 
-    Code for one compute capability runs on later ones of the same major version.
+    Code for one compute capability runs on later ones of the same major version. For 12.x ggml
+    compiles code of that capability alone (`120a`).
     """
-    return any(
-        each // 10 == card.architecture // 10 and each <= card.architecture for each in compiled
+    return card.architecture in compiled or any(
+        each // 10 == card.architecture // 10 != 12 and each < card.architecture
+        for each in compiled
     )

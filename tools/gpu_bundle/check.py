@@ -146,28 +146,57 @@ def cuda_library(bundle: Bundle, card: Card) -> tuple[Path, str]:
             "nvcc here: install the CUDA toolkit, or make the bundle with "
             f"CUDA_ARCHITECTURES={card.architecture}"
         )
-    sources = bundle.work / "ggml-python"
-    (archive,) = bundle.folder.glob("ggml_python-*.tar.gz")
-    sources.mkdir()
-    subprocess.run(["tar", "-xzf", archive, "-C", sources, "--strip-components=1"], check=True)
     began = time.monotonic()
-    build = bundle.work / "cuda"
-    made = compile_cuda(sources, build, toolkit, [str(card.architecture)], COMPILE_MINUTES)
+    # Beside the bundle, so that another call goes on where this one was stopped.
+    place = bundle.folder / f"compiled-{card.architecture}"
+    made = compile_cuda(
+        _unpack_ggml(bundle, place), place / "build", toolkit, [str(card.architecture)],
+        COMPILE_MINUTES, nvidia_packages(),
+    )  # fmt: skip
     return made, f"compiled here in {time.monotonic() - began:.0f} s with {toolkit}/bin/nvcc"
 
 
+def _unpack_ggml(bundle: Bundle, place: Path) -> Path:
+    """Unpack ggml's sources, unless an earlier call has."""
+    sources = place / "ggml-python"
+    if not sources.is_dir():
+        partial = place / "partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        (archive,) = bundle.folder.glob("ggml_python-*.tar.gz")
+        subprocess.run(["tar", "-xzf", archive, "-C", partial, "--strip-components=1"], check=True)
+        partial.rename(sources)
+    return sources
+
+
 def _toolkit() -> Path | None:
-    """Return the folder of the CUDA toolkit."""
+    """Return the folder of the CUDA toolkit.
+
+    nvcc itself says where it is, since the one on the PATH may be a script that calls another.
+    """
     found = shutil.which("nvcc") or next(iter(Path("/usr/local").glob("cuda*/bin/nvcc")), None)
-    return Path(found).resolve().parents[1] if found else None
+    if found is None:
+        return None
+    command = [str(found), "--dryrun", "-x", "cu", "/dev/null"]
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+        for line in (done.stdout + done.stderr).splitlines():
+            if line.startswith("#$ TOP="):
+                return Path(line.partition("=")[2].strip()).resolve()
+    return Path(found).resolve().parents[1]
+
+
+def nvidia_packages() -> list[Path]:
+    """Return where NVIDIA's packages of PyPI are: they come with PyTorch."""
+    folders = [folder for folder in sys.path if folder.endswith("-packages")]
+    return [path for each in folders for path in sorted(Path(each).glob("nvidia/cu13"))]
 
 
 def library_path() -> str:
-    """Return where CUDA's libraries are: the toolkit's, and those that came with PyTorch."""
-    folders = [folder for folder in sys.path if folder.endswith("-packages")]
-    found = [path for each in folders for path in sorted(Path(each).glob("nvidia/cu13/lib"))]
+    """Return where CUDA's libraries are: PyTorch's packages, and the toolkit's."""
     toolkit = _toolkit()
-    found += [toolkit / "lib64"] if toolkit else []
+    found = [each / "lib" for each in nvidia_packages()]
+    found += [toolkit / "lib64", toolkit / "lib"] if toolkit else []
     given = os.environ.get("LD_LIBRARY_PATH")
     return ":".join([*map(str, found), *([given] if given else [])])
 

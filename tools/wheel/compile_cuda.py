@@ -48,8 +48,9 @@ class CompileError(Exception):
 
 
 def compile_cuda(
-    sources: Path, build: Path, cuda: Path, architectures: Sequence[str], minutes: float | None
-) -> Path:
+    sources: Path, build: Path, cuda: Path, architectures: Sequence[str], minutes: float | None,
+    packages: Sequence[Path] = (),
+) -> Path:  # fmt: skip
     """Return the library, compiled unless it is there.
 
     Args:
@@ -58,6 +59,8 @@ def compile_cuda(
         cuda: of the toolkit.
         architectures: compute capabilities without the point: `90`.
         minutes: the most it may take; None: no limit.
+        packages: folders of NVIDIA's packages of PyPI (`nvidia/cu13`), for what the toolkit lacks:
+            one that comes from PyPI may have no cuBLAS, while PyTorch's packages do.
 
     Raises:
         CompileError: if it cannot be compiled, or not in this time.
@@ -74,6 +77,9 @@ def compile_cuda(
         f"-DCMAKE_CUDA_ARCHITECTURES={listed}",
         f"-DCMAKE_CUDA_COMPILER={cuda / 'bin' / 'nvcc'}",
         f"-DCUDAToolkit_ROOT={cuda}",
+        f"-DCMAKE_LIBRARY_PATH={_link_libraries(packages, build / 'libraries')}",
+        # After the toolkit's own headers, which fit its compiler.
+        f"-DCMAKE_CUDA_FLAGS={' '.join(f'-isystem {each}/include' for each in packages)}",
     ]
     cores = str(len(os.sched_getaffinity(0)))
     ggml = sources / "vendor" / "ggml"
@@ -84,6 +90,16 @@ def compile_cuda(
     if found is None:
         raise CompileError(f"there is no {LIBRARY} in {build}")
     return found
+
+
+def _link_libraries(packages: Sequence[Path], folder: Path) -> Path:
+    """Link the packages' libraries in a folder, as CMake looks for them: without versions."""
+    folder.mkdir(exist_ok=True)
+    for library in (file for each in packages for file in sorted(each.glob("lib/lib*.so.*"))):
+        link = folder / f"{library.name.partition('.so.')[0]}.so"
+        link.unlink(missing_ok=True)
+        link.symlink_to(library)
+    return folder
 
 
 def _run(command: Sequence[str], log: Path, seconds: float | None) -> None:
