@@ -86,6 +86,12 @@ WITHOUT_ARGUMENTS = {"close", "warm_up", "detect_nan"}
 CASES = [(name, argument) for name, arguments in RIGHT.items() for argument in arguments]
 
 
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls that pass write their files there."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     with tiny_engine(tmp_path_factory.mktemp("engine")) as engine:
