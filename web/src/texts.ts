@@ -302,7 +302,6 @@ export const TEXTS = {
     textOfFormat: "the text of the format",
   },
 } as const;
-
 /** The texts of the view from inside. */
 export const INSIDE = {
   title: "Inside",
