@@ -37,8 +37,8 @@ def decode_text(data: bytes, name: str, error: type[TampuError] = RequestError) 
         text = data.decode(encoding)
     except UnicodeDecodeError as found:
         shown = "UTF-16" if encoding == "utf-16" else "UTF-8"
-        told = f"is not valid {shown} (at byte {found.start}): save it as UTF-8"
-        raise error(f"{name}: {told}") from found
+        reason = f"is not valid {shown} (at byte {found.start}): save it as UTF-8"
+        raise error(f"{name}: {reason}") from found
     return _LINE_ENDS.sub("\n", text) if "\r" in text else text
 
 

@@ -65,7 +65,7 @@ class FillInTheMiddle:
 
 
 def fim_tokens(metadata: Metadata) -> tuple[int, ...]:
-    """Return a vocabulary's FIM tokens; empty if it lacks one of them, or one is no token."""
+    """Return a vocabulary's FIM tokens; empty if one is missing or outside the vocabulary."""
     size = len(metadata.strings("tokenizer.ggml.tokens", ()))
     found = (metadata.get(f"tokenizer.ggml.{key}") for key in _KEYS)
     marks = tuple(mark for mark in found if isinstance(mark, int) and 0 <= mark < size)

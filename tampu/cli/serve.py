@@ -96,9 +96,9 @@ def serve_command(
         check_exposure(each, has_keys=has_keys, is_allowed=insecure_no_auth)
     files = [resolve(str(path), settings) for path in model or []]
     for path in files:
-        read_gguf(path)  # refuses what is no model
+        read_gguf(path)  # raises an error for other files
     if models is not None and not models.is_dir():
-        logger.warning("--models %s: there is no such folder yet", models)
+        logger.warning("--models %s: the folder does not exist", models)
     catalog = Catalog(library=Library.from_settings(settings, files))
     certificate, key = settings.tls_certificate, settings.tls_key
     if key and not certificate:

@@ -12,7 +12,7 @@ from tampu.errors import ModelFileError
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """The ids before and after a text; `between` two, or None where there is no form for pairs."""
+    """The token ids before and after a text, and between a pair (None: pairs are not supported)."""
 
     first: int | None = None
     last: int | None = None

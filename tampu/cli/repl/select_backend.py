@@ -125,7 +125,7 @@ def _pulled(server: HTTPServer, model: str, *, insecure: bool) -> ModelRef:
 
 
 def _check_folder(model: str) -> None:
-    """Refuse a folder that is no checkpoint."""
+    """Raise an error for a folder without a checkpoint."""
     folder = existing_path(model)
     if folder is None or not folder.is_dir():
         return
