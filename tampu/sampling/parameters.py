@@ -23,7 +23,7 @@ from tampu.settings.settings import DEFAULT_CONTEXT, ENGINES
 
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 1024
-_INT32 = 2**31 - 1
+_INT32, _INT64 = 2**31 - 1, 2**63 - 1
 _FLOAT_MAX = sys.float_info.max
 _EXACT = 2**53  # the largest integer that every JSON reader keeps
 _TRUE, _FALSE = ("true", "1", "t"), ("false", "0", "f")
@@ -103,7 +103,10 @@ class Parameter:
             number = _number(value, self.kind)
             if number is not None and self.low <= number <= self.high:
                 return number
-        raise RequestError(f"{name or self.ollama} must be {self.range_text}, not {_shown(value)}")
+        allowed = self.range_text
+        if self.kind is int and isinstance(value, int | float) and value > _INT64:
+            allowed = f"an integer from {self.low:g} to {min(self.high, _INT64)}"
+        raise RequestError(f"{name or self.ollama} must be {allowed}, not {_shown(value)}")
 
     def check_given(self, value: object, name: str = "") -> Any:
         """Return a value of a request or a Modelfile with the right type.
@@ -357,7 +360,7 @@ def _number(value: object, kind: type) -> Any:
         return None
     if kind is float:
         return float(value) if abs(value) <= _FLOAT_MAX else None
-    is_integer = abs(value) < 2**63 and int(value) == value
+    is_integer = abs(value) <= _INT64 and int(value) == value
     return int(value) if is_integer else None
 
 

@@ -123,7 +123,7 @@ def test_top_k_and_top_p_equal_a_full_sort(
     assert allowed[token] > 0
 
 
-@given(LOGITS, st.integers(0, 2**64))
+@given(LOGITS, st.integers(0, 2**63 - 1))
 def test_the_same_seed_gives_the_same_tokens(logits: npt.NDArray[Any], seed: int) -> None:
     for top_k in (0, 40):
         one, other = (sampler(len(logits), seed=seed, top_k=top_k) for _ in range(2))
