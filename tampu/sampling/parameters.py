@@ -104,7 +104,7 @@ class Parameter:
             if number is not None and self.low <= number <= self.high:
                 return number
         allowed = self.range_text
-        if self.kind is int and isinstance(value, int | float) and value > _INT64:
+        if self.kind is int and isinstance(value, int) and value > _INT64:
             allowed = f"an integer from {self.low:g} to {min(self.high, _INT64)}"
         raise RequestError(f"{name or self.ollama} must be {allowed}, not {_shown(value)}")
 

@@ -77,11 +77,9 @@ def test_a_wrong_value_is_refused_with_the_range(row: Parameter) -> None:
         assert "\n" not in message
 
 
-@pytest.mark.parametrize("value", [2**63, 2**70, 1e300, math.inf])
-def test_an_integer_of_more_than_63_bits_is_refused_with_the_largest(value: float) -> None:
-    with pytest.raises(
-        RequestError, match="seed must be an integer from -1 to 9223372036854775807"
-    ):
+@pytest.mark.parametrize("value", [2**63, 2**70])
+def test_an_integer_of_more_than_63_bits_is_refused_with_the_largest(value: int) -> None:
+    with pytest.raises(RequestError, match=f"seed must be an integer from -1 to {2**63 - 1}"):
         PARAMETERS["seed"].check_given(value)
     assert PARAMETERS["seed"].check_given(2**63 - 1) == 2**63 - 1
 
