@@ -106,6 +106,19 @@ def test_an_answer_follows_a_schema_that_is_checked_while_it_is_typed(page: Page
     expect(answer.locator("pre")).to_have_text(re.compile(r'^\s*\{\s*"sum":\s*[12]\s*\}\s*$'))
 
 
+def test_what_a_schema_has_and_is_ignored_is_said_while_it_is_typed(page: Page) -> None:
+    choose(page, "demo")
+    field(page, "Output format", "Format").select_option("JSON schema")
+    schema = page.get_by_role("textbox", name="JSON schema")
+    schema.fill(json.dumps(SCHEMA | {"dependentRequired": {"sum": ["unit"]}}))
+    told = page.get_by_role("status").filter(has_text="ignored")
+    expect(told).to_contain_text("dependentRequired")
+    expect(told).to_have_class("hint")
+    expect(schema).to_have_attribute("aria-invalid", "false")
+    schema.fill(json.dumps(SCHEMA))
+    expect(told).to_have_count(0)
+
+
 def test_an_answer_follows_a_grammar_and_a_wrong_one_is_explained(page: Page) -> None:
     choose(page, "demo")
     field(page, "Output format", "Format").select_option("grammar (GBNF)")

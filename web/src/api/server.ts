@@ -258,10 +258,15 @@ export class Server {
     return list<Piece>((await this.#http.ask("POST", "/api/tokenize", body, signal)).pieces);
   }
 
-  /** Return why a model cannot follow an output format; empty: it can. */
-  async checkFormat(model: string, format: unknown, signal: AbortSignal): Promise<string> {
-    const { error } = await this.#http.ask("POST", "/api/format/check", { model, format }, signal);
-    return typeof error === "string" ? error.replace(/^format: /, "") : "";
+  /** Return why a model cannot follow an output format (empty: it can), and what of the format is ignored. */
+  async checkFormat(
+    model: string,
+    format: unknown,
+    signal: AbortSignal,
+  ): Promise<{ problem: string; warnings: string[] }> {
+    const { error, warnings } = await this.#http.ask("POST", "/api/format/check", { model, format }, signal);
+    const problem = typeof error === "string" ? error.replace(/^format: /, "") : "";
+    return { problem, warnings: Array.isArray(warnings) ? warnings.map(String) : [] };
   }
 
   /** Pull a model; a name that begins with `http://` is of a registry without TLS. */

@@ -34,6 +34,7 @@ export function FormatFields(): JSX.Element {
             hint={TEXTS.formatHints[kind]}
             value={text}
             problem={formatCheck.formatProblem.value}
+            warnings={formatCheck.formatWarnings.value}
             isChecking={formatCheck.isChecking.value}
             onInput={(value) => chats.set({ format: { kind, text: value } })}
           />
@@ -58,12 +59,15 @@ interface Properties {
   hint: string;
   value: string;
   problem: string;
+  warnings?: string[];
   isChecking?: boolean;
   onInput: (value: string) => void;
 }
 
-function Source({ label, hint, value, problem, isChecking = false, onInput }: Properties): JSX.Element {
+function Source(properties: Properties): JSX.Element {
+  const { label, hint, value, problem, warnings = [], isChecking = false, onInput } = properties;
   const id = useId();
+  const told = problem ? [problem] : warnings;
   return (
     <div class="field option">
       <label for={id}>{label}</label>
@@ -78,7 +82,9 @@ function Source({ label, hint, value, problem, isChecking = false, onInput }: Pr
         aria-describedby={`${id}-problem`}
         onInput={(event) => onInput(event.currentTarget.value)}
       />
-      <p id={`${id}-problem`} class={isChecking ? "hint" : "error"} role="status">{value && (isChecking ? TEXTS.checking : <Told text={sentence(problem)} />)}</p>
+      <p id={`${id}-problem`} class={isChecking || !problem ? "hint" : "error"} role="status">
+        {value && (isChecking ? TEXTS.checking : <Told text={told.map(sentence).join(". ")} />)}
+      </p>
     </div>
   );
 }

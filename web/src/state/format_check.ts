@@ -8,6 +8,15 @@ import type { Conversation } from "../chat/tree.ts";
 
 const WAIT_MS = 250; // for more typing
 
+/** What the server said of a format, and on what it was asked. */
+interface Verdict {
+  asked: string;
+  problem: string;
+  warnings: string[];
+}
+
+const NOTHING: Verdict = { asked: "", problem: "", warnings: [] };
+
 export class FormatCheck {
   /** Why the tools cannot be sent; empty: they can. */
   readonly toolsProblem = computed(() => problemOf(() => requestTools(this.#tools.value)));
@@ -15,6 +24,11 @@ export class FormatCheck {
   readonly formatProblem = computed(() => {
     const { asked, problem } = this.#verdict.value;
     return this.#problem.value || (asked === this.#asked.value ? problem : "");
+  });
+  /** What of the format the server ignores. */
+  readonly formatWarnings = computed(() => {
+    const { asked, warnings } = this.#verdict.value;
+    return asked === this.#asked.value ? warnings : [];
   });
   /** Whether the server has not answered yet. */
   readonly isChecking = computed(() => this.#asked.value !== "" && this.#verdict.value.asked !== this.#asked.value);
@@ -28,8 +42,7 @@ export class FormatCheck {
     const isAsked = kind !== "none" && kind !== "json" && !this.#problem.value && this.#model.value !== "";
     return isAsked ? JSON.stringify([this.#model.value, kind, text]) : "";
   });
-  /** The server's last word, and on what. */
-  readonly #verdict = signal({ asked: "", problem: "" });
+  readonly #verdict = signal(NOTHING);
   readonly #server: Server;
   readonly #open: ReadonlySignal<Conversation>;
   readonly #model: ReadonlySignal<string>;
@@ -51,12 +64,13 @@ export class FormatCheck {
   }
 
   async #ask(asked: string, signal: AbortSignal): Promise<void> {
-    let problem = "";
+    let verdict = { ...NOTHING, asked };
     try {
-      problem = await this.#server.checkFormat(this.#model.peek(), requestFormat(this.#format.peek()), signal);
+      const found = await this.#server.checkFormat(this.#model.peek(), requestFormat(this.#format.peek()), signal);
+      verdict = { asked, ...found };
     } catch {
       // A message that is sent will tell it.
     }
-    if (!signal.aborted) this.#verdict.value = { asked, problem };
+    if (!signal.aborted) this.#verdict.value = verdict;
   }
 }
