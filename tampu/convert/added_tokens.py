@@ -43,7 +43,13 @@ class AddedTokens:
     tokens: Mapping[int, AddedToken]
 
     def flags(
-        self, size: int, own: Container[str], *, is_normalized: bool, is_listed: bool
+        self,
+        size: int,
+        own: Container[str],
+        *,
+        is_normalized: bool,
+        is_listed: bool,
+        is_merged: bool,
     ) -> dict[str, object]:
         """Return the key with the tokens' flags, if a reader needs it.
 
@@ -52,6 +58,8 @@ class AddedTokens:
             own: the texts of the model's own vocabulary.
             is_normalized: whether a normalizer changes texts.
             is_listed: whether readers search for all tokens in the normalized text by default.
+            is_merged: whether the algorithm makes every token whose text it meets, so that a word
+                which gets the text of an added token by normalizing becomes that token.
         """
         found = [
             Flags(
@@ -68,6 +76,8 @@ class AddedTokens:
         needed = any(flag.single_word or flag.lstrip or flag.rstrip for flag in found)
         if is_normalized:
             needed |= is_listed or any(flag.normalized for flag in found)
+        if is_merged:
+            needed |= any(flag.is_new for flag in found)
         if is_listed:
             needed |= any(_SPACES & {*token.content} for token in self.tokens.values())
         if not needed:

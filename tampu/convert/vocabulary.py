@@ -82,7 +82,13 @@ def tokenizer_metadata(
             keys[f"tokenizer.ggml.{key}"] = value
     keys |= table.keys
     is_llama = table.model in ("llama", "gemma4")
-    keys |= added.flags(size, own, is_normalized=table.has_normalizer, is_listed=is_llama)
+    keys |= added.flags(
+        size,
+        own,
+        is_normalized=table.has_normalizer,
+        is_listed=is_llama,
+        is_merged=table.model in ("bert", "t5"),
+    )
     keys |= _special_ids(checkpoint, settings, ids)
     around = _around(tokenizer, settings, table.model, refusals)
     keys |= _end_ids(checkpoint, settings, ids, around)
