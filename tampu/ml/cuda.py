@@ -27,8 +27,8 @@ COMPILE = "make GPU=cuda run"
 NO_CARD = "NVIDIA's driver finds no card"
 
 _NO_DEVICE = 100  # of cuda.h: CUDA_ERROR_NO_DEVICE
-_MODULE = "tampu_cuda"
-_ABOUT = "about.json"
+MODULE = "tampu_cuda"
+ABOUT = "about.json"
 _OLDEST_DRIVER = 580  # of CUDA 13, from which on `_needs` is 13.0
 _LEAST_FREE_MIB = 512
 _UPDATE = "sudo apt-get install nvidia-open  # of NVIDIA's own package repository"
@@ -96,7 +96,7 @@ class CudaCard:
 
 def find_package() -> CudaPackage | None:
     """Return the installed package, of whichever version; None: there is none."""
-    spec = find_spec(_MODULE)
+    spec = find_spec(MODULE)
     if spec is None or not spec.submodule_search_locations:
         return None
     folder = Path(spec.submodule_search_locations[0])
@@ -107,7 +107,7 @@ def read_package(folder: Path) -> CudaPackage:
     """Return the package in a folder; one that cannot be read has no version."""
     library = folder / CUDA_FILE
     try:
-        about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
+        about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
         major, minor = about["cuda"]
         architectures = tuple(map(int, about["architectures"]))
         return CudaPackage(

@@ -128,9 +128,7 @@ def _load(
     register(registry)
     for number, card in enumerate(cards):
         if card.reason:
-            log.warning(
-                "backends: %s's device %d is not used: %s", name, number, card.reason.problem
-            )
+            log.warning("CUDA.%d is not used: %s", number, card.reason.problem)
     return LoadableBackend(name, file, cards=cards)
 
 
