@@ -77,7 +77,7 @@ wheel-cuda: cuda-backend
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/python -m tools.wheel.build_cuda dist \
 		--build $(CUDA_BUILD) --sources $(VENV)/cuda --architectures $(CUDA_ARCHITECTURES)
 
-# Installs both wheels of dist where no CUDA is (0.6 GB from PyPI), without a card up to the driver that is missing.
+# Installs both wheels of dist where no CUDA is (0.5 GB from PyPI), without a card up to the driver that is missing.
 wheel-cuda-test: $(VENV)/installed-test
 	$(VENV)/bin/python -m pytest tests/wheel/cuda.py $(PYTEST_FLAGS)
 

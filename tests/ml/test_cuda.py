@@ -45,7 +45,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CudaPackage:
 
 def compile_backend(folder: Path, devices: int = 1, start: str = "") -> Path:
     library = folder / "libggml-cuda.so"
-    command = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", library]
+    command = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(library)]
     options = [f"-DDEVICES={devices}", f"-DSTART={start}"]
     subprocess.run([*command, *options], input=BACKEND, text=True, check=True)
     return library
@@ -174,9 +174,9 @@ def test_a_library_that_cannot_be_loaded_has_the_linkers_reason(
 ) -> None:
     driver(Card())
     needed = tmp_path / "libcublas.so.99"
-    command = ["cc", "-shared", "-x", "c", "-", "-o", needed]
+    command = ["cc", "-shared", "-x", "c", "-", "-o", str(needed)]
     subprocess.run([*command, f"-Wl,-soname,{needed.name}"], input=b"int needed;", check=True)
-    command = ["cc", "-shared", "-x", "c", "-", "-o", package.library]
+    command = ["cc", "-shared", "-x", "c", "-", "-o", str(package.library)]
     link = ["-Wl,--no-as-needed", f"-L{tmp_path}", f"-l:{needed.name}"]
     subprocess.run([*command, *link], input=b"int backend;", check=True)
     needed.unlink()
@@ -193,7 +193,7 @@ def test_a_library_that_cannot_be_loaded_has_the_linkers_reason(
     ],
 )
 def test_a_package_of_another_version_is_refused(
-    package: CudaPackage, driver: Callable[..., None], changed: dict[str, str], problem: str
+    package: CudaPackage, driver: Callable[..., None], changed: dict[str, Any], problem: str
 ) -> None:
     driver(Card())
     backend, _ = loaded(replace(package, **changed))

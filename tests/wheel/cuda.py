@@ -105,16 +105,11 @@ def test_the_loader_opens_it_with_the_libraries_of_its_environment(
 ) -> None:
     """Not with those of an installed CUDA, which `LD_LIBRARY_PATH` often names."""
     for name in ("libcudart.so.13", "libcublas.so.13"):
-        command = ["cc", "-shared", "-x", "c", "-", "-o", tmp_path / name]
+        command = ["cc", "-shared", "-x", "c", "-", "-o", str(tmp_path / name)]
         subprocess.run(command, input=b"int foreign;", check=True)
-    base = packages / "tampu/ml/bundled/lib/libtampu-ggml-base.so"
-    command = [
-        home / "venv" / "bin" / "python",
-        "-c",
-        OPEN,
-        base,
-        packages / "tampu_cuda/libggml-cuda.so",
-    ]
+    libraries = ("tampu/ml/bundled/lib/libtampu-ggml-base.so", "tampu_cuda/libggml-cuda.so")
+    paths = [str(packages / name) for name in libraries]
+    command = [str(home / "venv" / "bin" / "python"), "-c", OPEN, *paths]
     given = environment(home, LD_LIBRARY_PATH=str(tmp_path))
     done = subprocess.run(command, env=given, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -92,11 +92,15 @@ def _add_library(library: Path, target: Path, needed: set[str], major: int) -> N
     path = f"$ORIGIN/../tampu/ml/bundled/lib:$ORIGIN/../nvidia/cu{major}/lib"
     # An RPATH, which comes before LD_LIBRARY_PATH: an older toolkit there does not take its place.
     _run(["patchelf", "--force-rpath", "--set-rpath", path, str(target)])
-    listed = subprocess.run(
-        ["patchelf", "--print-needed", str(target)], check=True, capture_output=True, text=True
-    )
-    if missing := needed - set(listed.stdout.split()):
+    if missing := needed - _needed(target):
         raise SystemExit(f"wheel: {library} does not use {', '.join(sorted(missing))}")
+
+
+def _needed(library: Path) -> set[str]:
+    """Return the libraries that a library needs."""
+    command = ["patchelf", "--print-needed", str(library)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return set(done.stdout.split())
 
 
 def _add_metadata(about: Path, major: int, ggml: Path) -> None:
