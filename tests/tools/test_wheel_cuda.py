@@ -11,6 +11,7 @@ from tampu.ml import cuda
 from tampu.version import __version__
 from tools.wheel import build_cuda
 from tools.wheel.build_cuda import PACKAGES, build, cuda_version
+from tools.wheel.compile_ggml import BASE
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,7 +34,7 @@ def test_a_library_of_another_cuda_is_refused(
     library.write_bytes(b"")
     asked: list[list[str]] = []
     monkeypatch.setattr(build_cuda, "_run", asked.append)
-    monkeypatch.setattr(build_cuda, "_needed", lambda _: {build_cuda.BASE, "libcudart.so.12"})
+    monkeypatch.setattr(build_cuda, "_needed", lambda _: {BASE, "libcudart.so.12"})
     with pytest.raises(SystemExit, match=r"does not use libcublas\.so\.13, libcudart\.so\.13"):
         build(tmp_path / "dist", library, ["90"], tmp_path)
     assert not (tmp_path / "dist").exists()
