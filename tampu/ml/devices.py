@@ -261,8 +261,8 @@ def _without_duplicates(devices: Sequence[Device], cards: Sequence[CudaCard]) ->
     """Return the devices without Vulkan's that are another backend's too."""
     known = {f"{_CUDA}.{index}": card.address for index, card in enumerate(cards)}
     found = [replace(each, address=known.get(each.label, "")) for each in devices]
-    if len({device.name for device in found if device.is_graphics}) > 1:
-        found = [_with_address(each) for each in found]
+    has_others = len({device.name for device in found if device.is_graphics}) > 1
+    found = [_with_address(each) if has_others or each.name == _VULKAN else each for each in found]
     others = {each.address for each in found if each.name != _VULKAN and each.address}
     return [each for each in found if each.name != _VULKAN or each.address not in others]
 
