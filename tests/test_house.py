@@ -40,7 +40,7 @@ LAYERS = [
 ]
 # The packages that know least, and all that each may know.
 ONLY = {
-    "ml": {"errors"},
+    "ml": {"errors", "version"},
     "layouts": {"errors", "ml"},
     "nn": {"errors", "ml"},
     "models": {"errors", "ml", "nn", "kvcache", "vision"},

@@ -28,14 +28,14 @@ def doctor_command(json: AsJSON = False) -> None:
 
 def _examined() -> dict[str, Any]:
     from tampu.ml.devices import find_devices
-    from tampu.ml.diagnosis import diagnose, diagnose_choice, find_backends
+    from tampu.ml.diagnosis import diagnose, diagnose_choice, find_backends, find_cuda
     from tampu.ml.kernels import KernelChoice, find_kernels
     from tampu.ml.pci import find_adapters
     from tampu.ml.vulkan import find_vulkan_devices
 
     devices, backends = find_devices(), find_backends()
     kernels = find_kernels(KernelChoice())
-    environment, vulkan = runner_environment(), find_vulkan_devices()
+    environment, vulkan, library = runner_environment(), find_vulkan_devices(), find_cuda()
     return {
         "devices": [{"name": device.label, "product": device.description} for device in devices],
         "backends": [name for name, problem in backends.items() if not problem],
@@ -60,7 +60,9 @@ def _examined() -> dict[str, Any]:
                 "id": adapter.id,
                 "driver": adapter.driver,
                 "missing": _listed(
-                    diagnose(adapter, backends, devices, environment, vulkan=vulkan)
+                    diagnose(
+                        adapter, backends, devices, environment, vulkan=vulkan, library=library
+                    )
                 ),
             }
             for adapter in find_adapters()

@@ -7,10 +7,11 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tampu.errors import ComputeError, DeviceLostError, OutOfMemoryError, TampuError
+from tampu.ml.cuda import CudaCard
 from tampu.ml.library import VARIANT, OpaquePointer, TensorPointer, gg, loaded_backends
 from tampu.ml.machine import read_available_memory
 from tampu.ml.types import GGMLType
@@ -19,6 +20,7 @@ log = logging.getLogger("tampu.ml")
 
 _TOKENS, _HISTORY = 512, 256  # of the operations that devices are asked about
 _NO_MEMORY = -2  # ggml's status
+_CUDA, _VULKAN = "CUDA", "Vulkan"
 _KINDS = {0: "cpu", 1: "gpu", 2: "integrated-gpu", 3: "accelerator"}
 
 UNUSED_PACKINGS = {
@@ -44,6 +46,7 @@ class Device:
         index: among the devices of the same name.
         kind: `cpu`, `gpu`, `integrated-gpu` or `accelerator`.
         description: the product's name.
+        address: on the PCI bus, as `0000:01:00.0`; empty: it is not known.
     """
 
     handle: OpaquePointer
@@ -51,6 +54,7 @@ class Device:
     index: int
     kind: str
     description: str
+    address: str = ""
 
     @property
     def label(self) -> str:
@@ -95,7 +99,7 @@ class Device:
 
         Where it is not, ggml's Vulkan ends the process in some operations.
         """
-        is_needed = self.name == "Vulkan"
+        is_needed = self.name == _VULKAN
         return int(gg.ggml_backend_buft_get_alignment(self.buffer_type)) if is_needed else 1
 
     @cached_property
@@ -228,9 +232,11 @@ def _arena() -> Iterator[OpaquePointer]:
 def find_devices() -> tuple[Device, ...]:
     """Return the machine's devices in ggml's order but the CPU last, indices counted per name.
 
-    A backend that is loaded from a library of its own comes after the CPU's in ggml's order.
+    A backend that is loaded from a library of its own comes after the CPU's in ggml's order. A GPU
+    that several backends find is listed once, and a card that CUDA's code cannot run on is not
+    listed as CUDA's.
     """
-    loaded_backends()
+    cards = next((each.cards for each in loaded_backends() if each.name == "cuda"), ())
     seen: Counter[str] = Counter()
     devices = []
     for position in range(gg.ggml_backend_dev_count()):
@@ -241,7 +247,33 @@ def find_devices() -> tuple[Device, ...]:
         kind = _KINDS.get(gg.ggml_backend_dev_type(handle), "accelerator")
         devices.append(Device(int(handle), name, seen[name], kind, description))
         seen[name] += 1
-    return tuple(sorted(devices, key=lambda device: device.kind == "cpu"))
+    chosen = _without_duplicates(_without_unusable(devices, cards), cards)
+    return tuple(sorted(chosen, key=lambda device: device.kind == "cpu"))
+
+
+def _without_unusable(devices: Sequence[Device], cards: Sequence[CudaCard]) -> list[Device]:
+    """Return the devices without the cards that CUDA's code cannot run on."""
+    bad = {f"{_CUDA}.{index}" for index, card in enumerate(cards) if card.reason}
+    return [device for device in devices if device.label not in bad]
+
+
+def _without_duplicates(devices: Sequence[Device], cards: Sequence[CudaCard]) -> list[Device]:
+    """Return the devices without Vulkan's that are another backend's too."""
+    known = {f"{_CUDA}.{index}": card.address for index, card in enumerate(cards)}
+    found = [replace(each, address=known.get(each.label, "")) for each in devices]
+    has_others = len({device.name for device in found if device.is_graphics}) > 1
+    found = [_with_address(each) if has_others or each.name == _VULKAN else each for each in found]
+    others = {each.address for each in found if each.name != _VULKAN and each.address}
+    return [each for each in found if each.name != _VULKAN or each.address not in others]
+
+
+def _with_address(device: Device) -> Device:
+    """Return a GPU with its address on the PCI bus; CUDA and ROCm start it to answer."""
+    if device.address or not device.is_graphics:
+        return device
+    properties = gg.ggml_backend_dev_props()
+    gg.ggml_backend_dev_get_props(device.handle, ctypes.byref(properties))
+    return replace(device, address=(properties.device_id or b"").decode())
 
 
 def compute_failure(status: int, devices: Sequence[Device]) -> TampuError:

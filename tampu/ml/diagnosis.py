@@ -10,19 +10,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tampu.ml import cuda
 from tampu.ml.devices import Device
 from tampu.ml.library import gg, loaded_backends
-from tampu.ml.loadable import NO_DRIVER
+from tampu.ml.loadable import NO_DRIVER, LoadableBackend
 from tampu.ml.pci import AMD, INTEL, NVIDIA, Adapter
+from tampu.ml.variants import BUNDLED
 from tampu.ml.vulkan import VISIBLE, VulkanDevice, choice_problem, is_compiled
 
 _MANIFESTS = ("usr/share/vulkan/icd.d", "usr/local/share/vulkan/icd.d", "etc/vulkan/icd.d")
-_VULKAN = "Vulkan"
+_CUDA, _VULKAN = "CUDA", "Vulkan"
 _LOADER = "libvulkan.so.1"
 _REBUILD = "make GPU=vulkan run"
 _VISIBILITY = {
     _VULKAN: VISIBLE,
-    "CUDA": "CUDA_VISIBLE_DEVICES",
+    _CUDA: "CUDA_VISIBLE_DEVICES",
     "ROCm": "HIP_VISIBLE_DEVICES",
 }
 
@@ -49,7 +51,7 @@ class _Vendor:
 _MESA = "sudo apt-get install mesa-vulkan-drivers"
 _VENDORS = {
     NVIDIA: _Vendor(
-        ("nvidia",), "sudo apt-get install nvidia-driver", ("CUDA", _VULKAN), ("nvidia_icd*.json",),
+        ("nvidia",), "sudo apt-get install nvidia-driver", (_CUDA, _VULKAN), ("nvidia_icd*.json",),
         "sudo apt-get install nvidia-vulkan-icd",
     ),
     AMD: _Vendor(
@@ -81,10 +83,17 @@ def find_backends() -> dict[str, str]:
     backends = loaded_backends()
     handles = map(gg.ggml_backend_reg_get, range(gg.ggml_backend_reg_count()))
     found = {(gg.ggml_backend_reg_name(handle) or b"").decode(): "" for handle in handles}
+    problems = {each.name: each.problem for each in backends}
+    if _CUDA not in found and cuda.NAME in problems:
+        found = {_CUDA: problems[cuda.NAME], **found}
     if _VULKAN in found or not is_compiled():
         return found
-    problems = (each.problem for each in backends if each.name == _VULKAN.lower())
-    return {_VULKAN: next(problems, NO_DRIVER), **found}
+    return {_VULKAN: problems.get(_VULKAN.lower(), NO_DRIVER), **found}
+
+
+def find_cuda() -> LoadableBackend | None:
+    """Return ggml's backend for CUDA, if there is a library of it."""
+    return next((each for each in loaded_backends() if each.name == cuda.NAME), None)
 
 
 def diagnose_choice(
@@ -108,8 +117,11 @@ def diagnose(
     environment: Mapping[str, str],
     root: Path = Path("/"),
     vulkan: Sequence[VulkanDevice] = (),
+    library: LoadableBackend | None = None,
 ) -> tuple[Missing, ...]:
     """Return what a GPU lacks, in the order in which it is to be mended.
+
+    For a card that CUDA would serve it is one thing: the first.
 
     Args:
         adapter: the GPU.
@@ -118,6 +130,7 @@ def diagnose(
         environment: the variables of a model's process.
         root: the folder of the system's files.
         vulkan: what its loader finds.
+        library: of ggml's for CUDA.
 
     Returns:
         Nothing for a GPU that is ready, and for one that ggml has no code for.
@@ -126,6 +139,12 @@ def diagnose(
     if vendor is None:
         return ()
     found = [*_driver(adapter, vendor, root)]
+    if adapter.vendor == NVIDIA and (reason := _without_cuda(adapter, library, environment)):
+        served = any(
+            each.name in vendor.backends and each.address in ("", adapter.address)
+            for each in devices
+        )
+        return () if served else (*found, reason)[:1]
     usable = [name for name in vendor.backends if name in backends]
     problem = backends[_VULKAN] if usable == [_VULKAN] else ""
     if problem not in ("", NO_DRIVER):
@@ -167,6 +186,25 @@ def _driver(adapter: Adapter, vendor: _Vendor, root: Path) -> Iterator[Missing]:
         yield Missing(what, 'sudo usermod -aG render,video "$USER"')
 
 
+def _without_cuda(
+    adapter: Adapter, library: LoadableBackend | None, environment: Mapping[str, str]
+) -> Missing | None:
+    """Return why a card is not CUDA's; None: it is, or ggml was compiled here without a package."""
+    if library is None:
+        what = f"{cuda.DISTRIBUTION}, ggml's backend for CUDA, is not installed"
+        return Missing(what, cuda.INSTALL) if BUNDLED.is_dir() else None
+    name, reasons = _VISIBILITY[_CUDA], {card.address: card.reason for card in library.cards}
+    is_hidden = library.problem == cuda.NO_CARD or (reasons and adapter.address not in reasons)
+    if is_hidden and name in environment:
+        return _hidden(name, environment)
+    if reason := reasons.get(adapter.address):
+        return Missing(reason.problem, reason.command)
+    if library.problem:
+        command = library.command or "nvidia-smi"
+        return Missing(f"ggml's CUDA is not loaded: {library.problem}", command)
+    return None
+
+
 def _has_manifest(vendor: _Vendor, root: Path) -> bool:
     return any(
         next((root / folder).glob(pattern), None)
@@ -182,10 +220,14 @@ def _not_found(
     for backend in usable:
         name = _VISIBILITY.get(backend, "")
         if name in environment:
-            what = f"ggml finds no GPU with {name}={environment[name] or repr('')}"
-            return Missing(what, f"unset {name}")
+            return _hidden(name, environment)
     if problem := next((each.problem for each in vulkan if each.problem), ""):
         return Missing(problem, "vulkaninfo --summary")
-    commands = {"CUDA": "nvidia-smi", "ROCm": "rocminfo"}
+    commands = {_CUDA: "nvidia-smi", "ROCm": "rocminfo"}
     what = f"ggml's {' and '.join(usable)} finds no GPU: the driver may be too old"
     return Missing(what, commands.get(usable[0], "vulkaninfo --summary"))
+
+
+def _hidden(name: str, environment: Mapping[str, str]) -> Missing:
+    what = f"ggml finds no GPU with {name}={environment[name] or repr('')}"
+    return Missing(what, f"unset {name}")

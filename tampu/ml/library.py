@@ -10,6 +10,7 @@ import ctypes
 import logging
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from tampu.ml.cuda import find_package
 from tampu.ml.linking import check_bindings, find_libraries, link
 from tampu.ml.loadable import LoadableBackend, begin_loading
 from tampu.ml.variants import BASE, BUNDLED
@@ -66,7 +67,9 @@ def _forward_log(level: int, text: bytes, _user: object) -> None:
 _log_callback = gg.ggml_log_callback(_forward_log)  # ggml keeps the bare address: hold a reference
 gg.ggml_log_set(_log_callback, None)
 
-_loading = begin_loading(_base.with_name("backends"), _base, gg.ggml_backend_register)
+_loading = begin_loading(
+    _base.with_name("backends"), _base, gg.ggml_backend_register, find_package()
+)
 
 
 def loaded_backends() -> tuple[LoadableBackend, ...]:

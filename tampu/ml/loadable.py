@@ -1,7 +1,8 @@
 """ggml's backends for GPUs as libraries of their own, loaded where the system has what they need.
 
 A wheel brings Vulkan's in the folder `backends` beside ggml's other libraries, and so serves
-machines with and without a GPU. One that cannot be used is left out, with the reason.
+machines with and without a GPU; CUDA's is a package of its own (`cuda.py`). One that cannot be used
+is left out, with the reason.
 """
 
 from __future__ import annotations
@@ -17,18 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tampu.errors import LibraryError
+from tampu.ml import backend_trial, cuda
+from tampu.ml.backend_trial import FOUND_NONE
+from tampu.ml.cuda import CudaCard, CudaPackage, Reason
 from tampu.ml.linking import check_symbols
 
 log = logging.getLogger("tampu.ml")
 
 _FILES = "libggml-*.so"
-_FOUND_NONE = 77
-_PROBE = f"""\
-import ctypes, sys
-start = ctypes.CDLL(sys.argv[1]).ggml_backend_init
-start.restype = ctypes.c_void_p
-sys.exit(0 if start() else {_FOUND_NONE})
-"""
 _PROBE_S = 30.0
 NO_DRIVER = "it found no driver that it can use"
 
@@ -41,11 +38,15 @@ class LoadableBackend:
         name: as ggml calls its library: `vulkan`.
         file: the library.
         problem: why it is not in use; empty: it is.
+        command: which mends it, where that is known.
+        cards: for CUDA, in ggml's order of its devices.
     """
 
     name: str
     file: Path
     problem: str = ""
+    command: str = ""
+    cards: tuple[CudaCard, ...] = ()
 
     @property
     def may_start(self) -> bool:
@@ -54,71 +55,121 @@ class LoadableBackend:
 
 
 def begin_loading(
-    folder: Path, base: Path, register: Callable[[int], object]
+    folder: Path,
+    base: Path,
+    register: Callable[[int], object],
+    package: CudaPackage | None = None,
 ) -> Future[tuple[LoadableBackend, ...]]:
-    """Begin `load_backends` on a thread; a folder without libraries needs none."""
-    if not any(folder.glob(_FILES)):
+    """Begin `load_backends` on a thread; where there are no libraries none is needed."""
+    if package is None and not any(folder.glob(_FILES)):
         none: Future[tuple[LoadableBackend, ...]] = Future()
         none.set_result(())
         return none
     loader = ThreadPoolExecutor(1, thread_name_prefix="tampu-backends")
-    loading = loader.submit(load_backends, folder, base, register)
+    loading = loader.submit(load_backends, folder, base, register, package)
     loader.shutdown(wait=False)  # the thread ends with its work
     return loading
 
 
 def load_backends(
-    folder: Path, base: Path, register: Callable[[int], object]
+    folder: Path,
+    base: Path,
+    register: Callable[[int], object],
+    package: CudaPackage | None = None,
 ) -> tuple[LoadableBackend, ...]:
-    """Load the backends of a folder that can be used here.
+    """Load the backends that can be used here.
 
     Args:
         folder: with libraries `libggml-NAME.so`; it need not exist.
         base: ggml's base, which is loaded and which they use.
         register: ggml's function that adds a backend's registry.
+        package: with CUDA's backend; the folder's own takes its place.
     """
+    files = sorted(folder.glob(_FILES))
+    if package is not None and package.library.name not in {file.name for file in files}:
+        files = [package.library, *files]
     found = []
-    for file in sorted(folder.glob(_FILES)):
-        name = file.stem.removeprefix("libggml-")
-        problem = _load(file, base, register)
-        found.append(LoadableBackend(name, file, problem))
+    for file in files:
+        owner = package if package is not None and file == package.library else None
+        backend = _load(file, base, register, owner)
+        found.append(backend)
+        problem = backend.problem
         log.info("backends: %s is %s", file, f"not used: {problem}" if problem else "loaded")
     return tuple(found)
 
 
-def _load(file: Path, base: Path, register: Callable[[int], object]) -> str:
-    """Load and register a library; return what is against it."""
+def _load(
+    file: Path, base: Path, register: Callable[[int], object], package: CudaPackage | None
+) -> LoadableBackend:
+    """Load and register a library, unless something is against it."""
+    name = file.stem.removeprefix("libggml-")
+    is_cuda = name == cuda.NAME
+
+    def refused(reason: Reason, cards: tuple[CudaCard, ...] = ()) -> LoadableBackend:
+        return LoadableBackend(name, file, reason.problem, reason.command, cards)
+
+    if is_cuda and (against := cuda.problem_before(package, base)):
+        return refused(against)
     try:
         library = ctypes.CDLL(str(file))
         check_symbols(str(file), library, [base])
     except (OSError, LibraryError) as error:
-        return str(error)
-    if problem := _problem_of_driver(file):
-        return problem
+        return refused(Reason(str(error), cuda.REINSTALL if package else ""))
+    trial = _try_in_another_process(file, base)
+    against, cards = cuda.judge(package, trial.output) if is_cuda else (None, ())
+    if not against and (problem := trial.problem):
+        against = Reason(f"{problem}: {trial.error}" if is_cuda and trial.error else problem, "")
+    if against:
+        return refused(against, cards)
     library.ggml_backend_init.restype = ctypes.c_void_p
     registry = library.ggml_backend_init()
     if not registry:
-        return NO_DRIVER
+        return refused(Reason(NO_DRIVER, ""))
     register(registry)
-    return ""
+    for number, card in enumerate(cards):
+        if card.reason:
+            log.warning("CUDA.%d is not used: %s", number, card.reason.problem)
+    return LoadableBackend(name, file, cards=cards)
 
 
-def _problem_of_driver(file: Path) -> str:
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """What starting a backend in another process came to.
+
+    Attributes:
+        output: what it wrote.
+        error: the last line that it wrote to standard error.
+        problem: what is against the backend; empty: nothing is.
+    """
+
+    output: str = ""
+    error: str = ""
+    problem: str = ""
+
+
+def _try_in_another_process(file: Path, base: Path) -> _Trial:
     """Start the backend in another process, which a broken driver may end or stop."""
     if not sys.executable:
-        return ""
-    command = [sys.executable, "-I", "-S", "-c", _PROBE, str(file)]
+        return _Trial()
+    command = [sys.executable, "-I", "-S", backend_trial.__file__, str(file), str(base)]
     try:
-        done = subprocess.run(command, capture_output=True, check=False, timeout=_PROBE_S)
+        done = subprocess.run(
+            command, capture_output=True, check=False, timeout=_PROBE_S, errors="replace", text=True
+        )
     except subprocess.TimeoutExpired:
-        return f"the driver did not start within {_PROBE_S:.0f} s"
+        return _Trial(problem=f"the driver did not start within {_PROBE_S:.0f} s")
     except OSError as error:
         log.debug("backends: %s was not tried in another process: %s", file, error)
-        return ""
-    if done.returncode < 0:
-        number = -done.returncode
-        name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+        return _Trial()
+    last = done.stderr.strip().rpartition("\n")[2]
+    return _Trial(done.stdout, last, _problem_of(done.returncode))
+
+
+def _problem_of(code: int) -> str:
+    """Return what is against a backend whose trial ended with this exit code."""
+    if code < 0:
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
         return f"the driver ends the process with {name}"
-    if done.returncode == _FOUND_NONE:  # here it would write to standard error why
+    if code == FOUND_NONE:  # here it would write to standard error why
         return NO_DRIVER
-    return f"exit code {done.returncode} when it was tried" if done.returncode else ""
+    return f"exit code {code} when it was tried" if code else ""

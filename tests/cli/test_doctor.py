@@ -9,6 +9,7 @@ from support.fake_system import add_gpu
 
 from tampu.cli import app
 from tampu.ml import diagnosis, pci, vulkan
+from tampu.ml.loadable import LoadableBackend
 from tampu.ml.vulkan import VulkanDevice
 
 
@@ -88,6 +89,20 @@ def test_vulkan_that_is_not_loaded_is_no_backend(
         "  missing: ggml's Vulkan is not loaded: libvulkan.so.1: cannot open shared object file\n"
         "  try:     sudo apt-get install libvulkan1\n"
     ) in out
+
+
+def test_why_cuda_does_not_serve_a_card_is_one_line(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    problem = "NVIDIA's driver is too old: it supports CUDA 12.4"
+    library = LoadableBackend("cuda", root / "libggml-cuda.so", problem, "update it")
+    monkeypatch.setattr(diagnosis, "loaded_backends", lambda: (library,))
+    add_gpu(root, "10de:2684", driver="nvidia")
+    assert app.run(["doctor"]) == 1
+    out = capsys.readouterr().out
+    assert f"\n  not loaded: CUDA: {problem}\n" in out
+    assert "\n  missing: /dev/nvidiactl is missing: a container must be given it\n" in out
+    assert out.count("  missing: ") == 1  # what comes first is enough
 
 
 def test_json_has_the_same(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,8 @@
 
 import ctypes
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,11 @@ import pytest
 from tampu.errors import ComputeError
 from tampu.ml import Backend
 from tampu.ml import backend as backend_module
+from tampu.ml import devices as devices_module
+from tampu.ml.cuda import CudaCard, Reason
 from tampu.ml.devices import Device, find_devices, log_system
 from tampu.ml.library import gg
+from tampu.ml.loadable import LoadableBackend
 from tampu.ml.machine import default_threads, second_cache_bytes
 
 NAMES = [("CUDA", 1), ("CUDA", 1), ("BLAS", 3), ("CPU", 0)]
@@ -51,6 +55,54 @@ def test_the_cpu_is_last_where_a_gpus_backend_was_loaded_after_it(
     monkeypatch.setattr(gg, "ggml_backend_dev_get", lambda position: len(NAMES) - position)
     found = [device.label for device in find_devices()]
     assert found == ["BLAS.0", "CUDA.0", "CUDA.1", "CPU.0"]
+
+
+@pytest.fixture
+def found_twice(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """Return the labels on a machine with two NVIDIA cards and one of AMD's.
+
+    CUDA finds the first two and Vulkan all three.
+    """
+    names = ["CUDA", "CUDA", "Vulkan", "Vulkan", "Vulkan", "CPU"]
+    addresses = ["0000:01:00.0", "0000:02:00.0", "0000:02:00.0", "0000:01:00.0", "0000:03:00.0", ""]
+
+    def answer(handle: int, properties: Any) -> None:
+        properties._obj.device_id = addresses[handle - 1].encode()
+
+    monkeypatch.setattr(gg, "ggml_backend_dev_count", lambda: len(names))
+    monkeypatch.setattr(gg, "ggml_backend_dev_get", lambda position: position + 1)
+    monkeypatch.setattr(gg, "ggml_backend_dev_backend_reg", lambda handle: handle)
+    monkeypatch.setattr(gg, "ggml_backend_reg_name", lambda h: names[h - 1].encode())
+    monkeypatch.setattr(gg, "ggml_backend_dev_description", lambda h: f"product {h}".encode())
+    monkeypatch.setattr(gg, "ggml_backend_dev_type", lambda h: int(names[h - 1] != "CPU"))
+    monkeypatch.setattr(gg, "ggml_backend_dev_get_props", answer)
+
+    def labels(*cards: CudaCard, known: bool = True) -> list[str]:
+        backend = LoadableBackend("cuda", Path("libggml-cuda.so"), cards=cards)
+        monkeypatch.setattr(devices_module, "loaded_backends", lambda: (backend,) if cards else ())
+        if not known:
+            monkeypatch.setattr(gg, "ggml_backend_dev_get_props", lambda *_: None)
+        return [device.label for device in find_devices()]
+
+    return labels
+
+
+FIRST, SECOND = (CudaCard("card", f"0000:0{bus}:00.0", None) for bus in (1, 2))
+OLD = replace(FIRST, reason=Reason("it is old", "none"))
+
+
+@pytest.mark.parametrize(
+    ("cards", "known", "labels"),
+    [((), True, ["CUDA.0", "CUDA.1", "Vulkan.2", "CPU.0"]),  # compiled in
+     ((FIRST, SECOND), True, ["CUDA.0", "CUDA.1", "Vulkan.2", "CPU.0"]),
+     ((OLD, SECOND), True, ["CUDA.1", "Vulkan.1", "Vulkan.2", "CPU.0"]),
+     ((FIRST, SECOND), False, ["CUDA.0", "CUDA.1", "Vulkan.0", "Vulkan.1", "Vulkan.2", "CPU.0"])],
+)  # fmt: skip
+def test_a_card_of_two_backends_is_cudas(
+    found_twice: Callable[..., list[str]], cards: tuple[CudaCard, ...], known: bool,
+    labels: list[str],
+) -> None:  # fmt: skip
+    assert found_twice(*cards, known=known) == labels
 
 
 @pytest.mark.seed("S68", "S70")

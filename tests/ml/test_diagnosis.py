@@ -1,15 +1,17 @@
 """What GPUs lack, judged by a system's files, ggml's backends and the devices that it finds."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.fake_system import add_gpu, touch
 
 from tampu.ml import diagnosis
+from tampu.ml.cuda import NO_CARD, CudaCard, Reason
 from tampu.ml.devices import Device
 from tampu.ml.diagnosis import Missing, diagnose, diagnose_choice, find_backends
-from tampu.ml.loadable import NO_DRIVER
+from tampu.ml.loadable import NO_DRIVER, LoadableBackend
 from tampu.ml.pci import find_adapters
 from tampu.ml.vulkan import VulkanDevice
 
@@ -68,6 +70,60 @@ def test_a_bare_machine_lacks_all_in_the_order_of_mending(tmp_path: Path) -> Non
 def test_cuda_needs_no_vulkan_driver(tmp_path: Path) -> None:
     add_gpu(tmp_path, CARD, driver="nvidia")
     assert missing(tmp_path, ("CUDA", "CPU"), (CUDA, CPU)) == ()
+
+
+OTHER = "0000:07:00.0"
+TOO_OLD = Reason("P100 has compute capability 6.0", "use Vulkan")
+
+
+def library(
+    problem: str = "", address: str = OTHER, reason: Reason | None = None
+) -> LoadableBackend:
+    cards = () if problem else (CudaCard("card", address, reason),)
+    return LoadableBackend("cuda", Path("libggml-cuda.so"), problem, "mend it", cards)
+
+
+@pytest.mark.parametrize(
+    ("backend", "devices", "environment", "what"),
+    [
+        (library("it is too old"), (CPU,), {}, "ggml's CUDA is not loaded: it is too old"),
+        (library("it is too old"), (VULKAN, CPU), {}, ""),
+        (library("it is too old"), (replace(VULKAN, address=OTHER), CPU), {},
+         "ggml's CUDA is not loaded: it is too old"),
+        (library(NO_CARD), (CPU,), {"CUDA_VISIBLE_DEVICES": "-1"},
+         "ggml finds no GPU with CUDA_VISIBLE_DEVICES=-1"),
+        (library(NO_CARD), (CPU,), {}, f"ggml's CUDA is not loaded: {NO_CARD}"),
+        (library(address="0000:01:00.0"), (CUDA, CPU), {}, ""),
+        (library(), (replace(CUDA, address=OTHER), CPU), {"CUDA_VISIBLE_DEVICES": "1"},
+         "ggml finds no GPU with CUDA_VISIBLE_DEVICES=1"),
+        (library(address="0000:01:00.0", reason=TOO_OLD), (CPU,), {}, TOO_OLD.problem),
+        (library(address="0000:01:00.0", reason=TOO_OLD), (VULKAN, CPU), {}, ""),
+        (None, (CPU,), {}, "tampu-cuda, ggml's backend for CUDA, is not installed"),
+        (None, (VULKAN, CPU), {}, ""),
+    ],
+)  # fmt: skip
+def test_why_cuda_does_not_serve_a_card_is_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    backend: LoadableBackend | None,
+    devices: Sequence[Device],
+    environment: Mapping[str, str],
+    what: str,
+) -> None:
+    monkeypatch.setattr(diagnosis, "BUNDLED", tmp_path)  # a wheel's ggml
+    add_gpu(tmp_path, CARD, driver="nvidia")
+    (adapter,) = find_adapters(tmp_path)
+    backends = {"CUDA": backend.problem if backend else "", "Vulkan": "", "CPU": ""}
+    found = diagnose(adapter, backends, devices, environment, tmp_path, library=backend)
+    assert whats(found) == ([what] if what else [])
+
+
+def test_the_kernels_driver_comes_before_cuda(tmp_path: Path) -> None:
+    add_gpu(tmp_path, CARD, driver="nouveau")
+    (adapter,) = find_adapters(tmp_path)
+    backend = library("NVIDIA's driver is not installed")
+    found = diagnose(adapter, {"CUDA": "x", "CPU": ""}, (CPU,), {}, tmp_path, library=backend)
+    assert whats(found) == ["the kernel's driver is nouveau: nvidia is needed"]
 
 
 @pytest.mark.parametrize(

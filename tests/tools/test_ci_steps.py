@@ -15,7 +15,7 @@ STEPS = read_steps()
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 RUN = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 # Not part of CI: what these need, and how long they take, is in CONTRIBUTING.md.
-BY_HAND = {"llama-server-test", "gpu-bundle-test"}
+BY_HAND = {"llama-server-test", "gpu-bundle-test", "wheel-cuda-test"}
 
 
 def recipe(target: str) -> str:

@@ -9,15 +9,14 @@ import platform
 import shutil
 import subprocess
 import sysconfig
-import venv
 from collections.abc import Sequence
 from ctypes.util import find_library
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
+from support.wheels import ROOT, environment, install
 
-ROOT = Path(__file__).parents[2]
 Command: TypeAlias = list[str | Path]
 QEMU = ROOT / ".venv" / "qemu" / f"qemu-{platform.machine()}"  # tools/setup/qemu.sh puts it there
 QUESTION = ("run", "demo", "What is 27 + 58?")
@@ -45,26 +44,8 @@ def wheel() -> Path:
 def home(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A virtual environment with the wheel, and nothing else to be found by name."""
     folder = tmp_path_factory.mktemp("wheel")
-    venv.create(folder / "venv", with_pip=True, symlinks=True)
-    pip: Command = [
-        folder / "venv" / "bin" / "python",
-        "-m",
-        "pip",
-        "--disable-pip-version-check",
-    ]
-    options: Command = [
-        "--quiet",
-        "--only-binary",
-        ":all:",
-        "--constraint",
-        ROOT / "requirements.lock",
-    ]
-    subprocess.run([*pip, "install", *options, wheel], env=environment(folder), check=True)
+    install(folder, wheel)
     return folder
-
-
-def environment(home: Path, **more: Any) -> dict[Any, Any]:
-    return {"PATH": str(home / "venv" / "bin"), "HOME": str(home), "LANG": "C.UTF-8", **more}
 
 
 def ask(

@@ -22,8 +22,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 LIBRARY = "libggml-cuda.so"
-WHEEL_ARCHITECTURES = ("75", "80", "86", "89", "90", "120")
-"""Compute capabilities of NVIDIA's GPUs since Turing, without the point."""
 _OPTIONS = (
     "-DCMAKE_BUILD_TYPE=Release",
     "-DBUILD_SHARED_LIBS=ON",
