@@ -71,7 +71,10 @@ def test_missing_model_that_cannot_be_pulled_reports_why(run: Callable[..., Any]
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["bogus"], "No such command 'bogus'"),
+        (["bogus"], "No such command 'bogus'. `tampu help` lists them."),
+        (["help", "bogus"], "No such command 'bogus'. `tampu help` lists them."),
+        (["help", "a\nb"], "No such command 'a\\nb'. `tampu help` lists them."),
+        (["shwo"], "No such command 'shwo'. Did you mean 'show'?"),
         (["show"], "Missing argument 'MODEL'"),
         (["show", "x", "--bogus"], "No such option"),
         (["run", "x", "--contxt", "5"], "No such option: --contxt (did you mean --context?)"),
