@@ -29,6 +29,7 @@ from tampu.settings.parsers import (
     layers,
     log_level,
     logins,
+    near_name,
     one_of,
     parse_rate,
     path_of,
@@ -38,7 +39,6 @@ from tampu.settings.parsers import (
     seconds_unless_negative,
     shares,
     size_or_off,
-    near_name,
     texts,
     urls,
 )
