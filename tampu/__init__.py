@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tampu.chat.output.stream_parser import ToolCall
     from tampu.engine.completion import ChatCompletion, Completion, RequestHandle, Stream
     from tampu.engine.engine import Engine
+    from tampu.engine.load_options import LoadOptions
     from tampu.engine.questions import (
         Choice,
         Decision,
@@ -35,7 +36,9 @@ if TYPE_CHECKING:
         Predicate,
         Score,
     )
-    from tampu.engine.scoring import ScoredContinuation
+    from tampu.engine.ranking import Pair
+    from tampu.engine.scoring import Scored, ScoredContinuation
+    from tampu.engine.snapshots import Saved
     from tampu.errors import TampuError
     from tampu.ml.device_map import Offload
     from tampu.runner.events import (
@@ -58,13 +61,17 @@ __all__ = [
     "Engine",
     "GenerateOptions",
     "Level",
+    "LoadOptions",
     "Offload",
     "Option",
+    "Pair",
     "Predicate",
     "PromptProgress",
     "ReasoningDelta",
     "RequestHandle",
+    "Saved",
     "Score",
+    "Scored",
     "ScoredContinuation",
     "Stream",
     "TampuError",
@@ -85,13 +92,17 @@ _HOMES = {
     "Engine": "tampu.engine.engine",
     "GenerateOptions": "tampu.runner.request",
     "Level": "tampu.engine.questions",
+    "LoadOptions": "tampu.engine.load_options",
     "Offload": "tampu.ml.device_map",
     "Option": "tampu.engine.questions",
+    "Pair": "tampu.engine.ranking",
     "Predicate": "tampu.engine.questions",
     "PromptProgress": "tampu.runner.events",
     "ReasoningDelta": "tampu.runner.events",
     "RequestHandle": "tampu.engine.completion",
+    "Saved": "tampu.engine.snapshots",
     "Score": "tampu.engine.questions",
+    "Scored": "tampu.engine.scoring",
     "ScoredContinuation": "tampu.engine.scoring",
     "Stream": "tampu.engine.completion",
     "TampuError": "tampu.errors",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -76,6 +77,8 @@ app.command("create")(create_command)
 app.command("convert")(convert_command)
 app.command("quantize")(quantize_command)
 
+_UNKNOWN_COMMAND = re.compile(r"No such command '.*'\.", re.DOTALL)  # without a suggestion
+
 # Typer has its own copy of click, or uses click, depending on its version; this is either's.
 _COMMAND_LINE_ERROR: type[Exception] = typer.BadParameter.__mro__[2]
 
@@ -129,7 +132,8 @@ def _one_line(error: Exception) -> str:
     """Return click's message about a bad command line as one line."""
     message = error.format_message() if isinstance(error, typer.BadParameter) else str(error)
     message = message.replace("Input should be", "it must be").partition(", unable to parse")[0]
-    return " ".join(message.split()) + _near_option(error) or type(error).__name__
+    hint = " `tampu help` lists them." if _UNKNOWN_COMMAND.fullmatch(message) else ""
+    return " ".join(message.split()) + hint + _near_option(error) or type(error).__name__
 
 
 def _near_option(error: Exception) -> str:

@@ -16,19 +16,19 @@ def config_command(json: AsJSON = False) -> None:
     settings = Settings.from_environment()
     rows = setting_rows(settings)
     if settings.ignored:
-        print(f"without effect here: {', '.join(settings.ignored)}", file=sys.stderr)
+        print(f"warning: without effect: {', '.join(settings.ignored)}", file=sys.stderr)
     if json:
         named = {name: {"value": value, "from": origin} for name, value, origin in rows}
         print(json_format.dumps(named, indent=2))
     else:
-        print("\n".join(columns(rows, gap=2)))
+        print("\n".join(columns([("SETTING", "VALUE", "FROM"), *rows], gap=2)))
 
 
 def setting_rows(settings: Settings) -> list[tuple[str, str, str]]:
     """Return the name, value and origin of each setting; keys are not shown."""
     return [
-        (name.lower(), _text(source, is_secret=name in SECRET), source.origin)
-        for name, source in sorted(settings.sources.items())
+        (name, _text(source, is_secret=name.upper() in SECRET), source.origin)
+        for name, source in sorted((key.lower(), each) for key, each in settings.sources.items())
     ]
 
 

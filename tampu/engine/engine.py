@@ -84,7 +84,7 @@ class Engine(AsyncRequests):
         self.requests = RequestBuilder.for_model(
             self, self.template, self.info.metadata, fork_server, found.parser
         )
-        self._python = PythonRequests(self.requests, found.defaults, self.tokenizer)
+        self._python = PythonRequests(self.requests, found.defaults, self.tokenizer, self.context)
         self.placement, self.device_bytes = model.placement, model.placement.device_bytes
         self.slots, self.slot_bytes = model.slots, model.cache_bytes // model.slots
         self.runner = EngineLoop(model.scheduler, model.graphs, model.tokenizer, model.warm_up)
@@ -175,6 +175,7 @@ class Engine(AsyncRequests):
             prompt: text or token ids.
             options: the fields of `GenerateOptions`, and `format`, the structure of the output:
                 "json", a JSON schema, or a mapping with one of `regex`, `lark`, `gbnf`, `choices`.
+                Without `max_tokens` an output has at most the tokens of ten contexts.
 
         Raises:
             RequestError: for an unknown option or a value out of its range.

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -17,7 +18,12 @@ from tampu.engine.chat import ModelRequest, OutputParser, RequestBuilder
 from tampu.engine.input_processor import Prompt
 from tampu.engine.prompts import ChatPrompt, StructuredOutput
 from tampu.errors import GrammarError, RequestError
-from tampu.runner.request import generate_options, given_options
+from tampu.runner.request import (
+    GenerateOptions,
+    generate_options,
+    given_options,
+    token_limit,
+)
 from tampu.store.model import StoredDefaults
 
 Message: TypeAlias = Mapping[str, Any]
@@ -32,13 +38,17 @@ class PythonRequests:
     """Builds the requests of one model from the arguments of Python functions."""
 
     def __init__(
-        self, requests: RequestBuilder, defaults: StoredDefaults, tokenizer: Tokenizer
+        self, requests: RequestBuilder, defaults: StoredDefaults, tokenizer: Tokenizer, context: int
     ) -> None:
-        """Build requests whose options replace the model's own defaults."""
+        """Build requests whose options replace the model's own defaults.
+
+        Those without a limit have that of this context, so that every answer ends.
+        """
         self._requests = requests
         self._parameters = given_options(defaults.parameters)
         self._defaults = defaults
         self._tokenizer = tokenizer
+        self._limit = token_limit(context)
 
     def plain(self, prompt: Prompt, given: Mapping[str, object]) -> ModelRequest:
         """Return the request for the continuation of a prompt."""
@@ -46,7 +56,7 @@ class PythonRequests:
         values = {**self._parameters, **given}
         if "format" in values:
             values["format"] = _format(values["format"])
-        options = generate_options(values)
+        options = self._options(values)
         ends_in_reasoning = self._requests.ends_in_reasoning(tokens)
         options = self._requests.with_reasoning_tags(options, ends_in_reasoning=ends_in_reasoning)
         return ModelRequest(tokens, options, OutputParser())
@@ -58,7 +68,13 @@ class PythonRequests:
         structure = None
         if "format" in values:
             structure = StructuredOutput(format=_format(values.pop("format")))
-        return self._requests.build(chat, generate_options(values), structure)
+        return self._requests.build(chat, self._options(values), structure)
+
+    def _options(self, values: Mapping[str, object]) -> GenerateOptions:
+        options = generate_options(values)
+        if options.max_tokens is not None:
+            return options
+        return msgspec.structs.replace(options, max_tokens=self._limit)
 
     def conversation(self, messages: Sequence[Message], options: dict[str, Any]) -> ChatPrompt:
         """Return a conversation; `tools` and `think` are removed from the options.

@@ -90,6 +90,10 @@ def _read_one(path: Path) -> GGUFFile:
         if not stat.S_ISREG(status.st_mode):
             raise ModelFileError("file", "is not a regular file")
         return _read(path, Cursor(descriptor, status.st_size))
+    except ModelFileError as error:
+        if error.field == "magic":
+            raise
+        raise ModelFileError(error.field, error.reason, f"{path}: {error}") from error
     finally:
         os.close(descriptor)
 

@@ -151,6 +151,11 @@ def generate_options(values: Mapping[str, object]) -> GenerateOptions:
 _KEYWORDS = dict.fromkeys((*GenerateOptions.__struct_fields__, "format"))  # in their order
 
 
+def token_limit(context: int) -> int:
+    """Return how many tokens an answer without a limit has at most: ten contexts."""
+    return 10 * context
+
+
 def log_ignored(grammar: Grammar | None) -> None:
     """Log what of a schema is not enforced."""
     for line in grammar.ignored if grammar else ():

@@ -233,7 +233,7 @@ _ROWS = (
          "the same seed gives the same tokens; below 0 the seed is random",
          special=Special.NEGATIVE_IS_NONE),
     _row(Use.GENERATION, "max_tokens", int, None, 0, _EXACT,
-         "the maximum number of tokens to generate; below 0: no limit, in the server ten contexts",
+         "the maximum number of tokens to generate; below 0: no limit but ten contexts",
          ollama="num_predict", openai="max_tokens", special=Special.NEGATIVE_IS_NONE),
     _row(Use.GENERATION, "stop", list, (), 0, 0, "strings that end the answer"),
     _row(Use.GENERATION, "keep", int, 4, -1, _INT32,

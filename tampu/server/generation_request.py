@@ -14,7 +14,7 @@ from tampu.engine.prompts import ChatPrompt, Prompt, StructuredOutput, TextPromp
 from tampu.engine.questions import Question
 from tampu.errors import RequestError
 from tampu.ml.vectors import UNIT, scaled
-from tampu.runner.request import GenerateOptions
+from tampu.runner.request import GenerateOptions, token_limit
 
 MAX_CHOICES = 128
 FOREVER = float("inf")
@@ -58,7 +58,7 @@ class GenerationRequest:
         Where the client sets none, the answer ends too when a token follows itself more than
         `max_repeated_tokens` times, unless the client wants text after the model's end token.
         """
-        limit = 10 * context
+        limit = token_limit(context)
         options, wanted = self.options, self.options.max_tokens
         if wanted is not None:
             return msgspec.structs.replace(options, max_tokens=min(wanted, limit))

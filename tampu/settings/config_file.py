@@ -53,7 +53,7 @@ def read_toml(path: Path) -> dict[str, object]:
             raise SettingsError(f"{path}: larger than {MAX_BYTES} bytes")
         return tomllib.loads(read_text(path, SettingsError))
     except OSError as error:
-        raise SettingsError(f"{path}: cannot be read: {error}") from error
+        raise SettingsError(f"{path}: cannot be read: {error.strerror}") from error
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{path}: not valid TOML: {error}") from error
 

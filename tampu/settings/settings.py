@@ -29,6 +29,7 @@ from tampu.settings.parsers import (
     layers,
     log_level,
     logins,
+    near_name,
     one_of,
     parse_rate,
     path_of,
@@ -38,7 +39,6 @@ from tampu.settings.parsers import (
     seconds_unless_negative,
     shares,
     size_or_off,
-    suggestion,
     texts,
     urls,
 )
@@ -330,11 +330,13 @@ class _Reader:
             self._path = path
 
     def refuse_unknown(self) -> None:
-        known = sorted(_OURS + name for name in (*self._known, _CONFIG))
-        for name in sorted(self._environment):
-            if name.startswith(_OURS) and name not in known:
-                hint = suggestion(name, known)
-                raise SettingsError(f"{name} in the environment is not a setting; {hint}")
+        known = sorted((*self._known, _CONFIG))
+        for variable in sorted(self._environment):
+            name = variable.removeprefix(_OURS)
+            if name != variable and name not in known:
+                near = near_name(name, known)  # of the names alone: all begin with the prefix
+                hint = f"did you mean {_OURS}{near}?" if near else f"known: {', '.join(known)}"
+                raise SettingsError(f"{variable} in the environment is not a setting; {hint}")
 
     def value(
         self, name: str, parse: Callable[[str], T], default: T, shown: str | None = None

@@ -145,6 +145,8 @@ def prepare(
 
 def _path(text: str) -> Path:
     """Return a text as a path; an error if it can be neither a path nor a model name."""
+    if not text.strip():
+        raise ModelNotFoundError("the name of the model is empty")
     try:
         path = Path(text).expanduser()
         path.exists()

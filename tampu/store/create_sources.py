@@ -362,14 +362,19 @@ def path_of_adapter(text: str, folder: Path | None) -> Path:
     Raises:
         ModelNotFoundError: if it does not exist.
     """
-    found = path_of_source(text, folder)
+    found = path_of_source(text, folder, "ADAPTER")
     if found is None:
         raise ModelNotFoundError(f"ADAPTER {text[:200]}: no such file or folder")
     return found
 
 
-def path_of_source(text: str, folder: Path | None) -> Path | None:
+def path_of_source(text: str, folder: Path | None, word: str = "FROM") -> Path | None:
     """Return a source's file or folder; None if it is a model name.
+
+    Args:
+        text: what the Modelfile says.
+        folder: the base of relative paths; None: paths are not allowed.
+        word: the instruction, for messages.
 
     Raises:
         ModelNotFoundError: if it can only be a path and does not exist.
@@ -383,5 +388,5 @@ def path_of_source(text: str, folder: Path | None) -> Path | None:
     except (OSError, RuntimeError):  # too long, or an unknown ~user
         pass
     if text.startswith((".", "/", "~")) or text.lower().endswith(SUFFIX):
-        raise ModelNotFoundError(f"{text[:200]}: no such file")
+        raise ModelNotFoundError(f"{word} {text[:200]}: no such file")
     return None

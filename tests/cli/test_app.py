@@ -71,8 +71,13 @@ def test_missing_model_that_cannot_be_pulled_reports_why(run: Callable[..., Any]
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["bogus"], "No such command 'bogus'"),
+        (["bogus"], "No such command 'bogus'. `tampu help` lists them."),
+        (["help", "bogus"], "No such command 'bogus'. `tampu help` lists them."),
+        (["help", "a\nb"], "No such command 'a\\nb'. `tampu help` lists them."),
+        (["shwo"], "No such command 'shwo'. Did you mean 'show'?"),
         (["show"], "Missing argument 'MODEL'"),
+        (["show", ""], "the name of the model is empty"),
+        (["show", " "], "the name of the model is empty"),
         (["show", "x", "--bogus"], "No such option"),
         (["run", "x", "--contxt", "5"], "No such option: --contxt (did you mean --context?)"),
         (["serve", "--port", "99999"], "'--port': it must be less than or equal to 65535"),
@@ -149,6 +154,17 @@ def test_file_that_is_no_model_is_named_with_its_path(
     }
     code, _, err = run(*command, *more.get(command[0], [path]))
     assert (code, err) == (2, f"Error: not a GGUF file: {path}\n")
+
+
+@pytest.mark.parametrize("command", ["show", "bench", "quantize"])
+def test_a_damaged_file_is_named(run: Callable[..., Any], tmp_path: Path, command: str) -> None:
+    path = tmp_path / "m.gguf"
+    write_gguf(path)
+    path.write_bytes(path.read_bytes()[:-1])
+    more = [tmp_path / "q.gguf", "q4_0"] if command == "quantize" else []
+    code, _, err = run(command, path, *more)
+    assert code == 2
+    assert err.startswith(f"Error: {path}: ")
 
 
 def test_damaged_model_prints_one_line(run: Callable[..., Any], tmp_path: Path) -> None:

@@ -67,6 +67,20 @@ def test_output_that_repeats_one_token_ends_at_the_limit(tmp_path: Path) -> None
             engine.generate("x", max_repeated_tokens=0)
 
 
+@pytest.mark.parametrize("options", [{}, {"max_tokens": None}, {"max_tokens": -1}])
+def test_an_answer_without_a_limit_ends_after_ten_contexts(
+    load: Callable[..., Any], options: dict[str, Any]
+) -> None:
+    engine = load(context=8)
+    done = engine.generate([1, 2, 3], ignore_eos=True, **options)
+    assert (done.reason, len(done.tokens)) == ("length", 80)
+
+
+def test_a_limit_of_the_caller_may_be_longer(load: Callable[..., Any]) -> None:
+    engine = load(context=8)
+    assert len(engine.generate([1, 2, 3], ignore_eos=True, max_tokens=90).tokens) == 90
+
+
 def test_alternating_tokens_do_not_count_as_repeats(tmp_path: Path) -> None:
     endless = write_scripted(tmp_path / "m.gguf", [" la", " li"], repeats=2)
     with Engine.load(endless, threads=1, context=128) as engine:

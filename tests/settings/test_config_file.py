@@ -120,6 +120,21 @@ def test_given_values_are_shown_as_they_were_written() -> None:
     assert ("memory", "16GB", "TAMPU_MEMORY") in rows
 
 
+@pytest.mark.parametrize(
+    ("name", "reason"), [("none.toml", "No such file or directory"), (".", "Is a directory")]
+)
+def test_a_file_that_cannot_be_read_is_named_once(tmp_path: Path, name: str, reason: str) -> None:
+    path = tmp_path / name
+    with pytest.raises(SettingsError) as caught:
+        read_configuration(path, KNOWN)
+    assert str(caught.value) == f"{path}: cannot be read: {reason}"
+
+
+def test_settings_are_in_the_order_of_their_names() -> None:
+    names = [name for name, _, _ in setting_rows(Settings.from_environment({}))]
+    assert names == sorted(names)
+
+
 def test_folders_of_other_programs_are_shown_and_tokens_are_hidden() -> None:
     given = {"HOME": "/x", "OLLAMA_MODELS": "/o", "HF_HOME": "/hf", "HF_TOKEN": "geheim"}
     rows = setting_rows(Settings.from_environment(given))
@@ -139,5 +154,5 @@ def test_ollama_variables_without_effect_are_reported(
     monkeypatch.setenv("OLLAMA_MAX_QUEUE", "9")
     config_command(json=False)
     captured = capsys.readouterr()
-    assert captured.err == "without effect here: OLLAMA_NO_CLOUD\n"
+    assert captured.err == "warning: without effect: OLLAMA_NO_CLOUD\n"
     assert re.search(r"max_queue +9 +OLLAMA_MAX_QUEUE\n", captured.out)

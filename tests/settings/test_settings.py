@@ -206,6 +206,11 @@ def test_misspelt_variable_is_refused_with_a_suggestion() -> None:
         read(TAMPU_KEEPALIVE="5m")
 
 
+def test_the_prefix_of_a_variable_resembles_nothing() -> None:
+    with pytest.raises(SettingsError, match=r"^TAMPU_BOGUS .* is not a setting; known: .*, HOST,"):
+        read(TAMPU_BOGUS="1")
+
+
 def test_variables_of_other_programs_are_ignored() -> None:
     assert read(OLLAMA_WHATEVER="x", PATH="/bin") == read()
 

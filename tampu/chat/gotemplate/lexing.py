@@ -114,13 +114,24 @@ def _action(source: str, position: int, line: int, found: list[Token]) -> tuple[
             return end.end(), len(end[0]) > 2
         match = _WORD.match(source, position)
         if match is None:
-            rest = source[position : position + 10].partition("\n")[0]
-            raise broken(line, f"unexpected {rest!r} in an action" if rest else "an open action")
+            raise _unreadable(source[position : position + 10].partition("\n")[0], line, found[0])
         found.append(_token(match, line))
         line += match[0].count("\n")
         position = match.end()
         if match.lastgroup == "space" and source.startswith("-}}", position):
             position -= 1  # the space belongs to the mark that trims
+
+
+def _unreadable(rest: str, line: int, left: Token) -> ModelFileError:
+    """Return the error of an action where no token begins; `rest` is what follows on the line."""
+    if not rest or rest.startswith("{{"):
+        return broken(left.line, "an action is not closed: }} is missing")
+    if rest.startswith("/*"):
+        return broken(line, "a comment is not closed: */}} is missing")
+    if rest[0] in "\"'`":
+        return broken(line, f"the quote {rest[0]} is not closed")
+    hint = ": actions end with }}" if rest[0] == "}" else ""
+    return broken(line, f"unexpected {rest!r} in an action{hint}")
 
 
 def _token(match: re.Match[str], line: int) -> Token:

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import re
 
-from tampu.chat.output.literals import json_object
+from tampu.chat.output.literals import object_text
 from tampu.chat.output.signatures import Signatures
-from tampu.chat.output.stream_parser import Parts, Reader, Script, ToolCall
+from tampu.chat.output.stream_parser import Parts, Reader, Script, WrittenCall
 from tampu.chat.output.streamed_calls import (
     ARGUMENTS,
     looks_like_call,
@@ -105,11 +105,11 @@ def _read_call(
     text, end = yield from reader.take(_ENDS)
     is_cut = end is None and reader.is_cut
     try:
-        arguments = json_object(text.strip() or ("" if is_cut else "{}"))
+        arguments = object_text(text.strip() or ("" if is_cut else "{}"))
     except ValueError:
         arguments = None
     if signatures and arguments is not None:
-        parts.calls([ToolCall(name, arguments)])
+        parts.calls([WrittenCall(name, arguments)])
     elif not (signatures and is_cut and looks_like_call(text)):
         parts.content(text)
     return end

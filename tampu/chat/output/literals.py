@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from decimal import Decimal
 from typing import Any, NoReturn
 
 import msgspec
@@ -18,6 +19,10 @@ _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|(.))", re.DOTALL
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "\0", "\n": ""}
 CONSTANTS = {"true": True, "false": False, "null": None, "True": True, "False": False,
              "None": None}  # fmt: skip
+_EXACT = msgspec.json.Decoder(float_hook=Decimal)
+_ENCODER = msgspec.json.Encoder(decimal_format="number")
+_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def decoded_json(text: str) -> Any:
@@ -26,13 +31,51 @@ def decoded_json(text: str) -> Any:
     Raises:
         ValueError: if it is not JSON, or has lone surrogates.
     """
+    return _decoded(text)[0]
+
+
+def exact_json(text: str) -> Any:
+    """As `decoded_json`, but fractions and exponents are Decimal, with all their digits."""
+    return _EXACT.decode(strict_json(text))
+
+
+def strict_json(text: str) -> str:
+    """Return a JSON text whose strings have no control characters, else as it was written.
+
+    Raises:
+        ValueError: as `decoded_json`.
+    """
+    return _decoded(text)[1]
+
+
+def encoded_json(value: object) -> str:
+    """Return a value as JSON; a Decimal is a number with all its digits."""
+    return _ENCODER.encode(value).decode()
+
+
+def json_members(text: str) -> dict[str, str]:
+    """Return the names and the texts of the values of a JSON object.
+
+    Raises:
+        ValueError: if it is not one.
+    """
+    return {name: bytes(value).decode() for name, value in _MEMBERS.decode(text).items()}
+
+
+def json_items(text: str) -> list[str]:
+    """Return the texts of the values of a JSON list."""
+    return [bytes(value).decode() for value in _ITEMS.decode(text)]
+
+
+def _decoded(text: str) -> tuple[Any, str]:
+    """Return the value of a JSON text, and the text that was read."""
     try:
-        return msgspec.json.decode(text.encode())
+        return msgspec.json.decode(text.encode()), text
     except (msgspec.DecodeError, RecursionError) as error:
         escaped = _STRING.sub(lambda match: escaped_controls(match.group()), text)
         if escaped == text:
             raise ValueError(str(error)) from None
-    return decoded_json(escaped)
+    return _decoded(escaped)
 
 
 def escaped_controls(text: str) -> str:
@@ -46,21 +89,36 @@ def json_object(text: str) -> dict[str, Any]:
     Raises:
         ValueError: if it is not one.
     """
-    value = decoded_json(text)
+    return _object(text)[0]
+
+
+def object_text(text: str) -> str:
+    """Return the text of a JSON object, as `strict_json`.
+
+    Raises:
+        ValueError: if it is not one.
+    """
+    return _object(text)[1]
+
+
+def _object(text: str) -> tuple[dict[str, Any], str]:
+    value, strict = _decoded(text)
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")
-    return value
+    return value, strict
 
 
-def decoded_sequence(text: str, separators: str) -> list[Any]:
-    """Return the values of JSON texts one after the other, `separators` and space between them.
+def json_sequence(text: str, separators: str) -> list[str]:
+    """Return JSON texts that stand one after the other, with `separators` and space between them.
+
+    They are as `strict_json` returns them.
 
     Raises:
         ValueError: if any part is not JSON.
     """
     decoder = json.JSONDecoder(strict=False)
     between = re.compile(f"[{re.escape(separators)}\\s]*")
-    values: list[Any] = []
+    texts: list[str] = []
     position = _end(between, text, 0)
     while position < len(text):
         start = position
@@ -68,9 +126,9 @@ def decoded_sequence(text: str, separators: str) -> list[Any]:
             _, position = decoder.raw_decode(text, start)
         except RecursionError as error:
             raise ValueError(str(error)) from None
-        values.append(decoded_json(text[start:position]))
+        texts.append(strict_json(text[start:position]))
         position = _end(between, text, position)
-    return values
+    return texts
 
 
 def _end(pattern: re.Pattern[str], text: str, position: int) -> int:
@@ -128,7 +186,7 @@ class Literals:
             return self._string()
         if match := _NUMBER.match(self._text, self._position):
             self._position = match.end()
-            return decoded_json(_json_number(match.group()))
+            return exact_json(_json_number(match.group()))
         name = self._name()
         if name not in CONSTANTS:
             self._fail("a value")

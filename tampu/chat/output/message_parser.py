@@ -10,11 +10,11 @@ from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 from tampu.chat.output.signatures import Signatures
-from tampu.chat.output.stream_parser import Content, Part, Parts, Reader, Script, ToolCall
+from tampu.chat.output.stream_parser import Content, Part, Parts, Reader, Script, WrittenCall
 from tampu.chat.output.streamed_calls import looks_like_call, read_streamed
 from tampu.errors import RequestError
 
-ReadCalls: TypeAlias = Callable[[str, Signatures], list[ToolCall]]
+ReadCalls: TypeAlias = Callable[[str, Signatures], list[WrittenCall]]
 """Returns the calls in the text between the tags; raises ValueError for any other text."""
 
 
@@ -221,7 +221,7 @@ def _read_call(
             return
     body, end = yield from reader.take((tags.end,) if tags.end else ())
     is_cut = end is None and reader.is_cut
-    calls: list[ToolCall] = []
+    calls: list[WrittenCall] = []
     if not (is_cut and tags.end):  # readers are lenient: half a call may look whole to them
         with suppress(ValueError):
             calls = call.read(body, signatures)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tampu.chat.output.literals import CONSTANTS, decoded_json
+from tampu.chat.output.literals import CONSTANTS, exact_json
 from tampu.sampling.schema_branches import resolved
 from tampu.sampling.schema_keywords import implied_types
 from tampu.sampling.schema_references import Document
@@ -38,7 +38,7 @@ class Signatures:
         if text in CONSTANTS:
             return CONSTANTS[text]
         try:
-            return decoded_json(text)
+            return exact_json(text)
         except ValueError:
             return text
 

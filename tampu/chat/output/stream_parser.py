@@ -45,6 +45,17 @@ class ToolCall(msgspec.Struct, frozen=True, tag="tool_call"):
     id: str | None = None
 
 
+class WrittenCall(msgspec.Struct, frozen=True):
+    """A whole call as a format's reader finds it: its arguments are the text of a JSON object.
+
+    They are as the model wrote them if it wrote JSON; else numbers have the model's digits.
+    """
+
+    name: str
+    arguments: str
+    id: str | None = None
+
+
 class ToolCallStart(msgspec.Struct, frozen=True, tag="tool_call_start"):
     """A call of this function begins; its arguments follow."""
 
@@ -209,15 +220,15 @@ class Parts:
         """Add text for the reader."""
         self._text(Content, text)
 
-    def calls(self, calls: Sequence[ToolCall]) -> None:
+    def calls(self, calls: Sequence[WrittenCall]) -> None:
         """Add whole calls."""
         self._begin_call()
-        if not self.streams_calls:
-            self._parts += calls
-            return
         for call in calls:
-            arguments = msgspec.json.encode(call.arguments).decode()
-            self._parts += (ToolCallStart(call.name), ToolCallArguments(arguments), ToolCallEnd())
+            if self.streams_calls:
+                arguments = ToolCallArguments(call.arguments)
+                self._parts += (ToolCallStart(call.name), arguments, ToolCallEnd())
+            else:
+                self._parts.append(ToolCall(call.name, json_object(call.arguments), call.id))
 
     def begin_call(self, name: str, written: str, id: str | None = None) -> None:
         """Begin a call, of which this much is written."""

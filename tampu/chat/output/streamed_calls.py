@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable
 
 from tampu.chat.output.literals import escaped_controls
-from tampu.chat.output.stream_parser import Parts, Reader, Script, ToolCall
+from tampu.chat.output.stream_parser import Parts, Reader, Script, WrittenCall
 
 _MAX_HEADER = 1_024  # characters; a longer one is read with the whole call
 _OUTSIDE_STRING = re.compile(r'["{}\[\]]|[^\s\w.:,+\-]')
@@ -114,7 +114,7 @@ def read_streamed(
     parts: Parts,
     header: re.Pattern[str],
     tags: tuple[str, str],
-    read: Callable[[str], list[ToolCall]],
+    read: Callable[[str], list[WrittenCall]],
 ) -> Script[bool]:
     """Read the calls up to the end tag if they begin with a header; else read nothing.
 
@@ -215,7 +215,7 @@ def looks_like_call(text: str) -> bool:
 
 
 def _add_rest(
-    rest: str, parts: Parts, read: Callable[[str], list[ToolCall]], end: str, *, is_cut: bool
+    rest: str, parts: Parts, read: Callable[[str], list[WrittenCall]], end: str, *, is_cut: bool
 ) -> None:
     """Add what follows the last call with a header: more calls or text."""
     closing = _CLOSING.match(rest)

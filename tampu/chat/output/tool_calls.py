@@ -6,9 +6,18 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from tampu.chat.output.literals import Literals, decoded_json, decoded_sequence, json_object
+from tampu.chat.output.literals import (
+    Literals,
+    decoded_json,
+    encoded_json,
+    exact_json,
+    json_items,
+    json_members,
+    json_sequence,
+    object_text,
+)
 from tampu.chat.output.signatures import Signatures
-from tampu.chat.output.stream_parser import ToolCall
+from tampu.chat.output.stream_parser import WrittenCall
 
 _MAX_PYTHON = 1 << 20  # characters: Python code reads them, unlike JSON
 _NAMES = ("name", "tool_name", "function")
@@ -28,32 +37,32 @@ _DSML_PARAMETER_END = re.compile("</｜DSML｜parameter>")
 _MISTRAL = re.compile(r"\s*([^\s\[{]+)(?:\[CALL_ID\]([^\[{]*))?(?:\[ARGS\])?\s*(\{.*)", re.DOTALL)
 
 
-def json_calls(body: str, _: Signatures) -> list[ToolCall]:
+def json_calls(body: str, _: Signatures) -> list[WrittenCall]:
     """`{"name": ..., "arguments": {...}}`: one, a list of them, or some with `;` between."""
-    values = decoded_sequence(body, ";")
-    if len(values) == 1 and isinstance(values[0], list):
-        values = values[0]
-    return list(map(_json_call, values))
+    texts = json_sequence(body, ";")
+    if len(texts) == 1 and texts[0].startswith("["):
+        texts = json_items(texts[0])
+    return list(map(_json_call, texts))
 
 
-def pythonic_calls(body: str, _: Signatures) -> list[ToolCall]:
+def pythonic_calls(body: str, _: Signatures) -> list[WrittenCall]:
     """`[name(key=value), ...]`, with or without the brackets."""
     _require(len(body) <= _MAX_PYTHON)
-    return [ToolCall(name, arguments) for name, arguments in Literals(body).calls()]
+    return [_written(name, arguments) for name, arguments in Literals(body).calls()]
 
 
-def gemma_calls(quote: str) -> Callable[[str, Signatures], list[ToolCall]]:
+def gemma_calls(quote: str) -> Callable[[str, Signatures], list[WrittenCall]]:
     """`call:name{key:value,...}`, with `quote` around strings."""
 
-    def read(body: str, _: Signatures) -> list[ToolCall]:
+    def read(body: str, _: Signatures) -> list[WrittenCall]:
         body = body.lstrip()
         _require(len(body) <= _MAX_PYTHON and body.startswith("call:"))
-        return [ToolCall(*Literals(body[5:], quote).named_object())]
+        return [_written(*Literals(body[5:], quote).named_object())]
 
     return read
 
 
-def function_tags(body: str, signatures: Signatures) -> list[ToolCall]:
+def function_tags(body: str, signatures: Signatures) -> list[WrittenCall]:
     r"""`<function=name><parameter=key>\nvalue\n</parameter>...</function>`, as Qwen 3 Coder."""
 
     def value(key: re.Match[str], text: str) -> Any:
@@ -62,10 +71,10 @@ def function_tags(body: str, signatures: Signatures) -> list[ToolCall]:
     name, start = _name(_FUNCTION, body)
     arguments, end = _tagged(body, start, _PARAMETER, _PARAMETER_END, value)
     _require(body[end:].strip() in {"", "</function>"})
-    return [ToolCall(name, arguments)]
+    return [_written(name, arguments)]
 
 
-def argument_tags(body: str, signatures: Signatures) -> list[ToolCall]:
+def argument_tags(body: str, signatures: Signatures) -> list[WrittenCall]:
     r"""`name\n<arg_key>key</arg_key>\n<arg_value>value</arg_value>...`, as GLM does."""
 
     def value(key: re.Match[str], text: str) -> Any:
@@ -74,16 +83,16 @@ def argument_tags(body: str, signatures: Signatures) -> list[ToolCall]:
     name, start = _name(_ARGUMENTS_OF, body)
     arguments, end = _tagged(body, start, _ARGUMENT, _ARGUMENT_END, value)
     _require(not body[end:].strip())
-    return [ToolCall(name, arguments)]
+    return [_written(name, arguments)]
 
 
-def dsml_calls(body: str, _: Signatures) -> list[ToolCall]:
+def dsml_calls(body: str, _: Signatures) -> list[WrittenCall]:
     """DeepSeek 3.2's XML of invocations, whose parameters say whether they are strings."""
 
     def value(key: re.Match[str], text: str) -> Any:
-        return decoded_json(text) if key[2] == "false" else text
+        return exact_json(text) if key[2] == "false" else text
 
-    calls: list[ToolCall] = []
+    calls: list[WrittenCall] = []
     position = 0
     while start := _INVOKE.match(body, position):
         arguments, position = _tagged(
@@ -91,57 +100,63 @@ def dsml_calls(body: str, _: Signatures) -> list[ToolCall]:
         )
         if close := _INVOKE_END.match(body, position):
             position = close.end()
-        calls.append(ToolCall(start[1], arguments))
+        calls.append(_written(start[1], arguments))
     _require(not body[position:].strip())
     return calls
 
 
-def mistral_calls(body: str, signatures: Signatures) -> list[ToolCall]:
+def mistral_calls(body: str, signatures: Signatures) -> list[WrittenCall]:
     """A JSON list, or `name[CALL_ID]id[ARGS]{...}` once or again after each `[TOOL_CALLS]`."""
     if body.lstrip().startswith(("[{", "[ {", "[\n")):
         return json_calls(body, signatures)
-    calls: list[ToolCall] = []
+    calls: list[WrittenCall] = []
     for text in body.split("[TOOL_CALLS]"):
         match = _MISTRAL.fullmatch(text)
         if match is None:
             raise ValueError("not a call")
-        calls.append(ToolCall(match[1], json_object(match[3].strip()), match[2]))
+        calls.append(WrittenCall(match[1], object_text(match[3].strip()), match[2]))
     return calls
 
 
-def deepseek_calls(body: str, _: Signatures) -> list[ToolCall]:
+def deepseek_calls(body: str, _: Signatures) -> list[WrittenCall]:
     """Calls between tags of their own: `name<sep>{...}`, or with a type and a JSON fence."""
     begin, end = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"
-    calls: list[ToolCall] = []
+    calls: list[WrittenCall] = []
     for part in filter(None, map(str.strip, body.replace(end, begin).split(begin))):
         name, separator, text = part.partition("<｜tool▁sep｜>")
         if name.strip() == "function" and "```json" in text:
             name, _fence, fenced = text.partition("```json")
             text = fenced.strip().removesuffix("```")
         _require(bool(separator and name.strip()))
-        calls.append(ToolCall(name.strip(), json_object(text.strip())))
+        calls.append(WrittenCall(name.strip(), object_text(text.strip())))
     return calls
 
 
-def fenced_actions(body: str, signatures: Signatures) -> list[ToolCall]:
+def fenced_actions(body: str, signatures: Signatures) -> list[WrittenCall]:
     """Command R's list of actions, without the tool that only answers."""
     calls = json_calls(body.strip().removesuffix("```"), signatures)
     return [call for call in calls if call.name != "directly_answer"]
 
 
-def _json_call(value: Any) -> ToolCall:
-    _require(isinstance(value, dict))
-    if isinstance(value.get("function"), dict):
-        value = value["function"] | {key: value[key] for key in _IDS if key in value}
+def _json_call(text: str) -> WrittenCall:
+    members = json_members(text)
+    if members.get("function", "").startswith("{"):
+        ids = {key: members[key] for key in _IDS if key in members}
+        members = json_members(members["function"]) | ids
     name, arguments, id = (
-        next((value[key] for key in keys if key in value), None)
+        next((members[key] for key in keys if key in members), "null")
         for keys in (_NAMES, _ARGUMENTS, _IDS)
     )
-    if isinstance(arguments, str):
-        arguments = json_object(arguments or "{}")
-    if not isinstance(name, str) or not name or not isinstance(arguments, dict | None):
-        raise ValueError("not a call")
-    return ToolCall(name, arguments or {}, id if isinstance(id, str) else None)
+    called, given_id = decoded_json(name), decoded_json(id)
+    if arguments.startswith('"'):
+        arguments = decoded_json(arguments)
+    _require(isinstance(called, str) and called != "")
+    arguments = object_text("{}" if arguments in ("", "null") else arguments)
+    return WrittenCall(called, arguments, given_id if isinstance(given_id, str) else None)
+
+
+def _written(name: str, arguments: dict[str, Any]) -> WrittenCall:
+    return WrittenCall(name, encoded_json(arguments))
 
 
 def _name(pattern: re.Pattern[str], body: str) -> tuple[str, int]:

@@ -45,7 +45,7 @@ class ToolFunction(msgspec.Struct, kw_only=True):
     """The function of a tool call; `arguments` is an object, never a string."""
 
     name: str = ""
-    arguments: dict[str, Any] = {}
+    arguments: dict[str, Any] | None = {}
     index: int | None = None
 
 
@@ -285,7 +285,7 @@ def read_messages(messages: Sequence[Message] | None) -> tuple[dict[str, Any], .
             name=message.tool_name or message.name,
             tool_call_id=message.tool_call_id,
             tool_calls=[
-                tool_call(call.id or "", call.function.name, call.function.arguments)
+                tool_call(call.id or "", call.function.name, call.function.arguments or {})
                 for call in message.tool_calls or ()
             ],
         )

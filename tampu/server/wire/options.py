@@ -25,7 +25,6 @@ from tampu.server.model_defaults import ModelDefaults
 from tampu.settings.parsers import seconds
 
 logger = logging.getLogger(__name__)
-_log = logging.getLogger("tampu.server")  # of what no answer has a warning about
 
 # Where OpenAI's and Anthropic's own default differs from Ollama's.
 OPENAI_DEFAULTS: Mapping[str, Any] = {"temperature": 1.0, "top_p": 1.0}
@@ -97,7 +96,7 @@ def parse_request(
         keep_alive_s=keep_alive_s(body.keep_alive),
         options=options,
         is_streamed=is_streamed,
-        warnings=_context_warnings(model, body.options, fields),
+        warnings=_warnings(model, body.options, fields),
     )
 
 
@@ -166,7 +165,7 @@ def embedding_task(
         overrides=request_options(model, body.options)[0],
         keep_alive_s=keep_alive_s(body.keep_alive),
         truncate=may_truncate(body, model, default=truncates),
-        warnings=_context_warnings(model, body.options),
+        warnings=_warnings(model, body.options),
         **more,
     )
 
@@ -190,7 +189,6 @@ def request_options(
     options = options or {}
     message = "options: engine is a model's own (PARAMETER engine) or the server's (TAMPU_ENGINE)"
     require("engine" not in options, message)
-    _log_ignored(options)
     loading: dict[str, Any] = {}
     generation: dict[str, Any] = {}
     for values in (defaults or {}, model.parameters, options, fields or {}):
@@ -223,6 +221,15 @@ def _context(given: object, model: ModelDefaults) -> object:
     return limit if isinstance(given, int | float) and limit and given > limit else given
 
 
+def _warnings(
+    model: ModelDefaults,
+    options: Mapping[str, Any] | None,
+    fields: Mapping[str, Any] | None = None,
+) -> tuple[str, ...]:
+    """Return, and log, where a request's parameters differ from what it asks."""
+    return *_context_warnings(model, options, fields), *_ignored_warnings(options or {})
+
+
 def _context_warnings(model: ModelDefaults, *given: Mapping[str, Any] | None) -> tuple[str, ...]:
     """Return, and log, the warning of a context longer than the model's; none of another."""
     asked = [
@@ -235,8 +242,12 @@ def _context_warnings(model: ModelDefaults, *given: Mapping[str, Any] | None) ->
     return (warning,)
 
 
-def _log_ignored(given: Mapping[str, Any]) -> None:
-    rows = {name: BY_OLLAMA.get(name) for name in given}
+def _ignored_warnings(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return, and log, the warning of options that have no effect; none without any."""
+    rows = {name: BY_OLLAMA.get(name) for name, value in options.items() if value is not None}
     ignored = sorted(name for name, row in rows.items() if row is None or row.use is Use.NOTHING)
-    if ignored:
-        _log.warning("options that have no effect: %.500r", ignored)
+    if not ignored:
+        return ()
+    warning = f"options without effect: {', '.join(ignored)[:500]}"
+    logger.warning("%s", warning)
+    return (warning,)

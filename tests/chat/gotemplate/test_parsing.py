@@ -13,8 +13,14 @@ from tampu.chat.gotemplate.lexing import MAX_CHARACTERS
 from tampu.errors import ModelFileError, RequestError
 
 BAD = [
-    ("{{", 1, "an open action"),
-    ("a\nb{{ .x", 2, "an open action"),
+    ("{{", 1, "an action is not closed: }} is missing"),
+    ("a\nb{{ .x", 2, "an action is not closed: }} is missing"),
+    ("a\nb{{ .x\n\n", 2, "an action is not closed: }} is missing"),
+    ("{{ .x\nb {{ .y }}", 1, "an action is not closed: }} is missing"),
+    ("{{ .x }", 1, "unexpected '}' in an action: actions end with }}"),
+    ("{{ .x % 2 }}", 1, "unexpected '% 2 }}' in an action"),
+    ("{{/* a }}", 1, "a comment is not closed: */}} is missing"),
+    ("{{ /* a }}", 1, "a comment is not closed: */}} is missing"),
     ("{{ }}", 1, "a value is missing"),
     ("{{ if }}{{ end }}", 1, "a value is missing in if"),
     ("{{ end }}", 1, "unexpected {{end}}"),
@@ -36,7 +42,10 @@ BAD = [
     ("{{ .x..y }}", 1, "unexpected '.'"),
     ("{{ 3.x }}", 1, "unexpected"),
     ("{{ nil.x }}", 1, "unexpected .x"),
-    ('{{ "a }}', 1, "unexpected"),
+    ('{{ "a }}', 1, 'the quote " is not closed'),
+    ('{{ .x }}\n{{ "a\nb" }}', 2, 'the quote " is not closed'),
+    ("{{ `a }}", 1, "the quote ` is not closed"),
+    ("{{ 'a }}", 1, "the quote ' is not closed"),
     ('{{ "\\z" }}', 1, "unknown escape"),
     ("{{ 'ab' }}", 1, "is not one character"),
     ("{{ 99999999999999999999 }}", 1, "too large"),

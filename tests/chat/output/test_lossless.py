@@ -55,7 +55,7 @@ GOOD = [
 ]  # fmt: skip
 BAD = [
     '{"p": "1",}', '{"p": true1}', '{"p": 01}', "{p: 1}", '{"p": NaN}', '{"p": "\\ud83d"}',
-    "{'p': 1}", '"no"', "[1, 2]", "7", "", '{"a": 1}{"b": #}', '{"p" 1}',
+    "{'p': 1}", '"no"', "[1, 2]", "7", "", '{"p" 1}',
     '{"p": 1 /* x */}', '{"p": "\\x"}', '{"p": [1, 2}}',
 ]  # fmt: skip
 texts = st.text("ab .\n\t", max_size=6)
@@ -143,6 +143,7 @@ def test_streamed_and_whole_answers_have_the_same_calls_and_the_same_text(
     assert style.call is not None
     body = JSON_BODIES.get(name, OTHER_BODIES.get(name, (JSON_BODIES["hermes"],))[0])
     words = [style.call.tags.begin, style.call.tags.end, *style.markers, *GOOD, *BAD, body,
+             '{"a": 1}{"b": #}',
              "f[ARGS]", '{"name": "f", "arguments": ', "}", "functions.f<|message|>", " ",
              "a"]  # fmt: skip
     drawn = "".join(data.draw(st.lists(st.sampled_from(words) | texts, max_size=9)))
@@ -180,3 +181,51 @@ def test_the_id_of_a_call_is_read_before_and_after_its_arguments() -> None:
     for pieces in ([calls], [*calls]):
         parts = parts_of(STYLES["mistral"], ["[TOOL_CALLS]", *pieces], streams=False)
         assert parts == [ToolCall("f", {}, "one"), ToolCall("f", {}, "two")]
+
+
+# Calls whose arguments the streaming reader does not find, with the arguments that are sent.
+EXACT = (
+    '{"a" : 2.50,  "b":[1E5, 0.1000000000000000055511151231257827], "i": 12345678901234567890123}'
+)
+WHOLE = {
+    "the arguments before the name": ("hermes", '{"arguments": %s, "name": "f"}', EXACT),
+    "an id between them": ("hermes", '{"name": "f", "id": "c", "arguments": %s}', EXACT),
+    "another field": ("hermes", '{"name": "f", "x": [], "arguments": %s}', EXACT),
+    "in a function": ("hermes", '{"function": {"arguments": %s, "name": "f"}}', EXACT),
+    "a list": ("hermes", '[{"arguments": %s, "name": "f"}]', EXACT),
+    "the second of two": ("hermes", '{"arguments": {}, "name": "f"};{"arguments": %s, "name": "f"}',
+                          EXACT),
+    "a text": ("hermes", '{"name": "f", "arguments": %s}', json.dumps(EXACT)),
+    "a line break": ("hermes", '{"arguments": %s, "name": "f"}', '{"a": "x\ny", "b": 1.0}'),
+    "none": ("hermes", '{"arguments": %s, "name": "f"}', "null"),
+    "Command R": ("command-r", '[{"parameters": %s, "tool_name": "f"}]', EXACT),
+    "Python": ("lfm2", "[f(a=%s)]", "2.50"),
+    "Gemma 3": ("gemma3", "f(a=%s)", "1.0"),
+    "Gemma 4": ("gemma4", "call:f{a:%s}", "2.50"),
+    "DSML": ("deepseek-dsml", '<｜DSML｜invoke name="f"><｜DSML｜parameter name="a" string="false">'
+             "%s</｜DSML｜parameter></｜DSML｜invoke>", "2.50"),
+    "Qwen": ("qwen3-coder", "<function=f><parameter=n>%s</parameter></function>", "2.50"),
+    "GLM": ("glm", "f<arg_key>n</arg_key><arg_value>%s</arg_value>", "0.10"),
+}  # fmt: skip
+SENT = {
+    "a text": EXACT, "a line break": r'{"a": "x\ny", "b": 1.0}', "none": "{}",
+    "Python": '{"a":2.50}', "Gemma 3": '{"a":1.0}', "Gemma 4": '{"a":2.50}', "DSML": '{"a":2.50}',
+    "Qwen": '{"n":2.50}', "GLM": '{"n":0.10}',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_arguments_that_are_read_as_a_whole_keep_their_digits(kind: str) -> None:
+    name, body, arguments = WHOLE[kind]
+    style = STYLES[name]
+    assert style.call is not None
+    text = style.call.tags.begin + body.replace("%s", arguments) + style.call.tags.end
+    tools = [{"function": {"name": "f", "parameters": {"properties": {"n": {"type": "number"}}}}}]
+    written = SENT.get(kind, EXACT)
+    for streams in (True, False):
+        parser = style.parser(tools, streams_calls=streams)
+        parts = [*parser.feed(text), *parser.finish()]
+        sent = [part.text for part in parts if isinstance(part, ToolCallArguments)]
+        assert not streams or sent[-1] == written
+        calls, rest = read(parts)
+        assert (calls[-1], rest) == (("f", json.loads(written)), "")

@@ -274,7 +274,7 @@ def test_calls_in_another_order_are_passed_on_whole() -> None:
     for pieces in ([text], [*text]):
         calls, rest = streamed("hermes", pieces)
         assert [(call.name, call.arguments) for call in calls] == [
-            ("f", '{"a":1}'), ("g", "{}"), ("f", '{"a":1}')
+            ("f", '{"a": 1}'), ("g", "{}"), ("f", '{"a": 1}')
         ]  # fmt: skip
         assert rest == ""
 

@@ -190,6 +190,16 @@ def test_num_ctx_beyond_the_models_context_is_told_in_the_headers(
     assert WARNING not in short.ask(client, options={"num_ctx": CONTEXT}).headers
 
 
+@generating
+def test_options_without_effect_are_in_the_headers(client: httpx.Client, family: Family) -> None:
+    given = {"messages": TURNS[:1], "prompt": "x", "input": "x"}
+    short = replace(family, body=family.body | {k: given[k] for k in given.keys() & family.body})
+    options = {"num_ctx": CONTEXT, "low_vram": True, "num_ctxt": 5, "\u00e4": 1, "tfs_z": None}
+    response = short.ask(client, options=options)
+    assert response.status_code == 200, response.text
+    assert response.headers[WARNING] == '299 tampu "options without effect: low_vram, num_ctxt, ?"'
+
+
 @pytest.mark.parametrize("setting", [True, False, None])
 @pytest.mark.parametrize("asked", [True, False, None])
 @generating
