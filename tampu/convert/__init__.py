@@ -59,6 +59,7 @@ from tampu.convert.qwen35 import (
     QWEN35_MOE_VISION,
     QWEN35_VISION,
 )
+from tampu.convert.shape_check import check_plan
 from tampu.convert.storage import encoded_parts, storage_type
 from tampu.convert.token_check import compare_tokens
 from tampu.convert.vocabulary import tokenizer_metadata
@@ -218,7 +219,9 @@ def plan_conversion(
         *_generated_tensors(generated),
         *_checkpoint_tensors(plan, family, parameters, types),
     ]
-    return PlannedFile(keys, sorted(planned, key=lambda tensor: tensor_order(tensor.name)))
+    file = PlannedFile(keys, sorted(planned, key=lambda tensor: tensor_order(tensor.name)))
+    check_plan(file)
+    return file
 
 
 def _image_processor(checkpoint: Checkpoint) -> Config:
