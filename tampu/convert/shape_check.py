@@ -6,7 +6,8 @@ states what it requires of its operands, so there is no second list of shapes. N
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.convert.writer import FileRange, PlannedFile, TensorToWrite
+from tampu.errors import ModelFileError
 from tampu.kvcache import Cache, CacheSize
 from tampu.layouts import as_model
 from tampu.ml import Backend, Weights
@@ -27,6 +29,10 @@ from tampu.runner.graphs import Graphs
 
 _TOKENS = 32  # of a step
 _CELLS = 256
+_LENGTHS = (
+    (re.compile(r"token_embd\.weight"), 1, "embedding_length"),
+    (re.compile(r"blk\.(\d+)\.ffn_up\.weight"), 0, "feed_forward_length"),
+)
 
 
 def check_plan(plan: PlannedFile) -> None:
@@ -38,7 +44,10 @@ def check_plan(plan: PlannedFile) -> None:
         ModelFileError: naming the tensors that do not match each other or the metadata.
         UnsupportedModelError: if the engine does not support the model.
     """
-    if plan.metadata["general.architecture"] in architectures():
+    architecture = plan.metadata["general.architecture"]
+    for tensor in plan.tensors:
+        _check_length(tensor, plan.metadata, f"{architecture}.")
+    if architecture in architectures():
         check_shapes(_header(plan))
 
 
@@ -53,6 +62,19 @@ def check_shapes(file: GGUFFile) -> None:
         resources.callback(cache.close)
         graphs = Graphs(backend, model, cache)
         graphs.check(max(_TOKENS, graphs.largest_group + 1))
+
+
+def _check_length(tensor: TensorToWrite, metadata: Mapping[str, object], prefix: str) -> None:
+    """Compare a tensor with a length that llama.cpp compares, and no graph of ours needs."""
+    for pattern, axis, key in _LENGTHS:
+        found = pattern.fullmatch(tensor.name)
+        stated = metadata.get(prefix + key)
+        if found and isinstance(stated, list):
+            stated = stated[int(found[1])]
+        if found and isinstance(stated, int) and stated != tensor.shape[axis]:
+            what = "columns" if axis else "rows"
+            reason = f"has {tensor.shape[axis]} {what}, but {prefix}{key} is {stated}"
+            raise ModelFileError(f"tensor {tensor.name}", reason)
 
 
 def _header(plan: PlannedFile) -> GGUFFile:

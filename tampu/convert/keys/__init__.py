@@ -161,7 +161,7 @@ def report(refused: Sequence[str], *, is_allowed: bool) -> None:
     if not is_allowed:
         raise UnsupportedModelError(
             f"{shown}: this could change the model's results; "
-            "`tampu convert --allow-unknown` converts without it"
+            "--allow-unknown (in Python allow_unknown=True) converts without it"
         )
     log.warning("converted without what could change the model's results: %s", shown)
 
