@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -89,21 +90,26 @@ def convert_command(
             )
         print(compare_tokens(Checkpoint.open(source), read_gguf(output).metadata))
         if verify:
-            _verify(output, source)
+            _verify(output, source, [output, *([mmproj] if mmproj else [])])
         if mmproj is not None:
             print(f"{mmproj}: {mmproj.stat().st_size / 1e6:.1f} MB")
     print(f"{output}: {output.stat().st_size / 1e6:.1f} MB")
 
 
-def _verify(file: Path, checkpoint: Path) -> None:
-    """Print how far a written model is from its checkpoint; remove it if that is too far."""
-    from tampu.engine.verification import verify
-    from tampu.errors import ModelFileError
+def _verify(file: Path, checkpoint: Path, written: Sequence[Path]) -> None:
+    """Print how far a written model is from its checkpoint; remove its files if that is too far."""
+    from tampu.engine import verification
+    from tampu.errors import ModelFileError, UnsupportedModelError
 
-    found = verify(file, checkpoint)
+    names = " and ".join(map(str, written))
+    try:
+        found = verification.verify(file, checkpoint)
+    except UnsupportedModelError as error:
+        raise UnsupportedModelError(f"{error}; not compared: {names}") from error
     if not found.passed:
-        file.unlink()
-        raise ModelFileError("weights", f"{found}: this is another model; {file} was removed")
+        for path in written:
+            path.unlink()
+        raise ModelFileError("weights", f"{found}: this is another model; removed {names}")
     print(found)
 
 

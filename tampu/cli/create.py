@@ -43,6 +43,13 @@ def create_command(
     in_place: Annotated[
         bool, typer.Option("--in-place", help="Use GGUF files where they are, without copying.")
     ] = False,
+    allow_unknown: Annotated[
+        bool,
+        typer.Option(
+            "--allow-unknown",
+            help="Convert a checkpoint's folder although one of its files has an unknown setting.",
+        ),
+    ] = False,
 ) -> None:
     """Create a model from a Modelfile.
 
@@ -57,6 +64,7 @@ def create_command(
         folder=Path.cwd() if is_standard_input(file) else file.resolve().parent,
         quantize=quantize,
         in_place=in_place,
+        allow_unknown=allow_unknown,
     )
     check_spec(spec)  # before anything is pulled
     settings = Settings.from_environment()

@@ -32,7 +32,9 @@ from tampu.convert.family import Family, Parameters, with_model_prefix
 from tampu.convert.gemma import GEMMA2, GEMMA3, GEMMA3_TEXT
 from tampu.convert.gemma4 import GEMMA4, GEMMA4_UNIFIED, GEMMA4_VISION
 from tampu.convert.gptoss import GPT_OSS
-from tampu.convert.keys import check_config, check_files, check_quantization
+from tampu.convert.keys import check_config, check_files, check_quantization, report
+from tampu.convert.keys.image import IMAGE_FILE, PROCESSOR_FILE, check_images
+from tampu.convert.keys.tokenizer_json import Refusals
 from tampu.convert.lfm2 import LFM2
 from tampu.convert.llama import LLAMA, MIXTRAL
 from tampu.convert.llama4 import LLAMA4, LLAMA4_TEXT
@@ -57,9 +59,9 @@ from tampu.convert.qwen35 import (
     QWEN35_MOE_VISION,
     QWEN35_VISION,
 )
+from tampu.convert.shape_check import check_plan
 from tampu.convert.storage import encoded_parts, storage_type
 from tampu.convert.token_check import compare_tokens
-from tampu.convert.tokenizer_keys import Refusals
 from tampu.convert.vocabulary import tokenizer_metadata
 from tampu.convert.writer import (
     ChunkSource,
@@ -89,8 +91,6 @@ TYPES: tuple[str, ...] = tuple(FILE_TYPES)
 _PLUG_INS = "tampu.converters"
 
 _MXFP4_EXPERTS = replace(Override.parse(r"ffn_(gate|up|down)_exps\.weight=MXFP4"), is_optional=True)
-_PROCESSOR_FILE = "preprocessor_config.json"
-_PROCESSORS_FILE = "processor_config.json"
 _TRAINING_FILE = "training.json"  # how a model trained with tools/train_demo was made
 
 
@@ -189,7 +189,11 @@ def plan_conversion(
     generated = family.generated(config)
     tied = family.is_tied(config)
     check_config(read, is_allowed=allow_unknown)
-    check_files(checkpoint, is_allowed=allow_unknown)
+    context = parameters.get("context_length")
+    check_files(checkpoint, pooling_file(checkpoint), context, is_allowed=allow_unknown)
+    if family.image_steps is not None:
+        strange = check_images(checkpoint, processor, family.image_steps, parameters)
+        report(list(strange), is_allowed=allow_unknown)
     tensors = with_model_prefix(checkpoint.tensors.values(), family)
     plan = family.plan(tensors, parameters, tied=tied)
     rows = (plan["token_embd.weight"].shape or (1,))[0]
@@ -215,16 +219,17 @@ def plan_conversion(
         *_generated_tensors(generated),
         *_checkpoint_tensors(plan, family, parameters, types),
     ]
-    return PlannedFile(keys, sorted(planned, key=lambda tensor: tensor_order(tensor.name)))
+    file = PlannedFile(keys, sorted(planned, key=lambda tensor: tensor_order(tensor.name)))
+    check_plan(file)
+    return file
 
 
 def _image_processor(checkpoint: Checkpoint) -> Config:
-    """Return the image processor's settings, which newer checkpoints have among others'."""
-    settings = checkpoint.json(_PROCESSOR_FILE)
-    if settings is not None:
-        return Config(settings, _PROCESSOR_FILE)
-    whole = Config(checkpoint.json(_PROCESSORS_FILE) or {}, _PROCESSORS_FILE)
-    return whole.section("image_processor") if "image_processor" in whole else Config({})
+    """Return the image processor's settings; as in transformers, those among others' come first."""
+    whole = Config(checkpoint.json(PROCESSOR_FILE) or {}, PROCESSOR_FILE)
+    if "image_processor" in whole:
+        return whole.section("image_processor")
+    return Config(checkpoint.json(IMAGE_FILE) or {}, IMAGE_FILE)
 
 
 def _stored_types(checkpoint: Checkpoint) -> tuple[str, tuple[Override, ...]]:

@@ -9,12 +9,13 @@ from typing import Any
 import msgspec
 
 from tampu.convert.checkpoint import Checkpoint
-from tampu.convert.tokenizer_keys import FILE
+from tampu.convert.keys.tokenizer_json import FILE
 from tampu.errors import ModelFileError
 from tampu.tokenizer.added import KEY
 from tampu.tokenizer.added import AddedToken as Flags
 
 _CONFIG = "tokenizer_config.json"
+_NAMES = "special_tokens_map.json"
 _OLD = "added_tokens.json"
 _MAX_ID_DIGITS = 10  # of an id
 _SPACES = frozenset(" \u2581")
@@ -86,6 +87,20 @@ class AddedTokens:
         return {KEY: msgspec.json.encode(listed).decode()}
 
 
+def tokenizer_settings(checkpoint: Checkpoint) -> dict[str, Any] | None:
+    """Return tokenizer_config.json; None if there is neither it nor special_tokens_map.json.
+
+    As in transformers, the second is used if the first does not list the added tokens, and its
+    names then win.
+    """
+    settings = checkpoint.json(_CONFIG)
+    names = checkpoint.json(_NAMES) or {}
+    if settings is None and not names:
+        return None
+    settings = {} if settings is None else {**settings}
+    return settings if "added_tokens_decoder" in settings else {**settings, **names}
+
+
 def read_added_tokens(
     checkpoint: Checkpoint, tokenizer: Mapping[str, Any] | None, settings: Mapping[str, Any]
 ) -> AddedTokens:
@@ -95,10 +110,11 @@ def read_added_tokens(
         ModelFileError: if one is damaged, or if two files have other texts for an id.
     """
     added: dict[int, AddedToken] = {}
+    special = _special(settings)
     for text, id_ in (checkpoint.json(_OLD) or {}).items():
         if type(id_) is not int:
             raise ModelFileError(_OLD, f"the id of {text!r} is not an integer")
-        added[id_] = AddedToken(text)
+        added[id_] = AddedToken(text, special=text in special)
     added |= _of_tokenizer({} if tokenizer is None else tokenizer)
     decoder = settings.get("added_tokens_decoder") or {}
     if not isinstance(decoder, dict):
@@ -112,6 +128,16 @@ def read_added_tokens(
             raise ModelFileError(_CONFIG, f"{reason} another file")
         added[id_] = token
     return AddedTokens(added)
+
+
+def _special(settings: Mapping[str, Any]) -> set[str]:
+    """Return the texts of the special tokens that the settings name."""
+    named = [value for key, value in settings.items() if key.endswith("_token")]
+    for key in ("additional_special_tokens", "extra_special_tokens"):
+        listed = settings.get(key)
+        named += listed if isinstance(listed, list) else []
+    texts = (value.get("content") if isinstance(value, dict) else value for value in named)
+    return {text for text in texts if isinstance(text, str)}
 
 
 def _of_tokenizer(tokenizer: Mapping[str, Any]) -> dict[int, AddedToken]:

@@ -25,8 +25,9 @@ from tampu.ml.gguf import GGUFFile
 
 CONFIG_FILE = "config.json"
 
-_CONVERTER = 3  # one more for each change of what conversion writes
+_CONVERTER = 4  # one more for each change of what conversion writes
 _DIGITS = 16
+_ALLOWED = "\0allow_unknown"
 _READ = (".json", ".safetensors", ".model", ".jinja", ".txt")
 _READ_BELOW = ("*/config.json", "additional_chat_templates/*.jinja")  # the first: of pooling
 
@@ -36,24 +37,37 @@ def is_checkpoint(path: Path) -> bool:
     return (path / CONFIG_FILE).is_file()
 
 
-def converted_file(folder: Path, cache: Path, *, progress: ProgressCallback | None = None) -> Path:
+def converted_file(
+    folder: Path,
+    cache: Path,
+    *,
+    allow_unknown: bool = False,
+    progress: ProgressCallback | None = None,
+) -> Path:
     """Return the GGUF file of a checkpoint, converting it on first use.
 
-    Concurrent processes wait for each other. Errors are those of `convert`.
+    Concurrent processes wait for each other. Arguments and errors are those of `convert`; with
+    `allow_unknown` the file has another name, since it may lack a setting.
     """
     folder = folder.resolve()
 
     def write(path: Path) -> None:
-        convert(folder, path, progress=progress)
+        convert(folder, path, allow_unknown=allow_unknown, progress=progress)
 
-    return _cached(cache, folder, str(folder), write)
+    return _cached(cache, folder, f"{folder}{_ALLOWED * allow_unknown}", write)
 
 
-def converted_adapter(folder: Path, base: GGUFFile, cache: Path) -> Path:
+def converted_adapter(
+    folder: Path, base: GGUFFile, cache: Path, *, allow_unknown: bool = False
+) -> Path:
     """Return the GGUF file of a PEFT adapter, converting it on first use, as `plan_adapter`."""
     folder = folder.resolve()
-    identity = f"{folder}\0{base.path.resolve()}"
-    return _cached(cache, folder, identity, lambda path: plan_adapter(folder, base).write(path))
+    identity = f"{folder}\0{base.path.resolve()}{_ALLOWED * allow_unknown}"
+
+    def write(path: Path) -> None:
+        plan_adapter(folder, base, allow_unknown=allow_unknown).write(path)
+
+    return _cached(cache, folder, identity, write)
 
 
 def _cached(cache: Path, folder: Path, identity: str, write: Callable[[Path], None]) -> Path:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from tampu.convert.checkpoint import Stored, StoredTensor, to_float32
 from tampu.convert.config import Config, Rope, read_rope
+from tampu.convert.keys.image import ImageSteps
 from tampu.convert.lazy_tensor import View, stacked, viewed
 from tampu.errors import ModelFileError, UnsupportedModelError
 
@@ -77,6 +78,7 @@ class Family:
         splits: full names of fused tensors -> the view of each part, by its full GGUF name.
         fused: as `splits`, for parts that depend on the keys; names may have their numbers.
         image_settings: preprocessor_config.json, if there is one -> keys.
+        image_steps: what the encoder does to pictures and no key changes; None: it has no encoder.
         gather: combines, renames or drops stored tensors before anything else.
         adapt: (keys, names of the checkpoint's tensors) -> keys, for what config.json may state
             wrongly.
@@ -101,6 +103,7 @@ class Family:
     splits: Mapping[str, Mapping[str, View]] = field(default_factory=dict)
     fused: Callable[[Parameters], Mapping[str, Mapping[str, View]]] = nothing_fused
     image_settings: Callable[[Config], Parameters] = no_settings
+    image_steps: ImageSteps | None = None
     gather: Callable[[Iterable[StoredTensor]], Iterable[StoredTensor]] = iter
     adapt: Callable[[Parameters, Collection[str]], Parameters] = as_stated
     text_only: Family | None = None

@@ -9,9 +9,11 @@ from __future__ import annotations
 from tampu.convert.checkpoint import Stored, to_float32
 from tampu.convert.config import Config, read_rope, rope_settings
 from tampu.convert.family import Family, Parameters, text_parameters
+from tampu.convert.keys.image import ImageSteps
 from tampu.convert.llama import NAMES, QK_NORM_NAMES
 from tampu.convert.vision import ATTENTION, PREFIXES, tower_keys, tower_names
 from tampu.errors import UnsupportedModelError
+from tampu.vision import HALF, Filter
 
 GEMMA2_NAMES = NAMES | {
     "model.layers.{}.post_attention_layernorm": "blk.{}.post_attention_norm",
@@ -181,6 +183,7 @@ GEMMA3 = Family(
     checkpoints=("Gemma3ForConditionalGeneration",),
     names=GEMMA3_NAMES | VISION_NAMES,
     parameters=lambda config: text_keys(config.section("text_config")) | vision_keys(config),
+    image_steps=ImageSteps(filter=Filter.BILINEAR, normalization=HALF, is_square=True),
     prefixes=PREFIXES,
     tied=True,
     transform=transform,

@@ -20,6 +20,7 @@ from tampu.convert.family import Family, Parameters
 from tampu.convert.gemma import GEMMA3_NAMES
 from tampu.convert.gemma4_vision import (
     EMBEDDER,
+    IMAGE_STEPS,
     PREFIXES,
     TOWER,
     embedder_parameters,
@@ -233,6 +234,7 @@ GEMMA4_VISION = replace(
     splits=TOWER.splits,
     parameters=vision_parameters,
     image_settings=image_settings,
+    image_steps=IMAGE_STEPS,
     adapt=TOWER.require,
 )
 GEMMA4_UNIFIED = replace(
@@ -243,5 +245,6 @@ GEMMA4_UNIFIED = replace(
     splits=EMBEDDER.splits,
     parameters=unified_parameters,
     image_settings=image_settings,
+    image_steps=IMAGE_STEPS,
     adapt=EMBEDDER.require,
 )

@@ -15,9 +15,11 @@ import numpy as np
 from tampu.convert.checkpoint import Stored
 from tampu.convert.config import Config
 from tampu.convert.family import Parameters
+from tampu.convert.keys.image import ImageSteps
 from tampu.convert.lazy_tensor import View
 from tampu.convert.vision import ATTENTION, tower_keys, tower_names
 from tampu.errors import ModelFileError
+from tampu.vision import UNIT, Filter
 
 PREFIXES = (
     ("model.language_model.", "model."),
@@ -187,6 +189,12 @@ _DEFAULTS = {
     "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 16,
     "num_attention_heads": 12,
 }  # fmt: skip
+
+
+# The mean is 0 and the deviation 1, so that `do_normalize` changes nothing.
+IMAGE_STEPS = ImageSteps(
+    filter=Filter.BICUBIC, normalization=UNIT, others={"do_normalize": (True, False), "size": ()}
+)
 
 
 def image_settings(processor: Config) -> Parameters:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from tampu.convert.config import Config, rope_settings
 from tampu.convert.family import Family, Parameters, moe_parameters, text_parameters
+from tampu.convert.keys.image import ImageSteps
 from tampu.convert.lazy_tensor import nth_part, transposed
 from tampu.convert.llama import GATED, NAMES_WITHOUT_MLP, rope_factors
 from tampu.convert.vision import ATTENTION, PREFIXES, require_unscaled_rope, tower_keys, tower_names
 from tampu.errors import UnsupportedModelError
+from tampu.vision import HALF, Filter
 
 _MLP = "model.layers.{}.feed_forward."
 TEXT_NAMES = {
@@ -109,6 +111,7 @@ VISION_NAMES = {
     "multi_modal_projector.linear_1": "mm.linear_1",
 }
 _WITHOUT_LEAF = {"v.class_embedding", "v.positional_embedding_vlm"}
+_MOST_TILES = 1024  # the engine's limit too
 
 
 def keys(config: Config) -> Parameters:
@@ -128,6 +131,13 @@ def keys(config: Config) -> Parameters:
     )
 
 
+def image_settings(processor: Config) -> Parameters:
+    """Return the key that preprocessor_config.json states: the most tiles of a picture."""
+    if "max_patches" not in processor:
+        return {}
+    return {"vision.max_num_tiles": processor.integer("max_patches", maximum=_MOST_TILES)}
+
+
 LLAMA4 = Family(
     architecture="llama4",
     checkpoints=("Llama4ForConditionalGeneration",),
@@ -135,6 +145,8 @@ LLAMA4 = Family(
     splits=SPLITS,
     optional=OPTIONAL | _WITHOUT_LEAF,
     parameters=keys,
+    image_settings=image_settings,
+    image_steps=ImageSteps(filter=Filter.BILINEAR, normalization=HALF, is_square=True),
     defaults=_DEFAULTS,
     prefixes=PREFIXES,
     generated=rope_factors,

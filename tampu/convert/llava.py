@@ -11,8 +11,10 @@ from collections.abc import Iterable
 from tampu.convert.checkpoint import StoredTensor
 from tampu.convert.config import Config
 from tampu.convert.family import Family, Parameters
+from tampu.convert.keys.image import ImageSteps
 from tampu.convert.llama import LLAMA, parameters, rope_factors, transform
 from tampu.convert.vision import ATTENTION, PREFIXES, tower_keys, tower_names
+from tampu.vision import CLIP, Filter
 
 _LAYER = re.compile(r"vision_tower\.(?:vision_model\.)?encoder\.layers\.(\d+)\.")
 
@@ -83,6 +85,13 @@ LLAVA = Family(
     checkpoints=("LlavaForConditionalGeneration",),
     names={**LLAMA.names, **NAMES},
     parameters=keys,
+    image_steps=ImageSteps(
+        filter=Filter.BICUBIC,
+        normalization=CLIP,
+        is_square=True,
+        is_cropped=True,
+        others={"do_pad": (False,)},
+    ),
     defaults=_DEFAULTS,
     prefixes=PREFIXES,
     optional=frozenset({"v.class_embd", "v.post_ln"}),

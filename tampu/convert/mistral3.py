@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from tampu.convert.config import Config, read_rope, rope_settings
 from tampu.convert.family import Family, Parameters
+from tampu.convert.keys.image import ImageSteps
 from tampu.convert.llama import NAMES, parameters, rope_factors, transform
 from tampu.convert.vision import PREFIXES, require_unscaled_rope, tower_keys, tower_names
+from tampu.vision import CLIP, Filter
 
 VISION_NAMES = {
     "vision_tower.patch_conv": "v.patch_conv",
@@ -33,6 +35,8 @@ VISION_NAMES = {
     "multi_modal_projector.linear_1": "mm.linear_1",
     "multi_modal_projector.linear_2": "mm.linear_2",
 }
+
+_LONGEST_EDGE = 16_384  # the engine's limit too
 
 
 def text_keys(config: Config) -> Parameters:
@@ -72,6 +76,14 @@ def keys(config: Config) -> Parameters:
     )
 
 
+def image_settings(processor: Config) -> Parameters:
+    """Return the key that preprocessor_config.json states: the longest side of a picture."""
+    size = processor.section("size") if "size" in processor else processor
+    if "longest_edge" not in size:
+        return {}
+    return {"vision.longest_edge": size.integer("longest_edge", maximum=_LONGEST_EDGE)}
+
+
 MISTRAL3_TEXT = Family(
     architecture="mistral3",
     checkpoints=("Ministral3ForCausalLM",),
@@ -87,6 +99,8 @@ MISTRAL3 = Family(
     checkpoints=("Mistral3ForConditionalGeneration",),
     names=NAMES | VISION_NAMES,
     parameters=keys,
+    image_settings=image_settings,
+    image_steps=ImageSteps(filter=Filter.BICUBIC, normalization=CLIP),
     prefixes=PREFIXES,
     transform=transform,
     generated=rope_factors,

@@ -10,10 +10,12 @@ import numpy as np
 from tampu.convert.checkpoint import Stored, to_float32
 from tampu.convert.config import Config
 from tampu.convert.family import Family, Parameters
+from tampu.convert.keys.image import ImageSteps
 from tampu.convert.lazy_tensor import View
 from tampu.convert.llama import NAMES, parameters, rope_factors
 from tampu.convert.llama import transform as reorder
 from tampu.convert.vision import ATTENTION, PREFIXES, tower_keys, tower_names
+from tampu.vision import CLIP, Filter
 
 _LAYER = "model.layers.{}.cross_attn"
 TEXT_NAMES = NAMES | {
@@ -99,6 +101,7 @@ MLLAMA = Family(
     checkpoints=("MllamaForConditionalGeneration",),
     names={**TEXT_NAMES, **GATES, **VISION_NAMES, **OTHER_NAMES},
     splits=SPLITS,
+    image_steps=ImageSteps(filter=Filter.BILINEAR, normalization=CLIP, is_square=True),
     optional=_OPTIONAL,
     parameters=keys,
     defaults={"rope_theta": 500_000.0, "max_position_embeddings": 131_072},

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tampu.convert.tokenizer_keys import FILE, Node, Refusals, parts_of
+from tampu.convert.keys.tokenizer_json import FILE, Node, Refusals, parts_of
 from tampu.errors import ModelFileError
 
 

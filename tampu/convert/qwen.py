@@ -9,6 +9,7 @@ projections of attention, are kept apart.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from tampu.convert.bert import classifier_keys
 from tampu.convert.checkpoint import Stored
@@ -20,10 +21,18 @@ from tampu.convert.family import (
     text_parameters,
     with_window,
 )
+from tampu.convert.keys.image import ImageSteps
 from tampu.convert.lazy_tensor import View, nth_part
 from tampu.convert.llama import GATED, NAMES, NAMES_WITHOUT_MLP, QK_NORM_NAMES
-from tampu.convert.vision import PREFIXES, require_usual_rope, tower_keys, tower_names
+from tampu.convert.vision import (
+    PREFIXES,
+    pixel_settings,
+    require_usual_rope,
+    tower_keys,
+    tower_names,
+)
 from tampu.errors import UnsupportedModelError
+from tampu.vision import CLIP, Filter
 
 _DEFAULTS = {"max_position_embeddings": 32_768}
 
@@ -176,6 +185,8 @@ _SPLITS = {
     },
 }
 
+_MOST_PIXELS = 28 * 28 * 1280  # as without the file
+
 
 def vl_parameters(config: Config) -> Parameters:
     """Return the keys of `qwen25vl`."""
@@ -213,6 +224,8 @@ QWEN25VL = Family(
     splits=_SPLITS,
     optional=frozenset({"v.merger.mlp.{}"}),
     parameters=vl_parameters,
+    image_settings=partial(pixel_settings, most=_MOST_PIXELS),
+    image_steps=ImageSteps(filter=Filter.BICUBIC, normalization=CLIP),
     defaults={**_DEFAULTS, "rope_theta": 1e6},
     prefixes=(*PREFIXES, ("model.visual.", "visual.")),
 )

@@ -21,6 +21,7 @@ from tampu.convert.lazy_tensor import View, nth_part
 from tampu.convert.lfm2 import channel
 from tampu.convert.llama import GATED, NAMES, QK_NORM_NAMES
 from tampu.convert.qwen3vl import (
+    IMAGE_STEPS,
     TOWER_NAMES,
     TOWER_PREFIXES,
     TOWER_SPLITS,
@@ -263,6 +264,7 @@ def with_vision(family: Family, checkpoint: str) -> Family:
         splits={**family.splits, **TOWER_SPLITS},
         parameters=parameters,
         image_settings=image_settings,
+        image_steps=IMAGE_STEPS,
         prefixes=TOWER_PREFIXES,
         text_only=family,
     )

@@ -16,13 +16,22 @@ import numpy as np
 from tampu.convert.checkpoint import StoredTensor
 from tampu.convert.config import Config, rope_settings
 from tampu.convert.family import Family, Parameters, moe_parameters, text_parameters
+from tampu.convert.keys.image import ImageSteps
 from tampu.convert.lazy_tensor import View, nth_part, transposed, viewed
 from tampu.convert.llama import NAMES, QK_NORM_NAMES
 from tampu.convert.qwen import MOE_NAMES, frame
-from tampu.convert.vision import PREFIXES, require_usual_rope, tower_keys, tower_names
+from tampu.convert.vision import (
+    PREFIXES,
+    pixel_settings,
+    require_usual_rope,
+    tower_keys,
+    tower_names,
+)
 from tampu.errors import ModelFileError
+from tampu.vision import HALF, Filter
 
 _MOST_PIXELS = 32 * 32 * 1280  # published settings allow 16 million, which take hours on a CPU
+IMAGE_STEPS = ImageSteps(filter=Filter.BICUBIC, normalization=HALF)
 _STACK = "vision.deepstack_visual_indexes"
 _EXPERTS = "model.layers.{}.mlp.experts"
 
@@ -84,19 +93,8 @@ def tower_parameters(vision: Config) -> Parameters:
 
 
 def image_settings(processor: Config) -> Parameters:
-    """Return the keys that preprocessor_config.json states: image sizes and normalization.
-
-    Images are at most as large as is useful on a CPU; a file's key changes that.
-    """
-    keys: Parameters = {}
-    size = processor.section("size") if "size" in processor else processor
-    for ours, names in {
-        "min_pixels": ("shortest_edge", "min_pixels"),
-        "max_pixels": ("longest_edge", "max_pixels"),
-    }.items():
-        name = next((name for name in names if name in size), None)
-        if name:
-            keys[f"vision.{ours}"] = min(size.integer(name), _MOST_PIXELS)
+    """Return the keys that preprocessor_config.json states: image sizes and normalization."""
+    keys = pixel_settings(processor, most=_MOST_PIXELS)
     for name in ("image_mean", "image_std"):
         if name in processor:
             keys[f"vision.{name}"] = processor.numbers(name)
@@ -183,6 +181,7 @@ QWEN3VL = Family(
     fused=added_features,
     parameters=parameters,
     image_settings=image_settings,
+    image_steps=IMAGE_STEPS,
     defaults={"rope_theta": 500_000.0, "max_position_embeddings": 128_000},
     prefixes=TOWER_PREFIXES,
 )
@@ -195,6 +194,7 @@ QWEN3VL_MOE = Family(
     gather=gather,
     parameters=mixture_parameters,
     image_settings=image_settings,
+    image_steps=IMAGE_STEPS,
     defaults={"rope_theta": 500_000.0, "max_position_embeddings": 128_000},
     prefixes=TOWER_PREFIXES,
 )

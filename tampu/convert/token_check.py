@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from tampu.convert.added_tokens import AddedToken, read_added_tokens
+from tampu.convert.added_tokens import AddedToken, read_added_tokens, tokenizer_settings
 from tampu.convert.checkpoint import Checkpoint
 from tampu.convert.tokenizer_json import is_byte_level
 from tampu.errors import ModelFileError
@@ -95,7 +95,7 @@ def compare_tokens(checkpoint: Checkpoint, metadata: Mapping[str, object]) -> Co
     tree = checkpoint.json(FILE)
     if tree is None:
         return _decoded_again(tokenizer)
-    settings = checkpoint.json("tokenizer_config.json") or {}
+    settings = tokenizer_settings(checkpoint) or {}
     added = read_added_tokens(checkpoint, tree, settings).tokens
     size = tokenizer.vocabulary_size
     encode = library_encoder(tree, {id_: added[id_] for id_ in added if id_ < size})

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from tampu.convert.tokenizer_keys import FILE, Node, Refusals, check_keys, parts_of
+from tampu.convert.keys.tokenizer_json import FILE, Node, Refusals, check_keys, parts_of
 from tampu.errors import ModelFileError, UnsupportedModelError
 from tampu.tokenizer.bytepair import NFC, WHOLE_WORDS
 from tampu.tokenizer.normalization import KEY as NORMALIZER

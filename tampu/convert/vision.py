@@ -71,3 +71,20 @@ def tower_keys(vision: Config, *, image: int, patch: int) -> Parameters:
         "vision.feed_forward_length": vision.integer("intermediate_size"),
         "vision.attention.head_count": heads,
     }
+
+
+def pixel_settings(processor: Config, *, most: int) -> Parameters:
+    """Return the fewest and the most pixels of a picture; as in transformers, `size` comes last.
+
+    Args:
+        processor: the image processor's settings.
+        most: the limit for both; published settings allow pictures that take hours on a CPU.
+    """
+    size = processor.section("size") if "size" in processor else processor.changed({})
+    keys: Parameters = {}
+    for ours, theirs in (("min_pixels", "shortest_edge"), ("max_pixels", "longest_edge")):
+        if ours in processor:
+            keys[f"vision.{ours}"] = min(processor.integer(ours), most)
+        elif theirs in size:
+            keys[f"vision.{ours}"] = min(size.integer(theirs), most)
+    return keys

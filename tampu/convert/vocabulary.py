@@ -1,7 +1,8 @@
 """Converts a checkpoint's tokenizer to GGUF's `tokenizer.*` keys.
 
 The vocabulary comes from tokenizer.json, tokenizer.model or Mistral's tekken.json, special tokens
-from tokenizer_config.json, end-of-generation ids from generation_config.json.
+from tokenizer_config.json and special_tokens_map.json, end-of-generation ids from
+generation_config.json.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from tampu.convert.added_tokens import AddedTokens, read_added_tokens
+from tampu.convert.added_tokens import AddedTokens, read_added_tokens, tokenizer_settings
 from tampu.convert.checkpoint import Checkpoint
+from tampu.convert.keys.tokenizer_json import Refusals
 from tampu.convert.post_processor import Around, read_post_processor
 from tampu.convert.sentencepiece import read_sentencepiece
 from tampu.convert.tekken import FILE as TEKKEN_FILE
@@ -28,7 +30,6 @@ from tampu.convert.tokenizer_json import (
     is_byte_level,
     read_token_table,
 )
-from tampu.convert.tokenizer_keys import Refusals
 from tampu.errors import ModelFileError
 
 _CONFIG = "tokenizer_config.json"
@@ -59,7 +60,7 @@ def tokenizer_metadata(
     """
     refusals = refusals or Refusals()
     tokenizer = checkpoint.json("tokenizer.json")
-    settings = checkpoint.json(_CONFIG)
+    settings: Mapping[str, Any] | None = tokenizer_settings(checkpoint)
     if settings is None:
         settings = TEKKEN_SETTINGS if checkpoint.json(TEKKEN_FILE) else {}
     table = _read_token_table(checkpoint, tokenizer, refusals)

@@ -63,6 +63,8 @@ class LoadOptions(CheckedOptions, frozen=True, kw_only=True, forbid_unknown_fiel
         adapters: files of adapters, and the scale of each.
         projector: the file of the vision encoder; None: in the model's file, or none.
         name: what messages call the model; empty: the name of its file.
+        allow_unknown: convert a checkpoint's or an adapter's folder although it has settings that
+            the converter does not know, with a warning.
     """
 
     context: int = DEFAULTS["context"]
@@ -91,6 +93,7 @@ class LoadOptions(CheckedOptions, frozen=True, kw_only=True, forbid_unknown_fiel
     adapters: tuple[tuple[str, float], ...] = ()
     projector: str | None = None
     name: str = ""
+    allow_unknown: bool = False
 
     def __post_init__(self) -> None:
         """Check the values.

@@ -28,7 +28,7 @@ from tampu.engine.placement import DeviceShare, Placement
 from tampu.engine.placement_report import device_shares, explain
 from tampu.engine.prefix_cache import cache_key, prefix_keeper
 from tampu.engine.warm_up import warm_up
-from tampu.errors import ModelFileError, OutOfMemoryError, ShapeError
+from tampu.errors import ModelFileError, OutOfMemoryError
 from tampu.kvcache import AttentionKind, Cache, CacheSize, KVCacheManager
 from tampu.kvcache.block_file import CacheKey
 from tampu.kvcache.causal import CACHE_TYPES
@@ -44,6 +44,7 @@ from tampu.ml.kernels.repack_cache import RepackCache
 from tampu.ml.kernels.tuning import choose_fetch
 from tampu.ml.metadata import Metadata
 from tampu.nn import CacheShape, LayerShape, Model, StateShape, VisionModel
+from tampu.nn.mismatch import naming_tensors
 from tampu.runner.graphs import Graphs, WarmUpBatch
 from tampu.runner.idle_warm_up import IdleWarmUp
 from tampu.runner.images import ImageStore
@@ -131,7 +132,7 @@ def _load(
     Raises:
         As `Engine.load`; _DevicesFullError if a smaller part may do.
     """
-    with ExitStack() as resources:
+    with naming_tensors(), ExitStack() as resources:
         bound = bind(path, options, resources)
         options = bounded(options, bound, may_exceed=may_exceed)
         footprint = bound.footprint(options)
@@ -370,10 +371,7 @@ def _reserve(
     graphs: Graphs, slots: int, outputs: int, candidates: tuple[int, ...], batch: int
 ) -> None:
     tokens = max(batch, graphs.largest_group + slots)
-    try:
-        graphs.reserve(tokens, outputs, (slots, max(candidates, default=0)))
-    except ShapeError as error:
-        raise ModelFileError("tensors", str(error)) from None
+    graphs.reserve(tokens, outputs, (slots, max(candidates, default=0)))
 
 
 def _check_vocabulary(file: GGUFFile, size: int, model: Model) -> None:

@@ -29,7 +29,14 @@ def prepared_options(
     """Return the options to load a model with, and the model; as `Engine.load`."""
     is_loose = options is None
     options = options or load_options(values)
-    found = prepare(path, options.adapters, options.template, options.projector, settings)
+    found = prepare(
+        path,
+        options.adapters,
+        options.template,
+        options.projector,
+        settings,
+        allow_unknown=options.allow_unknown,
+    )
     found = replace(found, parser=options.parser or found.parser)
     options = msgspec.structs.replace(
         options,

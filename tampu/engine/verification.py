@@ -22,10 +22,20 @@ TEXTS = (
     "def area(radius: float) -> float:\n    return 3.14159 * radius ** 2  # square metres\n",
     "¿Dónde está la estación? Ein Zug fährt um 12:45 Uhr nach Zürich. 東京は大きい。",
 )
-LIMITS = {"F32": 1e-2, "F16": 2e-2, "BF16": 5e-2, "Q8_0": 0.1}
-"""The largest relative error by the type of the weights: rounding stays far below them."""
-QUANTIZED_LIMIT = 0.5
-"""Of types with fewer bits. The logits of two different models differ by 1 and more."""
+LIMITS = {"F32": 2e-3, "F16": 1e-2, "BF16": 5e-2, "Q8_0": 0.25}
+"""The largest relative error by the type of the weights.
+
+With exact weights the tests' families differ by 2e-6 at most, and by 7e-4 where ggml reads GELU
+from a table in half precision. F16 and BF16 round each weight by up to 2e-4 and 2e-3 of its size.
+In Q8_0 they differ by 1e-2 to 7e-2, and mixtures, whose tokens may get other experts, by up to
+0.17. Those models have random weights, which suffer more from rounding than trained ones.
+"""
+QUANTIZED_LIMIT = 0.8
+"""Of types with fewer bits: Q4_0 differs by 0.2 to 0.63, and two different models by 1 and more."""
+# What transformers raises for checkpoints that it cannot load, or whose classes lack a library.
+_FAILURES = (
+    OSError, ValueError, RuntimeError, AttributeError, ImportError, LookupError, TypeError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +85,7 @@ def verify(file: Path, checkpoint: Path) -> Verification:
         compute = engine.logits if is_decoder else _hidden_states(engine)
         ours = [compute(text) for text in texts]
         limit = LIMITS.get(engine.info.quantization, QUANTIZED_LIMIT)
-    theirs = _reference(torch, transformers, checkpoint, texts)
+    theirs = _reference(torch, transformers, checkpoint, texts, is_decoder=is_decoder)
     pairs = [(mine[:, : its.shape[1]], its) for mine, its in zip(ours, theirs, strict=True)]
     errors = [float(np.linalg.norm(mine - its) / np.linalg.norm(its)) for mine, its in pairs]
     same = np.concatenate([mine.argmax(-1) == its.argmax(-1) for mine, its in pairs])
@@ -97,27 +107,42 @@ def _hidden_states(engine: Engine) -> Any:
 
 
 def _reference(
-    torch: Any, transformers: Any, checkpoint: Path, texts: Sequence[Sequence[int]]
+    torch: Any,
+    transformers: Any,
+    checkpoint: Path,
+    texts: Sequence[Sequence[int]],
+    *,
+    is_decoder: bool,
 ) -> list[Rows]:
-    """Return what transformers computes in float32: (positions, vocabulary or features)."""
-    config = transformers.AutoConfig.from_pretrained(checkpoint)
-    name = (config.architectures or [""])[0]
-    kind = getattr(transformers, name, None) or transformers.AutoModelForCausalLM
+    """Return what transformers computes in float32: (positions, vocabulary or features).
+
+    Args:
+        torch: the library.
+        transformers: the library.
+        checkpoint: the folder.
+        texts: their token ids.
+        is_decoder: return logits; False: the final hidden states, without any head.
+    """
     try:
+        config = transformers.AutoConfig.from_pretrained(checkpoint)
+        name = (config.architectures or [""])[0]
+        kind = getattr(transformers, name, None) or transformers.AutoModelForCausalLM
         model = kind.from_pretrained(
             checkpoint, dtype=torch.float32, attn_implementation="eager"
         ).eval()
-    except (OSError, ValueError, RuntimeError) as error:
+        if not is_decoder:
+            model = model.base_model
+        found = []
+        with torch.no_grad():
+            for text in texts:
+                result = model(input_ids=torch.tensor([list(text)]))
+                values = result.logits if is_decoder else result.last_hidden_state
+                found.append(values[0].float().numpy())
+    except _FAILURES as error:
         reason = str(error).strip().partition("\n")[0]
         raise UnsupportedModelError(
-            f"{checkpoint}: transformers cannot load it: {reason}"
-        ) from None
-    found = []
-    with torch.no_grad():
-        for text in texts:
-            result = model(input_ids=torch.tensor([list(text)]))
-            values = result.logits if "logits" in result else result.last_hidden_state
-            found.append(values[0].float().numpy())
+            f"{checkpoint}: transformers cannot compute it: {type(error).__name__}: {reason}"
+        ) from error
     return found
 
 

@@ -15,7 +15,7 @@ from tampu.layouts.layout import translate
 from tampu.layouts.ollama import LAYOUTS
 from tampu.ml.gguf import GGUFFile, read_gguf
 
-__all__ = ["architecture_of", "as_llama_cpp", "read_model"]
+__all__ = ["architecture_of", "as_llama_cpp", "as_model", "read_model"]
 
 
 def read_model(path: str | Path) -> GGUFFile:
@@ -25,7 +25,12 @@ def read_model(path: str | Path) -> GGUFFile:
         ModelNotFoundError: if the file does not exist.
         ModelFileError: if it is not a valid model file.
     """
-    return split_fused(as_llama_cpp(read_gguf(path)))
+    return as_model(read_gguf(path))
+
+
+def as_model(file: GGUFFile) -> GGUFFile:
+    """Return a file's header of any layout, as tampu's own engine reads it."""
+    return split_fused(as_llama_cpp(file))
 
 
 def as_llama_cpp(file: GGUFFile) -> GGUFFile:

@@ -97,9 +97,13 @@ class Weights:
         info = self.file.tensors[name]
         if math.prod(info.shape) != 1 or info.type.is_quantized:
             raise ModelFileError(f"tensor {name}", f"{list(info.shape)} is not one number")
-        with self.file.path.open("rb") as file:
-            file.seek(info.offset)
-            return float(dequantize(file.read(info.size_bytes), info.type, (1,))[0])
+        if info.computation and not info.computation.sources:
+            data = info.computation.compute(()).tobytes()
+        else:
+            with self.file.path.open("rb") as file:
+                file.seek(info.offset)
+                data = file.read(info.size_bytes)
+        return float(dequantize(data, info.type, (1,))[0])
 
     def unused(self) -> list[str]:
         """Return the names of the tensors that nothing uses, in the file's order."""

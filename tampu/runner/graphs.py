@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
@@ -166,27 +166,44 @@ class Graphs:
             OutOfMemoryError: if it does not fit.
         """
         self._reservation = tokens, outputs, best
+        for graph in self._largest(tokens, outputs, best):
+            try:
+                self._backend.reserve(graph.context)
+            finally:
+                graph.context.close()
+        self._reserved = self._backend.graph_bytes
+
+    def check(self, tokens: int) -> None:
+        """Build graphs of so many tokens, without memory and without data.
+
+        Raises:
+            ShapeError: if weights do not match each other or the model's options.
+        """
+        for graph in self._largest(tokens, 1, (0, 0)):
+            graph.context.close()
+
+    def _largest(self, tokens: int, outputs: int, best: tuple[int, int]) -> Iterator[_Graph]:
+        """Yield the graphs that need the most memory; the caller closes each."""
         for count in (tokens, min(tokens, FUSED_FROM - 1)):
             for views in self._cache.views_by_fill(count):  # memory use varies
                 shape = GraphShape(count, views, min(outputs, count), wants_logits=True)
                 shape = shape._replace(adapters=int(bool(self._stacks)))
-                self._reserve(self._build(shape))
+                yield self._build(shape)
                 if best[1]:
                     outputs_of_best = min(best[0], count)
                     shape = shape._replace(outputs=outputs_of_best, candidates=best[1])
                     shape = shape._replace(in_full=most_in_full(outputs_of_best))
-                    self._reserve(self._build(shape))
+                    yield self._build(shape)
         if vision := self.model.vision:
             largest = vision.largest()
-            embedding = self._reserve_encoder(largest)
+            embedding = yield from self._encoders_of(largest)
             fullest = next(self._cache.views_by_fill(tokens))
             shape = GraphShape(tokens, fullest, min(outputs, tokens), wants_logits=True)
             if largest.placeholders.is_cross:
                 shape = shape._replace(crossed=embedding)
             else:
                 shape = shape._replace(embedded=(min(embedding[0], tokens), embedding[1]))
-            self._reserve(self._build(shape))
-        self._reserved = self._backend.graph_bytes
+            yield self._build(shape)
 
     def stack_adapters(self, adapters: Sequence[Mapping[str, Pair]]) -> None:
         """Replace the adapters that requests may choose, between two steps.
@@ -345,21 +362,16 @@ class Graphs:
             self.counts.evicted += 1
         return graph
 
-    def _reserve_encoder(self, image: PreparedImage) -> Shape:
-        """Reserve memory for all chunks; return the shape of the embedding."""
+    def _encoders_of(self, image: PreparedImage) -> Generator[_Graph, None, Shape]:
+        """Yield the graph of each chunk, which the caller closes; return the embedding's shape."""
         number = 0
         while True:
             chunk = self._encoder(image, number)
-            self._reserve(chunk)
-            if chunk.is_complete:
-                return chunk.result.shape
+            shape, is_complete = chunk.result.shape, chunk.is_complete
+            yield chunk
+            if is_complete:
+                return shape
             number += 1
-
-    def _reserve(self, graph: _Graph) -> None:
-        try:
-            self._backend.reserve(graph.context)
-        finally:
-            graph.context.close()
 
     def _build(self, shape: GraphShape) -> _Graph:
         context = self._backend.context()

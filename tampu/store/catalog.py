@@ -25,13 +25,16 @@ logger = logging.getLogger(__name__)
 _MAX_VARIANTS = 32  # of one file; more are of models that were created anew
 
 
-def resolve(name_or_path: str, settings: Settings | None = None) -> Path:
+def resolve(
+    name_or_path: str, settings: Settings | None = None, *, allow_unknown: bool = False
+) -> Path:
     """Return the model file for a path or a model name.
 
     Args:
         name_or_path: of the model. The folder of a Hugging Face checkpoint is converted on first
             use.
         settings: where models are; None: those of the environment, read if needed.
+        allow_unknown: convert a folder although it has unknown settings, with a warning.
 
     Raises:
         ModelNotFoundError: if there is none; the message lists the models.
@@ -47,7 +50,7 @@ def resolve(name_or_path: str, settings: Settings | None = None) -> Path:
         return Library.from_settings(settings).find(name_or_path).path
     except ModelNotFoundError:
         if path.is_dir():
-            return _converted(path, settings.cache)
+            return _converted(path, settings.cache, allow_unknown=allow_unknown)
         if path.suffix == SUFFIX or name_or_path.startswith((".", "/", "~")):
             message = f"{name_or_path}: no such file"
             raise ModelNotFoundError(message) from None
@@ -99,6 +102,8 @@ def prepare(
     template: str = "",
     projector: str | Path | None = None,
     settings: Settings | None = None,
+    *,
+    allow_unknown: bool = False,
 ) -> Prepared:
     """Return a model with its parts and defaults.
 
@@ -109,16 +114,21 @@ def prepare(
             of conversations.
         projector: overrides the model's own.
         settings: as for `resolve`.
+        allow_unknown: as for `resolve`, and for adapters' folders.
 
     Raises:
         As `resolve`.
     """
     if existing_path(name_or_path) is None:
         settings = settings or Settings.from_environment()
-    path = resolve(name_or_path, settings)
+    path = resolve(name_or_path, settings, allow_unknown=allow_unknown)
     cache = None if settings is None else settings.cache
     given = [
-        (adapter_file(Path(each).expanduser(), path, cache), scale) for each, scale in adapters
+        (
+            adapter_file(Path(each).expanduser(), path, cache, allow_unknown=allow_unknown),
+            scale,
+        )
+        for each, scale in adapters
     ]
     own = usable(template) if template else None
     chosen = Path(projector).expanduser() if projector else None
@@ -155,13 +165,16 @@ def _path(text: str) -> Path:
     return path
 
 
-def adapter_file(path: Path, model: Path, cache: Path | None = None) -> Path:
+def adapter_file(
+    path: Path, model: Path, cache: Path | None = None, *, allow_unknown: bool = False
+) -> Path:
     """Return an adapter's GGUF file; a PEFT folder is converted on first use.
 
     Args:
         path: the file or the folder.
         model: the file of its model.
         cache: where converted files are kept; None: as the environment says.
+        allow_unknown: convert a folder although it has unknown settings, with a warning.
 
     Raises:
         ModelNotFoundError: if there is neither.
@@ -173,17 +186,18 @@ def adapter_file(path: Path, model: Path, cache: Path | None = None) -> Path:
         return path
     from tampu.convert.cache import converted_adapter  # slow to import, rarely needed
 
-    return converted_adapter(path, read_gguf(model), cache or Settings.from_environment().cache)
+    place = cache or Settings.from_environment().cache
+    return converted_adapter(path, read_gguf(model), place, allow_unknown=allow_unknown)
 
 
-def _converted(folder: Path, cache: Path) -> Path:
+def _converted(folder: Path, cache: Path, *, allow_unknown: bool) -> Path:
     """Return the GGUF file of a checkpoint, converted on first use."""
     from tampu.convert.cache import converted_file, is_checkpoint  # slow to import, rarely needed
 
     if not is_checkpoint(folder):
         message = f"{folder} is a folder without config.json: give a model file or a checkpoint"
         raise ModelNotFoundError(message) from None
-    return converted_file(folder, cache)
+    return converted_file(folder, cache, allow_unknown=allow_unknown)
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,7 @@ class CreateSpec:
         adapter_files: uploaded blobs by file name, instead of adapters.
         quantize: the type to quantize the weights to; None: unchanged.
         in_place: reference GGUF files where they are instead of copying them.
+        allow_unknown: convert folders although they have unknown settings, with a warning.
     """
 
     modelfile: Modelfile = field(default_factory=Modelfile)
@@ -68,6 +69,7 @@ class CreateSpec:
     adapter_files: Mapping[str, Digest] = field(default_factory=dict)
     quantize: str | None = None
     in_place: bool = False
+    allow_unknown: bool = False
 
 
 class LayerBuilder:
@@ -183,7 +185,9 @@ class LayerBuilder:
                 raise ModelFileError(ADAPTER_CONFIG, _NO_MODEL)
             if not is_checkpoint(path):
                 raise ModelNotFoundError(f"{path} is not a checkpoint: it has no config.json")
-            plan = plan_conversion(path, self._spec.quantize)
+            plan = plan_conversion(
+                path, self._spec.quantize, allow_unknown=self._spec.allow_unknown
+            )
             self._set_weights(lambda: [self._written(Media.MODEL, plan, "converting model")])
             return
         file = read_gguf(path)
@@ -209,7 +213,9 @@ class LayerBuilder:
 
     def _add_adapter(self, path: Path) -> None:
         if path.is_dir():
-            plan = plan_adapter(path, read_gguf(self.weights))
+            plan = plan_adapter(
+                path, read_gguf(self.weights), allow_unknown=self._spec.allow_unknown
+            )
             layer = self._written(Media.ADAPTER, plan, "converting adapter")
         else:
             kind = read_gguf(path).metadata.string("general.type", default="model")

@@ -15,8 +15,9 @@ from support.checkpoints import make_checkpoint
 from tampu.convert import convert
 from tampu.convert.cache import converted_file, is_checkpoint
 from tampu.engine.engine import Engine
-from tampu.errors import ModelFileError, ModelNotFoundError
+from tampu.errors import ModelFileError, ModelNotFoundError, UnsupportedModelError
 from tampu.ml.gguf import read_gguf
+from tampu.settings.settings import Settings
 from tampu.store.catalog import resolve
 
 
@@ -125,3 +126,17 @@ def test_a_folder_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
     assert not is_checkpoint(tmp_path)
     with pytest.raises(ModelNotFoundError, match="is a folder without config"):
         resolve(str(tmp_path))
+
+
+def test_a_folder_with_an_unknown_setting_is_loaded_where_that_is_allowed(tmp_path: Path) -> None:
+    settings = Settings(cache=tmp_path / "cache")
+    config = handmade.CONFIG | {"invented_scale": 2.0}
+    folder = handmade.write(tmp_path / "tiny", config=config)
+    with pytest.raises(UnsupportedModelError, match=r"invented_scale is not known.*allow_unknown"):
+        Engine.load(folder, settings=settings)
+    assert not made(tmp_path / "cache")
+    options: dict[str, Any] = {"threads": 1, "gpu_layers": 0, "settings": settings}
+    with Engine.load(folder, allow_unknown=True, **options) as engine:
+        assert engine.logits([1, 2]).shape == (2, handmade.ROWS)
+    with pytest.raises(UnsupportedModelError):  # the file that lacks it is not taken
+        Engine.load(folder, settings=settings)

@@ -63,9 +63,9 @@ def test_numbers_of_a_patch_are_reordered_by_color() -> None:
 
 def test_the_processors_settings_are_found_in_both_files(copy: Path) -> None:
     (copy / "preprocessor_config.json").unlink()
-    settings = {"image_processor": {"max_soft_tokens": 280}}
+    settings = {"image_processor": {"max_soft_tokens": 4}}
     (copy / "processor_config.json").write_text(json.dumps(settings))
-    assert plan_conversion(copy).metadata["gemma4.vision.max_pixels"] == 280 * 48 * 48
+    assert plan_conversion(copy).metadata["gemma4.vision.max_pixels"] == 4 * 48 * 48
     assert image_settings(Config({})) == {}
 
 

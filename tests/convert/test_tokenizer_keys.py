@@ -14,7 +14,7 @@ from support import handmade_checkpoints as handmade
 
 from tampu.convert import plan_conversion
 from tampu.convert.checkpoint import Checkpoint
-from tampu.convert.tokenizer_keys import ADDED, COMPONENTS, TOP, Key, Refusals
+from tampu.convert.keys.tokenizer_json import ADDED, COMPONENTS, TOP, Key, Refusals
 from tampu.convert.vocabulary import tokenizer_metadata
 from tampu.errors import ModelFileError, UnsupportedModelError
 

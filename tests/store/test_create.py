@@ -16,7 +16,13 @@ from support.stores import files as files_of
 from support.tiny_adapter import write_tiny_adapter
 from support.tiny_model import Tiny, write_tiny
 
-from tampu.errors import ModelFileError, ModelNotFoundError, RequestError, TampuError
+from tampu.errors import (
+    ModelFileError,
+    ModelNotFoundError,
+    RequestError,
+    TampuError,
+    UnsupportedModelError,
+)
 from tampu.ml.gguf import read_gguf
 from tampu.store import Digest, Media, ModelName
 from tampu.store.create import CreateSpec, Progress, create, creating
@@ -114,6 +120,18 @@ def test_a_checkpoint_is_converted(library: Library, tmp_path: Path) -> None:
     assert read_gguf(model.model_path).metadata.architecture == "llama"
     assert "converting model" in {step.status for step in steps}
     assert model.config.file_type == "F32"
+
+
+def test_a_checkpoint_with_an_unknown_setting_is_converted_where_that_is_allowed(
+    library: Library, tmp_path: Path
+) -> None:
+    handmade.write(tmp_path / "tiny", config=handmade.CONFIG | {"invented_scale": 2.0})
+    with pytest.raises(
+        UnsupportedModelError, match=r"invented_scale is not known.*--allow-unknown"
+    ):
+        made(library, "FROM ./tiny", tmp_path)
+    model, _ = made(library, "FROM ./tiny", tmp_path, allow_unknown=True)
+    assert read_gguf(model.model_path).metadata.architecture == "llama"
 
 
 @pytest.mark.parametrize("source", ["FROM m.gguf", "FROM mine"])
