@@ -398,6 +398,9 @@ def main() -> int:
     parser.add_argument("--backends", default="cuda,vulkan", help="Of cuda, vulkan, cpu.")
     parser.add_argument("--small", action="store_true", help="Few and small models, as a test.")
     given = parser.parse_args()
+    backends = given.backends.split(",")
+    if unknown := [name for name in backends if name not in _TITLES]:
+        parser.error(f"--backends {','.join(unknown)}: there are {', '.join(_TITLES)}")
     ends = time.monotonic() + 60 * given.minutes
     given.report.mkdir(parents=True, exist_ok=True)
     report = Report(given.report)
@@ -408,7 +411,6 @@ def main() -> int:
             return 2
         cards = find_cards()
         facts(report, cards)
-        backends = given.backends.split(",")
         if "cuda" in backends:
             card = choose_cuda(report, cards)
             if card is None or not prepare_cuda(bundle, report, card):
