@@ -44,7 +44,7 @@ QWEN3_8B = Decoder(
 
 
 SMALL = replace(
-    QWEN3_8B, layers=4, vocabulary=32_768, hidden=512, heads=8, kv_heads=2, feed_forward=1024
+    QWEN3_8B, layers=4, vocabulary=16_384, hidden=512, heads=8, kv_heads=2, feed_forward=1024
 )
 
 
