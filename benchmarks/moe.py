@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import gguf
+from gguf import TokenType
 
 from benchmarks.random_models import (
     QUANT_MIXES,
@@ -68,14 +69,17 @@ def add_metadata(writer: gguf.GGUFWriter) -> None:
 
 
 def add_vocabulary(writer: gguf.GGUFWriter, rows: int) -> None:
-    """Write the made-up vocabulary."""
+    """Write the made-up vocabulary, with unused tokens where a model has more rows."""
     words = make_words(WORDS, SPACE)
     tokens = [*byte_alphabet(), *words, *CONTROL]
+    unused = [f"[unused {index}]" for index in range(rows - len(tokens))]
     writer.add_vocab_size(rows)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen2")
-    writer.add_token_list(tokens)
-    writer.add_token_types([1] * (256 + WORDS) + [3] * len(CONTROL))
+    writer.add_token_list(tokens + unused)
+    types = [(TokenType.NORMAL, 256 + WORDS), (TokenType.CONTROL, len(CONTROL))]
+    types.append((TokenType.UNUSED, len(unused)))
+    writer.add_token_types([kind for kind, count in types for _ in range(count)])
     writer.add_token_merges(list(_merges(tokens)))
     writer.add_eos_token_id(tokens.index("<|im_end|>"))
     writer.add_add_bos_token(value=False)

@@ -8,31 +8,115 @@ import sys
 import tarfile
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
 
+from tampu.bench.bench import Work
 from tools.gpu_bundle import check
-from tools.gpu_bundle.card import Card, can_run, find_card, parse_card, problem_of
-from tools.gpu_bundle.check import MODELS, Bundle, Step, run_step
+from tools.gpu_bundle.build import _kept
+from tools.gpu_bundle.card import Card, can_run, choose_card, find_cards, parse_card, problem_of
+from tools.gpu_bundle.check import MODELS, Bundle, Step, first_gpu, run_step
 from tools.gpu_bundle.references import coarse
 from tools.gpu_bundle.report import Report, Row, print_begin, print_row, read_line
+from tools.gpu_bundle.steps.speed import Cost, describe_trace
 from tools.wheel.compile_cuda import CompileError, _link_libraries, compile_cuda
 
-HOPPER = Card("NVIDIA H100 80GB HBM3", "580.159.04", 90, 81559, 80990)
+HOPPER = Card("NVIDIA H100 80GB HBM3", "580.159.04", 90, 81559, 80990, "GPU-1a2b")
+HOPPER_LINE = "NVIDIA H100 80GB HBM3, 580.159.04, 9.0, 81559, 80990, GPU-1a2b"
+SHARED = Card("NVIDIA GB10", "580.95.05", 121, None, None, "GPU-3c4d")
+SHARED_LINE = "NVIDIA GB10, 580.95.05, 12.1, [N/A], [N/A], GPU-3c4d"
+FULL = Card("NVIDIA L4", "580.1", 89, 23034, 100, "GPU-5e6f")
 
 
-def test_nvidia_smis_line_is_read() -> None:
-    assert parse_card("NVIDIA H100 80GB HBM3, 580.159.04, 9.0, 81559, 80990") == HOPPER
-    blackwell = parse_card("NVIDIA GeForce RTX 5090, 590.1, 12.0, 32607, 32000")
-    assert isinstance(blackwell, Card)
-    assert blackwell.architecture == 120
-    assert "cannot be read" in str(parse_card("Failed to initialize NVML: Driver/library"))
+@pytest.mark.parametrize(
+    ("line", "card"),
+    [
+        (HOPPER_LINE, HOPPER),
+        (SHARED_LINE, SHARED),
+        (SHARED_LINE.replace("[N/A]", "[Not Supported]"), SHARED),
+        (
+            "Tesla, T4, 580.1, 7.5, 15360, 1, GPU-7",
+            Card("Tesla, T4", "580.1", 75, 15360, 1, "GPU-7"),
+        ),
+    ],
+)
+def test_nvidia_smis_line_is_read(line: str, card: Card) -> None:
+    assert parse_card(line) == card
+
+
+@pytest.mark.parametrize(
+    "line", ["Failed to initialize NVML: Driver/library", HOPPER_LINE.replace("9.0", "[N/A]")]
+)
+def test_a_line_that_is_not_nvidia_smis_is_shown(line: str) -> None:
+    assert parse_card(line) == f"nvidia-smi prints what cannot be read: {line!r}"
+
+
+@pytest.mark.parametrize(
+    ("visible", "chosen"),
+    [
+        (None, HOPPER),
+        ("0", FULL),
+        ("2", SHARED),
+        ("2,1", SHARED),
+        ("0,1", HOPPER),
+        ("GPU-1a", HOPPER),
+        (" 1 , 0", HOPPER),
+        ("2,7,1", SHARED),
+        ("MIG-8", Card(FULL.name, FULL.driver, 89, None, None, "MIG-8")),
+    ],
+)
+def test_the_first_visible_card_that_can_be_checked_is_chosen(
+    visible: str | None, chosen: Card
+) -> None:
+    assert choose_card([FULL, HOPPER, SHARED], visible) == chosen
+
+
+@pytest.mark.parametrize("visible", ["-1", "", "7", "GPU-9"])
+def test_a_variable_that_hides_all_cards_says_which_there_are(visible: str) -> None:
+    said = str(choose_card([FULL, HOPPER], visible))
+    assert said == (
+        f"CUDA_VISIBLE_DEVICES={visible} names no card: unset it, or name one of "
+        "0: NVIDIA L4, 1: NVIDIA H100 80GB HBM3"
+    )
+
+
+def smi(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    (folder / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
+    (folder / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
+
+def test_all_cards_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    smi(tmp_path, monkeypatch, f"echo '{HOPPER_LINE}'; echo; echo '{SHARED_LINE}'")
+    assert find_cards() == (HOPPER, SHARED)
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("echo 'No devices were found'; exit 6", "found no card: No devices were found"),
+        ("printf 'It has failed.\\n\\nIs it running?\\n'; exit 9", "has failed. Is it running?"),
+        ("exit 0", "found no card: it printed nothing"),
+        ("echo '\"compute_cap\" is not a valid field'; exit 2", "install version 580 or newer"),
+        ("echo 'Failed to initialize NVML'", "cannot be read"),
+    ],
+)
+def test_a_driver_that_does_not_answer_gets_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, words: str
+) -> None:
+    smi(tmp_path, monkeypatch, script)
+    said = find_cards()
+    assert isinstance(said, str)
+    assert words in said
+    assert "\n" not in said
 
 
 @pytest.mark.parametrize(
     ("card", "words"),
     [
         (HOPPER, ""),
+        (SHARED, ""),
         (Card("A", "550.54.15", 90, 81559, 80990), "too old for CUDA 13: install version 580"),
         (Card("A", "?", 90, 81559, 80990), "too old"),
         (Card("Tesla V100", "580.1", 70, 16384, 16000), "capability 7.0; CUDA 13 needs 7.5"),
@@ -66,7 +150,7 @@ def test_code_runs_on_later_cards_of_its_generation(
 
 def test_without_a_driver_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    assert find_card() == "no NVIDIA driver: nvidia-smi is not on the PATH"
+    assert find_cards() == "no NVIDIA driver: nvidia-smi is not on the PATH"
 
 
 def test_rows_are_read_as_they_were_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,6 +171,77 @@ def test_the_report_is_complete_after_each_row(tmp_path: Path) -> None:
     assert written["failures"] == 1
     assert written["steps"]["logits"] == [{"what": "llama", "value": "error 1", "passed": False}]
     assert {each.name for each in tmp_path.iterdir()} == {"report.md", "report.json"}
+
+
+def test_the_report_begins_with_what_failed(tmp_path: Path) -> None:
+    report = Report(tmp_path)
+    report.abouts["speed"] = "Tokens per second."
+    report.add("speed", Row("tg128", "2 tokens/s\n\n  of one"))
+    report.add("logits", Row("llama", "error 1", passed=False))
+    report.add("logits", Row("qwen3", "error 0", passed=True))
+    lines = (tmp_path / "report.md").read_text().splitlines()
+    assert lines[2] == "1 of 2 checks passed, 1 failed."
+    assert "* FAILED: logits: llama: error 1" in lines[:7]
+    assert lines[lines.index("## speed") + 2] == "Tokens per second."
+    assert "| tg128 | 2 tokens/s<br>of one |  |" in lines
+
+
+def test_what_is_kept_is_made_again_where_its_inputs_change(tmp_path: Path) -> None:
+    made: list[Path] = []
+
+    def make(place: Path) -> None:
+        made.append(place)
+        place.mkdir()
+
+    first = _kept(tmp_path, "models", [b"a", b"b"], make)
+    assert _kept(tmp_path, "models", [b"a", b"b"], make) == first
+    assert len(made) == 1
+    other = _kept(tmp_path, "models", [b"a", b"c"], make)
+    assert [*tmp_path.iterdir()] == [other] != [first]
+
+
+def test_gpus_with_memory_of_their_own_come_first() -> None:
+    kinds = ["CPU", "integrated GPU", "GPU", "GPU"]
+    devices = [{"kind": kind, "problem": ""} for kind in kinds]
+    assert first_gpu(devices) == ["2"]
+    devices[2]["problem"] = devices[3]["problem"] = "too old"
+    assert first_gpu(devices) == ["1"]
+    assert first_gpu(devices[:1]) == []
+
+
+def test_a_trace_gives_the_devices_idle_time_and_its_copies() -> None:
+    events = [
+        {"cat": "cpu_op", "ts": 0, "dur": 1000},
+        {"cat": "kernel", "ts": 100_000, "dur": 50_000},
+        {"cat": "kernel", "ts": 120_000, "dur": 40_000},  # at the same time
+        {"cat": "gpu_memcpy", "ts": 190_000, "dur": 10_000, "args": {"bytes": 4096}},
+        {"ph": "M"},
+    ]
+    assert describe_trace(events, 2) == (
+        "idle for 30.0 % of 100 ms; for each generated token 1 kernels, "
+        "0.5 copies of 2.0 KiB together"
+    )
+    assert describe_trace(events[:1], 2) == "not measured: CUPTI saw no kernels of ggml's"
+
+
+def test_a_speed_stands_as_a_share_of_the_cards_limit(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "model.gguf", "qwen3moe")
+    for name in ("token_embd", "output", "blk.0.ffn_up", "blk.0.ffn_up_exps"):
+        writer.add_tensor(f"{name}.weight", np.ones((8, 32), np.float16))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    limits = {"bytes_per_s": 1e9, "flops": 1e12}
+    cost = Cost.of(tmp_path / "model.gguf", 1 / 8, limits)
+    assert cost == Cost(2 * (256 + 256 + 32), 256 + 32, limits)
+    speed = 1e9 / cost.bytes
+    assert cost.describe(Work("tg", 8), speed).endswith(
+        "weights read at 100 % of the memory's speed"
+    )
+    speed = 1e12 / cost.weights / 4
+    assert cost.describe(Work("pp", 8), speed).endswith("50 % of the BF16 products' speed")
+    assert Cost(1, 1, {}).describe(Work("pp", 8), 2) == "2.0 tokens/s"
 
 
 def made_bundle(folder: Path, **about: object) -> Bundle:
@@ -117,7 +272,7 @@ def test_a_card_without_code_and_without_a_compiler_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(check, "_toolkit", lambda: None)
-    with pytest.raises(CompileError, match=r"this card needs 90.*CUDA_ARCHITECTURES=90"):
+    with pytest.raises(CompileError, match=r"this card needs sm_90.*CUDA_ARCHITECTURES=90"):
         check.cuda_library(made_bundle(tmp_path), HOPPER)
 
 
@@ -186,7 +341,7 @@ for part in ("one", "two", "three"):
 
 @pytest.mark.parametrize(
     ("fault", "words"),
-    [("os.abort()", "SIGABRT: ggml aborts"), ("sys.exit(3)", "exit code 3: ggml aborts")],
+    [("os.abort()", "SIGABRT\nggml aborts"), ("sys.exit(3)", "exit code 3\nggml aborts")],
 )
 def test_a_part_that_ends_the_process_costs_no_other_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, words: str

@@ -10,16 +10,19 @@ sources, and, where `make cuda-backend` has compiled it, as a library.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
+import lzma
 import platform
 import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from tools.gpu_bundle.check import MODELS
+from tools.gpu_bundle.check import CUDA_ARCHIVE, MODELS
 from tools.wheel.compile_cuda import LIBRARY
 from tools.wheel.compile_ggml import BASE, ROOT, ggml_version
 
@@ -37,6 +40,9 @@ EXPECTED = ("numpy", "jinja2", "tokenizers", "PIL", "yaml", "tqdm")
 # The sources of the check, of what it measures with, and of the tests that it runs.
 SOURCES = ("tools", "benchmarks", "tests/support", "tests/engine", "tests/ml", "tests/conftest.py",
            "tests/gpu.txt")  # fmt: skip
+# What the models and their logits follow from.
+MODEL_SOURCES = ("tampu/convert/*.py", "tests/support/checkpoints.py",
+                 "tests/support/laboratory.py", "tools/gpu_bundle/references.py")  # fmt: skip
 _PYTEST = """\
 [pytest]
 addopts = --import-mode=importlib
@@ -61,7 +67,7 @@ def build(
     Args:
         folder: to make; an older one is replaced.
         wheel: of tampu, with ggml for all processors and Vulkan.
-        cache: where the models and their references are kept.
+        cache: where the packages, and the models with their references, are kept.
         cuda: the compiled library; None: the target compiles it.
         architectures: what it is compiled for.
         python: the version of the target, as 3.12.
@@ -69,20 +75,15 @@ def build(
     Raises:
         subprocess.CalledProcessError: if a step fails; it has said why.
     """
-    from tools.gpu_bundle.references import write_references
-
     partial = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    (partial / "wheels").mkdir(parents=True)
+    cache.mkdir(parents=True, exist_ok=True)
+    shutil.copytree(_packages(cache, python), partial)
     shutil.copy(wheel, partial / "wheels")
-    _download(partial, python)
     _copy_sources(partial / "source")
-    write_references(cache)
-    with tarfile.open(partial / MODELS, "w:xz", preset=1) as archive:
-        for file in sorted(cache.iterdir()):
-            archive.add(file, file.name)
+    shutil.copy(_models(cache), partial / MODELS)
     if cuda is not None:
-        _add_cuda(cuda, partial / "cuda")
+        _add_cuda(cuda, partial / CUDA_ARCHIVE)
     about = {
         "python": python,
         "machine": platform.machine(),
@@ -97,18 +98,55 @@ def build(
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
-def _download(folder: Path, python: str) -> None:
-    """Download the packages for the target's Python, and ggml-python's sources."""
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "download"]
-    lock = str(ROOT / "requirements.lock")
-    target = ["--only-binary=:all:", f"--python-version={python}", "--implementation=cp"]
-    # pip takes these as exact names, and not as the newest that is allowed.
-    versions = [*(f"_2_{minor}" for minor in range(35, 4, -1)), "2014", "2010", "1"]
-    target += [f"--platform=manylinux{version}_x86_64" for version in versions]
-    common = [*pip, "--no-deps", "-c", lock]
-    subprocess.run([*common, *target, "-d", folder / "wheels", *PACKAGES], check=True)
-    sources = ["--no-binary", "ggml-python", f"ggml-python=={ggml_version()}"]
-    subprocess.run([*common, "-d", folder, *sources], check=True)
+def _packages(cache: Path, python: str) -> Path:
+    """Return a folder with the packages for the target's Python, and ggml-python's sources."""
+    lock = ROOT / "requirements.lock"
+    known = [lock.read_bytes(), " ".join(PACKAGES).encode(), ggml_version().encode()]
+
+    def download(folder: Path) -> None:
+        (folder / "wheels").mkdir(parents=True)
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "download"]
+        target = ["--only-binary=:all:", f"--python-version={python}", "--implementation=cp"]
+        # pip takes these as exact names, and not as the newest that is allowed.
+        versions = [*(f"_2_{minor}" for minor in range(35, 4, -1)), "2014", "2010", "1"]
+        target += [f"--platform=manylinux{version}_x86_64" for version in versions]
+        common = [*pip, "--no-deps", "-c", str(lock)]
+        subprocess.run([*common, *target, "-d", folder / "wheels", *PACKAGES], check=True)
+        sources = ["--no-binary", "ggml-python", f"ggml-python=={ggml_version()}"]
+        subprocess.run([*common, "-d", folder, *sources], check=True)
+
+    return _kept(cache, f"packages-{python}", known, download)
+
+
+def _models(cache: Path) -> Path:
+    """Return the archive of the models, each with transformers' logits of a text."""
+    files = [*(path for each in MODEL_SOURCES for path in sorted(ROOT.glob(each)))]
+    known = [path.read_bytes() for path in (*files, ROOT / "requirements.lock")]
+
+    def write(archive: Path) -> None:
+        from tools.gpu_bundle.references import write_references
+
+        with tempfile.TemporaryDirectory() as place, tarfile.open(archive, "w:xz") as packed:
+            write_references(Path(place))
+            for file in sorted(Path(place).iterdir()):
+                packed.add(file, file.name)
+
+    return _kept(cache, "models", known, write)
+
+
+def _kept(
+    cache: Path, name: str, known: Iterable[bytes], make: Callable[[Path], None]
+) -> Path:  # fmt: skip
+    """Return a file or folder of the cache, made unless one follows from the same content."""
+    key = hashlib.sha256(b"\0".join(known)).hexdigest()[:12]
+    place = cache / f"{name}-{key}"
+    if not place.exists():
+        for old in cache.glob(f"{name}-*"):
+            shutil.rmtree(old) if old.is_dir() else old.unlink()
+        partial = cache / f"{name}-partial"
+        make(partial)
+        partial.rename(place)
+    return place
 
 
 def _copy_sources(target: Path) -> None:
@@ -123,13 +161,14 @@ def _copy_sources(target: Path) -> None:
     shutil.copy(ROOT / "requirements.lock", target)
 
 
-def _add_cuda(library: Path, folder: Path) -> None:
-    """Copy the library; it finds ggml's base under the name that it has in a wheel."""
-    folder.mkdir()
-    copied = shutil.copy(library, folder / LIBRARY)
-    change = ["patchelf", "--replace-needed", "libggml-base.so", BASE, str(copied)]
-    subprocess.run(change, check=True)
-    subprocess.run(["strip", "--strip-unneeded", str(copied)], check=True)
+def _add_cuda(library: Path, archive: Path) -> None:
+    """Compress the library; it finds ggml's base under the name that it has in a wheel."""
+    with tempfile.TemporaryDirectory() as place:
+        copied = Path(shutil.copy(library, place))
+        change = ["patchelf", "--replace-needed", "libggml-base.so", BASE, str(copied)]
+        subprocess.run(change, check=True)
+        subprocess.run(["strip", "--strip-unneeded", str(copied)], check=True)
+        archive.write_bytes(lzma.compress(copied.read_bytes()))
 
 
 def main() -> int:
@@ -137,7 +176,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Make the folder that checks a GPU.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--wheel", type=Path, required=True)
-    parser.add_argument("--cache", type=Path, required=True, help="Keeps models and references.")
+    parser.add_argument("--cache", type=Path, required=True, help="Keeps packages and models.")
     parser.add_argument("--cuda", type=Path, help="Where ggml's CUDA library is compiled.")
     parser.add_argument("--architectures", nargs="+", default=["90"])
     parser.add_argument("--python", default=PYTHON, help="The target's Python.")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import lzma
 import os
 import platform
 import shutil
@@ -28,17 +29,39 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tools.gpu_bundle.card import Card, can_run, find_card, problem_of
+from tools.gpu_bundle.card import VISIBLE, Card, can_run, choose_card, find_cards, problem_of
 from tools.gpu_bundle.report import Report, Row, read_line
 from tools.wheel.compile_cuda import LIBRARY, CompileError, compile_cuda
 
-HIDE = {"cuda": {"CUDA_VISIBLE_DEVICES": "-1"}, "vulkan": {"GGML_VK_VISIBLE_DEVICES": ""}}
+VISIBLE_VULKAN = "GGML_VK_VISIBLE_DEVICES"
+SPEED_MODELS = ("Llama 3.2 1B", "Qwen3 8B", "Qwen3 30B-A3B", "Qwen3.5 4B")
+HIDE = {"cuda": {VISIBLE: "-1"}, "vulkan": {VISIBLE_VULKAN: ""}}
 """With which variable ggml does not see a backend's devices."""
 MODELS = "models.tar.xz"
+CUDA_ARCHIVE = f"{LIBRARY}.xz"
+MINUTES = 8.0  # that the limits of the steps are for
 COMPILE_MINUTES = 5.0
 RESTARTS = 8  # of a step whose parts end its process
 _LEAST_S = 0.1  # a step that has less is not begun
 _STEPS = "tools.gpu_bundle.steps"
+_TITLES = {"cuda": "CUDA", "vulkan": "Vulkan", "cpu": "CPU"}
+_ABOUT = {
+    "limits": "What PyTorch reaches on this card. Speeds below are given as shares of it.",
+    "devices": "What tampu's commands print here.",
+    "parity": (
+        "Models with random weights in F32, one for each architecture: the relative error of the "
+        "logits of 48 tokens against those of transformers on a CPU, computed in one step and "
+        "token by token."
+    ),
+    "speed": (
+        "Random weights in this model's shape. `ppN` is a prompt of N tokens, `tgN` N generated "
+        "tokens, each after so many other tokens (depth). Then several requests at once, each "
+        "with a prompt of its own: generated tokens per second of all together, with the time "
+        "of the prompts in it, and the median time to the first token."
+    ),
+    "suite": "The project's own tests that need one GPU, which compare it with the CPU.",
+    "faults": "What happens when a model's process ends and when memory is short.",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,21 +122,23 @@ class Bundle:
             with zipfile.ZipFile(wheel) as archive:
                 archive.extractall(self.site)
         with tarfile.open(self.folder / MODELS) as archive:
-            archive.extractall(self.models)
+            if hasattr(tarfile, "data_filter"):
+                archive.extractall(self.models, filter="data")
+            else:  # Python before 3.11.4
+                archive.extractall(self.models)
         base = self.backends.parent
         (base / "libggml-base.so").symlink_to("libtampu-ggml-base.so")  # its name where compiled
         return ""
 
 
-def facts(report: Report, card: Card | str) -> None:
+def facts(report: Report, cards: Sequence[Card] | str) -> None:
     """Write what machine this is."""
     cpu = next(
         (line.partition(":")[2] for line in _lines("/proc/cpuinfo") if "model name" in line), "?"
     )
     rows = {
         "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-        "card": f"{card.name}, driver {card.driver}, {card.total_mib} MiB, sm_{card.architecture}"
-        if isinstance(card, Card) else card,
+        "NVIDIA cards": cards if isinstance(cards, str) else "; ".join(map(str, cards)),
         "CPU": f"{cpu.strip()}, {len(os.sched_getaffinity(0))} cores",
         "system": f"{platform.platform()}, Python {platform.python_version()}",
     }  # fmt: skip
@@ -135,16 +160,23 @@ def cuda_library(bundle: Bundle, card: Card) -> tuple[Path, str]:
         CompileError: if the bundle has none and it cannot be compiled here.
     """
     about = json.loads((bundle.folder / "bundle.json").read_text())
-    given = bundle.folder / "cuda" / LIBRARY
+    given = bundle.folder / CUDA_ARCHIVE
     if given.is_file() and can_run(card, about["architectures"]):
-        return given, f"of the bundle, for {about['architectures']}"
+        library = bundle.work / LIBRARY
+        with lzma.open(given) as packed, library.open("wb") as file:
+            shutil.copyfileobj(packed, file)
+        return library, f"of the bundle, for {_listed(about['architectures'])}"
     toolkit = _toolkit()
     if toolkit is None:
-        has = about["architectures"] if given.is_file() else "no"
+        has = (
+            f"CUDA code for {_listed(about['architectures'])}"
+            if given.is_file()
+            else "no CUDA code"
+        )
         raise CompileError(
-            f"the bundle has {has} CUDA code, this card needs {card.architecture}, and there is no "
-            "nvcc here: install the CUDA toolkit, or make the bundle with "
-            f"CUDA_ARCHITECTURES={card.architecture}"
+            f"the bundle has {has}, this card needs sm_{card.architecture}, and there is no nvcc "
+            "here: install the CUDA toolkit, or make the bundle with "
+            f"`make cuda-backend gpu-bundle CUDA_ARCHITECTURES={card.architecture}`"
         )
     began = time.monotonic()
     # Beside the bundle, so that another call goes on where this one was stopped.
@@ -154,6 +186,10 @@ def cuda_library(bundle: Bundle, card: Card) -> tuple[Path, str]:
         COMPILE_MINUTES, nvidia_packages(),
     )  # fmt: skip
     return made, f"compiled here in {time.monotonic() - began:.0f} s with {toolkit}/bin/nvcc"
+
+
+def _listed(architectures: Sequence[int]) -> str:
+    return ", ".join(f"sm_{each}" for each in architectures)
 
 
 def _unpack_ggml(bundle: Bundle, place: Path) -> Path:
@@ -232,7 +268,7 @@ def run_step(step: Step, bundle: Bundle, report: Report, seconds: float) -> None
         problem = _run(command, environment(bundle, step.backend), step, report, done, left)
         if not problem:
             return
-        report.add(step.name, Row(done[-1] if done else "start", problem, passed=False))
+        report.add(step.name, Row(done[-1] if done else "the step", problem, passed=False))
         if not done:
             return
 
@@ -265,11 +301,14 @@ def _run(
         errors.seek(0)
         said = [line for line in errors.read().splitlines() if line.strip()][-3:]
     if late:
-        return f"did not end within {seconds:.0f} s; last: {' / '.join(said)}"
-    if code == 0:
+        how = f"did not end within {seconds:.0f} s"
+    elif code == 0:
         return ""
-    how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-    return f"the process ended with {how}: {' / '.join(said)}"
+    elif code < 0:
+        how = f"the process ended with {signal.Signals(-code).name}"
+    else:
+        how = f"the process ended with exit code {code}"
+    return "\n".join([how, *said])
 
 
 def _kill(process: subprocess.Popen[str]) -> None:
@@ -280,29 +319,65 @@ def _kill(process: subprocess.Popen[str]) -> None:
 def steps(bundle: Bundle, backends: Sequence[str], *, small: bool) -> Iterator[Step]:
     """Yield the steps in their order: what is worth most first."""
     size = ("--small",) if small else ()
-    models = str(bundle.models)
-    yield Step("limits", "limits", size, 60, "cuda")
+    models, work = str(bundle.models), str(bundle.work)
+    first, *others = ("a small model",) if small else SPEED_MODELS
+    yield Step("Limits of the card", "limits", size, 60, "cuda")
     for name in backends:
-        yield Step(f"{name}: devices", "devices", (name,), 60, name)
-        yield Step(f"{name}: logits", "parity", (models, name, *size), 120, name)
-        first = "qwen35" if small else "llama"
-        yield Step(f"{name}: speed", "speed", (str(bundle.work), name, first, *size), 120, name)
+        title = _TITLES[name]
+        yield Step(f"{title}: devices", "devices", (name,), 60, name)
+        yield Step(f"{title}: logits", "parity", (models, name, *size), 120, name)
+        speed = f"{title}: speed of {first}"
+        yield Step(speed, "speed", (work, name, first, *size), 120, name)
     for name in backends:
-        yield Step(f"{name}: tests", "suite", (name, *size), 120, name)
-        for model in () if small else ("qwen3", "qwen3moe", "qwen35"):
-            arguments = (str(bundle.work), name, model, *size)
-            yield Step(f"{name}: speed", "speed", arguments, 90, name)
-        yield Step(f"{name}: faults", "faults", (str(bundle.work), name), 60, name)
+        title = _TITLES[name]
+        yield Step(f"{title}: tests", "suite", (name, *size), 120, name)
+        for model in others:
+            speed = f"{title}: speed of {model}"
+            yield Step(speed, "speed", (work, name, model, *size), 90, name)
+        yield Step(f"{title}: faults", "faults", (work, name), 60, name)
 
 
-def prepare_cuda(bundle: Bundle, report: Report, card: Card | str) -> bool:
-    """Put CUDA's library where tampu loads it from; return whether there is one."""
+def choose_cuda(report: Report, cards: Sequence[Card] | str) -> Card | None:
+    """Let the steps see one card; return it, or say why none can be checked."""
+    card = cards if isinstance(cards, str) else choose_card(cards, os.environ.get(VISIBLE))
     if isinstance(card, str):
         report.add("CUDA", Row("card", f"not checked: {card}"))
-        return False
+        return None
+    if len(cards) > 1:
+        os.environ[VISIBLE] = card.uuid
     if problem := problem_of(card):
         report.add("CUDA", Row("card", f"not checked: {problem}", passed=False))
-        return False
+        return None
+    report.add("CUDA", Row("card", str(card)))
+    return card
+
+
+def choose_vulkan(bundle: Bundle) -> None:
+    """Let the steps see one of Vulkan's devices: the user's first choice, or the first GPU."""
+    chosen = os.environ.get(VISIBLE_VULKAN, "").replace(",", " ").split()
+    if not chosen:
+        command = [sys.executable, "-m", "tampu.cli.entry", "doctor", "--json"]
+        variables = environment(bundle, "vulkan")
+        done = subprocess.run(
+            command, env=variables, capture_output=True, text=True, check=False, timeout=60
+        )
+        with contextlib.suppress(ValueError, KeyError):
+            chosen = first_gpu(json.loads(done.stdout)["vulkan"])
+    if chosen:
+        os.environ[VISIBLE_VULKAN] = chosen[0]
+
+
+def first_gpu(devices: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the index of the first of Vulkan's GPUs that can be used, those with memory first."""
+    for kind in ("GPU", "integrated GPU", "virtual GPU"):
+        for index, device in enumerate(devices):
+            if device["kind"] == kind and not device["problem"]:
+                return [str(index)]
+    return []
+
+
+def prepare_cuda(bundle: Bundle, report: Report, card: Card) -> bool:
+    """Put CUDA's library where tampu loads it from; return whether there is one."""
     try:
         library, origin = cuda_library(bundle, card)
     except CompileError as error:
@@ -319,10 +394,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Check tampu on this machine's GPU.")
     parser.add_argument("report", type=Path, nargs="?", default=Path("tampu-gpu-report"))
     parser.add_argument("--bundle", type=Path, required=True, help="The unpacked bundle.")
-    parser.add_argument("--minutes", type=float, default=8, help="Of the whole check.")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="Of the whole check.")
     parser.add_argument("--backends", default="cuda,vulkan", help="Of cuda, vulkan, cpu.")
     parser.add_argument("--small", action="store_true", help="Few and small models, as a test.")
     given = parser.parse_args()
+    backends = given.backends.split(",")
+    if unknown := [name for name in backends if name not in _TITLES]:
+        parser.error(f"--backends {','.join(unknown)}: there are {', '.join(_TITLES)}")
     ends = time.monotonic() + 60 * given.minutes
     given.report.mkdir(parents=True, exist_ok=True)
     report = Report(given.report)
@@ -331,18 +409,23 @@ def main() -> int:
         if problem := bundle.unpack():
             print(f"check: {problem}", file=sys.stderr)
             return 2
-        card = find_card()
-        facts(report, card)
-        backends = given.backends.split(",")
-        if "cuda" in backends and not prepare_cuda(bundle, report, card):
-            backends.remove("cuda")
+        cards = find_cards()
+        facts(report, cards)
+        if "cuda" in backends:
+            card = choose_cuda(report, cards)
+            if card is None or not prepare_cuda(bundle, report, card):
+                backends.remove("cuda")
+        if "vulkan" in backends:
+            choose_vulkan(bundle)
         for step in steps(bundle, backends, small=given.small):
             left = ends - time.monotonic()
+            report.abouts[step.name] = _ABOUT[step.module]
             if left < _LEAST_S:
                 over = f"not run: the {given.minutes:g} minutes were over"
-                report.add(step.name, Row(step.module, over))
+                report.add(step.name, Row("the step", over))
                 continue
-            run_step(step, bundle, report, min(step.seconds, left))
+            longest = step.seconds * given.minutes / MINUTES
+            run_step(step, bundle, report, min(longest, left))
     print(f"check: {report.failures} failed; the report is {given.report / 'report.md'}")
     return int(report.failures > 0)
 

@@ -33,14 +33,11 @@ def is_mixture(name: str) -> bool:
 
 
 def write_references(folder: Path) -> None:
-    """Write one file of each recipe in F32, and its logits of a text; those that are there stay."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write one file of each recipe in F32, and its logits of a text."""
     with tempfile.TemporaryDirectory() as place:
         laboratory = Laboratory(Path(place))
         for name in names():
             target = folder / f"{name}.gguf"
-            if target.with_suffix(".npz").is_file():
-                continue
             for file in laboratory.checkpoint(name).glob("*.safetensors"):
                 weights = {key: coarse(value) for key, value in load_file(file).items()}
                 save_file(weights, file, {"format": "pt"})

@@ -6,6 +6,7 @@ It uses the standard library alone, since it runs before anything is installed.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -57,10 +58,12 @@ class Report:
     Attributes:
         folder: where the files are.
         steps: the rows of each step, in the order in which the steps began.
+        abouts: what a step's rows mean, for those steps that say so.
     """
 
     folder: Path
     steps: dict[str, list[Row]] = field(default_factory=dict)
+    abouts: dict[str, str] = field(default_factory=dict)
 
     def add(self, step: str, row: Row) -> None:
         """Add a row, print it, and write both files."""
@@ -74,16 +77,33 @@ class Report:
     @property
     def failures(self) -> int:
         """How many rows did not pass."""
-        return sum(row.passed is False for rows in self.steps.values() for row in rows)
+        return sum(row.passed is False for _, row in self._rows())
+
+    def _rows(self) -> Iterator[tuple[str, Row]]:
+        return ((step, row) for step, rows in self.steps.items() for row in rows)
 
     def markdown(self) -> str:
         """Return the report for people."""
-        lines = ["# tampu on a GPU", "", f"{self.failures} of the checks below failed.", ""]
+        lines = ["# tampu on a GPU", "", *self._summary()]
         for step, rows in self.steps.items():
-            lines += [f"## {step}", "", "| what | result | |", "|---|---|---|"]
+            lines += [f"## {step}", ""]
+            lines += [self.abouts[step], ""] if step in self.abouts else []
+            lines += ["| what | result | |", "|---|---|---|"]
             lines += [f"| {_cell(row.what)} | {_cell(row.value)} | {_mark(row)} |" for row in rows]
             lines.append("")
         return "\n".join(lines)
+
+    def _summary(self) -> Iterator[str]:
+        checked = sum(row.passed is not None for _, row in self._rows())
+        yield f"{checked - self.failures} of {checked} checks passed, {self.failures} failed."
+        yield "Rows without a mark are figures, or say why there is none."
+        yield ""
+        failed = [(step, row) for step, row in self._rows() if row.passed is False]
+        yield from (
+            f"* FAILED: {step}: {_cell(row.what)}: {_cell(row.value)}" for step, row in failed
+        )
+        if failed:
+            yield ""
 
     def json(self) -> str:
         """Return the report for programs."""
@@ -100,4 +120,5 @@ def _line(row: Row) -> str:
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+    lines = (" ".join(line.split()) for line in text.splitlines())
+    return "<br>".join(filter(None, lines)).replace("|", "\\|")

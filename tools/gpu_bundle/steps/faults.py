@@ -21,10 +21,17 @@ import psutil
 from tampu.engine.engine import Engine
 from tampu.errors import OutOfMemoryError, TampuError
 from tampu.ml.device_map import Offload
-from tampu.ml.devices import find_devices
+from tampu.ml.devices import Device, find_devices
+from tampu.ml.library import gg
+from tampu.ml.vulkan import find_vulkan_devices
 from tools.gpu_bundle.report import print_begin, print_row
 
+ENDLESS = 1500  # tokens: the process is killed before they are there
+NO_MEMORY = "a context larger than the device's memory"
+TAKEN = "a model while another process has the memory"
 _TIMEOUT_S = 40.0
+_PIECE = 2**30  # drivers limit the size of one buffer
+_REST = 2**28
 
 
 @contextlib.contextmanager
@@ -48,19 +55,26 @@ def _environment(layers: int) -> dict[str, str]:
 
 
 def ask(address: str, *, tokens: int) -> Iterator[dict[str, Any]]:
-    """Yield the parts of an answer of the built-in model."""
-    options = {"num_predict": tokens, "temperature": 0}
-    content = {"model": "demo", "prompt": "What is 27 + 58?", "raw": True, "options": options}
-    request = urllib.request.Request(f"{address}/api/generate", json.dumps(content).encode())
+    """Yield the parts of an answer of the built-in model, which does not end by itself."""
+    content = {
+        "model": "demo", "prompt": "What is 27 + 58?", "max_tokens": tokens, "temperature": 0,
+        "structured_outputs": {"regex": "[a-z]{9999}"}, "stream": True,
+    }  # fmt: skip
+    request = urllib.request.Request(
+        f"{address}/v1/completions", json.dumps(content).encode(),
+        {"Content-Type": "application/json"},
+    )  # fmt: skip
     with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
         for line in response:
-            yield json.loads(line)
+            event = line.partition(b"data: ")[2].strip()
+            if event and event != b"[DONE]":
+                yield json.loads(event)
 
 
 def killed_in_mid_step(layers: int) -> None:
     """Kill the model's process while it answers; the server has to say so, and to answer again."""
     with server(layers) as (address, process):
-        answer = ask(address, tokens=1500)
+        answer = ask(address, tokens=ENDLESS)
         next(answer)
         workers = [
             child for child in psutil.Process(process.pid).children(recursive=True)
@@ -68,69 +82,91 @@ def killed_in_mid_step(layers: int) -> None:
         ]  # fmt: skip
         for worker in workers:
             worker.send_signal(signal.SIGKILL)
-        last = list(answer)[-1]
-        said = last.get("error", "no error")
+        last = next(reversed(list(answer)), {})
+        said = last.get("error", {}).get("message", "no error")
         print_row("kill -9 in mid-step", f"the request gets: {said}", passed="error" in last)
-        again = list(ask(address, tokens=4))[-1]
-        value = "answered" if again.get("done") else str(again)
-        print_row("the next request", value, passed=bool(again.get("done")))
+        again = list(ask(address, tokens=4))
+        passed = bool(again) and "error" not in again[-1]
+        value = "is answered by a new process" if passed else str(again[-1:])
+        print_row("the request after it", value, passed=passed)
 
 
 def too_little_memory() -> None:
-    """Ask for a cache larger than the card."""
-    device = next((each for each in find_devices() if each.is_graphics), None)
+    """Ask for a cache larger than the card, then for one that fits."""
+    device = graphics_device()
     if device is None:
-        print_row("more memory than the card has", "not tried: no device")
+        print_row(NO_MEMORY, "not tried: no device but the CPU is used")
         return
     try:
-        # 2 KiB a token in three layers: more than any card has.
+        # Two KiB a token in three layers: more than any card has.
         with Engine.load("demo", context=2048, slots=200_000, offload=Offload(99)):
-            print_row("more memory than the card has", "the model was loaded", passed=False)
-    except OutOfMemoryError as error:
-        print_row("more memory than the card has", str(error), passed=True)
+            print_row(NO_MEMORY, "the model was loaded", passed=False)
+            return
     except TampuError as error:
-        print_row("more memory than the card has", f"{type(error).__name__}: {error}", passed=True)
+        passed = isinstance(error, OutOfMemoryError)
+        print_row(NO_MEMORY, f"refused with {type(error).__name__}: {error}", passed=passed)
+    with Engine.load("demo", context=2048, offload=Offload(99)) as engine:
+        answer = engine.generate("What is 27 + 58?", max_tokens=4, ignore_eos=True)
+    tokens = answer.usage.generated_tokens
+    print_row("a smaller context after it", f"{tokens} tokens", passed=tokens == 4)
+
+
+def graphics_device() -> Device | None:
+    """Return the device that is checked."""
+    return next((each for each in find_devices() if each.is_graphics), None)
 
 
 def taken_memory() -> None:
     """Load a model while another process has nearly all memory of the card."""
-    what = "another process has the card's memory"
-    try:
-        import torch
-    except ImportError:
-        print_row(what, "not tried: PyTorch is not installed")
+    device = graphics_device()
+    if device is None:
+        print_row(TAKEN, "not tried: no device but the CPU is used")
         return
-    if not torch.cuda.is_available():
-        print_row(what, "not tried: PyTorch sees no CUDA device")
+    if any(
+        each.kind == "CPU" and each.name == device.description for each in find_vulkan_devices()
+    ):
+        print_row(TAKEN, "not tried: this driver computes on the CPU, with the system's memory")
         return
-    take = (
-        "import sys, torch; free = torch.cuda.mem_get_info()[0]; "
-        "held = torch.empty(free - 2**28, dtype=torch.uint8, device='cuda'); "
-        "print('taken', flush=True); sys.stdin.read()"
-    )
-    command = [sys.executable, "-c", take]
+    command = [sys.executable, "-c", "from tools.gpu_bundle.steps.faults import hold; hold()"]
     holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
-        next(iter(holder.stdout or ()))
-        _load_beside(what)
+        print_row(
+            "memory that another process takes", next(iter(holder.stdout or ()), "none").strip()
+        )
+        _load_beside()
     finally:
         holder.kill()
         holder.wait()
 
 
-def _load_beside(what: str) -> None:
+def hold() -> None:
+    """Take the card's memory but for a rest, say how much, and keep it until the input ends."""
+    device = graphics_device()
+    if device is None:
+        return
+    taken = 0
+    while (size := min(device.memory()[0] - _REST, _PIECE)) > 0:
+        if not gg.ggml_backend_buft_alloc_buffer(device.buffer_type, size):
+            break
+        taken += size
+    free = device.memory()[0]
+    print(f"{taken / 2**20:.0f} MiB; {free / 2**20:.0f} MiB are left", flush=True)
+    sys.stdin.read()
+
+
+def _load_beside() -> None:
     model = next(iter(sorted(Path.home().glob("*.gguf"))), None)
     if model is None:
-        print_row(what, "not tried: no model was made")
+        print_row(TAKEN, "not tried: no model was made")
         return
     try:
         with Engine.load(model, context=2048) as engine:
             size = engine.device_bytes / 2**20
-            print_row(
-                what, f"loaded, {size:.0f} MiB on the device, the rest on the CPU", passed=True
-            )
+        value = f"loaded, {size:.0f} MiB on the device, the rest on the CPU"
+        print_row(TAKEN, value, passed=True)
     except TampuError as error:
-        print_row(what, f"{type(error).__name__}: {error}", passed=True)
+        passed = isinstance(error, OutOfMemoryError)
+        print_row(TAKEN, f"refused with {type(error).__name__}: {error}", passed=passed)
 
 
 def main() -> None:

@@ -10,9 +10,10 @@ import argparse
 import contextlib
 import json
 import random
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,9 @@ from tools.gpu_bundle.steps.limits import FILE as LIMITS
 MIX = "Q4_K_M"
 THREADS = len(usable_cpus())
 STREAMS = (1, 8, 64, 256)
+PROFILED = 8  # requests at once, at most
 PROMPT, ANSWER = 128, 64
+_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 QWEN3_8B = Decoder(
     layers=36, vocabulary=151_936, hidden=4096, heads=32, kv_heads=8, head_size=128,
     feed_forward=12_288, context=40_960, epsilon=1e-6, rope_base=1_000_000.0,
@@ -40,82 +43,119 @@ QWEN3_8B = Decoder(
 )  # fmt: skip
 
 
+SMALL = replace(
+    QWEN3_8B, layers=4, vocabulary=16_384, hidden=512, heads=8, kv_heads=2, feed_forward=1024
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """A model.
 
     Attributes:
-        name: as in the report.
-        write: writes it to a path with a number of layers.
-        layers: how many it has.
-        used: the part of its weights that a token uses.
+        write: writes it to a path.
+        about: its layers, where there are fewer than in the model that it is named after.
+        used: the part of its experts that a token uses.
     """
 
-    name: str
-    write: Callable[[Path, int], None]
-    layers: int
+    write: Callable[[Path], None]
+    about: str = ""
     used: float = 1.0
 
 
-def _write_llama(path: Path, layers: int) -> None:
-    models.write_model(path, MIX, layers, THREADS)
+def _write_llama(path: Path) -> None:
+    models.write_model(path, MIX, models.DECODER.layers, THREADS)
 
 
-def _write_qwen3(path: Path, layers: int) -> None:
-    decoder = replace(QWEN3_8B, layers=layers)
-
+def _write_qwen3(path: Path, decoder: Decoder) -> None:
     def plan(mix: QuantMix) -> Iterator[Planned]:
         table = (decoder.vocabulary, decoder.hidden)
         yield Planned("token_embd.weight", "token_embd", table, mix.matrix)
         yield Planned("output.weight", "output", table, mix.embedding)
         yield Planned("output_norm.weight", "norm", (decoder.hidden,), GGMLType.F32)
-        for layer in range(layers):
+        for layer in range(decoder.layers):
             yield from decoder.plan_layer(layer, mix)
 
     def add_metadata(writer: gguf.GGUFWriter) -> None:
-        decoder.add_metadata(writer, f"Random Qwen3 8B {MIX}", QUANT_MIXES[MIX])
+        decoder.add_metadata(writer, f"Random Qwen3 {MIX}", QUANT_MIXES[MIX])
         moe.add_vocabulary(writer, decoder.vocabulary)
 
     write_file(path, "qwen3", add_metadata, plan(QUANT_MIXES[MIX]), THREADS)
 
 
-def _write_moe(path: Path, _layers: int) -> None:
+def _write_moe(path: Path) -> None:
     planned = moe.plan(QUANT_MIXES[MIX])
     write_file(path, "qwen3moe", moe.add_metadata, planned, THREADS)
 
 
-def _write_hybrid(path: Path, layers: int) -> None:
-    hybrid.write_hybrid(path, "qwen35", layers, THREADS)
+def _write_hybrid(path: Path) -> None:
+    hybrid.write_hybrid(path, "qwen35", hybrid.DENSE.layers, THREADS)
 
 
 SHAPES = {
-    "llama": Shape("Llama 3.2 1B", _write_llama, models.DECODER.layers),
-    "qwen3": Shape("Qwen3 8B", _write_qwen3, QWEN3_8B.layers),
-    "qwen3moe": Shape(
-        "Qwen3 30B-A3B, 8 of 48 layers", _write_moe, moe.DECODER.layers,
-        moe.USED_EXPERTS / moe.DECODER.experts,
+    "Llama 3.2 1B": Shape(_write_llama),
+    "Qwen3 8B": Shape(lambda path: _write_qwen3(path, QWEN3_8B)),
+    "Qwen3 30B-A3B": Shape(
+        _write_moe, ", 8 of 48 layers", moe.USED_EXPERTS / moe.DECODER.experts
     ),
-    "qwen35": Shape("Qwen3.5 4B", _write_hybrid, hybrid.DENSE.layers),
+    "Qwen3.5 4B": Shape(_write_hybrid),
+    "a small model": Shape(lambda path: _write_qwen3(path, SMALL)),
 }  # fmt: skip
 
 
-def make(folder: Path, name: str, *, small: bool) -> Path:
-    """Return the file of a model, written unless it is there."""
-    shape = SHAPES[name]
-    layers = 4 if small else shape.layers  # of which one has attention
-    path = folder / f"{name}-{layers}.gguf"
-    if not path.is_file():
-        began = time.monotonic()
-        shape.write(path, layers)
-        size = path.stat().st_size / 2**20
-        seconds = time.monotonic() - began
-        print_row(
-            f"{shape.name}, {layers} layers, {MIX}", f"{size:.0f} MiB, made in {seconds:.0f} s"
-        )
+def make(folder: Path, name: str) -> Path:
+    """Return the file of a model, written unless it is there; print its size."""
+    path = folder / f"{name.replace(' ', '-')}.gguf"
+    began, is_there = time.monotonic(), path.is_file()
+    if not is_there:
+        SHAPES[name].write(path)
+    size = path.stat().st_size / 2**20
+    made = "" if is_there else f", written here in {time.monotonic() - began:.0f} s"
+    print_row(f"{name}, {MIX}{SHAPES[name].about}", f"{size:.0f} MiB{made}")
     return path
 
 
-def limits() -> dict[str, float]:
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a token costs, next to what the card can do.
+
+    Attributes:
+        bytes: of weights that a generated token reads.
+        weights: that a prompt's token is multiplied with, without the output layer.
+        limits: of the card, as `steps.limits` measured them; empty: not known.
+    """
+
+    bytes: float
+    weights: float
+    limits: Mapping[str, float]
+
+    @classmethod
+    def of(cls, path: Path, used: float, limits: Mapping[str, float]) -> Cost:
+        """Read it from a model's file; `used` is the part of the experts that a token uses."""
+        tensors = {each.name: each for each in gguf.GGUFReader(path).tensors}
+        if "output.weight" in tensors:
+            del tensors["token_embd.weight"]  # of which a token reads one row
+        shares = {name: used if "_exps." in name else 1.0 for name in tensors}
+        layers = [name for name in tensors if name.startswith("blk.")]
+        return cls(
+            sum(int(tensors[name].n_bytes) * share for name, share in shares.items()),
+            sum(int(tensors[name].n_elements) * shares[name] for name in layers),
+            limits,
+        )
+
+    def describe(self, work: Work, speed: float) -> str:
+        """Return a speed in tokens per second, and its share of the card's limit if known."""
+        text = f"{speed:.1f} tokens/s"
+        if not self.limits:
+            return text
+        if work.kind == "tg":
+            share = speed * self.bytes / self.limits["bytes_per_s"]
+            return f"{text}, weights read at {100 * share:.0f} % of the memory's speed"
+        share = speed * 2 * self.weights / self.limits["flops"]
+        return f"{text}, {100 * share:.0f} % of the BF16 products' speed"
+
+
+def read_limits() -> dict[str, float]:
     """Return what `steps.limits` measured."""
     with contextlib.suppress(OSError):
         found: dict[str, float] = json.loads((Path.home() / LIMITS).read_text())
@@ -123,7 +163,7 @@ def limits() -> dict[str, float]:
     return {}
 
 
-def measure_bench(path: Path, shape: Shape, *, small: bool) -> None:
+def measure_bench(path: Path, cost: Cost, *, small: bool) -> None:
     """Print prompt and decoding speed at two depths."""
     depths = (0, 64) if small else (0, 8192)
     works = (
@@ -145,40 +185,29 @@ def measure_bench(path: Path, shape: Shape, *, small: bool) -> None:
                     for _ in range(3)
                 ]
                 speed = sorted(speeds[1:])[-1]
-                print_row(f"{work.name} at depth {depth}", _speed(speed, work, path, shape))
+                print_row(f"{work.name} at depth {depth}", cost.describe(work, speed))
     finally:
         native.close()
 
 
-def _speed(speed: float, work: Work, path: Path, shape: Shape) -> str:
-    """Return a speed, and its share of the card's limit where that is known."""
-    text, known = f"{speed:.1f} tokens/s", limits()
-    size = path.stat().st_size * shape.used
-    if not known:
-        return text
-    if work.kind == "tg":
-        return (
-            f"{text}, weights read at {100 * speed * size / known['bytes_per_s']:.0f} % of a copy"
-        )
-    weights = size * 8 / 4.85  # of Q4_K_M's bits a weight
-    return f"{text}, {100 * speed * 2 * weights / known['flops']:.0f} % of BF16 products"
-
-
-def measure_streams(path: Path, *, small: bool) -> None:
+def measure_streams(path: Path, skip: Sequence[str], *, small: bool) -> None:
     """Print the speed of several requests, the first token, and what the device does."""
     for count in (1, 2) if small else STREAMS:
-        print_begin(f"{count} streams")
+        what = "1 request" if count == 1 else f"{count} requests"
+        if what in skip:
+            continue
+        print_begin(what)
         context = PROMPT + ANSWER + 64
         with Engine.load(path, context=context, slots=count, threads=THREADS) as engine:
             answer = 8 if small else ANSWER
             together(engine, count, answer)  # builds the graphs
             seconds, first = together(engine, count, answer)
             print_row(
-                f"{count} streams of {PROMPT} + {answer} tokens",
+                f"{what} of {PROMPT} tokens, {answer} generated",
                 f"{count * answer / seconds:.1f} tokens/s, first token after {1000 * first:.0f} ms",
             )
-            if count in (1, 8):
-                profile(engine, count, answer)
+            if count <= PROFILED:
+                profile(engine, what, count, answer)
 
 
 def together(engine: Engine, count: int, answer: int) -> tuple[float, float]:
@@ -202,42 +231,50 @@ def together(engine: Engine, count: int, answer: int) -> tuple[float, float]:
     return time.perf_counter() - began, sorted(firsts)[count // 2]
 
 
-def profile(engine: Engine, count: int, answer: int) -> None:
+def profile(engine: Engine, what: str, count: int, answer: int) -> None:
     """Print splits of a step, and from CUPTI how long the device computes and what is copied."""
     splits = engine.runner.graphs._backend.splits
-    print_row(f"parts of a step with {count} streams", f"{splits}")
-    what = f"the device with {count} streams"
+    print_row(f"parts of a step that devices compute in turn, {what}", f"{splits}")
+    what = f"the device, {what}"
     try:
         import torch
         from torch.profiler import ProfilerActivity
     except ImportError:
-        print_row(what, "idle time not measured: PyTorch's profiler is not installed")
+        print_row(what, "not measured: PyTorch's profiler is not installed")
         return
     if not torch.cuda.is_available():
-        print_row(what, "idle time not measured: no CUDA device, so CUPTI has no counters")
+        print_row(what, "not measured: no CUDA device, so CUPTI has no counters")
         return
     torch.zeros(1, device="cuda")  # starts CUPTI's context
     with torch.profiler.profile(activities=[ProfilerActivity.CUDA]) as profiler:
         together(engine, count, answer)
-    kernels = [each for each in profiler.events() if each.device_type.name == "CUDA"]
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "trace.json")
+        profiler.export_chrome_trace(str(file))
+        trace = json.loads(file.read_text())
+    print_row(what, describe_trace(trace["traceEvents"], count * answer))
+
+
+def describe_trace(events: Sequence[Mapping[str, Any]], tokens: int) -> str:
+    """Return what a trace of PyTorch's profiler says of the device, by generated token.
+
+    It is idle for the part of the time between its first and its last work in which it has none.
+    """
+    work = [each for each in events if each.get("cat") in _WORK]
+    kernels = sum(each["cat"] == "kernel" for each in work)
     if not kernels:
-        print_row(what, "idle time not measured: CUPTI saw no kernels of ggml's")
-        return
-    print_row(what, _idle(kernels, count * answer))
-
-
-def _idle(events: Sequence[Any], tokens: int) -> str:
-    """Return the idle part between the first and the last event of the device, and its copies."""
-    spans = sorted((each.time_range.start, each.time_range.end) for each in events)
+        return "not measured: CUPTI saw no kernels of ggml's"
+    spans = sorted((each["ts"], each["ts"] + each["dur"]) for each in work)
     busy, until = 0.0, spans[0][0]
     for begin, end in spans:
         busy += max(0.0, end - max(begin, until))
         until = max(until, end)
     whole = until - spans[0][0]
-    copies = [each for each in events if "Memcpy" in each.name]
+    copied = [each["args"].get("bytes", 0) for each in work if each["cat"] == "gpu_memcpy"]
     return (
-        f"idle {100 * (1 - busy / whole):.1f} % of {whole / 1000:.0f} ms, "
-        f"{len(copies) / tokens:.1f} copies a token, {len(spans) / tokens:.0f} kernels a token"
+        f"idle for {100 * (1 - busy / whole):.1f} % of {whole / 1000:.0f} ms; for each generated "
+        f"token {kernels / tokens:.0f} kernels, {len(copied) / tokens:.1f} copies of "
+        f"{sum(copied) / tokens / 1024:.1f} KiB together"
     )
 
 
@@ -250,12 +287,13 @@ def main() -> None:
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--skip", nargs="*", default=())
     given = parser.parse_args()
-    shape = SHAPES[given.model]
-    path = make(given.folder, given.model, small=given.small)
+    path = make(given.folder, given.model)
     if "bench" not in given.skip:
         print_begin("bench")
-        measure_bench(path, shape, small=given.small)
-    measure_streams(path, small=given.small)
+        limits = {} if given.backend == "cpu" else read_limits()
+        cost = Cost.of(path, SHAPES[given.model].used, limits)
+        measure_bench(path, cost, small=given.small)
+    measure_streams(path, given.skip, small=given.small)
 
 
 if __name__ == "__main__":

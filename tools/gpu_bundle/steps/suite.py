@@ -9,12 +9,14 @@ import argparse
 import subprocess
 import sys
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 from xml.etree import ElementTree
 
 from tools.gpu_bundle.report import print_row
 
 SOURCE = Path(__file__).parents[3]
+PLUGINS = ("pytest", "pytest_timeout", "hypothesis")
 SMALL = "a_gpu_computes_what_the_cpu_computes"
 
 
@@ -27,6 +29,9 @@ def main() -> None:
     given = parser.parse_args()
     if given.backend == "cpu":
         print_row("tests on a device", "not run: the CPU is what they compare with")
+        return
+    if missing := [name for name in PLUGINS if find_spec(name) is None]:
+        print_row("tests on a device", f"not run: this Python has no {', '.join(missing)}")
         return
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder, "results.xml")
