@@ -25,7 +25,7 @@ from tampu.ml.types import GGMLType
 log = logging.getLogger("tampu.ml")
 
 VERSION = "0.15.3"
-"""The version of ggml that the bindings (ggml-python 0.0.45) were written for."""
+"""The version of ggml in the ggml-python that pyproject.toml requires."""
 
 # One function of each library, which identifies it.
 _MARKS = {

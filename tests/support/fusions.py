@@ -1,8 +1,8 @@
 """Which nodes of a graph ggml's backends for CUDA and Vulkan compute as one.
 
-The sequences and their conditions are those of ggml-cuda.cu and ggml-vulkan.cpp in ggml-python
-0.0.45, as far as steps of one token meet them. The Vulkan backend changes the order of a graph's
-nodes when it is planned, so for Vulkan only a graph that was computed there has the true counts.
+The sequences and their conditions are those of ggml-cuda.cu and ggml-vulkan.cpp, as far as steps of
+one token meet them. The Vulkan backend changes the order of a graph's nodes when it is planned, so
+for Vulkan only a graph that was computed there has the true counts.
 """
 
 from __future__ import annotations
