@@ -12,12 +12,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
 from tampu.errors import LibraryError
 from tampu.ml.linking import check_symbols
+from tampu.threads import Threads
 
 log = logging.getLogger("tampu.ml")
 
@@ -61,7 +62,7 @@ def begin_loading(
         none: Future[tuple[LoadableBackend, ...]] = Future()
         none.set_result(())
         return none
-    loader = ThreadPoolExecutor(1, thread_name_prefix="tampu-backends")
+    loader = Threads(1, "tampu-backends")
     loading = loader.submit(load_backends, folder, base, register)
     loader.shutdown(wait=False)  # the thread ends with its work
     return loading
