@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 import zlib
 from collections import Counter
@@ -131,12 +132,27 @@ def decode(body: bytes | bytearray, kind: type[T]) -> T:
         if len(body) <= _QUICK and "[...]" in str(error):
             with suppress(msgspec.MsgspecError, ValueError, LookupError, TypeError, RecursionError):
                 error = with_keys(error, msgspec.json.decode(body), kind)
+        if "out of range" in str(error) and (number := _infinite_number(short.data)):
+            raise RequestError(f"invalid JSON: the number {number[:50]} is too large") from None
         raise RequestError(type_error(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
         raise RequestError(f"invalid JSON: {error}") from error
     except RecursionError as error:
         raise RequestError("invalid JSON: nested too deeply") from error
     return short.filled(value)
+
+
+def _infinite_number(data: bytes | bytearray) -> str | None:
+    """Return the first number of a JSON text that is beyond those of 64 bits; None: none is."""
+    found: list[str] = []
+
+    def see(text: str) -> None:
+        if math.isinf(float(text)):
+            found.append(text)
+
+    with suppress(ValueError, RecursionError):
+        json.loads(data, parse_float=see)
+    return next(iter(found), None)
 
 
 class _LargeIntegers:

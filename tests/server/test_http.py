@@ -161,6 +161,26 @@ def test_path_is_not_a_valid_model_name(post: Callable[..., Any], name: str) -> 
     assert post("/api/show", model=name).status_code == 404
 
 
+@pytest.mark.parametrize("name", ["../m", " x", "a/b/c/d/e", "m/../m", "\x00", "x" * 500])
+def test_a_name_that_no_model_can_have_is_not_to_be_pulled(
+    post: Callable[..., Any], name: str
+) -> None:
+    error = post("/v1/chat/completions", model=name, messages=MESSAGES).json()["error"]["message"]
+    assert error == f"model '{name[:200]}' not found; `tampu list` shows the models"
+
+
+@pytest.mark.parametrize("number", ["1e400", "-1E+999", "123456789e309"])
+def test_a_number_that_is_too_large_is_shown(site: Site, number: str) -> None:
+    call = {"function": {"name": "f", "arguments": {"a": 0.5}}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"default": [0.5]}}}
+    said = [{"role": "assistant", "content": "", "tool_calls": [call]}]
+    for fields in ({"messages": said}, {"tools": [tool]}, {"format": {"const": 0.5}}):
+        text = json.dumps({"model": "m", **fields}).replace("0.5", number)
+        [response] = site.call(("POST", "/api/chat", {"content": text}))
+        assert response.status_code == 400
+        assert response.json() == {"error": f"invalid JSON: the number {number} is too large"}
+
+
 @pytest.mark.parametrize(
     ("host", "status"),
     [
