@@ -169,6 +169,32 @@ def test_a_name_that_no_model_can_have_is_not_to_be_pulled(
     assert error == f"model '{name[:200]}' not found; `tampu list` shows the models"
 
 
+@pytest.mark.parametrize(
+    ("path", "fields", "status"),
+    [
+        ("/v1/chat/completions", {"max_tokens": 5.0, "seed": 1.0, "n": 2.0, "top_k": 3.0}, 200),
+        ("/v1/chat/completions", {"max_tokens": 5.5}, 400),
+        ("/v1/chat/completions", {"max_tokens": 5.0, "n": 1.5}, 400),
+        ("/v1/chat/completions", {"max_tokens": 5.0, "temperature": "1"}, 400),
+        ("/v1/chat/completions", {"max_tokens": 1e300}, 400),
+        ("/v1/chat/completions", {"max_tokens": -0.0}, 400),
+        ("/v1/messages", {"max_tokens": 5.0}, 200),
+        ("/v1/responses", {"max_output_tokens": 20.0, "input": "x"}, 200),
+        ("/v1/completions", {"max_tokens": 5.0, "prompt": "x", "logprobs": 1.0}, 200),
+        ("/api/generate", {"prompt": "x", "context": [1.0, 2], "stream": False}, 200),
+        ("/api/generate", {"prompt": "x", "context": [1.0] * 100_000, "stream": False}, 400),
+        ("/api/chat", {"messages": MESSAGES, "stream": 1.0}, 400),
+    ],
+)
+def test_integers_may_be_written_with_a_fraction_of_zero(
+    site: Site, path: str, fields: dict[str, Any], status: int
+) -> None:
+    body = {"model": "m", "messages": MESSAGES, **fields}
+    [response] = site.call(("POST", path, {"json": body}))
+    assert response.status_code == status, response.text
+    assert status != 400 or "must be" in response.text or "too large" in response.text
+
+
 @pytest.mark.parametrize("number", ["1e400", "-1E+999", "123456789e309"])
 def test_a_number_that_is_too_large_is_shown(site: Site, number: str) -> None:
     call = {"function": {"name": "f", "arguments": {"a": 0.5}}}
