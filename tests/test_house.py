@@ -22,7 +22,7 @@ LONGEST = 450
 # From the bottom up; a module imports from its own package and from the lines below its own.
 LAYERS = [
     ("errors", "version"),
-    ("cancellation", "long_json", "text"),
+    ("cancellation", "long_json", "text", "threads"),
     ("settings", "sandbox"),
     ("ml",),
     ("nn", "tokenizer", "sampling", "vision", "layouts"),
@@ -41,12 +41,12 @@ LAYERS = [
 ]
 # The packages that know least, and all that each may know.
 ONLY = {
-    "ml": {"errors", "version"},
+    "ml": {"errors", "threads", "version"},
     "layouts": {"errors", "ml"},
     "nn": {"errors", "ml"},
     "models": {"errors", "ml", "nn", "kvcache", "vision"},
     "tokenizer": {"errors", "cancellation", "ml"},
-    "sampling": {"errors", "sandbox", "settings"},
+    "sampling": {"errors", "sandbox", "settings", "threads"},
 }
 HOLDERS = {
     "ggml": {"ml"},

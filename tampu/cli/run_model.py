@@ -71,6 +71,9 @@ def run_model(
         if found.info.capabilities[:1] == ("embedding",):
             print_embedding(session, question, dimensions)
         else:
+            if dimensions is not None:
+                told = f"{session.model.name} is not an embedding model"
+                print(f"warning: --dimensions has no effect: {told}", file=sys.stderr)
             converse(session, view or View(), question, settings)
 
 

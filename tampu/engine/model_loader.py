@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -52,6 +52,7 @@ from tampu.runner.row_copies import RowCopies
 from tampu.runner.scheduler import Scheduler
 from tampu.runner.step_inputs import CANDIDATES
 from tampu.store.model_info import ModelInfo
+from tampu.threads import Threads
 from tampu.tokenizer import Tokenizer, load_tokenizer
 
 log = logging.getLogger("tampu")
@@ -225,7 +226,7 @@ def _load(
 
 def _read_tokenizer(metadata: Metadata, resources: ExitStack) -> Future[Tokenizer]:
     """Start building the tokenizer in a thread: a large vocabulary takes a while."""
-    reader = resources.enter_context(ThreadPoolExecutor(1, thread_name_prefix="tampu-load"))
+    reader = resources.enter_context(Threads(1, "tampu-load"))
     tokenizer = reader.submit(load_tokenizer, metadata)
     reader.submit(lambda: tokenizer.result().prepare())  # the first prompt waits for it
     return tokenizer

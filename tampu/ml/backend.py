@@ -13,7 +13,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +35,7 @@ from tampu.ml.tensor import Tensor
 from tampu.ml.threads import AdaptiveThreads
 from tampu.ml.transfers import begin_read, check_data, is_on_gpu, read, write
 from tampu.ml.work import TransferCounts, Work
+from tampu.threads import ProgramEndedError, Threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,7 @@ class Backend:
         pinned = alone.host_buffer_type if alone else None
         self._pinned_inputs, self._pinned_results = PinnedMemory(pinned), PinnedMemory(pinned)
         self._buffers = 0  # how many there have been for what graphs compute
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tampu-compute")
+        self._thread = Threads(1, "tampu-compute")
         self._queue: deque[Work] = deque()  # what was submitted and is not computed
         self._submitting = threading.Lock()  # the thread has them in the same order
         self._begun = threading.Event()
@@ -238,7 +240,8 @@ class Backend:
     def wait(self) -> None:
         """Return once all that was submitted is computed."""
         if self._scheduler:
-            self._thread.submit(int).result()
+            with suppress(ProgramEndedError):  # all of it is computed then
+                self._thread.submit(int).result()
 
     def close(self) -> None:
         """Wait for the current graph, then free everything; a second call does nothing."""

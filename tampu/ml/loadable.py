@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from tampu.ml import backend_trial, cuda
 from tampu.ml.backend_trial import FOUND_NONE
 from tampu.ml.cuda import CudaCard, CudaPackage, Reason
 from tampu.ml.linking import check_symbols
+from tampu.threads import Threads
 
 log = logging.getLogger("tampu.ml")
 
@@ -65,7 +66,7 @@ def begin_loading(
         none: Future[tuple[LoadableBackend, ...]] = Future()
         none.set_result(())
         return none
-    loader = ThreadPoolExecutor(1, thread_name_prefix="tampu-backends")
+    loader = Threads(1, "tampu-backends")
     loading = loader.submit(load_backends, folder, base, register, package)
     loader.shutdown(wait=False)  # the thread ends with its work
     return loading

@@ -12,7 +12,6 @@ import mmap
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self, TypeAlias
 
 import numpy as np
@@ -30,6 +29,7 @@ from tampu.ml.library import OpaquePointer, TensorPointer, gg
 from tampu.ml.mapping import map_file
 from tampu.ml.quantize import dequantize
 from tampu.ml.tensor import Tensor
+from tampu.threads import Threads
 
 _PAGE = mmap.PAGESIZE
 _JOB_BYTES = 8 * 2**20  # of a packed weight that one thread writes at a time
@@ -320,7 +320,7 @@ class Weights:
                 self.packed_bytes += size
                 report((self.mapped_bytes + self.packed_bytes) / total)
 
-        with ThreadPoolExecutor(threads, thread_name_prefix="tampu-load") as pool:
+        with Threads(threads, "tampu-load") as pool:
             tasks = [pool.submit(work, size, job) for size, job in jobs]
             try:
                 for task in tasks:

@@ -31,6 +31,7 @@ from tampu.runner.scheduler import Scheduler
 from tampu.runner.sequence import Sequence
 from tampu.runner.stats import LoopStats
 from tampu.runner.watchdog import Watchdog
+from tampu.threads import ProgramEndedError
 from tampu.tokenizer import Tokenizer
 
 log = logging.getLogger("tampu.runner")
@@ -365,6 +366,10 @@ class EngineLoop:
         """Run the loop, then fail all sequences that are left."""
         try:
             self.run()
+        except ProgramEndedError as error:  # no thread that waits will run again
+            self._cause = error
+            self._stopped.set()
+            return
         except Exception as error:
             log.exception("the run loop has failed")
             self._cause = error

@@ -15,7 +15,6 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,6 +27,7 @@ from tampu.kvcache.block_index import BlockIndex, KeptBlock, spans
 from tampu.ml.threads import usable_cpus
 from tampu.runner.row_copies import Cells, RowCopies
 from tampu.runner.sequence import Sequence
+from tampu.threads import Threads
 
 log = logging.getLogger("tampu.runner")
 
@@ -82,14 +82,10 @@ class PrefixKeeper:
     _noted: list[tuple[PrefixTokens, Cells, Cells]] = field(default_factory=list)
     _waiting: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _writer: ThreadPoolExecutor = field(
-        default_factory=lambda: ThreadPoolExecutor(1, "tampu-keep-rows", _be_nice)
-    )
-    _reader: ThreadPoolExecutor = field(
-        default_factory=lambda: ThreadPoolExecutor(1, "tampu-read-rows")
-    )
-    _fillers: ThreadPoolExecutor = field(
-        default_factory=lambda: ThreadPoolExecutor(
+    _writer: Threads = field(default_factory=lambda: Threads(1, "tampu-keep-rows", _be_nice))
+    _reader: Threads = field(default_factory=lambda: Threads(1, "tampu-read-rows"))
+    _fillers: Threads = field(
+        default_factory=lambda: Threads(
             min(_MAX_FILLERS, len(usable_cpus()) or 1), "tampu-fill-rows"
         )
     )

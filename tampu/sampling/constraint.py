@@ -16,7 +16,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Protocol
 
 import numpy as np
@@ -36,6 +36,7 @@ from tampu.sampling.grammar_check import (
 )
 from tampu.sandbox.client import ForkServerClient
 from tampu.sandbox.process import SandboxedProcess, SandboxLimits
+from tampu.threads import Threads
 
 COMPILE_LIMITS = SandboxLimits(cpu_s=2.0, memory_bytes=256 << 20, result_bytes=1 << 16)
 _REMEMBERED = 16  # compiled grammars
@@ -76,9 +77,7 @@ class Spelling(ControlTokens, Protocol):
 class Constraint:
     """The state of one answer in its grammar. Not thread-safe."""
 
-    def __init__(
-        self, matcher: LLMatcher, size: int, trie_size: int, workers: ThreadPoolExecutor
-    ) -> None:
+    def __init__(self, matcher: LLMatcher, size: int, trie_size: int, workers: Threads) -> None:
         """Begin an answer.
 
         Args:
@@ -222,7 +221,7 @@ class Constraints:
         self._trie: LLTokenizer | None = None
         self._trial = GrammarTrial(tokenizer, fork_server)
         self._remembered: OrderedDict[str, LLMatcher] = OrderedDict()
-        self._workers = ThreadPoolExecutor(1, thread_name_prefix="tampu-grammar")
+        self._workers = Threads(1, "tampu-grammar")
 
     def prepare(self) -> None:
         """Build what the first `compile` needs; may be called from another thread."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
+from functools import reduce
+from operator import getitem
 from typing import Any, ParamSpec, TypeVar
 
 import msgspec
@@ -19,7 +22,7 @@ from tampu.errors import RequestError
 from tampu.long_json import Shortened, shortened
 from tampu.server.errors import BodyTooLargeError
 from tampu.server.http_response import WARNINGS
-from tampu.settings.type_errors import type_error, with_keys
+from tampu.settings.type_errors import STEP, type_error, with_keys
 from tampu.text import encoding_of
 from tampu.worker.large_integers import is_large
 
@@ -33,6 +36,11 @@ _MENDED = "bytes of the request that are not UTF-8, or halves of characters, wer
 _ESCAPES = re.compile(
     r"\\u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2}"
     r"|(?P<half>\\u[dD][89a-fA-F][\da-fA-F]{2})|\\."
+)
+
+_MAX_FLOATS = 32  # that are read as integers: each takes a pass over the request
+_WRITTEN_AS_FLOAT = re.compile(
+    r"Expected `[^`]*\bint\b[^`]*`, got `float` - at `\$((?:\.\w+|\[\d+\])+)`"
 )
 
 T = TypeVar("T")
@@ -123,7 +131,7 @@ def decode(body: bytes | bytearray, kind: type[T]) -> T:
     """
     try:
         short = shortened(body) if len(body) > _QUICK else Shortened(body, {})
-        value = msgspec.json.decode(short.data, type=kind)
+        value = _with_types(short.data, kind)
         large = _LargeIntegers()
         json.loads(short.data, object_pairs_hook=_refuse_duplicates, parse_int=large.see)
         large.check(value)
@@ -131,12 +139,51 @@ def decode(body: bytes | bytearray, kind: type[T]) -> T:
         if len(body) <= _QUICK and "[...]" in str(error):
             with suppress(msgspec.MsgspecError, ValueError, LookupError, TypeError, RecursionError):
                 error = with_keys(error, msgspec.json.decode(body), kind)
+        if "out of range" in str(error) and (number := _infinite_number(body)):
+            raise RequestError(f"invalid JSON: the number {number[:50]} is too large") from None
         raise RequestError(type_error(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
         raise RequestError(f"invalid JSON: {error}") from error
     except RecursionError as error:
         raise RequestError("invalid JSON: nested too deeply") from error
     return short.filled(value)
+
+
+def _with_types(data: bytes | bytearray, kind: type[T]) -> T:
+    """Return a JSON text as a struct; integers may be written as 5.0, as some languages do."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as error:
+        if not _WRITTEN_AS_FLOAT.match(str(error)):
+            raise
+        plain, wrong = msgspec.json.decode(data), error
+    for _ in range(_MAX_FLOATS):
+        found = _WRITTEN_AS_FLOAT.match(str(wrong))
+        if not found:
+            break
+        *owners, last = (step["name"] or int(step["index"]) for step in STEP.finditer(found[1]))
+        owner = reduce(getitem, owners, plain)
+        if not isinstance(number := owner[last], float) or not number.is_integer():
+            break
+        owner[last] = int(number)
+        try:
+            return msgspec.convert(plain, kind)
+        except msgspec.ValidationError as error:
+            wrong = error
+    raise wrong
+
+
+def _infinite_number(data: bytes | bytearray) -> str | None:
+    """Return the first number of a JSON text that is beyond those of 64 bits; None: none is."""
+    found: list[str] = []
+
+    def see(text: str) -> None:
+        if math.isinf(float(text)):
+            found.append(text)
+
+    with suppress(ValueError, RecursionError):
+        json.loads(data, parse_float=see)
+    return next(iter(found), None)
 
 
 class _LargeIntegers:

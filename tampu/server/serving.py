@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, aclosing, asynccontextmanager, nullcontext
+from contextlib import AbstractContextManager, aclosing, asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, TypeVar
@@ -21,6 +21,7 @@ from tampu.engine.prompts import Prompt, TextPrompt
 from tampu.engine.questions import Decisions
 from tampu.engine.snapshots import SlotAction
 from tampu.errors import (
+    ModelNameError,
     ModelNotFoundError,
     RequestError,
     RequestNotStartedError,
@@ -49,6 +50,7 @@ from tampu.server.served_adapters import ServedAdapters
 from tampu.server.tracing import attributes_of, current_model, model_trace, operation_of
 from tampu.store.catalog import Catalog, Entry
 from tampu.store.model_info import ModelInfo
+from tampu.store.names import ModelName
 from tampu.worker.model_client import ModelClient
 from tampu.worker.protocol import (
     ActedOnSlot,
@@ -156,7 +158,10 @@ class Serving:
             entry = self.catalog.describe(adapter.base if adapter else name)
         except ModelNotFoundError as error:
             shown = name[:200]
-            told = f"`tampu list` shows the models, `tampu pull {shown}` downloads one"
+            told = "`tampu list` shows the models"
+            with suppress(ModelNameError):
+                ModelName.parse(name)
+                told += f", `tampu pull {shown}` downloads one"
             raise ModelNotFoundError(f"model '{shown}' not found; {told}") from error
         current_caller().check_model(entry.name, entry.full_name)
         return replace(entry, adapter=adapter.name) if adapter else entry

@@ -27,7 +27,7 @@ _MESSAGE = re.compile(
 T = TypeVar("T")
 
 _PLAIN_NAME = re.compile(r"[\w:-]{1,100}")
-_STEP = re.compile(r"\.(?P<name>[\w:-]+)|\[(?P<index>\d+)\]")
+STEP = re.compile(r"\.(?P<name>[\w:-]+)|\[(?P<index>\d+)\]")
 
 
 def with_keys(error: msgspec.ValidationError, value: Any, kind: type) -> msgspec.ValidationError:
@@ -50,7 +50,7 @@ def _wrong_key(text: str, original: str, value: Any, kind: type) -> str | None:
     if not dots or after.startswith("` in"):
         return None
     found: Any = value
-    for step in _STEP.finditer(before):
+    for step in STEP.finditer(before):
         found = found[step["name"] or int(step["index"])]
     if not isinstance(found, dict) or not found:
         return None

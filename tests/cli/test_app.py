@@ -156,6 +156,11 @@ def test_file_that_is_no_model_is_named_with_its_path(
     assert (code, err) == (2, f"Error: not a GGUF file: {path}\n")
 
 
+def test_an_option_of_embeddings_is_ignored_with_a_warning(run: Callable[..., Any]) -> None:
+    told = "warning: --dimensions has no effect: demo is not an embedding model\n"
+    assert run("run", "demo", "What is 27 + 58?", "--dimensions", "3") == (0, "85\n", told)
+
+
 @pytest.mark.parametrize("command", ["show", "bench", "quantize"])
 def test_a_damaged_file_is_named(run: Callable[..., Any], tmp_path: Path, command: str) -> None:
     path = tmp_path / "m.gguf"

@@ -161,6 +161,52 @@ def test_path_is_not_a_valid_model_name(post: Callable[..., Any], name: str) -> 
     assert post("/api/show", model=name).status_code == 404
 
 
+@pytest.mark.parametrize("name", ["../m", " x", "a/b/c/d/e", "m/../m", "\x00", "x" * 500])
+def test_a_name_that_no_model_can_have_is_not_to_be_pulled(
+    post: Callable[..., Any], name: str
+) -> None:
+    error = post("/v1/chat/completions", model=name, messages=MESSAGES).json()["error"]["message"]
+    assert error == f"model '{name[:200]}' not found; `tampu list` shows the models"
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "status"),
+    [
+        ("/v1/chat/completions", {"max_tokens": 5.0, "seed": 1.0, "n": 2.0, "top_k": 3.0}, 200),
+        ("/v1/chat/completions", {"max_tokens": 5.5}, 400),
+        ("/v1/chat/completions", {"max_tokens": 5.0, "n": 1.5}, 400),
+        ("/v1/chat/completions", {"max_tokens": 5.0, "temperature": "1"}, 400),
+        ("/v1/chat/completions", {"max_tokens": 1e300}, 400),
+        ("/v1/chat/completions", {"max_tokens": -0.0}, 400),
+        ("/v1/messages", {"max_tokens": 5.0}, 200),
+        ("/v1/responses", {"max_output_tokens": 20.0, "input": "x"}, 200),
+        ("/v1/completions", {"max_tokens": 5.0, "prompt": "x", "logprobs": 1.0}, 200),
+        ("/api/generate", {"prompt": "x", "context": [1.0, 2], "stream": False}, 200),
+        ("/api/generate", {"prompt": "x", "context": [1.0] * 100_000, "stream": False}, 400),
+        ("/api/chat", {"messages": MESSAGES, "stream": 1.0}, 400),
+    ],
+)
+def test_integers_may_be_written_with_a_fraction_of_zero(
+    site: Site, path: str, fields: dict[str, Any], status: int
+) -> None:
+    body = {"model": "m", "messages": MESSAGES, **fields}
+    [response] = site.call(("POST", path, {"json": body}))
+    assert response.status_code == status, response.text
+    assert status != 400 or "must be" in response.text or "too large" in response.text
+
+
+@pytest.mark.parametrize("number", ["1e400", "-1E+999", "123456789e309"])
+def test_a_number_that_is_too_large_is_shown(site: Site, number: str) -> None:
+    call = {"function": {"name": "f", "arguments": {"a": 0.5}}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"default": [0.5]}}}
+    said = [{"role": "assistant", "content": "", "tool_calls": [call]}]
+    for fields in ({"messages": said}, {"tools": [tool]}, {"format": {"const": 0.5}}):
+        text = json.dumps({"model": "m", **fields}).replace("0.5", number)
+        [response] = site.call(("POST", "/api/chat", {"content": text}))
+        assert response.status_code == 400
+        assert response.json() == {"error": f"invalid JSON: the number {number} is too large"}
+
+
 @pytest.mark.parametrize(
     ("host", "status"),
     [

@@ -12,8 +12,10 @@ from support.tiny_gguf import write_gguf
 
 from tampu.chat.template_loader import PromptTemplate, usable
 from tampu.errors import ModelFileError, ModelNotFoundError, StoreError
+from tampu.ml.gguf import read_gguf
 from tampu.store import ModelName, Store, catalog, library
 from tampu.store.catalog import Catalog, resolve
+from tampu.store.library import built_in_path
 
 
 @pytest.fixture(autouse=True)
@@ -153,3 +155,7 @@ def test_the_list_has_the_models_of_stores(tmp_path: Path) -> None:
     assert entries["m:1b"].info.architecture == "llama"
     with pytest.raises(StoreError, match="empty"):
         Catalog(tmp_path).describe("empty")
+
+
+def test_the_file_of_the_built_in_model_has_its_name() -> None:
+    assert read_gguf(built_in_path()).metadata["general.name"] == "demo"

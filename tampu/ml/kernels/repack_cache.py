@@ -23,7 +23,6 @@ import struct
 import threading
 import zlib
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +35,7 @@ from tampu.errors import ModelFileError
 from tampu.ml.atomic_file import AtomicFile, atomic_file, remove_unlocked
 from tampu.ml.gguf import GGUFFile
 from tampu.ml.kernels.library import LAYOUT_VERSION, Kernels
+from tampu.threads import Threads
 
 log = logging.getLogger("tampu.ml")
 
@@ -127,7 +127,7 @@ class CachedWeights:
         if not self._has_head:
             return False
         pieces = [self.weights[i : i + PIECE].data for i in range(0, self.weights.size, PIECE)]
-        with ThreadPoolExecutor(threads, thread_name_prefix="tampu-verify") as pool:
+        with Threads(threads, "tampu-verify") as pool:
             try:
                 for number, found in enumerate(pool.map(zlib.crc32, pieces)):
                     if found != self._sums[number]:

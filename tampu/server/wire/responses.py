@@ -5,7 +5,7 @@ Each function raises RequestError for an invalid or unsupported field, which the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from tampu.chat.output.reasoning import Think
@@ -205,7 +205,7 @@ def _message(item: dict[str, Any], where: str) -> dict[str, Any]:
             "type": "function_call_output" | "custom_tool_call_output", "call_id": str(id),
             "output": output,
         }:  # fmt: skip
-            text = output if isinstance(output, str) else read_content(_parts(output), where)[0]
+            text = output if isinstance(output, str) else _output(output, f"{where}.output")
             return {"role": "tool", "tool_call_id": id, "content": text}
         case {"type": "reasoning", **rest}:
             return {"role": "assistant", "content": "", "reasoning_content": _reasoning(rest)}
@@ -215,10 +215,10 @@ def _message(item: dict[str, Any], where: str) -> dict[str, Any]:
             raise RequestError(f"{where} must have a role, and a content that is text or parts")
 
 
-def _parts(output: object) -> Sequence[dict[str, Any]]:
+def _output(output: object, where: str) -> str:
     if isinstance(output, list) and all(isinstance(part, dict) for part in output):
-        return output
-    raise RequestError("the output of a function must be a text or a list of parts")
+        return read_content(output, where)[0]
+    raise RequestError(f"{where} must be a text or a list of parts")
 
 
 def _reasoning(item: dict[str, Any]) -> str:

@@ -150,6 +150,13 @@ def test_ollamas_chat_calls_the_tool_that_is_named(client: httpx.Client) -> None
          "input[0].content[0]: input_text needs text"),
         ("/v1/responses", {"input": [{"type": "function_call", "name": "add"}]},
          "input[0]: function_call needs call_id, name and arguments"),
+        *(("/v1/responses", {"input": [{"role": "user", "content": "x"}, {
+            "type": "function_call_output", "call_id": "c", "output": output}]},
+           f"input[1].output{told}")
+          for output, told in (
+              ({"a": 1}, " must be a text or a list of parts"), (5, " must be a text"),
+              ([5], " must be a text"), (None, " must be a text"),
+              ([{"type": "input_text"}], "[0]: input_text needs text"))),
         ("/v1/messages", {"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]},
          "messages[0].content[0]: tool_result needs tool_use_id"),
         ("/v1/messages", {"messages": [{"role": "user", "content": [{"type": "t" * 99}]}]},
