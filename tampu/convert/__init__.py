@@ -261,7 +261,8 @@ def _family(checkpoint: Checkpoint) -> Family:
     name = names[0] if isinstance(names, list) and names else None
     if name is None:
         name = _usual_architecture(config.get("model_type"), known)
-    whole = name if name in known else f"{str(name).removesuffix('Model')}ForCausalLM"
+    bare = str(name).removesuffix("Model").removesuffix("Text")  # Gemma3TextModel
+    whole = name if name in known else f"{bare}ForCausalLM"
     family = known.get(whole)
     if family is None:
         listed = ", ".join(known)

@@ -6,15 +6,18 @@ output, so both are the head.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from tampu.convert.checkpoint import Checkpoint, Stored
+from tampu.convert.checkpoint import Checkpoint, Stored, StoredTensor
 from tampu.convert.config import Config
 from tampu.convert.family import Family, Parameters
 from tampu.convert.lazy_tensor import View
 from tampu.errors import UnsupportedModelError
+
+log = logging.getLogger("tampu")
 
 RANK = 4  # GGUF's number of a pooling by a head
 LABELS = "classifier.output_labels"
@@ -55,9 +58,28 @@ def parameters(config: Config) -> Parameters:
     }
 
 
+_HEADS = ("cls.predictions.", "cls.seq_relationship.", "lm_head.")
+_OLD_LEAVES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+
+
+def gather(tensors: Iterable[StoredTensor]) -> Iterable[StoredTensor]:
+    """Yield the tensors with the names of today, without the heads that predict masked tokens."""
+    heads = 0
+    for tensor in tensors:
+        if tensor.name.startswith(_HEADS):
+            heads += 1
+            continue
+        old = next((old for old in _OLD_LEAVES if tensor.name.endswith(old)), None)
+        name = tensor.name.removesuffix(old) + _OLD_LEAVES[old] if old else tensor.name
+        yield replace(tensor, name=name)
+    if heads:
+        log.warning("%d tensors of a head for masked tokens are left out: embeddings only", heads)
+
+
 BERT = Family(
     architecture="bert",
-    checkpoints=("BertModel",),
+    checkpoints=("BertModel", "BertForMaskedLM", "BertForPreTraining"),
+    gather=gather,
     names=NAMES,
     parameters=parameters,
     prefixes=(("bert.", ""),),
@@ -116,7 +138,7 @@ def used_positions(parameters: Parameters) -> Mapping[str, Mapping[str, View]]:
 
 XLM_ROBERTA = replace(
     BERT,
-    checkpoints=("XLMRobertaModel",),
+    checkpoints=("XLMRobertaModel", "XLMRobertaForMaskedLM"),
     parameters=roberta_parameters,
     prefixes=(("roberta.", ""),),
     fused=used_positions,
@@ -174,8 +196,8 @@ def _pooling(checkpoint: Checkpoint, architecture: str) -> dict[str, object]:
         stated = str(settings["pooling_mode"])
         asked.add(_NAMED.get(stated, stated))
     if len(asked) != 1 or not asked <= _KINDS.keys():
+        found = ", ".join(sorted(asked)) or "no pooling"
         raise UnsupportedModelError(
-            f"{name}: {', '.join(sorted(asked)) or 'no pooling'}; known is one of "
-            f"{', '.join(_KINDS)}"
+            f"{name}: {found} is not supported, only one of {', '.join((*_NAMED, *_KINDS))}"
         )
     return {f"{architecture}.pooling_type": _KINDS[asked.pop()]}

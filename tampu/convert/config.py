@@ -190,7 +190,7 @@ def rope_settings(config: Config) -> Config:
         config.get("rope_parameters")
         config.reading.sections.discard(f"{config.where}: rope_parameters")
     outer = {name: config.get(name) for name in ("rope_theta", "partial_rotary_factor")}
-    return settings.with_defaults({name: value for name, value in outer.items() if value})
+    return settings.with_defaults({k: v for k, v in outer.items() if v is not None})
 
 
 def read_rope(

@@ -159,9 +159,13 @@ def _token_id(settings: Mapping[str, Any], key: str, ids: Mapping[str, int]) -> 
 def _id_list(value: object, where: str, ids: Mapping[str, int]) -> list[int]:
     """Return an id or a list of ids as a list without duplicates."""
     found = value if isinstance(value, list) else [] if value is None else [value]
-    if not all(type(id_) is int and 0 <= id_ < len(ids) for id_ in found):
+    numbers = [id_ for id_ in found if isinstance(id_, int) and not isinstance(id_, bool)]
+    if len(numbers) < len(found):
         raise ModelFileError(where, f"{value!r} is not a token id or a list of them")
-    return list(dict.fromkeys(found))
+    outside = next((id_ for id_ in numbers if not 0 <= id_ < len(ids)), None)
+    if outside is not None:
+        raise ModelFileError(where, f"{outside} is outside the vocabulary of {len(ids)} tokens")
+    return list(dict.fromkeys(numbers))
 
 
 def _special_ids(

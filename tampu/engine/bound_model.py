@@ -11,6 +11,7 @@ import msgspec
 
 from tampu.engine.load_options import DEFAULT_BATCH, LoadOptions
 from tampu.engine.memory import Footprint, weight_sizes
+from tampu.engine.pooling import pooling_of
 from tampu.kvcache import CacheSize, state_features
 from tampu.layouts import read_model
 from tampu.ml import Weights
@@ -96,6 +97,7 @@ def bind(path: Path, options: LoadOptions, resources: ExitStack) -> BoundModel:
 
     weights = opened(path)
     info = describe(weights.file)
+    pooling_of(info.metadata, options.pooling)  # an invalid one is an error before the weights
     if options.name:
         info = replace(info, name=options.name)
     projector = opened(options.projector) if options.projector else None

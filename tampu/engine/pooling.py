@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from tampu.errors import ModelFileError
 from tampu.ml.gguf import Metadata
 from tampu.settings.settings import POOLINGS
 
@@ -18,16 +19,22 @@ Rows = npt.NDArray[np.float32]
 NONE, MEAN, CLS, LAST = POOLINGS  # their places are GGUF's numbers
 RANK = "rank"
 _KNOWN = (*POOLINGS, RANK)
+_UNSPECIFIED = -1
 
 
 def pooling_of(metadata: Metadata, wanted: str | None) -> str:
     """Return the wanted pooling, else the one that a file states, else mean.
 
     A model with the pooling `RANK` has no embeddings: it ranks.
+
+    Raises:
+        ModelFileError: for a number that GGUF does not have.
     """
     stated = metadata.integer("pooling_type", _KNOWN.index(MEAN))
-    known = _KNOWN[stated] if 0 <= stated < len(_KNOWN) else MEAN
-    return wanted or known
+    if not _UNSPECIFIED <= stated < len(_KNOWN):
+        listed = ", ".join(f"{number} ({name})" for number, name in enumerate(_KNOWN))
+        raise ModelFileError("key 'pooling_type'", f"{stated} is not known; known are {listed}")
+    return wanted or (MEAN if stated == _UNSPECIFIED else _KNOWN[stated])
 
 
 def pooled(hidden: Rows, pooling: str) -> Rows:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tampu.kvcache import CacheView
+from tampu.ml import Context, GGMLType
+from tampu.nn.lora import AdapterRows
 from tampu.runner.step_inputs import StepInputs
 
 
@@ -47,3 +49,11 @@ class GraphShape(NamedTuple):
             () if step.crossing is None else step.crossing.rows.shape,
             0 if step.adapters is None else step.adapters.places.shape[1],
         )
+
+
+def adapter_inputs(context: Context, rows: int, count: int) -> AdapterRows:
+    """Return the inputs by which each of `rows` rows chooses `count` adapters."""
+    return AdapterRows(
+        context.input("adapters", (rows, count), GGMLType.I32),
+        context.input("adapter_scales", (rows, count, 1), GGMLType.F32),
+    )

@@ -21,9 +21,9 @@ from tampu.ml.kept_tokens import KeptTokens
 from tampu.ml.most_likely import beside, find_best, with_logits
 from tampu.ml.tensor import Shape
 from tampu.nn import Batch, CrossAttentionInputs, Model, PreparedImage
-from tampu.nn.lora import AdapterRows, AdapterStacks, ChosenAdapters, Pair
+from tampu.nn.lora import AdapterStacks, ChosenAdapters, Pair
 from tampu.runner.context_shift import shift_keys
-from tampu.runner.graph_shape import GraphShape
+from tampu.runner.graph_shape import GraphShape, adapter_inputs
 from tampu.runner.images import EncoderChunk, PartialEmbedding
 from tampu.runner.step_inputs import StepInputs, crossing_data, most_in_full
 
@@ -409,7 +409,7 @@ class Graphs:
             batch = replace(batch, cross_attention=crossed)
             inputs += [crossed.embeddings, crossed.mask, crossed.sees_image]
         adapters = [
-            _adapter_inputs(context, rows, shape.adapters)
+            adapter_inputs(context, rows, shape.adapters)
             for rows in ((n, shape.outputs) if shape.adapters else ())
         ]
         inputs += [each for rows in adapters for each in (rows.chosen, rows.scales)]
@@ -446,10 +446,3 @@ class Graphs:
         except TampuError:
             context.close()
             raise
-
-
-def _adapter_inputs(context: Context, rows: int, count: int) -> AdapterRows:
-    return AdapterRows(
-        context.input("adapters", (rows, count), GGMLType.I32),
-        context.input("adapter_scales", (rows, count, 1), GGMLType.F32),
-    )

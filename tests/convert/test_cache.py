@@ -129,7 +129,9 @@ def test_a_folder_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_with_an_unknown_setting_is_loaded_where_that_is_allowed(tmp_path: Path) -> None:
-    settings = Settings(cache=tmp_path / "cache")
+    settings = Settings(
+        cache=tmp_path / "cache", models=tmp_path / "models", state=tmp_path / "state"
+    )
     config = handmade.CONFIG | {"invented_scale": 2.0}
     folder = handmade.write(tmp_path / "tiny", config=config)
     with pytest.raises(UnsupportedModelError, match=r"invented_scale is not known.*allow_unknown"):

@@ -221,6 +221,7 @@ IMPOSSIBLE: dict[str, dict[str, Any]] = {
     "no hidden size": {"hidden_size": 0},
     "an epsilon that is no number": {"rms_norm_eps": math.nan},
     "an infinite rotary base": {"rope_theta": math.inf},
+    "a rotary base of zero": {"rope_theta": 0},
     "heads that don't divide": {"num_attention_heads": 3, "num_key_value_heads": 2},
     "an odd head size": {"head_dim": 15},
     "scaling that is a list": {"rope_scaling": [1]},

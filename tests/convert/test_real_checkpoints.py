@@ -15,7 +15,7 @@ from support import handmade_checkpoints as handmade
 from support.checkpoints import make_checkpoint
 
 from tampu.cli.app import run
-from tampu.convert import convert
+from tampu.convert import convert, plan_conversion
 from tampu.convert.quantize import quantize_file
 from tampu.engine.engine import Engine
 from tampu.errors import ModelFileError, RequestError, UnsupportedModelError
@@ -180,6 +180,14 @@ def test_an_embedder_may_lack_the_prefix_and_the_output(
     found = read_gguf(tmp_path / "bare.gguf")
     assert set(found.tensors) == set(read_gguf(tmp_path / "whole.gguf").tensors) - {"output.weight"}
     assert found.metadata.integer("pooling_type") == 3
+
+
+def test_the_text_model_of_gemma_3_alone_is_an_embedder(tmp_path: Path) -> None:
+    folder = make_checkpoint("gemma3_text", tmp_path / "m")
+    whole = {tensor.name for tensor in plan_conversion(folder).tensors}
+    change(folder, architectures=["Gemma3TextModel"])
+    change_tensors(folder, without_prefix)
+    assert {tensor.name for tensor in plan_conversion(folder).tensors} == whole
 
 
 def test_weights_in_double_precision_are_read(llama: Path, tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_a_tensor_of_another_shape_is_refused(
 ) -> None:
     tensors = handmade.weights() | {name: np.ones(shape, np.float32)}
     source = handmade.write(tmp_path / "model", tensors=tensors)
-    with pytest.raises(ModelFileError, match="do not match|but llama.feed_forward_length"):
+    with pytest.raises(ModelFileError, match=r"do not match|but llama\.feed_forward_length"):
         convert(source, tmp_path / "out.gguf")
     assert not (tmp_path / "out.gguf").exists()
 

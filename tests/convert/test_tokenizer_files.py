@@ -34,6 +34,16 @@ def model(**changes: Any) -> dict[str, Any]:
     return handmade.TOKENIZER["model"] | changes
 
 
+@pytest.mark.parametrize("ids", [99, [9, 99], -1])
+def test_an_end_token_outside_the_vocabulary_is_named(tmp_path: Path, ids: object) -> None:
+    generation = {"eos_token_id": ids}
+    with pytest.raises(
+        ModelFileError,
+        match=r"generation_config.json: eos_token_id: (99|-1) is outside the vocabulary of 12 tok",
+    ):
+        keys(tmp_path, generation_config=generation)
+
+
 def test_a_byte_level_vocabulary_keeps_its_ids_types_and_merges(tmp_path: Path) -> None:
     found = keys(tmp_path)
     assert found["model"] == "gpt2"
