@@ -252,7 +252,7 @@ def made_bundle(folder: Path, **about: object) -> Bundle:
         "architectures": [],
         "expected": [],
     } | about
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "bundle.json").write_text(json.dumps(known))
     for name in (PACKAGES, TAMPU, MODELS):
         with tarfile.open(folder / name, "w:xz"):
