@@ -393,6 +393,7 @@ def main() -> int:
     parser.add_argument("--bundle", type=Path, required=True, help="The unpacked bundle.")
     parser.add_argument("--minutes", type=float, default=MINUTES, help="Of the whole check.")
     parser.add_argument("--backends", default="cuda,vulkan", help="Of cuda, vulkan, cpu.")
+    parser.add_argument("--only", default="", help="Steps with one of these words: logits,faults.")
     parser.add_argument("--small", action="store_true", help="Few and small models, as a test.")
     given = parser.parse_args()
     backends = given.backends.split(",")
@@ -414,7 +415,12 @@ def main() -> int:
                 backends.remove("cuda")
         if "vulkan" in backends:
             choose_vulkan(bundle)
-        for step in steps(bundle, backends, small=given.small):
+        words = given.only.split(",")
+        chosen = (
+            step for step in steps(bundle, backends, small=given.small)
+            if any(word in step.name for word in words)
+        )  # fmt: skip
+        for step in chosen:
             left = ends - time.monotonic()
             report.abouts[step.name] = _ABOUT[step.module]
             if left < _LEAST_S:
