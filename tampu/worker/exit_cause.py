@@ -22,6 +22,10 @@ _LOST = re.compile(
 )
 
 
+# A record of the log that is no warning.
+_ORDINARY = re.compile(r"(DEBUG|INFO) tampu[\w.]*: ")
+
+
 def lacked_device_memory(output: Iterable[str]) -> bool:
     """Return whether a process ended for lack of a GPU's memory, from its last lines of output."""
     return any(_NO_DEVICE_MEMORY.search(line) for line in output)
@@ -39,4 +43,5 @@ def describe_exit(code: int, output: list[str]) -> str:
             cause = f"signal {-code}"
     if any(_LOST.search(line) for line in output):
         cause += " (the GPU was lost, as when its driver is reset)"
-    return f"{cause}: {output[-1][:500]}" if output else cause
+    said = [line for line in output if not _ORDINARY.match(line)]
+    return f"{cause}: {said[-1][:500]}" if said else cause

@@ -10,12 +10,12 @@ from typing import Any
 import psutil
 import pytest
 
-from tampu.errors import ComputeError
+from tampu.errors import ComputeError, DeviceLostError, OutOfMemoryError
 from tampu.ml import Backend
 from tampu.ml import backend as backend_module
 from tampu.ml import devices as devices_module
 from tampu.ml.cuda import CudaCard, Reason
-from tampu.ml.devices import Device, find_devices, log_system
+from tampu.ml.devices import Device, compute_failure, find_devices, log_system
 from tampu.ml.library import gg
 from tampu.ml.loadable import LoadableBackend
 from tampu.ml.machine import default_threads, second_cache_bytes
@@ -103,6 +103,23 @@ def test_a_card_of_two_backends_is_cudas(
     labels: list[str],
 ) -> None:  # fmt: skip
     assert found_twice(*cards, known=known) == labels
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize(
+    ("status", "count", "kind", "words"),
+    [
+        (-2, 2, OutOfMemoryError, "no memory was left to compute on CUDA.0, CUDA.1"),
+        (-2, 0, OutOfMemoryError, "no memory was left to compute on the CPU"),
+        (-1, 1, DeviceLostError, "computing failed on CUDA.0"),
+    ],
+)
+def test_a_graph_that_needs_more_memory_does_not_lose_the_device(
+    status: int, count: int, kind: type[Exception], words: str
+) -> None:
+    error = compute_failure(status, find_devices()[:count])
+    assert type(error) is kind
+    assert str(error).startswith(words)
 
 
 @pytest.mark.seed("S68", "S70")

@@ -1,6 +1,7 @@
 """Backends in libraries of their own: those that cannot be used are left out, with the reason."""
 
 import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -87,6 +88,25 @@ def test_what_it_says_where_it_finds_no_device_is_not_seen(
     folder = backend('write(2, "no device 3\\n", 12); return 0;')
     assert found(folder) == ([], "it found no driver that it can use")
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("python", ["", "/missing/python"])
+@pytest.mark.parametrize(
+    ("code", "result"),
+    [
+        ("return (void *)(1ul << 40);", ([1 << 40], "")),
+        ("return 0;", ([], "it found no driver that it can use")),
+    ],
+)
+def test_where_no_other_process_can_be_started_it_is_started_here(
+    backend: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    code: str,
+    result: tuple[list[int], str],
+    python: str,
+) -> None:
+    monkeypatch.setattr(sys, "executable", python)
+    assert found(backend(code)) == result
 
 
 def test_a_driver_that_does_not_answer_leaves_the_backend_out(

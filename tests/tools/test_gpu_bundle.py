@@ -16,7 +16,7 @@ from tampu.bench.bench import Work
 from tools.gpu_bundle import check
 from tools.gpu_bundle.build import _kept
 from tools.gpu_bundle.card import Card, can_run, choose_card, find_cards, parse_card, problem_of
-from tools.gpu_bundle.check import MODELS, Bundle, Step, first_gpu, run_step
+from tools.gpu_bundle.check import MODELS, PACKAGES, TAMPU, Bundle, Step, first_gpu, run_step
 from tools.gpu_bundle.references import coarse
 from tools.gpu_bundle.report import Report, Row, print_begin, print_row, read_line
 from tools.gpu_bundle.steps.speed import Cost, describe_trace
@@ -191,7 +191,7 @@ def test_what_is_kept_is_made_again_where_its_inputs_change(tmp_path: Path) -> N
 
     def make(place: Path) -> None:
         made.append(place)
-        place.mkdir()
+        place.touch()
 
     first = _kept(tmp_path, "models", [b"a", b"b"], make)
     assert _kept(tmp_path, "models", [b"a", b"b"], make) == first
@@ -252,10 +252,11 @@ def made_bundle(folder: Path, **about: object) -> Bundle:
         "architectures": [],
         "expected": [],
     } | about
-    (folder / "wheels").mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "bundle.json").write_text(json.dumps(known))
-    with tarfile.open(folder / MODELS, "w:xz"):
-        pass
+    for name in (PACKAGES, TAMPU, MODELS):
+        with tarfile.open(folder / name, "w:xz"):
+            pass
     return Bundle(folder, folder / "work")
 
 

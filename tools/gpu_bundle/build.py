@@ -19,17 +19,19 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from tools.gpu_bundle.check import CUDA_ARCHIVE, MODELS
+from tools.gpu_bundle.check import CUDA_ARCHIVE, MODELS, PACKAGES, TAMPU
 from tools.wheel.compile_cuda import LIBRARY
 from tools.wheel.compile_ggml import BASE, ROOT, ggml_version
 
 LIMIT_MIB = 50
+COMPRESSION = 2  # of xz: its higher ones take several times as long
 PYTHON = "3.12"
 # What tampu imports, in the versions of the lock, without what comes with PyTorch and transformers.
-PACKAGES = (
+NAMES = (
     "annotated-doc", "anyio", "cffi", "click", "cryptography", "gguf", "h11", "idna", "llguidance",
     "markdown-it-py", "mdurl", "msgspec", "prometheus_client", "prompt_toolkit", "psutil",
     "pycparser", "pygments", "python-multipart", "rich", "shellingham", "starlette", "typer",
@@ -78,10 +80,12 @@ def build(
     partial = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     cache.mkdir(parents=True, exist_ok=True)
-    shutil.copytree(_packages(cache, python), partial)
-    shutil.copy(wheel, partial / "wheels")
-    _copy_sources(partial / "source")
+    partial.mkdir(parents=True)
+    shutil.copy(_packages(cache, python), partial / PACKAGES)
+    shutil.copy(_tampu(cache, wheel), partial / TAMPU)
     shutil.copy(_models(cache), partial / MODELS)
+    shutil.copy(_sources_of_ggml(cache), partial / f"ggml_python-{ggml_version()}.tar.gz")
+    _copy_sources(partial / "source")
     if cuda is not None:
         _add_cuda(cuda, partial / CUDA_ARCHIVE)
     about = {
@@ -99,23 +103,59 @@ def build(
 
 
 def _packages(cache: Path, python: str) -> Path:
-    """Return a folder with the packages for the target's Python, and ggml-python's sources."""
+    """Return an archive of what the packages for the target's Python install."""
     lock = ROOT / "requirements.lock"
-    known = [lock.read_bytes(), " ".join(PACKAGES).encode(), ggml_version().encode()]
 
-    def download(folder: Path) -> None:
-        (folder / "wheels").mkdir(parents=True)
-        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "download"]
+    def pack(archive: Path) -> None:
         target = ["--only-binary=:all:", f"--python-version={python}", "--implementation=cp"]
         # pip takes these as exact names, and not as the newest that is allowed.
         versions = [*(f"_2_{minor}" for minor in range(35, 4, -1)), "2014", "2010", "1"]
         target += [f"--platform=manylinux{version}_x86_64" for version in versions]
-        common = [*pip, "--no-deps", "-c", str(lock)]
-        subprocess.run([*common, *target, "-d", folder / "wheels", *PACKAGES], check=True)
-        sources = ["--no-binary", "ggml-python", f"ggml-python=={ggml_version()}"]
-        subprocess.run([*common, "-d", folder, *sources], check=True)
+        with tempfile.TemporaryDirectory() as place:
+            _download(Path(place), "-c", str(lock), *target, *NAMES)
+            _pack_wheels(sorted(Path(place).glob("*.whl")), archive)
 
-    return _kept(cache, f"packages-{python}", known, download)
+    known = [lock.read_bytes(), " ".join(NAMES).encode()]
+    return _kept(cache, f"packages-{python}", known, pack)
+
+
+def _tampu(cache: Path, wheel: Path) -> Path:
+    """Return an archive of what the wheel installs."""
+    known = [wheel.read_bytes()]
+    return _kept(cache, "tampu", known, lambda archive: _pack_wheels([wheel], archive))
+
+
+def _sources_of_ggml(cache: Path) -> Path:
+    """Return the source archive of ggml-python, which contains ggml's."""
+    wanted = f"ggml-python=={ggml_version()}"
+
+    def download(archive: Path) -> None:
+        with tempfile.TemporaryDirectory() as place:
+            _download(Path(place), "--no-binary", "ggml-python", wanted)
+            (found,) = Path(place).iterdir()
+            shutil.copy(found, archive)
+
+    return _kept(cache, "ggml", [wanted.encode()], download)
+
+
+def _download(folder: Path, *arguments: str) -> None:
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "download"]
+    subprocess.run([*pip, "--no-deps", "-d", folder, *arguments], check=True)
+
+
+def _pack_wheels(wheels: Iterable[Path], archive: Path) -> None:
+    """Write what wheels install; together and as xz they are two thirds as large."""
+    with tempfile.TemporaryDirectory() as place:
+        for wheel in wheels:
+            with zipfile.ZipFile(wheel) as packed:
+                packed.extractall(place)
+        _pack(Path(place), archive)
+
+
+def _pack(folder: Path, archive: Path) -> None:
+    with tarfile.open(archive, "w:xz", preset=COMPRESSION) as packed:
+        for path in sorted(folder.iterdir()):
+            packed.add(path, path.name)
 
 
 def _models(cache: Path) -> Path:
@@ -126,10 +166,9 @@ def _models(cache: Path) -> Path:
     def write(archive: Path) -> None:
         from tools.gpu_bundle.references import write_references
 
-        with tempfile.TemporaryDirectory() as place, tarfile.open(archive, "w:xz") as packed:
+        with tempfile.TemporaryDirectory() as place:
             write_references(Path(place))
-            for file in sorted(Path(place).iterdir()):
-                packed.add(file, file.name)
+            _pack(Path(place), archive)
 
     return _kept(cache, "models", known, write)
 
@@ -137,12 +176,12 @@ def _models(cache: Path) -> Path:
 def _kept(
     cache: Path, name: str, known: Iterable[bytes], make: Callable[[Path], None]
 ) -> Path:  # fmt: skip
-    """Return a file or folder of the cache, made unless one follows from the same content."""
+    """Return a file of the cache, made unless there is one of the same inputs."""
     key = hashlib.sha256(b"\0".join(known)).hexdigest()[:12]
     place = cache / f"{name}-{key}"
     if not place.exists():
         for old in cache.glob(f"{name}-*"):
-            shutil.rmtree(old) if old.is_dir() else old.unlink()
+            old.unlink()
         partial = cache / f"{name}-partial"
         make(partial)
         partial.rename(place)

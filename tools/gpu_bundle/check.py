@@ -21,7 +21,6 @@ import tarfile
 import tempfile
 import threading
 import time
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -37,7 +36,7 @@ VISIBLE_VULKAN = "GGML_VK_VISIBLE_DEVICES"
 SPEED_MODELS = ("Llama 3.2 1B", "Qwen3 8B", "Qwen3 30B-A3B", "Qwen3.5 4B")
 HIDE = {"cuda": {VISIBLE: "-1"}, "vulkan": {VISIBLE_VULKAN: ""}}
 """With which variable ggml does not see a backend's devices."""
-MODELS = "models.tar.xz"
+PACKAGES, TAMPU, MODELS = "packages.tar.xz", "tampu.tar.xz", "models.tar.xz"
 CUDA_ARCHIVE = f"{LIBRARY}.xz"
 MINUTES = 8.0  # that the limits of the steps are for
 COMPILE_MINUTES = 5.0
@@ -118,14 +117,12 @@ class Bundle:
             return f"the bundle is for Linux on {about['machine']}, this is {platform.platform()}"
         if missing := [name for name in about["expected"] if find_spec(name) is None]:
             return f"this Python has no {', '.join(missing)}: install them, or set PYTHON"
-        for wheel in sorted((self.folder / "wheels").glob("*.whl")):
-            with zipfile.ZipFile(wheel) as archive:
-                archive.extractall(self.site)
-        with tarfile.open(self.folder / MODELS) as archive:
-            if hasattr(tarfile, "data_filter"):
-                archive.extractall(self.models, filter="data")
-            else:  # Python before 3.11.4
-                archive.extractall(self.models)
+        for name, place in ((PACKAGES, self.site), (TAMPU, self.site), (MODELS, self.models)):
+            with tarfile.open(self.folder / name) as archive:
+                if hasattr(tarfile, "data_filter"):
+                    archive.extractall(place, filter="data")
+                else:  # Python before 3.11.4
+                    archive.extractall(place)
         base = self.backends.parent
         (base / "libggml-base.so").symlink_to("libtampu-ggml-base.so")  # its name where compiled
         return ""
@@ -396,6 +393,7 @@ def main() -> int:
     parser.add_argument("--bundle", type=Path, required=True, help="The unpacked bundle.")
     parser.add_argument("--minutes", type=float, default=MINUTES, help="Of the whole check.")
     parser.add_argument("--backends", default="cuda,vulkan", help="Of cuda, vulkan, cpu.")
+    parser.add_argument("--only", default="", help="Steps with one of these words: logits,faults.")
     parser.add_argument("--small", action="store_true", help="Few and small models, as a test.")
     given = parser.parse_args()
     backends = given.backends.split(",")
@@ -417,7 +415,12 @@ def main() -> int:
                 backends.remove("cuda")
         if "vulkan" in backends:
             choose_vulkan(bundle)
-        for step in steps(bundle, backends, small=given.small):
+        words = given.only.split(",")
+        chosen = (
+            step for step in steps(bundle, backends, small=given.small)
+            if any(word in step.name for word in words)
+        )  # fmt: skip
+        for step in chosen:
             left = ends - time.monotonic()
             report.abouts[step.name] = _ABOUT[step.module]
             if left < _LEAST_S:
