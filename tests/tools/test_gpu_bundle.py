@@ -8,6 +8,7 @@ import sys
 import tarfile
 from importlib.metadata import requires
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -213,7 +214,7 @@ def test_gpus_with_memory_of_their_own_come_first() -> None:
 
 
 def test_a_trace_gives_the_devices_idle_time_and_its_copies() -> None:
-    events = [
+    events: list[dict[str, Any]] = [
         {"cat": "cpu_op", "ts": 0, "dur": 1000},
         {"cat": "kernel", "ts": 100_000, "dur": 50_000},
         {"cat": "kernel", "ts": 120_000, "dur": 40_000},  # at the same time

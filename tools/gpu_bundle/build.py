@@ -22,13 +22,14 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Final
 
 from tools.gpu_bundle.check import CUDA_ARCHIVE, MODELS, PACKAGES, TAMPU
 from tools.wheel.compile_cuda import LIBRARY
 from tools.wheel.compile_ggml import BASE, ROOT, ggml_version
 
 LIMIT_MIB = 50
-COMPRESSION = 2  # of xz: its higher ones take several times as long
+COMPRESSION: Final = 2  # of xz: its higher ones take several times as long
 PYTHON = "3.12"
 # What tampu imports, in the versions of the lock, without what comes with PyTorch and transformers.
 NAMES = (

@@ -83,7 +83,7 @@ def killed_in_mid_step(layers: int) -> None:
         ]  # fmt: skip
         for worker in workers:
             worker.send_signal(signal.SIGKILL)
-        last = next(reversed(list(answer)), {})
+        last: dict[str, Any] = next(reversed(list(answer)), {})
         said = last.get("error", {}).get("message", "no error")
         print_row("kill -9 in mid-step", f"the request gets: {said}", passed="error" in last)
         again = list(ask(address, tokens=4))
