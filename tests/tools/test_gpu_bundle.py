@@ -6,15 +6,19 @@ import json
 import platform
 import sys
 import tarfile
+from importlib.metadata import requires
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tampu.bench.bench import Work
 from tools.gpu_bundle import check
-from tools.gpu_bundle.build import _kept
+from tools.gpu_bundle.build import EXPECTED, NAMES, _kept
 from tools.gpu_bundle.card import Card, can_run, choose_card, find_cards, parse_card, problem_of
 from tools.gpu_bundle.check import MODELS, PACKAGES, TAMPU, Bundle, Step, first_gpu, run_step
 from tools.gpu_bundle.references import coarse
@@ -210,7 +214,7 @@ def test_gpus_with_memory_of_their_own_come_first() -> None:
 
 
 def test_a_trace_gives_the_devices_idle_time_and_its_copies() -> None:
-    events = [
+    events: list[dict[str, Any]] = [
         {"cat": "cpu_op", "ts": 0, "dur": 1000},
         {"cat": "kernel", "ts": 100_000, "dur": 50_000},
         {"cat": "kernel", "ts": 120_000, "dur": 40_000},  # at the same time
@@ -258,6 +262,21 @@ def made_bundle(folder: Path, **about: object) -> Bundle:
         with tarfile.open(folder / name, "w:xz"):
             pass
     return Bundle(folder, folder / "work")
+
+
+def test_the_bundle_has_every_package_that_tampu_requires() -> None:
+    of_the_target = {"numpy", "jinja2", "tokenizers", "pillow", "pyyaml", "tqdm"}
+    assert len(of_the_target) == len(EXPECTED)
+    found, names = set[str](), ["tampu"]
+    while names:
+        for requirement in map(Requirement, requires(names.pop()) or ()):
+            name = canonicalize_name(requirement.name)
+            is_used = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+            if is_used and name not in found | of_the_target:
+                found.add(name)
+                names.append(name)
+    # ggml is in tampu's wheel, and the programs that write models need gguf.
+    assert found - {"ggml-python"} | {"gguf"} == {canonicalize_name(name) for name in NAMES}
 
 
 def test_a_bundle_for_another_python_or_machine_says_what_to_do(tmp_path: Path) -> None:

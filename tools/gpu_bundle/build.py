@@ -22,20 +22,22 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Final
 
 from tools.gpu_bundle.check import CUDA_ARCHIVE, MODELS, PACKAGES, TAMPU
 from tools.wheel.compile_cuda import LIBRARY
 from tools.wheel.compile_ggml import BASE, ROOT, ggml_version
 
 LIMIT_MIB = 50
-COMPRESSION = 2  # of xz: its higher ones take several times as long
+COMPRESSION: Final = 2  # of xz: its higher ones take several times as long
 PYTHON = "3.12"
 # What tampu imports, in the versions of the lock, without what comes with PyTorch and transformers.
 NAMES = (
-    "annotated-doc", "anyio", "cffi", "click", "cryptography", "gguf", "h11", "idna", "llguidance",
-    "markdown-it-py", "mdurl", "msgspec", "prometheus_client", "prompt_toolkit", "psutil",
-    "pycparser", "pygments", "python-multipart", "rich", "shellingham", "starlette", "typer",
-    "typing-extensions", "urllib3", "uvicorn", "wcwidth", "zstandard",
+    "annotated-doc", "annotated-types", "anyio", "cffi", "click", "cryptography", "gguf", "h11",
+    "idna", "llguidance", "markdown-it-py", "mdurl", "msgspec", "prometheus_client",
+    "prompt_toolkit", "psutil", "pycparser", "pydantic", "pydantic-core", "pygments",
+    "python-multipart", "rich", "shellingham", "starlette", "typer", "typing-extensions",
+    "typing-inspection", "urllib3", "uvicorn", "wcwidth", "zstandard",
 )  # fmt: skip
 EXPECTED = ("numpy", "jinja2", "tokenizers", "PIL", "yaml", "tqdm")
 """Modules that the target has: PyTorch, torchvision and transformers need them."""

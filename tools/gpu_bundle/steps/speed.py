@@ -56,18 +56,20 @@ class Shape:
         write: writes it to a path.
         about: its layers, where there are fewer than in the model that it is named after.
         used: the part of its experts that a token uses.
+        mix: the types of its weights.
     """
 
     write: Callable[[Path], None]
     about: str = ""
     used: float = 1.0
+    mix: str = MIX
 
 
 def _write_llama(path: Path) -> None:
     models.write_model(path, MIX, models.DECODER.layers, THREADS)
 
 
-def _write_qwen3(path: Path, decoder: Decoder) -> None:
+def _write_qwen3(path: Path, decoder: Decoder, mix: str) -> None:
     def plan(mix: QuantMix) -> Iterator[Planned]:
         table = (decoder.vocabulary, decoder.hidden)
         yield Planned("token_embd.weight", "token_embd", table, mix.matrix)
@@ -77,10 +79,10 @@ def _write_qwen3(path: Path, decoder: Decoder) -> None:
             yield from decoder.plan_layer(layer, mix)
 
     def add_metadata(writer: gguf.GGUFWriter) -> None:
-        decoder.add_metadata(writer, f"Random Qwen3 {MIX}", QUANT_MIXES[MIX])
+        decoder.add_metadata(writer, f"Random Qwen3 {mix}", QUANT_MIXES[mix])
         moe.add_vocabulary(writer, decoder.vocabulary)
 
-    write_file(path, "qwen3", add_metadata, plan(QUANT_MIXES[MIX]), THREADS)
+    write_file(path, "qwen3", add_metadata, plan(QUANT_MIXES[mix]), THREADS)
 
 
 def _write_moe(path: Path) -> None:
@@ -94,12 +96,13 @@ def _write_hybrid(path: Path) -> None:
 
 SHAPES = {
     "Llama 3.2 1B": Shape(_write_llama),
-    "Qwen3 8B": Shape(lambda path: _write_qwen3(path, QWEN3_8B)),
+    "Qwen3 8B": Shape(lambda path: _write_qwen3(path, QWEN3_8B, MIX)),
     "Qwen3 30B-A3B": Shape(
         _write_moe, ", 8 of 48 layers", moe.USED_EXPERTS / moe.DECODER.experts
     ),
     "Qwen3.5 4B": Shape(_write_hybrid),
-    "a small model": Shape(lambda path: _write_qwen3(path, SMALL)),
+    # Software drivers take a quarter of an hour to compile the code of quantized products.
+    "a small model": Shape(lambda path: _write_qwen3(path, SMALL, "F16"), mix="F16"),
 }  # fmt: skip
 
 
@@ -111,7 +114,7 @@ def make(folder: Path, name: str) -> Path:
         SHAPES[name].write(path)
     size = path.stat().st_size / 2**20
     made = "" if is_there else f", written here in {time.monotonic() - began:.0f} s"
-    print_row(f"{name}, {MIX}{SHAPES[name].about}", f"{size:.0f} MiB{made}")
+    print_row(f"{name}, {SHAPES[name].mix}{SHAPES[name].about}", f"{size:.0f} MiB{made}")
     return path
 
 
