@@ -48,7 +48,16 @@ def test_a_real_run_says_both_results(tmp_path: Path, flags: list[str]) -> None:
     (tmp_path / "pytest.ini").touch()
     file = tmp_path / "test_one.py"
     file.write_text(FLAKY + "\ndef test_flaky(): fails_first('f')\ndef test_fine(): pass\n")
-    command = [sys.executable, "-m", "tools.ci.browser_tests", *flags, "--rootdir", tmp_path, file]
+    folder = str(tmp_path)
+    command = [
+        sys.executable,
+        "-m",
+        "tools.ci.browser_tests",
+        *flags,
+        "--rootdir",
+        folder,
+        str(file),
+    ]
     run = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, timeout=120,
         env={"PYTHONPATH": str(ROOT), "PATH": ""},
