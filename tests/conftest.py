@@ -1,5 +1,6 @@
 """What every test relies on: a clean environment, no threads left behind, repeatable examples."""
 
+import logging
 import os
 import signal
 import threading
@@ -97,6 +98,15 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):  # noqa: TID251
         if name.startswith(OURS) or name in TERMINAL:
             monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
+def the_log_level_stays() -> Iterator[None]:
+    """Undo what a command that runs in this process does to the level."""
+    logger = logging.getLogger("tampu")
+    level = logger.level
+    yield
+    logger.setLevel(level)
 
 
 @pytest.fixture(autouse=True)

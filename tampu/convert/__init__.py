@@ -184,6 +184,8 @@ def plan_conversion(
     config = family.complete(read)
     check_quantization(config, family.quantizations)
     parameters = family.adapt(family.parameters(config), checkpoint.tensors)
+    # A model that has lost its encoder keeps the files about pictures.
+    has_encoder = any(key.startswith("vision.") for key in parameters)
     processor = _image_processor(checkpoint)
     parameters |= family.image_settings(processor)
     generated = family.generated(config)
@@ -191,7 +193,7 @@ def plan_conversion(
     check_config(read, is_allowed=allow_unknown)
     context = parameters.get("context_length")
     check_files(checkpoint, pooling_file(checkpoint), context, is_allowed=allow_unknown)
-    if family.image_steps is not None:
+    if family.image_steps is not None and has_encoder:
         strange = check_images(checkpoint, processor, family.image_steps, parameters)
         report(list(strange), is_allowed=allow_unknown)
     tensors = with_model_prefix(checkpoint.tensors.values(), family)

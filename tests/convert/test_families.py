@@ -523,7 +523,10 @@ def test_lfm2_with_unknown_layer_types_is_an_error(kinds: list[str]) -> None:
 
 def test_every_architecture_belongs_to_one_family() -> None:
     assert set(FAMILIES) == {
+        "BertForMaskedLM",
+        "BertForPreTraining",
         "BertModel",
+        "XLMRobertaForMaskedLM",
         "BertForSequenceClassification",
         "XLMRobertaModel",
         "XLMRobertaForSequenceClassification",
