@@ -52,7 +52,8 @@ def test_embeddings_equal_those_of_transformers(
     reference = np.stack([expected(laboratory, text, pooling) for text in texts()])
     limit = 1e-5 if arithmetic == "f32" else 5e-3
     laboratory.compare("bert", ours, reference, "F32, embeddings", limit)
-    np.testing.assert_allclose(again, ours, atol=1e-6)  # whose neighbours in a batch are others
+    # Their neighbours in a batch are others, and in F16 so is the rounding of other batch sizes.
+    np.testing.assert_allclose(again, ours, atol=1e-6 if arithmetic == "f32" else limit)
 
 
 def test_an_encoders_context_is_no_longer_than_its_positions(laboratory: Laboratory) -> None:
