@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import wraps
 from threading import local
+from types import BuiltinMethodType, MethodType
 from typing import Any, NoReturn
 
 from jinja2 import TemplateError, TemplateSyntaxError, nodes, pass_context
@@ -47,6 +48,7 @@ _CHOOSING = {"d", "default", "first", "last", "max", "min", "random"}  # return 
 # The methods of bytes that neither make long values nor give back text without marks.
 _OF_BYTES = {"count", "decode", "endswith", "find", "hex", "index", "isascii", "startswith"}
 _WRITING = (Macro, LoopContext, BlockReference)  # call back into the template
+_METHODS = (BuiltinMethodType, MethodType)  # of texts, also of those with marks
 
 _ITEM_SIZE = 8  # of an item of a list, counted as characters
 _ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&#34;", "'": "&#39;"}
@@ -188,7 +190,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
     def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Call from a template, after checking what could take too long."""
         self.budget.check_time()
-        owner = getattr(function, "__self__", None)
+        owner = function.__self__ if isinstance(function, _METHODS) else None
         if isinstance(owner, str):
             if function.__name__ == "join":
                 args = tuple(list(arg) for arg in args)
@@ -217,8 +219,10 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         """Return the replacement of `str.format`: no attributes, no large widths."""
-        template, name = getattr(value, "__self__", None), getattr(value, "__name__", "")
-        if not isinstance(template, str) or name not in {"format", "format_map"}:
+        if not isinstance(value, _METHODS) or value.__name__ not in {"format", "format_map"}:
+            return None
+        template, name = value.__self__, value.__name__
+        if not isinstance(template, str):
             return None
 
         def formatted(*args: Any, **kwargs: Any) -> str:
