@@ -380,6 +380,23 @@ def test_a_part_that_ends_the_process_costs_no_other_part(
     assert report.failures == 1
 
 
+def test_a_checkout_in_the_working_directory_is_not_what_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check, "_STEPS", "steps_of_a_test")
+    bundle, report = made_bundle(tmp_path / "bundle"), Report(tmp_path)
+    (bundle.folder / "source").symlink_to(Path(check.__file__).parents[2])
+    for folder, value in ((bundle.site, "of the bundle"), (tmp_path, "of the checkout")):
+        package = folder / "steps_of_a_test"
+        package.mkdir(parents=True)
+        (package / "__init__.py").touch()
+        lines = ["from tools.gpu_bundle.report import print_row", f"print_row('it', {value!r})"]
+        (package / "step.py").write_text("\n".join(lines))
+    monkeypatch.chdir(tmp_path)
+    run_step(Step("step", "step", (), 60, "cpu"), bundle, report, 60)
+    assert [row.value for row in report.steps["step"]] == ["of the bundle"]
+
+
 def test_a_step_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "_STEPS", "steps_of_a_test")
     bundle, report = made_bundle(tmp_path / "bundle"), Report(tmp_path)

@@ -247,6 +247,7 @@ def environment(bundle: Bundle, backend: str) -> dict[str, str]:
         "HOME": str(bundle.work),  # no settings or files of this user
         "GGML_NO_BACKTRACE": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONSAFEPATH": "1",  # a checkout in the working directory is not the package
         "PYTHONUNBUFFERED": "1",
     }
     return {**os.environ, **own, **hidden}
