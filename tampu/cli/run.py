@@ -97,26 +97,26 @@ def run_command(
     """
     from tampu.cli import parameters
     from tampu.cli.repl.printing import View
-    from tampu.cli.run_model import run_model
+    from tampu.cli.repl.session import SessionOptions
+    from tampu.cli.run_model import RunOptions, run_model
 
     given = {
         "num_predict": num_predict, "seed": seed, "num_ctx": context, "num_thread": threads,
         "num_gpu": num_gpu, "n_cpu_moe": n_cpu_moe,
         "kv_offload": False if no_kv_offload else None,
     }  # fmt: skip
-    options = parameters.read_assignments(option or [])
-    run_model(
-        model,
-        prompt or [],
+    named = {name: value for name, value in given.items() if value is not None}
+    session = SessionOptions(
         system=system,
-        options=options | {name: value for name, value in given.items() if value is not None},
-        form=parameters.read_format(format) if format else None,
+        parameters=parameters.read_assignments(option or []) | named,
         think=parameters.read_think(think),
+        format=parameters.read_format(format) if format else None,
         keep_alive_s=parameters.read_keep_alive(keep_alive),
-        view=View(verbose, not no_word_wrap, not no_markdown, hide_thinking),
-        dimensions=dimensions,
         truncate=parameters.read_truncate(truncate),
-        trace=trace,
-        engine=engine,
-        insecure=insecure,
     )
+    view = View(verbose, not no_word_wrap, not no_markdown, hide_thinking)
+    options = RunOptions(
+        session=session, view=view, dimensions=dimensions, trace=trace, engine=engine,
+        insecure=insecure,
+    )  # fmt: skip
+    run_model(model, prompt or [], options)

@@ -4,77 +4,73 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from tampu.chat.output.reasoning import Think
 from tampu.cli.logs import log_to_file
 from tampu.cli.repl.printing import View, answer
 from tampu.cli.repl.select_backend import select_backend
-from tampu.cli.repl.session import Session, check
+from tampu.cli.repl.session import Session, SessionOptions, check
 from tampu.cli.standard_input import read_prompt
 from tampu.errors import RequestError
 from tampu.settings.settings import Settings
 from tampu.text import valid_text
 
 
-def run_model(
-    model: str,
-    words: Sequence[str],
-    *,
-    system: str = "",
-    options: Mapping[str, Any] | None = None,
-    form: object = None,
-    think: Think = None,
-    keep_alive_s: float | None = None,
-    view: View | None = None,
-    dimensions: int | None = None,
-    truncate: bool | None = None,
-    trace: Path | None = None,
-    engine: str | None = None,
-    insecure: bool = False,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """The options of `tampu run`.
+
+    Attributes:
+        session: how the conversation starts.
+        view: how answers are shown.
+        dimensions: of an embedding; None: all.
+        trace: the file of a trace.
+        engine: its name; None: the model's own, else the setting.
+        insecure: whether the model may be pulled without TLS.
+    """
+
+    session: SessionOptions = field(default_factory=SessionOptions)
+    view: View = field(default_factory=View)
+    dimensions: int | None = None
+    trace: Path | None = None
+    engine: str | None = None
+    insecure: bool = False
+
+
+def run_model(model: str, words: Sequence[str], options: RunOptions | None = None) -> None:
     """Print an answer or an embedding, or start a conversation without a question.
 
     Args:
         model: a name or a path.
         words: the question, after what is piped in.
-        system: the system message.
-        options: parameters by Ollama's names.
-        form: the format of answers, as of `Session`.
-        think: whether the model reasons before it answers.
-        keep_alive_s: as of `Session`.
-        view: how answers are shown.
-        dimensions: of an embedding; None: all.
-        truncate: whether what is too long is cut, or refused; None: the default of the backend.
-        trace: the file of a trace.
-        engine: its name; None: the model's own, else the setting.
-        insecure: whether the model may be pulled without TLS.
+        options: None: the defaults.
 
     Raises:
         TampuError: if the model cannot answer.
     """
+    options = options or RunOptions()
     settings = Settings.from_environment()
-    backend, found = select_backend(model, settings, trace=trace, engine=engine, insecure=insecure)
+    backend, found = select_backend(
+        model, settings, trace=options.trace, engine=options.engine, insecure=options.insecure
+    )
     if not gc.isenabled():  # the program's entry has put it off until all is imported
         gc.freeze()  # what has been imported stays
         gc.enable()
     with closing(backend):
         question = read_question(words)
-        session = Session(
-            backend, found, system, options, think, form, keep_alive_s, truncate=truncate
-        )
+        session = Session(backend, found, options.session)
         for line in check(session.parameters, session.format):
             print(f"warning: format: {line}", file=sys.stderr)
         if found.info.capabilities[:1] == ("embedding",):
-            print_embedding(session, question, dimensions)
+            print_embedding(session, question, options.dimensions)
         else:
-            if dimensions is not None:
+            if options.dimensions is not None:
                 told = f"{session.model.name} is not an embedding model"
                 print(f"warning: --dimensions has no effect: {told}", file=sys.stderr)
-            converse(session, view or View(), question, settings)
+            converse(session, options.view, question, settings)
 
 
 def converse(session: Session, view: View, question: str | None, settings: Settings) -> None:

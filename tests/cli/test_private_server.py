@@ -17,7 +17,7 @@ from tampu.chat.output import Content, Reasoning
 from tampu.cli import private_server
 from tampu.cli.private_server import PrivateServer
 from tampu.cli.repl.backend import show
-from tampu.cli.repl.session import Session
+from tampu.cli.repl.session import Session, SessionOptions
 from tampu.errors import ModelNotFoundError, RequestError, RunnerDiedError
 from tampu.sandbox.client import ForkServerClient
 from tampu.settings.settings import Settings
@@ -57,9 +57,8 @@ def serve(
 def session(
     server: Any, name: str = "tiny", keep_alive_s: float | None = None, **parameters: int
 ) -> Session:
-    return Session(
-        server, show(server, name), parameters=SHORT | parameters, keep_alive_s=keep_alive_s
-    )
+    options = SessionOptions(parameters=SHORT | parameters, keep_alive_s=keep_alive_s)
+    return Session(server, show(server, name), options)
 
 
 def loaded(server: Any) -> dict[Any, Any]:

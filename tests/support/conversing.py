@@ -6,7 +6,7 @@ from collections.abc import Generator
 from typing import Any
 
 from tampu.cli.repl.backend import show
-from tampu.cli.repl.session import Session
+from tampu.cli.repl.session import Session, SessionOptions
 from tampu.errors import ComputeError, ModelNotFoundError, RequestError, TampuError
 from tampu.runner.events import Usage
 
@@ -113,7 +113,7 @@ class FakeServer:
 
 def session(server: FakeServer, name: str = "m", **options: Any) -> Session:
     """Start a session with one of a server's models."""
-    return Session(server, show(server, name), **options)
+    return Session(server, show(server, name), SessionOptions(**options))
 
 
 class Script:

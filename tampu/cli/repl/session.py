@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -29,6 +30,28 @@ from tampu.store.modelfile import Modelfile
 from tampu.store.names import ModelName
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionOptions:
+    """How a conversation starts.
+
+    Attributes:
+        system: the system message; empty: the model's own.
+        parameters: by Ollama's names.
+        think: whether the model reasons before it answers; None: its default.
+        format: the format of answers: "json", or a JSON schema; None: any text.
+        keep_alive_s: how long the model stays loaded after an answer; negative: without end; None:
+            the backend's default.
+        truncate: whether a prompt that is too long is cut, or refused; None: the backend's default.
+    """
+
+    system: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    think: Think = None
+    format: object = None
+    keep_alive_s: float | None = None
+    truncate: bool | None = None
+
+
 class Session:
     """One conversation. Its methods raise TampuError if the backend fails.
 
@@ -46,34 +69,22 @@ class Session:
     """
 
     def __init__(
-        self,
-        backend: ChatBackend,
-        model: ModelRef,
-        system: str = "",
-        parameters: Mapping[str, Any] | None = None,
-        think: Think = None,
-        format: object = None,
-        keep_alive_s: float | None = None,
-        *,
-        truncate: bool | None = None,
+        self, backend: ChatBackend, model: ModelRef, options: SessionOptions | None = None
     ) -> None:
-        """Start a conversation; the system message and parameters override the model's own.
-
-        The model stays loaded for `keep_alive_s` after an answer; negative: without end; None: the
-        backend's default. `truncate`: whether what is too long is cut, or refused; None: likewise.
-        """
+        """Start a conversation; the options override what the model has of its own."""
+        options = options or SessionOptions()
         self._backend = backend
-        given = {"keep_alive": keep_alive_s, "truncate": truncate}
+        given = {"keep_alive": options.keep_alive_s, "truncate": options.truncate}
         self._fields = {name: value for name, value in given.items() if value is not None}
-        self.think = think
-        self.format = format
+        self.think = options.think
+        self.format = options.format
         self.load_ns = 0
         self.warnings: list[str] = []
         self._warned: set[str] = set()
         self.is_cut = False
         self._start_with(model)
-        self.system = system or model.system
-        self.parameters |= parameters or {}
+        self.system = options.system or model.system
+        self.parameters |= options.parameters
 
     @property
     def can_see(self) -> bool:
