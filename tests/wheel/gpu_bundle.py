@@ -22,7 +22,7 @@ from tools.gpu_bundle.steps.parity import SMALL
 ROOT = Path(__file__).parents[2]
 VULKAN = ROOT / ".venv" / "vulkan"
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def checked(bundle: Path, report: Path, backend: str, **variables: str) -> dict[str, Any]:
     """Return the report of a check with small models."""
     python = VULKAN / "python" if backend == "vulkan" else sys.executable
-    options = ["--backends", backend, "--small", "--minutes", "24"]
+    options = ["--backends", backend, "--small", "--minutes", "60"]
     command = ["sh", str(bundle / "check.sh"), str(report), *options]
     # The check has a home of its own, and the driver shall not compile its shaders each time.
     shaders = os.environ.get("MESA_SHADER_CACHE_DIR", str(Path.home() / ".cache"))  # noqa: TID251
