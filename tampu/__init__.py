@@ -36,8 +36,8 @@ if TYPE_CHECKING:
         Predicate,
         Score,
     )
-    from tampu.engine.ranking import Pair
-    from tampu.engine.scoring import Scored, ScoredContinuation
+    from tampu.engine.requests import Pair, ScoredContinuation
+    from tampu.engine.scoring import Scored
     from tampu.engine.snapshots import Saved
     from tampu.errors import TampuError
     from tampu.ml.device_map import Offload
@@ -95,7 +95,7 @@ _HOMES = {
     "LoadOptions": "tampu.engine.load_options",
     "Offload": "tampu.ml.device_map",
     "Option": "tampu.engine.questions",
-    "Pair": "tampu.engine.ranking",
+    "Pair": "tampu.engine.requests",
     "Predicate": "tampu.engine.questions",
     "PromptProgress": "tampu.runner.events",
     "ReasoningDelta": "tampu.runner.events",
@@ -103,7 +103,7 @@ _HOMES = {
     "Saved": "tampu.engine.snapshots",
     "Score": "tampu.engine.questions",
     "Scored": "tampu.engine.scoring",
-    "ScoredContinuation": "tampu.engine.scoring",
+    "ScoredContinuation": "tampu.engine.requests",
     "Stream": "tampu.engine.completion",
     "TampuError": "tampu.errors",
     "TextDelta": "tampu.runner.events",

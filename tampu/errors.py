@@ -15,6 +15,7 @@
     │   ├── ContextLengthError     a prompt longer than the context
     │   ├── GrammarError           a schema or grammar that is invalid, unsupported or too large
     │   ├── ModelNameError         an invalid model name or digest
+    │   ├── UnsupportedRequestError a kind of request that the model's engine does not have
     │   └── SnapshotError          kept rows of the cache: damaged, or of another model
     ├── RequestCancelledError  the client no longer waits for the answer
     ├── RunnerDiedError        the process or thread that ran the model has ended
@@ -131,6 +132,10 @@ class ModelNameError(RequestError):
 
 class SnapshotError(RequestError):
     """Kept rows of the cache that are damaged, or those of another model."""
+
+
+class UnsupportedRequestError(RequestError):
+    """A kind of request that the engine of the model does not have."""
 
 
 class GrammarError(RequestError):

@@ -43,8 +43,7 @@ class PreparedVideo:
     @property
     def tokens(self) -> tuple[int, ...]:
         """Its tokens in the prompt."""
-        parts = ((item,) if isinstance(item, int) else item.tokens for item in self.items)
-        return tuple(token for part in parts for token in part)
+        return token_ids(self.items)
 
     def __len__(self) -> int:
         return length(self.items)
@@ -117,6 +116,12 @@ class ImagePlaceholders:
                 text, position = [], found.end()
             text.append((piece[position:], is_trusted))
         yield tuple(each for each in text if each[0]), None
+
+
+def token_ids(items: Sequence[Item]) -> tuple[int, ...]:
+    """Return a prompt's tokens, with the placeholders of images."""
+    parts = ((item,) if isinstance(item, int) else item.tokens for item in items)
+    return tuple(token for part in parts for token in part)
 
 
 def length(items: Sequence[Item]) -> int:

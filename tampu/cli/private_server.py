@@ -21,6 +21,7 @@ import msgspec
 
 from tampu.cli.repl.spinner import prompt_bar
 from tampu.cli.server_client import WARNINGS
+from tampu.engine.backend import Backend
 from tampu.engine.engine import Engine
 from tampu.engine.load_options import (
     LLAMACPP,
@@ -28,7 +29,6 @@ from tampu.engine.load_options import (
     choose_engine,
     options_from_settings,
 )
-from tampu.engine.questions import Decisions
 from tampu.errors import ModelNotFoundError, RequestError, TampuError
 from tampu.ml.library import loaded_backends
 from tampu.ml.termination import explain_termination
@@ -48,7 +48,6 @@ from tampu.settings.type_errors import type_error
 from tampu.store.catalog import Catalog, Entry, resolve
 from tampu.store.library import Library, LocalModel
 from tampu.worker.client import WorkerProcess
-from tampu.worker.loaded import Loaded
 from tampu.worker.main import load_model
 from tampu.worker.protocol import Load
 from tampu.worker.thread import WorkerThread
@@ -66,12 +65,6 @@ class NoMetrics:
     def request(self, model: str) -> Iterator[Callable[[object], None]]:  # noqa: ARG002
         """Count nothing of a request."""
         yield lambda _: None
-
-    def embedded(self, model: str, tokens: int) -> None:
-        """Count nothing of an embedding."""
-
-    def decided(self, model: str, found: Decisions) -> None:
-        """Count nothing of decisions."""
 
 
 class FileCatalog(Catalog):
@@ -251,8 +244,8 @@ class PrivateServer:
     async def _embed(self, body: dict[str, Any]) -> Lines:
         request = msgspec.convert(body, wire.EmbedRequest)
         entry = self._serving.find(request.model)
-        found = await self._serving.embed(entry, wire.parse_embed(request, self._defaults(entry)))
-        yield {"embeddings": found.vectors.tolist()}
+        found = await self._serving.ask(entry, wire.parse_embed(request, self._defaults(entry)))
+        yield {"embeddings": found.array().tolist()}
 
     async def _decide(self, body: dict[str, Any]) -> Lines:
         from tampu.server.wire import decisions  # seldom needed
@@ -262,8 +255,9 @@ class PrivateServer:
         except msgspec.ValidationError as error:
             raise RequestError(type_error(error)) from error
         entry = self._serving.find(request.model)
-        task = decisions.parse_decisions(request, self._serving.defaults(entry))
-        yield decisions.decisions_response(request, await self._serving.decide(entry, task))
+        call = decisions.parse_decisions(request, self._serving.defaults(entry))
+        found = await self._serving.ask(entry, call)
+        yield decisions.decisions_response(request, found.decisions)
 
     async def _show(self, body: dict[str, Any]) -> Lines:
         request = msgspec.convert(body, wire.ShowRequest)
@@ -339,9 +333,9 @@ class PrivateServer:
     @contextmanager
     def _load(
         self, load: Load, progress: Callable[[float], None], cancelled: Callable[[], bool]
-    ) -> Iterator[Loaded]:
+    ) -> Iterator[Backend]:
         with ExitStack() as stack:
-            loaded = stack.enter_context(load_model(load, progress, cancelled, self._fork_server))
-            if self._trace and isinstance(loaded.model, Engine):
-                stack.enter_context(loaded.model.trace(self._trace))
-            yield loaded
+            model = stack.enter_context(load_model(load, progress, cancelled, self._fork_server))
+            if self._trace and isinstance(model, Engine):
+                stack.enter_context(model.trace(self._trace))
+            yield model

@@ -7,12 +7,10 @@ from pathlib import Path
 
 import msgspec
 
-from tampu.engine.scoring import NO_LORA, Lora
 from tampu.errors import ModelNotFoundError
 from tampu.server.served_adapters import ServedAdapter
 from tampu.settings.settings import Settings
 from tampu.store.catalog import Entry, adapter_file
-from tampu.worker.protocol import Decide, Embed, Generate, Request, Rerank
 
 Declared = Mapping[str, Mapping[str, str]]
 """The adapters that a configuration names: their files by their names, by their models."""
@@ -109,14 +107,3 @@ def adapter_on_node(name: str, file: str, entry: Entry, settings: Settings) -> S
         )
     found = adapter_file(path, Path(entry.info.path), settings.cache)
     return ServedAdapter(name, entry.name, found)
-
-
-def chosen_by(command: Request) -> Lora:
-    """Return the adapters that a command is computed with."""
-    match command:
-        case Generate(options=options):
-            return options.lora
-        case Embed(lora=lora) | Decide(lora=lora) | Rerank(lora=lora):
-            return lora
-        case _:
-            return NO_LORA

@@ -12,8 +12,9 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from tampu.runner.events import BatchCounts, Done, Usage
-from tampu.worker.protocol import Decided, Embedded, RequestEvent
+from tampu.engine.events import Reply
+from tampu.engine.requests import Result
+from tampu.runner.events import BatchCounts, Done
 
 _GAUGES = {
     "slots": "Requests that a replica computes at once.",
@@ -79,17 +80,11 @@ class Counting:
         """Count a crash of the model's process."""
         self.crashes += 1
 
-    def event(self, event: RequestEvent) -> None:
+    def reply(self, reply: Reply) -> None:
         """Count the tokens of a request that has ended."""
-        match event:
-            case Done(usage=usage):
-                self._used(usage)
-            case Embedded(tokens=tokens):
-                self._used(Usage(prompt_tokens=tokens))
-            case Decided(decisions=found):
-                self._used(Usage(found.input_tokens, found.cached_tokens))
-
-    def _used(self, usage: Usage) -> None:
+        if not isinstance(reply, Done | Result):
+            return
+        usage = reply.usage
         self.prompt_tokens += usage.prompt_tokens
         self.cached_tokens += usage.cached_tokens
         self.generated_tokens += usage.generated_tokens

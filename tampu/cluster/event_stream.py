@@ -17,9 +17,10 @@ from typing import TypeAlias, cast
 
 import msgspec
 
+from tampu.engine.events import Reply
 from tampu.errors import RequestNotStartedError, RunnerDiedError
 from tampu.worker.frames import HEADER, take_frames
-from tampu.worker.protocol import Answer, RequestEvent
+from tampu.worker.protocol import Answer
 
 _SECRET_BYTES = 32
 _CONNECT_SECONDS = 5.0
@@ -42,7 +43,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
 class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
     """A replica has got a request."""
 
-    request: int
+    number: int
 
 
 _Message: TypeAlias = Hello | Accepted | Answer
@@ -56,7 +57,7 @@ class ReplicaLost(msgspec.Struct, frozen=True):
     reason: str
 
 
-Received: TypeAlias = RequestEvent | Accepted | ReplicaLost
+Received: TypeAlias = Reply | Accepted | ReplicaLost
 
 
 class Events:
@@ -84,7 +85,7 @@ class Events:
         """Add what has come."""
         self._received.put_nowait(received)
 
-    async def next(self) -> RequestEvent | Accepted:
+    async def next(self) -> Reply | Accepted:
         """Return the next event.
 
         Raises:
@@ -152,11 +153,11 @@ class EventReceiver:
             source.replica = message.replica
             self._connections[message.replica] = source
             return
-        events = self._requests.get(message.request)
+        events = self._requests.get(message.number)
         if events is None or events.source not in (None, source):
             return
         events.source = source
-        events.put(message.event if isinstance(message, Answer) else message)
+        events.put(message.reply if isinstance(message, Answer) else message)
 
     def lose(self, source: _Incoming) -> None:
         """End the requests of a connection that is lost."""

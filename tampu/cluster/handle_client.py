@@ -12,26 +12,19 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle, DeploymentResponse
 
-from tampu.cluster.adapters import chosen_by
 from tampu.cluster.counts import ReplicaCounts
 from tampu.cluster.event_stream import Accepted, EventReceiver, Events, ReplicaLost
 from tampu.cluster.stats import packed
+from tampu.engine.backend import ModelFacts
+from tampu.engine.events import Reply, is_last
+from tampu.engine.prefixes import prefix_borders
+from tampu.engine.requests import Decide, Generate, Request
 from tampu.errors import ComputeError, RequestNotStartedError
 from tampu.runner.events import Failed, to_error
 from tampu.server.session import current_session
 from tampu.server.tracing import current_model
 from tampu.worker.model_client import ModelClient
-from tampu.worker.prefixes import prefix_borders
-from tampu.worker.protocol import (
-    Decide,
-    Generate,
-    Ready,
-    Request,
-    RequestEvent,
-    is_last,
-    to_body,
-    to_ready,
-)
+from tampu.worker.protocol import to_body, to_facts
 
 _COUNTS_SECONDS = 2.0
 
@@ -49,7 +42,7 @@ class HandleClient(ModelClient):
         handle: DeploymentHandle[Any],
         receiver: EventReceiver,
         adapters: Callable[[], int],
-        ready: Ready,
+        facts: ModelFacts,
     ) -> None:
         """Send requests through a handle; `connect` asks a replica for its report first."""
         self.name = name
@@ -58,7 +51,7 @@ class HandleClient(ModelClient):
         self._receiver = receiver
         self._adapters = adapters
         self._watching: set[asyncio.Task[None]] = set()
-        self._ready = ready
+        self._facts = facts
 
     @classmethod
     async def connect(
@@ -80,17 +73,17 @@ class HandleClient(ModelClient):
             TampuError: if no replica can be asked.
         """
         try:
-            ready = to_ready(await handle.describe.remote())
+            facts = to_facts(await handle.describe.remote())
         except (RayError, RayServeException) as error:
             raise RequestNotStartedError(
                 f"no replica of {name!r} answers: {_cause(error)}"
             ) from error
-        return cls(name, handle, receiver, adapters, ready)
+        return cls(name, handle, receiver, adapters, facts)
 
     @property
-    def ready(self) -> Ready:
-        """The report of one of the replicas."""
-        return self._ready
+    def facts(self) -> ModelFacts:
+        """What one of the replicas has reported."""
+        return self._facts
 
     @property
     def is_alive(self) -> bool:
@@ -102,23 +95,20 @@ class HandleClient(ModelClient):
         """Empty: the handle outlives the replicas."""
         return ""
 
-    async def request(
-        self, command: Callable[[int], Request]
-    ) -> AsyncGenerator[RequestEvent, None]:
-        """Yield the events of a command; see `ModelClient.request`."""
-        given = command(0)
+    async def run(self, request: Request[Any]) -> AsyncGenerator[Reply, None]:
+        """Yield the replies of a request; see `ModelClient.run`."""
         hashes: Sequence[int] = ()
-        if isinstance(given, Generate | Decide):
-            borders = prefix_borders(given.prompt, chosen_by(given))
+        if isinstance(request, Generate | Decide):
+            borders = prefix_borders(request.prompt, request.adapters)
             hashes = borders.hashes
-            if isinstance(given, Generate):
-                given = replace(given, borders=borders)
+            if isinstance(request, Generate):
+                request = replace(request, borders=borders)
         trace, began_ns = current_model(), time.time_ns()
         with self._receiver.opened(self.name) as events:
             session = current_session()
             requests = self._requests.options(session_id=session) if session else self._requests
             response = requests.remote(
-                to_body(given),
+                to_body(request),
                 packed(hashes),
                 self._receiver.inbox,
                 events.request,

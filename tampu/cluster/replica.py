@@ -8,18 +8,19 @@ from contextlib import aclosing, suppress
 from types import MappingProxyType
 from typing import Any
 
-import msgspec
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
-from tampu.cluster.adapters import AdapterList, chosen_by, declared_adapters
+from tampu.cluster.adapters import AdapterList, declared_adapters
 from tampu.cluster.autoscaling import SLOTS
 from tampu.cluster.catalog import find_on_node
 from tampu.cluster.counts import Counting, ReplicaCounts
 from tampu.cluster.event_stream import Accepted, EventSender, Inbox
 from tampu.cluster.replica_adapters import ReplicaAdapters
 from tampu.cluster.stats import ReplicaStats, packed, unpacked
+from tampu.engine.events import Reply, Started
 from tampu.engine.load_options import LoadOptions
+from tampu.engine.requests import ListPrefixes, Request
 from tampu.errors import TampuError
 from tampu.runner.events import Failed
 from tampu.server.crash_loop import CrashLoopBackoff
@@ -28,16 +29,7 @@ from tampu.server.model_manager import ModelManager
 from tampu.server.serve import process_starter
 from tampu.settings.settings import Settings
 from tampu.store.registry.options import RemoteOptions
-from tampu.worker.protocol import (
-    Answer,
-    ListPrefixes,
-    Prefixes,
-    PromptProcessed,
-    Request,
-    RequestEvent,
-    to_body,
-    to_request,
-)
+from tampu.worker.protocol import Answer, to_body, to_request
 
 
 class Replica:
@@ -85,7 +77,7 @@ class Replica:
             crash_backoff=CrashLoopBackoff(settings.max_crashes),
         )
         async with self._models.use(self._entry, {}, None) as loaded:
-            slots = loaded.runner.ready.slots
+            slots = loaded.runner.facts.slots
             await self._adapters.take_declared(_deployed_with(model, adapters), loaded)
         self._has_changed = True
         self._stats = ReplicaStats(number=0, prefixes=b"", slots=slots, requests=0)
@@ -94,7 +86,7 @@ class Replica:
     async def describe(self) -> bytes:
         """Return the report of the loaded model."""
         async with self._models.use(self._entry, {}, None) as model:
-            return to_body(model.runner.ready)
+            return to_body(model.runner.facts)
 
     async def request(
         self,
@@ -106,14 +98,14 @@ class Replica:
         adapters: int = 0,
         says_when: bool = False,
     ) -> tuple[str, str]:
-        """Send the events of a command to an ingress, an error as the last of them.
+        """Send the replies to a request to an ingress, an error as the last of them.
 
         The tokens of a prompt, which are known before there is a slot, are sent with the next
         event: until then the request has not begun, and another replica may get it if this one
         dies.
 
         Args:
-            body: the command, whose number does not count.
+            body: the request.
             _hashes: those of its prompt, for the router.
             inbox: where the events are sent.
             number: of the request there.
@@ -131,29 +123,26 @@ class Replica:
             return _name(), f"{inbox.host}:{inbox.port} cannot be reached: {error}"
         if says_when:
             connection.send(Accepted(number))
-        async with aclosing(self._events(to_request(body), adapters)) as events:
-            async for event in events:
+        async with aclosing(self._replies(to_request(body), adapters)) as replies:
+            async for reply in replies:
                 if not connection.is_open:
                     return _name(), f"the connection to {inbox.host} is lost"
-                connection.send(Answer(number, event))
+                connection.send(Answer(number, reply))
                 await connection.drain()
         return _name(), ""
 
-    async def _events(self, command: Request, adapters: int) -> AsyncGenerator[RequestEvent, None]:
-        def numbered(number: int) -> Request:
-            return msgspec.structs.replace(command, request=number)
-
+    async def _replies(self, request: Request[Any], adapters: int) -> AsyncGenerator[Reply, None]:
         try:
             async with self._models.use(self._entry, {}, None) as model:
-                await self._adapters.provide(chosen_by(command), adapters, model)
-                held: list[RequestEvent] = []
-                async with aclosing(model.runner.request(numbered)) as events:
-                    async for event in events:
-                        self._counting.event(event)
-                        if isinstance(event, PromptProcessed):
-                            held = [event]
+                await self._adapters.provide(request.adapters, adapters, model)
+                held: list[Reply] = []
+                async with aclosing(model.runner.run(request)) as replies:
+                    async for reply in replies:
+                        self._counting.reply(reply)
+                        if isinstance(reply, Started):
+                            held = [reply]
                             continue
-                        for each in (*held, event):
+                        for each in (*held, reply):
                             yield each
                         held = []
         except TampuError as error:
@@ -192,7 +181,7 @@ class Replica:
         hashes: tuple[int, ...] = ()
         with suppress(TampuError):
             async with self._models.use(self._entry, {}, None) as model:
-                hashes = (await model.runner.ask(ListPrefixes, Prefixes)).hashes
+                hashes = (await model.runner.ask(ListPrefixes())).hashes
         self._stats = {
             **self._stats,
             "number": self._stats["number"] + 1,

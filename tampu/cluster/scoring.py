@@ -1,6 +1,6 @@
 """Which replica gets a request: the holder of the longest prefix, unless it has too much to do.
 
-It knows hashes of prefixes (`tampu.worker.prefixes`), what each replica has published of them, what
+It knows hashes of prefixes (`tampu.engine.prefixes`), what each replica has published of them, what
 was sent to it since, and how many requests it has. Its memory is bounded by the number of replicas.
 Everything here is plain Python on one thread, and knows nothing of Ray.
 """

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import TypeAlias
 
 from tampu.engine.arguments import checked
-from tampu.engine.chat import OutputParser
+from tampu.engine.backend import ReplySink, Running
 from tampu.engine.completion import (
     ChatCompletion,
     ChatEvent,
     Completion,
-    RequestHandle,
     aiter_events,
     completion,
 )
 from tampu.engine.input_processor import Prompt
 from tampu.engine.python_requests import Message
-from tampu.runner.sequence import Sink
-
-Begun: TypeAlias = tuple[RequestHandle, OutputParser]
 
 
 class AsyncRequests(ABC):
@@ -47,11 +42,11 @@ class AsyncRequests(ABC):
         return completion([event async for event in self.astream_chat(messages, **options)])
 
     @abstractmethod
-    def _begin(self, prompt: Prompt, given: Mapping[str, object], sink: Sink) -> Begun:
+    def _begin(self, prompt: Prompt, given: Mapping[str, object], sink: ReplySink) -> Running:
         """Begin a request; its options replace the model's own defaults."""
 
     @abstractmethod
     def _begin_chat(
-        self, messages: Sequence[Message], given: Mapping[str, object], sink: Sink
-    ) -> Begun:
+        self, messages: Sequence[Message], given: Mapping[str, object], sink: ReplySink
+    ) -> Running:
         """Begin the same for the next message of a conversation."""

@@ -1,51 +1,55 @@
-"""What requests need of a loaded model, whichever engine runs it."""
+"""What a loaded model is to its users, whichever engine runs it: facts, and requests."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tampu.chat.images import Item
-from tampu.chat.prompt import Vocabulary
-from tampu.engine.ranking import Pair
-from tampu.engine.scoring import NO_LORA, Lora, Prompts, Scored
-from tampu.runner.events import Event
+from tampu.engine.events import Reply, joined
+from tampu.engine.output import OutputEvent
+from tampu.engine.placement import Placement
+from tampu.engine.request_builder import RequestBuilder
+from tampu.engine.requests import Request, Result
+from tampu.errors import UnsupportedRequestError
+from tampu.runner.events import BatchCounts, Event
 from tampu.runner.request import GenerateOptions
 
+R = TypeVar("R")
 
-class Tokenizer(Vocabulary, Protocol):
-    """The part of a tokenizer that requests use."""
 
-    @property
-    def vocabulary_size(self) -> int:
-        """The number of tokens."""
+class ModelFacts(msgspec.Struct, frozen=True, tag="ready"):
+    """What is known of a loaded model.
 
-    @property
-    def eos(self) -> Collection[int]:
-        """The tokens that end a text."""
+    Attributes:
+        context: of each slot, in tokens.
+        memory_bytes: that it takes on all devices, the CPU included.
+        device_bytes: that it takes on GPUs.
+        engine: native or llamacpp.
+        device_free: free bytes of the GPUs; None: unknown, or there are none.
+        slots: how many requests it computes at once.
+        slot_bytes: memory of each slot: its share of the cache and of recurrent states; 0: unknown.
+        has_pooling: whether the embedding of a text is one vector, not one for each token.
+        placement: what each device has of it, and why.
+    """
 
-    @property
-    def begin_text(self) -> str:
-        """What encoding puts in front of a text."""
-
-    def control_tokens(self, texts: Iterable[str]) -> Mapping[str, int]:
-        """Return the ids of the control tokens among these texts."""
-
-    def control_texts(self) -> Mapping[int, str]:
-        """Return the control tokens with their texts."""
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of tokens."""
-
-    def token_bytes(self, id: int) -> bytes:
-        """Return the bytes of a token."""
+    context: int
+    memory_bytes: int
+    device_bytes: int = 0
+    engine: str = "native"
+    device_free: int | None = None
+    slots: int = 1
+    slot_bytes: int = 0
+    has_pooling: bool = True
+    placement: Placement = Placement()
 
 
 class Handle(Protocol):
-    """A running request of a backend."""
+    """A sequence that an engine computes."""
 
     @property
     def progress(self) -> tuple[int, int]:
@@ -59,57 +63,103 @@ class Handle(Protocol):
         """End it soon, with `Done("cancelled")`."""
 
 
-class Backend(Protocol):
-    """A loaded model of either engine. Any thread may call it."""
+Submit: TypeAlias = Callable[[Sequence[Any], GenerateOptions, Callable[[Event], None]], Handle]
+"""Begins to generate from a prompt; the function receives its events on another thread."""
+
+ReplySink: TypeAlias = Callable[[Reply], None]
+"""Receives what a request gives."""
+
+
+class Running(ABC):
+    """A request whose replies come later, on another thread."""
 
     @property
-    def context(self) -> int:
-        """The context length of a slot in tokens."""
+    @abstractmethod
+    def progress(self) -> tuple[int, int]:
+        """The computed and the total prompt tokens; (0, 0): unknown."""
 
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """The model's tokenizer."""
-
-    def prepare_file(self, file: bytes, /) -> Sized:
-        """Return an image or a video as the model takes it; its length is that of its inputs.
+    @abstractmethod
+    def begin(self, sink: ReplySink) -> None:
+        """Begin; `sink` receives the replies, those from before `parse`.
 
         Raises:
-            RequestError: if the model takes none, or cannot take this one.
+            TampuError: if the request is invalid.
         """
 
-    def submit(
-        self, prompt: Sequence[Item], options: GenerateOptions, sink: Callable[[Event], None]
-    ) -> Handle:
-        """Begin a request; `sink` receives its events on another thread."""
+    @abstractmethod
+    def parse(self, reply: Reply) -> Iterator[OutputEvent]:
+        """Yield the events of a reply: content, reasoning and tool calls.
 
-    def embed(
-        self,
-        texts: Sequence[Sequence[int]],
-        *,
-        normalize: bool = True,
-        late_chunking: bool = False,
-        lora: Lora = NO_LORA,
-    ) -> npt.NDArray[np.float32]:
-        """Return the embeddings (texts, features) of texts given as tokens.
-
-        With `normalize` they have length 1, if the model has pooling.
-        With `late_chunking` they are computed as one text, and have no begin and end tokens.
+        The receiver calls it, so that the engine's thread does not wait for it.
         """
 
-    def loglikelihood(
-        self, shared: Sequence[Item], prompts: Prompts, lora: Lora = NO_LORA
-    ) -> list[Scored]:
-        """Return the log-probabilities of continuations of prompts that begin with `shared`."""
+    @abstractmethod
+    def cancel(self) -> None:
+        """End it soon, with `Done("cancelled")`, if it has begun."""
 
-    def rank(self, pairs: Sequence[Pair], lora: Lora = NO_LORA) -> list[npt.NDArray[np.float32]]:
-        """Return the scores (labels,) of queries with documents, by the model's rank head."""
 
-    def warm_up(self) -> None:
+Handler: TypeAlias = Callable[[Any, Any], Result | Iterator[Result] | Running]
+"""Answers requests of one kind: takes the model and the request."""
+
+Handlers: TypeAlias = Mapping[type[Request[Any]], Handler]
+
+
+class Backend(ABC):
+    """A loaded model of any engine. Any thread may call it.
+
+    Attributes:
+        handlers: answer the kinds of requests that it supports.
+        unsupported: says why it supports no others.
+        requests: builds its prompts.
+    """
+
+    handlers: ClassVar[Handlers]
+    unsupported: ClassVar[str]
+    requests: RequestBuilder
+
+    @property
+    @abstractmethod
+    def facts(self) -> ModelFacts:
+        """What is known of it."""
+
+    def run(self, request: Request[Any]) -> Iterator[Result] | Running:
+        """Return the result of a request, in parts, or what gives its events once it has begun.
+
+        Raises:
+            UnsupportedRequestError: if this engine does not have this kind of request.
+            TampuError: if it is invalid or fails, also while iterating.
+        """
+        handler = self.handlers.get(type(request))
+        if handler is None:
+            kind = type(request).__name__
+            raise UnsupportedRequestError(f"{kind} is not supported: {self.unsupported}")
+        found = handler(self, request)
+        return iter((found,)) if isinstance(found, Result) else found
+
+    def ask(self, request: Request[R]) -> R:
+        """Return the result of a request that generates no text; raises as `run`."""
+        found = self.run(request)
+        if isinstance(found, Running):
+            raise TypeError(type(request))
+        result: R = joined([*found])
+        return result
+
+    def counts(self) -> BatchCounts:
+        """Return the batches that it has computed; none if its engine does not count."""
+        return BatchCounts()
+
+    def prepare(self) -> None:
+        """Set up what the first chat needs."""
+        if self.requests.prompts is not None:
+            self.requests.prompts.prepare()
+
+    def warm_up(self) -> None:  # noqa: B027 - there may be nothing to set up
         """Set up ahead of time what the first grammar and the first image will need."""
 
-    def hang_reason(self, patience_s: float) -> str:
-        """Return why the backend has failed; empty if it is running or idle.
+    def hang_reason(self, patience_s: float) -> str:  # noqa: ARG002
+        """Return why it has failed; empty if it is running or idle.
 
         Args:
             patience_s: how long anything may take without progress.
         """
+        return ""

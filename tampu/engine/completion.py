@@ -8,14 +8,16 @@ import queue
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from tampu.chat.output import ToolCall
-from tampu.engine.backend import Handle
-from tampu.engine.chat import OutputEvent, OutputParser
+from tampu.engine.backend import ReplySink, Running
+from tampu.engine.events import PromptLogprobs, Reply, Started
+from tampu.engine.output import OutputEvent
 from tampu.errors import ContextLengthError, RunnerDiedError
 from tampu.runner.events import (
     Done,
@@ -33,7 +35,6 @@ from tampu.runner.layout import Inputs
 from tampu.runner.loop import EngineLoop
 from tampu.runner.request import GenerateOptions
 from tampu.runner.sequence import Sequence as RunningSequence
-from tampu.runner.sequence import Sink
 
 log = logging.getLogger("tampu")
 
@@ -91,6 +92,10 @@ class RequestHandle:
         total = self._sequence.prompt_length
         return min(self._sequence.read, total), total
 
+    def parse(self, event: Event) -> Iterator[Event]:
+        """Yield an event as it is: the output is not parsed."""
+        yield event
+
     @property
     def keys(self) -> npt.NDArray[np.int32]:
         """The prompt's tokens as the prefix cache compares them, I32, (n,)."""
@@ -117,11 +122,24 @@ def fit_prompt(inputs: Inputs, context: int, options: GenerateOptions) -> Inputs
     return inputs.without(start, end)
 
 
-def checked(event: OutputEvent) -> ChatEvent:
-    """Return an event, or raise the error that it reports."""
-    if isinstance(event, Failed):
-        raise to_error(event.kind, event.message)
-    return cast("ChatEvent", event)  # calls are whole: only the server's are streamed
+class _Events:
+    """The events of a request as Python programs get them."""
+
+    def __init__(self, parse: Callable[[Any], Iterable[OutputEvent]]) -> None:
+        self._parse = parse
+        self._prompt_logprobs: tuple[TokenLogprob, ...] = ()
+
+    def of(self, reply: Reply) -> Iterator[ChatEvent]:
+        """Yield the events of a reply, or raise the error that it reports."""
+        for event in self._parse(reply):
+            if isinstance(event, Failed):
+                raise to_error(event.kind, event.message)
+            if isinstance(event, PromptLogprobs):
+                self._prompt_logprobs = event.logprobs
+            elif isinstance(event, Done) and self._prompt_logprobs:
+                yield replace(event, prompt_logprobs=self._prompt_logprobs)
+            elif not isinstance(event, Started):
+                yield cast("ChatEvent", event)  # calls are whole: only the server's are streamed
 
 
 class Stream(Iterator[ChatEvent]):
@@ -131,36 +149,34 @@ class Stream(Iterator[ChatEvent]):
     `ToolCall`, and `PromptProgress` comes first if it is requested.
     """
 
-    def __init__(
-        self, events: queue.SimpleQueue[Event], handle: Handle, output: OutputParser | None = None
-    ) -> None:
-        """Take the events from the queue that the request's sink fills."""
-        self._events = events
-        self._handle = handle
-        self._output = output or OutputParser()
-        self._ready: deque[OutputEvent] = deque()
+    def __init__(self, replies: queue.SimpleQueue[Any], running: Running | RequestHandle) -> None:
+        """Take the replies from the queue that the request's sink fills."""
+        self._replies = replies
+        self._running = running
+        self._events = _Events(running.parse)
+        self._ready: deque[ChatEvent] = deque()
         self._is_over = False
 
     def __next__(self) -> ChatEvent:
         while not self._ready:
             if self._is_over:
                 raise StopIteration
-            event = self._events.get()
-            self._is_over = isinstance(event, Done | Failed)
-            self._ready += self._output.feed(event)
-        return checked(self._ready.popleft())
+            reply = self._replies.get()
+            self._is_over = isinstance(reply, Done | Failed)
+            self._ready += self._events.of(reply)
+        return self._ready.popleft()
 
     @property
     def progress(self) -> tuple[int, int]:
         """How many tokens of the prompt are computed, and how many it has."""
-        return self._handle.progress
+        return self._running.progress
 
     def close(self) -> None:
         """Cancel the request, if it is still running."""
         self._ready.clear()
         if not self._is_over:
             self._is_over = True
-            self._handle.cancel()
+            self._running.cancel()
 
     def __del__(self) -> None:
         self.close()
@@ -190,29 +206,28 @@ def completion(events: Iterable[ChatEvent]) -> ChatCompletion:
     raise RunnerDiedError("the output ended early")
 
 
-async def aiter_events(
-    begin: Callable[[Sink], tuple[Handle, OutputParser]],
-) -> AsyncGenerator[ChatEvent, None]:
+async def aiter_events(begin: Callable[[ReplySink], Running]) -> AsyncGenerator[ChatEvent, None]:
     """Begin a request and yield its events, `Done` last, to the running event loop.
 
     Args:
         begin: takes the sink, which may be called on any thread.
     """
     loop = asyncio.get_running_loop()
-    events: asyncio.Queue[Event] = asyncio.Queue()
+    replies: asyncio.Queue[Reply] = asyncio.Queue()
 
-    def sink(event: Event) -> None:
+    def sink(reply: Reply) -> None:
         try:
-            loop.call_soon_threadsafe(events.put_nowait, event)
+            loop.call_soon_threadsafe(replies.put_nowait, reply)
         except RuntimeError:  # the event loop is closed
-            handle.cancel()
+            running.cancel()
 
-    handle, output = begin(sink)
+    running = begin(sink)
+    events = _Events(running.parse)
     try:
         while True:
-            for event in map(checked, output.feed(await events.get())):
+            for event in events.of(await replies.get()):
                 yield event
                 if isinstance(event, Done):
                     return
     finally:
-        handle.cancel()
+        running.cancel()

@@ -13,37 +13,59 @@ import queue
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 
 from tampu.chat.images import Item, PreparedVideo
 from tampu.chat.output.reasoning import Think
 from tampu.chat.template_loader import model_template
 from tampu.engine.arguments import FilePath, checked
-from tampu.engine.async_requests import AsyncRequests, Begun
-from tampu.engine.chat import RequestBuilder
+from tampu.engine.async_requests import AsyncRequests
+from tampu.engine.backend import ModelFacts, ReplySink, Running
 from tampu.engine.completion import ChatCompletion, Completion, RequestHandle, Stream, completion
-from tampu.engine.input_processor import InputProcessor, Prompt
+from tampu.engine.events import Reply
+from tampu.engine.fit import free_on
+from tampu.engine.handlers import HANDLERS
+from tampu.engine.handlers.generate import generate
+from tampu.engine.held_prefixes import HeldPrefixes
+from tampu.engine.input_processor import InputProcessor, Prompt, flat
 from tampu.engine.load_options import LoadOptions
 from tampu.engine.model_loader import LoadedModel, load_model
+from tampu.engine.native import NativeModel
+from tampu.engine.pooling import NONE, pooling_of
 from tampu.engine.prepared_options import prepared_options
-from tampu.engine.python_requests import File, Message, PythonRequests, read_file
+from tampu.engine.python_requests import (
+    File,
+    Message,
+    PythonRequests,
+    embedded_prompt,
+    read_file,
+)
 from tampu.engine.questions import RERANK_INSTRUCTION, Decisions, Question
-from tampu.engine.ranking import Pair
-from tampu.engine.scoring import (
+from tampu.engine.request_builder import RequestBuilder
+from tampu.engine.requests import (
     NO_LORA,
-    Continuation,
+    Decide,
+    Embed,
+    Generate,
     Lora,
-    Prompts,
-    Scored,
+    Pair,
+    Rank,
+    Rerank,
+    Score,
     ScoredContinuation,
 )
+from tampu.engine.scoring import Continuation, Prompts, Scored, with_continuations
 from tampu.engine.snapshots import Saved, Snapshots
 from tampu.ml.device_map import Offload
-from tampu.runner.events import Event
+from tampu.ml.devices import find_devices
+from tampu.ml.vectors import UNIT
+from tampu.runner.events import BatchCounts
 from tampu.runner.layout import NumberedImage
 from tampu.runner.loop import EngineLoop
 from tampu.runner.request import GenerateOptions
@@ -55,7 +77,7 @@ from tampu.store.catalog import Prepared
 from tampu.store.model_info import ModelInfo
 
 
-class Engine(AsyncRequests):
+class Engine(NativeModel, AsyncRequests):
     """One loaded model.
 
     Attributes:
@@ -72,25 +94,50 @@ class Engine(AsyncRequests):
         slots, slot_bytes: how many requests run at once, and the share of the cache of each.
     """
 
+    handlers = HANDLERS
+    unsupported = "tampu's own engine has no handler for it"
+
     def __init__(
         self, model: LoadedModel, load_ns: int, found: Prepared, fork_server: ForkServerClient
     ) -> None:
         """Take over a loaded model; `Engine.load` is the usual way."""
-        self._model = model
+        self.model = model
         self.info: ModelInfo = model.info
         self.context, self.tokenizer = model.options.context, model.tokenizer
         self.prepared, self.load_ns = found, load_ns
         self.template = found.template or model_template(self.info.metadata)
-        self.requests = RequestBuilder.for_model(
-            self, self.template, self.info.metadata, fork_server, found.parser
-        )
-        self._python = PythonRequests(self.requests, found.defaults, self.tokenizer, self.context)
         self.placement, self.device_bytes = model.placement, model.placement.device_bytes
         self.slots, self.slot_bytes = model.slots, model.cache_bytes // model.slots
+        self.pooling = pooling_of(self.info.metadata, model.options.pooling)
         self.runner = EngineLoop(model.scheduler, model.graphs, model.tokenizer, model.warm_up)
-        self._inputs = InputProcessor(model, self.runner, fork_server)
-        self.adapters = self._inputs.adapters
-        self.snapshots = Snapshots.of(model, self.runner, self._inputs)
+        self.inputs = InputProcessor(model, self.runner, fork_server)
+        self.adapters = self.inputs.adapters
+        self.snapshots = Snapshots.of(model, self.runner, self.inputs)
+        self.prefixes = HeldPrefixes(self.runner.count_cached)
+        self.requests = RequestBuilder.for_model(
+            self.tokenizer,
+            self.context,
+            self.inputs.prepare_file,
+            self.template,
+            self.info.metadata,
+            fork_server,
+            found.parser,
+        )
+        self._python = PythonRequests(found.defaults, self.tokenizer, self.context)
+
+    @cached_property
+    def facts(self) -> ModelFacts:
+        """What is known of it; the memory is that of the whole process when it is first asked."""
+        return ModelFacts(
+            self.context,
+            psutil.Process().memory_info().rss + self.device_bytes,
+            self.device_bytes,
+            device_free=free_on(find_devices()),
+            slots=self.slots,
+            slot_bytes=self.slot_bytes,
+            has_pooling=self.pooling != NONE,
+            placement=self.placement,
+        )
 
     @classmethod
     @checked
@@ -136,8 +183,8 @@ class Engine(AsyncRequests):
     def close(self) -> None:
         """End all requests and free the model; a second call does nothing."""
         self.runner.close()
-        self._inputs.close()
-        self._model.close()
+        self.inputs.close()
+        self.model.close()
 
     def __enter__(self) -> Self:
         return self
@@ -192,8 +239,8 @@ class Engine(AsyncRequests):
         Closing or dropping the iterator cancels the request. Options and errors are those of
         `generate`; errors of the computation are raised while iterating.
         """
-        events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        return Stream(events, *self._begin(prompt, options, events.put))
+        events: queue.SimpleQueue[Reply] = queue.SimpleQueue()
+        return Stream(events, self._begin(prompt, options, events.put))
 
     def chat(
         self,
@@ -223,8 +270,8 @@ class Engine(AsyncRequests):
     @checked
     def stream_chat(self, messages: Sequence[Message], **options: object) -> Stream:
         """As `stream`, with `chat`'s arguments, and `ReasoningDelta` and `ToolCall` events too."""
-        events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        return Stream(events, *self._begin_chat(messages, options, events.put))
+        events: queue.SimpleQueue[Reply] = queue.SimpleQueue()
+        return Stream(events, self._begin_chat(messages, options, events.put))
 
     @checked
     def decide(
@@ -248,9 +295,8 @@ class Engine(AsyncRequests):
             ContextLengthError: if a question with the input is longer than the context.
         """
         messages = [{"role": "user", "content": input}] if isinstance(input, str) else input
-        return self.requests.decide(
-            self._python.conversation(messages, {"tools": tools}), questions, lora
-        )
+        prompt = self._python.conversation(messages, {"tools": tools})
+        return self.ask(Decide(prompt, tuple(questions), lora=dict(lora))).decisions
 
     @checked
     def rerank(
@@ -269,8 +315,8 @@ class Engine(AsyncRequests):
             RequestError: if it has no rank head and no chat template, or takes no instruction.
             ContextLengthError: naming the document that is too long.
         """
-        found = self.requests.rerank(query, documents, instruction, lora).answers
-        return [decision.probabilities[0] for decision in found]
+        found = self.ask(Rerank(query, tuple(documents), instruction, lora=dict(lora)))
+        return [decision.probabilities[0] for decision in found.decisions.answers]
 
     @checked
     def chat_prompt(
@@ -303,12 +349,12 @@ class Engine(AsyncRequests):
             RequestError: if the model takes no images, or cannot take this one; naming a file that
                 cannot be read.
         """
-        return self._inputs.prepare_image(read_file(image, "image"))
+        return self.inputs.prepare_image(read_file(image, "image"))
 
     @checked
     def prepare_file(self, file: File) -> NumberedImage | PreparedVideo:
         """Return an image as `prepare_image`, or a video: MP4, MOV, WebM, Matroska or AVI."""
-        return self._inputs.prepare_file(read_file(file, "file"))
+        return self.inputs.prepare_file(read_file(file, "file"))
 
     @checked
     def submit(self, prompt: Prompt, options: GenerateOptions, sink: Sink) -> RequestHandle:
@@ -321,7 +367,7 @@ class Engine(AsyncRequests):
             ContextLengthError: for a prompt longer than the context.
             RunnerDiedError: if the engine is closed.
         """
-        return self._inputs.generate(prompt, options, sink)
+        return self.inputs.submit(prompt, options, sink)
 
     @checked
     def score(
@@ -339,7 +385,11 @@ class Engine(AsyncRequests):
             RequestError: for an empty prompt or continuation, and for unknown tokens.
             ContextLengthError: if the prompt with a continuation is longer than the context.
         """
-        return self._inputs.score(prompt, continuations, lora)
+        given = prompt if isinstance(prompt, str) else flat(prompt)
+        prompts = with_continuations(self.tokenizer, given, continuations)
+        shared = prompts[0][0] if prompts else ()
+        found = self.ask(Score(shared, prompts, lora=dict(lora)))
+        return [one for each in found.prompts for one in each.continuations]
 
     @checked
     def loglikelihood(
@@ -349,12 +399,14 @@ class Engine(AsyncRequests):
 
         Each prompt begins with `shared`, and has its continuations with it. `score` is for one.
         """
-        return self._inputs.loglikelihood(shared, prompts, lora)
+        found = self.ask(Score(shared, prompts, lora=dict(lora)))
+        return [*map(Scored.of, found.prompts)]
 
     @checked
     def rank(self, pairs: Sequence[Pair], lora: Lora = NO_LORA) -> list[npt.NDArray[np.float32]]:
         """Return the scores (labels,) of queries with documents, by the model's rank head."""
-        return self._inputs.rank(pairs, lora)
+        found = self.ask(Rank(pairs, lora=dict(lora)))
+        return [np.array(scores, np.float32) for scores in found.scores]
 
     @checked
     def snapshot(self, prompt: Prompt, path: FilePath) -> Saved:
@@ -366,9 +418,13 @@ class Engine(AsyncRequests):
         """Read such a file back into the cache, as `Snapshots.restore`."""
         return self.snapshots.restore(path)
 
+    def counts(self) -> BatchCounts:
+        """Return the batches that it has computed."""
+        return self.runner.stats.counts
+
     def warm_up(self) -> None:
         """Set up ahead of time what the first grammar and the first image will need."""
-        self._inputs.warm_up()
+        self.inputs.warm_up()
 
     @checked
     def hang_reason(self, patience_s: float) -> str:
@@ -409,7 +465,7 @@ class Engine(AsyncRequests):
             ComputeError: if a logit is NaN or infinite.
         """
         files = [read_file(image, f"images[{i}]") for i, image in enumerate(images)]
-        return self._inputs.logits(prompt, files, chunk)
+        return self.inputs.logits(prompt, files, chunk)
 
     @checked
     def embed(
@@ -427,16 +483,25 @@ class Engine(AsyncRequests):
         have any length. With `late_chunking` (arXiv:2409.04701) the texts are computed as one, and
         each is the mean of its own tokens. `lora` names loaded adapters. Raises as `logits`.
         """
-        return self._inputs.embed(
-            texts, normalize=normalize, late_chunking=late_chunking, lora=lora
+        given = [texts] if isinstance(texts, str) else texts
+        request = Embed(
+            tuple(map(embedded_prompt, given)),
+            truncate=False,
+            late_chunking=late_chunking,
+            norm=UNIT if normalize else -1,
+            lora=dict(lora),
         )
+        return self.ask(request).array().copy()
 
-    def _begin(self, prompt: Prompt, given: Mapping[str, object], sink: Sink) -> Begun:
-        request = self._python.plain(prompt, given)
-        return self._inputs.generate(request.tokens, request.options, sink), request.output
+    def _begin(self, prompt: Prompt, given: Mapping[str, object], sink: ReplySink) -> Running:
+        return self._started(self._python.plain(prompt, given), sink)
 
     def _begin_chat(
-        self, messages: Sequence[Message], given: Mapping[str, object], sink: Sink
-    ) -> Begun:
-        request = self._python.chat(messages, given)
-        return self._inputs.generate(request.tokens, request.options, sink), request.output
+        self, messages: Sequence[Message], given: Mapping[str, object], sink: ReplySink
+    ) -> Running:
+        return self._started(self._python.chat(messages, given), sink)
+
+    def _started(self, request: Generate, sink: ReplySink) -> Running:
+        running = generate(self, request)
+        running.begin(sink)
+        return running

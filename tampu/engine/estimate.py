@@ -5,50 +5,13 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
-import msgspec
-
 from tampu.engine.bound_model import bind, bounded, devices_for
 from tampu.engine.fit import place, place_embedding, survey
 from tampu.engine.load_options import LoadOptions
+from tampu.engine.requests import DeviceEstimate, MemoryEstimate
 from tampu.errors import OutOfMemoryError
 from tampu.ml import Backend
 from tampu.ml.device_map import DeviceMap
-
-
-class DeviceEstimate(msgspec.Struct, frozen=True):
-    """What a model would take of one device, in bytes.
-
-    Attributes:
-        name: of the device: `CUDA.0`, `CPU.0`.
-        weights: of its files; those of the CPU are mapped, and other processes may share the pages.
-        cache: keys and values of all slots, and states of recurrent layers.
-        graphs: intermediate results, estimated.
-        available: what is free for models now.
-    """
-
-    name: str
-    weights: int
-    cache: int
-    graphs: int
-    available: int
-
-
-class MemoryEstimate(msgspec.Struct, frozen=True):
-    """What a model would take of memory, beside all that takes some now.
-
-    Attributes:
-        context: of each slot, in tokens.
-        slots: how many requests it would compute at once.
-        devices: those with a part of it, the CPU last; all of it is the CPU's if it does not fit.
-        fits: whether it could be loaded now.
-        message: why it does not fit, and what would fit instead; empty if it does.
-    """
-
-    context: int
-    slots: int
-    devices: tuple[DeviceEstimate, ...]
-    fits: bool
-    message: str = ""
 
 
 def estimate_memory(path: Path, options: LoadOptions) -> MemoryEstimate:

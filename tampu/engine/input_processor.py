@@ -6,8 +6,7 @@ import logging
 import queue
 import threading
 from collections.abc import Sequence
-from functools import partial
-from itertools import chain, groupby
+from itertools import groupby
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -15,31 +14,15 @@ import numpy.typing as npt
 
 from tampu.chat.images import Item, PreparedVideo
 from tampu.engine.adapters import Adapters
-from tampu.engine.chat import known_tokens
 from tampu.engine.completion import RequestHandle, Stream, completion, fit_prompt
 from tampu.engine.model_loader import LoadedModel
-from tampu.engine.pooling import MEAN, NONE, RANK, late_chunked, pooled, pooling_of
-from tampu.engine.ranking import Pair
-from tampu.engine.scoring import (
-    NO_LORA,
-    Collect,
-    Lora,
-    Prompts,
-    Scored,
-    ScoredContinuation,
-    loglikelihood,
-    run_all,
-    score,
-    with_continuations,
-)
+from tampu.engine.request_builder import known_tokens
 from tampu.errors import ContextLengthError, RequestError
-from tampu.ml.vectors import check_finite, unit_vectors
 from tampu.nn import RGBImage, VisionModel
 from tampu.runner.detokenizer import Detokenizer
-from tampu.runner.events import Done, Event, TextDelta
+from tampu.runner.events import Event, TextDelta
 from tampu.runner.layout import Inputs, NumberedImage, as_one_group, lay_out
 from tampu.runner.loop import EngineLoop
-from tampu.runner.priority import current_priority
 from tampu.runner.reasoning_budget import reasoning_budget
 from tampu.runner.request import GenerateOptions
 from tampu.runner.sequence import Constraint, LogprobCollector, RowCollector, Rows, Sink
@@ -65,14 +48,13 @@ Prompt: TypeAlias = str | Sequence[int | NumberedImage | PreparedVideo]
 """Text, or token ids and images and videos that `Engine` prepared."""
 
 _FRAMES = 2  # that are encoded together
-_AT_ONCE = 128  # requests of one caller that run or wait; those that fit share a batch
+_NO_OUTPUT = GenerateOptions(max_tokens=0)
 
 
 class InputProcessor:
     """Processes the inputs of one model's requests.
 
     Attributes:
-        pooling: of embeddings.
         adapters: those that requests may choose.
     """
 
@@ -83,7 +65,6 @@ class InputProcessor:
         self._runner = runner
         self._tokenizer = model.tokenizer
         self._context = model.options.context
-        self.pooling = pooling_of(model.info.metadata, model.options.pooling)
         self._fork_server = fork_server
         self.adapters = Adapters(model, runner)
         self._lock = threading.Lock()
@@ -92,9 +73,9 @@ class InputProcessor:
         self._decoder = SandboxedDecoder(fork_server)
         self._video_decoder = SandboxedVideoDecoder(fork_server)
 
-    def generate(self, prompt: Prompt, options: GenerateOptions, sink: Sink) -> RequestHandle:
+    def submit(self, prompt: Prompt, options: GenerateOptions, sink: Sink) -> RequestHandle:
         """Begin a request; see `Engine.submit`."""
-        self._check_generates()
+        self.check_generates()
         given = self._inputs(prompt)
         inputs = fit_prompt(given, self._context, options)
         dropped = len(given.tokens) - len(inputs.tokens)
@@ -115,17 +96,17 @@ class InputProcessor:
     def rows(
         self,
         prompt: Prompt,
+        options: GenerateOptions = _NO_OUTPUT,
         *,
         wants_logits: bool,
         chunk: int | None = None,
         last: int | None = None,
-        lora: Lora = NO_LORA,
     ) -> Rows:
         """Return the logits or final hidden states of a prompt's tokens; see `collect`."""
         rows: list[Rows] = []
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         collector = RowCollector(rows.append, wants_logits, chunk, last)
-        completion(Stream(events, self.collect(prompt, collector, events.put, lora=lora)))
+        completion(Stream(events, self.collect(prompt, collector, events.put, options)))
         return np.concatenate(rows)
 
     def collect(
@@ -133,13 +114,14 @@ class InputProcessor:
         prompt: Prompt,
         collector: RowCollector,
         sink: Sink,
+        options: GenerateOptions = _NO_OUTPUT,
         *,
         second: int | None = None,
-        lora: Lora = NO_LORA,
     ) -> RequestHandle:
         """Begin to compute the output of a prompt's tokens; nothing is generated.
 
-        `second` is where a second segment begins, for models that know two.
+        `options` have the adapters and the priority; `second` is where a second segment begins, for
+        models that know two.
 
         Raises:
             ContextLengthError: for a prompt longer than the context.
@@ -150,14 +132,9 @@ class InputProcessor:
         outputs = len(inputs.tokens) if collector.last is None else collector.last
         if not 1 <= outputs <= len(inputs.tokens):  # it would wait for a token that is not there
             raise RequestError(f"{outputs} outputs of {len(inputs.tokens)} tokens")
-        sequence = self._sequence(
-            inputs,
-            GenerateOptions(max_tokens=0, priority=current_priority()),
-            sink,
-            is_private=collector.last is None,
-        )
-        if lora:
-            self.adapters.choose(lora, sequence)
+        sequence = self._sequence(inputs, options, sink, is_private=collector.last is None)
+        if options.lora:
+            self.adapters.choose(options.lora, sequence)
         sequence.collector = collector
         return self._begin(sequence)
 
@@ -172,107 +149,18 @@ class InputProcessor:
         require_finite(float(found.max()) if found.size else 0.0)
         return found
 
-    def embed(
-        self,
-        texts: str | Sequence[Prompt],
-        *,
-        normalize: bool = True,
-        late_chunking: bool = False,
-        lora: Lora = NO_LORA,
-    ) -> Rows:
-        """Return the embeddings of texts; see `Engine.embed`."""
-        if self.pooling == RANK:
-            name = self._model.info.name
-            raise RequestError(f"{name} has no embeddings: it ranks documents (rerank)")
-        given = [texts] if isinstance(texts, str) else texts
-        if late_chunking:
-            found = self._late_chunks(given, lora)
-            check_finite(found, "embeddings", "input")
-            return unit_vectors(found) if normalize else found
-        if not len(given):
-            return np.empty((0, self._model.info.embedding_length), np.float32)
-        rows: list[Rows] = [np.empty(0, np.float32)] * len(given)
+    def check_generates(self) -> None:
+        """Check that the model predicts tokens.
 
-        def begin(index: int, sink: Sink) -> RequestHandle:
-            hidden: list[Rows] = []
-
-            def pool(event: Event) -> None:
-                if isinstance(event, Done) and event.reason != "cancelled":
-                    rows[index] = pooled(np.concatenate(hidden), self.pooling)
-                sink(event)
-
-            collector = RowCollector(hidden.append, wants_logits=False)
-            return self.collect(given[index], collector, pool, lora=lora)
-
-        run_all(range(len(given)), begin, at_once=_AT_ONCE)
-        check_finite(rows, "embeddings", "input")
-        found = np.concatenate(rows).astype(np.float32)
-        return unit_vectors(found) if normalize and self.pooling != NONE else found
-
-    def _late_chunks(self, texts: Sequence[Prompt], lora: Lora) -> Rows:
-        """Return the embeddings of texts that are computed as one."""
-        if self.pooling != MEAN:
-            raise RequestError(f"late_chunking needs mean pooling; the model's is {self.pooling}")
-        inside = [
-            self._tokenizer.encode(text, add_special=False) if isinstance(text, str) else [*text]
-            for text in texts
-        ]
-        chunks = [_flat(each) for each in inside]
-        empty = next((index for index, chunk in enumerate(chunks) if not chunk), None)
-        if empty is not None:
-            raise RequestError(f"input[{empty}] is empty: with late_chunking each must have tokens")
-        if not chunks:
-            return np.empty((0, self._model.info.embedding_length), np.float32)
-        begin, end = self._tokenizer.around
-        whole = [*begin, *chain.from_iterable(chunks), *end]
-        if len(whole) > self._context:
-            what = "input with late_chunking is too large"
-            raise ContextLengthError.of(len(whole), self._context, what)
-        hidden = self.rows(whole, wants_logits=False, lora=lora)
-        return late_chunked(hidden, [*map(len, chunks)], len(begin))
-
-    def loglikelihood(
-        self, shared: Sequence[Item], prompts: Prompts, lora: Lora = NO_LORA
-    ) -> list[Scored]:
-        """Return the log-probabilities of continuations of prompts; see `tampu.engine.scoring`.
-
-        `shared`: what all prompts begin with; `lora`: the adapters of all.
+        Raises:
+            RequestError: for a model of embeddings, and one that ranks.
         """
-        return loglikelihood(prompts, self._scoring(shared, lora), at_once=_AT_ONCE)
-
-    def score(
-        self, prompt: Prompt, continuations: Sequence[str | Sequence[int]], lora: Lora
-    ) -> list[ScoredContinuation]:
-        """Return the scores of a prompt's continuations; see `Engine.score`."""
-        given = prompt if isinstance(prompt, str) else _flat(prompt)
-        prompts = with_continuations(self._tokenizer, given, continuations)
-        shared = prompts[0][0] if prompts else given
-        scored = score(prompts, self._scoring(shared, lora), at_once=_AT_ONCE)
-        return [one for [one] in scored]
-
-    def _scoring(self, shared: Sequence[Item], lora: Lora) -> Collect:
-        """Return what begins the requests of scores of prompts that begin alike."""
-        self._check_generates()
-        if self._model.scheduler.kv_manager.grid is not None:
-            # The others resume from the state that is kept at its end.
-            self.rows(shared, wants_logits=True, last=1, lora=lora)
-        return partial(self.collect, lora=lora)
-
-    def rank(self, pairs: Sequence[Pair], lora: Lora = NO_LORA) -> list[Rows]:
-        """Return the scores (labels,) of queries with documents, by the model's rank head."""
-        found: list[Rows] = [np.empty(0, np.float32)] * len(pairs)
-        is_encoder = self._model.graphs.max_bidirectional_tokens is not None
-
-        def begin(index: int, sink: Sink) -> RequestHandle:
-            def keep(rows: Rows) -> None:
-                found[index] = rows[0]
-
-            collector = RowCollector(keep, last=None if is_encoder else 1, only_first=is_encoder)
-            pair = pairs[index]
-            return self.collect(pair.tokens, collector, sink, second=pair.second, lora=lora)
-
-        run_all(range(len(pairs)), begin, at_once=_AT_ONCE)
-        return found
+        if self._model.graphs.max_bidirectional_tokens is not None:
+            name = self._model.info.name
+            raise RequestError(f"{name} does not generate text: it is an embedding model")
+        if self._model.graphs.model.ranks:
+            name = self._model.info.name
+            raise RequestError(f"{name} does not generate text: it ranks documents (rerank)")
 
     def prepare_image(self, image: bytes | RGBImage) -> NumberedImage:
         """Return an image as the model takes it; see `Engine.prepare_image`."""
@@ -340,14 +228,6 @@ class InputProcessor:
             self._constraints.close()
         self._decoder.close()
         self._video_decoder.close()
-
-    def _check_generates(self) -> None:
-        if self._model.graphs.max_bidirectional_tokens is not None:
-            name = self._model.info.name
-            raise RequestError(f"{name} does not generate text: it is an embedding model")
-        if self._model.graphs.model.ranks:
-            name = self._model.info.name
-            raise RequestError(f"{name} does not generate text: it ranks documents (rerank)")
 
     def _grammars(self) -> Constraints:
         """Return the compiler of grammars."""
@@ -421,7 +301,7 @@ class InputProcessor:
         return values
 
     def _inputs(self, prompt: Prompt, second: int | None = None) -> Inputs:
-        given = self._tokenizer.encode(prompt) if isinstance(prompt, str) else _flat(prompt)
+        given = self._tokenizer.encode(prompt) if isinstance(prompt, str) else flat(prompt)
         if not given:
             raise RequestError("the prompt is empty: it must have at least one token")
         pieces: list[npt.NDArray[np.int32] | NumberedImage] = []
@@ -443,7 +323,7 @@ class InputProcessor:
         return as_one_group(inputs, segments.astype(np.int32))
 
 
-def _flat(prompt: Sequence[Item]) -> list[Item]:
+def flat(prompt: Sequence[Item]) -> list[Item]:
     """Return the items of a prompt, those of its videos among them."""
     parts = (each.items if isinstance(each, PreparedVideo) else (each,) for each in prompt)
     return [item for part in parts for item in part]

@@ -27,6 +27,12 @@ class TokensPrompt(msgspec.Struct, frozen=True, tag="tokens"):
     tokens: tuple[int, ...]
 
 
+class ItemsPrompt(msgspec.Struct, frozen=True, tag="items"):
+    """Token ids, and images and videos that this process has prepared; not for messages."""
+
+    items: tuple[Any, ...]
+
+
 class FIMPrompt(msgspec.Struct, frozen=True, tag="fim"):
     """Fill in the middle: the texts before and after what is to be generated."""
 
@@ -59,7 +65,7 @@ class ChatPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="chat"):
     add_generation_prompt: bool = True
 
 
-Prompt: TypeAlias = TextPrompt | TokensPrompt | FIMPrompt | ChatPrompt
+Prompt: TypeAlias = TextPrompt | TokensPrompt | ItemsPrompt | FIMPrompt | ChatPrompt
 
 
 class StructuredOutput(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,10 +13,10 @@ import numpy.typing as npt
 from tampu.chat.messages import check_tools, read_messages
 from tampu.chat.output.reasoning import Think
 from tampu.engine.arguments import FilePath, kind_of
-from tampu.engine.backend import Tokenizer
-from tampu.engine.chat import ModelRequest, OutputParser, RequestBuilder
-from tampu.engine.input_processor import Prompt
-from tampu.engine.prompts import ChatPrompt, StructuredOutput
+from tampu.engine.input_processor import Prompt, flat
+from tampu.engine.prompts import ChatPrompt, ItemsPrompt, StructuredOutput, TextPrompt
+from tampu.engine.request_builder import Tokenizer
+from tampu.engine.requests import Generate
 from tampu.errors import GrammarError, RequestError
 from tampu.runner.request import (
     GenerateOptions,
@@ -37,38 +37,32 @@ _THINK = kind_of(Think)
 class PythonRequests:
     """Builds the requests of one model from the arguments of Python functions."""
 
-    def __init__(
-        self, requests: RequestBuilder, defaults: StoredDefaults, tokenizer: Tokenizer, context: int
-    ) -> None:
+    def __init__(self, defaults: StoredDefaults, tokenizer: Tokenizer, context: int) -> None:
         """Build requests whose options replace the model's own defaults.
 
         Those without a limit have that of this context, so that every answer ends.
         """
-        self._requests = requests
         self._parameters = given_options(defaults.parameters)
         self._defaults = defaults
         self._tokenizer = tokenizer
         self._limit = token_limit(context)
 
-    def plain(self, prompt: Prompt, given: Mapping[str, object]) -> ModelRequest:
+    def plain(self, prompt: Prompt, given: Mapping[str, object]) -> Generate:
         """Return the request for the continuation of a prompt."""
-        tokens = self._tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        tokens = self._tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
         values = {**self._parameters, **given}
         if "format" in values:
             values["format"] = _format(values["format"])
-        options = self._options(values)
-        ends_in_reasoning = self._requests.ends_in_reasoning(tokens)
-        options = self._requests.with_reasoning_tags(options, ends_in_reasoning=ends_in_reasoning)
-        return ModelRequest(tokens, options, OutputParser())
+        return Generate(items_prompt(tokens), self._options(values))
 
-    def chat(self, messages: Sequence[Message], given: Mapping[str, object]) -> ModelRequest:
+    def chat(self, messages: Sequence[Message], given: Mapping[str, object]) -> Generate:
         """Return the request for the next message."""
         values = {**self._parameters, **given}
         chat = self.conversation(messages, values)
         structure = None
         if "format" in values:
             structure = StructuredOutput(format=_format(values.pop("format")))
-        return self._requests.build(chat, self._options(values), structure)
+        return Generate(chat, self._options(values), structure)
 
     def _options(self, values: Mapping[str, object]) -> GenerateOptions:
         options = generate_options(values)
@@ -90,6 +84,16 @@ class PythonRequests:
         return ChatPrompt(
             messages=tuple(map(dict, begun)), tools=tools and tuple(tools), think=think
         )
+
+
+def items_prompt(prompt: Sequence[Any]) -> ItemsPrompt:
+    """Return token ids, and images that this process has prepared, as a prompt."""
+    return ItemsPrompt(tuple(int(i) if isinstance(i, np.integer) else i for i in prompt))
+
+
+def embedded_prompt(given: Prompt) -> TextPrompt | ItemsPrompt:
+    """Return a text or token ids as an input of `Embed`."""
+    return TextPrompt(given) if isinstance(given, str) else items_prompt(flat(given))
 
 
 def read_file(file: File, where: str) -> bytes | npt.NDArray[np.uint8]:

@@ -11,42 +11,27 @@ else as the model was trained with two texts: `[CLS] query [SEP] document [SEP]`
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from tampu.engine.pooling import RANK, pooling_of
 from tampu.engine.questions import RERANK_INSTRUCTION, Decision, Decisions
-from tampu.engine.scoring import NO_LORA, Lora
+from tampu.engine.requests import Pair
 from tampu.errors import ContextLengthError, RequestError
 from tampu.ml.metadata import Metadata
 from tampu.ml.vectors import check_finite
 
-Scores = npt.NDArray[np.float32]
+Labels = npt.NDArray[np.float32]
+"""The scores of the labels."""
+
 
 _TEMPLATE = "tokenizer.chat_template.rerank"
 _PLACES = re.compile(r"(\{query\}|\{document\})")
 _YES = "yes"
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """A query and a document as a model takes them.
-
-    Attributes:
-        tokens: of both.
-        second: how many of them are the first segment.
-        query: the text.
-        document: the text.
-    """
-
-    tokens: list[int]
-    second: int
-    query: str
-    document: str
 
 
 class PairEncoder(Protocol):
@@ -63,15 +48,8 @@ class PairEncoder(Protocol):
         """Return the tokens of texts, and whether control tokens in each are read."""
 
 
-class Ranker(Protocol):
-    """A loaded model that ranks."""
-
-    @property
-    def context(self) -> int:
-        """The maximum number of tokens of a pair."""
-
-    def rank(self, pairs: Sequence[Pair], lora: Lora = NO_LORA) -> list[Scores]:
-        """Return the scores (labels,) of each pair."""
+Ranker: TypeAlias = Callable[[Sequence[Pair]], Sequence[Sequence[float]]]
+"""Returns the scores of the labels for each pair."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +123,14 @@ class PairBuilder:
 def rank(
     builder: PairBuilder,
     ranker: Ranker,
+    context: int,
     query: str,
     documents: Sequence[str],
     instruction: str,
-    lora: Lora = NO_LORA,
 ) -> Decisions:
     """Return for each document the probabilities that it matches the query, and that it does not.
+
+    `context` is the maximum number of tokens of a pair.
 
     Raises:
         RequestError: for an instruction that the model does not take, and for a model whose labels
@@ -160,17 +140,17 @@ def rank(
     """
     pairs = builder.pairs(query, documents, instruction)
     for index, pair in enumerate(pairs):
-        if len(pair.tokens) > ranker.context:
+        if len(pair.tokens) > context:
             what = f"documents[{index}] with the query is too long"
-            raise ContextLengthError.of(len(pair.tokens), ranker.context, what)
-    found = ranker.rank(pairs, lora)
+            raise ContextLengthError.of(len(pair.tokens), context, what)
+    found = [np.array(scores, np.float32) for scores in ranker(pairs)]
     check_finite(found, "scores", "documents")
     matches = [_match(scores, builder.labels) for scores in found]
     answers = tuple(Decision((match, 1 - match), 1.0) for match in matches)
     return Decisions(answers, sum(len(pair.tokens) for pair in pairs), 0)
 
 
-def _match(scores: Scores, labels: Sequence[str]) -> float:
+def _match(scores: Labels, labels: Sequence[str]) -> float:
     """Return the probability of a match from the scores of the labels."""
     values = scores.astype(np.float64)
     if len(values) == 1 and len(labels) > 1:

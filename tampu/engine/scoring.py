@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import math
 import queue
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from types import MappingProxyType
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Protocol, Self, TypeAlias, TypeVar
 
-import msgspec
 import numpy as np
 
 from tampu.cancellation import check_cancelled
 from tampu.chat.images import Item
+from tampu.engine.requests import PromptScores, ScoredContinuation
 from tampu.errors import ComputeError, RequestError
 from tampu.runner.events import Done, Event, Failed, Usage, to_error
 from tampu.runner.sequence import RowCollector, Rows
@@ -31,9 +30,8 @@ Prompts: TypeAlias = Sequence[tuple[Sequence[Item], Sequence[Tokens]]]
 """Prompts, each with its continuations."""
 Continuation: TypeAlias = str | Sequence[int]
 """What may follow a prompt: a text, or token ids."""
-Lora: TypeAlias = Mapping[str, float]
-"""Names of loaded adapters, with the strength of each."""
-NO_LORA: Lora = MappingProxyType({})
+AT_ONCE = 128
+"""Requests of one caller that run or wait; those that fit share a batch."""
 _POLL_S = 0.1  # between looks at whether the work is still wanted
 
 
@@ -76,22 +74,10 @@ class Scored:
     logprobs: list[float]
     usage: Usage
 
-
-class ScoredContinuation(msgspec.Struct, frozen=True):
-    """One continuation of a prompt, and how probable the model holds it.
-
-    Attributes:
-        tokens: the ids that were scored; those of the prompt are not among them.
-        logprobs: the natural log-probability of each of them after those before it.
-    """
-
-    tokens: tuple[int, ...]
-    logprobs: tuple[float, ...]
-
-    @property
-    def logprob(self) -> float:
-        """The natural log-probability of the whole continuation: the sum."""
-        return sum(self.logprobs)
+    @classmethod
+    def of(cls, found: PromptScores) -> Self:
+        """Return the sums of what was computed."""
+        return cls([each.logprob for each in found.continuations], found.usage)
 
 
 @dataclass(slots=True)
@@ -135,7 +121,7 @@ def log_softmax(logits: Rows, tokens: Sequence[int]) -> list[float]:
     return found
 
 
-def loglikelihood(prompts: Prompts, collect: Collect, *, at_once: int) -> list[Scored]:
+def scores(prompts: Prompts, collect: Collect, *, at_once: int) -> tuple[PromptScores, ...]:
     """Return the log-probabilities of continuations of several prompts.
 
     Args:
@@ -147,19 +133,13 @@ def loglikelihood(prompts: Prompts, collect: Collect, *, at_once: int) -> list[S
         TampuError: as `collect`, and for invalid logits; the other requests are cancelled.
     """
     computed = _tables(prompts, collect, at_once)
-    return [
-        Scored([sum(_logprobs(table, tokens)) for tokens in continuations], usage)
+    return tuple(
+        PromptScores(
+            tuple(ScoredContinuation(tokens, _logprobs(table, tokens)) for tokens in continuations),
+            usage,
+        )
         for (_, continuations), (table, usage) in zip(prompts, computed, strict=True)
-    ]
-
-
-def score(prompts: Prompts, collect: Collect, *, at_once: int) -> list[list[ScoredContinuation]]:
-    """Return the same with the log-probability of each token."""
-    computed = _tables(prompts, collect, at_once)
-    return [
-        [ScoredContinuation(tokens, _logprobs(table, tokens)) for tokens in continuations]
-        for (_, continuations), (table, _) in zip(prompts, computed, strict=True)
-    ]
+    )
 
 
 def with_continuations(

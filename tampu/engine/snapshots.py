@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self, TypeAlias
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
 from tampu.engine.input_processor import InputProcessor, Prompt
 from tampu.engine.model_loader import LoadedModel
+from tampu.engine.requests import SlotAction
 from tampu.errors import RequestError, SnapshotError
 from tampu.kvcache.block_file import CacheKey, PrefixTokens, block_parts
 from tampu.kvcache.block_index import spans
@@ -26,8 +27,6 @@ from tampu.ml.atomic_file import atomic_file
 from tampu.runner.loop import EngineLoop
 from tampu.runner.prefix_keeper import BLOCK
 from tampu.runner.row_copies import RowCopies
-
-SlotAction: TypeAlias = Literal["save", "restore", "erase"]
 
 
 @dataclass(frozen=True, slots=True)

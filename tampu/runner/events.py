@@ -14,7 +14,7 @@ import msgspec
 from tampu import errors
 from tampu.errors import ModelFileError, TampuError
 
-FinishReason: TypeAlias = Literal["stop", "length", "cancelled"]
+FinishReason: TypeAlias = Literal["stop", "length", "cancelled", "tool_calls", "load"]
 # What an answer of the reason `length` ended at: `max_tokens`, its context, `max_repeated_tokens`,
 # `max_predict_ms`, or `min_indent`.
 Limit: TypeAlias = Literal["tokens", "context", "repetition", "time", "indent"]
@@ -92,7 +92,7 @@ class BatchNumbers(msgspec.Struct, frozen=True):
     last: int
 
 
-class PromptProgress(msgspec.Struct, frozen=True, tag="progressed"):
+class PromptProgress(msgspec.Struct, frozen=True, tag="progressed", omit_defaults=True):
     """A part of the prompt is computed; the first says what was in the cache, the last is whole.
 
     Attributes:
@@ -100,47 +100,55 @@ class PromptProgress(msgspec.Struct, frozen=True, tag="progressed"):
         cached: how many of them were in the cache.
         processed: how many of them are computed, with these.
         elapsed_ns: since the request got a slot.
+        choice: as in `TextDelta`.
     """
 
     tokens: int
     cached: int
     processed: int
     elapsed_ns: int
+    choice: int = 0
 
 
-class TextDelta(msgspec.Struct, frozen=True, tag="text"):
+class TextDelta(msgspec.Struct, frozen=True, tag="text", omit_defaults=True):
     """New text of the answer; it never ends within a character or a possible stop string.
 
     Attributes:
         text: the new text.
         tokens: ids of its tokens.
         logprobs: one entry per token, if requested.
+        choice: the number of the answer, of a request for several.
     """
 
     text: str
     tokens: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
+    choice: int = 0
 
 
-class ReasoningDelta(msgspec.Struct, frozen=True, tag="reasoning"):
+class ReasoningDelta(msgspec.Struct, frozen=True, tag="reasoning", omit_defaults=True):
     """A piece of the reasoning before the answer; the attributes are those of `TextDelta`."""
 
     text: str
     tokens: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
+    choice: int = 0
 
 
-class Done(msgspec.Struct, frozen=True, tag="done"):
+class Done(msgspec.Struct, frozen=True, tag="done", omit_defaults=True):
     """The answer is complete.
 
     Attributes:
-        reason: why it ended: `stop`, `length` or `cancelled`.
+        reason: why it ended: `stop`, `length` or `cancelled`; from a server also `tool_calls`, and
+            `load`: the request only loaded the model.
         usage: token counts and durations.
         prompt_logprobs: one entry per prompt token except the first, if requested.
         stop: the stop string that ended it, if one did.
         batches: that it was computed in; None: in none, or the engine does not tell.
         limit: what it ended at, if the reason is `length`.
         end: the token with which the model ended it, without text; None: it did not.
+        choice: as in `TextDelta`.
+        ready_ns: when the model was ready, by the server's monotonic clock; 0: not from a server.
     """
 
     reason: FinishReason
@@ -150,6 +158,8 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     batches: BatchNumbers | None = None
     limit: Limit | None = None
     end: TextDelta | None = None
+    choice: int = 0
+    ready_ns: int = 0
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):

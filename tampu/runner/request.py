@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from tampu.errors import RequestError
-from tampu.runner.priority import Priority
 from tampu.sampling import SamplingOptions
 from tampu.sampling.grammar import Grammar, grammar_of
 from tampu.sampling.parameters import DEFAULTS, Use, engine_values, keyword_values
@@ -17,6 +16,7 @@ from tampu.settings.type_errors import convert
 
 log = logging.getLogger("tampu")
 
+Priority: TypeAlias = Literal["interactive", "batch"]
 MAX_TOP_LOGPROBS = 20
 MAX_STRENGTH = 100.0
 """Of an adapter: far more than anyone trains with."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tampu.engine.requests import Encode
 from tampu.server.body import parsed
 from tampu.server.http_response import (
     JSONResponse,
@@ -44,7 +45,8 @@ def anthropic_routes(serving: Serving, images: ImageFetcher, mcp: MCPServers) ->
         [prompt] = request.prompts
 
         async def work() -> Response:
-            counted = {"input_tokens": await serving.count_tokens(entry, prompt)}
+            found = await serving.ask_vocabulary(entry, Encode(prompt, detail="count"))
+            counted = {"input_tokens": found.count}
             return JSONResponse(counted, headers=warning_headers(request.warnings))
 
         return TaskResponse(work())

@@ -329,7 +329,7 @@ def _serving(
     metrics.model_gauge(
         "tampu_model_memory_bytes",
         "Memory of the loaded models.",
-        lambda: [(m.entry.name, m.runner.ready.memory_bytes) for m in models.models()],
+        lambda: [(m.entry.name, m.runner.facts.memory_bytes) for m in models.models()],
     )
     metrics.model_gauge(
         "tampu_model_requests",

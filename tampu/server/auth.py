@@ -12,7 +12,6 @@ from starlette.routing import Match
 from starlette.routing import Route as Matcher
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tampu.runner.priority import prioritized
 from tampu.server.caller import Caller, calling
 from tampu.server.errors import RateLimitError
 from tampu.server.http_response import error_response, exception_response
@@ -64,7 +63,7 @@ class APIKeyMiddleware:
             response.headers["connection"] = "close"
             await response(scope, receive, send)
             return
-        with calling(caller), prioritized(caller.priority):
+        with calling(caller):
             await self._app(scope, receive, send)
 
     def _caller(self, scope: Scope) -> Caller | None:

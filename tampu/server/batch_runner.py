@@ -19,7 +19,6 @@ import msgspec
 
 from tampu.errors import TampuError
 from tampu.ml.atomic_file import atomic_file
-from tampu.runner.priority import prioritized
 from tampu.server.batch_input import InputFileError, LineGroup, check_input, grouped
 from tampu.server.batch_results import ResultQueue
 from tampu.server.batch_store import Batch, BatchStore, BatchUsage, Ending, Result, Row
@@ -204,7 +203,7 @@ class BatchRunner:
     async def _do(self, row: Row, lines: LineGroup, owner: Caller) -> Result:
         line = await lines.take(row)
         body = bytes(line.body)
-        with calling(replace(owner, is_row=True)), prioritized("batch"):
+        with calling(replace(owner, is_row=True, priority="batch")):
             answer = await self._ask(line.url, body)
             while answer.status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
                 await asyncio.sleep(_RETRY_S)

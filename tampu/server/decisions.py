@@ -10,8 +10,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tampu.engine.questions import Decisions
+from tampu.engine.requests import Decided
 from tampu.server.body import parsed
-from tampu.server.generation_request import DecisionTask, RerankTask
+from tampu.server.generation_request import ModelCall
 from tampu.server.http_response import JSONResponse, TaskResponse, warning_headers
 from tampu.server.image_urls import ImageFetcher
 from tampu.server.routes import Route, post
@@ -31,14 +32,14 @@ def decision_routes(serving: Serving, images: ImageFetcher) -> list[Route]:
         """`POST /v1/decisions`: answers to questions about an input, as probabilities."""
         entry = serving.find_for(body, "completion")
         await images.fill(body.input)
-        task = await parsed(http, wire.parse_decisions, body, serving.defaults(entry))
-        return answer(entry, body, task, wire.decisions_response)
+        call = await parsed(http, wire.parse_decisions, body, serving.defaults(entry))
+        return answer(entry, body, call, wire.decisions_response)
 
     async def systemone(http: Request, body: wire.SystemOneRequest) -> Response:
         """`POST /v1/systemone`: the same in the form of decision models."""
         entry = serving.find_for(body, "completion")
-        task = await parsed(http, wire.parse_systemone, body, serving.defaults(entry))
-        return answer(entry, body, task, wire.systemone_response)
+        call = await parsed(http, wire.parse_systemone, body, serving.defaults(entry))
+        return answer(entry, body, call, wire.systemone_response)
 
     async def rerank(http: Request, body: RerankRequest) -> Response:
         """`POST /v1/rerank`: documents in the order of how well they match a query."""
@@ -51,25 +52,27 @@ def decision_routes(serving: Serving, images: ImageFetcher) -> list[Route]:
     async def score(http: Request, body: ScoreRequest) -> Response:
         """`POST /v1/score`: how well pairs of texts match."""
         entry = serving.find_for(body, "rerank", "completion")
-        tasks = await parsed(http, parse_scores, body, serving.defaults(entry))
+        calls = await parsed(http, parse_scores, body, serving.defaults(entry))
 
         async def work() -> Response:
-            found = {query: await serving.decide(entry, task) for query, task in tasks.items()}
+            found = {
+                query: (await serving.ask(entry, call)).decisions for query, call in calls.items()
+            }
             return JSONResponse(score_response(body, found))
 
         return TaskResponse(work())
 
     async def ranked(http: Request, body: RerankRequest, *, is_cohere: bool) -> Response:
         entry = serving.find_for(body, "rerank", "completion")
-        task = await parsed(http, parse_rerank, body, serving.defaults(entry))
-        return answer(entry, body, task, partial(rerank_response, is_cohere=is_cohere))
+        call = await parsed(http, parse_rerank, body, serving.defaults(entry))
+        return answer(entry, body, call, partial(rerank_response, is_cohere=is_cohere))
 
     def answer(
-        entry: Entry, body: B, task: DecisionTask | RerankTask, write: Callable[[B, Decisions], Any]
+        entry: Entry, body: B, call: ModelCall[Decided], write: Callable[[B, Decisions], Any]
     ) -> Response:
         async def work() -> Response:
-            found = await serving.decide(entry, task)
-            return JSONResponse(write(body, found), headers=warning_headers(task.warnings))
+            found = (await serving.ask(entry, call)).decisions
+            return JSONResponse(write(body, found), headers=warning_headers(call.warnings))
 
         return TaskResponse(work())
 

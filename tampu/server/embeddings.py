@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tampu.engine.requests import Embedded
 from tampu.server.body import parsed
+from tampu.server.choices import dropped_warnings
+from tampu.server.generation_request import ModelUse
 from tampu.server.http_response import SHORT, JSONResponse, TaskResponse, warning_headers
 from tampu.server.llama_server import joined
 from tampu.server.routes import Route, post
@@ -25,6 +26,11 @@ from tampu.server.wire.embeddings import (
     vector_lists,
 )
 from tampu.server.wire.llama_server import is_mixed, read_prompts
+
+
+def embedding_warnings(call: ModelUse, found: Embedded) -> dict[str, str]:
+    """Return the headers with the warnings of a request, and of tokens that were dropped."""
+    return warning_headers((*call.warnings, *dropped_warnings(found.dropped)))
 
 
 def embedding_routes(serving: Serving) -> list[Route]:
@@ -50,31 +56,30 @@ def embedding_routes(serving: Serving) -> list[Route]:
             read = await parsed(http, read_prompts, given, field)
             given = await joined(serving, entry, read)
         defaults = serving.defaults(entry)
-        task = await parsed(http, parse_embedding, body, given, field, defaults)
-        task = replace(task, may_be_unpooled=may_be_unpooled)
+        call = await parsed(http, parse_embedding, body, given, field, defaults, may_be_unpooled)
 
         async def work() -> Response:
-            found = await serving.embed(entry, task)
+            found = await serving.ask(entry, call)
             if is_plain or found.lengths:
-                answer: object = vector_lists(found.vectors, found.lengths)
+                answer: object = vector_lists(found.array(), found.lengths)
             else:
                 is_base64 = body.encoding_format == "base64"
                 answer = embedding_list(
-                    found.vectors, found.tokens, task.model, is_base64=is_base64
+                    found.array(), found.tokens, call.model, is_base64=is_base64
                 )
-            return JSONResponse(answer, headers=warning_headers(found.warnings))
+            return JSONResponse(answer, headers=embedding_warnings(call, found))
 
         return TaskResponse(work())
 
     async def cohere_embed(http: Request, body: CohereEmbedRequest) -> Response:
         """`POST /v2/embed`: texts as vectors, in Cohere's form."""
         entry = serving.find_for(body, "embedding")
-        task = await parsed(http, parse_cohere_embed, body, serving.defaults(entry))
+        call = await parsed(http, parse_cohere_embed, body, serving.defaults(entry))
 
         async def work() -> Response:
-            found = await serving.embed(entry, task)
-            answer = cohere_embeddings(body, found.vectors, found.tokens)
-            return JSONResponse(answer, headers=warning_headers(found.warnings))
+            found = await serving.ask(entry, call)
+            answer = cohere_embeddings(body, found.array(), found.tokens)
+            return JSONResponse(answer, headers=embedding_warnings(call, found))
 
         return TaskResponse(work())
 

@@ -1,93 +1,46 @@
 """The events of a response, which each API family translates into its own format.
 
-For each choice one `Started`, any number of `ReasoningDelta`, `ContentDelta` and tool calls, and
-one `Finished`. A tool call is one `ToolCallStarted`, any number of `ToolCallDelta`, and one
-`ToolCallFinished`; one that this server runs has events of its own (`MCPCallStarted`, ...). Choices
-run concurrently, so their events may alternate.
+They are those of `tampu.engine.events`, and the calls that this server runs itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
-from tampu.chat.output.stream_parser import CallState
-from tampu.runner.events import BatchNumbers, Limit, TextDelta, TokenLogprob, Usage
+from tampu.engine.events import (
+    PromptLogprobs,
+    Started,
+    ToolCallDelta,
+    ToolCallFinished,
+    ToolCallStarted,
+)
+from tampu.runner.events import Done, PromptProgress, ReasoningDelta, TextDelta, Usage
 
-EndReason: TypeAlias = Literal["stop", "length", "cancelled", "tool_calls", "load"]
-
-
-class Started(msgspec.Struct, frozen=True):
-    """The prompt is these tokens; the model was ready at `ready_ns` of the monotonic clock.
-
-    `warnings` say where the request is not answered as it asked: for the response's head. `begin`
-    and `dropped` are as in `PromptProcessed`.
-    """
-
-    tokens: tuple[int, ...]
-    ready_ns: int
-    choice: int = 0
-    warnings: tuple[str, ...] = ()
-    begin: str = ""
-    dropped: int = 0
-
-
-class PromptProgress(msgspec.Struct, frozen=True):
-    """A part of the prompt is computed, if that is requested; as in `tampu.runner.events`."""
-
-    tokens: int
-    cached: int
-    processed: int
-    elapsed_ns: int
-    choice: int = 0
-
-
-class _Text(msgspec.Struct, frozen=True):
-    """A piece of text, the tokens that came with it, and their logprobs if requested."""
-
-    text: str
-    tokens: tuple[int, ...] = ()
-    logprobs: tuple[TokenLogprob, ...] = ()
-    choice: int = 0
-
-
-class ContentDelta(_Text, frozen=True):
-    """Text of the answer."""
-
-
-class ReasoningDelta(_Text, frozen=True):
-    """Text of the reasoning."""
-
-
-class ToolCallStarted(msgspec.Struct, frozen=True):
-    """A tool call begins; `index` counts the calls of the answer."""
-
-    id: str
-    name: str
-    index: int
-    choice: int = 0
-
-
-class ToolCallDelta(msgspec.Struct, frozen=True):
-    """The next characters of a call's arguments, which are JSON."""
-
-    text: str
-    index: int
-    choice: int = 0
-
-
-class ToolCallFinished(msgspec.Struct, frozen=True):
-    """A tool call with all its arguments; `state` and `text` as in `ToolCallEnd`."""
-
-    id: str
-    name: str
-    arguments: str
-    index: int
-    state: CallState = "complete"
-    text: str = ""
-    choice: int = 0
+__all__ = [
+    "ContentDelta",
+    "Event",
+    "Finished",
+    "MCPCallDelta",
+    "MCPCallFinished",
+    "MCPCallStarted",
+    "MCPCallWritten",
+    "MCPToolsListed",
+    "PromptLogprobs",
+    "PromptProgress",
+    "ReasoningDelta",
+    "Started",
+    "ToolCallDelta",
+    "ToolCallFinished",
+    "ToolCallStarted",
+    "total_usage",
+    "warnings_of",
+    "without_broken_calls",
+]
+ContentDelta = TextDelta
+Finished = Done
 
 
 class MCPToolsListed(msgspec.Struct, frozen=True):
@@ -135,31 +88,10 @@ class MCPCallFinished(msgspec.Struct, frozen=True):
     choice: int = 0
 
 
-class Finished(msgspec.Struct, frozen=True):
-    """The choice is complete; `load`: the request only loaded the model. The rest as in `Done`."""
-
-    reason: EndReason
-    usage: Usage
-    ready_ns: int
-    stop: str | None = None
-    choice: int = 0
-    batches: BatchNumbers | None = None
-    limit: Limit | None = None
-    end: TextDelta | None = None
-
-
-class PromptLogprobs(msgspec.Struct, frozen=True):
-    """The prompt's first token, and the logprobs of the others; before `Finished`, if requested."""
-
-    first: bytes
-    logprobs: tuple[TokenLogprob, ...]
-    choice: int = 0
-
-
 Event: TypeAlias = (
     Started
     | PromptProgress
-    | ContentDelta
+    | TextDelta
     | ReasoningDelta
     | ToolCallStarted
     | ToolCallDelta
@@ -170,7 +102,7 @@ Event: TypeAlias = (
     | MCPCallWritten
     | MCPCallFinished
     | PromptLogprobs
-    | Finished
+    | Done
 )
 
 

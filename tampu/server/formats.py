@@ -8,6 +8,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tampu.engine.requests import CheckFormat
 from tampu.errors import GrammarError, RequestError
 from tampu.server.body import parsed
 from tampu.server.http_response import TaskResponse
@@ -38,9 +39,7 @@ def format_routes(serving: Serving) -> list[Route]:
             if structure is None:
                 return {"valid": True}
             try:
-                await serving.with_vocabulary(
-                    entry, lambda runner: runner.check_format(structure.format)
-                )
+                await serving.ask_vocabulary(entry, CheckFormat(structure.format))
             except GrammarError as error:
                 return {"valid": False, "error": str(error.at(structure.field))}
             warnings = {"warnings": structure.warnings} if structure.warnings else {}

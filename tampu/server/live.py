@@ -18,6 +18,7 @@ import psutil
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tampu.engine.requests import Observe
 from tampu.errors import TampuError
 from tampu.runner.recorder import RunnerSnapshot
 from tampu.server.http_response import SSE, EventsResponse
@@ -198,7 +199,7 @@ class LiveFeed:
         models = []
         for model in self._models.models():
             first, between = self._metrics.latencies(model.entry.name)
-            ready = model.runner.ready
+            ready = model.runner.facts
             models.append(
                 LiveModel(
                     model.entry.full_name,
@@ -254,7 +255,7 @@ def live_routes(feed: LiveFeed) -> list[Route]:
 async def _asked(model: ManagedModel) -> RunnerSnapshot | None:
     """Ask a model what it did; None if its process has ended."""
     with suppress(TampuError):
-        return await model.runner.observe()
+        return (await model.runner.ask(Observe())).snapshot
     return None
 
 

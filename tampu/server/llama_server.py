@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tampu.engine.prompts import MEDIA_MARKER, FIMPrompt, Prompt, TextPrompt, TokensPrompt
+from tampu.engine.requests import Decode, Encode, Encoded
 from tampu.server.body import parsed
 from tampu.server.errors import BusyError
 from tampu.server.generation_request import GenerationRequest
@@ -33,7 +34,6 @@ from tampu.server.wire.options import ModelBody, parse_limited
 from tampu.server.wire.telemetry import Telemetry
 from tampu.store.catalog import Entry
 from tampu.version import __version__
-from tampu.worker.protocol import Encoded
 
 
 def llama_server_routes(serving: Serving) -> list[Route]:
@@ -82,13 +82,13 @@ class LlamaServerAPI:
         content = body.content
 
         async def work() -> Response:
-            found = await self._serving.encode(
-                entry,
+            asked = Encode(
                 TextPrompt(content),
                 add_special=body.add_special,
                 parse_special=body.parse_special,
                 detail="pieces" if body.with_pieces else "tokens",
             )
+            found = await self._serving.ask_vocabulary(entry, asked)
             parts = _tokens_json(found, pieces=body.with_pieces)
             return json_response(parts, is_long=found.count > BLOCK)
 
@@ -106,9 +106,8 @@ class LlamaServerAPI:
             words = entry.info.metadata.strings("tokenizer.ggml.tokens")
 
         async def work() -> Response:
-            found = await self._serving.encode(
-                entry, prompt, add_special=body.add_special_tokens is not False
-            )
+            asked = Encode(prompt, add_special=body.add_special_tokens is not False)
+            found = await self._serving.ask_vocabulary(entry, asked)
             return json_response(_vllm_json(found, context, words), is_long=found.count > BLOCK)
 
         return TaskResponse(work())
@@ -118,7 +117,7 @@ class LlamaServerAPI:
         entry = self._serving.find_for(body)
 
         async def work() -> dict[str, str]:
-            text = (await self._serving.decode(entry, body.tokens)).text
+            text = (await self._serving.ask_vocabulary(entry, Decode(tuple(body.tokens)))).text
             return {"content": text, "prompt": text}
 
         return TaskResponse(work())
@@ -129,7 +128,7 @@ class LlamaServerAPI:
         prompt = await self._chat_prompt(http, entry, body)
 
         async def work() -> dict[str, str]:
-            found = await self._serving.encode(entry, prompt, detail="text")
+            found = await self._serving.ask_vocabulary(entry, Encode(prompt, detail="text"))
             return {"prompt": found.pieces.decode("utf-8", "replace")}
 
         return TaskResponse(work())
@@ -199,7 +198,8 @@ class LlamaServerAPI:
         texts = []
         for prompt in request.prompts:
             if isinstance(prompt, TokensPrompt):
-                texts.append((await self._serving.decode(entry, prompt.tokens)).text)
+                decoded = await self._serving.ask_vocabulary(entry, Decode(prompt.tokens))
+                texts.append(decoded.text)
             elif isinstance(prompt, TextPrompt | FIMPrompt):
                 texts.append(prompt.text if isinstance(prompt, TextPrompt) else prompt.prefix)
         writer = LlamaCompletionWriter(
@@ -228,7 +228,8 @@ async def _joined(serving: Serving, entry: Entry, parts: Sequence[str | int]) ->
         if isinstance(part, int):
             found.append(part)
         else:
-            encoded = await serving.encode(entry, TextPrompt(part), add_special=not found)
+            asked = Encode(TextPrompt(part), add_special=not found)
+            encoded = await serving.ask_vocabulary(entry, asked)
             found += encoded.tokens()
     return found
 

@@ -15,17 +15,10 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from tampu.engine.questions import Decisions
+from tampu.engine.events import Reply, Started
+from tampu.engine.requests import Result
 from tampu.errors import TampuError
-from tampu.runner.events import Usage
-from tampu.server.events import (
-    ContentDelta,
-    Event,
-    Finished,
-    PromptProgress,
-    ReasoningDelta,
-    Started,
-)
+from tampu.runner.events import Done, Failed, PromptProgress, ReasoningDelta, TextDelta, Usage
 from tampu.server.llama_metrics import LlamaServerMetrics
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -144,18 +137,6 @@ class Metrics:
         """Count a crash of a model's process, however many requests it had."""
         self._crashes.labels(model).inc()
 
-    def embedded(self, model: str, tokens: int) -> None:
-        """Count the tokens of an embedding."""
-        self._tokens.labels(model, "prompt").inc(tokens)
-        self.llama_server.answered(Usage(prompt_tokens=tokens))
-        self.used(model, Usage(prompt_tokens=tokens))
-
-    def decided(self, model: str, found: Decisions) -> None:
-        """Count the tokens of decisions."""
-        self._tokens.labels(model, "prompt").inc(found.input_tokens)
-        self._tokens.labels(model, "cached").inc(found.cached_tokens)
-        self.used(model, Usage(found.input_tokens, found.cached_tokens))
-
     def key_used(self, key: str, usage: Usage) -> None:
         """Count the usage of a key, by its name."""
         self._key_requests.labels(key).inc()
@@ -168,24 +149,29 @@ class Metrics:
         self._errors.labels(type(error).__name__).inc()
 
     @contextmanager
-    def request(self, model: str) -> Iterator[Callable[[Event], None]]:
-        """Count a request's error, and each event that is given to what this yields."""
-        first, between = self._first.labels(model), self._between.labels(model)
+    def request(self, model: str) -> Iterator[Callable[[Reply], None]]:
+        """Count a request's error, and each reply that is given to what this yields."""
         started_s = self._clock()
         choices: dict[int, _TokenTimes] = {}
 
-        def count(event: Event) -> None:
+        def count(event: Reply) -> None:
+            if isinstance(event, Failed):
+                return
+            if isinstance(event, Result):
+                self._count_tokens(model, event.usage)
+                return
             times = choices.get(event.choice)
-            if isinstance(event, Finished):
-                self._count_tokens(model, event)
+            if isinstance(event, Done):
+                self._count_tokens(model, event.usage)
                 if times is not None:
                     times.came(event.usage.generated_tokens - times.tokens, self._clock())
             elif not isinstance(event, Started | PromptProgress):
                 now_s = self._clock()
                 tokens = _tokens_of(event)
                 if times is None:
-                    first.observe(now_s - started_s)
-                    choices[event.choice] = _TokenTimes(tokens, now_s, between.observe)
+                    self._first.labels(model).observe(now_s - started_s)
+                    between = self._between.labels(model).observe
+                    choices[event.choice] = _TokenTimes(tokens, now_s, between)
                 else:
                     times.came(tokens, now_s)
 
@@ -195,8 +181,7 @@ class Metrics:
             self.failed(error)
             raise
 
-    def _count_tokens(self, model: str, event: Finished) -> None:
-        usage = event.usage
+    def _count_tokens(self, model: str, usage: Usage) -> None:
         self.llama_server.answered(usage)
         self._tokens.labels(model, "prompt").inc(usage.prompt_tokens)
         self._tokens.labels(model, "cached").inc(usage.cached_tokens)
@@ -204,9 +189,9 @@ class Metrics:
         self.used(model, usage)
 
 
-def _tokens_of(event: Event) -> int:
+def _tokens_of(event: Reply) -> int:
     """Return how many tokens a piece says that it has; those of calls come with what follows."""
-    return len(event.tokens) if isinstance(event, ContentDelta | ReasoningDelta) else 0
+    return len(event.tokens) if isinstance(event, TextDelta | ReasoningDelta) else 0
 
 
 class _TokenTimes:

@@ -20,6 +20,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from tampu.engine.backend import ModelFacts
 from tampu.engine.load_options import LoadOptions
 from tampu.errors import (
     LoadCancelledError,
@@ -34,7 +35,6 @@ from tampu.server.generation_request import FOREVER
 from tampu.server.model_defaults import with_model_files
 from tampu.store.catalog import Entry
 from tampu.worker.model_client import ModelClient
-from tampu.worker.protocol import Ready
 
 logger = logging.getLogger(__name__)
 
@@ -157,7 +157,7 @@ class ModelManager:
         self._crash_backoff = crash_backoff or CrashLoopBackoff()
         self._may_reload = may_reload
         self._turn = asyncio.Lock()
-        self._sizes: dict[tuple[str, LoadOptions], Ready] = {}
+        self._sizes: dict[tuple[str, LoadOptions], ModelFacts] = {}
         self._device_free: int | None = None  # after the last load, plus what was closed since
         self._is_closing = False
         self.options = options
@@ -259,8 +259,8 @@ class ModelManager:
                 runner = await self._started(entry, options)
             users = self._loading[entry.name].waiting
             model = ManagedModel(entry, options, runner, self._keep_alive_s, users)
-            self._sizes[entry.name, options] = runner.ready
-            self._device_free = runner.ready.device_free
+            self._sizes[entry.name, options] = runner.facts
+            self._device_free = runner.facts.device_free
             self._models[entry.name] = model
             if not users:
                 self._start_timer(model)
@@ -291,7 +291,7 @@ class ModelManager:
         loaded = self.find(entry.name)
         if loaded is None:
             return self._context(entry), self.options.max_slots
-        return loaded.runner.ready.context, loaded.runner.ready.slots
+        return loaded.runner.facts.context, loaded.runner.facts.slots
 
     def options_of(self, entry: Entry, overrides: Mapping[str, Any]) -> LoadOptions | None:
         """Return how a model would be loaded here; None: requests load none."""
@@ -312,7 +312,7 @@ class ModelManager:
         known = self._sizes.get((entry.name, options))
         needed = file_bytes if known is None else known.memory_bytes
         if self._memory_bytes is not None:
-            taken = sum(model.runner.ready.memory_bytes for model in self._models.values())
+            taken = sum(model.runner.facts.memory_bytes for model in self._models.values())
             return needed + taken <= self._memory_bytes
         if not self._has_room_on_devices(known, options, file_bytes):
             return False
@@ -321,13 +321,13 @@ class ModelManager:
         return needed - on_devices <= _USABLE_SHARE_OF_FREE * read_available_memory().free
 
     def _has_room_on_devices(
-        self, known: Ready | None, options: LoadOptions, file_bytes: int
+        self, known: ModelFacts | None, options: LoadOptions, file_bytes: int
     ) -> bool:
         """Whether devices have room for the model's layers, or no other model uses any device.
 
         Layers that do not fit there are computed by the CPU, many times more slowly.
         """
-        is_taken = any(model.runner.ready.device_bytes for model in self._models.values())
+        is_taken = any(model.runner.facts.device_bytes for model in self._models.values())
         if self._device_free is None or not is_taken or not options.gpu_layers:
             return True
         before = 0 if known is None else known.device_bytes
@@ -377,7 +377,7 @@ class ModelManager:
             return
         logger.info("unloading %s", model.entry.name)
         if self._device_free is not None:
-            self._device_free += model.runner.ready.device_bytes
+            self._device_free += model.runner.facts.device_bytes
         model.closed.set()
         task = asyncio.create_task(model.runner.close())
         self._closing.add(task)

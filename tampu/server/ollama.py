@@ -10,14 +10,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tampu.engine.prompts import ChatPrompt
+from tampu.engine.requests import Encode
 from tampu.server.body import parsed
+from tampu.server.embeddings import embedding_warnings
 from tampu.server.generation_request import GenerationRequest
 from tampu.server.http_response import (
     JSONResponse,
     TaskResponse,
     encoded,
     event_response,
-    warning_headers,
 )
 from tampu.server.mcp.selection import chat_form
 from tampu.server.mcp.servers import MCPServers, Offer
@@ -117,16 +118,16 @@ class OllamaAPI:
         request = await parsed(http, wire.parse_embed, body, self._serving.defaults(entry))
 
         async def work() -> Response:
-            found = await self._serving.embed(entry, request)
+            found = await self._serving.ask(entry, request)
             response = wire.EmbedResponse(
                 model=request.model,
-                embeddings=found.vectors.tolist(),
+                embeddings=found.array().tolist(),
                 total_duration=time.monotonic_ns() - arrived_ns,
                 load_duration=max(found.ready_ns - arrived_ns, 1),
                 prompt_eval_count=found.tokens,
                 truncated=found.dropped,
             )
-            return JSONResponse(response, headers=warning_headers(found.warnings))
+            return JSONResponse(response, headers=embedding_warnings(request, found))
 
         return TaskResponse(work())
 
@@ -136,9 +137,9 @@ class OllamaAPI:
         request = await parsed(http, wire.parse_embeddings, body, self._serving.defaults(entry))
 
         async def work() -> Response:
-            found = await self._serving.embed(entry, request)
-            vector = found.vectors[0].tolist() if request.inputs else []
-            return JSONResponse({"embedding": vector}, headers=warning_headers(found.warnings))
+            found = await self._serving.ask(entry, request)
+            vector = found.array()[0].tolist() if found.tokens else []
+            return JSONResponse({"embedding": vector}, headers=embedding_warnings(request, found))
 
         return TaskResponse(work())
 
@@ -171,7 +172,7 @@ class OllamaAPI:
     ) -> wire.DebugResponse:
         """Return the prompt that the model would receive, instead of an answer."""
         [prompt] = request.prompts
-        encoded = await self._serving.encode(entry, prompt, detail="pieces")
+        encoded = await self._serving.ask_vocabulary(entry, Encode(prompt, detail="pieces"))
         messages = prompt.messages if isinstance(prompt, ChatPrompt) else ()
         return wire.DebugResponse(
             model=request.model,

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tampu.engine.prompts import FIMPrompt, TextPrompt, TokensPrompt
+from tampu.engine.requests import Decode, Encode
 from tampu.server.body import parsed
 from tampu.server.caller import current_caller
 from tampu.server.generation_request import GenerationRequest
@@ -173,14 +174,16 @@ class OpenAIAPI:
 
     def _count(self, entry: Entry, request: GenerationRequest) -> Response:
         async def work() -> Response:
-            tokens = await self._serving.count_tokens(entry, request.prompts[0])
+            asked = Encode(request.prompts[0], detail="count")
+            tokens = (await self._serving.ask_vocabulary(entry, asked)).count
             counted = {"object": "response.input_tokens", "input_tokens": tokens}
             return JSONResponse(counted, headers=warning_headers(request.warnings))
 
         return TaskResponse(work())
 
     async def _prompt(self, entry: Entry, request: GenerationRequest) -> str:
-        found = await self._serving.encode(entry, request.prompts[0], detail="pieces")
+        asked = Encode(request.prompts[0], detail="pieces")
+        found = await self._serving.ask_vocabulary(entry, asked)
         return found.pieces.decode("utf-8", "replace")
 
     async def _echoes(self, entry: Entry, request: GenerationRequest) -> list[str]:
@@ -191,7 +194,8 @@ class OpenAIAPI:
             elif isinstance(prompt, FIMPrompt):
                 echoes.append(prompt.prefix)
             elif isinstance(prompt, TokensPrompt):
-                echoes.append((await self._serving.decode(entry, prompt.tokens)).text)
+                decoded = await self._serving.ask_vocabulary(entry, Decode(prompt.tokens))
+                echoes.append(decoded.text)
         return echoes
 
 

@@ -10,7 +10,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tampu.engine.snapshots import SlotAction
+from tampu.engine.requests import ActOnSlot, SlotAction
+from tampu.engine.sent_paths import sent_path
 from tampu.errors import RequestError
 from tampu.server.body import read_body
 from tampu.server.http_response import JSONResponse, TaskResponse
@@ -47,7 +48,9 @@ def saved_slot_routes(serving: Serving, folder: Path | None) -> list[Route]:
 
         async def work() -> Response:
             began = time.perf_counter()
-            done = await serving.act_on_slot(entry, action, int(id_slot), path)
+            request = ActOnSlot(action, int(id_slot), sent_path(path))
+            async with serving.models.use(entry, {}, None) as model:
+                done = await model.runner.ask(request)
             ms = (time.perf_counter() - began) * 1000
             if action == "erase":
                 return JSONResponse({"id_slot": int(id_slot), "n_erased": done.tokens})

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sized
 from dataclasses import dataclass
 from pathlib import Path
 
+from tampu.engine.requests import ChangeAdapter
+from tampu.engine.sent_paths import sent_path
 from tampu.errors import NotFoundError, RequestError
 from tampu.runner.request import check_strength
 from tampu.server.model_manager import ManagedModel, ModelManager
 from tampu.store.catalog import Entry, adapter_file
-from tampu.worker.protocol import AdapterChanged, ChangeAdapter
 
 MAX_ADAPTERS = 1000
 
@@ -166,7 +167,7 @@ class ServedAdapters:
         async with model.adapter_turn:
             if name in model.adapters:
                 model.adapters.remove(name)
-                await model.runner.ask(lambda n: ChangeAdapter(n, name), AdapterChanged)
+                await model.runner.ask(ChangeAdapter(name))
 
     async def provide(self, model: ManagedModel, chosen: Mapping[str, float]) -> None:
         """Have a model's process load what a request chose and it has not.
@@ -179,11 +180,7 @@ class ServedAdapters:
                 adapter = self.find(name)
                 if adapter is None or name in model.adapters:
                     continue
-                path = str(adapter.path)
-                await model.runner.ask(
-                    lambda n, name=name, path=path: ChangeAdapter(n, name, path),  # type: ignore[misc]
-                    AdapterChanged,
-                )
+                await model.runner.ask(ChangeAdapter(name, sent_path(adapter.path)))
                 model.adapters.add(name)
 
 

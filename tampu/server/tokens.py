@@ -13,13 +13,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tampu.engine.prompts import ChatPrompt, TextPrompt
+from tampu.engine.requests import Decode, Encode, Encoded
 from tampu.errors import RequestError
 from tampu.server.body import parsed
 from tampu.server.http_response import TaskResponse, json_response
 from tampu.server.routes import Route, post
 from tampu.server.serving import Serving
 from tampu.server.wire.ollama import Message, read_messages
-from tampu.worker.protocol import Encoded
 
 BLOCK = 4096  # tokens
 
@@ -51,13 +51,13 @@ def token_routes(serving: Serving) -> list[Route]:
         prompt = await parsed(http, _prompt, body)
 
         async def work() -> Response:
-            encoded = await serving.encode(
-                entry,
+            asked = Encode(
                 prompt,
                 add_special=body.add_special,
                 parse_special=body.parse_special,
                 detail="pieces" if body.pieces else "tokens",
             )
+            encoded = await serving.ask_vocabulary(entry, asked)
             parts = tokens_json(encoded, pieces=body.pieces)
             return json_response(parts, is_long=encoded.count > BLOCK)
 
@@ -68,7 +68,8 @@ def token_routes(serving: Serving) -> list[Route]:
         entry = serving.find(body.model)
 
         async def work() -> dict[str, str]:
-            return {"text": (await serving.decode(entry, body.tokens)).text}
+            found = await serving.ask_vocabulary(entry, Decode(tuple(body.tokens)))
+            return {"text": found.text}
 
         return TaskResponse(work())
 

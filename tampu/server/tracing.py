@@ -16,18 +16,25 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from tampu.engine.events import Reply
 from tampu.engine.prompts import ChatPrompt
+from tampu.engine.requests import Decide, Embed, Request, Rerank, Result
 from tampu.errors import SettingsError
-from tampu.runner.events import Usage
+from tampu.runner.events import Done, Usage
 from tampu.server.caller import current_caller
-from tampu.server.events import Event, Finished
-from tampu.server.generation_request import GenerationRequest
+from tampu.server.generation_request import GenerationRequest, ModelCall
 from tampu.server.tracer import Attributes, Tracer, Value
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
+
+_OPERATIONS: dict[type[Request[Any]], str] = {
+    Embed: "embeddings",
+    Decide: "decisions",
+    Rerank: "decisions",
+}
 
 
 class RequestTrace:
@@ -61,9 +68,11 @@ class ModelTrace:
         """Add the span of a model's loading, which ends now."""
         self.part("load", began_ns, time.time_ns(), {"gen_ai.request.model": model})
 
-    def event(self, event: Event) -> None:
-        """Add the spans of a choice that is complete."""
-        if not isinstance(event, Finished) or event.reason == "load":
+    def reply(self, event: Reply) -> None:
+        """Add the tokens of a result, or the spans of a choice that is complete."""
+        if isinstance(event, Result):
+            self.used(event.usage)
+        if not isinstance(event, Done) or event.reason == "load":
             return
         usage, choice = event.usage, {"tampu.choice": event.choice}
         ended = time.time_ns()
@@ -170,14 +179,18 @@ def model_trace(
         found.end(error)
 
 
-def operation_of(request: GenerationRequest) -> str:
+def operation_of(request: GenerationRequest | ModelCall[Any]) -> str:
     """Return the operation of a request, as the semantic conventions name it."""
+    if isinstance(request, ModelCall):
+        return _OPERATIONS.get(type(request.request), type(request.request).__name__.lower())
     is_chat = all(isinstance(prompt, ChatPrompt) for prompt in request.prompts)
     return "chat" if is_chat else "text_completion"
 
 
-def attributes_of(request: GenerationRequest) -> Attributes:
+def attributes_of(request: GenerationRequest | ModelCall[Any]) -> Attributes:
     """Return the attributes of a request, as the semantic conventions name them."""
+    if isinstance(request, ModelCall):
+        return {}
     options = request.options
     known = {
         "temperature": options.temperature,

@@ -9,13 +9,17 @@ import asyncio
 import contextvars
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
+from tampu.engine.backend import ModelFacts
+from tampu.engine.events import Reply, is_last
 from tampu.engine.load_options import LoadOptions
+from tampu.engine.requests import Request
+from tampu.engine.sent_paths import sent_options, sent_path
 from tampu.errors import (
     OutOfMemoryError,
     RequestNotStartedError,
@@ -27,27 +31,23 @@ from tampu.sandbox.client import ForkServerClient
 from tampu.worker.exit_cause import describe_exit, lacked_device_memory
 from tampu.worker.frames import take_frames
 from tampu.worker.model_client import ModelClient
-from tampu.worker.preparation import is_long
 from tampu.worker.protocol import (
+    Answer,
     Cancel,
     Command,
     Counted,
+    FromWorker,
     Load,
     LoadFailed,
     Ping,
     Pong,
     Progress,
-    Ready,
-    Reply,
-    Request,
-    RequestEvent,
-    is_last,
+    Run,
     parts_of,
     to_body,
     to_frame,
-    to_reply,
+    to_message,
 )
-from tampu.worker.sent_paths import sent_options, sent_path
 
 logger = logging.getLogger(__name__)
 
@@ -60,13 +60,11 @@ _EXIT_SECONDS = 1.0
 _READ_BYTES = 64 * 1024
 _PING_SECONDS = 1.0
 _GRACE = 1.05
+_LONG = 128 << 10  # bytes of a request; writing more takes a while
 
 
-class _Events(asyncio.Queue[RequestEvent | None]):
-    """The events of one request; None: the process has ended."""
-
-    is_started = False
-    is_over = False
+class _Replies(asyncio.Queue[Reply | None]):
+    """The replies of one request; None: the process has ended."""
 
 
 class ProcessHandle(Protocol):
@@ -112,9 +110,9 @@ class WorkerProcess(ModelClient):
         self._ping_timer: asyncio.TimerHandle | None = None
         self._process = process
         self._writer = writer
-        self._ready: Ready | None = None
-        self._loading: asyncio.Queue[Progress | Ready | LoadFailed | None] = asyncio.Queue()
-        self._requests: dict[int, _Events] = {}
+        self._facts: ModelFacts | None = None
+        self._loading: asyncio.Queue[Progress | ModelFacts | LoadFailed | None] = asyncio.Queue()
+        self._requests: dict[int, _Replies] = {}
         self._numbers = count(1)
         self._output: deque[str] = deque(maxlen=20)
         self._cause = ""
@@ -134,11 +132,11 @@ class WorkerProcess(ModelClient):
         return self._process.pid
 
     @property
-    def ready(self) -> Ready:
-        """The worker's report of the loaded model."""
-        if self._ready is None:
+    def facts(self) -> ModelFacts:
+        """What the worker has reported of the loaded model."""
+        if self._facts is None:
             raise RunnerDiedError(f"model {self.name!r} is not loaded")
-        return self._ready
+        return self._facts
 
     @property
     def is_alive(self) -> bool:
@@ -161,7 +159,7 @@ class WorkerProcess(ModelClient):
                 `stall_s` seconds.
         """
         await self._send(Load(sent_path(path), sent_options(options)))
-        while self._ready is None:
+        while self._facts is None:
             try:
                 async with asyncio.timeout(stall_s):
                     reply = await self._loading.get()
@@ -172,59 +170,44 @@ class WorkerProcess(ModelClient):
             match reply:
                 case Progress(fraction=fraction):
                     progress(fraction)
-                case Ready():
-                    self._ready = reply
+                case ModelFacts():
+                    self._facts = reply
                 case LoadFailed(kind=kind, message=message):
                     raise to_error(kind, message)
                 case None:
                     raise self._death()
 
-    async def request(
-        self, command: Callable[[int], Request]
-    ) -> AsyncGenerator[RequestEvent, None]:
-        """Yield the events of a command; closing the iterator cancels it.
+    async def run(self, request: Request[Any]) -> AsyncGenerator[Reply, None]:
+        """Yield the replies of a request; closing the iterator cancels it.
 
         Raises:
             TampuError: if it fails; RunnerDiedError if the process crashed, and
                 RequestNotStartedError if it did so before it started the request.
         """
-        async with self._request(command) as events:
-            while not events.is_over:
-                yield await self._next(events)
-
-    @asynccontextmanager
-    async def _request(self, command: Callable[[int], Request]) -> AsyncIterator[_Events]:
-        """Send a command with a new number; cancel it at the end unless it is complete."""
         if not self.is_alive:
             raise self._death(RequestNotStartedError)
-        request, events = next(self._numbers), _Events()
-        self._requests[request] = events
+        number, replies = next(self._numbers), _Replies()
+        self._requests[number] = replies
+        is_started = is_over = False
         try:
             self._start_pings()
-            await self._send_request(command(request))
-            yield events
+            await self._send_request(Run(number, request))
+            while not is_over:
+                reply = await replies.get()
+                is_over = reply is None or is_last(reply)
+                if reply is None:
+                    may_try_again = not is_started and not self._lacked_memory
+                    raise self._death(RequestNotStartedError if may_try_again else RunnerDiedError)
+                is_started = True
+                if isinstance(reply, Failed):
+                    if reply.kind == RunnerDiedError.__name__:  # the process is unusable
+                        self._kill(reply.message)
+                    raise to_error(reply.kind, reply.message)
+                yield reply
         finally:
-            del self._requests[request]
-            if not events.is_over:
-                self._cancel(request)
-
-    async def _next(self, events: _Events) -> RequestEvent:
-        """Return the next event of a request.
-
-        Raises:
-            TampuError: if the request has failed, or the process has crashed.
-        """
-        event = await events.get()
-        events.is_over = event is None or is_last(event)
-        if event is None:
-            may_try_again = not events.is_started and not self._lacked_memory
-            raise self._death(RequestNotStartedError if may_try_again else RunnerDiedError)
-        events.is_started = True
-        if isinstance(event, Failed):
-            if event.kind == RunnerDiedError.__name__:  # the process is unusable
-                self._kill(event.message)
-            raise to_error(event.kind, event.message)
-        return event
+            del self._requests[number]
+            if not is_over:
+                self._cancel(number)
 
     async def close(self) -> None:
         """End the process: by closing the socket, and by force if it does not exit then."""
@@ -239,18 +222,18 @@ class WorkerProcess(ModelClient):
         except ConnectionError:
             logger.debug("lost the worker of %r; waiting for its exit status", self.name)
 
-    async def _send_request(self, command: Request) -> None:
+    async def _send_request(self, command: Run) -> None:
         """Send a request; a long one in parts: writing 8 MB would take the event loop 30 ms."""
-        if not is_long(command):
+        if command.request.size <= _LONG:
             await self._send(command)
             return
         body = await asyncio.to_thread(to_body, command)
-        for part in parts_of(command.request, body):
+        for part in parts_of(command.number, body):
             await self._send(part)
 
-    def _cancel(self, request: int) -> None:
+    def _cancel(self, number: int) -> None:
         if self.is_alive:
-            self._writer.write(to_frame(Cancel(request)))
+            self._writer.write(to_frame(Cancel(number)))
 
     def _start_pings(self) -> None:
         """Ping the process every second while it has requests."""
@@ -277,20 +260,21 @@ class WorkerProcess(ModelClient):
             while data := await reader.read(_READ_BYTES):
                 buffer += data
                 for body in take_frames(buffer):  # a step of the model gives many
-                    self._receive(to_reply(body))
+                    self._receive(to_message(body))
         await self._end()
 
-    def _receive(self, reply: Reply) -> None:
+    def _receive(self, message: FromWorker) -> None:
         self._silent_s = 0.0
-        if isinstance(reply, (Progress, Ready, LoadFailed)):
-            self._loading.put_nowait(reply)
-        elif isinstance(reply, Counted):
-            self.computed(reply.counts)
-        elif isinstance(reply, Pong):
-            if reply.stuck:
-                self._kill(reply.stuck)
-        elif reply.request in self._requests:
-            self._requests[reply.request].put_nowait(reply.event)
+        if isinstance(message, Answer):
+            if (replies := self._requests.get(message.number)) is not None:
+                replies.put_nowait(message.reply)
+        elif isinstance(message, Counted):
+            self.computed(message.counts)
+        elif isinstance(message, Pong):
+            if message.stuck:
+                self._kill(message.stuck)
+        else:
+            self._loading.put_nowait(message)
 
     async def _end(self) -> None:
         """Find out why the socket was closed, and end all requests."""
@@ -312,8 +296,8 @@ class WorkerProcess(ModelClient):
         if not self._is_closing:
             logger.error("the worker of model %r crashed: %s", self.name, self._cause)
         self._loading.put_nowait(None)
-        for events in self._requests.values():
-            events.put_nowait(None)
+        for replies in self._requests.values():
+            replies.put_nowait(None)
 
     async def _read_output(self, output: asyncio.StreamReader | None) -> None:
         """Log the process's output, and keep its last lines for the cause of a crash."""

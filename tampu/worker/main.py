@@ -10,7 +10,6 @@ import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -18,24 +17,20 @@ from typing import NoReturn
 import psutil
 
 from tampu.chat.template_loader import model_template
-from tampu.engine.chat import RequestBuilder
+from tampu.engine.backend import Backend, ModelFacts
 from tampu.engine.engine import Engine
-from tampu.engine.fit import free_on
-from tampu.engine.load_options import LLAMACPP
-from tampu.engine.pooling import NONE, pooling_of
+from tampu.engine.handlers import VOCABULARY
+from tampu.engine.load_options import LLAMACPP, LoadOptions
+from tampu.engine.request_builder import RequestBuilder
+from tampu.engine.sent_paths import received_options, received_path
 from tampu.errors import RequestError
 from tampu.layouts import read_model
-from tampu.ml.devices import find_devices
 from tampu.ml.library import loaded_backends
 from tampu.ml.termination import explain_termination
 from tampu.sandbox import confinement
 from tampu.sandbox.client import ForkServerClient
-from tampu.tokenizer import Tokenizer
 from tampu.tokenizer.loading import load_tokenizer
-from tampu.worker.held_prefixes import HeldPrefixes
-from tampu.worker.loaded import Loaded
-from tampu.worker.protocol import Load, Ready
-from tampu.worker.sent_paths import received_options, received_path
+from tampu.worker.protocol import Load
 from tampu.worker.worker import Worker
 
 _SWITCH_SECONDS = 0.0005  # a thread that prepares a request gives way to the others this soon
@@ -100,99 +95,61 @@ def load_model(
     progress: Callable[[float], None],
     cancelled: Callable[[], bool],
     fork_server: ForkServerClient,
-) -> Iterator[Loaded]:
+) -> Iterator[Backend]:
     """Load the model of a load command; it is closed at the end.
 
     Raises:
         TampuError: if the model cannot be loaded.
     """
-    load = Load(received_path(load.path), received_options(load.options))
-    if load.options.vocabulary_only:
-        yield load_vocabulary(load, fork_server)
-    elif load.options.engine == LLAMACPP:
+    path, options = received_path(load.path), received_options(load.options)
+    if options.vocabulary_only:
+        yield VocabularyOnly(path, options, fork_server)
+    elif options.engine == LLAMACPP:
         from tampu.backends.llamacpp import load_llamacpp  # slow to import and rarely needed
 
-        with load_llamacpp(Path(load.path), load.options, fork_server) as (model, requests):
-            memory_bytes, slots = psutil.Process().memory_info().rss, load.options.max_slots
-            ready = Ready(model.context, memory_bytes, engine=LLAMACPP, slots=slots)
-            yield Loaded(model, requests, ready)
+        with load_llamacpp(Path(path), options, fork_server) as model:
+            yield model
     else:
         with Engine.load(
-            load.path,
-            load.options,
-            progress=progress,
-            cancelled=cancelled,
-            fork_server=fork_server,
+            path, options, progress=progress, cancelled=cancelled, fork_server=fork_server
         ) as engine:
-            memory_bytes = psutil.Process().memory_info().rss + engine.device_bytes
-            ready = Ready(
-                engine.context,
-                memory_bytes,
-                engine.device_bytes,
-                device_free=free_on(find_devices()),
-                slots=engine.slots,
-                slot_bytes=engine.slot_bytes,
-                has_pooling=pooling_of(engine.info.metadata, load.options.pooling) != NONE,
-                placement=engine.placement,
-            )
-            runner = engine.runner
-            yield Loaded(
-                engine,
-                engine.requests,
-                ready,
-                runner.observe,
-                lambda: runner.stats.counts,
-                HeldPrefixes(runner.count_cached),
-            )
+            yield engine
 
 
-@dataclass(frozen=True, slots=True)
-class VocabularyOnly:
-    """A model without its weights."""
+class VocabularyOnly(Backend):
+    """The tokenizer and the template of a model, without its weights."""
 
-    tokenizer: Tokenizer
-    context: int = 2**31  # no limit
+    handlers = VOCABULARY
+    unsupported = "this model was loaded without its weights"
 
-    def prepare_file(self, _: bytes) -> NoReturn:
-        """Refuse an image: only the vision encoder knows how many inputs it takes."""
-        raise RequestError("images need the model's weights, and it was loaded without them")
+    def __init__(self, path: str, options: LoadOptions, fork_server: ForkServerClient) -> None:
+        """Load them.
 
-    def submit(self, *_: object) -> NoReturn:
-        """Refuse: nothing can be computed."""
-        raise RequestError("this model was loaded without its weights")
+        Raises:
+            TampuError: if the file is damaged.
+        """
+        metadata = read_model(path).metadata
+        template = model_template(metadata, options.template)
+        self.requests = RequestBuilder.for_model(
+            load_tokenizer(metadata),
+            2**31,  # no limit
+            _refuse_file,
+            template,
+            metadata,
+            fork_server,
+            options.parser,
+        )
+        self._facts = ModelFacts(0, psutil.Process().memory_info().rss)
 
-    def embed(self, *_: object, **_more: object) -> NoReturn:
-        """Refuse: nothing can be computed."""
-        raise RequestError("this model was loaded without its weights")
-
-    def loglikelihood(self, *_: object, **_more: object) -> NoReturn:
-        """Refuse: nothing can be computed."""
-        raise RequestError("this model was loaded without its weights")
-
-    def rank(self, *_: object) -> NoReturn:
-        """Refuse: nothing can be computed."""
-        raise RequestError("this model was loaded without its weights")
-
-    def warm_up(self) -> None:
-        """Do nothing."""
-
-    def hang_reason(self, _: float) -> str:
-        """Return "": nothing runs."""
-        return ""
+    @property
+    def facts(self) -> ModelFacts:
+        """What is known of it."""
+        return self._facts
 
 
-def load_vocabulary(load: Load, fork_server: ForkServerClient) -> Loaded:
-    """Load a model's tokenizer and template alone.
-
-    Raises:
-        TampuError: if the file is damaged.
-    """
-    metadata = read_model(load.path).metadata
-    tokenizer = load_tokenizer(metadata)
-    template = model_template(metadata, load.options.template)
-    model = VocabularyOnly(tokenizer)
-    requests = RequestBuilder.for_model(model, template, metadata, fork_server, load.options.parser)
-    return Loaded(model, requests, Ready(0, psutil.Process().memory_info().rss))
+def _refuse_file(_: bytes) -> NoReturn:
+    """Refuse an image: only the vision encoder knows how many inputs it takes."""
+    raise RequestError("images need the model's weights, and it was loaded without them")
 
 
 if __name__ == "__main__":

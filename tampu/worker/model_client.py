@@ -1,49 +1,18 @@
-"""The commands of a loaded model, wherever it runs: in a process of this machine, or on another."""
+"""A loaded model, wherever it runs: in a process of this machine, or on another."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from tampu.engine.estimate import MemoryEstimate
-from tampu.engine.load_options import LoadOptions
-from tampu.engine.prompts import ChatPrompt, Prompt, StructuredOutput, TextPrompt, TokensPrompt
-from tampu.engine.questions import Decisions, Question
-from tampu.engine.scoring import NO_LORA, Lora
-from tampu.errors import RunnerDiedError
+from tampu.engine.backend import ModelFacts
+from tampu.engine.events import Reply, joined
+from tampu.engine.requests import Request
 from tampu.runner.events import BatchCounts
-from tampu.runner.recorder import RunnerSnapshot
-from tampu.runner.request import GenerateOptions
-from tampu.worker.protocol import (
-    CheckFormat,
-    Decide,
-    Decided,
-    Decode,
-    Decoded,
-    Embed,
-    Embedded,
-    Encode,
-    Encoded,
-    EstimateMemory,
-    FormatChecked,
-    Generate,
-    GenerateEvent,
-    MemoryEstimated,
-    Observe,
-    Observed,
-    Ready,
-    Request,
-    RequestEvent,
-    Rerank,
-    SingleEvent,
-    TokenDetail,
-)
-from tampu.worker.sent_paths import sent_options, sent_path
 
-Single = TypeVar("Single", bound=SingleEvent)
+R = TypeVar("R")
 
 
 class ModelClient(ABC):
@@ -59,8 +28,8 @@ class ModelClient(ABC):
 
     @property
     @abstractmethod
-    def ready(self) -> Ready:
-        """The report of the loaded model; RunnerDiedError if it is not loaded."""
+    def facts(self) -> ModelFacts:
+        """What is known of the loaded model; RunnerDiedError if it is not loaded."""
 
     @property
     @abstractmethod
@@ -78,115 +47,20 @@ class ModelClient(ABC):
         return None
 
     @abstractmethod
-    def request(self, command: Callable[[int], Request]) -> AsyncGenerator[RequestEvent, None]:
-        """Yield the events of a command; closing the iterator cancels it.
-
-        Args:
-            command: makes the command of the number that it gets.
+    def run(self, request: Request[Any]) -> AsyncGenerator[Reply, None]:
+        """Yield the events of a generation, or the parts of a result; closing it cancels it.
 
         Raises:
             TampuError: if it fails; RunnerDiedError if the model's process has ended, and
                 RequestNotStartedError if it did so before it started the request.
         """
 
+    async def ask(self, request: Request[R]) -> R:
+        """Return the result of a request; raises as `run`."""
+        async with aclosing(self.run(request)) as replies:
+            found: R = joined([reply async for reply in replies])
+        return found
+
     @abstractmethod
     async def close(self) -> None:
         """End the process, if it is this client's."""
-
-    async def generate(
-        self,
-        prompt: Prompt,
-        options: GenerateOptions,
-        structure: StructuredOutput | None = None,
-        *,
-        is_streamed: bool = True,
-    ) -> AsyncGenerator[GenerateEvent, None]:
-        """Yield the events of one request; closing the iterator cancels it; raises as `request`.
-
-        Unless it `is_streamed`, they are few.
-        """
-
-        def command(number: int) -> Generate:
-            return Generate(number, prompt, options, structure, is_streamed=is_streamed)
-
-        async with aclosing(self.request(command)) as events:
-            async for event in events:
-                if isinstance(event, GenerateEvent):
-                    yield event
-
-    async def embed(
-        self,
-        inputs: Sequence[TextPrompt | TokensPrompt],
-        *,
-        truncate: bool = True,
-        normalize: bool = True,
-        late_chunking: bool = False,
-        lora: Lora = NO_LORA,
-    ) -> Embedded:
-        """Return the embeddings of texts; raises as `request`, or ContextLengthError."""
-
-        def command(number: int) -> Embed:
-            return Embed(
-                number, tuple(inputs), truncate, late_chunking, dict(lora), normalize=normalize
-            )
-
-        return await self.ask(command, Embedded)
-
-    async def encode(
-        self,
-        prompt: Prompt,
-        *,
-        add_special: bool = True,
-        parse_special: bool = True,
-        detail: TokenDetail = "tokens",
-    ) -> Encoded:
-        """Return the tokens of a prompt; raises as `request`."""
-        async with aclosing(
-            self.request(lambda n: Encode(n, prompt, add_special, parse_special, detail))
-        ) as events:
-            return Encoded.joined([each async for each in events if isinstance(each, Encoded)])
-
-    async def decode(self, tokens: Sequence[int]) -> Decoded:
-        """Return the text of tokens; raises as `request`."""
-        return await self.ask(lambda n: Decode(n, tuple(tokens)), Decoded)
-
-    async def check_format(self, wanted: object) -> None:
-        """Try an output format; raises as `request`, or GrammarError."""
-        await self.ask(lambda n: CheckFormat(n, wanted), FormatChecked)
-
-    async def decide(
-        self, prompt: ChatPrompt, questions: tuple[Question, ...], lora: Lora = NO_LORA
-    ) -> Decisions:
-        """Return the answers to questions about a conversation; raises as `request`."""
-        found = await self.ask(lambda n: Decide(n, prompt, questions, dict(lora)), Decided)
-        return found.decisions
-
-    async def rerank(
-        self, query: str, documents: tuple[str, ...], instruction: str, lora: Lora = NO_LORA
-    ) -> Decisions:
-        """Return whether each document matches a query; raises as `request`."""
-        found = await self.ask(
-            lambda n: Rerank(n, query, documents, instruction, dict(lora)), Decided
-        )
-        return found.decisions
-
-    async def observe(self) -> RunnerSnapshot | None:
-        """Return what the model has done since the last call; raises as `request`.
-
-        None if its engine does not tell.
-        """
-        return (await self.ask(Observe, Observed)).snapshot
-
-    async def estimate_memory(self, path: Path, options: LoadOptions) -> MemoryEstimate:
-        """Return what the model of a file would take; raises as `request`."""
-        sent = sent_path(path), sent_options(options)
-        found = await self.ask(lambda n: EstimateMemory(n, *sent), MemoryEstimated)
-        return found.estimate
-
-    async def ask(self, command: Callable[[int], Request], kind: type[Single]) -> Single:
-        """Send a command that has one event, and return this; raises as `request`."""
-        async with aclosing(self.request(command)) as events:
-            async for event in events:
-                if isinstance(event, kind):
-                    return event
-        raise RunnerDiedError(f"model {self.name!r} ended a request without a {kind.__name__}")

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from queue import Empty, SimpleQueue
 
+from tampu.engine.events import joined_delta
 from tampu.runner.events import TextDelta
-from tampu.worker.protocol import Answer, Reply
+from tampu.worker.protocol import Answer, FromWorker
 
 GATHER_SECONDS = 0.02
 _FAST_SECONDS = 0.05
@@ -41,14 +42,14 @@ class OutputQueue:
         """
         self._gather_s = self._pause_s = gather_s
         self._clock = clock
-        self._replies: deque[Reply] = deque()
+        self._replies: deque[FromWorker] = deque()
         self._calls: SimpleQueue[None] = calls or SimpleQueue()
         self._is_gathering = False
         self._is_urgent = False
         self._is_closed = False
         self._taken_s = 0.0
 
-    def put(self, reply: Reply, *, may_wait: bool = False) -> None:
+    def put(self, reply: FromWorker, *, may_wait: bool = False) -> None:
         """Add a reply; one that may wait is sent with the next that may not, or after the pause."""
         self._replies.append(reply)
         if not may_wait:
@@ -61,7 +62,7 @@ class OutputQueue:
         self._is_closed = self._is_urgent = True
         self._calls.put(None)
 
-    def take(self) -> list[Reply]:
+    def take(self) -> list[FromWorker]:
         """Wait for replies and return them; empty after `close`."""
         while not self._replies:
             if self._is_closed:
@@ -101,31 +102,22 @@ class OutputQueue:
             self._calls.get()
 
 
-def joined(replies: Iterable[Reply]) -> list[Reply]:
+def joined(replies: Iterable[FromWorker]) -> list[FromWorker]:
     """Return replies with successive text deltas of each request joined."""
-    found: list[Reply] = []
+    found: list[FromWorker] = []
     deltas: dict[int, list[Answer]] = {}  # by their place in `found`
     places: dict[int, int] = {}  # of the latest of them, by request
-    for reply in replies:
-        if isinstance(reply, Answer) and isinstance(reply.event, TextDelta):
-            place = places.setdefault(reply.request, len(found))
-            deltas.setdefault(place, []).append(reply)
+    for message in replies:
+        if isinstance(message, Answer) and isinstance(message.reply, TextDelta):
+            place = places.setdefault(message.number, len(found))
+            deltas.setdefault(place, []).append(message)
             if place < len(found):
                 continue
-        elif isinstance(reply, Answer):
-            places.pop(reply.request, None)
-        found.append(reply)
+        elif isinstance(message, Answer):
+            places.pop(message.number, None)
+        found.append(message)
     for place, several in deltas.items():
         if len(several) > 1:
-            events = [each.event for each in several if isinstance(each.event, TextDelta)]
-            found[place] = Answer(several[0].request, joined_delta(events))
+            events = [each.reply for each in several if isinstance(each.reply, TextDelta)]
+            found[place] = Answer(several[0].number, joined_delta(events))
     return found
-
-
-def joined_delta(deltas: Sequence[TextDelta]) -> TextDelta:
-    """Return successive deltas as one."""
-    return TextDelta(
-        "".join(delta.text for delta in deltas),
-        tuple(token for delta in deltas for token in delta.tokens),
-        tuple(entry for delta in deltas for entry in delta.logprobs),
-    )

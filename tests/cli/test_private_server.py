@@ -21,7 +21,6 @@ from tampu.cli.repl.session import Session, SessionOptions
 from tampu.errors import ModelNotFoundError, RequestError, RunnerDiedError
 from tampu.sandbox.client import ForkServerClient
 from tampu.settings.settings import Settings
-from tampu.worker.loaded import Loaded
 from tampu.worker.main import load_model
 
 LLAMACPP_ONLY = "xverse"  # its tensors are Llama's
@@ -148,7 +147,7 @@ def test_loading_reports_its_status(
     server = serve()
 
     @contextmanager
-    def load(load: Any, progress: Any, cancelled: Any, fork_server: Any) -> Iterator[Loaded]:
+    def load(load: Any, progress: Any, cancelled: Any, fork_server: Any) -> Iterator[Any]:
         progress(0.5)
         wait_until(lambda: server.status == "loading tiny 50%", "the status")
         with load_model(load, progress, cancelled, fork_server) as loaded:

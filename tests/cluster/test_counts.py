@@ -6,8 +6,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tampu.cluster.counts import Counting, ReplicaCounts, show_counts
 from tampu.engine.questions import Decisions
+from tampu.engine.requests import Decided, Embedded
 from tampu.runner.events import BatchCounts, Done, TextDelta, Usage
-from tampu.worker.protocol import Decided, Embedded
 
 LABELS = ("model", "replica", "kind")
 
@@ -15,10 +15,10 @@ LABELS = ("model", "replica", "kind")
 def test_a_replica_counts_tokens_batches_and_crashes() -> None:
     counting = Counting()
     counting.requests += 3
-    counting.event(TextDelta("a"))
-    counting.event(Done("stop", Usage(prompt_tokens=7, cached_tokens=5, generated_tokens=3)))
-    counting.event(Embedded(b"", 0, 11))
-    counting.event(Decided(Decisions((), 13, 2)))
+    counting.reply(TextDelta("a"))
+    counting.reply(Done("stop", Usage(prompt_tokens=7, cached_tokens=5, generated_tokens=3)))
+    counting.reply(Embedded(b"", 0, 11))
+    counting.reply(Decided(Decisions((), 13, 2)))
     counting.computed(BatchCounts(4, 9))
     counting.computed(BatchCounts(1, 1))
     counting.crashed("demo")

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tampu.cluster.scoring import MAX_NOTES, MAX_SESSIONS, PrefixScorer
+from tampu.engine.prefixes import prefix_borders
 from tampu.engine.prompts import ChatPrompt
-from tampu.worker.prefixes import prefix_borders
 
 REPLICAS = ["a", "b", "c"]
 # Prompts of a small alphabet: many begin alike. A border's hash stands for all that comes before.

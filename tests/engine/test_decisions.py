@@ -16,6 +16,7 @@ from support.scripted import write_scripted
 from tampu.engine.decisions import Scorer, decide, rerank, rerank_messages
 from tampu.engine.engine import Engine
 from tampu.engine.questions import Choice, Decision, Level, Option, Predicate, Question, Score
+from tampu.engine.requests import Rerank
 from tampu.engine.scoring import Scored, Tokens
 from tampu.errors import ContextLengthError, RequestError
 from tampu.runner.events import Usage
@@ -247,8 +248,11 @@ def test_documents_are_asked_about_as_qwen3_reranker_was_trained() -> None:
 def test_the_query_is_computed_once(engine: Engine) -> None:
     scores = engine.rerank("What is it?", ["It is late.", "It is early.", "It is late."])
     assert scores[0] == pytest.approx(scores[2], rel=1e-4)
-    tokens = engine.requests.rerank("What is it?", ["a", "b"], "Find it").input_tokens
-    assert tokens < 1.5 * engine.requests.rerank("What is it?", ["a"], "Find it").input_tokens
+    one, two = (
+        engine.ask(Rerank("What is it?", documents, "Find it")).usage.prompt_tokens
+        for documents in (("a",), ("a", "b"))
+    )
+    assert two < 1.5 * one
 
 
 def test_the_prompt_is_that_of_the_model_card(engine: Engine) -> None:

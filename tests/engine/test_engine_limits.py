@@ -113,7 +113,7 @@ def test_nothing_is_allocated_after_loading(
     load: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = load(slots=2)
-    backend = engine._model.graphs._backend
+    backend = engine.model.graphs._backend
     reserved = backend.graph_bytes
     asked = []
     real = gg.ggml_backend_buft_alloc_buffer
@@ -188,7 +188,7 @@ def test_pooling_is_that_of_the_file(load: Callable[..., Any]) -> None:
     for pooling in (None, 1, 2, 3):
         engine = load(stated=pooling)
         found[pooling] = engine.embed(PROMPT)[0]
-        hidden = engine._inputs.rows(PROMPT, wants_logits=False)
+        hidden = engine.inputs.rows(PROMPT, wants_logits=False)
         pooled = {2: hidden[0], 3: hidden[-1]}.get(pooling, hidden.mean(0))
         np.testing.assert_allclose(found[pooling], pooled / np.linalg.norm(pooled), atol=1e-5)
         engine.close()
@@ -214,7 +214,7 @@ def test_an_unknown_pooling_is_refused(load: Callable[..., Any]) -> None:
 def test_without_pooling_each_token_has_its_hidden_state(load: Callable[..., Any]) -> None:
     for options in ({"stated": 0}, {"stated": 1, "pooling": "none"}):
         engine = load(**options)
-        hidden = [engine._inputs.rows(text, wants_logits=False) for text in (PROMPT, "a")]
+        hidden = [engine.inputs.rows(text, wants_logits=False) for text in (PROMPT, "a")]
         found = engine.embed([PROMPT, "a"])
         np.testing.assert_allclose(found, np.concatenate(hidden), rtol=1e-4, atol=1e-5)
         engine.close()

@@ -10,12 +10,13 @@ from support.devices import StandIn
 from support.engines import GREEDY
 from support.tiny_model import Tiny, write_mixture, write_tiny
 
+from tampu.engine.backend import ModelFacts
 from tampu.engine.engine import Engine
 from tampu.engine.load_options import LoadOptions
 from tampu.engine.placement import Placement
 from tampu.ml.device_map import Offload
 from tampu.ml.devices import Device
-from tampu.worker.protocol import Ready, to_frame, to_reply
+from tampu.worker.protocol import to_frame, to_message
 
 TEXT = "the cat is on the list and the dog is in the list"
 SMALL: dict[str, Any] = {"context": 512, "slots": 2, "threads": 1, "batch": 64}
@@ -110,8 +111,8 @@ def test_a_machine_without_a_gpu_has_no_reason_unless_one_was_asked_for(path: Pa
 
 
 def test_a_process_reports_it_to_the_server() -> None:
-    ready = Ready(1, 2, placement=Placement((), "why"))
-    assert to_reply(to_frame(ready)[4:]) == ready
+    facts = ModelFacts(1, 2, placement=Placement((), "why"))
+    assert to_message(to_frame(facts)[4:]) == facts
 
 
 @pytest.mark.parametrize(

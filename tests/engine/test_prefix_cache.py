@@ -192,7 +192,7 @@ def test_streams_continue_while_rows_are_read(tmp_path: Path) -> None:
 
 def wait_until_kept(engine: Engine) -> None:
     """Wait until the rows of all sequences that ended are kept."""
-    keeper = engine._model.scheduler.keeper
+    keeper = engine.model.scheduler.keeper
     assert keeper is not None
     wait_until(lambda: keeper.is_idle, "all rows are kept")
 

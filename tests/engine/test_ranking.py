@@ -12,8 +12,8 @@ from support.tiny_model import Tiny, tiny_weights, write_tiny
 
 from tampu.engine.engine import Engine
 from tampu.engine.questions import RERANK_INSTRUCTION
-from tampu.engine.ranking import Pair, PairBuilder, Scores, rank
-from tampu.engine.scoring import NO_LORA, Lora
+from tampu.engine.ranking import PairBuilder, rank
+from tampu.engine.requests import Pair
 from tampu.errors import ContextLengthError, ModelFileError, RequestError
 from tampu.ml.metadata import Metadata
 
@@ -24,10 +24,11 @@ def ranker(path: Path, labels: int) -> Path:
     return write_tiny(path, weights=weights, pooling=4)
 
 
+CONTEXT = 12
+
+
 class Words:
     """Letters are tokens; 1 begins and 2 ends a text."""
-
-    context = 12
 
     def encode(
         self, text: str, *, add_special: bool = True, parse_special: bool = True
@@ -42,8 +43,9 @@ class Words:
         assert not continues
         return [ord(letter) + 1000 * parses for text, parses in pieces for letter in text]
 
-    def rank(self, pairs: Sequence[Pair], lora: Lora = NO_LORA) -> list[Scores]:  # noqa: ARG002
-        return [np.array([pair.document.count("!") * 800.0 - 800.0]) for pair in pairs]
+
+def ranked(pairs: Sequence[Pair]) -> list[list[float]]:
+    return [[pair.document.count("!") * 800.0 - 800.0] for pair in pairs]
 
 
 def builder(keys: Mapping[str, bool | str] | None = None) -> PairBuilder:
@@ -83,14 +85,14 @@ def test_other_models_have_no_builder() -> None:
 
 
 def test_a_score_is_a_probability_however_large_it_is() -> None:
-    found = rank(builder(), Words(), "a", ["b", "b!", "b!!"], RERANK_INSTRUCTION)
+    found = rank(builder(), ranked, CONTEXT, "a", ["b", "b!", "b!!"], RERANK_INSTRUCTION)
     assert [answer.probabilities[0] for answer in found.answers] == [0.0, 0.5, 1.0]
     assert found.input_tokens == 6 + 7 + 8
 
 
 def test_a_document_that_is_too_long_is_named() -> None:
     with pytest.raises(ContextLengthError, match=r"documents\[1\] with the query is too long"):
-        rank(builder(), Words(), "a", ["b", "b" * 20], RERANK_INSTRUCTION)
+        rank(builder(), ranked, CONTEXT, "a", ["b", "b" * 20], RERANK_INSTRUCTION)
 
 
 def test_a_decoder_with_one_label_ranks(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from support.tiny_model import write_tiny
 
 from tampu.cancellation import cancellable
 from tampu.engine.engine import Engine
-from tampu.engine.scoring import Tokens, common_prefix, log_softmax, loglikelihood
+from tampu.engine.scoring import Tokens, common_prefix, log_softmax, scores
 from tampu.errors import ComputeError, ContextLengthError, RequestCancelledError, RequestError
 
 PROMPT = (3, 4, 5, 6, 7)
@@ -122,7 +122,7 @@ def test_an_empty_prompt_is_refused_however_often(
 def test_outputs_before_the_first_token_are_refused(engine: Engine) -> None:
     for last in (0, 2):
         with pytest.raises(RequestError, match=f"{last} outputs of 1 tokens"):
-            engine._inputs.rows([3], wants_logits=True, last=last)
+            engine.inputs.rows([3], wants_logits=True, last=last)
     rest(engine)
 
 
@@ -177,7 +177,7 @@ class Counted:
     """Begins requests of an engine, and counts the tokens and outputs of each."""
 
     def __init__(self, engine: Engine) -> None:
-        self._collect = engine._inputs.collect
+        self._collect = engine.inputs.collect
         self.requests: list[tuple[int, int | None]] = []
 
     def __call__(self, prompt: Any, collector: Any, sink: Any) -> Any:
@@ -199,7 +199,7 @@ def test_each_prefix_has_one_output(
     engine: Engine, continuations: list[Tokens], forks: list[tuple[int, int]]
 ) -> None:
     counted = Counted(engine)
-    loglikelihood([(PROMPT, continuations)], counted, at_once=2)
+    scores([(PROMPT, continuations)], counted, at_once=2)
     assert counted.requests == forks
 
 

@@ -14,11 +14,11 @@ from tokenizers import Tokenizer
 
 from tampu.backends.llamacpp import load_llamacpp
 from tampu.convert import convert
-from tampu.engine.chat import RequestBuilder
 from tampu.engine.engine import Engine
 from tampu.engine.load_options import LoadOptions
 from tampu.engine.questions import RERANK_INSTRUCTION
 from tampu.engine.ranking import Pair, PairBuilder
+from tampu.engine.requests import Rerank
 from tampu.errors import ContextLengthError, RequestError
 from tampu.ml.gguf import read_gguf
 
@@ -176,12 +176,9 @@ def test_llama_cpp_scores_the_same_files_alike(laboratory: Laboratory, qwen3_fil
     for path in (laboratory.file("xlm_roberta_ranker"), qwen3_file):
         with Engine.load(path, context=512, threads=1, cache_type="f32") as model:
             ours = model.rerank(QUERY, DOCUMENTS[:3])
-            metadata, tokenizer = model.info.metadata, model.tokenizer
         options = LoadOptions(context=512, threads=1, cache_type="f32")
-        with load_llamacpp(path, options, FORK_SERVER) as (model, *_):
-            pairs = PairBuilder.for_model(metadata, tokenizer)
-            theirs = RequestBuilder(model, None, pairs=pairs).rerank(
-                QUERY, DOCUMENTS[:3], RERANK_INSTRUCTION
-            )
-        found = [answer.probabilities[0] for answer in theirs.answers]
+        with load_llamacpp(path, options, FORK_SERVER) as theirs:
+            asked = Rerank(QUERY, tuple(DOCUMENTS[:3]), RERANK_INSTRUCTION)
+            answers = theirs.ask(asked).decisions.answers
+        found = [answer.probabilities[0] for answer in answers]
         np.testing.assert_allclose(found, ours, rtol=1e-3)

@@ -9,7 +9,7 @@ import pytest
 from support.fake_graphs import FakeEngine, hashed
 
 from tampu.engine.completion import RequestHandle
-from tampu.engine.scoring import Handle, loglikelihood
+from tampu.engine.scoring import Handle
 from tampu.runner.sequence import RowCollector, Sequence, Sink
 
 SHARED = [2 + number % 20 for number in range(20)]
@@ -144,7 +144,7 @@ def test_scores_are_those_of_one_prompt_at_a_time(seed: int) -> None:
                 request = engine.ask(prompt, collector, sink, max_tokens=0)
                 return RequestHandle(engine.runner, request.sequence)
 
-            found = loglikelihood(asked, collect, at_once=at_once)
+            found = scores(asked, collect, at_once=at_once)
             engine.wait_until_idle()
             return [each.logprobs for each in found]
 

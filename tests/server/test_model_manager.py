@@ -14,11 +14,11 @@ from support import virtual_time
 from support.fake_runner import FakeStart
 from support.virtual_time import pass_time
 
+from tampu.engine.backend import ModelFacts
 from tampu.engine.load_options import LoadOptions
 from tampu.errors import LoadCancelledError, ModelFileError, OutOfMemoryError, RequestError
 from tampu.server.model_manager import ManagedModel, ModelManager
 from tampu.store.catalog import Catalog, Entry
-from tampu.worker.protocol import Ready
 
 ANY: dict[str, int] = {}
 
@@ -428,9 +428,9 @@ class OnDevices(FakeStart):
     async def __call__(self, entry: Any, options: Any) -> Any:
         runner = await super().__call__(entry, options)
         alive = [one for _, one in self.runners if one.is_alive and one is not runner]
-        free = self.size - sum(one.ready.device_bytes for one in alive)
+        free = self.size - sum(one.facts.device_bytes for one in alive)
         taken = min(free, entry.info.size_bytes) if options.gpu_layers else 0
-        runner.ready = Ready(options.context, 1000 + taken, taken, device_free=free - taken)
+        runner.facts = ModelFacts(options.context, 1000 + taken, taken, device_free=free - taken)
         return runner
 
 
@@ -449,7 +449,7 @@ def test_model_without_device_memory_evicts_the_least_recently_used(
         assert names(models) == ["base", "m", "thinker"]
 
     run(start, test)
-    assert all(one.ready.device_bytes for name, one in start.runners if name != "m")
+    assert all(one.facts.device_bytes for name, one in start.runners if name != "m")
 
 
 def test_model_larger_than_the_device_has_it_alone_and_uses_the_cpu_too(

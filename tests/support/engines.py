@@ -29,4 +29,4 @@ def tiny_engine(folder: Path) -> Iterator[Engine]:
 
 def rest(engine: Engine) -> None:
     """Wait until nothing runs and each cell has the owners that it should."""
-    wait_until_idle(engine._model.scheduler)
+    wait_until_idle(engine.model.scheduler)

@@ -14,18 +14,20 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from tampu.chat.prompt import PromptBuilder
 from tampu.chat.template import ChatTemplate
-from tampu.engine.chat import RequestBuilder
+from tampu.engine.backend import Backend, ModelFacts
+from tampu.engine.handlers import TEXT
+from tampu.engine.handlers.embed import embedded_tokens, result, sized
+from tampu.engine.handlers.generate import Generation
+from tampu.engine.request_builder import RequestBuilder
+from tampu.engine.requests import Embed, Embedded, Generate
 from tampu.errors import LoadCancelledError, ModelFileError
 from tampu.runner.events import Done, Failed, TextDelta, TokenLogprob, Usage
-from tampu.worker.loaded import Loaded
-from tampu.worker.protocol import Ready
 from tampu.worker.worker import Worker
 
 
@@ -53,7 +55,12 @@ class Characters:
         return chr(id).encode()
 
 
-class Request:
+class Sequence:
+    """A sequence that is computed."""
+
+    progress = (0, 0)
+    keys = np.empty(0, np.int32)
+
     def __init__(self) -> None:
         self.cancelled = threading.Event()
 
@@ -61,26 +68,41 @@ class Request:
         self.cancelled.set()
 
 
-class FakeModel:
+def generate(model: FakeModel, request: Generate) -> Generation:
+    return Generation(model.requests, model.submit, request)
+
+
+def embed(model: FakeModel, request: Embed) -> Embedded:
+    texts, dropped = embedded_tokens(model.requests, request)
+    vectors = np.array([[1.0, sum(text)] for text in texts], np.float32)
+    return result(sized(vectors, request), sum(map(len, texts)), dropped)
+
+
+class FakeModel(Backend):
     """Says its prompt again, a character at a time, unless the prompt is one of its orders."""
 
-    context = 100
+    handlers: ClassVar[Any] = {**TEXT, Generate: generate, Embed: embed}
+    unsupported = "it is a fake"
     is_prepared = False
     cause = ""
     since_s = 0.0
-    tokenizer = Characters()
 
-    def prepare_file(self, image: Any) -> Any:
-        return image
+    def __init__(
+        self, prompts: Any = None, tokenizer: Any = None, context: int = 100, facts: Any = None
+    ) -> None:
+        given: Any = tokenizer or Characters()
+        self.requests = RequestBuilder(given, context, lambda image: image, prompts)
+        self._facts = facts or ModelFacts(context, 1000)
 
-    def submit(self, prompt: str, _options: object, sink: Any) -> Request:
-        request = Request()
+    @property
+    def facts(self) -> ModelFacts:
+        return self._facts
+
+    def submit(self, prompt: Any, _options: object, sink: Any) -> Sequence:
+        request = Sequence()
         text = "".join(map(chr, prompt))
         threading.Thread(target=self._run, args=(text, request, sink), daemon=True).start()
         return request
-
-    def embed(self, texts: Any, **_: Any) -> npt.NDArray[Any]:
-        return np.array([[1.0, sum(text)] for text in texts], np.float32)
 
     def warm_up(self) -> None:
         self.is_prepared = True
@@ -88,7 +110,7 @@ class FakeModel:
     def hang_reason(self, patience_s: Any) -> str:
         return self.cause if time.monotonic() > self.since_s + patience_s else ""
 
-    def _run(self, text: str, request: Request, sink: Any) -> None:
+    def _run(self, text: str, request: Sequence, sink: Any) -> None:
         order, _, argument = text.partition(" ")
         if order == "prepared":
             text = str(self.is_prepared)
@@ -120,7 +142,7 @@ class FakeModel:
 
 
 @contextmanager
-def load_fake(load: Any, progress: Any, cancelled: Any) -> Iterator[Loaded]:
+def load_fake(load: Any, progress: Any, cancelled: Any) -> Iterator[FakeModel]:
     match Path(load.path).name:
         case "damaged":
             raise ModelFileError("magic", "is not GGUF")
@@ -138,8 +160,7 @@ def load_fake(load: Any, progress: Any, cancelled: Any) -> Iterator[Loaded]:
     progress(1.0)
     template = ChatTemplate("{{ messages[-1].content }}")
     prompts = PromptBuilder(template, Characters()) if "chat" in load.path else None
-    model = FakeModel()
-    yield Loaded(model, RequestBuilder(model, prompts), Ready(load.options.context, 1000))
+    yield FakeModel(prompts, facts=ModelFacts(load.options.context, 1000))
 
 
 if __name__ == "__main__":

@@ -13,13 +13,35 @@ import numpy as np
 
 from tampu.chat.output import chat_format
 from tampu.chat.output.message_parser import ChatFormat
-from tampu.engine.chat import OutputParser
-from tampu.engine.estimate import DeviceEstimate, MemoryEstimate
+from tampu.engine.backend import ModelFacts
+from tampu.engine.events import Started
+from tampu.engine.handlers.embed import result, sized
+from tampu.engine.output import OutputParser
 from tampu.engine.prompts import ChatPrompt, FIMPrompt, TextPrompt, TokensPrompt
 from tampu.engine.questions import Decision, Decisions
-from tampu.errors import ComputeError, OutOfMemoryError, RunnerDiedError
+from tampu.engine.requests import (
+    CheckFormat,
+    Decide,
+    Decided,
+    Decode,
+    Decoded,
+    DeviceEstimate,
+    Embed,
+    Encode,
+    Encoded,
+    EstimateMemory,
+    FormatChecked,
+    Generate,
+    MemoryEstimate,
+    Rerank,
+)
+from tampu.errors import (
+    ComputeError,
+    OutOfMemoryError,
+    RunnerDiedError,
+    UnsupportedRequestError,
+)
 from tampu.runner.events import Done, TextDelta, TokenLogprob, Usage
-from tampu.worker.protocol import Decoded, Embedded, Encoded, PromptProcessed, Ready
 
 USAGE = Usage(
     prompt_tokens=3, cached_tokens=1, prompt_ns=5, generated_tokens=2, generated_ns=7, total_ns=12
@@ -30,7 +52,7 @@ class FakeRunner:
     """Says the text of its prompt word by word; some words are orders."""
 
     def __init__(self, options: Any, style: ChatFormat = None) -> None:
-        self.ready = Ready(options.context, 1000)
+        self.facts = ModelFacts(options.context, 1000)
         self.options = options
         self.style = style or chat_format("")
         self.is_alive = True
@@ -42,11 +64,20 @@ class FakeRunner:
         self.observed = 0
         self.pid = 0
 
-    async def generate(
-        self, prompt: str, options: Any, _structure: Any = None, *, is_streamed: bool = True
-    ):
-        self.requests.append((prompt, options))
-        self.streamed.append(is_streamed)
+    async def run(self, request: Any) -> Any:
+        if isinstance(request, Generate):
+            async for event in self._generated(request):
+                yield event
+            return
+        yield self._result(request)
+
+    async def ask(self, request: Any) -> Any:
+        return self._result(request)
+
+    async def _generated(self, request: Generate) -> Any:
+        prompt: Any = request.prompt
+        self.requests.append((prompt, request.options))
+        self.streamed.append(request.is_streamed)
         match prompt:
             case TextPrompt(text=text) | FIMPrompt(prefix=text):
                 pass
@@ -56,14 +87,11 @@ class FakeRunner:
                 text = prompt.messages[-1]["content"]
         self.running += 1
         try:
-            output = OutputParser()
+            parser = None
             if isinstance(prompt, ChatPrompt):
                 parser = self.style.parser(prompt.tools or (), streams_calls=True)
-                output = OutputParser(parser)
-            async for event in self._say(text, options):
-                if isinstance(event, PromptProcessed):
-                    yield event
-                    continue
+            output = OutputParser(parser, max_calls=request.max_calls, choice=request.choice)
+            async for event in self._say(text, request.options):
                 for part in output.feed(event):
                     yield part
         except (asyncio.CancelledError, GeneratorExit):
@@ -72,12 +100,41 @@ class FakeRunner:
         finally:
             self.running -= 1
 
-    async def _say(
-        self, text: str, options: Any
-    ) -> AsyncIterator[PromptProcessed | TextDelta | Done]:
+    def _result(self, request: Any) -> Any:
+        match request:
+            case Embed(inputs=inputs):
+                self.requests.append((inputs, request.truncate))
+                rows = [[3.0, 4.0, 0.0, float(index)] for index in range(len(inputs))]
+                vectors = np.array(rows, np.float32).reshape(-1, 4)
+                return result(sized(vectors, request), 2 * len(inputs))
+            case Encode(prompt=prompt):
+                self.requests.append((prompt, (request.add_special, request.parse_special)))
+                ids, lengths = (struct.pack("<2i", *pair) for pair in ((104, 233), (1, 1)))
+                return Encoded(2, ids, b"h\xc3", lengths)
+            case Decode(tokens=tokens):
+                return Decoded("".join(map(chr, tokens)))
+            case CheckFormat(format=wanted):
+                self.requests.append((wanted, None))
+                return FormatChecked()
+            case Decide(prompt=prompt, questions=asked):
+                self.requests.append((prompt, asked))
+                return self._decided(len(asked))
+            case Rerank(documents=documents):
+                self.requests.append(((request.query, request.instruction), documents))
+                return self._decided(len(documents))
+            case EstimateMemory(options=options):
+                share = DeviceEstimate("CPU.0", 5, 4, 3, 100)
+                return MemoryEstimate(options.context, options.slots, (share,), fits=True)
+        self.observed += 1
+        raise UnsupportedRequestError("it is a fake")
+
+    def _decided(self, count: int) -> Decided:
+        return Decided(Decisions(tuple(Decision((0.75, 0.25), 0.5) for _ in range(count)), 9, 3))
+
+    async def _say(self, text: str, options: Any) -> AsyncIterator[Started | TextDelta | Done]:
         if text == "refuse":
             raise ComputeError("logits are NaN in /home/user/models/x.gguf")
-        yield PromptProcessed((1, 2, 3))
+        yield Started((1, 2, 3))
         words = text.split(" ")
         for index, word in enumerate(words):
             if word == "die":
@@ -97,45 +154,6 @@ class FakeRunner:
             yield TextDelta(piece, (10 + index,), (score,) if options.logprobs else ())
             await asyncio.sleep(0)
         yield Done("stop", USAGE)
-
-    async def embed(self, inputs: Any, *, truncate: Any = True, **_: Any) -> Embedded:
-        self.requests.append((inputs, truncate))
-        rows = np.array([[3.0, 4.0, 0.0, float(index)] for index in range(len(inputs))], "<f4")
-        return Embedded(rows.tobytes(), 4, 2 * len(inputs))
-
-    async def encode(
-        self,
-        prompt: str,
-        *,
-        add_special: Any = True,
-        parse_special: Any = True,
-        **_: object,
-    ) -> Encoded:
-        self.requests.append((prompt, (add_special, parse_special)))
-        ids, lengths = (struct.pack("<2i", *pair) for pair in ((104, 233), (1, 1)))
-        return Encoded(2, ids, b"h\xc3", lengths)
-
-    async def decode(self, tokens: list[int]) -> Decoded:
-        return Decoded("".join(map(chr, tokens)))
-
-    async def check_format(self, wanted: object) -> None:
-        self.requests.append((wanted, None))
-
-    async def decide(self, prompt: Any, questions: Any, _lora: Any = None) -> Decisions:
-        self.requests.append((prompt, questions))
-        return Decisions(tuple(Decision((0.75, 0.25), 0.5) for _ in questions), 9, 3)
-
-    async def rerank(
-        self, query: Any, documents: Any, instruction: Any, _lora: Any = None
-    ) -> Decisions:
-        return await self.decide((query, instruction), documents)
-
-    async def estimate_memory(self, _path: Any, options: Any) -> MemoryEstimate:
-        share = DeviceEstimate("CPU.0", 5, 4, 3, 100)
-        return MemoryEstimate(options.context, options.slots, (share,), fits=True)
-
-    async def observe(self) -> None:
-        self.observed += 1
 
     async def close(self) -> None:
         self.is_alive = False
@@ -160,7 +178,7 @@ class FakeStart:
         if self.error is not None:
             raise self.error
         alive = [runner for _, runner in self.runners if runner.is_alive]
-        if sum(runner.ready.memory_bytes for runner in alive) + 1000 > self.memory:
+        if sum(runner.facts.memory_bytes for runner in alive) + 1000 > self.memory:
             raise OutOfMemoryError("it does not fit")
         info, parser = entry.info, options.parser
         runner = FakeRunner(options, chat_format(info.template, info.architecture, parser))

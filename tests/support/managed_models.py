@@ -10,6 +10,7 @@ from support.fork_server import FORK_SERVER
 
 from tampu.engine.load_options import LoadOptions
 from tampu.engine.prompts import TextPrompt
+from tampu.engine.requests import Generate
 from tampu.runner.events import Done, TextDelta
 from tampu.runner.request import GenerateOptions
 from tampu.server.model_manager import ModelManager
@@ -61,8 +62,10 @@ async def answer(
 ) -> tuple[int, list[int]]:
     """Return the id of the process that answered on a device, and the tokens of its answer."""
     async with models.use(entry, {}, None) as model:
-        assert model.runner.ready.placement.shares[0].name == device
-        found = [event async for event in model.runner.generate(TextPrompt("the cat"), options)]
+        assert model.runner.facts.placement.shares[0].name == device
+        found = [
+            event async for event in model.runner.run(Generate(TextPrompt("the cat"), options))
+        ]
         assert isinstance(found[-1], Done)
         tokens = [each for event in found if isinstance(event, TextDelta) for each in event.tokens]
         return model.runner.pid, tokens

@@ -11,18 +11,17 @@ from itertools import count
 from typing import Any
 
 from tampu.sandbox.client import ForkServerClient
-from tampu.worker.loaded import Loaded
 from tampu.worker.main import load_model
 from tampu.worker.worker import Worker
 
 
 @contextmanager
-def load_stuck(load: Any, progress: Any, cancelled: Any) -> Iterator[Loaded]:
-    with load_model(load, progress, cancelled, ForkServerClient()) as loaded:
-        graphs, steps = loaded.model.runner.graphs, count()
+def load_stuck(load: Any, progress: Any, cancelled: Any) -> Iterator[Any]:
+    with load_model(load, progress, cancelled, ForkServerClient()) as model:
+        graphs, steps = model.runner.graphs, count()
         launch = graphs.launch
         graphs.launch = lambda prepared: launch(prepared) if next(steps) < 10 else Future()
-        yield loaded
+        yield model
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from support.tiny_model import Tiny, write_tiny
 
 from tampu.engine.load_options import LoadOptions
 from tampu.engine.prompts import TextPrompt
+from tampu.engine.requests import Generate
 from tampu.errors import OutOfMemoryError, RequestError, RunnerDiedError
 from tampu.runner.events import Done
 from tampu.runner.request import GenerateOptions
@@ -98,7 +99,7 @@ def test_memory_refused_within_an_answer_is_told_and_the_process_is_replaced(
 
     async def refused(models: ModelManager, entry: Entry) -> None:
         async with models.use(entry, {}, None) as model:
-            async for event in model.runner.generate(TextPrompt("the cat"), LONG):
+            async for event in model.runner.run(Generate(TextPrompt("the cat"), LONG)):
                 seen.append(event)
                 fault.write_text(NO_MEMORY_TO_COMPUTE)
 

@@ -12,13 +12,7 @@ import pytest
 from support.waiting import PATIENCE_S
 
 from tampu.engine.prompts import ChatPrompt, TextPrompt, TokensPrompt
-from tampu.runner.request import GenerateOptions
-from tampu.sandbox.client import ForkServerClient
-from tampu.worker.client import WorkerProcess
-from tampu.worker.frames import take_frames
-from tampu.worker.preparation import is_long
-from tampu.worker.protocol import (
-    Cancel,
+from tampu.engine.requests import (
     Decide,
     Decode,
     Embed,
@@ -26,15 +20,16 @@ from tampu.worker.protocol import (
     Encoded,
     Generate,
     Observe,
-    Part,
-    Ping,
-    Pong,
+    Pair,
+    Rank,
     Request,
     Rerank,
-    parts_of,
-    to_body,
-    to_command,
+    Score,
 )
+from tampu.sandbox.client import ForkServerClient
+from tampu.worker.client import WorkerProcess
+from tampu.worker.frames import take_frames
+from tampu.worker.protocol import Cancel, Part, Ping, Pong, Run, parts_of, to_body, to_command
 from tests.worker.test_worker import generate, is_end_of, served
 
 LONG = TextPrompt("word " * 200_000)
@@ -82,18 +77,18 @@ def run(test: Callable[[], Any]) -> None:
 def test_a_short_request_goes_between_the_parts_of_a_long_one() -> None:
     async def test() -> None:
         async with connected() as (worker, end):
-            long = asyncio.create_task(worker.encode(LONG))
+            long = asyncio.create_task(worker.ask(Encode(LONG)))
             loop = asyncio.get_running_loop()
             buffer = bytearray(await loop.sock_recv(end, 65_536))  # it is being written
-            short = asyncio.create_task(worker.encode(TextPrompt("x")))
+            short = asyncio.create_task(worker.ask(Encode(TextPrompt("x"))))
             found: list[Any] = []
             while not (found and isinstance(found[-1], Part) and found[-1].is_last):
                 buffer += await loop.sock_recv(end, 65_536)
                 found += map(to_command, take_frames(buffer))
             parts = [each for each in found if isinstance(each, Part)]
-            assert to_command(b"".join(part.data for part in parts)) == Encode(1, LONG)
-            [place] = [n for n, each in enumerate(found) if isinstance(each, Encode)]
-            assert found[place] == Encode(2, TextPrompt("x"))
+            assert to_command(b"".join(part.data for part in parts)) == Run(1, Encode(LONG))
+            [place] = [n for n, each in enumerate(found) if isinstance(each, Run)]
+            assert found[place] == Run(2, Encode(TextPrompt("x")))
             assert place < len(found) / 2
             long.cancel()
             short.cancel()
@@ -105,7 +100,7 @@ def test_a_short_request_goes_between_the_parts_of_a_long_one() -> None:
 def test_a_long_request_is_written_as_fast_as_it_is_read() -> None:
     async def test() -> None:
         async with connected() as (worker, end):
-            long = asyncio.create_task(worker.encode(LONG))
+            long = asyncio.create_task(worker.ask(Encode(LONG)))
             await asyncio.get_running_loop().sock_recv(end, 1)
             transport = worker._writer.transport
             assert transport.get_write_buffer_size() <= 3 * len(PART.data)
@@ -118,7 +113,7 @@ def test_a_long_request_is_written_as_fast_as_it_is_read() -> None:
 def test_a_request_that_is_cancelled_between_its_parts_is_told_as_cancelled() -> None:
     async def test() -> None:
         async with connected() as (worker, end):
-            long = asyncio.create_task(worker.encode(LONG))
+            long = asyncio.create_task(worker.ask(Encode(LONG)))
             await asyncio.get_running_loop().sock_recv(end, 1)
             long.cancel()
             await asyncio.gather(long, return_exceptions=True)
@@ -130,7 +125,7 @@ def test_a_request_that_is_cancelled_between_its_parts_is_told_as_cancelled() ->
 
 
 def test_a_worker_starts_a_request_with_its_last_part() -> None:
-    body = to_body(Encode(1, LONG, detail="count"))
+    body = to_body(Run(1, Encode(LONG, detail="count")))
     first, *others, last = parts_of(1, body)
     assert others
     with served(None) as client:
@@ -138,48 +133,49 @@ def test_a_worker_starts_a_request_with_its_last_part() -> None:
         client.until(lambda reply: isinstance(reply, Pong))
         client.until(is_end_of(2))
         client.send(last)
-        [*_, counted] = client.until(lambda reply: getattr(reply, "request", 0) == 1)
-        assert counted.event == Encoded(len(LONG.text))
+        [*_, counted] = client.until(is_end_of(1))
+        assert counted.reply == Encoded(len(LONG.text))
 
 
 def test_a_worker_forgets_the_parts_of_a_cancelled_request() -> None:
-    body = to_body(Encode(1, LONG, detail="count"))
+    body = to_body(Run(1, Encode(LONG, detail="count")))
     with served(None) as client:
         client.send(next(parts_of(1, body)), Cancel(1), *parts_of(1, body))
-        [*_, counted] = client.until(lambda reply: getattr(reply, "request", 0) == 1)
-        assert counted.event == Encoded(len(LONG.text))
+        [*_, counted] = client.until(is_end_of(1))
+        assert counted.reply == Encoded(len(LONG.text))
 
 
 def chat(**message: Any) -> ChatPrompt:
     return ChatPrompt(messages=({"role": "user", "content": "x", **message},))
 
 
-OPTIONS = GenerateOptions()
-
-
 @pytest.mark.parametrize(
-    "command",
+    "request_",
     [
-        Generate(1, TextPrompt("x" * SIZE), OPTIONS),
-        Generate(1, chat(content="x" * SIZE), OPTIONS),
-        Generate(1, ChatPrompt(messages=chat(content="x" * 200).messages * 1000), OPTIONS),
-        Generate(1, chat(images=[bytes(SIZE)]), OPTIONS),
-        Encode(1, TokensPrompt((1,) * SIZE)),
-        Decode(1, (1,) * SIZE),
-        Decide(1, chat(content="x" * SIZE), ()),
-        Embed(1, (TextPrompt("x"), TextPrompt("x" * SIZE))),
-        Rerank(1, "q", ("x", "x" * SIZE), ""),
+        Generate(TextPrompt("x" * SIZE)),
+        Generate(chat(content="x" * SIZE)),
+        Generate(ChatPrompt(messages=chat(content="x" * 200).messages * 1000)),
+        Generate(chat(images=[bytes(SIZE)])),
+        Encode(TokensPrompt((1,) * SIZE)),
+        Decode((1,) * SIZE),
+        Decide(chat(content="x" * SIZE), ()),
+        Embed((TextPrompt("x"), TextPrompt("x" * SIZE))),
+        Rerank("q", ("x", "x" * SIZE), ""),
+        Score((), [((1,) * SIZE, [(1,)])]),
+        Rank([Pair([1] * SIZE, 1, "x", "x")]),
     ],
+    ids=lambda request: type(request).__name__,
 )
-def test_what_has_many_bytes_is_long(command: Request) -> None:
-    assert is_long(command)
-    assert len(to_body(command)) > 100_000
+def test_a_request_knows_its_size(request_: Request[Any]) -> None:
+    assert request_.size >= SIZE
+    assert len(to_body(request_)) >= SIZE
 
 
 @pytest.mark.parametrize(
-    "command",
-    [Generate(1, chat(), OPTIONS), Encode(1, TextPrompt("x")), Embed(1, (TextPrompt("x"),)),
-     Decode(1, (1,)), Rerank(1, "q", ("x",), ""), Decide(1, chat(), ()), Observe(1)],
+    "request_",
+    [Generate(chat()), Encode(TextPrompt("x")), Embed((TextPrompt("x"),)), Decode((1,)),
+     Rerank("q", ("x",), ""), Decide(chat(), ()), Observe()],
+    ids=lambda request: type(request).__name__,
 )  # fmt: skip
-def test_what_has_few_bytes_is_not(command: Request) -> None:
-    assert not is_long(command)
+def test_what_has_few_bytes_is_not_long(request_: Request[Any]) -> None:
+    assert request_.size < 10

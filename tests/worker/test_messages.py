@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tampu.engine.load_options import LoadOptions
+from tampu.engine.sent_paths import received_options, received_path, sent_options, sent_path
 from tampu.text import valid_text
 from tampu.worker.protocol import Load, to_body, to_command
-from tampu.worker.sent_paths import received_options, received_path, sent_options, sent_path
 
 PATHS = st.binary(min_size=1, max_size=50).filter(lambda path: b"\0" not in path)
 

@@ -12,13 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tampu.engine.events import Started
 from tampu.runner.events import Done, TextDelta, TokenLogprob, Usage
 from tampu.worker.output_queue import OutputQueue, joined
-from tampu.worker.protocol import (
-    Answer,
-    Pong,
-    PromptProcessed,
-)
+from tampu.worker.protocol import Answer, Pong
 
 DONE = Done("stop", Usage())
 
@@ -30,7 +27,7 @@ def piece(request: int, text: str) -> Answer:
 
 events = st.one_of(
     st.builds(piece, st.integers(1, 3), st.text("abc", min_size=1, max_size=2)),
-    st.builds(Answer, st.integers(1, 3), st.sampled_from([DONE, PromptProcessed((1,))])),
+    st.builds(Answer, st.integers(1, 3), st.sampled_from([DONE, Started((1,))])),
     st.just(Pong()),
 )
 
@@ -38,8 +35,8 @@ events = st.one_of(
 def spread(replies: list[Any], request: int) -> Iterator[object]:
     """Return what a request hears, with one entry for each token."""
     for reply in replies:
-        if isinstance(reply, Answer) and reply.request == request:
-            found = reply.event
+        if isinstance(reply, Answer) and reply.number == request:
+            found = reply.reply
             if isinstance(found, TextDelta):
                 yield from zip(found.tokens, found.logprobs, strict=True)
             else:
@@ -53,7 +50,9 @@ def test_joining_deltas_changes_no_request(replies: list[Any]) -> None:
         assert [*spread(found, request)] == [*spread(replies, request)]
     assert sum(isinstance(reply, Pong) for reply in found) == replies.count(Pong())
     for request in (1, 2, 3):
-        heard = [reply.event for reply in found if getattr(reply, "request", 0) == request]
+        heard = [
+            reply.reply for reply in found if isinstance(reply, Answer) and reply.number == request
+        ]
         pairs = pairwise(heard)
         assert not any(isinstance(a, TextDelta) and isinstance(b, TextDelta) for a, b in pairs)
 
@@ -163,5 +162,5 @@ def test_the_reader_gets_the_replies_of_all_threads_and_then_the_end() -> None:
     taken = [reply for replies in iter(outbox.take, []) for reply in replies]
     closer.join()
     for request in (1, 2, 3):
-        heard = "".join(reply.event.text for reply in taken if reply.request == request)
+        heard = "".join(reply.reply.text for reply in taken if reply.number == request)
         assert heard == "".join(texts)

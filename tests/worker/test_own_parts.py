@@ -13,8 +13,10 @@ from support.tiny_model import Tiny, write_tiny
 
 from tampu.convert.adapters import plan_adapter
 from tampu.engine.load_options import LoadOptions
+from tampu.engine.prompts import ChatPrompt
+from tampu.engine.requests import Decode, Encode
 from tampu.ml.gguf import read_gguf
-from tampu.worker.main import load_model, load_vocabulary
+from tampu.worker.main import load_model
 from tampu.worker.protocol import Load
 
 TEMPLATE = "{{ range .Messages }}al{{ .Content }}ou{{ end }}"
@@ -27,10 +29,11 @@ def model(tmp_path: Path) -> Path:
 
 def test_a_template_of_the_load_options_replaces_the_files(model: Path) -> None:
     options = LoadOptions(template=TEMPLATE, context=32, threads=1, vocabulary_only=True)
-    loaded = load_vocabulary(Load(str(model), options), FORK_SERVER)
-    assert loaded.requests.prompts is not None
-    tokens = loaded.requests.prompts.build([{"role": "user", "content": "the"}], limit=100).tokens
-    assert loaded.model.tokenizer.decode(tokens).strip() == "altheou"
+    load = Load(str(model), options)
+    prompt = ChatPrompt(messages=({"role": "user", "content": "the"},))
+    with load_model(load, lambda _: None, lambda: False, FORK_SERVER) as loaded:
+        tokens = loaded.ask(Encode(prompt)).tokens()
+        assert loaded.ask(Decode(tuple(tokens))).text.strip() == "altheou"
 
 
 def test_adapters(model: Path, tmp_path: Path) -> None:
@@ -48,7 +51,7 @@ def test_adapters(model: Path, tmp_path: Path) -> None:
         options = LoadOptions(adapters=adapters, context=32, threads=1)
         load = Load(str(model), options)
         with load_model(load, lambda _: None, lambda: False, FORK_SERVER) as loaded:
-            engine: Any = loaded.model
+            engine: Any = loaded
             answers.append(engine.logits([1, 270, 280]))
     assert np.abs(answers[0] - answers[1]).max() > 0.01
 

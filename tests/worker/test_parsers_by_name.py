@@ -17,19 +17,17 @@ from tampu.store.catalog import Catalog, prepare
 from tampu.store.create import CreateSpec, create
 from tampu.store.library import Library
 from tampu.store.modelfile import parse_modelfile
-from tampu.worker.main import load_model, load_vocabulary
+from tampu.worker.main import load_model
 from tampu.worker.protocol import Load
 
 
 @pytest.mark.parametrize("is_whole", [False, True])
 def test_the_parser_reaches_the_worker(tmp_path: Path, *, is_whole: bool) -> None:
     model = write_tiny(tmp_path / "m.gguf", Tiny(context=64), template="{{ messages }}")
-    load = Load(str(model), LoadOptions(parser="harmony", context=32, threads=1))
-    if is_whole:
-        with load_model(load, lambda _: None, lambda: False, FORK_SERVER) as loaded:
-            prompts = loaded.requests.prompts
-    else:
-        prompts = load_vocabulary(load, FORK_SERVER).requests.prompts
+    options = LoadOptions(parser="harmony", context=32, threads=1, vocabulary_only=not is_whole)
+    load = Load(str(model), options)
+    with load_model(load, lambda _: None, lambda: False, FORK_SERVER) as loaded:
+        prompts = loaded.requests.prompts
     assert prompts is not None
     assert prompts.style.name == "harmony"
 

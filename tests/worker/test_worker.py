@@ -14,16 +14,11 @@ from support.fork_server import FORK_SERVER
 from support.waiting import PATIENCE_S
 
 from tampu.cancellation import check_cancelled
-from tampu.chat.output import (
-    MessageParser,
-    ToolCallArguments,
-    ToolCallEnd,
-    ToolCallStart,
-    chat_format,
-)
+from tampu.chat.output import MessageParser, chat_format
 from tampu.chat.prompt import PromptBuilder
 from tampu.chat.template import ChatTemplate
-from tampu.engine.chat import RequestBuilder
+from tampu.engine.backend import ModelFacts
+from tampu.engine.events import Started, ToolCallDelta, ToolCallFinished, ToolCallStarted, is_last
 from tampu.engine.load_options import LoadOptions
 from tampu.engine.prompts import (
     ChatPrompt,
@@ -33,28 +28,23 @@ from tampu.engine.prompts import (
     TextPrompt,
     TokensPrompt,
 )
+from tampu.engine.requests import Decode, Embed, Encode, Generate, Request
 from tampu.errors import RequestCancelledError, RequestError
 from tampu.ml.metadata import Metadata
-from tampu.runner.events import Done, Failed, TextDelta
+from tampu.runner.events import Failed, TextDelta
 from tampu.runner.request import GenerateOptions
 from tampu.worker.frames import read_frames
-from tampu.worker.loaded import Loaded
-from tampu.worker.preparation import PREPARERS, kind_of
+from tampu.worker.lanes import LANES
 from tampu.worker.protocol import (
     Answer,
     Cancel,
     Command,
-    Decode,
-    Embed,
-    Encode,
-    Generate,
     Load,
     Ping,
     Pong,
-    PromptProcessed,
-    Ready,
+    Run,
     to_frame,
-    to_reply,
+    to_message,
 )
 from tampu.worker.worker import Worker
 
@@ -86,7 +76,7 @@ class Client:
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
-        self.replies = map(to_reply, read_frames(connection))
+        self.replies = map(to_message, read_frames(connection))
 
     def send(self, *commands: Command) -> None:
         self.connection.sendall(b"".join(map(to_frame, commands)))
@@ -102,13 +92,12 @@ class Client:
 
 
 @contextmanager
-def served(prompts: Any) -> Iterator[Client]:
+def served(prompts: Any, tokenizer: Any = None, context: int = 100) -> Iterator[Client]:
     """Run a worker, loaded, in a thread."""
 
     @contextmanager
-    def load(*_: Any, **__: Any) -> Iterator[Loaded]:
-        model: Any = FakeModel()
-        yield Loaded(model, RequestBuilder(model, prompts), Ready(100, 1000))
+    def load(*_: Any, **__: Any) -> Iterator[FakeModel]:
+        yield FakeModel(prompts, tokenizer, context)
 
     ours, theirs = socket.socketpair()
     ours.settimeout(PATIENCE_S)
@@ -116,7 +105,7 @@ def served(prompts: Any) -> Iterator[Client]:
     worker.start()
     client = Client(ours)
     client.send(Load("model", LoadOptions()))
-    assert isinstance(next(client.replies), Ready)
+    assert isinstance(next(client.replies), ModelFacts)
     try:
         yield client
     finally:
@@ -126,20 +115,18 @@ def served(prompts: Any) -> Iterator[Client]:
         theirs.close()
 
 
-def generate(request: int, prompt: TextPrompt | ChatPrompt) -> Generate:
-    return Generate(request, prompt, GenerateOptions())
+def generate(number: int, prompt: TextPrompt | ChatPrompt) -> Run:
+    return Run(number, Generate(prompt, streams_calls=True))
 
 
-def is_end_of(request: int) -> Callable[[Any], bool]:
+def is_end_of(number: int) -> Callable[[Any], bool]:
     return lambda reply: (
-        isinstance(reply, Answer)
-        and reply.request == request
-        and isinstance(reply.event, Done | Failed)
+        isinstance(reply, Answer) and reply.number == number and is_last(reply.reply)
     )
 
 
 def is_text(reply: Any) -> bool:
-    return isinstance(reply, Answer) and isinstance(reply.event, TextDelta)
+    return isinstance(reply, Answer) and isinstance(reply.reply, TextDelta)
 
 
 @pytest.fixture
@@ -158,11 +145,11 @@ def test_a_slow_template_delays_no_cancel_and_no_ping(slow: SlowPrompts) -> None
         client.send(Cancel(1), Ping(60.0))
         client.until(lambda reply: isinstance(reply, Pong) and not reply.stuck)
         assert not slow.released.is_set()
-        client.send(generate(3, TextPrompt("ok")), Decode(4, (104,)))
+        client.send(generate(3, TextPrompt("ok")), Run(4, Decode((104,))))
         client.until(is_end_of(3))
         slow.released.set()
         [*_, last] = client.until(is_end_of(2))
-        assert last.event == Failed("RequestError", "too slow")
+        assert last.reply == Failed("RequestError", "too slow")
 
 
 def test_the_cancelled_request_ends_before_the_slow_template(slow: SlowPrompts) -> None:
@@ -173,7 +160,7 @@ def test_the_cancelled_request_ends_before_the_slow_template(slow: SlowPrompts) 
         assert slow.entered.wait(PATIENCE_S)
         client.send(Cancel(1))
         [*_, last] = client.until(is_end_of(1))
-        assert last.event.reason == "cancelled"
+        assert last.reply.reason == "cancelled"
         assert not slow.released.is_set()
         slow.released.set()
         client.until(is_end_of(2))
@@ -184,11 +171,11 @@ def test_a_request_is_cancelled_immediately_while_it_is_prepared(slow: SlowPromp
         client.send(generate(1, CHAT))
         assert slow.entered.wait(PATIENCE_S)
         client.send(Cancel(1))
-        assert next(client.replies).event.reason == "cancelled"
+        assert next(client.replies).reply.reason == "cancelled"
         slow.released.set()
         client.send(generate(2, TextPrompt("ok")))
         replies = client.until(is_end_of(2))
-        assert {reply.request for reply in replies} == {2}
+        assert {reply.number for reply in replies} == {2}
 
 
 def test_a_template_that_uses_its_whole_budget_delays_no_cancel() -> None:
@@ -202,7 +189,7 @@ def test_a_template_that_uses_its_whole_budget_delays_no_cancel() -> None:
         ended = client.until(is_end_of(1))
         assert not any(map(is_end_of(2), ended))
         [*_, last] = client.until(is_end_of(2))
-        assert isinstance(last.event, Failed)
+        assert isinstance(last.reply, Failed)
 
 
 class SlowTokens(Characters):
@@ -226,10 +213,8 @@ class SlowTokens(Characters):
 
 
 @pytest.fixture
-def tokens(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowTokens]:
+def tokens() -> Iterator[SlowTokens]:
     slow = SlowTokens()
-    monkeypatch.setattr(FakeModel, "tokenizer", slow)
-    monkeypatch.setattr(FakeModel, "context", 10**6)
     yield slow
     slow.released.set()
 
@@ -238,27 +223,25 @@ LONG = TextPrompt("slow " * 20_000)
 
 
 def test_long_texts_that_are_tokenized_delay_no_other_request(tokens: SlowTokens) -> None:
-    with served(None) as client:
+    with served(None, tokens, 10**6) as client:
         client.send(*(generate(number, LONG) for number in range(1, 9)))
-        client.send(*(Encode(number, LONG) for number in range(11, 19)))
-        for _ in range(PREPARERS["long"]):
+        client.send(*(Run(number, Encode(LONG)) for number in range(11, 19)))
+        for _ in range(LANES["long"]):
             assert tokens.entered.acquire(timeout=PATIENCE_S)
-        client.send(generate(20, TextPrompt("ok")), Encode(21, TextPrompt("ok")))
+        client.send(generate(20, TextPrompt("ok")), Run(21, Encode(TextPrompt("ok"))))
         client.until(is_end_of(20))
-        client.send(Encode(22, TextPrompt("ok"), detail="count"))
-        [*_, counted] = client.until(
-            lambda reply: isinstance(reply, Answer) and reply.request == 22
-        )
-        assert counted.event.count == 2
+        client.send(Run(22, Encode(TextPrompt("ok"), detail="count")))
+        [*_, counted] = client.until(is_end_of(22))
+        assert counted.reply.count == 2
         assert not tokens.released.is_set()
 
 
-@pytest.mark.parametrize("command", [generate(1, LONG), Encode(1, LONG), Embed(1, (LONG,))])
+@pytest.mark.parametrize("request_", [Generate(LONG), Encode(LONG), Embed((LONG,))])
 def test_cancelling_ends_the_tokenizing_of_a_long_text(
-    tokens: SlowTokens, command: Command
+    tokens: SlowTokens, request_: Request[Any]
 ) -> None:
-    with served(None) as client:
-        client.send(command)
+    with served(None, tokens, 10**6) as client:
+        client.send(Run(1, request_))
         assert tokens.entered.acquire(timeout=PATIENCE_S)
         client.send(Cancel(1))
         assert tokens.cancelled.acquire(timeout=PATIENCE_S)
@@ -268,17 +251,17 @@ def test_cancelling_ends_the_tokenizing_of_a_long_text(
 def test_requests_that_are_cancelled_before_their_turn_are_not_prepared(
     tokens: SlowTokens,
 ) -> None:
-    many = range(PREPARERS["long"] + 1, 9)
-    with served(None) as client:
-        for number in range(1, PREPARERS["long"] + 1):
-            client.send(Encode(number, LONG))
+    many = range(LANES["long"] + 1, 9)
+    with served(None, tokens, 10**6) as client:
+        for number in range(1, LANES["long"] + 1):
+            client.send(Run(number, Encode(LONG)))
             assert tokens.entered.acquire(timeout=PATIENCE_S)
-        client.send(*(Encode(number, LONG) for number in many))
+        client.send(*(Run(number, Encode(LONG)) for number in many))
         client.send(*(Cancel(number) for number in many), Ping(60.0))
         client.until(lambda reply: isinstance(reply, Pong))
         tokens.released.set()
-        client.send(Encode(9, LONG))
-        client.until(lambda reply: isinstance(reply, Answer) and reply.request == 9)
+        client.send(Run(9, Encode(LONG)))
+        client.until(is_end_of(9))
         assert tokens.entered.acquire(timeout=PATIENCE_S)
         assert not tokens.entered.acquire(blocking=False)
 
@@ -287,7 +270,7 @@ IMAGE = ChatPrompt(messages=({"role": "user", "content": "x", "images": [b"x"]},
 
 
 @pytest.mark.parametrize(
-    ("prompt", "structure", "kind"),
+    ("prompt", "structure", "lane"),
     [
         (TextPrompt("x"), None, "short"),
         (CHAT, None, "short"),
@@ -301,9 +284,9 @@ IMAGE = ChatPrompt(messages=({"role": "user", "content": "x", "images": [b"x"]},
     ],
 )
 def test_requests_are_prepared_beside_their_like(
-    prompt: Prompt, structure: StructuredOutput | None, kind: str
+    prompt: Prompt, structure: StructuredOutput | None, lane: str
 ) -> None:
-    assert kind_of(prompt, structure) == kind
+    assert Generate(prompt, GenerateOptions(), structure).lane == lane
 
 
 def test_a_bug_in_preparing_ends_only_its_own_request(
@@ -313,10 +296,10 @@ def test_a_bug_in_preparing_ends_only_its_own_request(
     with served(slow) as client:
         client.send(generate(1, CHAT))
         [last] = client.until(is_end_of(1))
-        assert last.event == Failed("ComputeError", "internal error: TypeError")
+        assert last.reply == Failed("ComputeError", "internal error: TypeError")
         client.send(generate(2, TextPrompt("ok")))
         first, *_ = client.until(is_end_of(2))
-        assert first.event == PromptProcessed((111, 107))
+        assert first.reply == Started((111, 107))
     assert "internal error in a request" in caplog.text
 
 
@@ -327,13 +310,15 @@ def test_the_output_of_a_chat_is_parsed() -> None:
     prompts = PromptBuilder(ChatTemplate("{{ messages[-1].content }}"), Characters())
     with served(prompts) as client:
         client.send(generate(1, ChatPrompt(messages=messages, tools=tools)))
-        _, *pieces, done = [reply.event for reply in client.until(is_end_of(1))]
+        _, *pieces, done = [reply.reply for reply in client.until(is_end_of(1))]
         assert "".join(piece.text for piece in pieces if isinstance(piece, TextDelta)) == "so"
         [start, *_, end] = [piece for piece in pieces if not isinstance(piece, TextDelta)]
-        assert (start, end) == (ToolCallStart("f"), ToolCallEnd())
-        texts = [piece.text for piece in pieces if isinstance(piece, ToolCallArguments)]
-        assert "".join(texts) == f'{{"x": {2**70}}}'
-        assert isinstance(done, Done)
+        arguments = f'{{"x": {2**70}}}'
+        assert start == ToolCallStarted(start.id, "f", 0)
+        assert end == ToolCallFinished(start.id, "f", arguments, 0)
+        texts = [piece.text for piece in pieces if isinstance(piece, ToolCallDelta)]
+        assert "".join(texts) == arguments
+        assert done.reason == "tool_calls"
 
 
 def test_a_bug_in_the_output_parser_ends_only_its_own_request(
@@ -344,7 +329,7 @@ def test_a_bug_in_the_output_parser_ends_only_its_own_request(
     with served(prompts) as client:
         client.send(generate(1, TextPrompt("forever")), generate(2, CHAT))
         [*_, last] = client.until(is_end_of(2))
-        assert last.event == Failed("ComputeError", "internal error: TypeError")
+        assert last.reply == Failed("ComputeError", "internal error: TypeError")
         client.send(Cancel(1))
         client.until(is_end_of(1))
     assert "internal error in a request" in caplog.text

@@ -12,7 +12,6 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from support import fake_model, stuck_model
 from support.endless import make_endless_model
@@ -20,8 +19,10 @@ from support.fork_server import FORK_SERVER
 from support.hidden import HIDDEN
 from support.waiting import PATIENCE_S, until
 
+from tampu.engine.events import Started
 from tampu.engine.load_options import LoadOptions
 from tampu.engine.prompts import ChatPrompt, TextPrompt, TokensPrompt
+from tampu.engine.requests import Decode, Embed, Encode, Encoded, Generate
 from tampu.errors import (
     ComputeError,
     ContextLengthError,
@@ -37,7 +38,7 @@ from tampu.worker.client import WorkerProcess
 from tampu.worker.exit_cause import describe_exit
 from tampu.worker.frames import take_frames
 from tampu.worker.output_queue import joined
-from tampu.worker.protocol import Answer, Encoded, PromptProcessed
+from tampu.worker.protocol import Answer
 from tampu.worker.start import start_worker
 
 pytestmark = pytest.mark.server
@@ -80,7 +81,7 @@ async def start(path: str = "model", **options: Any) -> WorkerProcess:
 
 async def begun(worker: WorkerProcess, text: str) -> asyncio.Task[Any]:
     """Ask for an answer; return what collects it, once it has begun."""
-    events = worker.generate(TextPrompt(text), OPTIONS)
+    events = worker.run(Generate(TextPrompt(text), OPTIONS))
     first = await anext(events)
 
     async def rest() -> list[Any]:
@@ -92,13 +93,13 @@ async def begun(worker: WorkerProcess, text: str) -> asyncio.Task[Any]:
 async def collect(
     worker: WorkerProcess, text: str, options: GenerateOptions = OPTIONS
 ) -> list[Any]:
-    return [event async for event in worker.generate(TextPrompt(text), options)]
+    return [event async for event in worker.run(Generate(TextPrompt(text), options))]
 
 
 def joined_piece(pieces: list[TextDelta]) -> Any:
     """Return as one what may come in any number of pieces."""
     [answer] = joined(Answer(1, piece) for piece in pieces)
-    return answer.event
+    return answer.reply
 
 
 def is_running(pid: int) -> bool:
@@ -113,12 +114,12 @@ def test_a_request_yields_its_events() -> None:
         seen: list[Any] = []
         worker = await start(progress=seen.append)
         assert seen == [1.0]
-        assert worker.ready.context == 4096
+        assert worker.facts.context == 4096
         events = await collect(worker, "hé")
         await worker.close()
         logprobs = tuple(TokenLogprob(ord(c), -1.0, (), c.encode()) for c in "hé")
         pieces = [event for event in events if isinstance(event, TextDelta)]
-        assert events == [PromptProcessed((104, 233)), *pieces, events[-1]]
+        assert events == [Started((104, 233)), *pieces, events[-1]]
         assert joined_piece(pieces) == TextDelta("hé", (104, 233), logprobs)
         assert isinstance(events[-1], Done)
         assert not is_running(worker.pid)
@@ -142,9 +143,9 @@ def test_a_conversation_goes_through_the_models_template() -> None:
     async def test() -> None:
         worker = await start("chat")
         prompt = ChatPrompt(messages=({"role": "user", "content": "hi"},), before=(65,))
-        events = [event async for event in worker.generate(prompt, OPTIONS)]
+        events = [event async for event in worker.run(Generate(prompt, OPTIONS))]
         await worker.close()
-        assert events[0] == PromptProcessed((65, 104, 105))
+        assert events[0] == Started((65, 104, 105))
 
     run(test())
 
@@ -154,9 +155,9 @@ def test_a_model_without_a_template_refuses_messages_unless_there_is_a_plain_pro
         worker = await start()
         messages = ({"role": "user", "content": "hi"},)
         with pytest.raises(RequestError, match="no chat template"):
-            await anext(worker.generate(ChatPrompt(messages=messages), OPTIONS))
+            await anext(worker.run(Generate(ChatPrompt(messages=messages), OPTIONS)))
         plain = ChatPrompt(messages=messages, plain="yo")
-        assert await anext(worker.generate(plain, OPTIONS)) == PromptProcessed((121, 111))
+        assert await anext(worker.run(Generate(plain, OPTIONS))) == Started((121, 111))
         await worker.close()
 
     run(test())
@@ -165,8 +166,8 @@ def test_a_model_without_a_template_refuses_messages_unless_there_is_a_plain_pro
 def test_an_iterator_that_is_closed_cancels_its_request() -> None:
     async def test() -> None:
         worker = await start()
-        events = worker.generate(TextPrompt("forever"), OPTIONS)
-        assert await anext(events) == PromptProcessed(tuple(map(ord, "forever")))
+        events = worker.run(Generate(TextPrompt("forever"), OPTIONS))
+        assert await anext(events) == Started(tuple(map(ord, "forever")))
         await anext(events)
         await events.aclose()
         assert joined_piece((await collect(worker, "ok"))[1:-1]).text == "ok"
@@ -300,10 +301,9 @@ def test_an_unknown_kind_of_error_is_still_an_error() -> None:
 def test_texts_and_tokens_are_embedded_in_their_order() -> None:
     async def test() -> None:
         worker = await start()
-        found = await worker.embed([TextPrompt("ab"), TokensPrompt((5,))])
+        found = await worker.ask(Embed((TextPrompt("ab"), TokensPrompt((5,))), norm=-1))
         await worker.close()
-        rows = np.frombuffer(found.vectors, "<f4").reshape(-1, found.width)
-        assert rows.tolist() == [[1.0, 195.0], [1.0, 5.0]]
+        assert found.array().tolist() == [[1.0, 195.0], [1.0, 5.0]]
         assert found.tokens == 3
 
     run(test())
@@ -312,10 +312,10 @@ def test_texts_and_tokens_are_embedded_in_their_order() -> None:
 def test_a_text_too_long_to_embed_is_truncated_or_refused() -> None:
     async def test() -> None:
         worker = await start()
-        found = await worker.embed([TextPrompt("a" * 200)])
+        found = await worker.ask(Embed((TextPrompt("a" * 200),)))
         assert (found.tokens, found.dropped) == (100, 100)
         with pytest.raises(ContextLengthError, match=r"input\[0\] is too large: 200 tokens > 100"):
-            await worker.embed([TextPrompt("a" * 200)], truncate=False)
+            await worker.ask(Embed((TextPrompt("a" * 200),), truncate=False))
         await worker.close()
 
     run(test())
@@ -333,7 +333,7 @@ def test_the_tokens_of_a_long_text_come_in_parts(monkeypatch: pytest.MonkeyPatch
     async def test() -> None:
         worker = await start()
         text = "hé" * 100_000
-        pieces = await worker.encode(TextPrompt(text), detail="pieces")
+        pieces = await worker.ask(Encode(TextPrompt(text), detail="pieces"))
         assert pieces.count == 200_000
         assert pieces.tokens() == [104, 233] * 100_000
         assert pieces.pieces == text.encode()
@@ -349,16 +349,16 @@ def test_the_tokens_of_a_long_text_come_in_parts(monkeypatch: pytest.MonkeyPatch
 def test_prompts_are_encoded_and_tokens_are_decoded() -> None:
     async def test() -> None:
         worker = await start()
-        encoded = await worker.encode(TextPrompt("hé"))
+        encoded = await worker.ask(Encode(TextPrompt("hé")))
         assert encoded.tokens() == [104, 233]
-        assert (await worker.decode(encoded.tokens())).text == "hé"
-        count = await worker.encode(TextPrompt("hé"), detail="count")
+        assert (await worker.ask(Decode(tuple(encoded.tokens())))).text == "hé"
+        count = await worker.ask(Encode(TextPrompt("hé"), detail="count"))
         assert count == Encoded(2)
-        pieces = await worker.encode(TextPrompt("hé"), detail="pieces")
+        pieces = await worker.ask(Encode(TextPrompt("hé"), detail="pieces"))
         assert (pieces.tokens(), pieces.pieces) == ([104, 233], "hé".encode())
         assert pieces.lengths == struct.pack("<2i", 1, 2)
         with pytest.raises(RequestError, match="token -1 is not in the vocabulary"):
-            await worker.decode([-1])
+            await worker.ask(Decode((-1,)))
         await worker.close()
 
     run(test())
@@ -429,7 +429,7 @@ def test_truncating_the_file_of_a_loaded_model_is_reported_as_the_cause(tmp_path
 def test_a_blocked_event_loop_does_not_take_its_worker_for_hung() -> None:
     async def test() -> None:
         worker = await start(hang_s=100.0)
-        events = worker.generate(TextPrompt("forever"), OPTIONS)
+        events = worker.run(Generate(TextPrompt("forever"), OPTIONS))
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SkippingLoop)
         for _ in range(3):

@@ -13,13 +13,13 @@ from typing import Any
 from tampu.backends.llamacpp.files import LlamaFiles, llama_files
 from tampu.backends.llamacpp.load_error import load_error
 from tampu.backends.llamacpp.mmproj import MultimodalProjector
-from tampu.backends.llamacpp.model import LlamaModel
+from tampu.backends.llamacpp.model import LlamaImages, LlamaModel
 from tampu.backends.llamacpp.server import LlamaServer
 from tampu.backends.llamacpp.structured_output import StructuredOutputs
 from tampu.chat.template_loader import model_template
-from tampu.engine.chat import RequestBuilder
 from tampu.engine.load_options import DEFAULT_BATCH, LoadOptions
 from tampu.engine.pooling import RANK, pooling_of
+from tampu.engine.request_builder import RequestBuilder
 from tampu.errors import RequestError, UnsupportedModelError
 from tampu.layouts import as_llama_cpp
 from tampu.ml.gguf import GGUFFile, read_gguf
@@ -40,7 +40,7 @@ _MIN_BATCH = 32  # llama.cpp aborts if the batch is smaller than the number of s
 @contextmanager
 def load_llamacpp(
     path: Path, options: LoadOptions, fork_server: ForkServerClient
-) -> Iterator[tuple[LlamaModel, RequestBuilder]]:
+) -> Iterator[LlamaModel]:
     """Load a model into llama.cpp; it is freed at the end.
 
     Raises:
@@ -71,13 +71,17 @@ def load_llamacpp(
             decoder = stack.enter_context(closing(SandboxedDecoder(fork_server)))
             projector = MultimodalProjector(server, tokenizer, decoder, options.context)
         template = model_template(metadata, options.template)
-        model = LlamaModel(
-            server, tokenizer, options.context, structured_outputs, projector, files.no_images
+        images = LlamaImages(projector, files.no_images)
+        requests = RequestBuilder.for_model(
+            tokenizer,
+            options.context,
+            images.prepare_file,
+            template,
+            metadata,
+            fork_server,
+            options.parser,
         )
-        yield (
-            model,
-            RequestBuilder.for_model(model, template, metadata, fork_server, options.parser),
-        )
+        yield LlamaModel(server, requests, tokenizer, structured_outputs, images, options.max_slots)
         del running
 
 

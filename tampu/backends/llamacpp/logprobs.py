@@ -33,8 +33,8 @@ def prompt_logprobs(
 
 def continuation_logprobs(
     server: LlamaServer, prompt: Sequence[int], continuations: Sequence[Sequence[int]]
-) -> list[float]:
-    """Return the log-probability of each continuation after a prompt.
+) -> list[tuple[float, ...]]:
+    """Return the log-probabilities of the tokens of each continuation after a prompt.
 
     Raises:
         TampuError: as `prompt_logprobs`.
@@ -49,7 +49,7 @@ def continuation_logprobs(
                 entry = _entry_of(server, [*prompt, *path[:-1]], token, 0)
                 known[path] = float(entry["logprob"])
     return [
-        sum(known[tuple(tokens[: index + 1])] for index in range(len(tokens)))
+        tuple(known[tuple(tokens[: index + 1])] for index in range(len(tokens)))
         for tokens in continuations
     ]
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 from weakref import WeakSet
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
+import psutil
 
 from tampu.backends.llamacpp.logprobs import continuation_logprobs, prompt_logprobs
 from tampu.backends.llamacpp.mmproj import LlamaImage, MultimodalProjector
@@ -19,10 +20,26 @@ from tampu.backends.llamacpp.retokenize import Retokenizer
 from tampu.backends.llamacpp.server import CompletionStream, LlamaServer
 from tampu.backends.llamacpp.structured_output import StructuredOutputs
 from tampu.chat.images import Item, length
-from tampu.engine.ranking import Pair
-from tampu.engine.scoring import NO_LORA, Lora, Scored, Tokens
+from tampu.engine.backend import Backend, Handlers, ModelFacts
+from tampu.engine.handlers import TEXT
+from tampu.engine.handlers.embed import embedded_tokens, result, sized
+from tampu.engine.handlers.generate import Generation
+from tampu.engine.load_options import LLAMACPP
+from tampu.engine.request_builder import RequestBuilder
+from tampu.engine.requests import (
+    Embed,
+    Embedded,
+    Generate,
+    Lora,
+    PromptScores,
+    Rank,
+    Ranked,
+    Score,
+    ScoredContinuation,
+    Scores,
+)
 from tampu.errors import ContextLengthError, RequestError
-from tampu.ml.vectors import check_finite, unit_vectors
+from tampu.ml.vectors import check_finite
 from tampu.runner.events import Event, Usage
 from tampu.runner.reasoning_budget import ReasoningBudget, reasoning_budget
 from tampu.runner.request import GenerateOptions
@@ -38,38 +55,17 @@ _WITH_INFILL = (
 )  # fmt: skip
 
 
-class LlamaModel:
-    """One model in llama.cpp."""
+@dataclass(frozen=True, slots=True)
+class LlamaImages:
+    """Prepares images for one model.
 
-    def __init__(
-        self,
-        server: LlamaServer,
-        tokenizer: Tokenizer,
-        context: int,
-        structured_outputs: StructuredOutputs,
-        projector: MultimodalProjector | None = None,
-        no_images: str = "",
-    ) -> None:
-        """Take over a model that a server has loaded, with slots of this context length.
+    Attributes:
+        projector: encodes images; None: the model takes none.
+        no_images: why a model with a vision encoder has none here.
+    """
 
-        Args:
-            server: the server.
-            tokenizer: of the model.
-            context: of each slot.
-            structured_outputs: compiles grammars.
-            projector: encodes images.
-            no_images: why a model with a vision encoder has none here.
-        """
-        self._server = server
-        self._structured_outputs = structured_outputs
-        self._projector = projector
-        self._no_images = no_images or (
-            "the llama.cpp engine needs a projector in a file of its own (mmproj)"
-        )
-        self.tokenizer = tokenizer
-        self.context = context
-        self._retokenizer = Retokenizer(tokenizer)
-        self._requests: WeakSet[LlamaRequest] = WeakSet()
+    projector: MultimodalProjector | None = None
+    no_images: str = ""
 
     def prepare_file(self, image: bytes) -> LlamaImage:
         """Return the image in a file as the model takes it.
@@ -79,9 +75,126 @@ class LlamaModel:
         """
         if is_video(image):
             raise RequestError("videos need tampu's own engine: the llama.cpp engine takes images")
-        if self._projector is None:
-            raise RequestError(f"the model takes no images: {self._no_images}")
-        return self._projector.prepare_image(image)
+        if self.projector is None:
+            needed = "the llama.cpp engine needs a projector in a file of its own (mmproj)"
+            raise RequestError(f"the model takes no images: {self.no_images or needed}")
+        return self.projector.prepare_image(image)
+
+
+def generate(model: LlamaModel, request: Generate) -> Generation:
+    """Return the generation of a request, which has not begun."""
+    return Generation(model.requests, model.submit, request)
+
+
+def embed(model: LlamaModel, request: Embed) -> Embedded:
+    """Return the embeddings of texts.
+
+    Raises:
+        RequestError: if it is not an embedding model, and for what needs the other engine.
+    """
+    _check_no_adapters(request.lora)
+    if request.late_chunking:
+        raise RequestError("late_chunking needs tampu's own engine")
+    texts, dropped = embedded_tokens(model.requests, request)
+    if not texts:
+        return Embedded(b"", 0, 0)
+    body = {"input": list(map(list, texts)), "embd_normalize": -1}
+    response = model.server.request("/v1/embeddings", body)
+    if "error" in response:
+        raise RequestError(str(error_of(response["error"])))
+    found = np.array([item["embedding"] for item in response["data"]], np.float32)
+    check_finite(found, "embeddings", "input")
+    return result(sized(found, request), sum(map(len, texts)), dropped)
+
+
+def score(model: LlamaModel, request: Score) -> Scores:
+    """Return the log-probabilities of continuations of prompts.
+
+    llama.cpp finds what the prompts share by itself.
+
+    Raises:
+        RequestError: for a prompt with images, and for adapters.
+    """
+    _check_no_adapters(request.lora)
+    found = []
+    for prompt, continuations in request.prompts:
+        tokens = [item for item in prompt if isinstance(item, int)]
+        if len(tokens) < len(prompt):
+            raise RequestError("the llama.cpp engine answers no questions about images")
+        values = continuation_logprobs(model.server, tokens, continuations)
+        scored = map(ScoredContinuation, continuations, values)
+        found.append(PromptScores(tuple(scored), Usage(prompt_tokens=len(tokens))))
+    return Scores(tuple(found))
+
+
+def rank(model: LlamaModel, request: Rank) -> Ranked:
+    """Return the score (1,) of queries with documents; llama.cpp joins the two texts itself.
+
+    Raises:
+        RequestError: if the model cannot rank, and for a pair that is too long or adapters.
+    """
+    _check_no_adapters(request.lora)
+    found = []
+    for pair in request.pairs:
+        body = {"query": pair.query, "documents": [pair.document]}
+        response = model.server.request("/v1/rerank", body)
+        if "error" in response:
+            raise RequestError(str(error_of(response["error"])))
+        [one] = response["results"]
+        found.append((float(one["relevance_score"]),))
+    return Ranked(tuple(found))
+
+
+class LlamaModel(Backend):
+    """One model in llama.cpp.
+
+    Attributes:
+        server: runs it.
+    """
+
+    handlers: ClassVar[Handlers] = {
+        **TEXT,
+        Generate: generate,
+        Embed: embed,
+        Score: score,
+        Rank: rank,
+    }
+    unsupported = "llama.cpp runs this model, and tampu's own engine is needed for it"
+
+    def __init__(
+        self,
+        server: LlamaServer,
+        requests: RequestBuilder,
+        tokenizer: Tokenizer,
+        structured_outputs: StructuredOutputs,
+        images: LlamaImages,
+        slots: int,
+    ) -> None:
+        """Take over a model that a server has loaded.
+
+        Args:
+            server: the server.
+            requests: builds prompts; its context is that of each slot.
+            tokenizer: of the model.
+            structured_outputs: compiles grammars.
+            images: prepares images.
+            slots: how many requests run at once.
+        """
+        self.server = server
+        self.requests = requests
+        self.tokenizer = tokenizer
+        self.context = requests.context
+        self._structured_outputs = structured_outputs
+        self._projector = images.projector
+        self._retokenizer = Retokenizer(tokenizer)
+        self._running: WeakSet[LlamaRequest] = WeakSet()
+        memory_bytes = psutil.Process().memory_info().rss
+        self._facts = ModelFacts(self.context, memory_bytes, engine=LLAMACPP, slots=slots)
+
+    @property
+    def facts(self) -> ModelFacts:
+        """What is known of it."""
+        return self._facts
 
     def submit(
         self, prompt: Sequence[Item], options: GenerateOptions, sink: Callable[[Event], None]
@@ -112,7 +225,7 @@ class LlamaModel:
             if self._projector and has_images:
                 prompt = self._projector.prompt([*items, *output])
             left = limit - len(output) if limit >= 0 else limit
-            return self._server.complete({**body, "n_predict": left, "prompt": prompt})
+            return self.server.complete({**body, "n_predict": left, "prompt": prompt})
 
         request = LlamaRequest(
             complete,
@@ -123,9 +236,9 @@ class LlamaModel:
             constraint,
             self._reasoning_budget(options),
         )
-        self._requests.add(request)
+        self._running.add(request)
         logprobs = prompt_logprobs(
-            self._server,
+            self.server,
             tokens if options.prompt_logprobs else [],
             options.top_logprobs,
             self.tokenizer.token_bytes,
@@ -134,68 +247,6 @@ class LlamaModel:
             target=request.run, args=(logprobs,), name="tampu-llamacpp", daemon=True
         ).start()
         return request
-
-    def embed(
-        self,
-        texts: Sequence[Sequence[int]],
-        *,
-        normalize: bool = True,
-        late_chunking: bool = False,
-        lora: Lora = NO_LORA,
-    ) -> npt.NDArray[np.float32]:
-        """Return the embeddings (texts, features) of texts given as tokens.
-
-        Raises:
-            RequestError: if it is not an embedding model, and for what needs the other engine.
-        """
-        _check_no_adapters(lora)
-        if late_chunking:
-            raise RequestError("late_chunking needs tampu's own engine")
-        body = {"input": list(map(list, texts)), "embd_normalize": 2 if normalize else -1}
-        response = self._server.request("/v1/embeddings", body)
-        if "error" in response:
-            raise RequestError(str(error_of(response["error"])))
-        found = np.array([item["embedding"] for item in response["data"]], np.float32)
-        check_finite(found, "embeddings", "input")
-        return unit_vectors(found) if normalize else found
-
-    def loglikelihood(
-        self,
-        shared: Sequence[Item],  # noqa: ARG002 - its server finds what prompts share by itself
-        prompts: Sequence[tuple[Sequence[Item], Sequence[Tokens]]],
-        lora: Lora = NO_LORA,
-    ) -> list[Scored]:
-        """Return the log-probabilities of continuations of prompts.
-
-        Raises:
-            RequestError: for a prompt with images, and for adapters.
-        """
-        _check_no_adapters(lora)
-        found = []
-        for prompt, continuations in prompts:
-            tokens = [item for item in prompt if isinstance(item, int)]
-            if len(tokens) < len(prompt):
-                raise RequestError("the llama.cpp engine answers no questions about images")
-            values = continuation_logprobs(self._server, tokens, continuations)
-            found.append(Scored(values, Usage(prompt_tokens=len(tokens))))
-        return found
-
-    def rank(self, pairs: Sequence[Pair], lora: Lora = NO_LORA) -> list[npt.NDArray[np.float32]]:
-        """Return the score (1,) of queries with documents; it joins the two texts itself.
-
-        Raises:
-            RequestError: if the model cannot rank, and for a pair that is too long or adapters.
-        """
-        _check_no_adapters(lora)
-        found = []
-        for pair in pairs:
-            body = {"query": pair.query, "documents": [pair.document]}
-            response = self._server.request("/v1/rerank", body)
-            if "error" in response:
-                raise RequestError(str(error_of(response["error"])))
-            [result] = response["results"]
-            found.append(np.array([result["relevance_score"]], np.float32))
-        return found
 
     def warm_up(self) -> None:
         """Set up ahead of time what the first grammar and the first image will need."""
@@ -209,7 +260,7 @@ class LlamaModel:
         It does when no request has received anything for ten times the patience: nothing comes
         while prompts are processed, and requests wait for one another.
         """
-        received = [each.received_s for each in self._requests if not each.is_over]
+        received = [each.received_s for each in self._running if not each.is_over]
         silent_s = time.monotonic() - max(received, default=time.monotonic())
         if silent_s <= 10 * patience_s:
             return ""

@@ -10,13 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.engine.prompts import TextPrompt
+from tampu.engine.requests import Embedded
 from tampu.errors import RequestError
-from tampu.server.generation_request import EmbeddingTask, require
+from tampu.server.generation_request import ModelCall, require
 from tampu.server.model_defaults import ModelDefaults
 from tampu.server.wire.adapters import AdapterBody, chosen_adapters
 from tampu.server.wire.embeddings import in_base64
 from tampu.server.wire.ollama import MAX_INPUTS
-from tampu.server.wire.options import ModelBody, embedding_task
+from tampu.server.wire.options import ModelBody, embedding_call
 from tampu.server.wire.tools import shortened
 
 Vectors = npt.NDArray[np.float32]
@@ -49,8 +50,8 @@ class CohereEmbedRequest(AdapterBody, kw_only=True):
     truncate: str | bool | None = None  # type: ignore[assignment]  # Cohere's are words
 
 
-def parse_cohere_embed(body: CohereEmbedRequest, defaults: ModelDefaults) -> EmbeddingTask:
-    """Return the task of a request.
+def parse_cohere_embed(body: CohereEmbedRequest, defaults: ModelDefaults) -> ModelCall[Embedded]:
+    """Return what a request asks.
 
     Raises:
         RequestError: naming the field that is wrong.
@@ -70,12 +71,13 @@ def parse_cohere_embed(body: CohereEmbedRequest, defaults: ModelDefaults) -> Emb
         truncate=None if word is None else _TRUNCATE[str(word)],
         truncation=body.truncation,
     )
-    return embedding_task(
+    return embedding_call(
         plain,
         defaults,
         truncates=True,
         inputs=tuple(TextPrompt(text) for text in read_texts(body)),
         dimensions=body.output_dimension,
+        may_be_unpooled=False,
         lora=chosen_adapters(body) or {},
     )
 

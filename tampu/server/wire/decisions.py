@@ -26,8 +26,9 @@ from tampu.engine.questions import (
     check_count,
     check_question,
 )
+from tampu.engine.requests import Decide, Decided
 from tampu.errors import RequestError
-from tampu.server.generation_request import DecisionTask, require
+from tampu.server.generation_request import ModelCall, require
 from tampu.server.model_defaults import ModelDefaults
 from tampu.server.wire.adapters import AdapterBody, chosen_adapters
 from tampu.server.wire.conversation import Conversation, with_conversation
@@ -127,7 +128,7 @@ class SystemOneRequest(AdapterBody, kw_only=True):
 # -- OpenAI's form ---------------------------------------------------------------------------------
 
 
-def parse_decisions(body: DecisionsRequest, defaults: ModelDefaults) -> DecisionTask:
+def parse_decisions(body: DecisionsRequest, defaults: ModelDefaults) -> ModelCall[Decided]:
     """Return the task of a request of OpenAI's API."""
     check_cache_options(body.prompt_cache_options)
     questions = []
@@ -203,7 +204,7 @@ def _answer(given: QuestionBody, found: Decision) -> dict[str, Any]:
 # -- the form of decision models -------------------------------------------------------------------
 
 
-def parse_systemone(body: SystemOneRequest, defaults: ModelDefaults) -> DecisionTask:
+def parse_systemone(body: SystemOneRequest, defaults: ModelDefaults) -> ModelCall[Decided]:
     """Return the task of a request in the form of decision models."""
     require(not body.stream, "stream: decisions are not streamed")
     require(not body.assets, "assets are not supported: send images as data URIs in images")
@@ -319,17 +320,15 @@ def _task(
     messages: tuple[dict[str, Any], ...],
     questions: Sequence[Question],
     defaults: ModelDefaults,
-) -> DecisionTask:
+) -> ModelCall[Decided]:
     check_count(len(questions))
     request = parse_uncut(body, defaults)
     request = with_conversation(request, Conversation(messages=messages), defaults)
     [prompt] = request.prompts
     if not isinstance(prompt, ChatPrompt):
         raise RequestError("decisions need a conversation")
-    return DecisionTask(
-        prompt=prompt,
-        questions=tuple(questions),
-        lora=chosen_adapters(body) or {},
+    return ModelCall(
+        request=Decide(prompt, tuple(questions), lora=chosen_adapters(body) or {}),
         overrides=request.overrides,
         keep_alive_s=request.keep_alive_s,
         warnings=request.warnings,

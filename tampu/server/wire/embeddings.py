@@ -11,12 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.engine.prompts import TextPrompt, TokensPrompt
+from tampu.engine.requests import Embedded
 from tampu.ml.vectors import UNIT
-from tampu.server.generation_request import EmbeddingTask, require
+from tampu.server.generation_request import ModelCall, require
 from tampu.server.model_defaults import ModelDefaults
 from tampu.server.wire.adapters import AdapterBody, chosen_adapters
 from tampu.server.wire.openai_fields import read_inputs
-from tampu.server.wire.options import embedding_task
+from tampu.server.wire.options import embedding_call
 
 _MAX_NORM = 8
 
@@ -44,9 +45,13 @@ class EmbeddingRequest(AdapterBody, kw_only=True):
 
 
 def parse_embedding(
-    body: EmbeddingRequest, given: Any, field: str, defaults: ModelDefaults
-) -> EmbeddingTask:
-    """Return the task of a request, for the texts and tokens that a field of it has."""
+    body: EmbeddingRequest,
+    given: Any,
+    field: str,
+    defaults: ModelDefaults,
+    may_be_unpooled: bool,  # noqa: FBT001
+) -> ModelCall[Embedded]:
+    """Return what a request asks, for the texts and tokens that a field of it has."""
     formats = (None, msgspec.UNSET, "float", "base64")
     require(body.encoding_format in formats, "encoding_format must be float or base64")
     in_range = -1 <= body.embd_normalize <= _MAX_NORM
@@ -56,13 +61,14 @@ def parse_embedding(
     require(isinstance(given, str | list), message)
     inputs: tuple[TextPrompt | TokensPrompt, ...]
     inputs = tuple(read_inputs(given, field))
-    return embedding_task(
+    return embedding_call(
         body,
         defaults,
         inputs=inputs,
         dimensions=body.dimensions,
         norm=body.embd_normalize,
         late_chunking=bool(body.late_chunking),
+        may_be_unpooled=may_be_unpooled,
         lora=chosen_adapters(body) or {},
     )
 

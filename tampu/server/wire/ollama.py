@@ -15,7 +15,8 @@ from typing import Any
 import msgspec
 
 from tampu.engine.prompts import FIMPrompt, TextPrompt
-from tampu.server.generation_request import EmbeddingTask, GenerationRequest, require
+from tampu.engine.requests import Embedded
+from tampu.server.generation_request import GenerationRequest, ModelCall, require
 from tampu.server.model_defaults import ModelDefaults
 from tampu.server.wire.conversation import (
     Conversation,
@@ -28,7 +29,7 @@ from tampu.server.wire.conversation import (
 from tampu.server.wire.media import decode_image
 from tampu.server.wire.options import (
     ModelBody,
-    embedding_task,
+    embedding_call,
     keep_alive_s,
     may_truncate,
     parse_request,
@@ -204,21 +205,22 @@ def parse_chat(body: ChatRequest, defaults: ModelDefaults) -> GenerationRequest:
     return request if body.messages else replace(request, prompts=())
 
 
-def parse_embed(body: EmbedRequest, defaults: ModelDefaults) -> EmbeddingTask:
+def parse_embed(body: EmbedRequest, defaults: ModelDefaults) -> ModelCall[Embedded]:
     """Return the request for embeddings."""
     given = body.input
     texts = [given] if isinstance(given, str) else given or []
     require(len(texts) <= MAX_INPUTS, f"input: at most {MAX_INPUTS} texts can be given")
-    return embedding_task(
+    return embedding_call(
         body,
         defaults,
         inputs=tuple(TextPrompt(text) for text in texts) if given else (),
         truncates=True,
         dimensions=body.dimensions or None,
+        may_be_unpooled=False,
     )
 
 
-def parse_embeddings(body: EmbeddingsRequest, defaults: ModelDefaults) -> EmbeddingTask:
+def parse_embeddings(body: EmbeddingsRequest, defaults: ModelDefaults) -> ModelCall[Embedded]:
     """Return the request for an embedding in the older format."""
     newer = EmbedRequest(
         model=body.model,

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from tampu.engine.estimate import MemoryEstimate
 from tampu.engine.load_options import choose_engine
 from tampu.engine.placement import DeviceShare
+from tampu.engine.requests import MemoryEstimate
 from tampu.ml.gguf import read_gguf
 from tampu.server.generation_request import MAX_DURATION_S
 from tampu.server.model_defaults import ModelDefaults
@@ -209,7 +209,7 @@ def _named(entry: Entry) -> dict[str, Any]:
 def _process(model: ManagedModel) -> RunningModel:
     entry = model.entry
     stays_s = min(model.keep_alive_s, MAX_DURATION_S)
-    ready = model.runner.ready
+    ready = model.runner.facts
     return RunningModel(
         **_named(entry),
         size=ready.memory_bytes,

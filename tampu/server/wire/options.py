@@ -11,14 +11,15 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from tampu.engine.requests import Embed, Embedded
 from tampu.errors import RequestError
 from tampu.runner.request import GenerateOptions, given_options
 from tampu.sampling.parameters import BY_OLLAMA, BY_OPENAI, Use, engine_values
 from tampu.server.generation_request import (
     FOREVER,
     MAX_DURATION_S,
-    EmbeddingTask,
     GenerationRequest,
+    ModelCall,
     require,
 )
 from tampu.server.model_defaults import ModelDefaults
@@ -153,20 +154,20 @@ def parse_uncut(body: ModelBody, model: ModelDefaults) -> GenerationRequest:
     return parse_request(body, model)
 
 
-def embedding_task(
+def embedding_call(
     body: _ModelBody, model: ModelDefaults, *, truncates: bool = False, **more: Any
-) -> EmbeddingTask:
-    """Return the task of a body; `more` are the other fields of `EmbeddingTask`.
+) -> ModelCall[Embedded]:
+    """Return the request of a body; `more` are the other fields of `Embed`.
 
     `truncates` is the API's default for inputs that are too long.
     """
-    return EmbeddingTask(
+    more |= {"truncate": may_truncate(body, model, default=truncates)}
+    return ModelCall(
         model=body.model or "",
         overrides=request_options(model, body.options)[0],
         keep_alive_s=keep_alive_s(body.keep_alive),
-        truncate=may_truncate(body, model, default=truncates),
         warnings=_warnings(model, body.options),
-        **more,
+        request=Embed(**more),
     )
 
 

@@ -11,8 +11,9 @@ from typing import Any
 from uuid import uuid4
 
 from tampu.engine.questions import RERANK_INSTRUCTION, Decisions
+from tampu.engine.requests import Decided, Rerank
 from tampu.errors import RequestError
-from tampu.server.generation_request import RerankTask, require
+from tampu.server.generation_request import ModelCall, require
 from tampu.server.model_defaults import ModelDefaults
 from tampu.server.wire.adapters import AdapterBody, chosen_adapters
 from tampu.server.wire.conversation import check_can
@@ -38,19 +39,21 @@ class RerankRequest(AdapterBody, kw_only=True):
     raw_scores: bool | None = None
 
 
-def parse_rerank(body: RerankRequest, defaults: ModelDefaults) -> RerankTask:
-    """Return the task of a request."""
+def parse_rerank(body: RerankRequest, defaults: ModelDefaults) -> ModelCall[Decided]:
+    """Return what a request asks."""
     if "rerank" not in defaults.info.capabilities:
         check_can(defaults, "completion", body.model or "", "generate")
     require(body.query.strip(), "query is empty")
     require(not body.raw_scores, "raw_scores is not supported: scores are probabilities")
     require(body.top_n is None or body.top_n >= 1, f"top_n must be 1 or more, not {body.top_n}")
     request = parse_uncut(body, defaults)
-    return RerankTask(
-        query=body.query,
-        documents=read_documents(body),
-        instruction=body.instruction or RERANK_INSTRUCTION,
-        lora=chosen_adapters(body) or {},
+    return ModelCall(
+        request=Rerank(
+            body.query,
+            read_documents(body),
+            body.instruction or RERANK_INSTRUCTION,
+            lora=chosen_adapters(body) or {},
+        ),
         overrides=request.overrides,
         keep_alive_s=request.keep_alive_s,
         warnings=request.warnings,

@@ -13,7 +13,8 @@ from uuid import uuid4
 import msgspec
 
 from tampu.engine.questions import Decisions
-from tampu.server.generation_request import RerankTask, require
+from tampu.engine.requests import Decided
+from tampu.server.generation_request import ModelCall, require
 from tampu.server.model_defaults import ModelDefaults
 from tampu.server.wire.adapters import AdapterBody
 from tampu.server.wire.ollama import MAX_INPUTS
@@ -38,8 +39,8 @@ class ScoreRequest(AdapterBody, kw_only=True):
     instruction: str | None = None
 
 
-def parse_scores(body: ScoreRequest, defaults: ModelDefaults) -> dict[str, RerankTask]:
-    """Return for each first text the task of ranking its second ones, in their order."""
+def parse_scores(body: ScoreRequest, defaults: ModelDefaults) -> dict[str, ModelCall[Decided]]:
+    """Return for each first text the request to rank its second ones, in their order."""
     matched: dict[str, list[str]] = {}
     for query, document in _pairs(body):
         matched.setdefault(query, []).append(document)

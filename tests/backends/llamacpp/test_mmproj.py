@@ -48,13 +48,12 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
 @pytest.fixture(scope="module")
 def loaded(files: Files) -> Iterator[Loaded]:
     text, projector = files
-    with load_llamacpp(text, LoadOptions(**OPTIONS, projector=str(projector)), FORK_SERVER) as (
-        model,
-        requests,
-    ):
+    with load_llamacpp(
+        text, LoadOptions(**OPTIONS, projector=str(projector)), FORK_SERVER
+    ) as model:
         # The decoder's process is there before the first test begins.
-        with_images(asked(picture()), model.prepare_file)
-        prompts = requests.prompts
+        with_images(asked(picture()), model.requests.prepare_file)
+        prompts = model.requests.prompts
         assert prompts is not None
         yield model, prompts
 
@@ -65,7 +64,9 @@ def asked(*images: bytes, text: str = QUESTION) -> list[dict[str, Any]]:
 
 def answer(loaded: Loaded, messages: list[dict[str, Any]]) -> list[Event]:
     model, prompts = loaded
-    prompt = prompts.build(with_images(messages, model.prepare_file), limit=model.context - 1)
+    prompt = prompts.build(
+        with_images(messages, model.requests.prepare_file), limit=model.context - 1
+    )
     return events_of(model, prompt.tokens)
 
 
@@ -93,7 +94,7 @@ def saved(image: Image.Image, kind: str, **more: Any) -> bytes:
 def test_videos_are_refused(loaded: Loaded) -> None:
     model, _ = loaded
     with pytest.raises(RequestError, match="videos need tampu's own engine"):
-        model.prepare_file(b"\0\0\0\x1cftypisom")
+        model.requests.prepare_file(b"\0\0\0\x1cftypisom")
 
 
 def test_an_image_gives_the_logprobs_of_the_native_engine(loaded: Loaded, files: Files) -> None:
@@ -103,7 +104,7 @@ def test_an_image_gives_the_logprobs_of_the_native_engine(loaded: Loaded, files:
     with Engine.load(text, projector=projector, **OPTIONS) as engine:
         prompt = prompts.build(with_images(asked(picture()), engine.prepare_file), limit=255).tokens
         native = engine.generate(prompt, temperature=0.0, max_tokens=8, logprobs=True)
-    [message] = with_images(asked(picture()), model.prepare_file)
+    [message] = with_images(asked(picture()), model.requests.prepare_file)
     breaks = model.tokenizer.encode("\n\n", add_special=False)
     put = [
         each
@@ -127,7 +128,7 @@ def test_images_are_at_their_positions_and_are_counted(loaded: Loaded) -> None:
     model, prompts = loaded
     messages = [*asked(picture()), {"role": "assistant", "content": "Red."},
                 *asked(picture(), picture())]  # fmt: skip
-    prompt = prompts.build(with_images(messages, model.prepare_file), limit=255)
+    prompt = prompts.build(with_images(messages, model.requests.prepare_file), limit=255)
     images = [item for item in prompt.tokens if not isinstance(item, int)]
     assert [len(each) for each in images] == [18] * 3  # 16 inputs between two marks
     events = events_of(model, prompt.tokens)
@@ -136,7 +137,7 @@ def test_images_are_at_their_positions_and_are_counted(loaded: Loaded) -> None:
 
 def test_a_prompt_that_is_too_long_with_its_images_is_refused(loaded: Loaded) -> None:
     model, _ = loaded
-    [message] = with_images(asked(*[picture()] * 14), model.prepare_file)
+    [message] = with_images(asked(*[picture()] * 14), model.requests.prepare_file)
     prompt = [model.tokenizer.bos, *message["images"]]
     with pytest.raises(ContextLengthError, match="256 tokens > 255 maximum"):
         events_of(model, prompt + [5] * 3)
@@ -144,7 +145,7 @@ def test_a_prompt_that_is_too_long_with_its_images_is_refused(loaded: Loaded) ->
 
 def test_output_about_an_image_ends_when_the_context_is_full(loaded: Loaded) -> None:
     model, prompts = loaded
-    prompt = prompts.build(with_images(asked(picture()), model.prepare_file), limit=255)
+    prompt = prompts.build(with_images(asked(picture()), model.requests.prepare_file), limit=255)
     [*_, done] = events_of(model, prompt.tokens, max_tokens=None, ignore_eos=True)
     assert done.reason == "length"
     assert done.usage.prompt_tokens + done.usage.generated_tokens in range(250, 258)
@@ -180,11 +181,11 @@ def test_an_image_with_too_many_pixels_is_refused(loaded: Loaded) -> None:
 
 def test_an_image_without_a_projector_is_refused(files: Files) -> None:
     text, _ = files
-    with load_llamacpp(text, LoadOptions(**OPTIONS), FORK_SERVER) as (model, *_):
+    with load_llamacpp(text, LoadOptions(**OPTIONS), FORK_SERVER) as model:
         plain = asked()
-        assert with_images(plain, model.prepare_file) == plain
+        assert with_images(plain, model.requests.prepare_file) == plain
         with pytest.raises(RequestError, match=r"projector in a file of its own \(mmproj\)"):
-            with_images(asked(picture()), model.prepare_file)
+            with_images(asked(picture()), model.requests.prepare_file)
 
 
 @pytest.fixture(scope="module")
@@ -196,10 +197,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_file_of_text_and_vision_is_divided_for_llama_cpp(loaded: Loaded, whole: Path) -> None:
     apart, prompts = loaded
-    with load_llamacpp(whole, LoadOptions(**OPTIONS), FORK_SERVER) as (model, requests):
-        assert requests.prompts is not None
+    with load_llamacpp(whole, LoadOptions(**OPTIONS), FORK_SERVER) as model:
+        assert model.requests.prompts is not None
         events = [
-            answer(each, asked(picture())) for each in ((model, requests.prompts), (apart, prompts))
+            answer(each, asked(picture()))
+            for each in ((model, model.requests.prompts), (apart, prompts))
         ]
     scores = [
         [(score.token, pytest.approx(score.logprob, abs=1e-3)) for score in event.logprobs]
@@ -215,24 +217,24 @@ def test_a_vision_encoder_that_cannot_be_divided_leaves_a_text_model(
     whole: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tampu.layouts.divide.PROJECTORS", {})
-    with load_llamacpp(whole, LoadOptions(**OPTIONS), FORK_SERVER) as (model, requests):
+    with load_llamacpp(whole, LoadOptions(**OPTIONS), FORK_SERVER) as model:
         assert "loading its text model alone" in caplog.text
-        assert requests.prompts is not None
-        assert said(answer((model, requests.prompts), asked()))
+        assert model.requests.prompts is not None
+        assert said(answer((model, model.requests.prompts), asked()))
         with pytest.raises(RequestError, match="vision encoder of 'gemma3' cannot be written"):
-            with_images(asked(picture()), model.prepare_file)
+            with_images(asked(picture()), model.requests.prepare_file)
 
 
 def test_a_vision_encoder_that_llama_cpp_refuses_leaves_a_text_model(
     whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = write_without(whole, "mm.mm_input_projection.weight", tmp_path / "model.gguf")
-    with load_llamacpp(path, LoadOptions(**OPTIONS), FORK_SERVER) as (model, requests):
+    with load_llamacpp(path, LoadOptions(**OPTIONS), FORK_SERVER) as model:
         assert "loading its text model alone" in caplog.text
-        assert requests.prompts is not None
-        assert said(answer((model, requests.prompts), asked()))
+        assert model.requests.prompts is not None
+        assert said(answer((model, model.requests.prompts), asked()))
         with pytest.raises(RequestError, match=r"takes no images: llama\.cpp cannot load"):
-            with_images(asked(picture()), model.prepare_file)
+            with_images(asked(picture()), model.requests.prepare_file)
 
 
 def write_without(path: Path, left_out: str, to: Path) -> Path:

@@ -23,6 +23,8 @@ from tampu.backends.llamacpp import LlamaModel, load_llamacpp
 from tampu.backends.llamacpp.retokenize import Retokenizer
 from tampu.engine.engine import Engine
 from tampu.engine.load_options import LoadOptions
+from tampu.engine.prompts import TokensPrompt
+from tampu.engine.requests import Embed
 from tampu.errors import ModelFileError, RequestError
 from tampu.runner.events import Done, Event, Failed, TextDelta
 from tampu.runner.request import generate_options
@@ -44,7 +46,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def model(path: Path) -> Iterator[LlamaModel]:
-    with load_llamacpp(path, LoadOptions(**OPTIONS, slots=2), FORK_SERVER) as (model, *_):
+    with load_llamacpp(path, LoadOptions(**OPTIONS, slots=2), FORK_SERVER) as model:
         ask(model, format=NOT_THERE)  # its threads are there before the first test begins
         yield model
 
@@ -137,7 +139,7 @@ def test_an_unsupported_grammar_fails_and_the_next_request_succeeds(
 
 def test_structured_output_is_refused_for_misspelled_tokens(tmp_path: Path) -> None:
     path = write_scripted(tmp_path / "spaces.gguf", ["Hello", " world"])
-    with load_llamacpp(path, LoadOptions(**OPTIONS), FORK_SERVER) as (model, *_):
+    with load_llamacpp(path, LoadOptions(**OPTIONS), FORK_SERVER) as model:
         assert said(ask(model, temperature=0.0)) == "Hello world"
         with pytest.raises(RequestError, match="does not support structured output"):
             ask(model, format="json")
@@ -233,7 +235,7 @@ def test_many_requests_wait_for_one_another(model: LlamaModel) -> None:
     options = generate_options({"max_tokens": 30, "ignore_eos": True})
     for _ in range(12):
         model.submit(PROMPT, options, received.put)
-    assert len(model.embed([PROMPT])) == 1
+    assert model.ask(Embed((TokensPrompt(tuple(PROMPT)),))).tokens == len(PROMPT)
     events: list[Event] = []
     while sum(isinstance(event, Done) for event in events) < 12:
         events.append(received.get(timeout=30))
@@ -264,12 +266,9 @@ def test_an_adapter_gives_the_same_as_in_the_native_engine(path: Path, tmp_path:
     with Engine.load(path, adapters=[(adapter, 1.0)], **OPTIONS) as engine:
         native = engine.generate(PROMPT, temperature=0.0, max_tokens=8, ignore_eos=True).tokens
     options = LoadOptions(**OPTIONS, adapters=((str(adapter), 1.0),))
-    with load_llamacpp(path, options, FORK_SERVER) as (
-        model,
-        *_,
-    ):
+    with load_llamacpp(path, options, FORK_SERVER) as model:
         events = ask(model, temperature=0.0, max_tokens=8, ignore_eos=True, logprobs=True)
-    with load_llamacpp(path, LoadOptions(**OPTIONS), FORK_SERVER) as (model, *_):
+    with load_llamacpp(path, LoadOptions(**OPTIONS), FORK_SERVER) as model:
         plain = ask(model, temperature=0.0, max_tokens=8, ignore_eos=True)
     assert tokens_of(events) == native
     assert tokens_of(plain) != native
@@ -303,7 +302,7 @@ def write_adapter(path: Path, architecture: str) -> Path:
 
 def test_output_that_repeats_one_token_ends_at_the_limit(tmp_path: Path) -> None:
     looper = write_scripted(tmp_path / "m.gguf", ["Well", " la"], repeats=1)
-    with load_llamacpp(looper, LoadOptions(**OPTIONS), FORK_SERVER) as (model, *_):
+    with load_llamacpp(looper, LoadOptions(**OPTIONS), FORK_SERVER) as model:
         events = ask(model, temperature=0.0, max_tokens=100, max_repeated_tokens=30)
         assert said(events) == "Well" + " la" * 31
         assert (events[-1].reason, events[-1].usage.generated_tokens) == ("length", 32)
@@ -314,7 +313,7 @@ def test_output_that_repeats_one_token_ends_at_the_limit(tmp_path: Path) -> None
 
 def test_output_of_a_grammar_that_repeats_one_token_ends_at_the_limit(tmp_path: Path) -> None:
     looper = write_scripted(tmp_path / "m.gguf", ["Well", " la"], repeats=1, adds_space=False)
-    with load_llamacpp(looper, LoadOptions(**OPTIONS), FORK_SERVER) as (model, *_):
+    with load_llamacpp(looper, LoadOptions(**OPTIONS), FORK_SERVER) as model:
         form = Grammar.regex("Well( la)*")
         events = ask(model, temperature=0.0, max_repeated_tokens=30, grammar=form)
         assert (said(events), events[-1].reason) == ("Well" + " la" * 31, "length")
@@ -323,7 +322,7 @@ def test_output_of_a_grammar_that_repeats_one_token_ends_at_the_limit(tmp_path: 
 def test_lines_end_output(tmp_path: Path) -> None:
     coder = write_scripted(tmp_path / "m.gguf", ["Well", " la"], adds_space=False)
     form = Grammar.regex("a:\n  b\nc")
-    with load_llamacpp(coder, LoadOptions(**OPTIONS), FORK_SERVER) as (model, *_):
+    with load_llamacpp(coder, LoadOptions(**OPTIONS), FORK_SERVER) as model:
         events = ask(model, temperature=0.0, grammar=form)
         assert (said(events), events[-1].reason) == ("a:\n  b\nc", "stop")
         events = ask(model, temperature=0.0, grammar=form, min_indent=1)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tampu.worker.prefixes import PrefixBorders
+from tampu.engine.prefixes import PrefixBorders
 
 Keys = npt.NDArray[np.int32]
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tampu.engine.held_prefixes import MAX_LISTED, MAX_PROMPTS, MAX_TOKENS, HeldPrefixes
+from tampu.engine.prefixes import BLOCK, MAX_BORDERS, PrefixBorders, prefix_borders
 from tampu.engine.prompts import MEDIA_MARKER, ChatPrompt, FIMPrompt, TextPrompt, TokensPrompt
-from tampu.worker.held_prefixes import MAX_LISTED, MAX_PROMPTS, MAX_TOKENS, HeldPrefixes
-from tampu.worker.prefixes import BLOCK, MAX_BORDERS, PrefixBorders, prefix_borders
 
 Keys = npt.NDArray[np.int32]
 

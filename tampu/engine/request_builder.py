@@ -7,50 +7,37 @@ engines.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from msgspec.structs import replace
 
 from tampu.chat.fim import FillInTheMiddle
 from tampu.chat.images import Item, length, media_items, prepared_images, with_images
-from tampu.chat.output import (
-    ChatFormat,
-    Content,
-    MessageParser,
-    Part,
-    Reasoning,
-    ToolCall,
-    ToolCallArguments,
-    ToolCallEnd,
-    ToolCallStart,
-)
+from tampu.chat.output import ChatFormat
 from tampu.chat.output.tool_grammar import (
     ReasoningMode,
     after_reasoning,
     tool_call_grammar,
     tool_calls_or_content,
 )
-from tampu.chat.prompt import BuiltPrompt, PromptBuilder
+from tampu.chat.prompt import BuiltPrompt, PromptBuilder, Vocabulary
 from tampu.chat.template_loader import PromptTemplate
-from tampu.engine.backend import Backend, Tokenizer
-from tampu.engine.decisions import Scorer, decide, rerank, rerank_messages
+from tampu.engine.output import OutputParser
 from tampu.engine.prompts import (
     MEDIA_MARKER,
     ChatPrompt,
     FIMPrompt,
+    ItemsPrompt,
     Prompt,
     StructuredOutput,
     TextPrompt,
     TokensPrompt,
 )
-from tampu.engine.questions import Decisions, Question
-from tampu.engine.ranking import PairBuilder, rank
-from tampu.engine.scoring import NO_LORA, Lora
+from tampu.engine.ranking import PairBuilder
 from tampu.errors import ContextLengthError, RequestError
-from tampu.runner.events import Done, Event, ReasoningDelta, TextDelta, TokenLogprob
 from tampu.runner.request import GenerateOptions, ReasoningTags, log_ignored
 from tampu.sampling.grammar import Grammar, grammar_of
 from tampu.sandbox.client import ForkServerClient
@@ -59,67 +46,39 @@ if TYPE_CHECKING:
     from tampu.ml.metadata import Metadata
     from tampu.sampling.constraint import GrammarTrial
 
-CallPart: TypeAlias = ToolCallStart | ToolCallArguments | ToolCallEnd
-OutputEvent: TypeAlias = Event | ReasoningDelta | ToolCall | CallPart
 _NO_TEMPLATE = "the model has no chat template: send a prompt, not messages"
+PrepareFile: TypeAlias = Callable[[bytes], Any]
+"""Returns the image or the video in a file as a model takes it, raises RequestError without."""
+
 _MAX_TAG_TOKENS = 16  # of the tag that begins reasoning at the end of a prompt
 
 
-class OutputParser:
-    """Splits the output of one request into content, reasoning and tool calls.
+class Tokenizer(Vocabulary, Protocol):
+    """The part of a tokenizer that requests use."""
 
-    Attributes:
-        dropped: tokens of the messages that were dropped from the conversation, for the usage.
-    """
+    @property
+    def vocabulary_size(self) -> int:
+        """The number of tokens."""
 
-    def __init__(self, parser: MessageParser | None = None, dropped: int = 0) -> None:
-        """Start an output; without a parser all text is content."""
-        self._parser = parser
-        self.dropped = dropped
-        self._held: list[TextDelta] = []  # events whose text the parser holds back
+    @property
+    def eos(self) -> Collection[int]:
+        """The tokens that end a text."""
 
-    def feed(self, event: Event) -> Iterator[OutputEvent]:
-        """Yield the output's events for one of the backend; no token and no logprob is lost."""
-        if isinstance(event, TextDelta) and self._parser is not None:
-            self._held.append(event)
-            yield from self._deltas(self._parser.feed(event.text))
-            return
-        if isinstance(event, Done):
-            if self._parser is not None:
-                parts = self._parser.finish(is_cut=event.reason == "length")
-                yield from self._deltas(parts, is_last=True)
-            if self.dropped:
-                dropped = event.usage.dropped_tokens + self.dropped
-                usage = replace(event.usage, dropped_tokens=dropped)
-                event = replace(event, usage=usage)
-        yield event
+    @property
+    def begin_text(self) -> str:
+        """What encoding puts in front of a text."""
 
-    def _deltas(self, parts: Sequence[Part], *, is_last: bool = False) -> Iterator[OutputEvent]:
-        """Yield parts as events; the first text has the tokens that were held back."""
-        if not parts and self._held and (is_last or self._held[-1].logprobs):
-            parts = [Content("")]
-        for part in parts:
-            match part:
-                case Content(text=text):
-                    yield TextDelta(text, *self._taken())
-                case Reasoning(text=text):
-                    yield ReasoningDelta(text, *self._taken())
-                case ToolCallStart() | ToolCallArguments():
-                    if self._held and self._held[-1].logprobs:
-                        yield TextDelta("", *self._taken())
-                    yield part
-                case ToolCall() | ToolCallEnd():
-                    if self._held:
-                        yield TextDelta("", *self._taken())
-                    yield part
+    def control_tokens(self, texts: Iterable[str]) -> Mapping[str, int]:
+        """Return the ids of the control tokens among these texts."""
 
-    def _taken(self) -> tuple[tuple[int, ...], tuple[TokenLogprob, ...]]:
-        """Return and forget the tokens of the held-back text, and their logprobs."""
-        held, self._held = self._held, []
-        return (
-            tuple(token for event in held for token in event.tokens),
-            tuple(entry for event in held for entry in event.logprobs),
-        )
+    def control_texts(self) -> Mapping[int, str]:
+        """Return the control tokens with their texts."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of tokens."""
+
+    def token_bytes(self, id: int) -> bytes:
+        """Return the bytes of a token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,12 +100,18 @@ class RequestBuilder:
     """Builds the requests of one model. Any thread may call it.
 
     Attributes:
+        tokenizer: the model's.
+        context: the maximum number of tokens of a prompt.
+        prepare_file: returns an image or a video as the model takes it.
         prompts: renders conversations; None without a chat template.
+        pairs: pairs queries with documents; None: the model has no rank head.
     """
 
     def __init__(
         self,
-        backend: Backend,
+        tokenizer: Tokenizer,
+        context: int,
+        prepare_file: PrepareFile,
         prompts: PromptBuilder | None,
         fim: FillInTheMiddle | None = None,
         pairs: PairBuilder | None = None,
@@ -155,23 +120,26 @@ class RequestBuilder:
         """Build requests of a model.
 
         Args:
-            backend: the model.
-            prompts: as the attribute.
+            tokenizer: and what follows, as the attributes.
+            context: see there.
+            prepare_file: see there.
+            prompts: see there.
             fim: None: it does not support fill-in-the-middle.
-            pairs: None: it has no rank head.
+            pairs: see there.
             fork_server: for the sandbox that tries formats; None: a new one.
         """
-        self.prompts = prompts
-        self._backend = backend
+        self.tokenizer, self.context, self.prepare_file = tokenizer, context, prepare_file
+        self.prompts, self.pairs = prompts, pairs
         self._fim = fim
-        self._pairs = pairs
         self._style = prompts.style if prompts else None
         self._fork_server = fork_server
 
     @classmethod
     def for_model(
         cls,
-        backend: Backend,
+        tokenizer: Tokenizer,
+        context: int,
+        prepare_file: PrepareFile,
         template: PromptTemplate | None,
         metadata: Metadata,
         fork_server: ForkServerClient,
@@ -181,11 +149,10 @@ class RequestBuilder:
 
         `parser` is the name of the output parser in the Modelfile; "": by the template.
         """
-        tokenizer = backend.tokenizer
         prompts = PromptBuilder.for_model(template, tokenizer, metadata, fork_server, parser)
         fim = FillInTheMiddle.for_model(template, tokenizer, metadata, fork_server)
         pairs = PairBuilder.for_model(metadata, tokenizer)
-        return cls(backend, prompts, fim, pairs, fork_server)
+        return cls(tokenizer, context, prepare_file, prompts, fim, pairs, fork_server)
 
     def build(
         self,
@@ -194,6 +161,8 @@ class RequestBuilder:
         structure: StructuredOutput | None = None,
         *,
         streams_calls: bool = False,
+        max_calls: int | None = None,
+        choice: int = 0,
     ) -> ModelRequest:
         """Return a request.
 
@@ -202,6 +171,8 @@ class RequestBuilder:
             options: of the request; `truncate` also allows dropping messages.
             structure: the structure of the output; None: the grammar of `options`.
             streams_calls: whether the output's calls are passed on while they are written.
+            max_calls: as in `Generate`.
+            choice: as in `Generate`.
 
         Raises:
             RequestError: if the model has no template, its template rejects the conversation, or
@@ -210,7 +181,8 @@ class RequestBuilder:
             GrammarError: for a grammar that is invalid or not supported.
         """
         built = self.prompt(prompt, truncate=options.truncate)
-        tokens = self._fitting(built, options)
+        items = isinstance(prompt, ItemsPrompt)  # the engine knows where images may be cut
+        tokens = built.tokens if items else self._fitting(built, options)
         dropped = built.dropped + len(built.tokens) - len(tokens)
         if structure is not None:
             options = replace(options, grammar=self._grammar(structure, prompt, built))
@@ -227,7 +199,8 @@ class RequestBuilder:
                 must_call=structure is not None and structure.must_call,
             )
         options = self.with_reasoning_tags(options, ends_in_reasoning=built.ends_in_reasoning)
-        return ModelRequest(tokens, options, OutputParser(parser, dropped))
+        output = OutputParser(parser, dropped, max_calls=max_calls, choice=choice)
+        return ModelRequest(tokens, options, output)
 
     def prompt(
         self, prompt: Prompt, *, truncate: bool = False, context: int | None = None
@@ -242,11 +215,11 @@ class RequestBuilder:
         Raises:
             As `build`.
         """
-        tokenizer = self._backend.tokenizer
+        tokenizer = self.tokenizer
         match prompt:
             case TextPrompt(text=text, images=images):
                 if images:
-                    prepared = prepared_images(images, self._backend.prepare_file)
+                    prepared = prepared_images(images, self.prepare_file)
                     more = length(prepared) - len(prepared)
                     return BuiltPrompt(
                         media_items(tokenizer, text, prepared, MEDIA_MARKER), more=more
@@ -254,19 +227,25 @@ class RequestBuilder:
                 return self._raw(tokenizer.encode(text))
             case TokensPrompt(tokens=tokens):
                 return self._raw(known_tokens(tokens, tokenizer))
+            case ItemsPrompt(items=items):
+                return self._raw([*items])
             case FIMPrompt(prefix=prefix, suffix=suffix):
                 if self._fim is None:
                     raise RequestError(
                         "the model does not support fill-in-the-middle (no FIM tokens or template)"
                     )
                 return BuiltPrompt([*self._fim.tokens(prefix, suffix)])
-        before, most = list(prompt.before), context or self._backend.context
+        return self._chat_prompt(prompt, truncate=truncate, most=context or self.context)
+
+    def _chat_prompt(self, prompt: ChatPrompt, *, truncate: bool, most: int) -> BuiltPrompt:
+        """Return the tokens of a conversation, at most so many."""
+        before = list(prompt.before)
         if self.prompts is None:
             if prompt.plain is None:
                 raise RequestError(_NO_TEMPLATE)
-            return self._raw(before + tokenizer.encode(prompt.plain, add_special=not before))
+            return self._raw(before + self.tokenizer.encode(prompt.plain, add_special=not before))
         built = self.prompts.build(
-            with_images(prompt.messages, self._backend.prepare_file),
+            with_images(prompt.messages, self.prepare_file),
             # One less, so that the first token of the answer drops nothing.
             limit=max(most - 1 - len(before), 1) if truncate else None,
             tools=prompt.tools,
@@ -311,52 +290,13 @@ class RequestBuilder:
     def _trial(self) -> GrammarTrial:
         from tampu.sampling.constraint import GrammarTrial  # slow, and seldom needed
 
-        return GrammarTrial(self._backend.tokenizer, self._fork_server or ForkServerClient())
-
-    def decide(
-        self, prompt: ChatPrompt, questions: Sequence[Question], lora: Lora = NO_LORA
-    ) -> Decisions:
-        """Answer questions about a conversation; see `tampu.engine.decisions`.
-
-        Raises:
-            RequestError: for invalid questions, and if the model has no template or its template
-                rejects the conversation.
-            ContextLengthError: naming the question that is too long.
-        """
-        messages = with_images(prompt.messages, self._backend.prepare_file)
-        return decide(questions, self._scorer(messages, prompt.tools, "\n\n", lora))
-
-    def rerank(
-        self, query: str, documents: Sequence[str], instruction: str, lora: Lora = NO_LORA
-    ) -> Decisions:
-        """Return for each document the probabilities that it matches the query, and not; as above.
-
-        `instruction` says what a match is.
-        """
-        if self._pairs is not None:
-            return rank(self._pairs, self._backend, query, documents, instruction, lora)
-        messages = rerank_messages(query, instruction)
-        return rerank(documents, self._scorer(messages, None, "", lora))
-
-    def _scorer(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] | None,
-        separator: str,
-        lora: Lora,
-    ) -> Scorer:
-        prompts, backend = self.prompts, self._backend
-        if prompts is None:
-            raise RequestError("the model has no chat template: it cannot be asked questions")
-        build_forks = partial(prompts.build_forks, messages, tools=tools, separator=separator)
-        score = partial(backend.loglikelihood, lora=lora)
-        return Scorer(build_forks, score, [*backend.tokenizer.eos], backend.context)
+        return GrammarTrial(self.tokenizer, self._fork_server or ForkServerClient())
 
     def ends_in_reasoning(self, tokens: Sequence[Item]) -> bool:
         """Return whether a prompt ends inside reasoning."""
         if self._style is None or self._style.reasoning is None:
             return False
-        text_of = self._backend.tokenizer.token_text
+        text_of = self.tokenizer.token_text
         end = [token for token in tokens[-_MAX_TAG_TOKENS:] if isinstance(token, int)]
         return self._style.ends_in_reasoning("".join(map(text_of, end)))
 
@@ -383,7 +323,7 @@ class RequestBuilder:
         Raises:
             ContextLengthError: if it is too long and must not be cut.
         """
-        tokens, context = built.tokens, self._backend.context
+        tokens, context = built.tokens, self.context
         count = len(tokens)
         if count <= context or built.more:
             return tokens
@@ -406,7 +346,7 @@ class RequestBuilder:
             if structure.must_call:
                 raise RequestError("tool_choice needs a chat template, and this model has none")
             return grammar
-        tokens = self._backend.tokenizer.control_tokens(style.markers)
+        tokens = self.tokenizer.control_tokens(style.markers)
         reasoning = _reasoning_mode(style, prompt, ends_in_reasoning=built.ends_in_reasoning)
         tools, parallel = prompt.tools or (), structure.is_parallel
         if structure.must_call:

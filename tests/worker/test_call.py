@@ -9,14 +9,13 @@ import pytest
 from support.fake_model import FakeModel
 from support.waiting import PATIENCE_S
 
-from tampu.engine.chat import RequestBuilder
+from tampu.engine.events import Started
 from tampu.engine.prompts import TextPrompt
+from tampu.engine.requests import Generate
 from tampu.runner.events import Done, TextDelta
-from tampu.runner.request import GenerateOptions
-from tampu.worker.generation import Generation
-from tampu.worker.loaded import Loaded
+from tampu.worker.call import Call
 from tampu.worker.output_queue import OutputQueue
-from tampu.worker.protocol import Generate, PromptProcessed, Ready, Reply
+from tampu.worker.protocol import Answer, FromWorker
 
 TEXT = "0123456789" * 9
 
@@ -29,8 +28,8 @@ class Sent(OutputQueue):
         self.events: list[tuple[Any, bool]] = []
         self.has_ended = threading.Event()
 
-    def put(self, reply: Reply, *, may_wait: bool = False) -> None:
-        event = getattr(reply, "event", None)
+    def put(self, reply: FromWorker, *, may_wait: bool = False) -> None:
+        event = reply.reply if isinstance(reply, Answer) else None
         self.events.append((event, may_wait))
         if isinstance(event, Done):
             self.has_ended.set()
@@ -38,13 +37,10 @@ class Sent(OutputQueue):
 
 def sent(*, is_streamed: bool) -> list[tuple[Any, bool]]:
     outbox = Sent()
-    model: Any = FakeModel()
-    loaded = Loaded(model, RequestBuilder(model, None), Ready(100, 1000))
-    command = Generate(1, TextPrompt(TEXT), GenerateOptions(), is_streamed=is_streamed)
-    Generation(1, outbox).begin(loaded, command)
+    Call(1, outbox).run(FakeModel(), Generate(TextPrompt(TEXT), is_streamed=is_streamed))
     assert outbox.has_ended.wait(PATIENCE_S)
     first, *_, last = outbox.events
-    assert isinstance(first[0], PromptProcessed)
+    assert isinstance(first[0], Started)
     assert isinstance(last[0], Done)
     assert not first[1]
     assert not last[1]

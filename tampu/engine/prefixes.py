@@ -13,7 +13,15 @@ from types import MappingProxyType
 
 import msgspec
 
-from tampu.engine.prompts import MEDIA_MARKER, ChatPrompt, FIMPrompt, Prompt, TextPrompt
+from tampu.engine.prompts import (
+    MEDIA_MARKER,
+    ChatPrompt,
+    FIMPrompt,
+    ItemsPrompt,
+    Prompt,
+    TextPrompt,
+    TokensPrompt,
+)
 
 BLOCK = 512
 """The maximum bytes of text between two borders; about 128 tokens."""
@@ -76,9 +84,9 @@ def _pieces(prompt: Prompt) -> Iterator[bytes]:
         case FIMPrompt(prefix=prefix, suffix=suffix):
             yield prefix.encode("utf-8", "surrogatepass")
             yield b"\0" + suffix.encode("utf-8", "surrogatepass")
-        case _:
-            for start in range(0, len(prompt.tokens), BLOCK // 4):
-                yield _encoder.encode(prompt.tokens[start : start + BLOCK // 4])
+        case TokensPrompt(tokens=tokens) | ItemsPrompt(items=tokens):
+            for start in range(0, len(tokens), BLOCK // 4):
+                yield _encoder.encode(tokens[start : start + BLOCK // 4])
 
 
 def _chat_pieces(prompt: ChatPrompt) -> Iterator[bytes]:

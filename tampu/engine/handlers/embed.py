@@ -1,0 +1,167 @@
+"""Embeddings of texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+
+import numpy as np
+
+from tampu.chat.images import Item
+from tampu.engine.completion import RequestHandle
+from tampu.engine.native import NativeModel
+from tampu.engine.pooling import MEAN, NONE, RANK, late_chunked, pooled
+from tampu.engine.prompts import ItemsPrompt, TextPrompt
+from tampu.engine.request_builder import RequestBuilder, known_tokens
+from tampu.engine.requests import Embed, Embedded
+from tampu.engine.scoring import AT_ONCE, run_all
+from tampu.errors import ContextLengthError, RequestError
+from tampu.ml.vectors import UNIT, check_finite, scaled, unit_vectors
+from tampu.runner.events import Done, Event
+from tampu.runner.request import GenerateOptions
+from tampu.runner.sequence import RowCollector, Rows, Sink
+
+_NO_POOLING = (
+    "the model has no pooling, so a text has a vector for each of its tokens: POST "
+    "/embeddings has these; or set TAMPU_POOLING to mean, cls or last"
+)
+
+
+def embed(model: NativeModel, request: Embed) -> Embedded:
+    """Return the embeddings of texts.
+
+    Raises:
+        ContextLengthError: for one that is too long and may not be cut.
+        RequestError: if the model has none of the wanted kind.
+    """
+    if model.pooling == RANK:
+        name = model.info.name
+        raise RequestError(f"{name} has no embeddings: it ranks documents (rerank)")
+    if model.pooling == NONE:
+        _check_unpooled(request)
+    texts, dropped = embedded_tokens(model.requests, request)
+    if not texts:
+        return Embedded(b"", model.info.embedding_length, 0)
+    options = GenerateOptions(max_tokens=0, priority=request.priority, lora=request.lora)
+    if request.late_chunking:
+        vectors = _late_chunks(model, texts, options)
+    else:
+        vectors = _embeddings(model, texts, options)
+    counts = tuple(map(len, texts))
+    if model.pooling == NONE:
+        return result(vectors, sum(counts), dropped, counts)
+    return result(sized(vectors, request), sum(counts), dropped)
+
+
+def embedded_tokens(requests: RequestBuilder, request: Embed) -> tuple[list[Sequence[Item]], int]:
+    """Return the tokens of each input, and how many more did not fit the context.
+
+    With `late_chunking` they have no begin and end tokens, and none is cut.
+
+    Raises:
+        ContextLengthError: for one that is too long and may not be cut.
+    """
+    tokenizer, context = requests.tokenizer, requests.context
+    texts: list[Sequence[Item]] = []
+    dropped = 0
+    for index, given in enumerate(request.inputs):
+        tokens: list[Item]
+        if isinstance(given, TextPrompt):
+            tokens = tokenizer.encode(given.text, add_special=not request.late_chunking)
+        elif isinstance(given, ItemsPrompt):
+            tokens = [*given.items]
+        else:
+            tokens = [*known_tokens(given.tokens, tokenizer)]
+        if len(tokens) > context and not request.late_chunking:
+            if not request.truncate:
+                # As llama-server's message does, for clients that look for these words.
+                what = f"input[{index}] is too large"
+                raise ContextLengthError.of(len(tokens), context, what)
+            dropped += len(tokens) - context
+            tokens = _cut(tokens, context, tokenizer.encode(""))
+        texts.append(tokens)
+    return texts, dropped
+
+
+def sized(vectors: Rows, request: Embed) -> Rows:
+    """Return vectors (texts, features) of any length, cut and scaled as a request wants.
+
+    Raises:
+        RequestError: if they have fewer `dimensions`.
+    """
+    if request.dimensions is not None:
+        width = vectors.shape[1]
+        if not 0 < request.dimensions <= width:
+            raise RequestError(
+                f"dimensions must be 1 to {width} for this model, not {request.dimensions}"
+            )
+        vectors = vectors[:, : request.dimensions]
+    if request.norm == UNIT:
+        return unit_vectors(vectors)
+    return vectors if request.norm < 0 else scaled(vectors, request.norm)
+
+
+def result(vectors: Rows, tokens: int, dropped: int = 0, lengths: tuple[int, ...] = ()) -> Embedded:
+    """Return vectors (texts or tokens, features) as the result of a request."""
+    data = np.ascontiguousarray(vectors, "<f4").tobytes()
+    return Embedded(data, int(vectors.shape[1]), tokens, dropped, lengths)
+
+
+def _check_unpooled(request: Embed) -> None:
+    """Refuse a request that needs pooling, for a model without."""
+    if not request.may_be_unpooled:
+        raise RequestError(_NO_POOLING)
+    if request.dimensions is not None:
+        raise RequestError("dimensions need pooling, and the model has none")
+
+
+def _cut(tokens: list[Item], limit: int, around: Sequence[Item]) -> list[Item]:
+    """Return the first tokens of a text, and the last of `around`, which are put around texts.
+
+    As in transformers, what is put behind a text stays: a model may pool its last token.
+    """
+    ends = range(len(around), 0, -1)
+    end = next((count for count in ends if tokens[-count:] == [*around[-count:]]), 0)
+    return [*tokens[: limit - end], *tokens[len(tokens) - end :]]
+
+
+def _embeddings(
+    model: NativeModel, texts: Sequence[Sequence[Item]], options: GenerateOptions
+) -> Rows:
+    """Return the pooled hidden states (texts, features), or (tokens, features) without pooling."""
+    rows: list[Rows] = [np.empty(0, np.float32)] * len(texts)
+
+    def begin(index: int, sink: Sink) -> RequestHandle:
+        hidden: list[Rows] = []
+
+        def pool(event: Event) -> None:
+            if isinstance(event, Done) and event.reason != "cancelled":
+                rows[index] = pooled(np.concatenate(hidden), model.pooling)
+            sink(event)
+
+        collector = RowCollector(hidden.append, wants_logits=False)
+        return model.inputs.collect(texts[index], collector, pool, options)
+
+    run_all(range(len(texts)), begin, at_once=AT_ONCE)
+    check_finite(rows, "embeddings", "input")
+    return np.concatenate(rows).astype(np.float32)
+
+
+def _late_chunks(
+    model: NativeModel, chunks: Sequence[Sequence[Item]], options: GenerateOptions
+) -> Rows:
+    """Return the embeddings of texts that are computed as one."""
+    if model.pooling != MEAN:
+        raise RequestError(f"late_chunking needs mean pooling; the model's is {model.pooling}")
+    empty = next((index for index, chunk in enumerate(chunks) if not chunk), None)
+    if empty is not None:
+        raise RequestError(f"input[{empty}] is empty: with late_chunking each must have tokens")
+    begin, end = model.tokenizer.around
+    whole = [*begin, *chain.from_iterable(chunks), *end]
+    if len(whole) > model.context:
+        what = "input with late_chunking is too large"
+        raise ContextLengthError.of(len(whole), model.context, what)
+    hidden = model.inputs.rows(whole, options, wants_logits=False)
+    found = late_chunked(hidden, [*map(len, chunks)], len(begin))
+    check_finite(found, "embeddings", "input")
+    return found

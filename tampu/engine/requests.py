@@ -1,0 +1,613 @@
+"""Everything that can be asked of a loaded model: one struct for each kind of request.
+
+A request is the same object in the Python API, in the message to a worker process and in the
+server. `tampu.engine.handlers` has the function that answers each kind. To add a kind, write its
+struct and its result here, add it to `KINDS`, and write its handler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Generic, Literal, Self, TypeAlias, TypeVar, get_args
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from tampu.engine.load_options import LoadOptions
+from tampu.engine.prefixes import PrefixBorders
+from tampu.engine.prompts import (
+    ChatPrompt,
+    FIMPrompt,
+    ItemsPrompt,
+    Prompt,
+    StructuredOutput,
+    TextPrompt,
+    TokensPrompt,
+)
+from tampu.engine.questions import Decisions, Question
+from tampu.ml.vectors import UNIT
+from tampu.runner.events import Done, Usage
+from tampu.runner.recorder import RunnerSnapshot
+from tampu.runner.request import GenerateOptions, Priority
+
+R_co = TypeVar("R_co", covariant=True)
+Lane: TypeAlias = Literal[
+    "short", "long", "images", "grammar", "embed", "score", "watch", "offline"
+]
+"""The threads of a worker that run a request: it waits only for others of its lane."""
+
+Lora: TypeAlias = Mapping[str, float]
+"""Names of loaded adapters, with the strength of each."""
+NO_LORA: Lora = MappingProxyType({})
+SlotAction: TypeAlias = Literal["save", "restore", "erase"]
+TokenDetail: TypeAlias = Literal["text", "count", "tokens", "pieces"]
+
+_LONG = 32 << 10  # characters or tokens; some milliseconds of tokenizing
+_MANY = 200  # messages; some milliseconds of the template
+
+
+class Result(msgspec.Struct, frozen=True, tag=True):
+    """The answer to a request that is not streamed."""
+
+    @property
+    def is_last(self) -> bool:
+        """Whether it is whole, or the last of its parts."""
+        return True
+
+    @property
+    def usage(self) -> Usage:
+        """The tokens that it took."""
+        return Usage()
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """Return the whole answer."""
+        return parts[-1]
+
+
+class Request(msgspec.Struct, Generic[R_co], frozen=True, tag=True):
+    """A request; `R_co` is the type of its result."""
+
+    @property
+    def lane(self) -> Lane:
+        """Which threads of a worker run it."""
+        return "watch"
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it has as a message: those of its texts, tokens and images."""
+        return 0
+
+    @property
+    def adapters(self) -> Lora:
+        """The adapters that it is computed with."""
+        return NO_LORA
+
+    def scheduled(self, lora: Lora, priority: Priority) -> Self:  # noqa: ARG002
+        """Return it with these adapters and this priority, if it computes anything."""
+        return self
+
+
+class Computation(Request[R_co], frozen=True, kw_only=True):
+    """A request that computes outputs of the model, and generates no text.
+
+    Attributes:
+        lora: names of loaded adapters, with the strength of each.
+        priority: as in `GenerateOptions`.
+    """
+
+    lora: dict[str, float] = {}
+    priority: Priority = "interactive"
+
+    @property
+    def lane(self) -> Lane:
+        """Which threads of a worker run it: no one waits behind the rows of batches."""
+        return "offline" if self.priority == "batch" else "score"
+
+    @property
+    def adapters(self) -> Lora:
+        """The adapters that it is computed with."""
+        return self.lora
+
+    def scheduled(self, lora: Lora, priority: Priority) -> Self:
+        """Return it with these adapters and this priority."""
+        return replace(self, lora=dict(lora), priority=priority)
+
+
+class Generate(Request[Done], frozen=True):
+    """Generate text; its events are those of `tampu.engine.events`.
+
+    Attributes:
+        prompt: of any kind.
+        options: limits, stop strings and sampling.
+        structure: the structure of the output; None: the grammar of `options`.
+        is_streamed: whether text is sent as it is generated; else in few large pieces.
+        streams_calls: whether tool calls are sent while they are written; else they are whole.
+        max_calls: the maximum number of calls in the output; None: any number. For streamed calls.
+        choice: the number that its events have.
+        borders: of its prompt, which `ListPrefixes` compares later.
+    """
+
+    prompt: Prompt
+    options: GenerateOptions = GenerateOptions()
+    structure: StructuredOutput | None = None
+    is_streamed: bool = True
+    streams_calls: bool = False
+    max_calls: int | None = None
+    choice: int = 0
+    borders: PrefixBorders | None = None
+
+    @property
+    def lane(self) -> Lane:
+        """Which threads of a worker prepare it."""
+        return prompt_lane(self.prompt, self.structure)
+
+    @property
+    def size(self) -> int:
+        """About how many bytes its prompt has."""
+        return prompt_size(self.prompt)
+
+    @property
+    def adapters(self) -> Lora:
+        """The adapters that it is computed with."""
+        return self.options.lora
+
+    def scheduled(self, lora: Lora, priority: Priority) -> Self:
+        """Return it with these adapters and this priority."""
+        options = self.options
+        if lora == options.lora and priority == options.priority:
+            return self
+        return replace(self, options=replace(options, lora=dict(lora), priority=priority))
+
+
+class Embedded(Result, frozen=True):
+    """Embeddings.
+
+    Attributes:
+        vectors: little-endian F32, (inputs, width); of a model without pooling (tokens, width).
+        width: of each.
+        tokens: of all inputs.
+        dropped: how many more tokens did not fit the context.
+        lengths: without pooling: the numbers of tokens of the inputs.
+        ready_ns: as in `Done`.
+    """
+
+    vectors: bytes
+    width: int
+    tokens: int
+    dropped: int = 0
+    lengths: tuple[int, ...] = ()
+    ready_ns: int = 0
+
+    @property
+    def usage(self) -> Usage:
+        """The tokens that it took."""
+        return Usage(prompt_tokens=self.tokens)
+
+    def array(self) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """Return the vectors, F32, (inputs or tokens, width)."""
+        return np.frombuffer(self.vectors, "<f4").reshape(-1, max(self.width, 1))
+
+
+class Embed(Computation[Embedded], frozen=True):
+    """Compute embeddings.
+
+    Attributes:
+        inputs: texts or tokens.
+        truncate: whether an input longer than the context is cut, unless all are computed as one.
+        late_chunking: whether the inputs are computed as one text.
+        norm: how vectors are scaled, as llama-server's `embd_normalize`; -1: not at all. Those of a
+            model without pooling are not.
+        dimensions: how many of each vector's first numbers are wanted; None: all.
+        may_be_unpooled: whether a vector for each token will do, if the model has no pooling.
+    """
+
+    inputs: tuple[TextPrompt | TokensPrompt | ItemsPrompt, ...]
+    truncate: bool = True
+    late_chunking: bool = False
+    norm: int = UNIT
+    dimensions: int | None = None
+    may_be_unpooled: bool = True
+
+    @property
+    def lane(self) -> Lane:
+        """Which threads of a worker run it."""
+        return "offline" if self.priority == "batch" else "embed"
+
+    @property
+    def size(self) -> int:
+        """About how many bytes its inputs have."""
+        return sum(map(prompt_size, self.inputs))
+
+
+class ScoredContinuation(msgspec.Struct, frozen=True):
+    """One continuation of a prompt, and how probable the model holds it.
+
+    Attributes:
+        tokens: the ids that were scored; those of the prompt are not among them.
+        logprobs: the natural log-probability of each of them after those before it.
+    """
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+
+    @property
+    def logprob(self) -> float:
+        """The natural log-probability of the whole continuation: the sum."""
+        return sum(self.logprobs)
+
+
+class PromptScores(msgspec.Struct, frozen=True):
+    """The scores of one prompt's continuations; `usage` is of the request for the prompt."""
+
+    continuations: tuple[ScoredContinuation, ...]
+    usage: Usage
+
+
+class Scores(Result, frozen=True):
+    """The scores of each prompt's continuations."""
+
+    prompts: tuple[PromptScores, ...]
+
+
+class Score(Computation[Scores], frozen=True):
+    """Compute how probable continuations of prompts are.
+
+    Attributes:
+        shared: the tokens that all prompts begin with.
+        prompts: each with its continuations, all as tokens; within a process also images.
+    """
+
+    shared: Sequence[Any]
+    prompts: Sequence[tuple[Sequence[Any], Sequence[tuple[int, ...]]]]
+
+    @property
+    def size(self) -> int:
+        """About how many bytes its tokens have."""
+        return sum(len(prompt) + sum(map(len, given)) for prompt, given in self.prompts)
+
+
+class Pair(msgspec.Struct, frozen=True):
+    """A query and a document as a model takes them.
+
+    Attributes:
+        tokens: of both.
+        second: how many of them are the first segment.
+        query: the text.
+        document: the text.
+    """
+
+    tokens: list[int]
+    second: int
+    query: str
+    document: str
+
+
+class Ranked(Result, frozen=True):
+    """The scores of pairs: one for each label of the rank head."""
+
+    scores: tuple[tuple[float, ...], ...]
+
+
+class Rank(Computation[Ranked], frozen=True):
+    """Compute the scores of queries with documents by the model's rank head."""
+
+    pairs: Sequence[Pair]
+
+    @property
+    def size(self) -> int:
+        """About how many bytes its texts have."""
+        return sum(len(pair.tokens) + len(pair.document) for pair in self.pairs)
+
+
+class Decided(Result, frozen=True):
+    """The answers to questions, or whether documents match."""
+
+    decisions: Decisions
+
+    @property
+    def usage(self) -> Usage:
+        """The tokens that it took."""
+        return Usage(self.decisions.input_tokens, self.decisions.cached_tokens)
+
+
+class Decide(Computation[Decided], frozen=True):
+    """Answer questions about a conversation with probabilities."""
+
+    prompt: ChatPrompt
+    questions: tuple[Question, ...]
+
+    @property
+    def size(self) -> int:
+        """About how many bytes its conversation has."""
+        return prompt_size(self.prompt)
+
+
+class Rerank(Computation[Decided], frozen=True):
+    """Compute how probable it is that each document matches a query.
+
+    Attributes:
+        query: what is searched for.
+        documents: texts.
+        instruction: what a match is.
+    """
+
+    query: str
+    documents: tuple[str, ...]
+    instruction: str
+
+    @property
+    def size(self) -> int:
+        """About how many bytes its documents have."""
+        return sum(map(len, self.documents))
+
+
+class Encoded(Result, frozen=True):
+    """A prompt's tokens, or some of them: millions must not keep the server's event loop busy.
+
+    Attributes:
+        count: how many these are.
+        ids: little-endian I32; empty if not requested.
+        pieces: the bytes for which the tokens stand; empty if not requested.
+        lengths: how many of these bytes are each token's, little-endian I32.
+        control: with the pieces, those that stand for no bytes, as the vocabulary spells them.
+        has_more: whether another event has the next tokens.
+    """
+
+    count: int
+    ids: bytes = b""
+    pieces: bytes = b""
+    lengths: bytes = b""
+    control: dict[int, str] = {}
+    has_more: bool = False
+
+    @property
+    def is_last(self) -> bool:
+        """Whether no other part follows."""
+        return not self.has_more
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """Return the tokens of several events."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(
+            sum(part.count for part in parts),
+            b"".join(part.ids for part in parts),
+            b"".join(part.pieces for part in parts),
+            b"".join(part.lengths for part in parts),
+            {token: text for part in parts for token, text in part.control.items()},
+        )
+
+    def tokens(self) -> list[int]:
+        """Return the ids."""
+        found: list[int] = np.frombuffer(self.ids, "<i4").tolist()
+        return found
+
+
+class Encode(Request[Encoded], frozen=True):
+    """Return the tokens of a prompt of any length.
+
+    For a text, `add_special` adds tokens such as BOS, and `parse_special` encodes control tokens
+    written in it as such. `detail` says what `Encoded` has; each includes the one before. "text" is
+    for conversations: `pieces` is what the template writes, without the begin token.
+    """
+
+    prompt: Prompt
+    add_special: bool = True
+    parse_special: bool = True
+    detail: TokenDetail = "tokens"
+
+    @property
+    def lane(self) -> Lane:
+        """Which threads of a worker run it."""
+        return prompt_lane(self.prompt)
+
+    @property
+    def size(self) -> int:
+        """About how many bytes its prompt has."""
+        return prompt_size(self.prompt)
+
+
+class Decoded(Result, frozen=True):
+    """The text of tokens."""
+
+    text: str
+
+
+class Decode(Request[Decoded], frozen=True):
+    """Return the text of tokens."""
+
+    tokens: tuple[int, ...]
+
+    @property
+    def lane(self) -> Lane:
+        """Which threads of a worker run it."""
+        return "long" if len(self.tokens) > _LONG else "short"
+
+    @property
+    def size(self) -> int:
+        """The number of its tokens."""
+        return len(self.tokens)
+
+
+class FormatChecked(Result, frozen=True):
+    """An output format can be used."""
+
+
+class CheckFormat(Request[FormatChecked], frozen=True):
+    """Try an output format, as `StructuredOutput` has it."""
+
+    format: Any
+
+    @property
+    def lane(self) -> Lane:
+        """Which threads of a worker run it."""
+        return "grammar"
+
+
+class DeviceEstimate(msgspec.Struct, frozen=True):
+    """What a model would take of one device, in bytes.
+
+    Attributes:
+        name: of the device: `CUDA.0`, `CPU.0`.
+        weights: of its files; those of the CPU are mapped, and other processes may share the pages.
+        cache: keys and values of all slots, and states of recurrent layers.
+        graphs: intermediate results, estimated.
+        available: what is free for models now.
+    """
+
+    name: str
+    weights: int
+    cache: int
+    graphs: int
+    available: int
+
+
+class MemoryEstimate(Result, frozen=True):
+    """What a model would take of memory, beside all that takes some now.
+
+    Attributes:
+        context: of each slot, in tokens.
+        slots: how many requests it would compute at once.
+        devices: those with a part of it, the CPU last; all of it is the CPU's if it does not fit.
+        fits: whether it could be loaded now.
+        message: why it does not fit, and what would fit instead; empty if it does.
+    """
+
+    context: int
+    slots: int
+    devices: tuple[DeviceEstimate, ...]
+    fits: bool
+    message: str = ""
+
+
+class EstimateMemory(Request[MemoryEstimate], frozen=True):
+    """Return what the model of a file would take; paths are as `sent_path` returns them."""
+
+    path: str
+    options: LoadOptions
+
+
+class Observed(Result, frozen=True):
+    """What the run loop has done since the last such request, and what is in the cache."""
+
+    snapshot: RunnerSnapshot
+
+
+class Observe(Request[Observed], frozen=True):
+    """Return what the run loop has done since the last such request."""
+
+
+class Prefixes(Result, frozen=True):
+    """The hashes of the prefixes that are in the cache."""
+
+    hashes: tuple[int, ...]
+
+
+class ListPrefixes(Request[Prefixes], frozen=True):
+    """Return which prefixes of the last prompts that had `borders` are in the cache."""
+
+
+class ActedOnSlot(Result, frozen=True):
+    """A slot's conversation was saved, restored or erased: its tokens, and the file's bytes."""
+
+    tokens: int
+    size_bytes: int
+
+
+class ActOnSlot(Request[ActedOnSlot], frozen=True):
+    """Save, restore or erase the last conversation of a slot; the path is as of `sent_path`."""
+
+    action: SlotAction
+    slot: int
+    path: str
+
+    @property
+    def lane(self) -> Lane:
+        """Which threads of a worker run it."""
+        return "embed"
+
+
+class AdapterChanged(Result, frozen=True):
+    """An adapter was loaded or unloaded; the names of all that are loaded."""
+
+    names: tuple[str, ...]
+
+
+class ChangeAdapter(Request[AdapterChanged], frozen=True):
+    """Load the adapter in a file, so that requests may choose it; without a path: unload it.
+
+    The path is as `sent_path` returns it.
+    """
+
+    name: str
+    path: str | None = None
+
+    @property
+    def lane(self) -> Lane:
+        """Which threads of a worker run it."""
+        return "embed"
+
+
+KINDS: tuple[type[Request[Any]], ...] = (
+    Generate,
+    Embed,
+    Score,
+    Rank,
+    Decide,
+    Rerank,
+    Encode,
+    Decode,
+    CheckFormat,
+    EstimateMemory,
+    Observe,
+    ListPrefixes,
+    ActOnSlot,
+    ChangeAdapter,
+)
+"""Every kind of request."""
+
+
+def result_types() -> tuple[type[Any], ...]:
+    """Return the types of the results of all kinds, each once."""
+    found = (get_args(kind.__dict__["__orig_bases__"][0])[0] for kind in KINDS)
+    return tuple(dict.fromkeys(found))
+
+
+def prompt_lane(prompt: Prompt, structure: StructuredOutput | None = None) -> Lane:
+    """Return the lane of a request by what may be slow about preparing it.
+
+    Nothing ("short"), its length, its images or its grammar.
+    """
+    if isinstance(prompt, ChatPrompt):
+        if any(message.get("images") for message in prompt.messages):
+            return "images"
+        if len(prompt.messages) > _MANY:
+            return "long"
+    if _text_size(prompt) > _LONG:
+        return "long"
+    return "short" if structure is None else "grammar"
+
+
+def prompt_size(prompt: Prompt) -> int:
+    """Return about how many bytes a prompt has: characters, tokens, and bytes of images."""
+    images = 0
+    if isinstance(prompt, ChatPrompt):
+        given = (message.get("images") or () for message in prompt.messages)
+        images = sum(len(image) for several in given for image in several)
+    return _text_size(prompt) + images
+
+
+def _text_size(prompt: Prompt) -> int:
+    match prompt:
+        case TextPrompt(text=text):
+            return len(text)
+        case TokensPrompt(tokens=tokens) | ItemsPrompt(items=tokens):
+            return len(tokens)
+        case FIMPrompt(prefix=prefix, suffix=suffix):
+            return len(prefix) + len(suffix)
+        case ChatPrompt(messages=messages, before=before):
+            return len(before) + sum(len(each.get("content") or "") for each in messages)
