@@ -39,12 +39,6 @@ class Architecture:
         return found
 
 
-_HALVES: Mapping[str, Any] = {"rope_mode": RopeMode.HALVES}
-_SECTIONS: Mapping[str, Any] = {"rope_mode": RopeMode.SECTIONS}
-_TURNS: Mapping[str, Any] = {"rope_mode": RopeMode.INTERLEAVED_SECTIONS}
-_QWEN35: Mapping[str, Any] = {**_TURNS, "is_tiled": True}
-_NEIGHBOURS: Mapping[str, Any] = {"rope_mode": RopeMode.INTERLEAVED}
-
 _BUILT_IN: Mapping[str, Architecture] = {
     "bert": Architecture("tampu.models.bert:Bert"),
     "gemma2": Architecture("tampu.models.gemma2:Gemma2"),
@@ -53,21 +47,21 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "gpt-oss": Architecture("tampu.models.gptoss:GptOss"),
     "gptoss": Architecture("tampu.models.gptoss:GptOss"),  # Ollama's name
     "lfm2": Architecture("tampu.models.lfm2:Lfm2"),
-    "llama": Architecture("tampu.models.llama:Llama", _NEIGHBOURS),
+    "llama": Architecture("tampu.models.llama:Llama", {"rope_mode": RopeMode.INTERLEAVED}),
     "llama4": Architecture("tampu.models.llama4:Llama4"),
-    "mistral3": Architecture("tampu.models.llama:Mistral3", _NEIGHBOURS),
-    "mllama": Architecture("tampu.models.mllama:Mllama", _NEIGHBOURS),
-    "qwen2": Architecture("tampu.models.llama:Llama", _HALVES),
-    "qwen25vl": Architecture("tampu.models.qwen25vl:Qwen25VL", _SECTIONS),
-    "qwen2vl": Architecture("tampu.models.qwen25vl:Qwen25VL", _SECTIONS),  # llama.cpp's name
-    "qwen2moe": Architecture("tampu.models.llama:Llama", {**_HALVES, "renormalize": False}),
-    "qwen3": Architecture("tampu.models.llama:Llama", _HALVES),
-    "qwen35": Architecture("tampu.models.qwen35:Qwen35", _QWEN35),
-    "qwen35moe": Architecture("tampu.models.qwen35:Qwen35", _QWEN35),
-    "qwen3moe": Architecture("tampu.models.llama:Llama", _HALVES),
-    "qwen3next": Architecture("tampu.models.qwen35:Qwen35", {**_QWEN35, "is_tiled": False}),
-    "qwen3vl": Architecture("tampu.models.qwen3vl:Qwen3VL", _TURNS),
-    "qwen3vlmoe": Architecture("tampu.models.qwen3vl:Qwen3VL", _TURNS),
+    "mistral3": Architecture("tampu.models.mistral3:Mistral3"),
+    "mllama": Architecture("tampu.models.mllama:Mllama"),
+    "qwen2": Architecture("tampu.models.llama:Llama"),
+    "qwen25vl": Architecture("tampu.models.qwen25vl:Qwen25VL"),
+    "qwen2vl": Architecture("tampu.models.qwen25vl:Qwen25VL"),  # llama.cpp's name
+    "qwen2moe": Architecture("tampu.models.llama:Llama", {"renormalize": False}),
+    "qwen3": Architecture("tampu.models.llama:Llama"),
+    "qwen35": Architecture("tampu.models.qwen35:Qwen35"),
+    "qwen35moe": Architecture("tampu.models.qwen35:Qwen35"),
+    "qwen3moe": Architecture("tampu.models.llama:Llama"),
+    "qwen3next": Architecture("tampu.models.qwen35:Qwen35", {"is_tiled": False}),
+    "qwen3vl": Architecture("tampu.models.qwen3vl:Qwen3VL"),
+    "qwen3vlmoe": Architecture("tampu.models.qwen3vl:Qwen3VL"),
 }
 
 

@@ -30,33 +30,18 @@ class Options:
         return nn.Heads(self.heads, self.heads, features, features**-0.5, self.epsilon)
 
 
-class FeedForward(nn.Module):
-    up: nn.Linear = nn.gguf("ffn_up")
-    down: nn.Linear = nn.gguf("ffn_down")
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.down(self.up(x).gelu_exact())
-
-
 class Layer(nn.Module):
     attention: nn.SelfAttention = nn.gguf()
     attention_norm: nn.LayerNorm = nn.gguf("attn_output_norm")
-    feed_forward: FeedForward = nn.gguf()
+    feed_forward: nn.FeedForward = nn.gguf()
     feed_forward_norm: nn.LayerNorm = nn.gguf("layer_output_norm")
 
-    def __call__(
-        self,
-        x: Tensor,
-        cache: nn.LayerCache,
-        *,
-        rows: Tensor | None,
-        positions: Tensor,
-        o: Options,
-    ) -> Tensor:
-        y = self.attention(x, positions, None, cache, o.shape)
+    def __call__(self, x: Tensor, cache: nn.LayerCache, rows: Tensor | None, o: Options) -> Tensor:
+        y = self.attention(x, cache, o.shape)
         x, y = nn.select_rows(rows, x, y)
         x = self.attention_norm(x + y, o.epsilon)
-        return self.feed_forward_norm(x + self.feed_forward(x), o.epsilon)
+        y = self.feed_forward(x, Tensor.gelu_exact)
+        return self.feed_forward_norm(x + y, o.epsilon)
 
 
 class Bert(nn.Model):
@@ -102,7 +87,7 @@ class Bert(nn.Model):
             kinds = self.token_types.weight.shape[0]
             x = x + self.token_types(_at_most(segments, kinds - 1))
         x = self.embedding_norm(x, o.epsilon)
-        steps = [partial(layer, positions=positions, o=o) for layer in self.layers]
+        steps = [partial(layer, o=o) for layer in self.layers]
         return nn.run_layers(x, batch, caches, steps)
 
     def head(self, hidden: Tensor) -> Tensor:

@@ -20,24 +20,13 @@ from tampu.ml import Context, RopeMode, RopeScaling, Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
-    layers: int = nn.option("block_count", at_most=1024)
-    embedding: int = nn.option("embedding_length")
-    heads: int = nn.option("attention.head_count", at_most=4096)
-    kv_heads: int = nn.option("attention.head_count_kv", at_most=4096)
-    head_dim: int = nn.option("attention.key_length", default=64)
+class Options(nn.DecoderOptions):
+    key_length: int = nn.option("attention.key_length", default=64)
     epsilon: float = nn.option("attention.layer_norm_rms_epsilon", default=1e-5)
     window: int = nn.option("attention.sliding_window", default=128)
     used_experts: int = nn.option("expert_used_count", default=4, at_most=4096)
     limit: float = nn.option("swiglu_limit", default=7.0)
     rope_base: float = nn.option("rope.freq_base", default=150_000.0, at_most=1e12)
-    rope_scaling: RopeScaling = nn.option_from(nn.read_rope_scaling)
-
-    @property
-    def shape(self) -> nn.Heads:
-        """The shape of attention."""
-        scale = self.head_dim**-0.5
-        return nn.Heads(self.heads, self.kv_heads, self.head_dim, scale, self.epsilon)
 
     @property
     def gating(self) -> nn.Gating:
@@ -50,10 +39,19 @@ class Attention(nn.SelfAttention):
     sinks: Tensor = nn.gguf("attn_sinks.weight")
 
 
-class Layer(nn.PreNormLayer):
+class Layer(nn.Module):
+    attention_norm: nn.RMSNorm = nn.gguf("attn_norm")
     attention: Attention = nn.gguf()
     feed_forward_norm: nn.RMSNorm = nn.gguf("post_attention_norm")
     feed_forward: nn.SparseMoE = nn.gguf()
+
+    def __call__(
+        self, x: Tensor, cache: nn.LayerCache, rows: Tensor | None, rotate: nn.Rotation, o: Options
+    ) -> Tensor:
+        y = self.attention(self.attention_norm(x, o.epsilon), cache, o.shape, rotate)
+        x, y = nn.select_rows(rows, x, y)
+        x = x + y
+        return self.feed_forward(self.feed_forward_norm(x, o.epsilon), o.gating) + x
 
 
 class GptOss(nn.Decoder):
@@ -70,11 +68,8 @@ class GptOss(nn.Decoder):
         ]
 
     def steps(self, batch: nn.Batch) -> Iterable[nn.Step]:
-        o, positions, rope = self.options, batch.positions, self.rope(batch.context)
-        return [
-            partial(layer, positions=positions, rope=rope, heads=o.shape, gating=o.gating)
-            for layer in self.layers
-        ]
+        rotate = partial(self.rope(batch.context), positions=batch.positions)
+        return [partial(layer, rotate=rotate, o=self.options) for layer in self.layers]
 
     def rope(self, context: Context) -> nn.Rope:
         """Return the rotation; its divisors are a constant of the graph."""

@@ -70,20 +70,13 @@ class Layer(nn.Module):
     feed_forward: nn.SiluFeedForward = nn.gguf()
 
     def __call__(
-        self,
-        x: Tensor,
-        cache: nn.LayerCache,
-        *,
-        rows: Tensor | None,
-        positions: Tensor,
-        rope: nn.Rope,
-        o: Options,
+        self, x: Tensor, cache: nn.LayerCache, rows: Tensor | None, rotate: nn.Rotation, o: Options
     ) -> Tensor:
         normed = self.operator_norm(x, o.epsilon)
         if isinstance(self.operator, ShortConvolution):
             y = self.operator(normed, cache)
         else:
-            y = self.operator(normed, positions, rope, cache, o.shape)
+            y = self.operator(normed, cache, o.shape, rotate)
         x, y = nn.select_rows(rows, x, y)
         x = x + y
         return x + self.feed_forward(self.feed_forward_norm(x, o.epsilon))
@@ -105,4 +98,5 @@ class Lfm2(nn.Decoder):
     def steps(self, batch: nn.Batch) -> Iterable[nn.Step]:
         o = self.options
         rope = nn.Rope(o.shape.features, o.rope_base, RopeMode.HALVES)
-        return [partial(layer, positions=batch.positions, rope=rope, o=o) for layer in self.layers]
+        rotate = partial(rope, positions=batch.positions)
+        return [partial(layer, rotate=rotate, o=o) for layer in self.layers]

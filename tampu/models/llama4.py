@@ -8,12 +8,12 @@ weights multiply their inputs, not their outputs.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
 from tampu import nn
-from tampu.ml import RopeMode, RopeScaling, Tensor
+from tampu.ml import RopeMode, Tensor
 from tampu.ml.metadata import Metadata
 from tampu.models.llama4_vision import Llama4Vision
 
@@ -27,12 +27,8 @@ def _has_norms(metadata: Metadata) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
-    layers: int = nn.option("block_count", at_most=1024)
-    embedding: int = nn.option("embedding_length")
-    heads: int = nn.option("attention.head_count", at_most=4096)
-    kv_heads: int = nn.option("attention.head_count_kv", at_most=4096)
-    given_head_dim: int | None = nn.option(
+class Options(nn.DecoderOptions):
+    key_length: int | None = nn.option(
         "attention.key_length", or_="attention.head_dim", default=None
     )
     epsilon: float = nn.option("attention.layer_norm_rms_epsilon", default=1e-5)
@@ -45,24 +41,12 @@ class Options:
     strength: float = nn.option("attention.scale", default=0.1)
     length: int = nn.option("attention.floor_scale", default=8192)
     rope_base: float = nn.option("rope.freq_base", default=500_000.0, at_most=1e12)
-    rope_dimensions: int | None = nn.option("rope.dimension_count", default=None)
-    rope_scaling: RopeScaling = nn.option_from(nn.read_rope_scaling)
-
-    @property
-    def head_dim(self) -> int:
-        return self.given_head_dim or self.embedding // self.heads
+    rope_mode: RopeMode = RopeMode.INTERLEAVED
 
     @property
     def shape(self) -> nn.Heads:
         """The shape of attention."""
-        return nn.Heads(
-            self.heads,
-            self.kv_heads,
-            self.head_dim,
-            self.head_dim**-0.5,
-            self.epsilon,
-            has_rotated_norm=self.has_norms,
-        )
+        return replace(super().shape, has_rotated_norm=self.has_norms)
 
     @property
     def gating(self) -> nn.Gating:
@@ -83,8 +67,29 @@ class Experts(nn.SparseMoE):
     shared: nn.SharedExpert = nn.gguf()
 
 
-class Layer(nn.PreNormLayer):
+class Layer(nn.Module):
+    attention_norm: nn.RMSNorm = nn.gguf("attn_norm")
+    attention: nn.SelfAttention = nn.gguf()
+    feed_forward_norm: nn.RMSNorm = nn.gguf("ffn_norm")
     feed_forward: nn.SiluFeedForward | Experts = nn.gguf()
+
+    def __call__(
+        self,
+        x: Tensor,
+        cache: nn.LayerCache,
+        rows: Tensor | None,
+        rotate: nn.Rotation | None,
+        attn_scale: Tensor | None,
+        o: Options,
+    ) -> Tensor:
+        y = self.attention_norm(x, o.epsilon)
+        y = self.attention(y, cache, o.shape, rotate, attn_scale=attn_scale)
+        x, y = nn.select_rows(rows, x, y)
+        x = x + y
+        y = self.feed_forward_norm(x, o.epsilon)
+        if isinstance(self.feed_forward, nn.SiluFeedForward):
+            return x + self.feed_forward(y)
+        return self.feed_forward(y, o.gating) + x
 
 
 class Llama4(nn.Decoder):
@@ -103,26 +108,17 @@ class Llama4(nn.Decoder):
         ]
 
     def steps(self, batch: nn.Batch) -> Iterable[nn.Step]:
-        o, positions, rope = self.options, batch.positions, self.rope()
+        o, positions = self.options, batch.positions
+        rotate = partial(o.rope(self.rope_factors), positions=positions)
         scale = o.attn_scale(positions) if o.attn_scale else None
         return [
-            partial(
-                layer,
-                positions=positions,
-                rope=rope if o.has_rope(index) else None,
-                heads=o.shape,
-                gating=o.gating,
-                attn_scale=None if o.has_rope(index) else scale,
-            )
+            partial(layer, rotate=rotate, attn_scale=None, o=o)
+            if o.has_rope(index)
+            else partial(layer, rotate=None, attn_scale=scale, o=o)
             for index, layer in enumerate(self.layers)
         ]
 
-    def rope(self) -> nn.Rope:
-        o = self.options
-        dimensions = o.rope_dimensions or o.head_dim
-        mode = RopeMode.INTERLEAVED
-        return nn.Rope(dimensions, o.rope_base, mode, o.rope_scaling, self.rope_factors)
-
     def shift(self, index: int, keys: Tensor, offsets: Tensor) -> Tensor:
         """Rotate keys further where there is RoPE; a norm without weights commutes with it."""
-        return self.rope().move(keys, offsets) if self.options.has_rope(index) else keys
+        o = self.options
+        return o.rope(self.rope_factors).move(keys, offsets) if o.has_rope(index) else keys

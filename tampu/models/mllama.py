@@ -7,16 +7,37 @@ the vision encoder computes their keys and values once. Without an image they ar
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
 import numpy as np
 
 from tampu import nn
-from tampu.ml import Context, Tensor
+from tampu.ml import Context, RopeMode, Tensor
 from tampu.models.mllama_vision import MllamaVision
 
 _NEVER = -1e30  # the logit of a token that is never sampled
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(nn.DecoderOptions):
+    rope_mode: RopeMode = RopeMode.INTERLEAVED
+
+
+class SelfLayer(nn.Module):
+    attention_norm: nn.RMSNorm = nn.gguf("attn_norm")
+    attention: nn.SelfAttention = nn.gguf()
+    feed_forward_norm: nn.RMSNorm = nn.gguf("ffn_norm")
+    feed_forward: nn.SiluFeedForward = nn.gguf()
+
+    def __call__(
+        self, x: Tensor, cache: nn.LayerCache, rows: Tensor | None, rotate: nn.Rotation, o: Options
+    ) -> Tensor:
+        y = self.attention(self.attention_norm(x, o.epsilon), cache, o.shape, rotate)
+        x, y = nn.select_rows(rows, x, y)
+        x = x + y
+        return x + self.feed_forward(self.feed_forward_norm(x, o.epsilon))
 
 
 class CrossAttention(nn.Module):
@@ -72,34 +93,32 @@ def opened(gate: Tensor, context: Context) -> Tensor:
 
 
 class Mllama(nn.Decoder):
-    layers: list[nn.PreNormLayer | CrossLayer]
+    layers: list[SelfLayer | CrossLayer]
     rope_factors: Tensor | None = nn.gguf("rope_freqs.weight")
 
-    options_type: ClassVar[type[nn.PreNormOptions]] = nn.PreNormOptions
+    options_type: ClassVar[type[Options]] = Options
     vision_types: ClassVar[tuple[type[nn.VisionModel], ...]] = (MllamaVision,)
     pads_logits: ClassVar[bool] = True
-    options: nn.PreNormOptions
+    options: Options
 
     def cache_shapes(self) -> list[nn.LayerShape]:
         """Return the shapes of the layers that attend to the text; the others have no cache."""
         o = self.options
-        count = sum(isinstance(layer, nn.PreNormLayer) for layer in self.layers)
+        count = sum(isinstance(layer, SelfLayer) for layer in self.layers)
         return [nn.LayerShape(o.kv_heads, o.head_dim)] * count
 
     def steps(self, batch: nn.Batch) -> Iterable[nn.Step]:
         """Return the layers that attend to the text."""
-        o, positions, rope = self.options, batch.positions, self.options.rope(self.rope_factors)
-        return [
-            partial(layer, positions=positions, rope=rope, heads=o.shape, gating=o.gating)
-            for layer in self.layers
-            if isinstance(layer, nn.PreNormLayer)
-        ]
+        o = self.options
+        rotate = partial(o.rope(self.rope_factors), positions=batch.positions)
+        text = (layer for layer in self.layers if isinstance(layer, SelfLayer))
+        return [partial(layer, rotate=rotate, o=o) for layer in text]
 
     def hidden(self, batch: nn.Batch, caches: Sequence[nn.LayerCache]) -> Tensor:
         o, text, index = self.options, zip(self.steps(batch), caches, strict=True), 0
         x = batch.place(self.embed(batch.tokens))
         for layer in self.layers:
-            if isinstance(layer, nn.PreNormLayer):
+            if isinstance(layer, SelfLayer):
                 step, cache = next(text)
                 x = step(x, cache, rows=None)
                 continue
@@ -108,7 +127,7 @@ class Mllama(nn.Decoder):
             index += 1
         return self.output_norm(x.rows(batch.outputs), o.epsilon)
 
-    def head(self, hidden: Tensor) -> Tensor:
+    def logits(self, hidden: Tensor) -> Tensor:
         """Return the logits; those of tokens without an output row, the image's, are -1e30."""
         logits = self.output(hidden)
         count, known = logits.shape

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from tampu import nn
 from tampu.errors import ModelFileError
-from tampu.ml import Tensor
+from tampu.ml import RopeMode, Tensor
 from tampu.ml.metadata import Metadata
 from tampu.models.qwen3vl_vision import Qwen3VLVision
 
@@ -38,12 +38,14 @@ def read_sections(metadata: Metadata) -> nn.RopeSections:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(nn.PreNormOptions):
+class Options(nn.DecoderOptions):
     layers: int = nn.option_from(read_layers)
     predictors: int = nn.option(_PREDICTORS, default=0, at_least=0)
     delta: nn.DeltaHeads = nn.option_from(nn.read_delta_heads)
     sections: nn.RopeSections = nn.option_from(read_sections)
-    is_tiled: bool  # by architecture, as `rope_mode`
+    used_experts: int = nn.option("expert_used_count", default=0, at_least=0, at_most=4096)
+    rope_mode: RopeMode = RopeMode.INTERLEAVED_SECTIONS
+    is_tiled: bool = True  # by architecture: no file holds it
 
     @property
     def shape(self) -> nn.Heads:
@@ -51,11 +53,16 @@ class Options(nn.PreNormOptions):
         return replace(super().shape, has_gate=True)
 
     @property
+    def gating(self) -> nn.Gating:
+        """How experts are chosen."""
+        return nn.Gating(self.used_experts, renormalize=True)
+
+    @property
     def delta_heads(self) -> nn.DeltaHeads:
         """The shape of the gated delta nets."""
         return replace(self.delta, is_tiled=self.is_tiled)
 
-    def rope(self, factors: Tensor | None) -> nn.Rope:
+    def rope(self, factors: Tensor | None = None) -> nn.Rope:
         return replace(super().rope(factors), sections=self.sections)
 
 
@@ -71,20 +78,13 @@ class Layer(nn.Module):
         return isinstance(self.operator, nn.GatedDeltaNet)
 
     def __call__(
-        self,
-        x: Tensor,
-        cache: nn.LayerCache,
-        *,
-        rows: Tensor | None,
-        positions: Tensor,
-        rope: nn.Rope,
-        o: Options,
+        self, x: Tensor, cache: nn.LayerCache, rows: Tensor | None, rotate: nn.Rotation, o: Options
     ) -> Tensor:
         normed = self.operator_norm(x, o.epsilon)
         if isinstance(self.operator, nn.GatedDeltaNet):
             y = self.operator(normed, cache, o.delta_heads)
         else:
-            y = self.operator(normed, positions, rope, cache, o.shape)
+            y = self.operator(normed, cache, o.shape, rotate)
         x, y = nn.select_rows(rows, x, y)
         x = x + y
         y = self.feed_forward_norm(x, o.epsilon)
@@ -109,9 +109,7 @@ class Predictor(nn.Module):
         embeddings: Tensor,
         hidden: Tensor,
         cache: nn.LayerCache,
-        *,
-        positions: Tensor,
-        rope: nn.Rope,
+        rotate: nn.Rotation,
         o: Options,
     ) -> Tensor:
         """Return the hidden states (tokens, features) that the head turns into predictions.
@@ -120,13 +118,12 @@ class Predictor(nn.Module):
             embeddings: of the token after each, (tokens, features).
             hidden: of each token, (tokens, features), after the output norm.
             cache: of the layer's own keys and values.
-            positions: I32, (4, tokens).
-            rope: that of the other layers.
+            rotate: as the other layers do.
             o: the options.
         """
         before = self.hidden_norm(hidden, o.epsilon)
         x = self.project(self.embedding_norm(embeddings, o.epsilon).concat(before, 1))
-        x = self.layer(x, cache, rows=None, positions=positions, rope=rope, o=o)
+        x = self.layer(x, cache, None, rotate, o)
         return self.output_norm(x, o.epsilon) if self.output_norm else x
 
 
@@ -146,5 +143,5 @@ class Qwen35(nn.Decoder):
 
     def steps(self, batch: nn.Batch) -> Iterable[nn.Step]:
         o = self.options
-        rope = o.rope(None)
-        return [partial(layer, positions=batch.positions, rope=rope, o=o) for layer in self.layers]
+        rotate = partial(o.rope(), positions=batch.positions)
+        return [partial(layer, rotate=rotate, o=o) for layer in self.layers]

@@ -7,8 +7,10 @@ from tampu.ml.recurrence import slide as slide
 from tampu.ml.rotary import Rope as Rope
 from tampu.nn.attention import AttentionScale as AttentionScale
 from tampu.nn.attention import Heads as Heads
+from tampu.nn.attention import Rotation as Rotation
 from tampu.nn.attention import SelfAttention as SelfAttention
 from tampu.nn.attention import attention as attention
+from tampu.nn.attention import read_attention_scale as read_attention_scale
 from tampu.nn.attention import soft_cap as soft_cap
 from tampu.nn.cache import Advance as Advance
 from tampu.nn.cache import History as History
@@ -16,14 +18,7 @@ from tampu.nn.cache import LayerCache as LayerCache
 from tampu.nn.cache import States as States
 from tampu.nn.cache import Tensors as Tensors
 from tampu.nn.decoder import Decoder as Decoder
-from tampu.nn.decoder import GeluFeedForward as GeluFeedForward
-from tampu.nn.decoder import PreNormDecoder as PreNormDecoder
-from tampu.nn.decoder import PreNormLayer as PreNormLayer
-from tampu.nn.decoder import PreNormOptions as PreNormOptions
-from tampu.nn.decoder import SandwichNormDecoder as SandwichNormDecoder
-from tampu.nn.decoder import SandwichNormLayer as SandwichNormLayer
-from tampu.nn.decoder import SandwichNormOptions as SandwichNormOptions
-from tampu.nn.decoder import SiluFeedForward as SiluFeedForward
+from tampu.nn.decoder import DecoderOptions as DecoderOptions
 from tampu.nn.decoder import Step as Step
 from tampu.nn.decoder import run_layers as run_layers
 from tampu.nn.decoder import select_rows as select_rows
@@ -44,6 +39,10 @@ from tampu.nn.experts import Gating as Gating
 from tampu.nn.experts import GatingFunction as GatingFunction
 from tampu.nn.experts import SharedExpert as SharedExpert
 from tampu.nn.experts import SparseMoE as SparseMoE
+from tampu.nn.feed_forward import Activation as Activation
+from tampu.nn.feed_forward import FeedForward as FeedForward
+from tampu.nn.feed_forward import GeluFeedForward as GeluFeedForward
+from tampu.nn.feed_forward import SiluFeedForward as SiluFeedForward
 from tampu.nn.image import Placeholders as Placeholders
 from tampu.nn.image import PreparedImage as PreparedImage
 from tampu.nn.image import RGBImage as RGBImage

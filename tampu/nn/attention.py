@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from tampu.ml import GGMLType, Tensor
 from tampu.ml.attention import flash_attention, reads_in_place
 from tampu.ml.checks import require
 from tampu.ml.metadata import Metadata
-from tampu.ml.rotary import Rope
 from tampu.nn.cache import History, LayerCache
 from tampu.nn.linear import Linear
 from tampu.nn.module import Module, gguf
 from tampu.nn.norm import RMSNorm
+
+Rotation: TypeAlias = Callable[[Tensor], Tensor]
+"""Rotates queries or keys (tokens, heads, head_dim) by the positions of a batch's tokens."""
 
 # From this many queries on, ggml's own fused attention works in tiles, if all is F32.
 _TILED_QUERIES = 64
@@ -126,10 +130,9 @@ class SelfAttention(Module):
     def __call__(
         self,
         x: Tensor,
-        positions: Tensor,
-        rope: Rope | None,
         cache: LayerCache,
         heads: Heads,
+        rotate: Rotation | None = None,
         *,
         attn_scale: Tensor | None = None,
     ) -> Tensor:
@@ -137,10 +140,9 @@ class SelfAttention(Module):
 
         Args:
             x: normed.
-            positions: as the rope takes them.
-            rope: rotates queries and keys; None: nothing does.
             cache: of this layer.
             heads: the shape of the attention.
+            rotate: a `Rope` with the positions bound; None: queries and keys are not rotated.
             attn_scale: F32, (tokens, 1, 1): multiplies the rotated queries.
         """
         q, gate = self._queries(x, heads)
@@ -148,8 +150,8 @@ class SelfAttention(Module):
         v = self.value(x).reshape(-1, heads.keys, heads.features)
         if self.query_norm and self.key_norm:
             q, k = self.query_norm(q, heads.epsilon), self.key_norm(k, heads.epsilon)
-        if rope:
-            q, k = rope(q, positions), rope(k, positions)
+        if rotate:
+            q, k = rotate(q), rotate(k)
             if heads.has_rotated_norm:
                 q, k = q.rms_norm(heads.epsilon), k.rms_norm(heads.epsilon)
         if attn_scale:

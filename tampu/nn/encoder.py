@@ -6,7 +6,7 @@ Source: arXiv:2010.11929. Files name the same tensors in several ways: Ollama's 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -16,14 +16,13 @@ import numpy.typing as npt
 from tampu.ml import RopeMode, Tensor
 from tampu.ml.attention import flash_attention
 from tampu.ml.rotary import Rope
-from tampu.nn.decoder import SiluFeedForward
+from tampu.nn.feed_forward import Activation, SiluFeedForward
 from tampu.nn.linear import Linear
 from tampu.nn.module import Module, gguf
 from tampu.nn.norm import LayerNorm, RMSNorm
 
 _MAX_QUERIES_OF_ONE_PASS = 256  # for more of them keys and values are read several times
 
-Activation: TypeAlias = Callable[[Tensor], Tensor]
 Numbers: TypeAlias = npt.NDArray[Any]
 
 

@@ -204,9 +204,9 @@ def test_the_period_of_gemmas_global_layers_is_the_files(
     ("changes", "scale"),
     [
         ({}, 256**-0.5),
-        ({"head_dim": 128}, 128**-0.5),
+        ({"key_length": 128}, 128**-0.5),
         ({"given_scale": 0.25}, 0.25),
-        ({"layers": 62, "embedding": 5376, "heads": 32, "head_dim": 128}, 168**-0.5),
+        ({"layers": 62, "embedding": 5376, "heads": 32, "key_length": 128}, 168**-0.5),
         ({"layers": 62, "given_scale": 0.25}, 0.25),
     ],
 )
@@ -217,8 +217,8 @@ def test_the_scale_of_gemmas_scores_is_the_files_or_follows_from_the_heads(
         "layers": 26,
         "embedding": 1152,
         "heads": 4,
-        "kv_heads": 1,
-        "head_dim": 256,
+        "given_kv_heads": 1,
+        "key_length": 256,
         "epsilon": 1e-6,
         "window": 512,
         "period": 6,
@@ -226,6 +226,7 @@ def test_the_scale_of_gemmas_scores_is_the_files_or_follows_from_the_heads(
         "rope_base": 1e6,
         "rope_base_swa": 1e4,
         "rope_scaling": None,
+        "rope_dimensions": None,
         "logit_cap": None,
     }
     assert Options(**{**given, **changes}).shape.scale == pytest.approx(scale)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -118,8 +119,7 @@ def ours_of(backend: Backend, path: Path, embeddings: Any, hidden: Any) -> Any:
             inputs["embeddings"],
             inputs["hidden"],
             Whole(inputs["mask"]),
-            positions=inputs["positions"],
-            rope=model.options.rope(None),
+            rotate=partial(model.options.rope(), positions=inputs["positions"]),
             o=model.options,
         )
         given = [(tensor, data[key]) for key, tensor in inputs.items()]

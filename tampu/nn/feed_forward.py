@@ -1,0 +1,47 @@
+"""Feed-forward parts: two projections with an activation, or three with a gate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from tampu.ml import Tensor
+from tampu.nn.linear import Linear
+from tampu.nn.module import Module, gguf
+
+Activation: TypeAlias = Callable[[Tensor], Tensor]
+
+
+class FeedForward(Module):
+    """down(activate(up x)): no gate (arXiv:1706.03762)."""
+
+    up: Linear = gguf("ffn_up")
+    down: Linear = gguf("ffn_down")
+
+    def __call__(self, x: Tensor, activate: Activation) -> Tensor:
+        """Return (tokens, features) for x of that shape."""
+        return self.down(activate(self.up(x)))
+
+
+class SiluFeedForward(Module):
+    """down(silu(gate x) · up x): SwiGLU, arXiv:2002.05202."""
+
+    gate: Linear = gguf("ffn_gate")
+    up: Linear = gguf("ffn_up")
+    down: Linear = gguf("ffn_down")
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return (tokens, features) for x of that shape."""
+        return self.down(self.gate(x).silu_gate(self.up(x)))
+
+
+class GeluFeedForward(Module):
+    """down(gelu(gate x) · up x), GELU in its tanh form: GEGLU, arXiv:2002.05202."""
+
+    gate: Linear = gguf("ffn_gate")
+    up: Linear = gguf("ffn_up")
+    down: Linear = gguf("ffn_down")
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return (tokens, features) for x of that shape."""
+        return self.down(self.gate(x).gelu_gate(self.up(x)))
