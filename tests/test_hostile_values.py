@@ -24,6 +24,8 @@ from tampu.errors import (
     UnsupportedModelError,
 )
 
+pytestmark = pytest.mark.slow
+
 NAN, INF = math.nan, math.inf
 
 

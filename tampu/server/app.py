@@ -377,8 +377,7 @@ def _health_routes(metrics: Metrics, other_metrics: Callable[[], Awaitable[bytes
 
 def _marked(route: Route) -> Endpoint:
     """Return the endpoint of a route; the scope of its requests has its path and fields."""
-    body = () if route.body is None else msgspec.structs.fields(route.body)
-    fields = frozenset(field.encode_name for field in body)
+    fields = frozenset(() if route.body is None else route.body.__struct_encode_fields__)
 
     async def endpoint(request: Request) -> Response:
         request.scope[ROUTE] = route.path

@@ -8,6 +8,7 @@ writes: the page runs no script but these files, and loads nothing from elsewher
 from __future__ import annotations
 
 import gzip
+from functools import cached_property
 from pathlib import Path
 
 from starlette.exceptions import HTTPException
@@ -76,12 +77,16 @@ class _File:
 
     def __init__(self, path: Path, media_type: str, caching: str) -> None:
         self._plain = path.read_bytes()
-        self._compressed = gzip.compress(self._plain, mtime=0)
         self._headers = _HEADERS | {
             "content-type": media_type,
             "cache-control": caching,
             "vary": "accept, accept-encoding",
         }
+
+    @cached_property
+    def _compressed(self) -> bytes:
+        """When it is first asked for: a server that nobody opens in a browser starts sooner."""
+        return gzip.compress(self._plain, mtime=0)
 
     def response(self, request: Request) -> Response:
         """Return the file, compressed if the client can read that."""

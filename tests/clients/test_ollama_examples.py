@@ -1,7 +1,7 @@
 """The examples of the `ollama` package in Python, unchanged, against a server with either engine.
 
 The built-in model stands for the models that they name; `gemma4` is pulled from a registry on this
-machine. `make test` gets the examples (tools/setup/ollama_examples.sh).
+machine. `make server-test` gets the examples (tools/setup/ollama_examples.sh).
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ ELSEWHERE = {
     "generate-image", "multimodal-generate", "web-search", "web-search-gpt-oss",
     "web-search-mcp", "web_search_gpt_oss_helper",
 }  # fmt: skip
-MISSING = "the examples are not in .venv: `make test` gets them (tools/setup/ollama_examples.sh)"
+MISSING = (
+    "the examples are not in .venv: `make server-test` gets them (tools/setup/ollama_examples.sh)"
+)
 
 
 @pytest.fixture(scope="module")

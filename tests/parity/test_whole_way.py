@@ -22,7 +22,7 @@ from tampu.engine.engine import Engine
 from tampu.errors import ModelNotFoundError
 from tampu.models import architectures
 
-pytestmark = [pytest.mark.parity, pytest.mark.registry]
+pytestmark = [pytest.mark.parity, pytest.mark.registry, pytest.mark.slow]
 
 # One of each architecture, and of each kind of checkpoint that becomes one.
 NAMES = [

@@ -42,7 +42,7 @@ from tampu.store.registry.pull import pull
 from tampu.store.registry.push import push
 from tampu.store.verify import verify_store
 
-pytestmark = pytest.mark.registry
+pytestmark = [pytest.mark.registry, pytest.mark.slow]
 
 MB = 1 << 20
 SMALL = random.Random(1).randbytes(300_000)

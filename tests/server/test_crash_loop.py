@@ -13,6 +13,8 @@ from tampu.errors import RequestNotStartedError, RunnerDiedError
 from tampu.server.crash_loop import CRASH_WINDOW_S, CrashLoopBackoff, CrashLoopError
 from tests.server.conftest import Site
 
+pytestmark = pytest.mark.slow
+
 
 class Clock:
     now_s = 1000.0

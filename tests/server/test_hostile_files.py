@@ -21,6 +21,8 @@ from tampu.errors import ModelFileError
 from tampu.server.app import ServerOptions
 from tests.server.conftest import Site
 
+pytestmark = pytest.mark.slow
+
 SECRETS = re.compile(r"/tmp/|/home/|Traceback|0x[0-9a-f]{6}|sha256-")
 
 

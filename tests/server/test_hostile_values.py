@@ -14,6 +14,8 @@ from tampu.engine.load_options import LoadOptions
 from tampu.server.app import ServerOptions
 from tests.server.conftest import Site
 
+pytestmark = pytest.mark.slow
+
 CONTENT: dict[str, Any] = {
     "prompt": "x", "messages": [{"role": "user", "content": "x"}], "input": "x", "text": "x",
     "tokens": [1], "state": "x",

@@ -21,6 +21,8 @@ from tampu.server.connection import ACCEPTED_AT_ONCE, Connection, QuietServer
 from tampu.server.trusted_host import MAX_HEADER_BYTES
 from tests.server.conftest import Site
 
+pytestmark = pytest.mark.slow
+
 HOST = "Host: localhost\r\n"
 # What would be answered as a second request if a first were read in two ways.
 HIDDEN = f"GET /api/version HTTP/1.1\r\n{HOST}\r\n"

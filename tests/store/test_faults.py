@@ -33,6 +33,8 @@ from tampu.store.manifests import CONFIG_TYPE
 from tampu.store.modelfile import parse_modelfile
 from tampu.store.verify import verify_store
 
+pytestmark = pytest.mark.slow
+
 ERRORS = (errno.EIO, errno.EROFS, errno.EACCES, errno.EMFILE, errno.EDQUOT, errno.ENAMETOOLONG)
 
 

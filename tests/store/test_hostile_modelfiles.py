@@ -22,6 +22,8 @@ from tampu.store.model import StoredModel
 from tampu.store.modelfile import parse_modelfile
 from tampu.store.verify import verify_store
 
+pytestmark = pytest.mark.slow
+
 NAME = ModelName.parse("mine")
 
 

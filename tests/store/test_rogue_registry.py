@@ -35,6 +35,8 @@ from tampu.store.registry.pull import pull
 from tampu.store.registry.session import Session
 from tampu.store.registry.transport import Transport
 
+pytestmark = pytest.mark.slow
+
 MB = 1 << 20
 WEIGHTS = random.Random(5).randbytes(5 * MB + 99)
 CONFIG = b'{"model_format":"gguf"}'

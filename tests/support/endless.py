@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 from safetensors.numpy import load_file, save_file
-from support.checkpoints import make_checkpoint
 
 from tampu.convert import convert
 
@@ -21,6 +20,8 @@ TEMPLATE = (
 
 def make_endless_model(folder: Path, destination: Path) -> Path:
     """Write the model as a GGUF file; `folder` is for what it is made from."""
+    from support.checkpoints import make_checkpoint  # PyTorch takes seconds to import
+
     checkpoint = make_checkpoint("llama", folder)
     [weights] = checkpoint.glob("*.safetensors")
     tensors = load_file(weights)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import gguf
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 from tampu.errors import RequestError
 from tampu.ml import GGMLType
@@ -29,6 +30,13 @@ QUANTIZED = [kind for kind in KINDS if kind.is_quantized]
 LEVELS = ("portable", "amx_emulated", "avx2", "avxvnni", "avx512", "avx512bf16", "amx")
 WITH_TILES = ("amx_emulated", "amx")  # these multiply many tokens in another way than few
 TILE_TOKENS = 13  # how many are many
+Product = tuple[str, Callable[[npt.NDArray[Any]], npt.NDArray[Any]]]
+Products = Callable[..., Iterable[Product]]
+
+
+def each(kinds: Sequence[GGMLType]) -> pytest.MarkDecorator:
+    """Run a test with each of these types of weights."""
+    return pytest.mark.parametrize("kind", kinds, ids=lambda kind: kind.name)
 
 
 def levels() -> tuple[str, ...]:

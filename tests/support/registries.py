@@ -24,7 +24,7 @@ from tampu.store.registry.progress import Progress
 from tampu.store.registry.pull import pull
 
 MISSING = (
-    "docker-registry is not on this machine: `make test` gets it (tools/setup/registry.sh); "
+    "docker-registry is not on this machine: `make store-test` gets it (tools/setup/registry.sh); "
     "on Debian by hand: apt-get install docker-registry"
 )
 

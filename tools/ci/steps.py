@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import fcntl
 import hashlib
 import re
@@ -31,7 +32,7 @@ class Step:
 
     Args:
         command: what runs it, in the root of the repository.
-        paths: files and folders that it depends on.
+        paths: files and folders that it depends on. What tests import of `tests` is found.
         passed: the hash of their contents when it last passed; empty: it never did.
     """
 
@@ -49,16 +50,52 @@ def read_steps(table: Path = TABLE) -> dict[str, Step]:
 
 
 def hash_of(paths: Sequence[str], root: Path = ROOT) -> str:
-    """Return a hash of the names and contents of files, and of those in folders.
+    """Return a hash of the names and contents of the files that a check depends on.
 
     Raises:
         FileNotFoundError: for a path that is not there.
     """
     digest = hashlib.sha256()
-    for path in sorted({file for each in paths for file in _files(root / each)}):
+    for path in sorted(files_of(paths, root)):
         name = path.relative_to(root).as_posix().encode()
         digest.update(b"%d %s %s" % (len(name), name, hashlib.sha256(path.read_bytes()).digest()))
     return digest.hexdigest()
+
+
+def files_of(paths: Sequence[str], root: Path = ROOT) -> set[Path]:
+    """Return these files, those in these folders, and what the tests among them import of `tests`.
+
+    Raises:
+        FileNotFoundError: for a path that is not there.
+    """
+    found = {file for each in paths for file in _files(root / each)}
+    new = {file for file in found if root / "tests" in file.parents and file.suffix == ".py"}
+    while new:
+        imported = {file for each in new for file in _imported_tests(each, root)}
+        new = imported - found
+        found |= new
+    if root / "tests" / "support" in {file.parent for file in found}:
+        others = (root / "tests" / "support").iterdir()  # C sources and certificates
+        found |= {file for file in others if file.is_file() and file.suffix != ".py"}
+    return found
+
+
+def imported_modules(file: Path) -> Iterator[str]:
+    """Yield the modules that a file of Python imports; a name in a module is one, too."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _imported_tests(file: Path, root: Path) -> Iterator[Path]:
+    for module in imported_modules(file):
+        folder = root / "tests" if module.startswith("support.") else root
+        path = folder / (module.replace(".", "/") + ".py")
+        if module.startswith(("support.", "tests.")) and path.exists():
+            yield path
 
 
 def _files(path: Path) -> Iterator[Path]:
@@ -89,7 +126,7 @@ def main() -> int:
     step = read_steps()[chosen.name]
     now = hash_of(step.paths)
     if now == step.passed and not chosen.all:
-        print(f"ci: {step.command} left out: its files are those with which it passed")
+        print(f"left out: {step.command}: its files are those with which it passed ({now[:8]})")
         return 0
     code = subprocess.run(shlex.split(step.command), cwd=ROOT, check=False).returncode
     if code == 0 and chosen.all:

@@ -23,7 +23,7 @@ from support.serving import Server, start_server
 from support.terminal import Terminal
 from support.waiting import wait_until
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 TAMPU = [sys.executable, "-m", "tampu.cli.entry"]
 QUESTION = ["-o", "temperature=0", "What is 27 + 58?"]
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from support.graphs import _compute_once
-from support.kernels import exact, levels
+from support.kernels import Product, Products, exact, levels
 
 from tampu.ml import Backend, GGMLType, Tensor, Weights
 from tampu.ml.buffer_types import WeightUse
 from tampu.ml.gguf import read_gguf
 from tampu.ml.kernels import KernelChoice
+from tampu.ml.kernels.matmul import PackedWeight
 from tampu.ml.quantize import quantize
 
 
@@ -107,3 +109,21 @@ def multiply() -> Callable[..., Any]:
         return found if len(weights) > 1 else found[0]
 
     return multiply
+
+
+@pytest.fixture
+def products(level_backends: Callable[..., Any], multiply: Callable[..., Any]) -> Products:
+    """For each level its name, and what multiplies by a weight that `load` has stored."""
+
+    def products(bind: Callable[[Any], Any], at: Sequence[str] = levels()) -> Iterator[Product]:
+        for level in at:
+            backend = level_backends(level)
+            weight = bind(backend)
+            assert isinstance(weight.packed, PackedWeight) is (level != "ggml")
+            yield level, partial(_multiply_by, multiply, backend, weight)
+
+    return products
+
+
+def _multiply_by(multiply: Any, backend: Backend, weight: Tensor, x: npt.NDArray[Any]) -> Any:
+    return multiply(backend, x, weight)

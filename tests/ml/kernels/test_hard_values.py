@@ -3,17 +3,14 @@
 What is expected is float64; ggml's own kernels, on the same values, say how large an error may be.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pytest
-from support.kernels import KINDS, QUANTIZED, error, levels, normal, random_blocks
+from support.kernels import KINDS, QUANTIZED, Products, each, error, levels, normal, random_blocks
 
 from tampu.ml import GGMLType
 
-BY_NAME: dict[str, Any] = {"ids": lambda kind: kind.name}
 INPUTS = 512
 
 
@@ -55,78 +52,78 @@ PATTERNS = (
 )
 
 
-@pytest.mark.parametrize("level", levels())
-@pytest.mark.parametrize("kind", KINDS, **BY_NAME)
+NOT_FINITE = (np.nan, np.inf, -np.inf)
+
+
+@each(KINDS)
 def test_the_error_on_hard_activations_is_at_most_ggmls(
-    level_backends: Callable[..., Any],
-    load: Any,
-    multiply: Callable[..., Any],
-    kind: GGMLType,
-    level: str,
+    load: Any, products: Products, kind: GGMLType
 ) -> None:
     values, bind = load(normal(200, INPUTS), kind)
-    own, ggml = bind(level_backends(level)), bind(level_backends("ggml"))
+    (_, ggml), *own = products(bind, ["ggml", *levels()])
     for pattern in PATTERNS:
         x = pattern(normal(9, INPUTS, seed=1))
         expected = x.astype(np.float64) @ values.T
-        theirs = error(multiply(level_backends("ggml"), x, ggml), expected)
-        ours = error(multiply(level_backends(level), x, own), expected)
-        assert ours <= 1.1 * theirs + 1e-6, pattern.__name__
+        theirs = error(ggml(x), expected)
+        for level, multiply in own:
+            assert error(multiply(x), expected) <= 1.1 * theirs + 1e-6, (pattern.__name__, level)
 
 
-@pytest.mark.parametrize("level", levels())
-@pytest.mark.parametrize("kind", QUANTIZED, **BY_NAME)
-def test_scales_of_weights_may_be_zero_subnormal_or_the_largest(
-    level_backends: Callable[..., Any],
-    load: Any,
-    multiply: Callable[..., Any],
-    kind: GGMLType,
-    level: str,
+@each(QUANTIZED)
+def test_every_stored_byte_affects_the_result_with_scales_of_any_size(
+    load: Any, products: Products, kind: GGMLType
 ) -> None:
+    """Zero, subnormal and the largest scales, and common ones."""
     x = np.random.default_rng(1).integers(-127, 128, (5, INPUTS)).astype(np.float32)
-    x[:, ::32] = 127.0  # whole numbers are quantized without error
-    for scales in ([0.0], [6e-8], [6e-8, 6e-5], [65504.0], [0.0, 6e-8, 1.0, 65504.0]):
-        blocks = random_blocks(kind, 40, INPUTS, np.array(scales, np.float16))
+    x[:, ::32] = 127.0  # whole numbers up to 127 are quantized without error
+    for scales in (
+        [0.0], [6e-8], [6e-8, 6e-5], [65504.0], [0.0, 6e-8, 1.0, 65504.0], np.linspace(0.1, 2, 50),
+    ):  # fmt: skip
+        blocks = random_blocks(kind, 48, INPUTS, np.array(scales, np.float16))
         values, bind = load.stored(blocks, kind)
-        found = multiply(level_backends(level), x, bind(level_backends(level)))
         size = np.abs(x).astype(np.float64) @ np.abs(values).T
-        assert (np.abs(found - x.astype(np.float64) @ values.T) <= 1e-5 * size).all()
+        for level, multiply in products(bind):
+            wrong = np.abs(multiply(x) - x.astype(np.float64) @ values.T)
+            assert (wrong <= 1e-5 * size).all(), (level, scales)
 
 
-@pytest.mark.parametrize("level", levels())
-@pytest.mark.parametrize("kind", [GGMLType.F16, GGMLType.BF16], **BY_NAME)
+@each([GGMLType.F16, GGMLType.BF16])
 def test_floats_may_be_subnormal_or_the_largest(
-    level_backends: Callable[..., Any],
-    load: Any,
-    multiply: Callable[..., Any],
-    kind: GGMLType,
-    level: str,
+    load: Any, products: Products, kind: GGMLType
 ) -> None:
     """BF16 products of CPUs take subnormal numbers as zeros, ggml's too."""
     limits = {GGMLType.F16: (6e-8, 65504.0), GGMLType.BF16: (1e-40, 1e37)}
+    x = normal(5, INPUTS, seed=1) / 64
     for scale in limits[kind]:
         values, bind = load(np.sign(normal(40, INPUTS)) * np.float32(scale), kind)
-        x = normal(5, INPUTS, seed=1) / 64
-        found = multiply(level_backends(level), x, bind(level_backends(level)))
         size = np.abs(x).astype(np.float64) @ np.abs(values).T
-        assert (np.abs(found - x.astype(np.float64) @ values.T) <= 2e-3 * size + 1e-38).all()
+        for level, multiply in products(bind):
+            wrong = np.abs(multiply(x) - x.astype(np.float64) @ values.T)
+            assert (wrong <= 2e-3 * size + 1e-38).all(), (level, scale)
 
 
-@pytest.mark.parametrize("level", levels())
-@pytest.mark.parametrize("kind", KINDS, **BY_NAME)
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@each(KINDS)
 def test_a_weight_that_is_not_finite_affects_only_its_row_as_in_ggml(
-    level_backends: Callable[..., Any],
-    load: Any,
-    multiply: Callable[..., Any],
-    kind: GGMLType,
-    level: str,
-    bad: float,
+    load: Any, products: Products, kind: GGMLType
 ) -> None:
-    stored = random_blocks(kind, 20, INPUTS, np.ones(1, np.float16)) if kind.is_quantized else None
-    if stored is None:
-        stored = np.ones((20, 2 * INPUTS), np.uint8)
+    stored = np.ones((20, 2 * INPUTS), np.uint8)
+    if kind.is_quantized:
+        stored = random_blocks(kind, 20, INPUTS, np.ones(1, np.float16))
     good = load.stored(stored, kind)[1]
+    x = normal(5, INPUTS, seed=1)
+    plain = {level: multiply(x) for level, multiply in products(good)}
+    for bad in NOT_FINITE:
+        bind = load.stored(spoil(stored, kind, bad), kind)[1]
+        for level, multiply in products(bind, ["ggml", *levels()]):
+            found = multiply(x)
+            if kind is not GGMLType.MXFP4 or level != "ggml":
+                assert not np.isfinite(found[:, 3]).any(), (level, bad)
+            if level != "ggml":
+                assert np.array_equal(np.delete(found, 3, 1), np.delete(plain[level], 3, 1)), level
+
+
+def spoil(stored: npt.NDArray[np.uint8], kind: GGMLType, bad: float) -> npt.NDArray[np.uint8]:
+    """Return stored rows with a number that is not finite in the fourth."""
     spoilt = stored.copy()
     if kind is GGMLType.MXFP4:
         spoilt[3, 0] = 255  # no number, in the format; ggml takes it as 2 to the 127th
@@ -135,33 +132,19 @@ def test_a_weight_that_is_not_finite_affects_only_its_row_as_in_ggml(
     else:
         at = 208 if kind is GGMLType.Q6_K else 0
         spoilt[3, at : at + 2] = np.array([bad], np.float16).view(np.uint8)
-    bind = load.stored(spoilt, kind)[1]
-    x = normal(5, INPUTS, seed=1)
-    plain = multiply(level_backends(level), x, good(level_backends(level)))
-    found = multiply(level_backends(level), x, bind(level_backends(level)))
-    theirs = multiply(level_backends("ggml"), x, bind(level_backends("ggml")))
-    assert not np.isfinite(found[:, 3]).any()
-    if kind is not GGMLType.MXFP4:
-        assert not np.isfinite(theirs[:, 3]).any()
-    assert np.array_equal(np.delete(found, 3, 1), np.delete(plain, 3, 1))
+    return spoilt
 
 
-@pytest.mark.parametrize("kind", KINDS, **BY_NAME)
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@each(KINDS)
 def test_results_that_are_not_finite_in_ggml_are_not_finite(
-    level_backends: Callable[..., Any],
-    load: Any,
-    multiply: Callable[..., Any],
-    kind: GGMLType,
-    bad: float,
+    load: Any, products: Products, kind: GGMLType
 ) -> None:
     """ggml loses a NaN before products with quantized weights: what it gives is then any number."""
     _, bind = load(normal(16, INPUTS), kind)
     x = normal(3, INPUTS, seed=1)
-    x[1, 77] = bad
-    ours, theirs = (
-        multiply(level_backends(level), x, bind(level_backends(level))) for level in (None, "ggml")
-    )
-    assert not (np.isfinite(ours) & ~np.isfinite(theirs)).any()
-    assert not np.isfinite(ours[1]).any()
-    assert np.isfinite(ours[::2]).all()
+    for bad in NOT_FINITE:
+        x[1, 77] = bad
+        theirs, ours = (multiply(x) for _, multiply in products(bind, ["ggml", levels()[-1]]))
+        assert not (np.isfinite(ours) & ~np.isfinite(theirs)).any()
+        assert not np.isfinite(ours[1]).any()
+        assert np.isfinite(ours[::2]).all()

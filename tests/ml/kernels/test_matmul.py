@@ -10,15 +10,17 @@ from support.kernels import (
     QUANTIZED,
     TILE_TOKENS,
     WITH_TILES,
+    Products,
+    each,
     error,
     levels,
     normal,
-    random_blocks,
 )
 
 from tampu.ml import GGMLType
 from tampu.ml.buffer_types import WeightUse
-from tampu.ml.kernels.matmul import PackedWeight
+
+FLOATS = [GGMLType.F16, GGMLType.BF16]
 
 
 def rounding(kind: GGMLType, level: str) -> float:
@@ -28,213 +30,121 @@ def rounding(kind: GGMLType, level: str) -> float:
     return 5e-3 if kind is GGMLType.BF16 and level in (*WITH_TILES, "avx512bf16") else 1e-5
 
 
-@pytest.mark.parametrize("level", levels())
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_the_error_is_at_most_ggmls(
-    level_backends: Callable[..., Any],
-    load: Any,
-    multiply: Callable[..., Any],
-    kind: GGMLType,
-    level: str,
-) -> None:
+@each(KINDS)
+def test_the_error_is_at_most_ggmls(load: Any, products: Products, kind: GGMLType) -> None:
     """ggml rounds activations as these kernels do; both are compared with float64."""
     values, bind = load(normal(80, 1024), kind)
-    own, ggml = bind(level_backends(level)), bind(level_backends("ggml"))
-    assert isinstance(own.packed, PackedWeight)
-    assert ggml.packed is None
+    (_, ggml), *own = products(bind, ["ggml", *levels()])
     for tokens in (1, 3, 16, 50):
         x = normal(tokens, 1024, seed=tokens)
         expected = x.astype(np.float64) @ values.T
-        theirs = error(multiply(level_backends("ggml"), x, ggml), expected)
-        assert error(multiply(level_backends(level), x, own), expected) <= 1.1 * theirs + 1e-6
+        theirs = error(ggml(x), expected)
+        for level, multiply in own:
+            assert error(multiply(x), expected) <= 1.1 * theirs + 1e-6, (level, tokens)
 
 
-@pytest.mark.parametrize("level", levels())
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@each(KINDS)
 @pytest.mark.parametrize("rows", [1, 15, 16, 17, 100])
 def test_any_number_of_rows_and_tokens_works(
-    level_backends: Callable[..., Any],
-    load: Any,
-    multiply: Callable[..., Any],
-    kind: GGMLType,
-    level: str,
-    rows: int,
+    load: Any, products: Products, kind: GGMLType, rows: int
 ) -> None:
     values, bind = load(normal(rows, 256), kind)
-    weight = bind(level_backends(level))
-    for tokens in (1, 2, 4, 5, 7, 12, 13, 24, 25, 31):
-        x = normal(tokens, 256, seed=tokens)
-        found = multiply(level_backends(level), x, weight)
-        assert found.shape == (tokens, rows)
-        size = np.linalg.norm(x, axis=1)[:, None] * np.linalg.norm(values, axis=1)
-        assert np.abs((found - x.astype(np.float64) @ values.T) / size).max() < 2e-2
+    for level, multiply in products(bind):
+        for tokens in (1, 2, 4, 5, 7, 12, 13, 24, 25, 31):
+            x = normal(tokens, 256, seed=tokens)
+            found = multiply(x)
+            assert found.shape == (tokens, rows)
+            size = np.linalg.norm(x, axis=1)[:, None] * np.linalg.norm(values, axis=1)
+            wrong = np.abs((found - x.astype(np.float64) @ values.T) / size).max()
+            assert wrong < 2e-2, (level, tokens)
 
 
-@pytest.mark.parametrize("level", levels())
-@pytest.mark.parametrize("kind", [GGMLType.F16, GGMLType.BF16], ids=lambda kind: kind.name)
-@pytest.mark.parametrize("inputs", [16, 48, 4304])
-def test_floats_work_in_any_multiple_of_sixteen(
-    level_backends: Callable[..., Any],
-    load: Any,
-    multiply: Callable[..., Any],
-    kind: GGMLType,
-    level: str,
-    inputs: int,
-) -> None:
-    values, bind = load(normal(20, inputs), kind)
-    weight, x = bind(level_backends(level)), normal(26, inputs, seed=1)
-    assert isinstance(weight.packed, PackedWeight)
-    found = multiply(level_backends(level), x, weight)
-    assert error(found, x.astype(np.float64) @ values.T) < rounding(kind, level)
-
-
-@pytest.mark.parametrize("level", levels())
 @pytest.mark.parametrize(
-    "kind", [kind for kind in QUANTIZED if kind.block_size == 32], ids=lambda kind: kind.name
+    ("kind", "inputs"),
+    [
+        *((kind, inputs) for kind in FLOATS for inputs in (16, 48, 4304)),
+        *((kind, n) for kind in QUANTIZED if kind.block_size == 32 for n in (32, 96, 1120)),
+    ],
 )
-@pytest.mark.parametrize("inputs", [32, 96, 1120])
 def test_any_number_of_blocks_works(
-    level_backends: Callable[..., Any],
-    load: Any,
-    multiply: Callable[..., Any],
-    kind: GGMLType,
-    level: str,
-    inputs: int,
+    load: Any, products: Products, kind: GGMLType, inputs: int
 ) -> None:
     values, bind = load(normal(20, inputs), kind)
-    weight, x = bind(level_backends(level)), normal(14, inputs, seed=1)
-    assert isinstance(weight.packed, PackedWeight)
-    found = multiply(level_backends(level), x, weight)
-    assert error(found, x.astype(np.float64) @ values.T) < 2e-2
+    x = normal(26, inputs, seed=1)
+    for level, multiply in products(bind):
+        limit = rounding(kind, level) if kind in FLOATS else 2e-2
+        assert error(multiply(x), x.astype(np.float64) @ values.T) < limit, level
 
 
-@pytest.mark.parametrize("level", levels())
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@each(KINDS)
 def test_a_token_does_not_depend_on_its_neighbours(
-    level_backends: Callable[..., Any],
-    load: Any,
-    multiply: Callable[..., Any],
-    kind: GGMLType,
-    level: str,
+    load: Any, products: Products, kind: GGMLType
 ) -> None:
     _, bind = load(normal(32, 512), kind)
-    weight, x = bind(level_backends(level)), normal(29, 512, seed=1)
-    together = multiply(level_backends(level), x, weight)
-    few = x[:12] if level in WITH_TILES else x
-    alike = multiply(level_backends(level), few, weight)
-    for token in range(0, len(few), 4):
-        alone = multiply(level_backends(level), x[token : token + 1], weight)
-        assert np.array_equal(alone[0], alike[token])
-    for first in range(29 - TILE_TOKENS):  # by tiles too: as long as they are enough for them
-        others = multiply(level_backends(level), x[first : first + TILE_TOKENS], weight)
-        assert np.array_equal(others, together[first : first + TILE_TOKENS])
+    x = normal(29, 512, seed=1)
+    for level, multiply in products(bind):
+        together = multiply(x)
+        few = x[:12] if level in WITH_TILES else x
+        alike = multiply(few)
+        for token in range(0, len(few), 4):
+            assert np.array_equal(multiply(x[token : token + 1])[0], alike[token]), level
+        for first in range(29 - TILE_TOKENS):  # by tiles too: as long as they are enough for them
+            some = slice(first, first + TILE_TOKENS)
+            assert np.array_equal(multiply(x[some]), together[some]), level
 
 
-@pytest.mark.parametrize("threads", [2, 3, 5])
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@each(KINDS)
 def test_the_number_of_threads_changes_no_bit(
-    level_backends: Callable[..., Any],
-    load: Any,
-    multiply: Callable[..., Any],
-    kind: GGMLType,
-    threads: int,
+    level_backends: Callable[..., Any], load: Any, multiply: Callable[..., Any], kind: GGMLType
 ) -> None:
     _, bind = load(normal(200, 256), kind)
-    one, many = level_backends(None), level_backends(None, threads)
-    own, others = bind(one), bind(many)
+    one, *more = ((level_backends(None, n), bind(level_backends(None, n))) for n in (1, 2, 3, 5))
     for tokens in (1, 5, 40):
         x = normal(tokens, 256, seed=1)
-        assert np.array_equal(multiply(many, x, others), multiply(one, x, own))
+        found = multiply(one[0], x, one[1])
+        for backend, weight in more:
+            assert np.array_equal(multiply(backend, x, weight), found)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_all_levels_agree(
-    level_backends: Callable[..., Any],
-    load: Any,
-    multiply: Callable[..., Any],
-    kind: GGMLType,
-) -> None:
+@each(KINDS)
+def test_all_levels_agree(load: Any, products: Products, kind: GGMLType) -> None:
     _, bind = load(normal(33, 512), kind)
-    x = normal(9, 512, seed=1)
-    found = {at: multiply(level_backends(at), x, bind(level_backends(at))) for at in levels()}
+    found = {level: multiply(normal(9, 512, seed=1)) for level, multiply in products(bind)}
     for level, other in found.items():
-        assert error(other, found["portable"]) < rounding(kind, level)
+        assert error(other, found["portable"]) < rounding(kind, level), level
 
 
-@pytest.mark.parametrize("level", levels())
-@pytest.mark.parametrize("kind", QUANTIZED, ids=lambda kind: kind.name)
-def test_every_stored_byte_affects_the_result(
-    level_backends: Callable[..., Any],
-    load: Any,
-    multiply: Callable[..., Any],
-    kind: GGMLType,
-    level: str,
-) -> None:
-    scales = np.linspace(0.1, 2.0, 50).astype(np.float16)
-    values, bind = load.stored(random_blocks(kind, 48, 512, scales), kind)
-    weight = bind(level_backends(level))
-    # Whole numbers up to 127 are quantized without error.
-    x = np.random.default_rng(1).integers(-127, 128, (6, 512)).astype(np.float32)
-    x[:, ::32] = 127.0
-    found = multiply(level_backends(level), x, weight)
-    expected = x.astype(np.float64) @ values.T
-    size = np.abs(x).astype(np.float64) @ np.abs(values).T
-    assert (np.abs(found - expected) / size).max() < 1e-5
-
-
-@pytest.mark.parametrize("level", levels())
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_zeros_and_the_smallest_numbers_give_zero(
-    level_backends: Callable[..., Any],
-    load: Any,
-    multiply: Callable[..., Any],
-    kind: GGMLType,
-    level: str,
-) -> None:
-    _, bind = load(normal(16, 256), kind)
-    weight = bind(level_backends(level))
-    x = np.zeros((3, 256), np.float32)
-    x[1] = 1e-40
-    x[2] = np.finfo(np.float32).smallest_subnormal
-    assert np.abs(multiply(level_backends(level), x, weight)).max() < 1e-35
-
-
-@pytest.mark.parametrize("level", levels())
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-@pytest.mark.parametrize("scale", [1e-20, 1e-6, 1e6, 1e30])
+@each(KINDS)
 def test_the_scale_of_the_activations_does_not_matter(
-    level_backends: Callable[..., Any],
-    load: Any,
-    multiply: Callable[..., Any],
-    kind: GGMLType,
-    level: str,
-    scale: float,
+    load: Any, products: Products, kind: GGMLType
 ) -> None:
+    """The smallest numbers give zero."""
     values, bind = load(normal(16, 256), kind)
-    weight = bind(level_backends(level))
-    x = (normal(2, 256, seed=1).astype(np.float64) * scale).astype(np.float32)
-    found = multiply(level_backends(level), x, weight)
-    assert error(found.astype(np.float64), x.astype(np.float64) @ values.T) < 2e-2
+    smallest = np.zeros((3, 256), np.float32)
+    smallest[1] = 1e-40
+    smallest[2] = np.finfo(np.float32).smallest_subnormal
+    for level, multiply in products(bind):
+        assert np.abs(multiply(smallest)).max() < 1e-35, level
+        for scale in (1e-20, 1e-6, 1e6, 1e30):
+            x = (normal(2, 256, seed=1).astype(np.float64) * scale).astype(np.float32)
+            found = multiply(x).astype(np.float64)
+            assert error(found, x.astype(np.float64) @ values.T) < 2e-2, (level, scale)
 
 
-@pytest.mark.parametrize("level", levels())
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@each(KINDS)
+@pytest.mark.parametrize("tokens", [5, TILE_TOKENS + 7])
 def test_a_token_that_is_not_finite_affects_itself_only(
-    level_backends: Callable[..., Any],
-    load: Any,
-    multiply: Callable[..., Any],
-    kind: GGMLType,
-    level: str,
-    bad: float,
+    load: Any, products: Products, kind: GGMLType, tokens: int
 ) -> None:
     _, bind = load(normal(16, 256), kind)
-    weight, x = bind(level_backends(level)), normal(5, 256, seed=1)
-    good = multiply(level_backends(level), x, weight)
-    x[2, 77] = bad
-    found = multiply(level_backends(level), x, weight)
-    assert not np.isfinite(found[2]).any()
-    assert np.array_equal(np.delete(found, 2, 0), np.delete(good, 2, 0))
+    for level, multiply in products(bind):
+        x = normal(tokens, 256, seed=1)
+        good = multiply(x)
+        for bad in (np.nan, np.inf, -np.inf):
+            x[2, 77] = bad
+            found = multiply(x)
+            assert not np.isfinite(found[2]).any(), (level, bad)
+            assert np.array_equal(np.delete(found, 2, 0), np.delete(good, 2, 0)), (level, bad)
 
 
 def test_products_of_one_input_share_its_packed_form(

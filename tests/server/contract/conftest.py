@@ -74,6 +74,12 @@ def client(contract_server: Server) -> Iterator[httpx.Client]:
         yield client
 
 
+@pytest.fixture(scope="session")
+def longest_contexts() -> dict[str, int]:
+    """How long the context of each model is unless a request asks for a shorter one, as found."""
+    return {}
+
+
 @pytest.fixture(autouse=True)
 def whole_contexts(request: pytest.FixtureRequest) -> Iterator[None]:
     """A model that a test loads with a shorter context does not stay loaded for the next one."""
@@ -81,9 +87,12 @@ def whole_contexts(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
         return
     client: httpx.Client = request.getfixturevalue("client")
+    longest: dict[str, int] = request.getfixturevalue("longest_contexts")
     yield
     for loaded in client.get("/api/ps").json()["models"]:
-        info = client.post("/api/show", json={"model": loaded["name"]}).json()["model_info"]
-        longest = info[f"{info['general.architecture']}.context_length"]
-        if loaded["context_length"] < longest:
-            client.post("/api/generate", json={"model": loaded["name"], "keep_alive": 0})
+        name = loaded["name"]
+        if name not in longest:
+            info = client.post("/api/show", json={"model": name}).json()["model_info"]
+            longest[name] = info[f"{info['general.architecture']}.context_length"]
+        if loaded["context_length"] < longest[name]:
+            client.post("/api/generate", json={"model": name, "keep_alive": 0})

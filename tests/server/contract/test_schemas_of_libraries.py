@@ -10,7 +10,7 @@ import httpx
 import pytest
 from support import library_schemas, pydantic_types
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 USER = [{"role": "user", "content": "x"}]
 ENFORCED = {

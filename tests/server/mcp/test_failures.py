@@ -26,6 +26,8 @@ from tests.server.mcp.asking import (
     table,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_error_of_a_tool_is_told_to_the_model(tooled: Site) -> None:
     [choice] = ask(tooled, CHAT, call("fail")).json()["choices"]
