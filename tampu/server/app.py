@@ -201,7 +201,7 @@ def create_app(
     # The requests of a conversation may come to several servers of one cluster.
     kept_bytes = 0 if options.has_replicas else options.max_responses_bytes
     responses = ResponseStore(state, kept_bytes)
-    conversations = ConversationStore(state, kept_bytes)
+    kept = KeptItems(responses, ConversationStore(state, kept_bytes))
     runner = BatchRunner(
         state,
         batches,
@@ -213,7 +213,7 @@ def create_app(
     routes = [
         *page_routes(),
         *ollama_routes(serving, mcp),
-        *openai_routes(serving, images, mcp, KeptItems(responses, conversations)),
+        *openai_routes(serving, images, mcp, kept),
         *anthropic_routes(serving, images, mcp),
         *token_routes(serving),
         *format_routes(serving),
@@ -232,7 +232,7 @@ def create_app(
             *manage_routes(serving, pool, options.remote),
             *batch_routes(files, batches, runner),
             *stored_response_routes(responses),
-            *conversation_routes(conversations, images),
+            *conversation_routes(kept, images),
             *loading_routes(serving),
             *saved_slot_routes(serving, options.slot_save_path),
             *live_routes(feed),

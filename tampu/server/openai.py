@@ -103,7 +103,6 @@ class OpenAIAPI:
         """`POST /v1/responses`: the model's response to items."""
         name_session(body.prompt_cache_key)
         entry = self._serving.find_for(body, "completion")
-        await self._images.fill(body.input)
         given, offer = await self._whole(body)
         request = await parsed(http, parse_response, given, self._serving.defaults(entry))
         caller, is_streaming = current_caller(), bool(body.stream)
@@ -119,13 +118,15 @@ class OpenAIAPI:
     async def count_response(self, http: Request, body: ResponsesRequest) -> Response:
         """`POST /v1/responses/input_tokens`: how many tokens the input has."""
         entry = self._serving.find_for(body)
-        await self._images.fill(body.input)
         given, _ = await self._whole(body)
         defaults = self._serving.defaults(entry)
         return self._count(entry, await parsed(http, parse_response, given, defaults))
 
     async def _whole(self, body: ResponsesRequest) -> tuple[ResponsesRequest, Offer]:
         """Return a request with the conversation that it goes on from, and the tools it names."""
+        await self._images.fill(body.input)
+        if isinstance(body.input, list):
+            body.input = await self._kept.resolve(current_caller(), body.input, "input")
         given = await self._kept.whole(current_caller(), body)
         offer = await self._mcp.offer(body.tools, response_form)
         return msgspec.structs.replace(body, input=given, tools=offer.tools), offer
