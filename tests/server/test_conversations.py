@@ -12,9 +12,9 @@ from support.fake_runner import FakeStart
 
 from tampu.engine.load_options import LoadOptions
 from tampu.errors import RequestError
-from tampu.server.app import ServerOptions
 from tampu.server.caller import Caller
 from tampu.server.conversation_store import ConversationStore, NoSuchConversationError
+from tampu.server.options import ServerOptions
 from tampu.server.state import DATABASE, State
 from tests.server.conftest import Site
 

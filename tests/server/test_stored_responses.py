@@ -16,10 +16,10 @@ from support.sse import named_of
 
 from tampu.engine.load_options import LoadOptions
 from tampu.errors import RequestError
-from tampu.server.app import ServerOptions
 from tampu.server.caller import Caller
 from tampu.server.errors import BusyError
 from tampu.server.keys import read_keys
+from tampu.server.options import ServerOptions
 from tampu.server.response_store import KEPT_S, NoSuchResponseError, ResponseStore
 from tampu.server.state import DATABASE, State
 from tests.server.conftest import Site
