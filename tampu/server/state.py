@@ -212,6 +212,7 @@ class State:
                 connection.execute("BEGIN IMMEDIATE")
                 return work(connection)
         except sqlite3.Error as error:
+            # An error that the module raises by itself, not SQLite, has no code.
             if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
                 raise DiskFullError(f"{DATABASE}: the disk is full") from error
             raise StoreError(f"{self._folder}/{DATABASE} cannot be used: {error}") from error

@@ -76,7 +76,7 @@ def parse_cohere_embed(body: CohereEmbedRequest, defaults: ModelDefaults) -> Emb
         truncates=True,
         inputs=tuple(TextPrompt(text) for text in read_texts(body)),
         dimensions=body.output_dimension,
-        lora=chosen_adapters(body) or {},
+        lora=chosen_adapters(body.lora, body.lora_path) or {},
     )
 
 

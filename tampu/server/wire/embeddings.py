@@ -63,7 +63,7 @@ def parse_embedding(
         dimensions=body.dimensions,
         norm=body.embd_normalize,
         late_chunking=bool(body.late_chunking),
-        lora=chosen_adapters(body) or {},
+        lora=chosen_adapters(body.lora, body.lora_path) or {},
     )
 
 

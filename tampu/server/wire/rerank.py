@@ -50,7 +50,7 @@ def parse_rerank(body: RerankRequest, defaults: ModelDefaults) -> RerankTask:
         query=body.query,
         documents=read_documents(body),
         instruction=body.instruction or RERANK_INSTRUCTION,
-        lora=chosen_adapters(body) or {},
+        lora=chosen_adapters(body.lora, body.lora_path) or {},
         overrides=request.overrides,
         keep_alive_s=request.keep_alive_s,
         warnings=request.warnings,
