@@ -41,7 +41,7 @@ LAYERS = [
 ]
 # The packages that know least, and all that each may know.
 ONLY = {
-    "ml": {"errors", "threads", "version"},
+    "ml": {"errors", "settings", "threads", "version"},
     "layouts": {"errors", "ml"},
     "nn": {"errors", "ml"},
     "models": {"errors", "ml", "nn", "kvcache", "vision"},

@@ -1,4 +1,4 @@
-"""Write the table of docs/parameters.md from the table of parameters.
+"""Write the table of docs/parameters.md and the fields of requests from the table of parameters.
 
 python -m tools.parameters_table
 """
@@ -8,11 +8,25 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tampu.sampling.parameters import PARAMETERS, Parameter, Use
+from tampu.sampling.parameters import BY_OPENAI, PARAMETERS, Parameter, Use
 from tools.models_table import write
 
 PAGE = Path(__file__).parent.parent / "docs" / "parameters.md"
+FIELDS = Path(__file__).parent.parent / "tampu" / "server" / "wire" / "parameter_fields.py"
 BEGIN = "<!-- table: made by tools/parameters_table.py -->"
+_FIELDS_BEGIN = '''"""The parameters in OpenAI's requests; made by tools/parameters_table.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tampu.server.wire.output_format import FormattedBody
+
+
+class ParameterBody(FormattedBody, kw_only=True):
+    """A request that has parameters at the top, by the names of `tampu.sampling.parameters`."""
+
+'''
 _HEADINGS = {
     Use.SAMPLING: "sampling",
     Use.GENERATION: "the answer",
@@ -38,5 +52,18 @@ def _line(row: Parameter) -> str:
     return f"| {names} | {row.range_text} | {default} | {row.doc} |"
 
 
+def fields() -> str:
+    """Return the module with the struct of the parameters in OpenAI's requests."""
+    lines = [f"    {name}: {_type(row)} | None = None\n" for name, row in BY_OPENAI.items()]
+    return _FIELDS_BEGIN + "".join(lines)
+
+
+def _type(row: Parameter) -> str:
+    if row.kind is not list:
+        return row.kind.__name__
+    return "str | list[Any]" if row.name == "stop" else "list[Any]"
+
+
 if __name__ == "__main__":
+    FIELDS.write_text(fields(), encoding="utf-8")
     write(PAGE, table(), BEGIN)

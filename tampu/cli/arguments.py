@@ -8,7 +8,7 @@ import typer
 
 from tampu.cli.completion import complete_model
 from tampu.errors import SettingsError
-from tampu.settings.settings import ENGINES
+from tampu.settings.choices import ENGINES
 
 
 def check_engine(engine: str | None) -> str | None:

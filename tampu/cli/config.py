@@ -7,7 +7,7 @@ import sys
 
 from tampu.cli.arguments import AsJSON
 from tampu.cli.table import columns
-from tampu.settings.declaring import SECRET, Source
+from tampu.settings.reader import Source
 from tampu.settings.settings import Settings
 
 
@@ -27,16 +27,16 @@ def config_command(json: AsJSON = False) -> None:
 def setting_rows(settings: Settings) -> list[tuple[str, str, str]]:
     """Return the name, value and origin of each setting; keys are not shown."""
     return [
-        (name, _text(source, is_secret=name.upper() in SECRET), source.origin)
+        (name, _text(source), source.origin)
         for name, source in sorted((key.lower(), each) for key, each in settings.sources.items())
     ]
 
 
-def _text(source: Source, *, is_secret: bool) -> str:
+def _text(source: Source) -> str:
     value = source.value
-    if is_secret:
+    if source.is_secret:
         return "(set)" if value else "-"
-    if source.text is not None:
+    if source.text:
         return source.text
     if value is None or value == ():
         return "-"

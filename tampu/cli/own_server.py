@@ -25,8 +25,8 @@ class OwnServer:
         options = replace(
             server_options(settings, ["localhost"]),
             state=None,
-            use_keys=(),
-            manage_keys=(),
+            use_api_keys=(),
+            api_keys=(),
             keys=(),
         )
         catalog = Catalog(library=Library.from_settings(settings))

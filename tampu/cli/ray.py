@@ -128,7 +128,7 @@ def _deploy(
     from tampu.server.serve import check_exposure
 
     options = server_options(settings, [config.host])
-    has_keys = bool(options.use_keys or options.manage_keys or options.keys)
+    has_keys = bool(options.use_api_keys or options.api_keys or options.keys)
     check_exposure(config.host, has_keys=has_keys, is_allowed=is_allowed)
     from tampu.cluster.deploying import LOCAL, connect, deploy
 

@@ -38,6 +38,6 @@ def build(arguments: Mapping[str, Any]) -> serve.Application:
     config.check()
     settings = Settings.from_environment()
     options = server_options(settings, [settings.address.host])
-    has_keys = bool(options.use_keys or options.manage_keys or options.keys)
+    has_keys = bool(options.use_api_keys or options.api_keys or options.keys)
     check_exposure(settings.address.host, has_keys=has_keys, is_allowed=False)
     return bind(config, options, settings)

@@ -17,7 +17,7 @@ from tampu.cluster.config import INGRESS, REGISTRY, ClusterConfig, DeployedModel
 from tampu.cluster.ingress import Ingress, ListeningIngress
 from tampu.cluster.replica import Replica
 from tampu.engine.load_options import LoadOptions
-from tampu.server.app import ServerOptions
+from tampu.server.options import ServerOptions
 from tampu.settings.settings import Settings
 from tampu.version import __version__
 

@@ -23,7 +23,7 @@ from tampu.cluster.application import HEAD, ROUTER, Listening, bind
 from tampu.cluster.catalog import find_on_node
 from tampu.cluster.config import APPLICATION, ClusterConfig, DeployedModel
 from tampu.errors import ModelNotFoundError, RunnerDiedError, SettingsError, TampuError
-from tampu.server.app import ServerOptions
+from tampu.server.options import ServerOptions
 from tampu.settings.settings import Settings, disable_usage_reports
 from tampu.store.registry.options import RemoteOptions
 from tampu.version import __version__

@@ -24,8 +24,9 @@ from tampu.cluster.event_stream import EventReceiver
 from tampu.cluster.handle_client import HandleClient, replica_counts
 from tampu.engine.load_options import LoadOptions
 from tampu.errors import SettingsError
-from tampu.server.app import ServerOptions, create_app
+from tampu.server.app import create_app
 from tampu.server.generation_request import FOREVER
+from tampu.server.options import ServerOptions
 from tampu.server.serve import http_server, listen, prepare_process
 from tampu.settings.settings import Settings
 from tampu.store.catalog import Entry
@@ -172,8 +173,8 @@ def replica_options(options: ServerOptions) -> ServerOptions:
         options,
         has_replicas=True,
         keep_alive_s=FOREVER,
-        max_models=sys.maxsize,
-        memory_bytes=sys.maxsize,
+        max_loaded_models=sys.maxsize,
+        memory=sys.maxsize,
         slot_save_path=None,
         state=None,
     )

@@ -22,7 +22,8 @@ from tampu.ml.vulkan import VISIBLE, usable_devices
 from tampu.models import bind_model
 from tampu.nn import Model
 from tampu.nn.lora import attach
-from tampu.settings.settings import DEFAULT_CONTEXT, runner_environment
+from tampu.settings.model_settings import DEFAULT_CONTEXT
+from tampu.settings.settings import runner_environment
 from tampu.store.model_info import ModelInfo, describe
 
 log = logging.getLogger("tampu")

@@ -13,13 +13,9 @@ from tampu.ml.device_map import Offload
 from tampu.models import architectures
 from tampu.sampling.options import CheckedOptions
 from tampu.sampling.parameters import DEFAULTS, keyword_values
-from tampu.settings.settings import (
-    DEFAULT_CONTEXT,
-    DEFAULT_STATE_CACHE,
-    ENGINES,
-    POOLINGS,
-    Settings,
-)
+from tampu.settings.choices import ENGINES, POOLINGS
+from tampu.settings.model_settings import DEFAULT_CONTEXT, ModelSettings
+from tampu.settings.settings import Settings
 from tampu.settings.type_errors import convert
 
 MAX_SLOTS = 1024
@@ -71,12 +67,12 @@ class LoadOptions(CheckedOptions, frozen=True, kw_only=True, forbid_unknown_fiel
     slots: int | None = None
     batch: int | None = DEFAULTS["batch"]
     threads: int | None = DEFAULTS["threads"]
-    cache_type: str = "f16"
-    state_cache: int = DEFAULT_STATE_CACHE
+    cache_type: str = ModelSettings.cache_type
+    state_cache: int = ModelSettings.state_cache
     pooling: str | None = None
     flash_attention: bool | None = None
-    kernels: str = "on"
-    engine: str = "auto"
+    kernels: str = ModelSettings.kernels
+    engine: str = ModelSettings.engine
     gpu_layers: int = DEFAULTS["gpu_layers"]
     main_gpu: int | None = DEFAULTS["main_gpu"]
     tensor_split: tuple[float, ...] = ()
@@ -85,8 +81,8 @@ class LoadOptions(CheckedOptions, frozen=True, kw_only=True, forbid_unknown_fiel
     use_mmap: bool = DEFAULTS["use_mmap"]
     repack_cache: tuple[str, int] | None = None
     prefix_cache: tuple[str, int] | None = None
-    prefix_cache_memory: int = 0
-    tuning: tuple[str, str | None] = ("auto", None)
+    prefix_cache_memory: int = ModelSettings.prefix_cache_memory
+    tuning: tuple[str, str | None] = (ModelSettings.fetch, None)
     vocabulary_only: bool = False
     template: str = ""
     parser: str = ""
@@ -160,7 +156,7 @@ def options_from_settings(settings: Settings) -> LoadOptions:
         threads=settings.threads,
         gpu_layers=-1 if settings.gpu_layers is None else settings.gpu_layers,
         main_gpu=settings.main_gpu,
-        tensor_split=settings.tensor_split,
+        tensor_split=settings.tensor_split or (),
         n_cpu_moe=settings.n_cpu_moe,
         kv_offload=settings.kv_offload,
         cache_type=settings.cache_type,

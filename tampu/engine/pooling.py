@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from tampu.errors import ModelFileError
 from tampu.ml.gguf import Metadata
-from tampu.settings.settings import POOLINGS
+from tampu.settings.choices import POOLINGS
 
 Rows = npt.NDArray[np.float32]
 

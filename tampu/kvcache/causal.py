@@ -22,9 +22,9 @@ from tampu.kvcache.spec import KVCacheSpec
 from tampu.kvcache.storage import PADDING, Arrays, CacheView
 from tampu.ml import Context, GGMLType, Tensor
 from tampu.nn import Advance, History, LayerCache, LayerShape, Tensors
-from tampu.settings import settings
+from tampu.settings import choices
 
-CACHE_TYPES = {name: GGMLType[name.upper()] for name in settings.CACHE_TYPES}
+CACHE_TYPES = {name: GGMLType[name.upper()] for name in choices.CACHE_TYPES}
 
 FUSED_FROM = 64
 """From this many tokens in a batch, `AttentionKind.MIXED` uses the fused operation."""

@@ -14,7 +14,7 @@ from tampu.kvcache.masks import CellRange, Segment
 from tampu.kvcache.spec import KVCacheSpec
 from tampu.ml import Context, Tensor
 from tampu.nn import LayerCache
-from tampu.settings.settings import DEFAULT_STATE_CACHE
+from tampu.settings.model_settings import ModelSettings
 
 PADDING = 256
 
@@ -56,7 +56,7 @@ class CacheSize:
     slots: int
     context: int
     batch: int
-    state_bytes: int = DEFAULT_STATE_CACHE
+    state_bytes: int = ModelSettings.state_cache
     kv_unified: bool = False
 
     def cells(self, spec: KVCacheSpec) -> int:

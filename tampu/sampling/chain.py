@@ -15,7 +15,7 @@ the one before kept. At temperature 0 the best token is taken after the first li
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -187,6 +187,21 @@ def _xtc(ranked: Ranked, o: SamplingOptions, random: Uniform) -> None:
             ranked.keep(slice(left_out, None))
 
 
+# All samplers by llama.cpp's names, in its order, each with the values of its parameters that turn
+# it off. `infill` is used only where a request names it.
+SAMPLERS: Mapping[str, Mapping[str, Any]] = {
+    "penalties": {"repeat_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0},
+    "dry": {"dry_multiplier": 0.0},
+    "top_n_sigma": {"top_n_sigma": -1.0},
+    "top_k": {"top_k": 0},
+    "typ_p": {"typical_p": 1.0},
+    "top_p": {"top_p": 1.0},
+    "min_p": {"min_p": 0.0},
+    "xtc": {"xtc_probability": 0.0},
+    "infill": {"infill": False},
+    "temperature": {"temperature": 1.0},
+}
+SAMPLER_LETTERS = dict(zip("edskypmxit", SAMPLERS, strict=True))  # llama.cpp's
 ADJUSTMENTS = (
     AdjustmentRow(lambda o: bool(o.logit_bias), lambda o, size, _: LogitBias(o, size)),
     AdjustmentRow(lambda o: o.has_penalties, lambda o, size, _: Penalties(o, size)),

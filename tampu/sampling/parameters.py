@@ -18,8 +18,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tampu.errors import RequestError
+from tampu.settings.choices import ENGINES
+from tampu.settings.model_settings import DEFAULT_CONTEXT
 from tampu.settings.parsers import suggestion
-from tampu.settings.settings import DEFAULT_CONTEXT, ENGINES
 
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 1024

@@ -28,7 +28,7 @@ def anthropic_routes(serving: Serving, images: ImageFetcher, mcp: MCPServers) ->
     async def messages(http: Request, body: wire.MessagesRequest) -> Response:
         """`POST /v1/messages`: the next message of a conversation."""
         entry = serving.find_for(body, "completion")
-        await images.fill(body.messages)
+        await images.fill([each.content for each in body.messages or ()])
         offer = await mcp.offer(body.tools, message_form)
         body.tools = offer.tools
         request = await parsed(http, wire.parse_messages, body, serving.defaults(entry))
@@ -39,7 +39,7 @@ def anthropic_routes(serving: Serving, images: ImageFetcher, mcp: MCPServers) ->
     async def count(http: Request, body: wire.CountRequest) -> Response:
         """`POST /v1/messages/count_tokens`: how many tokens a conversation has."""
         entry = serving.find_for(body)
-        await images.fill(body.messages)
+        await images.fill([each.content for each in body.messages or ()])
         body.tools = (await mcp.offer(body.tools, message_form)).tools
         request = await parsed(http, wire.parse_count, body, serving.defaults(entry))
         [prompt] = request.prompts

@@ -6,9 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from http import HTTPStatus
-from pathlib import Path
 
 import msgspec
 from starlette.applications import Starlette
@@ -18,7 +16,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
 
-from tampu.engine.load_options import LoadOptions
 from tampu.errors import TampuError
 from tampu.server.adapters import adapter_routes
 from tampu.server.admission import Admission
@@ -30,10 +27,10 @@ from tampu.server.batches import batch_routes
 from tampu.server.caller import Caller
 from tampu.server.conversation_store import ConversationStore
 from tampu.server.conversations import conversation_routes
-from tampu.server.crash_loop import MAX_CRASHES, CrashLoopBackoff
+from tampu.server.crash_loop import CrashLoopBackoff
 from tampu.server.decisions import decision_routes
 from tampu.server.embeddings import embedding_routes
-from tampu.server.file_store import FileLimits, FileStore
+from tampu.server.file_store import FileStore
 from tampu.server.formats import format_routes
 from tampu.server.http_response import (
     FIELDS,
@@ -46,20 +43,20 @@ from tampu.server.http_response import (
 from tampu.server.image_urls import ImageFetcher
 from tampu.server.in_process import ask_route
 from tampu.server.kept_items import KeptItems
-from tampu.server.keys import Key, unlimited_keys
+from tampu.server.keys import unlimited_keys
 from tampu.server.limiter import Limiter
 from tampu.server.live import LiveFeed, live_routes
 from tampu.server.llama_server import llama_server_routes
 from tampu.server.loading import loading_routes
 from tampu.server.logs import HEADER, ROUTE, AccessLogMiddleware
 from tampu.server.manage import manage_routes
-from tampu.server.mcp.configuration import MCPOptions
 from tampu.server.mcp.servers import MCPServers
 from tampu.server.metrics import CONTENT_TYPE, Metrics
 from tampu.server.model_manager import ModelManager, Start
 from tampu.server.ollama import ollama_routes
 from tampu.server.openai import openai_routes
 from tampu.server.openapi import describe
+from tampu.server.options import ServerOptions
 from tampu.server.page import page_routes
 from tampu.server.parameters import parameter_routes
 from tampu.server.response_store import ResponseStore
@@ -86,79 +83,14 @@ from tampu.server.trace_middleware import TraceMiddleware
 from tampu.server.tracing import start_tracing
 from tampu.server.trusted_host import ORIGINS, PreflightMiddleware, TrustedHostMiddleware
 from tampu.server.usage import KeyUsage, usage_routes
+from tampu.settings.server_settings import ServerSettings
 from tampu.store.catalog import Catalog
-from tampu.store.registry.options import RemoteOptions
 
 logger = logging.getLogger(__name__)
 
 _VOCABULARY_SECONDS = 60.0
 _MAX_VOCABULARIES = 4
 _ROWS_PER_SLOT = 2  # of batches: one is prepared while another runs
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerOptions:
-    """The options of a server.
-
-    Attributes:
-        hosts: the addresses it is bound to.
-        keep_alive_s: how long a model stays in memory after its last use.
-        max_models: the maximum number of models in memory.
-        memory_bytes: their maximum memory together; None: the free memory.
-        max_queue: the maximum number of waiting requests.
-        origins: web origins that may call it, besides local ones.
-        use_keys: API keys for using models.
-        manage_keys: API keys that also allow pulling, creating and deleting them.
-        keys: API keys with names and limits.
-        drain_s: how long requests may continue when it shuts down.
-        max_repeated_tokens: how often a token may repeat before an answer without a limit ends; 0:
-            no limit.
-        image_urls: hosts that images are fetched from, as in `ImageFetcher`.
-        tool_urls: to which calls of tools are sent, as in `ToolURLs`.
-        default_model: for requests of OpenAI's and Anthropic's API without one.
-        max_crashes: how often a model may crash within a minute; 0: no limit.
-        truncate: whether prompts that are too long are cut; None: each API has its own default.
-        slot_save_path: the folder in which conversations of slots are saved; None: they are not.
-        adapters: the folder of the adapters that may be loaded; None: none may.
-        cache: the folder for what is converted; None: as the environment says.
-        state: the folder of what is kept across restarts; None: nothing is.
-        files: how much uploaded files may take.
-        otlp_endpoint: the URL of an OpenTelemetry collector for traces; None: there are none.
-        max_responses_bytes: of the responses that are kept for later ones.
-        has_replicas: whether the models are replicas on other machines: no request can load them
-            with other options, and there are no routes for what only one machine has.
-        mcp: the MCP servers whose tools requests may name.
-        model: how models are loaded unless a request says otherwise.
-        remote: how registries are reached.
-    """
-
-    hosts: tuple[str, ...] = ("127.0.0.1",)
-    keep_alive_s: float = 300.0
-    max_models: int = 3
-    memory_bytes: int | None = None
-    max_queue: int = 512
-    origins: tuple[str, ...] = ()
-    use_keys: tuple[str, ...] = ()
-    manage_keys: tuple[str, ...] = ()
-    keys: tuple[Key, ...] = ()
-    drain_s: float = 30.0
-    max_repeated_tokens: int = 30
-    default_model: str | None = None
-    image_urls: tuple[str, ...] = ()
-    tool_urls: tuple[str, ...] = ()
-    max_crashes: int = MAX_CRASHES
-    truncate: bool | None = None
-    slot_save_path: Path | None = None
-    adapters: Path | None = None
-    cache: Path | None = None
-    state: Path | None = None
-    files: FileLimits = field(default_factory=FileLimits)
-    otlp_endpoint: str | None = None
-    max_responses_bytes: int = 10**9
-    has_replicas: bool = False
-    mcp: MCPOptions = field(default_factory=MCPOptions)
-    model: LoadOptions = field(default_factory=LoadOptions)
-    remote: RemoteOptions = field(default_factory=RemoteOptions)
 
 
 async def _no_metrics() -> bytes:
@@ -195,13 +127,13 @@ def create_app(
     state, limiter = State(options.state), Limiter()
     usage = KeyUsage(state, limiter, metrics.key_used)
     metrics.used = usage.used
-    keys = [*unlimited_keys(options.use_keys, options.manage_keys), *options.keys]
-    files = FileStore(state, options.files)
+    keys = [*unlimited_keys(options.use_api_keys, options.api_keys), *options.keys]
+    files = FileStore(state, options)
     batches = BatchStore(state, files)
     # The requests of a conversation may come to several servers of one cluster.
     kept_bytes = 0 if options.has_replicas else options.max_responses_bytes
     responses = ResponseStore(state, kept_bytes)
-    conversations = ConversationStore(state, kept_bytes)
+    kept = KeptItems(responses, ConversationStore(state, kept_bytes))
     runner = BatchRunner(
         state,
         batches,
@@ -213,7 +145,7 @@ def create_app(
     routes = [
         *page_routes(),
         *ollama_routes(serving, mcp),
-        *openai_routes(serving, images, mcp, KeptItems(responses, conversations)),
+        *openai_routes(serving, images, mcp, kept),
         *anthropic_routes(serving, images, mcp),
         *token_routes(serving),
         *format_routes(serving),
@@ -232,7 +164,7 @@ def create_app(
             *manage_routes(serving, pool, options.remote),
             *batch_routes(files, batches, runner),
             *stored_response_routes(responses),
-            *conversation_routes(conversations, images),
+            *conversation_routes(kept, images),
             *loading_routes(serving),
             *saved_slot_routes(serving, options.slot_save_path),
             *live_routes(feed),
@@ -307,8 +239,8 @@ def _serving(
         start,
         options=options.model,
         keep_alive_s=options.keep_alive_s,
-        max_models=options.max_models,
-        memory_bytes=options.memory_bytes,
+        max_models=options.max_loaded_models or ServerSettings.max_loaded_models,
+        memory_bytes=options.memory,
         loaded=metrics.loaded,
         crashed=metrics.crashed,
         computed=metrics.llama_server.computed,

@@ -9,7 +9,7 @@ import json
 import secrets
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -118,6 +118,23 @@ class ConversationStore:
             row = _item_row(db, self._seen(db, caller, id), item_id)
             found: Item = msgspec.json.decode(row["item"])
             return found
+
+        return await self._state.run(work)
+
+    async def find_items(self, caller: Caller, ids: Collection[str]) -> dict[str, Item]:
+        """Return the items with these ids that conversations have, by id; leave out the others."""
+        query = (
+            "SELECT item, owner FROM items JOIN conversations AS c ON c.number = conversation "
+            "WHERE items.id = ?"
+        )
+
+        def work(db: sqlite3.Connection) -> dict[str, Item]:
+            return {
+                id: msgspec.json.decode(row["item"])
+                for id in ids
+                for row in db.execute(query, (id,))
+                if caller.may_see(row["owner"])
+            }
 
         return await self._state.run(work)
 

@@ -7,9 +7,9 @@ from starlette.responses import Response
 
 from tampu.server.body import parsed
 from tampu.server.caller import current_caller
-from tampu.server.conversation_store import ConversationStore
 from tampu.server.http_response import JSONResponse
 from tampu.server.image_urls import ImageFetcher
+from tampu.server.kept_items import KeptItems
 from tampu.server.response_store import Item
 from tampu.server.routes import Access, Route, get, post, raw
 from tampu.server.stored_responses import item_page
@@ -22,10 +22,12 @@ from tampu.server.wire.conversations import (
 )
 
 
-def conversation_routes(store: ConversationStore, images: ImageFetcher) -> list[Route]:
+def conversation_routes(kept: KeptItems, images: ImageFetcher) -> list[Route]:
     """Return the routes."""
+    store = kept.conversations
 
     async def checked(http: Request, items: list[Item]) -> list[Item]:
+        items = await kept.resolve(current_caller(), items, "items")
         await images.fill(items)
         await parsed(http, check_items, items)
         return items

@@ -8,9 +8,9 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Hashable
 
 from tampu.errors import RunnerDiedError
+from tampu.settings.server_settings import ServerSettings
 
 CRASH_WINDOW_S = 60.0
-MAX_CRASHES = 3
 
 
 class CrashLoopError(RunnerDiedError):
@@ -21,7 +21,9 @@ class CrashLoopBackoff:
     """Records crashes of models' processes, and refuses models that crashed too often."""
 
     def __init__(
-        self, max_crashes: int = MAX_CRASHES, clock: Callable[[], float] = time.monotonic
+        self,
+        max_crashes: int = ServerSettings.max_crashes,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Allow fewer than `max_crashes` crashes per minute; 0 disables the limit."""
         self._max_crashes = max_crashes

@@ -18,25 +18,12 @@ from tampu.ml.atomic_file import AtomicFile, atomic_file
 from tampu.server.caller import Caller
 from tampu.server.errors import BodyTooLargeError
 from tampu.server.state import State, disk_error
+from tampu.settings.server_settings import ServerSettings
 
 UPLOADED, OUTPUT = "batch", "batch_output"
 UNFINISHED = "('validating', 'in_progress', 'finalizing', 'cancelling')"
 _CURRENT = "(expires_at IS NULL OR expires_at > ?)"
 _MAX_NAME = 255
-
-
-class FileLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How much may be kept.
-
-    Attributes:
-        file_bytes: of one uploaded file.
-        total_bytes: of all files; an upload that exceeds it is refused.
-        files: the maximum number of files.
-    """
-
-    file_bytes: int = 200 * 10**6
-    total_bytes: int = 10 * 10**9
-    files: int = 1000
 
 
 class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,7 +82,7 @@ class FileStore:
     """The files of a server."""
 
     def __init__(
-        self, state: State, limits: FileLimits, clock: Callable[[], float] = time.time
+        self, state: State, limits: ServerSettings, clock: Callable[[], float] = time.time
     ) -> None:
         """Keep files in this state; `clock` returns the seconds since 1970."""
         self._state, self._limits, self._clock = state, limits, clock
@@ -118,7 +105,7 @@ class FileStore:
         with ExitStack() as stack:
             try:
                 upload = Upload(
-                    stack.enter_context(atomic_file(path, mode=0o600)), self._limits.file_bytes
+                    stack.enter_context(atomic_file(path, mode=0o600)), self._limits.max_file_bytes
                 )
                 filename, expires_s = await receive(upload)
                 await asyncio.to_thread(stack.close)
@@ -140,9 +127,9 @@ class FileStore:
     def _checked(self, db: sqlite3.Connection, id: str) -> Path:
         """Return where a new file is written, if there is room for it."""
         count, total = db.execute("SELECT COUNT(*), COALESCE(SUM(bytes), 0) FROM files").fetchone()
-        if count >= self._limits.files:
+        if count >= self._limits.max_files:
             raise RequestError(f"{count} files are kept, the maximum (MAX_FILES): delete some")
-        if total >= self._limits.total_bytes:
+        if total >= self._limits.max_files_bytes:
             raise RequestError(f"the files have {total} bytes, over MAX_FILES_SIZE: delete some")
         return self._state.path(id)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -14,11 +13,10 @@ from tampu.server.body import parsed
 from tampu.server.http_response import TaskResponse
 from tampu.server.routes import Route, post
 from tampu.server.serving import Serving
-from tampu.server.wire.output_format import read_formats, with_formats
+from tampu.server.wire.output_format import FormattedBody, read_formats
 
 
-@with_formats
-class FormatBody(msgspec.Struct, kw_only=True):
+class FormatBody(FormattedBody, kw_only=True):
     """`POST /api/format/check`: an output format, by any of its names."""
 
     model: str

@@ -74,7 +74,7 @@ class ImageFetcher:
         )
 
     async def fill(self, given: object) -> None:
-        """Put images where messages or items have their addresses.
+        """Put images where items, or the contents of messages, have their addresses.
 
         Raises:
             RequestError: for an address that is not allowed, or not one of an image.
@@ -144,8 +144,6 @@ def _addresses(given: Any) -> Iterator[_Address]:
         case {"content": list(parts)} | {"output": list(parts)} | list(parts):
             for part in parts:
                 yield from _addresses(part)
-        case _ if isinstance(getattr(given, "content", None), list):
-            yield from _addresses(getattr(given, "content"))  # noqa: B009
 
 
 def _is_url(text: object) -> bool:

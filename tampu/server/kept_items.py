@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tampu.errors import RequestError, TampuError
+from tampu.errors import NotFoundError, RequestError, TampuError
 from tampu.server.caller import Caller
 from tampu.server.conversation_store import ConversationStore
 from tampu.server.response_store import Item, ResponseStore, with_ids
 from tampu.server.wire.conversations import conversation_id
-from tampu.server.wire.responses import ResponsesRequest
+from tampu.server.wire.responses import ResponsesRequest, reference_id
 
 logger = logging.getLogger(__name__)
 
@@ -22,6 +23,27 @@ class KeptItems:
 
     responses: ResponseStore
     conversations: ConversationStore
+
+    async def resolve(self, caller: Caller, given: Sequence[Item], field: str) -> list[Item]:
+        """Return items with the stored item in place of each reference (`item_reference`).
+
+        Raises:
+            NotFoundError: if no stored response or conversation has an item with that id.
+        """
+        ids = [reference_id(item, f"{field}[{index}]") for index, item in enumerate(given)]
+        wanted = {id for id in ids if id is not None}
+        if not wanted:
+            return [*given]
+        stored = await self.responses.find_items(caller, wanted)
+        if wanted > stored.keys():
+            stored |= await self.conversations.find_items(caller, wanted - stored.keys())
+        for index, id in enumerate(ids):
+            if id is not None and id not in stored:
+                raise NotFoundError(
+                    f"{field}[{index}]: Item with id {id[:100]!r} not found. Only items of stored "
+                    "responses and conversations can be referred to (`store` must not be false)"
+                )
+        return [item if id is None else stored[id] for id, item in zip(ids, given, strict=True)]
 
     async def whole(self, caller: Caller, body: ResponsesRequest) -> str | list[Item] | None:
         """Return the input of a response, with what it goes on from in front.

@@ -31,7 +31,6 @@ from tampu.server.wire.llama_server_output import (
 )
 from tampu.server.wire.openai import ChatRequest, parse_chat_completion
 from tampu.server.wire.options import ModelBody, parse_limited
-from tampu.server.wire.telemetry import Telemetry
 from tampu.store.catalog import Entry
 from tampu.version import __version__
 
@@ -138,7 +137,7 @@ class LlamaServerAPI:
 
         It may lack the start of an answer, unless it ends with one.
         """
-        is_closed = getattr(body, "add_generation_prompt", None) is False and not (
+        is_closed = body.add_generation_prompt is False and not (
             body.messages and body.messages[-1].role == "assistant"
         )
         if is_closed:
@@ -150,7 +149,7 @@ class LlamaServerAPI:
     async def props(self, http: Request) -> Response:
         """`GET /props`: a model, and how its answers are generated."""
         entry, body = self._named(http)
-        options = parse_limited(body, self._serving.defaults(entry), "max_tokens").options
+        options = parse_limited(body, self._serving.defaults(entry), ("max_tokens", None)).options
         context, slots = self._serving.models.size_of(entry)
         can_see = "vision" in entry.info.capabilities
         return JSONResponse({
@@ -205,7 +204,7 @@ class LlamaServerAPI:
         writer = LlamaCompletionWriter(
             request,
             texts,
-            telemetry=Telemetry(body),
+            telemetry=body.telemetry(),
             returns_tokens=bool(body.return_tokens),
             fields=body.response_fields or (),
         )

@@ -30,7 +30,6 @@ from tampu.server.wire import ollama as wire
 from tampu.server.wire import ollama_lists as lists
 from tampu.server.wire.ollama_output import ChatWriter, GenerateWriter
 from tampu.server.wire.options import request_options
-from tampu.server.wire.telemetry import Telemetry
 from tampu.store.catalog import Entry
 from tampu.version import __version__
 
@@ -100,14 +99,14 @@ class OllamaAPI:
         writer = GenerateWriter(
             body.model or "",
             time.monotonic_ns(),
-            Telemetry(body, streams=True),
+            body.telemetry(),
             with_context=not body.raw,
         )
         return await self._answer(http, body, writer, wire.parse_generate, response="")
 
     async def chat(self, http: Request, body: wire.ChatRequest) -> Response:
         """`POST /api/chat`: the next message of a conversation."""
-        writer = ChatWriter(body.model or "", time.monotonic_ns(), Telemetry(body, streams=True))
+        writer = ChatWriter(body.model or "", time.monotonic_ns(), body.telemetry())
         empty = wire.Message(role="assistant", content="")
         return await self._answer(http, body, writer, wire.parse_chat, message=empty)
 

@@ -39,7 +39,6 @@ from tampu.server.wire.ollama_lists import tags
 from tampu.server.wire.openai_output import ChatWriter, CompletionWriter
 from tampu.server.wire.responses import ResponsesRequest, parse_response
 from tampu.server.wire.responses_output import ResponseWriter
-from tampu.server.wire.telemetry import Telemetry
 from tampu.store.catalog import Entry
 
 
@@ -75,7 +74,7 @@ class OpenAIAPI:
         """`POST /v1/chat/completions`: the next message of a conversation."""
         name_session(body.prompt_cache_key)
         entry = self._serving.find_for(body, "completion")
-        await self._images.fill(body.messages)
+        await self._images.fill([each.content for each in body.messages or ()])
         offer = await self._mcp.offer(body.tools, chat_form)
         body.tools = offer.tools
         request = await parsed(
@@ -86,7 +85,7 @@ class OpenAIAPI:
             request.model,
             choices=request.choices,
             with_usage=with_usage,
-            telemetry=Telemetry(body),
+            telemetry=body.telemetry(),
             prompt=await self._prompt(entry, request) if body.verbose else None,
         )
         events = self._mcp.generate(entry, request, offer)
@@ -95,7 +94,7 @@ class OpenAIAPI:
     async def count_chat(self, http: Request, body: wire.ChatRequest) -> Response:
         """`POST /v1/chat/completions/input_tokens`: how many tokens a conversation has."""
         entry = self._serving.find_for(body)
-        await self._images.fill(body.messages)
+        await self._images.fill([each.content for each in body.messages or ()])
         body.tools = (await self._mcp.offer(body.tools, chat_form)).tools
         defaults = self._serving.defaults(entry)
         return self._count(entry, await parsed(http, wire.parse_chat_completion, body, defaults))
@@ -104,7 +103,6 @@ class OpenAIAPI:
         """`POST /v1/responses`: the model's response to items."""
         name_session(body.prompt_cache_key)
         entry = self._serving.find_for(body, "completion")
-        await self._images.fill(body.input)
         given, offer = await self._whole(body)
         request = await parsed(http, parse_response, given, self._serving.defaults(entry))
         caller, is_streaming = current_caller(), bool(body.stream)
@@ -120,13 +118,15 @@ class OpenAIAPI:
     async def count_response(self, http: Request, body: ResponsesRequest) -> Response:
         """`POST /v1/responses/input_tokens`: how many tokens the input has."""
         entry = self._serving.find_for(body)
-        await self._images.fill(body.input)
         given, _ = await self._whole(body)
         defaults = self._serving.defaults(entry)
         return self._count(entry, await parsed(http, parse_response, given, defaults))
 
     async def _whole(self, body: ResponsesRequest) -> tuple[ResponsesRequest, Offer]:
         """Return a request with the conversation that it goes on from, and the tools it names."""
+        await self._images.fill(body.input)
+        if isinstance(body.input, list):
+            body.input = await self._kept.resolve(current_caller(), body.input, "input")
         given = await self._kept.whole(current_caller(), body)
         offer = await self._mcp.offer(body.tools, response_form)
         return msgspec.structs.replace(body, input=given, tools=offer.tools), offer
@@ -139,7 +139,7 @@ class OpenAIAPI:
             request.model,
             choices=request.choices,
             with_usage=wire.wants_usage(body),
-            telemetry=Telemetry(body),
+            telemetry=body.telemetry(),
             echoes=await self._echoes(entry, request) if body.echo else (),
         )
         events = self._serving.generate(entry, request)

@@ -10,7 +10,7 @@ import logging
 import secrets
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import msgspec
@@ -92,6 +92,9 @@ class ResponseStore:
                 "VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (response["id"], caller.name, response["previous_response_id"], now, size, *texts),
             )
+            number = db.execute("SELECT last_insert_rowid()").fetchone()[0]
+            ids = {(item["id"], number) for item in (*given, *response["output"])}
+            db.executemany("INSERT INTO response_items (id, response) VALUES (?, ?)", ids)
             return True
 
         try:
@@ -133,6 +136,41 @@ class ResponseStore:
             self._seen(db, caller, id)
             last, *earlier = self._chain(db, caller, id)
             return [*_items(earlier), *_decoded(last["input"])]
+
+        return await self._state.run(work)
+
+    async def find_items(self, caller: Caller, ids: Collection[str]) -> dict[str, Item]:
+        """Return the items with these ids that responses have, by id; the responses count as used.
+
+        Those that no response has are left out.
+
+        Raises:
+            RequestError: if this server keeps no responses.
+        """
+        if not self._max_bytes:
+            raise RequestError(
+                "input: item_reference is not supported: this server keeps no responses "
+                "(MAX_RESPONSES_SIZE)"
+            )
+        now = int(self._clock())
+        query = (
+            "SELECT r.* FROM response_items AS i JOIN responses AS r ON r.number = i.response "
+            "WHERE i.id = ? AND r.used_at > ? ORDER BY r.number DESC"
+        )
+
+        def work(db: sqlite3.Connection) -> dict[str, Item]:
+            found: dict[str, Item] = {}
+            for id in ids:
+                if id in found:
+                    continue
+                for row in db.execute(query, (id, now - KEPT_S)):
+                    if caller.may_see(row["owner"]):
+                        items = {item["id"]: item for item in _items([row])}
+                        found |= {each: items[each] for each in ids if each in items}
+                        use = "UPDATE responses SET used_at = ? WHERE number = ?"
+                        db.execute(use, (now, row["number"]))
+                        break
+            return found
 
         return await self._state.run(work)
 

@@ -27,7 +27,6 @@ T = TypeVar("T")
 
 DATABASE = "state.sqlite3"
 _CACHE_KIB = 256  # SQLite's own 2 MB only repeat what the page cache has
-_VERSION = 3
 _SCHEMA = """
 CREATE TABLE files (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -121,7 +120,26 @@ CREATE TABLE items (
     UNIQUE (conversation, id)
 );
 """
-_ADDED = (_SCHEMA, _RESPONSES, _CONVERSATIONS)  # by each version
+# The ids of the items of each response, its input and its output, for references to them.
+_RESPONSE_ITEMS = """
+CREATE TABLE response_items (
+    id TEXT NOT NULL,
+    response INTEGER NOT NULL REFERENCES responses (number),
+    PRIMARY KEY (id, response)
+) WITHOUT ROWID;
+CREATE INDEX response_items_of ON response_items (response);
+CREATE INDEX items_by_id ON items (id);
+CREATE TRIGGER response_deleted AFTER DELETE ON responses BEGIN
+    DELETE FROM response_items WHERE response = old.number;
+END;
+INSERT OR IGNORE INTO response_items
+    SELECT json_extract(value, '$.id'), number FROM responses, json_each(CAST(input AS TEXT))
+    UNION
+    SELECT json_extract(value, '$.id'), number
+    FROM responses, json_each(CAST(response AS TEXT), '$.output');
+"""
+_ADDED = (_SCHEMA, _RESPONSES, _CONVERSATIONS, _RESPONSE_ITEMS)  # by each version
+_VERSION = len(_ADDED)
 
 
 class State:
@@ -194,6 +212,7 @@ class State:
                 connection.execute("BEGIN IMMEDIATE")
                 return work(connection)
         except sqlite3.Error as error:
+            # An error that the module raises by itself, not SQLite, has no code.
             if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
                 raise DiskFullError(f"{DATABASE}: the disk is full") from error
             raise StoreError(f"{self._folder}/{DATABASE} cannot be used: {error}") from error

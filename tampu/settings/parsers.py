@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -184,10 +185,10 @@ def path_of(text: str) -> Path:
     return Path(text).expanduser()
 
 
-def seconds_unless_negative(text: str) -> float | None:
-    """Return `seconds`; None (forever) for a negative duration."""
+def seconds_or_forever(text: str) -> float:
+    """Return `seconds`; infinity for a negative duration."""
     duration = seconds(text)
-    return None if duration < 0 else duration
+    return math.inf if duration < 0 else duration
 
 
 def seconds_if_positive(text: str) -> float | None:

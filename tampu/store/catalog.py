@@ -12,8 +12,9 @@ from tampu.chat.template_loader import PromptTemplate, usable
 from tampu.errors import ModelFileError, ModelNotFoundError, TampuError
 from tampu.ml.device_map import Offload
 from tampu.ml.gguf import read_gguf
+from tampu.settings.model_settings import DEFAULT_CONTEXT
 from tampu.settings.parsers import existing_path
-from tampu.settings.settings import DEFAULT_CONTEXT, Settings
+from tampu.settings.settings import Settings
 from tampu.store.gguf_files import SUFFIX
 from tampu.store.library import Library, LocalModel, bare_name, built_in_path
 from tampu.store.manifests import Media

@@ -18,7 +18,7 @@ from support.fake_runner import FakeStart
 
 from tampu.cluster.config import ClusterConfig, DeployedModel
 from tampu.errors import SettingsError
-from tampu.server.app import ServerOptions
+from tampu.server.options import ServerOptions
 from tampu.settings.address import is_loopback
 from tampu.settings.settings import Settings
 from tests.server.conftest import Site
@@ -152,7 +152,7 @@ def test_the_service_finds_the_server_at_its_port() -> None:
 
 def test_probes_ask_routes_that_need_no_key(tmp_path: Path) -> None:
     _, container = pod_of_server()
-    options = ServerOptions(manage_keys=("secret",), hosts=("0.0.0.0",))
+    options = ServerOptions(api_keys=("secret",), hosts=("0.0.0.0",))
     probes = [container[name]["httpGet"] for name in PROBES]
     port = container["ports"][0]["name"]
     assert probes == [{"path": path, "port": port} for path in PROBES.values()]

@@ -19,10 +19,10 @@ from tampu.ml.device_map import DeviceMap
 from tampu.ml.devices import Device
 from tampu.ml.gguf import read_gguf
 from tampu.ml.kernels import KernelChoice
-from tampu.ml.kernels.library import WORDS
 from tampu.ml.library import gg
 from tampu.ml.moe import expert_linear
 from tampu.ml.quantize import dequantize
+from tampu.settings.choices import KERNEL_GROUPS
 
 ROWS, INPUTS, EXPERTS = 32, 512, 3
 BY_CODES = {GGMLType[f"IQ{name}"] for name in ("1_S", "1_M", "2_XXS", "2_XS", "2_S")}
@@ -72,7 +72,7 @@ def random_codes(shape: tuple[Any, ...], kind: Any) -> npt.NDArray[Any]:
     return found.reshape(*shape[:-1], -1)
 
 
-@pytest.fixture(params=WORDS)
+@pytest.fixture(params=KERNEL_GROUPS)
 def worded(request: pytest.FixtureRequest) -> Iterator[Backend]:
     """A backend with the kernels of each word."""
     with_word = KernelChoice.from_word(request.param)

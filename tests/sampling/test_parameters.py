@@ -27,11 +27,12 @@ from tampu.sampling.parameters import (
 )
 from tampu.server.model_defaults import ModelDefaults
 from tampu.server.wire.openai import ChatRequest, CompletionRequest
-from tampu.server.wire.options import parameter_fields, request_options
+from tampu.server.wire.options import request_options
+from tampu.server.wire.other_servers import parameters_of
 from tampu.store.model_info import read_model_info
 from tampu.store.modelfile import parse_modelfile
 from tools.models_table import END
-from tools.parameters_table import BEGIN, PAGE, table
+from tools.parameters_table import BEGIN, FIELDS, PAGE, fields, table
 
 WRONG: dict[type, list[Any]] = {
     int: ["x", 1.5, True, math.nan, math.inf, [], {}],
@@ -138,13 +139,13 @@ def test_each_engine_option_has_a_row() -> None:
 
 @pytest.mark.parametrize("body", [ChatRequest, CompletionRequest])
 def test_openai_bodies_have_a_field_for_each_parameter(
-    body: type[msgspec.Struct],
+    body: type[ChatRequest | CompletionRequest],
 ) -> None:
     names = [row.openai for row in PARAMETERS.values() if row.openai]
     assert "min_p" in names
     assert set(names) <= {field.name for field in msgspec.structs.fields(body)}
     request = msgspec.convert({"model": "m", "min_p": 0.25, "num_ctx": 8, "seed": -3}, body)
-    assert parameter_fields(request) == {"min_p": 0.25, "num_ctx": 8, "seed": -3}
+    assert parameters_of(request, {}) == {"min_p": 0.25, "num_ctx": 8, "seed": -3}
 
 
 def test_request_values_override_the_models_and_both_the_defaults(
@@ -164,6 +165,10 @@ def test_special_numbers_have_the_documented_meaning() -> None:
 
 def test_parameter_names_are_unique() -> None:
     assert len(BY_OLLAMA) == len(PARAMETERS)
+
+
+def test_the_requests_have_a_field_for_each_parameter() -> None:
+    assert FIELDS.read_text(encoding="utf-8") == fields()
 
 
 def test_the_docs_have_the_current_table() -> None:

@@ -17,7 +17,8 @@ from support.tiny_gguf import write_gguf
 from support.waiting import PATIENCE_S
 
 from tampu.engine.load_options import LoadOptions
-from tampu.server.app import ServerOptions, create_app
+from tampu.server.app import create_app
+from tampu.server.options import ServerOptions
 from tampu.store.catalog import Catalog
 from tampu.store.registry.options import RemoteOptions
 

@@ -17,8 +17,7 @@ from support.waiting import until
 
 from tampu.engine.load_options import LoadOptions
 from tampu.server import batch_input
-from tampu.server.app import ServerOptions
-from tampu.server.file_store import FileLimits
+from tampu.server.options import ServerOptions
 from tests.server.conftest import Site
 
 CHAT = "/v1/chat/completions"
@@ -462,8 +461,7 @@ def test_a_hostile_upload_is_refused_and_leaves_nothing(
 
 
 def test_uploads_are_bounded_in_size_and_number(model_folder: Path, tmp_path: Path) -> None:
-    limits = FileLimits(file_bytes=100, total_bytes=150, files=3)
-    site = make_site(model_folder, tmp_path, files=limits)
+    site = make_site(model_folder, tmp_path, max_file_bytes=100, max_files_bytes=150, max_files=3)
 
     async def test(batches: Batches) -> None:
         refused = await batches.upload(b"x" * 101)

@@ -18,7 +18,7 @@ from support.waiting import PATIENCE_S, until
 
 from tampu.engine.load_options import LoadOptions
 from tampu.server import body, connection
-from tampu.server.app import ServerOptions
+from tampu.server.options import ServerOptions
 from tests.server.conftest import Site
 from tests.server.test_raw_requests import serve, targets
 

@@ -12,9 +12,9 @@ from support.fake_runner import FakeStart
 
 from tampu.engine.load_options import LoadOptions
 from tampu.errors import RequestError
-from tampu.server.app import ServerOptions
 from tampu.server.caller import Caller
 from tampu.server.conversation_store import ConversationStore, NoSuchConversationError
+from tampu.server.options import ServerOptions
 from tampu.server.state import DATABASE, State
 from tests.server.conftest import Site
 
@@ -48,6 +48,7 @@ async def asked(client: Any, path: str, status: int = 200, **body: Any) -> Any:
         ({"items": [said("x")] * 21}, "items: at most 20 at once, not 21"),
         ({"items": [{"role": "user"}]}, "items[0] must have a role, and a content"),
         ({"items": [said("x"), {"type": "computer_call"}]}, "items[1]"),
+        ({"items": [{"type": "item_reference", "id": 5}]}, "items[0]: item_reference needs an id"),
         ({"items": [said("x", id=5)]}, "items[0].id must be a text"),
         ({"items": [said("x", id="a"), said("y", id="a")]}, "items: 'a' is there already"),
         ({"metadata": {f"{n}": "" for n in range(17)}}, "metadata may have 16 names"),
@@ -82,6 +83,24 @@ def test_a_response_names_one_conversation_that_is_there(kept: Site) -> None:
             await asked(client, "/v1/responses", 400, model="m", input="x", conversation=wrong)
         found = (await client.get(f"{PATH}/{id}/items?order=asc")).json()["data"]
         assert [item["role"] for item in found] == ["user", "assistant"]
+
+    kept.run(test)
+
+
+def test_items_of_other_conversations_and_of_responses_can_be_referred_to(kept: Site) -> None:
+    async def test(client: Any) -> None:
+        response = await asked(client, "/v1/responses", model="m", input="one")
+        told = response["output"][0]["id"]
+        first = await asked(client, PATH, items=[said("two", id="a"), said("three")])
+        items = [{"id": "a"}, {"type": "item_reference", "id": told}, said("four")]
+        second = await asked(client, PATH, items=items)
+        found = (await client.get(f"{PATH}/{second['id']}/items?order=asc")).json()["data"]
+        assert [item["content"][0]["text"] for item in found] == ["two", "one", "four"]
+        assert [item["id"] for item in found[:2]] == ["a", told]
+        await client.delete(f"{PATH}/{first['id']}")
+        await client.delete(f"{PATH}/{second['id']}")
+        answer = await asked(client, PATH, 404, items=[said("x"), {"id": "a"}])
+        assert answer["error"]["message"].startswith("items[1]: Item with id 'a' not found.")
 
     kept.run(test)
 
@@ -166,8 +185,8 @@ def test_the_file_of_an_older_version_gets_the_tables(tmp_path: Path) -> None:
         await store.create(ALICE, [], {})
         await state.close()
         with sqlite3.connect(tmp_path / DATABASE) as db:
-            drop = "DROP TABLE items; DROP TABLE conversations; PRAGMA user_version = 2;"
-            db.executescript(drop)
+            drop = "DROP TABLE items; DROP TABLE conversations; DROP TABLE response_items;"
+            db.executescript(drop + "DROP TRIGGER response_deleted; PRAGMA user_version = 2;")
         db.close()
         id = (await store.create(ALICE, [said("one")], {}))["id"]
         assert len(await store.items(ALICE, id)) == 1

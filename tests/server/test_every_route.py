@@ -15,8 +15,8 @@ from support.fake_runner import FakeStart
 
 from tampu.engine.load_options import LoadOptions
 from tampu.server import body
-from tampu.server.app import ServerOptions
 from tampu.server.body import MAX_BODY
+from tampu.server.options import ServerOptions
 from tampu.server.page import STATIC
 from tampu.server.routes import Access
 from tests.server.conftest import Site
@@ -35,7 +35,9 @@ LEAKS = re.compile(r"Traceback|0x[0-9a-f]{6}|/home/|/tmp/|/work/|site-packages")
 
 @pytest.fixture(scope="module")
 def locked(model_folder: Path) -> Site:
-    options = ServerOptions(model=LoadOptions(context=1024), use_keys=(USE,), manage_keys=(MANAGE,))
+    options = ServerOptions(
+        model=LoadOptions(context=1024), use_api_keys=(USE,), api_keys=(MANAGE,)
+    )
     return Site(model_folder, FakeStart(), options)
 
 

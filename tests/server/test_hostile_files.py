@@ -18,7 +18,7 @@ from support.tiny_gguf import write_gguf
 
 from tampu.engine.load_options import LoadOptions
 from tampu.errors import ModelFileError
-from tampu.server.app import ServerOptions
+from tampu.server.options import ServerOptions
 from tests.server.conftest import Site
 
 pytestmark = pytest.mark.slow

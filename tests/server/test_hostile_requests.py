@@ -36,7 +36,8 @@ from support.hostile_requests import (
 )
 from support.serving import Server, start_server
 
-from tampu.server.app import ServerOptions, create_app
+from tampu.server.app import create_app
+from tampu.server.options import ServerOptions
 from tampu.store.catalog import Catalog
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]

@@ -11,7 +11,7 @@ import pytest
 from support.fake_runner import FakeStart
 
 from tampu.engine.load_options import LoadOptions
-from tampu.server.app import ServerOptions
+from tampu.server.options import ServerOptions
 from tests.server.conftest import Site
 
 pytestmark = pytest.mark.slow

@@ -20,8 +20,8 @@ from tampu.errors import (
     UnsupportedModelError,
 )
 from tampu.server import body
-from tampu.server.app import ServerOptions
 from tampu.server.errors import STATUS, BusyError, public_message, status_of
+from tampu.server.options import ServerOptions
 from tampu.server.trusted_host import host_name
 from tampu.settings.address import is_loopback
 from tests.server.conftest import Site

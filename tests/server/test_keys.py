@@ -13,8 +13,8 @@ from support.fake_runner import FakeStart
 
 from tampu.engine.load_options import LoadOptions
 from tampu.errors import SettingsError
-from tampu.server.app import ServerOptions
 from tampu.server.keys import read_keys
+from tampu.server.options import ServerOptions
 from tests.server.conftest import Site
 
 FILE = """
@@ -183,7 +183,7 @@ def test_a_batch_waits_while_its_key_has_no_tokens_left(site: Site) -> None:
 
 
 def test_other_keys_work_beside_the_file(model_folder: Path, tmp_path: Path) -> None:
-    both = replace(options(tmp_path), use_keys=("plain-key",))
+    both = replace(options(tmp_path), use_api_keys=("plain-key",))
     site = Site(model_folder, FakeStart(), both)
     assert {a.status_code for a in site.call(chat("plain"), chat("slow"))} == {200}
     assert site.call(chat("nobody"))[0].status_code == 401

@@ -16,9 +16,9 @@ from support.serving import Server
 from support.waiting import PATIENCE_S, wait_until
 
 from tampu.engine.load_options import LoadOptions
-from tampu.server.app import ServerOptions
 from tampu.server.live import LiveFeed
 from tampu.server.metrics import Metrics
+from tampu.server.options import ServerOptions
 from tests.server.conftest import Site
 
 SECRET = "xylophone"
@@ -112,7 +112,7 @@ def test_streams_end_with_the_server() -> None:
 
 
 def test_where_keys_are_set_it_needs_one_that_manages_models(model_folder: Path) -> None:
-    options = ServerOptions(model=LoadOptions(context=64), use_keys=("u",), manage_keys=("m",))
+    options = ServerOptions(model=LoadOptions(context=64), use_api_keys=("u",), api_keys=("m",))
     site = Site(model_folder, FakeStart(), options)
     keys: tuple[dict[str, str], ...] = ({}, {"x-api-key": "u"}, {"x-api-key": "m"})
     answers = site.call(*(("GET", "/api/live", {"headers": key}) for key in keys))

@@ -18,7 +18,7 @@ from support.tiny_gguf import write_gguf
 from tampu.engine.load_options import LoadOptions
 from tampu.errors import RegistryError
 from tampu.server import manage
-from tampu.server.app import ServerOptions
+from tampu.server.options import ServerOptions
 from tampu.server.threadpool import IterationPool
 from tampu.store.catalog import Catalog
 from tampu.store.manifests import CONFIG_TYPE, Descriptor, Manifest, Media

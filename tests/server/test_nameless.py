@@ -14,8 +14,8 @@ from support.tiny_gguf import write_gguf
 from support.waiting import PATIENCE_S
 
 from tampu.engine.load_options import LoadOptions
-from tampu.server.app import ServerOptions
 from tampu.server.keys import read_keys
+from tampu.server.options import ServerOptions
 from tests.server.conftest import Site
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "x"}]}

@@ -13,7 +13,7 @@ from support.tiny_gguf import write_gguf
 from tampu.engine.prompts import ChatPrompt, FIMPrompt, TextPrompt
 from tampu.runner.request import GenerateOptions
 from tampu.sampling.parameters import BY_OLLAMA
-from tampu.server.app import ServerOptions
+from tampu.server.options import ServerOptions
 from tests.server.conftest import Site
 
 

@@ -10,7 +10,7 @@ from support.fake_runner import FakeStart
 
 from tampu.engine.load_options import LoadOptions
 from tampu.sampling.parameters import PARAMETERS
-from tampu.server.app import ServerOptions
+from tampu.server.options import ServerOptions
 from tampu.server.page import STATIC
 from tests.server.conftest import Site
 
@@ -108,7 +108,7 @@ def test_a_wrong_asset_is_404_in_json(site: Site, name: str) -> None:
 
 
 def test_the_page_needs_no_key_but_what_it_asks_for_does(site: Site) -> None:
-    options = ServerOptions(model=LoadOptions(context=1024), manage_keys=("secret",))
+    options = ServerOptions(model=LoadOptions(context=1024), api_keys=("secret",))
     locked = Site(site.folder, FakeStart(), options)
     assert get(locked, "/", accept=CHROMIUM).status_code == 200
     assert get(locked, f"/assets/{ASSETS[0]}").status_code == 200

@@ -16,8 +16,8 @@ from support.fake_runner import FakeStart
 from support.waiting import PATIENCE_S
 
 from tampu.engine.load_options import LoadOptions
-from tampu.server.app import ServerOptions
 from tampu.server.connection import ACCEPTED_AT_ONCE, Connection, QuietServer
+from tampu.server.options import ServerOptions
 from tampu.server.trusted_host import MAX_HEADER_BYTES
 from tests.server.conftest import Site
 

@@ -17,7 +17,7 @@ from tampu.ml import gguf
 from tampu.sampling import parameters, schema
 from tampu.sampling.constraint import COMPILE_LIMITS
 from tampu.server import body, connection, serve, trusted_host
-from tampu.server.app import ServerOptions
+from tampu.server.options import ServerOptions
 from tampu.server.serve import check_exposure
 from tampu.server.wire import conversation, logit_bias, ollama, tools
 from tampu.settings.settings import Settings
@@ -100,4 +100,4 @@ def test_unsupported_features_have_no_route(site: Site) -> None:
     paths = {route.path for route in site.app.state.routes}
     words = ("debug", "pprof", "rpc", "profile", "update", "telemetry", "exec", "mcp")
     assert [path for path in paths for word in words if word in path] == []
-    assert ServerOptions().use_keys == ServerOptions().manage_keys == ()
+    assert ServerOptions().use_api_keys == ServerOptions().api_keys == ()

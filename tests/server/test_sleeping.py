@@ -11,7 +11,7 @@ from support.fake_runner import FakeStart
 from support.virtual_time import pass_time
 
 from tampu.engine.load_options import LoadOptions
-from tampu.server.app import ServerOptions
+from tampu.server.options import ServerOptions
 from tests.server.conftest import Site
 
 COUNTS: dict[str, dict[str, Any]] = {

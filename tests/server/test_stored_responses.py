@@ -16,10 +16,10 @@ from support.sse import named_of
 
 from tampu.engine.load_options import LoadOptions
 from tampu.errors import RequestError
-from tampu.server.app import ServerOptions
 from tampu.server.caller import Caller
 from tampu.server.errors import BusyError
 from tampu.server.keys import read_keys
+from tampu.server.options import ServerOptions
 from tampu.server.response_store import KEPT_S, NoSuchResponseError, ResponseStore
 from tampu.server.state import DATABASE, State
 from tests.server.conftest import Site
@@ -63,6 +63,59 @@ def test_a_conversation_goes_on_from_a_response(kept: Site) -> None:
         assert [text for _, text in messages(kept)] == said
         await ask(client, "other", previous_response_id=first["id"])  # another branch
         assert [text for _, text in messages(kept)] == ["one", "one", "other"]
+
+    kept.run(test)
+
+
+def referring(*ids: str) -> list[dict[str, Any]]:
+    return [{"type": "item_reference", "id": id} for id in ids]
+
+
+def test_items_of_earlier_responses_can_be_referred_to(kept: Site) -> None:
+    async def test(client: Any) -> None:
+        first = await ask(client, [{"role": "user", "content": "one", "id": "u1"}])
+        told = first["output"][0]["id"]
+        question = [{"role": "user", "content": "two"}]
+        second = await ask(client, [{"id": "u1"}, *referring(told), *question])
+        assert messages(kept) == [("user", "one"), ("assistant", "one"), ("user", "two")]
+        page = await client.get(f"{PATH}/{second['id']}/input_items?order=asc")
+        assert [item["id"] for item in page.json()["data"]][:2] == ["u1", told]
+        await client.delete(f"{PATH}/{first['id']}")  # the second response has the item too
+        await ask(client, [*referring(told), *question], previous_response_id=second["id"])
+        assert [text for _, text in messages(kept)] == ["one", "one", "two", "two", "one", "two"]
+        counted = {"model": "m", "input": [*referring(told), *question]}
+        assert (await client.post(f"{PATH}/input_tokens", json=counted)).status_code == 200
+
+    kept.run(test)
+
+
+def test_calls_and_reasoning_can_be_referred_to(kept: Site) -> None:
+    call = {"type": "function_call", "id": "fc1", "call_id": "c1", "name": "f", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "c1", "output": "5"}
+    summary = [{"type": "summary_text", "text": "hm"}]
+    reasoning = {"type": "reasoning", "id": "rs1", "summary": summary}
+
+    async def test(client: Any) -> None:
+        await ask(client, [{"role": "user", "content": "one"}, reasoning, call, output])
+        await ask(client, [*referring("rs1", "fc1"), output])
+        prompt, _ = kept.start.runners[-1][1].requests[-1]
+        [said, result] = prompt.messages
+        assert said["reasoning_content"] == "hm"
+        assert said["tool_calls"][0]["function"]["name"] == "f"
+        assert (result["role"], result["content"]) == ("tool", "5")
+
+    kept.run(test)
+
+
+def test_a_reference_to_no_stored_item_is_an_error_that_names_it(kept: Site) -> None:
+    async def test(client: Any) -> None:
+        unkept = await ask(client, "one", store=False)
+        deleted = await ask(client, "two")
+        await client.delete(f"{PATH}/{deleted['id']}")
+        for id in ("msg_x", unkept["output"][0]["id"], deleted["output"][0]["id"]):
+            answer = await ask(client, [{"role": "user", "content": "x"}, *referring(id)], 404)
+            assert answer["error"]["message"].startswith("input[1]: ")
+            assert f"Item with id '{id}' not found." in answer["error"]["message"]
 
     kept.run(test)
 
@@ -148,7 +201,7 @@ def test_a_key_sees_its_own_responses(model_folder: Path, tmp_path: Path) -> Non
         def headers(key: str) -> dict[str, str]:
             return {"authorization": f"Bearer {key}"}
 
-        given = {"model": "m", "input": "one"}
+        given: dict[str, Any] = {"model": "m", "input": "one"}
         id = (await client.post(PATH, json=given, headers=headers("a"))).json()["id"]
         for key, status in (("a", 200), ("b", 404), ("c", 200)):
             found = await client.get(f"{PATH}/{id}", headers=headers(key))
@@ -156,6 +209,11 @@ def test_a_key_sees_its_own_responses(model_folder: Path, tmp_path: Path) -> Non
         given["previous_response_id"] = id
         answer = await client.post(PATH, json=given, headers=headers("b"))
         assert answer.status_code == 400
+        told = (await client.get(f"{PATH}/{id}", headers=headers("a"))).json()["output"][0]["id"]
+        given = {"model": "m", "input": [{"role": "user", "content": "x"}, *referring(told)]}
+        for key, status in (("a", 200), ("b", 404), ("c", 200)):
+            answer = await client.post(PATH, json=given, headers=headers(key))
+            assert answer.status_code == status
         assert (await client.delete(f"{PATH}/{id}", headers=headers("b"))).status_code == 404
 
     site.run(test)
@@ -166,6 +224,8 @@ def test_a_server_that_keeps_none_says_so(model_folder: Path, tmp_path: Path) ->
         first = await ask(client, "one", store=True)
         assert first["store"] is False
         answer = await ask(client, "two", 400, previous_response_id=first["id"])
+        assert "MAX_RESPONSES_SIZE" in answer["error"]["message"]
+        answer = await ask(client, referring(first["output"][0]["id"]), 400)
         assert "MAX_RESPONSES_SIZE" in answer["error"]["message"]
 
     site_of(model_folder, tmp_path, max_responses_bytes=0).run(test)
@@ -282,7 +342,8 @@ def test_the_file_of_an_older_version_gets_the_table(folder: Path) -> None:
         await kept.state.close()
         with sqlite3.connect(folder / DATABASE) as db:
             db.executescript(
-                "DROP TABLE responses; DROP TABLE items; DROP TABLE conversations;"
+                "DROP TABLE response_items; DROP TABLE responses;"
+                "DROP TABLE items; DROP TABLE conversations;"
                 "PRAGMA user_version = 1;"
             )
         db.close()
@@ -291,6 +352,31 @@ def test_the_file_of_an_older_version_gets_the_table(folder: Path) -> None:
         await kept.state.close()
 
     asyncio.run(test())
+
+
+def test_items_of_responses_that_an_older_version_kept_can_be_referred_to(folder: Path) -> None:
+    async def test() -> None:
+        kept = Kept(folder)
+        await kept.add("a")
+        await kept.state.close()
+        with sqlite3.connect(folder / DATABASE) as db:
+            db.executescript(
+                "DROP TABLE response_items; DROP INDEX items_by_id; DROP TRIGGER response_deleted;"
+                "PRAGMA user_version = 3;"
+            )
+        db.close()
+        assert await kept.store.find_items(ALICE, {"ia", "ma", "x"}) == {
+            "ia": {"id": "ia"}, "ma": {"type": "message", "id": "ma", "content": "x"},
+        }  # fmt: skip
+        await kept.store.delete(ALICE, "a")
+        assert await kept.state.run(_count_of_item_ids) == 0
+        await kept.state.close()
+
+    asyncio.run(test())
+
+
+def _count_of_item_ids(db: sqlite3.Connection) -> int:
+    return int(db.execute("SELECT COUNT(*) FROM response_items").fetchone()[0])
 
 
 def test_a_damaged_state_is_an_error_only_where_it_is_needed(

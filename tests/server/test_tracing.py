@@ -16,7 +16,8 @@ from support.serving import Server
 from support.traces import Collector, collecting
 
 from tampu.errors import SettingsError
-from tampu.server.app import ServerOptions, create_app
+from tampu.server.app import create_app
+from tampu.server.options import ServerOptions
 from tampu.server.trace_middleware import TraceMiddleware
 from tampu.server.tracing import start_tracing
 from tampu.store.catalog import Catalog

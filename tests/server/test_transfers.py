@@ -28,7 +28,7 @@ from support.waiting import until, wait_until
 
 from tampu.engine.load_options import LoadOptions
 from tampu.ml.gguf import read_gguf
-from tampu.server.app import ServerOptions
+from tampu.server.options import ServerOptions
 from tampu.store import Digest, ModelName, Store
 from tampu.store.manifests import CONFIG_TYPE
 from tests.server.conftest import Site

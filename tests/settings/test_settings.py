@@ -1,4 +1,5 @@
-import re
+import math
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -7,27 +8,32 @@ from hypothesis import strategies as st
 
 from tampu.errors import SettingsError
 from tampu.settings.address import Address, parse_address
+from tampu.settings.declaring import declared_settings
 from tampu.settings.settings import Settings, runner_environment
+from tools.models_table import END
+from tools.settings_table import BEGIN, PAGE, table
 
 
 def read(**environment: str) -> Settings:
     return Settings.from_environment({"HOME": "/home/runa", **environment})
 
 
-def test_documented_variables_exist() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
-    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
-    names = {name for row in rows for name in re.findall(r"`([A-Z][A-Z_]+)`", row)}
-    assert len(names) > 20
-    assert [name for name in sorted(names) if not is_known(name)] == []
+def test_the_docs_have_the_table_of_the_declarations() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert text.partition(BEGIN)[2].partition(END)[0].strip() == table().strip()
 
 
-def is_known(name: str) -> bool:
-    try:
-        read(**{f"TAMPU_{name}": "?"})
-    except SettingsError as error:
-        return "no setting" not in str(error)
-    return True
+def test_each_setting_is_declared_and_shown_under_its_name() -> None:
+    declared = declared_settings(Settings)
+    undeclared = {each.name for each in fields(Settings)} - declared.keys()
+    assert undeclared == {"sources", "ignored"}
+    names = [name for each in declared.values() for name in each.names]
+    assert sorted(names) == sorted({*read().sources} - {"CONFIG"})
+
+
+@pytest.mark.parametrize("name", ["MAX_RESPONSES_SIZE", "PREFIX_CACHE_MEMORY"])
+def test_sizes_may_be_zero_where_that_means_none(name: str) -> None:
+    assert read(**{f"TAMPU_{name}": "0"}).sources[name].value == 0
 
 
 def test_empty_environment_gives_the_defaults() -> None:
@@ -61,12 +67,12 @@ def test_empty_environment_gives_the_defaults() -> None:
         ("KEEP_ALIVE", "10m", "keep_alive_s", 600.0),
         ("KEEP_ALIVE", "30", "keep_alive_s", 30.0),
         ("KEEP_ALIVE", "0", "keep_alive_s", 0.0),
-        ("KEEP_ALIVE", "-1", "keep_alive_s", None),
-        ("KEEP_ALIVE", "-1m", "keep_alive_s", None),
+        ("KEEP_ALIVE", "-1", "keep_alive_s", math.inf),
+        ("KEEP_ALIVE", "-1m", "keep_alive_s", math.inf),
         ("LOAD_TIMEOUT", "90s", "load_timeout_s", 90.0),
         ("LOAD_TIMEOUT", "0", "load_timeout_s", None),
         ("MAX_LOADED_MODELS", "2", "max_loaded_models", 2),
-        ("MAX_LOADED_MODELS", "0", "max_loaded_models", None),
+        ("MAX_LOADED_MODELS", "0", "max_loaded_models", 0),
         ("MAX_QUEUE", "7", "max_queue", 7),
         ("NOHISTORY", "1", "no_history", True),
         ("ORIGINS", "https://a.example, app://b,", "origins", ("https://a.example", "app://b")),
@@ -316,7 +322,7 @@ def test_the_prefix_cache_in_memory_is_off_and_takes_a_size() -> None:
 @pytest.mark.seed("S75")
 def test_device_settings() -> None:
     plain = read()
-    assert (plain.gpu_layers, plain.main_gpu, plain.tensor_split) == (None, None, ())
+    assert (plain.gpu_layers, plain.main_gpu, plain.tensor_split) == (None, None, None)
     found = read(TAMPU_NUM_GPU="12", TAMPU_MAIN_GPU="1", TAMPU_TENSOR_SPLIT="3, 1.5")
     assert (found.gpu_layers, found.main_gpu, found.tensor_split) == (12, 1, (3.0, 1.5))
     assert read(TAMPU_NUM_GPU="-1").gpu_layers is None

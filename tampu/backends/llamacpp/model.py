@@ -43,16 +43,13 @@ from tampu.ml.vectors import check_finite
 from tampu.runner.events import Event, Usage
 from tampu.runner.reasoning_budget import ReasoningBudget, reasoning_budget
 from tampu.runner.request import GenerateOptions
+from tampu.sampling.chain import SAMPLERS
 from tampu.sampling.parameters import Use, names_of
 from tampu.tokenizer import Tokenizer
 from tampu.vision.video import is_video
 
-# llama-server's default ones, and infill, which is not among them; the temperature before it, as in
-# `tampu.sampling.chain`.
-_WITH_INFILL = (
-    "penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature",
-    "infill",
-)  # fmt: skip
+# llama-server's default samplers, and infill, which is not among them, last.
+_WITH_INFILL = (*(name for name in SAMPLERS if name != "infill"), "infill")
 
 
 @dataclass(frozen=True, slots=True)

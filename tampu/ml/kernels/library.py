@@ -17,6 +17,7 @@ from tampu.errors import RequestError
 from tampu.ml.library import gg
 from tampu.ml.machine import second_cache_bytes
 from tampu.ml.types import GGMLType
+from tampu.settings.choices import KERNEL_GROUPS, KERNEL_LEVELS
 
 log = logging.getLogger("tampu.ml")
 
@@ -26,8 +27,6 @@ OWN_PARAMS = 6  # the first of ggml's parameters of an operation that is ours
 _MIN_CHUNK, _MAX_CHUNK = 64 * 2**10, 2**20
 # Levels that were never measured against ggml: used only if they are asked for.
 _UNPROVEN = ("portable", "amx_emulated", "neon", "i8mm")
-WORDS = ("on", "off", "products", "experts", "attention", "recurrence")
-LEVELS = ("amx", "avx512bf16", "avx512", "avxvnni", "avx2", "i8mm", "neon", "portable")
 LIBRARY = "libtampu_kernels.so"
 _OPERATIONS = (
     "quantize",
@@ -118,10 +117,10 @@ class KernelChoice:
         Raises:
             RequestError: for any other word.
         """
-        if word in LEVELS:
+        if word in KERNEL_LEVELS:
             return cls(level=word, or_fastest=True)
-        if word not in WORDS:
-            known = ", ".join((*WORDS, *LEVELS))
+        if word not in KERNEL_GROUPS:
+            known = ", ".join((*KERNEL_GROUPS, *KERNEL_LEVELS))
             raise RequestError(f"kernels are one of {known}, not {word!r}")
         return cls(
             products=word in ("on", "products"),

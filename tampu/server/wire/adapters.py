@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import msgspec
 
@@ -17,10 +18,13 @@ class NumberedAdapter(msgspec.Struct, kw_only=True):
     scale: float = 1.0
 
 
+AdapterScales: TypeAlias = list[NumberedAdapter] | dict[str, float]
+
+
 class AdapterBody(ModelBody, kw_only=True):
     """A request that may choose adapters: llama-server has `lora`, SGLang `lora_path`, a name."""
 
-    lora: list[NumberedAdapter] | dict[str, float] | None = None
+    lora: AdapterScales | None = None
     lora_path: str | None = None
 
 
@@ -37,13 +41,11 @@ def scales_by_id(lora: Sequence[NumberedAdapter]) -> dict[int, float]:
     return found
 
 
-def chosen_adapters(body: object) -> dict[str, float] | None:
+def chosen_adapters(lora: AdapterScales | None, path: str | None) -> dict[str, float] | None:
     """Return the names, or numbers, of the adapters that a body chooses, with their strengths."""
-    lora, path = getattr(body, "lora", None), getattr(body, "lora_path", None)
     require(not lora or not path, "lora and lora_path: give one of them")
     if path:
         return {path: 1.0}
     if isinstance(lora, list):
         return {str(id): scale for id, scale in scales_by_id(lora).items()}
-    found: dict[str, float] | None = lora
-    return found
+    return lora

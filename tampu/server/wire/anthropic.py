@@ -25,8 +25,8 @@ from tampu.server.wire.conversation import (
 )
 from tampu.server.wire.media import decode_image
 from tampu.server.wire.openai_fields import refuse_fields, wrong_part
-from tampu.server.wire.options import parse_limited
-from tampu.server.wire.output_format import read_formats, with_formats
+from tampu.server.wire.options import given_parameters, parse_limited
+from tampu.server.wire.output_format import FormattedBody, read_formats
 from tampu.server.wire.tools import full_name, message_tool_choice, message_tools, shortened
 
 _IMAGE_TYPES = ("image/jpeg", "image/jpg", "image/png", "image/webp", "image/gif", "image/bmp")
@@ -46,17 +46,14 @@ class Message(msgspec.Struct, kw_only=True):
     content: str | list[dict[str, Any]]
 
 
-@with_formats
-class CountRequest(msgspec.Struct, kw_only=True):
+class CountRequest(FormattedBody, kw_only=True):
     """`POST /v1/messages/count_tokens`."""
 
-    model: str | None = None
     messages: list[Message] | None = None
     system: str | list[dict[str, Any]] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: dict[str, Any] | None = None
     thinking: dict[str, Any] | None = None
-    output_config: dict[str, Any] | None = None
     context_management: dict[str, Any] | None = None
     # Unsupported; a request with one of them is refused.
     mcp_servers: Any = None
@@ -66,7 +63,7 @@ class CountRequest(msgspec.Struct, kw_only=True):
 
 
 class MessagesRequest(CountRequest, kw_only=True):
-    """`POST /v1/messages`; the fields from `options` on are those of `ModelBody`."""
+    """`POST /v1/messages`."""
 
     max_tokens: int | None = None
     stream: bool | None = None
@@ -74,19 +71,25 @@ class MessagesRequest(CountRequest, kw_only=True):
     top_p: float | None = None
     top_k: int | None = None
     stop_sequences: list[str] | None = None
-    options: dict[str, Any] | None = None
-    keep_alive: float | str | None = None
-    truncate: bool | None = None
-    truncation: str | None = None
 
 
 def parse_messages(body: MessagesRequest, defaults: ModelDefaults) -> GenerationRequest:
     """Return the request for the next message."""
     require(body.max_tokens is not None, "max_tokens: field required")
-    fields: dict[str, Any] = {"think_budget": _budget(body)}
+    fields = given_parameters(
+        {
+            "max_tokens": body.max_tokens,
+            "temperature": body.temperature,
+            "top_p": body.top_p,
+            "top_k": body.top_k,
+        }
+    )
+    fields["think_budget"] = _budget(body)
     if body.stop_sequences is not None:
         fields["stop"] = BY_OLLAMA["stop"].check(body.stop_sequences, "stop_sequences")
-    request = parse_limited(body, defaults, "max_tokens", fields=fields)
+    limit = ("max_tokens", body.max_tokens)
+    is_streamed = bool(body.stream)
+    request = parse_limited(body, defaults, limit, fields=fields, is_streamed=is_streamed)
     return with_conversation(request, _conversation(body, defaults), defaults)
 
 

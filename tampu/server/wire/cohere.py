@@ -78,7 +78,7 @@ def parse_cohere_embed(body: CohereEmbedRequest, defaults: ModelDefaults) -> Mod
         inputs=tuple(TextPrompt(text) for text in read_texts(body)),
         dimensions=body.output_dimension,
         may_be_unpooled=False,
-        lora=chosen_adapters(body) or {},
+        lora=chosen_adapters(body.lora, body.lora_path) or {},
     )
 
 

@@ -69,7 +69,7 @@ def parse_embedding(
         norm=body.embd_normalize,
         late_chunking=bool(body.late_chunking),
         may_be_unpooled=may_be_unpooled,
-        lora=chosen_adapters(body) or {},
+        lora=chosen_adapters(body.lora, body.lora_path) or {},
     )
 
 

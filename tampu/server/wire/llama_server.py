@@ -230,11 +230,13 @@ def parse_infill(body: InfillRequest, defaults: ModelDefaults) -> GenerationRequ
 def _parse(
     body: _OwnFields, prompts: list[str | list[int]], defaults: ModelDefaults
 ) -> GenerationRequest:
-    name = "n_probs" if body.n_probs is not None else "logprobs"
-    wanted = getattr(body, name) or 0
+    name, given = "n_probs", body.n_probs
+    if given is None:
+        name, given = "logprobs", body.logprobs
+    wanted = given or 0
     in_range = 0 <= wanted <= MAX_TOP_LOGPROBS
     require(in_range, f"{name} must be 0 to {MAX_TOP_LOGPROBS}, not {wanted}")
-    temperature = getattr(body, "temperature", None)
+    temperature = body.temperature
     if temperature is not None:
         temperature = max(temperature, 0.0)  # below 0: the best token
     plain = msgspec.structs.replace(

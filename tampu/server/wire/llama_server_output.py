@@ -11,6 +11,7 @@ import msgspec
 from tampu.errors import TampuError
 from tampu.runner.events import TokenLogprob
 from tampu.runner.request import GenerateOptions
+from tampu.sampling.parameters import Use, names_of
 from tampu.server.errors import code_of, llama_server_error, public_message, status_of
 from tampu.server.events import (
     ContentDelta,
@@ -27,14 +28,7 @@ from tampu.server.wire.telemetry import Telemetry, timings
 from tampu.store.model_info import ModelInfo
 
 _NO_SEED = 0xFFFFFFFF  # llama-server's word for a random one
-_SETTINGS = (
-    "temperature", "top_k", "top_p", "min_p", "typical_p", "repeat_last_n", "repeat_penalty",
-    "presence_penalty", "frequency_penalty", "top_n_sigma", "xtc_probability", "xtc_threshold",
-    "dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n",
-    "dry_sequence_breakers", "ignore_eos",
-)  # fmt: skip
-
-
+_SETTINGS = (*(name for name in names_of(Use.SAMPLING) if name != "infill"), "ignore_eos")
 _VOCAB_TYPES = {"llama": 1, "gpt2": 2, "gemma4": 2, "bert": 3, "t5": 4}  # `llama_vocab_type`
 
 

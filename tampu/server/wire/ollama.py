@@ -34,7 +34,7 @@ from tampu.server.wire.options import (
     may_truncate,
     parse_request,
 )
-from tampu.server.wire.output_format import read_formats, with_formats
+from tampu.server.wire.output_format import FormattedBody, read_formats
 from tampu.server.wire.telemetry import Telemetry
 from tampu.server.wire.tools import chat_tools, read_tool_choice
 
@@ -70,8 +70,7 @@ class Message(msgspec.Struct, kw_only=True, omit_defaults=True):
     tool_call_id: str | None = None
 
 
-@with_formats
-class _Common(ModelBody, kw_only=True):
+class _Common(FormattedBody, kw_only=True):
     """The fields of both generating requests."""
 
     stream: bool | None = None
@@ -82,6 +81,10 @@ class _Common(ModelBody, kw_only=True):
     entropy: bool | None = None  # tampu's own
     timings_per_token: bool | None = None  # llama-server's
     debug_render_only: bool | None = msgspec.field(default=None, name="_debug_render_only")
+
+    def telemetry(self) -> Telemetry:
+        """Return what the lines of a stream have beside the answer."""
+        return Telemetry(is_streaming=self.stream is not False, timings=self.timings_per_token)
 
 
 class GenerateRequest(_Common, kw_only=True):
@@ -243,7 +246,7 @@ def _parameters(body: _Common, defaults: ModelDefaults) -> GenerationRequest:
         logprobs=body.logprobs,
         top_logprobs=body.top_logprobs,
         entropy=body.entropy,
-        return_progress=Telemetry(body, streams=True).needs_progress or None,
+        return_progress=body.telemetry().needs_progress or None,
     )
 
 

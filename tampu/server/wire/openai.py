@@ -8,6 +8,7 @@ and so are unknown ones.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -30,18 +31,18 @@ from tampu.server.wire.openai_fields import (
     read_message,
     refuse_fields,
 )
-from tampu.server.wire.options import ModelBody, parse_limited, with_parameters
+from tampu.server.wire.options import parse_limited
 from tampu.server.wire.other_servers import (
+    ChatBody,
+    CompletionBody,
     check_chat_fields,
     check_completion_fields,
+    field_warnings,
     keeps_reasoning,
     line_limits,
-    other_parameters,
-    with_chat_fields,
-    with_completion_fields,
+    parameters_of,
 )
-from tampu.server.wire.output_format import read_formats, with_formats
-from tampu.server.wire.telemetry import Telemetry
+from tampu.server.wire.output_format import read_formats
 from tampu.server.wire.tools import chat_tools, read_tool_choice
 
 
@@ -51,23 +52,13 @@ class StreamOptions(msgspec.Struct, kw_only=True):
     include_usage: bool | None = None
 
 
-@with_formats
-@with_parameters
-class _Common(ModelBody, kw_only=True):
-    """The fields of both generating requests, besides those that are parameters."""
+class ChatRequest(ChatBody, kw_only=True):
+    """`POST /v1/chat/completions`."""
 
-    stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: int | None = None
     n_cmpl: int | None = None
-    stop: str | list[str] | None = None
     logit_bias: dict[str, Any] | list[Any] | None = None
-
-
-@with_chat_fields
-class ChatRequest(_Common, kw_only=True):
-    """`POST /v1/chat/completions`."""
-
     messages: list[Message] | None = None
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
@@ -90,10 +81,13 @@ class ChatRequest(_Common, kw_only=True):
     web_search_options: Any = None
 
 
-@with_completion_fields
-class CompletionRequest(_Common, kw_only=True):
+class CompletionRequest(CompletionBody, kw_only=True):
     """`POST /v1/completions`; the prompt is a text, tokens, or a list of either."""
 
+    stream_options: StreamOptions | None = None
+    n: int | None = None
+    n_cmpl: int | None = None
+    logit_bias: dict[str, Any] | list[Any] | None = None
     prompt: str | list[Any] | None = None
     suffix: str | None = None
     logprobs: int | None = None
@@ -121,9 +115,9 @@ def parse_chat_completion(body: ChatRequest, defaults: ModelDefaults) -> Generat
         structure=read_formats(body),
         keeps_reasoning=keeps_reasoning(body),
     )
-    limit = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
+    limits = {"max_tokens": body.max_tokens, "max_completion_tokens": body.max_completion_tokens}
     request = _parameters(
-        body, defaults, limit, logprobs=body.logprobs, top_logprobs=body.top_logprobs
+        body, defaults, limits, logprobs=body.logprobs, top_logprobs=body.top_logprobs
     )
     require(bool(body.logprobs) or not body.top_logprobs, "top_logprobs needs logprobs: true")
     return with_conversation(request, conversation, defaults)
@@ -140,7 +134,7 @@ def parse_completion(
     request = _parameters(
         body,
         defaults,
-        "max_tokens",
+        {"max_tokens": body.max_tokens},
         default=limit,
         least=0 if body.echo else 1,
         logprobs=body.logprobs is not None or None,
@@ -173,42 +167,46 @@ def _before(prompt: Prompt, suffix: str) -> FIMPrompt:
     return FIMPrompt(prompt.text, suffix)
 
 
-def wants_usage(body: _Common) -> bool:
+def wants_usage(body: ChatRequest | CompletionRequest) -> bool:
     """Whether a stream ends with its usage."""
     return body.stream_options is not None and bool(body.stream_options.include_usage)
 
 
 def _parameters(
-    body: _Common,
+    body: ChatRequest | CompletionRequest,
     defaults: ModelDefaults,
-    limit: str,
+    limits: Mapping[str, int | None],
     *,
     logprobs: bool | None,
     top_logprobs: int | None,
     least: int = 1,
     default: int | None = None,
 ) -> GenerationRequest:
-    """Return a request without its prompt; `limit` names the field that limits its length."""
+    """Return a request without its prompt; the last of `limits` that is given is its length."""
     require(body.n is None or body.n_cmpl in (None, body.n), "n and n_cmpl: give one of them")
     choices = next((given for given in (body.n, body.n_cmpl) if given is not None), 1)
     field = "n" if body.n_cmpl is None else "n_cmpl"
     require(1 <= choices <= MAX_CHOICES, f"{field} must be 1 to {MAX_CHOICES}")
-    fields = other_parameters(body)
+    fields = parameters_of(body, limits)
+    given = [limit for limit in limits.items() if limit[1] is not None]
+    has_limit = body.n_predict is not None or body.num_predict is not None
     bias = read_bias(body.logit_bias)
     request = parse_limited(
         body,
         defaults,
-        limit,
+        given[-1] if given else ("max_tokens", None),
         least=least,
-        default=None if "num_predict" in fields else default,
+        default=None if has_limit else default,
         fields=fields,
-        ignore_eos=getattr(body, "ignore_eos", None),
-        return_progress=Telemetry(body).needs_progress or None,
+        ignore_eos=body.ignore_eos,
+        return_progress=body.telemetry().needs_progress or None,
+        is_streamed=bool(body.stream),
         unlimited=-1,
         logprobs=logprobs,
         top_logprobs=top_logprobs,
         logit_bias=bias.tokens or None,
-        lora=chosen_adapters(body),
+        lora=chosen_adapters(body.lora, body.lora_path),
         **line_limits(body),
     )
-    return replace(request, choices=choices, text_bias=bias.texts)
+    warnings = (*request.warnings, *field_warnings(body))
+    return replace(request, choices=choices, text_bias=bias.texts, warnings=warnings)

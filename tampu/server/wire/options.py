@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -30,8 +30,6 @@ logger = logging.getLogger(__name__)
 # Where OpenAI's and Anthropic's own default differs from Ollama's.
 OPENAI_DEFAULTS: Mapping[str, Any] = {"temperature": 1.0, "top_p": 1.0}
 
-S = TypeVar("S", bound=msgspec.Struct)
-
 
 class ModelBody(msgspec.Struct, kw_only=True):
     """The fields of all requests to models: Ollama's in each API, and OpenAI's `truncation`."""
@@ -43,45 +41,17 @@ class ModelBody(msgspec.Struct, kw_only=True):
     truncation: str | None = None
 
 
-class _ModelBody(Protocol):
-    model: str | None
-    options: dict[str, Any] | None
-    keep_alive: float | str | None
-    truncate: bool | None
-    truncation: str | None
-
-
-def with_fields(body: type[S], fields: Mapping[str, Any]) -> type[S]:
-    """Return the struct of a body with more fields of these types, None if not given."""
-    own = {field.name for field in msgspec.structs.fields(body)}
-    made: type[Any] = msgspec.defstruct(
-        body.__name__,
-        [(name, kind, None) for name, kind in fields.items() if name not in own],
-        bases=(body,),
-        kw_only=True,
-        module=body.__module__,
-        namespace={"__doc__": body.__doc__},
-    )
-    return made
-
-
-def with_parameters(body: type[S]) -> type[S]:
-    """Return the struct of a body with a field for each parameter that OpenAI's requests have."""
-    return with_fields(body, {name: row.kind | None for name, row in BY_OPENAI.items()})
-
-
-def parameter_fields(body: object) -> dict[str, Any]:
-    """Return the parameters among the fields of a body, by Ollama's names."""
-    found = {}
-    for field, row in BY_OPENAI.items():
-        value = getattr(body, field, None)
-        if value is not None:
-            found[row.ollama] = row.check_loose(value, field)
-    return found
+def given_parameters(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters among fields of OpenAI's requests, by Ollama's names."""
+    return {
+        BY_OPENAI[field].ollama: BY_OPENAI[field].check_loose(value, field)
+        for field, value in fields.items()
+        if value is not None
+    }
 
 
 def parse_request(
-    body: _ModelBody,
+    body: ModelBody,
     model: ModelDefaults,
     fields: Mapping[str, Any] | None = None,
     defaults: Mapping[str, Any] | None = None,
@@ -102,41 +72,41 @@ def parse_request(
 
 
 def parse_limited(
-    body: _ModelBody,
+    body: ModelBody,
     model: ModelDefaults,
-    limit: str,
+    limit: tuple[str, int | None],
     *,
     least: int = 1,
     default: int | None = None,
     unlimited: int | None = None,
     fields: Mapping[str, Any] | None = None,
+    is_streamed: bool = False,
     **more: Any,
 ) -> GenerationRequest:
     """Return the request of a body of OpenAI's or Anthropic's API, without prompts.
 
     Args:
-        body: whose fields that are parameters are used.
+        body: of the request.
         model: as in `request_options`.
-        limit: the field with the maximum number of tokens.
+        limit: the name and the value of the field with the maximum number of tokens.
         least: the smallest value of that field.
         default: used where the field is None.
         unlimited: the value of that field that means no limit.
-        fields: more parameters, by Ollama's names.
+        fields: the request's parameters, by Ollama's names.
+        is_streamed: whether the answer is.
         more: as in `request_options`.
     """
-    given = getattr(body, limit)
+    name, given = limit
     max_tokens = default if given is None else given
     if max_tokens is not None and max_tokens == unlimited:
         max_tokens = None
     if max_tokens is not None:
-        require(max_tokens >= least, f"{limit} must be {least} or more, not {max_tokens}")
-    fields = parameter_fields(body) | dict(fields or {})
+        require(max_tokens >= least, f"{name} must be {least} or more, not {max_tokens}")
     more |= {"max_tokens": max_tokens, "truncate": may_truncate(body, model)}
-    is_streamed = bool(getattr(body, "stream", None))
     return parse_request(body, model, fields, OPENAI_DEFAULTS, is_streamed=is_streamed, **more)
 
 
-def may_truncate(body: _ModelBody, model: ModelDefaults, *, default: bool = False) -> bool:
+def may_truncate(body: ModelBody, model: ModelDefaults, *, default: bool = False) -> bool:
     """Return whether a prompt that is too long is cut: by the request, the setting, the API."""
     truncation = body.truncation
     require(truncation in (None, "auto", "disabled"), "truncation must be auto or disabled")
@@ -155,7 +125,7 @@ def parse_uncut(body: ModelBody, model: ModelDefaults) -> GenerationRequest:
 
 
 def embedding_call(
-    body: _ModelBody, model: ModelDefaults, *, truncates: bool = False, **more: Any
+    body: ModelBody, model: ModelDefaults, *, truncates: bool = False, **more: Any
 ) -> ModelCall[Embedded]:
     """Return the request of a body; `more` are the other fields of `Embed`.
 

@@ -1,169 +1,269 @@
 """Fields that llama-server, vLLM and SGLang have beyond OpenAI's, in chats and completions.
 
-Other names of a parameter have its effect. What is not supported and would change the answer is
-refused with a RequestError that names it, unless it has the value that changes nothing. The rest,
-such as ids and priorities of requests, is ignored. Output formats are in `output_format`.
+Other names of a parameter have its effect. What is not supported and would change the answer, or
+what it contains, is refused with a RequestError that names it, unless it has the value that changes
+nothing. What only says where or how an answer is computed is ignored with a warning. The rest, such
+as ids and priorities of requests, is ignored. Output formats are in `output_format`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any, TypeVar
-
-import msgspec
+from collections.abc import Iterable, Mapping
+from operator import attrgetter
+from typing import Any
 
 from tampu.errors import RequestError
 from tampu.sampling.parameters import BY_OLLAMA
 from tampu.server.generation_request import require
-from tampu.server.wire.adapters import AdapterBody
-from tampu.server.wire.options import ModelBody, with_fields
+from tampu.server.wire.adapters import AdapterScales
+from tampu.server.wire.options import given_parameters
+from tampu.server.wire.parameter_fields import ParameterBody
 from tampu.server.wire.samplers import sampler_parameters
+from tampu.server.wire.telemetry import Telemetry
 
-S = TypeVar("S", bound=msgspec.Struct)
 
-# Parameters by Ollama's names: the fields of OpenAI's API, and other servers' names for them.
-_NAMES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "num_predict": (("max_tokens", "max_completion_tokens", "max_output_tokens"),
-                    ("n_predict", "num_predict")),
-    "num_keep": (("num_keep",), ("n_keep",)),
-    "repeat_penalty": (("repeat_penalty",), ("repetition_penalty",)),
-    "think_budget": (("think_budget",), ("thinking_token_budget",)),
-}  # fmt: skip
-_OFF, _ON, _ZERO = (False,), (True,), (0,)
-# Fields that are not supported, and the values that change nothing.
-UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
+class GeneratingBody(ParameterBody, kw_only=True):
+    """A request for an answer, with the names that other servers have for OpenAI's fields."""
+
+    stream: bool | None = None
+    # Other names of parameters.
+    n_predict: int | None = None
+    num_predict: int | None = None
+    n_keep: int | None = None
+    repetition_penalty: float | None = None
+    thinking_token_budget: int | None = None
     # llama-server's
-    "dynatemp_range": _ZERO, "min_keep": _ZERO, "mirostat": _ZERO, "n_probs": _ZERO,
-    "post_sampling_probs": _OFF, "response_fields": (), "return_tokens": _OFF,
+    ignore_eos: bool | None = None
+    n_indent: int | None = None
+    return_progress: bool | None = None
+    samplers: Any = None
+    t_max_predict_ms: int | None = None
+    timings_per_token: bool | None = None
+    # Adapters, as in AdapterBody.
+    lora: AdapterScales | None = None
+    lora_path: str | None = None
+
+    def telemetry(self) -> Telemetry:
+        """Return what the chunks of a stream have beside the answer."""
+        return Telemetry(
+            is_streaming=bool(self.stream),
+            progress=self.return_progress,
+            timings=self.timings_per_token,
+        )
+
+
+class UnsupportedFields(GeneratingBody, kw_only=True):
+    """The fields of chats and completions that are refused."""
+
+    # llama-server's
+    dynatemp_range: Any = None
+    min_keep: Any = None
+    mirostat: Any = None
+    n_probs: Any = None
+    post_sampling_probs: Any = None
+    response_fields: Any = None
+    return_tokens: Any = None
     # vLLM's
-    "allowed_token_ids": (), "bad_words": (), "cache_salt": (), "ec_transfer_params": (),
-    "include_stop_str_in_output": _OFF, "kv_transfer_params": (),
-    "logits_processors": (), "logprob_token_ids": (), "min_tokens": _ZERO, "prompt_logprobs": (),
-    "repetition_detection": (), "return_token_ids": _OFF, "return_tokens_as_token_ids": _OFF,
-    "routed_experts_prompt_start": _ZERO, "skip_special_tokens": _ON, "stop_token_ids": (),
-    "truncate_prompt_tokens": (), "use_beam_search": _OFF, "vllm_xargs": (),
-    "watermarking": _OFF,
+    allowed_token_ids: Any = None
+    bad_words: Any = None
+    cache_salt: Any = None
+    include_stop_str_in_output: Any = None
+    logits_processors: Any = None
+    logprob_token_ids: Any = None
+    min_tokens: Any = None
+    prompt_logprobs: Any = None
+    repetition_detection: Any = None
+    return_token_ids: Any = None
+    return_tokens_as_token_ids: Any = None
+    routed_experts_prompt_start: Any = None
+    skip_special_tokens: Any = None
+    stop_token_ids: Any = None
+    truncate_prompt_tokens: Any = None
+    use_beam_search: Any = None
+    vllm_xargs: Any = None
+    watermarking: Any = None
     # SGLang's
-    "bootstrap_host": (), "bootstrap_port": (), "bootstrap_room": (), "custom_logit_processor": (),
-    "custom_params": (), "images_config": (), "no_stop_trim": _OFF,
-    "return_hidden_states": _OFF, "return_routed_experts": _OFF, "session_params": (),
-    "stop_regex": (),
+    custom_logit_processor: Any = None
+    custom_params: Any = None
+    images_config: Any = None
+    no_stop_trim: Any = None
+    return_hidden_states: Any = None
+    return_routed_experts: Any = None
+    session_params: Any = None
+    stop_regex: Any = None
+
+
+class IgnoredFields(UnsupportedFields, kw_only=True):
+    """The fields of chats and completions that have no effect, which a warning says."""
+
+    # Prompts and answers on different servers: vLLM's, and SGLang's.
+    ec_transfer_params: Any = None
+    kv_transfer_params: Any = None
+    bootstrap_host: Any = None
+    bootstrap_port: Any = None
+    bootstrap_room: Any = None
+
+
+class UnsupportedInChats(IgnoredFields, kw_only=True):
+    """The fields of chats that are refused too."""
+
+    add_special_tokens: Any = None
+    chat_template: Any = None
+    documents: Any = None
+    echo: Any = None
+    include_reasoning: Any = None
+    input_ids: Any = None
+    max_dynamic_patch: Any = None
+    media_io_kwargs: Any = None
+    min_dynamic_patch: Any = None
+    mm_processor_kwargs: Any = None
+    parse_tool_calls: Any = None
+    reasoning_control: Any = None
+    return_meta_info: Any = None
+    return_prompt_text: Any = None
+    return_prompt_token_ids: Any = None
+    task: Any = None
+    use_audio_in_video: Any = None
+
+
+class ChatBody(UnsupportedInChats, kw_only=True):
+    """A chat, with other servers' fields."""
+
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    reasoning_format: str | None = None
+    separate_reasoning: bool | None = None
+
+
+class CompletionBody(IgnoredFields, kw_only=True):
+    """A completion, with other servers' fields."""
+
+    add_special_tokens: Any = None
+    prompt_embeds: Any = None
+
+
+# The names of the fields that each struct adds to its base.
+_PARAMETERS = tuple(ParameterBody.__annotations__)
+UNSUPPORTED = tuple(UnsupportedFields.__annotations__)
+IGNORED = tuple(IgnoredFields.__annotations__)
+UNSUPPORTED_IN_CHATS = tuple(UnsupportedInChats.__annotations__)
+UNSUPPORTED_IN_COMPLETIONS = tuple(CompletionBody.__annotations__)
+# The value with which a field changes nothing, besides null and empty ones.
+_OFF = (
+    "post_sampling_probs", "return_tokens", "include_stop_str_in_output", "return_token_ids",
+    "return_tokens_as_token_ids", "use_beam_search", "watermarking", "no_stop_trim",
+    "return_hidden_states", "return_routed_experts", "echo", "reasoning_control",
+    "return_meta_info", "return_prompt_text", "return_prompt_token_ids", "use_audio_in_video",
+)  # fmt: skip
+_ON = ("skip_special_tokens", "include_reasoning", "parse_tool_calls")
+_ZERO = (
+    "dynatemp_range", "min_keep", "mirostat", "n_probs", "min_tokens",
+    "routed_experts_prompt_start",
+)  # fmt: skip
+_UNCHANGING: Mapping[str, Any] = {
+    **dict.fromkeys(_OFF, False), **dict.fromkeys(_ON, True), **dict.fromkeys(_ZERO, 0),
 }  # fmt: skip
-UNSUPPORTED_IN_CHATS: Mapping[str, tuple[Any, ...]] = {
-    "add_special_tokens": _OFF, "chat_template": (), "documents": (), "echo": _OFF,
-    "include_reasoning": _ON, "input_ids": (), "max_dynamic_patch": (), "media_io_kwargs": (),
-    "min_dynamic_patch": (), "mm_processor_kwargs": (), "parse_tool_calls": _ON,
-    "reasoning_control": _OFF,
-    "return_meta_info": _OFF, "return_prompt_text": _OFF, "return_prompt_token_ids": _OFF,
-    "task": (), "use_audio_in_video": _OFF,
-}  # fmt: skip
-UNSUPPORTED_IN_COMPLETIONS: Mapping[str, tuple[Any, ...]] = {
-    "add_special_tokens": _ON, "prompt_embeds": (),
-}  # fmt: skip
-# What llama-server has and OpenAI's API has not.
-_LLAMA_SERVERS: Mapping[str, Any] = {
-    "n_indent": int | None, "samplers": Any, "t_max_predict_ms": int | None,
-}  # fmt: skip
-_REASONING_FORMATS = ("auto", "deepseek", "deepseek-legacy", "none")
+_IN_CHATS = (*UNSUPPORTED, *UNSUPPORTED_IN_CHATS)
+_IN_COMPLETIONS = (*UNSUPPORTED, *UNSUPPORTED_IN_COMPLETIONS)
+_chat_values, _completion_values = attrgetter(*_IN_CHATS), attrgetter(*_IN_COMPLETIONS)
+_ignored_values = attrgetter(*IGNORED)
+_parameter_values = attrgetter(*_PARAMETERS)
 _HINTS = {
     "chat_template": "a template comes from the model (/api/create)",
     "documents": "send them in chat_template_kwargs",
     "n_probs": "use logprobs and top_logprobs",
     "cache_salt": "all requests share one prefix cache",
 }
+_REASONING_FORMATS = ("auto", "deepseek", "deepseek-legacy", "none")
 
 
-def with_other_names(body: type[S]) -> type[S]:
-    """Return the struct of a body with a field for each other name of a parameter."""
-    fields = {
-        field: BY_OLLAMA[name].kind | None for name, (_, more) in _NAMES.items() for field in more
-    }
-    more = dict.fromkeys(("ignore_eos", "return_progress", "timings_per_token"), bool | None)
-    own = {field.name for field in msgspec.structs.fields(ModelBody)}
-    chosen = msgspec.structs.fields(AdapterBody)
-    adapters = {field.name: field.type for field in chosen if field.name not in own}
-    return with_fields(body, {**fields, **more, **adapters})
-
-
-def with_chat_fields(body: type[S]) -> type[S]:
-    """Return the struct of a chat's body with other servers' fields."""
-    names = (*UNSUPPORTED, *UNSUPPORTED_IN_CHATS)
-    decided = {"add_generation_prompt": bool | None, "continue_final_message": bool | None}
-    own = {**_LLAMA_SERVERS, "reasoning_format": str | None, "separate_reasoning": bool | None}
-    added = {**dict.fromkeys(names, Any), **decided, **own}
-    return with_fields(with_other_names(body), added)
-
-
-def with_completion_fields(body: type[S]) -> type[S]:
-    """Return the struct of a completion's body with other servers' fields."""
-    names = (*UNSUPPORTED, *UNSUPPORTED_IN_COMPLETIONS)
-    added = {**dict.fromkeys(names, Any), **_LLAMA_SERVERS}
-    return with_fields(with_other_names(body), added)
-
-
-def check_chat_fields(body: object, *, continues: bool) -> None:
+def check_chat_fields(body: ChatBody, *, continues: bool) -> None:
     """Refuse unsupported fields of a chat; `continues`: its answer continues the last message."""
-    _check(body, {**UNSUPPORTED, **UNSUPPORTED_IN_CHATS})
-    for name, wanted in (
-        ("continue_final_message", continues), ("add_generation_prompt", not continues)
-    ):  # fmt: skip
+    unchanging = {**_UNCHANGING, "add_special_tokens": False}  # the template has them
+    _check(zip(_IN_CHATS, _chat_values(body), strict=True), unchanging)
+    for name, given, wanted in (
+        ("continue_final_message", body.continue_final_message, continues),
+        ("add_generation_prompt", body.add_generation_prompt, not continues),
+    ):
         message = (
             f"{name} must be {str(wanted).lower()} here: an answer continues the last message if "
             "it is the assistant's, and only then"
         )
-        require(getattr(body, name) in (None, wanted), message)
+        require(given in (None, wanted), message)
 
 
-def keeps_reasoning(body: object) -> bool:
+def check_completion_fields(body: CompletionBody) -> None:
+    """Refuse unsupported fields of a completion."""
+    unchanging = {**_UNCHANGING, "add_special_tokens": True}
+    _check(zip(_IN_COMPLETIONS, _completion_values(body), strict=True), unchanging)
+
+
+def field_warnings(body: IgnoredFields) -> tuple[str, ...]:
+    """Return the warning of fields that have no effect; none without any."""
+    values = zip(IGNORED, _ignored_values(body), strict=True)
+    ignored = [name for name, value in values if value not in (None, [], {}, "")]
+    return (f"fields without effect: {', '.join(ignored)}",) if ignored else ()
+
+
+def keeps_reasoning(body: ChatBody) -> bool:
     """Whether a chat wants reasoning in the content.
 
     llama-server has `reasoning_format` for it, SGLang `separate_reasoning`.
     """
-    name = getattr(body, "reasoning_format", None)
+    name = body.reasoning_format
     formats = ", ".join(_REASONING_FORMATS)
     require(name in (None, *_REASONING_FORMATS), f"reasoning_format must be one of {formats}")
-    is_streaming = bool(getattr(body, "stream", None))
-    is_separate = getattr(body, "separate_reasoning", None) is not False
-    return name == "none" or (name == "deepseek-legacy" and is_streaming) or not is_separate
+    is_joined = name == "none" or (name == "deepseek-legacy" and bool(body.stream))
+    return is_joined or body.separate_reasoning is False
 
 
-def check_completion_fields(body: object) -> None:
-    """Refuse unsupported fields of a completion."""
-    _check(body, {**UNSUPPORTED, **UNSUPPORTED_IN_COMPLETIONS})
-
-
-def other_parameters(body: object) -> dict[str, Any]:
-    """Return the parameters that a body has under other servers' names, by Ollama's names."""
-    found = {}
-    for name, (own, others) in _NAMES.items():
-        values = {field: getattr(body, field, None) for field in (*own, *others)}
-        values = {field: value for field, value in values.items() if value is not None}
-        given = [field for field in others if field in values]
+def parameters_of(body: GeneratingBody, limits: Mapping[str, int | None]) -> dict[str, Any]:
+    """Return the parameters of a body, by Ollama's names; `limits` are its own limits on tokens."""
+    found = given_parameters(dict(zip(_PARAMETERS, _parameter_values(body), strict=True)))
+    for name, own, others in (
+        ("num_predict", limits, {"n_predict": body.n_predict, "num_predict": body.num_predict}),
+        ("num_keep", {"num_keep": body.num_keep}, {"n_keep": body.n_keep}),
+        (
+            "repeat_penalty",
+            {"repeat_penalty": body.repeat_penalty},
+            {"repetition_penalty": body.repetition_penalty},
+        ),
+        (
+            "think_budget",
+            {"think_budget": body.think_budget},
+            {"thinking_token_budget": body.thinking_token_budget},
+        ),
+    ):
+        given = [field for field, value in others.items() if value is not None]
         if not given:
             continue
+        values = {field: value for field, value in {**own, **others}.items() if value is not None}
         are_equal = len({*values.values()}) == 1
         require(are_equal, f"{' and '.join(values)} are the same parameter: give one of them")
         found[name] = BY_OLLAMA[name].check_given(values[given[0]], given[0])
-    if "repeat_penalty" in found and getattr(body, "repeat_last_n", None) is None:
+    if body.repetition_penalty is not None and body.repeat_last_n is None:
         found["repeat_last_n"] = -1  # vLLM and SGLang count all tokens
-    return found | sampler_parameters(getattr(body, "samplers", None))
+    return found | sampler_parameters(body.samplers)
 
 
-def line_limits(body: object) -> dict[str, int | None]:
+def line_limits(body: GeneratingBody) -> dict[str, Any]:
     """Return the fields of GenerateOptions for llama-server's limits on lines; None: not given."""
-    found = {}
-    for option, name in (("min_indent", "n_indent"), ("max_predict_ms", "t_max_predict_ms")):
-        value = getattr(body, name) or 0
+    found: dict[str, Any] = {}
+    for option, name, given in (
+        ("min_indent", "n_indent", body.n_indent),
+        ("max_predict_ms", "t_max_predict_ms", body.t_max_predict_ms),
+    ):
+        value = given or 0
         require(value < 2**31, f"{name} must be less than 2147483648, not {value}")
         found[option] = value if value > 0 else None
     return found
 
 
-def _check(body: object, fields: Mapping[str, tuple[Any, ...]]) -> None:
-    for name, allowed in fields.items():
-        value = getattr(body, name)
-        if value in (None, [], {}, "") or value in allowed:
+def _check(given: Iterable[tuple[str, Any]], unchanging: Mapping[str, Any]) -> None:
+    for name, value in given:
+        if value is None or value in ([], {}, "") or value == unchanging.get(name):
             continue
-        instead = _HINTS.get(name) or (f"only {json.dumps(allowed[0])}" if allowed else "")
+        allowed = f"only {json.dumps(unchanging[name])}" if name in unchanging else ""
+        instead = _HINTS.get(name) or allowed
         raise RequestError(f"{name} is not supported" + (f": {instead}" if instead else ""))

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from operator import attrgetter
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -21,12 +22,11 @@ from tampu.engine.prompts import StructuredOutput
 from tampu.errors import GrammarError, RequestError
 from tampu.sampling.grammar import grammar_of
 from tampu.server.generation_request import require
-from tampu.server.wire.options import with_fields
+from tampu.server.wire.options import ModelBody
 from tampu.settings.type_errors import type_error
 
 OutputFormat: TypeAlias = str | bool | dict[str, Any] | None
 """As `grammar_of` takes it; None: any text."""
-S = TypeVar("S", bound=msgspec.Struct)
 
 # The fields of a ResponseFormat that belong to each of its types.
 _FIELDS_OF_TYPES = {
@@ -39,9 +39,9 @@ _EMPTY_IS_NONE = ("format", "grammar")  # the defaults of Ollama's and llama-ser
 _WRAPPER = {"name", "description", "strict"}  # of OpenAI, around a schema
 _MAX_SHOWN = 10  # warnings of a schema
 _GBNF_RULE = re.compile(r"^\s*[A-Za-z][\w-]*\s*::=", re.MULTILINE)
-_STRUCTURED_OUTPUTS = {
-    "json": "guided_json", "regex": "guided_regex", "choice": "guided_choice",
-    "grammar": "guided_grammar",
+# The types of the formats in vLLM's object; each means the same as the field `guided_...`.
+_STRUCTURED_OUTPUTS: Mapping[str, Any] = {
+    "json": dict[str, Any] | bool | str, "regex": str, "choice": list[str], "grammar": str,
 }  # fmt: skip
 # Of vLLM's object: how it looks for the grammar, and what is never done here.
 _WITHOUT_EFFECT = ("disable_fallback", "backend")
@@ -70,17 +70,33 @@ class ResponseFormat(msgspec.Struct, kw_only=True):
     choices: list[str] | None = None
 
 
-def with_formats(body: type[S]) -> type[S]:
-    """Return the struct of a body with a field for each name of the output format."""
-    return with_fields(body, {name: kind | None for name, (kind, _) in _FIELDS.items()})
+class FormattedBody(ModelBody, kw_only=True):
+    """A request whose answer has an output format; each field is a name of it."""
+
+    format: Any = None
+    response_format: dict[str, Any] | None = None
+    text: Any = None  # a prompt, in requests that mean another API
+    output_config: dict[str, Any] | None = None
+    output_format: dict[str, Any] | None = None
+    json_schema: dict[str, Any] | bool | str | None = None
+    grammar: str | None = None
+    ebnf: str | None = None
+    regex: str | None = None
+    guided_json: dict[str, Any] | bool | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    structured_outputs: dict[str, Any] | None = None
+    guided_whitespace_pattern: Any = None
+    structural_tag: Any = None
 
 
-def read_formats(body: object) -> StructuredOutput | None:
-    """Return the output format of a body with these fields; None: any text."""
+def read_formats(body: FormattedBody) -> StructuredOutput | None:
+    """Return the output format of a body; None: any text."""
     given: dict[str, OutputFormat] = {}
     warnings: list[str] = []
-    for name, (_, read) in _FIELDS.items():
-        value, field = getattr(body, name), name
+    for (name, read), value in zip(_READ.items(), _values(body), strict=True):
+        field = name
         if name in _HOLDERS:
             held = value.get("format") if isinstance(value, dict) else None
             value, field = held, f"{name}.format"
@@ -189,10 +205,10 @@ def _structured_outputs(given: dict[str, Any], field: str) -> OutputFormat:
         raise RequestError(f"{field} must have one of {', '.join(known)}")
     if name == "json_object":
         return "json"
-    field, (kind, read) = f"{field}.{name}", _FIELDS[_STRUCTURED_OUTPUTS[name]]
+    field, kind = f"{field}.{name}", _STRUCTURED_OUTPUTS[name]
     require(value != "", f"{field} is empty")
     try:
-        return read(msgspec.convert(value, kind), field)
+        return _READ[f"guided_{name}"](msgspec.convert(value, kind), field)
     except msgspec.ValidationError as error:
         raise RequestError(type_error(error, inside=field)) from error
 
@@ -205,21 +221,23 @@ def _as(kind: str) -> Callable[[Any, str], OutputFormat]:
     return lambda value, _: {kind: value}
 
 
-_FIELDS: Mapping[str, tuple[Any, Callable[[Any, str], OutputFormat]]] = {
-    "format": (Any, _format),
-    "response_format": (dict[str, Any], _response_format),
-    "text": (Any, _response_format),  # a prompt, in requests that mean another API
-    "output_config": (dict[str, Any], _response_format),
-    "output_format": (dict[str, Any], _response_format),
-    "json_schema": (dict[str, Any] | bool | str, _schema),
-    "grammar": (str, _grammar),
-    "ebnf": (str, _grammar),
-    "regex": (str, _as("regex")),
-    "guided_json": (dict[str, Any] | bool | str, _schema),
-    "guided_regex": (str, _as("regex")),
-    "guided_choice": (list[str], _as("choices")),
-    "guided_grammar": (str, _grammar),
-    "structured_outputs": (dict[str, Any], _structured_outputs),
-    "guided_whitespace_pattern": (Any, _refuse),
-    "structural_tag": (Any, _refuse),
+# What reads each field of FormattedBody.
+_READ: Mapping[str, Callable[[Any, str], OutputFormat]] = {
+    "format": _format,
+    "response_format": _response_format,
+    "text": _response_format,
+    "output_config": _response_format,
+    "output_format": _response_format,
+    "json_schema": _schema,
+    "grammar": _grammar,
+    "ebnf": _grammar,
+    "regex": _as("regex"),
+    "guided_json": _schema,
+    "guided_regex": _as("regex"),
+    "guided_choice": _as("choices"),
+    "guided_grammar": _grammar,
+    "structured_outputs": _structured_outputs,
+    "guided_whitespace_pattern": _refuse,
+    "structural_tag": _refuse,
 }
+_values = attrgetter(*_READ)

@@ -52,7 +52,7 @@ def parse_rerank(body: RerankRequest, defaults: ModelDefaults) -> ModelCall[Deci
             body.query,
             read_documents(body),
             body.instruction or RERANK_INSTRUCTION,
-            lora=chosen_adapters(body) or {},
+            lora=chosen_adapters(body.lora, body.lora_path) or {},
         ),
         overrides=request.overrides,
         keep_alive_s=request.keep_alive_s,

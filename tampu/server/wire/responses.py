@@ -29,10 +29,9 @@ from tampu.server.wire.openai_fields import (
     refuse_fields,
     wrong_part,
 )
-from tampu.server.wire.options import ModelBody, parse_limited, with_parameters
-from tampu.server.wire.other_servers import other_parameters, with_other_names
-from tampu.server.wire.output_format import read_formats, with_formats
-from tampu.server.wire.telemetry import Telemetry
+from tampu.server.wire.options import parse_limited
+from tampu.server.wire.other_servers import GeneratingBody, line_limits, parameters_of
+from tampu.server.wire.output_format import read_formats
 from tampu.server.wire.tools import full_name, read_tool_choice, response_tools, shortened
 
 _LOGPROBS = "message.output_text.logprobs"
@@ -51,20 +50,13 @@ _ITEMS = {
 }  # fmt: skip
 
 
-@with_formats
-@with_other_names
-@with_parameters
-class ResponsesRequest(ModelBody, kw_only=True):
+class ResponsesRequest(GeneratingBody, kw_only=True):
     """`POST /v1/responses`."""
 
     input: str | list[dict[str, Any]] | None = None
     instructions: str | None = None
-    stream: bool | None = None
-    temperature: float | None = None
-    top_p: float | None = None
     top_logprobs: int | None = None
     max_output_tokens: int | None = None
-    max_tokens: int | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
@@ -133,6 +125,19 @@ def read_items(
             else:
                 messages.append(message)
     return tuple(messages)
+
+
+def reference_id(item: dict[str, Any], where: str) -> str | None:
+    """Return the id of a reference to a stored item, None for an item itself.
+
+    OpenAI's clients may leave out the type of a reference.
+    """
+    if item.get("type") != "item_reference" and (item.get("type"), *item) != (None, "id"):
+        return None
+    id = item.get("id")
+    if not isinstance(id, str):
+        raise RequestError(f"{where}: item_reference needs an id")
+    return id
 
 
 def _messages(item: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:
@@ -238,14 +243,18 @@ def _parameters(body: ResponsesRequest, defaults: ModelDefaults) -> GenerationRe
         message = f"include: {shortened(wanted)} is not supported; {', '.join(_INCLUDED)} are"
         require(wanted in _INCLUDED, message)
     with_logprobs = bool(body.top_logprobs) or _LOGPROBS in (body.include or ())
+    limits = {"max_tokens": body.max_tokens, "max_output_tokens": body.max_output_tokens}
+    given = [limit for limit in limits.items() if limit[1] is not None]
     return parse_limited(
         body,
         defaults,
-        "max_tokens" if body.max_output_tokens is None else "max_output_tokens",
-        fields=other_parameters(body),
-        lora=chosen_adapters(body),
-        ignore_eos=getattr(body, "ignore_eos", None),
-        return_progress=Telemetry(body).needs_progress or None,
+        given[-1] if given else ("max_tokens", None),
+        fields=parameters_of(body, limits),
+        is_streamed=bool(body.stream),
+        lora=chosen_adapters(body.lora, body.lora_path),
+        ignore_eos=body.ignore_eos,
+        return_progress=body.telemetry().needs_progress or None,
+        **line_limits(body),
         logprobs=with_logprobs,
         top_logprobs=body.top_logprobs,
     )

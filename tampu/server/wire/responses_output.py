@@ -32,7 +32,7 @@ from tampu.server.wire.anthropic_output import to_named_event
 from tampu.server.wire.conversations import conversation_id
 from tampu.server.wire.openai_output import chat_logprobs
 from tampu.server.wire.responses import ResponsesRequest
-from tampu.server.wire.telemetry import Telemetry, timings
+from tampu.server.wire.telemetry import timings
 from tampu.server.wire.tools import namespaces
 
 
@@ -70,7 +70,7 @@ class ResponseWriter:
         self._logprobs: list[TokenLogprob] = []
         self._reasoning_tokens = 0
         self._namespaces = namespaces(request.tools)
-        self._telemetry = Telemetry(request)
+        self._telemetry = request.telemetry()
 
     def write(self, event: Event) -> bytes:
         """Return the server-sent events of an event."""

@@ -7,26 +7,12 @@ where it is named.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tampu.errors import RequestError
+from tampu.sampling.chain import SAMPLER_LETTERS, SAMPLERS
 from tampu.server.generation_request import require
-
-# In their order, with the parameters (by Ollama's names) that turn each of them off.
-_UNUSED: Mapping[str, Mapping[str, Any]] = {
-    "penalties": {"repeat_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0},
-    "dry": {"dry_multiplier": 0.0},
-    "top_n_sigma": {"top_n_sigma": -1.0},
-    "top_k": {"top_k": 0},
-    "typ_p": {"typical_p": 1.0},
-    "top_p": {"top_p": 1.0},
-    "min_p": {"min_p": 0.0},
-    "xtc": {"xtc_probability": 0.0},
-    "infill": {"infill": False},
-    "temperature": {"temperature": 1.0},
-}
-_LETTERS = dict(zip("edskypmxit", _UNUSED, strict=True))
 
 
 def sampler_parameters(given: Any) -> dict[str, Any]:
@@ -42,9 +28,9 @@ def sampler_parameters(given: Any) -> dict[str, Any]:
         return {}
     names = _names(given)
     for name in names:
-        require(name in _UNUSED, f"samplers: unknown {name!r:.40} (known: {', '.join(_UNUSED)})")
+        require(name in SAMPLERS, f"samplers: unknown {name!r:.40} (known: {', '.join(SAMPLERS)})")
     _check_order(names)
-    unused = (values for name, values in _UNUSED.items() if name not in names)
+    unused = (values for name, values in SAMPLERS.items() if name not in names)
     found = {name: value for values in unused for name, value in values.items()}
     return {"infill": True} | found
 
@@ -53,10 +39,10 @@ def _names(given: Any) -> Sequence[str]:
     match given:
         case [*names] if all(isinstance(name, str) for name in names):
             return names
-        case str(text) if ";" in text or text in _UNUSED:
+        case str(text) if ";" in text or text in SAMPLERS:
             return text.split(";")
         case str(letters):
-            return [_LETTERS.get(letter, letter) for letter in letters]
+            return [SAMPLER_LETTERS.get(letter, letter) for letter in letters]
     raise RequestError("samplers must be a list of names, or a text of letters")
 
 
@@ -67,8 +53,8 @@ def _check_order(names: Sequence[str]) -> None:
     is llama-server's default, and here as `tampu.sampling.chain` says.
     """
     fixed = [name for name in names if name != "temperature"]
-    in_order = fixed == [name for name in _UNUSED if name in fixed]
+    in_order = fixed == [name for name in SAMPLERS if name in fixed]
     later = names[names.index("temperature") + 1 :] if "temperature" in names else ()
     in_order = in_order and not {"penalties", "dry", "temperature"} & {*later}
-    order = ", ".join(name for name in _UNUSED if name != "temperature")
+    order = ", ".join(name for name in SAMPLERS if name != "temperature")
     require(in_order, f"samplers: only this order is supported: {order}; temperature after dry")

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from tampu.runner.events import Usage
 from tampu.server.events import ContentDelta, Event, PromptProgress, ReasoningDelta
-
-
-class _Body(Protocol):
-    stream: bool | None
 
 
 def timings(usage: Usage) -> dict[str, float]:
@@ -44,12 +40,16 @@ class Telemetry:
         wants_timings: whether it has `timings_per_token`.
     """
 
-    def __init__(self, body: _Body | None = None, *, streams: bool = False) -> None:
-        """Tell what the body of a request asks for; None: nothing. `streams` is the default."""
-        given = getattr(body, "stream", None)
-        is_streaming = streams if given is None else given
-        self.wants_progress = is_streaming and bool(getattr(body, "return_progress", None))
-        self.wants_timings = is_streaming and bool(getattr(body, "timings_per_token", None))
+    def __init__(
+        self,
+        *,
+        is_streaming: bool = False,
+        progress: bool | None = None,
+        timings: bool | None = None,
+    ) -> None:
+        """Add progress and timings to the chunks of a stream, where a request asks for them."""
+        self.wants_progress = is_streaming and bool(progress)
+        self.wants_timings = is_streaming and bool(timings)
         self._usage: dict[int, Usage] = {}  # so far, by choice
         self._first_ns: dict[int, int] = {}  # when the first token came
 

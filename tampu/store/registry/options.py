@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tampu.settings.proxies import Proxies
+from tampu.settings.remote_settings import RemoteSettings
 from tampu.settings.settings import Settings
 from tampu.store.names import DEFAULT_HOST, ModelName, canonical_host
 
@@ -43,10 +44,10 @@ class RemoteOptions:
     realms: tuple[tuple[str, str], ...] = ()
     logins: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     proxies: Proxies = field(default_factory=Proxies)
-    connections: int = 8
+    connections: int = RemoteSettings.connections
     limit_rate: int | None = None
     key: Path | None = None
-    hub: str = "https://huggingface.co"
+    hub: str = RemoteSettings.hub
     hub_token: str | None = None
     public_registries: tuple[str, ...] = ()
     is_insecure: bool = False

@@ -13,7 +13,6 @@ from support.kernels import SOURCES, levels, run_every_kernel
 from tampu.errors import RequestError
 from tampu.ml import Backend, GGMLType
 from tampu.ml.kernels import KernelChoice, find_kernels, library
-from tampu.settings import settings
 
 
 @pytest.fixture(autouse=True)
@@ -97,10 +96,6 @@ def test_sizes_over_4_gib_are_not_cut_off() -> None:
     kernels = find_kernels(KernelChoice(level="portable"))
     one = kernels.packed_bytes(GGMLType.Q8_0, 4096, 4096)
     assert kernels.packed_bytes(GGMLType.Q8_0, 4096, 4096, experts=512) == 512 * one > 2**32
-
-
-def test_the_settings_know_the_words_and_the_levels() -> None:
-    assert (*library.WORDS, *library.LEVELS) == settings.KERNELS
 
 
 def test_broken_amx_is_disabled_and_logged(

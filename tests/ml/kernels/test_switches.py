@@ -14,10 +14,10 @@ from tampu.ml import Backend, GGMLType
 from tampu.ml.attention import flash_attention
 from tampu.ml.buffer_types import WeightUse
 from tampu.ml.kernels import KernelChoice, library
-from tampu.ml.kernels.library import WORDS
 from tampu.ml.moe import expert_linear
 from tampu.ml.quantize import quantize
 from tampu.ml.tensor import Tensor
+from tampu.settings.choices import KERNEL_GROUPS
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def compute(load: Any) -> Callable[[Any], Any]:
     return compute
 
 
-@pytest.mark.parametrize("word", WORDS)
+@pytest.mark.parametrize("word", KERNEL_GROUPS)
 def test_each_kernel_path_has_its_switch(compute: Callable[[Any], Any], word: str) -> None:
     backend = Backend(threads=1, max_nodes=256, kernels=KernelChoice.from_word(word))
     found, expected, own, data = compute(backend)
@@ -97,7 +97,7 @@ def test_a_cpu_without_a_level_uses_ggml_and_logs_it(
     assert "not used" in line
 
 
-@pytest.mark.parametrize("word", WORDS)
+@pytest.mark.parametrize("word", KERNEL_GROUPS)
 def test_the_built_in_model_answers_with_each_path_off(word: str) -> None:
     with Engine.load("demo", context=256, threads=1, kernels=word) as engine:
         answer = engine.chat([{"role": "user", "content": "What is 27 + 58?"}], temperature=0.0)

@@ -31,6 +31,7 @@ from support.fields import (
     text,
 )
 
+from tampu.server.http_response import WARNING
 from tampu.server.wire.other_servers import (
     UNSUPPORTED,
     UNSUPPORTED_IN_CHATS,
@@ -111,6 +112,16 @@ def parameter(name: str, value: Any, wrong: Any, **fields: Any) -> Check:
 def unless(default: Any, *others: Any) -> Check:
     """The field is refused, except with the value that changes nothing."""
     return both(nothing(default), refused(*others))
+
+
+def warned(value: Any) -> Check:
+    """The field has no effect, and a warning names it."""
+
+    def check(route: Route, name: str) -> None:
+        header = route.post(**{name: value}).headers[WARNING]
+        assert f"fields without effect: {name}" in header
+
+    return both(nothing(value), check)
 
 
 LOOPING = {"model": "looper", "max_tokens": 20}
@@ -200,12 +211,14 @@ SHARED: Mapping[str, Check] = {
     "lora": unless([], [{"id": 0, "scale": 1}]), "lora_path": refused("x"),
     # Refused
     "allowed_token_ids": unless([], [5]), "bad_words": unless([], ["x"]),
-    "bootstrap_host": refused("x"), "bootstrap_port": refused(5), "bootstrap_room": refused(5),
+    "bootstrap_host": warned("x"), "bootstrap_port": warned(5), "bootstrap_room": warned(5),
     "cache_salt": refused("x"), "custom_logit_processor": refused("x"),
     "custom_params": unless({}, {"a": 1}), "dynatemp_range": unless(0.0, 0.5),
-    "ec_transfer_params": unless({}, {"a": 1}), "guided_whitespace_pattern": refused(" ?"),
+    "ec_transfer_params": both(nothing({}), warned({"a": 1})),
+    "guided_whitespace_pattern": refused(" ?"),
     "images_config": unless({}, {"a": 1}), "include_stop_str_in_output": unless(False, True),
-    "kv_transfer_params": unless({}, {"a": 1}), "logits_processors": unless([], ["x"]),
+    "kv_transfer_params": both(nothing({}), warned({"a": 1})),
+    "logits_processors": unless([], ["x"]),
     "logprob_token_ids": refused([5]),
     "min_keep": unless(0, 1), "min_tokens": unless(0, 5),
     "mirostat": unless(0, 1, 2), "n_probs": unless(0, 3),

@@ -259,7 +259,7 @@ def test_an_input_reaches_the_template_as(
     ("item", "told"),
     [
         ({"type": "web_search_call", "id": "x"}, "web_search_call"),
-        ({"type": "item_reference", "id": "x"}, "item_reference"),
+        ({"type": "item_reference"}, "item_reference needs an id"),
         ({"type": "custom_tool_call", "call_id": "x"}, "custom_tool_call"),
         ({"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}, "input_file"),
         ({"role": "user", "content": [{"type": "input_image", "file_id": "x"}]}, "input_image"),

@@ -11,8 +11,8 @@ from support.fake_runner import FakeStart
 from support.mcp_programs import PROGRAM
 
 from tampu.engine.load_options import LoadOptions
-from tampu.server.app import ServerOptions
 from tampu.server.mcp.configuration import MCPOptions, read_mcp_file
+from tampu.server.options import ServerOptions
 from tests.server.conftest import Site
 
 CHAT = "/v1/chat/completions"

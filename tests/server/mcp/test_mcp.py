@@ -14,8 +14,8 @@ from support.fake_runner import FakeStart, lines_of
 from support.sse import data_of, named_of
 
 from tampu.engine.load_options import LoadOptions
-from tampu.server.app import ServerOptions
 from tampu.server.keys import read_keys
+from tampu.server.options import ServerOptions
 from tests.server.conftest import Site
 from tests.server.mcp.asking import (
     ALL,

@@ -1,0 +1,11 @@
+"""The words that settings with a fixed set of values accept."""
+
+from __future__ import annotations
+
+CACHE_TYPES = ("f16", "f32", "q8_0", "q4_0")
+ENGINES = ("auto", "native", "llamacpp")
+LOG_FORMATS = ("text", "json")
+POOLINGS = ("none", "mean", "cls", "last")
+# Which of tampu's C kernels are used: a group of them, or the newest instruction set they may use.
+KERNEL_GROUPS = ("on", "off", "products", "experts", "attention", "recurrence")
+KERNEL_LEVELS = ("amx", "avx512bf16", "avx512", "avxvnni", "avx2", "i8mm", "neon", "portable")
