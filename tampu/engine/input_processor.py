@@ -253,7 +253,7 @@ class InputProcessor:
     def _scoring(self, shared: Sequence[Item], lora: Lora) -> Collect:
         """Return what begins the requests of scores of prompts that begin alike."""
         self._check_generates()
-        if self._model.scheduler.kv_manager.grid is not None:
+        if self._model.scheduler.kv_manager.has_states:
             # The others resume from the state that is kept at its end.
             self.rows(shared, wants_logits=True, last=1, lora=lora)
         return partial(self.collect, lora=lora)
