@@ -110,7 +110,7 @@ class Native:
     def rewind(self, depth: Sequence[int]) -> None:
         """Make these tokens the history, with nothing after them."""
         wanted = list(depth)
-        has_states = self._kv_manager.grid is not None  # which cannot be shortened
+        has_states = self._kv_manager.has_states  # which cannot be shortened
         if has_states or wanted[: len(self._held)] != self._held:
             self._held = []
         self._kv_manager.rollback(self._cell_table, len(self._held))

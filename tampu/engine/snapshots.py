@@ -14,6 +14,7 @@ from tampu.engine.input_processor import InputProcessor, Prompt
 from tampu.engine.model_loader import LoadedModel
 from tampu.engine.requests import SlotAction
 from tampu.errors import RequestError, SnapshotError
+from tampu.kvcache.adoption import adopt
 from tampu.kvcache.block_file import CacheKey, PrefixTokens, block_parts
 from tampu.kvcache.block_index import spans
 from tampu.kvcache.snapshot_file import (
@@ -107,12 +108,12 @@ class Snapshots:
         return Saved(self.loop.call(lambda: self._forgotten(slot)), 0)
 
     def _forgotten(self, slot: int) -> int:
-        return self.copies.manager.forget(self.recent.pop(slot, np.empty(0, np.int32)))
+        return self.copies.manager.prefixes.forget(self.recent.pop(slot, np.empty(0, np.int32)))
 
     def save_keys(self, keys: npt.NDArray[np.int32], path: Path) -> Saved:
         """Do the same for tokens, those of images as the prefix tree has them."""
         tokens = self.copies.tokens(keys)
-        cells, generations = self.loop.call(lambda: self.copies.manager.cached(keys))
+        cells, generations = self.loop.call(lambda: self.copies.manager.prefixes.cached(keys))
         self.loop.call(lambda: None)  # the step that was computing some of these rows is done
         present, cuts = self.copies.chosen(cells)
         count = present.shape[1]
@@ -172,16 +173,15 @@ class Snapshots:
         """Put the rows of blocks where the tokens have none."""
         manager, keys = self.copies.manager, tokens.keys
         present = np.concatenate([block.description.mask() for block in blocks], axis=1)
-        adopted = self.loop.call(lambda: manager.adopt(keys, present, 1))
+        adopted = self.loop.call(lambda: adopt(manager, keys, present, 1))
         if adopted is None:
-            if self.loop.call(lambda: manager.cached(keys)).shape[2] == len(keys):
+            if self.loop.call(lambda: manager.prefixes.cached(keys)).shape[2] == len(keys):
                 return
             raise RequestError(f"the cache has no room for {len(keys)} tokens now")
-        table, start = adopted
-        end = start
+        table, end = adopted.table, adopted.start
         try:
             for block in blocks:
-                span = (max(block.start, start), block.start + block.description.tokens)
+                span = (max(block.start, adopted.start), block.start + block.description.tokens)
                 if span[0] < min(span[1], table.length):
                     span = (span[0], min(span[1], table.length))
                     mask = block.description.mask()
@@ -189,4 +189,4 @@ class Snapshots:
                         raise SnapshotError("the snapshot is of another model")
                     end = span[1]
         finally:
-            self.loop.call(lambda: manager.finish_adopted(table, keys[:end]))
+            self.loop.call(lambda: adopted.finish(end))

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 
 from tampu.errors import TampuError
 from tampu.kvcache.causal import CACHE_TYPES, AttentionKind, KVStorage, KVTypes, StoredLayer
-from tampu.kvcache.cells import Cells
+from tampu.kvcache.groups import KVCacheGroup
 from tampu.kvcache.masks import Segment
 from tampu.kvcache.recurrent import StateStorage
-from tampu.kvcache.spec import KVCacheSpec, spec_of
+from tampu.kvcache.spec import KVCacheSpec, StateSpec, attention_spec, spec_of
 from tampu.kvcache.storage import PADDING, Arrays, CacheSize, CacheView, GroupStorage
-from tampu.kvcache.table import KVCacheGroup
 from tampu.ml import Backend, Context, Tensor
 from tampu.nn import CacheShape, LayerCache, LayerShape, StateShape
 
@@ -96,16 +95,13 @@ class Cache:
         return self._context.size_bytes
 
     @property
-    def specs(self) -> list[KVCacheSpec]:
+    def specs(self) -> list[KVCacheSpec | StateSpec]:
         """The spec of each group."""
         return [storage.spec for storage in self.storages]
 
     def groups(self) -> list[KVCacheGroup]:
         """Return the groups, with all cells empty."""
-        return [
-            KVCacheGroup(each.spec, Cells(each.cells), each.grid, each.reserved)
-            for each in self.storages
-        ]
+        return [storage.group() for storage in self.storages]
 
     def step(self, segments: Sequence[Segment]) -> CacheStep:
         """Return the reads and writes of a batch with these segments."""
@@ -156,12 +152,12 @@ class Cache:
 def _storage(
     context: Context,
     shapes: Sequence[CacheShape],
-    spec: KVCacheSpec,
+    spec: KVCacheSpec | StateSpec,
     size: CacheSize,
     types: KVTypes,
 ) -> GroupStorage:
     own = {index: shape for index, shape in enumerate(shapes) if spec_of(shape) == spec}
-    if spec.is_recurrent:
+    if isinstance(spec, StateSpec):
         states = {index: each for index, each in own.items() if isinstance(each, StateShape)}
         return StateStorage(context, states, size)
     rows = {index: each for index, each in own.items() if isinstance(each, LayerShape)}
@@ -187,6 +183,6 @@ def layer_bytes(
         row = sum(
             width * kind.block_bytes // kind.block_size for kind, width in pairs if kind is not None
         )
-        return size.cells(spec_of(shape)) * row
+        return size.cells(attention_spec(shape)) * row
 
     return [stored(shape) for shape in shapes]

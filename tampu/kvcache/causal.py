@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.errors import RequestError, ShapeError
-from tampu.kvcache.checkpoints import CheckpointGrid
+from tampu.kvcache.cells import Cells
+from tampu.kvcache.groups import KVCacheGroup, attention_group
 from tampu.kvcache.masks import CellRange, Segment, attention_mask
 from tampu.kvcache.spec import KVCacheSpec
 from tampu.kvcache.storage import PADDING, Arrays, CacheView
@@ -63,9 +64,6 @@ class KVTypes:
 class KVStorage:
     """Keys and values of the layers of one group: a row per token."""
 
-    grid: CheckpointGrid | None = None
-    reserved = 0
-
     def __init__(
         self,
         context: Context,
@@ -92,6 +90,10 @@ class KVStorage:
         is_transposed = types.attention is not AttentionKind.FUSED
         widths = [layer.widths[1] for layer in layers.values()] if is_transposed else []
         self._scattered = [width for width in dict.fromkeys(widths) if width]
+
+    def group(self) -> KVCacheGroup:
+        """Return the group of its cells."""
+        return attention_group(self.spec, Cells(self.cells))
 
     def step(self, segments: Sequence[Segment], group: int) -> tuple[CacheView, Arrays]:
         """Return the range of cells that a batch reads, the rows it writes, and its mask."""

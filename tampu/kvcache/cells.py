@@ -155,11 +155,10 @@ class Cells:
         Raises:
             AssertionError: if a count differs from the number of owners.
         """
-        expected = np.zeros_like(self._owners)
-        for cells in owned:
-            np.add.at(expected, cells, 1)
-        if not np.array_equal(expected, self._owners):
-            wrong = np.flatnonzero(expected != self._owners)
+        every = np.concatenate([self._owners[:0], *owned])
+        expected = np.bincount(every, minlength=len(self))
+        wrong = np.flatnonzero(expected != self._owners)
+        if len(wrong):
             raise AssertionError(f"cells {wrong[:8]} have the wrong number of owners")
         if self._owned != np.count_nonzero(expected):
             raise AssertionError(f"{np.count_nonzero(expected)} cells owned, {self._owned} counted")

@@ -73,17 +73,22 @@ class CheckpointGrid:
         every = np.arange(start + -(start + 1) % MIN_UNIT, end, MIN_UNIT)
         return [int(each) for each in every[self.has(every, length)]]
 
-    def of_prompt(self, start: int, end: int, length: int, *, is_last: bool) -> list[int]:
-        """Return the same of a prompt; with `is_last` these are its last tokens.
+    def checkpoints(self, start: int, end: int, prompt_end: int) -> list[int]:
+        """Return after which tokens of a batch, in [start, end), the states are kept.
 
-        Then states are also kept at its end and before its last token, where the same prompt can
-        resume when it comes again.
+        States are also kept at the end of a prompt and before its last token, where the same
+        prompt can resume when it comes again. Those of an answer are at regular distances: its
+        length is not known yet.
+
+        Args:
+            start: the first position.
+            end: after the last one.
+            prompt_end: the length of the prompt; 0: the tokens are of an answer.
         """
-        return self.positions(start, end, length) + ([end - 2, end - 1] if is_last else [])
-
-    def of_answer(self, start: int, end: int) -> list[int]:
-        """Return after which positions in [start, end) of an answer its states are kept."""
-        return [each for each in range(start, end) if not (each + 1) % ANSWER_UNIT]
+        if not prompt_end:
+            return [each for each in range(start, end) if not (each + 1) % ANSWER_UNIT]
+        ends = [end - 2, end - 1] if end == prompt_end else []
+        return self.positions(start, end, prompt_end) + ends
 
     def has(self, positions: npt.NDArray[np.int_], length: int) -> npt.NDArray[np.bool_]:
         """Return which positions of a sequence of this length are on the grid."""

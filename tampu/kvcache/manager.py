@@ -1,58 +1,82 @@
-"""KV-cache management: allocates cells to sequences and reuses cached prefixes.
+"""KV-cache management: gives cells to sequences, and takes them back.
 
 A running sequence has a `CellTable`. It starts with the longest cached prefix, from any request; it
-gets cells for the tokens that it computes; when it ends, its rows stay cached until their cells are
-needed (`Cells` evicts).
+gets cells for the tokens that it computes; when it ends, its cells stay cached until others need
+them (`Cells` evicts).
 
-Each KV-cache spec of the layers has its own group of cells. In a group with a window a sequence
-owns only the cells that its next token attends to, and frees the others as it advances; those from
-which others are likely to go on are evicted last (`mark_resume_point`). In the
-group of recurrent layers only some tokens have a cell: the last of each batch, and checkpoints,
-from which a sequence may resume. When a sequence ends, those that `CheckpointGrid` would not keep
-for a sequence of its length are evicted before others.
+Layers with the same spec have a group of cells. The groups (`tampu.kvcache.groups`) decide which
+cells a sequence needs and which are evicted late; `PrefixCache` finds those that are cached.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from tampu.kvcache.cells import NO_CELL, CellArray
-from tampu.kvcache.checkpoints import KEPT_ENDS, CheckpointGrid
-from tampu.kvcache.prefix_tree import CellRefs, Keys, PrefixTree
-from tampu.kvcache.table import CellTable, KVCacheGroup, ResumePoint, shift_cells
+from tampu.kvcache.checkpoints import ANSWER_UNIT
+from tampu.kvcache.groups import KVCacheGroup
+from tampu.kvcache.prefix_cache import PrefixCache
+from tampu.kvcache.prefix_tree import Keys
+from tampu.kvcache.table import CellTable, SequenceCells
 
-_RESUME_POINTS = 4  # of a sequence, in each group with a window
-_RESUME_MARGIN = 32  # tokens before such a point from which others may go on as well
-_TOUCH_EVERY = 64  # tokens of an answer; a prompt's after each batch
 _NO_LIMIT = 2**31
+_NO_KEYS: Keys = np.empty(0, np.int32)
 
 
 class KVCacheManager:
-    """Allocates the cells of all groups.
+    """Gives the cells of all groups to sequences.
 
     Attributes:
         groups: one for each spec of the model's layers.
-        tree: finds cached prefixes.
+        prefixes: finds cached prefixes.
+        has_states: whether some layers are recurrent, so that sequences continue at checkpoints.
+        adopted: the tables of cells that are being filled (`tampu.kvcache.adoption`).
     """
 
     def __init__(self, groups: Sequence[KVCacheGroup]) -> None:
         self.groups = list(groups)
-        self.tree = PrefixTree(len(self.groups))
-        self._adopted: list[CellTable] = []
+        self.prefixes = PrefixCache(self.groups)
+        self.has_states = any(group.kind == "states" for group in self.groups)
+        self.adopted: list[CellTable] = []
+
+    # -- room ------------------------------------------------------------------------------------
 
     @property
-    def grid(self) -> CheckpointGrid | None:
-        """Where the states of recurrent layers are kept; None: there are none."""
-        return next((group.grid for group in self.groups if group.grid), None)
+    def available(self) -> int:
+        """How many more tokens of any sequences have cells."""
+        return min((group.available_tokens for group in self.groups), default=_NO_LIMIT)
+
+    @property
+    def capacity(self) -> int:
+        """How many tokens have cells at most."""
+        return max((group.max_tokens for group in self.groups), default=0)
+
+    def fits(
+        self, table: CellTable, keys: Keys, length: int, batch: int, others: int
+    ) -> tuple[int, bool]:
+        """Return how many tokens a new sequence takes from the cache, and if the rest has cells.
+
+        Args:
+            table: of the sequence, empty.
+            keys: its first tokens, as far as their cells may be reused.
+            length: how many tokens it will have in all.
+            batch: how many of them are computed at once, at most.
+            others: how many cells must be left for others.
+        """
+        cells = self.prefixes.match(table.cursor, keys[:0] if table.is_private else keys)[0]
+        pairs = zip(self.groups, cells, strict=True)
+        has_cells = all(group.fits(cached, length, batch, others) for group, cached in pairs)
+        return int(cells.shape[1]), has_cells
+
+    # -- a sequence ------------------------------------------------------------------------------
 
     def allocate(self, capacity: int, *, is_private: bool = False) -> CellTable:
         """Return an empty table for a sequence of at most `capacity` tokens."""
         cells = np.full((len(self.groups), capacity), NO_CELL, np.int32)
-        starts = [0] * len(self.groups)
-        return CellTable(cells, starts, self.tree.root(), is_private=is_private)
+        by_group = [SequenceCells(own) for own in cells]
+        return CellTable(cells, by_group, self.prefixes.tree.root(), is_private=is_private)
 
     def match_prefix(self, table: CellTable, keys: Keys) -> int:
         """Append the cells of the longest cached continuation; return their number.
@@ -61,305 +85,110 @@ class KVCacheManager:
 
         Args:
             table: of the sequence.
-            keys: the tokens after its own, as far as their rows may be reused.
+            keys: the tokens after its own, as far as their cells may be reused.
         """
         if table.is_private or table.inserted < table.length or not self.groups:
             return 0
-        matched, refs = self.tree.match(table.cursor, keys)
-        count = self._usable_length(table.length, refs) if matched else 0
-        if count:
-            if not table.length:  # make room for the checkpoints of the other tokens
-                self.rank_checkpoints(keys[:count], len(keys))
-            self._share(table, refs[0, :, :count])
-            self.tree.advance(table.cursor, keys[:count])
-            table.inserted = table.length
-            self.mark_resume_point(table)
+        start, cells = table.length, self.prefixes.match(table.cursor, keys)[0]
+        count = int(cells.shape[1])
+        if not count:
+            return 0
+        if not start:  # make room for the checkpoints of the other tokens
+            self._rank_checkpoints(keys[:count], len(keys))
+        for (group, own), cached in zip(self._pairs(table), cells, strict=True):
+            group.share(own, start, cached)
+        self.prefixes.tree.advance(table.cursor, keys[:count])
+        table.length = table.inserted = start + count
+        self._mark_resume_point(table)  # the sequence may leave here what it shares with others
         return count
 
-    def mark_resume_point(self, table: CellTable) -> None:
-        """Expect others to go on from the end of a sequence's tokens, or shortly before it.
-
-        So it is with the end of a prompt, where its answer is asked for again or continued without
-        its reasoning, with the end of an answer, and where a sequence left what it shares with
-        others. In groups with a window
-        the rows that they need outlive those that the sequence passes afterwards.
-        """
-        if table.is_private:
-            return
-        for index, group in enumerate(self.groups):
-            if group.spec.max_visible is not None:
-                first = group.spec.first_visible(max(table.length - _RESUME_MARGIN, 0))
-                cells = table.cells[index, first : table.length]
-                cells = cells[cells != NO_CELL]
-                point = ResumePoint(index, cells, group.cells.generations[cells])
-                table.resume_points.append(point)
-        del table.resume_points[: -_RESUME_POINTS * len(self.groups)]
-
-    def cached(self, keys: Keys) -> CellRefs:
-        """Return the cells of the longest cached beginning, (2, groups, n); NO_CELL: not cached.
-
-        The second of each pair is the cell's generation. While it stays the same, the row does.
-        """
-        _, refs = self.tree.match(self.tree.root(), keys)
-        refs = refs.copy()
-        refs[0][~self._is_cached(refs)] = NO_CELL
-        return refs
-
-    def count_cached(self, keys: Keys) -> int:
-        """Return how many of the first tokens a new sequence would take from the cache."""
-        return self._usable_length(0, self.tree.match(self.tree.root(), keys)[1])
-
-    def fits(
-        self, table: CellTable, keys: Keys, length: int, batch: int, beside: int
-    ) -> tuple[int, bool]:
-        """Return how many tokens a new sequence takes from the cache, and if the rest has cells.
-
-        States of recurrent layers are not counted: each slot has its own.
-
-        Args:
-            table: of the sequence, empty.
-            keys: its first tokens, as far as their rows may be reused.
-            length: how many tokens it will have in all.
-            batch: how many of them are computed at once, at most.
-            beside: how many cells must be left for others.
-        """
-        refs = self.tree.match(table.cursor, keys[:0] if table.is_private else keys)[1]
-        count = self._usable_length(0, refs)
-        has_cells = True
-        for index, group in enumerate(self.groups):
-            if group.spec.is_recurrent:
-                continue
-            shared = refs[0, index, group.spec.first_visible(count) : count]
-            shared = shared[shared != NO_CELL]
-            unowned = int((group.cells.owners(shared) == 0).sum())
-            visible, wanted = group.spec.max_visible, length - count
-            if visible is not None:
-                wanted = min(wanted, visible + batch)
-            has_cells &= group.cells.available - unowned >= wanted + beside
-        return count, has_cells
-
-    @property
-    def available(self) -> int:
-        """How many tokens of any sequences have cells; states of recurrent layers are not counted.
-
-        Without layers that attend it is more than any batch has.
-        """
-        left = (group.cells.available for group in self.groups if not group.spec.is_recurrent)
-        return min(left, default=_NO_LIMIT)
-
-    @property
-    def capacity(self) -> int:
-        """How many tokens have cells at most; states of recurrent layers are not counted."""
-        counts = (len(group.cells) for group in self.groups if not group.spec.is_recurrent)
-        return max(counts, default=0)
-
-    def is_unchanged(self, group: int, cells: CellArray, generations: CellArray) -> bool:
-        """Return whether the rows of some cells are those of these generations; any thread may."""
-        return bool(np.array_equal(self.groups[group].cells.generations[cells], generations))
-
-    def adopt(
-        self, keys: Keys, present: npt.NDArray[np.bool_], least: int
-    ) -> tuple[CellTable, int] | None:
-        """Allocate cells for rows that are known elsewhere, as for a sequence of these tokens.
-
-        Args:
-            keys: the tokens.
-            present: (groups, n): which of their rows are known.
-            least: how many tokens there must be to gain, beside those that are cached.
-
-        Returns:
-            A table, and how many of its tokens are cached; the others' rows are to be written,
-            before the table is inserted and freed. None if too few are gained, or cells are few.
-        """
-        table = self.allocate(len(keys))
-        start = self.match_prefix(table, keys)
-        can_end = np.ones(len(keys) - start, np.bool_)
-        for index, group in enumerate(self.groups):
-            can_end &= group.spec.resumable(present[index, start:], start)
-        lengths = np.flatnonzero(can_end)
-        end = start + int(lengths[-1]) + 1 if len(lengths) else start
-        firsts = [max(group.spec.first_visible(end), start) for group in self.groups]
-        has_room = all(
-            group.cells.available - group.reserved >= end - first
-            for group, first in zip(self.groups, firsts, strict=True)
-        )
-        if end - start < least or not has_room:
-            self.free(table, keys[:start])
-            return None
-        table.cells[:, start:end] = NO_CELL
-        for index, group in enumerate(self.groups):
-            near = int(table.cells[index, start - 1]) if start else NO_CELL
-            first = firsts[index]
-            table.cells[index, first:end] = group.cells.allocate(end - first, near)
-            self._free_before(table, index, group.spec.first_visible(end))
-            table.owned_from[index] = max(table.owned_from[index], group.spec.first_visible(end))
-        table.length = end
-        self._adopted.append(table)
-        return table, start
-
-    def finish_adopted(self, table: CellTable, keys: Keys) -> None:
-        """Insert an adopted table into the tree and free it: its rows are cached now.
-
-        Args:
-            table: of `adopt`.
-            keys: its tokens, as far as all of their rows have been written.
-        """
-        self._adopted.remove(table)
-        if len(keys) < table.length:
-            self.rollback(table, len(keys))
-        self.free(table, keys)
-
-    def forget(self, keys: Keys) -> int:
-        """Drop the cached rows of some tokens that no running sequence has; return their number.
-
-        They are not found any more, also not by other sequences that begin with these tokens.
-        """
-        cells = self.cached(keys)[0]
-        gone = np.zeros(cells.shape[1], np.bool_)
-        for index, group in enumerate(self.groups):
-            at = np.flatnonzero(cells[index] != NO_CELL)
-            at = at[group.cells.owners(cells[index, at]) == 0]
-            group.cells.share(cells[index, at])
-            group.cells.discard(cells[index, at])
-            gone[at] = True
-        return int(gone.sum())
-
-    def next_cell(self, table: CellTable, keys: Keys) -> int:
-        """Return the cached cell of the next token (`keys`), without using it, or NO_CELL."""
-        if table.is_private or table.inserted < table.length or not self.groups:
-            return NO_CELL
-        matched, refs = self.tree.match(table.cursor, keys)
-        is_cached = bool(matched) and bool(self._is_cached(refs).all())
-        return int(refs[0, 0, 0]) if is_cached else NO_CELL
-
-    def last_cell(self, table: CellTable) -> int:
-        """Return the cell of a sequence's last token, or NO_CELL."""
-        return int(table.cells[0, table.length - 1]) if self.groups else NO_CELL
-
-    def append(self, table: CellTable, count: int, checkpoints: Collection[int] = ()) -> bool:
+    def append(
+        self, table: CellTable, count: int, keys: Keys = _NO_KEYS, *, is_prompt: bool = False
+    ) -> bool:
         """Allocate cells for a sequence's next tokens; return False if too few are available.
 
         Args:
             table: of the sequence.
-            count: of tokens.
-            checkpoints: positions after which states are kept (others are ignored), the last ones
-                if there are few cells; the state after the last token is stored in any case.
+            count: how many tokens.
+            keys: its tokens, as far as they are known.
+            is_prompt: whether `keys` is a prompt that has these tokens; else they are an answer's.
         """
         start, end = table.length, table.length + count
-        written = sorted({end - 1, *(each for each in checkpoints if each >= start)})
-        for index, group in enumerate(self.groups):
-            self._free_before(table, index, group.spec.first_visible(start))
-        table.transient = {each for each in table.transient if each >= start - 1}
-        written = written[-self._affordable(len(written)) :]
-        wanted = [len(written) if group.spec.is_recurrent else count for group in self.groups]
-        if any(s.cells.available < n for s, n in zip(self.groups, wanted, strict=True)):
+        if self.has_states and not is_prompt and not start % ANSWER_UNIT:
+            # The token of the checkpoint is known since the step that stored its state.
+            self.prefixes.insert(table, keys[:start])
+            self._rank_checkpoints(keys[:start], start)
+        for group, own in self._pairs(table):
+            group.advance(own, start)
+        if not all(group.has_room(count) for group in self.groups):
             return False
-        for index, group in enumerate(self.groups):
-            near = int(table.cells[index, start - 1]) if start else NO_CELL
-            table.cells[index, start:end] = NO_CELL
-            at = written if group.spec.is_recurrent else slice(start, end)
-            table.cells[index, at] = group.cells.allocate(wanted[index], near)
+        prompt_end = len(keys) if is_prompt else 0
+        for group, own in self._pairs(table):
+            group.append(own, start, end, prompt_end)
         table.length = end
-        if end - 1 not in checkpoints:
-            table.transient.add(end - 1)
+        if end == prompt_end:
+            self._mark_resume_point(table)
         return True
 
     def insert(self, table: CellTable, keys: Keys) -> None:
         """Insert all known tokens of a sequence into the prefix tree, so that others find them."""
-        end = min(len(keys), table.length)
-        if table.is_private or end <= table.inserted:
-            return
-        if not self.tree.contains(table.cursor):
-            table.cursor, table.inserted = self.tree.root(), 0
-        start = table.inserted
-        refs = self._refs(table, start, end)
-        self.tree.evict([group.cells.generations for group in self.groups])
-        _, known = self.tree.match(table.cursor, keys[start:end])
-        self.tree.insert(table.cursor, keys[start:end], refs)
-        is_outdated = ~self._is_cached(known)
-        if is_outdated.any():
-            padded = np.zeros(refs.shape[1:], np.bool_)
-            padded[:, : known.shape[2]] = is_outdated
-            self.tree.replace(table.cursor, end - start, padded, refs)
-        table.inserted = end
+        self.prefixes.insert(table, keys)
 
     def rollback(self, table: CellTable, length: int) -> None:
         """Discard a sequence's cells after its first `length` tokens, before they are computed."""
-        for index, group in enumerate(self.groups):
-            group.cells.discard(table.owned(index, length))
-            table.owned_from[index] = min(table.owned_from[index], length)
-        table.transient = {each for each in table.transient if each < length}
+        for group, own in self._pairs(table):
+            group.rollback(own, table.length, length)
         table.length = min(table.length, length)
         if table.inserted > table.length:  # the cells' generations show the tree that they are gone
-            table.cursor, table.inserted = self.tree.root(), 0
+            table.cursor, table.inserted = self.prefixes.tree.root(), 0
 
     def shift(self, table: CellTable, start: int, end: int) -> list[CellArray] | None:
-        """Remove the tokens in [start, end) from a sequence; see `shift_cells`."""
-        return shift_cells(self.groups, table, start, end)
+        """Remove the tokens in [start, end) from a sequence; those after them move forward.
 
-    def free(self, table: CellTable, keys: Keys, *, is_valid: bool = True) -> None:
-        """Free a sequence's cells; its rows stay cached.
+        The sequence is private from then on: what moved differs from the same tokens of a prompt.
+
+        Returns:
+            The cells of the tokens that moved, for each group. None, and nothing changes, if some
+            of them are shared, if some are missing that would become visible, or if there are
+            recurrent layers.
+        """
+        length = table.length
+        if not all(group.can_shift(own, length, start, end) for group, own in self._pairs(table)):
+            return None
+        moved = [group.shift(own, length, start, end) for group, own in self._pairs(table)]
+        table.length -= end - start
+        table.exact = min(start, table.exact) if table.is_private else start
+        table.is_private = True
+        return moved
+
+    def free(self, table: CellTable, keys: Keys) -> None:
+        """Free a sequence's cells; what they hold stays cached.
 
         Args:
             table: of the sequence.
-            keys: its tokens, as far as their rows may be reused.
-            is_valid: whether any row may be reused.
+            keys: its tokens, as far as their cells may be reused.
         """
-        exact = table.exact if table.is_private else table.length
-        kept = min(len(keys), exact) if is_valid else 0
-        self.insert(table, keys[:kept])
-        indexed = self._indexed(table, keys[:kept])
-        self.mark_resume_point(table)
-        for index, group in enumerate(self.groups):
-            start = table.owned_from[index]
-            own = table.cells[index, start : table.length]
-            is_found = np.zeros(len(own), np.bool_)
-            part = indexed[index, start:]
-            is_found[: len(part)] = part
-            if group.spec.is_recurrent:
-                transient = [each - start for each in table.transient if start <= each < kept - 1]
-                is_found[transient] = False
-            group.cells.free(own[is_found])
-            group.cells.discard(own[~is_found & (own != NO_CELL)])
-            self._touch_resume_points(table, index)
-        self.rank_checkpoints(keys[:kept], kept)
+        keys = keys[: table.exact if table.is_private else table.length]
+        self.insert(table, keys)
+        is_found = self.prefixes.has_own(table, keys)
+        self._mark_resume_point(table)
+        for (group, own), found in zip(self._pairs(table), is_found, strict=True):
+            group.free(own, table.length, found)
+        self._rank_checkpoints(keys, len(keys))
         table.inserted = 0
-
-    def rank_checkpoints(self, keys: Keys, length: int) -> None:
-        """Evict the checkpoints of a sequence that the grid does not keep before all others.
-
-        Its last ones are kept in any case, the ends of the last answers and prompts, and so are
-        those from which several sequences went on.
-
-        Args:
-            keys: its tokens, as far as they are in the prefix tree.
-            length: of the sequence, as far as it is known.
-        """
-        if self.grid is None or not len(keys):
-            return
-        _, refs = self.tree.match(self.tree.root(), keys)
-        is_cached = self._is_cached(refs)
-        for index, group in enumerate(self.groups):
-            if group.grid is None:
-                continue
-            after = np.flatnonzero(is_cached[index])
-            cells = refs[0, index, after]
-            is_on_grid = group.grid.has(after, length) | group.cells.is_popular(cells)
-            others = cells[~is_on_grid]
-            group.cells.demote(others[:-KEPT_ENDS])
-            group.cells.touch(others[-KEPT_ENDS:])
-            group.cells.touch(cells[is_on_grid])
 
     def is_shared(self, table: CellTable, start: int) -> bool:
         """Return whether others own cells of a sequence from a position on."""
         return any(
-            bool(np.any(group.cells.owners(table.owned(index, start)) > 1))
-            for index, group in enumerate(self.groups)
+            bool(np.any(group.cells.owners(own.owned(start, table.length)) > 1))
+            for group, own in self._pairs(table)
         )
 
+    # -- all of them -----------------------------------------------------------------------------
+
     def reset(self) -> None:
-        """Invalidate all cached rows, after a batch failed; owners keep their cells."""
-        self.tree.clear()
+        """Invalidate all that is cached, after a batch failed; owners keep their cells."""
+        self.prefixes.tree.clear()
         for group in self.groups:
             group.cells.reset()
 
@@ -370,81 +199,27 @@ class KVCacheManager:
             AssertionError: if one is wrong.
         """
         for index, group in enumerate(self.groups):
-            every = [*tables, *self._adopted]
-            group.cells.check([table.owned(index) for table in every])
+            group.cells.check([table.owned(index) for table in [*tables, *self.adopted]])
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _affordable(self, states: int) -> int:
-        """Return how many of the states after a batch's tokens can be stored, at least one."""
-        for group in self.groups:
-            if group.spec.is_recurrent:
-                states = min(states, group.cells.available - group.reserved)
-        return max(states, 1)
+    def _pairs(self, table: CellTable) -> Iterator[tuple[KVCacheGroup, SequenceCells]]:
+        return zip(self.groups, table.by_group, strict=True)
 
-    def _usable_length(self, start: int, refs: CellRefs) -> int:
-        """Return how many of the tokens after `start` a sequence can reuse."""
-        is_cached = self._is_cached(refs)
-        can_end = np.ones(refs.shape[2], np.bool_)
-        for index, group in enumerate(self.groups):
-            can_end &= group.spec.resumable(is_cached[index], start)
-        lengths = np.flatnonzero(can_end)
-        return int(lengths[-1]) + 1 if len(lengths) else 0
+    def _mark_resume_point(self, table: CellTable) -> None:
+        """Expect others to continue at the end of a sequence's tokens, or shortly before it."""
+        if not table.is_private:
+            for group, own in self._pairs(table):
+                group.mark_resume_point(own, table.length)
 
-    def _is_cached(self, refs: CellRefs) -> npt.NDArray[np.bool_]:
-        """Return whether each cell still holds its row, (groups, n)."""
-        cells, generations = refs
-        is_cached: npt.NDArray[np.bool_] = cells >= 0
-        for index, group in enumerate(self.groups):
-            is_cached[index] &= group.cells.generations[cells[index]] == generations[index]
-        return is_cached
+    def _rank_checkpoints(self, keys: Keys, length: int) -> None:
+        """Have the checkpoints of a sequence evicted in the order of their use to others.
 
-    def _share(self, table: CellTable, cells: npt.NDArray[np.int32]) -> None:
-        """Append shared cells of the next tokens, as far as each group needs them."""
-        start, end = table.length, table.length + cells.shape[1]
-        table.cells[:, start:end] = NO_CELL
-        for index, group in enumerate(self.groups):
-            first = max(group.spec.first_visible(end), start)
-            own = cells[index, first - start :]
-            group.cells.share(own)
-            table.cells[index, first:end] = own
-            self._free_before(table, index, group.spec.first_visible(end))
-            table.owned_from[index] = max(table.owned_from[index], group.spec.first_visible(end))
-        table.length = end
-
-    def _free_before(self, table: CellTable, index: int, first: int) -> None:
-        """Free the cells that a sequence owns before a position."""
-        old, group = table.owned_from[index], self.groups[index]
-        end = min(first, table.length)
-        if end <= old:
-            return
-        left = table.cells[index, old:end]
-        if group.spec.is_recurrent:
-            is_passing = np.isin(np.arange(old, end), list(table.transient))
-            group.cells.discard(left[is_passing & (left != NO_CELL)])
-            left = left[~is_passing & (left != NO_CELL)]
-        group.cells.free(left)
-        table.owned_from[index] = end
-        if end - old > 1 or not end % _TOUCH_EVERY:
-            self._touch_resume_points(table, index)
-
-    def _touch_resume_points(self, table: CellTable, index: int) -> None:
-        """Have the rows of a sequence's resume points evicted after all others."""
-        cells = self.groups[index].cells
-        for point in table.resume_points:
-            if point.group == index:
-                cells.touch(point.cells[cells.generations[point.cells] == point.generations])
-
-    def _refs(self, table: CellTable, start: int, end: int) -> CellRefs:
-        cells = table.cells[:, start:end].copy()
-        generations = np.zeros_like(cells)
-        for index, group in enumerate(self.groups):
-            cells[index, : max(0, table.owned_from[index] - start)] = NO_CELL
-            generations[index] = group.cells.generations[cells[index]]
-        return np.stack([cells, generations])
-
-    def _indexed(self, table: CellTable, keys: Keys) -> npt.NDArray[np.bool_]:
-        """Return which of a sequence's rows can be found in the tree, (groups, n)."""
-        matched, refs = self.tree.match(self.tree.root(), keys)
-        is_own: npt.NDArray[np.bool_] = refs[0] == table.cells[:, :matched]
-        return is_own & self._is_cached(refs)
+        Args:
+            keys: its tokens, as far as they are in the prefix tree.
+            length: how many it has, as far as that is known.
+        """
+        if self.has_states and len(keys):
+            cells = self.prefixes.cached(keys)[0]
+            for group, own in zip(self.groups, cells, strict=True):
+                group.rank_checkpoints(own, length)

@@ -19,10 +19,10 @@ from itertools import zip_longest
 import numpy as np
 
 from tampu.errors import ShapeError
-from tampu.kvcache.cells import NO_CELL
-from tampu.kvcache.checkpoints import CheckpointGrid
+from tampu.kvcache.cells import NO_CELL, Cells
+from tampu.kvcache.groups import KVCacheGroup, RecurrentGroup
 from tampu.kvcache.masks import CellRange, Segment
-from tampu.kvcache.spec import KVCacheSpec
+from tampu.kvcache.spec import StateSpec
 from tampu.kvcache.storage import Arrays, CacheSize, CacheView, MicroBatch
 from tampu.ml import Context, GGMLType, Tensor
 from tampu.ml.recurrence import StateRows
@@ -53,8 +53,6 @@ class StateStorage:
     Attributes:
         spec: of the layers.
         cells: rows of each layer except the last.
-        grid: where the checkpoints of a sequence are.
-        reserved: cells that checkpoints leave to other sequences.
     """
 
     def __init__(self, context: Context, layers: Mapping[int, StateShape], size: CacheSize) -> None:
@@ -63,11 +61,10 @@ class StateStorage:
         Raises:
             OutOfMemoryError: if it cannot be allocated.
         """
-        self.spec = KVCacheSpec(is_recurrent=True)
+        self.spec = StateSpec()
         features = sum(shape.size for shape in layers.values())
         self.cells = size.states(features)
-        self.grid: CheckpointGrid | None = size.grid(features)
-        self.reserved = 2 * size.slots
+        self._grid = size.grid(features)
         self._slots = size.slots
         self._shapes = layers
         self._layers = {
@@ -77,6 +74,10 @@ class StateStorage:
             )
             for index, shape in layers.items()
         }
+
+    def group(self) -> KVCacheGroup:
+        """Return the group of its cells; checkpoints leave two of them to each other slot."""
+        return RecurrentGroup(Cells(self.cells), self._grid, reserved=2 * self._slots)
 
     def step(self, segments: Sequence[Segment], group: int) -> tuple[CacheView, Arrays]:
         """Return the micro-batches of a batch; the rows that each reads, and those it writes."""

@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.kvcache.cells import CellArray
+from tampu.kvcache.groups import KVCacheGroup
 from tampu.kvcache.manager import KVCacheManager
 from tampu.kvcache.prefix_tree import Node
-from tampu.kvcache.table import CellTable, KVCacheGroup
+from tampu.kvcache.table import CellTable
 
 MAX_LISTED = 1024
 MAX_NODES = 192
@@ -98,7 +99,7 @@ def take_snapshot(manager: KVCacheManager, tables: Mapping[int, CellTable]) -> C
     """
     cells = [_use_of(group, index, tables) for index, group in enumerate(manager.groups)]
     pending = sum(table.length - table.inserted for table in tables.values())
-    return CacheSnapshot(cells, _listed(manager, tables), len(manager.tree) + pending)
+    return CacheSnapshot(cells, _listed(manager, tables), len(manager.prefixes.tree) + pending)
 
 
 def _use_of(group: KVCacheGroup, index: int, tables: Mapping[int, CellTable]) -> CellUse:
@@ -111,10 +112,9 @@ def _use_of(group: KVCacheGroup, index: int, tables: Mapping[int, CellTable]) ->
     for table in tables.values():
         cells = table.owned(index)
         owners[cells[group.cells.owners(cells) > 1] // each] = SHARED
-    is_recurrent = group.spec.is_recurrent
     return CellUse(
-        "states" if is_recurrent else "tokens",
-        group.spec.max_visible,
+        group.kind,
+        group.window,
         total,
         total - group.cells.available,
         group.cells.cached,
@@ -134,7 +134,7 @@ def _listed(manager: KVCacheManager, tables: Mapping[int, CellTable]) -> list[Tr
         while node is not None:
             sharing[node] = sharing.get(node, 0) + 1
             node = node.parent
-    found: list[tuple[Node, int]] = [(manager.tree.root().node, -1)]
+    found: list[tuple[Node, int]] = [(manager.prefixes.tree.root().node, -1)]
     hidden: dict[Node, int] = {}
     for place, (node, _) in enumerate(found):  # which grows meanwhile
         children = [*reversed(node.children.values())]
@@ -146,7 +146,7 @@ def _listed(manager: KVCacheManager, tables: Mapping[int, CellTable]) -> list[Tr
     listed = []
     for node, parent in found:
         kept = [_kept(node, at, known) for at, known in enumerate(generations)]
-        of = [group.spec.is_recurrent for group in manager.groups]
+        of = [group.kind == "states" for group in manager.groups]
         listed.append(
             TreeNode(
                 parent,

@@ -1,7 +1,7 @@
 """KV-cache specs: how far back a layer attends, which decides what is kept and what is masked.
 
-Layers with the same spec share a `KVCacheGroup`: their rows lie in the same cells. Positions are
-counted within a sequence, from 0.
+Layers with the same spec share a `KVCacheGroup`: what they store of a token is in the same cell.
+Positions are counted within a sequence, from 0.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tampu.nn import CacheShape, StateShape
+from tampu.nn import CacheShape, LayerShape, StateShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,19 +22,14 @@ class KVCacheSpec:
         window: number of visible positions, the token's own included; None: no limit.
         chunk: positions before the start of the token's chunk of this size are not visible.
         is_causal: whether bidirectional groups of tokens attend to earlier ones only, too.
-        is_recurrent: instead of a row per token, the cache holds states of the whole past, after
-            some tokens only; a token needs the state after the one before it.
     """
 
     window: int | None = None
     chunk: int | None = None
-    is_recurrent: bool = False
     is_causal: bool = False
 
     def first_visible(self, position: int) -> int:
         """Return the first position that a token at `position` attends to."""
-        if self.is_recurrent:
-            return max(position - 1, 0)
         first = 0
         if self.window is not None:
             first = max(first, position - self.window + 1)
@@ -43,7 +38,7 @@ class KVCacheSpec:
         return first
 
     def first_visible_each(self, positions: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-        """Return `first_visible` of many positions, for layers with attention."""
+        """Return `first_visible` of many positions."""
         first = np.zeros_like(positions)
         if self.window is not None:
             first = np.maximum(first, positions - (self.window - 1))
@@ -61,19 +56,24 @@ class KVCacheSpec:
         """Return whether a sequence could continue at the lengths `start` + 1 to `start` + n: (n,).
 
         Args:
-            is_cached: (n,): whether the row of each position from `start` on is in the cache (for
-                recurrent layers: the state after it).
+            is_cached: (n,): whether each position from `start` on is in the cache.
             start: a length at which the sequence can continue.
         """
-        if self.is_recurrent:
-            return is_cached
         positions = np.arange(start, start + len(is_cached), dtype=np.int32)
         last_gap = np.maximum.accumulate(np.where(is_cached, -1, positions))
         return last_gap < np.maximum(self.first_visible_each(positions + 1), start)
 
 
-def spec_of(shape: CacheShape) -> KVCacheSpec:
+@dataclass(frozen=True, slots=True)
+class StateSpec:
+    """The spec of recurrent layers: the cache has states of the whole past, after some tokens."""
+
+
+def spec_of(shape: CacheShape) -> KVCacheSpec | StateSpec:
     """Return the spec of a layer."""
-    if isinstance(shape, StateShape):
-        return KVCacheSpec(is_recurrent=True)
+    return StateSpec() if isinstance(shape, StateShape) else attention_spec(shape)
+
+
+def attention_spec(shape: LayerShape) -> KVCacheSpec:
+    """Return the spec of a layer with attention."""
     return KVCacheSpec(shape.window, shape.chunk, is_causal=shape.is_causal)

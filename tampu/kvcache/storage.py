@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.kvcache.checkpoints import KEPT_ENDS, MIN_UNIT, CheckpointGrid
+from tampu.kvcache.groups import KVCacheGroup
 from tampu.kvcache.masks import CellRange, Segment
-from tampu.kvcache.spec import KVCacheSpec
+from tampu.kvcache.spec import KVCacheSpec, StateSpec
 from tampu.ml import Context, Tensor
 from tampu.nn import LayerCache
 from tampu.settings.model_settings import ModelSettings
@@ -113,16 +114,19 @@ class GroupStorage(Protocol):
     """The tensors of one group.
 
     Attributes:
-        spec: of its layers.
         cells: the number of cells.
-        grid: where states are kept; None: each token has a cell.
-        reserved: cells that checkpoints leave to the sequences of other slots.
     """
 
-    spec: KVCacheSpec
     cells: int
-    grid: CheckpointGrid | None
-    reserved: int
+
+    @property
+    def spec(self) -> KVCacheSpec | StateSpec:
+        """The spec of its layers."""
+        ...
+
+    def group(self) -> KVCacheGroup:
+        """Return the group of its cells, all of them empty."""
+        ...
 
     def step(self, segments: Sequence[Segment], group: int) -> tuple[CacheView, Arrays]:
         """Return what a batch reads, and the data of its inputs.

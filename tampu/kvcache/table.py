@@ -1,49 +1,55 @@
-"""The cells of a sequence, and the groups that they belong to; see `tampu.kvcache.manager`."""
+"""The cells of one sequence in all groups; see `tampu.kvcache.manager`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from tampu.kvcache.cells import NO_CELL, CellArray, Cells
-from tampu.kvcache.checkpoints import CheckpointGrid
+from tampu.kvcache.cells import NO_CELL, CellArray
 from tampu.kvcache.prefix_tree import Cursor
-from tampu.kvcache.spec import KVCacheSpec
 
 
-@dataclass(frozen=True, slots=True)
-class KVCacheGroup:
-    """The cells of all layers with one spec.
+class ResumePoint(NamedTuple):
+    """Cells from which others can continue a sequence, in a group with a window.
 
     Attributes:
-        spec: of the layers.
-        cells: of tokens, or of states after some tokens.
-        grid: where states are kept; None: each token has a cell.
-        reserved: cells that checkpoints leave to other sequences.
+        cells: I32, (n,).
+        generations: I32, (n,): of the cells, when the point was marked.
     """
 
-    spec: KVCacheSpec
-    cells: Cells
-    grid: CheckpointGrid | None = None
-    reserved: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ResumePoint:
-    """Rows from which others can continue a sequence, in a group with a window.
-
-    Attributes:
-        group: the index of the group.
-        cells: I32, (n,): of the rows.
-        generations: I32, (n,): of the cells.
-    """
-
-    group: int
     cells: CellArray
     generations: CellArray
+
+
+@dataclass(slots=True, eq=False)
+class SequenceCells:
+    """The cells of one sequence in one group, which alone changes it.
+
+    Attributes:
+        cells: I32, (capacity,): each token's cell; NO_CELL where nothing is stored for it.
+        owned_from: the first position whose cell the sequence owns.
+        resume_points: where others are likely to continue, the newest last (`WindowGroup`).
+        transient: positions whose states are dropped once the sequence has advanced
+            (`RecurrentGroup`).
+    """
+
+    cells: CellArray
+    owned_from: int = 0
+    resume_points: list[ResumePoint] = field(default_factory=list)
+    transient: set[int] = field(default_factory=set)
+
+    def before(self, position: int) -> int:
+        """Return the cell of the token before a position, or NO_CELL."""
+        return int(self.cells[position - 1]) if position else NO_CELL
+
+    def owned(self, start: int, end: int) -> CellArray:
+        """Return the cells that the sequence owns in [start, end)."""
+        cells = self.cells[max(start, self.owned_from) : end]
+        found: CellArray = cells[cells != NO_CELL]
+        return found
 
 
 @dataclass(slots=True, eq=False)
@@ -51,69 +57,27 @@ class CellTable:
     """The cells of one sequence.
 
     Attributes:
-        cells: I32, (groups, capacity): each token's cell; NO_CELL where its row is not kept.
-        owned_from: for each group, the first position whose cell the sequence owns.
+        cells: I32, (groups, capacity): those of all groups.
+        by_group: the same, one object for each group.
+        cursor: in the prefix tree, after its last inserted token.
         length: number of tokens with cells.
         inserted: how many of them are in the prefix tree.
-        cursor: after the last of those.
-        is_private: whether its rows are hidden from others, and theirs from it.
-        exact: length of its prefix whose rows others may find nevertheless.
-        transient: positions whose states are dropped once the sequence has advanced.
-        resume_points: where others are likely to go on, the newest last.
+        is_private: whether others cannot reuse its cells, nor it theirs.
+        exact: length of its prefix that others may reuse nevertheless.
     """
 
     cells: npt.NDArray[np.int32]
-    owned_from: list[int]
+    by_group: list[SequenceCells]
     cursor: Cursor
     length: int = 0
     inserted: int = 0
     is_private: bool = False
     exact: int = 0
-    transient: set[int] = field(default_factory=set)
-    resume_points: list[ResumePoint] = field(default_factory=list)
 
     def owned(self, group: int, start: int = 0) -> CellArray:
         """Return the cells that it owns in a group, from a position on."""
-        cells = self.cells[group, max(start, self.owned_from[group]) : self.length]
-        kept: CellArray = cells[cells != NO_CELL]
-        return kept
+        return self.by_group[group].owned(start, self.length)
 
-
-def shift_cells(
-    groups: Sequence[KVCacheGroup], table: CellTable, start: int, end: int
-) -> list[CellArray] | None:
-    """Remove the tokens in [start, end) from a sequence; those after them move forward.
-
-    The sequence is private from then on: the rows that moved differ from those of a new prompt.
-
-    Returns:
-        The cells of the tokens that moved, for each group. None, and nothing changes, if some
-        of them are shared, if rows are missing that would become visible, or if there are
-        recurrent layers, whose states include the removed tokens.
-    """
-    if not all(_can_shift(group, table, index, start, end) for index, group in enumerate(groups)):
-        return None
-    moved = []
-    for index, group in enumerate(groups):
-        owned = table.owned_from[index]
-        group.cells.free(table.cells[index, max(start, owned) : max(end, owned)])
-        cells = table.cells[index, max(end, owned) : table.length].copy()
-        group.cells.invalidate(cells)
-        tail = table.cells[index, end : table.length].copy()
-        table.cells[index, start : start + len(tail)] = tail
-        table.owned_from[index] = owned - (end - start) if owned >= end else min(owned, start)
-        moved.append(cells)
-    table.length -= end - start
-    table.exact = min(start, table.exact) if table.is_private else start
-    table.is_private = True
-    return moved
-
-
-def _can_shift(group: KVCacheGroup, table: CellTable, index: int, start: int, end: int) -> bool:
-    owned = table.owned_from[index]
-    if group.spec.is_recurrent:
-        return False
-    first = group.spec.first_visible(table.length - (end - start))
-    is_complete = owned <= (first + end - start if first >= start else first)
-    moved = table.cells[index, max(end, owned) : table.length]
-    return is_complete and not bool(np.any(group.cells.owners(moved) > 1))
+    def last_cell(self) -> int:
+        """Return the cell of its last token in the first group, or NO_CELL."""
+        return self.by_group[0].before(self.length) if self.by_group else NO_CELL

@@ -169,8 +169,8 @@ class EngineLoop:
         Raises:
             RunnerDiedError: if the loop has ended.
         """
-        manager = self._scheduler.kv_manager
-        return self.call(lambda: [manager.count_cached(keys) for keys in prompts])
+        prefixes = self._scheduler.kv_manager.prefixes
+        return self.call(lambda: [prefixes.count_cached(keys) for keys in prompts])
 
     def close(self) -> None:
         """End the loop; running sequences fail with RunnerDiedError. A second call does nothing."""

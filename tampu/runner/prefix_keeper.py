@@ -21,7 +21,8 @@ from functools import partial
 
 import numpy as np
 
-from tampu.kvcache import CellTable
+from tampu.kvcache import AttentionGroup
+from tampu.kvcache.adoption import Adoption, adopt
 from tampu.kvcache.block_file import PrefixTokens, Present
 from tampu.kvcache.block_index import BlockIndex, KeptBlock, spans
 from tampu.ml.threads import usable_cpus
@@ -51,8 +52,7 @@ class Restoration:
         sequence: that waits.
         tokens: of its prompt.
         blocks: its longest beginning that was kept.
-        table: the cells of the rows; None until they are allocated, and if none are read.
-        start: how many tokens have rows in memory already.
+        adoption: the cells to fill; None until they are allocated, and if none are read.
         end: how many have rows once it is done.
         is_read: whether it is done.
     """
@@ -60,8 +60,7 @@ class Restoration:
     sequence: Sequence
     tokens: PrefixTokens
     blocks: list[KeptBlock]
-    table: CellTable | None = None
-    start: int = 0
+    adoption: Adoption | None = None
     end: int = 0
     is_read: bool = False
 
@@ -108,7 +107,7 @@ class PrefixKeeper:
         tokens = self.copies.tokens(keys, sequence.lora)
         if tokens is None:
             return
-        refs = self.copies.manager.cached(keys)
+        refs = self.copies.manager.prefixes.cached(keys)
         with self._lock:
             self._waiting += 1
         self._noted.append((tokens, refs[0], refs[1]))
@@ -207,21 +206,19 @@ class PrefixKeeper:
         present = self._present(found)
         if present is None:
             return False
-        adopted = self.copies.manager.adopt(
-            found.tokens.keys[: present.shape[1]], present, MIN_TOKENS
-        )
-        if adopted is None:
+        keys = found.tokens.keys[: present.shape[1]]
+        adoption = adopt(self.copies.manager, keys, present, MIN_TOKENS)
+        if adoption is None:
             return False
-        found.table, found.start = adopted
-        found.end = found.table.length
+        found.adoption, found.end = adoption, adoption.table.length
         self.pending.append(found)
 
         def read() -> None:
             try:
-                found.end = self._read(found)
+                found.end = self._read(found, adoption)
             except Exception:  # the request still runs: all of its prompt is computed
                 log.exception("prefix cache: rows were not read")
-                found.end = found.start
+                found.end = adoption.start
             found.is_read = True
             done(found)
 
@@ -230,12 +227,11 @@ class PrefixKeeper:
 
     def finish(self, found: Restoration) -> None:
         """Insert the rows that were read into the prefix tree, on the loop's thread."""
-        table = found.table
-        if table is None:
+        if found.adoption is None:
             return
         self.pending.remove(found)
-        found.table = None
-        self.copies.manager.finish_adopted(table, found.tokens.keys[: found.end])
+        found.adoption.finish(found.end)
+        found.adoption = None
 
     def close(self) -> None:
         """Wait until all rows are written; nothing may be computing."""
@@ -247,7 +243,7 @@ class PrefixKeeper:
     def _present(self, found: Restoration) -> Present | None:
         """Return which rows of a sequence's beginning were kept, (groups, n)."""
         groups = self.copies.manager.groups
-        if all(not g.spec.is_recurrent and g.spec.max_visible is None for g in groups):
+        if all(isinstance(group, AttentionGroup) for group in groups):
             return np.ones((len(groups), found.blocks[-1].used), np.bool_)
         masks: list[Present] = []
         for block in found.blocks:
@@ -257,21 +253,19 @@ class PrefixKeeper:
             masks.append(description.mask()[:, : block.used - block.start])
         return np.concatenate(masks, axis=1) if masks else None
 
-    def _read(self, found: Restoration) -> int:
+    def _read(self, found: Restoration, adoption: Adoption) -> int:
         """Fill the cells of a restoration; return up to which position all could be read."""
         blocks = [block for block in found.blocks if block.start < found.end]
         self.blocks.use(blocks)
-        missing = [block for block in blocks if block.used > found.start]
+        missing = [block for block in blocks if block.used > adoption.start]
         # Reading, checking and copying release Python's lock.
-        ends = [*self._fillers.map(partial(self._fill, found), missing)]
+        ends = [*self._fillers.map(partial(self._fill, found, adoption), missing)]
         return next((end for end in ends if end is not None), found.end)
 
-    def _fill(self, found: Restoration, block: KeptBlock) -> int | None:
+    def _fill(self, found: Restoration, adoption: Adoption, block: KeptBlock) -> int | None:
         """Fill the cells of one block; if that cannot be, return up to where there are rows."""
-        table = found.table
-        span = (max(block.start, found.start), min(block.used, found.end))
-        if table is None:
-            return span[0]
+        table = adoption.table
+        span = (max(block.start, adoption.start), min(block.used, found.end))
         read = self.blocks.read(
             found.tokens, block, partial(self.copies.memory, table, block.start, span)
         )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tampu.kvcache import NO_CELL, CellTable, KVCacheManager
+from tampu.kvcache import NO_CELL, AttentionGroup, CellTable, KVCacheManager, RecurrentGroup
 from tampu.kvcache.block_file import PrefixTokens, Present, without_offset
 from tampu.kvcache.block_index import rows_by_group
 from tampu.kvcache.checkpoints import KEPT_ENDS
@@ -62,11 +62,11 @@ class RowCopies:
         cuts: list[int] = []
         end = present.shape[1]
         for index, group in enumerate(self.manager.groups):
-            if not group.spec.is_recurrent and group.spec.max_visible is None:
+            if isinstance(group, AttentionGroup):
                 gaps = np.flatnonzero(~present[index])
                 end = min(end, int(gaps[0])) if len(gaps) else end
         for index, group in enumerate(self.manager.groups):
-            if group.spec.is_recurrent:
+            if isinstance(group, RecurrentGroup):
                 kept = _kept_states(np.flatnonzero(present[index, :end]).tolist())
                 present[index] = False
                 present[index, kept] = True
@@ -79,7 +79,7 @@ class RowCopies:
         """Return the rows of some tokens, of each group; None if one of them has changed.
 
         Args:
-            cells: (groups, n): of the sequence, with their generations, by `KVCacheManager.cached`.
+            cells: (groups, n): of the sequence, with their generations, by `PrefixCache.cached`.
             generations: likewise.
             present: (groups, n): which rows to copy.
             span: the first position, and the position after the last.
@@ -90,7 +90,8 @@ class RowCopies:
             for group, own in enumerate(present[:, here])
         ]
         copies = [self.rows.read(group, own) for group, (own, _) in enumerate(chosen)]
-        is_same = (self.manager.is_unchanged(group, *of) for group, of in enumerate(chosen))
+        prefixes = self.manager.prefixes
+        is_same = (prefixes.is_unchanged(group, *of) for group, of in enumerate(chosen))
         return copies if all(is_same) else None
 
     def fill(
@@ -138,7 +139,7 @@ class RowCopies:
         if len(present) != len(self.manager.groups):
             return None
         for group, own in enumerate(present):
-            first, end = max(span[0], table.owned_from[group]), span[1]
+            first, end = max(span[0], table.by_group[group].owned_from), span[1]
             first = min(first, end)
             if not own[first - at : end - at].all():
                 return None

@@ -19,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.kvcache import KVCacheManager
-from tampu.kvcache.checkpoints import ANSWER_UNIT
 from tampu.runner.admission import Admission
 from tampu.runner.batch import BatchPart, Draft, Plan, to_plan
 from tampu.runner.batch_pace import BatchPace
@@ -220,7 +219,7 @@ class Scheduler:
         if sequence not in self.running:
             return False
         self.running.remove(sequence)
-        self.kv_manager.free(sequence.cell_table, sequence.keys[:0], is_valid=False)
+        self.kv_manager.free(sequence.cell_table, sequence.keys[:0])
         return True
 
     def recompute(self, sequence: Sequence, keep: int) -> int:
@@ -311,7 +310,7 @@ class Scheduler:
         The batch ends them, so they need no slot. Questions about one input are such prompts:
         as many as fit are computed together, whatever the number of slots.
         """
-        if self.kv_manager.grid is not None:  # the memory of states is divided by slots
+        if self.kv_manager.has_states:  # the memory of states is divided by slots
             return
         for sequence in sorted(self.waiting, key=lambda each: each.urgency):
             if sequence.options.max_tokens == 0 and not sequence.layout.images:
@@ -359,11 +358,11 @@ class Scheduler:
         """Let a sequence use the output of another one in the batch that has the same tokens."""
         if sequence.uncomputed != 1 or sequence.generated or sequence.wants_rows:
             return False
-        start = sequence.computed
-        cell = self.kv_manager.next_cell(sequence.cell_table, sequence.keys[start : start + 1])
+        start, table = sequence.computed, sequence.cell_table
+        cell = self.kv_manager.prefixes.next_cell(table, sequence.keys[start : start + 1])
         if cell not in draft.results:
             return False
-        self.kv_manager.match_prefix(sequence.cell_table, sequence.keys[start : start + 1])
+        self.kv_manager.match_prefix(table, sequence.keys[start : start + 1])
         sequence.cached += 1
         output = draft.results[cell]
         draft.parts.append(BatchPart(sequence, draft.rows, start + 1, 0, output, 1, is_last=True))
@@ -397,10 +396,10 @@ class Scheduler:
         """Add a sequence's next tokens to a batch; return False if there are too few cells."""
         start, is_last = sequence.computed, sequence.uncomputed == count
         is_prefilling = sequence.is_prefilling
-        points = self._checkpoints(sequence, count)
         if count == 0:
             return True
-        if not self.kv_manager.append(sequence.cell_table, count, points):
+        known = sequence.keys[: sequence.length]
+        if not self.kv_manager.append(sequence.cell_table, count, known, is_prompt=is_prefilling):
             draft.lacks_cells = True
             return False
         first = len(draft.outputs)
@@ -419,28 +418,10 @@ class Scheduler:
             draft.room -= count
             draft.batch_room -= count if sequence.is_batch else 0
             draft.prompt_rows += count
-            self.kv_manager.insert(sequence.cell_table, sequence.keys[: sequence.length])
-            if is_last:
-                self.kv_manager.mark_resume_point(sequence.cell_table)
+            self.kv_manager.insert(sequence.cell_table, known)
             if is_last and not sequence.cell_table.is_private:
-                draft.results[self.kv_manager.last_cell(sequence.cell_table)] = (
-                    len(draft.outputs) - 1
-                )
+                draft.results[sequence.cell_table.last_cell()] = len(draft.outputs) - 1
         return True
-
-    def _checkpoints(self, sequence: Sequence, count: int) -> list[int]:
-        """Return after which of a sequence's next tokens states of recurrent layers are kept."""
-        grid, start = self.kv_manager.grid, sequence.computed
-        if grid is None:
-            return []
-        if sequence.is_prefilling:
-            is_last = sequence.uncomputed == count
-            return grid.of_prompt(start, start + count, sequence.length, is_last=is_last)
-        if not start % ANSWER_UNIT:
-            # The token of the checkpoint is known since the step that stored its state.
-            self.kv_manager.insert(sequence.cell_table, sequence.keys[:start])
-            self.kv_manager.rank_checkpoints(sequence.keys[:start], start)
-        return grid.of_answer(start, start + count)
 
     def _is_shared(self, part: BatchPart) -> bool:
         sequence = part.sequence

@@ -8,9 +8,10 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.kv_groups import GivenCheckpoints
 
-from tampu.kvcache import NO_CELL, CacheSize, Cells, KVCacheGroup, KVCacheManager, KVCacheSpec
-from tampu.kvcache.checkpoints import ANSWER_UNIT, KEPT_ENDS, MIN_UNIT, CheckpointGrid
+from tampu.kvcache import NO_CELL, CacheSize, Cells, KVCacheManager, RecurrentGroup
+from tampu.kvcache.checkpoints import KEPT_ENDS, MIN_UNIT, CheckpointGrid
 
 STATES = st.integers(2, 300)
 LENGTHS = st.integers(1, 300_000)
@@ -93,12 +94,7 @@ class Conversations:
     def __init__(self, seed: int, slots: int = 1, checkpoints: int = 9, batch: int = 512) -> None:
         self.source = random.Random(seed)
         self.grid = CheckpointGrid(max(checkpoints - KEPT_ENDS, 2))
-        group = KVCacheGroup(
-            KVCacheSpec(is_recurrent=True),
-            Cells(4 * slots + checkpoints),
-            self.grid,
-            2 * slots,
-        )
+        group = RecurrentGroup(Cells(4 * slots + checkpoints), self.grid, 2 * slots)
         self.manager, self.batch = KVCacheManager([group]), batch
 
     def words(self, count: int) -> list[int]:
@@ -111,26 +107,18 @@ class Conversations:
         table = manager.allocate(len(tokens) + 1)
         manager.match_prefix(table, keys[: len(prompt) - 1])
         while table.length < len(prompt):
-            start, end = table.length, min(table.length + self.batch, len(prompt))
-            points = self.grid.positions(start, end, len(prompt))
-            ends = [end - 2, end - 1] if end == len(prompt) else []
-            assert manager.append(table, end - start, [*points, *ends])
+            count = min(self.batch, len(prompt) - table.length)
+            assert manager.append(table, count, keys[: len(prompt)], is_prompt=True)
             manager.insert(table, keys[: len(prompt)])
         while table.length < len(tokens):
-            start = table.length
-            if not start % ANSWER_UNIT:
-                manager.insert(table, keys[:start])
-                manager.rank_checkpoints(keys[:start], start)
-            assert manager.append(table, 1, [] if (start + 1) % ANSWER_UNIT else [start])
+            assert manager.append(table, 1, keys[: table.length])
         manager.check([table])
         manager.free(table, keys)
         return tokens
 
     def computed_again(self, tokens: list[int]) -> int:
         """Return how many of these tokens are not before the last state that is kept."""
-        table = self.manager.allocate(len(tokens) + 1)
-        found, refs = self.manager.tree.match(table.cursor, np.array(tokens, np.int32))
-        return len(tokens) - (self.manager._usable_length(0, refs) if found else 0)
+        return len(tokens) - self.manager.prefixes.count_cached(np.array(tokens, np.int32))
 
 
 @pytest.mark.parametrize("checkpoints", [2, 9, 40])
@@ -193,13 +181,15 @@ def test_a_prefix_that_conversations_share_outlives_many_others(checkpoints: int
 
 
 def test_checkpoints_leave_cells_to_other_sequences() -> None:
-    group = KVCacheGroup(KVCacheSpec(is_recurrent=True), Cells(6), CheckpointGrid(2), 2)
+    grid = GivenCheckpoints(given={*range(1500)})
+    group = RecurrentGroup(Cells(6), grid, 2)
     manager = KVCacheManager([group])
     table = manager.allocate(2000)
-    assert manager.append(table, 1500, range(1500))
+    assert manager.append(table, 1500)
     kept = np.flatnonzero(table.cells[0] != NO_CELL)
     assert kept.tolist() == [1496, 1497, 1498, 1499]
     others = [manager.allocate(8) for _ in range(2)]
-    assert all(manager.append(other, 5, (3, 4)) for other in others)
+    grid.use((3, 4))
+    assert all(manager.append(other, 5) for other in others)
     assert [int(np.count_nonzero(other.cells != NO_CELL)) for other in others] == [1, 1]
     manager.check([table, *others])

@@ -6,28 +6,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from support.kv_groups import GivenCheckpoints, group_of, keys, manager_of
 
-from tampu.kvcache import (
-    NO_CELL,
-    CellRange,
-    Cells,
-    KVCacheGroup,
-    KVCacheManager,
-    KVCacheSpec,
-    Segment,
-)
+from tampu.kvcache import NO_CELL, CellRange, KVCacheManager, KVCacheSpec, Segment, StateSpec
 from tampu.kvcache.masks import attention_mask
 
 FULL, WINDOW, CHUNK = KVCacheSpec(), KVCacheSpec(window=5), KVCacheSpec(chunk=4)
-STATE = KVCacheSpec(is_recurrent=True)
-
-
-def keys(*values: int) -> npt.NDArray[Any]:
-    return np.array(values, np.int32)
-
-
-def manager_of(*specs: KVCacheSpec, cells: int = 64) -> KVCacheManager:
-    return KVCacheManager([KVCacheGroup(spec, Cells(cells)) for spec in specs])
+STATE = StateSpec()
 
 
 def read(manager: KVCacheManager, tokens: npt.NDArray[Any], capacity: int = 40) -> tuple[Any, Any]:
@@ -55,14 +40,14 @@ def test_a_computed_prefix_is_matched() -> None:
 
 def test_cached_tokens_are_counted_without_being_used() -> None:
     manager = manager_of(FULL, cells=6)
-    assert manager.count_cached(keys(1, 2)) == 0
+    assert manager.prefixes.count_cached(keys(1, 2)) == 0
     table, _ = read(manager, keys(1, 2, 3, 4))
-    assert manager.count_cached(keys(1, 2, 9)) == 2  # of a running sequence
+    assert manager.prefixes.count_cached(keys(1, 2, 9)) == 2  # of a running sequence
     manager.free(table, keys(1, 2, 3, 4))
-    assert manager.count_cached(keys(1, 2, 3, 4, 5)) == 4
+    assert manager.prefixes.count_cached(keys(1, 2, 3, 4, 5)) == 4
     other, _ = read(manager, keys(5, 5, 5, 5))  # takes two of the cells
     manager.check([other])
-    assert manager.count_cached(keys(1, 2, 3, 4)) == 2
+    assert manager.prefixes.count_cached(keys(1, 2, 3, 4)) == 2
 
 
 @pytest.mark.seed("S78")
@@ -88,7 +73,7 @@ def test_rolled_back_tokens_are_not_matched() -> None:
 def test_rows_of_a_failed_sequence_are_not_matched() -> None:
     manager = manager_of(FULL)
     first, _ = read(manager, keys(1, 2, 3))
-    manager.free(first, keys(), is_valid=False)
+    manager.free(first, keys())
     assert read(manager, keys(1, 2, 3))[1] == 0
 
 
@@ -97,7 +82,7 @@ def test_a_private_sequence_neither_matches_nor_is_matched() -> None:
     manager.free(read(manager, keys(1, 2, 3))[0], keys(1, 2, 3))
     private = manager.allocate(10, is_private=True)
     assert manager.match_prefix(private, keys(1, 2)) == 0
-    assert manager.next_cell(private, keys(1)) == NO_CELL
+    assert manager.prefixes.next_cell(private, keys(1)) == NO_CELL
     manager.append(private, 2)
     manager.insert(private, keys(8, 9))
     assert read(manager, keys(8, 9, 1))[1] == 0
@@ -158,7 +143,7 @@ def test_a_sequence_resumes_where_its_window_is_cached(taken: int, continued: in
     manager.free(read(manager, tokens)[0], tokens)
     others = keys(*range(20, 20 + taken))
     manager.free(read(manager, others)[0], others)
-    assert manager.count_cached(tokens) == continued
+    assert manager.prefixes.count_cached(tokens) == continued
 
 
 def test_a_prefix_without_its_window_is_not_matched() -> None:
@@ -199,28 +184,28 @@ def test_a_shift_that_needs_freed_rows_of_a_window_is_refused() -> None:
     manager = manager_of(FULL, WINDOW)
     table, _ = read(manager, keys(*range(20)))
     manager.append(table, 1)
-    before = table.cells.copy(), [*table.owned_from], table.length
+    before = table.cells.copy(), [own.owned_from for own in table.by_group], table.length
     assert manager.shift(table, 2, 19) is None
     assert np.array_equal(table.cells, before[0])
-    assert (table.owned_from, table.length) == before[1:]
+    assert ([own.owned_from for own in table.by_group], table.length) == before[1:]
 
 
 # States
 
 
 def test_only_the_last_token_of_a_batch_and_checkpoints_have_states() -> None:
-    manager = manager_of(FULL, STATE)
+    manager = manager_of(FULL, STATE, grid=GivenCheckpoints(given={3, 8}))
     table = manager.allocate(20)
-    assert manager.append(table, 10, checkpoints=(3, 8))
+    assert manager.append(table, 10)
     assert np.flatnonzero(table.cells[1] != NO_CELL).tolist() == [3, 8, 9]
     assert (table.cells[0, :10] != NO_CELL).all()
     manager.check([table])
 
 
 def test_a_sequence_resumes_at_the_last_common_checkpoint() -> None:
-    manager = manager_of(FULL, STATE)
+    manager = manager_of(FULL, STATE, grid=GivenCheckpoints(given={3, 8, 9}))
     first = manager.allocate(20)
-    manager.append(first, 10, checkpoints=(3, 8, 9))
+    manager.append(first, 10)
     manager.insert(first, keys(*range(10)))
     for tokens, expected in [
         (keys(*range(10)), 9),
@@ -230,16 +215,16 @@ def test_a_sequence_resumes_at_the_last_common_checkpoint() -> None:
     ]:
         other = manager.allocate(20)
         assert manager.match_prefix(other, tokens[:-1]) == expected
-        assert other.owned_from[1] == max(expected - 1, 0)
+        assert other.by_group[1].owned_from == max(expected - 1, 0)
         manager.check([first, other])
         manager.free(other, tokens[:expected])
 
 
 def test_of_an_answer_only_the_last_state_is_kept() -> None:
-    manager = manager_of(FULL, STATE)
+    manager = manager_of(FULL, STATE, grid=GivenCheckpoints(given={8, 9}))
     tokens = keys(*range(20))
     table = manager.allocate(20)
-    manager.append(table, 10, checkpoints=(8, 9))
+    manager.append(table, 10)
     manager.insert(table, tokens[:10])
     for _ in range(6):
         manager.append(table, 1)
@@ -277,11 +262,12 @@ def test_a_sequence_that_shares_a_state_writes_to_its_own_cell() -> None:
 class ReferenceCache:
     """A reference cache: the history in each cell, and the tokens of each sequence."""
 
-    def __init__(self, source: random.Random, specs: tuple[KVCacheSpec, ...]) -> None:
-        self.source = source
+    def __init__(self, source: random.Random, specs: tuple[KVCacheSpec | StateSpec, ...]) -> None:
+        self.source, self.specs = source, specs
+        self.grid = GivenCheckpoints()
         size = [source.choice([24, 40, 64]) for _ in specs]
         self.manager = KVCacheManager(
-            [KVCacheGroup(r, Cells(n)) for r, n in zip(specs, size, strict=True)]
+            [group_of(spec, n, self.grid) for spec, n in zip(specs, size, strict=True)]
         )
         self.memory: list[list[Any]] = [
             [None] * n for n in size
@@ -296,7 +282,7 @@ class ReferenceCache:
             self.manager.reset()
             self.memory = [[None] * len(cells) for cells in self.memory]
             while self.running:
-                self.manager.free(self.running.pop()[0], keys(), is_valid=False)
+                self.manager.free(self.running.pop()[0], keys())
 
     def start(self) -> None:
         if len(self.running) < 4:
@@ -322,8 +308,10 @@ class ReferenceCache:
             tokens.append(self.source.randrange(2))
         count = min(count, len(tokens) - table.length)
         added = range(table.length, table.length + max(count, 0))
-        checkpoints = [each for each in added if self.source.random() < 0.3]
-        if count <= 0 or not self.manager.append(table, count, checkpoints):
+        self.grid.use([each for each in added if self.source.random() < 0.3])
+        if count <= 0 or not self.manager.append(
+            table, count, keys(*tokens), is_prompt=self.source.random() < 0.5
+        ):
             return
         for position in added:
             history = tuple(tokens[: position + 1]) if not table.is_private else self.unique()
@@ -344,11 +332,10 @@ class ReferenceCache:
         if self.running:
             table, tokens, histories = self.source.choice(self.running)
             length = max(0, table.length - self.source.randrange(3))
-            for spec in (group.spec for group in self.manager.groups):
-                if any(spec.first_visible(length) < start for start in table.owned_from):
+            for group, own in zip(self.manager.groups, table.by_group, strict=True):
+                if group.first_needed(length) < own.owned_from:
                     return  # only what was just taken can be taken back
-            for index, group in enumerate(self.manager.groups):
-                if group.spec.is_recurrent and length and table.cells[index, length - 1] == NO_CELL:
+                if group.kind == "states" and length and own.before(length) == NO_CELL:
                     return
             self.manager.rollback(table, length)
             del histories[length:], tokens[max(length, 1) :]
@@ -368,7 +355,7 @@ class ReferenceCache:
         for position in range(start, table.length):
             histories[position] = self.unique()
             for group, memory in enumerate(self.memory):
-                if position >= table.owned_from[group]:
+                if position >= table.by_group[group].owned_from:
                     assert table.cells[group, position] in moved[group]
                     memory[table.cells[group, position]] = histories[position]
 
@@ -380,16 +367,16 @@ class ReferenceCache:
     def fail(self) -> None:
         if self.running and self.source.random() < 0.2:
             table, *_ = self.running.pop(self.source.randrange(len(self.running)))
-            self.manager.free(table, keys(), is_valid=False)
+            self.manager.free(table, keys())
 
     def verify(self) -> None:
         self.manager.check([table for table, *_ in self.running])
         for table, tokens, histories in self.running:
             assert table.length == len(histories)
             for index, group in enumerate(self.manager.groups):
-                first = group.spec.first_visible(table.length)
-                assert table.owned_from[index] <= max(first, 0) or table.length == 0
-                if group.spec.is_recurrent:
+                first = group.first_needed(table.length)
+                assert table.by_group[index].owned_from <= first or table.length == 0
+                if group.kind == "states":
                     assert len(table.owned(index)) <= 6
                 cells = table.cells[index, first : table.length].tolist()
                 assert len(set(cells)) == len(cells)
@@ -399,14 +386,14 @@ class ReferenceCache:
     def verify_masks(self, table: Any, histories: Any, count: Any) -> None:
         """Compare the masks of new tokens with the history in every visible cell."""
         segment = Segment(table.cells[:, : table.length], table.length - count)
-        for index, group in enumerate(self.manager.groups):
-            if group.spec.is_recurrent:
+        for index in range(len(self.memory)):
+            if not isinstance(spec := self.specs[index], KVCacheSpec):
                 continue
             cell_range = CellRange(0, len(self.memory[index]))
-            mask = attention_mask([segment], index, group.spec, cell_range)
+            mask = attention_mask([segment], index, spec, cell_range)
             for row, position in enumerate(range(segment.start, segment.end)):
                 seen = [self.memory[index][cell] for cell in np.flatnonzero(mask[row] == 0)]
-                expected = histories[group.spec.first_visible(position) : position + 1]
+                expected = histories[spec.first_visible(position) : position + 1]
                 assert sorted(map(str, seen)) == sorted(map(str, expected))
 
 
@@ -426,10 +413,10 @@ class ReferenceCache:
 )
 @pytest.mark.parametrize("seed", [1, 2])
 def test_after_any_operations_each_sequence_sees_its_own_history(
-    seed: int, specs: tuple[KVCacheSpec, ...]
+    seed: int, specs: tuple[KVCacheSpec | StateSpec, ...]
 ) -> None:
     reference = ReferenceCache(random.Random(seed), specs)
-    for _ in range(10_000):
+    for _ in range(2_500):
         reference.step()
         reference.verify()
     for table, tokens, _ in reference.running:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from support.kv_groups import GivenCheckpoints
 
 from tampu.errors import ShapeError
 from tampu.kvcache import (
@@ -17,7 +18,9 @@ from tampu.kvcache import (
     KVCacheManager,
     KVCacheSpec,
     MicroBatch,
+    RecurrentGroup,
     Segment,
+    StateSpec,
     layer_bytes,
 )
 from tampu.ml import Backend, GGMLType
@@ -98,7 +101,7 @@ def test_a_layer_can_use_only_its_own_kind_of_cache(
     backend: Backend, cache: Callable[..., Any]
 ) -> None:
     made, context = cache([STATES, ROWS]), backend.context()
-    assert made.specs == [KVCacheSpec(is_recurrent=True), KVCacheSpec()]
+    assert made.specs == [StateSpec(), KVCacheSpec()]
     graph = made.build(context, 2, next(made.views_by_fill(2)))
     x = context.input("x", (2, 1, 32), GGMLType.F32)
     with pytest.raises(ShapeError, match="has no keys and values"):
@@ -124,7 +127,10 @@ class Sums:
     def __init__(self, backend: Backend, cache: Any, seed: int) -> None:
         self.backend, self.cache = backend, cache
         self.source = random.Random(seed)
-        self.manager = KVCacheManager(cache.groups())
+        self.manager, self.grid = KVCacheManager(cache.groups()), GivenCheckpoints()
+        for group in self.manager.groups:
+            if isinstance(group, RecurrentGroup):
+                group.grid = self.grid
         self.sequences: list[Any] = []  # [table, tokens]
 
     def step(self) -> None:
@@ -141,8 +147,8 @@ class Sums:
             while len(tokens) < start + count:
                 tokens.append(self.source.randrange(2))
             after = range(start, start + count)
-            points = [each for each in after if self.source.random() < 0.2]
-            if not self.manager.append(table, count, points):
+            self.grid.use([each for each in after if self.source.random() < 0.2])
+            if not self.manager.append(table, count):
                 continue
             self.manager.insert(table, np.array(tokens, np.int32))
             parts.append((table, tokens, start, count))

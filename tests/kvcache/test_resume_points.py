@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from support.kv_groups import group_of
 
-from tampu.kvcache import CacheSize, Cells, CellTable, KVCacheGroup, KVCacheManager, KVCacheSpec
+from tampu.kvcache import CacheSize, CellTable, KVCacheManager, KVCacheSpec
 
 WINDOW = KVCacheSpec(window=300)
 BATCH = 128
@@ -21,7 +22,7 @@ def keys(seed: int, count: int) -> npt.NDArray[Any]:
 def manager_of(slots: int = 1) -> KVCacheManager:
     size = CacheSize(slots=slots, context=MANY, batch=BATCH)
     specs = (KVCacheSpec(), WINDOW)
-    return KVCacheManager([KVCacheGroup(spec, Cells(size.cells(spec))) for spec in specs])
+    return KVCacheManager([group_of(spec, size.cells(spec)) for spec in specs])
 
 
 def read(manager: KVCacheManager, prompt: npt.NDArray[Any]) -> tuple[CellTable, int]:
@@ -29,9 +30,9 @@ def read(manager: KVCacheManager, prompt: npt.NDArray[Any]) -> tuple[CellTable, 
     table = manager.allocate(MANY)
     cached = manager.match_prefix(table, prompt[:-1])
     while table.length < len(prompt):
-        assert manager.append(table, min(BATCH, len(prompt) - table.length))
+        count = min(BATCH, len(prompt) - table.length)
+        assert manager.append(table, count, prompt, is_prompt=True)
         manager.insert(table, prompt[: table.length])
-    manager.mark_resume_point(table)
     return table, cached
 
 

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+from support.kv_groups import keys, manager_of
 
-from tampu.kvcache import Cells, CellTable, KVCacheGroup, KVCacheManager, KVCacheSpec, take_snapshot
+from tampu.kvcache import CellTable, KVCacheManager, KVCacheSpec, StateSpec, take_snapshot
 from tampu.kvcache.snapshot import CACHED, EMPTY, MAX_LISTED, MAX_NODES, SHARED
 
-FULL, WINDOW, STATE = KVCacheSpec(), KVCacheSpec(window=5), KVCacheSpec(is_recurrent=True)
-
-
-def keys(*values: int) -> npt.NDArray[np.int32]:
-    return np.array(values, np.int32)
-
-
-def manager_of(*specs: KVCacheSpec, cells: int = 64) -> KVCacheManager:
-    return KVCacheManager([KVCacheGroup(spec, Cells(cells)) for spec in specs])
+FULL, WINDOW, STATE = KVCacheSpec(), KVCacheSpec(window=5), StateSpec()
 
 
 def read(manager: KVCacheManager, tokens: npt.NDArray[np.int32]) -> CellTable:

@@ -10,7 +10,7 @@ from support.tiny_model import write_tiny
 
 from tampu import models
 from tampu.engine.model_loader import NODES_PER_RUN
-from tampu.kvcache import Cache, CacheSize, CellRange, MicroBatch
+from tampu.kvcache import Cache, CacheSize, CellRange, MicroBatch, StateSpec
 from tampu.layouts import read_model
 from tampu.ml import Backend, GGMLType, Weights
 from tampu.models import Architecture, bind_model
@@ -29,7 +29,8 @@ def nodes(backend: Backend, path: Path, runs: int) -> int:
         weights.load(backend)
         context = backend.context()
         parts = tuple(MicroBatch(1, COUNT) for _ in range(runs))
-        views = [parts if spec.is_recurrent else CellRange(0, 256) for spec in cache.specs]
+        is_state = [isinstance(spec, StateSpec) for spec in cache.specs]
+        views = [parts if each else CellRange(0, 256) for each in is_state]
         graph = cache.build(context, COUNT * runs, views)
         lengths = ((COUNT * runs,), (4, COUNT * runs), (COUNT * runs,))
         inputs = [context.input("input", length, GGMLType.I32) for length in lengths]

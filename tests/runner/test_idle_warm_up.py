@@ -13,7 +13,7 @@ from support.fake_graphs import FakeEngine, FakeGraphs, alone, hashed
 from support.waiting import wait_until
 
 from tampu.errors import DeviceLostError, OutOfMemoryError, TampuError
-from tampu.kvcache import Cells, KVCacheGroup, KVCacheManager, KVCacheSpec
+from tampu.kvcache import AttentionGroup, Cells, KVCacheManager
 from tampu.runner.graphs import WarmUpBatch
 from tampu.runner.idle_warm_up import REST_S, IdleWarmUp
 
@@ -113,7 +113,7 @@ def test_rows_in_the_cache_stay_right() -> None:
 
 def test_without_a_cell_to_spare_they_wait() -> None:
     cells = Cells(2)
-    manager = KVCacheManager([KVCacheGroup(KVCacheSpec(), cells)])
+    manager = KVCacheManager([AttentionGroup(cells)])
     warm_up = IdleWarmUp(Any, manager, 1, LEFT)  # type: ignore[arg-type]
     taken = cells.allocate(2)
     assert warm_up.next() is None

@@ -10,7 +10,7 @@ import pytest
 from support.fake_graphs import FakeEngine, FakeGraphs
 from support.waiting import wait_until
 
-from tampu.kvcache import Cells, KVCacheGroup, KVCacheManager, KVCacheSpec
+from tampu.kvcache import AttentionGroup, Cells, KVCacheManager
 from tampu.ml.backend import Computed
 from tampu.runner.context_shift import shift_count
 from tampu.runner.events import TextDelta
@@ -93,7 +93,7 @@ def scheduler() -> Callable[..., Any]:
     """Make a scheduler; nothing is computed."""
 
     def make(*, slots: int = 4, batch: int = 8, cells: int = 64) -> Scheduler:
-        kv_manager = KVCacheManager([KVCacheGroup(KVCacheSpec(), Cells(cells))])
+        kv_manager = KVCacheManager([AttentionGroup(Cells(cells))])
         return Scheduler(kv_manager, slots=slots, batch=batch, outputs=slots)
 
     return make

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from support.waiting import wait_until
 
-from tampu.kvcache import Cells, KVCacheGroup, KVCacheManager, KVCacheSpec
+from tampu.kvcache import AttentionGroup, Cells, KVCacheManager
 from tampu.ml.backend import Computed
 from tampu.nn import Placeholders, PreparedImage
 from tampu.runner.detokenizer import Detokenizer
@@ -209,7 +209,7 @@ class FakeEngine:
     ) -> None:  # fmt: skip
         self.context = context
         cells = context if kv_unified else slots * context
-        self.kv_manager = KVCacheManager([KVCacheGroup(KVCacheSpec(), Cells(cells))])
+        self.kv_manager = KVCacheManager([AttentionGroup(Cells(cells))])
         self.scheduler = Scheduler(
             self.kv_manager,
             slots=slots,

@@ -33,7 +33,7 @@ def score(model: NativeModel, request: Score) -> Scores:
     """Return how probable continuations of prompts are; see `tampu.engine.scoring`."""
     model.inputs.check_generates()
     options = _options(request)
-    if model.model.scheduler.kv_manager.grid is not None and len(request.shared):
+    if model.model.scheduler.kv_manager.has_states and len(request.shared):
         # The others resume from the state that is kept at its end.
         model.inputs.rows(request.shared, options, wants_logits=True, last=1)
     collect = partial(model.inputs.collect, options=options)
