@@ -41,7 +41,13 @@ def score(model: NativeModel, request: Score) -> Scores:
 
 
 def rank(model: NativeModel, request: Rank) -> Ranked:
-    """Return the scores of queries with documents, by the model's rank head."""
+    """Return the scores of queries with documents, by the model's rank head.
+
+    Raises:
+        RequestError: if it has none.
+    """
+    if not model.model.graphs.model.ranks:
+        raise RequestError(f"{model.info.name} does not rank documents: it has no rank head")
     found: list[list[float]] = [[]] * len(request.pairs)
     options = _options(request)
     is_encoder = model.model.graphs.max_bidirectional_tokens is not None
