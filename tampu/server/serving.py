@@ -14,14 +14,18 @@ from msgspec.structs import replace
 
 from tampu.engine.events import Reply, Started, joined
 from tampu.engine.load_options import LLAMACPP
+from tampu.engine.management import (
+    EstimateMemory,
+    MemoryEstimate,
+)
 from tampu.engine.prompts import TextPrompt
+from tampu.engine.request import (
+    Lora,
+    Request,
+)
 from tampu.engine.requests import (
     Embedded,
     Encode,
-    EstimateMemory,
-    Lora,
-    MemoryEstimate,
-    Request,
 )
 from tampu.engine.sent_paths import sent_options, sent_path
 from tampu.errors import (
