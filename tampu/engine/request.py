@@ -69,14 +69,14 @@ class Request(msgspec.Struct, Generic[R_co], frozen=True, tag=True):
         return self.runs_in
 
     @property
-    def prompts(self) -> Sequence[Prompt]:
+    def contents(self) -> Sequence[Prompt]:
         """The prompts that it has."""
         return ()
 
     @property
     def size(self) -> int:
         """About how many bytes it has as a message: those of its texts, tokens and images."""
-        return sum(map(prompt_size, self.prompts))
+        return sum(map(prompt_size, self.contents))
 
     @property
     def adapters(self) -> Lora:

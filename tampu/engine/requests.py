@@ -76,7 +76,7 @@ class Generate(Request[Done], frozen=True):
         return prompt_lane(self.prompt, self.structure)
 
     @property
-    def prompts(self) -> Sequence[Prompt]:
+    def contents(self) -> Sequence[Prompt]:
         """The prompts that it has."""
         return (self.prompt,)
 
@@ -144,7 +144,7 @@ class Embed(Computation[Embedded], frozen=True):
     may_be_unpooled: bool = True
 
     @property
-    def prompts(self) -> Sequence[Prompt]:
+    def contents(self) -> Sequence[Prompt]:
         """The prompts that it has."""
         return self.inputs
 
@@ -247,7 +247,7 @@ class Decide(Computation[Decided], frozen=True):
     questions: tuple[Question, ...]
 
     @property
-    def prompts(self) -> Sequence[Prompt]:
+    def contents(self) -> Sequence[Prompt]:
         """The prompts that it has."""
         return (self.prompt,)
 
@@ -333,7 +333,7 @@ class Encode(Request[Encoded], frozen=True):
         return prompt_lane(self.prompt)
 
     @property
-    def prompts(self) -> Sequence[Prompt]:
+    def contents(self) -> Sequence[Prompt]:
         """The prompts that it has."""
         return (self.prompt,)
 
@@ -355,7 +355,7 @@ class Decode(Request[Decoded], frozen=True):
         return prompt_lane(TokensPrompt(self.tokens))
 
     @property
-    def prompts(self) -> Sequence[Prompt]:
+    def contents(self) -> Sequence[Prompt]:
         """Its tokens, as a prompt."""
         return (TokensPrompt(self.tokens),)
 

@@ -39,7 +39,9 @@ from tampu.server.admission import Admission
 from tampu.server.caller import current_caller
 from tampu.server.choices import dropped_warnings, merged, worded
 from tampu.server.default_model import only_model
-from tampu.server.events import Event
+from tampu.server.events import (
+    Event,
+)
 from tampu.server.generation_request import GenerationRequest, ModelCall, ModelUse
 from tampu.server.model_defaults import ModelDefaults, model_defaults
 from tampu.server.model_manager import ManagedModel, ModelManager
