@@ -36,7 +36,10 @@ if TYPE_CHECKING:
         Predicate,
         Score,
     )
-    from tampu.engine.requests import Pair, ScoredContinuation
+    from tampu.engine.requests import (
+        Pair,
+        ScoredContinuation,
+    )
     from tampu.engine.scoring import Scored
     from tampu.engine.snapshots import Saved
     from tampu.errors import TampuError

@@ -15,8 +15,11 @@ def test_completion_and_help_see_the_public_names() -> None:
     assert set(tampu.__all__) <= set(dir(tampu))
 
 
-# What callers neither make nor look into: results of `prepare_file`, and arguments of the server.
-HANDED_ON = {"Failed", "ForkServerClient", "NumberedImage", "PreparedVideo", "Settings"}
+# What callers neither make nor look into: results of `prepare_file`, and what the server uses.
+HANDED_ON = {
+    "BatchCounts", "Failed", "ForkServerClient", "NumberedImage", "PreparedVideo", "Result",
+    "Running", "Settings",
+}  # fmt: skip
 
 
 def test_classes_in_the_methods_of_the_engine_are_public() -> None:

@@ -34,7 +34,9 @@ from tampu.ml.library import loaded_backends
 from tampu.ml.termination import explain_termination
 from tampu.sandbox.client import ForkServerClient
 from tampu.server.admission import Admission
-from tampu.server.events import warnings_of
+from tampu.server.events import (
+    warnings_of,
+)
 from tampu.server.generation_request import FOREVER, GenerationRequest
 from tampu.server.model_defaults import ModelDefaults
 from tampu.server.model_manager import ModelManager

@@ -13,8 +13,11 @@ import numpy.typing as npt
 from tampu.engine.events import Reply, joined
 from tampu.engine.output import OutputEvent
 from tampu.engine.placement import Placement
+from tampu.engine.request import (
+    Request,
+    Result,
+)
 from tampu.engine.request_builder import RequestBuilder
-from tampu.engine.requests import Request, Result
 from tampu.errors import UnsupportedRequestError
 from tampu.runner.events import BatchCounts, Event
 from tampu.runner.request import GenerateOptions

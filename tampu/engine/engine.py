@@ -13,31 +13,26 @@ import queue
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
-import psutil
 
 from tampu.chat.images import Item, PreparedVideo
 from tampu.chat.output.reasoning import Think
 from tampu.chat.template_loader import model_template
 from tampu.engine.arguments import FilePath, checked
 from tampu.engine.async_requests import AsyncRequests
-from tampu.engine.backend import ModelFacts, ReplySink, Running
+from tampu.engine.backend import ReplySink, Running
 from tampu.engine.completion import ChatCompletion, Completion, RequestHandle, Stream, completion
 from tampu.engine.events import Reply
-from tampu.engine.fit import free_on
 from tampu.engine.handlers import HANDLERS
 from tampu.engine.handlers.generate import generate
-from tampu.engine.held_prefixes import HeldPrefixes
-from tampu.engine.input_processor import InputProcessor, Prompt, flat
+from tampu.engine.input_processor import Prompt, flat
 from tampu.engine.load_options import LoadOptions
 from tampu.engine.model_loader import LoadedModel, load_model
 from tampu.engine.native import NativeModel
-from tampu.engine.pooling import NONE, pooling_of
 from tampu.engine.prepared_options import prepared_options
 from tampu.engine.python_requests import (
     File,
@@ -47,13 +42,14 @@ from tampu.engine.python_requests import (
     read_file,
 )
 from tampu.engine.questions import RERANK_INSTRUCTION, Decisions, Question
-from tampu.engine.request_builder import RequestBuilder
-from tampu.engine.requests import (
+from tampu.engine.request import (
     NO_LORA,
+    Lora,
+)
+from tampu.engine.requests import (
     Decide,
     Embed,
     Generate,
-    Lora,
     Pair,
     Rank,
     Rerank,
@@ -61,37 +57,24 @@ from tampu.engine.requests import (
     ScoredContinuation,
 )
 from tampu.engine.scoring import Continuation, Prompts, Scored, with_continuations
-from tampu.engine.snapshots import Saved, Snapshots
+from tampu.engine.snapshots import Saved
 from tampu.ml.device_map import Offload
-from tampu.ml.devices import find_devices
 from tampu.ml.vectors import UNIT
-from tampu.runner.events import BatchCounts
 from tampu.runner.layout import NumberedImage
-from tampu.runner.loop import EngineLoop
 from tampu.runner.request import GenerateOptions
 from tampu.runner.sequence import Sink
 from tampu.runner.stats import Trace
 from tampu.sandbox.client import ForkServerClient
 from tampu.settings.settings import Settings
 from tampu.store.catalog import Prepared
-from tampu.store.model_info import ModelInfo
 
 
 class Engine(NativeModel, AsyncRequests):
-    """One loaded model.
+    """One loaded model; its attributes are those of `NativeModel`, and these.
 
     Attributes:
-        info: the metadata of the model's file.
         prepared: what the store has with it: adapters, parameters, system message.
-        context: the maximum number of tokens of a request, prompt and output together.
-        tokenizer: the model's tokenizer.
-        template: the chat template; None if the model has none.
-        requests: builds requests for `submit`.
-        runner: the run loop, with its statistics.
-        adapters: those that requests may choose (`lora`).
         load_ns: how long loading took, in nanoseconds.
-        placement, device_bytes: what each device has of it and why, and its memory on GPUs.
-        slots, slot_bytes: how many requests run at once, and the share of the cache of each.
     """
 
     handlers = HANDLERS
@@ -101,43 +84,10 @@ class Engine(NativeModel, AsyncRequests):
         self, model: LoadedModel, load_ns: int, found: Prepared, fork_server: ForkServerClient
     ) -> None:
         """Take over a loaded model; `Engine.load` is the usual way."""
-        self.model = model
-        self.info: ModelInfo = model.info
-        self.context, self.tokenizer = model.options.context, model.tokenizer
+        template = found.template or model_template(model.info.metadata)
+        super().__init__(model, template, found.parser, fork_server)
         self.prepared, self.load_ns = found, load_ns
-        self.template = found.template or model_template(self.info.metadata)
-        self.placement, self.device_bytes = model.placement, model.placement.device_bytes
-        self.slots, self.slot_bytes = model.slots, model.cache_bytes // model.slots
-        self.pooling = pooling_of(self.info.metadata, model.options.pooling)
-        self.runner = EngineLoop(model.scheduler, model.graphs, model.tokenizer, model.warm_up)
-        self.inputs = InputProcessor(model, self.runner, fork_server)
-        self.adapters = self.inputs.adapters
-        self.snapshots = Snapshots.of(model, self.runner, self.inputs)
-        self.prefixes = HeldPrefixes(self.runner.count_cached)
-        self.requests = RequestBuilder.for_model(
-            self.tokenizer,
-            self.context,
-            self.inputs.prepare_file,
-            self.template,
-            self.info.metadata,
-            fork_server,
-            found.parser,
-        )
         self._python = PythonRequests(found.defaults, self.tokenizer, self.context)
-
-    @cached_property
-    def facts(self) -> ModelFacts:
-        """What is known of it; the memory is that of the whole process when it is first asked."""
-        return ModelFacts(
-            self.context,
-            psutil.Process().memory_info().rss + self.device_bytes,
-            self.device_bytes,
-            device_free=free_on(find_devices()),
-            slots=self.slots,
-            slot_bytes=self.slot_bytes,
-            has_pooling=self.pooling != NONE,
-            placement=self.placement,
-        )
 
     @classmethod
     @checked
@@ -179,12 +129,6 @@ class Engine(NativeModel, AsyncRequests):
         options, found = prepared_options(str(path), options, offload, settings, values)
         model = load_model(found.path, options, progress=progress, cancelled=cancelled)
         return cls(model, time.monotonic_ns() - began, found, fork_server or ForkServerClient())
-
-    def close(self) -> None:
-        """End all requests and free the model; a second call does nothing."""
-        self.runner.close()
-        self.inputs.close()
-        self.model.close()
 
     def __enter__(self) -> Self:
         return self
@@ -417,19 +361,6 @@ class Engine(NativeModel, AsyncRequests):
     def restore_snapshot(self, path: FilePath) -> Saved:
         """Read such a file back into the cache, as `Snapshots.restore`."""
         return self.snapshots.restore(path)
-
-    def counts(self) -> BatchCounts:
-        """Return the batches that it has computed."""
-        return self.runner.stats.counts
-
-    def warm_up(self) -> None:
-        """Set up ahead of time what the first grammar and the first image will need."""
-        self.inputs.warm_up()
-
-    @checked
-    def hang_reason(self, patience_s: float) -> str:
-        """Return what the run loop hangs in, and for how long; see `Watchdog.hang_reason`."""
-        return self.runner.watchdog.hang_reason(patience_s)
 
     # -- looking inside --------------------------------------------------------------------------
 

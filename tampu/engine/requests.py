@@ -2,24 +2,29 @@
 
 A request is the same object in the Python API, in the message to a worker process and in the
 server. `tampu.engine.handlers` has the function that answers each kind. To add a kind, write its
-struct and its result here, add it to `KINDS`, and write its handler.
+struct and its result here, add it to `KINDS`, and write its handler with its line in the table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, Generic, Literal, Self, TypeAlias, TypeVar, get_args
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, Self, TypeAlias, get_args
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 from msgspec.structs import replace
 
-from tampu.engine.load_options import LoadOptions
+from tampu.engine.management import (
+    ActOnSlot,
+    ChangeAdapter,
+    EstimateMemory,
+    ListPrefixes,
+    Observe,
+)
 from tampu.engine.prefixes import PrefixBorders
 from tampu.engine.prompts import (
     ChatPrompt,
-    FIMPrompt,
     ItemsPrompt,
     Prompt,
     StructuredOutput,
@@ -27,93 +32,19 @@ from tampu.engine.prompts import (
     TokensPrompt,
 )
 from tampu.engine.questions import Decisions, Question
+from tampu.engine.request import (
+    Computation,
+    Lane,
+    Lora,
+    Request,
+    Result,
+    prompt_lane,
+)
 from tampu.ml.vectors import UNIT
 from tampu.runner.events import Done, Usage
-from tampu.runner.recorder import RunnerSnapshot
 from tampu.runner.request import GenerateOptions, Priority
 
-R_co = TypeVar("R_co", covariant=True)
-Lane: TypeAlias = Literal[
-    "short", "long", "images", "grammar", "embed", "score", "watch", "offline"
-]
-"""The threads of a worker that run a request: it waits only for others of its lane."""
-
-Lora: TypeAlias = Mapping[str, float]
-"""Names of loaded adapters, with the strength of each."""
-NO_LORA: Lora = MappingProxyType({})
-SlotAction: TypeAlias = Literal["save", "restore", "erase"]
 TokenDetail: TypeAlias = Literal["text", "count", "tokens", "pieces"]
-
-_LONG = 32 << 10  # characters or tokens; some milliseconds of tokenizing
-_MANY = 200  # messages; some milliseconds of the template
-
-
-class Result(msgspec.Struct, frozen=True, tag=True):
-    """The answer to a request that is not streamed."""
-
-    @property
-    def is_last(self) -> bool:
-        """Whether it is whole, or the last of its parts."""
-        return True
-
-    @property
-    def usage(self) -> Usage:
-        """The tokens that it took."""
-        return Usage()
-
-    @classmethod
-    def joined(cls, parts: Sequence[Self]) -> Self:
-        """Return the whole answer."""
-        return parts[-1]
-
-
-class Request(msgspec.Struct, Generic[R_co], frozen=True, tag=True):
-    """A request; `R_co` is the type of its result."""
-
-    @property
-    def lane(self) -> Lane:
-        """Which threads of a worker run it."""
-        return "watch"
-
-    @property
-    def size(self) -> int:
-        """About how many bytes it has as a message: those of its texts, tokens and images."""
-        return 0
-
-    @property
-    def adapters(self) -> Lora:
-        """The adapters that it is computed with."""
-        return NO_LORA
-
-    def scheduled(self, lora: Lora, priority: Priority) -> Self:  # noqa: ARG002
-        """Return it with these adapters and this priority, if it computes anything."""
-        return self
-
-
-class Computation(Request[R_co], frozen=True, kw_only=True):
-    """A request that computes outputs of the model, and generates no text.
-
-    Attributes:
-        lora: names of loaded adapters, with the strength of each.
-        priority: as in `GenerateOptions`.
-    """
-
-    lora: dict[str, float] = {}
-    priority: Priority = "interactive"
-
-    @property
-    def lane(self) -> Lane:
-        """Which threads of a worker run it: no one waits behind the rows of batches."""
-        return "offline" if self.priority == "batch" else "score"
-
-    @property
-    def adapters(self) -> Lora:
-        """The adapters that it is computed with."""
-        return self.lora
-
-    def scheduled(self, lora: Lora, priority: Priority) -> Self:
-        """Return it with these adapters and this priority."""
-        return replace(self, lora=dict(lora), priority=priority)
 
 
 class Generate(Request[Done], frozen=True):
@@ -145,9 +76,9 @@ class Generate(Request[Done], frozen=True):
         return prompt_lane(self.prompt, self.structure)
 
     @property
-    def size(self) -> int:
-        """About how many bytes its prompt has."""
-        return prompt_size(self.prompt)
+    def contents(self) -> Sequence[Prompt]:
+        """The prompts that it has."""
+        return (self.prompt,)
 
     @property
     def adapters(self) -> Lora:
@@ -186,7 +117,7 @@ class Embedded(Result, frozen=True):
         """The tokens that it took."""
         return Usage(prompt_tokens=self.tokens)
 
-    def array(self) -> np.ndarray[Any, np.dtype[np.float32]]:
+    def array(self) -> npt.NDArray[np.float32]:
         """Return the vectors, F32, (inputs or tokens, width)."""
         return np.frombuffer(self.vectors, "<f4").reshape(-1, max(self.width, 1))
 
@@ -204,6 +135,7 @@ class Embed(Computation[Embedded], frozen=True):
         may_be_unpooled: whether a vector for each token will do, if the model has no pooling.
     """
 
+    runs_in: ClassVar[Lane] = "embed"
     inputs: tuple[TextPrompt | TokensPrompt | ItemsPrompt, ...]
     truncate: bool = True
     late_chunking: bool = False
@@ -212,14 +144,9 @@ class Embed(Computation[Embedded], frozen=True):
     may_be_unpooled: bool = True
 
     @property
-    def lane(self) -> Lane:
-        """Which threads of a worker run it."""
-        return "offline" if self.priority == "batch" else "embed"
-
-    @property
-    def size(self) -> int:
-        """About how many bytes its inputs have."""
-        return sum(map(prompt_size, self.inputs))
+    def contents(self) -> Sequence[Prompt]:
+        """The prompts that it has."""
+        return self.inputs
 
 
 class ScoredContinuation(msgspec.Struct, frozen=True):
@@ -320,9 +247,9 @@ class Decide(Computation[Decided], frozen=True):
     questions: tuple[Question, ...]
 
     @property
-    def size(self) -> int:
-        """About how many bytes its conversation has."""
-        return prompt_size(self.prompt)
+    def contents(self) -> Sequence[Prompt]:
+        """The prompts that it has."""
+        return (self.prompt,)
 
 
 class Rerank(Computation[Decided], frozen=True):
@@ -360,7 +287,7 @@ class Encoded(Result, frozen=True):
     ids: bytes = b""
     pieces: bytes = b""
     lengths: bytes = b""
-    control: dict[int, str] = {}
+    control: dict[int, str] = msgspec.field(default_factory=dict)
     has_more: bool = False
 
     @property
@@ -406,9 +333,9 @@ class Encode(Request[Encoded], frozen=True):
         return prompt_lane(self.prompt)
 
     @property
-    def size(self) -> int:
-        """About how many bytes its prompt has."""
-        return prompt_size(self.prompt)
+    def contents(self) -> Sequence[Prompt]:
+        """The prompts that it has."""
+        return (self.prompt,)
 
 
 class Decoded(Result, frozen=True):
@@ -425,12 +352,12 @@ class Decode(Request[Decoded], frozen=True):
     @property
     def lane(self) -> Lane:
         """Which threads of a worker run it."""
-        return "long" if len(self.tokens) > _LONG else "short"
+        return prompt_lane(TokensPrompt(self.tokens))
 
     @property
-    def size(self) -> int:
-        """The number of its tokens."""
-        return len(self.tokens)
+    def contents(self) -> Sequence[Prompt]:
+        """Its tokens, as a prompt."""
+        return (TokensPrompt(self.tokens),)
 
 
 class FormatChecked(Result, frozen=True):
@@ -440,116 +367,8 @@ class FormatChecked(Result, frozen=True):
 class CheckFormat(Request[FormatChecked], frozen=True):
     """Try an output format, as `StructuredOutput` has it."""
 
+    runs_in: ClassVar[Lane] = "grammar"
     format: Any
-
-    @property
-    def lane(self) -> Lane:
-        """Which threads of a worker run it."""
-        return "grammar"
-
-
-class DeviceEstimate(msgspec.Struct, frozen=True):
-    """What a model would take of one device, in bytes.
-
-    Attributes:
-        name: of the device: `CUDA.0`, `CPU.0`.
-        weights: of its files; those of the CPU are mapped, and other processes may share the pages.
-        cache: keys and values of all slots, and states of recurrent layers.
-        graphs: intermediate results, estimated.
-        available: what is free for models now.
-    """
-
-    name: str
-    weights: int
-    cache: int
-    graphs: int
-    available: int
-
-
-class MemoryEstimate(Result, frozen=True):
-    """What a model would take of memory, beside all that takes some now.
-
-    Attributes:
-        context: of each slot, in tokens.
-        slots: how many requests it would compute at once.
-        devices: those with a part of it, the CPU last; all of it is the CPU's if it does not fit.
-        fits: whether it could be loaded now.
-        message: why it does not fit, and what would fit instead; empty if it does.
-    """
-
-    context: int
-    slots: int
-    devices: tuple[DeviceEstimate, ...]
-    fits: bool
-    message: str = ""
-
-
-class EstimateMemory(Request[MemoryEstimate], frozen=True):
-    """Return what the model of a file would take; paths are as `sent_path` returns them."""
-
-    path: str
-    options: LoadOptions
-
-
-class Observed(Result, frozen=True):
-    """What the run loop has done since the last such request, and what is in the cache."""
-
-    snapshot: RunnerSnapshot
-
-
-class Observe(Request[Observed], frozen=True):
-    """Return what the run loop has done since the last such request."""
-
-
-class Prefixes(Result, frozen=True):
-    """The hashes of the prefixes that are in the cache."""
-
-    hashes: tuple[int, ...]
-
-
-class ListPrefixes(Request[Prefixes], frozen=True):
-    """Return which prefixes of the last prompts that had `borders` are in the cache."""
-
-
-class ActedOnSlot(Result, frozen=True):
-    """A slot's conversation was saved, restored or erased: its tokens, and the file's bytes."""
-
-    tokens: int
-    size_bytes: int
-
-
-class ActOnSlot(Request[ActedOnSlot], frozen=True):
-    """Save, restore or erase the last conversation of a slot; the path is as of `sent_path`."""
-
-    action: SlotAction
-    slot: int
-    path: str
-
-    @property
-    def lane(self) -> Lane:
-        """Which threads of a worker run it."""
-        return "embed"
-
-
-class AdapterChanged(Result, frozen=True):
-    """An adapter was loaded or unloaded; the names of all that are loaded."""
-
-    names: tuple[str, ...]
-
-
-class ChangeAdapter(Request[AdapterChanged], frozen=True):
-    """Load the adapter in a file, so that requests may choose it; without a path: unload it.
-
-    The path is as `sent_path` returns it.
-    """
-
-    name: str
-    path: str | None = None
-
-    @property
-    def lane(self) -> Lane:
-        """Which threads of a worker run it."""
-        return "embed"
 
 
 KINDS: tuple[type[Request[Any]], ...] = (
@@ -575,39 +394,3 @@ def result_types() -> tuple[type[Any], ...]:
     """Return the types of the results of all kinds, each once."""
     found = (get_args(kind.__dict__["__orig_bases__"][0])[0] for kind in KINDS)
     return tuple(dict.fromkeys(found))
-
-
-def prompt_lane(prompt: Prompt, structure: StructuredOutput | None = None) -> Lane:
-    """Return the lane of a request by what may be slow about preparing it.
-
-    Nothing ("short"), its length, its images or its grammar.
-    """
-    if isinstance(prompt, ChatPrompt):
-        if any(message.get("images") for message in prompt.messages):
-            return "images"
-        if len(prompt.messages) > _MANY:
-            return "long"
-    if _text_size(prompt) > _LONG:
-        return "long"
-    return "short" if structure is None else "grammar"
-
-
-def prompt_size(prompt: Prompt) -> int:
-    """Return about how many bytes a prompt has: characters, tokens, and bytes of images."""
-    images = 0
-    if isinstance(prompt, ChatPrompt):
-        given = (message.get("images") or () for message in prompt.messages)
-        images = sum(len(image) for several in given for image in several)
-    return _text_size(prompt) + images
-
-
-def _text_size(prompt: Prompt) -> int:
-    match prompt:
-        case TextPrompt(text=text):
-            return len(text)
-        case TokensPrompt(tokens=tokens) | ItemsPrompt(items=tokens):
-            return len(tokens)
-        case FIMPrompt(prefix=prefix, suffix=suffix):
-            return len(prefix) + len(suffix)
-        case ChatPrompt(messages=messages, before=before):
-            return len(before) + sum(len(each.get("content") or "") for each in messages)

@@ -11,8 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.engine.input_processor import InputProcessor, Prompt
+from tampu.engine.management import (
+    SlotAction,
+)
 from tampu.engine.model_loader import LoadedModel
-from tampu.engine.requests import SlotAction
 from tampu.errors import RequestError, SnapshotError
 from tampu.kvcache.adoption import adopt
 from tampu.kvcache.block_file import CacheKey, PrefixTokens, block_parts

@@ -5,7 +5,9 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tampu.engine.requests import Encode
+from tampu.engine.requests import (
+    Encode,
+)
 from tampu.server.body import parsed
 from tampu.server.http_response import (
     JSONResponse,

@@ -6,7 +6,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tampu.engine.requests import Embedded
+from tampu.engine.requests import (
+    Embedded,
+)
 from tampu.server.body import parsed
 from tampu.server.choices import dropped_warnings
 from tampu.server.generation_request import ModelUse

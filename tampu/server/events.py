@@ -19,29 +19,6 @@ from tampu.engine.events import (
 )
 from tampu.runner.events import Done, PromptProgress, ReasoningDelta, TextDelta, Usage
 
-__all__ = [
-    "ContentDelta",
-    "Event",
-    "Finished",
-    "MCPCallDelta",
-    "MCPCallFinished",
-    "MCPCallStarted",
-    "MCPCallWritten",
-    "MCPToolsListed",
-    "PromptLogprobs",
-    "PromptProgress",
-    "ReasoningDelta",
-    "Started",
-    "ToolCallDelta",
-    "ToolCallFinished",
-    "ToolCallStarted",
-    "total_usage",
-    "warnings_of",
-    "without_broken_calls",
-]
-ContentDelta = TextDelta
-Finished = Done
-
 
 class MCPToolsListed(msgspec.Struct, frozen=True):
     """The tools of an MCP server that the model is offered, as OpenAI's API lists them."""
@@ -119,7 +96,7 @@ def without_broken_calls(events: Sequence[Event]) -> Sequence[Event]:
         if isinstance(event, ToolCallFinished) and event.state == "broken"
     }
     return [
-        ContentDelta(event.text, choice=event.choice)
+        TextDelta(event.text, choice=event.choice)
         if isinstance(event, ToolCallFinished) and event.state == "broken"
         else event
         for event in events
@@ -128,7 +105,7 @@ def without_broken_calls(events: Sequence[Event]) -> Sequence[Event]:
     ]
 
 
-def total_usage(events: list[Finished], choices: int) -> Usage:
+def total_usage(events: list[Done], choices: int) -> Usage:
     """Return the usage of all choices; each prompt counts once."""
     by_choice = sorted(events, key=lambda event: event.choice)
     prompts = by_choice[::choices]

@@ -10,7 +10,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tampu.engine.prompts import MEDIA_MARKER, FIMPrompt, Prompt, TextPrompt, TokensPrompt
-from tampu.engine.requests import Decode, Encode, Encoded
+from tampu.engine.requests import (
+    Decode,
+    Encode,
+    Encoded,
+)
 from tampu.server.body import parsed
 from tampu.server.errors import BusyError
 from tampu.server.generation_request import GenerationRequest

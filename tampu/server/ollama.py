@@ -10,7 +10,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tampu.engine.prompts import ChatPrompt
-from tampu.engine.requests import Encode
+from tampu.engine.requests import (
+    Encode,
+)
 from tampu.server.body import parsed
 from tampu.server.embeddings import embedding_warnings
 from tampu.server.generation_request import GenerationRequest

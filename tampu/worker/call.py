@@ -11,7 +11,9 @@ from tampu.cancellation import cancellable, check_cancelled
 from tampu.chat.output import ToolCall
 from tampu.engine.backend import Backend, Running
 from tampu.engine.events import Reply, is_last
-from tampu.engine.requests import Request
+from tampu.engine.request import (
+    Request,
+)
 from tampu.runner.events import Done, Failed, TextDelta, Usage
 from tampu.worker.output_queue import OutputQueue
 from tampu.worker.protocol import Answer

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from tampu.engine.requests import Lane
+from tampu.engine.request import (
+    Lane,
+)
 
 LANES: Mapping[Lane, int] = MappingProxyType(
     {

@@ -22,7 +22,7 @@ from tampu import Engine, GenerateOptions, Predicate, TampuError
 from tampu.engine.arguments import checked, kind_of
 from tampu.engine.completion import Stream
 from tampu.engine.load_options import LoadOptions, load_options
-from tampu.engine.ranking import Pair
+from tampu.engine.requests import Pair
 from tampu.errors import RequestError
 
 HUGE = 10**5000  # more digits than Python writes

@@ -407,12 +407,12 @@ def test_an_offloaded_vision_model_gives_the_same(gpus: Sequence[StandIn | Devic
 def test_a_worker_reports_its_device_memory(path: Path, devices: tuple[StandIn, StandIn]) -> None:
     options = LoadOptions(context=64, threads=1, gpu_layers=LAYERS + 1, tensor_split=(1.0, 1.0))
     with load_model(Load(str(path), options), lambda _: None, lambda: False, FORK_SERVER) as loaded:
-        assert 0 < loaded.ready.device_bytes == sum(each.taken for each in devices)
-        assert loaded.ready.memory_bytes > loaded.ready.device_bytes
+        assert 0 < loaded.facts.device_bytes == sum(each.taken for each in devices)
+        assert loaded.facts.memory_bytes > loaded.facts.device_bytes
         assert min(each.taken for each in devices) > 0
     nowhere = LoadOptions(context=64, threads=1, gpu_layers=0)
     with load_model(Load(str(path), nowhere), lambda _: None, lambda: False, FORK_SERVER) as loaded:
-        assert loaded.ready.device_bytes == 0
+        assert loaded.facts.device_bytes == 0
 
 
 def test_a_model_without_mmap_gives_the_same(

@@ -17,8 +17,11 @@ from tampu.convert import convert
 from tampu.engine.engine import Engine
 from tampu.engine.load_options import LoadOptions
 from tampu.engine.questions import RERANK_INSTRUCTION
-from tampu.engine.ranking import Pair, PairBuilder
-from tampu.engine.requests import Rerank
+from tampu.engine.ranking import PairBuilder
+from tampu.engine.requests import (
+    Pair,
+    Rerank,
+)
 from tampu.errors import ContextLengthError, RequestError
 from tampu.ml.gguf import read_gguf
 

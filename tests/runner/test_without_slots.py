@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 from support.fake_graphs import FakeEngine, hashed
 
+from tampu.engine import scoring
 from tampu.engine.completion import RequestHandle
 from tampu.engine.scoring import Handle
 from tampu.runner.sequence import RowCollector, Sequence, Sink
@@ -137,15 +138,15 @@ def test_scores_are_those_of_one_prompt_at_a_time(seed: int) -> None:
         for _ in range(source.randrange(1, 12))
     ]
 
-    def scores(at_once: int, slots: int) -> list[list[float]]:
+    def computed(at_once: int, slots: int) -> list[list[float]]:
         with FakeEngine(hashed, slots=slots, batch=16, context=32) as engine:
 
             def collect(prompt: Any, collector: RowCollector, sink: Sink) -> Handle:
                 request = engine.ask(prompt, collector, sink, max_tokens=0)
                 return RequestHandle(engine.runner, request.sequence)
 
-            found = scores(asked, collect, at_once=at_once)
+            found = scoring.scores(asked, collect, at_once=at_once)
             engine.wait_until_idle()
-            return [each.logprobs for each in found]
+            return [[one.logprob for one in each.continuations] for each in found]
 
-    assert scores(64, source.randrange(1, 4)) == scores(1, 1)
+    assert computed(64, source.randrange(1, 4)) == computed(1, 1)

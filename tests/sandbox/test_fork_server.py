@@ -21,6 +21,7 @@ from support.waiting import wait_until
 
 from tampu.engine.load_options import LoadOptions
 from tampu.engine.prompts import ChatPrompt
+from tampu.engine.requests import Encode
 from tampu.errors import SandboxLimitError
 from tampu.sandbox.client import ForkServerClient
 from tampu.sandbox.process import SandboxedProcess, SandboxLimits
@@ -252,7 +253,7 @@ def test_models_of_a_server_share_the_fork_server_until_the_last_is_closed(
     async def test() -> None:
         workers = [await load("a"), await load("b")]
         for worker in workers:
-            await worker.encode(ChatPrompt(messages=({"role": "user", "content": "hi"},)))
+            await worker.ask(Encode(ChatPrompt(messages=({"role": "user", "content": "hi"},))))
         inside = children(but=others)
         [fork_server] = [each for each in inside if each.ppid() == PID and is_fork_server(each)]
         assert [is_fork_server(each) for each in fork_server.children()] == [True, True]

@@ -10,10 +10,19 @@ from typing import Any, NoReturn
 import httpx
 import pytest
 
-from tampu.runner.events import BatchCounts, Usage
+from tampu.engine.events import (
+    Reply,
+    ToolCallDelta,
+)
+from tampu.runner.events import (
+    BatchCounts,
+    Done,
+    ReasoningDelta,
+    TextDelta,
+    Usage,
+)
 from tampu.server.admission import Admission
 from tampu.server.errors import BusyError
-from tampu.server.events import ContentDelta, Event, Finished, ReasoningDelta, ToolCallDelta
 from tampu.server.logs import JSONFormatter, TextFormatter, printable
 from tampu.server.metrics import Metrics
 from tests.server.conftest import Site
@@ -51,12 +60,12 @@ def test_requests_tokens_and_models_are_counted(site: Site) -> None:
 def test_tokens_that_came_together_share_the_time_since_those_before() -> None:
     now_s = iter([0.0, 1.0, 3.0, 3.0, 4.0, 5.0])
     metrics = Metrics(clock=lambda: next(now_s))
-    events: list[Event] = [
-        ContentDelta("a", (1,)),  # 1 s after the request
-        ContentDelta("bcd", (2, 3, 4, 5)),  # 2 s later: 0.5 s each
+    events: list[Reply] = [
+        TextDelta("a", (1,)),  # 1 s after the request
+        TextDelta("bcd", (2, 3, 4, 5)),  # 2 s later: 0.5 s each
         ToolCallDelta("{", 0),  # its tokens come with the next text, or at the end
         ReasoningDelta("e", (6,)),  # 1 s later
-        Finished("stop", Usage(generated_tokens=7), 0),  # the token that ends it, 1 s later
+        Done("stop", Usage(generated_tokens=7)),  # the token that ends it, 1 s later
     ]
     with metrics.request("m") as count:
         for event in events:

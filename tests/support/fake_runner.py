@@ -16,6 +16,11 @@ from tampu.chat.output.message_parser import ChatFormat
 from tampu.engine.backend import ModelFacts
 from tampu.engine.events import Started
 from tampu.engine.handlers.embed import result, sized
+from tampu.engine.management import (
+    DeviceEstimate,
+    EstimateMemory,
+    MemoryEstimate,
+)
 from tampu.engine.output import OutputParser
 from tampu.engine.prompts import ChatPrompt, FIMPrompt, TextPrompt, TokensPrompt
 from tampu.engine.questions import Decision, Decisions
@@ -25,14 +30,11 @@ from tampu.engine.requests import (
     Decided,
     Decode,
     Decoded,
-    DeviceEstimate,
     Embed,
     Encode,
     Encoded,
-    EstimateMemory,
     FormatChecked,
     Generate,
-    MemoryEstimate,
     Rerank,
 )
 from tampu.errors import (

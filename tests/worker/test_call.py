@@ -11,7 +11,9 @@ from support.waiting import PATIENCE_S
 
 from tampu.engine.events import Started
 from tampu.engine.prompts import TextPrompt
-from tampu.engine.requests import Generate
+from tampu.engine.requests import (
+    Generate,
+)
 from tampu.runner.events import Done, TextDelta
 from tampu.worker.call import Call
 from tampu.worker.output_queue import OutputQueue

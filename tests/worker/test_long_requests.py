@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 from support.waiting import PATIENCE_S
 
+from tampu.engine.management import (
+    Observe,
+)
 from tampu.engine.prompts import ChatPrompt, TextPrompt, TokensPrompt
+from tampu.engine.request import (
+    Request,
+)
 from tampu.engine.requests import (
     Decide,
     Decode,
@@ -19,10 +25,8 @@ from tampu.engine.requests import (
     Encode,
     Encoded,
     Generate,
-    Observe,
     Pair,
     Rank,
-    Request,
     Rerank,
     Score,
 )

@@ -1,7 +1,7 @@
-"""The functions that answer requests, one for each kind, in tables.
+"""The functions that answer requests, in a table for each kind of model.
 
 A handler takes the model and the request. It returns the result, an iterator over its parts, or
-what is `Running` and replies later.
+what is `Running` and replies later. Each file has the table of its own functions.
 """
 
 from __future__ import annotations
@@ -9,50 +9,33 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from tampu.engine.backend import Handlers
-from tampu.engine.handlers.adapters import change_adapter
-from tampu.engine.handlers.embed import embed
-from tampu.engine.handlers.estimate import estimate
-from tampu.engine.handlers.generate import generate
-from tampu.engine.handlers.observe import list_prefixes, observe
-from tampu.engine.handlers.score import decide, rank, rerank, score
-from tampu.engine.handlers.snapshots import act_on_slot
-from tampu.engine.handlers.tokens import check_format, decode, encode
-from tampu.engine.requests import (
-    ActOnSlot,
-    ChangeAdapter,
-    CheckFormat,
-    Decide,
-    Decode,
-    Embed,
-    Encode,
-    EstimateMemory,
-    Generate,
-    ListPrefixes,
-    Observe,
-    Rank,
-    Rerank,
-    Score,
+from tampu.engine.handlers import (
+    adapters,
+    decide,
+    embed,
+    estimate,
+    generate,
+    observe,
+    score,
+    snapshots,
+    tokens,
 )
 
-VOCABULARY: Handlers = MappingProxyType(
-    {Encode: encode, Decode: decode, CheckFormat: check_format, EstimateMemory: estimate}
-)
+VOCABULARY: Handlers = MappingProxyType({**tokens.HANDLERS, **estimate.HANDLERS})
 """Of a model of any engine, also of one that is loaded without its weights."""
 
-TEXT: Handlers = MappingProxyType({**VOCABULARY, Decide: decide, Rerank: rerank})
+TEXT: Handlers = MappingProxyType({**VOCABULARY, **decide.HANDLERS})
 """Of a model of any engine that answers `Score` and `Rank`."""
 
 HANDLERS: Handlers = MappingProxyType(
     {
         **TEXT,
-        Generate: generate,
-        Embed: embed,
-        Score: score,
-        Rank: rank,
-        Observe: observe,
-        ListPrefixes: list_prefixes,
-        ActOnSlot: act_on_slot,
-        ChangeAdapter: change_adapter,
+        **generate.HANDLERS,
+        **embed.HANDLERS,
+        **score.HANDLERS,
+        **observe.HANDLERS,
+        **snapshots.HANDLERS,
+        **adapters.HANDLERS,
     }
 )
 """Of tampu's own engine: all kinds."""

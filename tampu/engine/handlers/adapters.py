@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from tampu.engine.backend import Handlers
+from tampu.engine.management import (
+    AdapterChanged,
+    ChangeAdapter,
+)
 from tampu.engine.native import NativeModel
-from tampu.engine.requests import AdapterChanged, ChangeAdapter
 from tampu.engine.sent_paths import received_path
 
 
@@ -14,3 +18,6 @@ def change_adapter(model: NativeModel, request: ChangeAdapter) -> AdapterChanged
     else:
         model.adapters.load(request.name, received_path(request.path))
     return AdapterChanged(model.adapters.names)
+
+
+HANDLERS: Handlers = {ChangeAdapter: change_adapter}

@@ -8,12 +8,16 @@ from itertools import chain
 import numpy as np
 
 from tampu.chat.images import Item
+from tampu.engine.backend import Handlers
 from tampu.engine.completion import RequestHandle
 from tampu.engine.native import NativeModel
 from tampu.engine.pooling import MEAN, NONE, RANK, late_chunked, pooled
 from tampu.engine.prompts import ItemsPrompt, TextPrompt
 from tampu.engine.request_builder import RequestBuilder, known_tokens
-from tampu.engine.requests import Embed, Embedded
+from tampu.engine.requests import (
+    Embed,
+    Embedded,
+)
 from tampu.engine.scoring import AT_ONCE, run_all
 from tampu.errors import ContextLengthError, RequestError
 from tampu.ml.vectors import UNIT, check_finite, scaled, unit_vectors
@@ -165,3 +169,6 @@ def _late_chunks(
     found = late_chunked(hidden, [*map(len, chunks)], len(begin))
     check_finite(found, "embeddings", "input")
     return found
+
+
+HANDLERS: Handlers = {Embed: embed}

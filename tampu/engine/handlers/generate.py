@@ -11,14 +11,19 @@ from msgspec.structs import replace
 
 from tampu.cancellation import check_cancelled
 from tampu.chat.images import length, token_ids
-from tampu.engine.backend import Handle, ReplySink, Running, Submit
+from tampu.engine.backend import Handle, Handlers, ReplySink, Running, Submit
 from tampu.engine.events import PromptLogprobs, Reply, Started, joined_delta
 from tampu.engine.native import NativeModel
 from tampu.engine.output import OutputEvent, OutputParser
 from tampu.engine.prefixes import PrefixBorders
 from tampu.engine.prompts import TextPrompt
+from tampu.engine.request import (
+    Result,
+)
 from tampu.engine.request_builder import RequestBuilder
-from tampu.engine.requests import Generate, Result
+from tampu.engine.requests import (
+    Generate,
+)
 from tampu.runner.events import Done, Event, TextDelta
 
 _MAX_HELD = 64  # deltas; a longer text would keep the thread that parses it from others
@@ -148,3 +153,6 @@ class Generation(Running):
             delta = joined_delta(self._held)
             self._held.clear()
             sink(delta)
+
+
+HANDLERS: Handlers = {Generate: generate}

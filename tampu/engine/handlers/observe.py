@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from tampu.engine.backend import Handlers
+from tampu.engine.management import (
+    ListPrefixes,
+    Observe,
+    Observed,
+    Prefixes,
+)
 from tampu.engine.native import NativeModel
-from tampu.engine.requests import ListPrefixes, Observe, Observed, Prefixes
 
 
 def observe(model: NativeModel, _: Observe) -> Observed:
@@ -14,3 +20,6 @@ def observe(model: NativeModel, _: Observe) -> Observed:
 def list_prefixes(model: NativeModel, _: ListPrefixes) -> Prefixes:
     """Return which prefixes are in the cache."""
     return Prefixes(model.prefixes.listed())
+
+
+HANDLERS: Handlers = {Observe: observe, ListPrefixes: list_prefixes}

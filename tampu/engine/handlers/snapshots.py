@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tampu.engine.backend import Handlers
+from tampu.engine.management import (
+    ActedOnSlot,
+    ActOnSlot,
+)
 from tampu.engine.native import NativeModel
-from tampu.engine.requests import ActedOnSlot, ActOnSlot
 from tampu.engine.sent_paths import received_path
 
 
@@ -14,3 +18,6 @@ def act_on_slot(model: NativeModel, request: ActOnSlot) -> ActedOnSlot:
     path = Path(received_path(request.path))
     done = model.snapshots.act_on_slot(request.action, request.slot, path)
     return ActedOnSlot(done.tokens, done.size_bytes)
+
+
+HANDLERS: Handlers = {ActOnSlot: act_on_slot}

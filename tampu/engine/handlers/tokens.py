@@ -10,10 +10,17 @@ from msgspec.structs import replace
 
 from tampu.cancellation import check_cancelled
 from tampu.chat.images import token_ids
-from tampu.engine.backend import Backend
+from tampu.engine.backend import Backend, Handlers
 from tampu.engine.prompts import ChatPrompt, TextPrompt
 from tampu.engine.request_builder import known_tokens
-from tampu.engine.requests import CheckFormat, Decode, Decoded, Encode, Encoded, FormatChecked
+from tampu.engine.requests import (
+    CheckFormat,
+    Decode,
+    Decoded,
+    Encode,
+    Encoded,
+    FormatChecked,
+)
 
 _BLOCK = 1 << 16  # tokens; between two blocks, and often within one, other threads run
 
@@ -71,3 +78,6 @@ def check_format(model: Backend, request: CheckFormat) -> FormatChecked:
 def _packed(numbers: Sequence[int]) -> bytes:
     """Return numbers as little-endian I32."""
     return np.array(numbers, "<i4").tobytes()
+
+
+HANDLERS: Handlers = {Encode: encode, Decode: decode, CheckFormat: check_format}

@@ -1,6 +1,6 @@
 """An answer in rounds: the model calls tools of MCP servers, reads their results, and goes on.
 
-The events of all rounds are one answer: one `Started`, one `Finished` with the usage of all rounds.
+The events of all rounds are one answer: one `Started`, one `Done` with the usage of all rounds.
 A round that also calls functions of the client, or ends at a limit, is the last.
 """
 
@@ -14,22 +14,26 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from tampu.engine.events import (
+    Started,
+    ToolCallDelta,
+    ToolCallFinished,
+    ToolCallStarted,
+)
 from tampu.engine.prompts import ChatPrompt
-from tampu.runner.events import Usage
+from tampu.runner.events import (
+    Done,
+    ReasoningDelta,
+    TextDelta,
+    Usage,
+)
 from tampu.server.events import (
-    ContentDelta,
     Event,
-    Finished,
     MCPCallDelta,
     MCPCallFinished,
     MCPCallStarted,
     MCPCallWritten,
     MCPToolsListed,
-    ReasoningDelta,
-    Started,
-    ToolCallDelta,
-    ToolCallFinished,
-    ToolCallStarted,
 )
 from tampu.server.generation_request import GenerationRequest
 from tampu.server.wire.conversation import template_message, tool_call
@@ -191,7 +195,7 @@ class _Round:
     client_calls: int
     has_client_calls: bool = False
     calls: list[MCPCall] = field(default_factory=list)
-    end: Finished | None = None
+    end: Done | None = None
     _open: MCPCallStarted | None = None
     _content: list[str] = field(default_factory=list)
     _reasoning: list[str] = field(default_factory=list)
@@ -204,7 +208,7 @@ class _Round:
     def events(self, event: Event) -> Iterator[Event]:
         """Yield an event as one of the whole answer."""
         match event:
-            case Finished():
+            case Done():
                 self.end = event
                 return
             case ToolCallStarted() if event.name in self.runs:
@@ -234,7 +238,7 @@ class _Round:
                 self.client_calls += 1
                 self.has_client_calls = True
                 return
-            case ContentDelta():
+            case TextDelta():
                 self._content.append(event.text)
             case ReasoningDelta():
                 self._reasoning.append(event.text)

@@ -8,22 +8,26 @@ from typing import Any
 
 import msgspec
 
-from tampu.errors import TampuError
-from tampu.runner.events import Usage
-from tampu.server.errors import anthropic_error, public_message, status_of
-from tampu.server.events import (
-    ContentDelta,
-    Event,
-    Finished,
-    MCPCallDelta,
-    MCPCallFinished,
-    MCPCallStarted,
-    MCPCallWritten,
-    ReasoningDelta,
+from tampu.engine.events import (
     Started,
     ToolCallDelta,
     ToolCallFinished,
     ToolCallStarted,
+)
+from tampu.errors import TampuError
+from tampu.runner.events import (
+    Done,
+    ReasoningDelta,
+    TextDelta,
+    Usage,
+)
+from tampu.server.errors import anthropic_error, public_message, status_of
+from tampu.server.events import (
+    Event,
+    MCPCallDelta,
+    MCPCallFinished,
+    MCPCallStarted,
+    MCPCallWritten,
     without_broken_calls,
 )
 from tampu.server.http_response import SSE
@@ -109,14 +113,14 @@ class MessageWriter:
                     yield from self._switch("thinking", start)
                 if text and not self._hides_reasoning:
                     yield self._delta({"type": "thinking_delta", "thinking": text})
-            case ContentDelta(text=text) if text:
+            case TextDelta(text=text) if text:
                 yield from self._switch("text", {"type": "text", "text": ""})
                 yield self._delta({"type": "text_delta", "text": text})
             case ToolCallStarted() | ToolCallDelta() | ToolCallFinished():
                 yield from self._call_events(event)
             case MCPCallStarted() | MCPCallDelta() | MCPCallWritten() | MCPCallFinished():
                 yield from self._mcp_events(event)
-            case Finished():
+            case Done():
                 if self._index < 0:
                     yield from self._switch("text", {"type": "text", "text": ""})
                 yield from self._close()
@@ -210,6 +214,6 @@ def _input_of(event: MCPCallFinished) -> dict[str, Any]:
         return {}
 
 
-def _end(event: Finished) -> dict[str, Any]:
+def _end(event: Done) -> dict[str, Any]:
     reason = "stop_sequence" if event.stop is not None else "end_turn"
     return {"stop_reason": _REASONS.get(event.reason, reason), "stop_sequence": event.stop}

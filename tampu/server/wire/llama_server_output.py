@@ -8,18 +8,22 @@ from typing import Any
 
 import msgspec
 
+from tampu.engine.events import (
+    Started,
+)
 from tampu.errors import TampuError
-from tampu.runner.events import TokenLogprob
+from tampu.runner.events import (
+    Done,
+    PromptProgress,
+    ReasoningDelta,
+    TextDelta,
+    TokenLogprob,
+)
 from tampu.runner.request import GenerateOptions
 from tampu.sampling.parameters import Use, names_of
 from tampu.server.errors import code_of, llama_server_error, public_message, status_of
 from tampu.server.events import (
-    ContentDelta,
     Event,
-    Finished,
-    PromptProgress,
-    ReasoningDelta,
-    Started,
 )
 from tampu.server.generation_request import GenerationRequest
 from tampu.server.http_response import SSE
@@ -106,12 +110,12 @@ class LlamaCompletionWriter:
         more = self._telemetry.of(event)
         if isinstance(event, PromptProgress) and self._telemetry.wants_progress:
             yield self._piece(event.choice, "", ()) | more
-        elif isinstance(event, Finished):
+        elif isinstance(event, Done):
             if event.end is not None:
                 probabilities = self._probabilities(event.end.logprobs)
                 yield self._piece(event.choice, "", event.end.tokens) | probabilities
             yield self._selected(self._piece(event.choice, "", ()) | self._last(event))
-        elif isinstance(event, ContentDelta | ReasoningDelta) and (event.text or event.tokens):
+        elif isinstance(event, TextDelta | ReasoningDelta) and (event.text or event.tokens):
             pieces = [(event.text, event.tokens, event.logprobs)]
             if event.logprobs:  # one token at a time
                 texts = [event.text] + [""] * (len(event.logprobs) - 1)
@@ -128,12 +132,12 @@ class LlamaCompletionWriter:
         if isinstance(event, Started):
             self._prompt_tokens[event.choice] = len(event.tokens)
             self._begins[event.choice] = event.begin
-        elif isinstance(event, ContentDelta | ReasoningDelta):
+        elif isinstance(event, TextDelta | ReasoningDelta):
             tokens = self._generated.get(event.choice, 0) + len(event.tokens)
             self._generated[event.choice] = tokens
             if "\n" in event.text:
                 self._has_new_line.add(event.choice)
-        elif isinstance(event, Finished) and event.end is not None:
+        elif isinstance(event, Done) and event.end is not None:
             self._generated[event.choice] = self._generated.get(event.choice, 0) + 1
 
     def _piece(self, choice: int, text: str, tokens: Sequence[int]) -> dict[str, Any]:
@@ -147,7 +151,7 @@ class LlamaCompletionWriter:
             "tokens_evaluated": self._prompt_tokens.get(choice, 0),
         }
 
-    def _last(self, event: Finished) -> dict[str, Any]:
+    def _last(self, event: Done) -> dict[str, Any]:
         usage, options = event.usage, self._request.options
         stop_type = "word" if event.stop else "limit" if event.reason == "length" else "eos"
         total = usage.prompt_tokens + usage.generated_tokens
@@ -169,12 +173,12 @@ class LlamaCompletionWriter:
         }
 
     def _object(self, choice: int, events: Sequence[Event]) -> dict[str, Any]:
-        parts = [event for event in events if isinstance(event, ContentDelta | ReasoningDelta)]
-        ends = [event.end for event in events if isinstance(event, Finished) and event.end]
+        parts = [event for event in events if isinstance(event, TextDelta | ReasoningDelta)]
+        ends = [event.end for event in events if isinstance(event, Done) and event.end]
         tokens = [t for part in (*parts, *ends) for t in part.tokens if self._returns_tokens]
         piece = self._piece(choice, "".join(part.text for part in parts), tokens)
         for event in events:
-            if isinstance(event, Finished):
+            if isinstance(event, Done):
                 piece |= self._last(event)
         logprobs = [*logprobs_of(events), *(entry for end in ends for entry in end.logprobs)]
         return self._selected(piece | self._probabilities(logprobs))

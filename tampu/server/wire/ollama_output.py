@@ -9,17 +9,22 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from tampu.errors import TampuError
-from tampu.runner.events import Limit, TokenLogprob
-from tampu.server.errors import public_message
-from tampu.server.events import (
-    ContentDelta,
-    Event,
-    Finished,
-    MCPCallFinished,
-    ReasoningDelta,
+from tampu.engine.events import (
     Started,
     ToolCallFinished,
+)
+from tampu.errors import TampuError
+from tampu.runner.events import (
+    Done,
+    Limit,
+    ReasoningDelta,
+    TextDelta,
+    TokenLogprob,
+)
+from tampu.server.errors import public_message
+from tampu.server.events import (
+    Event,
+    MCPCallFinished,
 )
 from tampu.server.wire.ollama import Message, ToolCall, ToolFunction, timestamp
 from tampu.server.wire.telemetry import Telemetry
@@ -137,7 +142,7 @@ class _Writer(LineWriter, ABC, Generic[Line]):
     def _joined(self, lines: Sequence[Line]) -> Line:
         """Return the text of all lines in the last one."""
 
-    def _last(self, event: Finished) -> Line:
+    def _last(self, event: Done) -> Line:
         """Return the last line, with its counts and durations."""
         # Ollama has no done_reason for tool calls.
         line = self.note("stop" if event.reason == "tool_calls" else event.reason)
@@ -181,18 +186,18 @@ class GenerateWriter(_Writer[GenerateLine]):
 
     def lines(self, event: Event) -> Iterator[GenerateLine]:
         """Yield the lines of an event."""
-        if self._context is not None and isinstance(event, (Started, ContentDelta, ReasoningDelta)):
+        if self._context is not None and isinstance(event, (Started, TextDelta, ReasoningDelta)):
             self._context.extend(event.tokens)
-        if isinstance(event, (ContentDelta, ReasoningDelta)) and (event.text or event.logprobs):
+        if isinstance(event, (TextDelta, ReasoningDelta)) and (event.text or event.logprobs):
             yield GenerateLine(
                 model=self._model,
                 created_at=timestamp(),
-                response=event.text if isinstance(event, ContentDelta) else "",
+                response=event.text if isinstance(event, TextDelta) else "",
                 thinking=event.text if isinstance(event, ReasoningDelta) else None,
                 done=False,
                 logprobs=_logprobs(event.logprobs),
             )
-        if isinstance(event, Finished):
+        if isinstance(event, Done):
             context = None if event.reason == "load" else self._context
             yield msgspec.structs.replace(self._last(event), context=context)
 
@@ -220,9 +225,9 @@ class ChatWriter(_Writer[ChatLine]):
     def lines(self, event: Event) -> Iterator[ChatLine]:
         """Yield the lines of an event."""
         match event:
-            case Finished():
+            case Done():
                 yield self._last(event)
-            case ContentDelta() | ReasoningDelta() if event.text or event.logprobs:
+            case TextDelta() | ReasoningDelta() if event.text or event.logprobs:
                 yield self._line(_message(event), _logprobs(event.logprobs))
             case ToolCallFinished(state="complete"):
                 yield self._line(_message(event))
@@ -266,8 +271,8 @@ def to_line(line: object) -> bytes:
     return msgspec.json.encode(line) + b"\n"
 
 
-def _message(event: ContentDelta | ReasoningDelta | ToolCallFinished) -> Message:
-    if isinstance(event, ContentDelta):
+def _message(event: TextDelta | ReasoningDelta | ToolCallFinished) -> Message:
+    if isinstance(event, TextDelta):
         return Message(role="assistant", content=event.text)
     if isinstance(event, ReasoningDelta):
         return Message(role="assistant", content="", thinking=event.text)

@@ -10,21 +10,26 @@ from typing import Any
 
 import msgspec
 
-from tampu.errors import TampuError
-from tampu.runner.events import TokenLogprob, Usage
-from tampu.server.errors import openai_error, public_message, status_of
-from tampu.server.events import (
-    ContentDelta,
-    Event,
-    Finished,
-    MCPCallFinished,
+from tampu.engine.events import (
     PromptLogprobs,
-    PromptProgress,
-    ReasoningDelta,
     Started,
     ToolCallDelta,
     ToolCallFinished,
     ToolCallStarted,
+)
+from tampu.errors import TampuError
+from tampu.runner.events import (
+    Done,
+    PromptProgress,
+    ReasoningDelta,
+    TextDelta,
+    TokenLogprob,
+    Usage,
+)
+from tampu.server.errors import openai_error, public_message, status_of
+from tampu.server.events import (
+    Event,
+    MCPCallFinished,
     total_usage,
     without_broken_calls,
 )
@@ -61,7 +66,7 @@ class _Writer(ABC):
         self._model = model
         self._choices = choices
         self._with_usage = with_usage
-        self._ended: list[Finished] = []
+        self._ended: list[Done] = []
         self._reasoning_tokens = 0
         self._telemetry = telemetry or Telemetry()
 
@@ -70,7 +75,7 @@ class _Writer(ABC):
         self._count(event)
         more = self._telemetry.of(event)
         chunks = [self._chunk([choice]) | more for choice in self._deltas(event)]
-        if isinstance(event, Finished):
+        if isinstance(event, Done):
             chunks[-1]["timings"] = timings(event.usage)
         return b"".join(map(to_event, chunks))
 
@@ -100,7 +105,7 @@ class _Writer(ABC):
 
     def _count(self, event: Event) -> None:
         """Record what counts for the usage."""
-        if isinstance(event, Finished):
+        if isinstance(event, Done):
             self._ended.append(event)
         elif isinstance(event, ReasoningDelta):
             self._reasoning_tokens += len(event.tokens)
@@ -167,7 +172,7 @@ class ChatWriter(_Writer):
                 yield _delta(event, {"role": "assistant", "content": None})
             case PromptProgress() if self._telemetry.wants_progress:
                 yield _delta(event, {})
-            case ContentDelta() if event.text or event.logprobs:
+            case TextDelta() if event.text or event.logprobs:
                 yield _delta(event, {"content": event.text}, event.logprobs)
             case ReasoningDelta() if event.text or event.logprobs:
                 yield _delta(event, _reasoning(event.text), event.logprobs)
@@ -178,7 +183,7 @@ class ChatWriter(_Writer):
                 yield _delta(event, {"tool_calls": [more]})
             case MCPCallFinished():
                 yield _delta(event, {"executed_tools": [self._executed(event)]})
-            case Finished():
+            case Done():
                 yield _delta(event, {}) | {"finish_reason": finish_reason(event)}
 
     def _executed(self, event: MCPCallFinished) -> dict[str, Any]:
@@ -187,7 +192,7 @@ class ChatWriter(_Writer):
 
     def _choice(self, index: int, events: Sequence[Event]) -> dict[str, Any]:
         reasoning = "".join(event.text for event in events if isinstance(event, ReasoningDelta))
-        text = "".join(event.text for event in events if isinstance(event, ContentDelta))
+        text = "".join(event.text for event in events if isinstance(event, TextDelta))
         calls = [
             _call(event, event.arguments) for event in events if isinstance(event, ToolCallFinished)
         ]
@@ -233,15 +238,13 @@ class CompletionWriter(_Writer):
                 yield self._piece(event.choice, self._echo(event.choice))
             case PromptProgress() if self._telemetry.wants_progress:
                 yield self._piece(event.choice, "")
-            case ContentDelta() | ReasoningDelta() if event.text or event.logprobs:
+            case TextDelta() | ReasoningDelta() if event.text or event.logprobs:
                 yield self._piece(event.choice, event.text, event.logprobs)
-            case Finished():
+            case Done():
                 yield self._piece(event.choice, "") | {"finish_reason": finish_reason(event)}
 
     def _choice(self, index: int, events: Sequence[Event]) -> dict[str, Any]:
-        texts = [
-            event.text for event in events if isinstance(event, (ContentDelta, ReasoningDelta))
-        ]
+        texts = [event.text for event in events if isinstance(event, (TextDelta, ReasoningDelta))]
         piece = self._piece(index, self._echo(index) + "".join(texts), logprobs_of(events))
         for event in events:
             if isinstance(event, PromptLogprobs):
@@ -275,7 +278,7 @@ def usage_object(usage: Usage, reasoning_tokens: int = 0) -> dict[str, Any]:
     }
 
 
-def finish_reason(event: Finished) -> str:
+def finish_reason(event: Done) -> str:
     """Return OpenAI's finish_reason."""
     return event.reason if event.reason in ("length", "tool_calls") else "stop"
 
@@ -285,7 +288,7 @@ def logprobs_of(events: Sequence[Event]) -> list[TokenLogprob]:
     return [
         entry
         for event in events
-        if isinstance(event, (ContentDelta, ReasoningDelta))
+        if isinstance(event, (TextDelta, ReasoningDelta))
         for entry in event.logprobs
     ]
 
@@ -350,7 +353,7 @@ def _call(event: ToolCallStarted | ToolCallFinished, arguments: str) -> dict[str
 
 
 def _last_reason(events: Sequence[Event]) -> str | None:
-    reasons = [finish_reason(event) for event in events if isinstance(event, Finished)]
+    reasons = [finish_reason(event) for event in events if isinstance(event, Done)]
     return reasons[-1] if reasons else None
 
 

@@ -7,24 +7,28 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tampu.engine.events import (
+    Started,
+    ToolCallDelta,
+    ToolCallFinished,
+    ToolCallStarted,
+)
 from tampu.errors import TampuError
-from tampu.runner.events import TokenLogprob
+from tampu.runner.events import (
+    Done,
+    PromptProgress,
+    ReasoningDelta,
+    TextDelta,
+    TokenLogprob,
+)
 from tampu.server.errors import public_message
 from tampu.server.events import (
-    ContentDelta,
     Event,
-    Finished,
     MCPCallDelta,
     MCPCallFinished,
     MCPCallStarted,
     MCPCallWritten,
     MCPToolsListed,
-    PromptProgress,
-    ReasoningDelta,
-    Started,
-    ToolCallDelta,
-    ToolCallFinished,
-    ToolCallStarted,
     without_broken_calls,
 )
 from tampu.server.http_response import SSE
@@ -109,13 +113,13 @@ class ResponseWriter:
             case PromptProgress() if self._telemetry.wants_progress:
                 response = self._response("in_progress")
                 yield {"type": "response.in_progress", "response": response}
-            case ContentDelta(text=""):
+            case TextDelta(text=""):
                 self._logprobs += event.logprobs
             case ReasoningDelta():
                 self._reasoning_tokens += len(event.tokens)
                 yield from self._start("reasoning")
                 yield from self._grow("reasoning_summary_text", event.text)
-            case ContentDelta():
+            case TextDelta():
                 yield from self._start("message")
                 self._logprobs += event.logprobs
                 yield from self._grow("output_text", event.text)
@@ -125,7 +129,7 @@ class ResponseWriter:
                 yield from self._list_tools(event)
             case MCPCallStarted() | MCPCallDelta() | MCPCallWritten() | MCPCallFinished():
                 yield from self._mcp_events(event)
-            case Finished():
+            case Done():
                 yield from self._finish(_status(event))
                 yield self._end(event)
 
@@ -258,7 +262,7 @@ class ResponseWriter:
                 done = {"output_index": index, "item": self._items[index]}
                 yield {"type": "response.output_item.done", **done}
 
-    def _end(self, event: Finished) -> dict[str, Any]:
+    def _end(self, event: Done) -> dict[str, Any]:
         status = _status(event)
         details = {"reason": "max_output_tokens"} if event.reason == "length" else None
         usage = event.usage
@@ -335,7 +339,7 @@ def _has_telemetry(sent: dict[str, Any]) -> bool:
     return kind.endswith(("in_progress", "text.delta"))
 
 
-def _status(event: Finished) -> str:
+def _status(event: Done) -> str:
     return "incomplete" if event.reason == "length" else "completed"
 
 

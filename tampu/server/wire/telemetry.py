@@ -7,8 +7,15 @@ from typing import Any
 
 import msgspec
 
-from tampu.runner.events import Usage
-from tampu.server.events import ContentDelta, Event, PromptProgress, ReasoningDelta
+from tampu.runner.events import (
+    PromptProgress,
+    ReasoningDelta,
+    TextDelta,
+    Usage,
+)
+from tampu.server.events import (
+    Event,
+)
 
 
 def timings(usage: Usage) -> dict[str, float]:
@@ -74,7 +81,7 @@ class Telemetry:
                     "processed": event.processed,
                     "time_ms": event.elapsed_ns // 1_000_000,
                 }
-        elif not isinstance(event, ContentDelta | ReasoningDelta):
+        elif not isinstance(event, TextDelta | ReasoningDelta):
             return {}
         elif self.wants_timings:
             self._add(event.choice, len(event.tokens))

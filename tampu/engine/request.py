@@ -1,0 +1,151 @@
+"""What all requests to a loaded model have in common; see `tampu.engine.requests`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import ClassVar, Generic, Literal, Self, TypeAlias, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from tampu.engine.prompts import (
+    ChatPrompt,
+    FIMPrompt,
+    ItemsPrompt,
+    Prompt,
+    StructuredOutput,
+    TextPrompt,
+    TokensPrompt,
+)
+from tampu.runner.events import Usage
+from tampu.runner.request import Priority
+
+R_co = TypeVar("R_co", covariant=True)
+Lane: TypeAlias = Literal[
+    "short", "long", "images", "grammar", "embed", "score", "watch", "offline"
+]
+"""The threads of a worker that run a request: it waits only for others of its lane."""
+
+Lora: TypeAlias = Mapping[str, float]
+"""Names of loaded adapters, with the strength of each."""
+NO_LORA: Lora = MappingProxyType({})
+
+_LONG = 32 << 10  # characters or tokens; some milliseconds of tokenizing
+_MANY = 200  # messages; some milliseconds of the template
+
+
+class Result(msgspec.Struct, frozen=True, tag=True):
+    """The answer to a request that is not streamed."""
+
+    @property
+    def is_last(self) -> bool:
+        """Whether it is whole, or the last of its parts."""
+        return True
+
+    @property
+    def usage(self) -> Usage:
+        """The tokens that it took."""
+        return Usage()
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """Return the whole answer."""
+        return parts[-1]
+
+
+class Request(msgspec.Struct, Generic[R_co], frozen=True, tag=True):
+    """A request; `R_co` is the type of its result.
+
+    Attributes:
+        runs_in: the lane of all requests of a kind.
+    """
+
+    runs_in: ClassVar[Lane] = "watch"
+
+    @property
+    def lane(self) -> Lane:
+        """Which threads of a worker run it."""
+        return self.runs_in
+
+    @property
+    def contents(self) -> Sequence[Prompt]:
+        """The prompts that it has."""
+        return ()
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it has as a message: those of its texts, tokens and images."""
+        return sum(map(prompt_size, self.contents))
+
+    @property
+    def adapters(self) -> Lora:
+        """The adapters that it is computed with."""
+        return NO_LORA
+
+    def scheduled(self, lora: Lora, priority: Priority) -> Self:  # noqa: ARG002
+        """Return it with these adapters and this priority, if it computes anything."""
+        return self
+
+
+class Computation(Request[R_co], frozen=True, kw_only=True):
+    """A request that computes outputs of the model, and generates no text.
+
+    Attributes:
+        lora: names of loaded adapters, with the strength of each.
+        priority: as in `GenerateOptions`.
+    """
+
+    runs_in: ClassVar[Lane] = "score"
+    lora: dict[str, float] = {}
+    priority: Priority = "interactive"
+
+    @property
+    def lane(self) -> Lane:
+        """Which threads of a worker run it: no one waits behind the rows of batches."""
+        return "offline" if self.priority == "batch" else self.runs_in
+
+    @property
+    def adapters(self) -> Lora:
+        """The adapters that it is computed with."""
+        return self.lora
+
+    def scheduled(self, lora: Lora, priority: Priority) -> Self:
+        """Return it with these adapters and this priority."""
+        return replace(self, lora=dict(lora), priority=priority)
+
+
+def prompt_lane(prompt: Prompt, structure: StructuredOutput | None = None) -> Lane:
+    """Return the lane of a request by what may be slow about preparing it.
+
+    Nothing ("short"), its length, its images or its grammar.
+    """
+    if isinstance(prompt, ChatPrompt):
+        if any(message.get("images") for message in prompt.messages):
+            return "images"
+        if len(prompt.messages) > _MANY:
+            return "long"
+    if _text_size(prompt) > _LONG:
+        return "long"
+    return "short" if structure is None else "grammar"
+
+
+def prompt_size(prompt: Prompt) -> int:
+    """Return about how many bytes a prompt has: characters, tokens, and bytes of images."""
+    images = 0
+    if isinstance(prompt, ChatPrompt):
+        given = (message.get("images") or () for message in prompt.messages)
+        images = sum(len(image) for several in given for image in several)
+    return _text_size(prompt) + images
+
+
+def _text_size(prompt: Prompt) -> int:
+    match prompt:
+        case TextPrompt(text=text):
+            return len(text)
+        case TokensPrompt(tokens=tokens) | ItemsPrompt(items=tokens):
+            return len(tokens)
+        case FIMPrompt(prefix=prefix, suffix=suffix):
+            return len(prefix) + len(suffix)
+        case ChatPrompt(messages=messages, before=before):
+            return len(before) + sum(len(each.get("content") or "") for each in messages)
