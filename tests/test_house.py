@@ -161,6 +161,31 @@ def test_imports_point_downward() -> None:
     assert [(name, other) for name, other in links() if layer(other) >= layer(name)] == []
 
 
+def imported_modules(path: Path) -> set[str]:
+    """The modules of tampu that a module imports; of a package's names, those that are modules."""
+    names = {f"tampu.{dotted(each)}" for each in MODULES}
+    found = set(imports(path))
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            parts = {f"{node.module}.{alias.name}" for alias in node.names}
+            found -= {node.module} if parts <= names else set()
+            found |= parts
+    return {name.removeprefix("tampu.") for name in found & names} - {dotted(path)}
+
+
+def test_no_package_has_a_circle_of_imports_inside() -> None:
+    """Imports for annotations alone count too: files of a circle are understood only together."""
+    left = {dotted(path): imported_modules(path) for path in MODULES}
+    while left:  # take away what imports nothing that is left, and what nothing left imports
+        wanted = set().union(*left.values())
+        ends = {name for name, others in left.items() if not others & left.keys()}
+        ends |= left.keys() - wanted
+        if not ends:
+            break
+        left = {name: others for name, others in left.items() if name not in ends}
+    assert sorted(left) == []
+
+
 def test_the_lower_packages_know_only_what_they_need() -> None:
     strays = [
         (name, other)

@@ -154,7 +154,7 @@ def mixture_parameters(config: Config) -> Parameters:
     return keys | {"expert_shared_feed_forward_length": shared}
 
 
-def count_predictors(parameters: Parameters, names: Collection[str]) -> Parameters:
+def count_mtp_layers(parameters: Parameters, names: Collection[str]) -> Parameters:
     """Count the layers of multi-token prediction: a checkpoint may lack those that it states."""
     places = [text_name(name).split(".") for name in names]
     found = {at[2] for at in places if at[:2] == ["mtp", "layers"]}
@@ -171,11 +171,11 @@ def text_name(name: str) -> str:
 
 
 def gather(tensors: Iterable[StoredTensor]) -> Iterable[StoredTensor]:
-    """Rename the tensors to those of a text model, the predictors to layers after the last."""
-    return number_predictors(replace(each, name=text_name(each.name)) for each in tensors)
+    """Rename the tensors to those of a text model, MTP layers to layers after the last."""
+    return number_mtp_layers(replace(each, name=text_name(each.name)) for each in tensors)
 
 
-def number_predictors(tensors: Iterable[StoredTensor]) -> Iterable[StoredTensor]:
+def number_mtp_layers(tensors: Iterable[StoredTensor]) -> Iterable[StoredTensor]:
     """Rename the tensors of multi-token prediction to those of the layers after the last."""
     held = list(tensors)
     places = [tensor.name.split(".") for tensor in held]
@@ -277,7 +277,7 @@ QWEN35 = Family(
     optional=_OF_SOME_LAYERS,
     splits=_CONVOLUTION,
     parameters=lambda config: parameters(config) | position_keys(config),
-    adapt=count_predictors,
+    adapt=count_mtp_layers,
     defaults={"max_position_embeddings": 32_768},
     gather=gather,
     transform=transform_tiled,
@@ -291,7 +291,7 @@ QWEN35_MOE = Family(
     splits={**_CONVOLUTION, **_EXPERTS},
     stacks=_STACKS,
     parameters=lambda config: mixture_parameters(config) | position_keys(config),
-    adapt=count_predictors,
+    adapt=count_mtp_layers,
     defaults={"max_position_embeddings": 32_768},
     gather=gather,
     transform=transform_tiled,
@@ -308,7 +308,7 @@ QWEN3_NEXT = Family(
     fused=fused_projections,
     stacks=_STACKS,
     parameters=mixture_parameters,
-    adapt=count_predictors,
+    adapt=count_mtp_layers,
     defaults={"max_position_embeddings": 32_768},
     gather=gather,
     transform=transform,

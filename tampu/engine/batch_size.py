@@ -19,8 +19,8 @@ from tampu.engine.memory import Footprint
 from tampu.errors import OutOfMemoryError
 from tampu.ml import Backend
 from tampu.ml.device_map import DeviceMap
-from tampu.ml.kept_measurement import KeptMeasurement
 from tampu.ml.linking import VERSION
+from tampu.ml.tuning_cache import TuningCache
 from tampu.runner.graphs import Graphs, WarmUpBatch
 
 log = logging.getLogger("tampu")
@@ -44,7 +44,7 @@ class BatchSizes:
     """
 
     sizes: tuple[int, ...]
-    kept: KeptMeasurement[int] | None = None
+    kept: TuningCache[int] | None = None
     is_measured: bool = False
 
     @property
@@ -178,7 +178,7 @@ def _has_room(backend: Backend, factor: float) -> bool:
 
 def _kept(
     folder: Path, sizes: Sequence[int], footprint: Footprint, device_map: DeviceMap
-) -> KeptMeasurement[int]:
+) -> TuningCache[int]:
     """Return the file with the result for this model on these devices."""
     weights = footprint.weights
     key = {
@@ -193,7 +193,7 @@ def _kept(
         "cache": [*footprint.types, footprint.size.slots, device_map.cpu_cache],
         "sizes": list(sizes),
     }
-    return KeptMeasurement.at(folder, "batch", key, partial(_size_of, sizes), str)
+    return TuningCache.at(folder, "batch", key, partial(_size_of, sizes), str)
 
 
 def _size_of(sizes: Sequence[int], word: str) -> int:

@@ -36,9 +36,9 @@ from tampu.kvcache.rows import CacheRows
 from tampu.ml import Backend, GGMLType, Weights
 from tampu.ml.attention import attends_to
 from tampu.ml.device_map import DeviceMap
+from tampu.ml.device_tokens import DeviceTokens
 from tampu.ml.devices import Device
 from tampu.ml.gguf import GGUFFile
-from tampu.ml.kept_tokens import KeptTokens
 from tampu.ml.kernels import KernelChoice, Kernels
 from tampu.ml.kernels.repack_cache import RepackCache
 from tampu.ml.kernels.tuning import choose_fetch
@@ -161,8 +161,8 @@ def _load(
         tokenizer = reading.result()
         candidates = _candidates(device_map, tokenizer.vocabulary_size)
         outputs = max_outputs(size, tokenizer.vocabulary_size)
-        kept_tokens = _kept_tokens(backend, outputs, candidates, resources)
-        graphs = Graphs(backend, bound.model, cache, kept_tokens=kept_tokens)
+        device_tokens = _device_tokens(backend, outputs, candidates, resources)
+        graphs = Graphs(backend, bound.model, cache, device_tokens=device_tokens)
         resources.callback(graphs.close)
         _check_vocabulary(bound.file, tokenizer.vocabulary_size, bound.model)
         word, folder = options.tuning
@@ -172,7 +172,8 @@ def _load(
         left: list[WarmUpBatch] = []
         if device_map.devices:
             taken = {
-                share.name: share.total for share in _shares(bound, footprint, backend, kept_tokens)
+                share.name: share.total
+                for share in _shares(bound, footprint, backend, device_tokens)
             }
             left = warm_up(
                 graphs,
@@ -215,7 +216,7 @@ def _load(
             copies,
             key,
             Placement(
-                _shares(bound, footprint, backend, kept_tokens),
+                _shares(bound, footprint, backend, device_tokens),
                 _explain(device_map, footprint, machine, options, bound, sizes),
             ),
             size.slots,
@@ -276,15 +277,15 @@ def _fewer_if_full() -> Iterator[None]:
 
 
 def _shares(
-    bound: BoundModel, footprint: Footprint, backend: Backend, kept_tokens: KeptTokens | None
+    bound: BoundModel, footprint: Footprint, backend: Backend, device_tokens: DeviceTokens | None
 ) -> tuple[DeviceShare, ...]:
     """Return what each device has of a model that is loaded."""
     weights = sum((part.device_bytes for part in bound.parts), Counter[str]())
     every = sum(part.mapped_bytes + part.packed_bytes for part in bound.parts)
     weights[CPU] = every - weights.total()
     graphs = Counter(backend.graph_sizes())
-    if kept_tokens and (device := backend.device_map.of_output()):
-        graphs[device.label] += kept_tokens.size_bytes
+    if device_tokens and (device := backend.device_map.of_output()):
+        graphs[device.label] += device_tokens.size_bytes
     return device_shares(backend.device_map, footprint, weights, graphs)
 
 
@@ -356,14 +357,14 @@ def _candidates(device_map: DeviceMap, vocabulary: int) -> tuple[int, ...]:
     return tuple(n for n in few if device and device.can_choose(n, vocabulary))
 
 
-def _kept_tokens(
+def _device_tokens(
     backend: Backend, outputs: int, candidates: tuple[int, ...], resources: ExitStack
-) -> KeptTokens | None:
+) -> DeviceTokens | None:
     """Keep the tokens that greedy requests choose, if one device computes whole steps."""
     device = backend.device_map.of_output() if backend.device_map.is_on_one else None
     if device is None or 1 not in candidates or not device.can_look_up(GGMLType.I32, 1):
         return None
-    kept = KeptTokens(backend, outputs)
+    kept = DeviceTokens(backend, outputs)
     resources.callback(kept.close)
     return kept
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from tampu.errors import ModelFileError
 from tampu.layouts.layout import Keys
-from tampu.layouts.predictors import count_predictors
+from tampu.layouts.mtp_layers import count_mtp_layers
 from tampu.ml.gguf_header import GGUFFile
 from tampu.ml.metadata import Metadata, StringArray, Value
 
@@ -160,10 +160,10 @@ def of_mistral3(file: GGUFFile) -> Keys:
 
 
 def of_qwen35(file: GGUFFile) -> Keys:
-    """Return the keys of Qwen 3.5: heads as one number, predictors among the layers."""
+    """Return the keys of Qwen 3.5: heads as one number, MTP layers among the layers."""
     metadata = file.metadata
     heads = _largest(metadata, "attention.head_count_kv")
-    return {**heads, **_sections(metadata), **count_predictors(file)}
+    return {**heads, **_sections(metadata), **count_mtp_layers(file)}
 
 
 def of_qwen3next(file: GGUFFile) -> Keys:

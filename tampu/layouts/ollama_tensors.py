@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from tampu.layouts.predictors import number_predictors
+from tampu.layouts.mtp_layers import number_mtp_layers
 from tampu.layouts.tensors import frames_of, joined, rows_of
 from tampu.ml.gguf_header import GGUFFile, TensorInfo
 
@@ -32,8 +32,8 @@ def of_gemma3n(file: GGUFFile) -> Iterable[TensorInfo]:
 
 
 def of_qwen35(file: GGUFFile) -> Iterable[TensorInfo]:
-    """Yield the tensors, the predictors after the last layer and the patches in two kernels."""
-    return _two_frames(number_predictors(file, file.tensors.values()))
+    """Yield the tensors, MTP layers after the last layer and the patches in two kernels."""
+    return _two_frames(number_mtp_layers(file, file.tensors.values()))
 
 
 def of_qwen3vl(file: GGUFFile) -> Iterable[TensorInfo]:

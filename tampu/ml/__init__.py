@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tampu.ml.backend import Backend
     from tampu.ml.context import Context, Storage
     from tampu.ml.rotary import RopeMode, RopeScaling
-    from tampu.ml.tensor import Tensor
+    from tampu.ml.tensor import Graph, Tensor
     from tampu.ml.types import GGMLType
     from tampu.ml.weights import Weights
 
@@ -23,6 +23,7 @@ __all__ = [
     "Backend",
     "Context",
     "GGMLType",
+    "Graph",
     "RopeMode",
     "RopeScaling",
     "Storage",
@@ -34,6 +35,7 @@ _HOMES = {
     "Backend": "backend",
     "Context": "context",
     "GGMLType": "types",
+    "Graph": "tensor",
     "RopeMode": "rotary",
     "RopeScaling": "rotary",
     "Storage": "context",

@@ -22,15 +22,16 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.errors import ComputeError, OutOfMemoryError
+from tampu.ml.compute_devices import ComputeDevices
 from tampu.ml.context import Context
 from tampu.ml.device_map import DeviceMap
 from tampu.ml.devices import Device, compute_failure, find_devices, log_system
-from tampu.ml.kept_plan import keep_plan
 from tampu.ml.kernels import KernelChoice, find_kernels
 from tampu.ml.library import OpaquePointer, gg
 from tampu.ml.machine import default_threads, read_available_memory
 from tampu.ml.nan_detector import NaNDetector
 from tampu.ml.pinned import PinnedMemory
+from tampu.ml.split_plan import store_plan
 from tampu.ml.tensor import Tensor
 from tampu.ml.threads import AdaptiveThreads
 from tampu.ml.transfers import begin_read, check_data, is_on_gpu, read, write
@@ -89,7 +90,8 @@ class Backend:
         self.devices = find_devices()
         self.device_map = device_map or DeviceMap()
         self.cpu = _cpu_of(self.devices)
-        self._working = (*self.device_map.devices, self.cpu)  # ggml wants the CPU last
+        self._compute_devices = ComputeDevices(self.cpu, self.device_map, self.kernels)
+        self._working = self._compute_devices.all
         self._handles = _start(self._working)
         self._handle = self._handles[-1]
         self._fitting = AdaptiveThreads(self.threads)
@@ -129,23 +131,6 @@ class Backend:
         """Return how many bytes of the machine's memory are available."""
         return read_available_memory().free
 
-    def layer_buffer_type(self, index: int) -> OpaquePointer:
-        """The buffer type of the state of a layer, on the device that computes the layer."""
-        return (self.device_map.of_layer(index) or self.cpu).buffer_type
-
-    def cache_buffer_type(self, index: int) -> OpaquePointer:
-        """The buffer type of the keys and values of a layer."""
-        return (self.device_map.of_cache(index) or self.cpu).buffer_type
-
-    def weight_buffer_type(self, name: str) -> OpaquePointer:
-        """The buffer type of what belongs to a weight, on the device that computes with it."""
-        return (self.device_map.of_weight(name) or self.cpu).buffer_type
-
-    @property
-    def is_divided(self) -> bool:
-        """Whether a graph may be computed by several devices."""
-        return len(self._working) > 1
-
     def context(self, nodes: int | None = None) -> Context:
         """Return an empty graph for at most `nodes` tensors.
 
@@ -154,7 +139,7 @@ class Backend:
         """
         if nodes is not None and nodes > self.max_nodes:
             raise ComputeError(f"a graph of {nodes} tensors is over the limit of {self.max_nodes}")
-        return Context(self, nodes or self.max_nodes)
+        return Context(self._compute_devices, nodes or self.max_nodes)
 
     def reserve(self, context: Context) -> None:
         """Allocate the memory that computing this graph takes, and keep it for all later graphs.
@@ -174,8 +159,8 @@ class Backend:
     @property
     def splits(self) -> int:
         """How many parts the last graph was divided into, each computed by one device."""
-        if self._placed and (kept := self._placed[0].kept_plan):
-            return len(kept.parts)
+        if self._placed and (plan := self._placed[0].split_plan):
+            return len(plan.parts)
         return int(gg.ggml_backend_sched_get_n_splits(self._scheduler))
 
     def graph_sizes(self) -> dict[str, int]:
@@ -264,6 +249,7 @@ class Backend:
         used. And a graph allocated in a buffer that a larger graph has replaced would write there.
         """
         self._placed = None
+        context.finish()
         if context.plan is not None:
             context.clear_allocations()
         size = self.graph_bytes
@@ -280,7 +266,7 @@ class Backend:
         self, context: Context, inputs: Sequence[tuple[Tensor, npt.NDArray[np.generic]]]
     ) -> None:
         state = (context, gg.ggml_graph_n_nodes(context.graph))
-        if self.is_divided:
+        if self._compute_devices.is_divided:
             self._allocate_divided(state)
         else:
             self._allocate(state)
@@ -317,19 +303,22 @@ class Backend:
             self._schedule(context)
 
     def _allocate_divided(self, state: tuple[Context, int]) -> None:
-        """Give a graph its tensors and its copies between devices; keep both if possible."""
+        """Give a graph its tensors and its copies between devices; store both if possible."""
         context, nodes = state
-        kept = None
+        plan = None
         if context.plan == self._buffers and self._nan_detector is None:
-            kept = context.kept_plan
-        if kept is None and state == self._placed:
+            plan = context.split_plan
+        if plan is None and state == self._placed:
             return
-        if kept is None or kept.nodes != nodes:
-            context.kept_plan = None
+        if plan is None or plan.nodes != nodes:
+            context.split_plan = None
             self._plan(context)  # the copies are allocated among the other tensors
             self._schedule(context)
             if self._nan_detector is None:
-                context.kept_plan = keep_plan(self._scheduler, context, self._handles)
+                replaced = context.replaced_sources()
+                context.split_plan = store_plan(
+                    self._scheduler, context.graph, replaced, self._handles
+                )
 
     def _schedule(self, context: Context) -> None:
         """Allocate a graph as it was planned, in the same buffers."""
@@ -340,7 +329,7 @@ class Backend:
     def _reset(self, context: Context) -> None:
         """Reset the scheduler and allocate another graph."""
         gg.ggml_backend_sched_reset(self._scheduler)
-        if self.is_divided:
+        if self._compute_devices.is_divided:
             context.restore()
             place = gg.ggml_backend_sched_set_tensor_backend
             for node in (*context.custom, *context.cpu_nodes):
@@ -368,9 +357,9 @@ class Backend:
             self._begin(work)
         if work.error:
             raise work.error
-        if kept := work.context.kept_plan:
-            kept.wait()
-            self.counts.waits += kept.waits
+        if plan := work.context.split_plan:
+            plan.wait()
+            self.counts.waits += plan.waits
         else:
             graph = work.context.graph
             work.status = int(gg.ggml_backend_sched_graph_compute(self._scheduler, graph))
@@ -394,8 +383,8 @@ class Backend:
 
     def _can_begin_early(self, context: Context) -> bool:
         """Return whether a device would compute a graph while this thread does something else."""
-        is_kept = context.kept_plan is not None and context.plan == self._buffers
-        return is_kept and self._is_async
+        is_planned = context.split_plan is not None and context.plan == self._buffers
+        return is_planned and self._is_async
 
     def _write(self, work: Work) -> None:
         """Find memory for a graph and write its inputs."""
@@ -406,7 +395,7 @@ class Backend:
         work.is_written = True
 
     def _begin(self, work: Work) -> None:
-        """Start computing a graph if its plan is kept; its inputs are written then."""
+        """Start computing a graph if it has a split plan; its inputs are written then."""
         if not work.is_written:
             self._write(work)
         try:
@@ -414,8 +403,8 @@ class Backend:
             work.began_ns = time.perf_counter_ns()
         finally:
             self._begun.set()  # last: a call of ggml's lets the thread that waits have Python
-        if work.context.kept_plan and not work.error:
-            work.status = work.context.kept_plan.start()
+        if work.context.split_plan and not work.error:
+            work.status = work.context.split_plan.start()
             if self._is_async and work.status == 0:
                 work.results = begin_read(self._handles[0], work.outputs, self._pinned_results)
 

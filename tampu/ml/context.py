@@ -10,25 +10,21 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from tampu.errors import ComputeError, OutOfMemoryError, ShapeError
+from tampu.ml.compute_devices import ComputeDevices
+from tampu.ml.graph_passes import nodes_of_host_caches, written_order
+from tampu.ml.kernels.library import Kernels
 from tampu.ml.library import GraphPointer, OpaquePointer, TensorPointer, gg
+from tampu.ml.split_plan import Replaced, SplitPlan
 from tampu.ml.tensor import Shape, Tensor
 from tampu.ml.types import GGMLType
 
-if TYPE_CHECKING:
-    from tampu.ml.backend import Backend
-    from tampu.ml.kept_plan import KeptPlan
-    from tampu.ml.kernels import Kernels
-
 Floats: TypeAlias = Sequence[float] | npt.NDArray[np.float32]
-
-Replaced: TypeAlias = dict[int, list[tuple[int, TensorPointer]]]
-"""Operands that are copies, by the address of their node: their index, and what is copied."""
 
 _COUNTABLE = 2**62
 _OUTDATED = -1
@@ -36,9 +32,9 @@ _ALIGNMENT = 256  # of inputs in joined memory; no device of ggml's wants more
 _OPERANDS = len(gg.ggml_tensor().src)
 # What is needed of ggml's header of a tensor.
 _HEADER = np.dtype({
-    "names": ["buffer", "sources", "data"],
-    "formats": [np.uint64, (np.uint64, _OPERANDS), np.uint64],
-    "offsets": [getattr(gg.ggml_tensor, name).offset for name in ("buffer", "src", "data")],
+    "names": ["buffer", "op", "sources", "data"],
+    "formats": [np.uint64, np.int32, (np.uint64, _OPERANDS), np.uint64],
+    "offsets": [vars(gg.ggml_tensor)[name].offset for name in ("buffer", "op", "src", "data")],
     "itemsize": gg.ggml_tensor_overhead(),
 })  # fmt: skip
 
@@ -48,10 +44,11 @@ class Context:
 
     Attributes:
         plan: which of the backend's buffers the graph is allocated in; None: not allocated yet.
-        kept_plan: how it is divided among devices; None: it is not, or not yet.
+        split_plan: how it is divided among devices; None: it is not, or not yet.
         inputs: tensors whose data is given to each computation.
         persistent: those of them whose memory is theirs alone.
         custom: nodes that the package's own kernels compute, which only the CPU can run.
+        cpu_nodes: nodes that read keys and values in the CPU's memory; see `finish`.
         joined: the memory of all inputs that are not persistent, on one GPU that computes all.
         joined_bytes: its size.
         places: where each of these inputs begins in it, by the identity of its tensor.
@@ -59,7 +56,7 @@ class Context:
         view_alignment: bytes of which a view's offset must be a multiple.
     """
 
-    def __init__(self, backend: Backend, nodes: int) -> None:
+    def __init__(self, devices: ComputeDevices, nodes: int) -> None:
         """Make room for a graph of at most `nodes` tensors.
 
         Raises:
@@ -71,10 +68,10 @@ class Context:
         arena = gg.ggml_init(parameters)
         if not arena:
             raise OutOfMemoryError(f"no memory for a graph of {nodes} tensors ({size} bytes)")
-        self._backend = backend
-        self.view_alignment = backend.device_map.view_alignment
+        self._devices = devices
+        self.view_alignment = devices.device_map.view_alignment
         self.plan: int | None = None
-        self.kept_plan: KeptPlan | None = None
+        self.split_plan: SplitPlan | None = None
         self._arena: OpaquePointer = int(arena)
         self._graph: GraphPointer = gg.ggml_new_graph_custom(arena, nodes, False)  # noqa: FBT003
         self._nodes = nodes
@@ -88,6 +85,8 @@ class Context:
         self.cpu_nodes: list[TensorPointer] = []
         self.pauses: Callable[[Tensor], Tensor] | None = None
         self._buffers: list[OpaquePointer] = []
+        self._caches: list[int] = []
+        self._finished = 0  # how many nodes there were when `finish` was called
         self._sources: npt.NDArray[np.uint64] = np.zeros((0, _OPERANDS), np.uint64)
         self._order: npt.NDArray[np.uint64] = np.zeros(0, np.uint64)
 
@@ -116,19 +115,23 @@ class Context:
     @property
     def host(self) -> Storage:
         """Memory that the program itself reads and writes."""
-        return Storage(self, self._backend.cpu.buffer_type)
+        return Storage(self, self._devices.cpu.buffer_type)
+
+    def constant(self, values: npt.NDArray[Any]) -> Tensor:
+        """Return an F32 tensor of an array's values and shape, in the program's own memory."""
+        return self.host.from_floats(values, values.shape)
 
     def layer(self, index: int) -> Storage:
         """Memory on the device that computes layer `index`."""
-        return Storage(self, self._backend.layer_buffer_type(index))
+        return Storage(self, self._devices.layer_buffer_type(index))
 
     def cache(self, index: int) -> Storage:
         """Memory for the keys and values of layer `index`."""
-        return Storage(self, self._backend.cache_buffer_type(index))
+        return Storage(self, self._devices.cache_buffer_type(index), is_cache=True)
 
     def weights(self, name: str) -> Storage:
         """Memory on the device that computes with a weight."""
-        return Storage(self, self._backend.weight_buffer_type(name))
+        return Storage(self, self._devices.weight_buffer_type(name))
 
     def input(
         self, name: str, shape: Shape, type: GGMLType, *, is_persistent: bool = False
@@ -144,7 +147,7 @@ class Context:
         """
         tensor = self.declare(shape, type)
         gg.ggml_set_name(tensor.pointer, name.encode())
-        if self._backend.device_map.is_on_one and not is_persistent:
+        if self._devices.device_map.is_on_one and not is_persistent:
             self._join(tensor)
             return tensor
         gg.ggml_set_input(tensor.pointer)
@@ -187,6 +190,7 @@ class Context:
         """Append to the graph what these tensors need, in this order, and themselves."""
         if len(self._sources):  # ggml traverses the graph and would follow it to copies
             self.restore()
+        if self.plan is not None:
             self.plan = _OUTDATED
         for tensor in tensors:
             gg.ggml_build_forward_expand(self.graph, tensor.pointer)
@@ -215,6 +219,26 @@ class Context:
         """Return a handle on a tensor that ggml just made in this context."""
         self._count += 1
         return Tensor(pointer, shape, type, self)
+
+    def finish(self) -> None:
+        """Put the nodes in the order in which they were made, and find those for the CPU.
+
+        See `graph_passes`. Nodes forwarded later make it necessary again.
+        """
+        nodes = self._node_addresses()
+        if len(nodes) == self._finished:
+            return
+        headers = self._headers()
+        start, size = headers.ctypes.data, _HEADER.itemsize
+        places = (nodes.astype(np.int64) - start) // size
+        sources = (headers["sources"][:, 0].astype(np.int64) - start) // size
+        sources[sources >= len(headers)] = -1
+        nodes[:] = nodes[written_order(headers["op"], sources, places)]
+        self._finished = len(nodes)
+        self._order = np.zeros(0, np.uint64)
+        if self._devices.is_divided and self._devices.host_caches:
+            every = [gg.ggml_graph_node(self._graph, n) for n in range(len(nodes))]
+            self.cpu_nodes = nodes_of_host_caches(every, self._devices.host_caches)
 
     def clear_allocations(self) -> None:
         """Clear the addresses of computed tensors, so that they can be allocated again."""
@@ -270,40 +294,26 @@ class Context:
 
     def kernels_for(self, operand: Tensor) -> Kernels | None:
         """Return the package's kernels if they can read this operand: it must be on the CPU."""
-        if not self._backend.is_divided:
-            return self._backend.kernels
-        return self._backend.kernels if self._is_on_host(operand) else None
-
-    def compute_together(self, *tensors: Tensor | None) -> None:
-        """Compute these one after another if keys and values are on the CPU.
-
-        Else a graph would go to a GPU and back for each of them.
-        """
-        if self._backend.device_map.cpu_cache:
-            self.forward(*(tensor for tensor in tensors if tensor is not None))
-
-    def compute_beside(self, tensor: Tensor, operand: Tensor) -> None:
-        """Have the CPU compute a tensor if GPUs are in use and this operand is not in their memory.
-
-        Otherwise ggml would copy the operand to a GPU for each graph.
-        """
-        if self._backend.is_divided and self._is_on_host(operand):
-            self.cpu_nodes.append(tensor.pointer)
+        if not self._devices.is_divided:
+            return self._devices.kernels
+        return self._devices.kernels if _is_on_host(operand) else None
 
     def is_on_device(self, operand: Tensor) -> bool:
         """Return whether an operand from outside the graph is in the memory of a GPU."""
-        return self._backend.is_divided and self._is_on_host(operand) is False
-
-    @staticmethod
-    def _is_on_host(operand: Tensor) -> bool | None:
-        """Return whether the CPU can read an operand; None if it has no memory yet."""
-        source = operand.pointer.contents.view_src
-        buffer = (source or operand.pointer).contents.buffer
-        return bool(gg.ggml_backend_buffer_is_host(buffer)) if buffer else None
+        return self._devices.is_divided and _is_on_host(operand) is False
 
     def own(self, buffer: OpaquePointer) -> None:
         """Free this buffer when the context is closed."""
         self._buffers.append(buffer)
+
+    def own_cache(self, tensor: Tensor) -> None:
+        """Have graphs compute where this tensor of keys or values is, until the context is closed.
+
+        A GPU computes what reads its own memory anyway.
+        """
+        if _is_on_host(tensor):
+            self._caches.append(ctypes.addressof(tensor.pointer.contents))
+            self._devices.host_caches.update(self._caches)
 
     @property
     def size_bytes(self) -> int:
@@ -315,6 +325,8 @@ class Context:
         for buffer in self._buffers:
             gg.ggml_backend_buffer_free(buffer)
         self._buffers.clear()
+        self._devices.host_caches.difference_update(self._caches)
+        self._caches.clear()
         if self._arena:
             gg.ggml_free(self._arena)
             self._arena = 0
@@ -322,6 +334,13 @@ class Context:
     def _check_open(self) -> None:
         if not self._arena:
             raise ComputeError("the graph is closed")
+
+
+def _is_on_host(operand: Tensor) -> bool | None:
+    """Return whether the CPU can read an operand; None if it has no memory yet."""
+    source = operand.pointer.contents.view_src
+    buffer = (source or operand.pointer).contents.buffer
+    return bool(gg.ggml_backend_buffer_is_host(buffer)) if buffer else None
 
 
 class Storage:
@@ -332,9 +351,12 @@ class Storage:
         OutOfMemoryError: if the memory cannot be had.
     """
 
-    def __init__(self, context: Context, buffer_type: OpaquePointer) -> None:
+    def __init__(
+        self, context: Context, buffer_type: OpaquePointer, *, is_cache: bool = False
+    ) -> None:
         self._context = context
         self._buffer_type = buffer_type
+        self._is_cache = is_cache
 
     def empty(self, shape: Shape, type: GGMLType) -> Tensor:
         """Return a tensor whose elements are not set."""
@@ -348,6 +370,8 @@ class Storage:
         if gg.ggml_backend_tensor_alloc(buffer, tensor.pointer, base) != 0:
             raise OutOfMemoryError(f"ggml refused a tensor {shape} of {type.name}")
         tensor.context = None
+        if self._is_cache:
+            self._context.own_cache(tensor)
         return tensor
 
     def zeros(self, shape: Shape, type: GGMLType) -> Tensor:

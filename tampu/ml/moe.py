@@ -116,8 +116,6 @@ def total(y: Tensor) -> Tensor:
     tokens, used, features = y.shape
     step = y.strides[0]
     parts = [y.strided((tokens, features), (step,), index * y.strides[1]) for index in range(used)]
-    for part in parts:  # then GPUs compute the sums, which follow one another, at once
-        part.computed_first()
     result = parts[0].contiguous() if used == 1 else parts[0] + parts[1]
     for part in parts[2:]:
         result = result + part

@@ -202,7 +202,9 @@ def _slide(x: Tensor, past: StateRows, kernel: Tensor) -> Tensor:
     step = window.strides[1]
     offset = tokens * step // window.shape[2]
     past.store(window.strided(before.shape, window.strides[:2], offset).contiguous())
-    return window.short_convolution(kernel)
+    context = window._context(kernel)
+    pointer = gg.ggml_ssm_conv(context.arena, window.pointer, kernel.pointer)
+    return context.wrap(pointer, x.shape, GGMLType.F32)
 
 
 def _sum_rows(x: Tensor, past: StateRows, kernel: Tensor) -> Tensor:
@@ -211,14 +213,14 @@ def _sum_rows(x: Tensor, past: StateRows, kernel: Tensor) -> Tensor:
     window = before.concat(x, 1)
     kernels = kernel.strided(kernel.shape, kernel.strides[:1], context=x.context)
     columns, steps = kernels.transpose(1, 0).contiguous(), window.strides[:2]
-    terms = [
-        window.strided(x.shape, steps, place * steps[1])
-        * columns.strided(columns.shape[1:], (), place * columns.strides[0])
-        for place in range(kernel.shape[1])
-    ]
-    y = terms[0]
-    for term in terms[1:]:
-        y = y + term
+
+    def term(place: int) -> Tensor:
+        column = columns.strided(columns.shape[1:], (), place * columns.strides[0])
+        return window.strided(x.shape, steps, place * steps[1]) * column
+
+    y = term(0)
+    for place in range(1, kernel.shape[1]):  # one after another: a term's memory is free then
+        y = y + term(place)
     last = window.strided(before.shape, steps, x.shape[1] * steps[1])
     past.store(last.transpose(0, 2, 1).contiguous())
     return y

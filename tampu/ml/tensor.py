@@ -9,21 +9,74 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Any, Protocol, TypeAlias
+
+import numpy.typing as npt
 
 from tampu.errors import ShapeError
 from tampu.ml.checks import FLOATS, READABLE, SINGLE, WRITABLE, divides, require
-from tampu.ml.library import TensorPointer, gg
+from tampu.ml.kernels.activations import Activations
+from tampu.ml.kernels.library import Kernels
+from tampu.ml.library import OpaquePointer, TensorPointer, gg
 from tampu.ml.types import GGMLType
-
-if TYPE_CHECKING:
-    from tampu.ml.context import Context
-    from tampu.ml.kernels.matmul import Activations, PackedWeight
 
 Shape: TypeAlias = tuple[int, ...]
 Operation: TypeAlias = Callable[..., TensorPointer]
 
 _SLOPE = 1.702  # of the sigmoid that is nearest to the normal distribution
+
+
+class Graph(Protocol):
+    """The graph that an operation adds to: a `Context`.
+
+    Attributes:
+        view_alignment: bytes of which a view's offset must be a multiple.
+        custom: nodes that the package's own kernels compute.
+    """
+
+    view_alignment: int
+    custom: list[TensorPointer]
+
+    @property
+    def arena(self) -> OpaquePointer:
+        """The memory for the headers of tensors, to make one more tensor."""
+        ...
+
+    def wrap(self, pointer: TensorPointer, shape: Shape, type: GGMLType) -> Tensor:
+        """Return a handle on a tensor that ggml just made in this graph."""
+        ...
+
+    def forward(self, *tensors: Tensor) -> None:
+        """Append to the graph what these tensors need, and themselves."""
+        ...
+
+    def constant(self, values: npt.NDArray[Any]) -> Tensor:
+        """Return an F32 tensor of an array's values and shape."""
+        ...
+
+    def kernels_for(self, operand: Tensor) -> Kernels | None:
+        """Return the package's kernels if they can read this operand."""
+        ...
+
+    def is_on_device(self, operand: Tensor) -> bool:
+        """Return whether an operand from outside the graph is in the memory of a GPU."""
+        ...
+
+
+class Packed(Protocol):
+    """A weight in a layout of the package's kernels: a `PackedWeight`."""
+
+    def multiply(self, context: Graph, x: Tensor) -> TensorPointer:
+        """Add the product with x to a graph."""
+        ...
+
+    def multiply_experts(self, context: Graph, x: Tensor, choice: Tensor) -> TensorPointer:
+        """Add products with the experts chosen for each row of x to a graph."""
+        ...
+
+    def weighted_total(self, context: Graph, y: Tensor, weights: Tensor) -> TensorPointer:
+        """Add the weighted sum of rows that experts returned to a graph."""
+        ...
 
 
 class Tensor:
@@ -43,13 +96,13 @@ class Tensor:
     __slots__ = ("activations", "context", "factor", "packed", "pointer", "shape", "type")
 
     def __init__(
-        self, pointer: TensorPointer, shape: Shape, type: GGMLType, context: Context | None = None
+        self, pointer: TensorPointer, shape: Shape, type: GGMLType, context: Graph | None = None
     ) -> None:
         self.pointer = pointer
         self.shape = shape
         self.type = type
         self.context = context
-        self.packed: PackedWeight | None = None
+        self.packed: Packed | None = None
         self.factor = pointer
         self.activations: dict[tuple[int | None, Tensor | None], Activations] = {}
 
@@ -122,44 +175,6 @@ class Tensor:
         require(self.pointer.contents.op == gg.GGML_OP_MUL_MAT, "not a product", self)
         gg.ggml_mul_mat_set_prec(self.pointer, gg.GGML_PREC_F32)
         return self
-
-    def beside(self, operand: Tensor) -> Tensor:
-        """Have this tensor computed where an operand is that has memory of its own, as a cache."""
-        self._context().compute_beside(self, operand)
-        return self
-
-    def computed_first(self) -> Tensor:
-        """Have this tensor, and what it needs, computed before all that is only built later.
-
-        GPUs compute some neighbouring nodes of a graph as one; without this a node comes only right
-        before the first that reads it.
-        """
-        self._context().forward(self)
-        return self
-
-    def together_with(self, *others: Tensor | None) -> None:
-        """Have these computed one after another if keys and values are on the CPU."""
-        self._context().compute_together(self, *others)
-
-    def short_convolution(self, kernel: Tensor) -> Tensor:
-        """Convolve the tokens of each feature with its own kernel.
-
-        Args:
-            kernel: F32, (features, width).
-
-        Returns:
-            (sequences, tokens, features) for self (sequences, features, width - 1 + tokens), whose
-            first tokens are those before.
-        """
-        fits = len(self.shape) == 3 and self.shape[1:2] == kernel.shape[:1]
-        fits = fits and len(kernel.shape) == 2 and self.shape[2] >= kernel.shape[1]
-        is_known = self._is(SINGLE) and kernel._is(SINGLE) and self.is_contiguous
-        require(fits and is_known, "short_convolution", self, kernel)
-        context = self._context(kernel)
-        sequences, features, length = self.shape
-        pointer = gg.ggml_ssm_conv(context.arena, self.pointer, kernel.pointer)
-        shape = (sequences, length - kernel.shape[1] + 1, features)
-        return context.wrap(pointer, shape, GGMLType.F32)
 
     def average_pool(self, side: int) -> Tensor:
         """Return the means of squares of (channels, rows, columns), `side` on a side.
@@ -364,7 +379,7 @@ class Tensor:
         return context.wrap(pointer, self.shape, type)
 
     def strided(
-        self, shape: Shape, strides: Shape, offset: int = 0, *, context: Context | None = None
+        self, shape: Shape, strides: Shape, offset: int = 0, *, context: Graph | None = None
     ) -> Tensor:
         """Return a view with the given byte strides, slowest first; elements of a row are adjacent.
 
@@ -400,7 +415,7 @@ class Tensor:
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _context(self, other: Tensor | None = None) -> Context:
+    def _context(self, other: Tensor | None = None) -> Graph:
         context = self.context or (other.context if other is not None else None)
         if context is None:
             raise ShapeError(f"{self!r} belongs to no graph: use it with an activation")

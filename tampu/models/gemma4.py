@@ -165,8 +165,8 @@ class Attention(nn.Module):
         heads, q = at.heads, queries(self.query, self.query_norm, x, at)
         k = by_head(self.key, x, heads.keys, heads.features)
         v = by_head(self.value, x, heads.keys, heads.features) if self.value else k
-        k = at.rope(self.key_norm(k, heads.epsilon), at.positions)
         v = v.rms_norm(heads.epsilon)
+        k = at.rope(self.key_norm(k, heads.epsilon), at.positions)
         return self.output(nn.attention(q, k, v, cache, scale=heads.scale))
 
 

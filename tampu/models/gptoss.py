@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu import nn
-from tampu.ml import Context, RopeMode, RopeScaling, Tensor
+from tampu.ml import Graph, RopeMode, RopeScaling, Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,14 +71,14 @@ class GptOss(nn.Decoder):
         rotate = partial(self.rope(batch.context), positions=batch.positions)
         return [partial(layer, rotate=rotate, o=self.options) for layer in self.layers]
 
-    def rope(self, context: Context) -> nn.Rope:
+    def rope(self, context: Graph) -> nn.Rope:
         """Return the rotation; its divisors are a constant of the graph."""
         o, scaling = self.options, self.options.rope_scaling
         magnitude = scaling.magnitude
         if scaling.extrapolation:
             magnitude *= 1 + 0.1 * math.log(1 / scaling.frequency_scale)
         divisors = yarn_divisors(o.head_dim, o.rope_base, scaling)
-        factors = context.host.from_floats(divisors, divisors.shape)
+        factors = context.constant(divisors)
         plain = RopeScaling(magnitude=magnitude)
         return nn.Rope(o.head_dim, o.rope_base, RopeMode.HALVES, plain, factors)
 

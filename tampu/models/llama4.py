@@ -7,7 +7,7 @@ weights multiply their inputs, not their outputs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
@@ -107,16 +107,17 @@ class Llama4(nn.Decoder):
             for index in range(o.layers)
         ]
 
-    def steps(self, batch: nn.Batch) -> Iterable[nn.Step]:
+    def steps(self, batch: nn.Batch) -> Iterator[nn.Step]:
         o, positions = self.options, batch.positions
         rotate = partial(o.rope(self.rope_factors), positions=positions)
-        scale = o.attn_scale(positions) if o.attn_scale else None
-        return [
-            partial(layer, rotate=rotate, attn_scale=None, o=o)
-            if o.has_rope(index)
-            else partial(layer, rotate=None, attn_scale=scale, o=o)
-            for index, layer in enumerate(self.layers)
-        ]
+        scale: Tensor | None = None
+        for index, layer in enumerate(self.layers):
+            if o.has_rope(index):
+                yield partial(layer, rotate=rotate, attn_scale=None, o=o)
+                continue
+            if o.attn_scale and not scale:  # here, where the first of these layers is computed
+                scale = o.attn_scale(positions)
+            yield partial(layer, rotate=None, attn_scale=scale, o=o)
 
     def shift(self, index: int, keys: Tensor, offsets: Tensor) -> Tensor:
         """Rotate keys further where there is RoPE; a norm without weights commutes with it."""

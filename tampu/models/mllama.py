@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from tampu import nn
-from tampu.ml import Context, RopeMode, Tensor
+from tampu.ml import Graph, RopeMode, Tensor
 from tampu.models.mllama_vision import MllamaVision
 
 _NEVER = -1e30  # the logit of a token that is never sampled
@@ -79,7 +79,7 @@ class CrossLayer(nn.Module):
         image: nn.CrossAttentionInputs,
         index: int,
         heads: nn.Heads,
-        context: Context,
+        context: Graph,
     ) -> Tensor:
         y = self.attention(self.attention_norm(x, heads.epsilon), image, index, heads)
         x = x + y * opened(self.attention_gate, context)
@@ -87,7 +87,7 @@ class CrossLayer(nn.Module):
         return x + y * opened(self.feed_forward_gate, context)
 
 
-def opened(gate: Tensor, context: Context) -> Tensor:
+def opened(gate: Tensor, context: Graph) -> Tensor:
     """Return tanh of a weight (1,), which stays as it is."""
     return gate.strided((1,), (), context=context).tanh()
 
@@ -134,7 +134,7 @@ class Mllama(nn.Decoder):
         absent = self.token_embedding.weight.shape[0] - known
         if absent <= 0 or hidden.context is None:
             return logits
-        never = hidden.context.host.from_floats(np.full(count * absent, _NEVER), (count, absent))
+        never = hidden.context.constant(np.full((count, absent), _NEVER))
         return logits.concat(never, 1)
 
     def shift(self, index: int, keys: Tensor, offsets: Tensor) -> Tensor:  # noqa: ARG002

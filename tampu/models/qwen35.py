@@ -18,17 +18,17 @@ from tampu.ml import RopeMode, Tensor
 from tampu.ml.metadata import Metadata
 from tampu.models.qwen3vl_vision import Qwen3VLVision
 
-_PREDICTORS = "nextn_predict_layers"
+_MTP_LAYERS = "nextn_predict_layers"
 _ANY = (1, 1, 1, 0)  # without images the numbers of a position are equal
 
 
 def read_layers(metadata: Metadata) -> int:
     """Return the number of layers without those of multi-token prediction, which are the last."""
-    blocks, predictors = metadata.integer("block_count"), metadata.integer(_PREDICTORS, 0)
-    if not 1 <= blocks <= 1024 or not 0 <= predictors < blocks:
-        key = metadata.full_key(_PREDICTORS if predictors else "block_count")
-        raise ModelFileError(f"key '{key}'", f"{predictors} of {blocks} layers, at most 1024")
-    return blocks - predictors
+    blocks, mtp_layers = metadata.integer("block_count"), metadata.integer(_MTP_LAYERS, 0)
+    if not 1 <= blocks <= 1024 or not 0 <= mtp_layers < blocks:
+        key = metadata.full_key(_MTP_LAYERS if mtp_layers else "block_count")
+        raise ModelFileError(f"key '{key}'", f"{mtp_layers} of {blocks} layers, at most 1024")
+    return blocks - mtp_layers
 
 
 def read_sections(metadata: Metadata) -> nn.RopeSections:
@@ -40,7 +40,7 @@ def read_sections(metadata: Metadata) -> nn.RopeSections:
 @dataclass(frozen=True, kw_only=True)
 class Options(nn.DecoderOptions):
     layers: int = nn.option_from(read_layers)
-    predictors: int = nn.option(_PREDICTORS, default=0, at_least=0)
+    mtp_layers: int = nn.option(_MTP_LAYERS, default=0, at_least=0)
     delta: nn.DeltaHeads = nn.option_from(nn.read_delta_heads)
     sections: nn.RopeSections = nn.option_from(read_sections)
     used_experts: int = nn.option("expert_used_count", default=0, at_least=0, at_most=4096)
@@ -93,7 +93,7 @@ class Layer(nn.Module):
         return x + self.feed_forward(y, o.gating)
 
 
-class Predictor(nn.Module):
+class MTPLayer(nn.Module):
     """Multi-token prediction: from a hidden state and the next token to the token after it."""
 
     layer: Layer = nn.gguf()
@@ -129,7 +129,7 @@ class Predictor(nn.Module):
 
 class Qwen35(nn.Decoder):
     layers: list[Layer]
-    predictors: list[Predictor | None] = nn.gguf("blk", count="predictors", start="layers")
+    mtp_layers: list[MTPLayer | None] = nn.gguf("blk", count="mtp_layers", start="layers")
 
     options_type: ClassVar[type[Options]] = Options
     vision_types: ClassVar[tuple[type[nn.VisionModel], ...]] = (Qwen3VLVision,)

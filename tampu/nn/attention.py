@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from tampu.ml import GGMLType, Tensor
@@ -51,23 +51,20 @@ def attention(
         (tokens, heads * value_dim).
     """
     tokens = q.shape[0]
-    q.computed_first().together_with(k, v)  # before GPUs rotate and store keys at once
     history = cache.update(k, v)
-    if rows is not None:
-        history = replace(history, mask=history.mask.rows(rows).cast(GGMLType.F16))
     queries = q.transpose(1, 0, 2)
     if history.use_flash:
         keys, values = _as_stored(history)
         if tokens >= _TILED_QUERIES and not reads_in_place(queries, keys, values):
-            keys, values = (each.cast(GGMLType.F32).beside(history.keys) for each in (keys, values))
-        mixed = flash_attention(queries, keys, values, history.mask, scale, cap=cap, sinks=sinks)
-        mixed.beside(history.keys)
+            keys, values = keys.cast(GGMLType.F32), values.cast(GGMLType.F32)
+        mask = _mask(history, rows)
+        mixed = flash_attention(queries, keys, values, mask, scale, cap=cap, sinks=sinks)
     else:
-        scores = queries.linear(history.keys).with_full_precision().beside(history.keys)
+        scores = queries.linear(history.keys).with_full_precision()
         if cap is not None:
             scores, scale = soft_cap(scores * scale, cap), 1.0
-        weights = scores.softmax(history.mask, scale, sinks).beside(history.keys)
-        mixed = weights.linear(_transposed(history)).beside(history.keys).transpose(1, 0, 2)
+        weights = scores.softmax(_mask(history, rows), scale, sinks)
+        mixed = weights.linear(_transposed(history)).transpose(1, 0, 2)
     return mixed.reshape(tokens, -1)
 
 
@@ -76,17 +73,21 @@ def soft_cap(x: Tensor, cap: float) -> Tensor:
     return (x * (1.0 / cap)).tanh() * cap
 
 
+def _mask(history: History, rows: Tensor | None) -> Tensor:
+    """Return the mask of these tokens of the batch; None: of all."""
+    return history.mask if rows is None else history.mask.rows(rows).cast(GGMLType.F16)
+
+
 def _as_stored(history: History) -> tuple[Tensor, Tensor]:
     if not history.is_transposed:
         return history.keys, history.values
-    values = history.values.transpose(0, 2, 1).contiguous()
-    return history.keys, values.beside(history.keys)
+    return history.keys, history.values.transpose(0, 2, 1).contiguous()
 
 
 def _transposed(history: History) -> Tensor:
     if history.is_transposed:
         return history.values
-    return history.values.transpose(0, 2, 1).contiguous().beside(history.keys)
+    return history.values.transpose(0, 2, 1).contiguous()
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,16 +147,12 @@ class SelfAttention(Module):
             attn_scale: F32, (tokens, 1, 1): multiplies the rotated queries.
         """
         q, gate = self._queries(x, heads)
-        k = self.key(x).reshape(-1, heads.keys, heads.features)
-        v = self.value(x).reshape(-1, heads.keys, heads.features)
-        if self.query_norm and self.key_norm:
-            q, k = self.query_norm(q, heads.epsilon), self.key_norm(k, heads.epsilon)
-        if rotate:
-            q, k = rotate(q), rotate(k)
-            if heads.has_rotated_norm:
-                q, k = q.rms_norm(heads.epsilon), k.rms_norm(heads.epsilon)
+        q = _positioned(q, self.query_norm, rotate, heads)
         if attn_scale:
             q = q * attn_scale
+        v = self.value(x).reshape(-1, heads.keys, heads.features)
+        k = self.key(x).reshape(-1, heads.keys, heads.features)
+        k = _positioned(k, self.key_norm, rotate, heads)  # last: GPUs rotate and store it at once
         y = attention(q, k, v, cache, scale=heads.scale, cap=heads.cap, sinks=self.sinks)
         return self.output(y * gate.sigmoid() if gate else y)
 
@@ -169,6 +166,14 @@ class SelfAttention(Module):
         size = heads.features * 4
         query, gate = (q.strided(shape, (q.strides[0], 2 * size), part * size) for part in range(2))
         return query, gate.reshape(x.shape[0], -1)
+
+
+def _positioned(x: Tensor, norm: RMSNorm | None, rotate: Rotation | None, heads: Heads) -> Tensor:
+    """Return queries or keys (tokens, heads, features), normed and rotated."""
+    x = norm(x, heads.epsilon) if norm else x
+    if not rotate:
+        return x
+    return rotate(x).rms_norm(heads.epsilon) if heads.has_rotated_norm else rotate(x)
 
 
 @dataclass(frozen=True, slots=True)

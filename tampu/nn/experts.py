@@ -104,7 +104,7 @@ def route(
         weights = gather(logits, choice).sigmoid()
         weights = normalized(weights) if gating.renormalize else weights
     weights = weights * gating.scale if gating.scale != 1.0 else weights
-    return choice, weights.reshape(*choice.shape, 1).computed_first()
+    return choice, weights.reshape(*choice.shape, 1)
 
 
 class ExpertLinear(Module):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeAlias
 
 from tampu.errors import ShapeError
-from tampu.ml import Context, Tensor
+from tampu.ml import Graph, Tensor
 from tampu.nn.cache import LayerCache
 from tampu.nn.image import VisionModel
 from tampu.nn.module import Module
@@ -39,7 +39,7 @@ class Batch:
     cross_attention: CrossAttentionInputs | None = None
 
     @property
-    def context(self) -> Context:
+    def context(self) -> Graph:
         """The graph that is being built."""
         if self.tokens.context is None:
             raise ShapeError(f"{self.tokens!r} is not the input of a graph")

@@ -17,9 +17,9 @@ from tampu.kvcache import Cache
 from tampu.kvcache.causal import FUSED_FROM
 from tampu.ml import Backend, Context, GGMLType, Tensor
 from tampu.ml.backend import Computed
-from tampu.ml.kept_tokens import KeptTokens
-from tampu.ml.most_likely import beside, find_best, with_logits
+from tampu.ml.device_tokens import DeviceTokens
 from tampu.ml.tensor import Shape
+from tampu.ml.top_k import find_top_k, with_logits, with_rows
 from tampu.nn import Batch, CrossAttentionInputs, Model, PreparedImage
 from tampu.nn.lora import AdapterStacks, ChosenAdapters, Pair
 from tampu.runner.context_shift import shift_keys
@@ -112,12 +112,12 @@ class Graphs:
         cache: Cache,
         *,
         reuse: bool = True,
-        kept_tokens: KeptTokens | None = None,
+        device_tokens: DeviceTokens | None = None,
     ) -> None:
         self._backend = backend
         self.model = model
         self._cache = cache
-        self._kept_tokens = kept_tokens
+        self._device_tokens = device_tokens
         self._kept: OrderedDict[Hashable, _Graph] = OrderedDict()
         self._encoders: OrderedDict[Hashable, _Graph] = OrderedDict()
         self._limit = _MAX_GRAPHS if reuse else 0
@@ -142,7 +142,7 @@ class Graphs:
     @property
     def keeps_tokens(self) -> bool:
         """Whether a step with one candidate per output leaves them on the device for the next."""
-        return self._kept_tokens is not None
+        return self._device_tokens is not None
 
     @property
     def positions_per_token(self) -> int:
@@ -283,7 +283,7 @@ class Graphs:
         built = self.counts.built
         graph = self._graph(GraphShape.of(step, cached.views))
         data: list[Data] = [step.tokens, step.positions, step.outputs]
-        data += [step.sources] if self._kept_tokens else []
+        data += [step.sources] if self._device_tokens else []
         data += [] if step.in_full is None else [step.in_full]
         if step.embeddings is not None and step.embedded_rows is not None:
             data += [step.embeddings, step.embedded_rows]
@@ -389,9 +389,9 @@ class Graphs:
             context.input("outputs", (shape.outputs,), GGMLType.I32),
         )
         inputs = [batch.tokens, batch.positions, batch.outputs]
-        if self._kept_tokens:
+        if self._device_tokens:
             inputs.append(context.input("sources", (n,), GGMLType.I32))
-            batch = replace(batch, tokens=self._kept_tokens.beside(batch.tokens, inputs[-1]))
+            batch = replace(batch, tokens=self._device_tokens.select(batch.tokens, inputs[-1]))
         if shape.in_full:
             inputs.append(context.input("in_full", (shape.in_full,), GGMLType.I32))
         in_full = inputs[-1]
@@ -419,11 +419,11 @@ class Graphs:
             if shape.wants_logits:
                 result = self.model.head(result)
             if shape.candidates:
-                found = find_best(result, shape.candidates)
-                if self._kept_tokens and shape.candidates == 1:
-                    context.forward(self._kept_tokens.keep(found, result.shape[1]))
+                found = find_top_k(result, shape.candidates)
+                if self._device_tokens and shape.candidates == 1:
+                    context.forward(self._device_tokens.store(found, result.shape[1]))
                 best = with_logits(found, result)
-                result = beside(best, result, in_full) if shape.in_full else best
+                result = with_rows(best, result, in_full) if shape.in_full else best
         context.output(result)
         return _Graph(context, [*inputs, *cache.inputs], result)
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from tampu.errors import ComputeError, TampuError
 from tampu.ml.backend import Computed
-from tampu.ml.most_likely import unpack
+from tampu.ml.top_k import unpack
 from tampu.runner.batch import Plan
 from tampu.runner.events import (
     Done,

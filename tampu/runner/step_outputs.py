@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tampu.ml.most_likely import divide
+from tampu.ml.top_k import divide
 from tampu.runner.step_inputs import StepInputs
 
 Rows = npt.NDArray[np.float32]

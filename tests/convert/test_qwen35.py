@@ -1,4 +1,4 @@
-"""Qwen 3.5 and Qwen3-Next: their keys, the order of value heads, fused projections, predictors."""
+"""Qwen 3.5 and Qwen3-Next: their keys, the order of value heads, fused projections, MTP layers."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tampu.convert.qwen35 import (
     QWEN35,
     QWEN35_MOE,
     QWEN35_VISION,
-    count_predictors,
+    count_mtp_layers,
     fused_projections,
     gather,
-    number_predictors,
+    number_mtp_layers,
     tiled,
     tiled_inputs,
     transform_tiled,
@@ -160,12 +160,12 @@ def stored(name: str) -> StoredTensor:
     return StoredTensor(name, "F32", (1,), None, 0, 4)
 
 
-PREDICTOR = ["mtp.fc.weight", "mtp.norm.weight", "mtp.layers.0.self_attn.q_proj.weight"]
+MTP_LAYER = ["mtp.fc.weight", "mtp.norm.weight", "mtp.layers.0.self_attn.q_proj.weight"]
 
 
 def test_layers_of_multi_token_prediction_follow_the_others() -> None:
     names = [f"model.layers.{index}.input_layernorm.weight" for index in range(2)]
-    found = [tensor.name for tensor in number_predictors(map(stored, [*PREDICTOR, *names]))]
+    found = [tensor.name for tensor in number_mtp_layers(map(stored, [*MTP_LAYER, *names]))]
     assert [QWEN35.rename(name) for name in found] == [
         "blk.2.nextn.eh_proj.weight",
         "blk.2.nextn.shared_head_norm.weight",
@@ -177,7 +177,7 @@ def test_layers_of_multi_token_prediction_follow_the_others() -> None:
 
 def test_a_checkpoint_with_vision_has_the_text_and_the_encoder_of_qwen3vl() -> None:
     names = ["lm_head.weight", "model.language_model.layers.0.mlp.up_proj.weight"]
-    found = gather(map(stored, [*names, "model.visual.pos_embed.weight", *PREDICTOR]))
+    found = gather(map(stored, [*names, "model.visual.pos_embed.weight", *MTP_LAYER]))
     assert [QWEN35_VISION.rename(tensor.name) for tensor in found] == [
         "output.weight",
         "blk.0.ffn_up.weight",
@@ -197,8 +197,8 @@ def test_a_checkpoint_with_vision_has_the_text_and_the_encoder_of_qwen3vl() -> N
 
 def test_layers_of_multi_token_prediction_are_counted_where_they_are() -> None:
     """Whatever config.json says: a checkpoint that was trained further often lacks them."""
-    assert count_predictors(KEYS, ["model.norm.weight"]) == KEYS
-    keys = count_predictors(KEYS, PREDICTOR)
+    assert count_mtp_layers(KEYS, ["model.norm.weight"]) == KEYS
+    keys = count_mtp_layers(KEYS, MTP_LAYER)
     assert (keys["block_count"], keys["nextn_predict_layers"]) == (3, 1)
 
 

@@ -83,7 +83,7 @@ def _one_patch_kernel(arrays: Arrays, keys: dict[str, Any]) -> None:
 
 
 def _hybrid(arrays: Arrays, keys: dict[str, Any]) -> None:
-    """State the heads of each layer; put the predictor under the checkpoint's names."""
+    """State the heads of each layer; put the MTP layer under the checkpoint's names."""
     layers = int(keys["block_count"]) - int(keys.pop("nextn_predict_layers", 0))
     heads = int(keys["attention.head_count_kv"])
     kinds = [f"blk.{index}.attn_k.weight" in arrays for index in range(layers)]
@@ -95,13 +95,13 @@ def _hybrid(arrays: Arrays, keys: dict[str, Any]) -> None:
     for name in [name for name in arrays if name.startswith(f"blk.{layers}.")]:
         values = arrays.pop(name)
         part = name.removeprefix(f"blk.{layers}.").removeprefix("nextn.").removesuffix(".weight")
-        for new, held in _predictor_parts(part, values).items():
+        for new, held in _mtp_parts(part, values).items():
             arrays[new] = held - 1 if "norm" in new else held
     if "v.patch_embd.weight.1" in arrays:
         _one_patch_kernel(arrays, keys)
 
 
-def _predictor_parts(part: str, values: npt.NDArray[Any]) -> Arrays:
+def _mtp_parts(part: str, values: npt.NDArray[Any]) -> Arrays:
     shared = {
         "eh_proj": "mtp.fc",
         "enorm": "mtp.pre_fc_norm_embedding",

@@ -7,19 +7,16 @@ import mmap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from tampu.errors import OutOfMemoryError
+from tampu.ml.kernels.activations import Activations
 from tampu.ml.kernels.library import FLOATING, OWN_PARAMS, Kernels
 from tampu.ml.library import OpaquePointer, TensorPointer, gg
+from tampu.ml.tensor import Graph, Tensor
 from tampu.ml.types import GGMLType
-
-if TYPE_CHECKING:
-    from tampu.ml.context import Context
-    from tampu.ml.tensor import Tensor
 
 STRIP = 16  # rows
 _ALIGNMENT = 64
@@ -62,7 +59,7 @@ class PackedWeight:
         """The size of one of its matrices."""
         return int(self.pointer.contents.ne[0]) // self.experts
 
-    def multiply(self, context: Context, x: Tensor) -> TensorPointer:
+    def multiply(self, context: Graph, x: Tensor) -> TensorPointer:
         """Add the product (..., tokens, rows) of x (..., tokens, inputs) with it to a graph."""
         activations = self._activations(context, x)
         header = x.pointer.contents
@@ -73,7 +70,7 @@ class PackedWeight:
         _set_parameters(product, self.layout, activations.take_counter(), *self._reading)
         return product
 
-    def multiply_experts(self, context: Context, x: Tensor, choice: Tensor) -> TensorPointer:
+    def multiply_experts(self, context: Graph, x: Tensor, choice: Tensor) -> TensorPointer:
         """Add products with the experts chosen for each row to a graph: F32, (tokens, used, rows).
 
         Args:
@@ -91,7 +88,7 @@ class PackedWeight:
         _set_parameters(product, self.layout, self.experts, counter, *self._reading)
         return product
 
-    def weighted_total(self, context: Context, y: Tensor, weights: Tensor) -> TensorPointer:
+    def weighted_total(self, context: Graph, y: Tensor, weights: Tensor) -> TensorPointer:
         """Add the sum of rows that experts returned to a graph: F32, (tokens, features).
 
         Args:
@@ -110,9 +107,7 @@ class PackedWeight:
         fetch = self.kernels.fetch
         return int(fetch.hint), fetch.ahead, fetch.streams, self.kernels.chunk_bytes
 
-    def _activations(
-        self, context: Context, x: Tensor, choice: Tensor | None = None
-    ) -> Activations:
+    def _activations(self, context: Graph, x: Tensor, choice: Tensor | None = None) -> Activations:
         """Return the packed form of `x` that all its products with this kind of weight share."""
         floating = self.type in FLOATING
         kind = (self.layout if floating else None, choice)
@@ -126,7 +121,7 @@ class PackedWeight:
             found = x.activations[kind] = Activations(pointer)
         return found
 
-    def _pack(self, context: Context, x: Tensor, *, floating: bool) -> TensorPointer:
+    def _pack(self, context: Graph, x: Tensor, *, floating: bool) -> TensorPointer:
         header = x.pointer.contents
         tokens = header.ne[1] * header.ne[2] * header.ne[3]
         size = self.kernels.activation_bytes(self.layout, tokens, self.inputs)
@@ -135,7 +130,7 @@ class PackedWeight:
         _set_parameters(pointer, self.layout)
         return pointer
 
-    def _group(self, context: Context, x: Tensor, choice: Tensor) -> TensorPointer:
+    def _group(self, context: Graph, x: Tensor, choice: Tensor) -> TensorPointer:
         rows = choice.shape[0] * choice.shape[1]
         size = self.kernels.activation_bytes(self.layout, rows, self.inputs, self.experts)
         size += self.kernels.plan_bytes(self.experts, rows)
@@ -146,26 +141,13 @@ class PackedWeight:
         return pointer
 
 
-@dataclass(slots=True)
-class Activations:
-    """Packed activations in a graph, and how many products use them."""
-
-    pointer: TensorPointer
-    uses: int = 0
-
-    def take_counter(self) -> int:
-        """Return the number of the counter for one more product."""
-        self.uses += 1
-        return self.uses - 1
-
-
 def _set_parameters(operation: TensorPointer, *values: int) -> None:
     for index, value in enumerate(values):
         operation.contents.op_params[OWN_PARAMS + index] = value
 
 
 def custom(
-    context: Context,
+    context: Graph,
     type: int,
     lengths: tuple[int, int, int, int],
     sources: list[TensorPointer],

@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tampu.errors import RequestError
-from tampu.ml.kept_measurement import KeptMeasurement
 from tampu.ml.kernels.library import DEFAULT_FETCH, LAYOUT_VERSION, STREAMS, Fetch, Hint
+from tampu.ml.tuning_cache import TuningCache
 from tampu.ml.types import GGMLType
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def choose_fetch(
     if kernels is None:
         return
     if folder and given is None:
-        cache = kept_fetch(folder, kernels.level, backend.threads)
+        cache = fetch_cache(folder, kernels.level, backend.threads)
     if given is not None:
         kernels.fetch, origin = given, "as asked"
     elif cache and (known := cache.read()):
@@ -185,7 +185,7 @@ def cpu_name(cpuinfo: Path = _CPUINFO) -> str:
     return ", ".join(fields[name] for name in _NAMING if name in fields) or platform.machine()
 
 
-def kept_fetch(folder: Path, level: str, threads: int) -> KeptMeasurement[Fetch]:
+def fetch_cache(folder: Path, level: str, threads: int) -> TuningCache[Fetch]:
     """Return the file with the result for this CPU and so many threads."""
     key: dict[str, str | int] = {
         "format": FORMAT,
@@ -194,4 +194,4 @@ def kept_fetch(folder: Path, level: str, threads: int) -> KeptMeasurement[Fetch]
         "level": level,
         "threads": threads,
     }
-    return KeptMeasurement.at(folder, "fetch", key, parse_fetch, word_of)
+    return TuningCache.at(folder, "fetch", key, parse_fetch, word_of)

@@ -17,7 +17,7 @@ from tampu.ml.kernels.matmul import PackedMemory
 from tampu.ml.kernels.tuning import (
     CANDIDATES,
     choose_fetch,
-    kept_fetch,
+    fetch_cache,
     parse_fetch,
     word_of,
 )
@@ -197,7 +197,7 @@ def test_a_damaged_file_is_logged_and_replaced(
     content: bytes,
 ) -> None:
     scripted(0.5)
-    kept = kept_fetch(tmp_path, backend.kernels.level, 1)
+    kept = fetch_cache(tmp_path, backend.kernels.level, 1)
     kept.path.write_bytes(content)
     choose_fetch(backend, weights, folder=tmp_path)
     (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
@@ -214,7 +214,7 @@ def test_a_file_of_another_machine_or_version_is_not_used(
     tmp_path: Path,
     change: dict[str, Any],
 ) -> None:
-    kept = kept_fetch(tmp_path, backend.kernels.level, 1)
+    kept = fetch_cache(tmp_path, backend.kernels.level, 1)
     kept.write(FASTEST)
     assert kept.read() == FASTEST
     kept.path.write_text(json.dumps(json.loads(kept.path.read_text()) | change))
@@ -238,11 +238,11 @@ def test_an_unwritable_folder_is_logged(
 def test_each_cpu_level_and_number_of_threads_has_a_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    names = {kept_fetch(tmp_path, level, n).path for level in ("avx2", "avx512") for n in (1, 2)}
+    names = {fetch_cache(tmp_path, level, n).path for level in ("avx2", "avx512") for n in (1, 2)}
     monkeypatch.setattr(tuning, "cpu_name", lambda: "another")
-    names.add(kept_fetch(tmp_path, "avx2", 1).path)
+    names.add(fetch_cache(tmp_path, "avx2", 1).path)
     monkeypatch.setattr(tuning, "LAYOUT_VERSION", 999)
-    names.add(kept_fetch(tmp_path, "avx2", 1).path)
+    names.add(fetch_cache(tmp_path, "avx2", 1).path)
     assert len(names) == 6
 
 

@@ -1,9 +1,9 @@
-"""A graph divided among devices, kept so that it can be computed again without planning it anew.
+"""The splits of a graph among devices, stored so that it is computed again without a new plan.
 
-ggml's scheduler holds the division of one graph. Once it has divided and allocated a graph, all
-that computing takes is known: runs of nodes on one device, and which tensors are copied before each
-run. This keeps both beside the graph. The memory stays that of the scheduler, which all graphs
-share, so a kept plan holds until the scheduler's buffers are replaced.
+ggml's scheduler holds the splits of one graph. Once it has split and allocated a graph, all that
+computing takes is known: runs of nodes on one device, and which tensors are copied before each run.
+A `SplitPlan` has both. The memory stays that of the scheduler, which all graphs share, so a plan
+holds until the scheduler's buffers are replaced.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
-from tampu.ml.context import Context, Replaced
-from tampu.ml.library import OpaquePointer, TensorPointer, gg
+from tampu.ml.graph_passes import VIEWS
+from tampu.ml.library import GraphPointer, OpaquePointer, TensorPointer, gg
 
-_VIEWS = frozenset(
-    (gg.GGML_OP_RESHAPE, gg.GGML_OP_VIEW, gg.GGML_OP_PERMUTE, gg.GGML_OP_TRANSPOSE)
-)  # nothing is computed for them
+Replaced: TypeAlias = dict[int, list[tuple[int, TensorPointer]]]
+"""Operands that are copies, by the address of their node: their index, and what is copied."""
+
 _WEIGHTS = 1  # of ggml_backend_buffer_usage
 _SUCCESS = 0
 
@@ -47,7 +47,7 @@ class Part:
     nodes: Any
 
 
-class KeptPlan:
+class SplitPlan:
     """The parts of one graph, and its copies between devices.
 
     Attributes:
@@ -90,17 +90,19 @@ def _waited(part: Part) -> set[OpaquePointer]:
     return {part.device, *(copy.waits for copy in part.copies)}
 
 
-def keep_plan(
-    scheduler: OpaquePointer, context: Context, devices: Sequence[OpaquePointer]
-) -> KeptPlan | None:
-    """Keep what a scheduler has just planned and allocated for a graph.
+def store_plan(
+    scheduler: OpaquePointer,
+    graph: GraphPointer,
+    replaced: Replaced,
+    devices: Sequence[OpaquePointer],
+) -> SplitPlan | None:
+    """Store what a scheduler has just planned and allocated for a graph.
 
-    The graph's nodes then read copies that belong to the kept plan, no longer the scheduler's.
+    The graph's nodes then read copies that belong to the plan, no longer the scheduler's.
 
     Returns:
         The plan; None if the graph copies experts' weights, which ggml does in part only.
     """
-    graph, replaced = context.graph, context.replaced_sources()
     nodes = [gg.ggml_graph_node(graph, n) for n in range(gg.ggml_graph_n_nodes(graph))]
     if any(_copies_experts(node, replaced) for node in nodes):
         return None
@@ -129,7 +131,7 @@ def keep_plan(
                 begin, copies = index, []
             copies += new
         parts.append(Part(device, copies, gg.ggml_graph_view(graph, begin, end)))
-    return KeptPlan(parts, devices, len(nodes))
+    return SplitPlan(parts, devices, len(nodes))
 
 
 def _runs(
@@ -138,7 +140,7 @@ def _runs(
     """Return the device, the first node and the end of each run; views belong to any."""
     runs: list[tuple[OpaquePointer, int, int]] = []
     for index, (node, device) in enumerate(zip(nodes, places, strict=True)):
-        if node.contents.op in _VIEWS:
+        if node.contents.op in VIEWS:
             continue
         if not runs or runs[-1][0] != device:
             if runs:

@@ -10,15 +10,15 @@ from support.graphs import floats
 
 from tampu.errors import ShapeError
 from tampu.ml import Backend, Context, GGMLType
-from tampu.ml.kept_tokens import KeptTokens
-from tampu.ml.most_likely import MostLikely, beside, divide, find_best, unpack, with_logits
+from tampu.ml.device_tokens import DeviceTokens
+from tampu.ml.top_k import TopK, divide, find_top_k, unpack, with_logits, with_rows
 
 
 @pytest.fixture
-def best(backend: Backend, context: Context) -> Callable[..., list[MostLikely]]:
-    def best(logits: Any, count: int) -> list[MostLikely]:
+def best(backend: Backend, context: Context) -> Callable[..., list[TopK]]:
+    def best(logits: Any, count: int) -> list[TopK]:
         rows = context.input("logits", logits.shape, GGMLType.F32)
-        result = context.output(with_logits(find_best(rows, count), rows))
+        result = context.output(with_logits(find_top_k(rows, count), rows))
         found = backend.compute(context, [(rows, logits)], [result]).outputs[0]
         return [unpack(row) for row in found]
 
@@ -64,7 +64,7 @@ def test_some_rows_come_in_full_beside_the_best_of_all(
     logits = floats(5, 100)
     given = context.input("logits", logits.shape, GGMLType.F32)
     chosen = context.input("chosen", (len(rows),), GGMLType.I32)
-    result = context.output(beside(with_logits(find_best(given, 7), given), given, chosen))
+    result = context.output(with_rows(with_logits(find_top_k(given, 7), given), given, chosen))
     inputs = [(given, logits), (chosen, np.array(rows, np.int32))]
     best, full = divide(backend.compute(context, inputs, [result]).outputs[0], 5, 7, len(rows))
     assert (full == logits[rows]).all()
@@ -74,20 +74,20 @@ def test_some_rows_come_in_full_beside_the_best_of_all(
 
 def test_wrong_operands_are_refused(context: Context) -> None:
     with pytest.raises(ShapeError, match="the 0 largest"):
-        find_best(context.input("x", (2, 3), GGMLType.F32), 0)
+        find_top_k(context.input("x", (2, 3), GGMLType.F32), 0)
     with pytest.raises(ShapeError, match="the 2 largest"):
-        find_best(context.input("x", (2, 3), GGMLType.F16), 2)
+        find_top_k(context.input("x", (2, 3), GGMLType.F16), 2)
 
 
-def test_kept_tokens_are_tokens_whatever_a_device_chose(backend: Backend) -> None:
-    kept = KeptTokens(backend, 6)
+def test_tokens_on_a_device_are_tokens_whatever_a_device_chose(backend: Backend) -> None:
+    kept = DeviceTokens(backend, 6)
     writing, reading = backend.context(), backend.context()
     chosen = writing.input("chosen", (4, 1), GGMLType.I32)
-    writing.forward(kept.keep(chosen, 100))
+    writing.forward(kept.store(chosen, 100))
     backend.compute(writing, [(chosen, np.array([[-1], [7], [99], [2**30]], np.int32))], [])
     given = reading.input("given", (3,), GGMLType.I32)
     sources = reading.input("sources", (3,), GGMLType.I32)
-    tokens = reading.output(kept.beside(given, sources))
+    tokens = reading.output(kept.select(given, sources))
     for wanted, places in (([0, 7, 99], [3, 4, 5]), ([99, 21, 20], [6, 1, 0])):
         data = [(given, np.array([20, 21, 22], np.int32)), (sources, np.array(places, np.int32))]
         found = backend.compute(reading, data, [tokens]).outputs[0]

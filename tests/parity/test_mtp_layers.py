@@ -39,7 +39,7 @@ PREFIXES = {
 COUNT = 20
 
 
-def predictor(model: Any) -> Any:
+def mtp_layer(model: Any) -> Any:
     """Return a layer of multi-token prediction with weights of its own."""
     config = copy.deepcopy(model.config)
     config.layer_types = ["full_attention"]
@@ -50,10 +50,10 @@ def predictor(model: Any) -> Any:
     return made
 
 
-def with_predictor(laboratory: Laboratory, name: str, folder: Path) -> tuple[Path, Any]:
+def with_mtp_layer(laboratory: Laboratory, name: str, folder: Path) -> tuple[Path, Any]:
     """Convert a checkpoint with such a layer added; return the file and the layer."""
     model = laboratory.reference(name)
-    made = predictor(model)
+    made = mtp_layer(model)
     shutil.copytree(laboratory.checkpoint(name), folder / "checkpoint")
     path = folder / "checkpoint" / "model.safetensors"
     added = {
@@ -74,7 +74,7 @@ def with_predictor(laboratory: Laboratory, name: str, folder: Path) -> tuple[Pat
 def test_the_hidden_states_of_a_predictor(
     laboratory: Laboratory, backend: Backend, tmp_path: Path, name: str, is_published: bool
 ) -> None:
-    path, made = with_predictor(laboratory, name, tmp_path)
+    path, made = with_mtp_layer(laboratory, name, tmp_path)
     if is_published:  # by Ollama
         path = publish(path, PUBLISHED[name], tmp_path / "published.gguf")
     width = RECIPES[name].values["hidden_size"]
@@ -99,7 +99,7 @@ def ours_of(backend: Backend, path: Path, embeddings: Any, hidden: Any) -> Any:
     with Weights(read_model(path)) as weights:
         model = bind_model(weights)
         assert isinstance(model, Qwen35)
-        (block,) = model.predictors
+        (block,) = model.mtp_layers
         assert block is not None
         weights.load(backend)
         context = backend.context()
@@ -133,10 +133,10 @@ def load(path: Path) -> Engine:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_predictors_do_not_change_the_logits(
+def test_mtp_layers_do_not_change_the_logits(
     laboratory: Laboratory, tmp_path: Path, name: str
 ) -> None:
-    path, _ = with_predictor(laboratory, name, tmp_path)
+    path, _ = with_mtp_layer(laboratory, name, tmp_path)
     text = tokens(40)
     with load(path) as engine:
         found = engine.logits(text)
@@ -145,7 +145,7 @@ def test_predictors_do_not_change_the_logits(
     np.testing.assert_array_equal(found, expected)
 
 
-def test_a_file_that_states_predictors_without_having_them_loads(
+def test_a_file_that_states_mtp_layers_without_having_them_loads(
     laboratory: Laboratory, tmp_path: Path
 ) -> None:
     """As llama.cpp's converter writes it for a checkpoint that was trained further without them."""

@@ -1,4 +1,4 @@
-"""Tokens that a step chose, kept on the device so that the next step need not wait for the host."""
+"""Tokens that a step chose, on the device, so that the next step need not wait for the host."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tampu.ml.types import GGMLType
 _OUTPUT = "output.weight"
 
 
-class KeptTokens:
+class DeviceTokens:
     """The tokens that the last step chose, one for each of its outputs.
 
     They are on the device of the output layer. Each step writes over those of the step before,
@@ -32,18 +32,19 @@ class KeptTokens:
         """Bytes allocated."""
         return self._context.size_bytes
 
-    def beside(self, given: Tensor, sources: Tensor) -> Tensor:
-        """Return the tokens of a step: given ones, and kept ones.
+    def select(self, given: Tensor, sources: Tensor) -> Tensor:
+        """Return the tokens of a step: given ones, and those of the step before.
 
         Args:
             given: I32, (n,).
-            sources: I32, (n,): for each token, i for given token i, or n + i for kept token i.
+            sources: I32, (n,): for each token, i for given token i, or n + i for token i of the
+                step before.
         """
         rows = given.shape[0]
         every = given.reshape(rows, 1).concat(self._tokens, 0)
         return every.rows(sources).reshape(rows)
 
-    def keep(self, chosen: Tensor, vocabulary: int) -> Tensor:
+    def store(self, chosen: Tensor, vocabulary: int) -> Tensor:
         """Write the tokens that a step chose; the graph must be forwarded to it.
 
         Args:
@@ -53,7 +54,7 @@ class KeptTokens:
         """
         rows = chosen.shape[0]
         fits = chosen.type is GGMLType.I32 and chosen.shape == (rows, 1)
-        require(fits and rows <= self._tokens.shape[0], "keep", chosen, self._tokens)
+        require(fits and rows <= self._tokens.shape[0], "store", chosen, self._tokens)
         context = chosen._context()
         target = self._tokens.strided((rows, 1), self._tokens.strides[:1], context=context)
         bounded = chosen.cast(GGMLType.F32).clamp(0, vocabulary - 1)

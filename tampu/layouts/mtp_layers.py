@@ -35,7 +35,7 @@ def _layers(file: GGUFFile) -> int:
     return max(numbers) + 1 if numbers else 0
 
 
-def count_predictors(file: GGUFFile) -> Keys:
+def count_mtp_layers(file: GGUFFile) -> Keys:
     """Return the number of layers with those that predict, and of these."""
     count = _layers(file)
     if not count:
@@ -44,7 +44,7 @@ def count_predictors(file: GGUFFile) -> Keys:
     return {"block_count": blocks + count, "nextn_predict_layers": count}
 
 
-def number_predictors(file: GGUFFile, tensors: Iterable[TensorInfo]) -> Iterable[TensorInfo]:
+def number_mtp_layers(file: GGUFFile, tensors: Iterable[TensorInfo]) -> Iterable[TensorInfo]:
     """Yield the tensors, those of multi-token prediction under llama.cpp's names.
 
     Raises:

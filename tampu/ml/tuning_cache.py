@@ -1,4 +1,4 @@
-"""Keeps what was measured on this machine for later starts, each result in a file of its own.
+"""What was measured on this machine, for later starts: each result is in a file of its own.
 
     <folder>/<name>-<digits>.json
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class KeptMeasurement(Generic[T]):
+class TuningCache(Generic[T]):
     """The file with one result.
 
     Attributes:
@@ -50,7 +50,7 @@ class KeptMeasurement(Generic[T]):
         key: Mapping[str, Any],
         parse: Callable[[str], T],
         word_of: Callable[[T], str],
-    ) -> KeptMeasurement[T]:
+    ) -> TuningCache[T]:
         """Return the file in a folder."""
         digits = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
         return cls(name, folder / f"{name}-{digits}.json", key, parse, word_of)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tampu.ml.kept_measurement import KeptMeasurement
+from tampu.ml.tuning_cache import TuningCache
 
 
-def kept(folder: Path, device: str = "CUDA.0") -> KeptMeasurement[int]:
-    return KeptMeasurement.at(folder, "batch", {"device": device}, int, str)
+def kept(folder: Path, device: str = "CUDA.0") -> TuningCache[int]:
+    return TuningCache.at(folder, "batch", {"device": device}, int, str)
 
 
 def test_a_result_is_read_where_the_same_is_measured(tmp_path: Path) -> None:

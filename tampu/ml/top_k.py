@@ -1,4 +1,4 @@
-"""The best of a row of logits, found where the logits are, so that not all have to be copied.
+"""The largest of a row of logits, found where the logits are, so that not all have to be copied.
 
 A result is one F32 matrix, since each tensor that is read costs a wait for the device.
 """
@@ -19,7 +19,7 @@ from tampu.ml.types import GGMLType
 _EXACT = 2**24  # integers up to this are exact in F32
 
 
-class MostLikely(NamedTuple):
+class TopK(NamedTuple):
     """The best tokens of one row.
 
     Attributes:
@@ -33,7 +33,7 @@ class MostLikely(NamedTuple):
     total: float
 
 
-def find_best(logits: Tensor, count: int) -> Tensor:
+def find_top_k(logits: Tensor, count: int) -> Tensor:
     """Return the places of the `count` largest of each row, or of all if there are fewer.
 
     Returns:
@@ -51,7 +51,7 @@ def find_best(logits: Tensor, count: int) -> Tensor:
 
 
 def with_logits(best: Tensor, logits: Tensor) -> Tensor:
-    """Return the places that `find_best` returned with their logits, and the sum of all.
+    """Return the places that `find_top_k` returned with their logits, and the sum of all.
 
     Returns:
         F32, (rows, 2 * count + 1), which `unpack` reads.
@@ -62,7 +62,7 @@ def with_logits(best: Tensor, logits: Tensor) -> Tensor:
     return best.cast(GGMLType.F32).concat(gather(logits, best), 1).concat(total, 1)
 
 
-def beside(best: Tensor, logits: Tensor, outputs: Tensor) -> Tensor:
+def with_rows(best: Tensor, logits: Tensor, outputs: Tensor) -> Tensor:
     """Return the best of all rows, as `with_logits` returned them, and some rows in full.
 
     Args:
@@ -84,7 +84,7 @@ def divide(
     return joined[:end].reshape(rows, -1), joined[end:].reshape(outputs, -1)
 
 
-def unpack(row: npt.NDArray[np.float32]) -> MostLikely:
+def unpack(row: npt.NDArray[np.float32]) -> TopK:
     """Return what one row of `with_logits` says."""
     count = len(row) // 2
-    return MostLikely(row[:count].astype(np.intp), row[count:-1], float(row[-1]))
+    return TopK(row[:count].astype(np.intp), row[count:-1], float(row[-1]))
