@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -83,41 +83,27 @@ class Plan:
         )
 
 
-@dataclass(slots=True)
-class Draft:
-    """A batch being planned.
-
-    Attributes:
-        wants_logits: whether its outputs are logits, else hidden states.
-        room: how many more tokens of prompts fit.
-        batch_room: how many of these may be of batch requests.
-        results: the output of the last token of a part, by that token's cell.
-        lacks_cells: whether a sequence was left out, or a part is short, for want of cells.
-    """
-
-    wants_logits: bool
-    room: int
-    parts: list[BatchPart] = field(default_factory=list)
-    rows: int = 0
-    prompt_rows: int = 0
-    batch_room: int = 0
-    outputs: list[int] = field(default_factory=list)
-    results: dict[int, int] = field(default_factory=dict)
-    lacks_cells: bool = False
-
-
 def to_plan(
-    draft: Draft, images: ImageStore, positions_per_token: int, candidates: tuple[int, ...] = ()
+    every: list[BatchPart],
+    outputs: list[int],
+    images: ImageStore,
+    *,
+    wants_logits: bool,
+    positions_per_token: int,
+    candidates: tuple[int, ...] = (),
 ) -> Plan:
     """Return the plan of a batch, which is computed once its tokens are known.
 
     Args:
-        draft: its parts.
+        every: its parts.
+        outputs: the rows of tokens that have an output.
         images: the embeddings of images.
+        wants_logits: whether outputs are logits, else hidden states.
         positions_per_token: the number of coordinates of a position.
         candidates: how many of the best logits a graph can return instead of all.
     """
-    parts = [part for part in draft.parts if part.count]
+    parts = [part for part in every if part.count]
+    rows = sum(part.count for part in parts)
     positions = [
         part.sequence.layout.positions(part.start, part.end, positions_per_token) for part in parts
     ]
@@ -129,37 +115,39 @@ def to_plan(
         )
         for part in parts
     ]
-    embeddings, rows = _embeddings(parts, images)
+    embeddings, embedded = _embeddings(parts, images)
     inputs = StepInputs(
-        np.zeros(draft.rows, np.int32),
+        np.zeros(rows, np.int32),
         np.ascontiguousarray(np.concatenate(positions, axis=-1)),
-        np.asarray(draft.outputs or [draft.rows - 1], np.int32),
+        np.asarray(outputs or [rows - 1], np.int32),
         segments,
-        draft.wants_logits,
+        wants_logits,
         embeddings,
-        rows,
+        embedded,
         _cross_attention(parts, images),
         token_adapters([(part.sequence.lora, part.count) for part in parts]),
-        *_candidates(draft, candidates),
+        *_candidates(every, len(outputs), candidates if wants_logits else ()),
     )
-    return Plan(draft.parts, inputs)
+    return Plan(every, inputs)
 
 
-def _candidates(draft: Draft, offered: tuple[int, ...]) -> tuple[int, npt.NDArray[np.int32] | None]:
+def _candidates(
+    parts: list[BatchPart], outputs: int, offered: tuple[int, ...]
+) -> tuple[int, npt.NDArray[np.int32] | None]:
     """Return how many candidates are enough for all outputs but those in full; 0: all are.
 
     The number of those in full is a power of two, so that few graphs differ by it.
     """
-    if not offered or not draft.wants_logits or len(draft.outputs) > len(draft.parts):
+    if not offered or outputs > len(parts):
         return 0, None
     wanted = [
         (output, part.sequence.candidates)
-        for part in draft.parts
+        for part in parts
         for output in range(part.output, part.output + part.outputs)
     ]
     in_full = sorted({output for output, count in wanted if count == 0})
     size = 1 << (len(in_full) - 1).bit_length() if in_full else 0
-    if size > most_in_full(len(draft.outputs)):
+    if size > most_in_full(outputs):
         return 0, None
     least = max((count for _, count in wanted), default=1)
     enough = min((each for each in offered if each >= least), default=0)

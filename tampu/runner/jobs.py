@@ -63,7 +63,6 @@ class BatchJob:
             before: a job that it follows, and whose tokens are not sampled yet.
         """
         if not self.scheduler.is_needed(self.plan):
-            self.scheduler.rollback(self.plan)
             return False
         self.plan.fill(before.plan if isinstance(before, BatchJob) else None)
         return True

@@ -98,7 +98,7 @@ class OutputProcessor:
         """Send the text of the tokens to the callers, and end completed sequences."""
         for part in plan.parts:
             sequence = part.sequence
-            if sequence in sampled and self._scheduler.is_running(sequence):  # not failed since
+            if sequence in sampled and sequence in self._scheduler.running:  # not failed since
                 self._deliver(sequence, sampled[sequence])
 
     # -- one token -------------------------------------------------------------------------------

@@ -13,23 +13,26 @@ requests is computed once.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 import numpy as np
 import numpy.typing as npt
 
 from tampu.kvcache import KVCacheManager
 from tampu.runner.admission import Admission
-from tampu.runner.batch import BatchPart, Draft, Plan, to_plan
+from tampu.runner.batch import Plan, to_plan
 from tampu.runner.batch_pace import BatchPace
 from tampu.runner.context_shift import drop_tokens, shift_range
 from tampu.runner.images import ImageStore
 from tampu.runner.layout import PlacedImage
 from tampu.runner.prefix_keeper import PrefixKeeper
 from tampu.runner.sequence import Sequence
+from tampu.runner.step_builder import StepBudget, StepBuilder, reuse_prefix
 
 _MAX_PREFILL_BESIDE_DECODE = 128
-"""Prompt tokens in a batch with sequences that decode; it limits the time between their tokens."""
+"""Tokens in a step with sequences that decode; it limits the time between their tokens."""
+
+_NO_LIMIT = 2**31
 
 
 class Scheduler:
@@ -81,7 +84,7 @@ class Scheduler:
         self._outputs = outputs
         self._positions_per_token = positions_per_token
         self._candidates = candidates
-        self._first: Sequence | None = None  # its group did not fit into the last batch
+        self._postponed: Sequence | None = None  # the last step had no room for its image
         self._gave_logits = False
         self._started = 0
         self.pace = BatchPace()
@@ -134,14 +137,11 @@ class Scheduler:
         for sequence in self.running[:]:
             sequence.is_paused = sequence in paused
             if sequence.is_paused and sequence not in in_flight:
-                self._requeue(sequence)
-
-    def _requeue(self, sequence: Sequence) -> None:
-        self.running.remove(sequence)
-        self.waiting.append(sequence)
-        self._restart(sequence)
-        sequence.is_paused = False
-        sequence.times.preempted = time.monotonic_ns()
+                self.running.remove(sequence)
+                self.waiting.append(sequence)
+                self._restart(sequence)
+                sequence.is_paused = False
+                sequence.times.preempted = time.monotonic_ns()
 
     def _restart(self, sequence: Sequence) -> None:
         """Free a sequence's cells and give it an empty table; its rows stay in the cache."""
@@ -165,19 +165,26 @@ class Scheduler:
         if live and any(s.is_batch for s in ready):
             allowed = self.pace.allowance(live)
             ready = [s for s in ready if allowed or not s.is_batch]
-        draft = self._draft(ready, allowed)
-        self._lacks_cells = draft.lacks_cells and not draft.parts
-        if not draft.parts:
+        step = self._build(ready, allowed)
+        self._lacks_cells = step.lacks_cells and not step.parts
+        if not step.parts:
             return None
         if allowed is not None:
-            self.pace.planned(draft.parts)
-        return to_plan(draft, self.images, self._positions_per_token, self._candidates)
+            self.pace.planned(step.parts)
+        return to_plan(
+            step.parts,
+            step.outputs,
+            self.images,
+            wants_logits=step.wants_logits,
+            positions_per_token=self._positions_per_token,
+            candidates=self._candidates,
+        )
 
     def needed_image(self) -> PlacedImage | None:
         """Return an image that a sequence needs next and that is not encoded yet."""
-        for sequence in sorted(self.running, key=self._urgency):
+        for sequence in self._by_urgency(self.running):
             if sequence.layout.images and sequence.is_ready:
-                self._reuse_prefix(sequence)
+                reuse_prefix(self.kv_manager, sequence)
                 image = self.images.missing(sequence.layout, sequence.computed)
                 needed_from = sequence.layout.needed_from(image) if image else sequence.length
                 if needed_from <= sequence.computed:
@@ -185,14 +192,19 @@ class Scheduler:
         return None
 
     def is_needed(self, plan: Plan) -> bool:
-        """Return whether any sequence still needs the batch, or the rows that it computes."""
-        return any(part.sequence.finish is None or self._is_shared(part) for part in plan.parts)
+        """Return whether any sequence still needs a batch; if none does, discard its cells.
 
-    def rollback(self, plan: Plan) -> None:
-        """Discard the cells of a plan that will not be computed."""
-        for part in plan.parts:
-            if self.is_running(part.sequence):
-                self.kv_manager.rollback(part.sequence.cell_table, part.start)
+        Those of one that has ended may be needed by others, which share them.
+        """
+        running = [part for part in plan.parts if part.sequence in self.running]
+        tables = [(part.sequence.cell_table, part.start) for part in running]
+        if any(part.sequence.finish is None for part in plan.parts) or any(
+            self.kv_manager.is_shared(table, start) for table, start in tables
+        ):
+            return True
+        for table, start in tables:
+            self.kv_manager.rollback(table, start)
+        return False
 
     def cancelled(self) -> list[Sequence]:
         """Return the sequences that their callers have cancelled."""
@@ -209,10 +221,6 @@ class Scheduler:
             self.recent[sequence.slot] = sequence.keys[: sequence.length].copy()
         if self.keeper:
             self.keeper.released(sequence)
-
-    def is_running(self, sequence: Sequence) -> bool:
-        """Return whether a sequence has a slot."""
-        return sequence in self.running
 
     def discard(self, sequence: Sequence) -> bool:
         """Free a failed sequence's slot and discard its rows; return whether it had a slot."""
@@ -262,169 +270,63 @@ class Scheduler:
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _urgency(self, sequence: Sequence) -> tuple[bool, tuple[bool, int]]:
-        return sequence is not self._first, sequence.urgency
+    def _by_urgency(self, sequences: Iterable[Sequence]) -> list[Sequence]:
+        return sorted(sequences, key=lambda each: (each is not self._postponed, each.urgency))
 
-    def _kind(self, ready: list[Sequence]) -> bool:
-        """Return whether the next batch outputs logits; both kinds alternate if both are wanted."""
-        kinds = {sequence.wants_logits for sequence in ready}
-        self._gave_logits = not self._gave_logits if len(kinds) == 2 else kinds.pop()
-        return self._gave_logits
-
-    def _draft(self, ready: list[Sequence], allowed: int | None) -> Draft:
+    def _build(self, ready: list[Sequence], allowed: int | None) -> StepBuilder:
         """Choose the next tokens of some sequences.
+
+        Decoding sequences come first, a token each; prompts get the rest. Example: 3 sequences
+        decode, prompts of 300 and 40 tokens wait, a step has 512 tokens at most. So that streams do
+        not wait long for their next token, a step beside them has 128:
+
+            step 1    d d d  125 of the first prompt
+            step 2    d d d  125 of the first prompt
+            step 3    d d d  the last 50 of the first prompt, 40 of the second
+            step 4    d d d d d
 
         Args:
             ready: the sequences.
-            allowed: the maximum number of tokens of batch requests; None: as many as fit.
+            allowed: the maximum number of tokens of offline requests; None: as many as fit.
         """
-        wants_logits = self._kind(ready)
-        ready = [s for s in ready if s.wants_logits is wants_logits]
+        kinds = {sequence.wants_logits for sequence in ready}  # if both are wanted, they alternate
+        self._gave_logits = not self._gave_logits if len(kinds) == 2 else kinds.pop()
+        ready = [s for s in ready if s.wants_logits is self._gave_logits]
         decoding = [s for s in ready if not s.is_prefilling]
-        prefilling = sorted((s for s in ready if s.is_prefilling), key=self._urgency)
+        prefilling = self._by_urgency(s for s in ready if s.is_prefilling)
         if prefilling:
             for sequence in self.running:  # what others may reuse
                 self.kv_manager.insert(sequence.cell_table, sequence.keys[: sequence.length])
         beside = min(self._batch, _MAX_PREFILL_BESIDE_DECODE)
         if allowed is not None and not decoding:
-            allowed = beside  # hidden states: a batch of their own, which should be worth it
+            # Embeddings need a step of their own; make it large enough to be efficient.
+            allowed = beside
         decoding = self.pace.take_turns(decoding, allowed)
-        draft = Draft(wants_logits, max((beside if decoding else self._batch) - len(decoding), 1))
-        draft.batch_room = draft.room
-        if allowed is not None:
-            draft.batch_room = min(draft.room, allowed - sum(s.is_batch for s in decoding))
-        elif any(not s.is_batch for s in decoding):
-            draft.batch_room = 0
+        if allowed is None:  # no live stream is beside offline requests that are ready
+            allowed = 0 if any(not s.is_batch for s in decoding) else _NO_LIMIT
+        budget = StepBudget(beside if decoding else self._batch, allowed, self._outputs)
+        step = StepBuilder(self.kv_manager, self.images, budget, wants_logits=self._gave_logits)
         for sequence in decoding:
-            self._add(draft, sequence, 1)
-        self._first = None
+            step.add(sequence, 1)
         for sequence in prefilling:
-            if draft.batch_room > 0 or not sequence.is_batch:
-                self._prefill(draft, sequence)
-        self._add_without_slots(draft)
-        return draft
+            if not sequence.is_batch or budget.for_prompt(is_offline=True) > 0:
+                step.add_prompt(sequence)
+        self._postponed = step.postponed
+        self._add_without_slots(step)
+        return step
 
-    def _add_without_slots(self, draft: Draft) -> None:
+    def _add_without_slots(self, step: StepBuilder) -> None:
         """Add waiting prompts after which nothing is generated, if they fit whole.
 
-        The batch ends them, so they need no slot. Questions about one input are such prompts:
-        as many as fit are computed together, whatever the number of slots.
+        The step ends them, so they need no slot. Questions about one input are such prompts: as
+        many as fit are computed together, whatever the number of slots. Sequences that have slots
+        keep a cell each for their next tokens.
         """
         if self.kv_manager.has_states:  # the memory of states is divided by slots
             return
         for sequence in sorted(self.waiting, key=lambda each: each.urgency):
             if sequence.options.max_tokens == 0 and not sequence.layout.images:
-                if not self._fits(draft, sequence):
+                if not step.fits(sequence, self._batch, self._slots):
                     break
                 self._start(sequence, None)
-                self._prefill(draft, sequence)
-
-    def _fits(self, draft: Draft, sequence: Sequence) -> bool:
-        """Return whether a batch has room for all tokens of a waiting prompt that are not cached.
-
-        The sequences that have slots keep a cell each, for their next tokens.
-        """
-        table, reusable = sequence.cell_table, sequence.keys[: sequence.reusable_end]
-        outputs = sequence.output_end - sequence.first_output if sequence.wants_rows else 1
-        if sequence.wants_logits is not draft.wants_logits:
-            return False
-        cached, has_cells = self.kv_manager.fits(
-            table, reusable, sequence.length, self._batch, self._slots
-        )
-        return (
-            has_cells
-            and sequence.length - cached <= (draft.batch_room if sequence.is_batch else draft.room)
-            and len(draft.outputs) + outputs <= self._outputs
-        )
-
-    def _prefill(self, draft: Draft, sequence: Sequence) -> None:
-        """Add as many tokens of a prompt as fit to a batch, after reusing its cached prefix."""
-        self._reuse_prefix(sequence)
-        if self._share_result(draft, sequence):
-            return
-        count = self._prefill_count(draft, sequence)
-        if not self._add(draft, sequence, count):
-            left = min(self.kv_manager.available, count)
-            self._add(draft, sequence, sequence.layout.fitting(sequence.computed, left))
-
-    def _reuse_prefix(self, sequence: Sequence) -> None:
-        """Reuse cached rows of a sequence's next tokens, except those that have an output."""
-        start, end = sequence.computed, sequence.reusable_end
-        count = self.kv_manager.match_prefix(sequence.cell_table, sequence.keys[start:end])
-        if sequence.generated == 0 and not sequence.was_preempted:
-            sequence.cached += count
-
-    def _share_result(self, draft: Draft, sequence: Sequence) -> bool:
-        """Let a sequence use the output of another one in the batch that has the same tokens."""
-        if sequence.uncomputed != 1 or sequence.generated or sequence.wants_rows:
-            return False
-        start, table = sequence.computed, sequence.cell_table
-        cell = self.kv_manager.prefixes.next_cell(table, sequence.keys[start : start + 1])
-        if cell not in draft.results:
-            return False
-        self.kv_manager.match_prefix(table, sequence.keys[start : start + 1])
-        sequence.cached += 1
-        output = draft.results[cell]
-        draft.parts.append(BatchPart(sequence, draft.rows, start + 1, 0, output, 1, is_last=True))
-        return True
-
-    def _prefill_count(self, draft: Draft, sequence: Sequence) -> int:
-        """Return how many tokens of a prompt fit into a batch."""
-        start, limit, room = sequence.computed, sequence.uncomputed, draft.room
-        if sequence.is_batch:
-            room = min(room, draft.batch_room)
-        if (image := self.images.missing(sequence.layout, sequence.computed)) is not None:
-            limit = min(limit, sequence.layout.needed_from(image) - start)
-        left = self._outputs - len(draft.outputs)
-        if left <= 0:
-            room = 0
-        elif sequence.wants_rows:
-            chunk = sequence.collector.chunk if sequence.collector else None
-            without = max(sequence.first_output - start, 0)
-            with_output = left if sequence.output_end == sequence.prompt_length else room
-            room = min(room, without + with_output, chunk or room)
-        count = sequence.layout.fitting(start, min(room, limit))
-        whole = sequence.layout.whole(start)
-        if count > 0 or whole == 1 or whole > limit:
-            return max(count, 0)
-        if draft.prompt_rows == 0:
-            return whole  # it may be larger than a batch, but must not starve
-        self._first = self._first or sequence
-        return 0
-
-    def _add(self, draft: Draft, sequence: Sequence, count: int) -> bool:
-        """Add a sequence's next tokens to a batch; return False if there are too few cells."""
-        start, is_last = sequence.computed, sequence.uncomputed == count
-        is_prefilling = sequence.is_prefilling
-        if count == 0:
-            return True
-        known = sequence.keys[: sequence.length]
-        if not self.kv_manager.append(sequence.cell_table, count, known, is_prompt=is_prefilling):
-            draft.lacks_cells = True
-            return False
-        first = len(draft.outputs)
-        if sequence.wants_rows and start < sequence.prompt_length:
-            without = min(max(sequence.first_output - start, 0), count)
-            until = min(sequence.output_end - start, count)
-            draft.outputs.extend(range(draft.rows + without, draft.rows + until))
-        elif is_last:
-            draft.outputs.append(draft.rows + count - 1)
-        outputs = len(draft.outputs) - first
-        draft.parts.append(
-            BatchPart(sequence, draft.rows, start, count, first, outputs, is_last, is_prefilling)
-        )
-        draft.rows += count
-        if is_prefilling:
-            draft.room -= count
-            draft.batch_room -= count if sequence.is_batch else 0
-            draft.prompt_rows += count
-            self.kv_manager.insert(sequence.cell_table, known)
-            if is_last and not sequence.cell_table.is_private:
-                draft.results[sequence.cell_table.last_cell()] = len(draft.outputs) - 1
-        return True
-
-    def _is_shared(self, part: BatchPart) -> bool:
-        sequence = part.sequence
-        return self.is_running(sequence) and self.kv_manager.is_shared(
-            sequence.cell_table, part.start
-        )
+                step.add_prompt(sequence)
