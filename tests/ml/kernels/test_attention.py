@@ -36,7 +36,7 @@ def reference(
     """Attention in float64; q is (heads, tokens, n), k and v are (kv heads, history, n)."""
     group = len(q) // len(k)
     k, v = (np.repeat(side.astype(np.float64), group, axis=0) for side in (k, v))
-    scores = np.einsum("htn,hcn->htc", q.astype(np.float64), k) * scale
+    scores = q.astype(np.float64) @ k.transpose(0, 2, 1) * scale
     if cap is not None:
         scores = cap * np.tanh(scores / cap)
     if mask is not None:
@@ -48,7 +48,7 @@ def reference(
     total = weights.sum(-1, keepdims=True)
     if sinks is not None:
         total = total + np.exp(sinks[:, None, None] - highest)
-    return np.einsum("htc,hcn->thn", weights / total, v)
+    return (weights / total @ v).transpose(1, 0, 2)
 
 
 def stored(
