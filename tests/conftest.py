@@ -30,8 +30,7 @@ SHARED = ("tampu-fork-server",)  # lives as long as the fork server, which all o
 OURS = ("TAMPU_", "OLLAMA_", "OTEL_")
 TERMINAL = ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR")
 
-# Each run draws other examples; in CI a test has the same ones until it changes. So few find what many
-# would, a few runs later: a test that needs more of them says so.
+# Few, since each run draws others; a test that needs more says so.
 settings.register_profile(
     "default", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
