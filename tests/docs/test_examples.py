@@ -100,10 +100,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     server.end()
 
 
-PROGRAMS = [(page.name, text) for page in WHOLE for text in blocks(page, "python")]
+PROGRAMS = [
+    pytest.param(page.name, text, marks=() if page == README else pytest.mark.slow)
+    for page in WHOLE
+    for text in blocks(page, "python")
+]
 
 
-@pytest.mark.slow
 @pytest.mark.server
 @pytest.mark.parametrize(("page", "text"), PROGRAMS, ids=range(len(PROGRAMS)))
 def test_a_program_runs_alone_and_prints_what_it_says(
@@ -122,7 +125,6 @@ def test_a_program_runs_alone_and_prints_what_it_says(
     assert missing == [], printed
 
 
-@pytest.mark.slow
 @pytest.mark.server
 def test_the_requests_of_readme_are_answered(server: Server) -> None:
     lines = [line for line, _ in commands(README) if line.startswith("curl ")]
@@ -141,7 +143,6 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("line", "prints"), COMMANDS)
 def test_commands_of_readme_run(line: str, prints: str, folder: Path) -> None:
     assert line.startswith("tampu "), f"not a command that this test knows: {line}"

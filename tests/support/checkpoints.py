@@ -7,16 +7,19 @@ that F16 and BF16 hold exactly, so that storing them in either changes nothing.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from support.made_once import key_of, made_once
 from support.tiny_tokenizers import (
     write_byte_level,
     write_gemma,
@@ -698,13 +701,22 @@ _TOKENIZERS: dict[str, Callable[[Path], None]] = {
 
 def make_checkpoint(name: str, folder: Path) -> Path:
     """Write the checkpoint `name` to `folder` and return the folder."""
+    return made_once(_key(), name, folder, functools.partial(_make, name))
+
+
+@functools.cache
+def _key() -> str:
+    versions = [f"{name} {version(name)}" for name in ("torch", "transformers", "tokenizers")]
+    return key_of(["tests/support/checkpoints.py"], versions)
+
+
+def _make(name: str, folder: Path) -> None:
     recipe = _recipe(name)
     config = recipe.config(**recipe.values)
     config._attn_implementation = "eager"
     model = getattr(transformers, recipe.architecture)(config).float().eval()
     draw_weights(model, recipe.seed)
     model.tie_weights()
-    folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder)
     _TOKENIZERS[recipe.tokenizer](folder)
     if recipe.processor:
@@ -712,7 +724,6 @@ def make_checkpoint(name: str, folder: Path) -> Path:
     if recipe.tokenizer not in ("wordpiece", "wordpiece_pair", "unigram"):  # it generates nothing
         generation = {"bos_token_id": 1, "eos_token_id": [2, 5]}
         (folder / "generation_config.json").write_text(json.dumps(generation))
-    return folder
 
 
 def load_reference(name: str, folder: Path) -> PreTrainedModel:

@@ -35,6 +35,8 @@ from tests.server.mcp.asking import (
     table,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("path", ALL)
 def test_a_tool_is_run_and_the_model_goes_on_with_its_result(tooled: Site, path: str) -> None:
