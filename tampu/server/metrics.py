@@ -157,14 +157,12 @@ class Metrics:
         choices: dict[int, _TokenTimes] = {}
 
         def count(event: Reply) -> None:
-            if isinstance(event, Failed):
-                return
-            if isinstance(event, Result):
+            if isinstance(event, Result | Done):
                 self._count_tokens(model, event.usage)
+            if isinstance(event, Result | Failed):
                 return
             times = choices.get(event.choice)
             if isinstance(event, Done):
-                self._count_tokens(model, event.usage)
                 if times is not None:
                     times.came(event.usage.generated_tokens - times.tokens, self._clock())
             elif not isinstance(event, Started | PromptProgress):

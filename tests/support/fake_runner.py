@@ -14,7 +14,7 @@ import numpy as np
 from tampu.chat.output import chat_format
 from tampu.chat.output.message_parser import ChatFormat
 from tampu.engine.backend import ModelFacts
-from tampu.engine.events import Started
+from tampu.engine.events import Started, joined
 from tampu.engine.handlers.embed import result, sized
 from tampu.engine.management import (
     DeviceEstimate,
@@ -74,7 +74,7 @@ class FakeRunner:
         yield self._result(request)
 
     async def ask(self, request: Any) -> Any:
-        return self._result(request)
+        return joined([reply async for reply in self.run(request)])
 
     async def _generated(self, request: Generate) -> Any:
         prompt: Any = request.prompt
