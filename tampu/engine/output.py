@@ -18,12 +18,7 @@ from tampu.chat.output import (
     ToolCallEnd,
     ToolCallStart,
 )
-from tampu.engine.events import (
-    Event,
-    ToolCallDelta,
-    ToolCallFinished,
-    ToolCallStarted,
-)
+from tampu.engine.events import Event, ToolCallDelta, ToolCallFinished, ToolCallStarted
 from tampu.runner.events import Done, Failed, ReasoningDelta, TextDelta, TokenLogprob
 
 OutputEvent: TypeAlias = Event | ToolCall

@@ -16,9 +16,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from tampu.engine.events import Reply, Started
-from tampu.engine.request import (
-    Result,
-)
+from tampu.engine.request import Result
 from tampu.errors import TampuError
 from tampu.runner.events import Done, Failed, PromptProgress, ReasoningDelta, TextDelta, Usage
 from tampu.server.llama_metrics import LlamaServerMetrics

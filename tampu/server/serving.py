@@ -14,34 +14,18 @@ from msgspec.structs import replace
 
 from tampu.engine.events import Reply, Started, joined
 from tampu.engine.load_options import LLAMACPP
-from tampu.engine.management import (
-    EstimateMemory,
-    MemoryEstimate,
-)
+from tampu.engine.management import EstimateMemory, MemoryEstimate
 from tampu.engine.prompts import TextPrompt
-from tampu.engine.request import (
-    Lora,
-    Request,
-)
-from tampu.engine.requests import (
-    Embedded,
-    Encode,
-)
+from tampu.engine.request import Lora, Request
+from tampu.engine.requests import Embedded, Encode
 from tampu.engine.sent_paths import sent_options, sent_path
-from tampu.errors import (
-    ModelNameError,
-    ModelNotFoundError,
-    RequestError,
-    RequestNotStartedError,
-)
+from tampu.errors import ModelNameError, ModelNotFoundError, RequestError, RequestNotStartedError
 from tampu.runner.events import Done, Usage
 from tampu.server.admission import Admission
 from tampu.server.caller import current_caller
 from tampu.server.choices import dropped_warnings, merged, worded
 from tampu.server.default_model import only_model
-from tampu.server.events import (
-    Event,
-)
+from tampu.server.events import Event
 from tampu.server.generation_request import GenerationRequest, ModelCall, ModelUse
 from tampu.server.model_defaults import ModelDefaults, model_defaults
 from tampu.server.model_manager import ManagedModel, ModelManager

@@ -24,10 +24,7 @@ from typing import Any, TypeAlias
 
 from tampu.engine.backend import Backend
 from tampu.engine.events import is_last
-from tampu.engine.request import (
-    Lane,
-    Request,
-)
+from tampu.engine.request import Lane, Request
 from tampu.errors import ComputeError, RequestCancelledError, TampuError
 from tampu.runner.events import BatchCounts, Failed
 from tampu.text import valid_text

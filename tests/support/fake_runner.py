@@ -16,11 +16,7 @@ from tampu.chat.output.message_parser import ChatFormat
 from tampu.engine.backend import ModelFacts
 from tampu.engine.events import Started, joined
 from tampu.engine.handlers.embed import result, sized
-from tampu.engine.management import (
-    DeviceEstimate,
-    EstimateMemory,
-    MemoryEstimate,
-)
+from tampu.engine.management import DeviceEstimate, EstimateMemory, MemoryEstimate
 from tampu.engine.output import OutputParser
 from tampu.engine.prompts import ChatPrompt, FIMPrompt, TextPrompt, TokensPrompt
 from tampu.engine.questions import Decision, Decisions
@@ -37,12 +33,7 @@ from tampu.engine.requests import (
     Generate,
     Rerank,
 )
-from tampu.errors import (
-    ComputeError,
-    OutOfMemoryError,
-    RunnerDiedError,
-    UnsupportedRequestError,
-)
+from tampu.errors import ComputeError, OutOfMemoryError, RunnerDiedError, UnsupportedRequestError
 from tampu.runner.events import Done, TextDelta, TokenLogprob, Usage
 
 USAGE = Usage(

@@ -28,15 +28,8 @@ from tampu.engine.prompts import (
     TextPrompt,
     TokensPrompt,
 )
-from tampu.engine.request import (
-    Request,
-)
-from tampu.engine.requests import (
-    Decode,
-    Embed,
-    Encode,
-    Generate,
-)
+from tampu.engine.request import Request
+from tampu.engine.requests import Decode, Embed, Encode, Generate
 from tampu.errors import RequestCancelledError, RequestError
 from tampu.ml.metadata import Metadata
 from tampu.runner.events import Failed, TextDelta

@@ -22,13 +22,7 @@ from support.waiting import PATIENCE_S, until
 from tampu.engine.events import Started
 from tampu.engine.load_options import LoadOptions
 from tampu.engine.prompts import ChatPrompt, TextPrompt, TokensPrompt
-from tampu.engine.requests import (
-    Decode,
-    Embed,
-    Encode,
-    Encoded,
-    Generate,
-)
+from tampu.engine.requests import Decode, Embed, Encode, Encoded, Generate
 from tampu.errors import (
     ComputeError,
     ContextLengthError,

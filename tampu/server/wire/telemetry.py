@@ -7,15 +7,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from tampu.runner.events import (
-    PromptProgress,
-    ReasoningDelta,
-    TextDelta,
-    Usage,
-)
-from tampu.server.events import (
-    Event,
-)
+from tampu.runner.events import PromptProgress, ReasoningDelta, TextDelta, Usage
+from tampu.server.events import Event
 
 
 class _Body(Protocol):
