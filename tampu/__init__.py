@@ -27,19 +27,8 @@ if TYPE_CHECKING:
     from tampu.engine.completion import ChatCompletion, Completion, RequestHandle, Stream
     from tampu.engine.engine import Engine
     from tampu.engine.load_options import LoadOptions
-    from tampu.engine.questions import (
-        Choice,
-        Decision,
-        Decisions,
-        Level,
-        Option,
-        Predicate,
-        Score,
-    )
-    from tampu.engine.requests import (
-        Pair,
-        ScoredContinuation,
-    )
+    from tampu.engine.questions import Choice, Decision, Decisions, Level, Option, Predicate, Score
+    from tampu.engine.requests import Pair, ScoredContinuation
     from tampu.engine.scoring import Scored
     from tampu.engine.snapshots import Saved
     from tampu.errors import TampuError

@@ -23,20 +23,13 @@ from tampu.cli.repl.spinner import prompt_bar
 from tampu.cli.server_client import WARNINGS
 from tampu.engine.backend import Backend
 from tampu.engine.engine import Engine
-from tampu.engine.load_options import (
-    LLAMACPP,
-    LoadOptions,
-    choose_engine,
-    options_from_settings,
-)
+from tampu.engine.load_options import LLAMACPP, LoadOptions, choose_engine, options_from_settings
 from tampu.errors import ModelNotFoundError, RequestError, TampuError
 from tampu.ml.library import loaded_backends
 from tampu.ml.termination import explain_termination
 from tampu.sandbox.client import ForkServerClient
 from tampu.server.admission import Admission
-from tampu.server.events import (
-    warnings_of,
-)
+from tampu.server.events import warnings_of
 from tampu.server.generation_request import FOREVER, GenerationRequest
 from tampu.server.model_defaults import ModelDefaults
 from tampu.server.model_manager import ModelManager

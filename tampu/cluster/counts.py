@@ -13,9 +13,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from tampu.engine.events import Reply
-from tampu.engine.request import (
-    Result,
-)
+from tampu.engine.request import Result
 from tampu.runner.events import BatchCounts, Done
 
 _GAUGES = {

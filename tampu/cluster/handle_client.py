@@ -18,13 +18,8 @@ from tampu.cluster.stats import packed
 from tampu.engine.backend import ModelFacts
 from tampu.engine.events import Reply, is_last
 from tampu.engine.prefixes import prefix_borders
-from tampu.engine.request import (
-    Request,
-)
-from tampu.engine.requests import (
-    Decide,
-    Generate,
-)
+from tampu.engine.request import Request
+from tampu.engine.requests import Decide, Generate
 from tampu.errors import ComputeError, RequestNotStartedError
 from tampu.runner.events import Failed, to_error
 from tampu.server.session import current_session

@@ -20,12 +20,8 @@ from tampu.cluster.replica_adapters import ReplicaAdapters
 from tampu.cluster.stats import ReplicaStats, packed, unpacked
 from tampu.engine.events import Reply, Started
 from tampu.engine.load_options import LoadOptions
-from tampu.engine.management import (
-    ListPrefixes,
-)
-from tampu.engine.request import (
-    Request,
-)
+from tampu.engine.management import ListPrefixes
+from tampu.engine.request import Request
 from tampu.errors import TampuError
 from tampu.runner.events import Failed
 from tampu.server.crash_loop import CrashLoopBackoff

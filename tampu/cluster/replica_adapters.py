@@ -12,9 +12,7 @@ from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
 from tampu.cluster.adapters import AdapterList, DeployedAdapter, adapter_on_node
-from tampu.engine.request import (
-    Lora,
-)
+from tampu.engine.request import Lora
 from tampu.errors import TampuError
 from tampu.runner.events import Failed, to_error
 from tampu.server.model_manager import ManagedModel

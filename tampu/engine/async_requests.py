@@ -7,13 +7,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 
 from tampu.engine.arguments import checked
 from tampu.engine.backend import ReplySink, Running
-from tampu.engine.completion import (
-    ChatCompletion,
-    ChatEvent,
-    Completion,
-    aiter_events,
-    completion,
-)
+from tampu.engine.completion import ChatCompletion, ChatEvent, Completion, aiter_events, completion
 from tampu.engine.input_processor import Prompt
 from tampu.engine.python_requests import Message
 

@@ -13,10 +13,7 @@ import numpy.typing as npt
 from tampu.engine.events import Reply, joined
 from tampu.engine.output import OutputEvent
 from tampu.engine.placement import Placement
-from tampu.engine.request import (
-    Request,
-    Result,
-)
+from tampu.engine.request import Request, Result
 from tampu.engine.request_builder import RequestBuilder
 from tampu.errors import UnsupportedRequestError
 from tampu.runner.events import BatchCounts, Event

@@ -34,18 +34,9 @@ from tampu.engine.load_options import LoadOptions
 from tampu.engine.model_loader import LoadedModel, load_model
 from tampu.engine.native import NativeModel
 from tampu.engine.prepared_options import prepared_options
-from tampu.engine.python_requests import (
-    File,
-    Message,
-    PythonRequests,
-    embedded_prompt,
-    read_file,
-)
+from tampu.engine.python_requests import File, Message, PythonRequests, embedded_prompt, read_file
 from tampu.engine.questions import RERANK_INSTRUCTION, Decisions, Question
-from tampu.engine.request import (
-    NO_LORA,
-    Lora,
-)
+from tampu.engine.request import NO_LORA, Lora
 from tampu.engine.requests import (
     Decide,
     Embed,

@@ -8,10 +8,7 @@ from pathlib import Path
 from tampu.engine.bound_model import bind, bounded, devices_for
 from tampu.engine.fit import place, place_embedding, survey
 from tampu.engine.load_options import LoadOptions
-from tampu.engine.management import (
-    DeviceEstimate,
-    MemoryEstimate,
-)
+from tampu.engine.management import DeviceEstimate, MemoryEstimate
 from tampu.errors import OutOfMemoryError
 from tampu.ml import Backend
 from tampu.ml.device_map import DeviceMap

@@ -14,12 +14,8 @@ from typing import Any, TypeAlias, get_args
 import msgspec
 
 from tampu.chat.output.stream_parser import CallState
-from tampu.engine.request import (
-    Result,
-)
-from tampu.engine.requests import (
-    result_types,
-)
+from tampu.engine.request import Result
+from tampu.engine.requests import result_types
 from tampu.runner.events import (
     Done,
     Failed,

@@ -18,13 +18,8 @@ from tampu.chat.output import (
     ToolCallEnd,
     ToolCallStart,
 )
-from tampu.engine.events import (
-    Event,
-    ToolCallDelta,
-    ToolCallFinished,
-    ToolCallStarted,
-)
-from tampu.runner.events import Done, ReasoningDelta, TextDelta, TokenLogprob
+from tampu.engine.events import Event, ToolCallDelta, ToolCallFinished, ToolCallStarted
+from tampu.runner.events import Done, Failed, ReasoningDelta, TextDelta, TokenLogprob
 
 OutputEvent: TypeAlias = Event | ToolCall
 
@@ -106,7 +101,7 @@ class OutputParser:
                 dropped = event.usage.dropped_tokens + self.dropped
                 usage = replace(event.usage, dropped_tokens=dropped)
                 event = replace(event, usage=usage)
-        if self._choice:
+        if self._choice and not isinstance(event, Failed):
             event = replace(event, choice=self._choice)
         yield event
 

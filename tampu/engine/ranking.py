@@ -20,9 +20,7 @@ import numpy.typing as npt
 
 from tampu.engine.pooling import RANK, pooling_of
 from tampu.engine.questions import RERANK_INSTRUCTION, Decision, Decisions
-from tampu.engine.requests import (
-    Pair,
-)
+from tampu.engine.requests import Pair
 from tampu.errors import ContextLengthError, RequestError
 from tampu.ml.metadata import Metadata
 from tampu.ml.vectors import check_finite

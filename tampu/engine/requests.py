@@ -15,13 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from tampu.engine.management import (
-    ActOnSlot,
-    ChangeAdapter,
-    EstimateMemory,
-    ListPrefixes,
-    Observe,
-)
+from tampu.engine.management import ActOnSlot, ChangeAdapter, EstimateMemory, ListPrefixes, Observe
 from tampu.engine.prefixes import PrefixBorders
 from tampu.engine.prompts import (
     ChatPrompt,
@@ -32,14 +26,7 @@ from tampu.engine.prompts import (
     TokensPrompt,
 )
 from tampu.engine.questions import Decisions, Question
-from tampu.engine.request import (
-    Computation,
-    Lane,
-    Lora,
-    Request,
-    Result,
-    prompt_lane,
-)
+from tampu.engine.request import Computation, Lane, Lora, Request, Result, prompt_lane
 from tampu.ml.vectors import UNIT
 from tampu.runner.events import Done, Usage
 from tampu.runner.request import GenerateOptions, Priority

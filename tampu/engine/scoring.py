@@ -19,10 +19,7 @@ import numpy as np
 
 from tampu.cancellation import check_cancelled
 from tampu.chat.images import Item
-from tampu.engine.requests import (
-    PromptScores,
-    ScoredContinuation,
-)
+from tampu.engine.requests import PromptScores, ScoredContinuation
 from tampu.errors import ComputeError, RequestError
 from tampu.runner.events import Done, Event, Failed, Usage, to_error
 from tampu.runner.sequence import RowCollector, Rows

@@ -11,21 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.engine.input_processor import InputProcessor, Prompt
-from tampu.engine.management import (
-    SlotAction,
-)
+from tampu.engine.management import SlotAction
 from tampu.engine.model_loader import LoadedModel
 from tampu.errors import RequestError, SnapshotError
 from tampu.kvcache.adoption import adopt
 from tampu.kvcache.block_file import CacheKey, PrefixTokens, block_parts
 from tampu.kvcache.block_index import spans
-from tampu.kvcache.snapshot_file import (
-    SnapshotBlock,
-    check_head,
-    head_of,
-    read_blocks,
-    tokens_of,
-)
+from tampu.kvcache.snapshot_file import SnapshotBlock, check_head, head_of, read_blocks, tokens_of
 from tampu.ml.atomic_file import atomic_file
 from tampu.runner.loop import EngineLoop
 from tampu.runner.prefix_keeper import BLOCK

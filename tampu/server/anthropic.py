@@ -5,16 +5,9 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tampu.engine.requests import (
-    Encode,
-)
+from tampu.engine.requests import Encode
 from tampu.server.body import parsed
-from tampu.server.http_response import (
-    JSONResponse,
-    TaskResponse,
-    event_response,
-    warning_headers,
-)
+from tampu.server.http_response import JSONResponse, TaskResponse, event_response, warning_headers
 from tampu.server.image_urls import ImageFetcher
 from tampu.server.mcp.selection import message_form
 from tampu.server.mcp.servers import MCPServers

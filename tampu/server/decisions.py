@@ -10,9 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tampu.engine.questions import Decisions
-from tampu.engine.requests import (
-    Decided,
-)
+from tampu.engine.requests import Decided
 from tampu.server.body import parsed
 from tampu.server.generation_request import ModelCall
 from tampu.server.http_response import JSONResponse, TaskResponse, warning_headers

@@ -6,9 +6,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tampu.engine.requests import (
-    Embedded,
-)
+from tampu.engine.requests import Embedded
 from tampu.server.body import parsed
 from tampu.server.choices import dropped_warnings
 from tampu.server.generation_request import ModelUse
@@ -16,11 +14,7 @@ from tampu.server.http_response import SHORT, JSONResponse, TaskResponse, warnin
 from tampu.server.llama_server import joined
 from tampu.server.routes import Route, post
 from tampu.server.serving import Serving
-from tampu.server.wire.cohere import (
-    CohereEmbedRequest,
-    cohere_embeddings,
-    parse_cohere_embed,
-)
+from tampu.server.wire.cohere import CohereEmbedRequest, cohere_embeddings, parse_cohere_embed
 from tampu.server.wire.embeddings import (
     EmbeddingRequest,
     embedding_list,

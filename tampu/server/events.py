@@ -107,12 +107,13 @@ def without_broken_calls(events: Sequence[Event]) -> Sequence[Event]:
 
 def total_usage(events: list[Done], choices: int) -> Usage:
     """Return the usage of all choices; each prompt counts once."""
-    by_choice = sorted(events, key=lambda event: event.choice)
-    prompts = by_choice[::choices]
-    return Usage(
-        prompt_tokens=sum(event.usage.prompt_tokens for event in prompts),
-        cached_tokens=sum(event.usage.cached_tokens for event in prompts),
-        generated_tokens=sum(event.usage.generated_tokens for event in by_choice),
-        prompt_ns=sum(event.usage.prompt_ns for event in prompts),
-        generated_ns=max((event.usage.generated_ns for event in by_choice), default=0),
-    )
+    prompt = cached = prompt_ns = generated = generated_ns = 0
+    for event in events:
+        usage = event.usage
+        if event.choice % choices == 0:
+            prompt += usage.prompt_tokens
+            cached += usage.cached_tokens
+            prompt_ns += usage.prompt_ns
+        generated += usage.generated_tokens
+        generated_ns = max(generated_ns, usage.generated_ns)
+    return Usage(prompt, cached, prompt_ns, generated, generated_ns)

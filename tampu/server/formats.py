@@ -7,9 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tampu.engine.requests import (
-    CheckFormat,
-)
+from tampu.engine.requests import CheckFormat
 from tampu.errors import GrammarError, RequestError
 from tampu.server.body import parsed
 from tampu.server.http_response import TaskResponse

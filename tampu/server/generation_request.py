@@ -9,13 +9,8 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from tampu.engine.prompts import Prompt, StructuredOutput
-from tampu.engine.request import (
-    Lora,
-    Request,
-)
-from tampu.engine.requests import (
-    Generate,
-)
+from tampu.engine.request import Lora, Request
+from tampu.engine.requests import Generate
 from tampu.errors import RequestError
 from tampu.runner.request import GenerateOptions, token_limit
 

@@ -30,10 +30,7 @@ from tampu.server.errors import (
     public_message,
     status_of,
 )
-from tampu.server.events import (
-    Event,
-    warnings_of,
-)
+from tampu.server.events import Event, warnings_of
 from tampu.text import valid_text
 
 logger = logging.getLogger(__name__)

@@ -18,9 +18,7 @@ import psutil
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tampu.engine.management import (
-    Observe,
-)
+from tampu.engine.management import Observe
 from tampu.errors import TampuError
 from tampu.runner.recorder import RunnerSnapshot
 from tampu.server.http_response import SSE, EventsResponse

@@ -10,29 +10,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tampu.engine.prompts import MEDIA_MARKER, FIMPrompt, Prompt, TextPrompt, TokensPrompt
-from tampu.engine.requests import (
-    Decode,
-    Encode,
-    Encoded,
-)
+from tampu.engine.requests import Decode, Encode, Encoded
 from tampu.server.body import parsed
 from tampu.server.errors import BusyError
 from tampu.server.generation_request import GenerationRequest
-from tampu.server.http_response import (
-    JSONResponse,
-    TaskResponse,
-    event_response,
-    json_response,
-)
+from tampu.server.http_response import JSONResponse, TaskResponse, event_response, json_response
 from tampu.server.routes import Route, get, post
 from tampu.server.serving import Serving
 from tampu.server.template_caps import TemplateCaps
 from tampu.server.tokens import BLOCK, id_blocks, json_items, piece_blocks
 from tampu.server.wire import llama_server as wire
-from tampu.server.wire.llama_server_output import (
-    LlamaCompletionWriter,
-    generation_settings,
-)
+from tampu.server.wire.llama_server_output import LlamaCompletionWriter, generation_settings
 from tampu.server.wire.openai import ChatRequest, parse_chat_completion
 from tampu.server.wire.options import ModelBody, parse_limited
 from tampu.store.catalog import Entry

@@ -16,9 +16,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from tampu.engine.events import Reply, Started
-from tampu.engine.request import (
-    Result,
-)
+from tampu.engine.request import Result
 from tampu.errors import TampuError
 from tampu.runner.events import Done, Failed, PromptProgress, ReasoningDelta, TextDelta, Usage
 from tampu.server.llama_metrics import LlamaServerMetrics
@@ -157,14 +155,12 @@ class Metrics:
         choices: dict[int, _TokenTimes] = {}
 
         def count(event: Reply) -> None:
-            if isinstance(event, Failed):
-                return
-            if isinstance(event, Result):
+            if isinstance(event, Result | Done):
                 self._count_tokens(model, event.usage)
+            if isinstance(event, Result | Failed):
                 return
             times = choices.get(event.choice)
             if isinstance(event, Done):
-                self._count_tokens(model, event.usage)
                 if times is not None:
                     times.came(event.usage.generated_tokens - times.tokens, self._clock())
             elif not isinstance(event, Started | PromptProgress):

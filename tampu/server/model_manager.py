@@ -22,12 +22,7 @@ from msgspec.structs import replace
 
 from tampu.engine.backend import ModelFacts
 from tampu.engine.load_options import LoadOptions
-from tampu.errors import (
-    LoadCancelledError,
-    ModelFileError,
-    OutOfMemoryError,
-    RequestError,
-)
+from tampu.errors import LoadCancelledError, ModelFileError, OutOfMemoryError, RequestError
 from tampu.ml.machine import read_available_memory
 from tampu.runner.events import BatchCounts
 from tampu.server.crash_loop import CrashLoopBackoff

@@ -10,18 +10,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tampu.engine.prompts import ChatPrompt
-from tampu.engine.requests import (
-    Encode,
-)
+from tampu.engine.requests import Encode
 from tampu.server.body import parsed
 from tampu.server.embeddings import embedding_warnings
 from tampu.server.generation_request import GenerationRequest
-from tampu.server.http_response import (
-    JSONResponse,
-    TaskResponse,
-    encoded,
-    event_response,
-)
+from tampu.server.http_response import JSONResponse, TaskResponse, encoded, event_response
 from tampu.server.mcp.selection import chat_form
 from tampu.server.mcp.servers import MCPServers, Offer
 from tampu.server.model_defaults import ModelDefaults

@@ -11,10 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tampu.engine.prompts import FIMPrompt, TextPrompt, TokensPrompt
-from tampu.engine.requests import (
-    Decode,
-    Encode,
-)
+from tampu.engine.requests import Decode, Encode
 from tampu.server.body import parsed
 from tampu.server.caller import current_caller
 from tampu.server.generation_request import GenerationRequest

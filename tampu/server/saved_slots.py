@@ -10,10 +10,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tampu.engine.management import (
-    ActOnSlot,
-    SlotAction,
-)
+from tampu.engine.management import ActOnSlot, SlotAction
 from tampu.engine.sent_paths import sent_path
 from tampu.errors import RequestError
 from tampu.server.body import read_body

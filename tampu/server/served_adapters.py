@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sized
 from dataclasses import dataclass
 from pathlib import Path
 
-from tampu.engine.management import (
-    ChangeAdapter,
-)
+from tampu.engine.management import ChangeAdapter
 from tampu.engine.sent_paths import sent_path
 from tampu.errors import NotFoundError, RequestError
 from tampu.runner.request import check_strength

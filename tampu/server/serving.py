@@ -14,34 +14,18 @@ from msgspec.structs import replace
 
 from tampu.engine.events import Reply, Started, joined
 from tampu.engine.load_options import LLAMACPP
-from tampu.engine.management import (
-    EstimateMemory,
-    MemoryEstimate,
-)
+from tampu.engine.management import EstimateMemory, MemoryEstimate
 from tampu.engine.prompts import TextPrompt
-from tampu.engine.request import (
-    Lora,
-    Request,
-)
-from tampu.engine.requests import (
-    Embedded,
-    Encode,
-)
+from tampu.engine.request import Lora, Request
+from tampu.engine.requests import Embedded, Encode
 from tampu.engine.sent_paths import sent_options, sent_path
-from tampu.errors import (
-    ModelNameError,
-    ModelNotFoundError,
-    RequestError,
-    RequestNotStartedError,
-)
+from tampu.errors import ModelNameError, ModelNotFoundError, RequestError, RequestNotStartedError
 from tampu.runner.events import Done, Usage
 from tampu.server.admission import Admission
 from tampu.server.caller import current_caller
 from tampu.server.choices import dropped_warnings, merged, worded
 from tampu.server.default_model import only_model
-from tampu.server.events import (
-    Event,
-)
+from tampu.server.events import Event
 from tampu.server.generation_request import GenerationRequest, ModelCall, ModelUse
 from tampu.server.model_defaults import ModelDefaults, model_defaults
 from tampu.server.model_manager import ManagedModel, ModelManager
@@ -190,6 +174,7 @@ class Serving:
             self._queued() as leave_queue,
             self._metrics.request(entry.name) as count,
         ):
+            is_queued = True
             if isinstance(call, GenerationRequest) and call.text_bias:
                 call = await self.with_text_bias(entry, call)
             lora = self.adapters.choice(entry, call.lora)
@@ -198,46 +183,32 @@ class Serving:
                     async with self._use(entry, call) as model:
                         if lora:
                             await self.adapters.provide(model, lora)
-                        async with aclosing(self._replies(model, call, lora)) as replies:
-                            async for reply in replies:
-                                may_retry = False
-                                count(reply)
-                                if trace is not None:
-                                    trace.reply(reply)
-                                if not isinstance(reply, Started):
-                                    leave_queue()
-                                yield reply
+                        ready_ns, requests = time.monotonic_ns(), self._requests(model, call, lora)
+                        with _worded(model, call):
+                            async with aclosing(_replies(model, requests)) as replies:
+                                async for reply in replies:
+                                    may_retry = False
+                                    if isinstance(reply, Started | Done | Embedded):
+                                        reply = _stamped(reply, call, ready_ns)
+                                    elif is_queued:
+                                        leave_queue()
+                                        is_queued = False
+                                    count(reply)
+                                    if trace is not None:
+                                        trace.reply(reply)
+                                    yield reply
                     return
                 except RequestNotStartedError:
                     if not may_retry:
                         raise
 
-    async def _replies(
+    def _requests(
         self, model: ManagedModel, call: GenerationRequest | ModelCall[Any], lora: Lora
-    ) -> AsyncGenerator[Reply, None]:
-        """Yield the replies of a loaded model, with what only the server knows."""
-        ready_ns, client = time.monotonic_ns(), model.runner
-        context, priority = client.facts.context, current_caller().priority
-        requests = call.requests(context, self._max_repeated_tokens)
-        if not requests:  # it only loads the model
-            yield Done("load", Usage(), ready_ns=ready_ns)
-            return
-        running = [client.run(each.scheduled(lora, priority)) for each in requests]
-        field, choices = "", 1
-        if isinstance(call, GenerationRequest):
-            choices, field = call.choices, call.structure.field if call.structure else ""
-        with worded(field, is_longest=0 < model.entry.info.context <= context):
-            async with aclosing(running[0] if len(running) == 1 else merged(running)) as replies:
-                async for reply in replies:
-                    if isinstance(reply, Started):
-                        # The choices of one prompt drop the same.
-                        is_first = not reply.choice % choices
-                        warnings = dropped_warnings(reply.dropped if is_first else 0)
-                        yield replace(reply, ready_ns=ready_ns, warnings=warnings)
-                    elif isinstance(reply, Done | Embedded):
-                        yield replace(reply, ready_ns=ready_ns)
-                    else:
-                        yield reply
+    ) -> list[Request[Any]]:
+        """Return what a loaded model is asked; nothing: it is only to be loaded."""
+        priority = current_caller().priority
+        asked = call.requests(model.runner.facts.context, self._max_repeated_tokens)
+        return [request.scheduled(lora, priority) for request in asked]
 
     @asynccontextmanager
     async def _use(self, entry: Entry, request: ModelUse) -> AsyncIterator[ManagedModel]:
@@ -300,3 +271,37 @@ class Serving:
                 if not may_retry:
                     raise
         raise AssertionError
+
+
+def _replies(model: ManagedModel, requests: list[Request[Any]]) -> AsyncGenerator[Reply, None]:
+    """Return the replies to requests, those of several as they come."""
+    if not requests:
+        return _loaded()
+    running = [model.runner.run(request) for request in requests]
+    return running[0] if len(running) == 1 else merged(running)
+
+
+async def _loaded() -> AsyncGenerator[Reply, None]:
+    """Yield the reply to a request that only loads the model."""
+    yield Done("load", Usage())
+
+
+def _stamped(
+    reply: Started | Done | Embedded, call: GenerationRequest | ModelCall[Any], ready_ns: int
+) -> Reply:
+    """Return a reply with what only the server knows: when the model was ready, and warnings."""
+    if not isinstance(reply, Started):
+        return replace(reply, ready_ns=ready_ns)
+    # The choices of one prompt drop the same.
+    choices = call.choices if isinstance(call, GenerationRequest) else 1
+    warnings = () if reply.choice % choices else dropped_warnings(reply.dropped)
+    return replace(reply, ready_ns=ready_ns, warnings=warnings)
+
+
+def _worded(
+    model: ManagedModel, call: GenerationRequest | ModelCall[Any]
+) -> AbstractContextManager[None]:
+    """Reword the errors of a model for the client of a request."""
+    structure = call.structure if isinstance(call, GenerationRequest) else None
+    is_longest = 0 < model.entry.info.context <= model.runner.facts.context
+    return worded(structure.field if structure else "", is_longest=is_longest)

@@ -10,10 +10,7 @@ from starlette.responses import Response
 
 from tampu.errors import RequestError
 from tampu.server.caller import current_caller
-from tampu.server.events import (
-    Event,
-    warnings_of,
-)
+from tampu.server.events import Event, warnings_of
 from tampu.server.http_response import EventsResponse, JSONResponse
 from tampu.server.response_store import Item, ResponseStore
 from tampu.server.routes import Access, Route, get, raw

@@ -13,11 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tampu.engine.prompts import ChatPrompt, TextPrompt
-from tampu.engine.requests import (
-    Decode,
-    Encode,
-    Encoded,
-)
+from tampu.engine.requests import Decode, Encode, Encoded
 from tampu.errors import RequestError
 from tampu.server.body import parsed
 from tampu.server.http_response import TaskResponse, json_response

@@ -20,15 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from tampu.engine.events import Reply
 from tampu.engine.prompts import ChatPrompt
-from tampu.engine.request import (
-    Request,
-    Result,
-)
-from tampu.engine.requests import (
-    Decide,
-    Embed,
-    Rerank,
-)
+from tampu.engine.request import Request, Result
+from tampu.engine.requests import Decide, Embed, Rerank
 from tampu.errors import SettingsError
 from tampu.runner.events import Done, Usage
 from tampu.server.caller import current_caller

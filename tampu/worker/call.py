@@ -11,10 +11,8 @@ from tampu.cancellation import cancellable, check_cancelled
 from tampu.chat.output import ToolCall
 from tampu.engine.backend import Backend, Running
 from tampu.engine.events import Reply, is_last
-from tampu.engine.request import (
-    Request,
-)
-from tampu.runner.events import Done, Failed, TextDelta, Usage
+from tampu.engine.request import Request, Result
+from tampu.runner.events import Done, TextDelta, Usage
 from tampu.worker.output_queue import OutputQueue
 from tampu.worker.protocol import Answer
 
@@ -87,7 +85,7 @@ class Call:
 
     def parsed(self, reply: Reply) -> Iterator[Answer]:
         """Yield a reply; the text of a chat as content, reasoning and tool calls."""
-        if self._running is None or not isinstance(reply, TextDelta | Done | Failed):
+        if self._running is None or isinstance(reply, Result):
             yield Answer(self._number, reply)
             return
         for event in self._running.parse(reply):

@@ -18,16 +18,9 @@ from typing import Any, Protocol, TypeAlias
 from tampu.engine.backend import ModelFacts
 from tampu.engine.events import Reply, is_last
 from tampu.engine.load_options import LoadOptions
-from tampu.engine.request import (
-    Request,
-)
+from tampu.engine.request import Request
 from tampu.engine.sent_paths import sent_options, sent_path
-from tampu.errors import (
-    OutOfMemoryError,
-    RequestNotStartedError,
-    RunnerDiedError,
-    TampuError,
-)
+from tampu.errors import OutOfMemoryError, RequestNotStartedError, RunnerDiedError, TampuError
 from tampu.runner.events import BatchCounts, Failed, to_error
 from tampu.sandbox.client import ForkServerClient
 from tampu.worker.exit_cause import describe_exit, lacked_device_memory

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from tampu.engine.request import (
-    Lane,
-)
+from tampu.engine.request import Lane
 
 LANES: Mapping[Lane, int] = MappingProxyType(
     {

@@ -9,9 +9,7 @@ from typing import Any, TypeVar
 
 from tampu.engine.backend import ModelFacts
 from tampu.engine.events import Reply, joined
-from tampu.engine.request import (
-    Request,
-)
+from tampu.engine.request import Request
 from tampu.runner.events import BatchCounts
 
 R = TypeVar("R")

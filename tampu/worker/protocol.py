@@ -21,12 +21,8 @@ import msgspec
 from tampu.engine.backend import ModelFacts
 from tampu.engine.events import REPLY_TYPES, Reply
 from tampu.engine.load_options import LoadOptions
-from tampu.engine.request import (
-    Request,
-)
-from tampu.engine.requests import (
-    KINDS,
-)
+from tampu.engine.request import Request
+from tampu.engine.requests import KINDS
 from tampu.runner.events import BatchCounts
 from tampu.worker.frames import HEADER
 from tampu.worker.large_integers import decoder, encode

@@ -3,8 +3,8 @@
 It knows no kind of request. The main thread loads the model. One thread reads commands, and handles
 Cancel and Ping itself. Another parses the output of chats and writes replies, so that the engine's
 thread never waits for the server. The threads of each lane (`tampu.worker.lanes`) run requests, so
-that a slow one delays only its like, and ends when it is cancelled. What structured output needs is
-set up when the worker is idle.
+that a slow one delays only others of its lane, and ends when it is cancelled. What structured
+output needs is set up when the worker is idle.
 """
 
 from __future__ import annotations
@@ -24,10 +24,7 @@ from typing import Any, TypeAlias
 
 from tampu.engine.backend import Backend
 from tampu.engine.events import is_last
-from tampu.engine.request import (
-    Lane,
-    Request,
-)
+from tampu.engine.request import Lane, Request
 from tampu.errors import ComputeError, RequestCancelledError, TampuError
 from tampu.runner.events import BatchCounts, Failed
 from tampu.text import valid_text

@@ -6,10 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tampu.cluster.counts import Counting, ReplicaCounts, show_counts
 from tampu.engine.questions import Decisions
-from tampu.engine.requests import (
-    Decided,
-    Embedded,
-)
+from tampu.engine.requests import Decided, Embedded
 from tampu.runner.events import BatchCounts, Done, TextDelta, Usage
 
 LABELS = ("model", "replica", "kind")

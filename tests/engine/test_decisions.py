@@ -16,9 +16,7 @@ from support.scripted import write_scripted
 from tampu.engine.decisions import Scorer, decide, rerank, rerank_messages
 from tampu.engine.engine import Engine
 from tampu.engine.questions import Choice, Decision, Level, Option, Predicate, Question, Score
-from tampu.engine.requests import (
-    Rerank,
-)
+from tampu.engine.requests import Rerank
 from tampu.engine.scoring import Scored, Tokens
 from tampu.errors import ContextLengthError, RequestError
 from tampu.runner.events import Usage

@@ -10,9 +10,7 @@ from support import vocabularies as made
 from tampu.engine.handlers.embed import embedded_tokens
 from tampu.engine.prompts import TextPrompt, TokensPrompt
 from tampu.engine.request_builder import RequestBuilder
-from tampu.engine.requests import (
-    Embed,
-)
+from tampu.engine.requests import Embed
 from tampu.tokenizer import load_tokenizer
 
 

@@ -13,9 +13,7 @@ from support.tiny_model import Tiny, tiny_weights, write_tiny
 from tampu.engine.engine import Engine
 from tampu.engine.questions import RERANK_INSTRUCTION
 from tampu.engine.ranking import PairBuilder, rank
-from tampu.engine.requests import (
-    Pair,
-)
+from tampu.engine.requests import Pair
 from tampu.errors import ContextLengthError, ModelFileError, RequestError
 from tampu.ml.metadata import Metadata
 

@@ -16,14 +16,8 @@ from tampu.engine.engine import Engine
 from tampu.engine.events import is_last, joined
 from tampu.engine.handlers import HANDLERS, TEXT, VOCABULARY
 from tampu.engine.load_options import LoadOptions
-from tampu.engine.request import (
-    Request,
-    Result,
-)
-from tampu.engine.requests import (
-    KINDS,
-    result_types,
-)
+from tampu.engine.request import Request, Result
+from tampu.engine.requests import KINDS, result_types
 from tampu.errors import RequestError, UnsupportedRequestError
 from tampu.runner.events import Done
 from tampu.worker.main import VocabularyOnly

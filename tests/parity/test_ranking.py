@@ -18,10 +18,7 @@ from tampu.engine.engine import Engine
 from tampu.engine.load_options import LoadOptions
 from tampu.engine.questions import RERANK_INSTRUCTION
 from tampu.engine.ranking import PairBuilder
-from tampu.engine.requests import (
-    Pair,
-    Rerank,
-)
+from tampu.engine.requests import Pair, Rerank
 from tampu.errors import ContextLengthError, RequestError
 from tampu.ml.gguf import read_gguf
 

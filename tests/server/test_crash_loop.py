@@ -66,16 +66,10 @@ def test_crash_looping_model_is_refused_with_its_cause(site: Site) -> None:
 class Dying(FakeRunner):
     """Has died without anybody knowing, when the first request comes."""
 
-    async def generate(self, *_: object, **__: object) -> AsyncIterator[None]:
+    async def run(self, _: object) -> AsyncIterator[None]:
         self.is_alive, self.cause = False, "signal SIGKILL"
         raise RequestNotStartedError("the process of model 'm' has ended: signal SIGKILL")
         yield
-
-    async def _lost(self, *_: object, **__: object) -> None:
-        self.is_alive, self.cause = False, "signal SIGKILL"
-        raise RequestNotStartedError("the process of model 'm' has ended: signal SIGKILL")
-
-    embed = encode = decode = _lost
 
 
 class DyingStart(FakeStart):

@@ -10,17 +10,8 @@ from typing import Any, NoReturn
 import httpx
 import pytest
 
-from tampu.engine.events import (
-    Reply,
-    ToolCallDelta,
-)
-from tampu.runner.events import (
-    BatchCounts,
-    Done,
-    ReasoningDelta,
-    TextDelta,
-    Usage,
-)
+from tampu.engine.events import Reply, ToolCallDelta
+from tampu.runner.events import BatchCounts, Done, ReasoningDelta, TextDelta, Usage
 from tampu.server.admission import Admission
 from tampu.server.errors import BusyError
 from tampu.server.logs import JSONFormatter, TextFormatter, printable

@@ -25,11 +25,7 @@ from tampu.engine.handlers import TEXT
 from tampu.engine.handlers.embed import embedded_tokens, result, sized
 from tampu.engine.handlers.generate import Generation
 from tampu.engine.request_builder import RequestBuilder
-from tampu.engine.requests import (
-    Embed,
-    Embedded,
-    Generate,
-)
+from tampu.engine.requests import Embed, Embedded, Generate
 from tampu.errors import LoadCancelledError, ModelFileError
 from tampu.runner.events import Done, Failed, TextDelta, TokenLogprob, Usage
 from tampu.worker.worker import Worker

@@ -14,13 +14,9 @@ import numpy as np
 from tampu.chat.output import chat_format
 from tampu.chat.output.message_parser import ChatFormat
 from tampu.engine.backend import ModelFacts
-from tampu.engine.events import Started
+from tampu.engine.events import Started, joined
 from tampu.engine.handlers.embed import result, sized
-from tampu.engine.management import (
-    DeviceEstimate,
-    EstimateMemory,
-    MemoryEstimate,
-)
+from tampu.engine.management import DeviceEstimate, EstimateMemory, MemoryEstimate
 from tampu.engine.output import OutputParser
 from tampu.engine.prompts import ChatPrompt, FIMPrompt, TextPrompt, TokensPrompt
 from tampu.engine.questions import Decision, Decisions
@@ -37,12 +33,7 @@ from tampu.engine.requests import (
     Generate,
     Rerank,
 )
-from tampu.errors import (
-    ComputeError,
-    OutOfMemoryError,
-    RunnerDiedError,
-    UnsupportedRequestError,
-)
+from tampu.errors import ComputeError, OutOfMemoryError, RunnerDiedError, UnsupportedRequestError
 from tampu.runner.events import Done, TextDelta, TokenLogprob, Usage
 
 USAGE = Usage(
@@ -74,7 +65,7 @@ class FakeRunner:
         yield self._result(request)
 
     async def ask(self, request: Any) -> Any:
-        return self._result(request)
+        return joined([reply async for reply in self.run(request)])
 
     async def _generated(self, request: Generate) -> Any:
         prompt: Any = request.prompt

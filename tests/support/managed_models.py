@@ -10,9 +10,7 @@ from support.fork_server import FORK_SERVER
 
 from tampu.engine.load_options import LoadOptions
 from tampu.engine.prompts import TextPrompt
-from tampu.engine.requests import (
-    Generate,
-)
+from tampu.engine.requests import Generate
 from tampu.runner.events import Done, TextDelta
 from tampu.runner.request import GenerateOptions
 from tampu.server.model_manager import ModelManager

@@ -5,18 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from tampu.engine.load_options import LoadOptions
-from tampu.engine.management import (
-    ActOnSlot,
-    ChangeAdapter,
-    EstimateMemory,
-    ListPrefixes,
-    Observe,
-)
+from tampu.engine.management import ActOnSlot, ChangeAdapter, EstimateMemory, ListPrefixes, Observe
 from tampu.engine.prompts import ChatPrompt, TextPrompt, TokensPrompt
 from tampu.engine.questions import Predicate
-from tampu.engine.request import (
-    Request,
-)
+from tampu.engine.request import Request
 from tampu.engine.requests import (
     CheckFormat,
     Decide,

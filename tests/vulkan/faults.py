@@ -14,9 +14,7 @@ from support.tiny_model import Tiny, write_tiny
 
 from tampu.engine.load_options import LoadOptions
 from tampu.engine.prompts import TextPrompt
-from tampu.engine.requests import (
-    Generate,
-)
+from tampu.engine.requests import Generate
 from tampu.errors import OutOfMemoryError, RequestError, RunnerDiedError
 from tampu.runner.events import Done
 from tampu.runner.request import GenerateOptions

@@ -11,9 +11,7 @@ from support.waiting import PATIENCE_S
 
 from tampu.engine.events import Started
 from tampu.engine.prompts import TextPrompt
-from tampu.engine.requests import (
-    Generate,
-)
+from tampu.engine.requests import Generate
 from tampu.runner.events import Done, TextDelta
 from tampu.worker.call import Call
 from tampu.worker.output_queue import OutputQueue

@@ -7,10 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tampu.engine.prompts import ChatPrompt, StructuredOutput
-from tampu.engine.requests import (
-    Decode,
-    Generate,
-)
+from tampu.engine.requests import Decode, Generate
 from tampu.errors import RequestError
 from tampu.runner.request import GenerateOptions
 from tampu.worker.protocol import Run, to_body, to_command

@@ -11,13 +11,9 @@ from typing import Any
 import pytest
 from support.waiting import PATIENCE_S
 
-from tampu.engine.management import (
-    Observe,
-)
+from tampu.engine.management import Observe
 from tampu.engine.prompts import ChatPrompt, TextPrompt, TokensPrompt
-from tampu.engine.request import (
-    Request,
-)
+from tampu.engine.request import Request
 from tampu.engine.requests import (
     Decide,
     Decode,

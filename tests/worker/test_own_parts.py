@@ -14,10 +14,7 @@ from support.tiny_model import Tiny, write_tiny
 from tampu.convert.adapters import plan_adapter
 from tampu.engine.load_options import LoadOptions
 from tampu.engine.prompts import ChatPrompt
-from tampu.engine.requests import (
-    Decode,
-    Encode,
-)
+from tampu.engine.requests import Decode, Encode
 from tampu.ml.gguf import read_gguf
 from tampu.worker.main import load_model
 from tampu.worker.protocol import Load

@@ -28,15 +28,8 @@ from tampu.engine.prompts import (
     TextPrompt,
     TokensPrompt,
 )
-from tampu.engine.request import (
-    Request,
-)
-from tampu.engine.requests import (
-    Decode,
-    Embed,
-    Encode,
-    Generate,
-)
+from tampu.engine.request import Request
+from tampu.engine.requests import Decode, Embed, Encode, Generate
 from tampu.errors import RequestCancelledError, RequestError
 from tampu.ml.metadata import Metadata
 from tampu.runner.events import Failed, TextDelta
@@ -348,3 +341,12 @@ class NoMetadata:
         return default
 
     string = integer
+
+
+@pytest.mark.parametrize("text", ["ok", "fail here"])
+def test_all_events_of_a_choice_have_its_number(text: str) -> None:
+    with served(None) as client:
+        client.send(Run(1, Generate(TextPrompt(text), choice=2)))
+        replies = [answer.reply for answer in client.until(is_end_of(1))]
+        assert {reply.choice for reply in replies if not isinstance(reply, Failed)} == {2}
+        assert isinstance(replies[-1], Failed) == text.startswith("fail")

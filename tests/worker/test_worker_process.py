@@ -21,14 +21,8 @@ from support.waiting import PATIENCE_S, until
 
 from tampu.engine.events import Started
 from tampu.engine.load_options import LoadOptions
-from tampu.engine.prompts import ChatPrompt, TextPrompt, TokensPrompt
-from tampu.engine.requests import (
-    Decode,
-    Embed,
-    Encode,
-    Encoded,
-    Generate,
-)
+from tampu.engine.prompts import ChatPrompt, TextPrompt
+from tampu.engine.requests import Embed, Encode, Generate
 from tampu.errors import (
     ComputeError,
     ContextLengthError,
@@ -304,17 +298,6 @@ def test_an_unknown_kind_of_error_is_still_an_error() -> None:
     assert str(to_error("os", "text")) == "text"
 
 
-def test_texts_and_tokens_are_embedded_in_their_order() -> None:
-    async def test() -> None:
-        worker = await start()
-        found = await worker.ask(Embed((TextPrompt("ab"), TokensPrompt((5,))), norm=-1))
-        await worker.close()
-        assert found.array().tolist() == [[1.0, 195.0], [1.0, 5.0]]
-        assert found.tokens == 3
-
-    run(test())
-
-
 def test_a_text_too_long_to_embed_is_truncated_or_refused() -> None:
     async def test() -> None:
         worker = await start()
@@ -350,24 +333,6 @@ def test_the_tokens_of_a_long_text_come_in_parts(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("tampu.worker.client.take_frames", taken)
     run(test())
     assert max(sizes) < 1 << 20
-
-
-def test_prompts_are_encoded_and_tokens_are_decoded() -> None:
-    async def test() -> None:
-        worker = await start()
-        encoded = await worker.ask(Encode(TextPrompt("hé")))
-        assert encoded.tokens() == [104, 233]
-        assert (await worker.ask(Decode(tuple(encoded.tokens())))).text == "hé"
-        count = await worker.ask(Encode(TextPrompt("hé"), detail="count"))
-        assert count == Encoded(2)
-        pieces = await worker.ask(Encode(TextPrompt("hé"), detail="pieces"))
-        assert (pieces.tokens(), pieces.pieces) == ([104, 233], "hé".encode())
-        assert pieces.lengths == struct.pack("<2i", 1, 2)
-        with pytest.raises(RequestError, match="token -1 is not in the vocabulary"):
-            await worker.ask(Decode((-1,)))
-        await worker.close()
-
-    run(test())
 
 
 def test_structured_output_is_prepared_when_the_worker_is_idle() -> None:

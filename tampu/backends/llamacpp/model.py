@@ -25,9 +25,7 @@ from tampu.engine.handlers import TEXT
 from tampu.engine.handlers.embed import embedded_tokens, result, sized
 from tampu.engine.handlers.generate import Generation
 from tampu.engine.load_options import LLAMACPP
-from tampu.engine.request import (
-    Lora,
-)
+from tampu.engine.request import Lora
 from tampu.engine.request_builder import RequestBuilder
 from tampu.engine.requests import (
     Embed,

@@ -9,19 +9,9 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from tampu.engine.backend import Handlers
-from tampu.engine.handlers import (
-    adapters,
-    decide,
-    embed,
-    estimate,
-    generate,
-    observe,
-    score,
-    snapshots,
-    tokens,
-)
+from tampu.engine.handlers import decide, embed, generate, management, score, tokens
 
-VOCABULARY: Handlers = MappingProxyType({**tokens.HANDLERS, **estimate.HANDLERS})
+VOCABULARY: Handlers = MappingProxyType({**tokens.HANDLERS, **management.ANY})
 """Of a model of any engine, also of one that is loaded without its weights."""
 
 TEXT: Handlers = MappingProxyType({**VOCABULARY, **decide.HANDLERS})
@@ -33,9 +23,7 @@ HANDLERS: Handlers = MappingProxyType(
         **generate.HANDLERS,
         **embed.HANDLERS,
         **score.HANDLERS,
-        **observe.HANDLERS,
-        **snapshots.HANDLERS,
-        **adapters.HANDLERS,
+        **management.HANDLERS,
     }
 )
 """Of tampu's own engine: all kinds."""

@@ -14,10 +14,7 @@ from tampu.engine.native import NativeModel
 from tampu.engine.pooling import MEAN, NONE, RANK, late_chunked, pooled
 from tampu.engine.prompts import ItemsPrompt, TextPrompt
 from tampu.engine.request_builder import RequestBuilder, known_tokens
-from tampu.engine.requests import (
-    Embed,
-    Embedded,
-)
+from tampu.engine.requests import Embed, Embedded
 from tampu.engine.scoring import AT_ONCE, run_all
 from tampu.errors import ContextLengthError, RequestError
 from tampu.ml.vectors import UNIT, check_finite, scaled, unit_vectors

@@ -17,13 +17,9 @@ from tampu.engine.native import NativeModel
 from tampu.engine.output import OutputEvent, OutputParser
 from tampu.engine.prefixes import PrefixBorders
 from tampu.engine.prompts import TextPrompt
-from tampu.engine.request import (
-    Result,
-)
+from tampu.engine.request import Result
 from tampu.engine.request_builder import RequestBuilder
-from tampu.engine.requests import (
-    Generate,
-)
+from tampu.engine.requests import Generate
 from tampu.runner.events import Done, Event, TextDelta
 
 _MAX_HELD = 64  # deltas; a longer text would keep the thread that parses it from others

@@ -8,16 +8,8 @@ from typing import Any
 from tampu.engine.backend import Handlers
 from tampu.engine.completion import RequestHandle
 from tampu.engine.native import NativeModel
-from tampu.engine.request import (
-    Computation,
-)
-from tampu.engine.requests import (
-    Pair,
-    Rank,
-    Ranked,
-    Score,
-    Scores,
-)
+from tampu.engine.request import Computation
+from tampu.engine.requests import Pair, Rank, Ranked, Score, Scores
 from tampu.engine.scoring import AT_ONCE, run_all, scores
 from tampu.errors import RequestError
 from tampu.runner.request import GenerateOptions

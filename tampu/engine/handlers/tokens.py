@@ -13,14 +13,7 @@ from tampu.chat.images import token_ids
 from tampu.engine.backend import Backend, Handlers
 from tampu.engine.prompts import ChatPrompt, TextPrompt
 from tampu.engine.request_builder import known_tokens
-from tampu.engine.requests import (
-    CheckFormat,
-    Decode,
-    Decoded,
-    Encode,
-    Encoded,
-    FormatChecked,
-)
+from tampu.engine.requests import CheckFormat, Decode, Decoded, Encode, Encoded, FormatChecked
 
 _BLOCK = 1 << 16  # tokens; between two blocks, and often within one, other threads run
 

@@ -14,19 +14,9 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from tampu.engine.events import (
-    Started,
-    ToolCallDelta,
-    ToolCallFinished,
-    ToolCallStarted,
-)
+from tampu.engine.events import Started, ToolCallDelta, ToolCallFinished, ToolCallStarted
 from tampu.engine.prompts import ChatPrompt
-from tampu.runner.events import (
-    Done,
-    ReasoningDelta,
-    TextDelta,
-    Usage,
-)
+from tampu.runner.events import Done, ReasoningDelta, TextDelta, Usage
 from tampu.server.events import (
     Event,
     MCPCallDelta,

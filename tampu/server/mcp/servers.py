@@ -16,10 +16,7 @@ import msgspec
 
 from tampu.errors import MCPServerError, NotAllowedError, RequestError, TampuError
 from tampu.server.caller import current_caller
-from tampu.server.events import (
-    Event,
-    MCPToolsListed,
-)
+from tampu.server.events import Event, MCPToolsListed
 from tampu.server.generation_request import GenerationRequest
 from tampu.server.mcp.configuration import MCPOptions, MCPServer
 from tampu.server.mcp.rounds import MCPCall, MCPToolError, Result, with_rounds

@@ -8,19 +8,9 @@ from typing import Any
 
 import msgspec
 
-from tampu.engine.events import (
-    Started,
-    ToolCallDelta,
-    ToolCallFinished,
-    ToolCallStarted,
-)
+from tampu.engine.events import Started, ToolCallDelta, ToolCallFinished, ToolCallStarted
 from tampu.errors import TampuError
-from tampu.runner.events import (
-    Done,
-    ReasoningDelta,
-    TextDelta,
-    Usage,
-)
+from tampu.runner.events import Done, ReasoningDelta, TextDelta, Usage
 from tampu.server.errors import anthropic_error, public_message, status_of
 from tampu.server.events import (
     Event,

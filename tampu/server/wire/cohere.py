@@ -10,9 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.engine.prompts import TextPrompt
-from tampu.engine.requests import (
-    Embedded,
-)
+from tampu.engine.requests import Embedded
 from tampu.errors import RequestError
 from tampu.server.generation_request import ModelCall, require
 from tampu.server.model_defaults import ModelDefaults

@@ -26,10 +26,7 @@ from tampu.engine.questions import (
     check_count,
     check_question,
 )
-from tampu.engine.requests import (
-    Decide,
-    Decided,
-)
+from tampu.engine.requests import Decide, Decided
 from tampu.errors import RequestError
 from tampu.server.generation_request import ModelCall, require
 from tampu.server.model_defaults import ModelDefaults

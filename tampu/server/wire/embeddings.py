@@ -11,9 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.engine.prompts import TextPrompt, TokensPrompt
-from tampu.engine.requests import (
-    Embedded,
-)
+from tampu.engine.requests import Embedded
 from tampu.ml.vectors import UNIT
 from tampu.server.generation_request import ModelCall, require
 from tampu.server.model_defaults import ModelDefaults

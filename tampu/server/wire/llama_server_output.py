@@ -8,23 +8,13 @@ from typing import Any
 
 import msgspec
 
-from tampu.engine.events import (
-    Started,
-)
+from tampu.engine.events import Started
 from tampu.errors import TampuError
-from tampu.runner.events import (
-    Done,
-    PromptProgress,
-    ReasoningDelta,
-    TextDelta,
-    TokenLogprob,
-)
+from tampu.runner.events import Done, PromptProgress, ReasoningDelta, TextDelta, TokenLogprob
 from tampu.runner.request import GenerateOptions
 from tampu.sampling.parameters import Use, names_of
 from tampu.server.errors import code_of, llama_server_error, public_message, status_of
-from tampu.server.events import (
-    Event,
-)
+from tampu.server.events import Event
 from tampu.server.generation_request import GenerationRequest
 from tampu.server.http_response import SSE
 from tampu.server.wire.openai_output import logprobs_of, text_of, to_event

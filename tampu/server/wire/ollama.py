@@ -15,9 +15,7 @@ from typing import Any
 import msgspec
 
 from tampu.engine.prompts import FIMPrompt, TextPrompt
-from tampu.engine.requests import (
-    Embedded,
-)
+from tampu.engine.requests import Embedded
 from tampu.server.generation_request import GenerationRequest, ModelCall, require
 from tampu.server.model_defaults import ModelDefaults
 from tampu.server.wire.conversation import (

@@ -10,9 +10,7 @@ from typing import Any
 import msgspec
 
 from tampu.engine.load_options import choose_engine
-from tampu.engine.management import (
-    MemoryEstimate,
-)
+from tampu.engine.management import MemoryEstimate
 from tampu.engine.placement import DeviceShare
 from tampu.ml.gguf import read_gguf
 from tampu.server.generation_request import MAX_DURATION_S

@@ -9,23 +9,11 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from tampu.engine.events import (
-    Started,
-    ToolCallFinished,
-)
+from tampu.engine.events import Started, ToolCallFinished
 from tampu.errors import TampuError
-from tampu.runner.events import (
-    Done,
-    Limit,
-    ReasoningDelta,
-    TextDelta,
-    TokenLogprob,
-)
+from tampu.runner.events import Done, Limit, ReasoningDelta, TextDelta, TokenLogprob
 from tampu.server.errors import public_message
-from tampu.server.events import (
-    Event,
-    MCPCallFinished,
-)
+from tampu.server.events import Event, MCPCallFinished
 from tampu.server.wire.ollama import Message, ToolCall, ToolFunction, timestamp
 from tampu.server.wire.telemetry import Telemetry
 from tampu.server.wire.tools import executed_tool

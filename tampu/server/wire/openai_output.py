@@ -18,21 +18,9 @@ from tampu.engine.events import (
     ToolCallStarted,
 )
 from tampu.errors import TampuError
-from tampu.runner.events import (
-    Done,
-    PromptProgress,
-    ReasoningDelta,
-    TextDelta,
-    TokenLogprob,
-    Usage,
-)
+from tampu.runner.events import Done, PromptProgress, ReasoningDelta, TextDelta, TokenLogprob, Usage
 from tampu.server.errors import openai_error, public_message, status_of
-from tampu.server.events import (
-    Event,
-    MCPCallFinished,
-    total_usage,
-    without_broken_calls,
-)
+from tampu.server.events import Event, MCPCallFinished, total_usage, without_broken_calls
 from tampu.server.http_response import SSE
 from tampu.server.wire.telemetry import Telemetry, timings
 from tampu.server.wire.tools import executed_tool

@@ -11,10 +11,7 @@ from typing import Any
 
 import msgspec
 
-from tampu.engine.requests import (
-    Embed,
-    Embedded,
-)
+from tampu.engine.requests import Embed, Embedded
 from tampu.errors import RequestError
 from tampu.runner.request import GenerateOptions, given_options
 from tampu.sampling.parameters import BY_OLLAMA, BY_OPENAI, Use, engine_values

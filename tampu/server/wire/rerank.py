@@ -11,10 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 from tampu.engine.questions import RERANK_INSTRUCTION, Decisions
-from tampu.engine.requests import (
-    Decided,
-    Rerank,
-)
+from tampu.engine.requests import Decided, Rerank
 from tampu.errors import RequestError
 from tampu.server.generation_request import ModelCall, require
 from tampu.server.model_defaults import ModelDefaults

@@ -7,20 +7,9 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tampu.engine.events import (
-    Started,
-    ToolCallDelta,
-    ToolCallFinished,
-    ToolCallStarted,
-)
+from tampu.engine.events import Started, ToolCallDelta, ToolCallFinished, ToolCallStarted
 from tampu.errors import TampuError
-from tampu.runner.events import (
-    Done,
-    PromptProgress,
-    ReasoningDelta,
-    TextDelta,
-    TokenLogprob,
-)
+from tampu.runner.events import Done, PromptProgress, ReasoningDelta, TextDelta, TokenLogprob
 from tampu.server.errors import public_message
 from tampu.server.events import (
     Event,

@@ -13,9 +13,7 @@ from uuid import uuid4
 import msgspec
 
 from tampu.engine.questions import Decisions
-from tampu.engine.requests import (
-    Decided,
-)
+from tampu.engine.requests import Decided
 from tampu.server.generation_request import ModelCall, require
 from tampu.server.model_defaults import ModelDefaults
 from tampu.server.wire.adapters import AdapterBody

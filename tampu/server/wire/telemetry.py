@@ -7,15 +7,8 @@ from typing import Any
 
 import msgspec
 
-from tampu.runner.events import (
-    PromptProgress,
-    ReasoningDelta,
-    TextDelta,
-    Usage,
-)
-from tampu.server.events import (
-    Event,
-)
+from tampu.runner.events import PromptProgress, ReasoningDelta, TextDelta, Usage
+from tampu.server.events import Event
 
 
 def timings(usage: Usage) -> dict[str, float]:

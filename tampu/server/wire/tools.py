@@ -16,9 +16,7 @@ from typing import Any, Literal, TypeAlias
 
 from tampu.errors import GrammarError, RequestError
 from tampu.sampling.schema import checked_schema
-from tampu.server.events import (
-    MCPCallFinished,
-)
+from tampu.server.events import MCPCallFinished
 from tampu.server.generation_request import require
 from tampu.server.wire.output_format import ignored_warnings
 

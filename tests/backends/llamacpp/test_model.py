@@ -24,9 +24,7 @@ from tampu.backends.llamacpp.retokenize import Retokenizer
 from tampu.engine.engine import Engine
 from tampu.engine.load_options import LoadOptions
 from tampu.engine.prompts import TokensPrompt
-from tampu.engine.requests import (
-    Embed,
-)
+from tampu.engine.requests import Embed
 from tampu.errors import ModelFileError, RequestError
 from tampu.runner.events import Done, Event, Failed, TextDelta
 from tampu.runner.request import generate_options
