@@ -61,6 +61,7 @@ store-test: $(VENV)/installed-test $(KERNELS)
 
 # Servers and commands: requests made at random or to do harm, crashes, MCP, clients' own examples.
 server-test: $(VENV)/installed-test $(KERNELS)
+	sh tools/setup/registry.sh $(VENV)
 	sh tools/setup/ollama_examples.sh $(VENV)
 	$(SLOW_TESTS) tests/bench tests/benchmarks tests/cli tests/clients tests/cluster tests/docs tests/server \
 		tests/tools $(PYTEST_FLAGS)
