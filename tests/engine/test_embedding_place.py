@@ -45,6 +45,7 @@ def test_they_are_on_the_first_layers_device_if_all_layers_are_on_devices(
     assert sum(each.taken for each in devices) == 0
 
 
+@pytest.mark.slow
 def test_they_stay_on_the_cpu_if_they_do_not_fit(
     tmp_path: Path, devices: tuple[StandIn, StandIn]
 ) -> None:
