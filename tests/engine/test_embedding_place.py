@@ -13,6 +13,8 @@ from tampu.engine.engine import Engine
 from tampu.ml.device_map import Offload
 from tampu.ml.devices import Device
 
+pytestmark = pytest.mark.slow
+
 TEXT = "the cat is on the list and the dog is in the list"
 SMALL: dict[str, Any] = {"context": 256, "slots": 2, "threads": 1, "batch": 64}
 LAYERS = 2
@@ -45,7 +47,6 @@ def test_they_are_on_the_first_layers_device_if_all_layers_are_on_devices(
     assert sum(each.taken for each in devices) == 0
 
 
-@pytest.mark.slow
 def test_they_stay_on_the_cpu_if_they_do_not_fit(
     tmp_path: Path, devices: tuple[StandIn, StandIn]
 ) -> None:
