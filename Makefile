@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Two processes of tests use both cores: NumPy's threads would wait for one another.
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: FORCE run test test-all web kernels-test models-test engine-test store-test server-test page-test ray-test agents agents-test llama-server-test wheel wheel-test wheel-cuda wheel-cuda-test vulkan vulkan-test cuda cuda-backend gpu-bundle gpu-bundle-test docs lint format types bench lock clean
+.PHONY: FORCE run test test-all web kernels-test models-test engine-test store-test server-test page-test lighthouse-test ray-test agents agents-test llama-server-test wheel wheel-test wheel-cuda wheel-cuda-test vulkan vulkan-test cuda cuda-backend gpu-bundle gpu-bundle-test docs lint format types bench lock clean
 
 run: $(VENV)/installed $(KERNELS)
 	$(VENV)/bin/tampu run demo "What is 27 + 58?"
@@ -61,6 +61,7 @@ store-test: $(VENV)/installed-test $(KERNELS)
 
 # Servers and commands: requests made at random or to do harm, crashes, MCP, clients' own examples.
 server-test: $(VENV)/installed-test $(KERNELS)
+	sh tools/setup/registry.sh $(VENV)
 	sh tools/setup/ollama_examples.sh $(VENV)
 	$(SLOW_TESTS) tests/bench tests/benchmarks tests/cli tests/clients tests/cluster tests/docs tests/server \
 		tests/tools $(PYTEST_FLAGS)
@@ -73,12 +74,16 @@ test-all:
 web: $(VENV)/installed-web
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" npm run --silent --prefix web build
 
-# The page in Debian's Chromium against a server, and its sources: types, lint, and a new build.
-# Lighthouse runs alone: other work lowers its score of speed. A test that fails runs once more, alone.
+# The page in Debian's Chromium against a server, and its sources: types, lint, and a new build. A test that
+# fails runs once more, alone.
 page-test: $(VENV)/installed-page $(KERNELS)
 	sh tools/setup/chromium.sh $(VENV)
 	$(VENV)/bin/python -m tools.ci.browser_tests -n 2 --dist loadfile \
 		$(filter-out %/lighthouse.py,$(wildcard tests/page/*.py)) $(PYTEST_FLAGS)
+
+# Lighthouse's scores of the page. It runs alone: other work lowers its score of speed.
+lighthouse-test: $(VENV)/installed-page $(KERNELS)
+	sh tools/setup/chromium.sh $(VENV)
 	$(VENV)/bin/python -m tools.ci.browser_tests tests/page/lighthouse.py $(PYTEST_FLAGS)
 
 # Replicas on three nodes of Ray on this machine. Ray's own warnings are not ours.

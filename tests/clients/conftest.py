@@ -56,9 +56,9 @@ def llamacpp(
     server.end()
 
 
-@pytest.fixture(scope="module", params=["native", "llamacpp"])
+@pytest.fixture(scope="module", params=["native", pytest.param("llamacpp", marks=pytest.mark.slow)])
 def server(request: pytest.FixtureRequest) -> Server:
-    """A server with each engine in turn."""
+    """A server with each engine in turn; tests/backends is about llama.cpp alone."""
     return request.getfixturevalue(request.param)
 
 

@@ -226,6 +226,7 @@ def test_a_killed_model_is_an_error_and_the_next_request_works(
     assert client.generate("tiny", "hello", options=short()).eval_count == 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_server_ends_in_order_and_leaves_no_process(
     own_server: Server, number: signal.Signals
@@ -238,6 +239,7 @@ def test_the_server_ends_in_order_and_leaves_no_process(
     assert "Traceback" not in own_server.log.read_text()
 
 
+@pytest.mark.slow
 def test_a_killed_server_takes_its_models_along(own_server: Server) -> None:
     with ollama.Client(own_server.url, timeout=300) as client:
         client.generate("tiny", "hello", options=short())
@@ -307,6 +309,7 @@ def test_texts_are_embedded(client: ollama.Client) -> None:
     assert client.embeddings("demo", "a cat").embedding == pytest.approx(same, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_both_engines_give_the_same_vectors(native: Server, llamacpp: Server) -> None:
     vectors = []
     for server in (native, llamacpp):

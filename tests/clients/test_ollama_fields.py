@@ -191,7 +191,7 @@ CALLS = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=["native", "llamacpp"])
+@pytest.fixture(scope="module", params=["native", pytest.param("llamacpp", marks=pytest.mark.slow)])
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:

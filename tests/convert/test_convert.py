@@ -130,6 +130,7 @@ def test_an_unwritable_destination_is_an_error(tmp_path: Path) -> None:
         convert(source, tmp_path / "nowhere" / "out.gguf")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("type_", ["F16", "F32"])
 def test_a_full_disk_at_any_write_leaves_the_old_file(tmp_path: Path, type_: str) -> None:
     source = handmade.write(tmp_path / "tiny")

@@ -27,6 +27,8 @@ import sys
 from pathlib import Path
 from tampu.convert import convert
 
+pytestmark = pytest.mark.slow
+
 def most():
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM"))

@@ -238,6 +238,7 @@ def test_the_quantize_command(
     assert capsys.readouterr().err.startswith("Error: unknown type 'Q9'")
 
 
+@pytest.mark.slow
 def test_a_full_disk_at_any_write_leaves_the_old_file(tmp_path: Path) -> None:
     source = write_tiny(tmp_path / "in.gguf", Tiny(embedding=32, layers=1))
     made = tmp_path / "made.gguf"

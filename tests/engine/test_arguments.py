@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.engines import rest, tiny_engine
 
@@ -283,7 +283,6 @@ def test_an_annotation_allows_its_values_and_no_others(
 
 
 @given(st.lists(st.integers() | st.text() | st.floats() | st.none(), max_size=6))
-@settings(max_examples=100, deadline=None)
 def test_a_sequence_is_right_if_all_of_its_items_are(values: list[Any]) -> None:
     is_right = all(type(each) is int for each in values)
     try:

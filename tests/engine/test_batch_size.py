@@ -18,6 +18,8 @@ from tampu.ml.devices import Device
 from tampu.runner import recorder
 from tampu.runner.graphs import Graphs, WarmUpBatch
 
+pytestmark = pytest.mark.slow
+
 LAYERS = 2
 OPTIONS: dict[str, Any] = {
     "context": 4096,

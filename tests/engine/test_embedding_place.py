@@ -13,6 +13,8 @@ from tampu.engine.engine import Engine
 from tampu.ml.device_map import Offload
 from tampu.ml.devices import Device
 
+pytestmark = pytest.mark.slow
+
 TEXT = "the cat is on the list and the dog is in the list"
 SMALL: dict[str, Any] = {"context": 256, "slots": 2, "threads": 1, "batch": 64}
 LAYERS = 2

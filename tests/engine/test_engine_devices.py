@@ -29,6 +29,8 @@ from tampu.runner.graph_shape import GraphShape
 from tampu.worker.main import load_model
 from tampu.worker.protocol import Load
 
+pytestmark = pytest.mark.slow
+
 TEXT = "the cat is on the list and the dog is in the list"
 SMALL: dict[str, Any] = {"context": 512, "slots": 2, "threads": 1, "batch": 64}
 LAYERS = 4

@@ -346,6 +346,7 @@ def test_an_error_in_the_callers_progress_leaves_nothing(path: Path) -> None:
 # Again and again
 
 
+@pytest.mark.slow
 @pytest.mark.seed("S40")
 def test_loading_and_closing_ten_times_leaks_neither_memory_nor_threads(path: Path) -> None:
     write_tiny(path, Tiny(embedding=64, context=4096), types={"attn_q.weight": "Q4_0"})
@@ -360,6 +361,7 @@ def test_loading_and_closing_ten_times_leaks_neither_memory_nor_threads(path: Pa
     assert sizes[-1] - sizes[3] < 24 * 2**20  # eight caches would be 64 MiB; malloc keeps some
 
 
+@pytest.mark.slow
 def test_failing_to_load_ten_times_leaks_no_threads(path: Path) -> None:
     write_tiny(path, Tiny(keys={"rope.dimension_count": 3}))
     before = threading.active_count()

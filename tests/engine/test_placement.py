@@ -18,6 +18,8 @@ from tampu.ml.device_map import Offload
 from tampu.ml.devices import Device
 from tampu.worker.protocol import to_frame, to_message
 
+pytestmark = pytest.mark.slow
+
 TEXT = "the cat is on the list and the dog is in the list"
 SMALL: dict[str, Any] = {"context": 512, "slots": 2, "threads": 1, "batch": 64}
 LAYERS = 4

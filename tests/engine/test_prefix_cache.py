@@ -21,6 +21,8 @@ from support.waiting import wait_until
 from tampu.engine.completion import ChatCompletion, Completion
 from tampu.engine.engine import Engine
 
+pytestmark = pytest.mark.slow
+
 OPTIONS: dict[str, Any] = {"context": 1024, "threads": 1, "batch": 64}
 
 

@@ -19,6 +19,8 @@ from tampu.errors import OutOfMemoryError
 from tampu.ml.device_map import Offload
 from tampu.ml.devices import Device
 
+pytestmark = pytest.mark.slow
+
 SMALL: dict[str, Any] = {"context": 256, "slots": 2, "threads": 1, "batch": 64}
 ON_FIRST = Offload(99, main=0)
 PROMPTS = ["the cat is on the list", "the dog", "the cat is on the list and the dog is in it"]

@@ -18,6 +18,8 @@ from tampu.ml.device_map import Offload
 from tampu.ml.devices import Device, find_devices
 from tampu.runner.jobs import BatchJob
 
+pytestmark = pytest.mark.slow
+
 FOUR: dict[str, Any] = {"context": 256, "slots": 4, "threads": 1, "batch": 16}
 PROMPTS = ("the cat is", "the cat is on the list and the dog is in the list", "the", "list is cat")
 

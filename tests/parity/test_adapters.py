@@ -18,7 +18,7 @@ from tampu.convert.adapters import plan_adapter
 from tampu.convert.quantize import quantize_file
 from tampu.ml.gguf import read_gguf
 
-pytestmark = pytest.mark.parity
+pytestmark = [pytest.mark.parity, pytest.mark.slow]
 
 PROMPT = tokens(40)
 RANK = 4

@@ -11,7 +11,7 @@ from support.laboratory import Laboratory, Logits, relative_error, tokens
 from tampu.convert.quantize import quantize_file
 from tampu.engine.engine import Engine
 
-pytestmark = pytest.mark.parity
+pytestmark = [pytest.mark.parity, pytest.mark.slow]
 
 MODELS = ["llama", "qwen2", "qwen3", "gemma2", "mistral3"]
 

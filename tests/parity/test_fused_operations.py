@@ -19,7 +19,7 @@ from tampu.models import bind_model
 from tampu.runner.graphs import Graphs
 from tampu.runner.step_inputs import StepInputs
 
-pytestmark = pytest.mark.parity
+pytestmark = [pytest.mark.parity, pytest.mark.slow]
 
 STORED = "ROPE VIEW SET_ROWS"
 EXPERTS = "ARGSORT VIEW GET_ROWS RESHAPE SOFT_MAX RESHAPE"

@@ -16,7 +16,7 @@ from tampu.convert.adapters import plan_adapter
 from tampu.engine.completion import Stream
 from tampu.ml.gguf import read_gguf
 
-pytestmark = pytest.mark.parity
+pytestmark = [pytest.mark.parity, pytest.mark.slow]
 
 RANKS = {"one": 4, "two": 8, "three": 2}
 CHOICES: list[dict[str, float]] = [

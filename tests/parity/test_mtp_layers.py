@@ -26,7 +26,7 @@ from tampu.ml import Backend, GGMLType, Weights
 from tampu.models import bind_model
 from tampu.models.qwen35 import Qwen35
 
-pytestmark = pytest.mark.parity
+pytestmark = [pytest.mark.parity, pytest.mark.slow]
 
 NAMES = ["qwen35", "qwen35moe", "qwen3next"]
 PREFIXES = {

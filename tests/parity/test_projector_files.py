@@ -18,7 +18,7 @@ from tampu.ml import Backend, Weights
 from tampu.ml.gguf import read_gguf
 from tampu.models import bind_model
 
-pytestmark = pytest.mark.parity
+pytestmark = [pytest.mark.parity, pytest.mark.slow]
 
 
 @pytest.mark.parametrize("name", SEEING)

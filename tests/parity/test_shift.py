@@ -14,7 +14,7 @@ from tampu.kvcache import Segment
 from tampu.ml import Backend
 from tampu.runner.step_inputs import StepInputs
 
-pytestmark = pytest.mark.parity
+pytestmark = [pytest.mark.parity, pytest.mark.slow]
 
 LENGTH, OFFSET = 12, 5  # Llama 4's queries are at 10 to 19 before and after
 TEXT = tokens(LENGTH + 1)

@@ -17,7 +17,7 @@ from tampu.store.library import Library
 from tampu.store.modelfile import parse_modelfile
 from tampu.store.names import ModelName
 
-pytestmark = pytest.mark.parity
+pytestmark = [pytest.mark.parity, pytest.mark.slow]
 
 
 @pytest.fixture

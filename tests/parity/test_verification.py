@@ -14,7 +14,7 @@ from tampu.engine import verification
 from tampu.engine.verification import Verification, verify
 from tampu.ml.gguf import read_gguf
 
-pytestmark = pytest.mark.parity
+pytestmark = [pytest.mark.parity, pytest.mark.slow]
 
 
 @pytest.mark.parametrize(

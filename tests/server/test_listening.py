@@ -30,6 +30,8 @@ from tampu.server import connection
 from tampu.server.connection import Connection, QuietServer
 from tampu.server.serve import check_exposure, listen, listen_on_socket
 
+pytestmark = pytest.mark.slow
+
 # For localhost, valid until 2126; it guards nothing.
 CERTIFICATE = """\
 -----BEGIN CERTIFICATE-----

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from support.fake_runner import FakeStart
 from support.serving import Server
 from support.waiting import PATIENCE_S, wait_until
@@ -20,6 +21,8 @@ from tampu.server.live import LiveFeed
 from tampu.server.metrics import Metrics
 from tampu.server.options import ServerOptions
 from tests.server.conftest import Site
+
+pytestmark = pytest.mark.slow
 
 SECRET = "xylophone"
 STREAM = {"accept": "text/event-stream"}

@@ -15,7 +15,7 @@ from support.scripted import write_scripted
 from support.serving import Server, start_server
 from support.tiny_model import Tiny, tiny_weights, write_tiny
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 NUMBERS = (
     "[12345678901234567890123, -9223372036854775809, 18446744073709551616, 9007199254740993, "

@@ -15,6 +15,8 @@ from support.tiny_model import Tiny, write_tiny
 from tampu.store import Store
 from tampu.store.manifests import Media
 
+pytestmark = pytest.mark.slow
+
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
 BAD = "{% for m in messages %}\n{{ m.content | fromjson }}{% endfor %}"
 NAMES = ("x%E8", "a%0Ab%1B[31m", " spaced (1)", "100%")

@@ -10,7 +10,7 @@ import pytest
 from support.fake_runner import FakeStart, is_duration, lines_of
 from support.tiny_gguf import write_gguf
 
-from tampu.engine.prompts import ChatPrompt, FIMPrompt, TextPrompt
+from tampu.engine.prompts import ChatPrompt, FIMPrompt
 from tampu.runner.request import GenerateOptions
 from tampu.sampling.parameters import BY_OLLAMA
 from tampu.server.options import ServerOptions
@@ -38,16 +38,6 @@ def test_the_answer_streams_line_by_line_with_counts_at_the_end(post: Callable[.
     assert is_duration(last["load_duration"])
 
 
-def test_without_streaming_the_answer_is_one_object(post: Callable[..., Any]) -> None:
-    response = post("/api/generate", model="m:latest", prompt="hello world", stream=False)
-    assert response.headers["content-type"] == "application/json; charset=utf-8"
-    answer = response.json()
-    assert answer["model"] == "m:latest"
-    assert answer["response"] == "hello world"
-    assert answer["done"] is True
-    assert answer["eval_count"] == 2
-
-
 def test_the_prompt_goes_through_the_template_with_the_system_message_and_the_context(
     site: Site, post: Callable[..., Any]
 ) -> None:
@@ -62,14 +52,6 @@ def test_the_prompt_goes_through_the_template_with_the_system_message_and_the_co
         before=(7, 8),
         plain="be kind\n\nhi",
     )
-
-
-def test_a_raw_prompt_stays_as_it_is_and_gives_no_context(
-    site: Site, post: Callable[..., Any]
-) -> None:
-    *_, last = lines_of(post("/api/generate", model="m", prompt="hi", raw=True))
-    assert site.start.runners[0][1].requests[0][0] == TextPrompt("hi")
-    assert "context" not in last
 
 
 def test_the_options_reach_the_model(site: Site, post: Callable[..., Any]) -> None:
@@ -273,28 +255,6 @@ def test_logprobs_come_with_their_text(post: Callable[..., Any]) -> None:
     assert second["logprobs"][0]["token"] == " you"
     joined = post("/api/generate", model="m", prompt="hi you", logprobs=True, stream=False)
     assert [score["token"] for score in joined.json()["logprobs"]] == ["hi", " you"]
-
-
-@pytest.mark.parametrize("body", [{}, {"prompt": ""}, {"prompt": "", "stream": False}])
-def test_an_empty_prompt_loads_the_model(
-    site: Site, post: Callable[..., Any], body: dict[str, Any]
-) -> None:
-    response = post("/api/generate", model="m", **body)
-    assert response.headers["content-type"] == "application/json; charset=utf-8"
-    answer = response.json()
-    assert (answer["response"], answer["done"], answer["done_reason"]) == ("", True, "load")
-    assert len(site.start.runners) == 1
-
-
-def test_an_empty_prompt_with_no_keep_alive_unloads_the_model(site: Site) -> None:
-    load = ("POST", "/api/generate", {"json": {"model": "m"}})
-    unload = ("POST", "/api/generate", {"json": {"model": "m", "keep_alive": 0}})
-    processes: tuple[str, str, dict[str, Any]] = ("GET", "/api/ps", {})
-    answers = site.call(load, processes, unload, processes)
-    assert [model["name"] for model in answers[1].json()["models"]] == ["m:latest"]
-    assert answers[2].json()["done_reason"] == "unload"
-    assert answers[3].json() == {"models": []}
-    assert not site.start.runners[0][1].is_alive
 
 
 def test_fill_in_the_middle_sends_prompt_and_suffix(site: Site, model_folder: Path) -> None:

@@ -23,6 +23,8 @@ from tampu.server.tracing import start_tracing
 from tampu.store.catalog import Catalog
 from tests.server.conftest import Site
 
+pytestmark = pytest.mark.slow
+
 TRACE, CLIENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 TRACED = {"traceparent": f"00-{TRACE}-{CLIENT}-01"}
 CHAT = "/v1/chat/completions"
@@ -194,7 +196,6 @@ def test_variables_of_opentelemetry_apply(
 
 
 @pytest.mark.server
-@pytest.mark.slow
 def test_a_request_is_followed_to_the_batches_that_computed_it(
     start: Callable[..., Server], collector: Collector
 ) -> None:

@@ -316,6 +316,7 @@ def test_unknown_renderers_and_parsers_give_warnings(
     assert all(map(str.startswith, found, warned))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["m.gguf", "checkpoint"])
 @pytest.mark.parametrize("quantize", [None, "Q8_0"])
 def test_a_full_disk_at_any_write_leaves_the_old_models(

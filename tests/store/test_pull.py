@@ -452,6 +452,7 @@ def test_two_concurrent_pulls_download_once(store: Store, registry: RogueRegistr
     assert_whole(store, registry)
 
 
+@pytest.mark.slow
 def test_the_rate_limit_holds(store: Store, registry: RogueRegistry) -> None:
     began = time.monotonic()
     fetch(store, registry, limit_rate=20_000_000)
@@ -472,6 +473,7 @@ def file_size_limit(limit: int) -> Iterator[None]:
         signal.signal(signal.SIGXFSZ, before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [0, 10, 100, 1000, 5 * MB])
 def test_a_full_disk_is_reported_and_old_models_stay(
     store: Store, registry: RogueRegistry, limit: int
@@ -487,6 +489,7 @@ def test_a_full_disk_is_reported_and_old_models_stay(
 WRITES = ("pwrite", "ftruncate", "fsync", "fdatasync", "fchmod", "write")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", WRITES)
 @pytest.mark.parametrize("which", range(6))
 def test_any_write_may_fail(

@@ -62,7 +62,11 @@ def tokenizer(name: str, kind: Any) -> Tokenizer:
     return load_tokenizer(byte_level(*types, types=types, eos_token_id=256 + len(types) - 1))
 
 
-@pytest.fixture(scope="module", params=[(name, kind) for name in STYLES for kind in KINDS])
+QUICK = [(name, "control") for name in STYLES]
+SLOW = [pytest.param((name, "text"), marks=pytest.mark.slow) for name in STYLES]
+
+
+@pytest.fixture(scope="module", params=[*QUICK, *SLOW])
 def model(request: pytest.FixtureRequest) -> Iterator[tuple[ChatFormat, Any, Constraints]]:
     name, kind = request.param
     vocabulary = tokenizer(name, kind)

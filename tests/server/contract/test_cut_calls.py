@@ -10,7 +10,7 @@ import httpx
 import pytest
 from support.sse import data_of, named_of
 
-pytestmark = [pytest.mark.client, pytest.mark.server]
+pytestmark = [pytest.mark.client, pytest.mark.server, pytest.mark.slow]
 
 # The tokens of the model `writer`; the call's tag is the second.
 ARGUMENTS = '{"b": 2, "a": [1, 3]}'

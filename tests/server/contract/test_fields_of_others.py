@@ -38,7 +38,7 @@ from tampu.server.wire.other_servers import (
     UNSUPPORTED_IN_COMPLETIONS,
 )
 
-pytestmark = [pytest.mark.client, pytest.mark.server]
+pytestmark = [pytest.mark.client, pytest.mark.server, pytest.mark.slow]
 
 LLAMA_SERVER = """
     prompt temperature dynatemp_range dynatemp_exponent top_k top_p min_p n_predict n_indent n_keep

@@ -16,7 +16,7 @@ from tampu.server.image_urls import ImageFetcher
 from tampu.store.registry.options import RemoteOptions
 from tests.clients.questions import picture
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 
 def answer(request: Request) -> Answer:

@@ -17,7 +17,7 @@ import pytest
 
 from tests.clients.questions import picture
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[3]
 COMPLETION = """

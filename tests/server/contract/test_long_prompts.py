@@ -15,7 +15,7 @@ from tampu.engine.load_options import LoadOptions
 from tampu.server.options import ServerOptions
 from tests.server.conftest import Site
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 CONTEXT = 512  # of the models of this folder
 WORDS = "long " * 40

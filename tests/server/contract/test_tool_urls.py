@@ -18,7 +18,7 @@ from tampu.server.tool_urls import MAX_CALLS, ToolCallBody, ToolURLs
 from tampu.settings.settings import Settings
 from tampu.store.registry.options import RemoteOptions
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 KEY = "a-secret-key"
 PATHS = ("/weather", "/moved", "/broken", "/binary")

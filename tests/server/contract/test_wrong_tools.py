@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 USER = [{"role": "user", "content": "x"}]
 OBJECT = {"type": "object"}
