@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from tampu.server.body import parsed
 from tampu.server.http_response import SHORT, JSONResponse, TaskResponse, warning_headers
-from tampu.server.llama_server import joined
+from tampu.server.mixed_prompts import joined
 from tampu.server.routes import Route, post
 from tampu.server.serving import Serving
 from tampu.server.wire.cohere import (
@@ -24,7 +24,7 @@ from tampu.server.wire.embeddings import (
     parse_embedding,
     vector_lists,
 )
-from tampu.server.wire.llama_server import is_mixed, read_prompts
+from tampu.server.wire.mixed_prompts import is_mixed, read_prompts
 
 
 def embedding_routes(serving: Serving) -> list[Route]:
