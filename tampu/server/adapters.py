@@ -17,9 +17,11 @@ from tampu.errors import (
 )
 from tampu.runner.request import check_strength
 from tampu.server.body import read_body
+from tampu.server.core import Core
+from tampu.server.feature import Feature
 from tampu.server.generation_request import require
 from tampu.server.http_response import JSONResponse, TaskResponse
-from tampu.server.routes import Access, Route, get, post, raw
+from tampu.server.routes import Access, get, post, raw
 from tampu.server.served_adapters import ServedAdapter
 from tampu.server.serving import Serving
 from tampu.server.wire.adapters import NumberedAdapter, scales_by_id
@@ -48,21 +50,17 @@ class UnloadAdapterRequest(msgspec.Struct, kw_only=True):
     lora_int_id: int | None = None
 
 
-def adapter_routes(serving: Serving, folder: Path | None) -> list[Route]:
-    """Return the routes.
-
-    Args:
-        serving: has the adapters.
-        folder: where files of adapters are; None: none can be loaded.
-    """
-    api = AdapterAPI(serving, folder)
+def adapters(core: Core) -> Feature:
+    """Return the feature: adapters that are loaded and scaled while the server runs."""
+    api = AdapterAPI(core.serving, core.options.adapters)
     manage = Access.MANAGE
-    return [
+    routes = [
         post("/v1/load_lora_adapter", api.load, LoadAdapterRequest, manage),
         post("/v1/unload_lora_adapter", api.unload, UnloadAdapterRequest, manage),
         get("/lora-adapters", api.numbered),
         raw(("POST",), "/lora-adapters", api.set_scales, manage),
     ]
+    return Feature(routes=routes)
 
 
 class AdapterAPI:

@@ -7,27 +7,31 @@ from starlette.responses import Response
 
 from tampu.engine.requests import Encode
 from tampu.server.body import parsed
-from tampu.server.http_response import JSONResponse, TaskResponse, event_response, warning_headers
+from tampu.server.event_response import event_response
+from tampu.server.hosted_tools import HostedTools, message_form
+from tampu.server.http_response import (
+    JSONResponse,
+    TaskResponse,
+    warning_headers,
+)
 from tampu.server.image_urls import ImageFetcher
-from tampu.server.mcp.selection import message_form
-from tampu.server.mcp.servers import MCPServers
 from tampu.server.routes import Route, post
 from tampu.server.serving import Serving
 from tampu.server.wire import anthropic as wire
 from tampu.server.wire.anthropic_output import MessageWriter
 
 
-def anthropic_routes(serving: Serving, images: ImageFetcher, mcp: MCPServers) -> list[Route]:
+def anthropic_routes(serving: Serving, images: ImageFetcher, tools: HostedTools) -> list[Route]:
     """Return the routes of Anthropic's API."""
 
     async def messages(http: Request, body: wire.MessagesRequest) -> Response:
         """`POST /v1/messages`: the next message of a conversation."""
         entry = serving.find_for(body, "completion")
         await images.fill([each.content for each in body.messages or ()])
-        offer = await mcp.offer(body.tools, message_form)
+        offer = await tools.offer(body.tools, message_form)
         body.tools = offer.tools
         request = await parsed(http, wire.parse_messages, body, serving.defaults(entry))
-        events = mcp.generate(entry, request, offer)
+        events = tools.generate(entry, request, offer)
         writer = MessageWriter(request.model, hides_reasoning=wire.hides_reasoning(body))
         return event_response(events, writer, request.warnings, is_streaming=bool(body.stream))
 
@@ -35,7 +39,7 @@ def anthropic_routes(serving: Serving, images: ImageFetcher, mcp: MCPServers) ->
         """`POST /v1/messages/count_tokens`: how many tokens a conversation has."""
         entry = serving.find_for(body)
         await images.fill([each.content for each in body.messages or ()])
-        body.tools = (await mcp.offer(body.tools, message_form)).tools
+        body.tools = (await tools.offer(body.tools, message_form)).tools
         request = await parsed(http, wire.parse_count, body, serving.defaults(entry))
         [prompt] = request.prompts
 

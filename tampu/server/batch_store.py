@@ -27,10 +27,10 @@ from tampu.server.file_store import (
     UNFINISHED,
     FileStore,
     NoSuchFileError,
-    Page,
     StoredFile,
     insert_file,
 )
+from tampu.server.pagination import Page
 from tampu.server.state import State
 
 MAX_UNFINISHED = 100

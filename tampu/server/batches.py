@@ -13,25 +13,29 @@ from tampu.server.batch_runner import BatchRunner
 from tampu.server.batch_store import BatchStore
 from tampu.server.body import chunks
 from tampu.server.caller import current_caller
+from tampu.server.core import Core
+from tampu.server.feature import Feature
 from tampu.server.file_store import FileStore, Upload
 from tampu.server.http_response import JSONResponse
 from tampu.server.multipart import FormReader
-from tampu.server.routes import Access, Route, get, post, raw
-from tampu.server.wire.batches import (
-    BatchRequest,
-    check_batch,
-    check_page,
-    check_upload,
-    listed,
-)
+from tampu.server.pagination import check_page, listed
+from tampu.server.routes import Access, get, post, raw
+from tampu.server.wire.batches import BatchRequest, check_batch, check_upload
 
 _PIECE = 1 << 18  # bytes
 
 
-def batch_routes(files: FileStore, batches: BatchStore, runner: BatchRunner) -> list[Route]:
-    """Return the routes."""
-    api = BatchAPI(files, batches, runner)
-    return [
+_ROWS_PER_SLOT = 2  # one is prepared while another runs
+
+
+def batches(core: Core) -> Feature:
+    """Return the feature: batches of requests, and the files that they read and write."""
+    files = FileStore(core.state, core.options)
+    store = BatchStore(core.state, files)
+    at_once = _ROWS_PER_SLOT * core.options.model.max_slots
+    runner = BatchRunner(core.state, store, core.ask, core.caller_of, core.limiter, at_once=at_once)
+    api = BatchAPI(files, store, runner)
+    routes = [
         raw(("POST",), "/v1/files", api.upload, Access.USE),
         get("/v1/files", api.files),
         get("/v1/files/{file_id}", api.file),
@@ -42,6 +46,7 @@ def batch_routes(files: FileStore, batches: BatchStore, runner: BatchRunner) -> 
         get("/v1/batches/{batch_id}", api.batch),
         raw(("POST",), "/v1/batches/{batch_id}/cancel", api.cancel, Access.USE),
     ]
+    return Feature(routes=routes, open=runner.resume, close=runner.close)
 
 
 class BatchAPI:

@@ -10,10 +10,10 @@ from tampu.server.caller import current_caller
 from tampu.server.http_response import JSONResponse
 from tampu.server.image_urls import ImageFetcher
 from tampu.server.kept_items import KeptItems
+from tampu.server.pagination import check_metadata, listed
 from tampu.server.response_store import Item
 from tampu.server.routes import Access, Route, get, post, raw
 from tampu.server.stored_responses import item_page
-from tampu.server.wire.batches import check_metadata, listed
 from tampu.server.wire.conversations import (
     ConversationRequest,
     ItemsRequest,

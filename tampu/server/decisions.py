@@ -12,11 +12,11 @@ from starlette.responses import Response
 from tampu.engine.questions import Decisions
 from tampu.engine.requests import Decided
 from tampu.server.body import parsed
+from tampu.server.core import Core
+from tampu.server.feature import Feature
 from tampu.server.generation_request import ModelCall
 from tampu.server.http_response import JSONResponse, TaskResponse, warning_headers
-from tampu.server.image_urls import ImageFetcher
-from tampu.server.routes import Route, post
-from tampu.server.serving import Serving
+from tampu.server.routes import post
 from tampu.server.wire import decisions as wire
 from tampu.server.wire.rerank import RerankRequest, parse_rerank, rerank_response
 from tampu.server.wire.scores import ScoreRequest, parse_scores, score_response
@@ -25,10 +25,11 @@ from tampu.store.catalog import Entry
 B = TypeVar("B", wire.DecisionsRequest, wire.SystemOneRequest, RerankRequest)
 
 
-def decision_routes(serving: Serving, images: ImageFetcher) -> list[Route]:
-    """Return the routes."""
+def decisions(core: Core) -> Feature:
+    """Return the feature: decisions, ranking and scores."""
+    serving, images = core.serving, core.images
 
-    async def decisions(http: Request, body: wire.DecisionsRequest) -> Response:
+    async def decide(http: Request, body: wire.DecisionsRequest) -> Response:
         """`POST /v1/decisions`: answers to questions about an input, as probabilities."""
         entry = serving.find_for(body, "completion")
         await images.fill(body.input)
@@ -76,11 +77,12 @@ def decision_routes(serving: Serving, images: ImageFetcher) -> list[Route]:
 
         return TaskResponse(work())
 
-    return [
-        post("/v1/decisions", decisions, wire.DecisionsRequest),
+    routes = [
+        post("/v1/decisions", decide, wire.DecisionsRequest),
         post("/v1/systemone", systemone, wire.SystemOneRequest),
         post("/v1/rerank", rerank, RerankRequest),
         post("/v1/reranking", rerank, RerankRequest),
         post("/v2/rerank", cohere_rerank, RerankRequest),
         post("/v1/score", score, ScoreRequest),
     ]
+    return Feature(routes=routes)

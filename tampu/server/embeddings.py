@@ -11,7 +11,7 @@ from tampu.server.body import parsed
 from tampu.server.choices import dropped_warnings
 from tampu.server.generation_request import ModelUse
 from tampu.server.http_response import SHORT, JSONResponse, TaskResponse, warning_headers
-from tampu.server.llama_server import joined
+from tampu.server.mixed_prompts import joined
 from tampu.server.routes import Route, post
 from tampu.server.serving import Serving
 from tampu.server.wire.cohere import CohereEmbedRequest, cohere_embeddings, parse_cohere_embed
@@ -21,7 +21,7 @@ from tampu.server.wire.embeddings import (
     parse_embedding,
     vector_lists,
 )
-from tampu.server.wire.llama_server import is_mixed, read_prompts
+from tampu.server.wire.mixed_prompts import is_mixed, read_prompts
 
 
 def embedding_warnings(call: ModelUse, found: Embedded) -> dict[str, str]:

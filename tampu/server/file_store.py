@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import sqlite3
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -17,6 +17,7 @@ from tampu.errors import NotFoundError, RequestError
 from tampu.ml.atomic_file import AtomicFile, atomic_file
 from tampu.server.caller import Caller
 from tampu.server.errors import BodyTooLargeError
+from tampu.server.pagination import Page
 from tampu.server.state import State, disk_error
 from tampu.settings.server_settings import ServerSettings
 
@@ -215,45 +216,6 @@ class FileStore:
             f"(SELECT input_file_id FROM batches WHERE status IN {UNFINISHED})"
         )
         return [row["id"] for row in db.execute(query, (self._clock(),))]
-
-
-class Page(msgspec.Struct, frozen=True):
-    """Which part of a list is wanted: at most `limit` after the one with the id `after`."""
-
-    limit: int
-    after: str | None = None
-    is_ascending: bool = False
-
-    def select(
-        self,
-        db: sqlite3.Connection,
-        table: str,
-        caller: Caller,
-        where: str,
-        values: Sequence[object],
-    ) -> tuple[list[sqlite3.Row], bool]:
-        """Return rows of a table that the caller may see, and whether there are more.
-
-        Raises:
-            NoSuchFileError: if there is nothing with the id `after`.
-        """
-        if not caller.may_manage:
-            where, values = f"{where} AND owner = ?", [*values, caller.name]
-        if self.after is not None:
-            row = db.execute(
-                f"SELECT number FROM {table} WHERE id = ?",
-                (self.after,),
-            ).fetchone()
-            if row is None:
-                raise NoSuchFileError(f"after: there is no {self.after[:100]!r}")
-            where = f"{where} AND number {'>' if self.is_ascending else '<'} ?"
-            values = [*values, row["number"]]
-        order = "ASC" if self.is_ascending else "DESC"
-        rows = db.execute(
-            f"SELECT * FROM {table} WHERE {where} ORDER BY number {order} LIMIT ?",
-            (*values, self.limit + 1),
-        ).fetchall()
-        return rows[: self.limit], len(rows) > self.limit
 
 
 def insert_file(db: sqlite3.Connection, file: StoredFile) -> None:

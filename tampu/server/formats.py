@@ -13,6 +13,7 @@ from tampu.server.body import parsed
 from tampu.server.http_response import TaskResponse
 from tampu.server.routes import Route, post
 from tampu.server.serving import Serving
+from tampu.server.wire.options import parse_limited
 from tampu.server.wire.output_format import FormattedBody, read_formats
 
 
@@ -28,6 +29,7 @@ def format_routes(serving: Serving) -> list[Route]:
     async def check(http: Request, body: FormatBody) -> Response:
         """`POST /api/format/check`: whether a model can follow an output format."""
         entry = serving.find(body.model)
+        await parsed(http, parse_limited, body, serving.defaults(entry), ("max_tokens", None))
 
         async def work() -> dict[str, Any]:
             try:

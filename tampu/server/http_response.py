@@ -30,7 +30,6 @@ from tampu.server.errors import (
     public_message,
     status_of,
 )
-from tampu.server.events import Event, warnings_of
 from tampu.text import valid_text
 
 logger = logging.getLogger(__name__)
@@ -287,19 +286,6 @@ class EventsResponse(_CancellableResponse, Generic[T]):
                 await self._write(send, _KEEP_ALIVE_COMMENT)
 
 
-def event_response(
-    events: AsyncGenerator[Event, None],
-    writer: Writer[Event],
-    warnings: Sequence[str],
-    *,
-    is_streaming: bool,
-) -> EventsResponse[Event]:
-    """Return the response of a model; its headers have the warnings and those of the events."""
-    return EventsResponse(
-        events, writer, is_streaming=is_streaming, warnings=warnings, warnings_of=warnings_of
-    )
-
-
 class TaskResponse(_CancellableResponse):
     """The result of a task as JSON."""
 
@@ -321,3 +307,8 @@ class TaskResponse(_CancellableResponse):
 async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def named_event(value: Mapping[str, object]) -> bytes:
+    """Return an object as a server-sent event under the name of its type."""
+    return b"event: %s\ndata: %s\n\n" % (str(value["type"]).encode(), msgspec.json.encode(value))

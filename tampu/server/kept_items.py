@@ -12,7 +12,8 @@ from tampu.server.caller import Caller
 from tampu.server.conversation_store import ConversationStore
 from tampu.server.response_store import Item, ResponseStore, with_ids
 from tampu.server.wire.conversations import conversation_id
-from tampu.server.wire.responses import ResponsesRequest, reference_id
+from tampu.server.wire.items import reference_id
+from tampu.server.wire.responses import ResponsesRequest
 
 logger = logging.getLogger(__name__)
 

@@ -12,25 +12,39 @@ from starlette.responses import Response
 from tampu.engine.prompts import MEDIA_MARKER, FIMPrompt, Prompt, TextPrompt, TokensPrompt
 from tampu.engine.requests import Decode, Encode, Encoded
 from tampu.server.body import parsed
+from tampu.server.core import Core
 from tampu.server.errors import BusyError
+from tampu.server.event_response import event_response
+from tampu.server.feature import Feature
 from tampu.server.generation_request import GenerationRequest
-from tampu.server.http_response import JSONResponse, TaskResponse, event_response, json_response
-from tampu.server.routes import Route, get, post
+from tampu.server.http_response import (
+    JSONResponse,
+    TaskResponse,
+    json_response,
+)
+from tampu.server.loading import loading_routes
+from tampu.server.mixed_prompts import joined
+from tampu.server.routes import get, post
+from tampu.server.saved_slots import saved_slot_routes
 from tampu.server.serving import Serving
 from tampu.server.template_caps import TemplateCaps
 from tampu.server.tokens import BLOCK, id_blocks, json_items, piece_blocks
 from tampu.server.wire import llama_server as wire
-from tampu.server.wire.llama_server_output import LlamaCompletionWriter, generation_settings
+from tampu.server.wire.llama_server_output import (
+    LlamaCompletionWriter,
+    generation_settings,
+)
+from tampu.server.wire.mixed_prompts import read_prompts
 from tampu.server.wire.openai import ChatRequest, parse_chat_completion
 from tampu.server.wire.options import ModelBody, parse_limited
 from tampu.store.catalog import Entry
 from tampu.version import __version__
 
 
-def llama_server_routes(serving: Serving) -> list[Route]:
-    """Return the routes of llama-server's API."""
-    api = LlamaServerAPI(serving)
-    return [
+def llama_server(core: Core) -> Feature:
+    """Return the feature: llama-server's own API."""
+    api = LlamaServerAPI(core.serving)
+    routes = [
         post("/completion", api.complete, wire.LlamaCompletionRequest),
         post("/completions", api.complete, wire.LlamaCompletionRequest),
         post("/infill", api.infill, wire.InfillRequest),
@@ -40,6 +54,10 @@ def llama_server_routes(serving: Serving) -> list[Route]:
         get("/props", api.props),
         get("/slots", api.slots),
     ]
+    if not core.options.has_replicas:
+        routes += loading_routes(core.serving)
+        routes += saved_slot_routes(core.serving, core.options.slot_save_path)
+    return Feature(routes=routes)
 
 
 class LlamaServerAPI:
@@ -52,7 +70,7 @@ class LlamaServerAPI:
     async def complete(self, http: Request, body: wire.LlamaCompletionRequest) -> Response:
         """`POST /completion`: the continuation of prompts."""
         entry = self._serving.find_for(body, "completion")
-        read = await parsed(http, wire.read_prompts, body.prompt, "prompt", takes_images=True)
+        read = await parsed(http, read_prompts, body.prompt, "prompt", takes_images=True)
         prompts = await joined(self._serving, entry, read)
         defaults = self._serving.defaults(entry)
         request = await parsed(http, wire.parse_llama_completion, body, prompts, defaults)
@@ -176,7 +194,7 @@ class LlamaServerAPI:
 
     def _named(self, http: Request) -> tuple[Entry, ModelBody]:
         """Return the model of a request without a body: `?model=`, or as `find_for`."""
-        body = _Query(model=http.query_params.get("model"))
+        body = ModelBody(model=http.query_params.get("model"))
         return self._serving.find_for(body), body
 
     async def _answer(
@@ -202,33 +220,6 @@ class LlamaServerAPI:
         )
         events = self._serving.generate(entry, request)
         return event_response(events, writer, request.warnings, is_streaming=bool(body.stream))
-
-
-async def joined(
-    serving: Serving, entry: Entry, prompts: Sequence[Sequence[str | int]]
-) -> list[str | list[int]]:
-    """Return prompts of texts and tokens; as tokens where there are some."""
-    return [await _joined(serving, entry, parts) for parts in prompts]
-
-
-async def _joined(serving: Serving, entry: Entry, parts: Sequence[str | int]) -> str | list[int]:
-    if all(isinstance(part, str) for part in parts):
-        return "".join(map(str, parts))
-    found: list[int] = []
-    for part in parts:
-        if isinstance(part, int):
-            found.append(part)
-        else:
-            asked = Encode(TextPrompt(part), add_special=not found)
-            encoded = await serving.ask_vocabulary(entry, asked)
-            found += encoded.tokens()
-    return found
-
-
-class _Query(ModelBody, kw_only=True):
-    """What the address of a request says."""
-
-    max_tokens: int | None = None
 
 
 def _tokens_json(encoded: Encoded, *, pieces: bool) -> Iterator[bytes]:

@@ -33,7 +33,7 @@ def loading_routes(serving: Serving) -> list[Route]:
     async def load(_: Request, body: LoadRequest) -> Response:
         """`POST /models/load`: load a model, and answer when it is in memory."""
         entry = serving.find(_name(body))
-        request = parse_limited(body, serving.defaults(entry), ("max_tokens", None))
+        request = parse_limited(body, serving.defaults(entry), ("max_tokens", body.max_tokens))
 
         async def work() -> dict[str, Any]:
             async for _ in serving.generate(entry, request):  # without a prompt: it is loaded

@@ -10,14 +10,13 @@ import logging
 import re
 import secrets
 import time
+from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import UTC, datetime
 
 import msgspec
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-from tampu.server.metrics import Metrics
 
 logger = logging.getLogger("tampu.access")
 
@@ -31,10 +30,10 @@ _current: ContextVar[str] = ContextVar("request_id", default="")
 class AccessLogMiddleware:
     """Middleware: gives each request an id, logs its response, and counts it."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        """Count in these metrics."""
+    def __init__(self, app: ASGIApp, answered: Callable[[str, str, int, float], None]) -> None:
+        """Report each answer: the method, the route, the status and the seconds."""
         self._app = app
-        self._metrics = metrics
+        self._answered = answered
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, and log its outcome."""
@@ -64,7 +63,7 @@ class AccessLogMiddleware:
             _current.reset(token)
 
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
-        self._metrics.answered(scope["method"], scope.get(ROUTE, "unknown"), status, seconds)
+        self._answered(scope["method"], scope.get(ROUTE, "unknown"), status, seconds)
         level = logging.DEBUG if scope["method"] in ("GET", "HEAD") else logging.INFO
         fields = {"method": scope["method"], "path": scope["path"][:200], "status": status}
         fields["ms"] = round(seconds * 1000, 1)

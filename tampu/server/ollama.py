@@ -13,10 +13,14 @@ from tampu.engine.prompts import ChatPrompt
 from tampu.engine.requests import Encode
 from tampu.server.body import parsed
 from tampu.server.embeddings import embedding_warnings
+from tampu.server.event_response import event_response
 from tampu.server.generation_request import GenerationRequest
-from tampu.server.http_response import JSONResponse, TaskResponse, encoded, event_response
-from tampu.server.mcp.selection import chat_form
-from tampu.server.mcp.servers import MCPServers, Offer
+from tampu.server.hosted_tools import HostedTools, Offer, chat_form
+from tampu.server.http_response import (
+    JSONResponse,
+    TaskResponse,
+    encoded,
+)
 from tampu.server.model_defaults import ModelDefaults
 from tampu.server.routes import Route, get, post
 from tampu.server.serving import Serving
@@ -33,9 +37,9 @@ Body = TypeVar("Body", wire.GenerateRequest, wire.ChatRequest)
 _COPILOT = "GitHubCopilotChat/"  # it shows a model's base name to its users
 
 
-def ollama_routes(serving: Serving, mcp: MCPServers) -> list[Route]:
+def ollama_routes(serving: Serving, tools: HostedTools) -> list[Route]:
     """Return the routes of Ollama's API that ask models and list them."""
-    api = OllamaAPI(serving, mcp)
+    api = OllamaAPI(serving, tools)
     return [
         get("/api/version", api.version),
         get("/api/tags", api.tags),
@@ -51,9 +55,9 @@ def ollama_routes(serving: Serving, mcp: MCPServers) -> list[Route]:
 class OllamaAPI:
     """The handlers."""
 
-    def __init__(self, serving: Serving, mcp: MCPServers) -> None:
+    def __init__(self, serving: Serving, tools: HostedTools) -> None:
         self._serving = serving
-        self._mcp = mcp
+        self._tools = tools
         self._tags = SingleFlight(lambda: encoded(lists.tags(serving.catalog.entries())))
 
     async def version(self, _: Request) -> Response:
@@ -152,13 +156,13 @@ class OllamaAPI:
             return JSONResponse(writer.note("unload"))
         offer = Offer([])
         if isinstance(body, wire.ChatRequest):
-            offer = await self._mcp.offer(body.tools, chat_form)
+            offer = await self._tools.offer(body.tools, chat_form)
             body.tools = offer.tools
         request = await parsed(http, parse, body, self._serving.defaults(entry))
         if body.debug_render_only and request.prompts:
             return TaskResponse(self._rendered(entry, request, **empty))
         is_streaming = body.stream is not False and bool(request.prompts)
-        events = self._mcp.generate(entry, request, offer)
+        events = self._tools.generate(entry, request, offer)
         return event_response(events, writer, request.warnings, is_streaming=is_streaming)
 
     async def _rendered(

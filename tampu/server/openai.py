@@ -1,58 +1,46 @@
-"""OpenAI's API over the models in memory: chat, completions, responses, models."""
+"""OpenAI's API over the models in memory: chat, completions, models."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from tampu.engine.prompts import FIMPrompt, TextPrompt, TokensPrompt
 from tampu.engine.requests import Decode, Encode
 from tampu.server.body import parsed
-from tampu.server.caller import current_caller
+from tampu.server.event_response import event_response
 from tampu.server.generation_request import GenerationRequest
+from tampu.server.hosted_tools import HostedTools, chat_form
 from tampu.server.http_response import (
     SHORT,
     JSONResponse,
     TaskResponse,
     encoded,
-    event_response,
     warning_headers,
 )
 from tampu.server.image_urls import ImageFetcher
-from tampu.server.kept_items import KeptItems
-from tampu.server.mcp.selection import chat_form, response_form
-from tampu.server.mcp.servers import MCPServers, Offer
 from tampu.server.routes import Route, get, post
 from tampu.server.served_adapters import ServedAdapter
 from tampu.server.serving import Serving
 from tampu.server.session import name_session
 from tampu.server.single_flight import SingleFlight
-from tampu.server.stored_responses import KeptResponse
 from tampu.server.wire import openai as wire
-from tampu.server.wire.llama_server_output import model_facts
+from tampu.server.wire.model_facts import model_facts
 from tampu.server.wire.ollama_lists import tags
 from tampu.server.wire.openai_output import ChatWriter, CompletionWriter
-from tampu.server.wire.responses import ResponsesRequest, parse_response
-from tampu.server.wire.responses_output import ResponseWriter
 from tampu.store.catalog import Entry
 
 
-def openai_routes(
-    serving: Serving, images: ImageFetcher, mcp: MCPServers, kept: KeptItems
-) -> list[Route]:
+def openai_routes(serving: Serving, images: ImageFetcher, tools: HostedTools) -> list[Route]:
     """Return the routes of OpenAI's API."""
-    api = OpenAIAPI(serving, images, mcp, kept)
+    api = OpenAIAPI(serving, images, tools)
     return [
         post("/v1/chat/completions", api.chat, wire.ChatRequest),
         post("/v1/chat/completions/input_tokens", api.count_chat, wire.ChatRequest),
         post("/v1/completions", api.complete, wire.CompletionRequest),
-        post("/v1/responses", api.respond, ResponsesRequest),
-        post("/v1/responses/input_tokens", api.count_response, ResponsesRequest),
         get("/v1/models", api.models),
         get("/v1/models/{model:path}", api.model),
     ]
@@ -61,12 +49,9 @@ def openai_routes(
 class OpenAIAPI:
     """The handlers."""
 
-    def __init__(
-        self, serving: Serving, images: ImageFetcher, mcp: MCPServers, kept: KeptItems
-    ) -> None:
+    def __init__(self, serving: Serving, images: ImageFetcher, tools: HostedTools) -> None:
         self._serving = serving
-        self._mcp = mcp
-        self._kept = kept
+        self._tools = tools
         self._images = images
         self._models = SingleFlight(lambda: encoded(_list(serving.catalog.entries())))
 
@@ -75,7 +60,7 @@ class OpenAIAPI:
         name_session(body.prompt_cache_key)
         entry = self._serving.find_for(body, "completion")
         await self._images.fill([each.content for each in body.messages or ()])
-        offer = await self._mcp.offer(body.tools, chat_form)
+        offer = await self._tools.offer(body.tools, chat_form)
         body.tools = offer.tools
         request = await parsed(
             http, wire.parse_chat_completion, body, self._serving.defaults(entry)
@@ -88,48 +73,17 @@ class OpenAIAPI:
             telemetry=body.telemetry(),
             prompt=await self._prompt(entry, request) if body.verbose else None,
         )
-        events = self._mcp.generate(entry, request, offer)
+        events = self._tools.generate(entry, request, offer)
         return event_response(events, writer, request.warnings, is_streaming=bool(body.stream))
 
     async def count_chat(self, http: Request, body: wire.ChatRequest) -> Response:
         """`POST /v1/chat/completions/input_tokens`: how many tokens a conversation has."""
         entry = self._serving.find_for(body)
         await self._images.fill([each.content for each in body.messages or ()])
-        body.tools = (await self._mcp.offer(body.tools, chat_form)).tools
+        body.tools = (await self._tools.offer(body.tools, chat_form)).tools
         defaults = self._serving.defaults(entry)
-        return self._count(entry, await parsed(http, wire.parse_chat_completion, body, defaults))
-
-    async def respond(self, http: Request, body: ResponsesRequest) -> Response:
-        """`POST /v1/responses`: the model's response to items."""
-        name_session(body.prompt_cache_key)
-        entry = self._serving.find_for(body, "completion")
-        given, offer = await self._whole(body)
-        request = await parsed(http, parse_response, given, self._serving.defaults(entry))
-        caller, is_streaming = current_caller(), bool(body.stream)
-        is_kept = await self._kept.responses.keeps(caller, wanted=body.store)
-        writer = ResponseWriter(body, truncates=request.options.truncate, is_kept=is_kept)
-        events = self._mcp.generate(entry, request, offer)
-        if not is_kept and body.conversation is None:
-            return event_response(events, writer, request.warnings, is_streaming=is_streaming)
-        keep = partial(self._kept.keep, caller, body, is_kept=is_kept)
-        warnings = request.warnings
-        return KeptResponse(events, writer, keep, is_streaming=is_streaming, warnings=warnings)
-
-    async def count_response(self, http: Request, body: ResponsesRequest) -> Response:
-        """`POST /v1/responses/input_tokens`: how many tokens the input has."""
-        entry = self._serving.find_for(body)
-        given, _ = await self._whole(body)
-        defaults = self._serving.defaults(entry)
-        return self._count(entry, await parsed(http, parse_response, given, defaults))
-
-    async def _whole(self, body: ResponsesRequest) -> tuple[ResponsesRequest, Offer]:
-        """Return a request with the conversation that it goes on from, and the tools it names."""
-        await self._images.fill(body.input)
-        if isinstance(body.input, list):
-            body.input = await self._kept.resolve(current_caller(), body.input, "input")
-        given = await self._kept.whole(current_caller(), body)
-        offer = await self._mcp.offer(body.tools, response_form)
-        return msgspec.structs.replace(body, input=given, tools=offer.tools), offer
+        request = await parsed(http, wire.parse_chat_completion, body, defaults)
+        return token_count(self._serving, entry, request)
 
     async def complete(self, http: Request, body: wire.CompletionRequest) -> Response:
         """`POST /v1/completions`: the continuation of prompts."""
@@ -172,15 +126,6 @@ class OpenAIAPI:
         path = entry.info.path.name  # without its folder: paths stay on the server
         return _model(entry, entry.full_name) | {"path": path, "status": {"value": state}}
 
-    def _count(self, entry: Entry, request: GenerationRequest) -> Response:
-        async def work() -> Response:
-            asked = Encode(request.prompts[0], detail="count")
-            tokens = (await self._serving.ask_vocabulary(entry, asked)).count
-            counted = {"object": "response.input_tokens", "input_tokens": tokens}
-            return JSONResponse(counted, headers=warning_headers(request.warnings))
-
-        return TaskResponse(work())
-
     async def _prompt(self, entry: Entry, request: GenerationRequest) -> str:
         asked = Encode(request.prompts[0], detail="pieces")
         found = await self._serving.ask_vocabulary(entry, asked)
@@ -197,6 +142,18 @@ class OpenAIAPI:
                 decoded = await self._serving.ask_vocabulary(entry, Decode(prompt.tokens))
                 echoes.append(decoded.text)
         return echoes
+
+
+def token_count(serving: Serving, entry: Entry, request: GenerationRequest) -> Response:
+    """Return the response that says how many tokens the prompt of a request has."""
+
+    async def work() -> Response:
+        asked = Encode(request.prompts[0], detail="count")
+        tokens = (await serving.ask_vocabulary(entry, asked)).count
+        counted = {"object": "response.input_tokens", "input_tokens": tokens}
+        return JSONResponse(counted, headers=warning_headers(request.warnings))
+
+    return TaskResponse(work())
 
 
 def _list(entries: Sequence[Entry]) -> dict[str, Any]:

@@ -15,9 +15,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from tampu import server
+from tampu.server.core import Core
+from tampu.server.feature import Feature
+from tampu.server.live import LiveFeed, live_routes
 from tampu.server.routes import Access, Route, get
 
-STATIC = Path(__file__).parent / "static"
+STATIC = Path(server.__file__).parent / "static"
 _TYPES = {".js": "text/javascript", ".css": "text/css"}
 _POLICY = "; ".join((
     "default-src 'none'",
@@ -41,10 +45,19 @@ _HEADERS = {
 _FOREVER = "public, max-age=31536000, immutable"
 
 
+def page(core: Core) -> Feature:
+    """Return the feature: the page, and on one machine what the engine does, for watchers."""
+    routes = page_routes()
+    if not core.options.has_replicas:
+        metrics = core.metrics
+        routes += live_routes(LiveFeed(core.serving.models, metrics, metrics.llama_server.waiting))
+    return Feature(routes=routes)
+
+
 def page_routes() -> list[Route]:
     """Return the routes of the page; they need no key: the page asks for it."""
-    page = Page(STATIC)
-    return [get("/", page.root, Access.OPEN), get("/assets/{name}", page.asset, Access.OPEN)]
+    files = Page(STATIC)
+    return [get("/", files.root, Access.OPEN), get("/assets/{name}", files.asset, Access.OPEN)]
 
 
 class Page:

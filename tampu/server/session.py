@@ -5,10 +5,9 @@ Routers of replicas send the requests of a session to one of them where prompts 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
-
-from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 HEADER = "x-session-id"
 """The header of requests, as Ray Serve names it."""
@@ -19,22 +18,14 @@ MAX_LENGTH = 256
 _current: ContextVar[str] = ContextVar("session", default="")
 
 
-class SessionMiddleware:
-    """Middleware: takes the session of a request from its header."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        """Pass all requests on to an application."""
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on."""
-        is_http = scope["type"] == "http"
-        session = Headers(scope=scope).get(HEADER, "") if is_http else ""
-        token = _current.set(session[:MAX_LENGTH])
-        try:
-            await self._app(scope, receive, send)
-        finally:
-            _current.reset(token)
+@contextmanager
+def naming_session(session: str) -> Iterator[None]:
+    """Let the requests within the block belong to this session."""
+    token = _current.set(session[:MAX_LENGTH])
+    try:
+        yield
+    finally:
+        _current.reset(token)
 
 
 def name_session(session: str | None) -> None:

@@ -12,9 +12,9 @@ from tampu.errors import RequestError
 from tampu.server.caller import current_caller
 from tampu.server.events import Event, warnings_of
 from tampu.server.http_response import EventsResponse, JSONResponse
+from tampu.server.pagination import check_page, listed
 from tampu.server.response_store import Item, ResponseStore
 from tampu.server.routes import Access, Route, get, raw
-from tampu.server.wire.batches import check_page, listed
 from tampu.server.wire.responses_output import ResponseWriter, named_events
 
 _LIMIT, _MOST = 20, 100  # items of a page

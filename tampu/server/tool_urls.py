@@ -25,9 +25,11 @@ from starlette.responses import Response
 
 from tampu.errors import NotAllowedError, RegistryError, RequestError, ToolCallError
 from tampu.server.caller import current_caller
+from tampu.server.core import Core
 from tampu.server.errors import BusyError
+from tampu.server.feature import Feature
 from tampu.server.http_response import TaskResponse
-from tampu.server.routes import Route, post
+from tampu.server.routes import post
 from tampu.server.wire.tools import MAX_NAME_LENGTH
 from tampu.store.names import DEFAULT_HOST
 from tampu.store.registry.options import RemoteOptions
@@ -174,8 +176,9 @@ class ToolURLs:
         return ToolCallError(f"tool URL {_shown(url)}: no result within {self._max_seconds:g} s")
 
 
-def tool_url_routes(tools: ToolURLs) -> list[Route]:
-    """Return the route."""
+def tool_urls(core: Core) -> Feature:
+    """Return the feature: calls of tools that are sent to URLs."""
+    tools = ToolURLs(core.options.tool_urls, core.options.remote)
 
     async def call(_: Request, body: ToolCallBody) -> Response:
         """`POST /api/tools/call`: send a call of a tool to its URL, and return the result."""
@@ -185,7 +188,10 @@ def tool_url_routes(tools: ToolURLs) -> list[Route]:
 
         return TaskResponse(work())
 
-    return [post("/api/tools/call", call, ToolCallBody)]
+    async def close() -> None:
+        tools.close()
+
+    return Feature(routes=[post("/api/tools/call", call, ToolCallBody)], close=close)
 
 
 def _shown(text: str) -> str:

@@ -2,14 +2,52 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from starlette.datastructures import Headers
+from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tampu.errors import SettingsError
+from tampu.server.core import Core
+from tampu.server.feature import Feature
 from tampu.server.logs import HEADER, ROUTE
 from tampu.server.tracer import Tracer
 from tampu.server.tracing import request_trace
 
 _UNTRACED = ("GET", "HEAD", "OPTIONS")
+
+
+def tracing(core: Core) -> Feature:
+    """Return the feature: traces of requests, if there is an endpoint for them.
+
+    Raises:
+        SettingsError: if opentelemetry is not installed.
+    """
+    if not core.options.otlp_endpoint:
+        return Feature()
+    tracer = start_tracing(core.options.otlp_endpoint)
+
+    async def close() -> None:
+        await asyncio.to_thread(tracer.close)
+
+    return Feature(middleware=[Middleware(TraceMiddleware, tracer=tracer)], close=close)
+
+
+def start_tracing(endpoint: str) -> Tracer:
+    """Return what sends traces to the collector at this URL.
+
+    Raises:
+        SettingsError: if opentelemetry is not installed.
+    """
+    try:
+        from tampu.server.otlp import OTLPTracer
+    except ImportError as error:
+        raise SettingsError(
+            f"OTEL_EXPORTER_OTLP_ENDPOINT is {endpoint}, and traces need opentelemetry: "
+            f"pip install 'tampu[otel]' ({error})"
+        ) from error
+    return OTLPTracer(endpoint)
 
 
 class TraceMiddleware:

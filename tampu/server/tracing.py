@@ -22,7 +22,6 @@ from tampu.engine.events import Reply
 from tampu.engine.prompts import ChatPrompt
 from tampu.engine.request import Request, Result
 from tampu.engine.requests import Decide, Embed, Rerank
-from tampu.errors import SettingsError
 from tampu.runner.events import Done, Usage
 from tampu.server.caller import current_caller
 from tampu.server.generation_request import GenerationRequest, ModelCall
@@ -112,22 +111,6 @@ class ModelTrace:
         if error is not None:
             self._tracer.fail(self.span, type(error).__name__)
         self.span.end()
-
-
-def start_tracing(endpoint: str) -> Tracer:
-    """Return what sends traces to the collector at this URL.
-
-    Raises:
-        SettingsError: if opentelemetry is not installed.
-    """
-    try:
-        from tampu.server.otlp import OTLPTracer
-    except ImportError as error:
-        raise SettingsError(
-            f"OTEL_EXPORTER_OTLP_ENDPOINT is {endpoint}, and traces need opentelemetry: "
-            f"pip install 'tampu[otel]' ({error})"
-        ) from error
-    return OTLPTracer(endpoint)
 
 
 _current: ContextVar[RequestTrace | None] = ContextVar("trace", default=None)

@@ -19,7 +19,7 @@ from tampu.sampling.constraint import COMPILE_LIMITS
 from tampu.server import body, connection, serve, trusted_host
 from tampu.server.options import ServerOptions
 from tampu.server.serve import check_exposure
-from tampu.server.wire import conversation, logit_bias, ollama, tools
+from tampu.server.wire import conversation, logit_bias, options, tools
 from tampu.settings.settings import Settings
 from tampu.store import manifests
 from tampu.store.registry import session
@@ -60,7 +60,7 @@ IMAGES = ImageLimits()
         pytest.param(parameters.MAX_STOPS, 16, id="request: stop strings"),
         pytest.param(parameters.MAX_STOP_LENGTH, KIB, id="request: length of a stop string"),
         pytest.param(logit_bias.MAX_BIASES, 1_024, id="request: logit_bias"),
-        pytest.param(ollama.MAX_INPUTS, 2_048, id="request: texts to embed"),
+        pytest.param(options.MAX_INPUTS, 2_048, id="request: texts to embed"),
         pytest.param(schema.MAX_BYTES, 256 * KIB, id="request: schema"),
         pytest.param(schema.MAX_DEPTH, 64, id="request: depth of a schema"),
         pytest.param(budget.MAX_SECONDS, 2, id="templates: time"),

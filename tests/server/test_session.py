@@ -7,7 +7,8 @@ import asyncio
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from tampu.server.session import MAX_LENGTH, SessionMiddleware, current_session, name_session
+from tampu.server.session import MAX_LENGTH, current_session, name_session
+from tampu.server.sessions import SessionMiddleware
 
 
 def session_of(header: str | None, key: str | None) -> str:

@@ -18,8 +18,7 @@ from support.traces import Collector, collecting
 from tampu.errors import SettingsError
 from tampu.server.app import create_app
 from tampu.server.options import ServerOptions
-from tampu.server.trace_middleware import TraceMiddleware
-from tampu.server.tracing import start_tracing
+from tampu.server.trace_middleware import TraceMiddleware, start_tracing
 from tampu.store.catalog import Catalog
 from tests.server.conftest import Site
 

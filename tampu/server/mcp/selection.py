@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 from tampu.errors import RequestError
 from tampu.server.generation_request import require
 from tampu.server.wire.tools import shortened
-
-# Makes a tool of a request in the form of its API: from a name, a description and a schema.
-Form: TypeAlias = Callable[[str, str, dict[str, Any]], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,22 +28,6 @@ class Selection:
     server: str
     named: tuple[str, ...]
     allows: Callable[[str, bool], bool]
-
-
-def chat_form(name: str, description: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a function as OpenAI's chats and Ollama's have it."""
-    function = {"name": name, "description": description, "parameters": schema}
-    return {"type": "function", "function": function}
-
-
-def response_form(name: str, description: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a function as OpenAI's responses have it."""
-    return {"type": "function", "name": name, "description": description, "parameters": schema}
-
-
-def message_form(name: str, description: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a tool as Anthropic's messages have it."""
-    return {"name": name, "description": description, "input_schema": schema}
 
 
 def selection(tool: Mapping[str, Any], urls: Mapping[str, str], where: str) -> Selection | None:

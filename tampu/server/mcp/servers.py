@@ -9,7 +9,6 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
@@ -18,9 +17,10 @@ from tampu.errors import MCPServerError, NotAllowedError, RequestError, TampuErr
 from tampu.server.caller import current_caller
 from tampu.server.events import Event, MCPToolsListed
 from tampu.server.generation_request import GenerationRequest
+from tampu.server.hosted_tools import Form, Offer
 from tampu.server.mcp.configuration import MCPOptions, MCPServer
 from tampu.server.mcp.rounds import MCPCall, MCPToolError, Result, with_rounds
-from tampu.server.mcp.selection import Form, Selection, selection
+from tampu.server.mcp.selection import Selection, selection
 from tampu.server.serving import Serving
 from tampu.server.wire.tools import full_name
 from tampu.store.catalog import Entry
@@ -33,21 +33,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("tampu.mcp")
 
 State: TypeAlias = Literal["ok", "error", "timeout", "died"]
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """The tools of a request with those of MCP servers among them.
-
-    Attributes:
-        tools: as the request has them, functions in the place of each server.
-        listed: the tools of each server, for the response.
-        runs: the server and the tool of each function whose calls are run here, by its name.
-    """
-
-    tools: list[dict[str, Any]]
-    listed: list[MCPToolsListed] = field(default_factory=list)
-    runs: dict[str, tuple[str, str]] = field(default_factory=dict)
 
 
 class MCPServers:

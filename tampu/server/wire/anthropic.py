@@ -104,7 +104,7 @@ def hides_reasoning(body: MessagesRequest) -> bool:
 def parse_count(body: CountRequest, defaults: ModelDefaults) -> GenerationRequest:
     """Return the request whose prompt is to be counted."""
     _budget(body)
-    request = GenerationRequest(model=body.model or "")
+    request = parse_limited(body, defaults, ("max_tokens", None))
     return with_conversation(request, _conversation(body, defaults), defaults)
 
 

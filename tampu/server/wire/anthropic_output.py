@@ -20,16 +20,11 @@ from tampu.server.events import (
     MCPCallWritten,
     without_broken_calls,
 )
-from tampu.server.http_response import SSE
+from tampu.server.http_response import SSE, named_event
 
 # Reasoning is not signed, but some clients return only blocks with a signature.
 _SIGNATURE = "tampu"
 _REASONS = {"length": "max_tokens", "tool_calls": "tool_use"}
-
-
-def to_named_event(value: dict[str, Any]) -> bytes:
-    """Return an object as a server-sent event under the name of its type."""
-    return b"event: %s\ndata: %s\n\n" % (value["type"].encode(), msgspec.json.encode(value))
 
 
 class MessageWriter:
@@ -54,15 +49,15 @@ class MessageWriter:
 
     def write(self, event: Event) -> bytes:
         """Return the server-sent events of an event."""
-        return b"".join(map(to_named_event, self._events(event)))
+        return b"".join(map(named_event, self._events(event)))
 
     def end(self) -> bytes:
         """Return the mark that ends the stream."""
-        return to_named_event({"type": "message_stop"})
+        return named_event({"type": "message_stop"})
 
     def fail(self, error: TampuError) -> bytes:
         """Return a server-sent event with the error."""
-        return to_named_event(anthropic_error(status_of(error), public_message(error)))
+        return named_event(anthropic_error(status_of(error), public_message(error)))
 
     def whole(self, events: Sequence[Event]) -> dict[str, Any]:
         """Return the message that is not streamed."""

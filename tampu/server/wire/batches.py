@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from tampu.server.file_store import Page
 from tampu.server.generation_request import require
+from tampu.server.pagination import check_metadata
 from tampu.settings.durations import parse_duration
 
 ENDPOINTS = (
@@ -20,8 +20,6 @@ ENDPOINTS = (
 )
 _MAX_WINDOW_S = 30 * 86_400
 _MIN_KEPT_S, _MAX_KEPT_S = 3600, 30 * 86_400
-_MAX_FIELDS, _MAX_NAME, _MAX_VALUE = 16, 64, 512
-_MAX_LIMIT = 10_000
 _MAX_DIGITS = 10
 
 
@@ -73,22 +71,6 @@ def check_batch(body: BatchRequest) -> dict[str, Any]:
     }
 
 
-def check_metadata(given: dict[str, str] | None) -> dict[str, str]:
-    """Return metadata.
-
-    Raises:
-        RequestError: if it is too large.
-    """
-    metadata = given or {}
-    require(
-        len(metadata) <= _MAX_FIELDS
-        and all(len(n) <= _MAX_NAME and len(v) <= _MAX_VALUE for n, v in metadata.items()),
-        f"metadata may have {_MAX_FIELDS} names of {_MAX_NAME} characters, with texts of "
-        f"{_MAX_VALUE}",
-    )
-    return metadata
-
-
 def check_upload(fields: Mapping[str, str], filename: str | None) -> tuple[str, int | None]:
     """Return the name of an uploaded file, and the seconds that it is kept; None: forever.
 
@@ -115,29 +97,3 @@ def _check_kept(anchor: str, seconds: int, field: str) -> int:
         f"{field}.seconds must be {_MIN_KEPT_S} to {_MAX_KEPT_S}",
     )
     return seconds
-
-
-def check_page(query: Mapping[str, str], limit: int, *, most: int = _MAX_LIMIT) -> Page:
-    """Return which part of a list a request wants; `limit` is the default.
-
-    Raises:
-        RequestError: naming the parameter that is wrong.
-    """
-    text = query.get("limit", str(limit))
-    is_number = text.isascii() and text.isdigit() and len(text) < _MAX_DIGITS
-    require(is_number and 1 <= int(text) <= most, f"limit must be 1 to {most}, not {text[:50]!r}")
-    order = query.get("order", "desc")
-    require(order in ("asc", "desc"), f"order must be asc or desc, not {order[:50]!r}")
-    return Page(int(text), query.get("after"), order == "asc")
-
-
-def listed(items: list[dict[str, Any]], *, has_more: bool) -> dict[str, Any]:
-    """Return a page of a list."""
-    ids = [item["id"] for item in items]
-    return {
-        "object": "list",
-        "data": items,
-        "first_id": ids[0] if ids else None,
-        "last_id": ids[-1] if ids else None,
-        "has_more": has_more,
-    }

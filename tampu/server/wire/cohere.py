@@ -16,8 +16,7 @@ from tampu.server.generation_request import ModelCall, require
 from tampu.server.model_defaults import ModelDefaults
 from tampu.server.wire.adapters import AdapterBody, chosen_adapters
 from tampu.server.wire.embeddings import in_base64
-from tampu.server.wire.ollama import MAX_INPUTS
-from tampu.server.wire.options import ModelBody, embedding_call
+from tampu.server.wire.options import MAX_INPUTS, ModelBody, embedding_call
 from tampu.server.wire.tools import shortened
 
 Vectors = npt.NDArray[np.float32]

@@ -8,7 +8,7 @@ import msgspec
 
 from tampu.errors import RequestError
 from tampu.server.generation_request import require
-from tampu.server.wire.responses import read_items
+from tampu.server.wire.items import read_items
 
 _MAX_ITEMS = 20  # OpenAI's
 

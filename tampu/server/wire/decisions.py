@@ -32,9 +32,9 @@ from tampu.server.generation_request import ModelCall, require
 from tampu.server.model_defaults import ModelDefaults
 from tampu.server.wire.adapters import AdapterBody, chosen_adapters
 from tampu.server.wire.conversation import Conversation, with_conversation
+from tampu.server.wire.items import read_items
 from tampu.server.wire.openai_fields import check_cache_options, read_content
 from tampu.server.wire.options import parse_uncut
-from tampu.server.wire.responses import read_items
 
 Parts: TypeAlias = str | list[dict[str, Any]]
 Content: TypeAlias = str | dict[str, Any] | list[Any]
@@ -328,7 +328,9 @@ def _task(
     if not isinstance(prompt, ChatPrompt):
         raise RequestError("decisions need a conversation")
     return ModelCall(
-        request=Decide(prompt, tuple(questions), lora=chosen_adapters(body.lora, body.lora_path) or {}),
+        request=Decide(
+            prompt, tuple(questions), lora=chosen_adapters(body.lora, body.lora_path) or {}
+        ),
         overrides=request.overrides,
         keep_alive_s=request.keep_alive_s,
         warnings=request.warnings,

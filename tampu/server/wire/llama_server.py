@@ -7,7 +7,7 @@ only what llama-server's clients read is different.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,10 +20,9 @@ from tampu.server.generation_request import GenerationRequest, require
 from tampu.server.model_defaults import ModelDefaults
 from tampu.server.wire.conversation import MAX_IMAGES, check_can
 from tampu.server.wire.media import decode_image
-from tampu.server.wire.ollama import MAX_INPUTS
+from tampu.server.wire.mixed_prompts import PROMPT_IMAGES, PROMPT_TEXT, each_prompt
 from tampu.server.wire.openai import ChatRequest, CompletionRequest, parse_completion
 
-_PROMPT_TEXT, _PROMPT_IMAGES = "prompt_string", "multimodal_data"
 _NAMED_IMAGE = re.compile(r"\[img-(\d{1,9})\]")
 
 
@@ -91,21 +90,6 @@ class DetokenizeTokensRequest(msgspec.Struct, kw_only=True):
     model: str | None = None
 
 
-def read_prompts(given: Any, field: str, *, takes_images: bool = False) -> list[list[str | int]]:
-    """Return the prompts in a field of a request, each as a list of texts and tokens.
-
-    Raises:
-        RequestError: for another form, or none; for images unless `takes_images`.
-    """
-    found = []
-    for prompt, where in _each(given, field):
-        has_images = isinstance(prompt, dict) and prompt.get(_PROMPT_IMAGES)
-        require(takes_images or not has_images, f"{where}: {_PROMPT_IMAGES} is not supported")
-        found.append(_sequence(prompt, where))
-    require(0 < len(found) <= MAX_INPUTS, f"{field}: there must be 1 to {MAX_INPUTS}")
-    return found
-
-
 def read_media(given: Any, field: str, named: Any = None) -> list[TextPrompt | None]:
     """Return the prompts that have images; None for each of the others.
 
@@ -121,15 +105,15 @@ def read_media(given: Any, field: str, named: Any = None) -> list[TextPrompt | N
         require(isinstance(given, str), f"image_data needs a {field} that is a text")
         return [_with_named_images(given, named)]
     found: list[TextPrompt | None] = []
-    for prompt, where in _each(given, field):
-        data = prompt.get(_PROMPT_IMAGES) if isinstance(prompt, dict) else None
+    for prompt, where in each_prompt(given, field):
+        data = prompt.get(PROMPT_IMAGES) if isinstance(prompt, dict) else None
         if not data:
             found.append(None)
             continue
-        place = f"{where}.{_PROMPT_IMAGES}"
+        place = f"{where}.{PROMPT_IMAGES}"
         require(isinstance(data, list), f"{place} must be a list of base64 texts")
-        text = prompt.get(_PROMPT_TEXT)
-        require(isinstance(text, str), f"{place} needs {_PROMPT_TEXT} beside it")
+        text = prompt.get(PROMPT_TEXT)
+        require(isinstance(text, str), f"{place} needs {PROMPT_TEXT} beside it")
         found.append(_media(text, data, place))
     return found
 
@@ -157,50 +141,6 @@ def _with_named_images(text: str, named: Any) -> TextPrompt:
     ids = [int(id) for id in parts[1::2]]
     require(sorted(ids) == sorted(by_id), "image_data: [img-ID] must be once in prompt for each")
     return _media(MEDIA_MARKER.join(parts[::2]), [by_id[id] for id in ids], "image_data")
-
-
-def _each(given: Any, field: str) -> Iterator[tuple[Any, str]]:
-    """Yield the prompts of a field, each with its place in the request."""
-    if isinstance(given, list) and not _is_sequence(given):
-        yield from ((prompt, f"{field}[{index}]") for index, prompt in enumerate(given))
-    else:
-        yield given, field
-
-
-def is_mixed(given: Any) -> bool:
-    """Whether prompts have a form that only llama-server has: objects, or tokens beside texts."""
-    if not isinstance(given, list):
-        return isinstance(given, dict)
-    kinds = {type(part) for part in given}
-    nested = any(isinstance(part, list) and str in map(type, part) for part in given)
-    return dict in kinds or kinds >= {str, int} or nested
-
-
-def _sequence(given: Any, field: str) -> list[str | int]:
-    match given:
-        case {"prompt_string": str(text)}:
-            return [text]
-        case {"content": [*parts]} if parts:
-            return ["".join(_part(part, field) for part in parts)]
-        case str(text):
-            return [text]
-        case [*parts] if parts and _is_sequence(parts):
-            return parts
-    raise RequestError(f"{field} must be a text, tokens, both mixed, or {{{_PROMPT_TEXT!r}: text}}")
-
-
-def _part(part: Any, field: str) -> str:
-    match part:
-        case {"type": "text", "text": str(text)}:
-            return text
-    raise RequestError(f"{field}.content: only parts of type text are supported")
-
-
-def _is_sequence(given: list[Any]) -> bool:
-    """Whether a list is one prompt: of tokens, of tokens and texts, or of one text."""
-    is_flat = all(isinstance(part, str | int) and not isinstance(part, bool) for part in given)
-    has_tokens = any(isinstance(part, int) for part in given)
-    return is_flat and (has_tokens or len(given) < 2)
 
 
 def parse_llama_completion(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -19,32 +19,9 @@ from tampu.server.generation_request import GenerationRequest
 from tampu.server.http_response import SSE
 from tampu.server.wire.openai_output import logprobs_of, text_of, to_event
 from tampu.server.wire.telemetry import Telemetry, timings
-from tampu.store.model_info import ModelInfo
 
 _NO_SEED = 0xFFFFFFFF  # llama-server's word for a random one
 _SETTINGS = (*(name for name in names_of(Use.SAMPLING) if name != "infill"), "ignore_eos")
-_VOCAB_TYPES = {"llama": 1, "gpt2": 2, "gemma4": 2, "bert": 3, "t5": 4}  # `llama_vocab_type`
-
-
-def model_facts(info: ModelInfo) -> dict[str, Any]:
-    """Return what lists of models say of one, from its file alone."""
-    metadata = info.metadata
-    can_see = "vision" in info.capabilities
-    tokens = metadata.get("tokenizer.ggml.tokens")
-    return {
-        "architecture": {
-            "input_modalities": ["text", "image"] if can_see else ["text"],
-            "output_modalities": ["text"],
-        },
-        "meta": {
-            "vocab_type": _VOCAB_TYPES.get(metadata.string("tokenizer.ggml.model", ""), 0),
-            "n_vocab": len(tokens) if isinstance(tokens, Sized) else 0,
-            "n_ctx_train": info.context,
-            "n_embd": info.embedding_length,
-            "n_params": info.parameters,
-            "size": info.size_bytes,
-        },
-    }
 
 
 class LlamaCompletionWriter:

@@ -28,6 +28,7 @@ from tampu.server.wire.conversation import (
 )
 from tampu.server.wire.media import decode_image
 from tampu.server.wire.options import (
+    MAX_INPUTS,
     ModelBody,
     embedding_call,
     keep_alive_s,
@@ -39,7 +40,6 @@ from tampu.server.wire.telemetry import Telemetry
 from tampu.server.wire.tools import chat_tools, read_tool_choice
 
 VERSION = "0.20.0"
-MAX_INPUTS = 2_048
 
 
 class ToolFunction(msgspec.Struct, kw_only=True):

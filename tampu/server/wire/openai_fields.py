@@ -22,7 +22,7 @@ from tampu.server.wire.conversation import (
     tool_call,
 )
 from tampu.server.wire.media import decode_image, decode_video
-from tampu.server.wire.ollama import MAX_INPUTS
+from tampu.server.wire.options import MAX_INPUTS
 from tampu.server.wire.tools import shortened
 
 _EFFORTS: dict[str, Think] = {

@@ -27,6 +27,7 @@ from tampu.settings.parsers import seconds
 
 logger = logging.getLogger(__name__)
 
+MAX_INPUTS = 2_048  # of a request
 # Where OpenAI's and Anthropic's own default differs from Ollama's.
 OPENAI_DEFAULTS: Mapping[str, Any] = {"temperature": 1.0, "top_p": 1.0}
 

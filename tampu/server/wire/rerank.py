@@ -17,8 +17,7 @@ from tampu.server.generation_request import ModelCall, require
 from tampu.server.model_defaults import ModelDefaults
 from tampu.server.wire.adapters import AdapterBody, chosen_adapters
 from tampu.server.wire.conversation import check_can
-from tampu.server.wire.ollama import MAX_INPUTS
-from tampu.server.wire.options import parse_uncut
+from tampu.server.wire.options import MAX_INPUTS, parse_uncut
 from tampu.server.wire.tools import shortened
 
 

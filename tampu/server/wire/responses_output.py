@@ -20,8 +20,7 @@ from tampu.server.events import (
     MCPToolsListed,
     without_broken_calls,
 )
-from tampu.server.http_response import SSE
-from tampu.server.wire.anthropic_output import to_named_event
+from tampu.server.http_response import SSE, named_event
 from tampu.server.wire.conversations import conversation_id
 from tampu.server.wire.openai_output import chat_logprobs
 from tampu.server.wire.responses import ResponsesRequest
@@ -84,7 +83,7 @@ class ResponseWriter:
     def fail(self, error: TampuError) -> bytes:
         """Return a server-sent event with the error."""
         sent = {"type": "error", "code": None, "param": None, "message": public_message(error)}
-        return to_named_event(self._numbered(sent))
+        return named_event(self._numbered(sent))
 
     def whole(self, events: Sequence[Event]) -> dict[str, Any]:
         """Return the response that is not streamed."""
@@ -319,7 +318,7 @@ def _conversation(request: ResponsesRequest) -> dict[str, str] | None:
 
 def named_events(sent: Sequence[dict[str, Any]]) -> bytes:
     """Return objects as server-sent events."""
-    return b"".join(map(to_named_event, sent))
+    return b"".join(map(named_event, sent))
 
 
 def _has_telemetry(sent: dict[str, Any]) -> bool:

@@ -17,7 +17,7 @@ from tampu.engine.requests import Decided
 from tampu.server.generation_request import ModelCall, require
 from tampu.server.model_defaults import ModelDefaults
 from tampu.server.wire.adapters import AdapterBody
-from tampu.server.wire.ollama import MAX_INPUTS
+from tampu.server.wire.options import MAX_INPUTS
 from tampu.server.wire.rerank import RerankRequest, parse_rerank
 
 Texts: TypeAlias = str | list[str]
