@@ -26,7 +26,7 @@ from tampu.engine.load_options import LoadOptions
 from tampu.engine.memory import CPU, Footprint, max_outputs
 from tampu.engine.placement import DeviceShare, Placement
 from tampu.engine.placement_report import device_shares, explain
-from tampu.engine.prefix_cache import cache_key, prefix_keeper
+from tampu.engine.prefix_cache import cache_key, kv_connector
 from tampu.engine.warm_up import warm_up
 from tampu.errors import ModelFileError, OutOfMemoryError
 from tampu.kvcache import AttentionKind, Cache, CacheSize, KVCacheManager
@@ -48,7 +48,8 @@ from tampu.nn.mismatch import naming_tensors
 from tampu.runner.graphs import Graphs, WarmUpBatch
 from tampu.runner.idle_warm_up import IdleWarmUp
 from tampu.runner.images import ImageStore
-from tampu.runner.row_copies import RowCopies
+from tampu.runner.kv_connector import KVConnector
+from tampu.runner.kv_copies import KVCopies
 from tampu.runner.scheduler import Scheduler
 from tampu.runner.step_inputs import CANDIDATES
 from tampu.store.model_info import ModelInfo
@@ -83,7 +84,7 @@ class LoadedModel:
     graphs: Graphs
     warm_up: IdleWarmUp
     vision: VisionModel | None
-    copies: RowCopies
+    copies: KVCopies
     key: CacheKey
     placement: Placement
     slots: int
@@ -190,7 +191,7 @@ def _load(
         options = msgspec.structs.replace(options, batch=sizes.largest)
         manager, images = KVCacheManager(cache.groups()), ImageStore(_IMAGE_STORE_BYTES)
         key = cache_key([each.file for each in bound.parts], options, cache, backend)
-        copies = RowCopies(manager, CacheRows(cache), images)
+        copies = KVCopies(manager, CacheRows(cache), images)
         is_encoder = bound.model.max_bidirectional_tokens is not None
         scheduler = Scheduler(
             manager,
@@ -200,7 +201,7 @@ def _load(
             outputs=outputs,
             positions_per_token=bound.model.positions_per_token,
             images=images,
-            keeper=None if is_encoder else prefix_keeper(key, options, copies),
+            connector=KVConnector() if is_encoder else kv_connector(key, options, copies),
             candidates=candidates,
         )
         _log_memory(bound, footprint, cache, backend)

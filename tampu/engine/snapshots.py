@@ -24,9 +24,9 @@ from tampu.kvcache.snapshot_file import (
     tokens_of,
 )
 from tampu.ml.atomic_file import atomic_file
+from tampu.runner.kv_copies import KVCopies
+from tampu.runner.kv_offload import BLOCK
 from tampu.runner.loop import EngineLoop
-from tampu.runner.prefix_keeper import BLOCK
-from tampu.runner.row_copies import RowCopies
 
 SlotAction: TypeAlias = Literal["save", "restore", "erase"]
 
@@ -58,7 +58,7 @@ class Snapshots:
     """
 
     key: CacheKey
-    copies: RowCopies
+    copies: KVCopies
     loop: EngineLoop
     keys_of: Callable[[Prompt], npt.NDArray[np.int32]]
     recent: dict[int, npt.NDArray[np.int32]]

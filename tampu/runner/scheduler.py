@@ -24,8 +24,8 @@ from tampu.runner.batch import Plan, to_plan
 from tampu.runner.batch_pace import BatchPace
 from tampu.runner.context_shift import drop_tokens, shift_range
 from tampu.runner.images import ImageStore
+from tampu.runner.kv_connector import KVConnector
 from tampu.runner.layout import PlacedImage
-from tampu.runner.prefix_keeper import PrefixKeeper
 from tampu.runner.sequence import Sequence
 from tampu.runner.step_builder import StepBudget, StepBuilder, reuse_prefix
 
@@ -43,7 +43,7 @@ class Scheduler:
         waiting: sequences that have none yet.
         kv_manager: allocates cells.
         images: the embeddings of images.
-        keeper: keeps the rows of sequences that end, beyond the cache; None: nothing does.
+        connector: stores what sequences leave in the cache.
         pace: limits the work of batch requests beside live ones.
         recent: the tokens of the last sequence of each slot, as the prefix tree has them.
     """
@@ -58,7 +58,7 @@ class Scheduler:
         outputs: int,
         positions_per_token: int = 1,
         images: ImageStore | None = None,
-        keeper: PrefixKeeper | None = None,
+        connector: KVConnector | None = None,
         candidates: tuple[int, ...] = (),
     ) -> None:
         """Start without sequences.
@@ -71,12 +71,12 @@ class Scheduler:
             outputs: the maximum number of outputs of a batch, at least `slots`.
             positions_per_token: the number of coordinates of a position.
             images: the embeddings of images.
-            keeper: keeps the rows of sequences that end.
+            connector: stores what sequences leave in the cache; None: nothing does.
             candidates: how many of the best logits graphs can return where these are enough.
         """
         self.kv_manager = kv_manager
         self.images = images or ImageStore(0)
-        self.keeper = keeper
+        self.connector = connector or KVConnector()
         self._slots = slots
         self._admission = Admission(kv_manager, batch, kv_unified)
         self._lacks_cells = False  # no sequence could go on for want of cells
@@ -219,8 +219,7 @@ class Scheduler:
         self.kv_manager.free(sequence.cell_table, sequence.keys[: sequence.length])
         if sequence.slot is not None and not (sequence.collector or sequence.lora.adapters):
             self.recent[sequence.slot] = sequence.keys[: sequence.length].copy()
-        if self.keeper:
-            self.keeper.released(sequence)
+        self.connector.released(sequence)
 
     def discard(self, sequence: Sequence) -> bool:
         """Free a failed sequence's slot and discard its rows; return whether it had a slot."""

@@ -26,7 +26,7 @@ Cells = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
-class RowCopies:
+class KVCopies:
     """Copies rows of one cache.
 
     Attributes:
