@@ -23,7 +23,7 @@ import numpy as np
 from tampu.kvcache import AttentionGroup
 from tampu.kvcache.adoption import Adoption, adopt
 from tampu.kvcache.block_file import PrefixTokens, Present
-from tampu.kvcache.block_index import BlockIndex, KeptBlock, spans
+from tampu.kvcache.block_index import BlockIndex, StoredBlock, spans
 from tampu.ml.threads import usable_cpus
 from tampu.runner.kv_connector import KVConnector, KVLoad
 from tampu.runner.kv_copies import Cells, KVCopies
@@ -56,7 +56,7 @@ class _BlockLoad(KVLoad):
     """
 
     tokens: PrefixTokens
-    blocks: list[KeptBlock]
+    blocks: list[StoredBlock]
     adoption: Adoption | None = None
     end: int = 0
 
@@ -161,8 +161,8 @@ class KVOffload(KVConnector):
         self.blocks.use(chain)
 
     def _store_block(
-        self, stored: _Stored, before: list[KeptBlock], span: tuple[int, int]
-    ) -> KeptBlock | None:
+        self, stored: _Stored, before: list[StoredBlock], span: tuple[int, int]
+    ) -> StoredBlock | None:
         """Copy the cells of a block and store it; None if they have changed or it has no room."""
         copies = self.copies.copy(stored.cells, stored.generations, stored.present, span)
         if copies is None:
@@ -246,7 +246,7 @@ class KVOffload(KVConnector):
             masks.append(description.mask()[:, : block.used - block.start])
         return np.concatenate(masks, axis=1) if masks else None
 
-    def _fill(self, load: _BlockLoad, adoption: Adoption, block: KeptBlock) -> int | None:
+    def _fill(self, load: _BlockLoad, adoption: Adoption, block: StoredBlock) -> int | None:
         """Fill the cells of one block; if that cannot be, return up to where there are some."""
         table = adoption.table
         span = (max(block.start, adoption.start), min(block.used, load.end))

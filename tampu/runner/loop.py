@@ -23,7 +23,7 @@ from tampu.errors import DeviceLostError, RunnerDiedError, TampuError
 from tampu.ml.backend import Computed
 from tampu.runner.graphs import Graphs, PreparedGraph
 from tampu.runner.idle_warm_up import IdleWarmUp
-from tampu.runner.jobs import BatchJob, ImageJob, Job
+from tampu.runner.jobs import ForwardJob, ImageJob, Job
 from tampu.runner.kv_connector import KVLoad
 from tampu.runner.output_processor import OutputProcessor, StepTokens
 from tampu.runner.recorder import RunnerSnapshot
@@ -215,7 +215,7 @@ class EngineLoop:
     def admit(self, in_flight: Step | None, *, block: bool) -> None:
         """Admit new requests and end cancelled ones; with `block`, wait for some.
 
-        Batch requests give up their slots for interactive ones that wait.
+        Offline requests give up their slots for interactive ones that wait.
         """
         arrived = [self._wait()] if block else []
         while not self._inbox.empty():
@@ -331,7 +331,7 @@ class EngineLoop:
         if not was_image and (image := self._scheduler.needed_image()):
             return ImageJob(image, self._scheduler.images, self._outputs)
         plan = self._scheduler.plan()
-        return BatchJob(plan, self._scheduler, self._outputs) if plan else None
+        return ForwardJob(plan, self._scheduler, self._outputs) if plan else None
 
     def _drop(self, step: Step) -> None:
         """Wait for a step whose requests have all failed: its own failure must end no others.
@@ -392,4 +392,6 @@ def _run(call: Call) -> None:
 
 def _sequences(step: Step) -> list[Sequence]:
     """Return the sequences that a step computes tokens of."""
-    return [part.sequence for part in step.job.plan.parts] if isinstance(step.job, BatchJob) else []
+    return (
+        [part.sequence for part in step.job.plan.parts] if isinstance(step.job, ForwardJob) else []
+    )

@@ -214,8 +214,8 @@ class FakeEngine:
             self.kv_manager,
             slots=slots,
             kv_unified=kv_unified,
-            batch=batch,
-            outputs=max(slots, 4),
+            max_batch_tokens=batch,
+            max_outputs=max(slots, 4),
             images=ImageStore(kept_bytes),
             candidates=candidates,
         )
