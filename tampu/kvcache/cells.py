@@ -84,7 +84,7 @@ class Cells:
         self._shares[cells] += 1
 
     def free(self, cells: CellArray) -> None:
-        """Remove an owner from cells in token order; their contents are evicted last token first."""
+        """Remove an owner from cells in token order; the last is evicted first."""
         freed = cells[self._disown(cells)]
         self._clock += len(freed)
         self._stamps[freed] = self._clock - np.arange(len(freed))
