@@ -45,7 +45,7 @@ from tampu.ml.kernels.tuning import choose_fetch
 from tampu.ml.metadata import Metadata
 from tampu.nn import CacheShape, LayerShape, Model, StateShape, VisionModel
 from tampu.nn.mismatch import naming_tensors
-from tampu.runner.graphs import Graphs, WarmUpBatch
+from tampu.runner.graph_cache import GraphCache, WarmUpBatch
 from tampu.runner.idle_warm_up import IdleWarmUp
 from tampu.runner.images import ImageStore
 from tampu.runner.kv_connector import KVConnector
@@ -81,7 +81,7 @@ class LoadedModel:
     options: LoadOptions
     tokenizer: Tokenizer
     scheduler: Scheduler
-    graphs: Graphs
+    graphs: GraphCache
     warm_up: IdleWarmUp
     vision: VisionModel | None
     copies: KVCopies
@@ -163,7 +163,7 @@ def _load(
         candidates = _candidates(device_map, tokenizer.vocabulary_size)
         outputs = max_outputs(size, tokenizer.vocabulary_size)
         kept_tokens = _kept_tokens(backend, outputs, candidates, resources)
-        graphs = Graphs(backend, bound.model, cache, kept_tokens=kept_tokens)
+        graphs = GraphCache(backend, bound.model, cache, kept_tokens=kept_tokens)
         resources.callback(graphs.close)
         _check_vocabulary(bound.file, tokenizer.vocabulary_size, bound.model)
         word, folder = options.tuning
@@ -370,7 +370,7 @@ def _kept_tokens(
 
 
 def _reserve(
-    graphs: Graphs, slots: int, outputs: int, candidates: tuple[int, ...], batch: int
+    graphs: GraphCache, slots: int, outputs: int, candidates: tuple[int, ...], batch: int
 ) -> None:
     tokens = max(batch, graphs.largest_group + slots)
     graphs.reserve(tokens, outputs, (slots, max(candidates, default=0)))

@@ -10,7 +10,7 @@ import numpy as np
 from tampu.errors import TampuError
 from tampu.ml.backend import Computed
 from tampu.runner.batch import Plan
-from tampu.runner.graphs import Graphs, PreparedGraph
+from tampu.runner.graph_cache import GraphCache, PreparedGraph
 from tampu.runner.images import ImageStore
 from tampu.runner.layout import PlacedImage
 from tampu.runner.output_processor import OutputProcessor, StepTokens
@@ -44,7 +44,7 @@ class ForwardJob:
         """The number of requests that it computes tokens of."""
         return len(self.plan.parts)
 
-    def prepare(self, graphs: Graphs) -> PreparedGraph:
+    def prepare(self, graphs: GraphCache) -> PreparedGraph:
         """Find or build the graph of its shape.
 
         Raises:
@@ -117,7 +117,7 @@ class ImageJob:
         """The number of rows of the embedding."""
         return self.image.image.rows
 
-    def prepare(self, graphs: Graphs) -> PreparedGraph:
+    def prepare(self, graphs: GraphCache) -> PreparedGraph:
         """Find or build the graph of the next chunk."""
         return graphs.prepare_image(self.image.image, self.images.partial(self.image.number))
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from tampu.errors import DeviceLostError, RunnerDiedError, TampuError
 from tampu.ml.backend import Computed
-from tampu.runner.graphs import Graphs, PreparedGraph
+from tampu.runner.graph_cache import GraphCache, PreparedGraph
 from tampu.runner.idle_warm_up import IdleWarmUp
 from tampu.runner.jobs import ForwardJob, ImageJob, Job
 from tampu.runner.kv_connector import KVLoad
@@ -76,7 +76,7 @@ class EngineLoop:
     def __init__(
         self,
         scheduler: Scheduler,
-        graphs: Graphs,
+        graphs: GraphCache,
         tokenizer: Tokenizer,
         warm_up: IdleWarmUp | None = None,
     ) -> None:

@@ -14,7 +14,7 @@ import msgspec
 
 from tampu.kvcache import CacheSnapshot, take_snapshot
 from tampu.ml.backend import Computed
-from tampu.runner.graphs import GraphCounts
+from tampu.runner.graph_cache import GraphCounts
 from tampu.runner.jobs import ForwardJob, Job
 from tampu.runner.scheduler import Scheduler
 from tampu.runner.sequence import Sequence

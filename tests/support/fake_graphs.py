@@ -18,7 +18,7 @@ from tampu.ml.backend import Computed
 from tampu.nn import Placeholders, PreparedImage
 from tampu.runner.detokenizer import Detokenizer
 from tampu.runner.events import Done, Event, Failed, TextDelta
-from tampu.runner.graphs import GraphCounts, PreparedGraph, WarmUpBatch
+from tampu.runner.graph_cache import GraphCounts, PreparedGraph, WarmUpBatch
 from tampu.runner.idle_warm_up import IdleWarmUp
 from tampu.runner.images import ImageStore, PartialEmbedding
 from tampu.runner.layout import NumberedImage, lay_out
