@@ -29,7 +29,7 @@ from tampu.errors import RequestError
 from tampu.kvcache import Segment
 from tampu.ml import Backend
 from tampu.ml.devices import find_devices
-from tampu.runner.graphs import GraphCounts
+from tampu.runner.graph_cache import GraphCounts
 from tampu.runner.layout import InputLayout
 from tampu.runner.step_inputs import StepInputs
 

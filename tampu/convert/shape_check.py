@@ -25,7 +25,7 @@ from tampu.ml.gguf_header import Computation, StoredBytes, TensorInfo
 from tampu.ml.metadata import Value
 from tampu.models import architectures, bind_model
 from tampu.nn.mismatch import naming_tensors
-from tampu.runner.graphs import Graphs
+from tampu.runner.graph_cache import GraphCache
 
 _TOKENS = 32  # of a step
 _CELLS = 256
@@ -60,7 +60,7 @@ def check_shapes(file: GGUFFile) -> None:
         size = CacheSize(slots=1, context=_CELLS, batch=_TOKENS, state_bytes=0)
         cache = Cache(backend, model.cache_shapes(), size, key_type="f32")
         resources.callback(cache.close)
-        graphs = Graphs(backend, model, cache)
+        graphs = GraphCache(backend, model, cache)
         graphs.check(max(_TOKENS, graphs.largest_group + 1))
 
 

@@ -21,7 +21,7 @@ from tampu.ml import Backend
 from tampu.ml.device_map import DeviceMap
 from tampu.ml.linking import VERSION
 from tampu.ml.tuning_cache import TuningCache
-from tampu.runner.graphs import Graphs, WarmUpBatch
+from tampu.runner.graph_cache import GraphCache, WarmUpBatch
 
 log = logging.getLogger("tampu")
 
@@ -90,7 +90,7 @@ def batch_sizes(
 
 def choose_batch_size(
     sizes: BatchSizes,
-    graphs: Graphs,
+    graphs: GraphCache,
     backend: Backend,
     reserve: Callable[[int], None],
     vocabulary: int,

@@ -26,7 +26,7 @@ from tampu.engine.load_options import LoadOptions
 from tampu.engine.memory import CPU, Footprint, max_outputs
 from tampu.engine.placement import DeviceShare, Placement
 from tampu.engine.placement_report import device_shares, explain
-from tampu.engine.prefix_cache import cache_key, prefix_keeper
+from tampu.engine.prefix_cache import cache_key, kv_connector
 from tampu.engine.warm_up import warm_up
 from tampu.errors import ModelFileError, OutOfMemoryError
 from tampu.kvcache import AttentionKind, Cache, CacheSize, KVCacheManager
@@ -45,10 +45,11 @@ from tampu.ml.kernels.tuning import choose_fetch
 from tampu.ml.metadata import Metadata
 from tampu.nn import CacheShape, LayerShape, Model, StateShape, VisionModel
 from tampu.nn.mismatch import naming_tensors
-from tampu.runner.graphs import Graphs, WarmUpBatch
+from tampu.runner.graph_cache import GraphCache, WarmUpBatch
 from tampu.runner.idle_warm_up import IdleWarmUp
 from tampu.runner.images import ImageStore
-from tampu.runner.row_copies import RowCopies
+from tampu.runner.kv_connector import KVConnector
+from tampu.runner.kv_copies import KVCopies
 from tampu.runner.scheduler import Scheduler
 from tampu.runner.step_inputs import CANDIDATES
 from tampu.store.model_info import ModelInfo
@@ -80,10 +81,10 @@ class LoadedModel:
     options: LoadOptions
     tokenizer: Tokenizer
     scheduler: Scheduler
-    graphs: Graphs
+    graphs: GraphCache
     warm_up: IdleWarmUp
     vision: VisionModel | None
-    copies: RowCopies
+    copies: KVCopies
     key: CacheKey
     placement: Placement
     slots: int
@@ -162,7 +163,7 @@ def _load(
         candidates = _candidates(device_map, tokenizer.vocabulary_size)
         outputs = max_outputs(size, tokenizer.vocabulary_size)
         device_tokens = _device_tokens(backend, outputs, candidates, resources)
-        graphs = Graphs(backend, bound.model, cache, device_tokens=device_tokens)
+        graphs = GraphCache(backend, bound.model, cache, device_tokens=device_tokens)
         resources.callback(graphs.close)
         _check_vocabulary(bound.file, tokenizer.vocabulary_size, bound.model)
         word, folder = options.tuning
@@ -191,17 +192,17 @@ def _load(
         options = msgspec.structs.replace(options, batch=sizes.largest)
         manager, images = KVCacheManager(cache.groups()), ImageStore(_IMAGE_STORE_BYTES)
         key = cache_key([each.file for each in bound.parts], options, cache, backend)
-        copies = RowCopies(manager, CacheRows(cache), images)
+        copies = KVCopies(manager, CacheRows(cache), images)
         is_encoder = bound.model.max_bidirectional_tokens is not None
         scheduler = Scheduler(
             manager,
             slots=size.slots,
             kv_unified=size.kv_unified,
-            batch=sizes.largest,
-            outputs=outputs,
+            max_batch_tokens=sizes.largest,
+            max_outputs=outputs,
             positions_per_token=bound.model.positions_per_token,
             images=images,
-            keeper=None if is_encoder else prefix_keeper(key, options, copies),
+            connector=KVConnector() if is_encoder else kv_connector(key, options, copies),
             candidates=candidates,
         )
         _log_memory(bound, footprint, cache, backend)
@@ -370,7 +371,7 @@ def _device_tokens(
 
 
 def _reserve(
-    graphs: Graphs, slots: int, outputs: int, candidates: tuple[int, ...], batch: int
+    graphs: GraphCache, slots: int, outputs: int, candidates: tuple[int, ...], batch: int
 ) -> None:
     tokens = max(batch, graphs.largest_group + slots)
     graphs.reserve(tokens, outputs, (slots, max(candidates, default=0)))

@@ -15,8 +15,9 @@ from tampu.kvcache.rows import CacheRows
 from tampu.ml import Backend
 from tampu.ml.gguf_header import GGUFFile
 from tampu.ml.kernels.repack_cache import file_identity
-from tampu.runner.prefix_keeper import PrefixKeeper
-from tampu.runner.row_copies import RowCopies
+from tampu.runner.kv_connector import KVConnector
+from tampu.runner.kv_copies import KVCopies
+from tampu.runner.kv_offload import KVOffload
 from tampu.version import __version__
 
 
@@ -54,17 +55,14 @@ def cache_key(
     })  # fmt: skip
 
 
-def prefix_keeper(key: CacheKey, options: LoadOptions, copies: RowCopies) -> PrefixKeeper | None:
-    """Return what keeps rows on disk or in memory; None if the options have no place for them.
+def kv_connector(key: CacheKey, options: LoadOptions, copies: KVCopies) -> KVConnector:
+    """Return the store for disk or memory that the options name; else one that stores nothing.
 
     Files need no memory in front of them: the operating system keeps the recent ones there.
     """
-    if not copies.manager.groups:
-        return None
-    if options.prefix_cache is not None:
+    if copies.manager.groups and options.prefix_cache is not None:
         folder, limit = options.prefix_cache
-        return PrefixKeeper(copies, BlockIndex(BlockFolder(Path(folder), limit, key)))
-    if options.prefix_cache_memory:
-        memory = BlockMemory(options.prefix_cache_memory, key)
-        return PrefixKeeper(copies, BlockIndex(memory))
-    return None
+        return KVOffload(copies, BlockIndex(BlockFolder(Path(folder), limit, key)))
+    if copies.manager.groups and options.prefix_cache_memory:
+        return KVOffload(copies, BlockIndex(BlockMemory(options.prefix_cache_memory, key)))
+    return KVConnector()

@@ -19,9 +19,9 @@ from tampu.kvcache.block_file import CacheKey, PrefixTokens, block_parts
 from tampu.kvcache.block_index import spans
 from tampu.kvcache.snapshot_file import SnapshotBlock, check_head, head_of, read_blocks, tokens_of
 from tampu.ml.atomic_file import atomic_file
+from tampu.runner.kv_copies import KVCopies
+from tampu.runner.kv_offload import BLOCK
 from tampu.runner.loop import EngineLoop
-from tampu.runner.prefix_keeper import BLOCK
-from tampu.runner.row_copies import RowCopies
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Snapshots:
     """
 
     key: CacheKey
-    copies: RowCopies
+    copies: KVCopies
     loop: EngineLoop
     keys_of: Callable[[Prompt], npt.NDArray[np.int32]]
     recent: dict[int, npt.NDArray[np.int32]]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from time import process_time
 
 from tampu.ml.device_map import DeviceMap
-from tampu.runner.graphs import Graphs, WarmUpBatch
+from tampu.runner.graph_cache import GraphCache, WarmUpBatch
 
 log = logging.getLogger("tampu")
 
@@ -24,7 +24,7 @@ _PROMPTS = (72, 40, 12)  # tokens; ggml has other code on GPUs from 9, 33 and 65
 
 
 def warm_up(
-    graphs: Graphs,
+    graphs: GraphCache,
     slots: int,
     batch: int,
     outputs: int,

@@ -1,8 +1,8 @@
 """The KV cache: allocation of cells, prefix reuse, and the tensors of each layer."""
 
 from tampu.kvcache.cache import Cache as Cache
+from tampu.kvcache.cache import CacheInGraph as CacheInGraph
 from tampu.kvcache.cache import CacheStep as CacheStep
-from tampu.kvcache.cache import GraphCache as GraphCache
 from tampu.kvcache.cache import layer_bytes as layer_bytes
 from tampu.kvcache.cache import state_features as state_features
 from tampu.kvcache.causal import AttentionKind as AttentionKind

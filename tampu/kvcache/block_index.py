@@ -87,7 +87,7 @@ class BlockStorage(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class KeptBlock:
+class StoredBlock:
     """A block, after others.
 
     Attributes:
@@ -122,11 +122,11 @@ class BlockIndex:
     _children: dict[bytes, set[_Name]] = field(default_factory=dict)
     _descriptions: dict[bytes, Description] = field(default_factory=dict)
 
-    def find(self, tokens: PrefixTokens) -> list[KeptBlock]:
+    def find(self, tokens: PrefixTokens) -> list[StoredBlock]:
         """Return the blocks that together are the longest beginning of some tokens."""
         return self._beginnings(tokens)[0]
 
-    def find_beginning(self, tokens: PrefixTokens) -> list[KeptBlock]:
+    def find_beginning(self, tokens: PrefixTokens) -> list[StoredBlock]:
         """Return the same, and a block of which only the first tokens are those wanted."""
         beginnings, root = self._beginnings(tokens), tokens.root(self.storage.key.digest)
         best = beginnings[0]
@@ -143,13 +143,13 @@ class BlockIndex:
                     best = [*chain, replace(block, used=at + count)]
         return best
 
-    def _beginnings(self, tokens: PrefixTokens) -> list[list[KeptBlock]]:
+    def _beginnings(self, tokens: PrefixTokens) -> list[list[StoredBlock]]:
         """Return all chains of blocks that are a beginning of some tokens, the longest first."""
         root = tokens.root(self.storage.key.digest)
         with self._lock:
             self._refresh()
-            found: list[list[KeptBlock]] = []
-            left: list[tuple[bytes, list[KeptBlock]]] = [(root, [])]
+            found: list[list[StoredBlock]] = []
+            left: list[tuple[bytes, list[StoredBlock]]] = [(root, [])]
             while left:
                 parent, chain = left.pop()
                 found.append(chain)
@@ -166,7 +166,7 @@ class BlockIndex:
                         left.append((name.digest, [*chain, block]))
             return sorted(found, key=lambda chain: -chain[-1].end if chain else 0)
 
-    def describe(self, block: KeptBlock) -> Description | None:
+    def describe(self, block: StoredBlock) -> Description | None:
         """Return the description of a block; None if it cannot be read."""
         with self._lock:
             known = self._descriptions.get(block.digest)
@@ -187,7 +187,7 @@ class BlockIndex:
     def read(
         self,
         tokens: PrefixTokens,
-        block: KeptBlock,
+        block: StoredBlock,
         memory_of: Callable[[Present], Sequence[memoryview] | None],
     ) -> tuple[Present, Bytes | None] | None:
         """Return which rows a block has, and these; None if it cannot be used, with a log line.
@@ -215,18 +215,18 @@ class BlockIndex:
             self._drop(block, error)
             return None
 
-    def use(self, blocks: Sequence[KeptBlock]) -> None:
+    def use(self, blocks: Sequence[StoredBlock]) -> None:
         """Count these blocks, one after the other in a sequence, as used now."""
         self.storage.use([block.name for block in blocks])
 
     def write(
         self,
         tokens: PrefixTokens,
-        before: Sequence[KeptBlock],
+        before: Sequence[StoredBlock],
         span: tuple[int, int],
         present: Present,
         rows: Sequence[Bytes],
-    ) -> KeptBlock | None:
+    ) -> StoredBlock | None:
         """Write the block of the tokens in `span`; None if it is not kept.
 
         Args:
@@ -270,7 +270,7 @@ class BlockIndex:
                 if name.tokens:
                     self._children.setdefault(bytes.fromhex(match[1]), set()).add(name)
 
-    def _drop(self, block: KeptBlock, error: Exception) -> None:
+    def _drop(self, block: StoredBlock, error: Exception) -> None:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         log.warning("prefix cache: %s is dropped: %s", self.storage.place(block.name), reason)
         self.storage.delete(block.name)
@@ -279,13 +279,13 @@ class BlockIndex:
             self._children.get(block.parent, set()).discard(name)
 
 
-def _block(parent: bytes, name: _Name, start: int) -> KeptBlock:
+def _block(parent: bytes, name: _Name, start: int) -> StoredBlock:
     file = f"{parent.hex()}-{name.digest.hex()}-{name.tokens}-{name.rows}{SUFFIX}"
     end = start + name.tokens
-    return KeptBlock(file, parent, name.digest, start, end, name.rows, end)
+    return StoredBlock(file, parent, name.digest, start, end, name.rows, end)
 
 
-def _is_of(description: Description, tokens: PrefixTokens, block: KeptBlock) -> bool:
+def _is_of(description: Description, tokens: PrefixTokens, block: StoredBlock) -> bool:
     """Return whether a block has the tokens for which it was found."""
     if description.parent != block.parent or description.tokens != block.end - block.start:
         return False

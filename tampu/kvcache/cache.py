@@ -20,7 +20,7 @@ _MAX_TENSORS = 4  # per layer
 
 
 @dataclass(frozen=True, slots=True)
-class GraphCache:
+class CacheInGraph:
     """The cache in one graph.
 
     Attributes:
@@ -130,13 +130,13 @@ class Cache:
             )
             part = part // 2 // PADDING * PADDING
 
-    def build(self, context: Context, tokens: int, views: Sequence[CacheView]) -> GraphCache:
+    def build(self, context: Context, tokens: int, views: Sequence[CacheView]) -> CacheInGraph:
         """Add the cache to a graph for `tokens` tokens with these views."""
         pairs = zip(self.storages, views, strict=True)
         parts = [storage.build(context, tokens, view) for storage, view in pairs]
         layers = {index: layer for own, _ in parts for index, layer in own.items()}
         inputs = [tensor for _, own in parts for tensor in own]
-        return GraphCache([layers[index] for index in range(len(self._shapes))], inputs)
+        return CacheInGraph([layers[index] for index in range(len(self._shapes))], inputs)
 
     def stored_layers(self, group: int) -> Iterator[tuple[int, StoredLayer]]:
         """Yield the index and the storage of each layer of a group that stores keys."""

@@ -19,8 +19,9 @@ from typing import ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from tampu.kvcache.cells import NO_CELL, CellArray, Cells
+from tampu.kvcache.cells import NO_CELL, Cells
 from tampu.kvcache.checkpoints import KEPT_ENDS, CheckpointGrid
+from tampu.kvcache.free_cells import CellArray
 from tampu.kvcache.spec import KVCacheSpec
 from tampu.kvcache.table import ResumePoint, SequenceCells
 
@@ -354,7 +355,8 @@ class RecurrentGroup(KVCacheGroup):
 
     def _release(self, own: SequenceCells, start: int, end: int) -> None:
         states = own.cells[start:end]
-        is_transient = np.isin(np.arange(start, end), list(own.transient))
+        every = (each in own.transient for each in range(start, end))
+        is_transient = np.fromiter(every, np.bool_, end - start)
         self.cells.discard(states[is_transient & (states != NO_CELL)])
         self.cells.free(states[~is_transient & (states != NO_CELL)])
 

@@ -14,8 +14,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from tampu.kvcache.cells import NO_CELL, CellArray
+from tampu.kvcache.cells import NO_CELL
 from tampu.kvcache.checkpoints import ANSWER_UNIT
+from tampu.kvcache.free_cells import CellArray
 from tampu.kvcache.groups import KVCacheGroup
 from tampu.kvcache.prefix_cache import PrefixCache
 from tampu.kvcache.prefix_tree import Keys

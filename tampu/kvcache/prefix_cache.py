@@ -18,7 +18,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tampu.kvcache.cells import NO_CELL, CellArray
+from tampu.kvcache.cells import NO_CELL
+from tampu.kvcache.free_cells import CellArray
 from tampu.kvcache.groups import KVCacheGroup
 from tampu.kvcache.prefix_tree import CellRefs, Cursor, Keys, PrefixTree
 from tampu.kvcache.table import CellTable

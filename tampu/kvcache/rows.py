@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tampu.kvcache.cache import Cache
-from tampu.kvcache.cells import CellArray
+from tampu.kvcache.free_cells import CellArray
 from tampu.ml.rows import Bytes, host_memory, read_rows, row_bytes, row_runs, write_rows
 
 _MAX_RUNS = 16  # more are copied sooner than they are read one by one

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tampu.kvcache.cells import CellArray
+from tampu.kvcache.free_cells import CellArray
 from tampu.kvcache.groups import KVCacheGroup
 from tampu.kvcache.manager import KVCacheManager
 from tampu.kvcache.prefix_tree import Node

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tampu.kvcache.cells import NO_CELL, CellArray
+from tampu.kvcache.cells import NO_CELL
+from tampu.kvcache.free_cells import CellArray
 from tampu.kvcache.prefix_tree import Cursor
 
 

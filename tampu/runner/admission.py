@@ -22,12 +22,12 @@ class Admission:
 
     Attributes:
         kv_manager: allocates cells.
-        batch: the maximum number of prompt tokens in a batch.
+        max_batch_tokens: the maximum number of tokens in a step.
         kv_unified: whether slots share the cells of one context; otherwise each has enough.
     """
 
     kv_manager: KVCacheManager
-    batch: int
+    max_batch_tokens: int
     kv_unified: bool
 
     def may_start(self, sequence: Sequence, running: Many[Sequence]) -> bool:
@@ -40,14 +40,14 @@ class Admission:
             return False
         keys = sequence.keys[: sequence.reusable_end]
         table, length = sequence.cell_table, sequence.length
-        return self.kv_manager.fits(table, keys, length, self.batch, beside)[1]
+        return self.kv_manager.fits(table, keys, length, self.max_batch_tokens, beside)[1]
 
     def to_preempt(
         self, running: Many[Sequence], waiting: Many[Sequence], free: int, *, are_stuck: bool
     ) -> list[Sequence]:
         """Return which sequences wait from now on, so that more urgent ones can go on.
 
-        Batch requests give up their slots for interactive ones that wait, the newest first. If
+        Offline requests give up their slots for interactive ones that wait, the newest first. If
         there are too few cells for the next tokens of all, the least urgent one waits too.
 
         Args:
@@ -56,11 +56,11 @@ class Admission:
             free: the number of free slots.
             are_stuck: whether none of those that run could go on for want of cells.
         """
-        live = [each for each in waiting if not each.is_batch]
+        live = [each for each in waiting if not each.is_offline]
         wanted = max(len(live) - free, 0)
         if live and not wanted and not self.may_start(min(live, key=_urgency), running):
             wanted = 1
-        found = [each for each in reversed(running) if each.is_batch and _can_wait(each)][:wanted]
+        found = [each for each in reversed(running) if each.is_offline and _can_wait(each)][:wanted]
         if not found and len(running) > 1 and (are_stuck or self._is_short(running)):
             found = [each for each in sorted(running, key=_urgency) if _can_wait(each)][-1:]
         return found

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 from tampu.errors import DeviceLostError, TampuError
 from tampu.kvcache import KVCacheManager
-from tampu.runner.graphs import Graphs, WarmUpBatch
+from tampu.runner.graph_cache import GraphCache, WarmUpBatch
 
 log = logging.getLogger("tampu.runner")
 
@@ -22,7 +22,7 @@ class IdleWarmUp:
 
     def __init__(
         self,
-        graphs: Graphs,
+        graphs: GraphCache,
         manager: KVCacheManager,
         outputs: int,
         left: Iterable[WarmUpBatch] = (),

@@ -10,7 +10,7 @@ import numpy as np
 from tampu.errors import TampuError
 from tampu.ml.backend import Computed
 from tampu.runner.batch import Plan
-from tampu.runner.graphs import Graphs, PreparedGraph
+from tampu.runner.graph_cache import GraphCache, PreparedGraph
 from tampu.runner.images import ImageStore
 from tampu.runner.layout import PlacedImage
 from tampu.runner.output_processor import OutputProcessor, StepTokens
@@ -18,7 +18,7 @@ from tampu.runner.scheduler import Scheduler
 
 
 @dataclass(frozen=True, slots=True)
-class BatchJob:
+class ForwardJob:
     """Computes a batch of tokens.
 
     The methods are called in this order; `fail` may replace any.
@@ -44,7 +44,7 @@ class BatchJob:
         """The number of requests that it computes tokens of."""
         return len(self.plan.parts)
 
-    def prepare(self, graphs: Graphs) -> PreparedGraph:
+    def prepare(self, graphs: GraphCache) -> PreparedGraph:
         """Find or build the graph of its shape.
 
         Raises:
@@ -54,7 +54,7 @@ class BatchJob:
 
     def follows(self, job: Job) -> bool:
         """Whether it needs no more of another job, which is computing, than is on the device."""
-        return isinstance(job, BatchJob) and self.plan.follows(job.plan)
+        return isinstance(job, ForwardJob) and self.plan.follows(job.plan)
 
     def fill(self, before: Job | None = None) -> bool:
         """Fill in the tokens sampled since it was planned; False: no request needs it any more.
@@ -64,7 +64,7 @@ class BatchJob:
         """
         if not self.scheduler.is_needed(self.plan):
             return False
-        self.plan.fill(before.plan if isinstance(before, BatchJob) else None)
+        self.plan.fill(before.plan if isinstance(before, ForwardJob) else None)
         return True
 
     def launched(self) -> None:
@@ -103,7 +103,7 @@ class BatchJob:
 
 @dataclass(frozen=True, slots=True)
 class ImageJob:
-    """Computes an image's encoder, or one chunk of it; see `BatchJob`."""
+    """Computes an image's encoder, or one chunk of it; see `ForwardJob`."""
 
     kind: ClassVar[str] = "image"
     tokens: ClassVar[int] = 0
@@ -117,7 +117,7 @@ class ImageJob:
         """The number of rows of the embedding."""
         return self.image.image.rows
 
-    def prepare(self, graphs: Graphs) -> PreparedGraph:
+    def prepare(self, graphs: GraphCache) -> PreparedGraph:
         """Find or build the graph of the next chunk."""
         return graphs.prepare_image(self.image.image, self.images.partial(self.image.number))
 
@@ -154,4 +154,4 @@ class ImageJob:
         return {"image": self.image.number, "rows": self.size}
 
 
-Job: TypeAlias = BatchJob | ImageJob
+Job: TypeAlias = ForwardJob | ImageJob

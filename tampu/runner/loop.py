@@ -21,11 +21,11 @@ import numpy.typing as npt
 
 from tampu.errors import DeviceLostError, RunnerDiedError, TampuError
 from tampu.ml.backend import Computed
-from tampu.runner.graphs import Graphs, PreparedGraph
+from tampu.runner.graph_cache import GraphCache, PreparedGraph
 from tampu.runner.idle_warm_up import IdleWarmUp
-from tampu.runner.jobs import BatchJob, ImageJob, Job
+from tampu.runner.jobs import ForwardJob, ImageJob, Job
+from tampu.runner.kv_connector import KVLoad
 from tampu.runner.output_processor import OutputProcessor, StepTokens
-from tampu.runner.prefix_keeper import Restoration
 from tampu.runner.recorder import RunnerSnapshot
 from tampu.runner.scheduler import Scheduler
 from tampu.runner.sequence import Sequence
@@ -76,7 +76,7 @@ class EngineLoop:
     def __init__(
         self,
         scheduler: Scheduler,
-        graphs: Graphs,
+        graphs: GraphCache,
         tokenizer: Tokenizer,
         warm_up: IdleWarmUp | None = None,
     ) -> None:
@@ -87,7 +87,7 @@ class EngineLoop:
         self._scheduler = scheduler
         self._outputs = OutputProcessor(scheduler, graphs, tokenizer)
         self._warm_up = warm_up or IdleWarmUp(graphs, scheduler.kv_manager, 0)
-        self._inbox: queue.SimpleQueue[Sequence | Restoration | Call | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Sequence | KVLoad | Call | None] = queue.SimpleQueue()
         self._observers: queue.SimpleQueue[Future[RunnerSnapshot]] = queue.SimpleQueue()
         self._stopped = threading.Event()
         self._submit_lock = threading.Lock()  # nothing is submitted after the loop has ended
@@ -105,12 +105,11 @@ class EngineLoop:
             RunnerDiedError: if the loop has ended.
         """
         self._check_process()
-        keeper = self._scheduler.keeper
-        found = keeper.find(sequence) if keeper else None
+        load = self._scheduler.connector.lookup(sequence)
         with self._submit_lock:
             if self._stopped.is_set():
                 raise self._ended()
-            self._inbox.put(found or sequence)
+            self._inbox.put(load or sequence)
 
     def call(self, work: Callable[[], T]) -> T:
         """Run something on the loop's thread between two steps; it must not take long.
@@ -177,8 +176,7 @@ class EngineLoop:
         self._stopped.set()
         self._inbox.put(None)
         self._thread.join()
-        if self._scheduler.keeper:
-            self._scheduler.keeper.close()
+        self._scheduler.connector.close()
 
     # -- the loop --------------------------------------------------------------------------------
 
@@ -199,7 +197,7 @@ class EngineLoop:
             if launched and sampled is None:
                 self._drop(launched)  # what it read was never computed
                 launched = None
-            self._copy_rows()
+            self._scheduler.connector.step_done()
             launched = launched if follows else self.launch(prepared)
             if in_flight:
                 self.deliver(in_flight, sampled or {})  # while `launched` computes
@@ -208,7 +206,7 @@ class EngineLoop:
                 self._scheduler.check()
                 self.graphs.check_reservation()
             if launched is None:
-                self._copy_rows()
+                self._scheduler.connector.step_done()
             self.answer_observers()  # while `launched` computes
             in_flight = launched
         if in_flight:
@@ -217,14 +215,15 @@ class EngineLoop:
     def admit(self, in_flight: Step | None, *, block: bool) -> None:
         """Admit new requests and end cancelled ones; with `block`, wait for some.
 
-        Batch requests give up their slots for interactive ones that wait.
+        Offline requests give up their slots for interactive ones that wait.
         """
         arrived = [self._wait()] if block else []
         while not self._inbox.empty():
             arrived.append(self._inbox.get())
         for each in arrived:
-            if isinstance(each, Restoration):
-                self._restore(each)
+            if isinstance(each, KVLoad):
+                if not self._scheduler.connector.load(each, self._inbox.put):
+                    self._scheduler.waiting.append(each.sequence)
             elif isinstance(each, Call):
                 _run(each)
             elif each is not None:
@@ -314,7 +313,7 @@ class EngineLoop:
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _wait(self) -> Sequence | Restoration | Call | None:
+    def _wait(self) -> Sequence | KVLoad | Call | None:
         """Wait for what arrives; until then GPUs compute what loading has left."""
         self.watchdog.idle()
         while not self._stopped.is_set() and (batch := self._warm_up.next()):
@@ -332,16 +331,7 @@ class EngineLoop:
         if not was_image and (image := self._scheduler.needed_image()):
             return ImageJob(image, self._scheduler.images, self._outputs)
         plan = self._scheduler.plan()
-        return BatchJob(plan, self._scheduler, self._outputs) if plan else None
-
-    def _copy_rows(self) -> None:
-        """Have rows of ended sequences written to disk.
-
-        They ended before the step that is done now was read, so all of their rows are computed; a
-        step queued behind it writes other cells, or cells with new generations.
-        """
-        if self._scheduler.keeper:
-            self._scheduler.keeper.computed()
+        return ForwardJob(plan, self._scheduler, self._outputs) if plan else None
 
     def _drop(self, step: Step) -> None:
         """Wait for a step whose requests have all failed: its own failure must end no others.
@@ -352,15 +342,6 @@ class EngineLoop:
         error = step.result.exception()
         if isinstance(error, DeviceLostError):
             raise error
-
-    def _restore(self, found: Restoration) -> None:
-        """Begin to read the rows of a new sequence, or start it if they have been read."""
-        keeper = self._scheduler.keeper
-        if keeper and found.is_read:
-            keeper.finish(found)
-        elif keeper and keeper.begin(found, self._inbox.put):
-            return
-        self._scheduler.waiting.append(found.sequence)
 
     def _main(self) -> None:
         """Run the loop, then fail all sequences that are left."""
@@ -376,19 +357,18 @@ class EngineLoop:
         with self._submit_lock:
             self._stopped.set()
         left = [*self._scheduler.running, *self._scheduler.waiting]
-        keeper = self._scheduler.keeper
-        left += [found.sequence for found in keeper.pending] if keeper else []
+        left += self._scheduler.connector.pending()
         while not self._inbox.empty():
             arrived = self._inbox.get()
-            if isinstance(arrived, Restoration):
-                left += [] if arrived.is_read else [arrived.sequence]  # else it is pending
+            if isinstance(arrived, KVLoad):
+                left.append(arrived.sequence)
             elif isinstance(arrived, Call):
                 arrived.result.set_exception(self._ended())
             elif arrived is not None:
                 left.append(arrived)
         while not self._observers.empty():
             self._observers.get().set_exception(self._ended())
-        for sequence in left:
+        for sequence in dict.fromkeys(left):  # one that was loaded may be pending too
             self._outputs.abandon(sequence, self._ended())
 
     def _check_process(self) -> None:
@@ -412,4 +392,6 @@ def _run(call: Call) -> None:
 
 def _sequences(step: Step) -> list[Sequence]:
     """Return the sequences that a step computes tokens of."""
-    return [part.sequence for part in step.job.plan.parts] if isinstance(step.job, BatchJob) else []
+    return (
+        [part.sequence for part in step.job.plan.parts] if isinstance(step.job, ForwardJob) else []
+    )

@@ -23,7 +23,7 @@ from tampu.runner.events import (
     PromptProgress,
     TextDelta,
 )
-from tampu.runner.graphs import Graphs
+from tampu.runner.graph_cache import GraphCache
 from tampu.runner.layout import PlacedImage
 from tampu.runner.reasoning_budget import ReasoningBudget
 from tampu.runner.request import GenerateOptions
@@ -52,7 +52,7 @@ class OutputProcessor:
     An error that concerns one sequence ends that one; the others' tokens are not affected.
     """
 
-    def __init__(self, scheduler: Scheduler, graphs: Graphs, tokenizer: Tokenizer) -> None:
+    def __init__(self, scheduler: Scheduler, graphs: GraphCache, tokenizer: Tokenizer) -> None:
         self._scheduler = scheduler
         self._graphs = graphs
         self._tokenizer = tokenizer

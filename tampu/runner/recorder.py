@@ -14,8 +14,8 @@ import msgspec
 
 from tampu.kvcache import CacheSnapshot, take_snapshot
 from tampu.ml.backend import Computed
-from tampu.runner.graphs import GraphCounts
-from tampu.runner.jobs import BatchJob, Job
+from tampu.runner.graph_cache import GraphCounts
+from tampu.runner.jobs import ForwardJob, Job
 from tampu.runner.scheduler import Scheduler
 from tampu.runner.sequence import Sequence
 
@@ -150,7 +150,7 @@ class StepRecorder:
             ((ns, is_new) for planned, ns, is_new in self._planned if planned is job), (0, False)
         )
         parts = []
-        if isinstance(job, BatchJob):
+        if isinstance(job, ForwardJob):
             for part in job.plan.parts:
                 parts.append(Part(part.sequence.number, part.start, part.count, part.is_prefill))
                 if part.is_prefill:

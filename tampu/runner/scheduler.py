@@ -3,7 +3,7 @@
 There are no separate prefill and decode phases: each sequence has uncomputed tokens, one while it
 decodes and many for a new prompt. All sequences that decode are in every batch, since their clients
 are reading; the rest of the batch goes to prompts (chunked prefill), the most urgent first. While
-live requests decode, those of priority `batch` take turns in what `BatchPace` leaves them.
+live requests decode, offline ones (priority `batch`) take turns in what `OfflinePace` leaves them.
 
 A prompt reuses all rows of its prefix that are in the cache or will be after the batch in flight,
 including those of a prompt that is still being computed. So each token of a prefix shared by many
@@ -21,11 +21,11 @@ import numpy.typing as npt
 from tampu.kvcache import KVCacheManager
 from tampu.runner.admission import Admission
 from tampu.runner.batch import Plan, to_plan
-from tampu.runner.batch_pace import BatchPace
 from tampu.runner.context_shift import drop_tokens, shift_range
 from tampu.runner.images import ImageStore
+from tampu.runner.kv_connector import KVConnector
 from tampu.runner.layout import PlacedImage
-from tampu.runner.prefix_keeper import PrefixKeeper
+from tampu.runner.offline_pace import OfflinePace
 from tampu.runner.sequence import Sequence
 from tampu.runner.step_builder import StepBudget, StepBuilder, reuse_prefix
 
@@ -43,8 +43,8 @@ class Scheduler:
         waiting: sequences that have none yet.
         kv_manager: allocates cells.
         images: the embeddings of images.
-        keeper: keeps the rows of sequences that end, beyond the cache; None: nothing does.
-        pace: limits the work of batch requests beside live ones.
+        connector: stores what sequences leave in the cache.
+        pace: limits the work of offline requests beside live ones.
         recent: the tokens of the last sequence of each slot, as the prefix tree has them.
     """
 
@@ -54,11 +54,11 @@ class Scheduler:
         *,
         slots: int,
         kv_unified: bool = False,
-        batch: int,
-        outputs: int,
+        max_batch_tokens: int,
+        max_outputs: int,
         positions_per_token: int = 1,
         images: ImageStore | None = None,
-        keeper: PrefixKeeper | None = None,
+        connector: KVConnector | None = None,
         candidates: tuple[int, ...] = (),
     ) -> None:
         """Start without sequences.
@@ -67,27 +67,27 @@ class Scheduler:
             kv_manager: allocates cells.
             slots: the maximum number of running sequences.
             kv_unified: whether they share the cells of one context.
-            batch: the maximum number of prompt tokens in a batch.
-            outputs: the maximum number of outputs of a batch, at least `slots`.
+            max_batch_tokens: the maximum number of tokens in a step, if not more decode.
+            max_outputs: the maximum number of outputs of a step, at least `slots`.
             positions_per_token: the number of coordinates of a position.
             images: the embeddings of images.
-            keeper: keeps the rows of sequences that end.
+            connector: stores what sequences leave in the cache; None: nothing does.
             candidates: how many of the best logits graphs can return where these are enough.
         """
         self.kv_manager = kv_manager
         self.images = images or ImageStore(0)
-        self.keeper = keeper
+        self.connector = connector or KVConnector()
         self._slots = slots
-        self._admission = Admission(kv_manager, batch, kv_unified)
+        self._admission = Admission(kv_manager, max_batch_tokens, kv_unified)
         self._lacks_cells = False  # no sequence could go on for want of cells
-        self._batch = batch
-        self._outputs = outputs
+        self._max_batch_tokens = max_batch_tokens
+        self._max_outputs = max_outputs
         self._positions_per_token = positions_per_token
         self._candidates = candidates
         self._postponed: Sequence | None = None  # the last step had no room for its image
         self._gave_logits = False
         self._started = 0
-        self.pace = BatchPace()
+        self.pace = OfflinePace()
         self.recent: dict[int, npt.NDArray[np.int32]] = {}
         self.running: list[Sequence] = []
         self.waiting: list[Sequence] = []
@@ -160,11 +160,11 @@ class Scheduler:
         ready = [s for s in self.running if s.is_ready]
         if not ready:
             return None
-        live = sum(not (s.is_batch or s.is_prefilling) for s in ready)
+        live = sum(not (s.is_offline or s.is_prefilling) for s in ready)
         allowed = None
-        if live and any(s.is_batch for s in ready):
+        if live and any(s.is_offline for s in ready):
             allowed = self.pace.allowance(live)
-            ready = [s for s in ready if allowed or not s.is_batch]
+            ready = [s for s in ready if allowed or not s.is_offline]
         step = self._build(ready, allowed)
         self._lacks_cells = step.lacks_cells and not step.parts
         if not step.parts:
@@ -219,8 +219,7 @@ class Scheduler:
         self.kv_manager.free(sequence.cell_table, sequence.keys[: sequence.length])
         if sequence.slot is not None and not (sequence.collector or sequence.lora.adapters):
             self.recent[sequence.slot] = sequence.keys[: sequence.length].copy()
-        if self.keeper:
-            self.keeper.released(sequence)
+        self.connector.released(sequence)
 
     def discard(self, sequence: Sequence) -> bool:
         """Free a failed sequence's slot and discard its rows; return whether it had a slot."""
@@ -297,19 +296,21 @@ class Scheduler:
         if prefilling:
             for sequence in self.running:  # what others may reuse
                 self.kv_manager.insert(sequence.cell_table, sequence.keys[: sequence.length])
-        beside = min(self._batch, _MAX_PREFILL_BESIDE_DECODE)
+        beside = min(self._max_batch_tokens, _MAX_PREFILL_BESIDE_DECODE)
         if allowed is not None and not decoding:
             # Embeddings need a step of their own; make it large enough to be efficient.
             allowed = beside
         decoding = self.pace.take_turns(decoding, allowed)
         if allowed is None:  # no live stream is beside offline requests that are ready
-            allowed = 0 if any(not s.is_batch for s in decoding) else _NO_LIMIT
-        budget = StepBudget(beside if decoding else self._batch, allowed, self._outputs)
+            allowed = 0 if any(not s.is_offline for s in decoding) else _NO_LIMIT
+        budget = StepBudget(
+            beside if decoding else self._max_batch_tokens, allowed, self._max_outputs
+        )
         step = StepBuilder(self.kv_manager, self.images, budget, wants_logits=self._gave_logits)
         for sequence in decoding:
             step.add(sequence, 1)
         for sequence in prefilling:
-            if not sequence.is_batch or budget.for_prompt(is_offline=True) > 0:
+            if not sequence.is_offline or budget.for_prompt(is_offline=True) > 0:
                 step.add_prompt(sequence)
         self._postponed = step.postponed
         self._add_without_slots(step)
@@ -326,7 +327,7 @@ class Scheduler:
             return
         for sequence in sorted(self.waiting, key=lambda each: each.urgency):
             if sequence.options.max_tokens == 0 and not sequence.layout.images:
-                if not step.fits(sequence, self._batch, self._slots):
+                if not step.fits(sequence, self._max_batch_tokens, self._slots):
                     break
                 self._start(sequence, None)
                 step.add_prompt(sequence)

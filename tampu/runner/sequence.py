@@ -243,14 +243,14 @@ class Sequence:
         return min(last, self.first_output) if self.wants_rows else last
 
     @property
-    def is_batch(self) -> bool:
+    def is_offline(self) -> bool:
         """Whether it comes after all interactive requests."""
         return self.options.priority == "batch"
 
     @property
     def urgency(self) -> tuple[bool, int]:
         """Which prompt is computed first, the least: interactive, then earlier and shorter ones."""
-        return self.is_batch, self.times.submitted + self.prompt_length * _PATIENCE_NS
+        return self.is_offline, self.times.submitted + self.prompt_length * _PATIENCE_NS
 
     @property
     def wants_rows(self) -> bool:

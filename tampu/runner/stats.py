@@ -15,7 +15,7 @@ from pathlib import Path
 from tampu.errors import RequestError
 from tampu.ml.backend import Computed
 from tampu.runner.events import BatchCounts
-from tampu.runner.graphs import GraphCounts, PreparedGraph
+from tampu.runner.graph_cache import GraphCounts, PreparedGraph
 from tampu.runner.jobs import Job
 from tampu.runner.recorder import RunnerSnapshot, StepRecorder
 from tampu.runner.scheduler import Scheduler

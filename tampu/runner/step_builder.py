@@ -113,7 +113,7 @@ class StepBuilder:
             BatchPart(sequence, row, start, count, first, outputs, is_last, is_prompt)
         )
         self._rows += count
-        self.budget.take(count, outputs, is_prompt=is_prompt, is_offline=sequence.is_batch)
+        self.budget.take(count, outputs, is_prompt=is_prompt, is_offline=sequence.is_offline)
         if is_prompt:
             self._kv_manager.insert(table, known)
             if is_last and not table.is_private:
@@ -146,7 +146,7 @@ class StepBuilder:
             table, reusable, sequence.length, max_tokens, others
         )
         wanted = sequence.length - cached
-        has_tokens = wanted <= self.budget.for_prompt(is_offline=sequence.is_batch)
+        has_tokens = wanted <= self.budget.for_prompt(is_offline=sequence.is_offline)
         return has_cells and has_tokens and outputs <= self.budget.outputs
 
     def _share_result(self, sequence: Sequence) -> bool:
@@ -186,7 +186,7 @@ class StepBuilder:
 
     def _prompt_room(self, sequence: Sequence) -> int:
         """Return for how many tokens of a prompt the budget has room, with their outputs."""
-        left, room = self.budget.outputs, self.budget.for_prompt(is_offline=sequence.is_batch)
+        left, room = self.budget.outputs, self.budget.for_prompt(is_offline=sequence.is_offline)
         if left <= 0:
             return 0
         if not sequence.wants_rows:

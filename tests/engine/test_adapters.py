@@ -22,7 +22,7 @@ from tampu.errors import (
     TampuError,
     UnsupportedModelError,
 )
-from tampu.runner.graphs import Graphs
+from tampu.runner.graph_cache import GraphCache
 
 PROMPT = "the cat is on the list and the"
 SHORT: dict[str, Any] = GREEDY | {"max_tokens": 12}
@@ -162,7 +162,7 @@ def test_an_adapter_that_does_not_fit_into_memory_changes_nothing(
         raise OutOfMemoryError("no memory for a graph")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Graphs, "reserve", refuse)
+        patched.setattr(GraphCache, "reserve", refuse)
         with pytest.raises(OutOfMemoryError):
             engine.adapters.load("two", two)
     assert engine.adapters.names == ("one",)

@@ -16,7 +16,7 @@ from tampu.errors import OutOfMemoryError
 from tampu.ml.device_map import Offload
 from tampu.ml.devices import Device
 from tampu.runner import recorder
-from tampu.runner.graphs import Graphs, WarmUpBatch
+from tampu.runner.graph_cache import GraphCache, WarmUpBatch
 
 pytestmark = pytest.mark.slow
 
@@ -50,14 +50,16 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[int, float]], li
     def script(times: dict[int, float]) -> list[int]:
         measured: list[int] = []
 
-        def timed(_: Graphs, batches: Sequence[WarmUpBatch], *__: Any, **___: Any) -> list[float]:
+        def timed(
+            _: GraphCache, batches: Sequence[WarmUpBatch], *__: Any, **___: Any
+        ) -> list[float]:
             if batches[0].words == 1:  # they only warm up
                 return [0.0] * len(batches)
             measured.append(batches[0].tokens)
             assert batches[0].words > 256
             return [times[batches[0].tokens] * batches[0].tokens]
 
-        monkeypatch.setattr(Graphs, "warm_up", timed)
+        monkeypatch.setattr(GraphCache, "warm_up", timed)
         return measured
 
     return script

@@ -20,6 +20,7 @@ from support.waiting import wait_until
 
 from tampu.engine.completion import ChatCompletion, Completion
 from tampu.engine.engine import Engine
+from tampu.runner.kv_offload import KVOffload
 
 pytestmark = pytest.mark.slow
 
@@ -192,11 +193,11 @@ def test_streams_continue_while_rows_are_read(tmp_path: Path) -> None:
         rest(engine)
 
 
-def wait_until_kept(engine: Engine) -> None:
-    """Wait until the rows of all sequences that ended are kept."""
-    keeper = engine.model.scheduler.keeper
-    assert keeper is not None
-    wait_until(lambda: keeper.is_idle, "all rows are kept")
+def wait_until_stored(engine: Engine) -> None:
+    """Wait until all sequences that ended are stored."""
+    offload = engine.model.scheduler.connector
+    assert isinstance(offload, KVOffload)
+    wait_until(lambda: offload.is_idle, "all sequences are stored")
 
 
 @pytest.mark.parametrize("make", [dense, windowed, hybrid])
@@ -215,9 +216,9 @@ def test_a_prompt_whose_cells_were_needed_is_read_from_memory(
     with Engine.load(path, **OPTIONS, prefix_cache_memory=10**8) as engine:
         answer(engine, prompt)
         for each in others:
-            wait_until_kept(engine)
+            wait_until_stored(engine)
             answer(engine, each, 1)
-        wait_until_kept(engine)
+        wait_until_stored(engine)
         found = answer(engine, following)
     assert found.usage.cached_tokens >= len(prompt) - 1
     assert found.tokens == expected.tokens

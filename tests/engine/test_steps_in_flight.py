@@ -16,7 +16,7 @@ from tampu.errors import ComputeError
 from tampu.ml import Backend
 from tampu.ml.device_map import Offload
 from tampu.ml.devices import Device, find_devices
-from tampu.runner.jobs import BatchJob
+from tampu.runner.jobs import ForwardJob
 
 pytestmark = pytest.mark.slow
 
@@ -43,13 +43,13 @@ def answers(engine: Engine, options: Sequence[dict[str, Any]]) -> list[list[int]
 def queued(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The sizes of the batches that were launched before the one before them was read."""
     seen: list[int] = []
-    fill = BatchJob.fill
+    fill = ForwardJob.fill
 
-    def watched(job: BatchJob, before: Any = None) -> bool:
+    def watched(job: ForwardJob, before: Any = None) -> bool:
         seen.extend([job.size] * (before is not None))
         return fill(job, before)
 
-    monkeypatch.setattr(BatchJob, "fill", watched)
+    monkeypatch.setattr(ForwardJob, "fill", watched)
     return seen
 
 

@@ -16,7 +16,7 @@ from tampu.engine import warm_up
 from tampu.engine.engine import Engine
 from tampu.ml.device_map import Offload
 from tampu.ml.devices import Device
-from tampu.runner.graphs import Graphs, WarmUpBatch
+from tampu.runner.graph_cache import GraphCache, WarmUpBatch
 
 OPTIONS: dict[str, Any] = {"context": 512, "slots": 2, "threads": 1, "batch": 256}
 
@@ -38,12 +38,12 @@ class Computed:
 def computed(monkeypatch: pytest.MonkeyPatch) -> Computed:
     seen = Computed()
 
-    def watched(_: Graphs, batches: Sequence[WarmUpBatch], *__: Any, **___: Any) -> list[float]:
+    def watched(_: GraphCache, batches: Sequence[WarmUpBatch], *__: Any, **___: Any) -> list[float]:
         seen.batches.extend(batches)
         seen.clock_s += len(batches) * (seen.seconds if seen.used_s is None else seen.used_s)
         return [seen.seconds] * len(batches)
 
-    monkeypatch.setattr(Graphs, "warm_up", watched)
+    monkeypatch.setattr(GraphCache, "warm_up", watched)
     monkeypatch.setattr(warm_up, "process_time", lambda: seen.clock_s)
     return seen
 

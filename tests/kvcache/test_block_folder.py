@@ -15,7 +15,7 @@ from support.blocks import IMAGES, KEY, ROW, check, common, into, keep, rows_of,
 
 from tampu.kvcache.block_file import CacheKey, PrefixTokens
 from tampu.kvcache.block_folder import BlockFolder, kept_files
-from tampu.kvcache.block_index import BlockIndex, KeptBlock
+from tampu.kvcache.block_index import BlockIndex, StoredBlock
 
 
 def on_disk(root: Path, limit: int = 10**9) -> BlockIndex:
@@ -23,7 +23,7 @@ def on_disk(root: Path, limit: int = 10**9) -> BlockIndex:
     return BlockIndex(BlockFolder(root, limit, KEY))
 
 
-def path_of(root: Path, block: KeptBlock) -> Path:
+def path_of(root: Path, block: StoredBlock) -> Path:
     """Return the file of a block."""
     return BlockFolder(root, 0, KEY).folder / block.name
 

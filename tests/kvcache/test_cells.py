@@ -5,8 +5,7 @@ import numpy.typing as npt
 import pytest
 from support.graphs import integers
 
-from tampu.kvcache import Cells
-from tampu.kvcache import cells as module
+from tampu.kvcache import Cells, free_cells
 
 
 def test_cells_are_allocated_from_the_front() -> None:
@@ -109,8 +108,8 @@ def test_wrong_reference_counts_are_detected() -> None:
 def test_the_least_recent_rows_are_evicted_whatever_happened_before(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_SORTED", 8)
-    monkeypatch.setattr(module, "_STALE", 2)
+    monkeypatch.setattr(free_cells, "_SORTED", 8)
+    monkeypatch.setattr(free_cells, "_STALE", 2)
     random = np.random.default_rng(seed)
     cells = Cells(100)
     owned: list[npt.NDArray[np.int32]] = []

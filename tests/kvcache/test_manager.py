@@ -1,6 +1,7 @@
 """The KV-cache manager against a reference: each cell holds a token and its whole history."""
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -62,19 +63,26 @@ def test_running_sequences_share_cells() -> None:
     manager.check([first, second])
 
 
-def test_rolled_back_tokens_are_not_matched() -> None:
-    manager = manager_of(FULL)
+@pytest.mark.parametrize(
+    ("end", "found"),
+    [
+        (lambda _manager, _table: None, 3),  # it runs
+        (lambda manager, table: manager.free(table, keys(1, 2, 3)), 3),
+        (lambda manager, table: manager.free(table, keys(1, 2)), 2),
+        (lambda manager, table: manager.rollback(table, 1), 1),
+        (lambda manager, table: manager.free(table, keys()), 0),  # it failed
+        (lambda manager, _table: manager.reset(), 0),
+    ],
+    ids=["runs", "ends", "ends-earlier", "rolled-back", "fails", "reset"],
+)
+@pytest.mark.parametrize("specs", [(FULL,), (FULL, WINDOW)], ids=["full", "window"])
+def test_what_others_find_of_a_sequence(
+    specs: tuple[KVCacheSpec, ...], end: Callable[..., None], found: int
+) -> None:
+    manager = manager_of(*specs)
     first, _ = read(manager, keys(1, 2, 3))
-    manager.rollback(first, 1)
-    assert read(manager, keys(1, 2, 3))[1] == 1
-    manager.free(first, keys(1))
-
-
-def test_rows_of_a_failed_sequence_are_not_matched() -> None:
-    manager = manager_of(FULL)
-    first, _ = read(manager, keys(1, 2, 3))
-    manager.free(first, keys())
-    assert read(manager, keys(1, 2, 3))[1] == 0
+    end(manager, first)
+    assert read(manager, keys(1, 2, 3, 4))[1] == found
 
 
 def test_a_private_sequence_neither_matches_nor_is_matched() -> None:
@@ -86,16 +94,6 @@ def test_a_private_sequence_neither_matches_nor_is_matched() -> None:
     manager.append(private, 2)
     manager.insert(private, keys(8, 9))
     assert read(manager, keys(8, 9, 1))[1] == 0
-
-
-def test_nothing_is_matched_after_a_reset() -> None:
-    manager = manager_of(FULL, WINDOW)
-    running, _ = read(manager, keys(1, 2, 3))
-    manager.reset()
-    other, found = read(manager, keys(1, 2, 3))
-    assert found == 0
-    manager.free(running, keys(1, 2, 3))
-    manager.check([other])
 
 
 def test_rows_are_evicted_when_cells_are_needed_from_the_end() -> None:

@@ -16,7 +16,7 @@ from tampu.ml import Backend, Weights
 from tampu.ml.device_map import DeviceMap
 from tampu.ml.devices import Device
 from tampu.models import bind_model
-from tampu.runner.graphs import Graphs
+from tampu.runner.graph_cache import GraphCache
 from tampu.runner.step_inputs import StepInputs
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
@@ -85,7 +85,7 @@ def test_gpus_compute_neighbouring_operations_as_one(
         shapes, size = model.cache_shapes(), CacheSize(slots=1, context=256, batch=64)
         cache = Cache(backend, shapes, size, key_type="f16", attention=AttentionKind.FUSED)
         weights.load(backend)
-        with closing(cache), closing(Graphs(backend, model, cache)) as graphs:
+        with closing(cache), closing(GraphCache(backend, model, cache)) as graphs:
             cells = np.zeros((len(cache.specs), 1), np.int32)
             step = StepInputs(
                 np.array([20], np.int32),

@@ -14,7 +14,7 @@ from support.waiting import wait_until
 
 from tampu.errors import DeviceLostError, OutOfMemoryError, TampuError
 from tampu.kvcache import AttentionGroup, Cells, KVCacheManager
-from tampu.runner.graphs import WarmUpBatch
+from tampu.runner.graph_cache import WarmUpBatch
 from tampu.runner.idle_warm_up import REST_S, IdleWarmUp
 
 LEFT = [WarmUpBatch(1), WarmUpBatch(72), WarmUpBatch(40)]

@@ -94,7 +94,7 @@ def scheduler() -> Callable[..., Any]:
 
     def make(*, slots: int = 4, batch: int = 8, cells: int = 64) -> Scheduler:
         kv_manager = KVCacheManager([AttentionGroup(Cells(cells))])
-        return Scheduler(kv_manager, slots=slots, batch=batch, outputs=slots)
+        return Scheduler(kv_manager, slots=slots, max_batch_tokens=batch, max_outputs=slots)
 
     return make
 

@@ -13,7 +13,7 @@ from support.fake_graphs import EOS, FakeEngine, FakeGraphs, FakeRequest, hashed
 
 from tampu.errors import DeviceLostError, OutOfMemoryError, RunnerDiedError
 from tampu.ml.backend import Computed
-from tampu.runner.graphs import PreparedGraph
+from tampu.runner.graph_cache import PreparedGraph
 from tampu.runner.step_inputs import StepInputs
 
 CONTEXT = 24

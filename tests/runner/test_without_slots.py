@@ -55,7 +55,7 @@ class Idle(FakeEngine):
 
 def test_as_many_as_fit_are_computed_together() -> None:
     engine = Idle(batch=32, slots=1, context=128)
-    engine.scheduler._outputs = 32
+    engine.scheduler._max_outputs = 32
     asked = [engine.wait(prompt) for prompt in prompts(12)]
     assert engine.plan() == asked[:6]  # 20 shared tokens and 6 times 2, which no other has
     assert engine.plan() == asked[6:]

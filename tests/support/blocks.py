@@ -11,7 +11,7 @@ import numpy.typing as npt
 from hypothesis import strategies as st
 
 from tampu.kvcache.block_file import CacheKey, PrefixTokens, Present
-from tampu.kvcache.block_index import BlockIndex, KeptBlock, spans
+from tampu.kvcache.block_index import BlockIndex, StoredBlock, spans
 
 ROW = 8
 KEY = CacheKey({"model": "a", "cache type": "f16"})
@@ -40,7 +40,7 @@ def rows_of(tokens: PrefixTokens, start: int, end: int) -> npt.NDArray[np.uint8]
     return np.frombuffer(b"".join(digests), np.uint8)
 
 
-def keep(folder: BlockIndex, tokens: PrefixTokens, unit: int = 4) -> list[KeptBlock]:
+def keep(folder: BlockIndex, tokens: PrefixTokens, unit: int = 4) -> list[StoredBlock]:
     """Write the blocks of tokens that are not there yet; return all."""
     chain = folder.find(tokens)
     folder.use(chain)

@@ -18,7 +18,7 @@ from tampu.ml.backend import Computed
 from tampu.nn import Placeholders, PreparedImage
 from tampu.runner.detokenizer import Detokenizer
 from tampu.runner.events import Done, Event, Failed, TextDelta
-from tampu.runner.graphs import GraphCounts, PreparedGraph, WarmUpBatch
+from tampu.runner.graph_cache import GraphCounts, PreparedGraph, WarmUpBatch
 from tampu.runner.idle_warm_up import IdleWarmUp
 from tampu.runner.images import ImageStore, PartialEmbedding
 from tampu.runner.layout import NumberedImage, lay_out
@@ -214,8 +214,8 @@ class FakeEngine:
             self.kv_manager,
             slots=slots,
             kv_unified=kv_unified,
-            batch=batch,
-            outputs=max(slots, 4),
+            max_batch_tokens=batch,
+            max_outputs=max(slots, 4),
             images=ImageStore(kept_bytes),
             candidates=candidates,
         )

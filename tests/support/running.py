@@ -14,7 +14,7 @@ from tampu.kvcache import AttentionKind, Cache, CacheSize, Segment
 from tampu.layouts import read_model
 from tampu.ml import Backend, Weights
 from tampu.models import bind_model
-from tampu.runner.graphs import Graphs
+from tampu.runner.graph_cache import GraphCache
 from tampu.runner.step_inputs import StepInputs
 
 Logits = npt.NDArray[np.float32]
@@ -39,7 +39,7 @@ class TinyModel:
         size = CacheSize(slots=1, context=cells, batch=cells)
         self.cache = Cache(backend, shapes, size, key_type=cache_type, attention=attention)
         self.weights.load(backend)
-        self.graphs = Graphs(backend, self.model, self.cache, reuse=reuse)
+        self.graphs = GraphCache(backend, self.model, self.cache, reuse=reuse)
 
     def step(
         self, parts: Sequence[tuple[Sequence[int], Sequence[int], int]], *, logits: bool = True

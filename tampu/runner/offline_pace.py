@@ -1,12 +1,12 @@
-"""How many tokens of batch requests are computed beside live streams.
+"""How many tokens of offline requests are computed beside live streams.
 
-A token of a batch request that is computed in the same step as those of live requests makes the
-step longer. While live requests decode, batch requests get a share of the time that these steps
+A token of an offline request that is computed in the same step as those of live requests makes the
+step longer. While live requests decode, offline requests get a share of the time that these steps
 take without them. Times are measured: that of steps with live requests alone now and then, and of
 the others what one token more costs. So the same share is many tokens on a GPU and few on a CPU.
 
 This is a token bucket (Turner, "New directions in communications", IEEE Communications Magazine
-24(10), 1986) of seconds: each step fills it by the share, and batch tokens are paid from it.
+24(10), 1986) of seconds: each step fills it by the share, and offline tokens are paid from it.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from tampu.runner.batch import BatchPart
 from tampu.runner.sequence import Sequence
 
 SHARE = 0.2
-"""What batch requests may add to the time of steps in which live requests decode."""
+"""What offline requests may add to the time of steps in which live requests decode."""
 
 ALONE_EVERY = 16
-"""How many steps with batch requests there are at most between two without."""
+"""How many steps with offline requests there are at most between two without."""
 
 _ROUNDING = 1 + 1e-6  # a share that is exactly two tokens is two, whatever the last bit of a time
 _SAMPLES = 3  # their median is used, so one that took long for another reason changes nothing
 
 
-class BatchPace:
-    """Decides how many tokens of batch requests are in a step in which live requests decode."""
+class OfflinePace:
+    """Decides how many tokens of offline requests are in a step in which live requests decode."""
 
     def __init__(self) -> None:
         """Know no times yet."""
@@ -38,10 +38,10 @@ class BatchPace:
         self._costs: deque[float] = deque(maxlen=_SAMPLES)
         self._saved_s = 0.0
         self._last = 1
-        self._last_turn = 0  # the number of the batch request that decoded last beside a live one
+        self._last_turn = 0  # the number of the offline request that decoded last beside a live one
 
     def allowance(self, live: int) -> int:
-        """Return how many tokens of batch requests the next step may compute.
+        """Return how many tokens of offline requests the next step may compute.
 
         Args:
             live: the number of live requests that decode in the step, at least 1.
@@ -62,19 +62,19 @@ class BatchPace:
         return self._last
 
     def take_turns(self, decoding: list[Sequence], allowed: int | None) -> list[Sequence]:
-        """Return the sequences that decode in the next batch, at most `allowed` of batch requests.
+        """Return the sequences that decode in the next step, at most `allowed` offline ones.
 
-        These are the next ones after those of the last batch, in the order of their numbers.
+        These are the next ones after those of the last step, in the order of their numbers.
         """
-        rows = [s for s in decoding if s.is_batch]
+        rows = [s for s in decoding if s.is_offline]
         if allowed is None or len(rows) <= allowed:
             return decoding
         rows.sort(key=lambda s: (s.number <= self._last_turn, s.number))
         self._last_turn = rows[allowed - 1].number
-        return [s for s in decoding if not s.is_batch] + rows[:allowed]
+        return [s for s in decoding if not s.is_offline] + rows[:allowed]
 
     def planned(self, parts: Iterable[BatchPart]) -> None:
-        """Pay for the batch tokens of a step that is computed while live requests decode."""
+        """Pay for the offline tokens of a step that is computed while live requests decode."""
         live, tokens, _ = _counted(parts)
         self._saved_s -= tokens * self._cost_s
         if self._alone and not live:  # a step of its own, for which the live requests wait
@@ -105,11 +105,11 @@ class BatchPace:
 
 
 def _counted(parts: Iterable[BatchPart]) -> tuple[int, int, bool]:
-    """Return the live rows that decode, the batch tokens, and whether live prompts are there."""
+    """Return the live rows that decode, the offline tokens, and whether live prompts are there."""
     live = tokens = 0
     has_live_prompt = False
     for part in parts:
-        if part.sequence.is_batch:
+        if part.sequence.is_offline:
             tokens += part.count
         elif part.is_prefill:
             has_live_prompt = True

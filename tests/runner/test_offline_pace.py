@@ -1,16 +1,16 @@
-"""Batch requests beside live streams: these slow down by a share at most, and all rows go on."""
+"""Offline requests beside live streams: these slow down by a share at most, and all rows go on."""
 
 import random
 from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.fake_graphs import FakeEngine
 
 from tampu.runner.batch import Plan
-from tampu.runner.batch_pace import ALONE_EVERY, SHARE
+from tampu.runner.offline_pace import ALONE_EVERY, SHARE
 from tampu.runner.sequence import RowCollector, Sequence
 
 LEARNING = 8
@@ -53,7 +53,7 @@ class Machine:
             plan = self.scheduler.plan()
             assert plan is not None
             rows = sum(part.count for part in plan.parts)
-            live = sum(not s.is_batch for s in self.scheduler.running)
+            live = sum(not s.is_offline for s in self.scheduler.running)
             seconds = (self._alone_s + self._token_s * (rows - live)) * slower()
             self.scheduler.pace.computed(plan.parts, seconds)
             for part in plan.parts:
@@ -63,13 +63,14 @@ class Machine:
             self.seconds.append(seconds)
 
     def batch_tokens(self, since: int = 0) -> list[int]:
-        """Return how many tokens of batch requests each step has."""
+        """Return how many tokens of offline requests each step has."""
         return [
-            sum(part.count for part in plan.parts if part.sequence.is_batch)
+            sum(part.count for part in plan.parts if part.sequence.is_offline)
             for plan in self.plans[since:]
         ]
 
 
+@settings(max_examples=40)
 @given(
     live=st.integers(1, 3),
     rows=st.integers(1, 8),
@@ -85,25 +86,26 @@ def test_live_streams_slow_down_by_the_share_or_by_a_token_now_and_then(
     machine.run(3)
     for _ in range(rows):
         machine.ask(priority="batch")
-    machine.run(LEARNING + 200)
+    machine.run(LEARNING + 4 * ALONE_EVERY)
     seconds = machine.seconds[3 + LEARNING :]
     assert max(seconds) <= alone_s * (1 + max(SHARE, token)) * 1.0001
     assert sum(seconds) / len(seconds) <= alone_s * (1 + SHARE) * 1.02
     assert all(live <= len(plan.parts) for plan in machine.plans[3:])
 
 
+@settings(max_examples=40)
 @given(rows=st.integers(1, 8), token=st.integers(0, 300).map(lambda percent: percent / 100))
 @example(rows=2, token=0.1)  # exactly two tokens a step
 def test_all_rows_of_a_batch_progress_alike(rows: int, token: float) -> None:
     machine = Machine(0.05, 0.05 * token)
     machine.ask()
     asked = [machine.ask(priority="batch") for _ in range(rows)]
-    machine.run(40 + 200)
+    machine.run(LEARNING + 100)
     generated = [sequence.generated for sequence in asked]
     assert max(generated) - min(generated) <= 1
     per_step = SHARE / token if token else rows
     per_step = min(int(per_step * 1.0001) or per_step, rows)
-    assert sum(generated) >= 200 * per_step * 0.8 - rows
+    assert sum(generated) >= 100 * per_step * 0.8 - rows
 
 
 def test_the_share_is_used_if_tokens_are_cheap() -> None:

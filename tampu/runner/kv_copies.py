@@ -1,7 +1,7 @@
-"""Copies of the rows of sequences, out of the cache and into it, while it is in use.
+"""Copies what the cells of sequences hold, out of the cache and into it, while it is in use.
 
 Only the loop's thread uses the manager of the cells, but any thread may read generations and copy
-rows: of cells that it owns, or of others, if their generations are the same after the copy.
+cells: those that it owns, or others, if their generations are the same after the copy.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Cells = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
-class RowCopies:
-    """Copies rows of one cache.
+class KVCopies:
+    """Copies cells of one cache.
 
     Attributes:
         manager: of its cells.
@@ -54,9 +54,9 @@ class RowCopies:
         return PrefixTokens(keys, images, lora.key_offset, lora.identity)
 
     def chosen(self, cells: npt.NDArray[np.int32]) -> tuple[Present, list[int]]:
-        """Return which rows to keep, (groups, n), and where blocks end because of a state.
+        """Return which cells to store, (groups, n), and where blocks end because of a state.
 
-        Tokens after the first one without a row that all later ones need are left out.
+        Tokens after the first one that lacks a cell that all later ones need are left out.
         """
         present = cells != NO_CELL
         cuts: list[int] = []
@@ -76,7 +76,7 @@ class RowCopies:
     def copy(
         self, cells: Cells, generations: Cells, present: Present, span: tuple[int, int]
     ) -> list[Bytes] | None:
-        """Return the rows of some tokens, of each group; None if one of them has changed.
+        """Return what the cells of some tokens hold, by group; None if one of them has changed.
 
         Args:
             cells: (groups, n): of the sequence, with their generations, by `PrefixCache.cached`.
@@ -97,7 +97,7 @@ class RowCopies:
     def fill(
         self, table: CellTable, at: int, span: tuple[int, int], present: Present, data: Bytes
     ) -> bool:
-        """Write rows to the cells that a table has for them; return whether all were there.
+        """Fill the cells that a table has for some tokens; return whether all were there.
 
         Args:
             table: the cells; nothing reads or writes them yet.

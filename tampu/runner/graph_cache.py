@@ -97,7 +97,7 @@ class GraphCounts:
     evicted: int = 0
 
 
-class Graphs:
+class GraphCache:
     """Builds the model's graphs, computes steps with them, and counts both (`counts`).
 
     Attributes:

@@ -14,7 +14,7 @@ from tampu.errors import ComputeError, OutOfMemoryError, ShapeError
 from tampu.kvcache import AttentionKind, Segment
 from tampu.ml import Backend, Context
 from tampu.ml.library import gg
-from tampu.runner.graphs import WarmUpBatch
+from tampu.runner.graph_cache import WarmUpBatch
 from tampu.runner.step_inputs import StepInputs
 
 TEXT = [1, 259, 286, 264, 7, 7, 300, 12, 286, 264, 299, 3, 310, 259, 286, 264, 288, 2, 17, 100]
@@ -182,8 +182,8 @@ def test_what_is_computed_while_loading_is_over_before_its_graph_is_freed(
         close(context)
 
     monkeypatch.setattr(Context, "close", watched)
-    monkeypatch.setattr("tampu.runner.graphs._TICK_S", 0.0)
-    monkeypatch.setattr("tampu.runner.graphs.wait", lambda *_: SimpleNamespace(not_done={1}))
+    monkeypatch.setattr("tampu.runner.graph_cache._TICK_S", 0.0)
+    monkeypatch.setattr("tampu.runner.graph_cache.wait", lambda *_: SimpleNamespace(not_done={1}))
     with pytest.raises(KeyboardInterrupt):
         graphs.warm_up([WarmUpBatch(20)], 1, interrupt)
     assert busy == [False]
