@@ -25,7 +25,7 @@ LAYERS = [
     ("cancellation", "long_json", "text", "threads"),
     ("settings", "sandbox"),
     ("ml",),
-    ("nn", "tokenizer", "sampling", "vision", "layouts"),
+    ("nn", "tokenizer", "sampling", "vision", "gguf_compat"),
     ("kvcache", "chat"),
     ("models",),
     ("runner",),
@@ -42,7 +42,7 @@ LAYERS = [
 # The packages that know least, and all that each may know.
 ONLY = {
     "ml": {"errors", "threads", "version"},
-    "layouts": {"errors", "ml"},
+    "gguf_compat": {"errors", "ml"},
     "nn": {"errors", "ml"},
     "models": {"errors", "ml", "nn", "kvcache", "vision"},
     "tokenizer": {"errors", "cancellation", "ml"},

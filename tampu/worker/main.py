@@ -24,7 +24,7 @@ from tampu.engine.fit import free_on
 from tampu.engine.load_options import LLAMACPP
 from tampu.engine.pooling import NONE, pooling_of
 from tampu.errors import RequestError
-from tampu.layouts import read_model
+from tampu.gguf_compat import read_model
 from tampu.ml.devices import find_devices
 from tampu.ml.library import loaded_backends
 from tampu.ml.termination import explain_termination
