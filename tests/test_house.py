@@ -25,7 +25,7 @@ LAYERS = [
     ("cancellation", "long_json", "text", "threads"),
     ("settings", "sandbox"),
     ("ml",),
-    ("nn", "tokenizer", "sampling", "vision", "layouts"),
+    ("nn", "tokenizer", "sampling", "vision", "gguf_compat"),
     ("kvcache", "chat"),
     ("models",),
     ("runner",),
@@ -132,6 +132,9 @@ def imports(path: Path) -> Iterator[str]:
             yield node.module
 
 
+NAMES = {f"tampu.{dotted(path)}" for path in MODULES}
+
+
 def package(name: str) -> str:
     return name.partition(".")[0]
 
@@ -163,14 +166,14 @@ def test_imports_point_downward() -> None:
 
 def imported_modules(path: Path) -> set[str]:
     """The modules of tampu that a module imports; of a package's names, those that are modules."""
-    names = {f"tampu.{dotted(each)}" for each in MODULES}
-    found = set(imports(path))
+    found = set()
     for node in ast.walk(tree(path)):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            parts = {f"{node.module}.{alias.name}" for alias in node.names}
-            found -= {node.module} if parts <= names else set()
-            found |= parts
-    return {name.removeprefix("tampu.") for name in found & names} - {dotted(path)}
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and (owner := node.module):
+            parts = (f"{owner}.{alias.name}" for alias in node.names)
+            found |= {part if part in NAMES else owner for part in parts}
+    return {name.removeprefix("tampu.") for name in found & NAMES} - {dotted(path)}
 
 
 def test_no_package_has_a_circle_of_imports_inside() -> None:

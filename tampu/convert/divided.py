@@ -13,9 +13,9 @@ import numpy as np
 
 from tampu.convert.writer import ChunkSource, FileRange, PlannedFile, TensorToWrite
 from tampu.errors import UnsupportedModelError
-from tampu.layouts import as_llama_cpp
-from tampu.layouts.divide import has_vision, projector_part, text_part
-from tampu.layouts.tensors import data_of
+from tampu.gguf_compat import as_llama_cpp
+from tampu.gguf_compat.divide import has_vision, projector_part, text_part
+from tampu.gguf_compat.tensors import data_of
 from tampu.ml.gguf_header import FilePart, GGUFFile, StoredBytes, TensorInfo
 from tampu.ml.metadata import Metadata, Value
 

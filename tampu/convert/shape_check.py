@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from tampu.convert.writer import FileRange, PlannedFile, TensorToWrite
 from tampu.errors import ModelFileError
+from tampu.gguf_compat import as_model
 from tampu.kvcache import Cache, CacheSize
-from tampu.layouts import as_model
 from tampu.ml import Backend, Weights
 from tampu.ml.gguf import GGUFFile, Metadata
 from tampu.ml.gguf_header import Computation, StoredBytes, TensorInfo

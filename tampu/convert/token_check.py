@@ -128,7 +128,7 @@ def library_encoder(
     whole = json.dumps({**tree, "model": model, "truncation": None, "padding": None})
     try:
         library = tokenizers.Tokenizer.from_str(whole)
-    except Exception as error:
+    except Exception as error:  # the library has no type of its own
         raise ModelFileError(FILE, f"the tokenizers library cannot read it: {error}") from error
     listed = {token.get("id"): token for token in tree.get("added_tokens") or []}
     library.add_tokens(

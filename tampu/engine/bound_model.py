@@ -12,8 +12,8 @@ import msgspec
 from tampu.engine.load_options import DEFAULT_BATCH, LoadOptions
 from tampu.engine.memory import Footprint, weight_sizes
 from tampu.engine.pooling import pooling_of
+from tampu.gguf_compat import read_model
 from tampu.kvcache import CacheSize, state_features
-from tampu.layouts import read_model
 from tampu.ml import Weights
 from tampu.ml.device_map import is_embedding
 from tampu.ml.devices import Device, find_devices

@@ -14,7 +14,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from io import FileIO
 from pathlib import Path
@@ -67,14 +67,12 @@ def atomic_file(
         OSError: if it cannot be written; nothing has changed.
     """
     partial = partial or path.with_name(f".{path.name}.partial")
-    with _opened(partial, 0o666 if mode is None else 0o600) as file:
-        try:
-            os.ftruncate(file.fileno(), 0)
-            yield file
-            publish(file.fileno(), partial, path, mode, is_durable=is_durable)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
+    with _opened(partial, 0o666 if mode is None else 0o600) as file, ExitStack() as undo:
+        undo.callback(partial.unlink, missing_ok=True)
+        os.ftruncate(file.fileno(), 0)
+        yield file
+        publish(file.fileno(), partial, path, mode, is_durable=is_durable)
+        undo.pop_all()
 
 
 def publish(
@@ -220,8 +218,11 @@ def _is_at(descriptor: int, path: Path) -> bool:
 @cache
 def _writeback() -> _Writeback | None:
     """Return the C library's sync_file_range(descriptor, offset, size, flags); None without it."""
-    function: Any = getattr(ctypes.CDLL(None), "sync_file_range", None)
-    if sys.platform != "linux" or function is None:
+    if sys.platform != "linux":
+        return None
+    try:
+        function: Any = ctypes.CDLL(None).sync_file_range
+    except AttributeError:
         return None
     function.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
     return cast("_Writeback", function)

@@ -315,7 +315,7 @@ class Backend:
             self._plan(context)  # the copies are allocated among the other tensors
             self._schedule(context)
             if self._nan_detector is None:
-                replaced = context.replaced_sources()
+                replaced = context.headers.replaced_sources()
                 context.split_plan = store_plan(
                     self._scheduler, context.graph, replaced, self._handles
                 )
@@ -330,7 +330,7 @@ class Backend:
         """Reset the scheduler and allocate another graph."""
         gg.ggml_backend_sched_reset(self._scheduler)
         if self._compute_devices.is_divided:
-            context.restore()
+            context.headers.restore()
             place = gg.ggml_backend_sched_set_tensor_backend
             for node in (*context.custom, *context.cpu_nodes):
                 place(self._scheduler, node, self._handle)

@@ -17,10 +17,11 @@ import numpy.typing as npt
 
 from tampu.errors import ComputeError, OutOfMemoryError, ShapeError
 from tampu.ml.compute_devices import ComputeDevices
-from tampu.ml.graph_passes import nodes_of_host_caches, written_order
+from tampu.ml.graph_headers import GraphHeaders
+from tampu.ml.graph_passes import nodes_of_host_caches
 from tampu.ml.kernels.library import Kernels
 from tampu.ml.library import GraphPointer, OpaquePointer, TensorPointer, gg
-from tampu.ml.split_plan import Replaced, SplitPlan
+from tampu.ml.split_plan import SplitPlan
 from tampu.ml.tensor import Shape, Tensor
 from tampu.ml.types import GGMLType
 
@@ -29,14 +30,6 @@ Floats: TypeAlias = Sequence[float] | npt.NDArray[np.float32]
 _COUNTABLE = 2**62
 _OUTDATED = -1
 _ALIGNMENT = 256  # of inputs in joined memory; no device of ggml's wants more
-_OPERANDS = len(gg.ggml_tensor().src)
-# What is needed of ggml's header of a tensor.
-_HEADER = np.dtype({
-    "names": ["buffer", "op", "sources", "data"],
-    "formats": [np.uint64, np.int32, (np.uint64, _OPERANDS), np.uint64],
-    "offsets": [vars(gg.ggml_tensor)[name].offset for name in ("buffer", "op", "src", "data")],
-    "itemsize": gg.ggml_tensor_overhead(),
-})  # fmt: skip
 
 
 class Context:
@@ -45,6 +38,7 @@ class Context:
     Attributes:
         plan: which of the backend's buffers the graph is allocated in; None: not allocated yet.
         split_plan: how it is divided among devices; None: it is not, or not yet.
+        headers: of its tensors.
         inputs: tensors whose data is given to each computation.
         persistent: those of them whose memory is theirs alone.
         custom: nodes that the package's own kernels compute, which only the CPU can run.
@@ -86,9 +80,7 @@ class Context:
         self.pauses: Callable[[Tensor], Tensor] | None = None
         self._buffers: list[OpaquePointer] = []
         self._caches: list[int] = []
-        self._finished = 0  # how many nodes there were when `finish` was called
-        self._sources: npt.NDArray[np.uint64] = np.zeros((0, _OPERANDS), np.uint64)
-        self._order: npt.NDArray[np.uint64] = np.zeros(0, np.uint64)
+        self.headers = GraphHeaders(self._arena, self._graph)
 
     @property
     def arena(self) -> OpaquePointer:
@@ -188,8 +180,8 @@ class Context:
 
     def forward(self, *tensors: Tensor) -> None:
         """Append to the graph what these tensors need, in this order, and themselves."""
-        if len(self._sources):  # ggml traverses the graph and would follow it to copies
-            self.restore()
+        if self.headers.was_split:  # ggml traverses the graph and would follow it to copies
+            self.headers.restore()
         if self.plan is not None:
             self.plan = _OUTDATED
         for tensor in tensors:
@@ -225,72 +217,15 @@ class Context:
 
         See `graph_passes`. Nodes forwarded later make it necessary again.
         """
-        nodes = self._node_addresses()
-        if len(nodes) == self._finished:
-            return
-        headers = self._headers()
-        start, size = headers.ctypes.data, _HEADER.itemsize
-        places = (nodes.astype(np.int64) - start) // size
-        sources = (headers["sources"][:, 0].astype(np.int64) - start) // size
-        sources[sources >= len(headers)] = -1
-        nodes[:] = nodes[written_order(headers["op"], sources, places)]
-        self._finished = len(nodes)
-        self._order = np.zeros(0, np.uint64)
-        if self._devices.is_divided and self._devices.host_caches:
-            every = [gg.ggml_graph_node(self._graph, n) for n in range(len(nodes))]
-            self.cpu_nodes = nodes_of_host_caches(every, self._devices.host_caches)
+        is_new = self.headers.sort()
+        if is_new and self._devices.is_divided and self._devices.host_caches:
+            count = gg.ggml_graph_n_nodes(self._graph)
+            nodes = [gg.ggml_graph_node(self._graph, n) for n in range(count)]
+            self.cpu_nodes = nodes_of_host_caches(nodes, self._devices.host_caches)
 
     def clear_allocations(self) -> None:
         """Clear the addresses of computed tensors, so that they can be allocated again."""
-        headers = self._headers()
-        computed = ~np.isin(headers["buffer"], np.array(self._buffers, np.uint64))
-        headers["buffer"][computed] = headers["data"][computed] = 0
-
-    def restore(self) -> None:
-        """Restore the operands and the order of nodes, before they are divided among devices again.
-
-        Where a node reads another device's tensor, ggml writes the address of a copy into it; the
-        copy is invalid as soon as any graph is divided. And each time Vulkan's backend moves nodes,
-        also those that it has moved before: the memory found for one order is not right for
-        another.
-        """
-        headers = self._headers()
-        known = len(self._sources)
-        headers["sources"][:known] = self._sources
-        if len(headers) > known:
-            self._sources = headers["sources"].copy()
-        nodes = self._node_addresses()
-        nodes[: len(self._order)] = self._order
-        if len(nodes) > len(self._order):
-            self._order = nodes.copy()
-
-    def replaced_sources(self) -> Replaced:
-        """Return which operands of nodes ggml has replaced by copies on another device."""
-        headers, known = self._headers(), len(self._sources)
-        start = headers.ctypes.data
-        found: Replaced = {}
-        for index, operand in np.argwhere(headers["sources"][:known] != self._sources).tolist():
-            source = gg.ggml_tensor.from_address(int(self._sources[index, operand]))
-            address = start + index * _HEADER.itemsize
-            found.setdefault(address, []).append((operand, ctypes.pointer(source)))
-        return found
-
-    def _headers(self) -> npt.NDArray[np.void]:
-        """Return the headers of all tensors, which are adjacent, as one array."""
-        first = gg.ggml_get_first_tensor(self._arena)
-        if not first:
-            return np.zeros(0, _HEADER)
-        start = ctypes.addressof(first.contents)
-        end = gg.ggml_get_mem_buffer(self._arena) + gg.ggml_used_mem(self._arena)
-        count = -(-(end - start) // _HEADER.itemsize)
-        memory = (ctypes.c_char * (count * _HEADER.itemsize)).from_address(start)
-        return np.frombuffer(memory, _HEADER)
-
-    def _node_addresses(self) -> npt.NDArray[np.uint64]:
-        """Return the nodes of the graph in their order, as ggml has them."""
-        memory = ctypes.c_uint64 * gg.ggml_graph_n_nodes(self._graph)
-        start = ctypes.cast(gg.ggml_graph_nodes(self._graph), ctypes.c_void_p)
-        return np.ctypeslib.as_array(memory.from_address(start.value or 0))
+        self.headers.clear_allocations(self._buffers)
 
     def kernels_for(self, operand: Tensor) -> Kernels | None:
         """Return the package's kernels if they can read this operand: it must be on the CPU."""

@@ -135,7 +135,7 @@ class Device:
         """Whether the program can do something else while the device computes a graph."""
         properties = gg.ggml_backend_dev_props()
         gg.ggml_backend_dev_get_props(self.handle, ctypes.byref(properties))
-        return bool(getattr(properties.caps, "async"))
+        return bool(getattr(properties.caps, "async"))  # a keyword of Python
 
     @property
     def host_buffer_type(self) -> OpaquePointer | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from tampu.ml.cuda import find_package
 from tampu.ml.linking import check_bindings, find_libraries, link
 from tampu.ml.loadable import LoadableBackend, begin_loading
-from tampu.ml.variants import BASE, BUNDLED
+from tampu.ml.variants import BASE, BUNDLED, Libraries
 
 if TYPE_CHECKING or not BUNDLED.is_dir():
     _base, *_others = find_libraries()
@@ -39,7 +39,7 @@ TensorPointer: TypeAlias = Any  # ctypes pointer to a ggml_tensor; the bindings 
 GraphPointer: TypeAlias = Any
 OpaquePointer: TypeAlias = int
 
-VARIANT: str = getattr(gg.lib, "variant", "native")
+VARIANT: str = gg.lib.variant if isinstance(gg.lib, Libraries) else "native"
 """For which CPUs ggml's CPU library was compiled: as ggml calls them, or for this one."""
 
 log = logging.getLogger("tampu.ml")

@@ -119,7 +119,7 @@ def _load(files: Sequence[Path]) -> None:
     Where that is not possible (macOS, no /proc), they are loaded by their paths alone.
     """
     library = stub_library([file.name for file in files], str(files[0].parent), _head(files[0]))
-    if library is None or not hasattr(os, "memfd_create"):
+    if library is None or sys.platform != "linux":
         return
     try:
         place = os.memfd_create("tampu-ggml")
@@ -143,10 +143,15 @@ def _head(file: Path) -> bytes:
 
 def _version(base: ctypes.CDLL) -> str:
     """Return ggml's version; early ones do not have one."""
-    if not hasattr(base, "ggml_version"):
+    if not has_symbol(base, "ggml_version"):
         return "of an unknown version"
     base.ggml_version.restype = ctypes.c_char_p
     return (base.ggml_version() or b"").decode()
+
+
+def has_symbol(library: ctypes.CDLL, name: str) -> bool:
+    """Return whether a library, or one that it needs, has a function of this name."""
+    return hasattr(library, name)
 
 
 def check_symbols(user: str, library: ctypes.CDLL, files: Sequence[Path]) -> None:
@@ -162,7 +167,7 @@ def check_symbols(user: str, library: ctypes.CDLL, files: Sequence[Path]) -> Non
     """
     for expected in files:
         mark = _MARKS.get(expected.stem)
-        if mark is None or not hasattr(library, mark):
+        if mark is None or not has_symbol(library, mark):
             continue
         owner = _owner(ctypes.cast(library[mark], ctypes.c_void_p).value)
         if owner is None or not _is_same(owner, expected):

@@ -8,7 +8,8 @@ nothing; ggml kills the process on operands that do not fit, so each operation c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any, Protocol, TypeAlias
 
 import numpy.typing as npt
@@ -40,27 +41,21 @@ class Graph(Protocol):
     @property
     def arena(self) -> OpaquePointer:
         """The memory for the headers of tensors, to make one more tensor."""
-        ...
 
     def wrap(self, pointer: TensorPointer, shape: Shape, type: GGMLType) -> Tensor:
         """Return a handle on a tensor that ggml just made in this graph."""
-        ...
 
     def forward(self, *tensors: Tensor) -> None:
         """Append to the graph what these tensors need, and themselves."""
-        ...
 
     def constant(self, values: npt.NDArray[Any]) -> Tensor:
         """Return an F32 tensor of an array's values and shape."""
-        ...
 
     def kernels_for(self, operand: Tensor) -> Kernels | None:
         """Return the package's kernels if they can read this operand."""
-        ...
 
     def is_on_device(self, operand: Tensor) -> bool:
         """Return whether an operand from outside the graph is in the memory of a GPU."""
-        ...
 
 
 class Packed(Protocol):
@@ -68,15 +63,12 @@ class Packed(Protocol):
 
     def multiply(self, context: Graph, x: Tensor) -> TensorPointer:
         """Add the product with x to a graph."""
-        ...
 
     def multiply_experts(self, context: Graph, x: Tensor, choice: Tensor) -> TensorPointer:
         """Add products with the experts chosen for each row of x to a graph."""
-        ...
 
     def weighted_total(self, context: Graph, y: Tensor, weights: Tensor) -> TensorPointer:
         """Add the weighted sum of rows that experts returned to a graph."""
-        ...
 
 
 class Tensor:
@@ -319,12 +311,18 @@ class Tensor:
         pointer = gg.ggml_concat(context.arena, self.pointer, other.pointer, place)
         return context.wrap(pointer, tuple(mine), self.type)
 
-    def split(self, parts: int) -> list[Tensor]:
-        """Return views of equal parts of the last dimension of (n, features)."""
-        require(len(self.shape) == 2 and self.shape[1] % parts == 0, f"split in {parts}", self)
-        rows, width = self.shape[0], self.shape[1] // parts
-        size = width // self.type.block_size * self.type.block_bytes
-        return [self.strided((rows, width), self.strides[:1], part * size) for part in range(parts)]
+    def split(self, parts: int | Sequence[int], axis: int = -1) -> list[Tensor]:
+        """Return views of parts along an axis: so many equal parts, or parts of these lengths."""
+        axis, length = axis % len(self.shape), self.shape[axis]
+        lengths = [length // parts] * parts if isinstance(parts, int) else [*parts]
+        require(sum(lengths) == length, f"split in {parts}", self)
+        block = self.type.block_size if axis == len(self.shape) - 1 else 1
+        shapes = [(*self.shape[:axis], each, *self.shape[axis + 1 :]) for each in lengths]
+        starts = accumulate(lengths[:-1], initial=0)
+        return [
+            self.strided(shape, self.strides[:-1], start // block * self.strides[axis])
+            for shape, start in zip(shapes, starts, strict=True)
+        ]
 
     def reshape(self, *shape: int) -> Tensor:
         """Return the same elements in another shape; one length may be -1; may copy.

@@ -85,8 +85,9 @@ class AdaptiveThreads:
 
 def usable_cpus() -> tuple[int, ...]:
     """Return the numbers of the CPUs that this process may use; empty: not known."""
-    process = psutil.Process()
-    return tuple(process.cpu_affinity() or ()) if hasattr(process, "cpu_affinity") else ()
+    if psutil.MACOS:  # it does not say
+        return ()
+    return tuple(psutil.Process().cpu_affinity() or ())
 
 
 def cpu_usage(cpus: tuple[int, ...]) -> CPUUsage:

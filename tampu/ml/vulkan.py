@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from tampu.errors import RequestError
 from tampu.ml.devices import Device
 from tampu.ml.library import gg, loaded_backends
+from tampu.ml.linking import has_symbol
 
 log = logging.getLogger("tampu.ml")
 
@@ -61,7 +62,7 @@ class VulkanDevice:
 def is_compiled() -> bool:
     """Whether ggml has its code for Vulkan; it does not list it if Vulkan cannot be started."""
     is_loadable = any(backend.name == "vulkan" for backend in loaded_backends())
-    return is_loadable or hasattr(gg.lib, "ggml_backend_vk_reg")
+    return is_loadable or has_symbol(gg.lib, "ggml_backend_vk_reg")
 
 
 def load_problem() -> str:

@@ -364,7 +364,7 @@ class Weights:
 
     def _release(self, begin: int, end: int) -> None:
         """Drop the mapped pages of weights that were copied; they can be read again."""
-        if self._mapping is not None and hasattr(mmap, "MADV_DONTNEED"):
+        if self._mapping is not None:
             first = begin // _PAGE * _PAGE
             length = min(end, len(self._mapping)) - first
             self._mapping.madvise(mmap.MADV_DONTNEED, first, length)

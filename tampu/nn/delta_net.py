@@ -174,10 +174,6 @@ class GatedDeltaNet(Module):
         )
         count = 1 if heads.is_tiled else heads.values // heads.keys
         unit = repeat_heads(unit_vectors(queries_and_keys, _LENGTH_EPSILON), count)
-        shape = (batch, tokens, heads.keys * count, heads.features)
-        q, k = (
-            unit.strided(shape, unit.strides[:3], part * heads.keys * count * size)
-            for part in range(2)
-        )
+        q, k = unit.split(2, axis=2)
         y = gated_delta_rule(q, k, v, log_decay, beta, state)
         return y.reshape(batch, tokens, -1)

@@ -163,9 +163,8 @@ class FusedGateUp(Module):
         """Return two of (tokens, top_k, width) for x (tokens, top_k or 1, inputs)."""
         y = self.both(x, choice)
         require(y.shape[2] % 2 == 0, "gate and up of experts", self.both.weight)
-        shape, size = (*y.shape[:2], y.shape[2] // 2), y.strides[1] // 2
-        gate, up = (y.strided(shape, y.strides[:2], part * size).contiguous() for part in range(2))
-        return gate, up
+        gate, up = y.split(2)
+        return gate.contiguous(), up.contiguous()
 
 
 class SparseMoE(Module):

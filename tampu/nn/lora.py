@@ -11,7 +11,7 @@ are by those of experts.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -216,16 +216,15 @@ class AdapterStacks:
         if not names:
             return
         context = self._context = backend.context()
-        try:
+        with ExitStack() as undo:
+            undo.callback(self.close)
             for name in names:
                 a, b = _stacked([adapter.get(name) for adapter in adapters])
                 memory = context.weights(name)
                 self._stacks[name] = StackedLowRank(
                     memory.from_halves(a), memory.from_halves(b), chosen
                 )
-        except BaseException:
-            self.close()
-            raise
+            undo.pop_all()
 
     def __bool__(self) -> bool:
         """Whether there are any."""

@@ -19,7 +19,7 @@ from tampu.convert.quant_mix import file_type
 from tampu.convert.quantize import plan_quantization
 from tampu.convert.writer import PlannedFile
 from tampu.errors import ModelFileError, ModelNotFoundError, RequestError
-from tampu.layouts import architecture_of
+from tampu.gguf_compat import architecture_of
 from tampu.ml.gguf import GGUFFile, read_gguf
 from tampu.ml.split_names import read_part_name
 from tampu.store.blobs import byte_counter, hash_file

@@ -15,7 +15,7 @@ from tampu.chat.fim import fim_tokens
 from tampu.chat.template import ChatTemplate
 from tampu.chat.template_loader import PromptTemplate, model_template
 from tampu.chat.unusable_template import UnusableTemplate
-from tampu.layouts import architecture_of
+from tampu.gguf_compat import architecture_of
 from tampu.ml.gguf import GGUFFile, read_gguf
 from tampu.ml.metadata import Metadata
 from tampu.ml.types import GGMLType

@@ -265,7 +265,6 @@ def test_the_cpu_quota_of_a_container_limits_threads(
 
 
 def test_without_cpu_affinity_all_cores_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(psutil.Process, "cpu_affinity")
     monkeypatch.setattr(psutil, "MACOS", True)
     monkeypatch.setattr(psutil, "cpu_count", lambda logical=True: 8 if logical else 4)
     assert default_threads() == 4

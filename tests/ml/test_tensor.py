@@ -9,6 +9,7 @@ import pytest
 from support.graphs import floats, integers
 from support.reference import gelu, rope, silu, softmax
 
+from tampu.errors import ShapeError
 from tampu.ml import Backend, Context, GGMLType, RopeMode, RopeScaling
 from tampu.ml.attention import flash_attention
 from tampu.ml.rotary import Rope
@@ -264,6 +265,27 @@ def test_strided_views_are_those_of_numpy(
     x = floats(4, 6)
     view = np.lib.stride_tricks.as_strided(x.reshape(-1)[offset // 4 :], shape, (*strides, 4))
     close(compute(lambda x: x.strided(shape, strides, offset).contiguous(), x), view)
+
+
+@pytest.mark.parametrize(
+    ("parts", "axis"), [(3, -1), (2, 1), ((1, 2, 1), 1), ((2, 4), 2), ((2,), 0)]
+)
+def test_split_returns_the_parts_that_numpy_does(
+    compute: Callable[..., Any], parts: int | tuple[int, ...], axis: int
+) -> None:
+    x = floats(2, 4, 6)
+    found = compute(lambda x: [each.contiguous() for each in x.split(parts, axis)], x)
+    ends = parts if isinstance(parts, int) else np.cumsum(parts)[:-1]
+    for part, expected in zip(found, np.split(x, ends, axis), strict=True):
+        assert np.array_equal(part, expected)
+
+
+@pytest.mark.parametrize(("parts", "axis"), [(4, -1), ((1, 2), 1), ((3, 3), 0)])
+def test_parts_that_do_not_fill_an_axis_are_refused(
+    given: Callable[..., Any], parts: int | tuple[int, ...], axis: int
+) -> None:
+    with pytest.raises(ShapeError, match="split in"):
+        given(floats(2, 4, 6)).split(parts, axis)
 
 
 def test_a_view_of_a_cache_joins_the_graph_that_asks(backend: Backend, context: Context) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tampu
-from tampu.layouts import read_model
+from tampu.gguf_compat import read_model
 from tampu.ml import Weights
 from tampu.models import bind_model
 from tampu.nn.image import VisionModel

@@ -13,7 +13,7 @@ from support.tiny_model import Tiny, tiny_weights, write_tiny
 
 from tampu import models
 from tampu.errors import ModelFileError, UnsupportedModelError
-from tampu.layouts import read_model
+from tampu.gguf_compat import read_model
 from tampu.ml import Backend, RopeMode, Weights
 from tampu.models import Architecture, architectures, bind_model
 from tampu.models.gemma3 import Gemma3, Options

@@ -10,8 +10,8 @@ import pytest
 from support.fusions import fused
 from support.laboratory import Laboratory
 
+from tampu.gguf_compat import read_model
 from tampu.kvcache import AttentionKind, Cache, CacheSize, Segment
-from tampu.layouts import read_model
 from tampu.ml import Backend, Weights
 from tampu.ml.device_map import DeviceMap
 from tampu.ml.devices import Device

@@ -21,7 +21,7 @@ from transformers.modeling_layers import MtpLayer
 
 from tampu.convert import convert
 from tampu.engine.engine import Engine
-from tampu.layouts import read_model
+from tampu.gguf_compat import read_model
 from tampu.ml import Backend, GGMLType, Weights
 from tampu.models import bind_model
 from tampu.models.qwen35 import Qwen35

@@ -13,7 +13,7 @@ from support.seeing import Seer, picture
 from tampu.convert import convert
 from tampu.engine.engine import Engine
 from tampu.errors import ModelFileError, UnsupportedModelError
-from tampu.layouts import read_model
+from tampu.gguf_compat import read_model
 from tampu.ml import Backend, Weights
 from tampu.ml.gguf import read_gguf
 from tampu.models import bind_model

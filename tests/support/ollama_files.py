@@ -1,6 +1,6 @@
 """Files in the layout that Ollama publishes, made of those that tampu converts.
 
-What is renamed here is not taken from `tampu.layouts`, so that a mistake there is seen.
+What is renamed here is not taken from `tampu.gguf_compat`, so that a mistake there is seen.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from tampu.convert.divided import plan_part
-from tampu.layouts import as_llama_cpp
-from tampu.layouts.divide import projector_part, text_part
-from tampu.layouts.layout import by_name
-from tampu.layouts.tensors import to_f32
+from tampu.gguf_compat import as_llama_cpp
+from tampu.gguf_compat.divide import projector_part, text_part
+from tampu.gguf_compat.layout import by_name
+from tampu.gguf_compat.tensors import to_f32
 from tampu.ml.gguf import read_gguf
 
 SEEING = (

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from support.tiny_model import Tiny, write_tiny
 
+from tampu.gguf_compat import read_model
 from tampu.kvcache import AttentionKind, Cache, CacheSize, Segment
-from tampu.layouts import read_model
 from tampu.ml import Backend, Weights
 from tampu.models import bind_model
 from tampu.runner.graph_cache import GraphCache

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 from support.states import row_arrays, state_rows
 
-from tampu.layouts import read_model
+from tampu.gguf_compat import read_model
 from tampu.ml import Backend, GGMLType, Storage, Tensor, Weights
 from tampu.models import bind_model
 from tampu.nn import (

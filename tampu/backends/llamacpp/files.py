@@ -13,8 +13,8 @@ from pathlib import Path
 
 from tampu.convert.divided import plan_part
 from tampu.errors import UnsupportedModelError
-from tampu.layouts import as_llama_cpp
-from tampu.layouts.divide import has_vision, is_divided, projector_part, text_part
+from tampu.gguf_compat import as_llama_cpp
+from tampu.gguf_compat.divide import has_vision, is_divided, projector_part, text_part
 from tampu.ml.gguf import GGUFFile, read_gguf
 
 log = logging.getLogger("tampu")

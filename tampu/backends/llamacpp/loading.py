@@ -21,7 +21,7 @@ from tampu.engine.load_options import DEFAULT_BATCH, LoadOptions
 from tampu.engine.pooling import RANK, pooling_of
 from tampu.engine.request_builder import RequestBuilder
 from tampu.errors import RequestError, UnsupportedModelError
-from tampu.layouts import as_llama_cpp
+from tampu.gguf_compat import as_llama_cpp
 from tampu.ml.gguf import GGUFFile, read_gguf
 from tampu.ml.metadata import Metadata
 from tampu.models import architectures

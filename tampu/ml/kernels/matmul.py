@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate
@@ -218,6 +219,6 @@ def _memory(size: int) -> npt.NDArray[np.uint8]:
         memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
         raise OutOfMemoryError(f"no memory for packed weights: {size} bytes") from error
-    if hasattr(mmap, "MADV_HUGEPAGE"):
+    if sys.platform == "linux":
         memory.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(memory, np.uint8)

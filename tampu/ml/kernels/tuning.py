@@ -189,7 +189,7 @@ def fetch_cache(folder: Path, level: str, threads: int) -> TuningCache[Fetch]:
     """Return the file with the result for this CPU and so many threads."""
     key: dict[str, str | int] = {
         "format": FORMAT,
-        "layouts": LAYOUT_VERSION,
+        "gguf_compat": LAYOUT_VERSION,
         "processor": cpu_name(),
         "level": level,
         "threads": threads,

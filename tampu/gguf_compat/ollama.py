@@ -7,9 +7,9 @@ vision encoder needs beyond this.
 
 from __future__ import annotations
 
-from tampu.layouts import ollama_keys as keys
-from tampu.layouts import ollama_tensors as tensors
-from tampu.layouts.layout import Layout
+from tampu.gguf_compat import ollama_keys as keys
+from tampu.gguf_compat import ollama_tensors as tensors
+from tampu.gguf_compat.layout import Layout
 from tampu.ml.gguf_header import GGUFFile
 
 _SIGLIP = {

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from tampu.layouts.mtp_layers import number_mtp_layers
-from tampu.layouts.tensors import frames_of, joined, rows_of
+from tampu.gguf_compat.mtp_layers import number_mtp_layers
+from tampu.gguf_compat.tensors import frames_of, joined, rows_of
 from tampu.ml.gguf_header import GGUFFile, TensorInfo
 
 _PATCHES = "v.patch_embed.weight"

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tampu.layouts.fused import split_fused
-from tampu.layouts.layout import translate
-from tampu.layouts.ollama import LAYOUTS
+from tampu.gguf_compat.fused import split_fused
+from tampu.gguf_compat.layout import translate
+from tampu.gguf_compat.ollama import LAYOUTS
 from tampu.ml.gguf import GGUFFile, read_gguf
 
 __all__ = ["architecture_of", "as_llama_cpp", "as_model", "read_model"]

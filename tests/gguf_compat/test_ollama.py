@@ -16,8 +16,8 @@ import pytest
 from support.gguf_files import write_gguf
 
 from tampu.errors import ModelFileError
-from tampu.layouts import architecture_of, as_llama_cpp
-from tampu.layouts.ollama import LAYOUTS
+from tampu.gguf_compat import architecture_of, as_llama_cpp
+from tampu.gguf_compat.ollama import LAYOUTS
 from tampu.ml.gguf import GGUFFile, read_gguf
 
 PRE, MODEL = "tokenizer.ggml.pre", "tokenizer.ggml.model"

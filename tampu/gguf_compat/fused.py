@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tampu.errors import ModelFileError
-from tampu.layouts.tensors import rows_of
+from tampu.gguf_compat.tensors import rows_of
 from tampu.ml.gguf_header import GGUFFile, TensorInfo
 from tampu.ml.metadata import Metadata
 

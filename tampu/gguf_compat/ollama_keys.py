@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from tampu.errors import ModelFileError
-from tampu.layouts.layout import Keys
-from tampu.layouts.mtp_layers import count_mtp_layers
+from tampu.gguf_compat.layout import Keys
+from tampu.gguf_compat.mtp_layers import count_mtp_layers
 from tampu.ml.gguf_header import GGUFFile
 from tampu.ml.metadata import Metadata, StringArray, Value
 

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.errors import ModelFileError
-from tampu.layouts.layout import Keys, no_keys
-from tampu.layouts.tensors import computed, joined, reordered_rows, rows_of
+from tampu.gguf_compat.layout import Keys, no_keys
+from tampu.gguf_compat.tensors import computed, joined, reordered_rows, rows_of
 from tampu.ml.gguf_header import GGUFFile, TensorInfo
 from tampu.ml.metadata import Metadata, Value
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from tampu.errors import UnsupportedModelError
-from tampu.layouts.layout import by_name
-from tampu.layouts.projectors import PROJECTORS, Projector
-from tampu.layouts.tensors import to_f32
+from tampu.gguf_compat.layout import by_name
+from tampu.gguf_compat.projectors import PROJECTORS, Projector
+from tampu.gguf_compat.tensors import to_f32
 from tampu.ml.gguf_header import GGUFFile, TensorInfo
 from tampu.ml.metadata import Metadata, Value
 

@@ -11,7 +11,7 @@ from support.tiny_model import Floats, Tiny, tiny_weights, write_tiny
 
 from tampu.engine.engine import Engine
 from tampu.errors import ModelFileError
-from tampu.layouts.fused import split_fused
+from tampu.gguf_compat.fused import split_fused
 from tampu.ml.gguf import read_gguf
 
 TOKENS = [1, 20, 21, 2, 40]

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from tampu.errors import ModelFileError
-from tampu.layouts.layout import Keys
-from tampu.layouts.tensors import computed, joined
+from tampu.gguf_compat.layout import Keys
+from tampu.gguf_compat.tensors import computed, joined
 from tampu.ml.gguf_header import GGUFFile, TensorInfo
 
 _LAYER = re.compile(r"mtp\.layers\.(\d{1,4})\.(.+)")
