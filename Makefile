@@ -47,7 +47,7 @@ kernels-test: $(VENV)/installed-test $(KERNELS)
 models-test: $(VENV)/installed-test $(KERNELS)
 	sh tools/setup/registry.sh $(VENV)
 	$(SLOW_TESTS) tests/test_hostile_gemma4.py tests/test_hostile_hybrids.py tests/test_hostile_models.py \
-		tests/test_hostile_values.py tests/chat tests/convert tests/examples tests/layouts tests/models tests/nn \
+		tests/test_hostile_values.py tests/chat tests/convert tests/examples tests/gguf_compat tests/models tests/nn \
 		tests/parity tests/sampling tests/tokenizer tests/vision $(PYTEST_FLAGS)
 
 # The engine and its processes: histories at random, loading again and again, processes that are killed.

@@ -42,7 +42,7 @@ LAYERS = [
 # The packages that know least, and all that each may know.
 ONLY = {
     "ml": {"errors", "settings", "threads", "version"},
-    "layouts": {"errors", "ml"},
+    "gguf_compat": {"errors", "ml"},
     "nn": {"errors", "ml"},
     "models": {"errors", "ml", "nn", "kvcache", "vision"},
     "tokenizer": {"errors", "cancellation", "ml"},

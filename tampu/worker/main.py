@@ -24,7 +24,7 @@ from tampu.engine.load_options import LLAMACPP, LoadOptions
 from tampu.engine.request_builder import RequestBuilder
 from tampu.engine.sent_paths import received_options, received_path
 from tampu.errors import RequestError
-from tampu.layouts import read_model
+from tampu.gguf_compat import read_model
 from tampu.ml.library import loaded_backends
 from tampu.ml.termination import explain_termination
 from tampu.sandbox import confinement

@@ -10,8 +10,8 @@ from support.tiny_model import write_tiny
 
 from tampu import models
 from tampu.engine.model_loader import NODES_PER_RUN
+from tampu.gguf_compat import read_model
 from tampu.kvcache import Cache, CacheSize, CellRange, MicroBatch, StateSpec
-from tampu.layouts import read_model
 from tampu.ml import Backend, GGMLType, Weights
 from tampu.models import Architecture, bind_model
 from tampu.nn import Batch, StateShape
