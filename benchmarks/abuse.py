@@ -31,8 +31,8 @@ from benchmarks.server import request, rest, server
 from benchmarks.totals import Outcome
 from tampu.engine.load_options import LoadOptions
 from tampu.server.app import create_app
+from tampu.server.front.routes import Route
 from tampu.server.options import ServerOptions
-from tampu.server.routes import Route
 from tampu.store.catalog import Catalog
 from tampu.store.catalog import Entry as Model
 from tampu.worker.client import WorkerProcess

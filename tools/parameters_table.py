@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tampu.server.wire.output_format import FormattedBody
+from tampu.server.fields.output_format import FormattedBody
 
 
 class ParameterBody(FormattedBody, kw_only=True):

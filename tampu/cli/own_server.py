@@ -9,7 +9,7 @@ from http import HTTPStatus
 
 from tampu.cli.server_client import ServerError, error_message
 from tampu.server.app import create_app
-from tampu.server.in_process import ask_app
+from tampu.server.front.in_process import ask_app
 from tampu.server.options import server_options
 from tampu.server.serve import process_starter
 from tampu.settings.settings import Settings

@@ -28,15 +28,15 @@ from tampu.errors import ModelNotFoundError, RequestError, TampuError
 from tampu.ml.library import loaded_backends
 from tampu.ml.termination import explain_termination
 from tampu.sandbox.client import ForkServerClient
-from tampu.server.admission import Admission
-from tampu.server.events import warnings_of
-from tampu.server.generation_request import FOREVER, GenerationRequest
-from tampu.server.model_defaults import ModelDefaults
-from tampu.server.model_manager import ModelManager
-from tampu.server.serving import Serving
-from tampu.server.wire import ollama as wire
-from tampu.server.wire import ollama_lists as lists
-from tampu.server.wire.ollama_output import ChatWriter, GenerateWriter
+from tampu.server.ollama import lists
+from tampu.server.ollama import requests as wire
+from tampu.server.ollama.output import ChatWriter, GenerateWriter
+from tampu.server.serving.admission import Admission
+from tampu.server.serving.events import warnings_of
+from tampu.server.serving.generation_request import FOREVER, GenerationRequest
+from tampu.server.serving.model_defaults import ModelDefaults
+from tampu.server.serving.model_manager import ModelManager
+from tampu.server.serving.serving import Serving
 from tampu.settings.parsers import existing_path
 from tampu.settings.settings import Settings, disable_backtraces
 from tampu.settings.type_errors import type_error
@@ -107,7 +107,9 @@ class PrivateServer:
         Without an `engine`, the model's own applies, else the setting. `trace` is the file for a
         trace of the engine; `slots` is that of `LoadOptions`.
         """
-        logging.getLogger("tampu.server.wire").setLevel(logging.ERROR)  # answers have the warnings
+        logging.getLogger("tampu.server").setLevel(
+            logging.ERROR
+        )  # answers have the warnings
         loaded_backends()  # drivers that start read the environment
         disable_backtraces()
         explain_termination("Error: ")
@@ -243,7 +245,7 @@ class PrivateServer:
         yield {"embeddings": found.array().tolist()}
 
     async def _decide(self, body: dict[str, Any]) -> Lines:
-        from tampu.server.wire import decisions  # seldom needed
+        from tampu.server.features.decisions import requests as decisions  # seldom needed
 
         try:
             request = msgspec.convert(body, decisions.DecisionsRequest)
@@ -264,7 +266,7 @@ class PrivateServer:
         yield lists.tags(self._serving.catalog.entries())
 
     async def _create(self, body: dict[str, Any]) -> Lines:
-        from tampu.server.wire.manage import CreateRequest  # slow to import, and seldom needed
+        from tampu.server.ollama.manage import CreateRequest  # slow to import, and seldom needed
         from tampu.store.create import creating
 
         request = msgspec.convert(body, CreateRequest)

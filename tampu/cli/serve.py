@@ -137,7 +137,7 @@ def _listen(
 
 
 def _log_to_stderr(settings: Settings) -> None:
-    from tampu.server.logs import JSONFormatter, TextFormatter
+    from tampu.server.front.logs import JSONFormatter, TextFormatter
 
     logging.getLogger("tampu").setLevel(logging.DEBUG if settings.debug else logging.INFO)
     is_json = settings.log_format == "json"

@@ -22,7 +22,7 @@ from tampu.cluster.adapters import AdapterList, Declared, DeployedAdapter
 from tampu.cluster.config import DeployedModel
 from tampu.errors import ModelNotFoundError, RequestNotStartedError, TampuError
 from tampu.runner.events import Failed, to_error
-from tampu.server.served_adapters import check_may_add
+from tampu.server.serving.served_adapters import check_may_add
 
 _FOLLOW_SECONDS = 30.0
 _LOAD_SECONDS = 300.0

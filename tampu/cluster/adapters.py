@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from tampu.errors import ModelNotFoundError
-from tampu.server.served_adapters import ServedAdapter
+from tampu.server.serving.served_adapters import ServedAdapter
 from tampu.settings.settings import Settings
 from tampu.store.catalog import Entry, adapter_file
 

@@ -15,8 +15,8 @@ from tampu.cluster.adapters import AdapterList, DeployedAdapter
 from tampu.engine.request import Lora
 from tampu.errors import RequestNotStartedError
 from tampu.runner.events import Failed, to_error
-from tampu.server.model_manager import ManagedModel, ModelManager
-from tampu.server.served_adapters import ServedAdapter, ServedAdapters
+from tampu.server.serving.model_manager import ManagedModel, ModelManager
+from tampu.server.serving.served_adapters import ServedAdapter, ServedAdapters
 from tampu.store.catalog import Entry
 
 _RETRY_SECONDS = 1.0

@@ -22,8 +22,8 @@ from tampu.engine.request import Request
 from tampu.engine.requests import Decide, Generate
 from tampu.errors import ComputeError, RequestNotStartedError
 from tampu.runner.events import Failed, to_error
-from tampu.server.session import current_session
-from tampu.server.tracing import current_model
+from tampu.server.front.session import current_session
+from tampu.server.serving.tracing import current_model
 from tampu.worker.model_client import ModelClient
 from tampu.worker.protocol import to_body, to_facts
 

@@ -25,9 +25,9 @@ from tampu.cluster.handle_client import HandleClient, replica_counts
 from tampu.engine.load_options import LoadOptions
 from tampu.errors import SettingsError
 from tampu.server.app import create_app
-from tampu.server.generation_request import FOREVER
 from tampu.server.options import ServerOptions
 from tampu.server.serve import http_server, listen, prepare_process
+from tampu.server.serving.generation_request import FOREVER
 from tampu.settings.settings import Settings
 from tampu.store.catalog import Entry
 from tampu.worker.model_client import ModelClient

@@ -24,10 +24,10 @@ from tampu.engine.management import ListPrefixes
 from tampu.engine.request import Request
 from tampu.errors import TampuError
 from tampu.runner.events import Failed
-from tampu.server.crash_loop import CrashLoopBackoff
-from tampu.server.generation_request import FOREVER
-from tampu.server.model_manager import ModelManager
 from tampu.server.serve import process_starter
+from tampu.server.serving.crash_loop import CrashLoopBackoff
+from tampu.server.serving.generation_request import FOREVER
+from tampu.server.serving.model_manager import ModelManager
 from tampu.settings.settings import Settings
 from tampu.store.registry.options import RemoteOptions
 from tampu.worker.protocol import Answer, to_body, to_request

@@ -12,35 +12,35 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
 
-from tampu.server.anthropic import anthropic_routes
-from tampu.server.auth import APIKeyMiddleware
+from tampu.server.anthropic.routes import anthropic_routes
 from tampu.server.core import Core, make_core
-from tampu.server.embeddings import embedding_routes
-from tampu.server.error_handlers import HANDLERS
 from tampu.server.feature import Feature
 from tampu.server.feature_list import features_of, hosted_tools
-from tampu.server.formats import format_routes
-from tampu.server.http_response import FIELDS, WARNING
-from tampu.server.in_process import Answer, ask_route
-from tampu.server.logs import HEADER, ROUTE, AccessLogMiddleware
-from tampu.server.manage import manage_routes
-from tampu.server.model_manager import Start
-from tampu.server.monitoring import monitoring_routes
-from tampu.server.ollama import ollama_routes
-from tampu.server.openai import openai_routes
-from tampu.server.openapi import describe
-from tampu.server.options import ServerOptions
-from tampu.server.parameters import parameter_routes
-from tampu.server.routes import (
+from tampu.server.features.page.formats import format_routes
+from tampu.server.features.page.parameters import parameter_routes
+from tampu.server.front.auth import APIKeyMiddleware
+from tampu.server.front.error_handlers import HANDLERS
+from tampu.server.front.http_response import FIELDS, WARNING
+from tampu.server.front.in_process import Answer, ask_route
+from tampu.server.front.logs import HEADER, ROUTE, AccessLogMiddleware
+from tampu.server.front.openapi import describe
+from tampu.server.front.routes import (
     Endpoint,
     FinalSlashMiddleware,
     Route,
     VersionPrefixMiddleware,
 )
-from tampu.server.served_adapters import ServedAdapters
-from tampu.server.tokens import token_routes
-from tampu.server.trusted_host import ORIGINS, PreflightMiddleware, TrustedHostMiddleware
-from tampu.server.usage import usage_routes
+from tampu.server.front.trusted_host import ORIGINS, PreflightMiddleware, TrustedHostMiddleware
+from tampu.server.front.usage import usage_routes
+from tampu.server.ollama.manage_routes import manage_routes
+from tampu.server.ollama.routes import ollama_routes
+from tampu.server.ollama.tokens import token_routes
+from tampu.server.openai.embedding_routes import embedding_routes
+from tampu.server.openai.routes import openai_routes
+from tampu.server.options import ServerOptions
+from tampu.server.serving.model_manager import Start
+from tampu.server.serving.monitoring import monitoring_routes
+from tampu.server.serving.served_adapters import ServedAdapters
 from tampu.store.catalog import Catalog
 
 logger = logging.getLogger(__name__)

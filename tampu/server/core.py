@@ -7,22 +7,22 @@ from dataclasses import dataclass
 
 import msgspec
 
-from tampu.server.admission import Admission
-from tampu.server.caller import Caller
-from tampu.server.crash_loop import CrashLoopBackoff
-from tampu.server.hosted_tools import HostedTools
-from tampu.server.image_urls import ImageFetcher
-from tampu.server.in_process import Answer
-from tampu.server.keys import Key, unlimited_keys
-from tampu.server.limiter import Limiter
-from tampu.server.metrics import Metrics
-from tampu.server.model_manager import ModelManager, Start
+from tampu.server.fields.image_urls import ImageFetcher
+from tampu.server.front.caller import Caller
+from tampu.server.front.in_process import Answer
+from tampu.server.front.keys import Key, unlimited_keys
+from tampu.server.front.limiter import Limiter
+from tampu.server.front.state import State
+from tampu.server.front.threadpool import IterationPool
+from tampu.server.front.usage import KeyUsage
 from tampu.server.options import ServerOptions
-from tampu.server.served_adapters import ServedAdapters
-from tampu.server.serving import Serving
-from tampu.server.state import State
-from tampu.server.threadpool import IterationPool
-from tampu.server.usage import KeyUsage
+from tampu.server.serving.admission import Admission
+from tampu.server.serving.crash_loop import CrashLoopBackoff
+from tampu.server.serving.hosted_tools import HostedTools
+from tampu.server.serving.metrics import Metrics
+from tampu.server.serving.model_manager import ModelManager, Start
+from tampu.server.serving.served_adapters import ServedAdapters
+from tampu.server.serving.serving import Serving
 from tampu.settings.server_settings import ServerSettings
 from tampu.store.catalog import Catalog
 

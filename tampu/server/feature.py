@@ -9,7 +9,7 @@ from typing import TypeAlias
 from starlette.middleware import Middleware
 
 from tampu.server.core import Core
-from tampu.server.routes import Route
+from tampu.server.front.routes import Route
 
 
 async def _nothing() -> None:

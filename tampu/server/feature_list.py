@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tampu.server.adapters import adapters
-from tampu.server.batches import batches
-from tampu.server.decisions import decisions
 from tampu.server.feature import MakeFeature
-from tampu.server.hosted_tools import HostedTools
-from tampu.server.llama_server import llama_server
-from tampu.server.mcp.servers import MCPServers
+from tampu.server.features.adapters.routes import adapters
+from tampu.server.features.batches.routes import batches
+from tampu.server.features.decisions.routes import decisions
+from tampu.server.features.llama_server.routes import llama_server
+from tampu.server.features.mcp.servers import MCPServers
+from tampu.server.features.page.routes import page
+from tampu.server.features.responses.routes import responses
+from tampu.server.features.sessions.middleware import sessions
+from tampu.server.features.tool_urls.routes import tool_urls
+from tampu.server.features.tracing.middleware import tracing
 from tampu.server.options import ServerOptions
-from tampu.server.page import page
-from tampu.server.responses import responses
-from tampu.server.serving import Serving
-from tampu.server.sessions import sessions
-from tampu.server.tool_urls import tool_urls
-from tampu.server.trace_middleware import tracing
+from tampu.server.serving.hosted_tools import HostedTools
+from tampu.server.serving.serving import Serving
 
 _EVERYWHERE = (tracing, page, responses, decisions, tool_urls, llama_server, adapters)
 _ONE_MACHINE = (batches,)

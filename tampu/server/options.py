@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from tampu.engine.load_options import LoadOptions, options_from_settings
-from tampu.server.keys import Key, read_keys
-from tampu.server.mcp.configuration import MCPOptions, read_mcp_file
+from tampu.server.features.mcp.configuration import MCPOptions, read_mcp_file
+from tampu.server.front.keys import Key, read_keys
 from tampu.settings.server_settings import ServerSettings
 from tampu.settings.settings import Settings, variable
 from tampu.store.registry.options import RemoteOptions

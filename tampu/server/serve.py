@@ -22,9 +22,9 @@ from tampu.engine.load_options import LoadOptions
 from tampu.errors import SettingsError
 from tampu.sandbox.client import ForkServerClient
 from tampu.server.app import create_app
-from tampu.server.connection import ACCEPTED_AT_ONCE, MAX_CONNECTIONS, Connection, QuietServer
-from tampu.server.model_manager import Start
+from tampu.server.front.connection import ACCEPTED_AT_ONCE, MAX_CONNECTIONS, Connection, QuietServer
 from tampu.server.options import ServerOptions
+from tampu.server.serving.model_manager import Start
 from tampu.settings.address import is_loopback
 from tampu.settings.settings import Settings, runner_environment
 from tampu.store.catalog import Catalog, Entry

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tampu.server.page import STATIC
+from tampu.server.features.page.routes import STATIC
 
 WEB = Path(__file__).parents[2] / "web"
 CHECKS = {

@@ -25,10 +25,10 @@ from tampu.sampling.parameters import (
     engine_values,
     names_of,
 )
-from tampu.server.model_defaults import ModelDefaults
-from tampu.server.wire.openai import ChatRequest, CompletionRequest
-from tampu.server.wire.options import request_options
-from tampu.server.wire.other_servers import parameters_of
+from tampu.server.fields.options import request_options
+from tampu.server.fields.other_servers import parameters_of
+from tampu.server.openai.requests import ChatRequest, CompletionRequest
+from tampu.server.serving.model_defaults import ModelDefaults
 from tampu.store.model_info import read_model_info
 from tampu.store.modelfile import parse_modelfile
 from tools.models_table import END

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tampu.server.body import mended
-from tampu.server.http_response import WARNING
+from tampu.server.front.body import mended
+from tampu.server.front.http_response import WARNING
 from tests.server.conftest import Site
 
 # What stands in a JSON text, and the text that the model gets.

@@ -14,11 +14,11 @@ import pytest
 from support.fake_runner import FakeStart
 
 from tampu.engine.load_options import LoadOptions
-from tampu.server import body
-from tampu.server.body import MAX_BODY
+from tampu.server.features.page.routes import STATIC
+from tampu.server.front import body
+from tampu.server.front.body import MAX_BODY
+from tampu.server.front.routes import Access
 from tampu.server.options import ServerOptions
-from tampu.server.page import STATIC
-from tampu.server.routes import Access
 from tests.server.conftest import Site
 
 ASSET = min(path.name for path in (STATIC / "assets").iterdir())

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tampu.engine.prompts import MEDIA_MARKER, TextPrompt
 from tampu.errors import RequestError
-from tampu.server.wire.media import decode_base64, decode_image, decode_video
+from tampu.server.fields.media import decode_base64, decode_image, decode_video
 from tests.server.conftest import Site
 
 # With bytes for which the two alphabets differ, and an end that needs padding.

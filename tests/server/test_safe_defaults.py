@@ -16,10 +16,11 @@ from tampu.errors import SettingsError
 from tampu.ml import gguf
 from tampu.sampling import parameters, schema
 from tampu.sampling.constraint import COMPILE_LIMITS
-from tampu.server import body, connection, serve, trusted_host
+from tampu.server import serve
+from tampu.server.fields import conversation, logit_bias, options, tools
+from tampu.server.front import body, connection, trusted_host
 from tampu.server.options import ServerOptions
 from tampu.server.serve import check_exposure
-from tampu.server.wire import conversation, logit_bias, options, tools
 from tampu.settings.settings import Settings
 from tampu.store import manifests
 from tampu.store.registry import session

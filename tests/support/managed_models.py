@@ -13,7 +13,7 @@ from tampu.engine.prompts import TextPrompt
 from tampu.engine.requests import Generate
 from tampu.runner.events import Done, TextDelta
 from tampu.runner.request import GenerateOptions
-from tampu.server.model_manager import ModelManager
+from tampu.server.serving.model_manager import ModelManager
 from tampu.store.catalog import Catalog, Entry
 from tampu.worker.client import WorkerProcess
 from tampu.worker.start import PROGRAM, start_worker

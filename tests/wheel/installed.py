@@ -71,7 +71,7 @@ def ask(
 
 def test_it_has_the_page(home: Path) -> None:
     python = home / "venv" / "bin" / "python"
-    code = "from tampu.server.page import page_routes; page_routes()"
+    code = "from tampu.server.features.page.routes import page_routes; page_routes()"
     subprocess.run([python, "-c", code], env=environment(home), cwd=home, check=True)
 
 

@@ -11,7 +11,7 @@ from support.tiny_model import Tiny, write_tiny
 from tampu import Engine
 from tampu.cli.show import show_command
 from tampu.engine.load_options import LoadOptions
-from tampu.server.model_defaults import with_model_files
+from tampu.server.serving.model_defaults import with_model_files
 from tampu.store import ModelName
 from tampu.store.catalog import Catalog, prepare
 from tampu.store.create import CreateSpec, create

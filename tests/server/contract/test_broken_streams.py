@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.sse import blocks_of
 
-from tampu.server import http_response
+from tampu.server.front import http_response
 from tests.server.conftest import Site
 
 DIED = "the process of model 'm' has ended: signal SIGKILL"

@@ -14,7 +14,10 @@ import pytest
 from support.contract import Answer, Case
 
 from tampu.sampling.parameters import BY_OLLAMA
-from tampu.server.wire import manage, ollama, ollama_lists, ollama_output
+from tampu.server.ollama import lists as ollama_lists
+from tampu.server.ollama import manage
+from tampu.server.ollama import output as ollama_output
+from tampu.server.ollama import requests as ollama
 from tampu.store.registry.progress import Progress
 from tests.server.contract import (
     test_chat,

@@ -31,12 +31,12 @@ from support.fields import (
     text,
 )
 
-from tampu.server.http_response import WARNING
-from tampu.server.wire.other_servers import (
+from tampu.server.fields.other_servers import (
     UNSUPPORTED,
     UNSUPPORTED_IN_CHATS,
     UNSUPPORTED_IN_COMPLETIONS,
 )
+from tampu.server.front.http_response import WARNING
 
 pytestmark = [pytest.mark.client, pytest.mark.server, pytest.mark.slow]
 
@@ -207,7 +207,7 @@ SHARED: Mapping[str, Check] = {
         parameter("samplers", ["top_k"], ["temperature", "dry"], **WARM),
         nothing(["dry", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"]),
     ),
-    # Adapters: this model has none; tests/server/test_adapters.py has models that do.
+    # Adapters: this model has none; the tests of features/adapters have models that do.
     "lora": unless([], [{"id": 0, "scale": 1}]), "lora_path": refused("x"),
     # Refused
     "allowed_token_ids": unless([], [5]), "bad_words": unless([], ["x"]),

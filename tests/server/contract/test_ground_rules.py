@@ -1,6 +1,6 @@
 """What holds for all of Ollama's API: bodies, streams, errors, times, names.
 
-Elsewhere: hosts and origins (tests/server/test_http.py, test_safe_defaults.py), the address
+Elsewhere: hosts and origins (tests/server/front/test_http.py, test_safe_defaults.py), the address
 (tests/settings/test_settings.py), bad bodies on every route
 (test_every_route.py, test_hostile_requests.py).
 """

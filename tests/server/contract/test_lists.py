@@ -1,6 +1,6 @@
 """`GET /api/tags`, `/api/ps`, `/api/version`, and what these have in common.
 
-Elsewhere: the order and the details of fake models (tests/server/test_ollama_lists.py).
+Elsewhere: the order and the details of fake models (tests/server/ollama/test_ollama_lists.py).
 """
 
 from __future__ import annotations

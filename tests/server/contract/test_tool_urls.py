@@ -13,8 +13,8 @@ from support.local_http import Answer, LocalServer, Request
 from support.serving import Server, start_server
 
 from tampu.errors import NotAllowedError, SettingsError, ToolCallError
-from tampu.server.errors import BusyError
-from tampu.server.tool_urls import MAX_CALLS, ToolCallBody, ToolURLs
+from tampu.server.features.tool_urls.routes import MAX_CALLS, ToolCallBody, ToolURLs
+from tampu.server.front.errors import BusyError
 from tampu.settings.settings import Settings
 from tampu.store.registry.options import RemoteOptions
 

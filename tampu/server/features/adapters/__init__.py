@@ -1,0 +1,1 @@
+"""Adapters that are loaded while the server runs."""

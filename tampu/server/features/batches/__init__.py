@@ -1,0 +1,1 @@
+"""Batches of requests, and the files that they read and write."""

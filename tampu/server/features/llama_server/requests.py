@@ -1,0 +1,190 @@
+"""llama-server's own API: the structs of requests, and what they mean.
+
+Sampling, limits and output formats have the names and the defaults of
+`tampu.server.openai.requests`; only what llama-server's clients read is different.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from tampu.engine.prompts import MEDIA_MARKER, FIMPrompt, TextPrompt
+from tampu.errors import RequestError
+from tampu.runner.request import MAX_TOP_LOGPROBS
+from tampu.server.fields.conversation import MAX_IMAGES, check_can
+from tampu.server.fields.media import decode_image
+from tampu.server.fields.mixed_prompts import PROMPT_IMAGES, PROMPT_TEXT, each_prompt
+from tampu.server.openai.requests import ChatRequest, CompletionRequest, parse_completion
+from tampu.server.serving.generation_request import GenerationRequest, require
+from tampu.server.serving.model_defaults import ModelDefaults
+
+_NAMED_IMAGE = re.compile(r"\[img-(\d{1,9})\]")
+
+
+class _OwnFields(CompletionRequest, kw_only=True):
+    """The fields of both generating requests."""
+
+    n_probs: int | None = None
+    post_sampling_probs: bool | None = None
+    return_tokens: bool | None = None
+    response_fields: list[str] | None = None
+    prompt: Any = None
+
+
+class LlamaCompletionRequest(_OwnFields, kw_only=True):
+    """`POST /completion`.
+
+    The prompt is a text, tokens, both mixed, an object with `prompt_string` (and images in
+    `multimodal_data`) or `content`, or a list of these.
+    """
+
+    image_data: list[Any] | None = None
+
+
+class InfillRequest(_OwnFields, kw_only=True):
+    """`POST /infill`; `prompt` is the beginning of what is to be filled in."""
+
+    input_prefix: str = ""
+    input_suffix: str = ""
+    input_extra: list[ExtraFile] | None = None
+
+
+class ExtraFile(msgspec.Struct, kw_only=True):
+    """Another file that the model may look at."""
+
+    text: str
+    filename: str = "file"
+
+
+class TokenizeContentRequest(ChatRequest, kw_only=True):
+    """`POST /tokenize`, in llama-server's form with `content`, else in vLLM's.
+
+    vLLM has `prompt`, or `messages` and more of a chat, `add_special_tokens` (unless given: of a
+    prompt, not of a chat, whose template writes them) and `return_token_strs`.
+    """
+
+    content: str | None = None
+    add_special: bool = False
+    parse_special: bool = True
+    with_pieces: bool = False
+    prompt: str | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+
+    def check(self) -> None:
+        """Refuse a request without a text, or in vLLM's form with two."""
+        message = "give one of content, prompt and messages"
+        is_one = (self.prompt is None) != (self.messages is None)
+        require(self.content is not None or is_one, message)
+
+
+class DetokenizeTokensRequest(msgspec.Struct, kw_only=True):
+    """`POST /detokenize`."""
+
+    tokens: list[int]
+    model: str | None = None
+
+
+def read_media(given: Any, field: str, named: Any = None) -> list[TextPrompt | None]:
+    """Return the prompts that have images; None for each of the others.
+
+    Args:
+        given: the prompts, as `read_prompts` takes them.
+        field: their name.
+        named: `image_data` of the request: images of a text that has `[img-ID]` at their places.
+
+    Raises:
+        RequestError: if there are not as many images as places.
+    """
+    if named:
+        require(isinstance(given, str), f"image_data needs a {field} that is a text")
+        return [_with_named_images(given, named)]
+    found: list[TextPrompt | None] = []
+    for prompt, where in each_prompt(given, field):
+        data = prompt.get(PROMPT_IMAGES) if isinstance(prompt, dict) else None
+        if not data:
+            found.append(None)
+            continue
+        place = f"{where}.{PROMPT_IMAGES}"
+        require(isinstance(data, list), f"{place} must be a list of base64 texts")
+        text = prompt.get(PROMPT_TEXT)
+        require(isinstance(text, str), f"{place} needs {PROMPT_TEXT} beside it")
+        found.append(_media(text, data, place))
+    return found
+
+
+def _media(text: str, data: Sequence[Any], where: str) -> TextPrompt:
+    places = text.count(MEDIA_MARKER)
+    message = f"{where} has {len(data)} images, the text has {MEDIA_MARKER} {places} times"
+    require(places == len(data), message)
+    require(len(data) <= MAX_IMAGES, f"{where}: at most {MAX_IMAGES} images are possible")
+    require(all(isinstance(each, str) for each in data), f"{where} must be a list of base64 texts")
+    images = (decode_image(each, f"{where}[{index}]") for index, each in enumerate(data))
+    return TextPrompt(text, tuple(images))
+
+
+def _with_named_images(text: str, named: Any) -> TextPrompt:
+    """Return a text with the images of `image_data`, in the order in which it names them."""
+    by_id: dict[int, str] = {}
+    for index, each in enumerate(named if isinstance(named, list) else [named]):
+        match each:
+            case {"data": str(data), "id": int(id)}:
+                by_id[id] = data
+            case _:
+                raise RequestError(f"image_data[{index}] must be {{'data': base64, 'id': number}}")
+    parts = _NAMED_IMAGE.split(text.replace(MEDIA_MARKER, ""))
+    ids = [int(id) for id in parts[1::2]]
+    require(sorted(ids) == sorted(by_id), "image_data: [img-ID] must be once in prompt for each")
+    return _media(MEDIA_MARKER.join(parts[::2]), [by_id[id] for id in ids], "image_data")
+
+
+def parse_llama_completion(
+    body: LlamaCompletionRequest, prompts: list[str | list[int]], defaults: ModelDefaults
+) -> GenerationRequest:
+    """Return the request for the continuation of these prompts."""
+    request = _parse(body, prompts, defaults)
+    media = read_media(body.prompt, "prompt", body.image_data)
+    if any(media):
+        check_can(defaults, "vision", body.model or "", "images")
+        chosen = zip(media, request.prompts, strict=True)
+        request = replace(request, prompts=tuple(one or plain for one, plain in chosen))
+    return request
+
+
+def parse_infill(body: InfillRequest, defaults: ModelDefaults) -> GenerationRequest:
+    """Return the request for the text between two others."""
+    check_can(defaults, "insert", body.model or "", "infill")
+    begin = "" if body.prompt is None else body.prompt
+    require(isinstance(begin, str), "prompt must be a text")
+    extra = "".join(f"{file.filename}\n{file.text}\n\n" for file in body.input_extra or ())
+    prefix = f"{extra}{body.input_prefix}{begin}"
+    request = _parse(body, [prefix or body.input_suffix], defaults)
+    return replace(request, prompts=(FIMPrompt(prefix, body.input_suffix),))
+
+
+def _parse(
+    body: _OwnFields, prompts: list[str | list[int]], defaults: ModelDefaults
+) -> GenerationRequest:
+    name, given = "n_probs", body.n_probs
+    if given is None:
+        name, given = "logprobs", body.logprobs
+    wanted = given or 0
+    in_range = 0 <= wanted <= MAX_TOP_LOGPROBS
+    require(in_range, f"{name} must be 0 to {MAX_TOP_LOGPROBS}, not {wanted}")
+    temperature = body.temperature
+    if temperature is not None:
+        temperature = max(temperature, 0.0)  # below 0: the best token
+    plain = msgspec.structs.replace(
+        body, prompt=prompts, logprobs=wanted or None, n_probs=None, return_tokens=None,
+        response_fields=None, post_sampling_probs=None, temperature=temperature,
+    )  # fmt: skip
+    request = parse_completion(plain, defaults, limit=None)
+    options = msgspec.structs.replace(
+        request.options, shift=False, post_sampling_probs=bool(body.post_sampling_probs)
+    )
+    return replace(request, options=options)

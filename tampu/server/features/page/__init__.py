@@ -1,0 +1,1 @@
+"""The page for browsers, and what it shows."""

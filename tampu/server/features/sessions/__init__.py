@@ -1,0 +1,1 @@
+"""Sessions of requests, for routers of replicas."""

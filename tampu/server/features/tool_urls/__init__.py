@@ -1,0 +1,1 @@
+"""Calls of tools that are sent to URLs."""

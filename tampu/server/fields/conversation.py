@@ -1,0 +1,140 @@
+"""Conversations: the chat requests of all API families, checked and made into a prompt.
+
+Each function raises RequestError for what the model or tampu does not support, or is over a limit.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+
+from tampu.chat.messages import read_role as read_role
+from tampu.chat.messages import tool_call as tool_call
+from tampu.chat.output.reasoning import EFFORTS, Think
+from tampu.engine.prompts import ChatPrompt, StructuredOutput
+from tampu.server.fields.tools import ToolChoice, Tools
+from tampu.server.serving.generation_request import GenerationRequest, require
+from tampu.server.serving.model_defaults import ModelDefaults
+
+logger = logging.getLogger(__name__)
+
+MAX_MESSAGES = 10_000
+MAX_IMAGES = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """A request for the next message.
+
+    Attributes:
+        messages: in the format of Hugging Face's templates; images and videos are bytes, under
+            `images`.
+        tools: what it may call.
+        tool_choice: whether it may, must not, or must call them.
+        think: whether to reason, or the effort; None: the model's default.
+        variables: more values for the template.
+        before: tokens of an earlier exchange.
+        plain: the prompt for a model without a template.
+        keeps_reasoning: whether reasoning stays in the content, as the model wrote it.
+        is_whole: the model's own first messages are not put before it.
+        structure: the output format; None: any text.
+        warnings: sent in the response header, and logged.
+    """
+
+    messages: tuple[dict[str, Any], ...]
+    tools: Tools = field(default_factory=Tools)
+    tool_choice: ToolChoice = field(default_factory=ToolChoice)
+    think: Think = None
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    before: tuple[int, ...] = ()
+    plain: str | None = None
+    keeps_reasoning: bool = False
+    is_whole: bool = False
+    structure: StructuredOutput | None = None
+    warnings: Sequence[str] = ()
+
+
+def with_conversation(
+    request: GenerationRequest, conversation: Conversation, defaults: ModelDefaults
+) -> GenerationRequest:
+    """Return a request with the prompt, tools and output format of a conversation."""
+    check_can(defaults, "completion", request.model, "generate")
+    _check_size(conversation)
+    _check_abilities(conversation, request.model, defaults)
+    choice = conversation.tool_choice
+    tools = choice.shown(conversation.tools)
+    structure = _structure(conversation.structure, choice, tools)
+    ignored = conversation.tools.check(are_enforced=bool(tools) and structure is not None)
+    formats = structure.warnings if structure else ()
+    warnings = (*conversation.tools.warnings, *ignored, *formats, *conversation.warnings)
+    for warning in warnings:
+        logger.warning("%s", warning)
+    messages = conversation.messages
+    if not conversation.is_whole:
+        messages = tuple(map(dict, defaults.conversation(messages)))
+    prompt = ChatPrompt(
+        messages=messages,
+        tools=tuple(tools) or None,
+        variables=dict(conversation.variables),
+        think=conversation.think,
+        before=conversation.before,
+        plain=conversation.plain,
+        keeps_reasoning=conversation.keeps_reasoning,
+    )
+    return replace(
+        request,
+        prompts=(prompt,),
+        structure=structure,
+        max_calls=None if choice.is_parallel else 1,
+        warnings=(*request.warnings, *warnings),
+    )
+
+
+def template_message(role: str, content: str, **optional: object) -> dict[str, Any]:
+    """Return a message in the format of Hugging Face's templates, without empty optional fields."""
+    given = {name: value for name, value in optional.items() if value}
+    return {"role": role, "content": content, **given}
+
+
+def check_can(defaults: ModelDefaults, capability: str, model: str, named: str) -> None:
+    """Refuse a request that the model does not support."""
+    require(capability in defaults.info.capabilities, f'"{model[:200]}" does not support {named}')
+
+
+def _check_size(conversation: Conversation) -> None:
+    images = sum(len(message.get("images", ())) for message in conversation.messages)
+    for count, most, what in (
+        (len(conversation.messages), MAX_MESSAGES, "messages"),
+        (images, MAX_IMAGES, "images"),
+    ):
+        require(count <= most, f"at most {most} {what} can be given, not {count}")
+
+
+def _check_abilities(conversation: Conversation, model: str, defaults: ModelDefaults) -> None:
+    if conversation.tools.functions and conversation.tool_choice.mode != "none":
+        check_can(defaults, "tools", model, "tools")
+    if any(message.get("images") for message in conversation.messages):
+        check_can(defaults, "vision", model, "images")
+    think = conversation.think
+    message = "think must be true, false, low, medium, high or max"
+    require(not isinstance(think, str) or think in EFFORTS, message)
+    if think:
+        check_can(defaults, "thinking", model, "thinking")
+
+
+def _structure(
+    wanted: StructuredOutput | None, choice: ToolChoice, tools: Sequence[dict[str, Any]]
+) -> StructuredOutput | None:
+    """Return the required structure of the answer."""
+    if choice.mode == "required":
+        return StructuredOutput(
+            must_call=True, tool=choice.tool, is_parallel=choice.is_parallel, field="tools"
+        )
+    if wanted is None:
+        return None
+    may_call = bool(tools)
+    return msgspec.structs.replace(wanted, may_call=may_call, is_parallel=choice.is_parallel)

@@ -1,0 +1,71 @@
+"""llama-server's forms of prompts: texts and tokens, mixed or in objects, one or several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tampu.errors import RequestError
+from tampu.server.fields.options import MAX_INPUTS
+from tampu.server.serving.generation_request import require
+
+PROMPT_TEXT, PROMPT_IMAGES = "prompt_string", "multimodal_data"
+
+
+def read_prompts(given: Any, field: str, *, takes_images: bool = False) -> list[list[str | int]]:
+    """Return the prompts in a field of a request, each as a list of texts and tokens.
+
+    Raises:
+        RequestError: for another form, or none; for images unless `takes_images`.
+    """
+    found = []
+    for prompt, where in each_prompt(given, field):
+        has_images = isinstance(prompt, dict) and prompt.get(PROMPT_IMAGES)
+        require(takes_images or not has_images, f"{where}: {PROMPT_IMAGES} is not supported")
+        found.append(_sequence(prompt, where))
+    require(0 < len(found) <= MAX_INPUTS, f"{field}: there must be 1 to {MAX_INPUTS}")
+    return found
+
+
+def each_prompt(given: Any, field: str) -> Iterator[tuple[Any, str]]:
+    """Yield the prompts of a field, each with its place in the request."""
+    if isinstance(given, list) and not _is_sequence(given):
+        yield from ((prompt, f"{field}[{index}]") for index, prompt in enumerate(given))
+    else:
+        yield given, field
+
+
+def is_mixed(given: Any) -> bool:
+    """Whether prompts have a form that only llama-server has: objects, or tokens beside texts."""
+    if not isinstance(given, list):
+        return isinstance(given, dict)
+    kinds = {type(part) for part in given}
+    nested = any(isinstance(part, list) and str in map(type, part) for part in given)
+    return dict in kinds or kinds >= {str, int} or nested
+
+
+def _sequence(given: Any, field: str) -> list[str | int]:
+    match given:
+        case {"prompt_string": str(text)}:
+            return [text]
+        case {"content": [*parts]} if parts:
+            return ["".join(_part(part, field) for part in parts)]
+        case str(text):
+            return [text]
+        case [*parts] if parts and _is_sequence(parts):
+            return parts
+    raise RequestError(f"{field} must be a text, tokens, both mixed, or {{{PROMPT_TEXT!r}: text}}")
+
+
+def _part(part: Any, field: str) -> str:
+    match part:
+        case {"type": "text", "text": str(text)}:
+            return text
+    raise RequestError(f"{field}.content: only parts of type text are supported")
+
+
+def _is_sequence(given: list[Any]) -> bool:
+    """Whether a list is one prompt: of tokens, of tokens and texts, or of one text."""
+    is_flat = all(isinstance(part, str | int) and not isinstance(part, bool) for part in given)
+    has_tokens = any(isinstance(part, int) for part in given)
+    return is_flat and (has_tokens or len(given) < 2)

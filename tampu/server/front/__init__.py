@@ -1,0 +1,1 @@
+"""HTTP: connections, keys, limits, bodies, routes and errors; knows no model."""

@@ -1,0 +1,86 @@
+"""Texts as vectors, in OpenAI's form, llama-server's and Cohere's."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tampu.engine.requests import Embedded
+from tampu.server.fields.mixed_prompts import is_mixed, read_prompts
+from tampu.server.front.body import parsed
+from tampu.server.front.http_response import SHORT, JSONResponse, TaskResponse, warning_headers
+from tampu.server.front.routes import Route, post
+from tampu.server.openai.cohere import CohereEmbedRequest, cohere_embeddings, parse_cohere_embed
+from tampu.server.openai.embeddings import (
+    EmbeddingRequest,
+    embedding_list,
+    parse_embedding,
+    vector_lists,
+)
+from tampu.server.serving.choices import dropped_warnings
+from tampu.server.serving.generation_request import ModelUse
+from tampu.server.serving.mixed_prompts import joined
+from tampu.server.serving.serving import Serving
+
+
+def embedding_warnings(call: ModelUse, found: Embedded) -> dict[str, str]:
+    """Return the headers with the warnings of a request, and of tokens that were dropped."""
+    return warning_headers((*call.warnings, *dropped_warnings(found.dropped)))
+
+
+def embedding_routes(serving: Serving) -> list[Route]:
+    """Return the routes of embeddings."""
+
+    async def embed(http: Request, body: EmbeddingRequest) -> Response:
+        """`POST /v1/embeddings`: texts as vectors."""
+        is_short = http.scope.get(SHORT, False)
+        # OpenAI's packages send `encoding_format` always, llama-server's clients never.
+        is_plain = body.content is not None or (is_short and body.encoding_format is msgspec.UNSET)
+        return await _embed(http, body, is_plain=is_plain, may_be_unpooled=is_short)
+
+    async def embed_content(http: Request, body: EmbeddingRequest) -> Response:
+        """`POST /embedding`: texts as vectors, each in a list."""
+        return await _embed(http, body, is_plain=True, may_be_unpooled=True)
+
+    async def _embed(
+        http: Request, body: EmbeddingRequest, *, is_plain: bool, may_be_unpooled: bool
+    ) -> Response:
+        entry = serving.find_for(body, "embedding")
+        given, field = await parsed(http, body.given)
+        if is_mixed(given):
+            read = await parsed(http, read_prompts, given, field)
+            given = await joined(serving, entry, read)
+        defaults = serving.defaults(entry)
+        call = await parsed(http, parse_embedding, body, given, field, defaults, may_be_unpooled)
+
+        async def work() -> Response:
+            found = await serving.ask(entry, call)
+            if is_plain or found.lengths:
+                answer: object = vector_lists(found.array(), found.lengths)
+            else:
+                is_base64 = body.encoding_format == "base64"
+                answer = embedding_list(
+                    found.array(), found.tokens, call.model, is_base64=is_base64
+                )
+            return JSONResponse(answer, headers=embedding_warnings(call, found))
+
+        return TaskResponse(work())
+
+    async def cohere_embed(http: Request, body: CohereEmbedRequest) -> Response:
+        """`POST /v2/embed`: texts as vectors, in Cohere's form."""
+        entry = serving.find_for(body, "embedding")
+        call = await parsed(http, parse_cohere_embed, body, serving.defaults(entry))
+
+        async def work() -> Response:
+            found = await serving.ask(entry, call)
+            answer = cohere_embeddings(body, found.array(), found.tokens)
+            return JSONResponse(answer, headers=embedding_warnings(call, found))
+
+        return TaskResponse(work())
+
+    return [
+        post("/v1/embeddings", embed, EmbeddingRequest),
+        post("/embedding", embed_content, EmbeddingRequest),
+        post("/v2/embed", cohere_embed, CohereEmbedRequest),
+    ]

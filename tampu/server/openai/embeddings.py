@@ -1,0 +1,109 @@
+"""Embeddings, in OpenAI's form and llama-server's: the struct of requests, and the responses."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tampu.engine.prompts import TextPrompt, TokensPrompt
+from tampu.engine.requests import Embedded
+from tampu.ml.vectors import UNIT
+from tampu.server.fields.adapters import AdapterBody, chosen_adapters
+from tampu.server.fields.options import embedding_call
+from tampu.server.openai.fields import read_inputs
+from tampu.server.serving.generation_request import ModelCall, require
+from tampu.server.serving.model_defaults import ModelDefaults
+
+_MAX_NORM = 8
+
+
+class EmbeddingRequest(AdapterBody, kw_only=True):
+    """`POST /v1/embeddings`, and llama-server's `/embedding`.
+
+    The input is a text, tokens, or a list of either; llama-server's forms are accepted too:
+    objects, and tokens beside texts. `late_chunking` is Jina's; `content` and `embd_normalize` are
+    llama-server's.
+    """
+
+    input: Any = None
+    content: Any = None
+    encoding_format: str | msgspec.UnsetType | None = msgspec.UNSET
+    dimensions: int | None = None
+    late_chunking: bool | None = None
+    embd_normalize: int = UNIT
+    pooling: Any = None
+
+    def given(self) -> tuple[Any, str]:
+        """Return what is to be embedded, and the name of its field."""
+        require(self.content is None or self.input is None, "content and input: give one of them")
+        return (self.input, "input") if self.content is None else (self.content, "content")
+
+
+def parse_embedding(
+    body: EmbeddingRequest,
+    given: Any,
+    field: str,
+    defaults: ModelDefaults,
+    may_be_unpooled: bool,  # noqa: FBT001
+) -> ModelCall[Embedded]:
+    """Return what a request asks, for the texts and tokens that a field of it has."""
+    formats = (None, msgspec.UNSET, "float", "base64")
+    require(body.encoding_format in formats, "encoding_format must be float or base64")
+    in_range = -1 <= body.embd_normalize <= _MAX_NORM
+    require(in_range, f"embd_normalize must be -1 to {_MAX_NORM}, not {body.embd_normalize}")
+    require(body.pooling is None, "pooling is set where the model is loaded: TAMPU_POOLING")
+    message = f"{field} must be a text, tokens, or a list of either"
+    require(isinstance(given, str | list), message)
+    inputs: tuple[TextPrompt | TokensPrompt, ...]
+    inputs = tuple(read_inputs(given, field))
+    return embedding_call(
+        body,
+        defaults,
+        inputs=inputs,
+        dimensions=body.dimensions,
+        norm=body.embd_normalize,
+        late_chunking=bool(body.late_chunking),
+        may_be_unpooled=may_be_unpooled,
+        lora=chosen_adapters(body.lora, body.lora_path) or {},
+    )
+
+
+def embedding_list(
+    vectors: npt.NDArray[np.float32], tokens: int, model: str, *, is_base64: bool
+) -> dict[str, Any]:
+    """Return OpenAI's response."""
+
+    def encoded(row: npt.NDArray[np.float32]) -> str | list[float]:
+        return in_base64(row) if is_base64 else row.tolist()
+
+    return {
+        "object": "list",
+        "data": [
+            {"object": "embedding", "index": index, "embedding": encoded(row)}
+            for index, row in enumerate(vectors)
+        ],
+        "model": model,
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+    }
+
+
+def in_base64(vector: npt.NDArray[np.float32]) -> str:
+    """Return a vector as OpenAI and Cohere encode it: little-endian F32."""
+    return base64.b64encode(vector.astype("<f4").tobytes()).decode()
+
+
+def vector_lists(vectors: npt.NDArray[np.float32], lengths: Sequence[int]) -> list[dict[str, Any]]:
+    """Return llama-server's response: each input has a list of vectors.
+
+    Args:
+        vectors: those of all inputs.
+        lengths: how many each input has, of a model without pooling; else none: each has one.
+    """
+    ends = np.cumsum(lengths)[:-1] if lengths else np.arange(1, len(vectors))
+    parts = np.split(vectors, ends)
+    return [{"index": index, "embedding": part.tolist()} for index, part in enumerate(parts)]

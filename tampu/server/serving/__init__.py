@@ -1,0 +1,1 @@
+"""The models of a server, and requests of any API."""

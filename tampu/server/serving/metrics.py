@@ -1,0 +1,238 @@
+"""Metrics in Prometheus' format; each application has its own."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+import msgspec
+import numpy as np
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from tampu.engine.events import Reply, Started
+from tampu.engine.request import Result
+from tampu.errors import TampuError
+from tampu.runner.events import Done, Failed, PromptProgress, ReasoningDelta, TextDelta, Usage
+from tampu.server.serving.llama_metrics import LlamaServerMetrics
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+_REQUEST_SECONDS = (0.001, 0.005, 0.02, 0.1, 0.5, 1, 2, 5, 10, 30, 60, 300)
+_TOKEN_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 5)
+_LOAD_SECONDS = (0.1, 0.5, 1, 2, 5, 10, 30, 60, 300)
+
+
+class Distribution(msgspec.Struct, frozen=True):
+    """How often something took how long.
+
+    Attributes:
+        bounds: the upper bounds of the ranges, in seconds; the last range has none.
+        counts: of each range.
+    """
+
+    bounds: list[float]
+    counts: list[int]
+
+
+class Metrics:
+    """Counters and histograms of one application.
+
+    Attributes:
+        started: when it was made, in seconds since 1970.
+        llama_server: what llama-server counts, under its names.
+        used: called with the model and the usage of each request that has ended.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Measure with a clock that returns seconds."""
+        self._clock = clock
+        self._registry = registry = CollectorRegistry()
+        self.llama_server = LlamaServerMetrics()
+        self.started = int(time.time())
+        self.used: Callable[[str, Usage], None] = lambda _, __: None
+        self._requests = Counter(
+            "tampu_requests", "Answered requests.", ["method", "route", "status"], registry=registry
+        )
+        self._seconds = Histogram(
+            "tampu_request_seconds",
+            "From a request to the end of its answer.",
+            ["route"],
+            buckets=_REQUEST_SECONDS,
+            registry=registry,
+        )
+        self._tokens = Counter(
+            "tampu_tokens",
+            "Tokens read (prompt), of these taken from the cache (cached), and generated.",
+            ["model", "kind"],
+            registry=registry,
+        )
+        self._first = Histogram(
+            "tampu_time_to_first_token_seconds",
+            "From a request to its first token, loading and waiting included.",
+            ["model"],
+            buckets=_REQUEST_SECONDS,
+            registry=registry,
+        )
+        self._between = Histogram(
+            "tampu_time_between_tokens_seconds",
+            "Between two tokens of an answer; those that came together share the time.",
+            ["model"],
+            buckets=_TOKEN_SECONDS,
+            registry=registry,
+        )
+        self._loads = Histogram(
+            "tampu_load_seconds",
+            "Loading a model.",
+            ["model"],
+            buckets=_LOAD_SECONDS,
+            registry=registry,
+        )
+        self._key_tokens = Counter(
+            "tampu_key_tokens",
+            "Tokens of each API key, by its name: read (prompt), of these cached, generated.",
+            ["key", "kind"],
+            registry=registry,
+        )
+        self._key_requests = Counter(
+            "tampu_key_requests", "Requests that used a model.", ["key"], registry=registry
+        )
+        self._errors = Counter("tampu_errors", "Errors by class.", ["kind"], registry=registry)
+        self._crashes = Counter(
+            "tampu_model_crashes", "Crashes of models' processes.", ["model"], registry=registry
+        )
+
+    def show(self) -> bytes:
+        """Return all of it as text."""
+        return generate_latest(self._registry) + self.llama_server.show()
+
+    def gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
+        """Export the value of `read`, called at every scrape."""
+        Gauge(name, text, registry=self._registry).set_function(read)
+
+    def model_gauge(
+        self, name: str, text: str, read: Callable[[], Iterable[tuple[str, float]]]
+    ) -> None:
+        """Export the (model, value) pairs of `read`, called at every scrape."""
+        self._registry.register(_ModelGauge(name, text, read))
+
+    def latencies(self, model: str) -> tuple[Distribution, Distribution]:
+        """Return the times to the first token, and those between tokens, of a model."""
+        return _distribution(self._first, model), _distribution(self._between, model)
+
+    def answered(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count an answer."""
+        self._requests.labels(method, route, str(status)).inc()
+        self._seconds.labels(route).observe(seconds)
+
+    def loaded(self, model: str, seconds: float) -> None:
+        """Count a load."""
+        self._loads.labels(model).observe(seconds)
+
+    def crashed(self, model: str) -> None:
+        """Count a crash of a model's process, however many requests it had."""
+        self._crashes.labels(model).inc()
+
+    def key_used(self, key: str, usage: Usage) -> None:
+        """Count the usage of a key, by its name."""
+        self._key_requests.labels(key).inc()
+        self._key_tokens.labels(key, "prompt").inc(usage.prompt_tokens)
+        self._key_tokens.labels(key, "cached").inc(usage.cached_tokens)
+        self._key_tokens.labels(key, "generated").inc(usage.generated_tokens)
+
+    def failed(self, error: TampuError) -> None:
+        """Count an error."""
+        self._errors.labels(type(error).__name__).inc()
+
+    @contextmanager
+    def request(self, model: str) -> Iterator[Callable[[Reply], None]]:
+        """Count a request's error, and each reply that is given to what this yields."""
+        started_s = self._clock()
+        choices: dict[int, _TokenTimes] = {}
+
+        def count(event: Reply) -> None:
+            if isinstance(event, Result | Done):
+                self._count_tokens(model, event.usage)
+            if isinstance(event, Result | Failed):
+                return
+            times = choices.get(event.choice)
+            if isinstance(event, Done):
+                if times is not None:
+                    times.came(event.usage.generated_tokens - times.tokens, self._clock())
+            elif not isinstance(event, Started | PromptProgress):
+                now_s = self._clock()
+                tokens = _tokens_of(event)
+                if times is None:
+                    self._first.labels(model).observe(now_s - started_s)
+                    between = self._between.labels(model).observe
+                    choices[event.choice] = _TokenTimes(tokens, now_s, between)
+                else:
+                    times.came(tokens, now_s)
+
+        try:
+            yield count
+        except TampuError as error:
+            self.failed(error)
+            raise
+
+    def _count_tokens(self, model: str, usage: Usage) -> None:
+        self.llama_server.answered(usage)
+        self._tokens.labels(model, "prompt").inc(usage.prompt_tokens)
+        self._tokens.labels(model, "cached").inc(usage.cached_tokens)
+        self._tokens.labels(model, "generated").inc(usage.generated_tokens)
+        self.used(model, usage)
+
+
+def _tokens_of(event: Reply) -> int:
+    """Return how many tokens a piece says that it has; those of calls come with what follows."""
+    return len(event.tokens) if isinstance(event, TextDelta | ReasoningDelta) else 0
+
+
+class _TokenTimes:
+    """Observes the times between the tokens of an answer; those of the first piece have none."""
+
+    def __init__(self, tokens: int, now_s: float, observe: Callable[[float], None]) -> None:
+        self.tokens = tokens
+        self._last_s = now_s
+        self._observe = observe
+
+    def came(self, tokens: int, now_s: float) -> None:
+        """So many tokens came together, such as several drafted ones, or parts of a character."""
+        if tokens <= 0:
+            return
+        for _ in range(tokens):
+            self._observe((now_s - self._last_s) / tokens)
+        self.tokens += tokens
+        self._last_s = now_s
+
+
+def _distribution(histogram: Histogram, model: str) -> Distribution:
+    """Return the counts of a model; Prometheus adds those of all lower ranges to each."""
+    [family] = histogram.collect()
+    found = [
+        (float(sample.labels["le"]), int(sample.value))
+        for sample in family.samples
+        if sample.name.endswith("_bucket") and sample.labels["model"] == model
+    ]
+    counts = np.diff([count for _, count in found], prepend=0).tolist()
+    return Distribution([bound for bound, _ in found if bound != math.inf], counts)
+
+
+class _ModelGauge(Collector):
+    """A value of each model, read at every scrape."""
+
+    def __init__(
+        self, name: str, text: str, read: Callable[[], Iterable[tuple[str, float]]]
+    ) -> None:
+        self._name, self._text, self._read = name, text, read
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the current values."""
+        family = GaugeMetricFamily(self._name, self._text, labels=["model"])
+        for model, value in self._read():
+            family.add_metric([model], value)
+        return [family]

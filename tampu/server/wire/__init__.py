@@ -1,1 +1,0 @@
-"""The wire formats: one file per API family, structs and pure functions to and from them."""
