@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from support.scripted import write_scripted
 
+pytestmark = pytest.mark.slow
+
 NAME = b"x\xe9.gguf"
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
 

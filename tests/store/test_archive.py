@@ -26,11 +26,6 @@ M = ModelName.parse("runa/m:1b")
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store")
-
-
-@pytest.fixture
 def other(tmp_path: Path) -> Store:
     return Store(tmp_path / "other")
 

@@ -7,7 +7,6 @@ import os
 import resource
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 from typing import IO, Any, NoReturn, cast
 
 import pytest
@@ -17,11 +16,6 @@ from tampu.errors import DigestMismatchError, DiskFullError, StoreError
 from tampu.store import Digest, Lease, Store
 
 CONTENT = b"some bytes" * 1000
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store")
 
 
 @pytest.fixture

@@ -36,11 +36,6 @@ NAME = ModelName.parse("mine")
 
 
 @pytest.fixture
-def library(tmp_path: Path) -> Library:
-    return Library(tmp_path / "models")
-
-
-@pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with a Modelfile's files."""
     folder = tmp_path / "work"

@@ -38,11 +38,6 @@ pytestmark = pytest.mark.slow
 ERRORS = (errno.EIO, errno.EROFS, errno.EACCES, errno.EMFILE, errno.EDQUOT, errno.ENAMETOOLONG)
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store")
-
-
 # -- F5: errors of the disk ------------------------------------------------------------------------
 
 

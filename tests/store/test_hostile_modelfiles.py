@@ -28,11 +28,6 @@ NAME = ModelName.parse("mine")
 
 
 @pytest.fixture
-def library(tmp_path: Path) -> Library:
-    return Library(tmp_path / "models")
-
-
-@pytest.fixture
 def folder(tmp_path: Path) -> Path:
     folder = tmp_path / "work"
     folder.mkdir()

@@ -90,11 +90,6 @@ def hub() -> Iterator[Hub]:
         yield hub
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store")
-
-
 def fetch(store: Store, hub: Hub, text: str, **changes: Any) -> StoredModel:
     options = RemoteOptions(hub=hub.url, is_insecure=True, retry_delays_s=(0.0,), **changes)
     name = ModelName.parse(text)

@@ -16,11 +16,6 @@ from tampu.store.manifests import FILE_MODIFIED_NS, FILE_PATH
 from tampu.store.model import StoredDefaults
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store")
-
-
 def test_layers_are_read_on_demand(store: Store) -> None:
     model = add_model(
         store,

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,11 +39,6 @@ WEIGHTS = random.Random(0).randbytes(9 * MB + 12_345)
 CONFIG = b'{"model_format":"gguf"}'
 HEAD = described(CONFIG, CONFIG_TYPE)
 MANIFEST = manifest([described(WEIGHTS)], HEAD)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store")
 
 
 @pytest.fixture
@@ -306,8 +300,6 @@ LIES = {
     "the whole, wrong": lambda *_: Answer(body=bytes(len(WEIGHTS))),
     "too long without a length": lambda *_: Answer(body=[WEIGHTS, b"x"]),
     "gone": lambda *_: Answer(404, body=b"{}"),
-    "redirect loop": lambda *_: Answer(307, {"Location": "?again"}),
-    "redirect to a file": lambda *_: Answer(307, {"Location": "file:///etc/passwd"}),
 }  # fmt: skip
 
 

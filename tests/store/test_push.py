@@ -96,11 +96,6 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[OllamasRegistry]:
         yield registry
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store")
-
-
 def give(store: Store, name: str) -> list[Any]:
     options = RemoteOptions(is_insecure=True, retry_delays_s=(0.0,))
     return list(push(store, ModelName.parse(name), options))

@@ -45,11 +45,6 @@ MANIFEST = manifest([described(WEIGHTS)], HEAD)
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store")
-
-
-@pytest.fixture
 def registry() -> Iterator[RogueRegistry]:
     with RogueRegistry(MANIFEST, (WEIGHTS, CONFIG)) as registry:
         yield registry

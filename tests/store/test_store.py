@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,11 +12,6 @@ from support.stores import add_model, blob_names, files, names
 from tampu.errors import ModelNotFoundError, StoreError, TampuError
 from tampu.store import Descriptor, Digest, Manifest, Media, ModelName, Store
 from tampu.store.manifests import CONFIG_TYPE, encode_manifest
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store")
 
 
 def parse(text: str) -> ModelName:

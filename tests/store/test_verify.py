@@ -16,11 +16,6 @@ from tampu.store.manifests import FILE_PATH
 from tampu.store.verify import remove_damaged, verify_store
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store")
-
-
 def overwrite(path: Path, content: bytes) -> None:
     path.chmod(0o644)
     path.write_bytes(content)

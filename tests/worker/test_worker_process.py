@@ -41,7 +41,7 @@ from tampu.worker.output_queue import joined
 from tampu.worker.protocol import Answer
 from tampu.worker.start import start_worker
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 PROGRAM = (sys.executable, str(Path(fake_model.__file__)))
 OPTIONS = GenerateOptions()

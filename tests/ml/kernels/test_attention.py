@@ -145,10 +145,11 @@ def test_the_error_is_at_most_ggmls(
     attend_at: Callable[..., Any], kind: GGMLType, tokens: int
 ) -> None:
     mask, sinks = causal(tokens, 200), np.arange(8, dtype=np.float32)
+    options: list[dict[str, Any]] = [{}, {"cap": 3.0}, {"sinks": sinks}]
     for features in (64, 128, 256, 512):
         q = normal(8, tokens, features)
         k, v = normal(2, 200, features, seed=1), normal(2, 200, features, seed=2)
-        for extras in ({}, {"cap": 3.0}, {"sinks": sinks}):
+        for extras in options:
             exact = reference(q, k, v, mask, 0.125, **extras)
             both = attend_at(q, k, v, mask, kind=kind, at=["ggml", *levels()], **extras)
             theirs, *ours = (np.linalg.norm(found - exact) for found in both)

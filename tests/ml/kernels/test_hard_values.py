@@ -76,9 +76,8 @@ def test_every_stored_byte_affects_the_result_with_scales_of_any_size(
     """Zero, subnormal and the largest scales, and common ones."""
     x = np.random.default_rng(1).integers(-127, 128, (5, INPUTS)).astype(np.float32)
     x[:, ::32] = 127.0  # whole numbers up to 127 are quantized without error
-    for scales in (
-        [0.0], [6e-8], [6e-8, 6e-5], [65504.0], [0.0, 6e-8, 1.0, 65504.0], np.linspace(0.1, 2, 50),
-    ):  # fmt: skip
+    several = ([6e-8, 6e-5], [0.0, 6e-8, 1.0, 65504.0], [*np.linspace(0.1, 2, 50)])
+    for scales in ([0.0], [6e-8], [65504.0], *several):
         blocks = random_blocks(kind, 48, INPUTS, np.array(scales, np.float16))
         values, bind = load.stored(blocks, kind)
         size = np.abs(x).astype(np.float64) @ np.abs(values).T
