@@ -154,10 +154,10 @@ class KVOffload(KVConnector):
         for span in spans(start, count, cuts, BLOCK):
             if span[1] == count and span[1] - span[0] < _MIN_BLOCK and count not in cuts:
                 break
-            block = self._store_block(stored, chain, span)
-            if block is None:
+            made = self._store_block(stored, chain, span)
+            if made is None:
                 break
-            chain.append(block)
+            chain.append(made)
         self.blocks.use(chain)
 
     def _store_block(
