@@ -1,4 +1,4 @@
-"""Whether the work of a thread is still wanted; pauses in it, so that other threads run too.
+"""Cancellation of work on a thread, and pauses that let other threads run.
 
 Preparing a request can take seconds, and a thread cannot be ended. So what takes long asks now and
 then, and ends once its request is cancelled:

@@ -1,4 +1,4 @@
-"""Threads that also work after the main thread has ended, while other threads of the program run.
+"""Worker threads that keep running after the main thread has ended.
 
 The executors of the standard library refuse work from then on.
 """

@@ -1,4 +1,4 @@
-"""Speeds against how many tokens are computed at once, as text bars or as an SVG image."""
+"""Charts of speed by batch size, as text bars or as an SVG image."""
 
 from __future__ import annotations
 

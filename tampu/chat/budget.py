@@ -1,4 +1,4 @@
-"""What one rendering of a template may take, whichever language it is in."""
+"""Limits of work and time for rendering one template, in either language."""
 
 from __future__ import annotations
 

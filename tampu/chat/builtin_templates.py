@@ -1,4 +1,4 @@
-"""Chat templates of some families, for weights' files without a template.
+"""Built-in chat templates of families whose files may have none.
 
 They are Jinja, rendered like any other (`tampu.chat.template`). The tokens and their places are the
 families'; the sentences that introduce tools are ours, so a publisher's template is better. Two

@@ -1,4 +1,4 @@
-"""The messages of a conversation as callers write them, checked and made into a template's."""
+"""Checks the messages of a conversation and converts them to what templates expect."""
 
 from __future__ import annotations
 

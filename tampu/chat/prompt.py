@@ -1,4 +1,4 @@
-"""A conversation as the prompt's tokens, without its oldest messages if it is too long."""
+"""Renders a conversation to prompt tokens; drops the oldest messages if it is too long."""
 
 from __future__ import annotations
 

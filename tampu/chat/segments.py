@@ -1,4 +1,4 @@
-"""A prompt as pieces: text of the template, and text from outside.
+"""A prompt in pieces: text of the template, and untrusted text from outside.
 
 Control tokens in the template's text are those tokens. The same characters in a message, a tool's
 description or any other value of a caller are plain characters: no user can end a turn by typing

@@ -1,4 +1,4 @@
-"""What a chat template can show the model, found by rendering short conversations with it.
+"""Detects what a chat template supports, by rendering short conversations with it.
 
 The names are those of llama.cpp's `caps` (`chat_template_caps` of llama-server's `/props`).
 """

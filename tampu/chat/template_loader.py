@@ -1,4 +1,4 @@
-"""The two kinds of chat templates, which of them a text is, and which template a model has.
+"""Finds a model's chat template, and whether it is written in Jinja or Go's language.
 
 Files hold Jinja; models of Ollama's registry, and Modelfiles, hold Go's template language or Jinja.
 """

@@ -1,4 +1,4 @@
-"""`tampu cache`: what the prefix cache has on disk, and how to make it smaller."""
+"""`tampu cache`: shows and trims the prefix cache on disk."""
 
 from __future__ import annotations
 

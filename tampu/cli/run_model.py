@@ -1,4 +1,4 @@
-"""What `tampu run` does. It imports little before it knows what is needed, to be quick."""
+"""Runs `tampu run`. It imports modules only when they are needed, to start quickly."""
 
 from __future__ import annotations
 

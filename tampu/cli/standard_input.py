@@ -1,4 +1,4 @@
-"""What is piped into a command."""
+"""Reads what is piped into a command."""
 
 from __future__ import annotations
 

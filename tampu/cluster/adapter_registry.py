@@ -1,4 +1,4 @@
-"""The one list of an application's adapters, in a process of its own on the head.
+"""The list of an application's adapters, held by one actor on the head node.
 
 Ingresses follow it; replicas load what it lists. A change is told to all replicas of the model
 before it counts; a replica that has not heard of it asks here when a request comes that counts on

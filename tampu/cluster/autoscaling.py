@@ -1,4 +1,4 @@
-"""How many replicas of a model are wanted: as many as have slots for its requests."""
+"""Chooses the number of replicas of a model: as many as have slots for its requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is deployed: models, and how many replicas of each."""
+"""The configuration of a deployment: models, and the number of replicas of each."""
 
 from __future__ import annotations
 

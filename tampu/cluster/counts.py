@@ -1,4 +1,4 @@
-"""What each replica counts, and how `GET /metrics` of an ingress shows it: by model and replica."""
+"""Counters of each replica; `GET /metrics` of an ingress shows them by model and replica."""
 
 from __future__ import annotations
 

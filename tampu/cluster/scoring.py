@@ -1,4 +1,4 @@
-"""Which replica gets a request: the holder of the longest prefix, unless it has too much to do.
+"""Chooses a request's replica: the longest cached prefix wins, unless it is overloaded.
 
 It knows hashes of prefixes (`tampu.engine.prefixes`), what each replica has published of them, what
 was sent to it since, and how many requests it has. Its memory is bounded by the number of replicas.

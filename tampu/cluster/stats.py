@@ -1,4 +1,4 @@
-"""What a replica publishes for routers, as `record_routing_stats` of Ray Serve returns it."""
+"""Statistics that a replica publishes for routers (Ray Serve's `record_routing_stats`)."""
 
 from __future__ import annotations
 

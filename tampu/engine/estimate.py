@@ -1,4 +1,4 @@
-"""What a model would take of memory if it were loaded now, and whether it fits."""
+"""Estimates the memory that a model would need, and whether it fits now."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which layers of a model go to which device: as many as requested, or as many as fit.
+"""Assigns layers to devices: as many as requested, or as many as fit.
 
 Layers are offloaded from the last one, which is the output layer. If a device has too little memory
 for its layers, their experts stay on the CPU before a whole layer does: they are most of such a

@@ -1,4 +1,4 @@
-"""Which prefixes of the last prompts a model's cache holds, for those who route requests to it."""
+"""Which prefixes of the last prompts are in a model's cache, for routers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a loaded model is, as its process reports it. `placement_report.py` makes it."""
+"""The placement of a loaded model on devices, as its process reports it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Says where a loaded model is: what each device has of it, and why the rest is on the CPU."""
+"""Describes a model's placement: what each device holds, and why the rest is on the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the rows of a loaded model follow from, and the prefix cache that outlives its process."""
+"""Opens the prefix cache on disk of a loaded model, by an identity of its files and options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where prompts begin alike, by hashes of their text: what many replicas are told apart by.
+"""Hashes of prompt prefixes, by which a router finds the replica that has them cached.
 
 A prompt's hashes are made of its text at borders, before it is tokenized: the ends of messages, and
 blocks within long ones. Each covers all that comes before, so that prompts which have a hash in

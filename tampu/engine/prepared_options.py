@@ -1,4 +1,4 @@
-"""The options to load a model with: those that are given, and what the store has with the model."""
+"""Combines the given load options with those that the store has for the model."""
 
 from __future__ import annotations
 

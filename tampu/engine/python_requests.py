@@ -1,4 +1,4 @@
-"""From the arguments of `Engine`'s methods to requests, with the model's own defaults."""
+"""Converts the arguments of `Engine`'s methods to requests, with the model's defaults."""
 
 from __future__ import annotations
 

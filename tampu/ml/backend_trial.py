@@ -1,4 +1,4 @@
-"""Starts a backend in a process of its own, which a broken driver may end or stop.
+"""Tries a backend in a separate process, since a broken driver may crash or hang it.
 
     python -I -S backend_trial.py LIBRARY BASE
 

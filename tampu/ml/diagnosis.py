@@ -1,4 +1,4 @@
-"""What each GPU of this machine still needs before models run on it, and the command for that.
+"""Finds out why a GPU is not used, and the command that changes it.
 
 Only files are read. The packages in the commands are Debian's.
 """

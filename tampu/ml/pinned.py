@@ -1,4 +1,4 @@
-"""Memory of the program that a device copies from and to while the program does something else."""
+"""Pinned host memory, for asynchronous copies between host and device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A graph that is submitted, and what computing graphs costs besides."""
+"""A submitted graph, and the measured overhead of computing graphs."""
 
 from __future__ import annotations
 

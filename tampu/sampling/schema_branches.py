@@ -1,4 +1,4 @@
-"""Whether two schemas can have a value in common: `oneOf` is `anyOf` where no branches have one."""
+"""Checks whether two schemas can share a value; if none do, `oneOf` equals `anyOf`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done with each keyword of a JSON schema: the table `KEYWORDS`.
+"""The table `KEYWORDS`: how each keyword of a JSON schema is handled.
 
 A keyword is enforced, because llguidance compiles it or because others that it compiles say the
 same; or it is ignored with a warning; or it is an annotation, which has no condition. Keywords

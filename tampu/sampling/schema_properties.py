@@ -1,4 +1,4 @@
-"""A place of a JSON schema, and the keywords of objects that are written as others."""
+"""Rewrites the keywords of objects in a JSON schema that llguidance does not have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""References within a JSON schema: which part of the document each one names."""
+"""Resolves references within a JSON schema."""
 
 from __future__ import annotations
 

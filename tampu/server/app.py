@@ -16,8 +16,6 @@ from tampu.server.anthropic.routes import anthropic_routes
 from tampu.server.core import Core, make_core
 from tampu.server.feature import Feature
 from tampu.server.feature_list import features_of, hosted_tools
-from tampu.server.features.page.formats import format_routes
-from tampu.server.features.page.parameters import parameter_routes
 from tampu.server.front.auth import APIKeyMiddleware
 from tampu.server.front.error_handlers import HANDLERS
 from tampu.server.front.http_response import FIELDS, WARNING
@@ -109,9 +107,7 @@ def _core_routes(core: Core, other_metrics: OtherMetrics) -> list[Route]:
         *anthropic_routes(serving, images, tools),
         *embedding_routes(serving),
         *token_routes(serving),
-        *format_routes(serving),
         *usage_routes(core.usage),
-        *parameter_routes(),
         *monitoring_routes(core.metrics, other_metrics),
     ]
     if not core.options.has_replicas:  # the models are on other machines

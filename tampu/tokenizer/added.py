@@ -1,4 +1,4 @@
-"""How added tokens are found in a text: the flags that a tokenizer.json has for them.
+"""Finds added tokens in a text, by the flags that a tokenizer.json has for them.
 
 `tokenizer.tampu.added_tokens` holds them as JSON: a list of objects with an id and those of the
 flags that are set. Without the key no flag is set.

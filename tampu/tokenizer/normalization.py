@@ -1,4 +1,4 @@
-"""Normalization: what becomes of a text before it is split into tokens.
+"""Normalizers: how a text is changed before it is split into tokens.
 
 `tokenizer.tampu.normalizer` holds the `normalizer` of a tokenizer.json as JSON. The steps are those
 of Hugging Face's `tokenizers`, which does what Python's own functions do not do the same way. A

@@ -1,4 +1,4 @@
-"""Special tokens in a text: the leftmost is found first, and of those that begin there the longest.
+"""Finds special tokens in a text: the leftmost, and the longest of those that begin there.
 
 This is how Hugging Face's tokenizers and SentencePiece find them. llama.cpp searches for one token
 after the other, longest first over the whole text; the two differ only where special tokens overlap

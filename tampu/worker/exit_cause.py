@@ -1,4 +1,4 @@
-"""Why a process ended."""
+"""Explains why a process ended, from its exit status."""
 
 from __future__ import annotations
 

@@ -45,25 +45,3 @@ def test_named_files_exist(page: Path) -> None:
         and not ("/" not in path.rstrip("/") and path.rstrip("/") in names)
     ]
     assert missing == []
-
-
-def test_the_table_of_the_architecture_has_each_file_in_its_package() -> None:
-    """A file in a row is in the row's package, or in a folder that the row names."""
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    table = text.partition("### Where things are")[2].partition("\n## ")[0]
-    package, missing, seen = ROOT / "tampu", [], 0
-    for line in table.splitlines():
-        if not line.startswith("| "):
-            continue
-        first, *cells = line.split("|")[1:-1]
-        if first.strip():
-            name = "".join(paths(first))
-            package = ROOT / name if name.startswith("tools/") else ROOT / "tampu" / name
-        rows = [paths(cell) for cell in cells]
-        bases = [package, *(package / path for path in rows[0] if path.endswith("/"))]
-        for path in [path for row in rows for path in row]:
-            seen += 1
-            if not any((base / path).exists() for base in bases):
-                missing.append(f"{package.name}: {path}")
-    assert missing == []
-    assert seen > 50

@@ -72,7 +72,7 @@ def test_each_check_of_the_table_is_run(name: str) -> None:
 
 def test_each_file_of_tests_is_run_and_each_slow_one_by_one_target() -> None:
     by_file = [file for target in TARGETS for file in files_run_by(target) if file in TESTS]
-    quick = {file for file in TESTS if file.name.startswith("test_") and "page" not in file.parts}
+    quick = {file for file in TESTS if file.name.startswith("test_")}
     assert quick.union(by_file) == TESTS
     room = [target for target in TARGETS if "$(SLOW_TESTS)" in recipe(target)]
     slow = Counter(file for target in room for file in files_run_by(target) & TESTS)

@@ -1,4 +1,4 @@
-"""Why llama.cpp did not load a model, in its own words.
+"""Finds the reason in llama.cpp's log when a model does not load.
 
 xllamacpp raises the same exception for every failure. The reason is only in llama.cpp's log, which
 goes to stderr. So the model is loaded again with stderr redirected to a file. Most failures happen

@@ -1,4 +1,4 @@
-"""A model in llama.cpp: what a worker needs of an engine."""
+"""A model loaded by llama.cpp, with the interface that a worker needs."""
 
 from __future__ import annotations
 

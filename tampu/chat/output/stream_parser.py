@@ -1,4 +1,4 @@
-"""Reading a text that comes in pieces, so that the pieces make no difference.
+"""Parses streamed text; the result does not depend on how it is split into pieces.
 
 The reader of a format is a generator (a *script*): it asks for the text up to a tag, and is
 suspended while the tag may still come. Text that cannot be part of a tag is passed on immediately.

@@ -1,4 +1,4 @@
-"""The calls in the text between a format's tags; ValueError for any other text."""
+"""Parses the tool calls between a format's tags; ValueError for any other text."""
 
 from __future__ import annotations
 

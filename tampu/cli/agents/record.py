@@ -1,4 +1,4 @@
-"""What was changed in an agent's settings, kept so that it can be undone.
+"""Records changes to an agent's settings, so that they can be undone.
 
 A file that is still as it was written becomes what it was before, to the byte. In one that was
 changed since, each value that is still the written one becomes what it was; the others stay.

@@ -1,4 +1,4 @@
-"""Timings under llama-server's names, and what chunks of a stream tell of a request under way."""
+"""Timings and progress of a request, under llama-server's names."""
 
 from __future__ import annotations
 

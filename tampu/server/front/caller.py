@@ -1,4 +1,4 @@
-"""Whose request it is: the key that it was made with, and what that key allows."""
+"""The caller of a request: its API key, and what that key allows."""
 
 from __future__ import annotations
 

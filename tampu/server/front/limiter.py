@@ -1,4 +1,4 @@
-"""How much each key has used: requests of the last minute, tokens of the day."""
+"""Rate limits of API keys: requests per minute and tokens per day."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The session of a request: what a client says that several of its requests belong to.
+"""The session of a request, by which a client groups several of its requests.
 
 Routers of replicas send the requests of a session to one of them where prompts do not decide.
 """

@@ -1,4 +1,4 @@
-"""What a server keeps across restarts: one SQLite file and a folder of files, for its user only.
+"""The server's state on disk: one SQLite file and a folder, readable by its user only.
 
 All work with the database runs on one thread, one transaction at a time. The folder is held by a
 lock, so that no two servers run the same batches; the kernel drops the lock with its process.

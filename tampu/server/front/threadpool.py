@@ -1,4 +1,4 @@
-"""Blocking iterators run on threads, for handlers that must not block."""
+"""Runs blocking iterators on threads, for handlers that must not block."""
 
 from __future__ import annotations
 

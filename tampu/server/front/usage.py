@@ -1,4 +1,4 @@
-"""What each key has used: counted in memory for its limits, and in the database for its owner."""
+"""Usage of each key: counted in memory for its limits, and in the database for its owner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model of requests that name none, where none is set for them."""
+"""Chooses the model of requests that name none."""
 
 from __future__ import annotations
 

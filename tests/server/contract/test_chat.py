@@ -1,7 +1,8 @@
 """`POST /api/chat`, statement by statement; what it shares with generate is in test_generate.py.
 
 Elsewhere: what reaches the template (tests/server/ollama/test_ollama_chat.py), pictures
-(tests/clients), a begun answer (tests/chat/test_prompt.py), tool calls of each family (tests/chat/output).
+(tests/clients), a begun answer (tests/chat/test_prompt.py), tool calls of each family
+(tests/chat/output).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Errors of all API families: each has its status, its family's format and a message.
 
 Elsewhere: a full queue (tests/server/features/page/test_observing.py), clients that disconnect
-(test_http.py), models that do not fit (test_model_manager.py), processes that crash (test_crashes.py).
+(test_http.py), models that do not fit (test_model_manager.py), processes that crash
+(test_crashes.py).
 """
 
 from __future__ import annotations

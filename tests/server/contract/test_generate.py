@@ -1,7 +1,8 @@
 """`POST /api/generate`, statement by statement.
 
 Elsewhere: what reaches a model (tests/server/ollama/test_ollama_generate.py), pictures and the
-context (tests/clients/test_ollama_client.py), text that is held back (tests/runner/test_detokenizer.py).
+context (tests/clients/test_ollama_client.py), text that is held back
+(tests/runner/test_detokenizer.py).
 """
 
 from __future__ import annotations

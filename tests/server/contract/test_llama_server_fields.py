@@ -159,9 +159,7 @@ def test_answers_have_the_fields_that_are_there(client: httpx.Client, route: str
         answer = client.get(path, params={"model": "talker"}).json()
     answer = answer["data"] if path == "/models" else answer
     if path == "/lora-adapters":
-        assert (
-            answer == []
-        )  # tests of features/adapters have the fields of one
+        assert answer == []  # tests of features/adapters have the fields of one
         return
     keys = (answer[0] if isinstance(answer, list) else answer).keys()
     assert keys >= there

@@ -1,4 +1,4 @@
-"""What the models' chat templates can show, found out once for each template."""
+"""Detects what chat templates support, once for each template."""
 
 from __future__ import annotations
 

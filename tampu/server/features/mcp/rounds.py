@@ -1,4 +1,4 @@
-"""An answer in rounds: the model calls tools of MCP servers, reads their results, and goes on.
+"""Runs an answer in rounds: the model calls tools of MCP servers and reads their results.
 
 The events of all rounds are one answer: one `Started`, one `Done` with the usage of all rounds.
 A round that also calls functions of the client, or ends at a limit, is the last.

@@ -1,4 +1,4 @@
-"""Output formats, tried without an answer: for pages and editors, while they are written."""
+"""Checks output formats without generating text, for pages and editors."""
 
 from __future__ import annotations
 

@@ -18,7 +18,9 @@ from starlette.responses import PlainTextResponse, Response
 from tampu import server
 from tampu.server.core import Core
 from tampu.server.feature import Feature
+from tampu.server.features.page.formats import format_routes
 from tampu.server.features.page.live import LiveFeed, live_routes
+from tampu.server.features.page.parameters import parameter_routes
 from tampu.server.front.routes import Access, Route, get
 
 STATIC = Path(server.__file__).parent / "static"
@@ -47,7 +49,7 @@ _FOREVER = "public, max-age=31536000, immutable"
 
 def page(core: Core) -> Feature:
     """Return the feature: the page, and on one machine what the engine does, for watchers."""
-    routes = page_routes()
+    routes = [*page_routes(), *format_routes(core.serving), *parameter_routes()]
     if not core.options.has_replicas:
         metrics = core.metrics
         routes += live_routes(LiveFeed(core.serving.models, metrics, metrics.llama_server.waiting))

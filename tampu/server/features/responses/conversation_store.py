@@ -1,4 +1,4 @@
-"""Conversations of OpenAI's API: items that are kept under a name, which responses go on from.
+"""Stored conversations of OpenAI's API: lists of items, which responses continue.
 
 Those that were not used for longest go first when there are more bytes than may be kept.
 """

@@ -1,4 +1,4 @@
-"""Responses of OpenAI's API that are kept, so that later ones go on from them.
+"""Stored responses of OpenAI's API, which later ones can continue.
 
 A response is kept with the items of its own input and the id of the one before it. Those of a
 conversation are used together, and the conversations that were not used for longest go first.

@@ -1,4 +1,4 @@
-"""OpenAI's API: responses that are kept, by their ids."""
+"""OpenAI's API: the routes of stored responses."""
 
 from __future__ import annotations
 

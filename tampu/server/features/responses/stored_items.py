@@ -1,4 +1,4 @@
-"""The items that a response of OpenAI's API goes on from, and what is kept of it at its end."""
+"""Loads the items that a response continues, and stores its own at its end."""
 
 from __future__ import annotations
 

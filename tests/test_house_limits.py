@@ -1,0 +1,173 @@
+"""Limits of size and shape: what is over one is in its table of exceptions, with the reason."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import tampu
+
+ROOT = Path(tampu.__file__).parent
+MODULES = sorted(ROOT.rglob("*.py"))
+LONGEST_FILE, LONGEST_FUNCTION, MOST_METHODS = 400, 60, 20
+# What puts the application together, `tampu serve`'s options, and `tampu run` without one.
+KNOWING_FEATURES = {"cli/private_server.py", "server/feature_list.py", "server/options.py"}
+TOP_LEVEL = {
+    "__init__.py", "cancellation.py", "errors.py", "long_json.py", "text.py", "threads.py",
+    "version.py",
+}  # fmt: skip
+# Files with more lines, and why.
+LONG_FILES = {
+    "convert/tokenizer_json.py": "the four kinds of tokenizers of one file format",
+    "engine/engine.py": "the Python API: a third of it are the docstrings of its methods",
+    "ml/backend.py": "to be divided: memory of graphs, and computing them",
+    "ml/tensor.py": "the operations, one method each",
+    "runner/graph_cache.py": "to be divided: graphs of decoders, and of encoders of images",
+    "server/serving/model_manager.py": "to be divided: which models are loaded, and who uses them",
+    "store/library.py": "to be divided: reading the library, and changing it",
+}
+# Functions with more lines, and why.
+LONG_FUNCTIONS = {
+    "cli/bench.py: bench_command": "its parameters are the command's options with their help",
+    "cli/convert.py: convert_command": "its parameters are the command's options with their help",
+    "cli/run.py: run_command": "its parameters are the command's options with their help",
+    "cli/serve.py: serve_command": "its parameters are the command's options with their help",
+    "convert/__init__.py: plan_conversion": "to be divided",
+    "engine/model_loader.py: _load": "to be divided: the stages of loading",
+    "server/features/decisions/routes.py: decisions": "a function for each route, inside of one",
+    "server/features/responses/conversations.py: conversation_routes": "functions of routes in one",
+}  # fmt: skip
+# Classes with more methods, and why.
+LARGE_CLASSES = {
+    "chat/gotemplate/parsing.py: _Parser": "a method for each rule of the grammar",
+    "chat/taint.py: TaintedStr": "the methods of str",
+    "cli/private_server.py: PrivateServer": "to be replaced by the server's routes",
+    "engine/engine.py: Engine": "the Python API",
+    "engine/input_processor.py: InputProcessor": "to be divided: prompts, and images and videos",
+    "ml/backend.py: Backend": "to be divided: memory of graphs, and computing them",
+    "ml/context.py: Context": "the graph's nodes: a method for each thing that is made in it",
+    "ml/metadata.py: Metadata": "a typed getter for each type of value",
+    "ml/tensor.py: Tensor": "the operations, one method each",
+    "ml/weights.py: Weights": "to be divided: placing weights, and filling them",
+    "runner/graph_cache.py: GraphCache": "to be divided: decoders, and encoders of images",
+    "runner/loop.py: EngineLoop": "to be divided: what other threads call, and the loop",
+    "server/features/responses/output.py: ResponseWriter": "a method for each event",
+    "server/serving/model_manager.py: ModelManager": "to be divided: loading, and uses",
+    "store/create_sources.py: LayerBuilder": "to be divided: kinds of sources",
+    "store/store.py: Store": "to be divided: manifests, blobs and leases",
+    "tokenizer/tokenizer.py: Tokenizer": "what a tokenizer is asked for, one method each",
+}  # fmt: skip
+# Where attributes are looked up by a name in the code, and why.
+PROBES = {
+    "cli/app.py": "the errors of the command line are classes of a private package of typer's",
+    "cluster/ingress.py": "an actor whose construction failed has no attributes",
+    "cluster/replica.py": "an actor whose construction failed has no attributes",
+    "engine/arguments.py": "whether a hint is a Protocol",
+    "engine/python_requests.py": "any object may be an image, or a class of pydantic's",
+    "ml/devices.py": "`async` is a keyword of Python",
+    "server/front/state.py": "only errors of SQLite itself have a code",
+    "worker/main.py": "only glibc has mallopt",
+}
+MOST_PROBES = 11
+MOST_BROAD = (
+    15  # handlers of every exception that do not raise it again; ruff wants each one's reason
+)
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def named(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def found(kind: type[ast.AST]) -> Iterator[tuple[str, ast.AST]]:
+    """The nodes of a kind in all modules, each with its file's name."""
+    for path in MODULES:
+        yield from ((named(path), node) for node in ast.walk(tree(path)) if isinstance(node, kind))
+
+
+def test_files_are_short() -> None:
+    lines = {named(path): len(path.read_text("utf-8").splitlines()) for path in MODULES}
+    assert {name for name, count in lines.items() if count > LONGEST_FILE} == set(LONG_FILES)
+
+
+def test_functions_fit_a_screen() -> None:
+    long = {
+        f"{name}: {node.name}"
+        for name, node in found(ast.AST)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if (node.end_lineno or 0) - node.lineno + 1 > LONGEST_FUNCTION
+    }
+    assert long == set(LONG_FUNCTIONS)
+
+
+def test_classes_have_few_methods() -> None:
+    large = {
+        f"{name}: {node.name}"
+        for name, node in found(ast.ClassDef)
+        if isinstance(node, ast.ClassDef)
+        if sum(isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) for each in node.body)
+        > MOST_METHODS
+    }
+    assert large == set(LARGE_CLASSES)
+
+
+def test_attributes_are_declared_not_probed_for() -> None:
+    probes = Counter(
+        name
+        for name, node in found(ast.Call)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in {"getattr", "hasattr"}
+        and isinstance(node.args[1], ast.Constant)
+    )
+    assert set(probes) == set(PROBES)
+    assert probes.total() <= MOST_PROBES
+
+
+def test_few_places_catch_every_exception() -> None:
+    marks = [
+        line
+        for path in MODULES
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if "noqa: BLE001" in line
+    ]
+    assert len(marks) <= MOST_BROAD
+    assert [mark for mark in marks if not re.search(r"BLE001 - \w", mark)] == []
+
+
+def test_features_are_known_to_the_application_alone() -> None:
+    """A feature imports the core of the server; the core imports no feature, no feature another."""
+    strays = [
+        (named(path), name)
+        for path in MODULES
+        for name in sorted(imports(path))
+        if (feature := feature_of(name.replace(".", "/")))
+        and feature != feature_of(f"tampu/{named(path)}")
+        and named(path) not in KNOWING_FEATURES
+    ]
+    assert strays == []
+
+
+def imports(path: Path) -> set[str]:
+    """The dotted names that a module imports, in functions too."""
+    nodes = [*ast.walk(tree(path))]
+    plain = {a.name for node in nodes if isinstance(node, ast.Import) for a in node.names}
+    return plain | {n.module for n in nodes if isinstance(n, ast.ImportFrom) and n.module}
+
+
+def feature_of(path: str) -> str:
+    """The name of the feature whose folder a path is in; empty if it is in none."""
+    match = re.match(r"tampu/server/features/(\w+)", path)
+    return match[1] if match else ""
+
+
+def test_the_top_level_has_packages_and_few_modules() -> None:
+    assert {path.name for path in ROOT.glob("*.py")} == TOP_LEVEL
