@@ -12,7 +12,7 @@ from tampu.sampling.parameters import BY_OPENAI, PARAMETERS, Parameter, Use
 from tools.models_table import write
 
 PAGE = Path(__file__).parent.parent / "docs" / "parameters.md"
-FIELDS = Path(__file__).parent.parent / "tampu" / "server" / "wire" / "parameter_fields.py"
+FIELDS = Path(__file__).parent.parent / "tampu" / "server" / "fields" / "parameter_fields.py"
 BEGIN = "<!-- table: made by tools/parameters_table.py -->"
 _FIELDS_BEGIN = '''"""The parameters in OpenAI's requests; made by tools/parameters_table.py."""
 

@@ -107,7 +107,8 @@ class PrivateServer:
         Without an `engine`, the model's own applies, else the setting. `trace` is the file for a
         trace of the engine; `slots` is that of `LoadOptions`.
         """
-        logging.getLogger("tampu.server").setLevel(logging.ERROR)  # answers have the warnings
+        for name in ("tampu.server.fields", "tampu.server.ollama.requests"):
+            logging.getLogger(name).setLevel(logging.ERROR)  # answers have the warnings
         loaded_backends()  # drivers that start read the environment
         disable_backtraces()
         explain_termination("Error: ")

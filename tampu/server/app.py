@@ -79,7 +79,7 @@ def create_app(
     features = [make(core) for make in features_of(options)]
     routes = _core_routes(core, other_metrics)
     routes += [route for feature in features for route in feature.routes]
-    routes.append(describe(routes))
+    routes.append(describe([*routes]))
     endpoints = [_marked(route) for route in routes]
     pairs = [*zip(routes, endpoints, strict=True)]
     posts |= {route.path: endpoint for route, endpoint in pairs if "POST" in route.methods}

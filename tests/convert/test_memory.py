@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from support import handmade_checkpoints as handmade
 
+pytestmark = pytest.mark.slow
+
 WIDTH, INNER, LAYERS = 512, 8192, 16
 LARGEST = WIDTH * INNER * 4  # bytes: 16 MiB
 CONFIG = handmade.CONFIG | {
@@ -26,8 +28,6 @@ WORK = """
 import sys
 from pathlib import Path
 from tampu.convert import convert
-
-pytestmark = pytest.mark.slow
 
 def most():
     lines = Path("/proc/self/status").read_text().splitlines()

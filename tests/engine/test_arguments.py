@@ -22,7 +22,7 @@ from tampu import Engine, GenerateOptions, Predicate, TampuError
 from tampu.engine.arguments import checked, kind_of
 from tampu.engine.completion import Stream
 from tampu.engine.load_options import LoadOptions, load_options
-from tampu.engine.requests import Pair
+from tampu.engine.requests import Decode, Pair
 from tampu.errors import RequestError
 
 HUGE = 10**5000  # more digits than Python writes
@@ -77,12 +77,14 @@ RIGHT: dict[str, dict[str, Any]] = {
     "rank": {"pairs": [], "lora": {}},
     "snapshot": {"prompt": [3], "path": "rows"},
     "restore_snapshot": {"path": "rows"},
+    "run": {"request": Decode((3,))},
+    "ask": {"request": Decode((3,))},
     "hang_reason": {"patience_s": 1.0},
     "trace": {"path": "trace.json"},
     "logits": {"prompt": [3], "images": (), "chunk": None},
     "embed": {"texts": ["a"], "normalize": True, "late_chunking": False, "lora": {}},
 }
-WITHOUT_ARGUMENTS = {"close", "warm_up", "detect_nan"}
+WITHOUT_ARGUMENTS = {"close", "warm_up", "detect_nan", "counts", "prepare"}
 CASES = [(name, argument) for name, arguments in RIGHT.items() for argument in arguments]
 
 

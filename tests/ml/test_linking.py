@@ -43,6 +43,7 @@ from tampu.sandbox.client import ForkServerClient
 from tampu.worker.start import start_worker
 from tampu.engine.load_options import LoadOptions
 from tampu.engine.prompts import TokensPrompt
+from tampu.engine.requests import Generate
 from tampu.runner.request import GenerateOptions
 
 async def main(model, libraries):
@@ -55,7 +56,7 @@ async def main(model, libraries):
         fork_server=ForkServerClient(),
     )
     options = GenerateOptions(max_tokens=2)
-    events = [event async for event in worker.generate(TokensPrompt((1, 2, 3)), options)]
+    events = [event async for event in worker.run(Generate(TokensPrompt((1, 2, 3)), options))]
     await worker.close()
     print(events[-1].usage.generated_tokens)
 
