@@ -51,7 +51,7 @@ class Live:
     def deploy(self, *models: DeployedModel, context: int | None = None) -> None:
         """Change what is deployed."""
         options = server_options(self.settings, [self.config.host])
-        options = replace(options, manage_keys=(KEY,), otlp_endpoint=self.collector.url)
+        options = replace(options, api_keys=(KEY,), otlp_endpoint=self.collector.url)
         self.config = ClusterConfig(
             models=models, port=self.config.port, context=context, pull=self.pull
         )
