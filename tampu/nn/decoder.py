@@ -35,6 +35,7 @@ class DecoderOptions:
 
     layers: int = option("block_count", at_most=1024)
     embedding: int = option("embedding_length")
+    context: int = option("context_length")  # only checked: the engine reads it as well
     heads: int = option("attention.head_count", at_most=4096)
     given_kv_heads: int | None = option("attention.head_count_kv", default=None, at_most=4096)
     key_length: int | None = option("attention.key_length", default=None)

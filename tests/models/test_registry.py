@@ -216,6 +216,7 @@ def test_the_scale_of_gemmas_scores_is_the_files_or_follows_from_the_heads(
     given = {
         "layers": 26,
         "embedding": 1152,
+        "context": 8192,
         "heads": 4,
         "given_kv_heads": 1,
         "key_length": 256,
