@@ -41,7 +41,7 @@ test: $(VENV)/installed-test $(KERNELS)
 # The C kernels on ARM, in an emulator, and under the sanitizers.
 kernels-test: $(VENV)/installed-test $(KERNELS)
 	sh tools/setup/arm.sh $(VENV)
-	$(SLOW_TESTS) tests/ml $(PYTEST_FLAGS)
+	$(SLOW_TESTS) --timeout 1200 tests/ml $(PYTEST_FLAGS)
 
 # Hostile model files, random templates and tokenizers, conversion and parity in all variants.
 models-test: $(VENV)/installed-test $(KERNELS)

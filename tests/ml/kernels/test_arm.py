@@ -38,7 +38,6 @@ def test_the_compiler_uses_the_libraries_that_were_unpacked_with_it(tmp_path: Pa
     assert [file for file in used.values() if not file.is_relative_to(ARM.parent)] == []
 
 
-@pytest.mark.timeout(1200)
 def test_every_kernel_on_arm_matches_the_portable_level(tmp_path: Path) -> None:
     """Products, experts and attention, each level where it is the best that a CPU has."""
     assert Path(ARM, "cc").exists(), "no compiler for ARM here; tools/setup/arm.sh says why"

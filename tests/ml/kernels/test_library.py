@@ -174,7 +174,6 @@ def test_no_kernel_reads_or_writes_outside_its_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 def test_the_sanitizers_report_no_errors(tmp_path: Path) -> None:
     """Every level that runs here, under the address and the undefined sanitizer.
 
