@@ -39,6 +39,7 @@ MODELS = {
     "qwen3next": "Qwen3-Next, Qwen3-Coder-Next",
     "qwen3vl": "Qwen3-VL",
     "qwen3vlmoe": "Qwen3-VL mixtures of experts",
+    "smollm3": "SmolLM3",
 }
 COLUMNS: dict[str, Callable[[str], bool]] = {
     "text, F32": lambda what: (

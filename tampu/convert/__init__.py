@@ -17,30 +17,15 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from tampu.convert.bert import (
-    BERT,
-    BERT_CLASSIFIER,
-    XLM_ROBERTA,
-    XLM_ROBERTA_CLASSIFIER,
-    encoder_metadata,
-    pooling_file,
-)
 from tampu.convert.checkpoint import Checkpoint, StoredTensor
 from tampu.convert.config import Config
 from tampu.convert.divided import divide
+from tampu.convert.families import FAMILIES
+from tampu.convert.families.bert import encoder_metadata, pooling_file
 from tampu.convert.family import Family, Parameters, with_model_prefix
-from tampu.convert.gemma import GEMMA2, GEMMA3, GEMMA3_TEXT
-from tampu.convert.gemma4 import GEMMA4, GEMMA4_UNIFIED, GEMMA4_VISION
-from tampu.convert.gptoss import GPT_OSS
 from tampu.convert.keys import check_config, check_files, check_quantization, report
 from tampu.convert.keys.image import IMAGE_FILE, PROCESSOR_FILE, check_images
 from tampu.convert.keys.tokenizer_json import Refusals
-from tampu.convert.lfm2 import LFM2
-from tampu.convert.llama import LLAMA, MIXTRAL
-from tampu.convert.llama4 import LLAMA4, LLAMA4_TEXT
-from tampu.convert.llava import LLAVA
-from tampu.convert.mistral3 import MISTRAL3, MISTRAL3_TEXT
-from tampu.convert.mllama import MLLAMA
 from tampu.convert.quant_mix import (
     FILE_TYPES,
     FileType,
@@ -50,15 +35,6 @@ from tampu.convert.quant_mix import (
     file_type,
 )
 from tampu.convert.quantize import QUANTIZATION_VERSION, tensor_order
-from tampu.convert.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_CLASSIFIER, QWEN3_MOE, QWEN25VL
-from tampu.convert.qwen3vl import QWEN3VL, QWEN3VL_MOE
-from tampu.convert.qwen35 import (
-    QWEN3_NEXT,
-    QWEN35,
-    QWEN35_MOE,
-    QWEN35_MOE_VISION,
-    QWEN35_VISION,
-)
 from tampu.convert.shape_check import check_plan
 from tampu.convert.storage import encoded_parts, storage_type
 from tampu.convert.token_check import compare_tokens
@@ -73,19 +49,8 @@ from tampu.convert.writer import (
 from tampu.errors import ModelFileError, UnsupportedModelError
 from tampu.ml.types import GGMLType
 
-__all__ = ["FAMILIES", "TYPES", "convert", "families", "plan_conversion"]
+__all__ = ["FAMILIES", "TYPES", "convert", "known_families", "plan_conversion"]
 
-FAMILIES: dict[str, Family] = {
-    checkpoint: family
-    for family in (
-        LLAMA, MIXTRAL, LLAVA, MISTRAL3_TEXT, MISTRAL3, LLAMA4_TEXT, LLAMA4, MLLAMA, QWEN2,
-        QWEN2_MOE, QWEN25VL, QWEN3, QWEN3_MOE, QWEN3VL, QWEN3VL_MOE, QWEN35, QWEN35_MOE,
-        QWEN35_VISION, QWEN35_MOE_VISION, QWEN3_NEXT, GEMMA2, GEMMA3_TEXT, GEMMA3, GEMMA4,
-        GEMMA4_VISION, GEMMA4_UNIFIED, GPT_OSS, LFM2, BERT, BERT_CLASSIFIER, XLM_ROBERTA,
-        XLM_ROBERTA_CLASSIFIER, QWEN3_CLASSIFIER,
-    )
-    for checkpoint in family.checkpoints
-}  # fmt: skip
 TYPES: tuple[str, ...] = tuple(FILE_TYPES)
 
 _PLUG_INS = "tampu.converters"
@@ -94,7 +59,7 @@ _MXFP4_EXPERTS = replace(Override.parse(r"ffn_(gate|up|down)_exps\.weight=MXFP4"
 _TRAINING_FILE = "training.json"  # how a model trained with tools/train_demo was made
 
 
-def families() -> dict[str, Family]:
+def known_families() -> dict[str, Family]:
     """Return the supported families by their names in config.json's `architectures`.
 
     Plug-in packages add families through the entry-point group `tampu.converters`; they override
@@ -258,7 +223,7 @@ def _types(
 
 def _family(checkpoint: Checkpoint) -> Family:
     """Return the family of a checkpoint; one that embeds texts may lack the output."""
-    config, known = checkpoint.config, families()
+    config, known = checkpoint.config, known_families()
     names = config.get("architectures")
     name = names[0] if isinstance(names, list) and names else None
     if name is None:
@@ -267,8 +232,9 @@ def _family(checkpoint: Checkpoint) -> Family:
     whole = name if name in known else f"{bare}ForCausalLM"
     family = known.get(whole)
     if family is None:
-        listed = ", ".join(known)
-        raise UnsupportedModelError(f"architecture {name!r} is not known; known: {listed}")
+        raise UnsupportedModelError(
+            f"architecture {name!r} is not known; docs/models.md lists those that are"
+        )
     if whole != name or checkpoint.json(pooling_file(checkpoint)) is not None:
         return replace(family, optional=family.optional | {"output"})
     return family

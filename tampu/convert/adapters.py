@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from tampu.convert import families
+from tampu.convert import known_families
 from tampu.convert.checkpoint import StoredTensor, read_json, read_safetensors, to_float32
 from tampu.convert.family import Family, Parameters
 from tampu.convert.keys import ADAPTER, check_file
@@ -164,7 +164,7 @@ def _renamed(name: str, architecture: str) -> tuple[Family, str]:
 
 
 def _families(architecture: str) -> list[Family]:
-    found = {id(family): family for family in families().values()}
+    found = {id(family): family for family in known_families().values()}
     return [family for family in found.values() if family.architecture == architecture]
 
 

@@ -62,6 +62,7 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "qwen3next": Architecture("tampu.models.qwen35:Qwen35", {"is_tiled": False}),
     "qwen3vl": Architecture("tampu.models.qwen3vl:Qwen3VL"),
     "qwen3vlmoe": Architecture("tampu.models.qwen3vl:Qwen3VL"),
+    "smollm3": Architecture("tampu.models.smollm3:SmolLM3", {"rope_mode": RopeMode.INTERLEAVED}),
 }
 
 
@@ -90,13 +91,11 @@ def bind_model(weights: Weights, projector: Weights | None = None) -> nn.Model:
         ModelFileError: for options or tensors that are missing, invalid or unknown.
     """
     metadata = weights.file.metadata
-    known = architectures()
-    entry = known.get(metadata.architecture)
+    entry = architectures().get(metadata.architecture)
     if entry is None:
-        names = ", ".join(sorted(known))
         raise UnsupportedModelError(
-            f"architecture '{metadata.architecture}' is not known; known: {names}; others need the "
-            "engine llamacpp"
+            f"architecture '{metadata.architecture}' is not known; docs/models.md lists those that "
+            "are; others need the engine llamacpp"
         )
     kind = entry.load()
     options = nn.read_options(kind.options_type, metadata, entry.constants)

@@ -13,7 +13,7 @@ from support.tiny_model import Tiny, write_tiny
 from tampu.cli.app import run
 from tampu.convert.adapters import _Settings, is_adapter, plan_adapter
 from tampu.convert.cache import converted_adapter
-from tampu.convert.llama import interleave
+from tampu.convert.families.llama import interleave
 from tampu.engine.engine import Engine
 from tampu.errors import ModelFileError, ModelNotFoundError, UnsupportedModelError
 from tampu.ml.gguf import GGUFFile, read_gguf

@@ -15,8 +15,8 @@ from support.checkpoints import RECIPES, make_checkpoint
 
 from tampu.convert import convert, plan_conversion
 from tampu.convert.config import Config
-from tampu.convert.gemma4 import GEMMA4, GEMMA4_UNIFIED, GEMMA4_VISION
-from tampu.convert.gemma4_vision import by_color, image_settings
+from tampu.convert.families.gemma4 import GEMMA4, GEMMA4_UNIFIED, GEMMA4_VISION
+from tampu.convert.families.gemma4_vision import by_color, image_settings
 from tampu.errors import ModelFileError, UnsupportedModelError
 from tampu.ml.gguf import read_gguf
 

@@ -7,7 +7,7 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from tampu import convert
-from tampu.convert.qwen import QWEN3
+from tampu.convert.families.qwen import QWEN3
 from tampu.errors import UnsupportedModelError
 
 
@@ -17,21 +17,21 @@ def plug_in(patch: pytest.MonkeyPatch, name: str, value: str) -> None:
 
 
 def test_a_plug_in_adds_a_family(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "OlmoForCausalLM" not in convert.families()
-    plug_in(monkeypatch, "OlmoForCausalLM", "tampu.convert.qwen:QWEN3")
-    assert convert.families() == convert.FAMILIES | {"OlmoForCausalLM": QWEN3}
+    assert "OlmoForCausalLM" not in convert.known_families()
+    plug_in(monkeypatch, "OlmoForCausalLM", "tampu.convert.families.qwen:QWEN3")
+    assert convert.known_families() == convert.FAMILIES | {"OlmoForCausalLM": QWEN3}
 
 
 def test_a_plug_in_overrides_a_built_in_family(monkeypatch: pytest.MonkeyPatch) -> None:
-    plug_in(monkeypatch, "LlamaForCausalLM", "tampu.convert.qwen:QWEN3")
-    assert convert.families()["LlamaForCausalLM"] is QWEN3
+    plug_in(monkeypatch, "LlamaForCausalLM", "tampu.convert.families.qwen:QWEN3")
+    assert convert.known_families()["LlamaForCausalLM"] is QWEN3
 
 
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
         ("tampu_absent:OLMO", "cannot be loaded: No module named 'tampu_absent'"),
-        ("tampu.convert.qwen:OLMO", "cannot be loaded: .*OLMO"),
+        ("tampu.convert.families.qwen:OLMO", "cannot be loaded: .*OLMO"),
         ("tampu.convert:TYPES", r"is not a tampu\.convert\.family\.Family"),
     ],
 )
@@ -40,4 +40,4 @@ def test_an_invalid_plug_in_is_an_error(
 ) -> None:
     plug_in(monkeypatch, "OlmoForCausalLM", value)
     with pytest.raises(UnsupportedModelError, match=f"converter .* for OlmoForCausalLM.*{reason}"):
-        convert.families()
+        convert.known_families()

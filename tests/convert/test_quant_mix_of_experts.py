@@ -11,12 +11,12 @@ from safetensors.numpy import save_file
 
 from tampu.convert.checkpoint import Checkpoint, StoredTensor
 from tampu.convert.config import Config
+from tampu.convert.families.gptoss import GPT_OSS, decoded
+from tampu.convert.families.llama import MIXTRAL
+from tampu.convert.families.llama4 import LLAMA4_TEXT
+from tampu.convert.families.qwen import QWEN3_MOE
 from tampu.convert.family import Family
-from tampu.convert.gptoss import GPT_OSS, decoded
 from tampu.convert.lazy_tensor import nth_part, stacked, viewed
-from tampu.convert.llama import MIXTRAL
-from tampu.convert.llama4 import LLAMA4_TEXT
-from tampu.convert.qwen import QWEN3_MOE
 from tampu.errors import ModelFileError, UnsupportedModelError
 from tampu.ml.quantize import dequantize, quantize
 from tampu.ml.types import GGMLType

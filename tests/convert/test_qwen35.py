@@ -11,7 +11,7 @@ from support import handmade_checkpoints as handmade
 from tampu.convert import FAMILIES
 from tampu.convert.checkpoint import StoredTensor
 from tampu.convert.config import Config
-from tampu.convert.qwen35 import (
+from tampu.convert.families.qwen35 import (
     QWEN3_NEXT,
     QWEN35,
     QWEN35_MOE,

@@ -13,7 +13,13 @@ from support import handmade_checkpoints as handmade
 from tampu.convert import FAMILIES
 from tampu.convert.checkpoint import read_safetensors
 from tampu.convert.config import Config
-from tampu.convert.qwen3vl import QWEN3VL, QWEN3VL_MOE, added_features, gather, image_settings
+from tampu.convert.families.qwen3vl import (
+    QWEN3VL,
+    QWEN3VL_MOE,
+    added_features,
+    gather,
+    image_settings,
+)
 from tampu.errors import ModelFileError, UnsupportedModelError
 
 TEXT: dict[str, Any] = handmade.CONFIG | {

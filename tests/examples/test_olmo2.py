@@ -112,8 +112,6 @@ def test_a_setting_that_the_architecture_cannot_do_is_refused(
 
 
 def test_without_the_package_neither_is_known(checkpoint: Path, tmp_path: Path) -> None:
-    with pytest.raises(
-        UnsupportedModelError, match="'Olmo2ForCausalLM' is not known; known: Llama"
-    ):
+    with pytest.raises(UnsupportedModelError, match="'Olmo2ForCausalLM' is not known"):
         tampu.convert.convert(checkpoint, tmp_path / "olmo2.gguf")
     assert "olmo2" not in models.architectures()

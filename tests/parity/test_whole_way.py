@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from support import checkpoints
 from support.checkpoints import HYBRIDS, RECIPES
 from support.laboratory import Laboratory, answer, relative_error, tokens
 from support.registries import DockerRegistry
@@ -87,7 +88,8 @@ def answers(model: str, name: str) -> Answers:
 
 
 def test_all_architectures_are_compared() -> None:
-    here = {FAMILIES[RECIPES[name].architecture].architecture for name in NAMES}
+    compared = [*NAMES, *checkpoints.FAMILIES]
+    here = {FAMILIES[RECIPES[name].architecture].architecture for name in compared}
     assert here == architectures().keys() - OTHER_NAMES
 
 

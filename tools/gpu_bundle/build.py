@@ -45,7 +45,7 @@ EXPECTED = ("numpy", "jinja2", "tokenizers", "PIL", "yaml", "tqdm")
 SOURCES = ("tools", "benchmarks", "tests/support", "tests/engine", "tests/ml", "tests/conftest.py",
            "tests/gpu.txt")  # fmt: skip
 # What the models and their logits follow from.
-MODEL_SOURCES = ("tampu/convert/*.py", "tests/support/checkpoints.py",
+MODEL_SOURCES = ("tampu/convert/**/*.py", "tests/support/checkpoints/*.py",
                  "tests/support/laboratory.py", "tools/gpu_bundle/references.py")  # fmt: skip
 _PYTEST = """\
 [pytest]

@@ -11,9 +11,10 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from tampu.convert.bert import classifier_keys
 from tampu.convert.checkpoint import Stored
 from tampu.convert.config import Config, rope_settings
+from tampu.convert.families.bert import classifier_keys
+from tampu.convert.families.llama import GATED, NAMES, NAMES_WITHOUT_MLP, QK_NORM_NAMES
 from tampu.convert.family import (
     Family,
     Parameters,
@@ -23,7 +24,6 @@ from tampu.convert.family import (
 )
 from tampu.convert.keys.image import ImageSteps
 from tampu.convert.lazy_tensor import View, nth_part
-from tampu.convert.llama import GATED, NAMES, NAMES_WITHOUT_MLP, QK_NORM_NAMES
 from tampu.convert.vision import (
     PREFIXES,
     pixel_settings,

@@ -7,9 +7,9 @@ the names of Ollama's single files; it rotates halves of heads, as the checkpoin
 from __future__ import annotations
 
 from tampu.convert.config import Config, read_rope, rope_settings
+from tampu.convert.families.llama import NAMES, parameters, rope_factors, transform
 from tampu.convert.family import Family, Parameters
 from tampu.convert.keys.image import ImageSteps
-from tampu.convert.llama import NAMES, parameters, rope_factors, transform
 from tampu.convert.vision import PREFIXES, require_unscaled_rope, tower_keys, tower_names
 from tampu.vision import CLIP, Filter
 

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 
 from tampu.convert.checkpoint import StoredTensor
 from tampu.convert.config import Config
+from tampu.convert.families.llama import LLAMA, parameters, rope_factors, transform
 from tampu.convert.family import Family, Parameters
 from tampu.convert.keys.image import ImageSteps
-from tampu.convert.llama import LLAMA, parameters, rope_factors, transform
 from tampu.convert.vision import ATTENTION, PREFIXES, tower_keys, tower_names
 from tampu.vision import CLIP, Filter
 

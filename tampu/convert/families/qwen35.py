@@ -16,11 +16,9 @@ import numpy as np
 
 from tampu.convert.checkpoint import Stored, StoredTensor, to_float32
 from tampu.convert.config import Config, rope_settings
-from tampu.convert.family import Family, Parameters, moe_parameters, text_parameters
-from tampu.convert.lazy_tensor import View, nth_part
-from tampu.convert.lfm2 import channel
-from tampu.convert.llama import GATED, NAMES, QK_NORM_NAMES
-from tampu.convert.qwen3vl import (
+from tampu.convert.families.lfm2 import channel
+from tampu.convert.families.llama import GATED, NAMES, QK_NORM_NAMES
+from tampu.convert.families.qwen3vl import (
     IMAGE_STEPS,
     TOWER_NAMES,
     TOWER_PREFIXES,
@@ -28,6 +26,8 @@ from tampu.convert.qwen3vl import (
     image_settings,
     tower_parameters,
 )
+from tampu.convert.family import Family, Parameters, moe_parameters, text_parameters
+from tampu.convert.lazy_tensor import View, nth_part
 
 _PREFIXES = {"model.language_model.": "model.", "model.mtp.": "mtp."}
 _LAYER = "model.layers.{}."

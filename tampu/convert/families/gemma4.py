@@ -16,9 +16,8 @@ import numpy.typing as npt
 
 from tampu.convert.checkpoint import StoredTensor
 from tampu.convert.config import MAX_HEAD_SIZE, Config
-from tampu.convert.family import Family, Parameters
-from tampu.convert.gemma import GEMMA3_NAMES
-from tampu.convert.gemma4_vision import (
+from tampu.convert.families.gemma import GEMMA3_NAMES
+from tampu.convert.families.gemma4_vision import (
     EMBEDDER,
     IMAGE_STEPS,
     PREFIXES,
@@ -27,6 +26,7 @@ from tampu.convert.gemma4_vision import (
     image_settings,
     tower_parameters,
 )
+from tampu.convert.family import Family, Parameters
 
 log = logging.getLogger("tampu")
 

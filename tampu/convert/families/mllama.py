@@ -9,11 +9,11 @@ import numpy as np
 
 from tampu.convert.checkpoint import Stored, to_float32
 from tampu.convert.config import Config
+from tampu.convert.families.llama import NAMES, parameters, rope_factors
+from tampu.convert.families.llama import transform as reorder
 from tampu.convert.family import Family, Parameters
 from tampu.convert.keys.image import ImageSteps
 from tampu.convert.lazy_tensor import View
-from tampu.convert.llama import NAMES, parameters, rope_factors
-from tampu.convert.llama import transform as reorder
 from tampu.convert.vision import ATTENTION, PREFIXES, tower_keys, tower_names
 from tampu.vision import CLIP, Filter
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from tampu.convert.checkpoint import Stored, to_float32
 from tampu.convert.config import Config, read_rope, rope_settings
+from tampu.convert.families.llama import NAMES, QK_NORM_NAMES
 from tampu.convert.family import Family, Parameters, text_parameters
 from tampu.convert.keys.image import ImageSteps
-from tampu.convert.llama import NAMES, QK_NORM_NAMES
 from tampu.convert.vision import ATTENTION, PREFIXES, tower_keys, tower_names
 from tampu.errors import UnsupportedModelError
 from tampu.vision import HALF, Filter

@@ -1,0 +1,79 @@
+"""Tiny checkpoints of each architecture, made with transformers as a publisher would save them.
+
+A recipe is in the module of its kind.
+"""
+
+from __future__ import annotations
+
+import functools
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+import transformers
+from support.checkpoints import dense, pictures, text
+from support.checkpoints.making import make
+from support.checkpoints.others import FOR_LLAMA_CPP, RANKERS
+from support.checkpoints.recipe import CONTEXT, SEED, VOCABULARY, Recipe
+from support.checkpoints.weights import draw_weights
+from support.made_once import key_of, made_once
+from transformers import PreTrainedModel
+
+__all__ = [
+    "CONTEXT",
+    "DECODERS",
+    "FAMILIES",
+    "FOR_LLAMA_CPP",
+    "HYBRIDS",
+    "RANKERS",
+    "RECIPES",
+    "SEED",
+    "SEEN_ONLY",
+    "VOCABULARY",
+    "Recipe",
+    "draw_weights",
+    "load_reference",
+    "make_checkpoint",
+]
+
+transformers.utils.logging.disable_progress_bar()
+
+# Architectures made of the same parts as others, which `test_families` compares.
+FAMILIES: dict[str, Recipe] = dense.RECIPES
+_IN_DEPTH = text.RECIPES | pictures.RECIPES
+RECIPES: dict[str, Recipe] = _IN_DEPTH | FAMILIES
+
+# These are compared with pictures only: their text is that of qwen35moe, of gemma4 or gemma4_small.
+SEEN_ONLY = ("gemma4_seeing", "gemma4_small_seeing", "gemma4_unified_seeing", "qwen35moe_seeing")
+DECODERS = [name for name in _IN_DEPTH if name not in ("bert", *SEEN_ONLY)]
+HYBRIDS = [  # with recurrent layers
+    "lfm2",
+    "qwen35",
+    "qwen35_seeing",
+    "qwen35moe",
+    "qwen35moe_seeing",
+    "qwen3next",
+]
+
+
+def make_checkpoint(name: str, folder: Path) -> Path:
+    """Write the checkpoint `name` to `folder` and return the folder."""
+    return made_once(_key(name), name, folder, functools.partial(make, _recipe(name)))
+
+
+def _key(name: str) -> str:
+    """Return a hash of all that a checkpoint depends on."""
+    versions = [f"{each} {version(each)}" for each in ("torch", "transformers", "tokenizers")]
+    return key_of(["tests/support/checkpoints/making.py"], [*versions, repr(_recipe(name))])
+
+
+def load_reference(name: str, folder: Path) -> PreTrainedModel:
+    """Return transformers' model of a checkpoint, in float32 with plain attention."""
+    model = getattr(transformers, _recipe(name).architecture).from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager"
+    )
+    return model.eval()
+
+
+def _recipe(name: str) -> Recipe:
+    return (RECIPES | FOR_LLAMA_CPP | RANKERS)[name]

@@ -1,0 +1,303 @@
+"""Checkpoints of models that see."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import transformers
+from support.checkpoints.recipe import LLAMA3, SEED, TEXT, Recipe
+from support.checkpoints.text import (
+    GEMMA4_SMALL,
+    GEMMA4_TEXT,
+    GEMMA_TEXT,
+    QWEN35,
+    QWEN35_MOE,
+    llama4,
+)
+
+_SIGLIP = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "image_size": 112,
+    "patch_size": 14,
+    "layer_norm_eps": 2e-2,
+    "vision_use_head": False,
+}
+
+_GEMMA4_TOWER = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "head_dim": 16,
+    "patch_size": 4,
+    "pooling_kernel_size": 3,
+    "position_embedding_size": 224,
+    "rms_norm_eps": 2e-2,
+}
+
+_GEMMA4_EMBEDDER = {
+    "patch_size": 4,
+    "pooling_kernel_size": 3,
+    "mm_embed_dim": 96,
+    "mm_posemb_size": 72,
+    "output_proj_dims": 96,
+    "rms_norm_eps": 2e-2,
+}
+
+
+def _seeing4(
+    architecture: str,
+    config: type[transformers.PreTrainedConfig],
+    vision: dict[str, Any],
+    **changes: Any,
+) -> Recipe:
+    """An image's tokens see one another in the layers with a window, but not in small models."""
+    text = GEMMA4_TEXT | {"pad_token_id": 0, "use_bidirectional_attention": "vision"} | changes
+    marks = {"boi_token_id": 6, "eoi_token_id": 7, "image_token_id": 8, "video_token_id": 500}
+    values = {"text_config": text, "vision_config": vision, "audio_config": None, **marks}
+    return Recipe(
+        architecture,
+        config,
+        values,
+        "gemma4_image",
+        approximate=True,
+        processor={"patch_size": 4, "pooling_kernel_size": 3, "max_soft_tokens": 70},
+    )
+
+
+_SMALL_PICTURES = {
+    "size": {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280},
+    "image_mean": [0.5] * 3,
+    "image_std": [0.5] * 3,
+}
+
+_IMAGE_TOKENS = {
+    "image_token_id": 7,
+    "vision_start_token_id": 6,
+    "vision_end_token_id": 8,
+    "video_token_id": 500,
+}
+
+_TOWER = {
+    "depth": 4,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_heads": 4,
+    "out_hidden_size": 128,
+    "num_position_embeddings": 36,
+}
+
+VL_EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 96}
+
+
+def qwen3vl(
+    architecture: str, config: type[transformers.PreTrainedConfig], **changes: Any
+) -> Recipe:
+    """The second and third number of a position end before the first, as in published models."""
+    rope = {"rope_type": "default", "rope_theta": 1e6, "mrope_interleaved": True}
+    rope["mrope_section"] = changes.pop("sections", [8, 4, 4])
+    seed = changes.pop("seed", SEED)
+    values = {
+        "text_config": TEXT | {"num_hidden_layers": 4, "rope_parameters": rope} | changes,
+        "vision_config": _TOWER | {"deepstack_visual_indexes": [0, 2]},
+        **_IMAGE_TOKENS,
+    }
+    return Recipe(
+        architecture,
+        config,
+        values,
+        "qwen2_image",
+        approximate_tower=True,
+        seed=seed,
+        processor=_SMALL_PICTURES,
+    )
+
+
+def _seeing35(
+    architecture: str, config: type[transformers.PreTrainedConfig], text: Recipe
+) -> Recipe:
+    values = {"text_config": text.values, "vision_config": _TOWER, **_IMAGE_TOKENS}
+    return Recipe(
+        architecture,
+        config,
+        values,
+        "qwen35_image",
+        approximate_tower=True,
+        processor=_SMALL_PICTURES,
+    )
+
+
+RECIPES: dict[str, Recipe] = {
+    "qwen35_seeing": _seeing35(
+        "Qwen3_5ForConditionalGeneration", transformers.Qwen3_5Config, QWEN35
+    ),
+    "qwen35moe_seeing": _seeing35(
+        "Qwen3_5MoeForConditionalGeneration", transformers.Qwen3_5MoeConfig, QWEN35_MOE
+    ),
+    "llava": Recipe(
+        "LlavaForConditionalGeneration",
+        transformers.LlavaConfig,
+        {
+            "text_config": TEXT | {"model_type": "llama", "num_hidden_layers": 2},
+            "vision_config": {
+                "model_type": "clip_vision_model",
+                "hidden_size": 64,
+                "intermediate_size": 128,
+                "num_hidden_layers": 3,
+                "num_attention_heads": 4,
+                "image_size": 112,
+                "patch_size": 14,
+                "projection_dim": 32,
+                "layer_norm_eps": 1e-3,
+            },
+            "image_token_index": 6,
+        },
+        "llama3_image",
+    ),
+    "mistral3_vision": Recipe(
+        "Mistral3ForConditionalGeneration",
+        transformers.Mistral3Config,
+        {
+            "text_config": TEXT
+            | {"model_type": "mistral", "head_dim": 48, "rope_theta": 1e9, "sliding_window": None},
+            "vision_config": {
+                "model_type": "pixtral",
+                "hidden_size": 64,
+                "intermediate_size": 128,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 4,
+                "head_dim": 16,
+                "image_size": 140,
+                "patch_size": 14,
+                "hidden_act": "silu",
+            },
+            "image_token_index": 7,
+            "vision_feature_layer": -1,
+            "spatial_merge_size": 2,
+        },
+        "llama3_image",
+    ),
+    "llama4_vision": Recipe(
+        "Llama4ForConditionalGeneration",
+        transformers.Llama4Config,
+        {
+            "text_config": llama4().values,
+            "vision_config": {
+                "hidden_size": 64,
+                "intermediate_size": 256,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 4,
+                "image_size": 112,
+                "patch_size": 14,
+                "vision_output_dim": 96,
+                "projector_input_dim": 96,
+                "projector_output_dim": 96,
+                "pixel_shuffle_ratio": 0.5,
+                "norm_eps": 1e-3,
+            },
+            "image_token_index": 7,
+        },
+        "llama4_image",
+    ),
+    "mllama": Recipe(
+        "MllamaForConditionalGeneration",
+        transformers.MllamaConfig,
+        {
+            "text_config": {name: value for name, value in TEXT.items() if name != "head_dim"}
+            | {
+                "num_hidden_layers": 4,
+                "cross_attention_layers": [1, 3],
+                "rope_parameters": LLAMA3 | {"rope_theta": 500_000.0},
+                "pad_token_id": 0,
+            },
+            "vision_config": {
+                "hidden_size": 64,
+                "attention_heads": 4,
+                "intermediate_size": 128,
+                "num_hidden_layers": 4,
+                "num_global_layers": 2,
+                "image_size": 112,
+                "patch_size": 14,
+                "max_num_tiles": 4,
+                "intermediate_layers_indices": [1, 3],
+                "vision_output_dim": 192,
+                "norm_eps": 1e-3,
+            },
+            "image_token_index": 10,
+        },
+        "llama3_image",
+    ),
+    "qwen25vl": Recipe(
+        "Qwen2_5_VLForConditionalGeneration",
+        transformers.Qwen2_5_VLConfig,
+        {
+            "text_config": {name: value for name, value in TEXT.items() if name != "head_dim"}
+            | {
+                "model_type": "qwen2_5_vl_text",
+                "rope_parameters": {
+                    "rope_type": "default",
+                    "rope_theta": 1e6,
+                    "mrope_section": [4, 6, 6],
+                },
+            },
+            "vision_config": {
+                "depth": 4,
+                "hidden_size": 64,
+                "intermediate_size": 96,
+                "num_heads": 4,
+                "out_hidden_size": 128,
+                "patch_size": 14,
+                "window_size": 112,
+                "fullatt_block_indexes": [1, 3],
+                "hidden_act": "silu",
+            },
+            "image_token_id": 7,
+            "vision_start_token_id": 6,
+            "vision_end_token_id": 8,
+            "video_token_id": 500,
+        },
+        "qwen2_image",
+    ),
+    "qwen3vl": qwen3vl("Qwen3VLForConditionalGeneration", transformers.Qwen3VLConfig),
+    "qwen3vlmoe": qwen3vl(
+        "Qwen3VLMoeForConditionalGeneration",
+        transformers.Qwen3VLMoeConfig,
+        seed=2,
+        **VL_EXPERTS,
+    ),
+    "gemma4_seeing": _seeing4(
+        "Gemma4ForConditionalGeneration",
+        transformers.Gemma4Config,
+        _GEMMA4_TOWER | {"use_clipped_linears": True, "standardize": True},
+    ),
+    "gemma4_small_seeing": _seeing4(
+        "Gemma4ForConditionalGeneration",
+        transformers.Gemma4Config,
+        _GEMMA4_TOWER,
+        **GEMMA4_SMALL,
+        use_bidirectional_attention=None,
+    ),
+    "gemma4_unified_seeing": _seeing4(
+        "Gemma4UnifiedForConditionalGeneration",
+        transformers.Gemma4UnifiedConfig,
+        _GEMMA4_EMBEDDER,
+    ),
+    "gemma3_vision": Recipe(
+        "Gemma3ForConditionalGeneration",
+        transformers.Gemma3Config,
+        {
+            "text_config": GEMMA_TEXT | {"num_hidden_layers": 6},
+            "vision_config": _SIGLIP,
+            "mm_tokens_per_image": 16,
+            "image_token_index": 8,
+            "boi_token_index": 6,
+            "eoi_token_index": 7,
+        },
+        "gemma",
+        approximate=True,
+    ),
+}

@@ -1,0 +1,62 @@
+"""What a tiny checkpoint is made of, and the values that most of them share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import transformers
+
+SEED = 1
+VOCABULARY = 512
+CONTEXT = 512
+
+TEXT = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "max_position_embeddings": CONTEXT,
+    "rms_norm_eps": 1e-3,  # large enough to matter
+    "tie_word_embeddings": False,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": None,
+}
+YARN = {
+    "rope_type": "yarn",
+    "factor": 4.0,
+    "original_max_position_embeddings": 32,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a checkpoint is made of.
+
+    `approximate` says that ggml's CPU code takes the activation from a table in half precision,
+    `approximate_tower` that it does so for pictures only. `processor` is preprocessor_config.json.
+    Mixtures of experts have a `seed` with which no token is on the verge of another expert: there
+    the rounding of a half-precision cache would change the choice, and all that follows from it.
+    """
+
+    architecture: str
+    config: type[transformers.PreTrainedConfig]
+    values: dict[str, Any] = field(default_factory=dict)
+    tokenizer: str = "llama3"
+    approximate: bool = False
+    approximate_tower: bool = False
+    seed: int = SEED
+    processor: dict[str, Any] = field(default_factory=dict)
