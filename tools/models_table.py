@@ -20,6 +20,7 @@ Measured = tuple[str, str, float]  # architecture, what was compared, largest re
 
 MODELS = {
     "bert": "BERT and XLM-RoBERTa, for embeddings and ranking: BGE, E5, MiniLM",
+    "deepseek2": "DeepSeek V2, V3 and R1, Kimi K2, GLM-4.7-Flash",
     "gemma2": "Gemma 2",
     "gemma3": "Gemma 3, text and vision",
     "gemma4": "Gemma 4, text and vision",

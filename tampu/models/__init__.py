@@ -41,6 +41,9 @@ class Architecture:
 
 _BUILT_IN: Mapping[str, Architecture] = {
     "bert": Architecture("tampu.models.bert:Bert"),
+    "deepseek2": Architecture(
+        "tampu.models.deepseek2:DeepSeek2", {"rope_mode": RopeMode.INTERLEAVED}
+    ),
     "gemma2": Architecture("tampu.models.gemma2:Gemma2"),
     "gemma3": Architecture("tampu.models.gemma3:Gemma3"),
     "gemma4": Architecture("tampu.models.gemma4:Gemma4"),

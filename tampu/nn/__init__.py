@@ -51,6 +51,9 @@ from tampu.nn.image import VideoSampling as VideoSampling
 from tampu.nn.image import VisionModel as VisionModel
 from tampu.nn.image import find_special_tokens as find_special_tokens
 from tampu.nn.image import grid_placeholders as grid_placeholders
+from tampu.nn.latent_attention import LatentAttention as LatentAttention
+from tampu.nn.latent_attention import LatentHeads as LatentHeads
+from tampu.nn.latent_attention import move_latent as move_latent
 from tampu.nn.linear import Embedding as Embedding
 from tampu.nn.linear import Linear as Linear
 from tampu.nn.model import Batch as Batch
