@@ -29,6 +29,7 @@ MODELS = {
     "llama": "Llama 1 to 3.3, Mistral, Mixtral, LLaVA 1.5",
     "llama4": "Llama 4, text and vision",
     "mistral3": "Mistral Small 3, Ministral 3, with Pixtral's vision encoder",
+    "mistral4": "Mistral Small 4, text",
     "mllama": "Llama 3.2 Vision",
     "qwen2": "Qwen 2, 2.5",
     "qwen25vl": "Qwen 2.5-VL (also `qwen2vl`)",

@@ -53,6 +53,9 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "llama": Architecture("tampu.models.llama:Llama", {"rope_mode": RopeMode.INTERLEAVED}),
     "llama4": Architecture("tampu.models.llama4:Llama4"),
     "mistral3": Architecture("tampu.models.mistral3:Mistral3"),
+    "mistral4": Architecture(
+        "tampu.models.deepseek2:DeepSeek2", {"rope_mode": RopeMode.INTERLEAVED}
+    ),
     "mllama": Architecture("tampu.models.mllama:Mllama"),
     "qwen2": Architecture("tampu.models.llama:Llama"),
     "qwen25vl": Architecture("tampu.models.qwen25vl:Qwen25VL"),

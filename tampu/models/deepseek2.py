@@ -1,4 +1,4 @@
-"""DeepSeek V2, V3 and R1, Kimi K2, GLM-4.7-Flash: latent attention and experts.
+"""DeepSeek V2, V3 and R1, Kimi K2, GLM-4.7-Flash, Mistral 4: latent attention and experts.
 
     x = x + latent attention(norm(x))
     x = x + experts(norm(x)) + shared expert(norm(x))

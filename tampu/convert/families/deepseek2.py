@@ -18,37 +18,56 @@ from tampu.convert.family import Family, Parameters, moe_parameters, text_parame
 from tampu.convert.lazy_tensor import View
 
 _ATTENTION, _MLP = "model.layers.{}.self_attn.", "model.layers.{}.mlp."
-_LOW_RANK = {
+_QUERIES = {
+    _ATTENTION + "q_proj": "blk.{}.attn_q",
     _ATTENTION + "q_a_proj": "blk.{}.attn_q_a",
     _ATTENTION + "q_a_layernorm": "blk.{}.attn_q_a_norm",
     _ATTENTION + "q_b_proj": "blk.{}.attn_q_b",
 }
-_EXPERTS = {
+_KEYS_AND_VALUES = {f"{_ATTENTION}{part}_proj" for part in "kv"}
+ATTENTION_NAMES = (
+    {
+        name: target
+        for name, target in NAMES.items()
+        if name not in _KEYS_AND_VALUES and "mlp" not in name
+    }
+    | _QUERIES
+    | {
+        _ATTENTION + "kv_a_proj_with_mqa": "blk.{}.attn_kv_a_mqa",
+        _ATTENTION + "kv_a_layernorm": "blk.{}.attn_kv_a_norm",
+    }
+)
+_DENSE = {f"{_MLP}{part}_proj": f"blk.{{}}.ffn_{part}" for part in GATED}
+EXPERT_NAMES = {
     _MLP + "gate": "blk.{}.ffn_gate_inp",
     _MLP + "gate.e_score_correction_bias": "blk.{}.exp_probs_b.bias",
     **{f"{_MLP}shared_experts.{part}_proj": f"blk.{{}}.ffn_{part}_shexp" for part in GATED},
 }
 _STACKS = {f"{_MLP}experts.{{}}.{part}_proj": f"blk.{{}}.ffn_{part}_exps" for part in GATED}
-_REPLACED = {f"{_ATTENTION}{part}_proj" for part in "kv"}
-_DENSE = {NAMES[f"{_MLP}{part}_proj"] for part in GATED}
 _MTP_LAYER = re.compile(r"model\.layers\.(\d+)\.(eh_proj|enorm|hnorm|shared_head)\b")
 _LAYER = re.compile(r"model\.layers\.(\d+)\.")
 _GATING = {"softmax": 1, "sigmoid": 2}  # llama.cpp's numbers
+_ROUNDING = 1e-4
 log = logging.getLogger("tampu")
 
 
 def parameters(config: Config) -> Parameters:
     """Return the keys of `deepseek2`."""
+    return latent_keys(config) | _expert_keys(config)
+
+
+def latent_keys(config: Config) -> Parameters:
+    """Return the keys of a decoder with latent attention, without those of experts."""
     config.require("hidden_act", ("silu",), "silu")
     config.require("attention_bias", (False,), default=False)
     config.require("mlp_bias", (False,), default=False)
     config.require("rope_interleave", (True,), default=True)
     rank, rotated = config.integer("kv_lora_rank", 512), config.integer("qk_rope_head_dim", 64)
-    config.require("head_dim", (None, rotated), None)
     content, value = config.integer("qk_nope_head_dim", 128), config.integer("v_head_dim", 128)
+    config.require("head_dim", (None, rotated, content + rotated), None)
     config.require("qk_head_dim", (None, content + rotated), None)
-    as_text = config.with_defaults({"head_dim": rotated})
-    keys = text_parameters(as_text, scalings=("none", "yarn"))
+    as_text = config.changed({**config.values, "head_dim": rotated})
+    keys = text_parameters(as_text, scalings=("none", "yarn"), is_partial=True)
     config.require("num_key_value_heads", (keys["attention.head_count"],), None)
     keys |= {
         "attention.head_count_kv": 1,
@@ -61,7 +80,11 @@ def parameters(config: Config) -> Parameters:
     }
     if config.get("q_lora_rank") is not None:
         keys["attention.q_lora_rank"] = config.integer("q_lora_rank")
-    return _with_yarn(keys, read_rope(as_text)) | _expert_keys(config)
+    rope = read_rope(as_text, is_partial=True)
+    share = rotated / (content + rotated)
+    if abs(rope.settings.number("partial_rotary_factor", share) - share) > _ROUNDING:
+        raise rope.settings.error("partial_rotary_factor", f"is not that of {rotated} features")
+    return _with_yarn(keys, rope)
 
 
 def _expert_keys(config: Config) -> Parameters:
@@ -149,21 +172,9 @@ DEEPSEEK2 = Family(
         "Glm4MoeLiteForCausalLM",
         "YoutuForCausalLM",
     ),
-    names={name: target for name, target in NAMES.items() if name not in _REPLACED}
-    | {
-        _ATTENTION + "kv_a_proj_with_mqa": "blk.{}.attn_kv_a_mqa",
-        _ATTENTION + "kv_a_layernorm": "blk.{}.attn_kv_a_norm",
-    }
-    | _LOW_RANK
-    | _EXPERTS,
+    names=ATTENTION_NAMES | _DENSE | EXPERT_NAMES,
     optional=frozenset(
-        {
-            *_LOW_RANK.values(),
-            *_EXPERTS.values(),
-            *_STACKS.values(),
-            *_DENSE,
-            NAMES[_ATTENTION + "q_proj"],
-        }
+        {*_QUERIES.values(), *_DENSE.values(), *EXPERT_NAMES.values(), *_STACKS.values()}
     ),
     stacks=_STACKS,
     fused=halves_of_kv_b,

@@ -44,6 +44,19 @@ RECIPES: dict[str, Recipe] = {
             | {"rope_theta": 1e4, "mscale": 1.0, "mscale_all_dim": 1.0, "factor": 8.0},
         },
     ),
+    "mistral4": Recipe(
+        "Mistral4ForCausalLM",
+        transformers.Mistral4Config,
+        _LATENT
+        | _EXPERTS
+        | {"first_k_dense_replace": 0, "routed_scaling_factor": 1.5}
+        | {
+            "rope_parameters": YARN
+            | {"rope_theta": 1e4, "mscale": 1.0, "mscale_all_dim": 1.0, "factor": 8.0}
+            | {"llama_4_scaling_beta": 0.1},
+        },
+    ),
+    "deepseek2_youtu": Recipe("YoutuForCausalLM", transformers.YoutuConfig, _LATENT),
     "deepseek2_glm": Recipe(
         "Glm4MoeLiteForCausalLM",
         transformers.Glm4MoeLiteConfig,
