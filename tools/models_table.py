@@ -24,6 +24,7 @@ MODELS = {
     "gemma2": "Gemma 2",
     "gemma3": "Gemma 3, text and vision",
     "gemma4": "Gemma 4, text and vision",
+    "glm4moe": "GLM-4.5 to 4.7, GLM-4.5-Air",
     "gpt-oss": "gpt-oss (also `gptoss`)",
     "lfm2": "LFM2",
     "llama": "Llama 1 to 3.3, Mistral, Mixtral, LLaVA 1.5",

@@ -47,6 +47,7 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "gemma2": Architecture("tampu.models.gemma2:Gemma2"),
     "gemma3": Architecture("tampu.models.gemma3:Gemma3"),
     "gemma4": Architecture("tampu.models.gemma4:Gemma4"),
+    "glm4moe": Architecture("tampu.models.glm4moe:Glm4Moe"),
     "gpt-oss": Architecture("tampu.models.gptoss:GptOss"),
     "gptoss": Architecture("tampu.models.gptoss:GptOss"),  # Ollama's name
     "lfm2": Architecture("tampu.models.lfm2:Lfm2"),
