@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.convert.checkpoint import Stored, StoredTensor, to_float32
-from tampu.convert.config import Config, Rope, read_rope
+from tampu.convert.config import Config, Rope, read_rope, rope_settings
 from tampu.convert.keys.image import ImageSteps
 from tampu.convert.lazy_tensor import View, stacked, viewed
 from tampu.errors import ModelFileError, UnsupportedModelError
@@ -306,6 +306,22 @@ def text_parameters(
         "rope.dimension_count": head_size,
         **rope.metadata(truncates=truncates),
     }
+
+
+def rotated_features(config: Config, usual: float) -> int:
+    """Return how many features of each head RoPE rotates.
+
+    Args:
+        config: the text model's configuration.
+        usual: the part of a head, if the configuration does not say.
+    """
+    rope, size = rope_settings(config), config.head_size()
+    factor = rope.number("partial_rotary_factor", usual)
+    rotated = int(size * factor)
+    if rotated % 2 or not 0 < rotated <= size:
+        reason = f"{factor} of {size} features is not a number of pairs"
+        raise rope.error("partial_rotary_factor", reason)
+    return rotated
 
 
 def _context(stated: int, rope: Rope) -> int:

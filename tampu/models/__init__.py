@@ -41,15 +41,22 @@ class Architecture:
 
 _BUILT_IN: Mapping[str, Architecture] = {
     "bert": Architecture("tampu.models.bert:Bert"),
+    "deepseek2": Architecture(
+        "tampu.models.deepseek2:DeepSeek2", {"rope_mode": RopeMode.INTERLEAVED}
+    ),
     "gemma2": Architecture("tampu.models.gemma2:Gemma2"),
     "gemma3": Architecture("tampu.models.gemma3:Gemma3"),
     "gemma4": Architecture("tampu.models.gemma4:Gemma4"),
+    "glm4moe": Architecture("tampu.models.glm4moe:Glm4Moe"),
     "gpt-oss": Architecture("tampu.models.gptoss:GptOss"),
     "gptoss": Architecture("tampu.models.gptoss:GptOss"),  # Ollama's name
     "lfm2": Architecture("tampu.models.lfm2:Lfm2"),
     "llama": Architecture("tampu.models.llama:Llama", {"rope_mode": RopeMode.INTERLEAVED}),
     "llama4": Architecture("tampu.models.llama4:Llama4"),
     "mistral3": Architecture("tampu.models.mistral3:Mistral3"),
+    "mistral4": Architecture(
+        "tampu.models.deepseek2:DeepSeek2", {"rope_mode": RopeMode.INTERLEAVED}
+    ),
     "mllama": Architecture("tampu.models.mllama:Mllama"),
     "qwen2": Architecture("tampu.models.llama:Llama"),
     "qwen25vl": Architecture("tampu.models.qwen25vl:Qwen25VL"),

@@ -13,22 +13,11 @@ from functools import partial
 from typing import ClassVar
 
 from tampu import nn
-from tampu.errors import ModelFileError
 from tampu.ml import RopeMode, Tensor
 from tampu.ml.metadata import Metadata
 from tampu.models.qwen3vl_vision import Qwen3VLVision
 
-_MTP_LAYERS = "nextn_predict_layers"
 _ANY = (1, 1, 1, 0)  # without images the numbers of a position are equal
-
-
-def read_layers(metadata: Metadata) -> int:
-    """Return the number of layers without those of multi-token prediction, which are the last."""
-    blocks, mtp_layers = metadata.integer("block_count"), metadata.integer(_MTP_LAYERS, 0)
-    if not 1 <= blocks <= 1024 or not 0 <= mtp_layers < blocks:
-        key = metadata.full_key(_MTP_LAYERS if mtp_layers else "block_count")
-        raise ModelFileError(f"key '{key}'", f"{mtp_layers} of {blocks} layers, at most 1024")
-    return blocks - mtp_layers
 
 
 def read_sections(metadata: Metadata) -> nn.RopeSections:
@@ -39,8 +28,8 @@ def read_sections(metadata: Metadata) -> nn.RopeSections:
 
 @dataclass(frozen=True, kw_only=True)
 class Options(nn.DecoderOptions):
-    layers: int = nn.option_from(read_layers)
-    mtp_layers: int = nn.option(_MTP_LAYERS, default=0, at_least=0)
+    layers: int = nn.option_from(nn.read_layers)
+    mtp_layers: int = nn.option("nextn_predict_layers", default=0, at_least=0)
     delta: nn.DeltaHeads = nn.option_from(nn.read_delta_heads)
     sections: nn.RopeSections = nn.option_from(read_sections)
     used_experts: int = nn.option("expert_used_count", default=0, at_least=0, at_most=4096)

@@ -20,6 +20,7 @@ from tampu.nn.cache import Tensors as Tensors
 from tampu.nn.decoder import Decoder as Decoder
 from tampu.nn.decoder import DecoderOptions as DecoderOptions
 from tampu.nn.decoder import Step as Step
+from tampu.nn.decoder import read_layers as read_layers
 from tampu.nn.decoder import run_layers as run_layers
 from tampu.nn.decoder import select_rows as select_rows
 from tampu.nn.delta_net import DeltaHeads as DeltaHeads
@@ -34,11 +35,13 @@ from tampu.nn.encoder import PatchEmbedding as PatchEmbedding
 from tampu.nn.encoder import attend as attend
 from tampu.nn.encoder import axis_arrays as axis_arrays
 from tampu.nn.encoder import project_patches as project_patches
+from tampu.nn.experts import BiasedRouter as BiasedRouter
 from tampu.nn.experts import ExpertLinear as ExpertLinear
 from tampu.nn.experts import Gating as Gating
 from tampu.nn.experts import GatingFunction as GatingFunction
 from tampu.nn.experts import SharedExpert as SharedExpert
 from tampu.nn.experts import SparseMoE as SparseMoE
+from tampu.nn.experts import read_gating as read_gating
 from tampu.nn.feed_forward import Activation as Activation
 from tampu.nn.feed_forward import FeedForward as FeedForward
 from tampu.nn.feed_forward import GeluFeedForward as GeluFeedForward
@@ -51,6 +54,9 @@ from tampu.nn.image import VideoSampling as VideoSampling
 from tampu.nn.image import VisionModel as VisionModel
 from tampu.nn.image import find_special_tokens as find_special_tokens
 from tampu.nn.image import grid_placeholders as grid_placeholders
+from tampu.nn.latent_attention import LatentAttention as LatentAttention
+from tampu.nn.latent_attention import LatentHeads as LatentHeads
+from tampu.nn.latent_attention import move_latent as move_latent
 from tampu.nn.linear import Embedding as Embedding
 from tampu.nn.linear import Linear as Linear
 from tampu.nn.model import Batch as Batch

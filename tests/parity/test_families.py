@@ -14,10 +14,13 @@ from support.checkpoints import FAMILIES
 from support.laboratory import Laboratory, answer, relative_error, tokens
 from support.llama_cpp import greedy
 from support.mimicry import Mimicry
+from support.seeing import Seer
 
 from tampu.engine.engine import Engine
+from tampu.ml import Backend
 
-pytestmark = [pytest.mark.parity, pytest.mark.parametrize("name", FAMILIES)]
+pytestmark = pytest.mark.parity
+every_family = pytest.mark.parametrize("name", FAMILIES)
 
 SHORT = 24
 COUNT = 12
@@ -28,6 +31,7 @@ def exact(name: str) -> float:
     return 2e-3 if FAMILIES[name].approximate else 1e-5
 
 
+@every_family
 def test_logits_at_once_in_chunks_and_token_by_token(laboratory: Laboratory, name: str) -> None:
     reference = laboratory.answer(name)
     with laboratory.engine(name) as engine:
@@ -36,6 +40,7 @@ def test_logits_at_once_in_chunks_and_token_by_token(laboratory: Laboratory, nam
             laboratory.compare(name, ours, reference, f"F32, {what}", exact(name))
 
 
+@every_family
 def test_a_wrong_weight_would_be_noticed(laboratory: Laboratory, name: str) -> None:
     """Each weight that is zero moves transformers' logits by much more than we allow."""
     model = laboratory.reference(name)
@@ -52,6 +57,7 @@ def test_a_wrong_weight_would_be_noticed(laboratory: Laboratory, name: str) -> N
     assert not unnoticed
 
 
+@every_family
 def test_sequences_in_one_batch_and_after_a_reused_prefix(
     laboratory: Laboratory, name: str
 ) -> None:
@@ -74,22 +80,31 @@ def test_sequences_in_one_batch_and_after_a_reused_prefix(
     assert compared >= COUNT
 
 
+@every_family
 def test_quantized_weights_match_their_dequantized_values(
-    laboratory: Laboratory, name: str
+    laboratory: Laboratory, backend: Backend, name: str
 ) -> None:
-    """As for the others: no further from the exact answer than transformers with rounding is."""
+    """No further from the exact answer than transformers with rounded activations is.
+
+    Rounding sends some tokens to other experts: the reference follows our choice.
+    """
+    seer = Seer(backend, laboratory.file(name, "Q8_0"))
+    ours, choices = seer.logits_and_choices([tokens()])
+    seer.close()
     model = laboratory.quantized_reference(name, "Q8_0")
-    reference = answer(model, tokens())
-    with Mimicry(rounds=True):
+    with Mimicry(choices, FAMILIES[name].experts):
+        reference = answer(model, tokens())
+    with Mimicry(choices, FAMILIES[name].experts, rounds=True):
         rounded = answer(model, tokens())
-    with laboratory.engine(name, "Q8_0", cache="f16") as engine:
-        ours = engine.logits(tokens())[:, : reference.shape[1]]
-    limit = min(1.3 * relative_error(rounded, reference), QUANTIZED)
-    laboratory.compare(name, ours, reference, "Q8_0, cache F16", limit)
+    limit = min(1.5 * relative_error(rounded, reference), QUANTIZED)
+    laboratory.compare(name, ours, reference, "Q8_0", limit)
     assert np.abs(reference - laboratory.answer(name)).max() > 1e-2  # the weights were rounded
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", [name for name, recipe in FAMILIES.items() if not recipe.unlike_llama_cpp]
+)
 def test_llama_cpp_gives_the_same_greedy_tokens(laboratory: Laboratory, name: str) -> None:
     clear = 0
     for seed in range(3):  # some lead llama.cpp to an end of text at once

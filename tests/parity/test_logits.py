@@ -21,7 +21,7 @@ from support.laboratory import (
     tabulate_gelu,
     tokens,
 )
-from support.mimicry import Mimicry, Scores, chosen
+from support.mimicry import Choices, Mimicry
 from support.seeing import Seer
 
 from tampu.ml import Backend
@@ -65,14 +65,12 @@ def exact(name: str) -> float:
     return 2e-3 if RECIPES[name].approximate else 1e-5
 
 
-def share_of_other_experts(name: str, mine: Sequence[Scores], theirs: Sequence[Scores]) -> float:
+def share_of_other_experts(mine: Sequence[Choices], theirs: Sequence[Choices]) -> float:
     """Return for how many of the tokens and layers two runs chose other experts."""
-    config = RECIPES[name].values
-    count = config.get("text_config", config)["num_experts_per_tok"]
     differ = [
         set(one) != set(other)
         for pair in zip(mine, theirs, strict=True)
-        for one, other in zip(*(chosen(each, count).tolist() for each in pair), strict=True)
+        for one, other in zip(*(each.tolist() for each in pair), strict=True)
     ]
     return float(np.mean(differ))
 
@@ -146,14 +144,14 @@ def test_logits_of_experts_on_a_gpu(laboratory: Laboratory, gpu: Device, name: s
     device_map = DeviceMap((gpu,), layers * (0,))
     with closing(Backend(threads=1, max_nodes=4096, device_map=device_map)) as backend:
         seer = Seer(backend, laboratory.file(name))
-        ours, scores = seer.logits_and_scores([tokens()])
+        ours, choices = seer.logits_and_choices([tokens()])
         assert seer.weights.device_bytes
         seer.close()
-    with Mimicry(scores) as followed:
+    with Mimicry(choices, RECIPES[name].experts) as followed:
         reference = answer(laboratory.reference(name), tokens())
     limit = exact(name) if gpu.name == "GPU" else F16_ARITHMETIC
     laboratory.compare(name, ours, reference, "F32, same experts, on a GPU", limit)
-    assert share_of_other_experts(name, scores, followed.scores) < 0.02
+    assert share_of_other_experts(choices, followed.choices) < 0.02
 
 
 @pytest.mark.parametrize(
@@ -189,12 +187,12 @@ def test_logits_of_experts_with_half_precision_weights(
 ) -> None:
     """On some processors a token goes to other experts: the reference follows our choice."""
     seer = Seer(backend, laboratory.file(name, "F16"))
-    ours, scores = seer.logits_and_scores([tokens()])
+    ours, choices = seer.logits_and_choices([tokens()])
     seer.close()
-    with Mimicry(scores) as followed:
+    with Mimicry(choices, RECIPES[name].experts) as followed:
         reference = answer(laboratory.reference(name), tokens())
     laboratory.compare(name, ours, reference, "F16, same experts", 3e-3)
-    assert share_of_other_experts(name, scores, followed.scores) < 0.02
+    assert share_of_other_experts(choices, followed.choices) < 0.02
 
 
 @pytest.mark.parametrize("name", [*TYPICAL, "gemma4_small", "mllama", "qwen25vl", "qwen3vl"])
@@ -232,19 +230,19 @@ def test_quantized_experts_match_their_dequantized_values(
     Then it is as with other quantised weights. The choices themselves differ in few places.
     """
     seer = Seer(backend, laboratory.file(name, type_))
-    ours, scores = seer.logits_and_scores([tokens()])
+    ours, choices = seer.logits_and_choices([tokens()])
     seer.close()
     model = laboratory.quantized_reference(name, type_)
-    with Mimicry(scores) as followed:
+    with Mimicry(choices, RECIPES[name].experts) as followed:
         reference = answer(model, tokens())
-    with Mimicry(scores, rounds=True):
+    with Mimicry(choices, RECIPES[name].experts, rounds=True):
         rounded = answer(model, tokens())
     most = 1.5
     limit = most * relative_error(rounded, reference)
     laboratory.compare(name, ours, reference, f"{type_}, same experts", min(limit, 5e-2))
     # The divergence grows with the square of the error.
     assert divergence(ours, reference) < most**2 * divergence(rounded, reference)
-    assert share_of_other_experts(name, scores, followed.scores) < 0.05
+    assert share_of_other_experts(choices, followed.choices) < 0.05
 
 
 @KERNELS

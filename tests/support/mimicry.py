@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from tampu.ml.gguf import GGMLType
 from tampu.ml.quantize import dequantize, quantize
 
-Scores = npt.NDArray[np.float32]
+Choices = npt.NDArray[np.int64]
 
 _PRODUCTS = (torch.nn.functional.linear, torch.bmm, torch.Tensor.__matmul__)
 _FEWEST_OUTPUTS = 16  # routers, whose weights stay in F32, have fewer
@@ -23,19 +23,23 @@ class Mimicry(TorchFunctionMode):
     """While it is entered, what models of transformers compute is changed.
 
     Attributes:
-        scores: of the experts, (tokens, experts), as each layer's router gave them.
+        choices: the experts of each layer, (tokens, experts of each), as its router chose them.
     """
 
-    def __init__(self, scores: Sequence[Scores] = (), *, rounds: bool = False) -> None:
+    def __init__(
+        self, choices: Sequence[Choices] = (), experts: int = 0, *, rounds: bool = False
+    ) -> None:
         """Set what is changed.
 
         Args:
-            scores: of each layer: the experts with the largest ones are chosen; empty: as usual.
+            choices: the experts of each layer that are chosen; empty: as usual.
+            experts: how many a layer has; their choices are noted.
             rounds: whether products with weights round their activations to Q8_0 first.
         """
         super().__init__()
-        self.scores: list[Scores] = []
-        self._given = iter(scores)
+        self.choices: list[Choices] = []
+        self._given = iter(choices)
+        self._experts = experts
         self._rounds = rounds
 
     def __torch_function__(
@@ -46,23 +50,17 @@ class Mimicry(TorchFunctionMode):
         keywords: Mapping[str, Any] | None = None,
     ) -> Any:
         """Compute a function of torch's, or what takes its place."""
-        if function is torch.topk:
-            return self._choose(arguments[0], arguments[1])
+        if function is torch.topk and arguments[0].shape[-1] == self._experts:
+            return self._choose(arguments[0], (keywords or {}).get("k") or arguments[1])
         if self._rounds and function in _PRODUCTS and _has_weights(function, arguments[1]):
             arguments = (_rounded(arguments[0]), *arguments[1:])
         return function(*arguments, **(keywords or {}))
 
     def _choose(self, own: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        self.scores.append(own.numpy().copy())
-        scores = next(self._given, self.scores[-1])
-        best = torch.from_numpy(chosen(scores, count))
-        return own.gather(1, best), best
-
-
-def chosen(scores: Scores, count: int) -> npt.NDArray[np.int64]:
-    """Return the experts (tokens, count) with the largest scores, the largest first."""
-    order: npt.NDArray[np.int64] = np.argsort(-scores, axis=1, kind="stable")
-    return order[:, :count]
+        """Return the scores and numbers of the experts that were given, or of the best."""
+        self.choices.append(own.sort(descending=True, stable=True).indices[:, :count].numpy())
+        choice = torch.from_numpy(next(self._given, self.choices[-1]))
+        return own.gather(-1, choice), choice
 
 
 def _has_weights(function: Callable[..., Any], second: torch.Tensor) -> bool:

@@ -35,6 +35,7 @@ from tampu.nn import (
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
+Choices = npt.NDArray[np.int64]
 
 _TYPES = {
     np.dtype(np.float32): GGMLType.F32,
@@ -49,9 +50,12 @@ class Whole:
     """A layer's cache that holds nothing but the batch itself; what others read is kept."""
 
     mask: Tensor
+    latent_rank: int | None = None
     stored: tuple[Tensor, Tensor] | None = None
 
     def update(self, keys: Tensor | None, values: Tensor | None) -> History:
+        if keys is not None and values is None and self.latent_rank:
+            values, _ = keys.split([self.latent_rank, keys.shape[-1] - self.latent_rank])
         if keys is not None and values is not None:
             self.stored = keys, values
         assert self.stored is not None
@@ -83,13 +87,14 @@ class Beginning:
 
 
 @contextmanager
-def noted_scores(scores: list[Tensor]) -> Iterator[None]:
-    """Have the routers of graphs that are built add their experts' scores to a list."""
+def noted_choices(choices: list[Tensor]) -> Iterator[None]:
+    """Have the routers of graphs that are built add the experts that they choose to a list."""
     route = experts.route
 
     def noting(logits: Tensor, gating: Gating, score_bias: Tensor | None) -> tuple[Tensor, Tensor]:
-        scores.append(logits)
-        return route(logits, gating, score_bias)
+        choice, weights = route(logits, gating, score_bias)
+        choices.append(choice.contiguous())
+        return choice, weights
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(experts, "route", noting)
@@ -164,16 +169,16 @@ class Seer:
 
     def logits(self, parts: Sequence[list[int] | RGBImage]) -> Floats:
         """Return the logits (inputs, vocabulary) of a sequence."""
-        return self.logits_and_scores(parts)[0]
+        return self.logits_and_choices(parts)[0]
 
-    def logits_and_scores(
+    def logits_and_choices(
         self, parts: Sequence[list[int] | RGBImage]
-    ) -> tuple[Floats, list[Floats]]:
-        """Return the logits of a sequence, and of each mixture its experts' scores of all inputs.
+    ) -> tuple[Floats, list[Choices]]:
+        """Return the logits of a sequence, and of each mixture the experts of all inputs.
 
-        The scores are (inputs, experts), as the router gives them.
+        The experts are (inputs, experts of each).
         """
-        scores: list[Tensor] = []
+        choices: list[Tensor] = []
         stream = self.stream(parts)
         count = len(stream.tokens)
         context = self.backend.context()
@@ -201,14 +206,14 @@ class Seer:
         for index, shape in enumerate(shapes):
             if isinstance(shape, LayerShape) and shape.shared_layer is not None:
                 caches[index] = caches[shape.shared_layer]
-        with noted_scores(scores):
+        with noted_choices(choices):
             hidden = self.model.hidden(batch, caches)
-        results = [context.output(each) for each in (self.model.head(hidden), *scores)]
+        results = [context.output(each) for each in (self.model.head(hidden), *choices)]
         found = self.backend.compute(context, data, results).outputs
         context.close()
         store.close()
-        logits, *scored = (np.asarray(each, np.float32) for each in found)
-        return logits, scored
+        logits, *chosen = found
+        return np.asarray(logits, np.float32), [np.asarray(each, np.int64) for each in chosen]
 
     def _placed(self, stream: Stream, given: Any) -> tuple[Tensor | None, Tensor | None]:
         inside = [(at, image) for at, image in stream.images if not image.placeholders.is_cross]
@@ -245,7 +250,7 @@ def _cache(
     stream: Stream, shape: CacheShape, given: Callable[[Array], Tensor], storage: Storage
 ) -> LayerCache:
     if isinstance(shape, LayerShape):
-        return Whole(given(mask(stream, shape)))
+        return Whole(given(mask(stream, shape)), shape.latent_rank)
     states = []
     for each in shape.shapes:
         stored, *rows = row_arrays(np.zeros((1, *each), np.float32))

@@ -26,7 +26,13 @@ from tampu.convert.families.qwen3vl import (
     image_settings,
     tower_parameters,
 )
-from tampu.convert.family import Family, Parameters, moe_parameters, text_parameters
+from tampu.convert.family import (
+    Family,
+    Parameters,
+    moe_parameters,
+    rotated_features,
+    text_parameters,
+)
 from tampu.convert.lazy_tensor import View, nth_part
 
 _PREFIXES = {"model.language_model.": "model.", "model.mtp.": "mtp."}
@@ -86,14 +92,9 @@ def parameters(config: Config) -> Parameters:
     """Return the keys that all three architectures have."""
     config = _text(config)
     config.require("hidden_act", ("silu",), "silu")
-    rope = rope_settings(config)
-    factor = rope.number("partial_rotary_factor", 0.25)
-    rotated = int(config.head_size() * factor)
-    if rotated % 2 or not 0 < rotated <= config.head_size():
-        reason = f"{factor} of {config.head_size()} features is not a number of pairs"
-        raise rope.error("partial_rotary_factor", reason)
     keys = text_parameters(config, scalings=("none", "linear", "yarn"), is_partial=True)
-    return keys | {"rope.dimension_count": rotated} | _delta_keys(config) | _layer_keys(config)
+    keys["rope.dimension_count"] = rotated_features(config, 0.25)
+    return keys | _delta_keys(config) | _layer_keys(config)
 
 
 def _text(config: Config) -> Config:

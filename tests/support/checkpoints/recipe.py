@@ -48,6 +48,7 @@ class Recipe:
 
     `approximate` says that ggml's CPU code takes the activation from a table in half precision,
     `approximate_tower` that it does so for pictures only. `processor` is preprocessor_config.json.
+    `unlike_llama_cpp` is why llama.cpp cannot be compared.
     Mixtures of experts have a `seed` with which no token is on the verge of another expert: there
     the rounding of a half-precision cache would change the choice, and all that follows from it.
     """
@@ -60,3 +61,11 @@ class Recipe:
     approximate_tower: bool = False
     seed: int = SEED
     processor: dict[str, Any] = field(default_factory=dict)
+    unlike_llama_cpp: str = ""
+
+    @property
+    def experts(self) -> int:
+        """How many experts a layer has; 0: it is no mixture."""
+        names = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+        values = self.values.get("text_config", self.values)
+        return next((int(values[name]) for name in names if name in values), 0)

@@ -1,0 +1,85 @@
+"""Mixtures of experts whose first layers are dense: the names that checkpoints share, and the keys.
+
+Most have DeepSeek V3's (arXiv:2412.19437).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import cast
+
+from tampu.convert.config import Config
+from tampu.convert.families.llama import GATED, NAMES
+from tampu.convert.family import Parameters
+
+_LAYER = "model.layers.{}."
+STACKS = {f"{_LAYER}mlp.experts.{{}}.{part}_proj": f"blk.{{}}.ffn_{part}_exps" for part in GATED}
+ROUTER = {f"{_LAYER}mlp.gate": "blk.{}.ffn_gate_inp"}
+SCORE_BIAS = "blk.{}.exp_probs_b.bias"
+SHARED = {f"{_LAYER}mlp.shared_experts.{part}_proj": f"blk.{{}}.ffn_{part}_shexp" for part in GATED}
+DEEPSEEK_NAMES = NAMES | ROUTER | SHARED | {f"{_LAYER}mlp.gate.e_score_correction_bias": SCORE_BIAS}
+# Of multi-token prediction, in the layers after the last.
+MTP_NAMES = {
+    f"{_LAYER}eh_proj": "blk.{}.nextn.eh_proj",
+    f"{_LAYER}enorm": "blk.{}.nextn.enorm",
+    f"{_LAYER}hnorm": "blk.{}.nextn.hnorm",
+    f"{_LAYER}embed_tokens": "blk.{}.nextn.embed_tokens",
+    f"{_LAYER}shared_head.norm": "blk.{}.nextn.shared_head_norm",
+    f"{_LAYER}shared_head.head": "blk.{}.nextn.shared_head_head",
+}
+# The tensors that not all layers have: loading the file finds what a layer lacks.
+OF_SOME_LAYERS = frozenset(
+    {
+        *(f"blk.{{}}.ffn_{part}{kind}" for part in GATED for kind in ("", "_exps", "_shexp")),
+        *ROUTER.values(),
+        *MTP_NAMES.values(),
+        SCORE_BIAS,
+    }
+)
+
+_GATING = {"softmax": 1, "sigmoid": 2}  # GGUF's numbers of the functions
+
+
+def gating_keys(function: str, *, scale: float, renormalize: bool) -> Parameters:
+    """Return how a router makes weights of its logits; all readers have the same defaults."""
+    return {
+        "expert_gating_func": _GATING[function],
+        "expert_weights_scale": scale,
+        "expert_weights_norm": renormalize,
+    }
+
+
+def deepseek_parameters(config: Config) -> Parameters:
+    """Return the keys of a mixture whose config.json has the names of DeepSeek V3's."""
+    experts, used = config.integer("n_routed_experts"), config.integer("num_experts_per_tok")
+    groups, top_groups = config.integer("n_group", 1), config.integer("topk_group", 1)
+    if used > experts:
+        raise config.error("num_experts_per_tok", f"{used} of {experts} experts")
+    if experts % groups or top_groups > groups:
+        raise config.error("n_group", f"{top_groups} of {groups} groups for {experts} experts")
+    config.require("scoring_func", ("sigmoid",), "sigmoid")
+    return {
+        "expert_count": experts,
+        "expert_used_count": used,
+        "expert_feed_forward_length": config.integer("moe_intermediate_size"),
+        "expert_shared_count": config.integer("n_shared_experts"),
+        "leading_dense_block_count": config.natural("first_k_dense_replace"),
+        "expert_group_count": groups,
+        "expert_group_used_count": top_groups,
+        **gating_keys(
+            "sigmoid",
+            scale=config.number("routed_scaling_factor", 1.0),
+            renormalize=config.flag("norm_topk_prob", default=True),
+        ),
+    }
+
+
+def count_appended_layers(parameters: Parameters, names: Collection[str]) -> Parameters:
+    """Count the layers of multi-token prediction that a checkpoint has after the last."""
+    layers = cast("int", parameters["block_count"])
+    places = (name.split(".") for name in names)
+    numbers = {int(at[2]) for at in places if at[:2] == ["model", "layers"]}
+    appended = sum(number >= layers for number in numbers)
+    if not appended:
+        return parameters
+    return parameters | {"block_count": layers + appended, "nextn_predict_layers": appended}
