@@ -30,6 +30,7 @@ MODELS = {
     "llama4": "Llama 4, text and vision",
     "mistral3": "Mistral Small 3, Ministral 3, with Pixtral's vision encoder",
     "mllama": "Llama 3.2 Vision",
+    "nemotron": "Nemotron-4, Minitron",
     "qwen2": "Qwen 2, 2.5",
     "qwen25vl": "Qwen 2.5-VL (also `qwen2vl`)",
     "qwen2moe": "Qwen 2 mixtures of experts",
@@ -41,6 +42,7 @@ MODELS = {
     "qwen3vl": "Qwen3-VL",
     "qwen3vlmoe": "Qwen3-VL mixtures of experts",
     "smollm3": "SmolLM3",
+    "starcoder2": "StarCoder 2",
 }
 COLUMNS: dict[str, Callable[[str], bool]] = {
     "text, F32": lambda what: (

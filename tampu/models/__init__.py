@@ -52,6 +52,7 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "llama4": Architecture("tampu.models.llama4:Llama4"),
     "mistral3": Architecture("tampu.models.mistral3:Mistral3"),
     "mllama": Architecture("tampu.models.mllama:Mllama"),
+    "nemotron": Architecture("tampu.models.starcoder2:StarCoder2", {"activate": nn.relu_squared}),
     "qwen2": Architecture("tampu.models.llama:Llama"),
     "qwen25vl": Architecture("tampu.models.qwen25vl:Qwen25VL"),
     "qwen2vl": Architecture("tampu.models.qwen25vl:Qwen25VL"),  # llama.cpp's name
@@ -64,6 +65,7 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "qwen3vl": Architecture("tampu.models.qwen3vl:Qwen3VL"),
     "qwen3vlmoe": Architecture("tampu.models.qwen3vl:Qwen3VL"),
     "smollm3": Architecture("tampu.models.smollm3:SmolLM3", {"rope_mode": RopeMode.INTERLEAVED}),
+    "starcoder2": Architecture("tampu.models.starcoder2:StarCoder2"),
 }
 
 
