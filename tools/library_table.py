@@ -11,7 +11,7 @@ from tools.models_table import PAGE, write
 BEGIN = "<!-- table: made by tools/library_table.py -->"
 
 # The architectures of llama.cpp that are models of their own, as of October 2026.
-LLAMA_CPP = """
+_LLAMA_CPP = """
     llama llama4 deci falcon grok gpt2 gptj gptneox mpt baichuan starcoder refact bert modern-bert
     nomic-bert nomic-bert-moe neo-bert jina-bert-v2 jina-bert-v3 eurobert bloom stablelm qwen qwen2
     qwen2moe qwen2vl qwen3 qwen3moe qwen3next qwen3vl qwen3vlmoe qwen35 qwen35moe qwen4exp phi2 phi3
@@ -26,7 +26,8 @@ LLAMA_CPP = """
     llada-moe seed_oss grovemoe apertus minimax-01 hrm_text minimax-m2 minimax-m3 cogvlm rnd1
     pangu-embedded mistral3 mistral4 paddleocr mimo2 step35 spark2_5 llama-embed maincoder
     kimi-linear kimi-k3 glm5-next talkie mellum nanbeige qwen3tts pockettts
-""".split()
+"""
+LLAMA_CPP = _LLAMA_CPP.split()
 
 # The names in Ollama's library in August 2026, newest first, by the architecture of their files.
 OLLAMA = {
@@ -97,7 +98,7 @@ OLLAMA = {
 WITHOUT_IMAGES = ("glm-ocr", "granite3.2-vision", "minicpm-v", "moondream", "deepseek-ocr")
 
 # The first fifty names of Ollama's list, newest first.
-NEWEST = """
+_NEWEST = """
     lfm2.5 mistral-medium-3.5 granite4.1 nemotron3 laguna-xs.2 qwen3.6 medgemma1.5 medgemma
     nemotron-cascade-2 gemma4 lfm2 nemotron-3-super qwen3.5 qwen3-coder-next glm-ocr
     lfm2.5-thinking glm-4.7-flash translategemma nemotron-3-nano functiongemma olmo-3.1 olmo-3
@@ -105,7 +106,8 @@ NEWEST = """
     gpt-oss-safeguard qwen3-vl granite4 qwen3-embedding embeddinggemma gpt-oss qwen3-coder
     mistral-small3.2 gemma3n magistral devstral qwen2.5vl phi4-reasoning phi4-mini-reasoning qwen3
     granite3.3 deepcoder mistral-small3.1 cogito llama4 exaone-deep
-""".split()
+"""
+NEWEST = _NEWEST.split()
 
 
 def native() -> set[str]:

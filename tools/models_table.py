@@ -21,17 +21,22 @@ Measured = tuple[str, str, float]  # architecture, what was compared, largest re
 MODELS = {
     "bert": "BERT and XLM-RoBERTa, for embeddings and ranking: BGE, E5, MiniLM",
     "deepseek2": "DeepSeek V2, V3 and R1, Kimi K2, GLM-4.7-Flash",
+    "falcon": "Falcon 1 and 2",
+    "gemma": "Gemma 1",
     "gemma2": "Gemma 2",
     "gemma3": "Gemma 3, text and vision",
     "gemma4": "Gemma 4, text and vision",
     "glm4moe": "GLM-4.5 to 4.7, GLM-4.5-Air",
     "gpt-oss": "gpt-oss (also `gptoss`)",
+    "gptneox": "GPT-NeoX, Pythia",
     "lfm2": "LFM2",
     "llama": "Llama 1 to 3.3, Mistral, Mixtral, LLaVA 1.5",
     "llama4": "Llama 4, text and vision",
     "mistral3": "Mistral Small 3, Ministral 3, with Pixtral's vision encoder",
     "mistral4": "Mistral Small 4, text",
     "mllama": "Llama 3.2 Vision",
+    "nemotron": "Nemotron-4, Minitron",
+    "phi2": "Phi 1 to 2",
     "qwen2": "Qwen 2, 2.5",
     "qwen25vl": "Qwen 2.5-VL (also `qwen2vl`)",
     "qwen2moe": "Qwen 2 mixtures of experts",
@@ -43,6 +48,8 @@ MODELS = {
     "qwen3vl": "Qwen3-VL",
     "qwen3vlmoe": "Qwen3-VL mixtures of experts",
     "smollm3": "SmolLM3",
+    "stablelm": "StableLM",
+    "starcoder2": "StarCoder 2",
 }
 COLUMNS: dict[str, Callable[[str], bool]] = {
     "text, F32": lambda what: (

@@ -11,7 +11,7 @@ from typing import Any
 
 from tampu import nn
 from tampu.errors import ModelFileError, UnsupportedModelError
-from tampu.ml import RopeMode, Weights
+from tampu.ml import RopeMode, Tensor, Weights
 
 _RANK = 4  # GGUF's pooling type of models that rank documents
 
@@ -44,12 +44,15 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "deepseek2": Architecture(
         "tampu.models.deepseek2:DeepSeek2", {"rope_mode": RopeMode.INTERLEAVED}
     ),
+    "falcon": Architecture("tampu.models.falcon:Falcon"),
+    "gemma": Architecture("tampu.models.gemma:Gemma"),
     "gemma2": Architecture("tampu.models.gemma2:Gemma2"),
     "gemma3": Architecture("tampu.models.gemma3:Gemma3"),
     "gemma4": Architecture("tampu.models.gemma4:Gemma4"),
     "glm4moe": Architecture("tampu.models.glm4moe:Glm4Moe"),
     "gpt-oss": Architecture("tampu.models.gptoss:GptOss"),
     "gptoss": Architecture("tampu.models.gptoss:GptOss"),  # Ollama's name
+    "gptneox": Architecture("tampu.models.gptneox:GPTNeoX"),
     "lfm2": Architecture("tampu.models.lfm2:Lfm2"),
     "llama": Architecture("tampu.models.llama:Llama", {"rope_mode": RopeMode.INTERLEAVED}),
     "llama4": Architecture("tampu.models.llama4:Llama4"),
@@ -58,6 +61,8 @@ _BUILT_IN: Mapping[str, Architecture] = {
         "tampu.models.deepseek2:DeepSeek2", {"rope_mode": RopeMode.INTERLEAVED}
     ),
     "mllama": Architecture("tampu.models.mllama:Mllama"),
+    "nemotron": Architecture("tampu.models.starcoder2:StarCoder2", {"activate": nn.relu_squared}),
+    "phi2": Architecture("tampu.models.falcon:Falcon", {"activate": Tensor.gelu}),
     "qwen2": Architecture("tampu.models.llama:Llama"),
     "qwen25vl": Architecture("tampu.models.qwen25vl:Qwen25VL"),
     "qwen2vl": Architecture("tampu.models.qwen25vl:Qwen25VL"),  # llama.cpp's name
@@ -70,6 +75,8 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "qwen3vl": Architecture("tampu.models.qwen3vl:Qwen3VL"),
     "qwen3vlmoe": Architecture("tampu.models.qwen3vl:Qwen3VL"),
     "smollm3": Architecture("tampu.models.smollm3:SmolLM3", {"rope_mode": RopeMode.INTERLEAVED}),
+    "stablelm": Architecture("tampu.models.stablelm:StableLM"),
+    "starcoder2": Architecture("tampu.models.starcoder2:StarCoder2"),
 }
 
 

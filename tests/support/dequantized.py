@@ -46,6 +46,8 @@ def take_weights(model: PreTrainedModel, recipe: Recipe, path: Path) -> PreTrain
             if pieces := splits.get(template):
                 for target, cut in pieces.items():
                     _put(parameter, cut, stored.get(target.format(*numbers)))
+            elif template.rpartition(".")[0] in family.stacks:
+                continue  # norms of heads, which files keep in F32
             elif template not in _ROUTERS:
                 target = family.rename(name) or ""
                 reordered = partial(_reordered, family, target, keys)

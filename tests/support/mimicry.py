@@ -15,7 +15,14 @@ from tampu.ml.quantize import dequantize, quantize
 
 Choices = npt.NDArray[np.int64]
 
-_PRODUCTS = (torch.nn.functional.linear, torch.bmm, torch.Tensor.__matmul__)
+# Which argument is the activation; the one after it may be a weight.
+_PRODUCTS: Mapping[Callable[..., Any], int] = {
+    torch.nn.functional.linear: 0,
+    torch.bmm: 0,
+    torch.Tensor.__matmul__: 0,
+    torch.Tensor.matmul: 0,
+    torch.addmm: 1,
+}
 _FEWEST_OUTPUTS = 16  # routers, whose weights stay in F32, have fewer
 
 
@@ -52,8 +59,9 @@ class Mimicry(TorchFunctionMode):
         """Compute a function of torch's, or what takes its place."""
         if function is torch.topk and arguments[0].shape[-1] == self._experts:
             return self._choose(arguments[0], (keywords or {}).get("k") or arguments[1])
-        if self._rounds and function in _PRODUCTS and _has_weights(function, arguments[1]):
-            arguments = (_rounded(arguments[0]), *arguments[1:])
+        at = _PRODUCTS.get(function) if self._rounds else None
+        if at is not None and _has_weights(function, arguments[at + 1]):
+            arguments = (*arguments[:at], _rounded(arguments[at]), *arguments[at + 1 :])
         return function(*arguments, **(keywords or {}))
 
     def _choose(self, own: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,4 +1,4 @@
-"""Gemma 2 and 3: the text models, and those with a SigLIP tower and its projector.
+"""Gemma 1 to 3: the text models, and those with a SigLIP tower and its projector.
 
 Norms are stored as their distance from 1, so 1 is added (not in the vision tower). The vision
 tensors get the names and the keys of Ollama's single files: `v.*`, `mm.*`, `vision.*`.
@@ -50,6 +50,14 @@ _GEMMA2_PATTERN = 2  # every other layer has global attention
 _GEMMA3_PATTERN = 6
 _LAYERS_27B = 46  # of Gemma 2; readers know this size's attention scale
 _SCALAR_27B = 144
+
+
+def gemma_parameters(config: Config) -> Parameters:
+    """Return the keys of `gemma`; its first files state GELU and mean its tanh form."""
+    config.require("hidden_act", ("gelu", "gelu_pytorch_tanh"), "gelu_pytorch_tanh")
+    config.require("hidden_activation", ("gelu_pytorch_tanh", None), None)
+    config.require("use_bidirectional_attention", (False, None), default=False)
+    return text_parameters(config, scalings=("none",))
 
 
 def gemma2_parameters(config: Config) -> Parameters:
@@ -157,6 +165,16 @@ def transform(name: str, values: Stored, parameters: Parameters) -> Stored:  # n
         return to_float32(values) + 1
     return values
 
+
+GEMMA = Family(
+    architecture="gemma",
+    checkpoints=("GemmaForCausalLM",),
+    names=NAMES,
+    defaults={"max_position_embeddings": 8192, "head_dim": 256},
+    parameters=gemma_parameters,
+    tied=True,
+    transform=transform,
+)
 
 GEMMA2 = Family(
     architecture="gemma2",

@@ -13,6 +13,10 @@ import zlib
 import torch
 from transformers import PreTrainedModel
 
+_EMBEDDINGS = ("embed_tokens", "embed_in", "word_embeddings.", "wte")
+_OUTPUTS = ("lm_head", "embed_out")
+_LAST_NORMS = ("model.norm", "ln_f", "norm_f", "final_layernorm", "final_layer_norm")
+
 
 def draw_weights(model: PreTrainedModel, seed: int) -> None:
     """Draw all weights; each tensor has its own generator, so that one more changes no other."""
@@ -55,15 +59,15 @@ def _drawn(
         return 0.7 + 0.1 * noise
     if "sinks" in name or "experts" in name or "router" in name or "mlp.gate." in name:
         return _drawn_for_mixture(name, old, noise)
-    if "embed_tokens" in name:
+    if any(part in name for part in _EMBEDDINGS):
         if not tied:
             return noise
         # Large ones would make every token predict itself; Gemma multiplies them again.
         return noise * (0.5 / math.sqrt(old.shape[1]) if gemma else 0.1)
-    learnt = ("position_embedding", "class_embedding", "positional", "pos_embedding")
+    learnt = ("position_embedding", "class_embedding", "positional", "pos_embedding", "wpe")
     if any(part in name for part in learnt):
         return 0.4 * noise
-    if "lm_head" in name:
+    if any(part in name for part in _OUTPUTS):
         return noise * (3.0 / math.sqrt(old.shape[1]))
     inputs = old.shape[0] if "projection_weight" in name else math.prod(old.shape[1:])
     sharp = 1.6 if "q_proj" in name or "k_proj" in name else 1.0
@@ -74,7 +78,8 @@ def _drawn_for_norm(
     name: str, kind: str, old: torch.Tensor, noise: torch.Tensor, *, spread: bool, gemma: bool
 ) -> torch.Tensor:
     neutral = old.detach().float()  # 1, or 0 where 1 is added in the model
-    if spread and name.endswith("model.norm.weight") and "vision" not in name:
+    is_last = name.removesuffix(".weight").endswith(_LAST_NORMS)
+    if spread and is_last and "vision" not in name:
         neutral = neutral + (5.0 if gemma else 1.5)  # a tied embedding is small: spread logits
     # Gemma 4 does not scale its scores: the norm of the queries does.
     scale = 0.25 if kind.startswith("Gemma4") and "q_norm" in name else 1.0

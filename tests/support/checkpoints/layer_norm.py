@@ -1,0 +1,69 @@
+"""Checkpoints of decoders of older forms, most of them with LayerNorm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import transformers
+from support.checkpoints.recipe import SEED, TEXT, Recipe
+
+_NORM = {name: value for name, value in TEXT.items() if name not in ("rms_norm_eps", "head_dim")}
+_EQUAL_HEADS = {name: value for name, value in _NORM.items() if name != "num_key_value_heads"}
+
+
+def _stablelm(**changes: Any) -> Recipe:
+    values = _NORM | {"layer_norm_eps": 1e-2, "partial_rotary_factor": 0.5} | changes
+    return Recipe("StableLmForCausalLM", transformers.StableLmConfig, values, "qwen2")
+
+
+def _falcon(*, seed: int = SEED, **changes: Any) -> Recipe:
+    values = _NORM | {"layer_norm_epsilon": 1e-2, "tie_word_embeddings": True} | changes
+    return Recipe("FalconForCausalLM", transformers.FalconConfig, values, seed=seed)
+
+
+def _gptneox(**changes: Any) -> Recipe:
+    rope = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.25}
+    values = _EQUAL_HEADS | {"layer_norm_eps": 1e-2, "rope_parameters": rope} | changes
+    return Recipe("GPTNeoXForCausalLM", transformers.GPTNeoXConfig, values)
+
+
+RECIPES: dict[str, Recipe] = {
+    "gemma": Recipe(
+        "GemmaForCausalLM",
+        transformers.GemmaConfig,
+        TEXT | {"rms_norm_eps": 2e-2, "tie_word_embeddings": True},
+        "gemma",
+        approximate=True,
+    ),
+    "starcoder2": Recipe(
+        "Starcoder2ForCausalLM",
+        transformers.Starcoder2Config,
+        _NORM
+        | {
+            "norm_epsilon": 1e-2,
+            "use_bias": True,
+            "sliding_window": 40,
+            "tie_word_embeddings": True,
+            "rope_theta": 1e5,
+        },
+        "qwen2",
+        approximate=True,
+    ),
+    "nemotron": Recipe(
+        "NemotronForCausalLM",
+        transformers.NemotronConfig,
+        _NORM | {"norm_eps": 1e-2, "partial_rotary_factor": 0.5},
+    ),
+    "stablelm": _stablelm(use_qkv_bias=True),
+    "stablelm_12b": _stablelm(use_parallel_residual=True, qk_layernorm=True),
+    "phi2": Recipe(
+        "PhiForCausalLM",
+        transformers.PhiConfig,
+        _NORM | {"layer_norm_eps": 1e-2, "partial_rotary_factor": 0.5, "num_key_value_heads": 4},
+        approximate=True,
+    ),
+    "falcon": _falcon(bias=False),
+    "falcon_40b": _falcon(new_decoder_architecture=True, num_kv_heads=2, bias=False, seed=3),
+    "gptneox": _gptneox(),
+    "gptneox_in_turn": _gptneox(use_parallel_residual=False),
+}
