@@ -29,6 +29,7 @@ MODELS = {
     "llama4": "Llama 4, text and vision",
     "mistral3": "Mistral Small 3, Ministral 3, with Pixtral's vision encoder",
     "mllama": "Llama 3.2 Vision",
+    "phi3": "Phi-3, Phi-4, Phi-4-mini",
     "qwen2": "Qwen 2, 2.5",
     "qwen25vl": "Qwen 2.5-VL (also `qwen2vl`)",
     "qwen2moe": "Qwen 2 mixtures of experts",

@@ -86,14 +86,8 @@ def parameters(config: Config) -> Parameters:
     """Return the keys that all three architectures have."""
     config = _text(config)
     config.require("hidden_act", ("silu",), "silu")
-    rope = rope_settings(config)
-    factor = rope.number("partial_rotary_factor", 0.25)
-    rotated = int(config.head_size() * factor)
-    if rotated % 2 or not 0 < rotated <= config.head_size():
-        reason = f"{factor} of {config.head_size()} features is not a number of pairs"
-        raise rope.error("partial_rotary_factor", reason)
-    keys = text_parameters(config, scalings=("none", "linear", "yarn"), is_partial=True)
-    return keys | {"rope.dimension_count": rotated} | _delta_keys(config) | _layer_keys(config)
+    keys = text_parameters(config, scalings=("none", "linear", "yarn"), rotated_part=0.25)
+    return keys | _delta_keys(config) | _layer_keys(config)
 
 
 def _text(config: Config) -> Config:
