@@ -1,4 +1,4 @@
-"""Phi-3 and Phi-4: `phi3`, with queries, keys and values fused, and the gate with the up projection."""
+"""Phi-3 and Phi-4: `phi3`, with queries, keys and values in one tensor, gate and up in another."""
 
 from __future__ import annotations
 

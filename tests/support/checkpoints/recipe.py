@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,6 +51,9 @@ class Recipe:
     `approximate_tower` that it does so for pictures only. `processor` is preprocessor_config.json.
     Mixtures of experts have a `seed` with which no token is on the verge of another expert: there
     the rounding of a half-precision cache would change the choice, and all that follows from it.
+    Of an architecture that transformers has under another name only, `published` is config.json as
+    its publisher writes it, and `renames` are patterns in transformers' names of tensors, with what
+    its publisher has in their place.
     """
 
     architecture: str
@@ -60,3 +64,17 @@ class Recipe:
     approximate_tower: bool = False
     seed: int = SEED
     processor: dict[str, Any] = field(default_factory=dict)
+    published: dict[str, Any] = field(default_factory=dict)
+    renames: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def checkpoint(self) -> str:
+        """The architecture that config.json names."""
+        named: list[str] = self.published.get("architectures", [self.architecture])
+        return named[0]
+
+    def rename(self, tensor: str) -> str:
+        """Return the publisher's name of a tensor."""
+        for pattern, name in self.renames:
+            tensor = re.sub(pattern, name, tensor)
+        return tensor
