@@ -7,7 +7,6 @@ from typing import Any
 import transformers
 from support.checkpoints.recipe import TEXT, Recipe
 
-
 _WHOLE = {name: value for name, value in TEXT.items() if name != "head_dim"}
 
 
