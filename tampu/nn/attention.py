@@ -105,6 +105,8 @@ class Heads:
             (Llama 4).
         has_gate: whether the projection of the queries also gives the input of a sigmoid, which
             multiplies the outputs: for each head the query, then the gate (Qwen3-Next).
+        has_joint_norm: whether the norms of queries and keys take all heads of a token together
+            (OLMo 2, MiniMax-M2).
     """
 
     queries: int
@@ -115,6 +117,7 @@ class Heads:
     cap: float | None = None
     has_rotated_norm: bool = False
     has_gate: bool = False
+    has_joint_norm: bool = False
 
 
 class SelfAttention(Module):
@@ -170,7 +173,10 @@ class SelfAttention(Module):
 
 def _positioned(x: Tensor, norm: RMSNorm | None, rotate: Rotation | None, heads: Heads) -> Tensor:
     """Return queries or keys (tokens, heads, features), normed and rotated."""
-    x = norm(x, heads.epsilon) if norm else x
+    if norm and heads.has_joint_norm:
+        x = norm(x.reshape(x.shape[0], -1), heads.epsilon).reshape(*x.shape)
+    elif norm:
+        x = norm(x, heads.epsilon)
     if not rotate:
         return x
     return rotate(x).rms_norm(heads.epsilon) if heads.has_rotated_norm else rotate(x)
