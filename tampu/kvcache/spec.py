@@ -22,11 +22,13 @@ class KVCacheSpec:
         window: number of visible positions, the token's own included; None: no limit.
         chunk: positions before the start of the token's chunk of this size are not visible.
         is_causal: whether bidirectional groups of tokens attend to earlier ones only, too.
+        has_alibi: whether the mask has the distance of each position that a token attends to.
     """
 
     window: int | None = None
     chunk: int | None = None
     is_causal: bool = False
+    has_alibi: bool = False
 
     def first_visible(self, position: int) -> int:
         """Return the first position that a token at `position` attends to."""
@@ -76,4 +78,6 @@ def spec_of(shape: CacheShape) -> KVCacheSpec | StateSpec:
 
 def attention_spec(shape: LayerShape) -> KVCacheSpec:
     """Return the spec of a layer with attention."""
-    return KVCacheSpec(shape.window, shape.chunk, is_causal=shape.is_causal)
+    return KVCacheSpec(
+        shape.window, shape.chunk, is_causal=shape.is_causal, has_alibi=shape.has_alibi
+    )
