@@ -19,6 +19,7 @@ MAX_HEAD_SIZE = 1 << 16
 _SCALING_KEYS = (
     "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings",
     "beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim", "truncate",
+    "short_factor", "long_factor",
 )  # fmt: skip
 
 
@@ -173,11 +174,11 @@ class Rope:
     """Rotary position embeddings: the base frequency and the scaling for long contexts."""
 
     base: float
-    kind: str  # none, linear, llama3 or yarn
+    kind: str  # none, linear, llama3, yarn or longrope
     settings: Config = field(repr=False)
 
     def metadata(self, *, truncates: bool = True) -> dict[str, object]:
-        """Return GGUF's keys. The factors of `llama3` are a tensor: see `rope_factors`.
+        """Return GGUF's keys. Factors of frequencies are tensors: see `rope_factors`.
 
         Args:
             truncates: whether the architecture rounds YaRN's correction range to whole dimensions.
@@ -188,6 +189,8 @@ class Rope:
             keys["rope.scaling.factor"] = self.settings.number("factor")
         if self.kind == "yarn":
             keys |= _yarn_metadata(self.settings, truncates=truncates)
+        if self.kind == "longrope":
+            keys |= _longrope_metadata(self.settings)
         return keys
 
 
@@ -232,14 +235,19 @@ def read_rope(
         settings.get(key)
     if kind in ("default", "mrope"):  # mrope: positions of several numbers, not a scaling
         return Rope(base, "none", settings)
-    if kind not in ("linear", "llama3", "yarn"):
+    kind = "longrope" if kind == "su" else kind
+    if kind not in ("linear", "llama3", "yarn", "longrope"):
         raise UnsupportedModelError(
-            f"{settings.where}: rope type {kind!r} is not supported; linear, llama3 and yarn are"
+            f"{settings.where}: rope type {kind!r} is not supported; "
+            "linear, llama3, longrope and yarn are"
         )
-    original = config.get("original_max_position_embeddings")
-    original = original or config.get("max_position_embeddings")
     key = "original_max_position_embeddings"
-    return Rope(base, kind, settings.with_defaults({key: original} if original else {}))
+    longest = config.get("max_position_embeddings")
+    original = config.get(key) or longest
+    settings = settings.with_defaults({key: original} if original else {})
+    if kind == "longrope" and type(longest) is int:
+        settings = settings.with_defaults({"factor": longest / settings.integer(key)})
+    return Rope(base, kind, settings)
 
 
 def _yarn_metadata(settings: Config, *, truncates: bool) -> dict[str, object]:
@@ -256,6 +264,20 @@ def _yarn_metadata(settings: Config, *, truncates: bool) -> dict[str, object]:
         if key in settings:
             keys[f"rope.scaling.yarn_{key}"] = settings.number(key)
     return keys
+
+
+def _longrope_metadata(settings: Config) -> dict[str, object]:
+    """Return GGUF's keys, with the factor for rotated queries and keys (arXiv:2402.13753)."""
+    key, factor = "original_max_position_embeddings", settings.number("factor")
+    original = settings.integer(key)
+    if original < 2:
+        raise settings.error(key, f"{original} is not a length of contexts")
+    magnitude = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    return {
+        "rope.scaling.type": "longrope",
+        "rope.scaling.original_context_length": original,
+        "rope.scaling.attn_factor": settings.number("attention_factor", magnitude),
+    }
 
 
 def _attention_factor(settings: Config, factor: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tampu.convert.checkpoint import Stored
-from tampu.convert.config import Config, rope_settings
+from tampu.convert.config import Config
 from tampu.convert.family import Parameters, text_parameters
 
 
@@ -19,16 +19,9 @@ def layer_norm_parameters(
         epsilon: the key in config.json of the epsilon of all norms.
         rotated: which part of a head is rotated if config.json does not say so.
     """
-    keys = text_parameters(config, scalings=("none", "linear", "yarn"), is_partial=True)
+    keys = text_parameters(config, scalings=("none", "linear", "yarn"), rotated_part=rotated)
     del keys["attention.layer_norm_rms_epsilon"]
-    share = rope_settings(config).number("partial_rotary_factor", rotated)
-    dimensions = int(config.head_size() * share)
-    if not 0 < dimensions <= config.head_size() or dimensions % 2:
-        raise config.error("partial_rotary_factor", f"{share} of a head are {dimensions} features")
-    return keys | {
-        "attention.layer_norm_epsilon": config.number(epsilon, 1e-5),
-        "rope.dimension_count": dimensions,
-    }
+    return keys | {"attention.layer_norm_epsilon": config.number(epsilon, 1e-5)}
 
 
 def without_rope(keys: Parameters) -> Parameters:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from tampu.convert.writer import FileRange, PlannedFile, TensorToWrite
 from tampu.errors import ModelFileError
 from tampu.gguf_compat import as_model
+from tampu.gguf_compat.fused import split_fused
 from tampu.kvcache import Cache, CacheSize
 from tampu.ml import Backend, Weights
 from tampu.ml.gguf import GGUFFile, Metadata
@@ -44,11 +45,11 @@ def check_plan(plan: PlannedFile) -> None:
         ModelFileError: naming the tensors that do not match each other or the metadata.
         UnsupportedModelError: if the engine does not support the model.
     """
-    architecture = plan.metadata["general.architecture"]
-    for tensor in plan.tensors:
+    architecture, header = plan.metadata["general.architecture"], _header(plan)
+    for tensor in split_fused(header).tensors.values():
         _check_length(tensor, plan.metadata, f"{architecture}.")
     if architecture in architectures():
-        check_shapes(_header(plan))
+        check_shapes(header)
 
 
 def check_shapes(file: GGUFFile) -> None:
@@ -64,7 +65,7 @@ def check_shapes(file: GGUFFile) -> None:
         graphs.check(max(_TOKENS, graphs.largest_group + 1))
 
 
-def _check_length(tensor: TensorToWrite, metadata: Mapping[str, object], prefix: str) -> None:
+def _check_length(tensor: TensorInfo, metadata: Mapping[str, object], prefix: str) -> None:
     """Compare a tensor with a length that llama.cpp compares, and no graph of ours needs."""
     for pattern, axis, key in _LENGTHS:
         found = pattern.fullmatch(tensor.name)

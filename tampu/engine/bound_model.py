@@ -90,8 +90,13 @@ class BoundModel:
         return wanted.bounded(state_features(self.model.cache_shapes()))
 
 
-def bind(path: Path, options: LoadOptions, resources: ExitStack) -> BoundModel:
-    """Open a model's files and bind their tensors by name."""
+def bind(
+    path: Path, options: LoadOptions, resources: ExitStack, *, may_exceed: bool = False
+) -> tuple[BoundModel, LoadOptions]:
+    """Open a model's files and bind their tensors by name; return the options with its context.
+
+    `may_exceed`: whether the context may be longer than in training, for measurements of speed.
+    """
 
     def opened(path: str | Path) -> Weights:
         return resources.enter_context(Weights(read_model(path)))
@@ -106,14 +111,14 @@ def bind(path: Path, options: LoadOptions, resources: ExitStack) -> BoundModel:
     others = [opened(adapter) for adapter, _ in options.adapters]
     for adapter, (_, scale) in zip(others, options.adapters, strict=True):
         attach(model, weights, adapter, scale)
-    return BoundModel(info, model, weights, [*others, *([projector] if projector else [])])
+    bound = BoundModel(info, model, weights, [*others, *([projector] if projector else [])])
+    options = _bounded(options, bound, may_exceed=may_exceed)
+    model.context = options.context
+    return bound, options
 
 
-def bounded(options: LoadOptions, bound: BoundModel, *, may_exceed: bool) -> LoadOptions:
-    """Return the options with a context that the model was trained with and has positions for.
-
-    `may_exceed`: whether it may be longer than in training, for measurements of speed.
-    """
+def _bounded(options: LoadOptions, bound: BoundModel, *, may_exceed: bool) -> LoadOptions:
+    """Return the options with a context that the model was trained with and has positions for."""
     trained = 0 if may_exceed else bound.info.context
     longest = min(filter(None, (bound.model.max_bidirectional_tokens, trained)), default=0)
     if not longest or longest >= options.context:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
-from tampu.engine.bound_model import bind, bounded, devices_for
+from tampu.engine.bound_model import bind, devices_for
 from tampu.engine.fit import place, place_embedding, survey
 from tampu.engine.load_options import LoadOptions
 from tampu.engine.management import DeviceEstimate, MemoryEstimate
@@ -22,8 +22,7 @@ def estimate_memory(path: Path, options: LoadOptions) -> MemoryEstimate:
     """
     message = ""
     with ExitStack() as resources:
-        bound = bind(path, options, resources)
-        options = bounded(options, bound, may_exceed=False)
+        bound, options = bind(path, options, resources)
         footprint = bound.footprint(options)
         machine = survey(devices_for(options), Backend.available_memory())
         try:

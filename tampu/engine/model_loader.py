@@ -17,7 +17,6 @@ from tampu.engine.batch_size import BatchSizes, batch_sizes, choose_batch_size
 from tampu.engine.bound_model import (
     BoundModel,
     bind,
-    bounded,
     cache_types,
     devices_for,
 )
@@ -135,8 +134,7 @@ def _load(
         As `Engine.load`; _DevicesFullError if a smaller part may do.
     """
     with naming_tensors(), ExitStack() as resources:
-        bound = bind(path, options, resources)
-        options = bounded(options, bound, may_exceed=may_exceed)
+        bound, options = bind(path, options, resources, may_exceed=may_exceed)
         footprint = bound.footprint(options)
         machine = survey(devices_for(options), Backend.available_memory(), part)
         device_map = place_embedding(

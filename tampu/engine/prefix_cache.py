@@ -20,6 +20,8 @@ from tampu.runner.kv_copies import KVCopies
 from tampu.runner.kv_offload import KVOffload
 from tampu.version import __version__
 
+_LONG_FACTORS = "rope_factors_long.weight"  # see `nn.RopeFactors`
+
 
 def cache_key(
     files: Sequence[GGUFFile],
@@ -46,6 +48,7 @@ def cache_key(
         "model": model,
         "adapters and projector": others,
         "scales of adapters": [scale for _, scale in options.adapters],
+        "context, if keys depend on it": _LONG_FACTORS in files[0].tensors and options.context,
         "cache type": options.cache_type,
         "layout of rows": CacheRows(cache).layout,
         "attention": cache.attention.value,

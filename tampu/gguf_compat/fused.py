@@ -1,8 +1,10 @@
-"""Queries, keys and values in one tensor, as llama.cpp's converter writes them with `--fuse-qkv`.
+"""Projections in one tensor: queries, keys and values, or the gate and the up projection.
 
-The rows of a matrix follow one another in the file, so each part is a range of the tensor's bytes,
-and no architecture has to know of it. Recurrent layers have a tensor of that name too, which is
-used whole. In the vision encoders of llama.cpp's files they are always fused.
+Files of some architectures have them so, such as Phi-3's, and llama.cpp's converter writes the
+first with `--fuse-qkv`. The rows of a matrix follow one another in the file, so each part is a
+range of the tensor's bytes, and no architecture has to know of it. Recurrent layers have a tensor
+of that name too, which is used whole. In the vision encoders of llama.cpp's files queries, keys and
+values are always fused.
 """
 
 from __future__ import annotations
@@ -17,11 +19,12 @@ from tampu.ml.gguf_header import GGUFFile, TensorInfo
 from tampu.ml.metadata import Metadata
 
 _FUSED = re.compile(r"blk\.(\d{1,4})\.attn_qkv\.(weight|bias)")
+_FUSED_GATE = re.compile(r"blk\.(\d{1,4})\.ffn_up\.(weight|bias)")
 _FUSED_VISION = re.compile(r"v\.blk\.\d{1,4}\.attn_qkv\.(weight|bias)")
 
 
 def split_fused(file: GGUFFile) -> GGUFFile:
-    """Return the file's header with three tensors in place of each fused one.
+    """Return the file's header with the parts in place of each fused tensor.
 
     Raises:
         ModelFileError: if the tensor has no rows left for queries.
@@ -32,12 +35,23 @@ def split_fused(file: GGUFFile) -> GGUFFile:
         if found and f"blk.{found[1]}.ssm_conv1d.weight" not in file.tensors:
             rows = _rows(info, file.metadata, int(found[1]))
             tensors |= {part.name: part for part in _parts(info, rows)}
+        elif (up := _FUSED_GATE.fullmatch(name)) and _has_gate(info, file, up):
+            halves = dict.fromkeys(("ffn_gate", "ffn_up"), info.shape[0] // 2)
+            tensors |= {part.name: part for part in _parts(info, halves)}
         elif _FUSED_VISION.fullmatch(name) and info.shape[0] % 3 == 0:
             thirds = dict.fromkeys(("attn_q", "attn_k", "attn_v"), info.shape[0] // 3)
             tensors |= {part.name: part for part in _parts(info, thirds)}
         else:
             tensors[name] = info
     return replace(file, tensors=tensors)
+
+
+def _has_gate(info: TensorInfo, file: GGUFFile, up: re.Match[str]) -> bool:
+    """Return whether an up projection has twice its rows: those of the gate come first."""
+    if f"blk.{up[1]}.ffn_gate.{up[2]}" in file.tensors:
+        return False
+    width = _of_layer(file.metadata, "feed_forward_length", int(up[1]), 0)
+    return width > 0 and info.shape[0] == 2 * width
 
 
 def _rows(info: TensorInfo, metadata: Metadata, layer: int) -> dict[str, int]:
@@ -66,7 +80,8 @@ def _of_layer(metadata: Metadata, key: str, layer: int, default: int | None = No
 
 def _parts(info: TensorInfo, rows: dict[str, int]) -> Iterator[TensorInfo]:
     """Yield the parts of a fused tensor, in the order of its rows."""
+    stem, _, leaf = info.name.rpartition(".")
     start = 0
     for part, count in rows.items():
-        yield rows_of(info, info.name.replace("attn_qkv", part), start, count)
+        yield rows_of(info, f"{stem.rpartition('.')[0]}.{part}.{leaf}", start, count)
         start += count

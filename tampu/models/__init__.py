@@ -53,9 +53,11 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "gpt-oss": Architecture("tampu.models.gptoss:GptOss"),
     "gptoss": Architecture("tampu.models.gptoss:GptOss"),  # Ollama's name
     "gptneox": Architecture("tampu.models.gptneox:GPTNeoX"),
+    "granite": Architecture("tampu.models.granite:Granite", {"rope_mode": RopeMode.INTERLEAVED}),
     "lfm2": Architecture("tampu.models.lfm2:Lfm2"),
     "llama": Architecture("tampu.models.llama:Llama", {"rope_mode": RopeMode.INTERLEAVED}),
     "llama4": Architecture("tampu.models.llama4:Llama4"),
+    "minicpm": Architecture("tampu.models.granite:Granite", {"rope_mode": RopeMode.INTERLEAVED}),
     "mistral3": Architecture("tampu.models.mistral3:Mistral3"),
     "mistral4": Architecture(
         "tampu.models.deepseek2:DeepSeek2", {"rope_mode": RopeMode.INTERLEAVED}
@@ -63,6 +65,7 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "mllama": Architecture("tampu.models.mllama:Mllama"),
     "nemotron": Architecture("tampu.models.starcoder2:StarCoder2", {"activate": nn.relu_squared}),
     "phi2": Architecture("tampu.models.falcon:Falcon", {"activate": Tensor.gelu}),
+    "phi3": Architecture("tampu.models.llama:Llama"),
     "qwen2": Architecture("tampu.models.llama:Llama"),
     "qwen25vl": Architecture("tampu.models.qwen25vl:Qwen25VL"),
     "qwen2vl": Architecture("tampu.models.qwen25vl:Qwen25VL"),  # llama.cpp's name

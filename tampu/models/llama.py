@@ -1,4 +1,4 @@
-"""Llama, and the decoders that differ from it by a few weights: Mistral, Mixtral, Qwen 2, Qwen 3.
+"""Llama, and decoders that differ from it by a few weights: Mistral, Mixtral, Qwen 2 and 3, Phi-3.
 
 A layer adds the attention of its normed input to the input, then a gated feed-forward part in the
 same way. Attention has fewer heads of keys than of queries, and RoPE instead of embedded positions:
@@ -7,11 +7,13 @@ same way. Attention has fewer heads of keys than of queries, and RoPE instead of
     x = x + down(silu(gate(norm(x))) · up(norm(x)))
 
 The others have biases of queries, keys and values (Qwen 2), norms of queries and keys (Qwen 3), a
-sliding window (Mistral) or experts instead of the feed-forward part (Mixtral, Qwen's MoE models):
-weights and options that a file has or has not. Which features RoPE pairs differs by architecture.
+sliding window (Mistral), RoPE of a part of a head (Phi-4-mini) or experts instead of the
+feed-forward part (Mixtral, Qwen's MoE models): weights and options that a file has or has not.
+Which features RoPE pairs differs by architecture.
 
 Sources: arXiv:2302.13971 (Llama), arXiv:2407.21783 (Llama 3: RoPE factors), arXiv:2310.06825
-(Mistral), arXiv:2401.04088 (Mixtral), arXiv:2407.10671 (Qwen 2), arXiv:2505.09388 (Qwen 3).
+(Mistral), arXiv:2401.04088 (Mixtral), arXiv:2407.10671 (Qwen 2), arXiv:2505.09388 (Qwen 3),
+arXiv:2404.14219 (Phi-3).
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from tampu.models.pixtral import Pixtral
 
 @dataclass(frozen=True, kw_only=True)
 class Options(nn.DecoderOptions):
-    window: int | None = nn.option("attention.sliding_window", default=None)
+    window: int = nn.option("attention.sliding_window", default=0, at_least=0)
     used_experts: int = nn.option("expert_used_count", default=0, at_least=0, at_most=4096)
     renormalize: bool = True  # by architecture: no file holds it
 
@@ -59,7 +61,7 @@ class Layer(nn.Module):
 
 class Llama(nn.Decoder):
     layers: list[Layer]
-    rope_factors: Tensor | None = nn.gguf("rope_freqs.weight")
+    rope_factors: nn.RopeFactors = nn.gguf()
 
     options_type: ClassVar[type[Options]] = Options
     vision_types: ClassVar[tuple[type[nn.VisionModel], ...]] = (Llava, Pixtral)
@@ -67,13 +69,17 @@ class Llama(nn.Decoder):
 
     def cache_shapes(self) -> list[nn.LayerShape]:
         o = self.options
-        return [nn.LayerShape(o.kv_heads, o.head_dim, o.window)] * o.layers
+        return [nn.LayerShape(o.kv_heads, o.head_dim, o.window or None)] * o.layers
+
+    def rope(self) -> nn.Rope:
+        """Return how queries and keys are rotated."""
+        o = self.options
+        return o.rope(self.rope_factors.of(self.context, o.rope_scaling))
 
     def steps(self, batch: nn.Batch) -> Iterable[nn.Step]:
-        o = self.options
-        rotate = partial(o.rope(self.rope_factors), positions=batch.positions)
-        return [partial(layer, rotate=rotate, o=o) for layer in self.layers]
+        rotate = partial(self.rope(), positions=batch.positions)
+        return [partial(layer, rotate=rotate, o=self.options) for layer in self.layers]
 
     def shift(self, index: int, keys: Tensor, offsets: Tensor) -> Tensor:  # noqa: ARG002
         """Rotate keys further."""
-        return self.options.rope(self.rope_factors).move(keys, offsets)
+        return self.rope().move(keys, offsets)

@@ -76,6 +76,7 @@ from tampu.nn.options import option as option
 from tampu.nn.options import option_from as option_from
 from tampu.nn.options import read_options as read_options
 from tampu.nn.rank import RankHead as RankHead
+from tampu.nn.rope import RopeFactors as RopeFactors
 from tampu.nn.rope import RopeSections as RopeSections
 from tampu.nn.rope import read_rope_scaling as read_rope_scaling
 from tampu.nn.rope import read_rope_sections as read_rope_sections

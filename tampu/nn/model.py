@@ -162,6 +162,7 @@ class Model(Module):
         positions_per_token: the number of components of a token's position.
         has_segments: whether the second component is the segment of the text, 0 or 1.
         pads_logits: whether files have fewer rows of the output than tokens, and `head` adds them.
+        context: the longest sequence; set when a model is loaded.
         options: of this file.
         vision: the vision encoder; None for a model or a file of text alone.
     """
@@ -171,6 +172,7 @@ class Model(Module):
     positions_per_token: ClassVar[int] = 1
     has_segments: ClassVar[bool] = False
     pads_logits: ClassVar[bool] = False
+    context: int = 0
     options: Any
     vision: VisionModel | None = None
 

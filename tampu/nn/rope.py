@@ -6,8 +6,10 @@ import math
 from typing import TypeAlias
 
 from tampu.errors import ModelFileError, UnsupportedModelError
+from tampu.ml import Tensor
 from tampu.ml.metadata import Metadata
-from tampu.ml.rotary import UNSCALED, RopeScaling
+from tampu.ml.rotary import RopeScaling
+from tampu.nn.module import Module, gguf
 
 RopeSections: TypeAlias = tuple[int, int, int, int]
 
@@ -26,15 +28,36 @@ def read_rope_scaling(metadata: Metadata) -> RopeScaling:
             f"key '{metadata.full_key(key)}'", f"{factor} is not a positive number"
         )
     kind = metadata.string("rope.scaling.type", "linear" if factor != 1.0 else "none")
-    if kind == "none":
-        return UNSCALED
-    if kind == "linear":
-        return RopeScaling(frequency_scale=1.0 / factor)
     if kind == "yarn":
         return _yarn(metadata, factor)
-    raise UnsupportedModelError(
-        f"RoPE scaling of type '{kind}' is not known; known: none, linear, yarn"
+    if kind not in ("none", "linear", "longrope"):
+        raise UnsupportedModelError(
+            f"RoPE scaling of type '{kind}' is not known; known: none, linear, longrope, yarn"
+        )
+    return RopeScaling(
+        frequency_scale=1.0 / factor if kind == "linear" else 1.0,
+        original_context=metadata.integer(
+            "rope.scaling.original_context_length", metadata.integer("context_length", 131_072)
+        ),
+        magnitude=metadata.number("rope.scaling.attn_factor", 1.0),
     )
+
+
+class RopeFactors(Module):
+    """Tensors that divide the frequencies of RoPE, F32, (dimensions / 2,).
+
+    Either one serves all contexts (Llama 3.1), or one serves those of the first training and
+    another one longer contexts (LongRoPE, arXiv:2402.13753). The keys of a sequence stay in the
+    cache as it grows, so the length that the engine allows decides, not that of the text.
+    """
+
+    fixed: Tensor | None = gguf("rope_freqs.weight")
+    short: Tensor | None = gguf("rope_factors_short.weight")
+    long: Tensor | None = gguf("rope_factors_long.weight")
+
+    def of(self, context: int, scaling: RopeScaling) -> Tensor | None:
+        """Return the factors for sequences of up to `context` tokens; None: there are none."""
+        return self.fixed or (self.long if context > scaling.original_context else self.short)
 
 
 def read_rope_sections(metadata: Metadata) -> RopeSections:

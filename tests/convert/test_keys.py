@@ -23,7 +23,8 @@ RECIPES_OF_ALL = RECIPES | RANKERS
 def test_every_key_that_transformers_writes_is_classified(name: str) -> None:
     recipe = RECIPES_OF_ALL[name]
     values = recipe.config(**recipe.values, architectures=[recipe.architecture]).to_dict()
-    family = FAMILIES[recipe.architecture]
+    values = recipe.published or values
+    family = FAMILIES[recipe.checkpoint]
     read = Config(values)
     config = family.complete(read)
     check_quantization(config, family.quantizations)

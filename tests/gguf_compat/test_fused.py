@@ -1,4 +1,4 @@
-"""Files with queries, keys and values in one tensor."""
+"""Files with queries, keys and values in one tensor, and with the gate in the up projection."""
 
 from __future__ import annotations
 
@@ -19,28 +19,32 @@ OPTIONS: dict[str, Any] = {"context": 64, "threads": 1, "cache_type": "f32"}
 
 
 def fused_weights(tiny: Tiny) -> dict[str, Floats]:
-    """Return the weights as `--fuse-qkv` writes them."""
-    found: dict[str, Floats] = {}
-    for name, values in tiny_weights(tiny).items():
-        layer, _, part = name.rpartition(".attn_")
-        letter, _, kind = part.partition(".")
-        if letter not in {"q", "k", "v"}:
-            found[name] = values
-            continue
-        whole = f"{layer}.attn_qkv.{kind}"
-        found[whole] = np.concatenate([found[whole], values]) if whole in found else values
-    return found
+    """Return the weights as `--fuse-qkv` writes them, and gates as files of Phi-3 have them."""
+    wholes = {f"attn_{letter}": "attn_qkv" for letter in "qkv"}
+    wholes |= {"ffn_gate": "ffn_up", "ffn_up": "ffn_up"}
+    parts: dict[str, list[Floats]] = {}
+    for name, values in sorted(tiny_weights(tiny).items(), key=_with_queries_first):
+        layer, _, rest = name.rpartition(".attn_" if ".attn_" in name else ".ffn_")
+        part, _, kind = name.removeprefix(f"{layer}.").partition(".")
+        whole = f"{layer}.{wholes[part]}.{kind}" if rest and part in wholes else name
+        parts.setdefault(whole, []).append(values)
+    return {name: np.concatenate(each) for name, each in parts.items()}
+
+
+def _with_queries_first(item: tuple[str, Floats]) -> int:
+    return "attn_k" in item[0] or "ffn_up" in item[0] or 2 * ("attn_v" in item[0])
 
 
 @pytest.mark.parametrize("type_", ["F32", "Q8_0", "Q4_K"])
 def test_a_fused_file_gives_the_logits_of_one_in_parts(tmp_path: Path, type_: str) -> None:
     tiny = Tiny(embedding=256, feed_forward=256, biases=True)
     types = {f"attn_{part}.weight": type_ for part in ("q", "k", "v", "qkv")}
+    types |= {f"ffn_{part}.weight": type_ for part in ("gate", "up")}
     write_tiny(tmp_path / "parts.gguf", tiny, types=types)
     weights = fused_weights(tiny)
-    assert sorted(name for name in weights if "blk.0.attn_qkv" in name) == [
-        "blk.0.attn_qkv.bias", "blk.0.attn_qkv.weight",
-    ]  # fmt: skip
+    fused = ("blk.0.attn_qkv.bias", "blk.0.attn_qkv.weight", "blk.0.ffn_up.weight")
+    assert [len(weights[name]) for name in fused] == [*[len(weights[fused[1]])] * 2, 512]
+    assert "blk.0.ffn_gate.weight" not in weights
     write_tiny(tmp_path / "fused.gguf", tiny, weights=weights, types=types)
     with (
         Engine.load(tmp_path / "parts.gguf", **OPTIONS) as one,

@@ -161,6 +161,14 @@ def scaling(**keys: Any) -> RopeScaling:
             },
             RopeScaling(0.25, 500, 0.5, 0.8, 16.0, 2.0),
         ),
+        (  # as llama.cpp's converter writes Phi-3: it states no type
+            {"rope__scaling__original_context_length": 500, "rope__scaling__attn_factor": 1.2},
+            RopeScaling(original_context=500, magnitude=1.2),
+        ),
+        (
+            {"rope__scaling__type": "longrope", "context_length": 1000},
+            RopeScaling(original_context=1000),
+        ),
         (  # as llama.cpp's converter writes Ministral 3: ggml's 0.1 ln(factor) + 1 is undone
             {
                 "rope__scaling__type": "yarn",
@@ -187,8 +195,8 @@ def test_the_scaling_of_rope_is_read_from_the_file(
 
 
 def test_an_unknown_scaling_is_refused_with_those_that_are_known() -> None:
-    with pytest.raises(UnsupportedModelError, match="known: none, linear, yarn"):
-        scaling(rope__scaling__type="longrope")
+    with pytest.raises(UnsupportedModelError, match="known: none, linear, longrope, yarn"):
+        scaling(rope__scaling__type="spiral")
 
 
 @pytest.mark.parametrize("factor", [-1.0, math.nan, math.inf, -math.inf])

@@ -35,11 +35,12 @@ _ROUTERS = {"model.layers.{}.mlp.gate.weight"}  # files keep them in F32
 
 def take_weights(model: PreTrainedModel, recipe: Recipe, path: Path) -> PreTrainedModel:
     """Give the text part of `model`, made by `recipe`, the quantised weights of a file of it."""
-    family = FAMILIES[recipe.architecture]
+    family = FAMILIES[recipe.checkpoint]
     stored, keys = _quantized(path), _keys(path)
     splits = {**_FUSED, **family.splits, **family.fused(keys)}
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        for theirs, parameter in model.named_parameters():
+            name = recipe.rename(theirs)
             template, numbers = family._template(name)
             if ".vision" in name or ".visual" in name:
                 continue

@@ -47,7 +47,6 @@ _STACKS = {f"{_MLP}experts.{{}}.{part}_proj": f"blk.{{}}.ffn_{part}_exps" for pa
 _MTP_LAYER = re.compile(r"model\.layers\.(\d+)\.(eh_proj|enorm|hnorm|shared_head)\b")
 _LAYER = re.compile(r"model\.layers\.(\d+)\.")
 _GATING = {"softmax": 1, "sigmoid": 2}  # llama.cpp's numbers
-_ROUNDING = 1e-4
 log = logging.getLogger("tampu")
 
 
@@ -66,8 +65,11 @@ def latent_keys(config: Config) -> Parameters:
     content, value = config.integer("qk_nope_head_dim", 128), config.integer("v_head_dim", 128)
     config.require("head_dim", (None, rotated, content + rotated), None)
     config.require("qk_head_dim", (None, content + rotated), None)
-    as_text = config.changed({**config.values, "head_dim": rotated})
-    keys = text_parameters(as_text, scalings=("none", "yarn"), is_partial=True)
+    as_text = config.changed({**config.values, "head_dim": content + rotated})
+    part = (rotated + 0.5) / (content + rotated)  # it is rounded down
+    keys = text_parameters(as_text, scalings=("none", "yarn"), rotated_part=part)
+    if keys["rope.dimension_count"] != rotated:
+        raise config.error("partial_rotary_factor", f"is not that of {rotated} features")
     config.require("num_key_value_heads", (keys["attention.head_count"],), None)
     keys |= {
         "attention.head_count_kv": 1,
@@ -76,15 +78,10 @@ def latent_keys(config: Config) -> Parameters:
         "attention.value_length": rank,
         "attention.key_length_mla": content + rotated,
         "attention.value_length_mla": value,
-        "rope.dimension_count": rotated,
     }
     if config.get("q_lora_rank") is not None:
         keys["attention.q_lora_rank"] = config.integer("q_lora_rank")
-    rope = read_rope(as_text, is_partial=True)
-    share = rotated / (content + rotated)
-    if abs(rope.settings.number("partial_rotary_factor", share) - share) > _ROUNDING:
-        raise rope.settings.error("partial_rotary_factor", f"is not that of {rotated} features")
-    return _with_yarn(keys, rope)
+    return _with_yarn(keys, read_rope(as_text, is_partial=True))
 
 
 def _expert_keys(config: Config) -> Parameters:

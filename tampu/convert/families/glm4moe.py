@@ -12,7 +12,7 @@ from tampu.convert.experts import (
     deepseek_parameters,
 )
 from tampu.convert.families.llama import QK_NORM_NAMES
-from tampu.convert.family import Family, Parameters, rotated_features, text_parameters
+from tampu.convert.family import Family, Parameters, text_parameters
 
 
 def parameters(config: Config) -> Parameters:
@@ -20,8 +20,7 @@ def parameters(config: Config) -> Parameters:
     config.require("hidden_act", ("silu",), "silu")
     config.get("use_qk_norm")  # the tensors say so
     return {
-        **text_parameters(config, scalings=("none", "linear", "yarn"), is_partial=True),
-        "rope.dimension_count": rotated_features(config, 0.5),
+        **text_parameters(config, scalings=("none", "linear", "yarn"), rotated_part=0.5),
         **deepseek_parameters(config),
     }
 

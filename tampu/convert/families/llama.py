@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.convert.checkpoint import Stored
-from tampu.convert.config import Config, read_rope
+from tampu.convert.config import Config, Rope, read_rope
 from tampu.convert.family import (
     Family,
     Parameters,
@@ -73,14 +73,21 @@ MAX_FACTOR = 1 << 20  # published ones are below a hundred
 
 
 def rope_factors(config: Config) -> dict[str, npt.NDArray[np.float32]]:
-    """Return the divisors of the rotary frequencies for `llama3` scaling: [head size / 2].
+    """Return the divisors of the rotary frequencies, [rotated features / 2].
 
-    Wavelengths longer than original / low are stretched by the factor, those shorter than
-    original / high stay, and between them the frequency moves linearly from one to the other.
+    For `longrope` config.json has them. For `llama3` wavelengths longer than original / low are
+    stretched by the factor, those shorter than original / high stay, and between them the frequency
+    moves linearly from one to the other.
     Source: the Llama 3.1 reference implementation.
     """
     config = config.section("text_config") if "text_config" in config else config
-    rope = read_rope(config)
+    rope = read_rope(config, is_partial=True)
+    if rope.kind == "longrope":
+        pairs = int(config.head_size() * rope.settings.number("partial_rotary_factor", 1.0)) // 2
+        return {
+            f"rope_factors_{end}.weight": _listed(rope, f"{end}_factor", pairs)
+            for end in ("short", "long")
+        }
     if rope.kind != "llama3":
         return {}
     factor = rope.settings.number("factor", 8.0)
@@ -97,6 +104,15 @@ def rope_factors(config: Config) -> dict[str, npt.NDArray[np.float32]]:
     if divisors.max() > MAX_FACTOR:
         raise rope.settings.error("factor", f"{factor} is more than the limit of {MAX_FACTOR}")
     return {"rope_freqs.weight": divisors.astype(np.float32)}
+
+
+def _listed(rope: Rope, key: str, pairs: int) -> npt.NDArray[np.float32]:
+    """Return the factors of LongRoPE that config.json lists for short or long contexts."""
+    factors = np.array(rope.settings.numbers(key))
+    if len(factors) != pairs or factors.min() <= 0 or factors.max() > MAX_FACTOR:
+        reason = f"they are not {pairs} factors above 0 and at most {MAX_FACTOR}"
+        raise rope.settings.error(key, reason)
+    return factors.astype(np.float32)
 
 
 LLAMA = Family(

@@ -30,7 +30,6 @@ from tampu.convert.family import (
     Family,
     Parameters,
     moe_parameters,
-    rotated_features,
     text_parameters,
 )
 from tampu.convert.lazy_tensor import View, nth_part
@@ -92,8 +91,7 @@ def parameters(config: Config) -> Parameters:
     """Return the keys that all three architectures have."""
     config = _text(config)
     config.require("hidden_act", ("silu",), "silu")
-    keys = text_parameters(config, scalings=("none", "linear", "yarn"), is_partial=True)
-    keys["rope.dimension_count"] = rotated_features(config, 0.25)
+    keys = text_parameters(config, scalings=("none", "linear", "yarn"), rotated_part=0.25)
     return keys | _delta_keys(config) | _layer_keys(config)
 
 

@@ -2,10 +2,82 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import transformers
 from support.checkpoints.recipe import TEXT, Recipe
 
+_WHOLE = {name: value for name, value in TEXT.items() if name != "head_dim"}
+
+
+def _phi3(**changes: Any) -> Recipe:
+    return Recipe("Phi3ForCausalLM", transformers.Phi3Config, _WHOLE | changes)
+
+
+def _longrope(pairs: int, **others: Any) -> dict[str, Any]:
+    """Return settings whose short and long factors differ in every pair of features."""
+    return {
+        "rope_type": "longrope",
+        "short_factor": [1.0 + 0.1 * pair for pair in range(pairs)],
+        "long_factor": [1.5 + 0.7 * pair for pair in range(pairs)],
+    } | others
+
+
+_GRANITE: dict[str, Any] = {
+    "embedding_multiplier": 12.0,
+    "attention_multiplier": 0.2,
+    "residual_multiplier": 0.22,
+    "logits_scaling": 0.5,
+}
+
+# MiniCPM is Granite with scales by width and depth: 128 / 64 for logits, 1.4 / sqrt(3) for layers.
+_MINICPM: dict[str, Any] = {
+    "rope_theta": 10_000.0,
+    "rope_scaling": _longrope(16, original_max_position_embeddings=16, factor=32.0),
+}
+
 RECIPES: dict[str, Recipe] = {
+    "granite": Recipe(
+        "GraniteForCausalLM",
+        transformers.GraniteConfig,
+        _WHOLE | _GRANITE | {"attention_bias": True, "mlp_bias": True},
+    ),
+    "minicpm": Recipe(
+        "GraniteForCausalLM",
+        transformers.GraniteConfig,
+        _WHOLE
+        | _MINICPM
+        | {
+            "embedding_multiplier": 12.0,
+            "attention_multiplier": 32**-0.5,
+            "residual_multiplier": 1.4 * 3**-0.5,
+            "logits_scaling": 2.0,
+        },
+        published=_WHOLE
+        | _MINICPM
+        | {
+            "architectures": ["MiniCPMForCausalLM"],
+            "model_type": "minicpm",
+            "hidden_act": "silu",
+            "scale_emb": 12,
+            "scale_depth": 1.4,
+            "dim_model_base": 64,
+        },
+    ),
+    # llama.cpp ignores the window, so it is longer than what llama.cpp computes here. Of models
+    # with "phi3" in their names it requires tokens that the tiny vocabulary does not have.
+    "phi4": _phi3(
+        sliding_window=40,
+        original_max_position_embeddings=256,
+        rope_scaling=_longrope(16),
+    ),
+    "phi4_mini": _phi3(
+        sliding_window=None,
+        tie_word_embeddings=True,
+        partial_rotary_factor=0.75,
+        original_max_position_embeddings=16,
+        rope_scaling=_longrope(12),
+    ),
     "smollm3": Recipe(
         "SmolLM3ForCausalLM",
         transformers.SmolLM3Config,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import transformers
+from safetensors.torch import load_file, save_file
 from support.checkpoints.recipe import Recipe
 from support.checkpoints.weights import draw_weights
 from support.tiny_tokenizers import (
@@ -16,6 +17,9 @@ from support.tiny_tokenizers import (
     write_unigram,
     write_wordpiece,
 )
+from transformers import PreTrainedModel
+
+REFERENCE = "reference"
 
 _TOKENIZERS: dict[str, Callable[[Path], None]] = {
     "unigram": write_unigram,
@@ -41,10 +45,22 @@ def make(recipe: Recipe, folder: Path) -> None:
     model = getattr(transformers, recipe.architecture)(config).float().eval()
     draw_weights(model, recipe.seed)
     model.tie_weights()
-    model.save_pretrained(folder)
+    if recipe.published:
+        _publish(recipe, model, folder)
+    else:
+        model.save_pretrained(folder)
     _TOKENIZERS[recipe.tokenizer](folder)
     if recipe.processor:
         (folder / "preprocessor_config.json").write_text(json.dumps(recipe.processor))
     if recipe.tokenizer not in ("wordpiece", "wordpiece_pair", "unigram"):  # it generates nothing
         generation = {"bos_token_id": 1, "eos_token_id": [2, 5]}
         (folder / "generation_config.json").write_text(json.dumps(generation))
+
+
+def _publish(recipe: Recipe, model: PreTrainedModel, folder: Path) -> None:
+    """Write a checkpoint as its publisher does, and transformers' in a folder inside."""
+    model.save_pretrained(folder / REFERENCE)
+    tensors = load_file(folder / REFERENCE / "model.safetensors")
+    renamed = {recipe.rename(name): values for name, values in tensors.items()}
+    save_file(renamed, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(recipe.published))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,6 +52,9 @@ class Recipe:
     `unlike_llama_cpp` is why llama.cpp cannot be compared.
     Mixtures of experts have a `seed` with which no token is on the verge of another expert: there
     the rounding of a half-precision cache would change the choice, and all that follows from it.
+    Of an architecture that transformers has under another name only, `published` is config.json as
+    its publisher writes it, and `renames` are patterns in transformers' names of tensors, with what
+    its publisher has in their place.
     """
 
     architecture: str
@@ -62,6 +66,8 @@ class Recipe:
     seed: int = SEED
     processor: dict[str, Any] = field(default_factory=dict)
     unlike_llama_cpp: str = ""
+    published: dict[str, Any] = field(default_factory=dict)
+    renames: tuple[tuple[str, str], ...] = ()
 
     @property
     def experts(self) -> int:
@@ -69,3 +75,15 @@ class Recipe:
         names = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
         values = self.values.get("text_config", self.values)
         return next((int(values[name]) for name in names if name in values), 0)
+
+    @property
+    def checkpoint(self) -> str:
+        """The architecture that config.json names."""
+        named: list[str] = self.published.get("architectures", [self.architecture])
+        return named[0]
+
+    def rename(self, tensor: str) -> str:
+        """Return the publisher's name of a tensor."""
+        for pattern, name in self.renames:
+            tensor = re.sub(pattern, name, tensor)
+        return tensor
