@@ -29,6 +29,7 @@ MODELS = {
     "llama4": "Llama 4, text and vision",
     "mistral3": "Mistral Small 3, Ministral 3, with Pixtral's vision encoder",
     "mllama": "Llama 3.2 Vision",
+    "modern-bert": "ModernBERT, Granite Embedding R2, GTE-ModernBERT, mmBERT",
     "qwen2": "Qwen 2, 2.5",
     "qwen25vl": "Qwen 2.5-VL (also `qwen2vl`)",
     "qwen2moe": "Qwen 2 mixtures of experts",

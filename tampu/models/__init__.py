@@ -51,6 +51,7 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "llama4": Architecture("tampu.models.llama4:Llama4"),
     "mistral3": Architecture("tampu.models.mistral3:Mistral3"),
     "mllama": Architecture("tampu.models.mllama:Mllama"),
+    "modern-bert": Architecture("tampu.models.modern_bert:ModernBert"),
     "qwen2": Architecture("tampu.models.llama:Llama"),
     "qwen25vl": Architecture("tampu.models.qwen25vl:Qwen25VL"),
     "qwen2vl": Architecture("tampu.models.qwen25vl:Qwen25VL"),  # llama.cpp's name

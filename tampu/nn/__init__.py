@@ -41,6 +41,8 @@ from tampu.nn.experts import SharedExpert as SharedExpert
 from tampu.nn.experts import SparseMoE as SparseMoE
 from tampu.nn.feed_forward import Activation as Activation
 from tampu.nn.feed_forward import FeedForward as FeedForward
+from tampu.nn.feed_forward import FusedFeedForward as FusedFeedForward
+from tampu.nn.feed_forward import Gate as Gate
 from tampu.nn.feed_forward import GeluFeedForward as GeluFeedForward
 from tampu.nn.feed_forward import SiluFeedForward as SiluFeedForward
 from tampu.nn.image import Placeholders as Placeholders
@@ -71,3 +73,4 @@ from tampu.nn.rank import RankHead as RankHead
 from tampu.nn.rope import RopeSections as RopeSections
 from tampu.nn.rope import read_rope_scaling as read_rope_scaling
 from tampu.nn.rope import read_rope_sections as read_rope_sections
+from tampu.nn.text_encoder import TextEncoder as TextEncoder

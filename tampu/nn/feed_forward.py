@@ -10,6 +10,8 @@ from tampu.nn.linear import Linear
 from tampu.nn.module import Module, gguf
 
 Activation: TypeAlias = Callable[[Tensor], Tensor]
+Gate: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""Returns activate(first) · second for two tensors of one shape."""
 
 
 class FeedForward(Module):
@@ -21,6 +23,18 @@ class FeedForward(Module):
     def __call__(self, x: Tensor, activate: Activation) -> Tensor:
         """Return (tokens, features) for x of that shape."""
         return self.down(activate(self.up(x)))
+
+
+class FusedFeedForward(Module):
+    """down(gate(the first half of up x, the second half)): both projections are one matrix."""
+
+    up: Linear = gguf("ffn_up")
+    down: Linear = gguf("ffn_down")
+
+    def __call__(self, x: Tensor, gate: Gate) -> Tensor:
+        """Return (tokens, features) for x of that shape."""
+        first, second = self.up(x).split(2)
+        return self.down(gate(first, second))
 
 
 class SiluFeedForward(Module):

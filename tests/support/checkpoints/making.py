@@ -11,6 +11,7 @@ from support.checkpoints.recipe import Recipe
 from support.checkpoints.weights import draw_weights
 from support.tiny_tokenizers import (
     write_byte_level,
+    write_byte_level_of_encoders,
     write_gemma,
     write_sentencepiece,
     write_unigram,
@@ -21,6 +22,8 @@ _TOKENIZERS: dict[str, Callable[[Path], None]] = {
     "unigram": write_unigram,
     "wordpiece_pair": lambda folder: write_wordpiece(folder, has_pairs=True),
     "wordpiece": write_wordpiece,
+    "modern_bert": write_byte_level_of_encoders,
+    "roberta": lambda folder: write_byte_level_of_encoders(folder, is_roberta=True),
     "llama3_image": lambda folder: write_byte_level(folder, "llama3", "llama3"),
     "llama4_image": lambda folder: write_byte_level(folder, "llama3", "llama4"),
     "qwen2_image": lambda folder: write_byte_level(folder, "qwen2", "qwen2"),
@@ -32,6 +35,7 @@ _TOKENIZERS: dict[str, Callable[[Path], None]] = {
     "gemma": write_gemma,
     "gemma4_image": lambda folder: write_gemma(folder, has_new_marks=True),
 }
+_OF_ENCODERS = ("wordpiece", "wordpiece_pair", "unigram", "modern_bert", "roberta")
 
 
 def make(recipe: Recipe, folder: Path) -> None:
@@ -45,6 +49,6 @@ def make(recipe: Recipe, folder: Path) -> None:
     _TOKENIZERS[recipe.tokenizer](folder)
     if recipe.processor:
         (folder / "preprocessor_config.json").write_text(json.dumps(recipe.processor))
-    if recipe.tokenizer not in ("wordpiece", "wordpiece_pair", "unigram"):  # it generates nothing
+    if recipe.tokenizer not in _OF_ENCODERS:  # it generates nothing
         generation = {"bos_token_id": 1, "eos_token_id": [2, 5]}
         (folder / "generation_config.json").write_text(json.dumps(generation))
