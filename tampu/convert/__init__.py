@@ -144,8 +144,9 @@ def plan_conversion(
         type, stored = _stored_types(checkpoint)
         overrides = (*overrides, *stored)  # the first that matches wins
     kind = file_type(type)
-    family = _family(checkpoint).for_tensors(checkpoint.tensors)
     read = Config(checkpoint.config)
+    family = _family(checkpoint)
+    family = (family.variant(read) or family).for_tensors(checkpoint.tensors)
     config = family.complete(read)
     check_quantization(config, family.quantizations)
     parameters = family.adapt(family.parameters(config), checkpoint.tensors)
@@ -175,6 +176,7 @@ def plan_conversion(
         "general.quantization_version": QUANTIZATION_VERSION,
         **encoder_keys(checkpoint, modules, family.architecture, parameters, dense),
         **{f"{family.architecture}.{key}": value for key, value in parameters.items()},
+        **family.tensor_keys(checkpoint.tensors),
         **tokenizer_metadata(checkpoint, rows, refusals),
         **_training(checkpoint),
         **(metadata or {}),

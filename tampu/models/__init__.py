@@ -46,12 +46,15 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "gemma4": Architecture("tampu.models.gemma4:Gemma4"),
     "gpt-oss": Architecture("tampu.models.gptoss:GptOss"),
     "gptoss": Architecture("tampu.models.gptoss:GptOss"),  # Ollama's name
+    "jina-bert-v3": Architecture("tampu.models.nomic_bert:NomicBert"),
     "lfm2": Architecture("tampu.models.lfm2:Lfm2"),
     "llama": Architecture("tampu.models.llama:Llama", {"rope_mode": RopeMode.INTERLEAVED}),
     "llama4": Architecture("tampu.models.llama4:Llama4"),
     "mistral3": Architecture("tampu.models.mistral3:Mistral3"),
     "mllama": Architecture("tampu.models.mllama:Mllama"),
     "modern-bert": Architecture("tampu.models.modern_bert:ModernBert"),
+    "nomic-bert": Architecture("tampu.models.nomic_bert:NomicBert"),
+    "nomic-bert-moe": Architecture("tampu.models.nomic_bert:NomicBert"),
     "qwen2": Architecture("tampu.models.llama:Llama"),
     "qwen25vl": Architecture("tampu.models.qwen25vl:Qwen25VL"),
     "qwen2vl": Architecture("tampu.models.qwen25vl:Qwen25VL"),  # llama.cpp's name

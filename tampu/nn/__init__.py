@@ -39,6 +39,7 @@ from tampu.nn.experts import Gating as Gating
 from tampu.nn.experts import GatingFunction as GatingFunction
 from tampu.nn.experts import SharedExpert as SharedExpert
 from tampu.nn.experts import SparseMoE as SparseMoE
+from tampu.nn.experts import UngatedMoE as UngatedMoE
 from tampu.nn.feed_forward import Activation as Activation
 from tampu.nn.feed_forward import FeedForward as FeedForward
 from tampu.nn.feed_forward import FusedFeedForward as FusedFeedForward

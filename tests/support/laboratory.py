@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from support.checkpoints import RECIPES, load_reference, make_checkpoint
-from support.dequantized import take_weights
+from support.checkpoints import ENCODERS, RECIPES, load_reference, make_checkpoint
+from support.dequantized import take_stored_weights, take_weights
 from support.parity_report import ParityError
 from transformers import PreTrainedModel
 
@@ -123,6 +124,11 @@ class Laboratory:
 
     def quantized_reference(self, name: str, type_: str) -> PreTrainedModel:
         """Return transformers' model with the weights as the file of the type `type_` has them."""
+        if name in ENCODERS:
+            folder = self._folder / f"{name}-{type_}"
+            shutil.copytree(self.checkpoint(name), folder, dirs_exist_ok=True)
+            take_stored_weights(folder, RECIPES[name], self.file(name, type_))
+            return load_reference(name, folder)
         model = load_reference(name, self.checkpoint(name))
         return take_weights(model, RECIPES[name], self.file(name, type_))
 

@@ -43,7 +43,7 @@ CONFIG = Keys(
             "the tensors have types of their own",
         ),
         **dict.fromkeys(
-            ("initializer_range", "initializer_factor", "initializer_cutoff_factor", "*initializer_range", "*_dropout",
+            ("initializer_*", "*initializer_range", "*_dropout",
              "*_dropout_prob", "dropout", "*_dropout_rate", "dropout_rate", "*_drop_rate",
              "*_pdrop", "router_jitter_noise", "router_aux_loss_coef", "aux_loss_alpha",
              "*_loss_coef", "*_loss_weight", "initial_context_length", "layerdrop",

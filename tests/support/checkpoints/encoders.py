@@ -41,6 +41,18 @@ RECIPES: dict[str, Recipe] = {
         _MODERN_BERT | {"hidden_activation": "silu"},
         "modern_bert",
     ),
+    "nomic_bert": Recipe(
+        "NomicBertModel",
+        transformers.NomicBertConfig,
+        _TEXT | {"layer_norm_eps": 1e-3, "rope_theta": 700.0},
+        "wordpiece",
+    ),
+    "jina_v3": Recipe(
+        "JinaEmbeddingsV3Model",
+        transformers.JinaEmbeddingsV3Config,
+        _TEXT | {"layer_norm_eps": 1e-3, "pad_token_id": 1, "rope_theta": 700.0},
+        "unigram",
+    ),
 }
 
 _ONE_LABEL = {"num_labels": 1}
