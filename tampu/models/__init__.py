@@ -41,6 +41,7 @@ class Architecture:
 
 _BUILT_IN: Mapping[str, Architecture] = {
     "bert": Architecture("tampu.models.bert:Bert"),
+    "gemma-embedding": Architecture("tampu.models.gemma_embedding:GemmaEmbedding"),
     "gemma2": Architecture("tampu.models.gemma2:Gemma2"),
     "gemma3": Architecture("tampu.models.gemma3:Gemma3"),
     "gemma4": Architecture("tampu.models.gemma4:Gemma4"),

@@ -47,8 +47,15 @@ def take_stored_weights(folder: Path, recipe: Recipe, path: Path) -> None:
     For those that transformers renames or divides when it loads them.
     """
     tensors = load_file(folder / SINGLE_FILE)
-    _take(tensors.items(), FAMILIES[recipe.architecture], path)
+    prefix = "model." if "embed_tokens.weight" in tensors else ""
+    named = ((prefix + name, tensor) for name, tensor in tensors.items())
+    _take(named, FAMILIES[recipe.architecture], path)
     save_file(tensors, folder / SINGLE_FILE, {"format": "pt"})
+    stored = _quantized(path)
+    for number, part in enumerate(sorted(folder.glob("*_Dense")), 2):
+        dense = load_file(part / SINGLE_FILE)
+        _put(dense["linear.weight"], lambda values: values, stored.get(f"dense_{number}.weight"))
+        save_file(dense, part / SINGLE_FILE)
 
 
 def _take(named: Iterable[tuple[str, torch.Tensor]], family: Family, path: Path) -> None:

@@ -125,12 +125,17 @@ class Laboratory:
     def quantized_reference(self, name: str, type_: str) -> PreTrainedModel:
         """Return transformers' model with the weights as the file of the type `type_` has them."""
         if name in ENCODERS:
-            folder = self._folder / f"{name}-{type_}"
-            shutil.copytree(self.checkpoint(name), folder, dirs_exist_ok=True)
-            take_stored_weights(folder, RECIPES[name], self.file(name, type_))
-            return load_reference(name, folder)
+            return load_reference(name, self.quantized_checkpoint(name, type_))
         model = load_reference(name, self.checkpoint(name))
         return take_weights(model, RECIPES[name], self.file(name, type_))
+
+    def quantized_checkpoint(self, name: str, type_: str) -> Path:
+        """Return a copy of a checkpoint with the weights as the file of the type `type_` has."""
+        folder = self._folder / f"{name}-{type_}"
+        if not folder.exists():
+            shutil.copytree(self.checkpoint(name), folder)
+            take_stored_weights(folder, RECIPES[name], self.file(name, type_))
+        return folder
 
     def _checkpoint(self, name: str) -> Path:
         return make_checkpoint(name, self._folder / name)

@@ -6,6 +6,7 @@ from typing import Any
 
 import transformers
 from support.checkpoints.recipe import CONTEXT, VOCABULARY, Recipe
+from support.checkpoints.text import GEMMA_TEXT
 
 _TEXT = {
     "vocab_size": VOCABULARY,
@@ -52,6 +53,14 @@ RECIPES: dict[str, Recipe] = {
         transformers.JinaEmbeddingsV3Config,
         _TEXT | {"layer_norm_eps": 1e-3, "pad_token_id": 1, "rope_theta": 700.0},
         "unigram",
+    ),
+    "embedding_gemma": Recipe(
+        "Gemma3TextModel",
+        transformers.Gemma3TextConfig,
+        GEMMA_TEXT | {"use_bidirectional_attention": True, "query_pre_attn_scalar": 32},
+        "gemma",
+        approximate=True,
+        dense=(192, 128),
     ),
 }
 

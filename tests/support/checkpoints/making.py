@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import torch
 import transformers
+from safetensors.torch import save_file
 from support.checkpoints.recipe import Recipe
 from support.checkpoints.weights import draw_weights
 from support.tiny_tokenizers import (
@@ -47,8 +49,37 @@ def make(recipe: Recipe, folder: Path) -> None:
     model.tie_weights()
     model.save_pretrained(folder)
     _TOKENIZERS[recipe.tokenizer](folder)
+    if recipe.dense:
+        _write_modules(folder, config.hidden_size, recipe.dense)
     if recipe.processor:
         (folder / "preprocessor_config.json").write_text(json.dumps(recipe.processor))
     if recipe.tokenizer not in _OF_ENCODERS:  # it generates nothing
         generation = {"bos_token_id": 1, "eos_token_id": [2, 5]}
         (folder / "generation_config.json").write_text(json.dumps(generation))
+
+
+def _write_modules(folder: Path, width: int, dense: Sequence[int]) -> None:
+    """Write the modules of sentence-transformers: the mean, dense layers, and a length of 1."""
+    kinds = ["Transformer", "Pooling", *["Dense"] * len(dense), "Normalize"]
+    modules = [
+        {
+            "idx": index,
+            "name": str(index),
+            "path": f"{index}_{kind}" if index else "",
+            "type": f"sentence_transformers.models.{kind}",
+        }
+        for index, kind in enumerate(kinds)
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    for index, outputs in enumerate(dense, 2):
+        part = folder / f"{index}_Dense"
+        part.mkdir()
+        generator = torch.Generator().manual_seed(index)
+        weight = torch.randn((outputs, width), generator=generator) / width**0.5
+        save_file({"linear.weight": weight.bfloat16().float()}, part / "model.safetensors")
+        settings = {"in_features": width, "out_features": outputs, "bias": False}
+        settings["activation_function"] = "torch.nn.modules.linear.Identity"
+        (part / "config.json").write_text(json.dumps(settings))
+        width = outputs

@@ -50,6 +50,7 @@ class Recipe:
     `approximate_tower` that it does so for pictures only. `processor` is preprocessor_config.json.
     Mixtures of experts have a `seed` with which no token is on the verge of another expert: there
     the rounding of a half-precision cache would change the choice, and all that follows from it.
+    `dense` are the outputs of the dense layers that sentence-transformers puts after the pooling.
     """
 
     architecture: str
@@ -60,3 +61,4 @@ class Recipe:
     approximate_tower: bool = False
     seed: int = SEED
     processor: dict[str, Any] = field(default_factory=dict)
+    dense: tuple[int, ...] = ()
