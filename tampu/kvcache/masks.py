@@ -14,6 +14,7 @@ Mask = npt.NDArray[np.float16]
 
 _VISIBLE = np.float16(0.0)
 _HIDDEN = np.float16(-np.inf)
+_FARTHEST = int(np.finfo(np.float16).max)
 _OTHER = np.iinfo(np.int32).max  # the position of cells of other sequences
 
 
@@ -56,6 +57,9 @@ def attention_mask(
 ) -> Mask:
     """Return the mask (tokens, range length): 0 where a token attends to a cell, -inf elsewhere.
 
+    With ALiBi it is minus the distance of the two positions where a token attends (beyond 2048
+    rounded to half precision, as in llama.cpp).
+
     A token attends to its own sequence as far back as the spec allows, up to itself or, in a
     bidirectional span, as far on as the spec allows.
     """
@@ -75,4 +79,7 @@ def _segment_mask(segment: Segment, group: int, spec: KVCacheSpec, cell_range: C
     is_visible = position_of_cell <= last[:, None]
     if spec.max_visible is not None and segment.end > spec.max_visible:
         is_visible &= position_of_cell >= spec.first_visible_each(positions)[:, None]
-    return np.where(is_visible, _VISIBLE, _HIDDEN)
+    if not spec.has_alibi:
+        return np.where(is_visible, _VISIBLE, _HIDDEN)
+    distance = np.where(is_visible, np.abs(positions[:, None] - position_of_cell), 0)
+    return np.where(is_visible, -np.minimum(distance, _FARTHEST).astype(np.float16), _HIDDEN)

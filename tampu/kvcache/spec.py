@@ -23,12 +23,14 @@ class KVCacheSpec:
         chunk: positions before the start of the token's chunk of this size are not visible.
         is_causal: whether bidirectional groups of tokens attend to earlier ones only, too.
         is_symmetric: whether the window limits later positions as it limits earlier ones.
+        has_alibi: whether the mask has the distance of each position that a token attends to.
     """
 
     window: int | None = None
     chunk: int | None = None
     is_causal: bool = False
     is_symmetric: bool = False
+    has_alibi: bool = False
 
     def first_visible(self, position: int) -> int:
         """Return the first position that a token at `position` attends to."""
@@ -88,5 +90,9 @@ def spec_of(shape: CacheShape) -> KVCacheSpec | StateSpec:
 def attention_spec(shape: LayerShape) -> KVCacheSpec:
     """Return the spec of a layer with attention."""
     return KVCacheSpec(
-        shape.window, shape.chunk, is_causal=shape.is_causal, is_symmetric=shape.is_symmetric
+        shape.window,
+        shape.chunk,
+        is_causal=shape.is_causal,
+        is_symmetric=shape.is_symmetric,
+        has_alibi=shape.has_alibi,
     )

@@ -25,6 +25,7 @@ def flash_attention(
     *,
     cap: float | None = None,
     sinks: Tensor | None = None,
+    max_bias: float = 0.0,
 ) -> Tensor:
     """Return softmax(scale · q kᵀ + mask) · v without storing the scores (arXiv:2205.14135).
 
@@ -36,6 +37,7 @@ def flash_attention(
         scale: of the scores.
         cap: scores become cap · tanh(score / cap) before the mask.
         sinks: as for `Tensor.softmax`.
+        max_bias: as for `Tensor.softmax`; the package's kernels do not have it.
 
     Returns:
         F32, (tokens, heads, value_features), contiguous.
@@ -43,6 +45,33 @@ def flash_attention(
     Raises:
         ShapeError: for operands that do not fit.
     """
+    _check(queries, keys, values, mask, sinks)
+    context = queries._context()
+    kernels = context.kernels_for(keys)
+    pointers = [operand.pointer for operand in (queries, keys, values)]
+    if kernels is not None and not max_bias and _can_attend(kernels, keys, values):
+        pointers += [operand.pointer for operand in (mask, sinks) if operand is not None]
+        shape = (values.shape[-1], queries.shape[0], queries.shape[1], 1)
+        operation = kernels.operation("attention")
+        pointer = custom(context, gg.GGML_TYPE_F32, shape, pointers, operation)
+        packed = struct.pack("=ffii", scale, cap or 0.0, mask is not None, sinks is not None)
+        for index, word in enumerate(struct.unpack("=4i", packed)):
+            pointer.contents.op_params[OWN_PARAMS + index] = word
+    else:
+        pointers.append(mask.pointer if mask else None)
+        pointer = gg.ggml_flash_attn_ext(context.arena, *pointers, scale, max_bias, cap or 0.0)
+        gg.ggml_flash_attn_ext_set_prec(pointer, gg.GGML_PREC_F32)
+        if sinks is not None:
+            gg.ggml_flash_attn_ext_add_sinks(pointer, sinks.pointer)
+    return context.wrap(
+        pointer, (queries.shape[1], queries.shape[0], values.shape[2]), GGMLType.F32
+    )
+
+
+def _check(
+    queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, sinks: Tensor | None
+) -> None:
+    """Raise ShapeError unless the operands of `flash_attention` fit."""
     operands = (queries, keys, values)
     ranks = [len(operand.shape) for operand in operands]
     fits = ranks == [3, 3, 3] and queries.shape[0] % keys.shape[0] == 0
@@ -55,35 +84,17 @@ def flash_attention(
         require(fits and is_known, "flash_attention", *operands, mask)
     if sinks is not None:
         require(sinks.shape == queries.shape[:1] and sinks._is(SINGLE), "sinks", queries, sinks)
-    context = queries._context()
-    kernels = context.kernels_for(keys)
-    pointers = [operand.pointer for operand in operands]
-    if kernels is not None and _can_attend(kernels, keys, values):
-        pointers += [operand.pointer for operand in (mask, sinks) if operand is not None]
-        shape = (values.shape[-1], queries.shape[0], queries.shape[1], 1)
-        operation = kernels.operation("attention")
-        pointer = custom(context, gg.GGML_TYPE_F32, shape, pointers, operation)
-        packed = struct.pack("=ffii", scale, cap or 0.0, mask is not None, sinks is not None)
-        for index, word in enumerate(struct.unpack("=4i", packed)):
-            pointer.contents.op_params[OWN_PARAMS + index] = word
-    else:
-        hidden = mask.pointer if mask else None
-        pointer = gg.ggml_flash_attn_ext(context.arena, *pointers, hidden, scale, 0.0, cap or 0.0)
-        gg.ggml_flash_attn_ext_set_prec(pointer, gg.GGML_PREC_F32)
-        if sinks is not None:
-            gg.ggml_flash_attn_ext_add_sinks(pointer, sinks.pointer)
-    return context.wrap(
-        pointer, (queries.shape[1], queries.shape[0], values.shape[2]), GGMLType.F32
-    )
 
 
-def reads_in_place(queries: Tensor, keys: Tensor, values: Tensor) -> bool:
+def reads_in_place(queries: Tensor, keys: Tensor, values: Tensor, max_bias: float = 0.0) -> bool:
     """Whether attention with these queries reads a cache of this type without a conversion.
 
     GPUs do, and so do our kernels for the types that they know.
     """
     context = queries._context()
-    return context.is_on_device(keys) or _can_attend(context.kernels_for(keys), keys, values)
+    return context.is_on_device(keys) or (
+        not max_bias and _can_attend(context.kernels_for(keys), keys, values)
+    )
 
 
 def attends_to(kernels: Kernels | None, features: int) -> bool:

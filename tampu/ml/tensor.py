@@ -249,7 +249,12 @@ class Tensor:
         return self._like(gg.ggml_norm(self._context().arena, self.pointer, epsilon))
 
     def softmax(
-        self, mask: Tensor | None = None, scale: float = 1.0, sinks: Tensor | None = None
+        self,
+        mask: Tensor | None = None,
+        scale: float = 1.0,
+        sinks: Tensor | None = None,
+        *,
+        max_bias: float = 0.0,
     ) -> Tensor:
         """Scale, add the mask and take the softmax over the last dimension.
 
@@ -258,13 +263,15 @@ class Tensor:
             scale: of the elements.
             sinks: F32, (heads,) for elements (heads, tokens, history): one more element of each
                 head's rows, which is part of the sum and left out of the result.
+            max_bias: if it is above 0, the mask is multiplied by a slope of each head
+                (ALiBi, arXiv:2108.12409): of 2^n heads, head h has 2^(-max_bias · (h + 1) / 2^n).
         """
         require(self.type is GGMLType.F32 and self.is_contiguous, "softmax", self)
         if mask is not None:
             fits = mask.shape[-2:] == self.shape[-2:] and divides(mask.shape, self.shape)
             require(fits and mask.type in FLOATS and mask.is_contiguous, "softmax", self, mask)
         pointer = gg.ggml_soft_max_ext(
-            self._context().arena, self.pointer, mask.pointer if mask else None, scale, 0.0
+            self._context().arena, self.pointer, mask.pointer if mask else None, scale, max_bias
         )
         if sinks is not None:
             require(sinks.shape == self.shape[:-2] and sinks._is(SINGLE), "softmax", self, sinks)

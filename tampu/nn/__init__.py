@@ -46,6 +46,7 @@ from tampu.nn.feed_forward import FusedFeedForward as FusedFeedForward
 from tampu.nn.feed_forward import Gate as Gate
 from tampu.nn.feed_forward import GeluFeedForward as GeluFeedForward
 from tampu.nn.feed_forward import SiluFeedForward as SiluFeedForward
+from tampu.nn.feed_forward import relu_squared as relu_squared
 from tampu.nn.image import Placeholders as Placeholders
 from tampu.nn.image import PreparedImage as PreparedImage
 from tampu.nn.image import RGBImage as RGBImage
@@ -67,6 +68,7 @@ from tampu.nn.module import bind as bind
 from tampu.nn.module import gguf as gguf
 from tampu.nn.norm import LayerNorm as LayerNorm
 from tampu.nn.norm import RMSNorm as RMSNorm
+from tampu.nn.norm import UnscaledLayerNorm as UnscaledLayerNorm
 from tampu.nn.options import option as option
 from tampu.nn.options import option_from as option_from
 from tampu.nn.options import read_options as read_options

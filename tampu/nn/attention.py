@@ -13,7 +13,7 @@ from tampu.ml.metadata import Metadata
 from tampu.nn.cache import History, LayerCache
 from tampu.nn.linear import Linear
 from tampu.nn.module import Module, gguf
-from tampu.nn.norm import RMSNorm
+from tampu.nn.norm import LayerNorm, RMSNorm
 
 Rotation: TypeAlias = Callable[[Tensor], Tensor]
 """Rotates queries or keys (tokens, heads, head_dim) by the positions of a batch's tokens."""
@@ -32,6 +32,7 @@ def attention(
     cap: float | None = None,
     sinks: Tensor | None = None,
     rows: Tensor | None = None,
+    max_bias: float = 0.0,
 ) -> Tensor:
     """Return softmax(scale · q kᵀ + mask) · v over the layer's history (arXiv:1706.03762).
 
@@ -46,6 +47,7 @@ def attention(
         cap: scores become cap · tanh(score / cap) before the mask (Gemma 2).
         sinks: F32, (heads,): scores of one more key, whose value is zero (gpt-oss).
         rows: I32, (tokens,): which tokens of the batch the queries are of; None: all.
+        max_bias: as for `Tensor.softmax`: ALiBi, for layers whose `LayerShape` says `has_alibi`.
 
     Returns:
         (tokens, heads * value_dim).
@@ -55,15 +57,17 @@ def attention(
     queries = q.transpose(1, 0, 2)
     if history.use_flash:
         keys, values = _as_stored(history)
-        if tokens >= _TILED_QUERIES and not reads_in_place(queries, keys, values):
+        if tokens >= _TILED_QUERIES and not reads_in_place(queries, keys, values, max_bias):
             keys, values = keys.cast(GGMLType.F32), values.cast(GGMLType.F32)
         mask = _mask(history, rows)
-        mixed = flash_attention(queries, keys, values, mask, scale, cap=cap, sinks=sinks)
+        mixed = flash_attention(
+            queries, keys, values, mask, scale, cap=cap, sinks=sinks, max_bias=max_bias
+        )
     else:
         scores = queries.linear(history.keys).with_full_precision()
         if cap is not None:
             scores, scale = soft_cap(scores * scale, cap), 1.0
-        weights = scores.softmax(_mask(history, rows), scale, sinks)
+        weights = scores.softmax(_mask(history, rows), scale, sinks, max_bias=max_bias)
         mixed = weights.linear(_transposed(history)).transpose(1, 0, 2)
     return mixed.reshape(tokens, -1)
 
@@ -105,6 +109,8 @@ class Heads:
             (Llama 4).
         has_gate: whether the projection of the queries also gives the input of a sigmoid, which
             multiplies the outputs: for each head the query, then the gate (Qwen3-Next).
+        clamp: queries, keys and values are projected to within plus and minus this; None: to any.
+        max_bias: of ALiBi, as for `Tensor.softmax`; 0: none.
     """
 
     queries: int
@@ -115,6 +121,8 @@ class Heads:
     cap: float | None = None
     has_rotated_norm: bool = False
     has_gate: bool = False
+    clamp: float | None = None
+    max_bias: float = 0.0
 
 
 class SelfAttention(Module):
@@ -124,8 +132,8 @@ class SelfAttention(Module):
     key: Linear = gguf("attn_k")
     value: Linear = gguf("attn_v")
     output: Linear = gguf("attn_output")
-    query_norm: RMSNorm | None = gguf("attn_q_norm")
-    key_norm: RMSNorm | None = gguf("attn_k_norm")
+    query_norm: RMSNorm | LayerNorm | None = gguf("attn_q_norm")
+    key_norm: RMSNorm | LayerNorm | None = gguf("attn_k_norm")
     sinks: Tensor | None = None  # architectures that have them declare where they are
 
     def __call__(
@@ -150,15 +158,24 @@ class SelfAttention(Module):
         q = _positioned(q, self.query_norm, rotate, heads)
         if attn_scale:
             q = q * attn_scale
-        v = self.value(x).reshape(-1, heads.keys, heads.features)
-        k = self.key(x).reshape(-1, heads.keys, heads.features)
+        v = _clamped(self.value(x), heads).reshape(-1, heads.keys, heads.features)
+        k = _clamped(self.key(x), heads).reshape(-1, heads.keys, heads.features)
         k = _positioned(k, self.key_norm, rotate, heads)  # last: GPUs rotate and store it at once
-        y = attention(q, k, v, cache, scale=heads.scale, cap=heads.cap, sinks=self.sinks)
+        y = attention(
+            q,
+            k,
+            v,
+            cache,
+            scale=heads.scale,
+            cap=heads.cap,
+            sinks=self.sinks,
+            max_bias=heads.max_bias,
+        )
         return self.output(y * gate.sigmoid() if gate else y)
 
     def _queries(self, x: Tensor, heads: Heads) -> tuple[Tensor, Tensor | None]:
         """Return the queries (tokens, heads, features), and the gate's inputs if there is one."""
-        q = self.query(x)
+        q = _clamped(self.query(x), heads)
         if not heads.has_gate:
             return q.reshape(-1, heads.queries, heads.features), None
         shape = (q.shape[0], heads.queries, heads.features)
@@ -168,7 +185,13 @@ class SelfAttention(Module):
         return query, gate.reshape(x.shape[0], -1)
 
 
-def _positioned(x: Tensor, norm: RMSNorm | None, rotate: Rotation | None, heads: Heads) -> Tensor:
+def _clamped(x: Tensor, heads: Heads) -> Tensor:
+    return x if heads.clamp is None else x.clamp(-heads.clamp, heads.clamp)
+
+
+def _positioned(
+    x: Tensor, norm: RMSNorm | LayerNorm | None, rotate: Rotation | None, heads: Heads
+) -> Tensor:
     """Return queries or keys (tokens, heads, features), normed and rotated."""
     x = norm(x, heads.epsilon) if norm else x
     if not rotate:

@@ -29,7 +29,8 @@ class History:
     Attributes:
         keys: (kv_heads, history, head_dim), a view of the cache.
         values: (kv_heads, history, value_dim), or (kv_heads, value_dim, history) if transposed.
-        mask: F16, (tokens, history): 0 where a token attends, -inf elsewhere.
+        mask: F16, (tokens, history): 0 where a token attends, or minus the distance for layers with
+            ALiBi; -inf elsewhere.
         is_transposed: the layout of the values.
         use_flash: whether to take ggml's fused operation.
     """

@@ -20,7 +20,7 @@ from tampu.nn.cache import LayerCache
 from tampu.nn.linear import Embedding, Linear
 from tampu.nn.model import Batch, Model
 from tampu.nn.module import gguf
-from tampu.nn.norm import RMSNorm
+from tampu.nn.norm import LayerNorm, RMSNorm, UnscaledLayerNorm
 from tampu.nn.options import option, option_from
 from tampu.nn.rank import RankHead
 from tampu.nn.rope import read_rope_scaling
@@ -98,12 +98,13 @@ class Decoder(Model):
     """A model of token embeddings, layers, a norm and an output projection, or a head that ranks.
 
     An architecture says which kind of `layers` it has, and what `steps` gives each of them; it
-    overrides `embed` and `logits` where it does more there.
+    overrides `embed` and `logits` where it does more there, and declares `output_norm` again where
+    it is not an RMS norm.
     """
 
     token_embedding: Embedding = gguf("token_embd")
     layers: list[Any] = gguf("blk", count="layers")
-    output_norm: RMSNorm = gguf("output_norm")
+    output_norm: RMSNorm | LayerNorm | UnscaledLayerNorm = gguf("output_norm")
     output: Linear = gguf("output", or_="token_embd")
     rank_head: RankHead = gguf()
 

@@ -101,6 +101,8 @@ class LayerShape:
             themselves (multi-head latent attention, arXiv:2405.04434); None: they are stored.
         is_causal: whether the tokens of an image attend to earlier ones only, although those of
             other layers attend to one another both ways.
+        has_alibi: whether the mask has the distance of each position, which attention multiplies by
+            a slope of each head (arXiv:2108.12409); it is then not 0 where a token attends.
         shared_layer: the index of an earlier layer whose keys and values this one reads; it stores
             none of its own. The rest of the shape is that of the other layer.
     """
@@ -114,6 +116,7 @@ class LayerShape:
     shared_layer: int | None = None
     is_causal: bool = False
     is_symmetric: bool = False
+    has_alibi: bool = False
 
     @property
     def value_features(self) -> int:

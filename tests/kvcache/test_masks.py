@@ -112,6 +112,22 @@ def test_inputs_of_a_group_attend_to_earlier_ones_only_in_causal_layers() -> Non
     assert rows_of(mask) == ["x.....", "xx....", "xxx...", "xxxx.."]
 
 
+def test_with_alibi_a_mask_has_the_distances_of_what_a_token_attends_to() -> None:
+    mask = attention_mask([segment("4 0 5", 1, (1, 3))], 0, KVCacheSpec(has_alibi=True), SIX)
+    never = -np.inf
+    assert mask.dtype == np.float16
+    assert mask.tolist() == [
+        [0, never, never, never, -1, -1],
+        [-1, never, never, never, -2, 0],
+    ]
+
+
+def test_distances_beyond_half_precision_are_its_largest_number() -> None:
+    cells = Segment(np.arange(70_000, dtype=np.int32)[None], 69_999)
+    mask = attention_mask([cells], 0, KVCacheSpec(has_alibi=True), CellRange(0, 70_000))
+    assert mask[0, [0, 1, 69_998, 69_999]].tolist() == [-65504, -65504, -1, 0]
+
+
 @given(st.data())
 def test_masks_match_the_definition(data: st.DataObject) -> None:
     window = data.draw(st.none() | st.integers(1, 9))

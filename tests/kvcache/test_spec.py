@@ -31,6 +31,7 @@ def test_the_first_visible_position(spec: KVCacheSpec, first_visible_each: list[
 def test_the_spec_of_a_layer_is_its_window_and_chunk() -> None:
     assert spec_of(LayerShape(1, 2)) == KVCacheSpec()
     assert spec_of(LayerShape(1, 2, 3, 4)) == KVCacheSpec(3, 4)
+    assert spec_of(LayerShape(1, 2, has_alibi=True)) == KVCacheSpec(has_alibi=True)
     assert KVCacheSpec(3, 4).max_visible == 3
     assert KVCacheSpec().max_visible is None
 

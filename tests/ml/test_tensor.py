@@ -373,3 +373,33 @@ def test_flash_attention_is_softmax_attention(
     scores = softmax(q @ np.repeat(k, groups, 0).swapaxes(1, 2) * 0.3 + mask)
     expected = (scores @ np.repeat(v, groups, 0)).transpose(1, 0, 2)
     np.testing.assert_allclose(found, expected, atol=5e-3 if type_ is GGMLType.F16 else 1e-4)
+
+
+SLOPES = {  # of ALiBi with the largest bias 8, as its paper has them for other numbers of heads
+    4: [1 / 4, 1 / 16, 1 / 64, 1 / 256],
+    6: [1 / 4, 1 / 16, 1 / 64, 1 / 256, 1 / 2, 1 / 8],
+}
+
+
+@pytest.mark.parametrize("heads", SLOPES)
+@pytest.mark.parametrize("tokens", [1, 70])
+def test_alibi_multiplies_the_distances_by_a_slope_of_each_head(
+    compute: Callable[..., Any], heads: int, tokens: int
+) -> None:
+    q, k, v = floats(heads, tokens, 32), floats(2, 80, 32, seed=1), floats(2, 80, 16, seed=2)
+    distance = np.arange(80) - np.arange(80 - tokens, 80)[:, None]
+    mask = np.where(distance <= 0, distance, -np.inf).astype(np.float16)
+    shared = np.repeat(k, heads // 2, 0), np.repeat(v, heads // 2, 0)
+    weights = softmax(
+        q @ shared[0].swapaxes(1, 2) * 0.3
+        + np.array(SLOPES[heads])[:, None, None] * mask.astype(np.float32)
+    )
+    fused, plain = compute(
+        lambda q, k, v, m: (
+            flash_attention(q, k, v, m, 0.3, max_bias=8.0),
+            q.linear(k).softmax(m, 0.3, max_bias=8.0),
+        ),
+        q, k, v, mask,
+    )  # fmt: skip
+    close(plain, weights)
+    np.testing.assert_allclose(fused, (weights @ shared[1]).transpose(1, 0, 2), atol=1e-4)

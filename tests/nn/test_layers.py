@@ -11,10 +11,10 @@ from support.reference import rms_norm, rope
 
 from tampu.errors import ShapeError
 from tampu.ml import RopeMode, RopeScaling, Tensor
-from tampu.nn import Embedding, Linear, RMSNorm, Rope
+from tampu.nn import Embedding, LayerNorm, Linear, Module, RMSNorm, Rope, relu_squared
 
 
-def part(kind: type[Linear] | type[Embedding] | type[RMSNorm], **weights: Any) -> Any:
+def part(kind: type[Module], **weights: Any) -> Any:
     """Make a module with these weights."""
     made: Any = kind()
     made.bias = None
@@ -51,6 +51,19 @@ def test_rope_carries_its_settings(compute: Callable[..., Any]) -> None:
     found = compute(lambda x, p, f: Rope(**settings, factors=f)(x, p), x, positions, factors)
     expected = rope(x, positions, **settings, factors=factors)
     np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_layer_norm_may_have_a_weight_for_each_head(compute: Callable[..., Any]) -> None:
+    x, w = floats(3, 2, 8), floats(2, 8, seed=1)
+    found = compute(lambda x, w: part(LayerNorm, weight=w)(x, 1e-5), x, w)
+    centred = x - x.mean(-1, keepdims=True)
+    expected = centred / np.sqrt(centred.var(-1, keepdims=True) + 1e-5) * w
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_relu_squared_is_zero_below_zero(compute: Callable[..., Any]) -> None:
+    x = floats(3, 8)
+    np.testing.assert_allclose(compute(relu_squared, x), np.maximum(x, 0) ** 2, atol=1e-6)
 
 
 @pytest.mark.parametrize("shape", [(1,), (4,), (7,), (3, 8)])
