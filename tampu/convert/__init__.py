@@ -21,7 +21,6 @@ from tampu.convert.checkpoint import Checkpoint, StoredTensor
 from tampu.convert.config import Config
 from tampu.convert.divided import divide
 from tampu.convert.families import FAMILIES
-from tampu.convert.families.bert import encoder_metadata, pooling_file
 from tampu.convert.family import Family, Parameters, with_model_prefix
 from tampu.convert.keys import check_config, check_files, check_quantization, report
 from tampu.convert.keys.image import IMAGE_FILE, PROCESSOR_FILE, check_images
@@ -35,6 +34,7 @@ from tampu.convert.quant_mix import (
     file_type,
 )
 from tampu.convert.quantize import QUANTIZATION_VERSION, tensor_order
+from tampu.convert.sentence_transformers import dense_tensors, encoder_keys, read_modules
 from tampu.convert.shape_check import check_plan
 from tampu.convert.storage import encoded_parts, storage_type
 from tampu.convert.token_check import compare_tokens
@@ -144,8 +144,9 @@ def plan_conversion(
         type, stored = _stored_types(checkpoint)
         overrides = (*overrides, *stored)  # the first that matches wins
     kind = file_type(type)
-    family = _family(checkpoint).for_tensors(checkpoint.tensors)
     read = Config(checkpoint.config)
+    family = _family(checkpoint)
+    family = (family.variant(read) or family).for_tensors(checkpoint.tensors)
     config = family.complete(read)
     check_quantization(config, family.quantizations)
     parameters = family.adapt(family.parameters(config), checkpoint.tensors)
@@ -157,12 +158,14 @@ def plan_conversion(
     tied = family.is_tied(config)
     check_config(read, is_allowed=allow_unknown)
     context = parameters.get("context_length")
-    check_files(checkpoint, pooling_file(checkpoint), context, is_allowed=allow_unknown)
+    modules = read_modules(checkpoint)
+    check_files(checkpoint, modules, context, is_allowed=allow_unknown)
     if family.image_steps is not None and has_encoder:
         strange = check_images(checkpoint, processor, family.image_steps, parameters)
         report(list(strange), is_allowed=allow_unknown)
     tensors = with_model_prefix(checkpoint.tensors.values(), family)
-    plan = family.plan(tensors, parameters, tied=tied)
+    dense = dense_tensors(checkpoint, modules)
+    plan = family.plan(tensors, parameters, tied=tied) | {each.name: each for each in dense}
     rows = (plan["token_embd.weight"].shape or (1,))[0]
     refusals = Refusals(allowed=allow_unknown)
     keys: dict[str, object] = {
@@ -171,8 +174,9 @@ def plan_conversion(
         "general.name": source.resolve().name,
         "general.file_type": kind.number,
         "general.quantization_version": QUANTIZATION_VERSION,
-        **encoder_metadata(checkpoint, family.architecture),
+        **encoder_keys(checkpoint, modules, family.architecture, parameters, dense),
         **{f"{family.architecture}.{key}": value for key, value in parameters.items()},
+        **family.tensor_keys(checkpoint.tensors),
         **tokenizer_metadata(checkpoint, rows, refusals),
         **_training(checkpoint),
         **(metadata or {}),
@@ -235,7 +239,7 @@ def _family(checkpoint: Checkpoint) -> Family:
         raise UnsupportedModelError(
             f"architecture {name!r} is not known; docs/models.md lists those that are"
         )
-    if whole != name or checkpoint.json(pooling_file(checkpoint)) is not None:
+    if whole != name or checkpoint.json(read_modules(checkpoint).pooling) is not None:
         return replace(family, optional=family.optional | {"output"})
     return family
 

@@ -48,6 +48,16 @@ def no_settings(processor: Config) -> Parameters:  # noqa: ARG001
     return {}
 
 
+def no_variant(config: Config) -> Family | None:  # noqa: ARG001
+    """Return no other family: the default."""
+    return None
+
+
+def no_tensor_keys(tensors: Mapping[str, StoredTensor]) -> Parameters:  # noqa: ARG001
+    """Return no keys: the default for those of values that are no tensors in GGUF."""
+    return {}
+
+
 def nothing_fused(parameters: Parameters) -> Mapping[str, Mapping[str, View]]:  # noqa: ARG001
     """Return no views: the default for tensors whose parts depend on config.json."""
     return {}
@@ -82,6 +92,8 @@ class Family:
         gather: combines, renames or drops stored tensors before anything else.
         adapt: (keys, names of the checkpoint's tensors) -> keys, for what config.json may state
             wrongly.
+        variant: config.json -> the family that it is of, where one name has several.
+        tensor_keys: stored tensors by name -> whole keys, of those that are no tensors in GGUF.
         text_only: the family of a checkpoint without the tensors of the vision encoder; None: it
             must have them.
     """
@@ -106,6 +118,8 @@ class Family:
     image_steps: ImageSteps | None = None
     gather: Callable[[Iterable[StoredTensor]], Iterable[StoredTensor]] = iter
     adapt: Callable[[Parameters, Collection[str]], Parameters] = as_stated
+    variant: Callable[[Config], Family | None] = no_variant
+    tensor_keys: Callable[[Mapping[str, StoredTensor]], Parameters] = no_tensor_keys
     text_only: Family | None = None
 
     def complete(self, config: Config) -> Config:

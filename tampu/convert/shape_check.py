@@ -66,15 +66,22 @@ def check_shapes(file: GGUFFile) -> None:
 
 
 def _check_length(tensor: TensorInfo, metadata: Mapping[str, object], prefix: str) -> None:
-    """Compare a tensor with a length that llama.cpp compares, and no graph of ours needs."""
+    """Compare a tensor with a length that llama.cpp compares, and no graph of ours needs.
+
+    A feed-forward part with its gate in the same tensor has twice as many rows.
+    """
     for pattern, axis, key in _LENGTHS:
-        found = pattern.fullmatch(tensor.name)
         stated = metadata.get(prefix + key)
-        if found and isinstance(stated, list):
+        found = pattern.fullmatch(tensor.name)
+        if not found:
+            continue
+        if isinstance(stated, list):
             stated = stated[int(found[1])]
-        if found and isinstance(stated, int) and stated != tensor.shape[axis]:
+        length = tensor.shape[axis]
+        factors = (1, 2) if axis == 0 else (1,)
+        if isinstance(stated, int) and length not in [factor * stated for factor in factors]:
             what = "columns" if axis else "rows"
-            reason = f"has {tensor.shape[axis]} {what}, but {prefix}{key} is {stated}"
+            reason = f"has {length} {what}, but {prefix}{key} is {stated}"
             raise ModelFileError(f"tensor {tensor.name}", reason)
 
 

@@ -159,6 +159,8 @@ def _byte_level(
         table.add_space_prefix = True
         if len(parts) > 1:
             refusals.add(f"{FILE}: pre_tokenizer: ByteLevel adds a space in front of each word")
+    if pre == "gpt-2" and steps == list(NFC):
+        pre = table.pre = "modern-bert"  # llama.cpp's name of it, for the files of OLMo and MPT too
     words = find(pre)
     if steps != list(NFC if words.is_nfc else ()):
         table.keys |= _written(steps)

@@ -231,7 +231,8 @@ def _around(
     """
     if tokenizer is None:
         return None
-    around = read_post_processor(tokenizer, has_pairs=model in _ENCODERS, refusals=refusals)
+    has_pairs = _has_pairs(settings, model)
+    around = read_post_processor(tokenizer, has_pairs=has_pairs, refusals=refusals)
     for side, found in (("bos", around.first), ("eos", around.last)):
         stated = settings.get(f"add_{side}_token")
         if isinstance(stated, bool) and stated != (found is not None):
@@ -242,6 +243,11 @@ def _around(
                 _CONFIG, side, str(stated).lower(), does,
             )  # fmt: skip
     return around
+
+
+def _has_pairs(settings: Mapping[str, Any], model: str) -> bool:
+    """Return whether a tokenizer is one of encoders, which read pairs of texts."""
+    return model in _ENCODERS or settings.get("sep_token") is not None
 
 
 def _bos_eos_keys(
@@ -263,7 +269,7 @@ def _bos_eos_keys(
             reason = f"post_processor: {around.first} is outside the vocabulary of {size} tokens"
             raise ModelFileError("tokenizer.json", reason)
         keys["tokenizer.ggml.bos_token_id"] = around.first
-    if model in _ENCODERS and around.between is not None:
+    if _has_pairs(settings, model) and around.between is not None:
         keys["tokenizer.ggml.add_sep_token"] = len(around.between) > 1
     return keys
 

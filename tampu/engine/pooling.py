@@ -37,6 +37,18 @@ def pooling_of(metadata: Metadata, wanted: str | None) -> str:
     return wanted or (MEAN if stated == _UNSPECIFIED else _KNOWN[stated])
 
 
+def rank_pooling(metadata: Metadata, default: str) -> str:
+    """Return which states of a pair a head that ranks reads, as a file states it.
+
+    Raises:
+        ModelFileError: for a number that is none of these poolings.
+    """
+    stated = metadata.integer("classifier.pooling_type", _KNOWN.index(default))
+    if not 1 <= stated <= 3:
+        raise ModelFileError("key 'classifier.pooling_type'", f"{stated} is not 1, 2 or 3")
+    return _KNOWN[stated]
+
+
 def pooled(hidden: Rows, pooling: str) -> Rows:
     """Return hidden states (tokens, features) as rows: one, or with the pooling none all."""
     match pooling:

@@ -4,7 +4,7 @@ Such a model reads a query and a document together, and its head gives scores of
 sigmoid is the probability of a match, or several, of which `yes` is a match.
 
 The pair is in the template `tokenizer.chat_template.rerank` if the file has one (Qwen3-Reranker),
-else as the model was trained with two texts: `[CLS] query [SEP] document [SEP]` for WordPiece,
+else as the model was trained with two texts: `[CLS] query [SEP] document [SEP]` for BERT,
 `<s> query </s></s> document </s>` for others.
 """
 
@@ -79,9 +79,11 @@ class PairBuilder:
             return None
         around = tokenizer.encode("")
         begin, end = around[:1] if len(around) > 1 else [], around[-1:]
-        is_wordpiece = metadata.string("tokenizer.ggml.model", "") == "bert"
-        doubles = metadata.boolean("tokenizer.ggml.add_sep_token", default=not is_wordpiece)
-        between = end * 2 if doubles and not is_wordpiece else end
+        # llama.cpp's files say of ModernBERT's tokenizer, too, that it doubles the separator.
+        is_single = metadata.string("tokenizer.ggml.model", "") == "bert"
+        is_single = is_single or metadata.string("tokenizer.ggml.pre", "") == "modern-bert"
+        doubles = metadata.boolean("tokenizer.ggml.add_sep_token", default=not is_single)
+        between = end * 2 if doubles and not is_single else end
         labels = metadata.strings("classifier.output_labels", default=())
         return cls(tokenizer, metadata.string(_TEMPLATE, ""), begin, between, end, tuple(labels))
 

@@ -60,8 +60,8 @@ def attention_mask(
     With ALiBi it is minus the distance of the two positions where a token attends (beyond 2048
     rounded to half precision, as in llama.cpp).
 
-    A token attends to its own sequence as far back as the spec allows, up to itself or to the end
-    of its bidirectional span.
+    A token attends to its own sequence as far back as the spec allows, up to itself or, in a
+    bidirectional span, as far on as the spec allows.
     """
     masks = [_segment_mask(segment, group, spec, cell_range) for segment in segments]
     return masks[0] if len(masks) == 1 else np.concatenate(masks)
@@ -74,7 +74,8 @@ def _segment_mask(segment: Segment, group: int, spec: KVCacheSpec, cell_range: C
     positions = np.arange(segment.start, segment.end, dtype=np.int32)
     last = positions.copy()
     for start, end in () if spec.is_causal else segment.bidirectional:
-        last[max(start - segment.start, 0) : max(end - segment.start, 0)] = end - 1
+        group = slice(max(start - segment.start, 0), max(end - segment.start, 0))
+        last[group] = spec.last_visible_each(positions[group], end)
     is_visible = position_of_cell <= last[:, None]
     if spec.max_visible is not None and segment.end > spec.max_visible:
         is_visible &= position_of_cell >= spec.first_visible_each(positions)[:, None]

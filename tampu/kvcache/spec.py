@@ -22,12 +22,14 @@ class KVCacheSpec:
         window: number of visible positions, the token's own included; None: no limit.
         chunk: positions before the start of the token's chunk of this size are not visible.
         is_causal: whether bidirectional groups of tokens attend to earlier ones only, too.
+        is_symmetric: whether the window limits later positions as it limits earlier ones.
         has_alibi: whether the mask has the distance of each position that a token attends to.
     """
 
     window: int | None = None
     chunk: int | None = None
     is_causal: bool = False
+    is_symmetric: bool = False
     has_alibi: bool = False
 
     def first_visible(self, position: int) -> int:
@@ -47,6 +49,15 @@ class KVCacheSpec:
         if self.chunk is not None:
             first = np.maximum(first, positions // self.chunk * self.chunk)
         return first
+
+    def last_visible_each(
+        self, positions: npt.NDArray[np.int32], end: int
+    ) -> npt.NDArray[np.int32]:
+        """Return the last of the positions before `end` that tokens both ways attend to."""
+        last = np.full_like(positions, end - 1)
+        if self.window is not None and self.is_symmetric:
+            last = np.minimum(last, positions + (self.window - 1))
+        return last
 
     @property
     def max_visible(self) -> int | None:
@@ -79,5 +90,9 @@ def spec_of(shape: CacheShape) -> KVCacheSpec | StateSpec:
 def attention_spec(shape: LayerShape) -> KVCacheSpec:
     """Return the spec of a layer with attention."""
     return KVCacheSpec(
-        shape.window, shape.chunk, is_causal=shape.is_causal, has_alibi=shape.has_alibi
+        shape.window,
+        shape.chunk,
+        is_causal=shape.is_causal,
+        is_symmetric=shape.is_symmetric,
+        has_alibi=shape.has_alibi,
     )

@@ -46,14 +46,16 @@ _BUILT_IN: Mapping[str, Architecture] = {
     ),
     "falcon": Architecture("tampu.models.falcon:Falcon"),
     "gemma": Architecture("tampu.models.gemma:Gemma"),
+    "gemma-embedding": Architecture("tampu.models.gemma_embedding:GemmaEmbedding"),
     "gemma2": Architecture("tampu.models.gemma2:Gemma2"),
     "gemma3": Architecture("tampu.models.gemma3:Gemma3"),
     "gemma4": Architecture("tampu.models.gemma4:Gemma4"),
     "glm4moe": Architecture("tampu.models.glm4moe:Glm4Moe"),
     "gpt-oss": Architecture("tampu.models.gptoss:GptOss"),
-    "gptoss": Architecture("tampu.models.gptoss:GptOss"),  # Ollama's name
     "gptneox": Architecture("tampu.models.gptneox:GPTNeoX"),
+    "gptoss": Architecture("tampu.models.gptoss:GptOss"),  # Ollama's name
     "granite": Architecture("tampu.models.granite:Granite", {"rope_mode": RopeMode.INTERLEAVED}),
+    "jina-bert-v3": Architecture("tampu.models.nomic_bert:NomicBert"),
     "lfm2": Architecture("tampu.models.lfm2:Lfm2"),
     "llama": Architecture("tampu.models.llama:Llama", {"rope_mode": RopeMode.INTERLEAVED}),
     "llama4": Architecture("tampu.models.llama4:Llama4"),
@@ -63,13 +65,16 @@ _BUILT_IN: Mapping[str, Architecture] = {
         "tampu.models.deepseek2:DeepSeek2", {"rope_mode": RopeMode.INTERLEAVED}
     ),
     "mllama": Architecture("tampu.models.mllama:Mllama"),
+    "modern-bert": Architecture("tampu.models.modern_bert:ModernBert"),
     "nemotron": Architecture("tampu.models.starcoder2:StarCoder2", {"activate": nn.relu_squared}),
+    "nomic-bert": Architecture("tampu.models.nomic_bert:NomicBert"),
+    "nomic-bert-moe": Architecture("tampu.models.nomic_bert:NomicBert"),
     "phi2": Architecture("tampu.models.falcon:Falcon", {"activate": Tensor.gelu}),
     "phi3": Architecture("tampu.models.llama:Llama"),
     "qwen2": Architecture("tampu.models.llama:Llama"),
     "qwen25vl": Architecture("tampu.models.qwen25vl:Qwen25VL"),
-    "qwen2vl": Architecture("tampu.models.qwen25vl:Qwen25VL"),  # llama.cpp's name
     "qwen2moe": Architecture("tampu.models.llama:Llama", {"renormalize": False}),
+    "qwen2vl": Architecture("tampu.models.qwen25vl:Qwen25VL"),  # llama.cpp's name
     "qwen3": Architecture("tampu.models.llama:Llama"),
     "qwen35": Architecture("tampu.models.qwen35:Qwen35"),
     "qwen35moe": Architecture("tampu.models.qwen35:Qwen35"),

@@ -7,7 +7,7 @@ XLM-RoBERTa is the same, with one segment.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -44,13 +44,11 @@ class Layer(nn.Module):
         return self.feed_forward_norm(x + y, o.epsilon)
 
 
-class Bert(nn.Model):
-    token_embedding: nn.Embedding = nn.gguf("token_embd")
+class Bert(nn.TextEncoder):
     token_types: nn.Embedding | None = nn.gguf("token_types")
     position_embedding: nn.Embedding = nn.gguf("position_embd")
     embedding_norm: nn.LayerNorm = nn.gguf("token_embd_norm")
-    layers: list[Layer] = nn.gguf("blk", count="layers")
-    rank_head: nn.RankHead = nn.gguf()
+    layers: list[Layer]
 
     options_type: ClassVar[type[Options]] = Options
     positions_per_token: ClassVar[int] = 2
@@ -67,17 +65,11 @@ class Bert(nn.Model):
         """As many tokens as there are positions."""
         return self.position_embedding.weight.shape[0]
 
-    @property
-    def ranks(self) -> bool:
-        """Whether the file has a head that ranks."""
-        return self.rank_head.is_there
-
     def cache_shapes(self) -> list[nn.LayerShape]:
         o = self.options
         return [nn.LayerShape(o.heads, o.shape.features)] * o.layers
 
-    def hidden(self, batch: nn.Batch, caches: Sequence[nn.LayerCache]) -> Tensor:
-        o = self.options
+    def embed(self, batch: nn.Batch) -> Tensor:
         count = batch.tokens.shape[0]
         positions = batch.positions.strided((count,), ())
         segments = batch.positions.strided((count,), (), batch.positions.type.size_of(count))
@@ -86,13 +78,10 @@ class Bert(nn.Model):
         if self.token_types:
             kinds = self.token_types.weight.shape[0]
             x = x + self.token_types(_at_most(segments, kinds - 1))
-        x = self.embedding_norm(x, o.epsilon)
-        steps = [partial(layer, o=o) for layer in self.layers]
-        return nn.run_layers(x, batch, caches, steps)
+        return self.embedding_norm(x, self.options.epsilon)
 
-    def head(self, hidden: Tensor) -> Tensor:
-        """Return the scores (m, labels) if it ranks, else the hidden states: it has no logits."""
-        return self.rank_head(hidden) if self.ranks else hidden
+    def steps(self, batch: nn.Batch) -> Iterable[nn.Step]:  # noqa: ARG002
+        return [partial(layer, o=self.options) for layer in self.layers]
 
 
 def _at_most(indices: Tensor, limit: int) -> Tensor:

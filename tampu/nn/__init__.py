@@ -41,9 +41,12 @@ from tampu.nn.experts import Gating as Gating
 from tampu.nn.experts import GatingFunction as GatingFunction
 from tampu.nn.experts import SharedExpert as SharedExpert
 from tampu.nn.experts import SparseMoE as SparseMoE
+from tampu.nn.experts import UngatedMoE as UngatedMoE
 from tampu.nn.experts import read_gating as read_gating
 from tampu.nn.feed_forward import Activation as Activation
 from tampu.nn.feed_forward import FeedForward as FeedForward
+from tampu.nn.feed_forward import Gate as Gate
+from tampu.nn.feed_forward import GatedFeedForward as GatedFeedForward
 from tampu.nn.feed_forward import GeluFeedForward as GeluFeedForward
 from tampu.nn.feed_forward import SiluFeedForward as SiluFeedForward
 from tampu.nn.feed_forward import relu_squared as relu_squared
@@ -80,3 +83,4 @@ from tampu.nn.rope import RopeFactors as RopeFactors
 from tampu.nn.rope import RopeSections as RopeSections
 from tampu.nn.rope import read_rope_scaling as read_rope_scaling
 from tampu.nn.rope import read_rope_sections as read_rope_sections
+from tampu.nn.text_encoder import TextEncoder as TextEncoder

@@ -26,6 +26,7 @@ from tampu.ml.moe import (
     total,
     weighted_total,
 )
+from tampu.nn.feed_forward import Activation
 from tampu.nn.linear import Linear
 from tampu.nn.module import Module, gguf
 
@@ -267,6 +268,23 @@ class SparseMoE(Module):
         experts = self.router.project.weight.shape[0]
         for weight in (*self.inputs.weights, self.down.weight, *scales):
             require(weight.shape[0] == experts, f"{experts} experts", weight)
+
+
+class UngatedMoE(Module):
+    """A router and experts of two projections with an activation between them."""
+
+    router: Router = gguf()
+    up: ExpertLinear = gguf("ffn_up_exps")
+    down: ExpertLinear = gguf("ffn_down_exps")
+
+    def __call__(self, x: Tensor, gating: Gating, activate: Activation) -> Tensor:
+        """Return the weighted sum (tokens, features) of experts' outputs for x of that shape."""
+        experts = self.router.project.weight.shape[0]
+        for weight in (self.up.weight, self.down.weight):
+            require(weight.shape[0] == experts, f"{experts} experts", weight)
+        choice, weights = self.router(x, gating)
+        mixed = activate(self.up(x.reshape(x.shape[0], 1, -1), choice))
+        return weighted_total(self.down(mixed, choice), weights, self.down.weight)
 
 
 def _chosen(scales: Tensor, choice: Tensor) -> Tensor:

@@ -11,6 +11,8 @@ from tampu.nn.linear import Linear
 from tampu.nn.module import Module, gguf
 
 Activation: TypeAlias = Callable[[Tensor], Tensor]
+Gate: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""Returns activate(first) · second for two tensors of one shape."""
 
 
 def relu_squared(x: Tensor) -> Tensor:
@@ -28,6 +30,18 @@ class FeedForward(Module):
     def __call__(self, x: Tensor, activate: Activation) -> Tensor:
         """Return (tokens, features) for x of that shape."""
         return self.down(activate(self.up(x)))
+
+
+class GatedFeedForward(Module):
+    """down(activate(gate x) · up x) with any activation."""
+
+    gate: Linear = gguf("ffn_gate")
+    up: Linear = gguf("ffn_up")
+    down: Linear = gguf("ffn_down")
+
+    def __call__(self, x: Tensor, gate: Gate) -> Tensor:
+        """Return (tokens, features) for x of that shape."""
+        return self.down(gate(self.gate(x), self.up(x)))
 
 
 class SiluFeedForward(Module):

@@ -93,6 +93,8 @@ class LayerShape:
         kv_heads: key and value heads.
         head_dim: features of each key.
         window: how many positions a token attends to, itself included; None: all.
+        is_symmetric: whether the window also ends as many positions after a token as it begins
+            before it, for tokens that attend to one another both ways.
         chunk: a token attends to its own chunk of so many positions only; None: to all.
         value_dim: features of each value; None: `head_dim`.
         latent_rank: values are the first so many features of the keys and are not stored
@@ -113,6 +115,7 @@ class LayerShape:
     latent_rank: int | None = None
     shared_layer: int | None = None
     is_causal: bool = False
+    is_symmetric: bool = False
     has_alibi: bool = False
 
     @property
@@ -161,6 +164,8 @@ class Model(Module):
             file with text and vision.
         positions_per_token: the number of components of a token's position.
         has_segments: whether the second component is the segment of the text, 0 or 1.
+        default_rank_pooling: which states of a pair the head that ranks reads if the file does not
+            say so: "cls" (the first token's), "last", or "mean".
         pads_logits: whether files have fewer rows of the output than tokens, and `head` adds them.
         context: the longest sequence; set when a model is loaded.
         options: of this file.
@@ -171,6 +176,7 @@ class Model(Module):
     vision_types: ClassVar[tuple[type[VisionModel], ...]] = ()
     positions_per_token: ClassVar[int] = 1
     has_segments: ClassVar[bool] = False
+    default_rank_pooling: ClassVar[str] = "last"
     pads_logits: ClassVar[bool] = False
     context: int = 0
     options: Any
@@ -193,6 +199,15 @@ class Model(Module):
     def ranks(self) -> bool:
         """Whether `head` returns the scores of labels instead of logits (`RankHead`)."""
         return False
+
+    @property
+    def has_dense(self) -> bool:
+        """Whether `after_pooling` computes anything."""
+        return False
+
+    def after_pooling(self, pooled: Tensor) -> Tensor:
+        """Return the embeddings (texts, n) of pooled hidden states (texts, features)."""
+        return pooled
 
     @abstractmethod
     def cache_shapes(self) -> Sequence[CacheShape]:

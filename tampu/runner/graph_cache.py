@@ -33,6 +33,7 @@ Data: TypeAlias = npt.NDArray[np.generic]
 
 _MAX_GRAPHS = 32
 _TICK_S = 1.0
+_MAX_ROWS = 256  # computed at once, of those that are pooled outside
 _MAX_ENCODERS = 2  # each for one size of images, or one chunk
 _TYPES = {
     np.dtype(np.float32): GGMLType.F32,
@@ -319,6 +320,27 @@ class GraphCache:
     def submit(self, step: StepInputs) -> Future[Computed]:
         """Prepare a step and start computing it."""
         return self.launch(self.prepare(step))
+
+    def compute_rows(
+        self, part: Callable[[Tensor], Tensor], rows: npt.NDArray[np.float32]
+    ) -> npt.NDArray[np.float32]:
+        """Compute what the model does with pooled rows (n, features); any thread may call it.
+
+        Args:
+            part: of the model: `after_pooling` or `head`.
+            rows: any number of them.
+        """
+        results = []
+        for start in range(0, len(rows), _MAX_ROWS):
+            some = np.ascontiguousarray(rows[start : start + _MAX_ROWS], np.float32)
+            context = self._backend.context()
+            try:
+                given = context.input("rows", some.shape, GGMLType.F32)
+                result = context.output(part(given))
+                results += self._backend.compute(context, [(given, some)], [result]).outputs
+            finally:
+                context.close()
+        return np.concatenate(results)
 
     def shift_keys(self, cells: Sequence[npt.NDArray[np.int32]], offset: int) -> None:
         """Move the keys of some cells to other positions; see `context_shift.shift_keys`."""

@@ -99,6 +99,14 @@ def test_inputs_of_a_group_attend_to_one_another_both_ways() -> None:
     assert rows_of(mask) == ["x.....", "xxxx..", ".xxx..", "..xx..", "...xx."]
 
 
+def test_a_symmetric_window_ends_as_far_after_a_token_as_it_begins_before_it() -> None:
+    spec = KVCacheSpec(window=2, is_symmetric=True)
+    mask = attention_mask([segment("0 1 2 3 4", 0, (0, 5))], 0, spec, SIX)
+    assert rows_of(mask) == ["xx....", "xxx...", ".xxx..", "..xxx.", "...xx."]
+    mask = attention_mask([segment("3 4", 0, (0, 2)), segment("0", 0, (0, 1))], 0, spec, SIX)
+    assert rows_of(mask) == ["...xx.", "...xx.", "x....."]
+
+
 def test_inputs_of_a_group_attend_to_earlier_ones_only_in_causal_layers() -> None:
     mask = attention_mask([segment("0 1 2 3", 0, (1, 4))], 0, KVCacheSpec(is_causal=True), SIX)
     assert rows_of(mask) == ["x.....", "xx....", "xxx...", "xxxx.."]

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.checkpoints import RANKERS, load_reference
+from support.checkpoints import RANKERS, encoders, load_reference
 from support.fork_server import FORK_SERVER
 from support.laboratory import Laboratory, Logits, relative_error
 from tokenizers import Tokenizer
@@ -61,7 +61,7 @@ def log_odds(probabilities: list[float]) -> Logits:
     return odds
 
 
-@pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.parametrize("name", [*ENCODERS, *encoders.RANKERS])
 def test_encoders_score_as_transformers(laboratory: Laboratory, name: str) -> None:
     reference = pair_scores(laboratory, name)
     with engine(laboratory, name) as model:
@@ -173,7 +173,8 @@ def test_what_a_ranker_does_not_do_is_refused(laboratory: Laboratory) -> None:
 
 
 def test_llama_cpp_scores_the_same_files_alike(laboratory: Laboratory, qwen3_file: Path) -> None:
-    for path in (laboratory.file("xlm_roberta_ranker"), qwen3_file):
+    encoder_files = map(laboratory.file, ("xlm_roberta_ranker", *encoders.RANKERS))
+    for path in (*encoder_files, qwen3_file):
         with Engine.load(path, context=512, threads=1, cache_type="f32") as model:
             ours = model.rerank(QUERY, DOCUMENTS[:3])
         options = LoadOptions(context=512, threads=1, cache_type="f32")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from safetensors.torch import load_file, save_file
 from support.checkpoints import Recipe
 from transformers import PreTrainedModel
 
 from tampu.convert import FAMILIES
+from tampu.convert.checkpoint import SINGLE_FILE
 from tampu.convert.family import Family
 from tampu.convert.lazy_tensor import View, nth_part
 from tampu.ml.gguf import GGMLType, read_gguf
@@ -35,12 +37,33 @@ _ROUTERS = {"model.layers.{}.mlp.gate.weight"}  # files keep them in F32
 
 def take_weights(model: PreTrainedModel, recipe: Recipe, path: Path) -> PreTrainedModel:
     """Give the text part of `model`, made by `recipe`, the quantised weights of a file of it."""
-    family = FAMILIES[recipe.checkpoint]
+    named = ((recipe.rename(name), parameter) for name, parameter in model.named_parameters())
+    _take(named, FAMILIES[recipe.checkpoint], path)
+    return model
+
+
+def take_stored_weights(folder: Path, recipe: Recipe, path: Path) -> None:
+    """Give the tensors of a checkpoint, made by `recipe`, the quantised weights of a file of it.
+
+    For those that transformers renames or divides when it loads them.
+    """
+    tensors = load_file(folder / SINGLE_FILE)
+    prefix = "model." if "embed_tokens.weight" in tensors else ""
+    named = ((prefix + name, tensor) for name, tensor in tensors.items())
+    _take(named, FAMILIES[recipe.architecture], path)
+    save_file(tensors, folder / SINGLE_FILE, {"format": "pt"})
+    stored = _quantized(path)
+    for number, part in enumerate(sorted(folder.glob("*_Dense")), 2):
+        dense = load_file(part / SINGLE_FILE)
+        _put(dense["linear.weight"], lambda values: values, stored.get(f"dense_{number}.weight"))
+        save_file(dense, part / SINGLE_FILE)
+
+
+def _take(named: Iterable[tuple[str, torch.Tensor]], family: Family, path: Path) -> None:
     stored, keys = _quantized(path), _keys(path)
     splits = {**_FUSED, **family.splits, **family.fused(keys)}
     with torch.no_grad():
-        for theirs, parameter in model.named_parameters():
-            name = recipe.rename(theirs)
+        for name, parameter in named:
             template, numbers = family._template(name)
             if ".vision" in name or ".visual" in name:
                 continue
@@ -53,7 +76,6 @@ def take_weights(model: PreTrainedModel, recipe: Recipe, path: Path) -> PreTrain
                 target = family.rename(name) or ""
                 reordered = partial(_reordered, family, target, keys)
                 _put(parameter, reordered, stored.get(target))
-    return model
 
 
 def _keys(path: Path) -> dict[str, Any]:
@@ -78,7 +100,7 @@ def _quantized(path: Path) -> dict[str, Values]:
     }
 
 
-def _put(parameter: torch.nn.Parameter, cut: View, values: Values | None) -> None:
+def _put(parameter: torch.Tensor, cut: View, values: Values | None) -> None:
     """Put values where `cut` finds them in a parameter; None: leave it as it is."""
     if values is None:
         return

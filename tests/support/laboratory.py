@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from support.checkpoints import RECIPES, load_reference, make_checkpoint
-from support.dequantized import take_weights
+from support.checkpoints import ENCODERS, RECIPES, load_reference, make_checkpoint
+from support.dequantized import take_stored_weights, take_weights
 from support.parity_report import ParityError
 from transformers import PreTrainedModel
 
@@ -123,8 +124,18 @@ class Laboratory:
 
     def quantized_reference(self, name: str, type_: str) -> PreTrainedModel:
         """Return transformers' model with the weights as the file of the type `type_` has them."""
+        if name in ENCODERS:
+            return load_reference(name, self.quantized_checkpoint(name, type_))
         model = load_reference(name, self.checkpoint(name))
         return take_weights(model, RECIPES[name], self.file(name, type_))
+
+    def quantized_checkpoint(self, name: str, type_: str) -> Path:
+        """Return a copy of a checkpoint with the weights as the file of the type `type_` has."""
+        folder = self._folder / f"{name}-{type_}"
+        if not folder.exists():
+            shutil.copytree(self.checkpoint(name), folder)
+            take_stored_weights(folder, RECIPES[name], self.file(name, type_))
+        return folder
 
     def _checkpoint(self, name: str) -> Path:
         return make_checkpoint(name, self._folder / name)

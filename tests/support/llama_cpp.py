@@ -1,4 +1,4 @@
-"""llama.cpp in a process of its own: its greedy continuation of a text of token ids."""
+"""llama.cpp in a process of its own: what it answers to texts of token ids."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 _CONTEXT = 256
 
@@ -24,6 +25,17 @@ def greedy(
         "count": count,
         "adapter": str(adapter) if adapter else None,
     }
+    found: list[int] = _asked(request)
+    return found
+
+
+def embeddings(path: Path, texts: Sequence[Sequence[int]]) -> list[list[float]]:
+    """Return llama.cpp's embeddings of texts, pooled as the file says, of length 1."""
+    found: list[list[float]] = _asked({"path": str(path), "texts": [list(text) for text in texts]})
+    return found
+
+
+def _asked(request: dict[str, Any]) -> Any:
     done = subprocess.run(
         [sys.executable, __file__],
         input=json.dumps(request),
@@ -32,17 +44,13 @@ def greedy(
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    found: list[int] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def _answer(path: str, prompt: list[int], count: int, adapter: str | None) -> list[int]:
     import xllamacpp
 
-    parameters = xllamacpp.CommonParams()
-    parameters.model.path = path
-    parameters.n_ctx, parameters.n_parallel, parameters.warmup = _CONTEXT, 1, False
-    parameters.cpuparams.n_threads = 1
+    parameters = _parameters(path)
     if adapter:
         parameters.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(adapter, 1.0)]
     server = xllamacpp.Server(parameters)
@@ -57,5 +65,28 @@ def _answer(path: str, prompt: list[int], count: int, adapter: str | None) -> li
     return found
 
 
+def _embedded(path: str, texts: list[list[int]]) -> list[list[float]]:
+    import xllamacpp
+
+    parameters = _parameters(path)
+    parameters.embedding = True
+    parameters.n_batch = parameters.n_ubatch = _CONTEXT
+    server = xllamacpp.Server(parameters)
+    answer = server.handle_embeddings({"input": texts})
+    return [entry["embedding"] for entry in answer["data"]]
+
+
+def _parameters(path: str) -> Any:
+    import xllamacpp
+
+    parameters = xllamacpp.CommonParams()
+    parameters.model.path = path
+    parameters.n_ctx, parameters.n_parallel, parameters.warmup = _CONTEXT, 1, False
+    parameters.cpuparams.n_threads = 1
+    return parameters
+
+
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(_answer(**json.load(sys.stdin))) + "\n")
+    asked = json.load(sys.stdin)
+    found = _embedded(**asked) if "texts" in asked else _answer(**asked)
+    sys.stdout.write(json.dumps(found) + "\n")

@@ -90,6 +90,30 @@ def write_byte_level(folder: Path, style: str, images: str | None = None) -> Non
     _write_settings(folder, settings)
 
 
+def write_byte_level_of_encoders(folder: Path, *, is_roberta: bool = False) -> None:
+    """Write a byte-level BPE with tokens around texts and pairs, as ModernBERT or RoBERTa has it.
+
+    RoBERTa's does not bring texts to NFC, and puts two tokens between those of a pair.
+    """
+    names = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"]
+    tokenizer = Tokenizer(models.BPE())
+    if not is_roberta:
+        tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    _train(tokenizer, names, _corpus(), initial_alphabet=alphabet)
+    between = "[SEP] [SEP]" if is_roberta else "[SEP]"
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair=f"[CLS] $A {between} $B [SEP]",
+        special_tokens=[("[CLS]", 1), ("[SEP]", 2)],
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    roles = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"}
+    _write_settings(folder, {f"{role}_token": name for role, name in roles.items()})
+
+
 def write_gemma(folder: Path, *, has_new_marks: bool = False) -> None:
     """Write a BPE over characters with byte fallback, as Gemma's tokenizer.json has it.
 

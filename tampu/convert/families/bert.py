@@ -1,4 +1,4 @@
-"""BERT, XLM-RoBERTa and what is made of them: `bert` in GGUF; pooling of sentence-transformers.
+"""BERT, XLM-RoBERTa and what is made of them: `bert` in GGUF.
 
 Classifiers rank if they have one label, or one that is `yes`. BERT's classifier reads the pooler's
 output, so both are the head.
@@ -9,17 +9,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
 
-from tampu.convert.checkpoint import Checkpoint, Stored, StoredTensor
+from tampu.convert.checkpoint import Stored, StoredTensor
 from tampu.convert.config import Config
 from tampu.convert.family import Family, Parameters
 from tampu.convert.lazy_tensor import View
-from tampu.errors import UnsupportedModelError
 
 log = logging.getLogger("tampu")
 
 RANK = 4  # GGUF's number of a pooling by a head
+POOLINGS = {"mean": 1, "cls": 2}  # GGUF's numbers of those before a head
 LABELS = "classifier.output_labels"
 _LAYER = "encoder.layer.{}"
 NAMES = {
@@ -43,6 +42,11 @@ def parameters(config: Config) -> Parameters:
     config.require("hidden_act", ("gelu",), "gelu")
     config.require("position_embedding_type", ("absolute",), "absolute")
     config.require("is_decoder", (False,), default=False)
+    return encoder_parameters(config)
+
+
+def encoder_parameters(config: Config, *, epsilon: str = "layer_norm_eps") -> Parameters:
+    """Return the keys common to encoders with LayerNorm; `epsilon` is its key in config.json."""
     width, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
     if width % heads:
         raise config.error("hidden_size", f"{width} is not a multiple of {heads} heads")
@@ -53,7 +57,7 @@ def parameters(config: Config) -> Parameters:
         "block_count": config.layers(),
         "feed_forward_length": config.integer("intermediate_size"),
         "attention.head_count": heads,
-        "attention.layer_norm_epsilon": config.number("layer_norm_eps", 1e-12),
+        "attention.layer_norm_epsilon": config.number(epsilon, 1e-12),
         "attention.causal": False,
     }
 
@@ -149,55 +153,3 @@ XLM_ROBERTA_CLASSIFIER = replace(
     names={**NAMES, "classifier.dense": "cls", "classifier.out_proj": "cls.output"},
     parameters=roberta_classifier_parameters,
 )
-
-# The keys of a pooling module's settings, and GGUF's numbers for them.
-_KINDS = {"pooling_mode_mean_tokens": 1, "pooling_mode_cls_token": 2, "pooling_mode_lasttoken": 3}
-_NAMED = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}
-_NAMED |= {"lasttoken": "pooling_mode_lasttoken"}  # in the value of `pooling_mode`
-POOLING_FILE = "1_Pooling/config.json"
-MODULES_FILE = "modules.json"
-_MODULES = ("Transformer", "Pooling", "Normalize")
-
-
-def encoder_metadata(checkpoint: Checkpoint, architecture: str) -> dict[str, object]:
-    """Return the keys of the pooling and of segments; nothing for other models."""
-    keys: dict[str, object] = {}
-    if architecture == "bert":
-        kinds = Config(checkpoint.config).integer("type_vocab_size", 2)
-        keys["tokenizer.ggml.token_type_count"] = kinds  # llama.cpp needs it
-    return keys | _pooling(checkpoint, architecture)
-
-
-def pooling_file(checkpoint: Checkpoint) -> str:
-    """Return the name of the pooling module's settings; refuse modules that are not computed.
-
-    Raises:
-        UnsupportedModelError: naming a module, such as a dense layer after the pooling.
-    """
-    found = POOLING_FILE
-    for module in checkpoint.entries(MODULES_FILE):
-        kind, folder = str(module.get("type")).rpartition(".")[2], str(module.get("path"))
-        if kind not in _MODULES:
-            raise UnsupportedModelError(
-                f"{MODULES_FILE}: {kind} is not supported, only {', '.join(_MODULES)}"
-            )
-        if kind == "Pooling" and Path(folder).name == folder:
-            found = f"{folder}/config.json"
-    return found
-
-
-def _pooling(checkpoint: Checkpoint, architecture: str) -> dict[str, object]:
-    name = pooling_file(checkpoint)
-    settings = checkpoint.json(name)
-    if settings is None:
-        return {} if architecture != "bert" else {f"{architecture}.pooling_type": 1}
-    asked = {key for key, value in settings.items() if key.startswith("pooling_mode_") and value}
-    if "pooling_mode" in settings:
-        stated = str(settings["pooling_mode"])
-        asked.add(_NAMED.get(stated, stated))
-    if len(asked) != 1 or not asked <= _KINDS.keys():
-        found = ", ".join(sorted(asked)) or "no pooling"
-        raise UnsupportedModelError(
-            f"{name}: {found} is not supported, only one of {', '.join((*_NAMED, *_KINDS))}"
-        )
-    return {f"{architecture}.pooling_type": _KINDS[asked.pop()]}

@@ -17,6 +17,7 @@ from tampu.convert.checkpoint import Checkpoint
 from tampu.convert.config import Config
 from tampu.convert.keys.adapter import ADAPTER
 from tampu.convert.keys.embedding import (
+    DENSE,
     POOLING,
     SENTENCE_TRANSFORMERS,
     TRANSFORMER,
@@ -32,6 +33,7 @@ from tampu.convert.keys.tokenizer import (
     contradictions,
     strange_added_tokens,
 )
+from tampu.convert.sentence_transformers import MODULES_FILE, Modules, dense_files
 from tampu.errors import UnsupportedModelError
 
 __all__ = ["ADAPTER", "CONFIG", "FILES", "Keys", "check_config", "check_file", "check_files",
@@ -41,7 +43,6 @@ log = logging.getLogger("tampu")
 
 _SHOWN = 5
 ADAPTER_FILE = "adapter_config.json"
-MODULES_FILE = "modules.json"
 PROMPTS_FILE = "config_sentence_transformers.json"
 # sentence-transformers looks for the first of these.
 TRANSFORMER_FILES = tuple(
@@ -90,16 +91,18 @@ def check_quantization(config: Config, readable: Sequence[str]) -> None:
     config.reading.sections.discard(settings.where)
 
 
-def check_files(checkpoint: Checkpoint, pooling: str, context: object, *, is_allowed: bool) -> None:
+def check_files(
+    checkpoint: Checkpoint, modules: Modules, context: object, *, is_allowed: bool
+) -> None:
     """Refuse unknown keys in the files beside config.json, as `check_config`.
 
     Args:
         checkpoint: the folder.
-        pooling: the name of the pooling module's file.
+        modules: what follows the model.
         context: the model's context length.
         is_allowed: as there.
     """
-    tables = {**FILES, pooling: POOLING}
+    tables = {**FILES, modules.pooling: POOLING, **dict.fromkeys(dense_files(modules), DENSE)}
     found = {name: checkpoint.json(name) or {} for name in tables}
     for name, keys in tables.items():
         check_file(found[name], name, keys, is_allowed=is_allowed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tampu.convert.keys.table import GENERATED, LIBRARY, NAMES, REQUEST, Keys
+from tampu.convert.keys.table import GENERATED, LIBRARY, NAMES, REQUEST, TENSORS, Keys
 
 POOLING = Keys(
     irrelevant={
@@ -15,6 +15,16 @@ POOLING = Keys(
     },
     neutral={"include_prompt": (True,)},
     used=frozenset({"pooling_mode"}),
+)
+
+# Of a dense layer, whose activation is read with its tensors.
+DENSE = Keys(
+    irrelevant={"in_features": GENERATED, "out_features": GENERATED, "bias": TENSORS},
+    neutral={
+        "module_input_name": ("sentence_embedding", "token_embeddings"),
+        "module_output_name": ("sentence_embedding", "token_embeddings"),
+    },
+    used=frozenset({"activation_function"}),
 )
 
 # modules.json has a list of these.

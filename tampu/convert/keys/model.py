@@ -34,7 +34,8 @@ CONFIG = Keys(
              "tokenizer_class", "processor_class", "is_composition",
              "keys_to_ignore_at_inference", "base_model_tp_plan", "base_model_pp_plan",
              "distributed_config", "gradient_checkpointing", "cache_implementation",
-             "use_kernels", "mamba_ssm_dtype", "rope_type_validation"),
+             "use_kernels", "deterministic_flash_attn", "reference_compile",
+             "repad_logits_with_grad", "mamba_ssm_dtype", "rope_type_validation"),
             LIBRARY,
         ),
         **dict.fromkeys(
@@ -42,7 +43,7 @@ CONFIG = Keys(
             "the tensors have types of their own",
         ),
         **dict.fromkeys(
-            ("initializer_range", "initializer_factor", "*initializer_range", "*_dropout",
+            ("initializer_*", "*initializer_range", "*_dropout",
              "*_dropout_prob", "dropout", "*_dropout_rate", "dropout_rate", "*_drop_rate",
              "*_pdrop", "router_jitter_noise", "router_aux_loss_coef", "aux_loss_alpha",
              "*_loss_coef", "*_loss_weight", "initial_context_length", "layerdrop",
@@ -108,6 +109,11 @@ CONFIG = Keys(
             ("directionality", "pooler_fc_size", "pooler_num_attention_heads",
              "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type"),
             "it is of Google's first code for BERT; its pooler has no such parts",
+        ),
+        **dict.fromkeys(
+            ("classifier_pooling", "classifier_bias", "decoder_bias", "sparse_prediction",
+             "sparse_pred_ignore_index"),
+            "it is of a head for classes or for masked tokens, and the model has another or none",
         ),
         "tokens_per_second": "it concerns videos",
         "vision_soft_tokens_per_image": "image processor settings have it, too",

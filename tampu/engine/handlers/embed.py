@@ -48,6 +48,9 @@ def embed(model: NativeModel, request: Embed) -> Embedded:
         vectors = _late_chunks(model, texts, options)
     else:
         vectors = _embeddings(model, texts, options)
+    graphs = model.model.graphs
+    if graphs.model.has_dense:
+        vectors = graphs.compute_rows(graphs.model.after_pooling, vectors)
     counts = tuple(map(len, texts))
     if model.pooling == NONE:
         return result(vectors, sum(counts), dropped, counts)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from tampu.engine.backend import Handlers
 from tampu.engine.completion import RequestHandle
 from tampu.engine.native import NativeModel
+from tampu.engine.pooling import CLS, LAST, MEAN, pooled, rank_pooling
 from tampu.engine.request import Computation
 from tampu.engine.requests import Pair, Rank, Ranked, Score, Scores
 from tampu.engine.scoring import AT_ONCE, run_all, scores
@@ -35,21 +38,30 @@ def rank(model: NativeModel, request: Rank) -> Ranked:
     """
     if not model.model.graphs.model.ranks:
         raise RequestError(f"{model.info.name} does not rank documents: it has no rank head")
-    found: list[list[float]] = [[]] * len(request.pairs)
+    if not request.pairs:
+        return Ranked(())
+    graphs = model.model.graphs
+    pooling = rank_pooling(model.info.metadata, graphs.model.default_rank_pooling)
+    is_mean = pooling == MEAN  # else the head reads one token's state, in the same graph
+    found: list[list[Rows]] = [[] for _ in request.pairs]
     options = _options(request)
-    is_encoder = model.model.graphs.max_bidirectional_tokens is not None
 
     def begin(pair: tuple[int, Pair], sink: Sink) -> RequestHandle:
         index, given = pair
-
-        def keep(rows: Rows) -> None:
-            found[index] = rows[0].tolist()
-
-        collector = RowCollector(keep, last=None if is_encoder else 1, only_first=is_encoder)
+        collector = RowCollector(
+            found[index].append,
+            wants_logits=not is_mean,
+            last=1 if pooling == LAST and graphs.max_bidirectional_tokens is None else None,
+            only_first=pooling == CLS,
+        )
         return model.inputs.collect(given.tokens, collector, sink, options, second=given.second)
 
     run_all([*enumerate(request.pairs)], begin, at_once=AT_ONCE)
-    return Ranked(tuple(map(tuple, found)))
+    states = [pooled(np.concatenate(rows), pooling) for rows in found]
+    scores = np.concatenate(states)
+    if is_mean:
+        scores = graphs.compute_rows(graphs.model.head, scores)
+    return Ranked(tuple(map(tuple, scores.tolist())))
 
 
 def _options(request: Computation[Any]) -> GenerateOptions:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 import transformers
-from support.checkpoints import dense, experts, latent, layer_norm, pictures, text
+from support.checkpoints import dense, encoders, experts, latent, layer_norm, pictures, text
 from support.checkpoints.making import REFERENCE, make
 from support.checkpoints.others import FOR_LLAMA_CPP, RANKERS
 from support.checkpoints.recipe import CONTEXT, SEED, VOCABULARY, Recipe
@@ -22,6 +22,7 @@ from transformers import PreTrainedModel
 __all__ = [
     "CONTEXT",
     "DECODERS",
+    "ENCODERS",
     "FAMILIES",
     "FOR_LLAMA_CPP",
     "HYBRIDS",
@@ -41,7 +42,8 @@ transformers.utils.logging.disable_progress_bar()
 # Architectures made of the same parts as others, which `test_families` compares.
 FAMILIES: dict[str, Recipe] = dense.RECIPES | experts.RECIPES | latent.RECIPES | layer_norm.RECIPES
 _IN_DEPTH = text.RECIPES | pictures.RECIPES
-RECIPES: dict[str, Recipe] = _IN_DEPTH | FAMILIES
+ENCODERS: dict[str, Recipe] = encoders.RECIPES  # `test_encoders` compares these
+RECIPES: dict[str, Recipe] = _IN_DEPTH | FAMILIES | ENCODERS
 
 # These are compared with pictures only: their text is that of qwen35moe, of gemma4 or gemma4_small.
 SEEN_ONLY = ("gemma4_seeing", "gemma4_small_seeing", "gemma4_unified_seeing", "qwen35moe_seeing")
@@ -79,4 +81,4 @@ def load_reference(name: str, folder: Path) -> PreTrainedModel:
 
 
 def _recipe(name: str) -> Recipe:
-    return (RECIPES | FOR_LLAMA_CPP | RANKERS)[name]
+    return (RECIPES | FOR_LLAMA_CPP | RANKERS | encoders.RANKERS)[name]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from support.checkpoints.recipe import Recipe
 from support.checkpoints.weights import draw_weights
 from support.tiny_tokenizers import (
     write_byte_level,
+    write_byte_level_of_encoders,
     write_gemma,
     write_sentencepiece,
     write_unigram,
@@ -25,6 +27,8 @@ _TOKENIZERS: dict[str, Callable[[Path], None]] = {
     "unigram": write_unigram,
     "wordpiece_pair": lambda folder: write_wordpiece(folder, has_pairs=True),
     "wordpiece": write_wordpiece,
+    "modern_bert": write_byte_level_of_encoders,
+    "roberta": lambda folder: write_byte_level_of_encoders(folder, is_roberta=True),
     "llama3_image": lambda folder: write_byte_level(folder, "llama3", "llama3"),
     "llama4_image": lambda folder: write_byte_level(folder, "llama3", "llama4"),
     "qwen2_image": lambda folder: write_byte_level(folder, "qwen2", "qwen2"),
@@ -36,6 +40,7 @@ _TOKENIZERS: dict[str, Callable[[Path], None]] = {
     "gemma": write_gemma,
     "gemma4_image": lambda folder: write_gemma(folder, has_new_marks=True),
 }
+_OF_ENCODERS = ("wordpiece", "wordpiece_pair", "unigram", "modern_bert", "roberta")
 
 
 def make(recipe: Recipe, folder: Path) -> None:
@@ -50,9 +55,11 @@ def make(recipe: Recipe, folder: Path) -> None:
     else:
         model.save_pretrained(folder)
     _TOKENIZERS[recipe.tokenizer](folder)
+    if recipe.dense:
+        _write_modules(folder, config.hidden_size, recipe.dense)
     if recipe.processor:
         (folder / "preprocessor_config.json").write_text(json.dumps(recipe.processor))
-    if recipe.tokenizer not in ("wordpiece", "wordpiece_pair", "unigram"):  # it generates nothing
+    if recipe.tokenizer not in _OF_ENCODERS:  # it generates nothing
         generation = {"bos_token_id": 1, "eos_token_id": [2, 5]}
         (folder / "generation_config.json").write_text(json.dumps(generation))
 
@@ -64,3 +71,30 @@ def _publish(recipe: Recipe, model: PreTrainedModel, folder: Path) -> None:
     renamed = {recipe.rename(name): values for name, values in tensors.items()}
     save_file(renamed, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(recipe.published))
+
+
+def _write_modules(folder: Path, width: int, dense: Sequence[int]) -> None:
+    """Write the modules of sentence-transformers: the mean, dense layers, and a length of 1."""
+    kinds = ["Transformer", "Pooling", *["Dense"] * len(dense), "Normalize"]
+    modules = [
+        {
+            "idx": index,
+            "name": str(index),
+            "path": f"{index}_{kind}" if index else "",
+            "type": f"sentence_transformers.models.{kind}",
+        }
+        for index, kind in enumerate(kinds)
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    for index, outputs in enumerate(dense, 2):
+        part = folder / f"{index}_Dense"
+        part.mkdir()
+        generator = torch.Generator().manual_seed(index)
+        weight = torch.randn((outputs, width), generator=generator) / width**0.5
+        save_file({"linear.weight": weight.bfloat16().float()}, part / "model.safetensors")
+        settings = {"in_features": width, "out_features": outputs, "bias": False}
+        settings["activation_function"] = "torch.nn.modules.linear.Identity"
+        (part / "config.json").write_text(json.dumps(settings))
+        width = outputs

@@ -55,6 +55,7 @@ class Recipe:
     Of an architecture that transformers has under another name only, `published` is config.json as
     its publisher writes it, and `renames` are patterns in transformers' names of tensors, with what
     its publisher has in their place.
+    `dense` are the outputs of the dense layers that sentence-transformers puts after the pooling.
     """
 
     architecture: str
@@ -68,6 +69,7 @@ class Recipe:
     unlike_llama_cpp: str = ""
     published: dict[str, Any] = field(default_factory=dict)
     renames: tuple[tuple[str, str], ...] = ()
+    dense: tuple[int, ...] = ()
 
     @property
     def experts(self) -> int:
