@@ -115,27 +115,6 @@ def test_request_cannot_choose_the_engine(
     assert site.start.runners == []
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "told"),
-    [
-        ("num_predict", "7", "num_predict"), ("num_predict", 1.5, "num_predict"),
-        ("num_predict", True, "num_predict"), ("temperature", "hot", "temperature"),
-        ("temperature", -1, "temperature"), ("stop", "x", "stop"), ("stop", [1], "stop"),
-        ("stop", ["x"] * 17, "16 strings"), ("stop", ["x" * 1025], "1024"),
-        ("stop", [""], "stop"), ("use_mmap", 1, "use_mmap"), ("num_ctx", 0, "num_ctx"),
-        ("num_ctx", -1, "num_ctx"), ("num_thread", 10**6, "num_thread"),
-        ("main_gpu", -1, "main_gpu"), ("num_gpu", "x", "num_gpu"),
-        ("num_batch", -7, "num_batch"), ("top_p", 2, "top_p"), ("mirostat", "x", "mirostat"),
-    ],
-)  # fmt: skip
-def test_an_option_of_the_wrong_type_or_range_is_refused_by_name(
-    post: Callable[..., Any], name: str, value: str | float | list[Any], told: str
-) -> None:
-    response = post("/api/generate", model="m", prompt="x", options={name: value})
-    assert response.status_code == 400
-    assert told in response.json()["error"]
-
-
 def test_every_option_refuses_a_value_of_the_wrong_type(site: Site) -> None:
     names = [name for name in BY_OLLAMA if name != "engine"]
     calls = [
