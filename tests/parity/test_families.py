@@ -43,6 +43,7 @@ def test_logits_at_once_in_chunks_and_token_by_token(laboratory: Laboratory, nam
             laboratory.compare(name, ours, reference, f"F32, {what}", exact(name))
 
 
+@pytest.mark.slow
 @MORE
 def test_a_wrong_weight_would_be_noticed(laboratory: Laboratory, name: str) -> None:
     """Each weight that is zero moves transformers' logits by much more than we allow."""
@@ -83,6 +84,7 @@ def test_sequences_in_one_batch_and_after_a_reused_prefix(
     assert compared >= COUNT
 
 
+@pytest.mark.slow
 @MORE
 def test_quantized_weights_match_their_dequantized_values(
     laboratory: Laboratory, name: str
