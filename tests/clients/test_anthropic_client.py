@@ -33,11 +33,7 @@ def client(server: Server) -> Iterator[anthropic.Anthropic]:
         yield client
 
 
-def ask(
-    client: anthropic.Anthropic,
-    messages: list[Any] = SUM,
-    **more: Any,
-) -> Message:
+def ask(client: anthropic.Anthropic, messages: list[Any] = SUM, **more: Any) -> Message:
     options = GREEDY | {"max_tokens": 60} | more
     return client.messages.create(model="demo", messages=messages, **options)
 

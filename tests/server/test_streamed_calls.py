@@ -71,9 +71,7 @@ def test_a_message_of_anthropics_streams_a_call_word_by_word(post: Callable[...,
     assert (whole["name"], whole["input"]) == ("f", json.loads(ARGUMENTS))
 
 
-def test_without_parallel_calls_nothing_of_a_second_call_is_sent(
-    post: Callable[..., Any],
-) -> None:
+def test_without_parallel_calls_nothing_of_a_second_call_is_sent(post: Callable[..., Any]) -> None:
     body = {"model": "m", "messages": user(SAID + SAID), "tools": [TOOL], "stream": True}
     chunks = data_of(post(CHAT, **body, parallel_tool_calls=False))
     pieces = [

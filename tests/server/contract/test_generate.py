@@ -202,9 +202,7 @@ def test_cached_prompt_tokens_count_as_prompt_tokens(client: httpx.Client) -> No
     assert second["prompt_eval_cached_count"] > 0
 
 
-def test_model_messages_apply_unless_a_context_is_given(
-    client: httpx.Client,
-) -> None:
+def test_model_messages_apply_unless_a_context_is_given(client: httpx.Client) -> None:
     made = {
         "model": "begun", "from": "talker", "system": "own", "stream": False,
         "messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}],

@@ -113,9 +113,7 @@ def test_tokens_of_a_new_model_do_not_load_it_in_place_of_the_one_of_its_name(ma
     made.run(test)
 
 
-def test_model_defaults_apply_unless_the_request_overrides_them(
-    made: Site,
-) -> None:
+def test_model_defaults_apply_unless_the_request_overrides_them(made: Site) -> None:
     question = {"role": "user", "content": "x"}
     made.call(
         ("POST", "/api/chat", {"json": {"model": "made", "messages": [question]}}),

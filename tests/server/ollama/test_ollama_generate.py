@@ -35,9 +35,7 @@ def test_the_options_reach_the_model(site: Site, post: Callable[..., Any]) -> No
 
 
 @pytest.mark.seed("S75")
-def test_device_options_reach_the_worker_and_changes_reload_the_model(
-    site: Site,
-) -> None:
+def test_device_options_reach_the_worker_and_changes_reload_the_model(site: Site) -> None:
     first = {"num_gpu": 3, "main_gpu": 0, "num_thread": 2, "use_mmap": False,
              "n_cpu_moe": 2, "kv_offload": False}  # fmt: skip
     options: tuple[dict[str, Any], ...] = (
@@ -75,10 +73,7 @@ def test_request_without_a_limit_stops_after_ten_contexts(
     ],
 )  # fmt: skip
 def test_repetition_guard_applies_only_without_other_limits(
-    site: Site,
-    post: Callable[..., Any],
-    body: dict[str, Any],
-    most: int | None,
+    site: Site, post: Callable[..., Any], body: dict[str, Any], most: int | None
 ) -> None:
     post("/api/generate", model="m", prompt="x", **body)
     assert site.start.runners[0][1].requests[0][1].max_repeated_tokens == most
@@ -104,10 +99,7 @@ def test_repetition_guard_can_be_disabled(model_folder: Path) -> None:
     ],
 )
 def test_request_cannot_choose_the_engine(
-    site: Site,
-    post: Callable[..., Any],
-    path: str,
-    body: dict[str, Any],
+    site: Site, post: Callable[..., Any], path: str, body: dict[str, Any]
 ) -> None:
     response = post(path, model="m", options={"engine": "llamacpp"}, **body)
     assert response.status_code == 400
