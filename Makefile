@@ -46,9 +46,9 @@ kernels-test: $(VENV)/installed-test $(KERNELS)
 # Hostile model files, random templates and tokenizers, conversion and parity in all variants.
 models-test: $(VENV)/installed-test $(KERNELS)
 	sh tools/setup/registry.sh $(VENV)
-	$(SLOW_TESTS) tests/test_hostile_gemma4.py tests/test_hostile_hybrids.py tests/test_hostile_models.py \
-		tests/test_hostile_values.py tests/chat tests/convert tests/examples tests/gguf_compat tests/models tests/nn \
-		tests/parity tests/sampling tests/tokenizer tests/vision $(PYTEST_FLAGS)
+	$(SLOW_TESTS) tests/test_hostile_models.py tests/test_hostile_values.py tests/chat tests/convert \
+		tests/examples tests/gguf_compat tests/models tests/nn tests/parity tests/sampling tests/tokenizer tests/vision \
+		$(PYTEST_FLAGS)
 
 # The engine and its processes: histories at random, loading again and again, processes that are killed.
 engine-test: $(VENV)/installed-test $(KERNELS)

@@ -6,8 +6,9 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
+
+from support.sources import Node, imports, nodes, text
 
 import tampu
 
@@ -78,31 +79,25 @@ MOST_BROAD = (
 )
 
 
-@cache
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
 def named(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def found(kind: type[ast.AST]) -> Iterator[tuple[str, ast.AST]]:
-    """The nodes of a kind in all modules, each with its file's name."""
+def found(*kinds: type[Node]) -> Iterator[tuple[str, Node]]:
+    """The nodes of these kinds in all modules, each with its file's name."""
     for path in MODULES:
-        yield from ((named(path), node) for node in ast.walk(tree(path)) if isinstance(node, kind))
+        yield from ((named(path), node) for node in nodes(path, *kinds))
 
 
 def test_files_are_short() -> None:
-    lines = {named(path): len(path.read_text("utf-8").splitlines()) for path in MODULES}
+    lines = {named(path): len(text(path).splitlines()) for path in MODULES}
     assert {name for name, count in lines.items() if count > LONGEST_FILE} == set(LONG_FILES)
 
 
 def test_functions_fit_a_screen() -> None:
     long = {
         f"{name}: {node.name}"
-        for name, node in found(ast.AST)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for name, node in found(ast.FunctionDef, ast.AsyncFunctionDef)
         if (node.end_lineno or 0) - node.lineno + 1 > LONGEST_FUNCTION
     }
     assert long == set(LONG_FUNCTIONS)
@@ -112,7 +107,6 @@ def test_classes_have_few_methods() -> None:
     large = {
         f"{name}: {node.name}"
         for name, node in found(ast.ClassDef)
-        if isinstance(node, ast.ClassDef)
         if sum(isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) for each in node.body)
         > MOST_METHODS
     }
@@ -123,8 +117,7 @@ def test_attributes_are_declared_not_probed_for() -> None:
     probes = Counter(
         name
         for name, node in found(ast.Call)
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
+        if isinstance(node.func, ast.Name)
         and node.func.id in {"getattr", "hasattr"}
         and isinstance(node.args[1], ast.Constant)
     )
@@ -133,12 +126,7 @@ def test_attributes_are_declared_not_probed_for() -> None:
 
 
 def test_few_places_catch_every_exception() -> None:
-    marks = [
-        line
-        for path in MODULES
-        for line in path.read_text(encoding="utf-8").splitlines()
-        if "noqa: BLE001" in line
-    ]
+    marks = [line for path in MODULES for line in text(path).splitlines() if "noqa: BLE001" in line]
     assert len(marks) <= MOST_BROAD
     assert [mark for mark in marks if not re.search(r"BLE001 - \w", mark)] == []
 
@@ -148,19 +136,12 @@ def test_features_are_known_to_the_application_alone() -> None:
     strays = [
         (named(path), name)
         for path in MODULES
-        for name in sorted(imports(path))
+        for name in sorted({*imports(path)})
         if (feature := feature_of(name.replace(".", "/")))
         and feature != feature_of(f"tampu/{named(path)}")
         and named(path) not in KNOWING_FEATURES
     ]
     assert strays == []
-
-
-def imports(path: Path) -> set[str]:
-    """The dotted names that a module imports, in functions too."""
-    nodes = [*ast.walk(tree(path))]
-    plain = {a.name for node in nodes if isinstance(node, ast.Import) for a in node.names}
-    return plain | {n.module for n in nodes if isinstance(n, ast.ImportFrom) and n.module}
 
 
 def feature_of(path: str) -> str:

@@ -97,9 +97,7 @@ def test_numbers_are_rendered_as_without_the_sandbox(
     assert text_of(sandboxed(source).render(messages, **TOKENS)) == text_of(expected)
 
 
-def test_long_conversations_are_rendered_with_low_priority(
-    sandboxed: Callable[[Any], Any],
-) -> None:
+def test_long_conversations_are_rendered_with_low_priority(sandboxed: Callable[[Any], Any]) -> None:
     template = sandboxed(CHAT)
     template.render(USER, **TOKENS)
     template.render([{"role": "user", "content": "x" * 100_000}], **TOKENS)

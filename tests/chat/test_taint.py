@@ -57,9 +57,7 @@ def render(source: str, content: str) -> tuple[tuple[str, bool], ...]:
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_no_operation_of_a_template_makes_untrusted_text_trusted(
-    expression: str,
-) -> None:
+def test_no_operation_of_a_template_makes_untrusted_text_trusted(expression: str) -> None:
     source = SETTING + "{{ " + expression + " }}"
     prompt = render(source, USER.replace("a", "b") if "translate" in expression else USER)
     own = "".join(text for text, is_trusted in prompt if is_trusted)

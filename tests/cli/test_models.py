@@ -276,9 +276,7 @@ def test_model_names_are_completed(store: Store) -> None:
 
 
 @pytest.mark.usefixtures("home")
-def test_invalid_environment_completes_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_invalid_environment_completes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TAMPU_NONSENSE", "1")
     assert complete_model("") == []
 

@@ -11,7 +11,7 @@ import pytest
 from anthropic.types import Message
 from support.serving import Server
 
-from tests.clients.questions import PERSON, SUM, WARM, WEATHER, picture
+from tests.clients.questions import SUM, WARM, WEATHER, picture
 
 pytestmark = [pytest.mark.client, pytest.mark.server]
 
@@ -33,11 +33,7 @@ def client(server: Server) -> Iterator[anthropic.Anthropic]:
         yield client
 
 
-def ask(
-    client: anthropic.Anthropic,
-    messages: list[Any] = SUM,
-    **more: Any,
-) -> Message:
+def ask(client: anthropic.Anthropic, messages: list[Any] = SUM, **more: Any) -> Message:
     options = GREEDY | {"max_tokens": 60} | more
     return client.messages.create(model="demo", messages=messages, **options)
 
@@ -49,18 +45,6 @@ def test_a_question_is_answered(client: anthropic.Anthropic) -> None:
         "assistant", "end_turn", None,
     )  # fmt: skip
     assert message.usage.output_tokens > 0
-
-
-def test_a_stream_is_a_message_of_blocks(client: anthropic.Anthropic) -> None:
-    with client.messages.stream(model="demo", messages=SUM, max_tokens=60, **GREEDY) as stream:
-        events = list(stream)
-        message = stream.get_final_message()
-    kinds = [event.type for event in events if event.type != "text"]
-    assert kinds[:2] == ["message_start", "content_block_start"]
-    assert kinds[-3:] == ["content_block_stop", "message_delta", "message_stop"]
-    assert set(kinds[2:-3]) == {"content_block_delta"}
-    assert message.content[0].text == "85"
-    assert message.stop_reason == "end_turn"
 
 
 @pytest.mark.parametrize("is_streaming", [False, True])
@@ -95,61 +79,6 @@ def test_a_tools_result_goes_back_to_the_model(client: anthropic.Anthropic) -> N
     assert second.content[0].text
 
 
-def test_the_system_prompt_and_blocks_reach_the_model(client: anthropic.Anthropic) -> None:
-    cached = {"cache_control": {"type": "ephemeral"}}
-    system = [{"type": "text", "text": "You are a helpful assistant.", **cached}]
-    blocks = [{"role": "user", "content": [{"type": "text", "text": SUM[0]["content"]}]}]
-    with_system = ask(client, blocks, system=system)
-    assert with_system.content[0].text == "85"
-
-    def total(message: Message) -> int:
-        return message.usage.input_tokens + message.usage.cache_read_input_tokens
-
-    assert total(with_system) > total(ask(client))
-
-
-def test_tokens_are_counted_as_they_are_charged(client: anthropic.Anthropic) -> None:
-    counted = client.messages.count_tokens(model="demo", messages=WARM, tools=TOOLS)
-    usage = ask(client, WARM, tools=TOOLS).usage
-    assert counted.input_tokens == usage.input_tokens + usage.cache_read_input_tokens
-
-
-def test_length_limit_is_reported(client: anthropic.Anthropic) -> None:
-    message = ask(client, PERSON, max_tokens=2)
-    assert message.stop_reason == "max_tokens"
-    assert message.usage.output_tokens == 2
-
-
-def test_thinking_is_not_asked_of_a_model_that_cannot(client: anthropic.Anthropic) -> None:
-    message = ask(client, thinking={"type": "enabled", "budget_tokens": 1024}, max_tokens=2000)
-    assert message.content[0].text == "85"
-
-
-@pytest.mark.parametrize(
-    ("more", "told"),
-    [
-        ({"max_tokens": 0}, "max_tokens"), ({"extra_body": {"temperature": -1}}, "temperature"),
-        ({"tool_choice": {"type": "any"}}, "no tools to call"),
-        ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "document"),
-        ({"extra_body": {"mcp_servers": [{"url": "x"}]}}, "mcp_servers"),
-    ],
-)  # fmt: skip
-def test_unsupported_field_is_refused_by_name(
-    client: anthropic.Anthropic, more: dict[str, Any], told: str
-) -> None:
-    with pytest.raises(anthropic.BadRequestError) as caught:
-        ask(client, **more)
-    body: Any = caught.value.body
-    assert body["type"] == "error"
-    assert body["error"]["type"] == "invalid_request_error"
-    assert told in body["error"]["message"]
-
-
-def test_an_unknown_model_is_not_found(client: anthropic.Anthropic) -> None:
-    with pytest.raises(anthropic.NotFoundError, match="not found"):
-        client.messages.create(model="nothing", messages=SUM, max_tokens=5)
-
-
 @pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "get_weather"}])
 def test_a_tool_that_has_to_be_used_is_used(
     client: anthropic.Anthropic, choice: dict[str, str]
@@ -173,9 +102,3 @@ def test_image_reaches_the_model(client: anthropic.Anthropic) -> None:
     content = [{"type": "image", "source": source}, question]
     message = ask(client, [{"role": "user", "content": content}])
     assert message.content[0].text == "Red."
-
-
-def test_stop_sequence_is_reported(client: anthropic.Anthropic) -> None:
-    message = ask(client, PERSON, stop_sequences=["nobody", "Kevin"])
-    assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", "Kevin")
-    assert message.content[0].text == '{"name": "'

@@ -34,21 +34,6 @@ def test_documents_are_ranked_by_both_versions(given: dict[str, Any]) -> None:
     assert ranked == sorted(ranked, key=lambda pair: -pair[1])
 
 
-def test_the_best_come_with_their_texts(given: dict[str, Any]) -> None:
-    [best] = (
-        cohere.Client(**given)
-        .rerank(model="demo", query="Sum?", documents=DOCUMENTS, top_n=1, return_documents=True)
-        .results
-    )
-    assert best.document is not None
-    assert best.document.text == DOCUMENTS[best.index]
-
-
-def test_a_model_that_is_not_there_is_not_found(given: dict[str, Any]) -> None:
-    with pytest.raises(cohere.NotFoundError):
-        cohere.ClientV2(**given).rerank(model="nothing", query="Sum?", documents=DOCUMENTS)
-
-
 def test_texts_have_embeddings_of_several_types(given: dict[str, Any]) -> None:
     client = cohere.ClientV2(**given)
     kinds: Any = ["float", "base64", "binary", "ubinary"]

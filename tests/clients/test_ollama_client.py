@@ -8,7 +8,6 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -37,85 +36,12 @@ def short(tokens: int = 8, **more: Any) -> dict[Any, Any]:
     return GREEDY | {"num_predict": tokens} | more
 
 
-@pytest.mark.seed("S77")
-@pytest.mark.seed("S82")
-def test_a_prompt_is_continued(client: ollama.Client) -> None:
-    answer = client.generate("tiny", "hello", options=short())
-    assert answer.response
-    assert (answer.done, answer.done_reason, answer.eval_count) == (True, "length", 8)
-    assert answer.prompt_eval_count > 0
-    assert answer.total_duration >= answer.load_duration + answer.eval_duration > 0
-
-
-def test_streaming_gives_the_same_text_in_pieces(client: ollama.Client) -> None:
-    whole = client.generate("tiny", "hello", options=short(20)).response
-    pieces = list(client.generate("tiny", "hello", options=short(20), stream=True))
-    assert len(pieces) > 1  # how many depends on how fast they come
-    assert "".join(piece.response for piece in pieces) == whole
-    assert [piece.done for piece in pieces] == [False] * (len(pieces) - 1) + [True]
-
-
-@pytest.mark.seed("S77")
-def test_a_conversation_is_answered(client: ollama.Client) -> None:
-    answer = client.chat("tiny", USER, options=short())
-    assert answer.message.role == "assistant"
-    assert answer.message.content
-    pieces = list(client.chat("tiny", USER, options=short(), stream=True))
-    assert "".join(piece.message.content for piece in pieces) == answer.message.content
-    assert pieces[-1].done_reason == "length"
-
-
-def test_tools_are_shown_to_the_model(client: ollama.Client) -> None:
-    def add(a: int, b: int) -> int:
-        """Add two numbers."""
-        return a + b
-
-    without = client.chat("tiny", USER, options=short())
-    answer = client.chat("tiny", USER, tools=[add], options=short())
-    assert answer.prompt_eval_count > without.prompt_eval_count
-    assert answer.message.tool_calls is None
-
-
 def test_the_same_seed_gives_the_same_answer(client: ollama.Client) -> None:
     options = {"temperature": 1.5, "num_predict": 20, "seed": 7}
     answers = {client.generate("tiny", "hello", options=options).response for _ in range(3)}
     other = client.generate("tiny", "hello", options=options | {"seed": 8}).response
     assert len(answers) == 1
     assert other not in answers
-
-
-def test_a_stop_string_ends_the_answer_and_is_not_in_it(client: ollama.Client) -> None:
-    whole = client.generate("tiny", "hello", options=short(30)).response
-    stop = whole[len(whole) // 2 : len(whole) // 2 + 2]
-    answer = client.generate("tiny", "hello", options=short(30, stop=[stop]))
-    assert answer.done_reason == "stop"
-    assert answer.response == whole[: whole.index(stop)]
-
-
-def test_the_context_of_an_answer_can_be_continued(client: ollama.Client) -> None:
-    first = client.generate("tiny", "hello", options=short(4))
-    second = client.generate("tiny", "more", context=first.context, options=short(4))
-    assert second.prompt_eval_count > len(first.context)
-
-
-def test_log_probabilities_come_with_their_tokens(client: ollama.Client) -> None:
-    answer = client.generate("tiny", "hello", options=short(3), logprobs=True, top_logprobs=2)
-    assert len(answer.logprobs) == 3
-    for score in answer.logprobs:
-        assert score.logprob <= 0
-        assert len(score.top_logprobs) == 2
-        assert score.top_logprobs[0].token == score.token
-
-
-def test_the_models_are_listed_and_shown(client: ollama.Client) -> None:
-    [model] = [model for model in client.list().models if model.model == "tiny:latest"]
-    assert model.details.family == "llama"
-    assert model.size > 100_000
-    assert isinstance(model.modified_at, datetime)
-    shown = client.show("tiny")
-    assert "completion" in shown.capabilities
-    assert shown.modelinfo["llama.context_length"] == 512
-    assert shown.details.parameter_size.endswith("K")
 
 
 def test_models_in_memory_are_listed_and_unloaded(client: ollama.Client, server: Server) -> None:
@@ -143,12 +69,7 @@ def test_another_context_length_loads_the_model_again(client: ollama.Client) -> 
 @pytest.mark.parametrize(
     ("call", "status", "told"),
     [
-        (lambda c: c.generate("nothing", "x"), 404, "model 'nothing' not found"),
-        (lambda c: c.chat("nothing", USER), 404, "model 'nothing' not found"),
         (lambda c: c.show("nothing"), 404, "model 'nothing' not found"),
-        (lambda c: c.generate("tiny", "x", think=True), 400, "does not support thinking"),
-        (lambda c: c.generate("tiny", "x", images=[b"x"]), 400, "does not support images"),
-        (lambda c: c.generate("tiny", "x", options={"top_k": "x"}), 400, "top_k"),
         (lambda c: c.generate("tiny", "x", options={"top_p": -1}), 400, "top_p"),
         (lambda c: c.chat("tiny", [{"role": "user", "content": "refuse"}]), 400, "no such words"),
         (lambda c: c.generate("broken", "x"), 500, "tensor count"),
@@ -166,27 +87,6 @@ def test_errors_reach_the_client_with_their_status(
 def test_an_error_of_a_stream_reaches_the_client(client: ollama.Client) -> None:
     with pytest.raises(ollama.ResponseError, match="no such words"):
         list(client.chat("tiny", [{"role": "user", "content": "refuse"}], stream=True))
-
-
-def test_a_prompt_longer_than_the_context_is_cut_or_refused(
-    server: Server, client: ollama.Client
-) -> None:
-    long = "hello world " * 500
-    assert client.generate("tiny", long, options=short()).prompt_eval_count <= 512
-    body = {"model": "tiny", "prompt": long, "truncate": False}
-    response = httpx.post(f"{server.url}/api/generate", json=body, timeout=300)
-    assert response.status_code == 400
-    assert "context" in response.json()["error"]
-
-
-def test_generating_goes_on_beyond_the_context_unless_told_otherwise(
-    server: Server, client: ollama.Client
-) -> None:
-    assert client.generate("tiny", "hello", options=short(700)).eval_count == 700
-    body = {"model": "tiny", "prompt": "hello", "options": short(700), "shift": False}
-    answer = httpx.post(f"{server.url}/api/generate", json=body | {"stream": False}, timeout=300)
-    assert answer.json()["done_reason"] == "length"
-    assert answer.json()["eval_count"] < 512
 
 
 def test_a_client_that_leaves_frees_the_slot(server: Server, client: ollama.Client) -> None:
@@ -286,29 +186,6 @@ def test_an_answer_fits_the_schema_of_a_pydantic_model(client: ollama.Client) ->
     assert json.loads(demo(client, PERSON, format="json").message.content)["job"] == "driver"
 
 
-def test_an_answer_is_one_of_several(client: ollama.Client) -> None:
-    chosen = demo(client, SUM, format={"choices": ["yes", "no"]})
-    assert chosen.message.content in ("yes", "no")
-
-
-def test_a_form_that_is_none_is_refused(client: ollama.Client) -> None:
-    with pytest.raises(ollama.ResponseError, match="type") as caught:
-        demo(client, SUM, format={"type": "thing"})
-    assert caught.value.status_code == 400
-
-
-def test_texts_are_embedded(client: ollama.Client) -> None:
-    found = client.embed("demo", ["a cat", "a cat", "rain"])
-    same, again, other = found.embeddings
-    assert same == pytest.approx(again)
-    assert same != pytest.approx(other)
-    assert sum(value * value for value in same) == pytest.approx(1, abs=1e-5)
-    assert found.prompt_eval_count > 3
-    assert len(client.embed("demo", "a cat", dimensions=16).embeddings[0]) == 16
-    assert client.embed("demo", []).embeddings == []
-    assert client.embeddings("demo", "a cat").embedding == pytest.approx(same, abs=1e-6)
-
-
 @pytest.mark.slow
 def test_both_engines_give_the_same_vectors(native: Server, llamacpp: Server) -> None:
     vectors = []
@@ -338,13 +215,6 @@ def test_a_model_is_made_copied_shown_and_deleted(client: ollama.Client, models:
         client.delete(name)
     with pytest.raises(ollama.ResponseError, match="not found"):
         client.show("me/third:v2")
-
-
-def test_a_pull_from_a_registry_that_is_not_there_fails_in_its_stream(
-    client: ollama.Client,
-) -> None:
-    with pytest.raises(ollama.ResponseError):
-        list(client.pull("127.0.0.1:1/library/none", insecure=True, stream=True))
 
 
 def test_image_reaches_the_model(client: ollama.Client) -> None:

@@ -238,11 +238,7 @@ def test_the_asynchronous_client_sends_a_file_in_chunks(server: Server, tmp_path
         ("pull", {"model": "127.0.0.1:1/a/m", "insecure": True}),
     ],
 )
-def test_what_streams_streams(
-    server: Server,
-    method: str,
-    given: dict[str, Any],
-) -> None:
+def test_what_streams_streams(server: Server, method: str, given: dict[str, Any]) -> None:
     heard = []
     with ollama.Client(server.url, timeout=300) as client:
         try:

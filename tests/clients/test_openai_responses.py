@@ -51,16 +51,6 @@ def test_a_call_of_a_function_is_answered_in_the_next_response(client: openai.Op
     assert kinds == ["message", "function_call", "function_call_output"]
 
 
-def test_a_response_is_retrieved_and_deleted(client: openai.OpenAI) -> None:
-    first = ask(client, "What is 27 + 58?")
-    assert client.responses.retrieve(first.id) == first
-    client.responses.delete(first.id)
-    with pytest.raises(openai.NotFoundError):
-        client.responses.retrieve(first.id)
-    with pytest.raises(openai.BadRequestError, match="previous_response_id"):
-        ask(client, "And then?", previous_response_id=first.id)
-
-
 def test_tokens_of_the_whole_conversation_are_counted(client: openai.OpenAI) -> None:
     first = ask(client, "What is 27 + 58?")
     counted = client.responses.input_tokens.count(
@@ -68,26 +58,3 @@ def test_tokens_of_the_whole_conversation_are_counted(client: openai.OpenAI) -> 
     )
     second = ask(client, "And then?", previous_response_id=first.id)
     assert counted.input_tokens == second.usage.input_tokens > first.usage.input_tokens
-
-
-def test_items_are_listed_page_by_page(client: openai.OpenAI) -> None:
-    said = [{"role": "user", "content": f"What is {number} + 58?"} for number in range(5)]
-    first = ask(client, said)
-    found = client.responses.input_items.list(first.id, limit=2, order="asc")
-    texts: list[Any] = [item.to_dict() for item in found]  # the package asks for the pages
-    assert [each["content"][0]["text"] for each in texts] == [each["content"] for each in said]
-
-
-def test_a_streamed_response_is_kept(client: openai.OpenAI) -> None:
-    with client.responses.stream(
-        model="demo", input="What is 27 + 58?", temperature=0, max_output_tokens=60
-    ) as stream:
-        last = stream.get_final_response()
-    assert client.responses.retrieve(last.id).output_text == last.output_text == "85"
-
-
-def test_what_is_not_to_be_kept_is_not(client: openai.OpenAI) -> None:
-    first = ask(client, "What is 27 + 58?", store=False)
-    assert first.store is False
-    with pytest.raises(openai.NotFoundError):
-        client.responses.retrieve(first.id)

@@ -2,19 +2,21 @@
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tampu import Engine, ToolCall
-from tools.train_demo.data import held_out
+from tools.train_demo.data import Example, held_out
 
 EXAMPLES = 60
 REQUIRED = 0.95
+SLOTS = 8
 
 
 @pytest.fixture(scope="module")
 def demo() -> Iterator[Engine]:
-    with Engine.load("demo", context=2048, slots=4) as engine:
+    with Engine.load("demo", context=2048, slots=SLOTS) as engine:
         engine.generate("a", max_tokens=1)  # its threads are there before the first test begins
         yield engine
 
@@ -28,14 +30,16 @@ def as_written(call: ToolCall) -> str:
 @pytest.mark.parametrize("skill", ["add", "json", "tool", "recall", "chat"])
 def test_the_built_in_model_is_right_in_95_of_100_cases(demo: Engine, skill: str) -> None:
     examples = held_out(skill, EXAMPLES, 7)
-    wrong = []
-    for example in examples:
+
+    def given(example: Example) -> str:
         answer = demo.chat(
             example.messages, tools=example.tools or None, temperature=0.0, max_tokens=120
         )
-        given = answer.text + "".join(as_written(call) for call in answer.tool_calls)
-        if not example.check(given):
-            wrong.append((example.answer, given))
+        return answer.text + "".join(as_written(call) for call in answer.tool_calls)
+
+    with ThreadPoolExecutor(SLOTS) as pool:
+        answers = [*zip(examples, pool.map(given, examples), strict=True)]
+    wrong = [(one.answer, answer) for one, answer in answers if not one.check(answer)]
     assert len(wrong) <= (1 - REQUIRED) * EXAMPLES, wrong
 
 

@@ -163,9 +163,7 @@ def test_a_prompt_of_2048_tokens_takes_fewer_steps_on_a_gpu_that_is_faster_so(
 
 
 def test_a_context_bounds_the_sizes(
-    path: Path,
-    devices: tuple[StandIn, StandIn],
-    scripted: Callable[[dict[int, float]], list[int]],
+    path: Path, devices: tuple[StandIn, StandIn], scripted: Callable[[dict[int, float]], list[int]]
 ) -> None:
     assert devices
     measured = scripted(FASTER)
@@ -175,9 +173,7 @@ def test_a_context_bounds_the_sizes(
 
 
 def test_sizes_that_memory_is_short_for_are_not_tried(
-    path: Path,
-    devices: tuple[StandIn, StandIn],
-    scripted: Callable[[dict[int, float]], list[int]],
+    path: Path, devices: tuple[StandIn, StandIn], scripted: Callable[[dict[int, float]], list[int]]
 ) -> None:
     with Engine.load(path, batch=512, **OPTIONS):
         taken = devices[0].taken
@@ -218,9 +214,7 @@ def test_the_result_is_kept_for_the_next_load_of_the_same_model(
 
 
 def test_prompts_beside_an_answer_stay_short(
-    path: Path,
-    devices: tuple[StandIn, StandIn],
-    scripted: Callable[[dict[int, float]], list[int]],
+    path: Path, devices: tuple[StandIn, StandIn], scripted: Callable[[dict[int, float]], list[int]]
 ) -> None:
     assert devices
     scripted(FASTER)

@@ -133,11 +133,7 @@ def operations(engine: Engine, tokens: int) -> Counter[str]:
     [(LAYERS + 1, False, 1), (LAYERS + 1, True, 1), (3, False, 3)],
 )
 def test_a_step_goes_to_a_device_once(
-    tmp_path: Path,
-    devices: tuple[StandIn, StandIn],
-    offloaded: int,
-    factors: bool,
-    splits: int,
+    tmp_path: Path, devices: tuple[StandIn, StandIn], offloaded: int, factors: bool, splits: int
 ) -> None:
     path = write_tiny(tmp_path / "tiny.gguf", Tiny(layers=LAYERS, factors=factors))
     with Engine.load(path, offload=Offload(offloaded), **SMALL) as engine:
@@ -364,10 +360,7 @@ def test_a_cache_of_four_bits_is_as_exact_on_a_gpu(
 
 @pytest.mark.parametrize("kind", ["shift", "adapter", "experts", "hybrid"])
 def test_a_gpu_computes_what_the_cpu_computes(
-    tmp_path: Path,
-    gpus: Sequence[StandIn | Device],
-    kind: str,
-    arithmetic: str,
+    tmp_path: Path, gpus: Sequence[StandIn | Device], kind: str, arithmetic: str
 ) -> None:
     options = {**SMALL, "context": 64 if kind == "shift" else 512}
     plain = write_tiny(tmp_path / "m", Tiny(layers=LAYERS, embedding=64, head_dim=32))

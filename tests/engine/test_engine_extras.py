@@ -155,8 +155,9 @@ def test_nan_in_embeddings_and_logits_is_an_error(tmp_path: Path) -> None:
         for each in options:
             with pytest.raises(ComputeError, match=r"NaN or infinite embeddings for input\[1\]"):
                 bad.embed([[5, 6], [5, 9], [6]], **each)
-        with pytest.raises(ComputeError, match="nan"):
-            bad.logits([5, 9])
+        for ask in (bad.logits, bad.generate):
+            with pytest.raises(ComputeError, match="nan"):
+                ask([5, 9])
         assert np.isfinite(bad.embed([[5, 6]])).all()
         assert np.isfinite(bad.logits([5, 6])).all()
 

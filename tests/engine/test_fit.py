@@ -114,9 +114,7 @@ def test_a_missing_device_is_refused(
     "options",
     [{"layers": -1}, {"cpu_experts": -1}, {"main": -1}, {"split": (1, -1)}, {"split": (0, 0)}],
 )
-def test_values_out_of_range_are_refused(
-    options: dict[str, Any],
-) -> None:
+def test_values_out_of_range_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(RequestError, match=r"num_gpu|main_gpu|tensor_split|n_cpu_moe"):
         Offload(**options)
 
@@ -219,9 +217,7 @@ def test_experts_are_counted_from_the_first_layer_of_the_model(
 
 
 @pytest.mark.seed("S41")
-def test_the_error_has_the_need_of_each_device(
-    footprint: Callable[..., Any],
-) -> None:
+def test_the_error_has_the_need_of_each_device(footprint: Callable[..., Any]) -> None:
     with pytest.raises(OutOfMemoryError) as caught:
         place(footprint(), machine(40, 1000), Offload(9, split=(1, 1)))
     assert re.fullmatch(

@@ -73,7 +73,7 @@ def driver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 )  # fmt: skip
 def test_answers_are_those_of_one_step_in_flight(
     tmp_path: Path, gpus: Sequence[StandIn | Device], monkeypatch: pytest.MonkeyPatch,
-    queued: list[int], options: list[dict[str, Any]], is_queued: bool,
+    queued: list[int], options: list[dict[str, Any]], is_queued: bool
 ) -> None:  # fmt: skip
     path = write_tiny(tmp_path / "tiny.gguf", Tiny(layers=2))
     options = [{"max_tokens": 20, **each} for each in options]

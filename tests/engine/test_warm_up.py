@@ -93,7 +93,7 @@ def test_each_code_of_gpus_for_prompts_is_compiled_at_load(
 )  # fmt: skip
 def test_what_a_driver_has_compiled_before_is_computed_once_there_is_nothing_else(
     tmp_path: Path, devices: tuple[StandIn, StandIn], computed: Computed,
-    seconds: float, used_s: float | None, change: dict[str, Any], free: int, is_left: bool,
+    seconds: float, used_s: float | None, change: dict[str, Any], free: int, is_left: bool
 ) -> None:  # fmt: skip
     path = write_tiny(tmp_path / "tiny.gguf", Tiny(layers=2, context=1024))
     for device in devices:

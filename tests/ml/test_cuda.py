@@ -128,7 +128,7 @@ def test_without_a_driver_its_code_is_not_opened(
 )
 def test_what_the_driver_says_is_the_reason(
     package: CudaPackage, driver: Callable[..., None], cards: list[Card], options: dict[str, Any],
-    problem: str, command: str,
+    problem: str, command: str
 ) -> None:  # fmt: skip
     driver(*cards, **options)
     compile_backend(package.library.parent, devices=len(cards))

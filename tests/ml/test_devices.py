@@ -100,7 +100,7 @@ OLD = replace(FIRST, reason=Reason("it is old", "none"))
 )  # fmt: skip
 def test_a_card_of_two_backends_is_cudas(
     found_twice: Callable[..., list[str]], cards: tuple[CudaCard, ...], known: bool,
-    labels: list[str],
+    labels: list[str]
 ) -> None:  # fmt: skip
     assert found_twice(*cards, known=known) == labels
 

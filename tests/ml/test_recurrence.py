@@ -72,9 +72,7 @@ def test_heads_of_any_size(compute: Callable[..., Any], features: int) -> None:
     np.testing.assert_allclose(states, after, atol=2e-5)
 
 
-def test_the_state_after_some_tokens_continues_with_the_others(
-    compute: Callable[..., Any],
-) -> None:
+def test_the_state_after_some_tokens_continues_with_the_others(compute: Callable[..., Any]) -> None:
     *streams, state = operands(2, 7)
 
     def in_two(*tensors: Tensor) -> list[Tensor]:

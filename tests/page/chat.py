@@ -302,9 +302,7 @@ def test_a_double_click_on_send_is_one_click(page: Page) -> None:
     expect(answers(page)).to_contain_text("Stopped.")
 
 
-def test_how_many_parameters_are_set_is_seen_and_all_can_be_reset(
-    page: Page,
-) -> None:
+def test_how_many_parameters_are_set_is_seen_and_all_can_be_reset(page: Page) -> None:
     page.get_by_role("button", name="Parameters", exact=True).click()
     page.get_by_label("num_predict").fill("6")
     page.get_by_text("Output format", exact=True).click()

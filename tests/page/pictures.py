@@ -108,7 +108,7 @@ def _open(page: Page, name: str) -> None:
 )
 def test_a_view_looks_as_it_was_kept(
     browser: Browser, server: Server, tmp_path: Path, view: Callable[[Page], None], theme: Any,
-    size: str,
+    size: str
 ) -> None:  # fmt: skip
     width, height = SIZES[size]
     viewport = {"width": width, "height": height}

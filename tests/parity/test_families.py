@@ -1,6 +1,7 @@
-"""Architectures made of parts that `test_logits` compares in depth: each equals transformers.
+"""Each architecture that generates equals transformers: logits, answers together and after reuse.
 
-A new one needs a recipe in `support.checkpoints`, and no line here.
+A new one needs a recipe in `support.checkpoints`, and no line here. `test_logits` and
+`test_generation` compare typical ones in depth, and all others in slow tests.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from support.checkpoints import FAMILIES
+from support.checkpoints import DECODERS, FAMILIES, RECIPES
 from support.laboratory import Laboratory, Logits, answer, relative_error, tokens
 from support.llama_cpp import greedy
 from support.mimicry import Choices, Mimicry
@@ -20,7 +21,9 @@ from tampu.engine.engine import Engine
 from tampu.ml import Backend
 
 pytestmark = pytest.mark.parity
-every_family = pytest.mark.parametrize("name", FAMILIES)
+
+NAMES = [*DECODERS, *FAMILIES]
+MORE = pytest.mark.parametrize("name", FAMILIES)  # of others: test_logits, test_llama_cpp
 
 SHORT = 24
 COUNT = 12
@@ -28,10 +31,12 @@ QUANTIZED = 5e-2  # what quantized activations change at most
 
 
 def exact(name: str) -> float:
-    return 2e-3 if FAMILIES[name].approximate else 1e-5
+    return 2e-3 if RECIPES[name].approximate else 1e-5
 
 
-@every_family
+@pytest.mark.seed("S24", "S25", "S26", "S35")
+@pytest.mark.seed("S84", "S85", "S86", "S87", "S88", "S89", "S91", "S92", "S93", "S96")
+@pytest.mark.parametrize("name", NAMES)
 def test_logits_at_once_in_chunks_and_token_by_token(laboratory: Laboratory, name: str) -> None:
     reference = laboratory.answer(name)
     with laboratory.engine(name) as engine:
@@ -40,7 +45,8 @@ def test_logits_at_once_in_chunks_and_token_by_token(laboratory: Laboratory, nam
             laboratory.compare(name, ours, reference, f"F32, {what}", exact(name))
 
 
-@every_family
+@pytest.mark.slow
+@MORE
 def test_a_wrong_weight_would_be_noticed(laboratory: Laboratory, name: str) -> None:
     """Each weight that is zero moves transformers' logits by much more than we allow."""
     model = laboratory.reference(name)
@@ -57,7 +63,7 @@ def test_a_wrong_weight_would_be_noticed(laboratory: Laboratory, name: str) -> N
     assert not unnoticed
 
 
-@every_family
+@pytest.mark.parametrize("name", NAMES)
 def test_sequences_in_one_batch_and_after_a_reused_prefix(
     laboratory: Laboratory, name: str
 ) -> None:
@@ -80,7 +86,8 @@ def test_sequences_in_one_batch_and_after_a_reused_prefix(
     assert compared >= COUNT
 
 
-@every_family
+@pytest.mark.slow
+@MORE
 def test_quantized_weights_match_their_dequantized_values(
     laboratory: Laboratory, backend: Backend, name: str
 ) -> None:

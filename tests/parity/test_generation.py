@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from support.checkpoints import DECODERS, HYBRIDS, RECIPES
-from support.laboratory import Laboratory, tokens
+from support.laboratory import Laboratory, in_depth, tokens
 
 from tampu.engine.engine import Engine
 
@@ -14,27 +14,10 @@ pytestmark = pytest.mark.parity
 
 NAMES = list(DECODERS)
 TYPICAL = [
-    "llama_rope_llama3",
-    "mistral_window",
-    "mistral3",
-    "qwen2",
-    "qwen3",
-    "mixtral",
-    "qwen2moe",
-    "qwen3moe",
-    "gptoss",
-    *HYBRIDS,
-    "llama4_text",
-    "gemma2",
-    "gemma3_text",
-    "gemma4",
-    "gemma4_small",
-    "gemma4_mixture",
-    "mllama",
-    "qwen25vl",
-    "qwen3vl",
-    "qwen3vlmoe",
-]
+    "llama_rope_llama3", "mistral_window", "mistral3", "qwen2", "qwen3", "mixtral", "qwen2moe",
+    "qwen3moe", "gptoss", *HYBRIDS, "llama4_text", "gemma2", "gemma3_text", "gemma4",
+    "gemma4_small", "gemma4_mixture", "mllama", "qwen25vl", "qwen3vl", "qwen3vlmoe",
+]  # fmt: skip
 COUNT = 16
 LENGTHS = [3, 90, 17, 48]
 
@@ -52,7 +35,7 @@ def lead_needed(name: str, *, half: bool = False) -> float:
     return 0.02 if RECIPES[name].approximate else 1e-3
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", in_depth(NAMES))
 def test_greedy_continuation_of_one_prompt(laboratory: Laboratory, name: str) -> None:
     compared = 0
     with laboratory.engine(name) as engine:
@@ -62,7 +45,7 @@ def test_greedy_continuation_of_one_prompt(laboratory: Laboratory, name: str) ->
     assert compared >= COUNT
 
 
-@pytest.mark.parametrize("name", TYPICAL)
+@pytest.mark.parametrize("name", in_depth(TYPICAL))
 @pytest.mark.parametrize("flash", [False, True])
 def test_greedy_continuations_of_different_lengths_in_one_batch(
     laboratory: Laboratory, name: str, flash: bool
@@ -83,7 +66,7 @@ def test_greedy_continuations_of_different_lengths_in_one_batch(
     assert flash or together == alone
 
 
-@pytest.mark.parametrize("name", TYPICAL)
+@pytest.mark.parametrize("name", in_depth(TYPICAL))
 def test_greedy_continuation_after_a_reused_prefix(laboratory: Laboratory, name: str) -> None:
     text = tokens(90)
     with laboratory.engine(name) as engine:

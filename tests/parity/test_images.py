@@ -16,7 +16,7 @@ import pytest
 import torch
 from PIL import Image
 from support.checkpoints import HYBRIDS, RECIPES
-from support.laboratory import Laboratory
+from support.laboratory import Laboratory, in_depth
 from support.seeing import picture
 from support.sights import SIGHTS, as_published
 
@@ -91,7 +91,7 @@ def require_answer(
 
 
 @pytest.mark.seed("S31", "S33", "S34", "S62", "S78", "S81")
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", in_depth(NAMES))
 def test_concurrent_prompts_with_no_image_one_two_and_the_same_twice(
     laboratory: Laboratory, name: str
 ) -> None:
@@ -111,14 +111,14 @@ def test_concurrent_prompts_with_no_image_one_two_and_the_same_twice(
 
 
 @pytest.mark.seed("S16", "S17", "S20", "S33", "S34", "S38", "S48")
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", in_depth(NAMES))
 @pytest.mark.parametrize("batch", [1, 8])
 def test_an_image_larger_than_the_batch(laboratory: Laboratory, name: str, batch: int) -> None:
     with load(laboratory, name, batch=batch) as engine:
         require_answer(laboratory, name, engine, [1, 33, ONE, *TEXT, OTHER, 57])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", in_depth(NAMES))
 def test_an_image_at_the_end_of_the_context(laboratory: Laboratory, name: str) -> None:
     parts: Parts = [1, *TEXT, ONE]
     with load(laboratory, name) as engine:
@@ -132,7 +132,7 @@ def test_an_image_at_the_end_of_the_context(laboratory: Laboratory, name: str) -
 
 
 @pytest.mark.seed("S44", "S53", "S54", "S55")
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", in_depth(NAMES))
 def test_a_prefix_with_an_image_is_reused(laboratory: Laboratory, name: str) -> None:
     is_hybrid = name in HYBRIDS
     text = TEXT * 6 if is_hybrid else TEXT  # long enough for states before and behind the image

@@ -12,7 +12,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from support.laboratory import Laboratory, tokens
+from support.laboratory import Laboratory, in_depth, tokens
 
 from tampu.engine.engine import Engine
 
@@ -22,7 +22,7 @@ COUNT = 24
 APART = 32  # tokens between the states of a prompt
 
 
-@pytest.fixture(params=["lfm2", "qwen35", "qwen3next"])
+@pytest.fixture(params=in_depth(["lfm2", "qwen35", "qwen3next"]))
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -61,7 +61,7 @@ def tokens_of(items: list[Any]) -> list[int]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("chunk", [None, 20])
+@pytest.mark.parametrize("chunk", [pytest.param(None, marks=pytest.mark.slow), 20])
 def test_logits_of_a_text_with_videos(laboratory: Laboratory, name: str, chunk: int | None) -> None:
     """Two, one of them with an odd number of frames."""
     files = [video(scene(25)), video(scene(9, 64, 64, seed=1), fps=4)]

@@ -13,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 from support.checkpoints import RECIPES, load_reference
-from support.laboratory import Laboratory, TableGelu
+from support.laboratory import Laboratory, TableGelu, in_depth
 from support.running import TinyModel
 from support.seeing import Seer, picture
 from support.sights import SIGHTS, as_published
@@ -54,7 +54,7 @@ def seer(backend: Backend, laboratory: Laboratory) -> Iterator[Callable[[str], S
 
 
 @pytest.mark.seed("S50", "S51", "S52")
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", in_depth(NAMES))
 @pytest.mark.parametrize("size", [(100, 150), (300, 90), (40, 30), (230, 230)])
 def test_the_embedding_of_an_image(
     laboratory: Laboratory, seer: Callable[[str], Seer], name: str, size: tuple[int, int]
@@ -67,7 +67,7 @@ def test_the_embedding_of_an_image(
     laboratory.compare(name, ours, expected, "F32, embedding of a picture", limit(name))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", in_depth(NAMES))
 def test_the_embedding_of_an_image_with_half_precision_weights(
     laboratory: Laboratory, backend: Backend, name: str
 ) -> None:
@@ -80,7 +80,9 @@ def test_the_embedding_of_an_image_with_half_precision_weights(
     laboratory.compare(name, ours, expected, "F16, embedding of a picture", 3e-3)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if RECIPES[name].approximate_tower])
+@pytest.mark.parametrize(
+    "name", in_depth(name for name in NAMES if RECIPES[name].approximate_tower)
+)
 def test_the_table_of_the_activation_explains_the_towers_error(
     laboratory: Laboratory, seer: Callable[[str], Seer], name: str
 ) -> None:
@@ -98,7 +100,7 @@ def test_the_table_of_the_activation_explains_the_towers_error(
 
 @pytest.mark.seed("S60", "S61", "S94", "S99")
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("count", [0, 1, 2])
+@pytest.mark.parametrize("count", [*(pytest.param(n, marks=pytest.mark.slow) for n in (0, 1)), 2])
 def test_logits_of_a_text_with_images(
     laboratory: Laboratory, seer: Callable[[str], Seer], name: str, count: int
 ) -> None:
@@ -123,7 +125,7 @@ def test_logits_of_a_text_with_images(
 
 
 @pytest.mark.seed("S16", "S18", "S31", "S46", "S47", "S48", "S62")
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", in_depth(NAMES))
 @pytest.mark.parametrize("chunk", [None, 40, 1])
 def test_the_engine_computes_a_text_with_images(
     laboratory: Laboratory, name: str, chunk: int | None
@@ -149,7 +151,7 @@ def test_the_engine_computes_a_text_with_images(
 
 
 @pytest.mark.seed("S62")
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", in_depth(NAMES))
 def test_an_encoder_in_pieces_gives_the_same_embeddings(
     laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -169,7 +171,7 @@ def _tokens(part: Any) -> list[int]:
 
 
 @pytest.mark.seed("S15", "S18")
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", in_depth(NAMES))
 def test_the_graph_of_a_text_uses_no_weight_of_the_vision_tower(
     laboratory: Laboratory, backend: Backend, name: str
 ) -> None:

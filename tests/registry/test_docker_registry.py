@@ -19,9 +19,6 @@ from support.local_http import Answer, Request
 from support.registries import (
     DockerRegistry,
     FaultyProxy,
-    assert_only_missing,
-    done_ranges,
-    is_blob,
 )
 from support.split_models import split_file
 from support.stores import add_model, names
@@ -30,7 +27,6 @@ from support.tiny_model import Tiny, write_tiny
 from tampu.cli import app
 from tampu.engine.engine import Engine
 from tampu.errors import RegistryError, StoreError
-from tampu.settings.proxies import Proxies
 from tampu.store import Digest, Media, ModelName, Store
 from tampu.store.create import CreateSpec, create
 from tampu.store.library import Library
@@ -88,23 +84,6 @@ def assert_sound(store: Store) -> None:
 def large(registry: DockerRegistry) -> tuple[str, Any]:
     """A large model at the registry: its repository and manifest."""
     return "runa/large", registry.put_model("runa/large", "latest", LARGE, SMALL)
-
-
-def test_a_model_is_pulled_unchanged(
-    store: Store, registry: DockerRegistry, large: tuple[str, Any]
-) -> None:
-    repository, content = large
-    told = fetch(store, name_at(registry.host, repository))
-    assert told[-1].status == "success"
-    model = store.model(name_at(registry.host, repository))
-    assert model.digest == Digest.of(content)
-    assert model.model_path.read_bytes() == LARGE
-    assert_sound(store)
-
-
-def test_a_missing_model_is_an_error(store: Store, registry: DockerRegistry) -> None:
-    with pytest.raises(RegistryError, match="file does not exist"):
-        fetch(store, name_at(registry.host, "runa/nothing"))
 
 
 def test_push_remove_and_pull_give_the_same_model(store: Store, registry: DockerRegistry) -> None:
@@ -184,63 +163,6 @@ def _changed(answer: Answer, **changes: int) -> Answer:
     return answer
 
 
-@pytest.mark.parametrize("harm", ["drops", "slow", "stalls", "busy"])
-def test_a_pull_over_a_bad_network_is_correct(
-    store: Store, registry: DockerRegistry, large: tuple[str, Any], harm: str
-) -> None:
-    chance = random.Random(7)
-
-    def harmed(request: Request, answer: Answer) -> Answer:
-        if not is_blob(request):
-            return answer
-        if harm == "drops":
-            answer.drop_after = chance.randrange(200_000, 2 * MB)
-        elif harm == "slow":
-            answer.bytes_per_second = 20 * MB
-        elif harm == "stalls" and chance.random() < 0.05:
-            answer.stall_after = chance.randrange(MB)
-        elif harm == "busy" and chance.random() < 0.3:
-            return Answer(503, {"Retry-After": "0"})
-        return answer
-
-    with FaultyProxy(registry.host, harmed) as proxy:
-        options = RemoteOptions(is_insecure=True, retry_delays_s=(0.0, 0.01), read_timeout_s=2.0)
-        name = name_at(proxy.host, large[0])
-        fetch(store, name, options)
-        assert store.model(name).model_path.read_bytes() == LARGE
-        assert proxy.sent <= 1.2 * (len(LARGE) + len(SMALL)) + MB
-    assert_sound(store)
-
-
-@pytest.mark.parametrize("harm", ["wrong byte", "cut off", "another blob", "nothing"])
-def test_wrong_bytes_are_not_stored(
-    store: Store, registry: DockerRegistry, large: tuple[str, Any], harm: str
-) -> None:
-    def harmed(request: Request, answer: Answer) -> Answer:
-        if not is_blob(request):
-            return answer
-        assert isinstance(answer.body, bytes)
-        if harm == "wrong byte":
-            answer.body = bytes([answer.body[0] ^ 1]) + answer.body[1:]
-        elif harm == "cut off":
-            answer.body = answer.body[: len(answer.body) // 2]
-        elif harm == "another blob":
-            answer.body = answer.body[::-1]
-        else:
-            answer.body = b""
-        return answer
-
-    add_model(store, "old")
-    with FaultyProxy(registry.host, harmed) as proxy:
-        with pytest.raises(RegistryError):
-            fetch(store, name_at(proxy.host, large[0]))
-        assert names(store) == ["old:latest"]
-        assert_sound(store)
-        proxy.harm = lambda _, answer: answer
-        fetch(store, name_at(proxy.host, large[0]))
-    assert_sound(store)
-
-
 def test_a_kill_during_a_pull_loses_nothing(
     store: Store, registry: DockerRegistry, large: tuple[str, Any]
 ) -> None:
@@ -287,25 +209,6 @@ def test_two_concurrent_pulls_download_once(
     assert_sound(store)
 
 
-def test_a_closed_pull_ends_and_can_be_resumed(
-    store: Store, registry: DockerRegistry, large: tuple[str, Any]
-) -> None:
-    with FaultyProxy(registry.host, lambda _, a: _changed(a, bytes_per_second=4 * MB)) as proxy:
-        name = name_at(proxy.host, large[0])
-        with closing(pull(store, name, OPTIONS)) as steps:
-            while next(steps).completed < 10 * MB:
-                pass
-        digest = Digest.of(LARGE)
-        done = done_ranges(store, digest)
-        assert sum(end - start for start, end in done) > 8 * MB
-        earlier = len(proxy.requests)
-        proxy.harm = lambda _, answer: answer
-        fetch(store, name)
-        again = [r for r in proxy.requests[earlier:] if is_blob(r) and str(digest) in r.path]
-        assert_only_missing(again, done)
-    assert_sound(store)
-
-
 def test_the_pull_and_push_commands(
     registry: DockerRegistry,
     large: tuple[str, Any],
@@ -334,18 +237,6 @@ def test_the_pull_and_push_commands(
     assert app.run(["pull", name]) == 2
     assert "--insecure" in capsys.readouterr().err
     assert app.run(["pull", "--limit-rate", "soon", name]) == 2
-
-
-def test_a_model_is_pulled_through_a_proxy(
-    store: Store, registry: DockerRegistry, large: tuple[str, Any]
-) -> None:
-    with FaultyProxy(registry.host) as proxy:
-        options = replace(OPTIONS, proxies=Proxies(http=proxy.url))
-        name = name_at("registry.invalid", large[0])
-        fetch(store, name, options)
-        assert {request.headers["host"] for request in proxy.requests} == {"registry.invalid"}
-    assert store.model(name).model_path.read_bytes() == LARGE
-    assert_sound(store)
 
 
 def test_a_registry_with_passwords(store: Store, tmp_path: Path) -> None:

@@ -63,9 +63,7 @@ def wait_until_gone(processes: list[psutil.Process]) -> None:
     wait_until(lambda: not any(map(is_alive, processes)), f"these end: {processes}")
 
 
-def test_killed_server_leaves_no_process_and_can_restart(
-    start: Callable[..., Any],
-) -> None:
+def test_killed_server_leaves_no_process_and_can_restart(start: Callable[..., Any]) -> None:
     server = start()
     Stream(server, 10**6)
     processes = family(server)
@@ -76,9 +74,7 @@ def test_killed_server_leaves_no_process_and_can_restart(
     assert Stream(start(), 50).text()
 
 
-def test_shutdown_does_not_change_running_answers(
-    start: Callable[..., Any],
-) -> None:
+def test_shutdown_does_not_change_running_answers(start: Callable[..., Any]) -> None:
     server = start(TAMPU_NUM_PARALLEL="2")
     undisturbed = Stream(server, 1500).text()
     streams = [Stream(server, 1500) for _ in range(2)]
@@ -149,9 +145,7 @@ def grows_no_more(process: psutil.Process, use: Callable[[], Any]) -> bool:
     return False
 
 
-def test_no_files_threads_or_processes_leak(
-    start: Callable[..., Any],
-) -> None:
+def test_no_files_threads_or_processes_leak(start: Callable[..., Any]) -> None:
     server = start()
     process = psutil.Process(server.process.pid)
 

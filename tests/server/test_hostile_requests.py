@@ -84,8 +84,7 @@ def ask(server: Server, client: httpx.Client, canary: Canary) -> Callable[[Any, 
     workers = {process.pid for process in server.workers()}
 
     def ask(
-        case: Case,
-        asked: Iterator[tuple[str, dict[str, Any]]] | list[tuple[str, dict[str, Any]]],
+        case: Case, asked: Iterator[tuple[str, dict[str, Any]]] | list[tuple[str, dict[str, Any]]]
     ) -> None:
         for route, body in asked:
             response = client.post(route, json=body)

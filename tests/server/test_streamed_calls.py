@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.fake_runner import lines_of
 from support.sse import data_of, named_of
 
 ARGUMENTS = '{"city": "Zürich HB", "days": [1, 2.50], "o": {"k": null}}'
@@ -43,13 +42,6 @@ def test_a_chat_streams_a_call_as_its_name_and_its_arguments_word_by_word(
     assert reason == "tool_calls"
 
 
-def test_a_chat_that_is_not_streamed_has_the_same_arguments(post: Callable[..., Any]) -> None:
-    [choice] = post(CHAT, model="m", messages=user(SAID), tools=[TOOL]).json()["choices"]
-    [call] = choice["message"]["tool_calls"]
-    assert call["function"] == {"name": "f", "arguments": ARGUMENTS}
-    assert (choice["message"]["content"], choice["finish_reason"]) == ("Ok", "tool_calls")
-
-
 def test_a_response_streams_a_call_word_by_word(post: Callable[..., Any]) -> None:
     body = {"model": "m", "input": SAID, "tools": [{"type": "function", **FUNCTION}]}
     events = named_of(post("/v1/responses", **body, stream=True))
@@ -79,15 +71,7 @@ def test_a_message_of_anthropics_streams_a_call_word_by_word(post: Callable[...,
     assert (whole["name"], whole["input"]) == ("f", json.loads(ARGUMENTS))
 
 
-def test_in_ollamas_api_a_call_is_whole(post: Callable[..., Any]) -> None:
-    lines = lines_of(post("/api/chat", model="m", messages=user(SAID), tools=[TOOL]))
-    calls = [call for line in lines for call in line["message"].get("tool_calls", ())]
-    assert [call["function"]["arguments"] for call in calls] == [json.loads(ARGUMENTS)]
-
-
-def test_without_parallel_calls_nothing_of_a_second_call_is_sent(
-    post: Callable[..., Any],
-) -> None:
+def test_without_parallel_calls_nothing_of_a_second_call_is_sent(post: Callable[..., Any]) -> None:
     body = {"model": "m", "messages": user(SAID + SAID), "tools": [TOOL], "stream": True}
     chunks = data_of(post(CHAT, **body, parallel_tool_calls=False))
     pieces = [

@@ -51,15 +51,6 @@ def test_the_built_in_model_has_a_name(tmp_path: Path) -> None:
     assert Catalog(tmp_path / "nowhere").names() == ["demo"]
 
 
-def test_an_unknown_name_is_an_error_that_lists_the_models(tmp_path: Path) -> None:
-    write_gguf(tmp_path / "a.gguf")
-    write_gguf(tmp_path / "b.gguf")
-    with pytest.raises(ModelNotFoundError, match=r"'c' not found \(there are: a, b\)"):
-        Catalog(tmp_path).find("c")
-    with pytest.raises(ModelNotFoundError, match=r"there are: none"):
-        resolve("c")
-
-
 @pytest.mark.parametrize("name", ["x.gguf", "./x", "/a/x", "~/x"])
 def test_a_missing_path_is_reported_as_a_path(name: str) -> None:
     with pytest.raises(ModelNotFoundError, match="no such file"):
@@ -69,13 +60,6 @@ def test_a_missing_path_is_reported_as_a_path(name: str) -> None:
 def test_a_folder_is_not_a_model(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match="is a folder"):
         resolve(str(tmp_path))
-
-
-def test_single_files_come_before_the_folder(tmp_path: Path) -> None:
-    (tmp_path / "folder").mkdir()
-    ours = write_gguf(tmp_path / "m.gguf")
-    write_gguf(tmp_path / "folder" / "m.gguf")
-    assert Catalog(tmp_path / "folder", [ours]).find("m").path == ours
 
 
 def test_a_changed_file_is_read_again(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -52,8 +53,8 @@ class Workers(RuleBasedStateMachine):
         self.scheduler = ChunkScheduler(
             self.size, [(3, 1000)], MIN_SPLIT_BYTES * 2, lambda: self.now
         )
-        self.written = bytearray(self.size)
-        self.written[3:1000] = b"\1" * 997
+        self.written = np.zeros(self.size, np.bool_)
+        self.written[3:1000] = True
         self.active: list[Any] = []
         self.claimed: list[Any] = []
 
@@ -76,8 +77,8 @@ class Workers(RuleBasedStateMachine):
     @rule()
     def fill(self) -> None:
         _, position, wanted = self.claimed.pop(0)
-        assert not self.written.count(1, position, position + wanted), "written twice"
-        self.written[position : position + wanted] = b"\1" * wanted
+        assert not self.written[position : position + wanted].any(), "written twice"
+        self.written[position : position + wanted] = True
         self.scheduler.filled(position, wanted)
 
     @precondition(lambda self: self.active)
@@ -94,9 +95,9 @@ class Workers(RuleBasedStateMachine):
 
     @invariant()
     def counts_agree(self) -> None:
-        assert self.scheduler.completed == self.written.count(1)
-        frontier = self.written.find(b"\0")
-        assert self.scheduler.frontier == (frontier if frontier >= 0 else self.size)
+        assert self.scheduler.completed == np.count_nonzero(self.written)
+        frontier = self.size if self.written.all() else int(self.written.argmin())
+        assert self.scheduler.frontier == frontier
 
     def teardown(self) -> None:
         while self.claimed:
@@ -110,7 +111,7 @@ class Workers(RuleBasedStateMachine):
             self.fill()
             self.scheduler.release(chunk)
         assert self.scheduler.is_done
-        assert self.written.count(1) == self.size
+        assert self.written.all()
 
 
 TestWorkers = Workers.TestCase

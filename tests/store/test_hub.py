@@ -165,9 +165,7 @@ def test_a_missing_variant_is_an_error_that_lists_the_others(store: Store, hub: 
     ],
 )
 def test_inconsistent_responses_are_refused_and_no_model_is_stored(
-    store: Store,
-    hub: Hub,
-    lie: dict[str, Any],
+    store: Store, hub: Hub, lie: dict[str, Any]
 ) -> None:
     entry = hub.entry
     hub.entry = lambda path: entry(path) | (lie if path == "m-Q4_K_M.gguf" else {})

@@ -30,9 +30,7 @@ def test_the_default_quantization_is_the_type_of_most_weights(tmp_path: Path) ->
     assert read_model_info(path).quantization == "F16"
 
 
-def test_a_template_that_does_not_compile_is_said_and_the_rest_is_described(
-    tmp_path: Path,
-) -> None:
+def test_a_template_that_does_not_compile_is_said_and_the_rest_is_described(tmp_path: Path) -> None:
     info = read_model_info(write_gguf(tmp_path / "m.gguf", template="ok\n{% if tools %}{{ x"))
     assert "line 2" in info.template_problem
     assert info.capabilities == ("completion", "tools")

@@ -424,7 +424,7 @@ def test_an_invalid_download_state_is_ignored(
     assert_whole(store, registry)
 
 
-def test_two_concurrent_pulls_download_once(store: Store, registry: RogueRegistry) -> None:
+def test_concurrent_pulls_download_once(store: Store, registry: RogueRegistry) -> None:
     harmed(registry, slowed)
     errors = []
 
@@ -434,7 +434,7 @@ def test_two_concurrent_pulls_download_once(store: Store, registry: RogueRegistr
         except RegistryError as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=work) for _ in range(5)]
+    threads = [threading.Thread(target=work) for _ in range(20)]
     for thread in threads:
         thread.start()
     for thread in threads:

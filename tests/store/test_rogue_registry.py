@@ -122,26 +122,6 @@ def test_layers_of_unknown_kinds_are_kept(store: Store, registry: RogueRegistry)
 
 # -- redirects -------------------------------------------------------------------------------------
 
-REDIRECTS = {
-    "to nowhere": "",
-    "to a file": "file:///etc/passwd",
-    "to FTP": "ftp://127.0.0.1/x",
-    "with a password": "http://user:pass@127.0.0.1/x",
-    "to a bad port": "http://127.0.0.1:99999/x",
-    "to itself": "?",
-}
-
-
-@pytest.mark.parametrize(
-    ("where", "status"),
-    [*((where, 307) for where in REDIRECTS), *(("to a file", s) for s in (301, 302, 303, 308))],
-)
-def test_an_invalid_redirect_is_refused(
-    store: Store, registry: RogueRegistry, where: str, status: int
-) -> None:
-    for_weights(registry, lambda _: Answer(status, {"Location": REDIRECTS[where]}))
-    assert_refused(store, registry, connections=1)
-
 
 @pytest.mark.parametrize(("count", "is_followed"), [(5, True), (6, False), (20, False)])
 def test_at_most_five_redirects_are_followed(
@@ -225,12 +205,6 @@ def test_tokens_that_expire_during_a_pull_are_renewed(store: Store, lasting: int
         fetch(store, registry, connections=1)
         assert_whole(store, registry)
         assert registry.sent <= 1.1 * len(WEIGHTS) + 50_000
-
-
-def test_a_registry_that_rejects_all_tokens_gets_few_requests(store: Store) -> None:
-    with Guarded(0) as registry:
-        assert "refused" in assert_refused(store, registry)
-        assert len(registry.requests) <= 4
 
 
 # -- TLS -------------------------------------------------------------------------------------------
@@ -357,28 +331,6 @@ def test_an_unreachable_address_is_skipped(monkeypatch: pytest.MonkeyPatch) -> N
                 assert transport.send("GET", url).read_all(10) == b"ok"
 
 
-def test_dns_rebinding_has_no_effect(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first look-up gives a public address, every later one this machine."""
-    given = itertools.chain(["93.184.216.34"], itertools.repeat("127.0.0.1"))
-    connected = []
-    module = "tampu.store.registry.transport"
-    monkeypatch.setattr(
-        f"{module}.socket.getaddrinfo",
-        lambda *_, **__: [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (next(given), 443))],
-    )
-
-    def connect(address: Any, *_: object, **__: object) -> None:
-        connected.append(address[0])
-        raise OSError("no network in tests")
-
-    monkeypatch.setattr(f"{module}.create_connection", connect)
-    with closing(Transport(RemoteOptions())) as transport:
-        for _ in range(3):
-            with pytest.raises(RegistryError):
-                transport.send("GET", "https://rebinding.example/v2/")
-    assert connected == ["93.184.216.34"]
-
-
 FAULTS: dict[str, Callable[..., object]] = {
     "drops": lambda chance, answer: setattr(answer, "drop_after", chance.randrange(50_000, MB)),
     "stalls": lambda chance, answer: setattr(answer, "stall_after", chance.randrange(500_000)),
@@ -415,26 +367,6 @@ def test_a_bad_network_costs_at_most_ten_percent_more_bytes(
 
 
 # -- many at once ----------------------------------------------------------------------------------
-
-
-def test_fifty_concurrent_pulls_download_once(store: Store, registry: RogueRegistry) -> None:
-    for_weights(registry, lambda request: slowed(ranged(request, WEIGHTS)))
-    errors = []
-
-    def work() -> None:
-        try:
-            fetch(Store(store.root), registry, read_timeout_s=30)
-        except (RegistryError, StoreError) as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=work) for _ in range(50)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert errors == []
-    assert registry.sent <= 1.1 * len(WEIGHTS) + 50 * (len(MANIFEST) + len(CONFIG)) + 10_000
-    assert_whole(store, registry)
 
 
 def slowed(answer: Answer) -> Answer:
@@ -503,11 +435,3 @@ def test_a_model_republished_during_a_pull_is_the_old_or_the_new(
     assert all(store.blobs.verify(blob.digest) for blob in model.manifest.blobs())
     store.collect_garbage(0)
     assert len(list(store.layout.blobs.iterdir())) == 2
-
-
-def test_a_file_in_use_stays_readable_when_its_model_is_removed(store: Store) -> None:
-    model = add_model(store, "m", model=WEIGHTS)
-    with model.model_path.open("rb") as opened:
-        store.delete(ModelName.parse("m"))
-        assert not model.blobs.has(Digest.of(WEIGHTS))
-        assert opened.read() == WEIGHTS

@@ -212,10 +212,16 @@ def test_a_redirect_on_the_same_host_keeps_the_token(transport: Transport) -> No
         assert registry.requests[1].headers["authorization"] == f"Bearer {TOKEN}"
 
 
-@pytest.mark.parametrize("location", ["/x", "file:///etc/passwd", "ftp://h/x", "http://u:p@h/", ""])
-def test_invalid_redirects_are_refused(transport: Transport, location: str) -> None:
+@pytest.mark.parametrize(
+    ("location", "status"),
+    [*((location, 302) for location in (
+        "/x", "?", "", "file:///etc/passwd", "ftp://h/x", "http://u:p@h/",
+        "http://127.0.0.1:99999/x",
+    )), *(("file:///etc/passwd", status) for status in (301, 303, 307, 308))],
+)  # fmt: skip
+def test_invalid_redirects_are_refused(transport: Transport, location: str, status: int) -> None:
     with (
-        serving(lambda _: Answer(302, {"Location": location})) as registry,
+        serving(lambda _: Answer(status, {"Location": location})) as registry,
         pytest.raises(RegistryError),
     ):
         get(Session(transport, registry.url))

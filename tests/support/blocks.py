@@ -55,9 +55,7 @@ def keep(folder: BlockIndex, tokens: PrefixTokens, unit: int = 4) -> list[Stored
     return chain
 
 
-def into(
-    memory: Sequence[memoryview] | None,
-) -> Callable[[Present], Sequence[memoryview] | None]:
+def into(memory: Sequence[memoryview] | None) -> Callable[[Present], Sequence[memoryview] | None]:
     """Return what has `BlockIndex.read` read into this memory."""
     return lambda _: memory
 

@@ -51,11 +51,7 @@ class FakeServer:
         self.closed = 0
 
     def ask(
-        self,
-        _: str,
-        path: str,
-        body: dict[str, Any] | None = None,
-        timeout_s: float | None = None,
+        self, _: str, path: str, body: dict[str, Any] | None = None, timeout_s: float | None = None
     ) -> dict[str, Any]:
         del timeout_s
         body = body or {}

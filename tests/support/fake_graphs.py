@@ -205,7 +205,7 @@ class FakeEngine:
         self, follow: Callable[[list[int]], int | None], *, slots: int = 1, context: int = 32,
         batch: int = 8, graphs: type[FakeGraphs] | None = None, kept_bytes: int = 10**6,
         candidates: tuple[int, ...] = (), kv_unified: bool = False,
-        left: Sequence[WarmUpBatch] = (), clock: Callable[[], float] = time.monotonic,
+        left: Sequence[WarmUpBatch] = (), clock: Callable[[], float] = time.monotonic
     ) -> None:  # fmt: skip
         self.context = context
         cells = context if kv_unified else slots * context

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 import torch
+from _pytest.mark import ParameterSet
 from support.checkpoints import ENCODERS, RECIPES, load_reference, make_checkpoint
 from support.dequantized import take_stored_weights, take_weights
 from support.parity_report import ParityError
@@ -22,6 +24,18 @@ Logits = npt.NDArray[np.float32]
 
 LENGTH = 100  # beyond every sliding window and every original rotary range
 _CONTEXT = 256
+# One of each kind: of attention, with windows, of experts, with recurrent layers, with images.
+_TYPICAL = {"llama_rope_llama3", "gemma3_text", "qwen3moe", "lfm2", "qwen35", "qwen25vl", "mllama"}
+
+
+def in_depth(names: Iterable[str]) -> list[str | ParameterSet]:
+    """Return a test's parameters: those of architectures that are not typical are slow.
+
+    Each architecture is compared in `make test` by tests/parity/test_families.py, and those that
+    see by test_vision.py.
+    """
+    slow = pytest.mark.slow
+    return [name if name in _TYPICAL else pytest.param(name, marks=slow) for name in names]
 
 
 def relative_error(ours: Logits, reference: Logits) -> float:

@@ -26,10 +26,7 @@ def changed(metadata: Metadata, **changes: object) -> Metadata:
 
 
 def byte_level(
-    *more: str,
-    merges: object = (),
-    types: Mapping[str, int] | None = None,
-    **changes: object,
+    *more: str, merges: object = (), types: Mapping[str, int] | None = None, **changes: object
 ) -> Metadata:
     """Return a byte-level BPE: ids 0 to 255 are the bytes, `more` comes after them."""
     tokens = [*alphabet(), *more]

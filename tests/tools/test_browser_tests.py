@@ -42,22 +42,15 @@ def test_many_failures_are_not_run_again(capsys: pytest.CaptureFixture[str]) -> 
     assert "none is run again" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("flags", [[], ["-n1"]])
+@pytest.mark.parametrize("flags", [[], pytest.param(["-n1"], marks=pytest.mark.slow)])
 def test_a_real_run_says_both_results(tmp_path: Path, flags: list[str]) -> None:
     """In processes of their own, side by side too."""
     (tmp_path / "pytest.ini").touch()
     file = tmp_path / "test_one.py"
     file.write_text(FLAKY + "\ndef test_flaky(): fails_first('f')\ndef test_fine(): pass\n")
     folder = str(tmp_path)
-    command = [
-        sys.executable,
-        "-m",
-        "tools.ci.browser_tests",
-        *flags,
-        "--rootdir",
-        folder,
-        str(file),
-    ]
+    program = [sys.executable, "-m", "tools.ci.browser_tests"]
+    command = [*program, *flags, "--rootdir", folder, str(file)]
     run = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, timeout=120,
         env={"PYTHONPATH": str(ROOT), "PATH": ""},

@@ -137,6 +137,7 @@ def test_each_package_has_its_folder_its_hash_and_its_place(vulkan: ModuleType) 
     assert all(path.startswith("pool/main/") and path.endswith(".deb") for _, _, path in listed)
 
 
+@pytest.mark.slow
 def test_every_test_of_the_lists_exists() -> None:
     files = ["tests/vulkan.txt", "tests/vulkan_f16.txt"]
     command = [sys.executable, "-m", "pytest", "-n0", "-q", "--collect-only"]

@@ -249,9 +249,7 @@ def test_cancelling_ends_the_tokenizing_of_a_long_text(
         assert not tokens.released.is_set()
 
 
-def test_requests_that_are_cancelled_before_their_turn_are_not_prepared(
-    tokens: SlowTokens,
-) -> None:
+def test_requests_that_are_cancelled_before_their_turn_are_not_prepared(tokens: SlowTokens) -> None:
     many = range(LANES["long"] + 1, 9)
     with served(None, tokens, 10**6) as client:
         for number in range(1, LANES["long"] + 1):

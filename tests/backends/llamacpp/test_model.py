@@ -91,10 +91,7 @@ def scores_of(events: Sequence[Event]) -> list[float]:
 )  # fmt: skip
 @pytest.mark.parametrize("more", [{}, {"ignore_eos": True, "temperature": 0.0}])
 def test_the_output_follows_its_grammar(
-    model: LlamaModel,
-    wanted: dict[str, Any],
-    pattern: str,
-    more: dict[str, Any],
+    model: LlamaModel, wanted: dict[str, Any], pattern: str, more: dict[str, Any]
 ) -> None:
     events = ask(model, format=wanted, **more)
     assert re.fullmatch(pattern, said(events))
@@ -120,17 +117,13 @@ def test_the_output_follows_its_grammar(
     ],
 )  # fmt: skip
 def test_random_weights_follow_a_schema(
-    model: LlamaModel,
-    schema: dict[str, Any],
-    seed: int,
+    model: LlamaModel, schema: dict[str, Any], seed: int
 ) -> None:
     text = said(ask(model, format=schema, temperature=1.5, seed=seed, max_tokens=300))
     jsonschema.validate(json.loads(text), schema)
 
 
-def test_an_unsupported_grammar_fails_and_the_next_request_succeeds(
-    model: LlamaModel,
-) -> None:
+def test_an_unsupported_grammar_fails_and_the_next_request_succeeds(model: LlamaModel) -> None:
     failed = ask(model, format=NOT_THERE)[-1]
     assert isinstance(failed, Failed)
     assert (failed.kind, "cannot follow the grammar" in failed.message) == ("GrammarError", True)

@@ -28,9 +28,7 @@ from tampu.errors import RequestError
     ],
 )
 def test_only_variables_used_by_the_template_are_set(
-    names: set[str],
-    think: bool | str | None,
-    expected: dict[str, Any],
+    names: set[str], think: bool | str | None, expected: dict[str, Any]
 ) -> None:
     assert think_variables(names, think) == expected
 

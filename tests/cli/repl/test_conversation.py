@@ -49,9 +49,7 @@ def test_interrupt_stops_the_answer_only(server: FakeServer, converse: Callable[
     ]  # fmt: skip
 
 
-def test_interrupt_on_an_empty_line_prints_how_to_leave(
-    converse: Callable[..., Any],
-) -> None:
+def test_interrupt_on_an_empty_line_prints_how_to_leave(converse: Callable[..., Any]) -> None:
     assert "Ctrl-D" in converse(KeyboardInterrupt(), "/bye")[1]
     assert "Ctrl-D" not in converse(KeyboardInterrupt("he"), "/bye")[1]
 
@@ -336,9 +334,7 @@ def test_standard_input_precedes_the_prompt(
     assert run_model.read_question(words) == question
 
 
-def test_no_prompt_without_a_terminal_is_an_error(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_no_prompt_without_a_terminal_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", piped(""))
     with pytest.raises(RequestError, match="no prompt"):
         run_model.read_question([])

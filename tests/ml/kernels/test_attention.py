@@ -146,14 +146,13 @@ def test_the_error_is_at_most_ggmls(
 ) -> None:
     mask, sinks = causal(tokens, 200), np.arange(8, dtype=np.float32)
     options: list[dict[str, Any]] = [{}, {"cap": 3.0}, {"sinks": sinks}]
-    for features in (64, 128, 256, 512):
+    for features, extras in zip((64, 128, 256, 512, 64, 64), options * 2, strict=True):
         q = normal(8, tokens, features)
         k, v = normal(2, 200, features, seed=1), normal(2, 200, features, seed=2)
-        for extras in options:
-            exact = reference(q, k, v, mask, 0.125, **extras)
-            both = attend_at(q, k, v, mask, kind=kind, at=["ggml", *levels()], **extras)
-            theirs, *ours = (np.linalg.norm(found - exact) for found in both)
-            assert max(ours) <= 1.1 * theirs, (features, extras)
+        exact = reference(q, k, v, mask, 0.125, **extras)
+        both = attend_at(q, k, v, mask, kind=kind, at=["ggml", *levels()], **extras)
+        theirs, *ours = (np.linalg.norm(found - exact) for found in both)
+        assert max(ours) <= 1.1 * theirs, (features, extras)
 
 
 @each(CACHED)
@@ -249,7 +248,7 @@ def test_a_nan_query_affects_its_own_token_only(attend_at: Callable[..., Any]) -
 
 
 @each([GGMLType.F16, GGMLType.F32])
-@pytest.mark.parametrize("tokens", [2, 70])
+@pytest.mark.parametrize("tokens", [2, 40])
 def test_cells_that_are_hidden_may_hold_anything(
     attend_at: Callable[..., Any], kind: GGMLType, tokens: int
 ) -> None:

@@ -94,10 +94,7 @@ def test_one_block_may_hold_numbers_of_any_size(
 
 @pytest.mark.parametrize("level", FIXED)
 def test_a_token_with_large_values_changes_no_other(
-    level_backends: Callable[..., Any],
-    load: Any,
-    multiply: Callable[..., Any],
-    level: str,
+    level_backends: Callable[..., Any], load: Any, multiply: Callable[..., Any], level: str
 ) -> None:
     _, bind = load(normal(32, 256), GGMLType.F16)
     weight, x = bind(level_backends(level)), normal(12, 256, seed=1)
@@ -126,10 +123,7 @@ def test_a_weight_that_is_not_finite_affects_its_own_row(
 
 @pytest.mark.parametrize("level", FIXED)
 def test_the_largest_products_that_there_are_do_not_overflow(
-    level_backends: Callable[..., Any],
-    load: Any,
-    multiply: Callable[..., Any],
-    level: str,
+    level_backends: Callable[..., Any], load: Any, multiply: Callable[..., Any], level: str
 ) -> None:
     """All numbers of a block the largest, of one sign: the sum is as large as it can become."""
     for many in (1, 8, BLOCK):

@@ -210,9 +210,7 @@ def test_a_damaged_file_is_logged_and_replaced(
     "change", [{"fetch": "t9:1:1"}, {"fetch": None}, {"for": {"processor": "another"}}]
 )
 def test_a_file_of_another_machine_or_version_is_not_used(
-    backend: Backend,
-    tmp_path: Path,
-    change: dict[str, Any],
+    backend: Backend, tmp_path: Path, change: dict[str, Any]
 ) -> None:
     kept = fetch_cache(tmp_path, backend.kernels.level, 1)
     kept.write(FASTEST)

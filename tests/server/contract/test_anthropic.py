@@ -104,10 +104,7 @@ def test_blocks_are_reasoning_then_text_then_calls(client: httpx.Client) -> None
     ids=["its end", "its length", "a stop sequence", "a call"],
 )
 def test_a_message_stops_for(
-    client: httpx.Client,
-    more: dict[str, Any],
-    reason: str,
-    sequence: str | None,
+    client: httpx.Client, more: dict[str, Any], reason: str, sequence: str | None
 ) -> None:
     answer = whole(client, **more)
     assert (answer["stop_reason"], answer["stop_sequence"]) == (reason, sequence)
@@ -133,9 +130,7 @@ def test_empty_answer_is_an_empty_text_block(client: httpx.Client) -> None:
     ids=["text", "a thought and text", "a thought, text and a call", "two calls"],
 )
 def test_the_events_of_a_message_come_in_this_order(
-    client: httpx.Client,
-    more: dict[str, Any],
-    count: int,
+    client: httpx.Client, more: dict[str, Any], count: int
 ) -> None:
     events = stream(client, **more)
     kinds = [kind for kind, _ in groupby(event["type"] for event in events)]
@@ -250,9 +245,7 @@ def result(id: str, content: str | list[Any], **more: bool) -> dict[Any, Any]:
          "several results are several messages", "a result and text", "a result that is an error"],
 )  # fmt: skip
 def test_a_conversation_reaches_the_template_as(
-    site: Site,
-    messages: list[Any],
-    expected: list[Any],
+    site: Site, messages: list[Any], expected: list[Any]
 ) -> None:
     prompt, _ = asked(site, messages=messages)
     assert [*prompt.messages] == expected
@@ -281,10 +274,7 @@ def test_the_system_prompt_comes_first(site: Site, system: str | list[dict[str, 
     ids=lambda value: json.dumps(value) if isinstance(value, dict) else "",
 )
 def test_thinking_and_effort_mean(
-    site: Site,
-    more: dict[str, Any],
-    think: bool | str,
-    budget: int | None,
+    site: Site, more: dict[str, Any], think: bool | str, budget: int | None
 ) -> None:
     prompt, options = asked(site, **more)
     assert (prompt.think, options.think_budget) == (think, budget)

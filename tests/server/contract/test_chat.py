@@ -120,6 +120,11 @@ CASES = {
     "a call has an id": chat(
         lambda a: re.fullmatch(r"call_[0-9a-z]{8}", call_of(a)["id"]), **called()
     ),
+    "two calls are numbered": chat(
+        lambda a: [(call["function"]["name"], call["function"]["index"])
+                   for call in a.json["message"]["tool_calls"]] == [("add", 0), ("sub", 1)],
+        model="pair", tools=[TOOL, {"function": TOOL["function"] | {"name": "sub"}}], stream=False,
+    ),
     "a call is no reason to be done": chat(
         lambda a: a.json["done_reason"] == "stop" and call_of(a), **called(stream=False)
     ),

@@ -64,6 +64,7 @@ BLOBS = {
     "a digest is SHA-256": Case(
         f"/api/blobs/md5:{'0' * 32}", b"x", lambda a: a.refuses(400, "sha256")
     ),
+    "a digest is no path": Case("/api/blobs/sha256:..%2f..%2fetc", b"x", lambda a: a.status == 404),
 }
 
 
@@ -118,6 +119,7 @@ CASES = {
     "an adapter is there": create(
         lambda a: "is missing" in a.last["error"], adapters={"a.gguf": f"sha256:{'0' * 64}"}
     ),
+    "modelfile is not supported": refused("modelfile is not supported", modelfile="FROM m"),
     "info is not supported": refused("info", info={"model_family": "x"}),
     "remote_host is not supported": refused("remote_host", remote_host="https://x"),
     "draft_files is not supported": refused("draft_files", draft_files={"m": "x"}),

@@ -202,9 +202,7 @@ def test_cached_prompt_tokens_count_as_prompt_tokens(client: httpx.Client) -> No
     assert second["prompt_eval_cached_count"] > 0
 
 
-def test_model_messages_apply_unless_a_context_is_given(
-    client: httpx.Client,
-) -> None:
+def test_model_messages_apply_unless_a_context_is_given(client: httpx.Client) -> None:
     made = {
         "model": "begun", "from": "talker", "system": "own", "stream": False,
         "messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}],
@@ -220,3 +218,10 @@ def test_model_messages_apply_unless_a_context_is_given(
         model="begun", context=[3], _debug_render_only=True,
     )  # fmt: skip
     goes_on.check(client)
+
+
+def test_a_models_own_template_is_applied(client: httpx.Client) -> None:
+    template = "{{ range .Messages }}{{ .Role }}: {{ .Content }}{{ end }}"
+    made = {"model": "own", "from": "talker", "template": template, "stream": False}
+    client.post("/api/create", json=made).raise_for_status()
+    shown("user: x", model="own").check(client)

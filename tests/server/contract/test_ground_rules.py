@@ -48,7 +48,9 @@ RULES = {
         "/api/generate", b'{"model": "talker", "prompt": "x"}', is_streamed,
         headers={"content-type": "application/x-www-form-urlencoded"},
     ),
-    "unknown keys are ignored": generate(is_streamed, nothing={"of": "ours"}),
+    "unknown keys are ignored": generate(
+        is_streamed, nothing={"of": "ours"}, options={"zzz": 1}
+    ),
     "generate streams by default": generate(is_streamed),
     "generate streams with stream null": generate(is_streamed, stream=None),
     "generate does not stream with stream false": generate(is_one_object, stream=False),
@@ -119,7 +121,8 @@ RULES = {
     ),
     "HEAD answers where GET does": Case("/api/tags", None, is_fine, method="HEAD"),
     "the root tells that it is there": Case(
-        "/", None, lambda a: a.response.text == "Ollama is running", method="GET"
+        "/", None, lambda a: (a.response.text, a.kind)
+        == ("Ollama is running", "text/plain; charset=utf-8"), method="GET",
     ),
 }  # fmt: skip
 

@@ -13,6 +13,8 @@ import httpx
 import pytest
 from support.contract import JSON, Case, listed
 
+from tampu.version import __version__
+
 pytestmark = pytest.mark.server
 
 DETAILS = {
@@ -40,7 +42,8 @@ def tags(holds: Callable[[Any], bool]) -> Case:
 CASES = {
     "a version that can be compared": Case(
         "/api/version", None,
-        lambda a: tuple(map(int, a.json["version"].split("."))) >= (0, 20), method="GET",
+        lambda a: tuple(map(int, a.json["version"].split("."))) >= (0, 20)
+        and a.json["tampu"] == __version__, method="GET",
     ),
     "a model has these": tags(lambda models: all(set(model) == TAG for model in models)),
     "details are these": tags(lambda models: all(set(m["details"]) == DETAILS for m in models)),

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import openai
 import pytest
-from support.serving import Server, start_server
+from support.serving import Server
 from support.sse import blocks_of, data_of
 from support.tiny_model import VOCABULARY
 
@@ -130,11 +128,6 @@ def test_an_invalid_bias_is_refused_by_its_name(client: httpx.Client, bias: Any)
     response = client.post("/v1/chat/completions", json=CHAT | {"logit_bias": bias})
     assert response.status_code == 400
     assert "logit_bias" in response.json()["error"]["message"]
-
-
-def test_a_stream_begins_with_the_role_and_no_text(client: httpx.Client) -> None:
-    chunks = data_of(client.post("/v1/chat/completions", json=CHAT | {"stream": True}))
-    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": None}
 
 
 @pytest.mark.parametrize(
@@ -263,51 +256,3 @@ def test_reasoning_may_stay_in_the_content(
         reasoning = "".join(message.get("reasoning_content", "") for message in messages)
         assert content.startswith("<think>Let me see.</think>") == kept
         assert reasoning == ("" if kept else "Let me see.")
-
-
-NAMELESS: list[Any] = [
-    ("/v1/chat/completions", CHAT),
-    ("/v1/completions", COMPLETION),
-    ("/v1/responses", {"input": "x"}),
-    ("/v1/messages", CHAT | {"max_tokens": 9}),
-]
-
-
-def nameless(body: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in body.items() if name != "model"}
-
-
-@pytest.fixture(scope="module")
-def own_server(contract_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = start_server(contract_models, tmp_path_factory.mktemp("home"), TAMPU_THREADS="1")
-    yield server
-    server.end()
-
-
-def test_the_only_model_in_memory_is_that_of_a_request_without_one(own_server: Server) -> None:
-    with httpx.Client(base_url=own_server.url, timeout=300) as client:
-        for path, body in NAMELESS:
-            response = client.post(path, json=nameless(body))
-            assert response.status_code == 400
-            assert "model is required" in response.json()["error"]["message"]
-        post(client, "/v1/chat/completions", CHAT)
-        for path, body in NAMELESS:
-            answer = post(client, path, nameless(body))
-            assert answer["model"] == "talker:latest"
-        post(client, "/v1/chat/completions", CHAT, model="thinker")
-        response = client.post("/v1/chat/completions", json=nameless(CHAT))
-        assert response.status_code == 400
-        message = response.json()["error"]["message"]
-        assert "2 models are in memory, not one: " in message
-        assert "talker" in message
-        assert "thinker" in message
-
-
-def test_a_default_model_may_be_set(contract_models: Path, tmp_path: Path) -> None:
-    server = start_server(contract_models, tmp_path, TAMPU_DEFAULT_MODEL="talker")
-    try:
-        with httpx.Client(base_url=server.url, timeout=300) as client:
-            for path, body in NAMELESS:
-                assert post(client, path, nameless(body))["model"] == "talker"
-    finally:
-        server.end()

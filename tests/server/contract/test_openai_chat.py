@@ -184,9 +184,7 @@ def test_input_tokens_can_be_counted(client: httpx.Client) -> None:
     ids=lambda value: value["type"] if isinstance(value, dict) else "",
 )
 def test_an_answer_follows_a_grammar(
-    client: httpx.Client,
-    format: dict[str, Any],
-    text: set[str],
+    client: httpx.Client, format: dict[str, Any], text: set[str]
 ) -> None:
     assert whole(client, response_format=format)["choices"][0]["message"]["content"] in text
 
@@ -229,9 +227,7 @@ def test_tool_choice_is_followed(
     ],
 )  # fmt: skip
 def test_error_before_generation_has_its_status_in_a_stream_too(
-    client: httpx.Client,
-    more: dict[str, Any],
-    told: str,
+    client: httpx.Client, more: dict[str, Any], told: str
 ) -> None:
     assert told in ask(client, 400, stream=True, **more).json()["error"]["message"]
 
@@ -317,9 +313,7 @@ CALL = {"id": "c1", "type": "function", "function": FUNCTION}
          "reasoning_content", "refusal"],
 )  # fmt: skip
 def test_a_message_reaches_the_template_as(
-    site: Site,
-    message: dict[str, Any],
-    expected: dict[str, Any],
+    site: Site, message: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     prompt, _ = asked(site, messages=[message, *USER])
     assert prompt.messages[0] == expected

@@ -86,9 +86,7 @@ def kinds(events: list[Any]) -> list[Any]:
     ids=["a message", "a thought", "a call after a message", "two calls", "cut by its length"],
 )  # fmt: skip
 def test_the_events_of_an_answer_come_in_this_order(
-    client: httpx.Client,
-    more: dict[str, Any],
-    expected: list[str],
+    client: httpx.Client, more: dict[str, Any], expected: list[str]
 ) -> None:
     events = stream(client, **more)
     assert kinds(events) == expected
@@ -176,9 +174,7 @@ def test_an_answer_cut_by_its_length_is_incomplete(client: httpx.Client) -> None
     ids=["text", "regex", "choices", "json_schema"],
 )
 def test_answer_follows_the_requested_format(
-    client: httpx.Client,
-    form: dict[str, Any],
-    texts: list[str],
+    client: httpx.Client, form: dict[str, Any], texts: list[str]
 ) -> None:
     [item] = ask(client, text={"format": form}).json()["output"]
     assert item["content"][0]["text"] in texts
@@ -248,9 +244,7 @@ TOLD = {
          "a call and its output", "an output of parts", "a thought before a call"],
 )  # fmt: skip
 def test_an_input_reaches_the_template_as(
-    site: Site,
-    items: str | list[Any],
-    expected: list[Any],
+    site: Site, items: str | list[Any], expected: list[Any]
 ) -> None:
     assert asked(site, input=items) == expected
 

@@ -66,9 +66,7 @@ def test_an_effort_reaches_the_prompt_of_a_chat_and_of_a_response(
     ids=str,
 )
 def test_thinking_option_reaches_the_prompt_of_a_message(
-    anthropic_client: anthropic.Anthropic,
-    more: dict[str, Any],
-    effort: str | None,
+    anthropic_client: anthropic.Anthropic, more: dict[str, Any], effort: str | None
 ) -> None:
     def read(**given: Any) -> int:
         counted = anthropic_client.messages.count_tokens(model="tryer", messages=USER, **given)

@@ -129,10 +129,7 @@ def test_control_tokens_are_named_as_the_vocabulary_spells_them(
     ],
 )
 def test_invalid_requests_are_refused(
-    narrow_client: httpx.Client,
-    path: str,
-    body: dict[str, Any],
-    told: str,
+    narrow_client: httpx.Client, path: str, body: dict[str, Any], told: str
 ) -> None:
     answer = narrow_client.post(path, json={"model": "talker", **body})
     assert answer.status_code == 400

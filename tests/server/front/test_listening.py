@@ -130,9 +130,7 @@ def test_a_unix_socket_may_be_given_as_the_host(
         assert client.get("http://localhost/").text == "Ollama is running"
 
 
-def test_stale_socket_is_replaced_and_a_live_one_is_not(
-    tmp_path: Path,
-) -> None:
+def test_stale_socket_is_replaced_and_a_live_one_is_not(tmp_path: Path) -> None:
     path = tmp_path / "tampu.sock"
     listen_on_socket(path).close()
     with listen_on_socket(path), pytest.raises(SettingsError, match="cannot listen"):

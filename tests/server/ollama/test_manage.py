@@ -6,24 +6,21 @@ import asyncio
 import hashlib
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from support.fake_runner import FakeStart, lines_of
+from support.fake_runner import FakeStart
 from support.tiny_gguf import write_gguf
 
 from tampu.engine.load_options import LoadOptions
-from tampu.errors import RegistryError
 from tampu.server.front.threadpool import IterationPool
-from tampu.server.ollama import manage_routes as manage
 from tampu.server.options import ServerOptions
 from tampu.store.catalog import Catalog
 from tampu.store.manifests import CONFIG_TYPE, Descriptor, Manifest, Media
 from tampu.store.names import ModelName
-from tampu.store.registry.progress import Progress
 from tests.server.conftest import Site
 
 PARAMETERS = {"temperature": 0.25, "stop": ["END"]}
@@ -62,60 +59,12 @@ def digest_of(content: bytes) -> str:
     return "sha256:" + hashlib.sha256(content).hexdigest()
 
 
-def test_a_blob_is_stored_once_and_only_under_its_digest(own_site: Site) -> None:
-    content = b"some bytes" * 1000
-    path = f"/api/blobs/{digest_of(content)}"
-    wrong = f"/api/blobs/{digest_of(b'other')}"
-    responses = own_site.call(
-        ("HEAD", path, {}),
-        ("POST", path, {"content": content}),
-        ("HEAD", path, {}),
-        ("POST", path, {"content": content}),
-        ("POST", wrong, {"content": content}),
-        ("HEAD", wrong, {}),
-    )
-    assert [response.status_code for response in responses] == [404, 201, 200, 200, 400, 404]
-
-
-@pytest.mark.parametrize(
-    "digest", ["sha256:", "sha256:" + "0" * 63, "md5:" + "0" * 32, "sha256:..%2f..%2fetc", "x"]
-)
-def test_invalid_digest_is_refused(own_site: Site, digest: str) -> None:
-    for method in ("HEAD", "POST"):
-        [response] = own_site.call((method, f"/api/blobs/{digest}", {"content": b"x"}))
-        assert response.status_code in (400, 404)
-    assert list(own_site.folder.rglob("*sha256*")) == []
-
-
 def test_blob_is_refused_if_the_disk_is_full(own_site: Site) -> None:
     path = f"/api/blobs/{digest_of(b'x')}"
     body = {"content": b"x", "headers": {"content-length": str(2**60)}}
     [huge] = own_site.call(("POST", path, body))
     assert huge.status_code == 507
     assert "no space left" in huge.json()["error"]
-
-
-def test_a_model_is_copied_and_deleted(made: Site) -> None:
-    responses = made.call(
-        ("POST", "/api/copy", {"json": {"source": "made", "destination": "me/second:v1"}}),
-        ("DELETE", "/api/delete", {"content": b'{"model": "made"}'}),
-        ("POST", "/api/show", {"json": {"model": "me/second:v1"}}),
-        ("POST", "/api/show", {"json": {"model": "made"}}),
-    )
-    assert [response.status_code for response in responses] == [200, 200, 200, 404]
-    assert responses[0].content == responses[1].content == b""
-
-
-def test_missing_model_can_be_neither_copied_nor_deleted(made: Site) -> None:
-    copied, deleted, named, empty = made.call(
-        ("POST", "/api/copy", {"json": {"source": "none", "destination": "x"}}),
-        ("DELETE", "/api/delete", {"content": b'{"name": "none"}'}),
-        ("POST", "/api/copy", {"json": {"source": "made", "destination": "../x"}}),
-        ("DELETE", "/api/delete", {"content": b"{}"}),
-    )
-    assert (copied.status_code, copied.json()) == (404, {"error": 'model "none" not found'})
-    assert (deleted.status_code, deleted.json()) == (404, {"error": "model 'none' not found"})
-    assert (named.status_code, empty.status_code) == (400, 400)
 
 
 def test_a_file_and_the_built_in_model_get_a_second_name(made: Site) -> None:
@@ -158,15 +107,13 @@ def test_tokens_of_a_new_model_do_not_load_it_in_place_of_the_one_of_its_name(ma
         (await client.post("/api/tokenize", json=asked)).raise_for_status()
         [after] = (await client.get("/api/ps")).json()["models"]
         [installed] = (await client.get("/api/tags")).json()["models"][:1]
-        assert installed["name"] == "made:latest"
+        assert (installed["name"], installed["origin"]) == ("made:latest", "store")
         assert before["digest"] == after["digest"] != installed["digest"]
 
     made.run(test)
 
 
-def test_model_defaults_apply_unless_the_request_overrides_them(
-    made: Site,
-) -> None:
+def test_model_defaults_apply_unless_the_request_overrides_them(made: Site) -> None:
     question = {"role": "user", "content": "x"}
     made.call(
         ("POST", "/api/chat", {"json": {"model": "made", "messages": [question]}}),
@@ -189,47 +136,6 @@ def test_model_defaults_apply_unless_the_request_overrides_them(
     ]
     assert [options.temperature for _, options in asked] == [0.25, 1.5, 0.25, 0.25]
     assert all(options.stop == ("END",) for _, options in asked)
-
-
-@pytest.fixture
-def fake_pull(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Have `pull` yield these steps, and then raise this error if there is one."""
-
-    def fake(*steps: str, error: RegistryError | None = None) -> list[tuple[Any, Any]]:
-        asked = []
-
-        def pull(_store: object, name: Any, options: Any) -> Iterator[Progress]:
-            asked.append((name.short, options.is_insecure))
-            yield from (Progress(step) for step in steps)
-            if error is not None:
-                raise error
-
-        monkeypatch.setattr(manage, "pull", pull)
-        return asked
-
-    return fake
-
-
-def test_transfer_reports_its_steps(own_site: Site, fake_pull: Callable[..., Any]) -> None:
-    asked = fake_pull("pulling manifest", "success")
-    streamed, whole = own_site.call(
-        ("POST", "/api/pull", {"json": {"model": "m"}}),
-        ("POST", "/api/pull", {"json": {"name": "m", "stream": False, "insecure": True}}),
-    )
-    assert lines_of(streamed) == [{"status": "pulling manifest"}, {"status": "success"}]
-    assert whole.json() == {"status": "success"}
-    assert asked == [("m:latest", False), ("m:latest", True)]
-
-
-def test_failed_transfer_ends_with_its_error(own_site: Site, fake_pull: Callable[..., Any]) -> None:
-    fake_pull("pulling manifest", error=RegistryError("pull model manifest: file does not exist"))
-    streamed, whole = own_site.call(
-        ("POST", "/api/pull", {"json": {"model": "m"}}),
-        ("POST", "/api/pull", {"json": {"model": "m", "stream": False}}),
-    )
-    error = {"error": "pull model manifest: file does not exist"}
-    assert lines_of(streamed) == [{"status": "pulling manifest"}, error]
-    assert (whole.status_code, whole.json()) == (502, error)
 
 
 def test_abandoned_iterator_is_closed_after_its_current_step() -> None:
@@ -291,9 +197,3 @@ def test_a_name_is_checked_before_files_are_sent(made: Site) -> None:
         told = check(name)
         assert told["valid"] is False
         assert why in told["error"]
-
-
-def test_models_that_can_be_deleted_are_those_of_the_store(made: Site) -> None:
-    [response] = made.call(("GET", "/api/tags", {}))
-    origins = {model["name"]: model["origin"] for model in response.json()["models"]}
-    assert origins["made:latest"] == "store"

@@ -12,29 +12,11 @@ import httpx
 import pytest
 from support.waiting import until
 
-from tampu.version import __version__
 from tests.server.conftest import Site
 
 
 def get(site: Site, path: str) -> Any:
     return site.call(("GET", path, {}))[0]
-
-
-def test_root_returns_the_text_that_clients_look_for(site: Site) -> None:
-    got, head = site.call(("GET", "/", {}), ("HEAD", "/", {}))
-    assert (got.text, got.headers["content-type"]) == (
-        "Ollama is running",
-        "text/plain; charset=utf-8",
-    )
-    assert (head.status_code, head.text) == (200, "")
-
-
-def test_the_version_is_one_that_clients_can_compare(site: Site) -> None:
-    got, head = site.call(("GET", "/api/version", {}), ("HEAD", "/api/version", {}))
-    version = got.json()["version"]
-    assert tuple(map(int, version.split("."))) >= (0, 20)
-    assert got.json()["tampu"] == __version__
-    assert head.status_code == 200
 
 
 def test_the_models_are_listed_without_the_broken_one(site: Site) -> None:
@@ -75,52 +57,6 @@ def test_a_model_is_shown_in_detail(post: Callable[..., Any], body: dict[str, st
     assert "tokenizer.chat_template" not in info
 
 
-def test_long_arrays_are_shown_if_verbose(post: Callable[..., Any]) -> None:
-    shown = post("/api/show", model="m", verbose=True).json()
-    assert shown["model_info"]["tokenizer.ggml.tokens"][:2] == ["t0", "t1"]
-
-
-@pytest.mark.parametrize(
-    ("name", "capabilities"),
-    [("base", ["completion"]), ("thinker", ["completion", "thinking"]),
-     ("embedder", ["embedding", "tools"])],
-)  # fmt: skip
-def test_capabilities_come_from_the_file(
-    post: Callable[..., Any], name: str, capabilities: list[str]
-) -> None:
-    assert post("/api/show", model=name).json()["capabilities"] == capabilities
-
-
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [({}, 400), ({"model": ""}, 400), ({"model": "x"}, 404), ({"model": 1}, 400)],
-)
-def test_invalid_show_request_is_an_error(
-    post: Callable[..., Any], body: dict[str, Any], status: int
-) -> None:
-    assert post("/api/show", **body).status_code == status
-
-
-def test_loaded_model_is_listed_with_its_expiry(site: Site) -> None:
-    ask = ("POST", "/api/generate", {"json": {"model": "m", "prompt": "x", "keep_alive": "10m"}})
-    forever = (
-        "POST",
-        "/api/generate",
-        {"json": {"model": "base", "prompt": "x", "keep_alive": -1}},
-    )
-    before_s = time.time()
-    *_, response = site.call(ask, forever, ("GET", "/api/ps", {}))
-    after_s = time.time()
-    base, m = response.json()["models"]
-    assert (base["name"], m["name"]) == ("base:latest", "m:latest")
-    assert m["size"] == 1000
-    assert m["size_vram"] == 0
-    assert m["context_length"] == 1024
-    ends_s = datetime.fromisoformat(m["expires_at"]).timestamp()
-    assert before_s + 600 - 1e-3 <= ends_s <= after_s + 600 + 1e-3
-    assert datetime.fromisoformat(base["expires_at"]).year > 2200
-
-
 def test_loading_model_is_listed_with_known_fields(site: Site) -> None:
 
     async def test(client: httpx.AsyncClient) -> tuple[Any, Any]:
@@ -145,17 +81,6 @@ def test_loading_model_is_listed_with_known_fields(site: Site) -> None:
     names = ("name", "digest", "details", "context_length", "engine")
     assert {name: model[name] for name in names} == {name: loaded[name] for name in names}
     assert (model["context_length"], model["size_vram"]) == (256, 0)
-
-
-def test_tensors_are_shown_if_verbose(site: Site) -> None:
-    short, whole = site.call(
-        ("POST", "/api/show", {"json": {"model": "m"}}),
-        ("POST", "/api/show", {"json": {"model": "m", "verbose": True}}),
-    )
-    assert "tensors" not in short.json()
-    assert whole.json()["tensors"] == [
-        {"name": "token_embd.weight", "type": "F16", "shape": [10, 64]}
-    ]
 
 
 def test_tensors_are_shown_with_their_sizes_and_no_arrays_if_requested(site: Site) -> None:

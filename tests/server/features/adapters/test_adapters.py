@@ -184,6 +184,13 @@ def test_an_adapter_is_replaced_in_place(http: httpx.Client, client: openai.Open
     assert said(client, "poet") != poetic
 
 
+def test_an_adapter_is_loaded_by_its_whole_path(http: httpx.Client, adapters: Path) -> None:
+    assert load(http, "verse", str(adapters / "poet.gguf")).status_code == 200
+    for path in (adapters.parent / "poet.gguf", adapters / ".." / "poet.gguf", adapters / ".."):
+        answer = load(http, "ballad", str(path))
+        assert (answer.status_code, "the server's folder of adapters" in answer.text) == (400, True)
+
+
 @pytest.mark.parametrize(
     ("body", "status", "message"),
     [

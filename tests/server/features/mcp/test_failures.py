@@ -104,11 +104,7 @@ def test_a_server_that_does_not_start_is_named(
     ],
 )
 def test_how_a_program_that_does_not_start_ended_is_told(
-    model_folder: Path,
-    tmp_path: Path,
-    program: str,
-    told: str,
-    caplog: pytest.LogCaptureFixture,
+    model_folder: Path, tmp_path: Path, program: str, told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "tampu.server.features.mcp")
     site = site_of(model_folder, tmp_path, table(command=sys.executable, args=["-c", program]))
