@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
@@ -57,6 +58,9 @@ class Constraint(Protocol):
 
     def accept(self, token: int) -> None:
         """Advance past a token."""
+
+    def forced_tokens(self) -> Many[int]:
+        """Return the tokens of the text that must come next, as far as that is known."""
 
     @property
     def is_complete(self) -> bool:
@@ -135,7 +139,7 @@ def _entry(
     return TokenLogprob(token, own, tuple(top), token_bytes(token), top_bytes)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Sequence:
     """The state of one request.
 
@@ -166,6 +170,7 @@ class Sequence:
         number: of the request, in the order of getting a slot.
         slot: its slot, from 0; None: it has none.
         pending: tokens whose text is held back.
+        predicted: what its caller expects as the answer.
         drafts: guesses of its next tokens that are in the planned batch or in flight.
         drafted, accepted: how many guesses were computed, and how many of them were right.
         first_batch, answer_batch, last_batch: numbers as in `BatchNumbers`; 0: not yet.
@@ -198,6 +203,7 @@ class Sequence:
     number: int = 0
     slot: int | None = None
     pending: list[SampledToken] = field(default_factory=list)
+    predicted: tuple[int, ...] = ()
     drafts: tuple[int, ...] = ()
     drafted: int = 0
     accepted: int = 0
@@ -251,6 +257,11 @@ class Sequence:
             return 0
         room, limit = self.capacity - start, self.options.max_tokens
         return (room if limit is None else min(room, limit - self.generated)) - 1
+
+    @property
+    def draft_limit(self) -> int | None:
+        """How many drafts a step may have by its request; None: as many as win."""
+        return self.options.draft_tokens
 
     @property
     def reusable_end(self) -> int:
