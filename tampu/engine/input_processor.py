@@ -285,6 +285,7 @@ class InputProcessor:
                 self._context, is_private=is_private
             ),
             layout=inputs.layout,
+            predicted=tuple(self._tokenizer.encode_inside(options.prediction)),
         )
 
     def _all_token_bytes(self) -> list[bytes]:

@@ -13,7 +13,7 @@ from tampu.ml.device_map import Offload
 from tampu.models import architectures
 from tampu.sampling.options import CheckedOptions
 from tampu.sampling.parameters import DEFAULTS, keyword_values
-from tampu.settings.choices import ENGINES, POOLINGS
+from tampu.settings.choices import ENGINES, POOLINGS, SPEC_TYPES
 from tampu.settings.model_settings import DEFAULT_CONTEXT, ModelSettings
 from tampu.settings.settings import Settings
 from tampu.settings.type_errors import convert
@@ -36,6 +36,7 @@ class LoadOptions(CheckedOptions, frozen=True, kw_only=True, forbid_unknown_fiel
         threads: CPU threads; None: one for each fast core.
         cache_type: the type of the KV cache.
         state_cache: bytes of checkpoints of recurrent layers, if at least two per slot fit.
+        spec_type: none, or one of `SPEC_TYPES`, which all guess next tokens where that is faster.
         pooling: none, mean, cls or last, for embeddings; None: as the file says.
         flash_attention: whether to use it; None: where it is faster.
         kernels: what the package's own C code computes: on, off, products, experts,
@@ -69,6 +70,7 @@ class LoadOptions(CheckedOptions, frozen=True, kw_only=True, forbid_unknown_fiel
     threads: int | None = DEFAULTS["threads"]
     cache_type: str = ModelSettings.cache_type
     state_cache: int = ModelSettings.state_cache
+    spec_type: str = ModelSettings.spec_type
     pooling: str | None = None
     flash_attention: bool | None = None
     kernels: str = ModelSettings.kernels
@@ -102,6 +104,10 @@ class LoadOptions(CheckedOptions, frozen=True, kw_only=True, forbid_unknown_fiel
             raise RequestError(f"slots must be from 1 to {MAX_SLOTS}, not {self.slots}")
         if self.pooling not in (None, *POOLINGS):
             raise RequestError(f"pooling must be one of {', '.join(POOLINGS)}, not {self.pooling}")
+        if self.spec_type not in SPEC_TYPES:
+            raise RequestError(
+                f"spec_type must be one of {', '.join(SPEC_TYPES)}, not {self.spec_type}"
+            )
 
     @property
     def max_slots(self) -> int:
@@ -161,6 +167,7 @@ def options_from_settings(settings: Settings) -> LoadOptions:
         kv_offload=settings.kv_offload,
         cache_type=settings.cache_type,
         pooling=settings.pooling,
+        spec_type=settings.spec_type,
         state_cache=settings.state_cache,
         flash_attention=settings.flash_attention,
         engine=settings.engine,

@@ -50,6 +50,7 @@ from tampu.runner.images import ImageStore
 from tampu.runner.kv_connector import KVConnector
 from tampu.runner.kv_copies import KVCopies
 from tampu.runner.scheduler import Scheduler
+from tampu.runner.speculation import Speculation
 from tampu.runner.step_inputs import CANDIDATES
 from tampu.store.model_info import ModelInfo
 from tampu.threads import Threads
@@ -202,6 +203,7 @@ def _load(
             images=images,
             connector=KVConnector() if is_encoder else kv_connector(key, options, copies),
             candidates=candidates,
+            drafts=None if options.spec_type == "none" else Speculation(manager.prefixes.tree),
         )
         _log_memory(bound, footprint, cache, backend)
         return LoadedModel(

@@ -75,8 +75,8 @@ class KVCacheGroup(ABC):
         """How many tokens have cells at most."""
         return len(self.cells)
 
-    def has_room(self, count: int) -> bool:
-        """Return whether the next `count` tokens of a sequence have cells."""
+    def has_room(self, count: int, drafts: int) -> bool:  # noqa: ARG002
+        """Return whether the next `count` tokens, of which the last are drafts, have cells."""
         return self.cells.available >= count
 
     def fits(self, cached: CellArray, length: int, batch: int, others: int) -> bool:
@@ -102,7 +102,14 @@ class KVCacheGroup(ABC):
         """Free the cells that a sequence of `length` tokens does not need to continue."""
         self._leave(own, self.first_needed(length), length)
 
-    def append(self, own: SequenceCells, start: int, end: int, prompt_end: int) -> None:  # noqa: ARG002
+    def append(
+        self,
+        own: SequenceCells,
+        start: int,
+        end: int,
+        prompt_end: int,  # noqa: ARG002
+        drafts: int = 0,  # noqa: ARG002
+    ) -> None:
         """Allocate cells for the tokens in [start, end), after `advance` and `has_room`.
 
         Args:
@@ -110,6 +117,7 @@ class KVCacheGroup(ABC):
             start: its length.
             end: its new length.
             prompt_end: where the prompt that has these tokens ends; 0: they are of an answer.
+            drafts: how many of the last ones `rollback` may discard.
         """
         own.cells[start:end] = self.cells.allocate(end - start, own.before(start))
 
@@ -297,8 +305,10 @@ class RecurrentGroup(KVCacheGroup):
         """Return after which tokens there is a state."""
         return is_cached
 
-    def has_room(self, count: int) -> bool:  # noqa: ARG002
-        """Return whether the state after the last token has a cell; checkpoints can do without."""
+    def has_room(self, count: int, drafts: int) -> bool:  # noqa: ARG002
+        """Return whether the states that are needed have cells; checkpoints can do without."""
+        if drafts:
+            return self.cells.available - self.reserved > drafts
         return self.cells.available >= 1
 
     def fits(self, cached: CellArray, length: int, batch: int, others: int) -> bool:  # noqa: ARG002
@@ -310,19 +320,21 @@ class RecurrentGroup(KVCacheGroup):
         super().advance(own, length)
         own.transient = {each for each in own.transient if each >= length - 1}
 
-    def append(self, own: SequenceCells, start: int, end: int, prompt_end: int) -> None:
-        """Allocate cells for the states after checkpoints and after the last token.
+    def append(
+        self, own: SequenceCells, start: int, end: int, prompt_end: int, drafts: int = 0
+    ) -> None:
+        """Allocate cells for the states after checkpoints, before and after each draft.
 
         If few cells are left, the first checkpoints get none.
         """
         points = self.grid.checkpoints(start, end, prompt_end)
-        written = sorted({end - 1, *(each for each in points if each >= start)})
+        needed = range(end - 1 - drafts, end)
+        written = sorted({*needed, *(each for each in points if each >= start)})
         written = written[-max(self.cells.available - self.reserved, 1) :]
         near = own.before(start)
         own.cells[start:end] = NO_CELL
         own.cells[written] = self.cells.allocate(len(written), near)
-        if end - 1 not in points:
-            own.transient.add(end - 1)
+        own.transient.update(set(needed) - set(points))
 
     def rollback(self, own: SequenceCells, length: int, new_length: int) -> None:
         """Discard the states after the first `new_length` tokens."""

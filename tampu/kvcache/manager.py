@@ -104,7 +104,13 @@ class KVCacheManager:
         return count
 
     def append(
-        self, table: CellTable, count: int, keys: Keys = _NO_KEYS, *, is_prompt: bool = False
+        self,
+        table: CellTable,
+        count: int,
+        keys: Keys = _NO_KEYS,
+        *,
+        is_prompt: bool = False,
+        drafts: int = 0,
     ) -> bool:
         """Allocate cells for a sequence's next tokens; return False if too few are available.
 
@@ -113,6 +119,7 @@ class KVCacheManager:
             count: how many tokens.
             keys: its tokens, as far as they are known.
             is_prompt: whether `keys` is a prompt that has these tokens; else they are an answer's.
+            drafts: how many of the last ones are guesses, which `rollback` may discard.
         """
         start, end = table.length, table.length + count
         if self.has_states and not is_prompt and not start % ANSWER_UNIT:
@@ -121,11 +128,11 @@ class KVCacheManager:
             self._rank_checkpoints(keys[:start], start)
         for group, own in self._pairs(table):
             group.advance(own, start)
-        if not all(group.has_room(count) for group in self.groups):
+        if not all(group.has_room(count, drafts) for group in self.groups):
             return False
         prompt_end = len(keys) if is_prompt else 0
         for group, own in self._pairs(table):
-            group.append(own, start, end, prompt_end)
+            group.append(own, start, end, prompt_end, drafts)
         table.length = end
         if end == prompt_end:
             self._mark_resume_point(table)
@@ -136,7 +143,10 @@ class KVCacheManager:
         self.prefixes.insert(table, keys)
 
     def rollback(self, table: CellTable, length: int) -> None:
-        """Discard a sequence's cells after its first `length` tokens, before they are computed."""
+        """Discard a sequence's cells after its first `length` tokens.
+
+        They are not computed yet, or no other sequence has read them.
+        """
         for group, own in self._pairs(table):
             group.rollback(own, table.length, length)
         table.length = min(table.length, length)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 Keys = npt.NDArray[np.int32]
 CellRefs = npt.NDArray[np.int32]
 
+_NO_KEYS: Keys = np.empty(0, np.int32)
 _MIN_EVICT_COUNT = 4096  # tokens in the tree before the first eviction
 
 
@@ -115,6 +116,19 @@ class PrefixTree:
             depth += step
             left = left[step:]
         cursor.node, cursor.depth = node, depth
+
+    def following(self, cursor: Cursor, count: int) -> Keys:
+        """Return at most `count` tokens that came after a cursor, by the newest branch."""
+        node, depth = cursor.resolve(), cursor.depth
+        found: list[Keys] = []
+        while count > 0:
+            keys = node.keys[depth - node.start : node.length][:count]
+            found.append(keys)
+            count -= len(keys)
+            if not node.children:
+                break
+            depth, node = node.end, next(reversed(node.children.values()))
+        return np.concatenate(found) if found else _NO_KEYS
 
     def insert(self, cursor: Cursor, keys: Keys, refs: CellRefs) -> None:
         """Insert tokens after a cursor with their refs, and move it past them.

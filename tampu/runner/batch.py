@@ -27,6 +27,7 @@ class BatchPart:
         outputs: its number of outputs; 0 while its prompt continues.
         is_last: whether the sequence's next token is sampled from its last output.
         is_prefill: whether the tokens are of a prompt, or of what a context shift left.
+        drafts: its last tokens, which are guesses; each of them and the one before has an output.
     """
 
     sequence: Sequence
@@ -37,6 +38,7 @@ class BatchPart:
     outputs: int
     is_last: bool
     is_prefill: bool = True
+    drafts: tuple[int, ...] = ()
 
     @property
     def end(self) -> int:
@@ -62,8 +64,16 @@ class Plan:
             sequence = part.sequence
             known = sequence.tokens[part.start : min(part.end, sequence.length)]
             inputs.tokens[part.row : part.row + len(known)] = known
-            if part.end > sequence.length and sequence in chosen:  # else it has failed
+            if part.drafts:
+                end = part.row + part.count
+                inputs.tokens[end - len(part.drafts) : end] = part.drafts
+            elif part.end > sequence.length and sequence in chosen:  # else it has failed
                 inputs.sources[part.row + len(known)] = len(inputs.tokens) + chosen[sequence]
+
+    @property
+    def has_drafts(self) -> bool:
+        """Whether any of its tokens are guesses, so that what comes next depends on its results."""
+        return any(part.drafts for part in self.parts)
 
     def chosen(self) -> dict[Sequence, int]:
         """Return the sequences whose next tokens the device chooses, and from which output."""
@@ -138,7 +148,8 @@ def _candidates(
 
     The number of those in full is a power of two, so that few graphs differ by it.
     """
-    if not offered or outputs > len(parts):
+    drafts = sum(len(part.drafts) for part in parts)
+    if not offered or outputs > len(parts) + drafts:
         return 0, None
     wanted = [
         (output, part.sequence.candidates)

@@ -56,6 +56,8 @@ class Usage(msgspec.Struct, frozen=True):
         generated_ns: from the first token of the answer to its end.
         total_ns: from arrival to the end, including the wait for a slot.
         dropped_tokens: cut from the prompt, or shifted out of a full context.
+        drafted_tokens: guesses of tokens of the answer that were computed.
+        accepted_tokens: how many of the guesses were right.
     """
 
     prompt_tokens: int = 0
@@ -65,6 +67,8 @@ class Usage(msgspec.Struct, frozen=True):
     generated_ns: int = 0
     total_ns: int = 0
     dropped_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
 
 class BatchCounts(msgspec.Struct, frozen=True):

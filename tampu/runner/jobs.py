@@ -44,6 +44,15 @@ class ForwardJob:
         """The number of requests that it computes tokens of."""
         return len(self.plan.parts)
 
+    @property
+    def has_drafts(self) -> bool:
+        """Whether what comes next depends on how many of its tokens are right."""
+        return self.plan.has_drafts
+
+    def withdraw(self) -> bool:
+        """Take back the plan if one with drafts is better, now that the tokens before are known."""
+        return self.scheduler.withdraw(self.plan)
+
     def prepare(self, graphs: GraphCache) -> PreparedGraph:
         """Find or build the graph of its shape.
 
@@ -54,7 +63,8 @@ class ForwardJob:
 
     def follows(self, job: Job) -> bool:
         """Whether it needs no more of another job, which is computing, than is on the device."""
-        return isinstance(job, ForwardJob) and self.plan.follows(job.plan)
+        follows = isinstance(job, ForwardJob) and self.plan.follows(job.plan)
+        return follows and not self.scheduler.expects_drafts(self.plan)
 
     def fill(self, before: Job | None = None) -> bool:
         """Fill in the tokens sampled since it was planned; False: no request needs it any more.
@@ -79,6 +89,11 @@ class ForwardJob:
         """Note the time from its launch until its tokens were sampled."""
         self.scheduler.pace.computed(self.plan.parts, seconds)
 
+    def replaced(self, seconds: float) -> None:
+        """Note the time from its launch to that of the next job."""
+        if self.scheduler.drafts:
+            self.scheduler.drafts.measured(self.plan, seconds)
+
     def deliver(self, sampled: StepTokens) -> None:
         """Send the text of the tokens to the callers, and end completed sequences."""
         self.outputs.deliver(self.plan, sampled)
@@ -95,6 +110,7 @@ class ForwardJob:
                 "phase": "prefill" if part.is_prefill else "decode",
                 "from": part.start,
                 "tokens": part.count,
+                **({"drafts": len(part.drafts)} if part.drafts else {}),
             }
             for part in self.plan.parts
         ]
@@ -108,6 +124,7 @@ class ImageJob:
     kind: ClassVar[str] = "image"
     tokens: ClassVar[int] = 0
     sequences: ClassVar[int] = 0
+    has_drafts: ClassVar[bool] = False
     image: PlacedImage
     images: ImageStore
     outputs: OutputProcessor
@@ -116,6 +133,10 @@ class ImageJob:
     def size(self) -> int:
         """The number of rows of the embedding."""
         return self.image.image.rows
+
+    def withdraw(self) -> bool:
+        """Return False: it has no drafts."""
+        return False
 
     def prepare(self, graphs: GraphCache) -> PreparedGraph:
         """Find or build the graph of the next chunk."""
@@ -141,6 +162,9 @@ class ImageJob:
 
     def measured(self, seconds: float) -> None:
         """Do nothing: batches are not compared with images."""
+
+    def replaced(self, seconds: float) -> None:
+        """Do nothing."""
 
     def deliver(self, sampled: StepTokens) -> None:
         """Do nothing: an image has no text."""

@@ -194,11 +194,15 @@ class EngineLoop:
             follows = self.follows(prepared, in_flight)
             launched = self.launch(prepared, in_flight) if follows else None  # queued behind it
             sampled = self.finish(in_flight) if in_flight else {}  # waits for its results
+            if not follows:
+                prepared = self.with_drafts(prepared, in_flight)  # its tokens are known now
             if launched and sampled is None:
                 self._drop(launched)  # what it read was never computed
                 launched = None
             self._scheduler.connector.step_done()
             launched = launched if follows else self.launch(prepared)
+            if in_flight and launched:
+                in_flight.job.replaced((launched.launched_ns - in_flight.launched_ns) / 1e9)
             if in_flight:
                 self.deliver(in_flight, sampled or {})  # while `launched` computes
                 self.stats.iterated(start_ns)
@@ -234,7 +238,12 @@ class EngineLoop:
         self._scheduler.start_waiting()
 
     def prepare(self, in_flight: Step | None) -> PreparedStep | None:
-        """Choose the next job and prepare its graph and inputs, except for unknown tokens."""
+        """Choose the next job and prepare its graph and inputs, except for unknown tokens.
+
+        None too if drafts are in flight: which tokens come next depends on how many are right.
+        """
+        if in_flight and in_flight.job.has_drafts:
+            return None
         start_ns = time.perf_counter_ns()
         job = self._next(in_flight)
         if job is None:
@@ -270,6 +279,19 @@ class EngineLoop:
         self.stats.span("sample", start_ns, len(sampled))
         job.measured((time.perf_counter_ns() - max(step.launched_ns, computed.began_ns)) / 1e9)
         return sampled
+
+    def with_drafts(
+        self, prepared: PreparedStep | None, in_flight: Step | None
+    ) -> PreparedStep | None:
+        """Plan the next step again if drafts of its answers' tokens can be had now.
+
+        Args:
+            prepared: the step, as planned before the one in flight was done; None: it was not.
+            in_flight: the step that is done.
+        """
+        if prepared is None:
+            return self.prepare(None) if in_flight and in_flight.job.has_drafts else None
+        return self.prepare(None) if prepared.job.withdraw() else prepared
 
     def follows(self, step: PreparedStep | None, in_flight: Step | None) -> bool:
         """Return whether a prepared step can be launched before the one in flight is done."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import suppress
+from itertools import zip_longest
 from typing import TypeAlias
 
 import numpy as np
@@ -14,7 +15,7 @@ from msgspec.structs import replace
 from tampu.errors import ComputeError, TampuError
 from tampu.ml.backend import Computed
 from tampu.ml.top_k import unpack
-from tampu.runner.batch import Plan
+from tampu.runner.batch import BatchPart, Plan
 from tampu.runner.events import (
     Done,
     Event,
@@ -42,8 +43,9 @@ from tampu.tokenizer import Tokenizer
 
 log = logging.getLogger("tampu.runner")
 
-StepTokens: TypeAlias = dict[Sequence, SampledToken | None]
-"""The token that a step gave to each sequence; None if `max_tokens` is 0."""
+StepTokens: TypeAlias = dict[Sequence, list[SampledToken]]
+"""The tokens that a step gave to each sequence: one after each draft that was right, and one more;
+none if `max_tokens` is 0."""
 
 
 class OutputProcessor:
@@ -89,7 +91,8 @@ class OutputProcessor:
                 elif sequence.prompt_logprobs:
                     sequence.prompt_logprobs.add(rows)
                 if part.is_last:
-                    sampled[sequence] = self._sample(sequence, rows[-1], is_best=is_best)
+                    last = rows[-1 - len(part.drafts) :]
+                    sampled[sequence] = self._verify(part, last, is_best=is_best)
             except TampuError as error:
                 self.fail(sequence, _explained(error, computed.fault, sequence))
         return sampled
@@ -101,7 +104,43 @@ class OutputProcessor:
             if sequence in sampled and sequence in self._scheduler.running:  # not failed since
                 self._deliver(sequence, sampled[sequence])
 
-    # -- one token -------------------------------------------------------------------------------
+    # -- one sequence ----------------------------------------------------------------------------
+
+    def _verify(self, part: BatchPart, rows: Rows, *, is_best: bool) -> list[SampledToken]:
+        """Sample a sequence's next tokens, until one differs from its draft.
+
+        Each is sampled as without drafts: from the same logits, with the same penalties, grammar
+        and random numbers. So drafts change the number of steps and nothing else. The cells of
+        drafts that are wrong are taken back.
+
+        Args:
+            part: of the sequence.
+            rows: the outputs of its last known token and of its drafts.
+            is_best: as in `_sample`.
+        """
+        sequence, drafts = part.sequence, part.drafts
+        tokens: list[SampledToken] = []
+        for row, draft in zip_longest(rows, drafts):
+            generated = sequence.generated
+            try:
+                sampled = self._sample(sequence, row, is_best=is_best)
+            except TampuError:
+                if not tokens or sequence.generated > generated:
+                    raise
+                break  # what comes before is delivered; the next step raises the error
+            if sampled is None:
+                break
+            tokens.append(sampled)
+            if sequence.finish is not None or sampled.token != draft:
+                break
+        if drafts:
+            sequence.drafts = ()
+            sequence.drafted += len(drafts)
+            right = zip(tokens, drafts, strict=False)
+            sequence.accepted += sum(each.token == draft for each, draft in right)
+            self._scheduler.kv_manager.rollback(sequence.cell_table, sequence.length - 1)
+            sequence.read = sequence.computed
+        return tokens
 
     def _sample(
         self, sequence: Sequence, logits: npt.NDArray[np.float32], *, is_best: bool
@@ -156,21 +195,14 @@ class OutputProcessor:
             entry = replace(entry, entropy=entropy(logits))
         return SampledToken(token, (entry,))
 
-    def _deliver(self, sequence: Sequence, sampled: SampledToken | None) -> None:
-        reason: FinishReason | None = sequence.finish
-        if sampled and reason == "stop" and sampled.token in self._ends:
-            sequence.end = sampled
-        elif sampled:
-            text = sequence.detokenizer.feed(sampled.token)
-            sequence.pending.append(sampled)
-            self._emit(sequence, text)
-            if sequence.detokenizer.matched is not None:
-                reason = "stop"
-                sequence.pending.clear()  # their text is part of the stop string
-            elif sequence.detokenizer.is_cut:
-                reason = sequence.end_at("indent")
-            elif reason is None and _ends_late_line(sequence, text):
-                reason = sequence.end_at("time")
+    def _deliver(self, sequence: Sequence, sampled: list[SampledToken]) -> None:
+        """Send the text of a sequence's next tokens; those after the end of the text are lost."""
+        reason: FinishReason | None = None if sampled else sequence.finish
+        for number, each in enumerate(sampled, 1):
+            is_last = number == len(sampled)
+            if reason := self._deliver_token(sequence, each, sequence.finish if is_last else None):
+                sequence.take_back(len(sampled) - number)
+                break
         is_full = sequence.computed >= sequence.capacity and not sequence.awaited
         try:
             if reason is None and is_full:
@@ -180,6 +212,28 @@ class OutputProcessor:
             return
         if reason:
             self.finish(sequence, reason)
+
+    def _deliver_token(
+        self, sequence: Sequence, sampled: SampledToken, reason: FinishReason | None
+    ) -> FinishReason | None:
+        """Send the text of one token; return why the answer ends here, if it does.
+
+        `reason` is why the answer is complete with this token, as far as sampling has shown.
+        """
+        if reason == "stop" and sampled.token in self._ends:
+            sequence.end = sampled
+            return reason
+        text = sequence.detokenizer.feed(sampled.token)
+        sequence.pending.append(sampled)
+        self._emit(sequence, text)
+        if sequence.detokenizer.matched is not None:
+            sequence.pending.clear()  # their text is part of the stop string
+            return "stop"
+        if sequence.detokenizer.is_cut:
+            return sequence.end_at("indent")
+        if reason is None and _ends_late_line(sequence, text):
+            return sequence.end_at("time")
+        return reason
 
     def _make_room(self, sequence: Sequence) -> FinishReason | None:
         """Shift a full context, or return why the sequence ends there."""

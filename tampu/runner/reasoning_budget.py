@@ -8,7 +8,7 @@ reasoning and a grammar waits for its content, which would otherwise never come.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -81,6 +81,12 @@ class ReasoningBudget:
     def forced(self) -> tuple[int, ...]:
         """The tokens that must come next, to end the reasoning; empty while the budget lasts."""
         return tuple(self._forced)
+
+    def forced_tokens(self) -> Sequence[int]:
+        """Return the tokens that must come next: those of `forced`, or the other constraint's."""
+        if self._forced or self._is_inside or self._inner is None:
+            return self.forced
+        return self._inner.forced_tokens()
 
     @property
     def is_complete(self) -> bool:

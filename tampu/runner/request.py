@@ -69,6 +69,8 @@ class GenerateOptions(SamplingOptions, frozen=True, kw_only=True, forbid_unknown
         max_repeated_tokens: the answer ends when a token follows itself more often; None: no limit.
         think_budget: the maximum number of tokens of reasoning; None: no limit.
         reasoning_tags: how the model marks its reasoning; None: it does not reason.
+        draft_tokens: the maximum number of drafts in a step; 0: none, None: as many as win.
+        prediction: what the answer may be; as far as it is right, tokens come sooner.
     """
 
     max_tokens: int | None = DEFAULTS["max_tokens"]
@@ -92,6 +94,8 @@ class GenerateOptions(SamplingOptions, frozen=True, kw_only=True, forbid_unknown
     max_repeated_tokens: int | None = None
     think_budget: int | None = DEFAULTS["think_budget"]
     reasoning_tags: ReasoningTags | None = None
+    draft_tokens: int | None = DEFAULTS["draft_tokens"]
+    prediction: str = ""
 
     def __post_init__(self) -> None:
         """Check the ranges of values.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
@@ -57,6 +58,9 @@ class Constraint(Protocol):
 
     def accept(self, token: int) -> None:
         """Advance past a token."""
+
+    def forced_tokens(self) -> Many[int]:
+        """Return the tokens of the text that must come next, as far as that is known."""
 
     @property
     def is_complete(self) -> bool:
@@ -135,7 +139,7 @@ def _entry(
     return TokenLogprob(token, own, tuple(top), token_bytes(token), top_bytes)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Sequence:
     """The state of one request.
 
@@ -166,6 +170,9 @@ class Sequence:
         number: of the request, in the order of getting a slot.
         slot: its slot, from 0; None: it has none.
         pending: tokens whose text is held back.
+        predicted: what its caller expects as the answer.
+        drafts: guesses of its next tokens that are in the planned batch or in flight.
+        drafted, accepted: how many guesses were computed, and how many of them were right.
         first_batch, answer_batch, last_batch: numbers as in `BatchNumbers`; 0: not yet.
     """
 
@@ -196,6 +203,10 @@ class Sequence:
     number: int = 0
     slot: int | None = None
     pending: list[SampledToken] = field(default_factory=list)
+    predicted: tuple[int, ...] = ()
+    drafts: tuple[int, ...] = ()
+    drafted: int = 0
+    accepted: int = 0
     times: RequestTimes = field(default_factory=RequestTimes)
     first_batch: int = 0
     answer_batch: int = 0
@@ -229,12 +240,28 @@ class Sequence:
     @property
     def is_ready(self) -> bool:
         """Whether it has tokens to compute, and room for them in its context."""
-        if self.finish is not None or self.uncomputed == 0 or self.is_paused:
+        if self.finish is not None or self.uncomputed <= 0 or self.is_paused:
             return False
         limit = self.options.max_tokens
         if self.awaited and limit is not None and self.generated + self.awaited >= limit:
             return False  # the token that is being sampled is its last
         return self.computed < self.capacity
+
+    def draft_room(self, start: int) -> int:
+        """Return how many drafts may follow its last known token, if that is at `start`.
+
+        They end before its context and its number of tokens do.
+        """
+        is_known = self.length == start + 1 and self.generated > 0 and not self.awaited
+        if not is_known or self.finish is not None or self.is_paused:
+            return 0
+        room, limit = self.capacity - start, self.options.max_tokens
+        return (room if limit is None else min(room, limit - self.generated)) - 1
+
+    @property
+    def draft_limit(self) -> int | None:
+        """How many drafts a step may have by its request; None: as many as win."""
+        return self.options.draft_tokens
 
     @property
     def reusable_end(self) -> int:
@@ -303,6 +330,11 @@ class Sequence:
         self.length += 1
         self.generated += 1
 
+    def take_back(self, count: int) -> None:
+        """Remove the last generated tokens: the answer has ended before them."""
+        self.length -= count
+        self.generated -= count
+
     @property
     def batches(self) -> BatchNumbers | None:
         """The batches that it was computed in; None: in none."""
@@ -322,4 +354,6 @@ class Sequence:
             generated_ns=now - first,
             total_ns=now - self.times.submitted,
             dropped_tokens=self.dropped,
+            drafted_tokens=self.drafted,
+            accepted_tokens=self.accepted,
         )

@@ -87,8 +87,8 @@ class StepBuilder:
         self._kv_manager = kv_manager
         self._images = images
 
-    def add(self, sequence: Sequence, count: int) -> bool:
-        """Add a sequence's next tokens; return False if there are too few cells.
+    def add(self, sequence: Sequence, count: int, drafts: tuple[int, ...] = ()) -> bool:
+        """Add a sequence's next tokens and drafts; return False if there are too few cells.
 
         Example: the step has 5 rows; of a prompt of 7 tokens 4 are computed, and its last one has
         the only output. Its 3 tokens get the rows 5 to 7, and the output is that of row 7.
@@ -96,10 +96,13 @@ class StepBuilder:
         start, is_last = sequence.computed, sequence.uncomputed == count
         if count == 0:
             return True
+        count += len(drafts)
         is_prompt, table = sequence.is_prefilling, sequence.cell_table
         known = sequence.keys[: sequence.length]
-        if not self._kv_manager.append(table, count, known, is_prompt=is_prompt):
-            self.lacks_cells = True
+        if not self._kv_manager.append(
+            table, count, known, is_prompt=is_prompt, drafts=len(drafts)
+        ):
+            self.lacks_cells |= not drafts
             return False
         row, first = self._rows, len(self.outputs)
         if sequence.wants_rows and start < sequence.prompt_length:
@@ -107,11 +110,12 @@ class StepBuilder:
             until = min(sequence.output_end - start, count)
             self.outputs.extend(range(row + without, row + until))
         elif is_last:
-            self.outputs.append(row + count - 1)
+            self.outputs.extend(range(row + count - 1 - len(drafts), row + count))
         outputs = len(self.outputs) - first
         self.parts.append(
-            BatchPart(sequence, row, start, count, first, outputs, is_last, is_prompt)
+            BatchPart(sequence, row, start, count, first, outputs, is_last, is_prompt, drafts)
         )
+        sequence.drafts = drafts
         self._rows += count
         self.budget.take(count, outputs, is_prompt=is_prompt, is_offline=sequence.is_offline)
         if is_prompt:
@@ -119,6 +123,11 @@ class StepBuilder:
             if is_last and not table.is_private:
                 self._results[table.last_cell()] = len(self.outputs) - 1
         return True
+
+    def add_next(self, sequence: Sequence, drafts: tuple[int, ...]) -> None:
+        """Add the next token of an answer with guesses of those after it, if they have cells."""
+        if not (drafts and self.add(sequence, 1, drafts)):
+            self.add(sequence, 1)
 
     def add_prompt(self, sequence: Sequence) -> None:
         """Add as many tokens of a prompt as fit, after reusing its cached prefix."""

@@ -131,6 +131,14 @@ class Constraint:
         bits = np.unpackbits(self.mask().view(np.uint8), count=self._size, bitorder="little")
         return bits.view(np.bool_)
 
+    def forced_tokens(self) -> Sequence[int]:
+        """Return the tokens of the text that must come next, as the tokenizer divides it.
+
+        `mask` allows other tokens with the same text too.
+        """
+        self._settle()
+        return self._matcher.compute_ff_tokens()
+
     def accept(self, token: int) -> None:
         """Accept the next token.
 

@@ -243,6 +243,10 @@ _ROWS = (
     _row(Use.GENERATION, "think_budget", int, None, 0, _INT32,
          "the maximum number of tokens of reasoning; below 0: no limit",
          special=Special.NEGATIVE_IS_NONE),
+    _row(Use.GENERATION, "draft_tokens", int, None, 0, _INT32,
+         "the maximum number of guessed tokens that a step verifies; 0: none, below 0: as many as "
+         "make answers faster", ollama="draft_num_predict", openai=None,
+         special=Special.NEGATIVE_IS_NONE),
     _row(Use.LOADING, "context", int, DEFAULT_CONTEXT, 4, _INT32,
          "the length of the context in tokens, at most that of the model's training",
          ollama="num_ctx"),
@@ -271,7 +275,7 @@ _ROWS = (
          "the engine that runs the model; in a Modelfile only", openai=None, choices=ENGINES),
     *(_row(Use.NOTHING, name, kind, None, 0, high, "no effect", openai=None)
       for name, kind, high in (
-          ("draft_num_predict", int, 1024), ("penalize_newline", bool, 0), ("low_vram", bool, 0),
+          ("penalize_newline", bool, 0), ("low_vram", bool, 0),
           ("f16_kv", bool, 0), ("logits_all", bool, 0), ("vocab_only", bool, 0),
           ("use_mlock", bool, 0), ("mirostat", int, 2), ("mirostat_tau", float, 1e6),
           ("mirostat_eta", float, 1e6), ("numa", bool, 0), ("tfs_z", float, 1e6))),

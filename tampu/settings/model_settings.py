@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tampu.settings.choices import CACHE_TYPES, ENGINES, KERNEL_GROUPS, KERNEL_LEVELS, POOLINGS
+from tampu.settings.choices import (
+    CACHE_TYPES,
+    ENGINES,
+    KERNEL_GROUPS,
+    KERNEL_LEVELS,
+    POOLINGS,
+    SPEC_TYPES,
+)
 from tampu.settings.declaring import optional, own, shared
 from tampu.settings.parsers import (
     boolean,
@@ -73,6 +80,11 @@ class ModelSettings:
         "how token vectors are combined into an embedding: mean, cls (the first token's), last, or "
         "none, with which only [`POST /embeddings`](api.md#llama-servers-own-routes) answers, with "
         "every token's vector", default="the model's")
+    spec_type: str = own(
+        "SPEC_TYPE", one_of(SPEC_TYPES), "auto",
+        "auto: the next tokens of answers are guessed and several verified in one step, where that "
+        "is measured to be faster ([drafts](runner.md#drafts)); none: one token a step; "
+        "llama-server's names that begin with ngram mean auto; also `--spec-type`")
     state_cache: int = own(
         "STATE_CACHE", parse_rate, "512MB",
         "memory for the states from which conversations with a model with recurrent layers (Qwen "

@@ -275,6 +275,7 @@ class ReferenceCache:
 
     def step(self) -> None:
         actions = [self.start] * 3 + [self.grow] * 8 + [self.end] * 2 + [self.share]
+        actions += [self.draft] * 4
         self.source.choice([*actions, self.shift, self.undo, self.fail])()
         if self.source.random() < 0.001:
             self.manager.reset()
@@ -311,16 +312,41 @@ class ReferenceCache:
             table, count, keys(*tokens), is_prompt=self.source.random() < 0.5
         ):
             return
-        for position in added:
+        self.compute(table, tokens, histories)
+        if self.source.random() < 0.2:
+            self.verify_masks(table, histories, count)
+        if self.source.random() < 0.7:
+            self.manager.insert(table, keys(*tokens))
+
+    def draft(self) -> None:
+        """Compute a token and guesses of those after it, and take back the wrong ones."""
+        if not self.running:
+            return
+        table, tokens, histories = self.source.choice(self.running)
+        if table.length != len(tokens) - 1:
+            return
+        start, drafts = table.length, self.source.randrange(1, 5)
+        drafts = min(drafts, 19 - start)
+        self.grid.use([each for each in range(start, start + 1 + drafts) if not each % 3])
+        if drafts < 1 or not self.manager.append(
+            table, 1 + drafts, keys(*tokens), drafts=drafts
+        ):
+            return
+        guessed = tokens + [self.source.randrange(2) for _ in range(drafts)]
+        self.compute(table, guessed, histories)
+        right = self.source.randrange(drafts + 1)
+        self.manager.rollback(table, start + 1 + right)
+        tokens[:] = [*guessed[: start + 1 + right], self.source.randrange(2)]
+        del histories[table.length :]
+
+    def compute(self, table: Any, tokens: Any, histories: Any) -> None:
+        """Write the rows of the tokens that have cells, but no history yet."""
+        for position in range(len(histories), table.length):
             history = tuple(tokens[: position + 1]) if not table.is_private else self.unique()
             histories.append(history)
             for group, memory in enumerate(self.memory):
                 if table.cells[group, position] != NO_CELL:
                     memory[table.cells[group, position]] = history
-        if self.source.random() < 0.2:
-            self.verify_masks(table, histories, count)
-        if self.source.random() < 0.7:
-            self.manager.insert(table, keys(*tokens))
 
     def unique(self) -> int:
         self.serial += 1

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.fake_drafts import RandomDrafts
 from support.fake_graphs import EOS, FakeEngine, FakeGraphs, FakeRequest, hashed_or_end
 
 from tampu.errors import DeviceLostError, OutOfMemoryError, RunnerDiedError
@@ -89,12 +90,17 @@ def requests(source: random.Random) -> Iterator[tuple[list[int], dict[str, Any]]
 
 
 def run(
-    graphs: type[DeviceGraphs], seed: int, cancelled: frozenset[int]
+    graphs: type[DeviceGraphs],
+    seed: int,
+    cancelled: frozenset[int],
+    drafts: RandomDrafts | None = None,
 ) -> tuple[list[tuple[str, list[int], str]], int]:
     """Return what each request is answered, and how many steps were queued."""
     source, moments = random.Random(seed), random.Random()
     slots, batch = source.choice([1, 2, 4]), source.choice([3, 8, 64])
+    batch = 64 if drafts else batch  # there are none beside prompts
     options: dict[str, Any] = {"slots": slots, "context": CONTEXT, "batch": batch}
+    options["drafts"] = drafts
     with FakeEngine(hashed_or_end, graphs=graphs, candidates=CANDIDATES, **options) as engine:
         asked: list[FakeRequest] = []
         for prompt, chosen in requests(source):
@@ -116,6 +122,21 @@ def test_requests_get_the_tokens_of_the_loop_with_one_step_in_flight(seed: int) 
     found, queued = run(KeepingGraphs, seed, cancelled)
     assert none == 0
     assert queued > 0 or cancelled
+    for (text, tokens, reason), (_, all_tokens, end) in zip(found, wanted, strict=True):
+        if reason == "cancelled":
+            assert tokens == all_tokens[: len(tokens)]
+        else:
+            assert (tokens, reason) == (all_tokens, end), text
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("graphs", [DeviceGraphs, KeepingGraphs])
+def test_drafts_do_not_change_what_requests_get(graphs: type[DeviceGraphs], seed: int) -> None:
+    cancelled = frozenset({2, 3, 7, 11} if seed % 2 else ())
+    drafts = RandomDrafts(hashed_or_end, seed)
+    wanted, _ = run(DeviceGraphs, seed, frozenset())
+    found, _ = run(graphs, seed, cancelled, drafts)
+    assert drafts.right > 0 < drafts.wrong
     for (text, tokens, reason), (_, all_tokens, end) in zip(found, wanted, strict=True):
         if reason == "cancelled":
             assert tokens == all_tokens[: len(tokens)]

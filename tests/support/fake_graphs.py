@@ -17,6 +17,7 @@ from tampu.kvcache import AttentionGroup, Cells, KVCacheManager
 from tampu.ml.backend import Computed
 from tampu.nn import Placeholders, PreparedImage
 from tampu.runner.detokenizer import Detokenizer
+from tampu.runner.drafts import DraftSource
 from tampu.runner.events import Done, Event, Failed, TextDelta
 from tampu.runner.graph_cache import GraphCounts, PreparedGraph, WarmUpBatch
 from tampu.runner.idle_warm_up import IdleWarmUp
@@ -205,7 +206,8 @@ class FakeEngine:
         self, follow: Callable[[list[int]], int | None], *, slots: int = 1, context: int = 32,
         batch: int = 8, graphs: type[FakeGraphs] | None = None, kept_bytes: int = 10**6,
         candidates: tuple[int, ...] = (), kv_unified: bool = False,
-        left: Sequence[WarmUpBatch] = (), clock: Callable[[], float] = time.monotonic
+        left: Sequence[WarmUpBatch] = (), clock: Callable[[], float] = time.monotonic,
+        drafts: DraftSource | None = None,
     ) -> None:  # fmt: skip
         self.context = context
         cells = context if kv_unified else slots * context
@@ -215,9 +217,10 @@ class FakeEngine:
             slots=slots,
             kv_unified=kv_unified,
             max_batch_tokens=batch,
-            max_outputs=max(slots, 4),
+            max_outputs=max(slots, 4) + (6 if drafts else 0),
             images=ImageStore(kept_bytes),
             candidates=candidates,
+            drafts=drafts,
         )
         self.graphs: Any = (graphs or FakeGraphs)(follow, cells)  # with methods of a test
         warm_up = IdleWarmUp(self.graphs, self.kv_manager, 4, left, clock)

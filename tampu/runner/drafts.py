@@ -1,0 +1,33 @@
+"""Drafts: guesses of an answer's next tokens, which one step verifies together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol, TypeAlias
+
+from tampu.runner.batch import Plan
+from tampu.runner.sequence import Sequence
+
+Drafts: TypeAlias = dict[Sequence, tuple[int, ...]]
+"""Guesses of the next tokens of some sequences, in order."""
+
+
+class DraftSource(Protocol):
+    """Guesses the next tokens of answers."""
+
+    def choose(self, rooms: Mapping[Sequence, int], limit: int) -> Drafts:
+        """Return drafts for the next step; those that are not worth their time are left out.
+
+        Args:
+            rooms: the sequences in the step, and how many drafts each may have.
+            limit: how many all may have together.
+        """
+
+    def are_expected(self, sequences: Iterable[Sequence]) -> bool:
+        """Return whether there will be drafts once the next token of each sequence is known.
+
+        Then a GPU's next step waits for these tokens.
+        """
+
+    def measured(self, plan: Plan, seconds: float) -> None:
+        """Note how long a batch took, until the next one was launched."""

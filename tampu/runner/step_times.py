@@ -1,0 +1,101 @@
+"""How long steps of a few rows take, measured while they run, and how many drafts win by that.
+
+A step reads all weights, whatever the number of its rows, so a few rows more cost little where
+memory is what limits. How little depends on the machine, on the model (a mixture of experts reads
+more experts for more rows), on the number of rows and on the length of the context. So the time of
+each number of rows is measured, and a number that was not measured is taken from those beside it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Sequence
+from itertools import islice
+
+_SAMPLES = 5  # their median counts, so that one that was disturbed does not
+_KEPT = 512  # steps; then a time is forgotten, so that what was slow is tried again
+_SLOPE = 0.06  # of the time of one row, for each further one, until times are known
+_WORTH = 1.03  # a step with drafts must be faster by this: planning it is not measured by itself
+
+
+class StepTimes:
+    """The times of steps that decode, by their rows."""
+
+    def __init__(self) -> None:
+        """Know no times yet."""
+        self._seconds: dict[int, deque[float]] = {}
+        self._last: dict[int, int] = {}  # the number of the last step with so many rows
+        self._steps = 0
+
+    def add(self, rows: int, seconds: float) -> None:
+        """Note how long a step took."""
+        self._steps += 1
+        self._seconds.setdefault(rows, deque(maxlen=_SAMPLES)).append(seconds)
+        self._last[rows] = self._steps
+        for each in [each for each, step in self._last.items() if self._steps - step > _KEPT]:
+            del self._seconds[each], self._last[each]
+
+    def at(self, rows: int) -> float:
+        """Return how long a step with so many rows takes; without any times, relative to one row.
+
+        Between two numbers of rows that were measured times lie on a line; beyond them they grow by
+        a typical slope.
+        """
+        if rows in self._seconds:
+            return statistics.median(self._seconds[rows])
+        below = max((each for each in self._seconds if each < rows), default=0)
+        above = min((each for each in self._seconds if each > rows), default=0)
+        if below and above:
+            first, last = self.at(below), self.at(above)
+            return first + (last - first) * (rows - below) / (above - below)
+        known = below or above
+        return (self.at(known) / _typical(known) if known else 1.0) * _typical(rows)
+
+    def can_win(self, rows: int, limit: int) -> bool:
+        """Return whether drafts beside so many rows win if all of them are right."""
+        least = _WORTH * rows / self.at(rows)
+        return any(more / self.at(more) > least for more in _rungs(rows, limit))
+
+    def best(self, rows: int, limit: int, guesses: Sequence[tuple[float, int]]) -> list[int]:
+        """Return how many tokens of each guess give the most tokens a second.
+
+        Args:
+            rows: of the step without drafts.
+            limit: how many drafts there may be in all.
+            guesses: how often a token of it is right, and its length. Its n-th token is of use if
+                all before it are right too.
+        """
+        tokens = sorted(
+            (
+                (rate**number, place)
+                for place, (rate, length) in enumerate(guesses)
+                for number in range(1, length + 1)
+            ),
+            reverse=True,
+        )
+        most, drafts = _WORTH * rows / self.at(rows), 0
+        expected, taken = float(rows), 0
+        for more in _rungs(rows, min(limit, len(tokens))):
+            expected += sum(gain for gain, _ in islice(tokens, taken, more - rows))
+            taken = more - rows
+            if expected / self.at(more) > most:
+                most, drafts = expected / self.at(more), taken
+        counts = [0] * len(guesses)
+        for _, place in tokens[:drafts]:
+            counts[place] += 1
+        return counts
+
+
+def _typical(rows: int) -> float:
+    """Return the time of a step relative to that of one row, as far as one can know it."""
+    return 1 + _SLOPE * (rows - 1)
+
+
+def _rungs(rows: int, limit: int) -> list[int]:
+    """Return the numbers of rows of steps with drafts: few of them, as each needs a graph."""
+    return [
+        each
+        for each in range(rows + 1, rows + limit + 1)
+        if each <= 4 or each % (1 << each.bit_length() - 2) == 0
+    ]
