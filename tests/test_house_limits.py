@@ -16,7 +16,7 @@ ROOT = Path(tampu.__file__).parent
 MODULES = sorted(ROOT.rglob("*.py"))
 LONGEST_FILE, LONGEST_FUNCTION, MOST_METHODS = 400, 60, 20
 # What puts the application together, `tampu serve`'s options, and `tampu run` without one.
-KNOWING_FEATURES = {"cli/private_server.py", "server/feature_list.py", "server/options.py"}
+KNOWING_FEATURES = {"cli/private_api.py", "server/feature_list.py", "server/options.py"}
 TOP_LEVEL = {
     "__init__.py", "cancellation.py", "errors.py", "long_json.py", "text.py", "threads.py",
     "version.py",
@@ -39,14 +39,12 @@ LONG_FUNCTIONS = {
     "cli/serve.py: serve_command": "its parameters are the command's options with their help",
     "convert/__init__.py: plan_conversion": "to be divided",
     "engine/model_loader.py: _load": "to be divided: the stages of loading",
-    "server/features/decisions/routes.py: decisions": "a function for each route, inside of one",
     "server/features/responses/conversations.py: conversation_routes": "functions of routes in one",
 }  # fmt: skip
 # Classes with more methods, and why.
 LARGE_CLASSES = {
     "chat/gotemplate/parsing.py: _Parser": "a method for each rule of the grammar",
     "chat/taint.py: TaintedStr": "the methods of str",
-    "cli/private_server.py: PrivateServer": "to be replaced by the server's routes",
     "engine/engine.py: Engine": "the Python API",
     "engine/input_processor.py: InputProcessor": "to be divided: prompts, and images and videos",
     "ml/backend.py: Backend": "to be divided: memory of graphs, and computing them",

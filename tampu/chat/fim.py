@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tampu.chat.prompt import Vocabulary
 from tampu.chat.sandboxed_template import SandboxedTemplate
+from tampu.chat.segments import Tokenizer
 from tampu.chat.template_loader import PromptTemplate
 from tampu.sandbox.client import ForkServerClient
 
@@ -24,10 +24,10 @@ class FillInTheMiddle:
     """Makes these prompts for one model."""
 
     def __init__(
-        self, vocabulary: Vocabulary, template: SandboxedTemplate | None, marks: tuple[int, ...]
+        self, tokenizer: Tokenizer, template: SandboxedTemplate | None, marks: tuple[int, ...]
     ) -> None:
         """Use a template, or without one the tokens before, between and after the texts."""
-        self._vocabulary = vocabulary
+        self._tokenizer = tokenizer
         self._template = template
         self._marks = marks
 
@@ -35,15 +35,15 @@ class FillInTheMiddle:
     def for_model(
         cls,
         template: PromptTemplate | None,
-        vocabulary: Vocabulary,
+        tokenizer: Tokenizer,
         metadata: Metadata,
         fork_server: ForkServerClient,
     ) -> FillInTheMiddle | None:
         """Return the maker of a model's prompts; None if it does not support them."""
         if template is not None and template.supports_insert:
-            return cls(vocabulary, SandboxedTemplate(template, fork_server), ())
+            return cls(tokenizer, SandboxedTemplate(template, fork_server), ())
         marks = fim_tokens(metadata)
-        return cls(vocabulary, None, marks) if marks else None
+        return cls(tokenizer, None, marks) if marks else None
 
     def tokens(self, before: str, behind: str) -> list[int]:
         """Return the prompt to fill in the text between two others.
@@ -53,14 +53,14 @@ class FillInTheMiddle:
         """
         if self._template is not None:
             prompt = self._template.render_insert(before, behind)
-            return list(self._vocabulary.encode_pieces(prompt))
+            return list(self._tokenizer.encode_pieces(prompt))
         begin, middle, end = self._marks
         first, second = (
-            self._vocabulary.encode(text, add_special=False, parse_special=False)
+            self._tokenizer.encode(text, add_special=False, parse_special=False)
             for text in (before, behind)
         )
-        bos = self._vocabulary.bos
-        start = [bos] if self._vocabulary.adds_bos and bos is not None else []
+        bos = self._tokenizer.bos
+        start = [bos] if self._tokenizer.adds_bos and bos is not None else []
         return [*start, begin, *first, middle, *second, end]
 
 

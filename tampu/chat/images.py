@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from tampu.cancellation import check_cancelled
-from tampu.chat.segments import PieceEncoder, Prompt, encode_prompt
+from tampu.chat.segments import Prompt, Tokenizer, encode_prompt
 from tampu.errors import RequestError
 
 
@@ -72,19 +72,19 @@ class ImagePlaceholders:
             for message in messages
         ]
 
-    def encode(self, vocabulary: PieceEncoder, prompt: Prompt) -> list[Item]:
+    def encode(self, tokenizer: Tokenizer, prompt: Prompt) -> list[Item]:
         """Return a prompt's tokens with the images at their places.
 
         Raises:
             RequestError: if the template drops or repeats an image.
         """
         if not self._images:
-            return encode_prompt(vocabulary, prompt)
+            return encode_prompt(tokenizer, prompt)
         items: list[Item] = []
         shown: list[int] = []
         for text, number in self._parts(prompt):
             is_first = not items
-            items += encode_prompt(vocabulary, text) if is_first else vocabulary.encode_pieces(text)
+            items += encode_prompt(tokenizer, text) if is_first else tokenizer.encode_pieces(text)
             if number is not None:
                 image = self._images[number]
                 items += image.items if isinstance(image, PreparedVideo) else [image]
@@ -153,12 +153,12 @@ def prepared_images(images: Sequence[Any], prepare: Callable[[Any], Any]) -> lis
 
 
 def media_items(
-    vocabulary: PieceEncoder, text: str, images: Sequence[PreparedImage], marker: str
+    tokenizer: Tokenizer, text: str, images: Sequence[PreparedImage], marker: str
 ) -> list[Item]:
     """Return the tokens of a text without a template, with images in place of its markers."""
     first, *rest = text.split(marker)
-    items: list[Item] = [*encode_prompt(vocabulary, ((first, True),))]
+    items: list[Item] = [*encode_prompt(tokenizer, ((first, True),))]
     for image, part in zip(images, rest, strict=True):
         items += image.items if isinstance(image, PreparedVideo) else [image]
-        items += vocabulary.encode_pieces(((part, True),), continues=True) if part else []
+        items += tokenizer.encode_pieces(((part, True),), continues=True) if part else []
     return items

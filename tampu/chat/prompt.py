@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tampu.chat.images import ImagePlaceholders, Item
 from tampu.chat.output import ChatFormat, chat_format
 from tampu.chat.output.reasoning import Think
 from tampu.chat.sandboxed_template import SandboxedTemplate
-from tampu.chat.segments import PieceEncoder, Prompt, text_of
+from tampu.chat.segments import Prompt, Tokenizer, text_of
 from tampu.chat.template_loader import PromptTemplate
 from tampu.errors import RequestError
 from tampu.sandbox.client import ForkServerClient
@@ -25,16 +25,6 @@ Messages: TypeAlias = Sequence[Mapping[str, Any]]
 
 # A long conversation is cut at a guessed place, and searched in halves only after so many guesses.
 _GUESSES = 6
-
-
-class Vocabulary(PieceEncoder, Protocol):
-    """What prompts need of a tokenizer, with a template and without."""
-
-    def encode(
-        self, text: str, *, add_special: bool = True, parse_special: bool = True
-    ) -> list[int]:
-        """Return the tokens of a text."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,23 +57,23 @@ class PromptBuilder:
     def __init__(
         self,
         template: PromptTemplate | SandboxedTemplate,
-        vocabulary: Vocabulary,
+        tokenizer: Tokenizer,
         eos: int | None = None,
         style: ChatFormat | None = None,
     ) -> None:
         """Take the model's template and tokenizer, and the token that ends its texts."""
         self.style = style or chat_format(template.source)
         self._template = template
-        self._vocabulary = vocabulary
+        self._tokenizer = tokenizer
         self._bos_text, self._eos_text = (
-            "" if token is None else vocabulary.token_text(token) for token in (vocabulary.bos, eos)
+            "" if token is None else tokenizer.token_text(token) for token in (tokenizer.bos, eos)
         )
 
     @classmethod
     def for_model(
         cls,
         template: PromptTemplate | None,
-        vocabulary: Vocabulary,
+        tokenizer: Tokenizer,
         metadata: Metadata,
         fork_server: ForkServerClient,
         parser: str = "",
@@ -98,7 +88,7 @@ class PromptBuilder:
         architecture = metadata.string("general.architecture", default="")
         style = chat_format(template.source, architecture, parser)
         return cls(
-            SandboxedTemplate(template, fork_server), vocabulary, None if eos < 0 else eos, style
+            SandboxedTemplate(template, fork_server), tokenizer, None if eos < 0 else eos, style
         )
 
     def prepare(self) -> None:
@@ -210,8 +200,8 @@ class PromptBuilder:
         prompt = self._render(marks.place(_with_ending(messages, separator, mark)), tools, values)
         prompt = (*prompt, (self.style.without_reasoning(text_of(prompt[-1:])), True))
         before, after = _split(prompt, mark)
-        encode = partial(self._vocabulary.encode_pieces, continues=True)
-        return marks.encode(self._vocabulary, before), [
+        encode = partial(self._tokenizer.encode_pieces, continues=True)
+        return marks.encode(self._tokenizer, before), [
             [encode(((text, False), *after, (answer, False))) for answer in answers]
             for text, answers in endings
         ]
@@ -228,7 +218,7 @@ class PromptBuilder:
         prompt, in_reasoning = self._with_begun_answer(
             messages, tools, values, marks.place, add_generation_prompt=add_generation_prompt
         )
-        tokens = marks.encode(self._vocabulary, prompt)
+        tokens = marks.encode(self._tokenizer, prompt)
         return BuiltPrompt(tokens, in_reasoning, more=marks.more)
 
     def _with_begun_answer(

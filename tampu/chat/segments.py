@@ -14,8 +14,8 @@ Prompt: TypeAlias = tuple[tuple[str, bool], ...]
 """Pieces of text, each with whether it is trusted: the template's own."""
 
 
-class PieceEncoder(Protocol):
-    """What a prompt needs of a tokenizer."""
+class Tokenizer(Protocol):
+    """What prompts need of a tokenizer, with a template and without."""
 
     @property
     def bos(self) -> int | None:
@@ -25,6 +25,12 @@ class PieceEncoder(Protocol):
     @property
     def adds_bos(self) -> bool:
         """Whether texts begin with `bos`."""
+        ...
+
+    def encode(
+        self, text: str, *, add_special: bool = True, parse_special: bool = True
+    ) -> list[int]:
+        """Return the tokens of a text."""
         ...
 
     def encode_pieces(
@@ -59,7 +65,7 @@ def text_of(prompt: Prompt) -> str:
     return "".join(text for text, _ in prompt)
 
 
-def encode_prompt(tokenizer: PieceEncoder, pieces: Prompt) -> list[int]:
+def encode_prompt(tokenizer: Tokenizer, pieces: Prompt) -> list[int]:
     """Return the tokens of a chat's prompt.
 
     Control tokens come from trusted text alone; the text between two of them is tokenized as one,

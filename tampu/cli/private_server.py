@@ -1,24 +1,22 @@
-"""Ollama's API within this program, for `tampu run` without a server.
+"""A server within this program, for `tampu run` without another: its thread, and loading models.
 
-It answers with the server's own model manager and response lines, but without HTTP and without
-another process, which would delay the first token.
+It has the server's model manager, and neither HTTP nor another process: the first token would wait.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import threading
-import time
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 
+from tampu.cli.loop_thread import LoopThread
+from tampu.cli.private_api import PrivateAPI
 from tampu.cli.repl.spinner import prompt_bar
 from tampu.cli.server_client import WARNINGS
 from tampu.engine.backend import Backend
@@ -28,18 +26,12 @@ from tampu.errors import ModelNotFoundError, RequestError, TampuError
 from tampu.ml.library import loaded_backends
 from tampu.ml.termination import explain_termination
 from tampu.sandbox.client import ForkServerClient
-from tampu.server.ollama import lists
-from tampu.server.ollama import requests as wire
-from tampu.server.ollama.output import ChatWriter, GenerateWriter
 from tampu.server.serving.admission import Admission
-from tampu.server.serving.events import warnings_of
-from tampu.server.serving.generation_request import FOREVER, GenerationRequest
-from tampu.server.serving.model_defaults import ModelDefaults
+from tampu.server.serving.generation_request import FOREVER
 from tampu.server.serving.model_manager import ModelManager
 from tampu.server.serving.serving import Serving
 from tampu.settings.parsers import existing_path
 from tampu.settings.settings import Settings, disable_backtraces
-from tampu.settings.type_errors import type_error
 from tampu.store.catalog import Catalog, Entry, resolve
 from tampu.store.library import Library, LocalModel
 from tampu.worker.client import WorkerProcess
@@ -49,8 +41,6 @@ from tampu.worker.thread import WorkerThread
 
 _MAX_QUEUE = 8
 _MAX_MODELS = 2  # `/load` keeps the old model until the new one is loaded
-
-Lines: TypeAlias = AsyncGenerator[object, None]
 
 
 class NoMetrics:
@@ -120,20 +110,8 @@ class PrivateServer:
         self._worker: WorkerThread | None = None
         self._serving = self._new_serving(slots)
         self.models = self._serving.models
-        self._handlers: dict[str, Callable[[dict[str, Any]], Lines]] = {
-            "/api/chat": self._chat,
-            "/api/generate": self._generate,
-            "/api/embed": self._embed,
-            "/api/show": self._show,
-            "/api/tags": self._tags,
-            "/api/create": self._create,
-            "/v1/decisions": self._decide,
-        }
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name="tampu-private-server", daemon=True
-        )
-        self._thread.start()
+        self._api = PrivateAPI(self._serving)
+        self._loop = LoopThread("tampu-private-server")
 
     def __str__(self) -> str:
         return "this program"
@@ -174,7 +152,7 @@ class PrivateServer:
 
         async def forward() -> None:
             try:
-                async with aclosing(self._handlers[path](body)) as answer:
+                async with aclosing(self._api.answer(path, body)) as answer:
                     async for line in answer:
                         lines.put(msgspec.to_builtins(line))
             except TampuError as error:
@@ -182,7 +160,7 @@ class PrivateServer:
             finally:
                 lines.put(None)
 
-        forwarding = asyncio.run_coroutine_threadsafe(forward(), self._loop)
+        forwarding = self._loop.start(forward())
         try:
             while (line := lines.get()) is not None:
                 if isinstance(line, TampuError):
@@ -194,89 +172,11 @@ class PrivateServer:
 
     def close(self) -> None:
         """Unload all models and end the thread."""
-        if self._loop.is_closed():
+        if self._loop.is_closed:
             return
-        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        self._loop.run(self._serving.close())
         self._loop.close()
         self._fork_server.restart()  # ends it
-
-    async def _end(self) -> None:
-        await self._serving.close()
-        await self._loop.shutdown_default_executor()
-
-    def _chat(self, body: dict[str, Any]) -> Lines:
-        request = msgspec.convert(body, wire.ChatRequest)
-        entry = self._serving.find(request.model)
-        job = wire.parse_chat(request, self._defaults(entry))
-        return self._answer(entry, job, ChatWriter(entry.name, time.monotonic_ns()))
-
-    def _generate(self, body: dict[str, Any]) -> Lines:
-        request = msgspec.convert(body, wire.GenerateRequest)
-        entry = self._serving.find(request.model)
-        writer = GenerateWriter(entry.name, time.monotonic_ns(), with_context=False)
-        if wire.is_unload(request):
-            return self._unload(entry, writer)
-        job = wire.parse_generate(request, self._defaults(entry))
-        return self._answer(entry, job, writer)
-
-    async def _unload(self, entry: Entry, writer: GenerateWriter) -> Lines:
-        await self.models.unload(entry.name)
-        yield writer.note("unload")
-
-    async def _answer(
-        self, entry: Entry, job: GenerationRequest, writer: ChatWriter | GenerateWriter
-    ) -> Lines:
-        if job.warnings:
-            yield {WARNINGS: list(job.warnings)}
-        async with aclosing(self._serving.generate(entry, job)) as events:
-            async for event in events:
-                if warnings := warnings_of(event):
-                    yield {WARNINGS: list(warnings)}
-                for line in writer.lines(event):
-                    yield line
-
-    async def _embed(self, body: dict[str, Any]) -> Lines:
-        request = msgspec.convert(body, wire.EmbedRequest)
-        entry = self._serving.find(request.model)
-        found = await self._serving.ask(entry, wire.parse_embed(request, self._defaults(entry)))
-        yield {"embeddings": found.array().tolist()}
-
-    async def _decide(self, body: dict[str, Any]) -> Lines:
-        from tampu.server.features.decisions import requests as decisions  # seldom needed
-
-        try:
-            request = msgspec.convert(body, decisions.DecisionsRequest)
-        except msgspec.ValidationError as error:
-            raise RequestError(type_error(error)) from error
-        entry = self._serving.find(request.model)
-        call = decisions.parse_decisions(request, self._serving.defaults(entry))
-        found = await self._serving.ask(entry, call)
-        yield decisions.decisions_response(request, found.decisions)
-
-    async def _show(self, body: dict[str, Any]) -> Lines:
-        request = msgspec.convert(body, wire.ShowRequest)
-        entry = self._serving.find(request.model)
-        engine = self.models.options.engine
-        yield lists.show(entry, self._serving.defaults(entry), request, engine)
-
-    async def _tags(self, _: dict[str, Any]) -> Lines:
-        yield lists.tags(self._serving.catalog.entries())
-
-    async def _create(self, body: dict[str, Any]) -> Lines:
-        from tampu.server.ollama.manage import CreateRequest  # slow to import, and seldom needed
-        from tampu.store.create import creating
-
-        request = msgspec.convert(body, CreateRequest)
-        spec = replace(request.spec(), folder=Path.cwd())
-        library = self._serving.catalog.library
-        for step in creating(library, request.parsed(), spec):
-            yield {"status": step.status}
-
-    def _defaults(self, entry: Entry) -> ModelDefaults:
-        """Return a model's defaults without the prefix of its conversations."""
-        return replace(self._serving.defaults(entry), system="", messages=())
 
     def _new_serving(self, slots: int) -> Serving:
         options = msgspec.structs.replace(options_from_settings(self._settings), slots=slots)

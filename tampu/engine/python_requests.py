@@ -15,11 +15,11 @@ from tampu.chat.output.reasoning import Think
 from tampu.engine.arguments import FilePath, kind_of
 from tampu.engine.input_processor import Prompt, flat
 from tampu.engine.prompts import ChatPrompt, ItemsPrompt, StructuredOutput, TextPrompt
-from tampu.engine.request_builder import Tokenizer
 from tampu.engine.requests import Generate
 from tampu.errors import GrammarError, RequestError
 from tampu.runner.request import GenerateOptions, generate_options, given_options, token_limit
 from tampu.store.model import StoredDefaults
+from tampu.tokenizer import Tokenizer
 
 Message: TypeAlias = Mapping[str, Any]
 File: TypeAlias = str | Path | bytes | npt.NDArray[np.uint8] | Any

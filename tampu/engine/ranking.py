@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from tampu.engine.requests import Pair
 from tampu.errors import ContextLengthError, RequestError
 from tampu.ml.metadata import Metadata
 from tampu.ml.vectors import check_finite
+from tampu.tokenizer import Tokenizer
 
 Labels = npt.NDArray[np.float32]
 """The scores of the labels."""
@@ -32,20 +33,6 @@ Labels = npt.NDArray[np.float32]
 _TEMPLATE = "tokenizer.chat_template.rerank"
 _PLACES = re.compile(r"(\{query\}|\{document\})")
 _YES = "yes"
-
-
-class PairEncoder(Protocol):
-    """What pairs need of a tokenizer."""
-
-    def encode(
-        self, text: str, *, add_special: bool = True, parse_special: bool = True
-    ) -> list[int]:
-        """Return the tokens of a text."""
-
-    def encode_pieces(
-        self, pieces: Sequence[tuple[str, bool]], *, continues: bool = False
-    ) -> list[int]:
-        """Return the tokens of texts, and whether control tokens in each are read."""
 
 
 Ranker: TypeAlias = Callable[[Sequence[Pair]], Sequence[Sequence[float]]]
@@ -65,7 +52,7 @@ class PairBuilder:
         labels: of the scores; empty: unknown.
     """
 
-    tokenizer: PairEncoder
+    tokenizer: Tokenizer
     template: str
     begin: list[int]
     between: list[int]
@@ -73,7 +60,7 @@ class PairBuilder:
     labels: tuple[str, ...]
 
     @classmethod
-    def for_model(cls, metadata: Metadata, tokenizer: PairEncoder) -> PairBuilder | None:
+    def for_model(cls, metadata: Metadata, tokenizer: Tokenizer) -> PairBuilder | None:
         """Return the builder for a model; None if the model does not rank by a head."""
         if pooling_of(metadata, None) != RANK:
             return None

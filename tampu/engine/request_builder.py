@@ -7,10 +7,10 @@ engines.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec.structs import replace
 
@@ -23,7 +23,7 @@ from tampu.chat.output.tool_grammar import (
     tool_call_grammar,
     tool_calls_or_content,
 )
-from tampu.chat.prompt import BuiltPrompt, PromptBuilder, Vocabulary
+from tampu.chat.prompt import BuiltPrompt, PromptBuilder
 from tampu.chat.template_loader import PromptTemplate
 from tampu.engine.output import OutputParser
 from tampu.engine.prompts import (
@@ -41,6 +41,7 @@ from tampu.errors import ContextLengthError, RequestError
 from tampu.runner.request import GenerateOptions, ReasoningTags, log_ignored
 from tampu.sampling.grammar import Grammar, grammar_of
 from tampu.sandbox.client import ForkServerClient
+from tampu.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from tampu.ml.metadata import Metadata
@@ -51,34 +52,6 @@ PrepareFile: TypeAlias = Callable[[bytes], Any]
 """Returns the image or the video in a file as a model takes it, raises RequestError without."""
 
 _MAX_TAG_TOKENS = 16  # of the tag that begins reasoning at the end of a prompt
-
-
-class Tokenizer(Vocabulary, Protocol):
-    """The part of a tokenizer that requests use."""
-
-    @property
-    def vocabulary_size(self) -> int:
-        """The number of tokens."""
-
-    @property
-    def eos(self) -> Collection[int]:
-        """The tokens that end a text."""
-
-    @property
-    def begin_text(self) -> str:
-        """What encoding puts in front of a text."""
-
-    def control_tokens(self, texts: Iterable[str]) -> Mapping[str, int]:
-        """Return the ids of the control tokens among these texts."""
-
-    def control_texts(self) -> Mapping[int, str]:
-        """Return the control tokens with their texts."""
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of tokens."""
-
-    def token_bytes(self, id: int) -> bytes:
-        """Return the bytes of a token."""
 
 
 @dataclass(frozen=True, slots=True)

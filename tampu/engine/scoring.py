@@ -23,6 +23,7 @@ from tampu.engine.requests import PromptScores, ScoredContinuation
 from tampu.errors import ComputeError, RequestError
 from tampu.runner.events import Done, Event, Failed, Usage, to_error
 from tampu.runner.sequence import RowCollector, Rows
+from tampu.tokenizer import Tokenizer
 
 Work = TypeVar("Work")
 Tokens: TypeAlias = tuple[int, ...]
@@ -40,22 +41,6 @@ class Handle(Protocol):
 
     def cancel(self) -> None:
         """End it before its next token."""
-
-
-class PairTokenizer(Protocol):
-    """What prompts with continuations need of a tokenizer."""
-
-    @property
-    def around(self) -> tuple[list[int], list[int]]:
-        """The tokens before and after a text."""
-
-    def encode(self, text: str, *, add_special: bool = True) -> list[int]:
-        """Return the tokens of a text."""
-
-    def encode_pieces(
-        self, pieces: Sequence[tuple[str, bool]], *, continues: bool = False
-    ) -> list[int]:
-        """Return the tokens of a text, and whether control tokens in it are read."""
 
 
 Collect: TypeAlias = Callable[[Sequence[Item], RowCollector, Callable[[Event], None]], Handle]
@@ -143,7 +128,7 @@ def scores(prompts: Prompts, collect: Collect, *, at_once: int) -> tuple[PromptS
 
 
 def with_continuations(
-    tokenizer: PairTokenizer, prompt: Sequence[Item] | str, continuations: Sequence[Continuation]
+    tokenizer: Tokenizer, prompt: Sequence[Item] | str, continuations: Sequence[Continuation]
 ) -> list[tuple[Sequence[Item], list[Tokens]]]:
     """Return each continuation as tokens, with the tokens of the prompt before it.
 
@@ -177,7 +162,7 @@ def with_continuations(
     return pairs
 
 
-def _alone(tokenizer: PairTokenizer, text: str) -> Tokens:
+def _alone(tokenizer: Tokenizer, text: str) -> Tokens:
     return tuple(tokenizer.encode_pieces(((text, True),), continues=True))
 
 

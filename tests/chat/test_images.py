@@ -16,6 +16,9 @@ class Letters:
 
     bos, adds_bos = 1, True
 
+    def encode(self, text: str, **_: bool) -> list[int]:
+        raise NotImplementedError
+
     def encode_pieces(self, pieces: Any, **_: bool) -> list[Any]:
         return [ord(c.upper() if known else c) for text, known in pieces for c in text]
 

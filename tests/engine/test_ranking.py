@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,13 +45,16 @@ class Words:
         return [ord(letter) + 1000 * parses for text, parses in pieces for letter in text]
 
 
+TOKENIZER: Any = Words()
+
+
 def ranked(pairs: Sequence[Pair]) -> list[list[float]]:
     return [[pair.document.count("!") * 800.0 - 800.0] for pair in pairs]
 
 
 def builder(keys: Mapping[str, bool | str] | None = None) -> PairBuilder:
     named = {"general.architecture": "bert", "bert.pooling_type": 4, **(keys or {})}
-    found = PairBuilder.for_model(Metadata(named), Words())
+    found = PairBuilder.for_model(Metadata(named), TOKENIZER)
     assert found is not None
     return found
 
@@ -81,7 +85,7 @@ def test_a_template_is_filled_and_control_tokens_in_texts_are_not_read() -> None
 
 def test_other_models_have_no_builder() -> None:
     plain = Metadata({"general.architecture": "bert", "bert.pooling_type": 1})
-    assert PairBuilder.for_model(plain, Words()) is None
+    assert PairBuilder.for_model(plain, TOKENIZER) is None
 
 
 def test_a_score_is_a_probability_however_large_it_is() -> None:

@@ -7,27 +7,18 @@ the text, but only the last of its tokens. The others are found from the remaini
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Protocol
+
+from tampu.tokenizer import Tokenizer
 
 _MAX_TOKENS = 32  # held back together; more are not text
 _REPLACED = "\N{REPLACEMENT CHARACTER}".encode()
 _BROKEN = b"\xff"  # never part of UTF-8, like the bytes that were replaced
 
 
-class TokenBytes(Protocol):
-    """The part of a tokenizer that this uses."""
-
-    def all_token_bytes(self) -> list[bytes]:
-        """Return the bytes of every token; b"" for control tokens."""
-
-    def token_bytes(self, token: int) -> bytes:
-        """Return the bytes of a token."""
-
-
 class Retokenizer:
     """Finds tokens by their bytes. Any thread may call it."""
 
-    def __init__(self, tokenizer: TokenBytes) -> None:
+    def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
 
     def before(self, token: int, text: str, count: int) -> list[int]:

@@ -23,8 +23,7 @@ from tampu.server.front.single_flight import SingleFlight
 from tampu.server.ollama import lists
 from tampu.server.ollama import requests as wire
 from tampu.server.ollama.output import ChatWriter, GenerateWriter
-from tampu.server.openai.embedding_routes import embedding_warnings
-from tampu.server.serving.event_response import event_response
+from tampu.server.serving.event_response import embedding_warnings, event_response
 from tampu.server.serving.generation_request import GenerationRequest
 from tampu.server.serving.hosted_tools import HostedTools, Offer, chat_form
 from tampu.server.serving.model_defaults import ModelDefaults

@@ -6,10 +6,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tampu.engine.requests import Embedded
 from tampu.server.fields.mixed_prompts import is_mixed, read_prompts
 from tampu.server.front.body import parsed
-from tampu.server.front.http_response import SHORT, JSONResponse, TaskResponse, warning_headers
+from tampu.server.front.http_response import SHORT, JSONResponse, TaskResponse
 from tampu.server.front.routes import Route, post
 from tampu.server.openai.cohere import CohereEmbedRequest, cohere_embeddings, parse_cohere_embed
 from tampu.server.openai.embeddings import (
@@ -18,15 +17,9 @@ from tampu.server.openai.embeddings import (
     parse_embedding,
     vector_lists,
 )
-from tampu.server.serving.choices import dropped_warnings
-from tampu.server.serving.generation_request import ModelUse
+from tampu.server.serving.event_response import embedding_warnings
 from tampu.server.serving.mixed_prompts import joined
 from tampu.server.serving.serving import Serving
-
-
-def embedding_warnings(call: ModelUse, found: Embedded) -> dict[str, str]:
-    """Return the headers with the warnings of a request, and of tokens that were dropped."""
-    return warning_headers((*call.warnings, *dropped_warnings(found.dropped)))
 
 
 def embedding_routes(serving: Serving) -> list[Route]:

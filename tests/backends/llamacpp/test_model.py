@@ -169,7 +169,8 @@ def test_missing_tokens_are_recovered_from_their_bytes() -> None:
         def token_bytes(self, token: int) -> bytes:
             return self.all_token_bytes()[token]
 
-    untold = Retokenizer(Bytes())
+    tokenizer: Any = Bytes()
+    untold = Retokenizer(tokenizer)
     assert untold.before(0x80, "😀", 2) == [256, 0x98]
     assert untold.before(0x80, "😀", 3) == [0xF0, 0x9F, 0x98]
     assert untold.before(0x63, "�c", 1) == [0xFF]

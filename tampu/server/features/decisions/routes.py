@@ -16,10 +16,12 @@ from tampu.server.feature import Feature
 from tampu.server.features.decisions import requests as wire
 from tampu.server.features.decisions.rerank import RerankRequest, parse_rerank, rerank_response
 from tampu.server.features.decisions.scores import ScoreRequest, parse_scores, score_response
+from tampu.server.fields.image_urls import ImageFetcher
 from tampu.server.front.body import parsed
 from tampu.server.front.http_response import JSONResponse, TaskResponse, warning_headers
-from tampu.server.front.routes import post
+from tampu.server.front.routes import Route, post
 from tampu.server.serving.generation_request import ModelCall
+from tampu.server.serving.serving import Serving
 from tampu.store.catalog import Entry
 
 B = TypeVar("B", wire.DecisionsRequest, wire.SystemOneRequest, RerankRequest)
@@ -27,62 +29,74 @@ B = TypeVar("B", wire.DecisionsRequest, wire.SystemOneRequest, RerankRequest)
 
 def decisions(core: Core) -> Feature:
     """Return the feature: decisions, ranking and scores."""
-    serving, images = core.serving, core.images
+    return Feature(routes=decision_routes(core.serving, core.images))
 
-    async def decide(http: Request, body: wire.DecisionsRequest) -> Response:
+
+def decision_routes(serving: Serving, images: ImageFetcher) -> list[Route]:
+    """Return the routes of decisions, ranking and scores."""
+    api = DecisionsAPI(serving, images)
+    return [
+        post("/v1/decisions", api.decide, wire.DecisionsRequest),
+        post("/v1/systemone", api.systemone, wire.SystemOneRequest),
+        post("/v1/rerank", api.rerank, RerankRequest),
+        post("/v1/reranking", api.rerank, RerankRequest),
+        post("/v2/rerank", api.cohere_rerank, RerankRequest),
+        post("/v1/score", api.score, ScoreRequest),
+    ]
+
+
+class DecisionsAPI:
+    """The handlers."""
+
+    def __init__(self, serving: Serving, images: ImageFetcher) -> None:
+        self._serving = serving
+        self._images = images
+
+    async def decide(self, http: Request, body: wire.DecisionsRequest) -> Response:
         """`POST /v1/decisions`: answers to questions about an input, as probabilities."""
-        entry = serving.find_for(body, "completion")
-        await images.fill(body.input)
-        call = await parsed(http, wire.parse_decisions, body, serving.defaults(entry))
-        return answer(entry, body, call, wire.decisions_response)
+        entry = self._serving.find_for(body, "completion")
+        await self._images.fill(body.input)
+        call = await parsed(http, wire.parse_decisions, body, self._serving.defaults(entry))
+        return self._answer(entry, body, call, wire.decisions_response)
 
-    async def systemone(http: Request, body: wire.SystemOneRequest) -> Response:
+    async def systemone(self, http: Request, body: wire.SystemOneRequest) -> Response:
         """`POST /v1/systemone`: the same in the form of decision models."""
-        entry = serving.find_for(body, "completion")
-        call = await parsed(http, wire.parse_systemone, body, serving.defaults(entry))
-        return answer(entry, body, call, wire.systemone_response)
+        entry = self._serving.find_for(body, "completion")
+        call = await parsed(http, wire.parse_systemone, body, self._serving.defaults(entry))
+        return self._answer(entry, body, call, wire.systemone_response)
 
-    async def rerank(http: Request, body: RerankRequest) -> Response:
+    async def rerank(self, http: Request, body: RerankRequest) -> Response:
         """`POST /v1/rerank`: documents in the order of how well they match a query."""
-        return await ranked(http, body, is_cohere=False)
+        return await self._ranked(http, body, is_cohere=False)
 
-    async def cohere_rerank(http: Request, body: RerankRequest) -> Response:
+    async def cohere_rerank(self, http: Request, body: RerankRequest) -> Response:
         """`POST /v2/rerank`: the same in Cohere's form."""
-        return await ranked(http, body, is_cohere=True)
+        return await self._ranked(http, body, is_cohere=True)
 
-    async def score(http: Request, body: ScoreRequest) -> Response:
+    async def score(self, http: Request, body: ScoreRequest) -> Response:
         """`POST /v1/score`: how well pairs of texts match."""
-        entry = serving.find_for(body, "rerank", "completion")
-        calls = await parsed(http, parse_scores, body, serving.defaults(entry))
+        entry = self._serving.find_for(body, "rerank", "completion")
+        calls = await parsed(http, parse_scores, body, self._serving.defaults(entry))
 
         async def work() -> Response:
             found = {
-                query: (await serving.ask(entry, call)).decisions for query, call in calls.items()
+                query: (await self._serving.ask(entry, call)).decisions
+                for query, call in calls.items()
             }
             return JSONResponse(score_response(body, found))
 
         return TaskResponse(work())
 
-    async def ranked(http: Request, body: RerankRequest, *, is_cohere: bool) -> Response:
-        entry = serving.find_for(body, "rerank", "completion")
-        call = await parsed(http, parse_rerank, body, serving.defaults(entry))
-        return answer(entry, body, call, partial(rerank_response, is_cohere=is_cohere))
+    async def _ranked(self, http: Request, body: RerankRequest, *, is_cohere: bool) -> Response:
+        entry = self._serving.find_for(body, "rerank", "completion")
+        call = await parsed(http, parse_rerank, body, self._serving.defaults(entry))
+        return self._answer(entry, body, call, partial(rerank_response, is_cohere=is_cohere))
 
-    def answer(
-        entry: Entry, body: B, call: ModelCall[Decided], write: Callable[[B, Decisions], Any]
+    def _answer(
+        self, entry: Entry, body: B, call: ModelCall[Decided], write: Callable[[B, Decisions], Any]
     ) -> Response:
         async def work() -> Response:
-            found = (await serving.ask(entry, call)).decisions
+            found = (await self._serving.ask(entry, call)).decisions
             return JSONResponse(write(body, found), headers=warning_headers(call.warnings))
 
         return TaskResponse(work())
-
-    routes = [
-        post("/v1/decisions", decide, wire.DecisionsRequest),
-        post("/v1/systemone", systemone, wire.SystemOneRequest),
-        post("/v1/rerank", rerank, RerankRequest),
-        post("/v1/reranking", rerank, RerankRequest),
-        post("/v2/rerank", cohere_rerank, RerankRequest),
-        post("/v1/score", score, ScoreRequest),
-    ]
-    return Feature(routes=routes)
