@@ -41,6 +41,8 @@ MODELS = {
     "mllama": "Llama 3.2 Vision",
     "modern-bert": "ModernBERT, Granite Embedding R2, GTE-ModernBERT, mmBERT",
     "nemotron": "Nemotron-4, Minitron",
+    "nemotron_h": "Nemotron-H, Nemotron Nano 2",
+    "nemotron_h_moe": "Nemotron 3 Nano and Super",
     "nomic-bert": "Nomic Embed v1, v1.5",
     "nomic-bert-moe": "Nomic Embed v2",
     "phi2": "Phi 1 to 2",

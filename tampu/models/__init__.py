@@ -67,6 +67,8 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "mllama": Architecture("tampu.models.mllama:Mllama"),
     "modern-bert": Architecture("tampu.models.modern_bert:ModernBert"),
     "nemotron": Architecture("tampu.models.starcoder2:StarCoder2", {"activate": nn.relu_squared}),
+    "nemotron_h": Architecture("tampu.models.nemotron_h:NemotronH"),
+    "nemotron_h_moe": Architecture("tampu.models.nemotron_h:NemotronH"),
     "nomic-bert": Architecture("tampu.models.nomic_bert:NomicBert"),
     "nomic-bert-moe": Architecture("tampu.models.nomic_bert:NomicBert"),
     "phi2": Architecture("tampu.models.falcon:Falcon", {"activate": Tensor.gelu}),

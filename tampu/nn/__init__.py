@@ -20,6 +20,7 @@ from tampu.nn.cache import Tensors as Tensors
 from tampu.nn.decoder import Decoder as Decoder
 from tampu.nn.decoder import DecoderOptions as DecoderOptions
 from tampu.nn.decoder import Step as Step
+from tampu.nn.decoder import read_kv_heads as read_kv_heads
 from tampu.nn.decoder import read_layers as read_layers
 from tampu.nn.decoder import run_layers as run_layers
 from tampu.nn.decoder import select_rows as select_rows
@@ -39,6 +40,7 @@ from tampu.nn.experts import BiasedRouter as BiasedRouter
 from tampu.nn.experts import ExpertLinear as ExpertLinear
 from tampu.nn.experts import Gating as Gating
 from tampu.nn.experts import GatingFunction as GatingFunction
+from tampu.nn.experts import LatentMoE as LatentMoE
 from tampu.nn.experts import SharedExpert as SharedExpert
 from tampu.nn.experts import SparseMoE as SparseMoE
 from tampu.nn.experts import UngatedMoE as UngatedMoE
@@ -63,12 +65,17 @@ from tampu.nn.latent_attention import LatentHeads as LatentHeads
 from tampu.nn.latent_attention import move_latent as move_latent
 from tampu.nn.linear import Embedding as Embedding
 from tampu.nn.linear import Linear as Linear
+from tampu.nn.mamba2 import Mamba2 as Mamba2
+from tampu.nn.mamba2 import Mamba2Shape as Mamba2Shape
+from tampu.nn.mamba2 import read_mamba2_shape as read_mamba2_shape
 from tampu.nn.model import Batch as Batch
+from tampu.nn.model import CachePart as CachePart
 from tampu.nn.model import CacheShape as CacheShape
 from tampu.nn.model import CrossAttentionInputs as CrossAttentionInputs
 from tampu.nn.model import LayerShape as LayerShape
 from tampu.nn.model import Model as Model
 from tampu.nn.model import StateShape as StateShape
+from tampu.nn.model import cache_parts as cache_parts
 from tampu.nn.module import Module as Module
 from tampu.nn.module import bind as bind
 from tampu.nn.module import gguf as gguf

@@ -79,6 +79,16 @@ def read_layers(metadata: Metadata) -> int:
     return blocks - appended
 
 
+def read_kv_heads(metadata: Metadata) -> int:
+    """Return the key heads of the layers with attention, where the file lists 0 for the others."""
+    key = "attention.head_count_kv"
+    heads = set(metadata.integers_per_layer(key, metadata.integer("block_count"))) - {0}
+    if len(heads) != 1 or not 1 <= max(heads) <= 4096:
+        reason = f"{sorted(heads)[:8]} are not one number of heads of 1 to 4096"
+        raise ModelFileError(f"key '{metadata.full_key(key)}'", reason)
+    return heads.pop()
+
+
 class Step(Protocol):
     """A layer of a decoder with its arguments bound, except for its input, cache and rows."""
 

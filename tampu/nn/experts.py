@@ -291,3 +291,31 @@ def _chosen(scales: Tensor, choice: Tensor) -> Tensor:
     """Return the scale (tokens, top_k, 1) of each chosen expert."""
     column = scales.strided((scales.shape[0], 1), (scales.strides[0],), context=choice.context)
     return column.rows(choice.contiguous().reshape(-1)).reshape(*choice.shape, 1)
+
+
+class LatentMoE(Module):
+    """Experts of two projections without a gate, which may read and write fewer features (latents).
+
+    The shared expert, which is always there, reads all features. Source: arXiv:2512.20848
+    (Nemotron 3).
+    """
+
+    router: BiasedRouter = gguf()
+    compress: Linear | None = gguf("ffn_latent_down")
+    up: ExpertLinear = gguf("ffn_up_exps")
+    down: ExpertLinear = gguf("ffn_down_exps")
+    expand: Linear | None = gguf("ffn_latent_up")
+    shared_up: Linear = gguf("ffn_up_shexp")
+    shared_down: Linear = gguf("ffn_down_shexp")
+
+    def __call__(self, x: Tensor, gating: Gating, activate: Activation) -> Tensor:
+        """Return (tokens, features) for x of that shape."""
+        experts = self.router.project.weight.shape[0]
+        for weight in (self.up.weight, self.down.weight):  # ggml reads what the router chooses
+            require(weight.shape[0] == experts, f"{experts} experts", weight)
+        choice, weights = self.router(x, gating)
+        inputs = self.compress(x) if self.compress else x
+        y = activate(self.up(inputs.reshape(x.shape[0], 1, -1), choice))
+        y = weighted_total(self.down(y, choice), weights, self.down.weight)
+        y = self.expand(y) if self.expand else y
+        return y + self.shared_down(activate(self.shared_up(x)))

@@ -149,7 +149,15 @@ class StateShape:
         return sum(math.prod(shape) for shape in self.shapes)
 
 
-CacheShape: TypeAlias = LayerShape | StateShape
+CachePart: TypeAlias = LayerShape | StateShape
+
+CacheShape: TypeAlias = CachePart | tuple[CachePart, ...]
+"""What a layer stores: keys and values or states; of a tuple each part, () for a layer without."""
+
+
+def cache_parts(shape: CacheShape) -> tuple[CachePart, ...]:
+    """Return the parts of the cache of a layer."""
+    return shape if isinstance(shape, tuple) else (shape,)
 
 
 class Model(Module):

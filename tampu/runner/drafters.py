@@ -1,7 +1,7 @@
 """Drafters: each guesses the next tokens of one answer from what it has seen.
 
-A guess costs a look into a table; a wrong one costs its row of a step. Each has a kind, because some
-kinds are right more often than others: `tampu.runner.speculation` counts how often each is.
+A guess costs a look into a table; a wrong one costs its row of a step. Each has a kind, because
+some kinds are right more often than others: `tampu.runner.speculation` counts how often each is.
 
 Sources: prompt lookup decoding (A. Saxena, 2023) for `NgramDrafter`, with the newest occurrence of
 the last tokens, and the place after a wrong guess as a further candidate.
@@ -71,9 +71,9 @@ class Drafter(Protocol):
 class NgramDrafter:
     """Guesses that what followed the last tokens before follows them again.
 
-        text      a b c d e f ... a b c ?
-                        |_____|   |___|
-                        guess     looked up
+    text      a b c d e f ... a b c ?
+                    |_____|   |___|
+                    guess     looked up
     """
 
     def __init__(self, text: npt.NDArray[np.int32], predicted: Sequence[int] = ()) -> None:

@@ -2,8 +2,8 @@
 
 Each answer has drafters. Before a step each makes a guess, whether it is used or not; once the
 tokens are known they show how often the guesses of each kind are right. From that, and from the
-times of steps (`StepTimes`), follows how many drafts of which answers give the most tokens a second:
-none for a text that cannot be guessed, and none where rows are what limits.
+times of steps (`StepTimes`), follows how many drafts of which answers give the most tokens a
+second: none for a text that cannot be guessed, and none where rows are what limits.
 """
 
 from __future__ import annotations

@@ -11,7 +11,16 @@ from pathlib import Path
 
 import torch
 import transformers
-from support.checkpoints import dense, encoders, experts, latent, layer_norm, pictures, text
+from support.checkpoints import (
+    dense,
+    encoders,
+    experts,
+    latent,
+    layer_norm,
+    pictures,
+    state_space,
+    text,
+)
 from support.checkpoints.making import REFERENCE, make
 from support.checkpoints.others import FOR_LLAMA_CPP, RANKERS
 from support.checkpoints.recipe import CONTEXT, SEED, VOCABULARY, Recipe
@@ -40,7 +49,13 @@ __all__ = [
 transformers.utils.logging.disable_progress_bar()
 
 # Architectures made of the same parts as others, which `test_families` compares.
-FAMILIES: dict[str, Recipe] = dense.RECIPES | experts.RECIPES | latent.RECIPES | layer_norm.RECIPES
+FAMILIES: dict[str, Recipe] = {
+    **dense.RECIPES,
+    **experts.RECIPES,
+    **latent.RECIPES,
+    **layer_norm.RECIPES,
+    **state_space.RECIPES,
+}
 _IN_DEPTH = text.RECIPES | pictures.RECIPES
 ENCODERS: dict[str, Recipe] = encoders.RECIPES  # `test_encoders` compares these
 RECIPES: dict[str, Recipe] = _IN_DEPTH | FAMILIES | ENCODERS
