@@ -17,22 +17,27 @@ from typing import ClassVar
 
 from tampu import nn
 from tampu.ml import Tensor
+from tampu.ml.metadata import Metadata
 
-_SIGMOID = 2  # llama.cpp's number of the function in `expert_gating_func`
+
+def read_gating(metadata: Metadata) -> nn.Gating:
+    """Return how experts are chosen: a group of V2's is as good as its best expert."""
+    if not metadata.has("expert_used_count"):
+        return nn.Gating(0)  # all layers are dense
+    gating = nn.read_gating(metadata, nn.GatingFunction.SOFTMAX)
+    is_sigmoid = gating.function is nn.GatingFunction.SIGMOID
+    return replace(gating, group_scores=2 if is_sigmoid else 1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options(nn.DecoderOptions):
+    layers: int = nn.option_from(nn.read_layers)
+    mtp_layers: int = nn.option("nextn_predict_layers", default=0, at_least=0)
     rank: int = nn.option("attention.kv_lora_rank")
     head_size: int = nn.option("attention.key_length_mla")
     rotated: int = nn.option("rope.dimension_count")
     yarn_multiplier: float | None = nn.option("rope.scaling.yarn_log_multiplier", default=None)
-    used_experts: int = nn.option("expert_used_count", default=0, at_least=0, at_most=4096)
-    gating_function: int = nn.option("expert_gating_func", default=1)
-    renormalize: bool = nn.option("expert_weights_norm", default=False)
-    expert_scale: float = nn.option("expert_weights_scale", default=1.0)
-    groups: int = nn.option("expert_group_count", default=1)
-    used_groups: int = nn.option("expert_group_used_count", default=1)
+    gating: nn.Gating = nn.option_from(read_gating)
     attn_scale: nn.AttentionScale | None = nn.option_from(nn.read_attention_scale)
 
     @property
@@ -50,20 +55,6 @@ class Options(nn.DecoderOptions):
             magnitude = 1.0 / (1.0 - 0.1 * math.log(scaling.frequency_scale))
             scaling = replace(scaling, magnitude=magnitude)
         return nn.Rope(self.rotated, self.rope_base, self.rope_mode, scaling, factors)
-
-    @property
-    def gating(self) -> nn.Gating:
-        """How experts are chosen: V2's groups are as good as their best expert."""
-        is_sigmoid = self.gating_function == _SIGMOID
-        return nn.Gating(
-            self.used_experts,
-            nn.GatingFunction.SIGMOID if is_sigmoid else nn.GatingFunction.SOFTMAX,
-            renormalize=self.renormalize,
-            scale=self.expert_scale,
-            groups=self.groups,
-            top_groups=self.used_groups,
-            group_scores=2 if is_sigmoid else 1,
-        )
 
 
 class Layer(nn.Module):
@@ -96,6 +87,12 @@ class DeepSeek2(nn.Decoder):
 
     options_type: ClassVar[type[Options]] = Options
     options: Options
+
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """The layers of multi-token prediction."""
+        o = self.options
+        return tuple(f"blk.{o.layers + index}." for index in range(o.mtp_layers))
 
     def cache_shapes(self) -> list[nn.LayerShape]:
         return [self.options.heads_shape.cache_shape] * self.options.layers

@@ -32,6 +32,7 @@ from tampu.nn import (
     VisionModel,
     experts,
 )
+from tampu.nn.model import cache_parts
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
@@ -49,7 +50,7 @@ _TYPES = {
 class Whole:
     """A layer's cache that holds nothing but the batch itself; what others read is kept."""
 
-    mask: Tensor
+    mask: Tensor | None
     latent_rank: int | None = None
     stored: tuple[Tensor, Tensor] | None = None
 
@@ -59,6 +60,7 @@ class Whole:
         if keys is not None and values is not None:
             self.stored = keys, values
         assert self.stored is not None
+        assert self.mask is not None
         keys, values = self.stored
         return History(
             keys.transpose(1, 0, 2),
@@ -68,9 +70,6 @@ class Whole:
             use_flash=False,
         )
 
-    def advance(self, inputs: Tensors, advance: Advance) -> Tensor:
-        raise NotImplementedError
-
 
 @dataclass(frozen=True)
 class Beginning:
@@ -78,12 +77,23 @@ class Beginning:
 
     states: States
 
-    def update(self, keys: Tensor | None, values: Tensor | None) -> History:
-        raise NotImplementedError
-
     def advance(self, inputs: Tensors, advance: Advance) -> Tensor:
         y = advance(tuple(each.reshape(1, *each.shape) for each in inputs), self.states)
         return y.reshape(-1, y.shape[-1])
+
+
+@dataclass(frozen=True)
+class OneSequence:
+    """The cache of a layer for one sequence from its first token on."""
+
+    whole: Whole
+    beginning: Beginning
+
+    def update(self, keys: Tensor | None, values: Tensor | None) -> History:
+        return self.whole.update(keys, values)
+
+    def advance(self, inputs: Tensors, advance: Advance) -> Tensor:
+        return self.beginning.advance(inputs, advance)
 
 
 @contextmanager
@@ -249,15 +259,19 @@ class Seer:
 def _cache(
     stream: Stream, shape: CacheShape, given: Callable[[Array], Tensor], storage: Storage
 ) -> LayerCache:
-    if isinstance(shape, LayerShape):
-        return Whole(given(mask(stream, shape)), shape.latent_rank)
-    states = []
-    for each in shape.shapes:
-        stored, *rows = row_arrays(np.zeros((1, *each), np.float32))
-        states.append(
-            state_rows(each, storage.zeros(stored.shape, GGMLType.F32), *map(given, rows))
-        )
-    return Beginning(tuple(states))
+    """Return the cache of a layer, which may have attention, states, both or neither."""
+    whole, beginning = Whole(None), Beginning(())
+    for part in cache_parts(shape):
+        if isinstance(part, LayerShape):
+            whole = Whole(given(mask(stream, part)), part.latent_rank)
+            continue
+        states = []
+        for each in part.shapes:
+            stored, *rows = row_arrays(np.zeros((1, *each), np.float32))
+            zeros = storage.zeros(stored.shape, GGMLType.F32)
+            states.append(state_rows(each, zeros, *map(given, rows)))
+        beginning = Beginning(tuple(states))
+    return OneSequence(whole, beginning)
 
 
 def _consecutive(start: int, count: int, width: int) -> Array:

@@ -1,35 +1,40 @@
 """DeepSeek V2, V3 and R1, Kimi K2, GLM-4.7-Flash, Youtu: `deepseek2`, with latent attention.
 
 `kv_b_proj` becomes two tensors: the matrix of the keys of each head, transposed so that queries can
-be multiplied by it, and that of the values. Layers of multi-token prediction are left out.
+be multiplied by it, and that of the values.
 """
 
 from __future__ import annotations
 
-import logging
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import cast
 
-from tampu.convert.checkpoint import Stored, StoredTensor
+from tampu.convert.checkpoint import Stored
 from tampu.convert.config import Config, Rope, read_rope
-from tampu.convert.families.llama import GATED, NAMES
-from tampu.convert.family import Family, Parameters, moe_parameters, text_parameters
+from tampu.convert.experts import (
+    DEEPSEEK_NAMES,
+    MTP_NAMES,
+    OF_SOME_LAYERS,
+    STACKS,
+    count_appended_layers,
+    deepseek_parameters,
+    gating_keys,
+)
+from tampu.convert.family import Family, Parameters, text_parameters
 from tampu.convert.lazy_tensor import View
 
-_ATTENTION, _MLP = "model.layers.{}.self_attn.", "model.layers.{}.mlp."
+_ATTENTION = "model.layers.{}.self_attn."
 _QUERIES = {
     _ATTENTION + "q_proj": "blk.{}.attn_q",
     _ATTENTION + "q_a_proj": "blk.{}.attn_q_a",
     _ATTENTION + "q_a_layernorm": "blk.{}.attn_q_a_norm",
     _ATTENTION + "q_b_proj": "blk.{}.attn_q_b",
 }
-_KEYS_AND_VALUES = {f"{_ATTENTION}{part}_proj" for part in "kv"}
-ATTENTION_NAMES = (
+NAMES = (
     {
         name: target
-        for name, target in NAMES.items()
-        if name not in _KEYS_AND_VALUES and "mlp" not in name
+        for name, target in DEEPSEEK_NAMES.items()
+        if name not in (_ATTENTION + "k_proj", _ATTENTION + "v_proj")
     }
     | _QUERIES
     | {
@@ -37,17 +42,7 @@ ATTENTION_NAMES = (
         _ATTENTION + "kv_a_layernorm": "blk.{}.attn_kv_a_norm",
     }
 )
-_DENSE = {f"{_MLP}{part}_proj": f"blk.{{}}.ffn_{part}" for part in GATED}
-EXPERT_NAMES = {
-    _MLP + "gate": "blk.{}.ffn_gate_inp",
-    _MLP + "gate.e_score_correction_bias": "blk.{}.exp_probs_b.bias",
-    **{f"{_MLP}shared_experts.{part}_proj": f"blk.{{}}.ffn_{part}_shexp" for part in GATED},
-}
-_STACKS = {f"{_MLP}experts.{{}}.{part}_proj": f"blk.{{}}.ffn_{part}_exps" for part in GATED}
-_MTP_LAYER = re.compile(r"model\.layers\.(\d+)\.(eh_proj|enorm|hnorm|shared_head)\b")
-_LAYER = re.compile(r"model\.layers\.(\d+)\.")
-_GATING = {"softmax": 1, "sigmoid": 2}  # llama.cpp's numbers
-log = logging.getLogger("tampu")
+OPTIONAL = OF_SOME_LAYERS.union(_QUERIES.values())
 
 
 def parameters(config: Config) -> Parameters:
@@ -85,30 +80,22 @@ def latent_keys(config: Config) -> Parameters:
 
 
 def _expert_keys(config: Config) -> Parameters:
-    layers = config.layers()
     if "n_routed_experts" not in config:  # all layers are dense
         width = config.integer("intermediate_size")
         shape = {"expert_feed_forward_length": width, "expert_shared_count": 0}
-        return {"leading_dense_block_count": layers, **shape}
-    is_sigmoid = config.string("topk_method", "noaux_tc") == "noaux_tc"
+        return {"leading_dense_block_count": config.layers(), **shape}
+    method = config.string("topk_method", "noaux_tc")
     config.require("topk_method", ("noaux_tc", "greedy", "group_limited_greedy"), "noaux_tc")
-    config.require("scoring_func", (None, "sigmoid" if is_sigmoid else "softmax"), None)
     config.require("moe_layer_freq", (1,), 1)
-    found = moe_parameters(
-        config.with_defaults({"num_experts": config.integer("n_routed_experts")}),
-        width="moe_intermediate_size",
-    ) | {
-        "leading_dense_block_count": config.integer("first_k_dense_replace", _dense(config)),
-        "expert_shared_count": config.integer("n_shared_experts", 0),
-        "expert_weights_scale": config.number("routed_scaling_factor", 1.0),
-        "expert_gating_func": _GATING["sigmoid" if is_sigmoid else "softmax"],
-    }
-    renormalize = config.flag("norm_topk_prob", default=is_sigmoid)
-    if is_sigmoid or config.get("topk_method") == "group_limited_greedy":
-        groups, used = config.integer("n_group", 1), config.integer("topk_group", 1)
-        if groups > 1:
-            found |= {"expert_group_count": groups, "expert_group_used_count": used}
-    return found | ({"expert_weights_norm": True} if renormalize and is_sigmoid else {})
+    dense = config.with_defaults({"first_k_dense_replace": _dense(config)})
+    if method == "noaux_tc":
+        return deepseek_parameters(dense)
+    config.require("scoring_func", ("softmax",), "softmax")
+    config.require("norm_topk_prob", (False, None), default=None)  # the reference does not do it
+    ungrouped = {"n_group": 1, "topk_group": 1} if method == "greedy" else {}
+    scale = config.number("routed_scaling_factor", 1.0)
+    keys = deepseek_parameters(dense.changed({**dense.values, **ungrouped, "scoring_func": "sigmoid"}))
+    return keys | gating_keys("softmax", scale=scale, renormalize=False)
 
 
 def _dense(config: Config) -> int:
@@ -150,17 +137,6 @@ def halves_of_kv_b(parameters: Parameters) -> Mapping[str, Mapping[str, View]]:
     return {_ATTENTION + "kv_b_proj.weight": parts}
 
 
-def without_mtp_layers(tensors: Iterable[StoredTensor]) -> Iterable[StoredTensor]:
-    """Return the tensors without those of the layers that predict several tokens."""
-    held = list(tensors)
-    dropped = {found[1] for each in held if (found := _MTP_LAYER.match(each.name))}
-    if dropped:
-        log.warning("layers of multi-token prediction are left out: %s", ", ".join(sorted(dropped)))
-    return [
-        each for each in held if not ((layer := _LAYER.match(each.name)) and layer[1] in dropped)
-    ]
-
-
 DEEPSEEK2 = Family(
     architecture="deepseek2",
     checkpoints=(
@@ -169,12 +145,10 @@ DEEPSEEK2 = Family(
         "Glm4MoeLiteForCausalLM",
         "YoutuForCausalLM",
     ),
-    names=ATTENTION_NAMES | _DENSE | EXPERT_NAMES,
-    optional=frozenset(
-        {*_QUERIES.values(), *_DENSE.values(), *EXPERT_NAMES.values(), *_STACKS.values()}
-    ),
-    stacks=_STACKS,
+    names=NAMES | MTP_NAMES,
+    stacks=STACKS,
+    optional=OPTIONAL,
     fused=halves_of_kv_b,
-    gather=without_mtp_layers,
     parameters=parameters,
+    adapt=count_appended_layers,
 )

@@ -7,12 +7,7 @@ from __future__ import annotations
 
 from tampu.convert.checkpoint import Stored
 from tampu.convert.config import Config, read_rope
-from tampu.convert.families.deepseek2 import (
-    ATTENTION_NAMES,
-    EXPERT_NAMES,
-    halves_of_kv_b,
-    latent_keys,
-)
+from tampu.convert.families.deepseek2 import NAMES, OPTIONAL, halves_of_kv_b, latent_keys
 from tampu.convert.family import Family, Parameters, moe_parameters
 
 _EXPERTS = "model.layers.{}.mlp.experts."
@@ -47,8 +42,8 @@ def whole(values: Stored) -> Stored:
 MISTRAL4 = Family(
     architecture="mistral4",
     checkpoints=("Mistral4ForCausalLM",),
-    names=ATTENTION_NAMES | EXPERT_NAMES,
-    optional=frozenset({*(f"blk.{{}}.{part}" for part in ("attn_q", "exp_probs_b.bias"))}),
+    names=NAMES,
+    optional=OPTIONAL,
     splits={
         _EXPERTS + "gate_up_proj": {"blk.{}.ffn_gate_up_exps.weight": whole},
         _EXPERTS + "down_proj": {"blk.{}.ffn_down_exps.weight": whole},
