@@ -37,40 +37,32 @@ OF_SOME_LAYERS = frozenset(
     }
 )
 
-_GATING = {"softmax": 1, "sigmoid": 2}  # GGUF's numbers of the functions
+SIGMOID = 2  # GGUF's number of the function that makes scores of a router's logits
 
 
-def gating_keys(function: str, *, scale: float, renormalize: bool) -> Parameters:
-    """Return how a router makes weights of its logits; all readers have the same defaults."""
-    return {
-        "expert_gating_func": _GATING[function],
-        "expert_weights_scale": scale,
-        "expert_weights_norm": renormalize,
-    }
-
-
-def deepseek_parameters(config: Config) -> Parameters:
-    """Return the keys of a mixture whose config.json has the names of DeepSeek V3's."""
-    experts, used = config.integer("n_routed_experts"), config.integer("num_experts_per_tok")
+def deepseek_parameters(
+    config: Config, *, experts: str = "n_routed_experts", shared: str = "n_shared_experts"
+) -> Parameters:
+    """Return the keys of a mixture whose config.json has DeepSeek V3's names, but for two."""
+    count, used = config.integer(experts), config.integer("num_experts_per_tok")
     groups, top_groups = config.integer("n_group", 1), config.integer("topk_group", 1)
-    if used > experts:
-        raise config.error("num_experts_per_tok", f"{used} of {experts} experts")
-    if experts % groups or top_groups > groups:
-        raise config.error("n_group", f"{top_groups} of {groups} groups for {experts} experts")
-    config.require("scoring_func", ("sigmoid",), "sigmoid")
+    if used > count:
+        raise config.error("num_experts_per_tok", f"{used} of {count} experts")
+    if count % groups or top_groups > groups:
+        raise config.error("n_group", f"{top_groups} of {groups} groups for {count} experts")
+    for name in ("scoring_func", "score_function"):
+        config.require(name, ("sigmoid", "noaux_tc"), "sigmoid")
     return {
-        "expert_count": experts,
+        "expert_count": count,
         "expert_used_count": used,
         "expert_feed_forward_length": config.integer("moe_intermediate_size"),
-        "expert_shared_count": config.integer("n_shared_experts"),
+        "expert_shared_count": config.integer(shared),
         "leading_dense_block_count": config.natural("first_k_dense_replace"),
         "expert_group_count": groups,
         "expert_group_used_count": top_groups,
-        **gating_keys(
-            "sigmoid",
-            scale=config.number("routed_scaling_factor", 1.0),
-            renormalize=config.flag("norm_topk_prob", default=True),
-        ),
+        "expert_gating_func": SIGMOID,
+        "expert_weights_scale": config.number("routed_scaling_factor", 1.0),
+        "expert_weights_norm": config.flag("norm_topk_prob", default=True),
     }
 
 

@@ -308,14 +308,16 @@ def text_parameters(
     }
 
 
-def rotated_features(config: Config, usual: float) -> int:
+def rotated_features(config: Config, usual: float, *, layers: str = "full_attention") -> int:
     """Return how many features of each head RoPE rotates.
 
     Args:
         config: the text model's configuration.
         usual: the part of a head, if the configuration does not say.
+        layers: as `read_rope` takes it.
     """
     rope, size = rope_settings(config), config.head_size()
+    rope = rope.section(layers) if layers in rope else rope
     factor = rope.number("partial_rotary_factor", usual)
     rotated = int(size * factor)
     if rotated % 2 or not 0 < rotated <= size:

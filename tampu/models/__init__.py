@@ -40,18 +40,28 @@ class Architecture:
 
 
 _BUILT_IN: Mapping[str, Architecture] = {
+    "afmoe": Architecture("tampu.models.afmoe:Afmoe"),
+    "bailingmoe2": Architecture("tampu.models.glm4moe:Glm4Moe"),
     "bert": Architecture("tampu.models.bert:Bert"),
+    "dots1": Architecture("tampu.models.glm4moe:Glm4Moe"),
+    "ernie4_5-moe": Architecture("tampu.models.ernie45_moe:Ernie45Moe"),
     "gemma2": Architecture("tampu.models.gemma2:Gemma2"),
     "gemma3": Architecture("tampu.models.gemma3:Gemma3"),
     "gemma4": Architecture("tampu.models.gemma4:Gemma4"),
     "glm4moe": Architecture("tampu.models.glm4moe:Glm4Moe"),
     "gpt-oss": Architecture("tampu.models.gptoss:GptOss"),
     "gptoss": Architecture("tampu.models.gptoss:GptOss"),  # Ollama's name
+    "granitemoe": Architecture("tampu.models.granitemoe:GraniteMoe"),
+    "hunyuan-moe": Architecture("tampu.models.hunyuan_moe:HunyuanMoe"),
+    "laguna": Architecture("tampu.models.laguna:Laguna"),
     "lfm2": Architecture("tampu.models.lfm2:Lfm2"),
+    "lfm2moe": Architecture("tampu.models.lfm2:Lfm2"),
     "llama": Architecture("tampu.models.llama:Llama", {"rope_mode": RopeMode.INTERLEAVED}),
     "llama4": Architecture("tampu.models.llama4:Llama4"),
+    "minimax-m2": Architecture("tampu.models.minimax_m2:MiniMaxM2"),
     "mistral3": Architecture("tampu.models.mistral3:Mistral3"),
     "mllama": Architecture("tampu.models.mllama:Mllama"),
+    "olmoe": Architecture("tampu.models.olmoe:Olmoe"),
     "qwen2": Architecture("tampu.models.llama:Llama"),
     "qwen25vl": Architecture("tampu.models.qwen25vl:Qwen25VL"),
     "qwen2vl": Architecture("tampu.models.qwen25vl:Qwen25VL"),  # llama.cpp's name
