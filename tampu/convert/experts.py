@@ -5,12 +5,16 @@ Most have DeepSeek V3's (arXiv:2412.19437).
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import logging
+from collections.abc import Collection, Iterable
 from typing import cast
 
+from tampu.convert.checkpoint import StoredTensor
 from tampu.convert.config import Config
 from tampu.convert.families.llama import GATED, NAMES
 from tampu.convert.family import Parameters
+
+log = logging.getLogger("tampu")
 
 _LAYER = "model.layers.{}."
 STACKS = {f"{_LAYER}mlp.experts.{{}}.{part}_proj": f"blk.{{}}.ffn_{part}_exps" for part in GATED}
@@ -64,6 +68,32 @@ def deepseek_parameters(
         "expert_weights_scale": config.number("routed_scaling_factor", 1.0),
         "expert_weights_norm": config.flag("norm_topk_prob", default=True),
     }
+
+
+def without_mtp(tensors: Iterable[StoredTensor]) -> Iterable[StoredTensor]:
+    """Yield the tensors but those of multi-token prediction, for readers that have none."""
+    left_out = 0
+    for tensor in tensors:
+        if tensor.name.startswith(("model.mtp_", "mtp.")):
+            left_out += 1
+        else:
+            yield tensor
+    if left_out:
+        log.warning("%d tensors of multi-token prediction are left out", left_out)
+
+
+def count_dense_layers(config: Config) -> int:
+    """Return how many layers have no experts, the first ones, by `mlp_layer_types` if it is there.
+
+    Raises:
+        ModelFileError: if others have none.
+    """
+    layers = config.layers()
+    kinds = config.strings("mlp_layer_types")
+    dense = kinds.count("dense") if kinds else config.natural("first_k_dense_replace", 1)
+    if kinds and kinds != ["dense"] * dense + ["sparse"] * (layers - dense):
+        raise config.error("mlp_layer_types", f"{kinds[:4]} are not dense, then sparse")
+    return dense
 
 
 def count_appended_layers(parameters: Parameters, names: Collection[str]) -> Parameters:

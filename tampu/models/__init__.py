@@ -45,6 +45,7 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "bert": Architecture("tampu.models.bert:Bert"),
     "dots1": Architecture("tampu.models.glm4moe:Glm4Moe"),
     "ernie4_5-moe": Architecture("tampu.models.ernie45_moe:Ernie45Moe"),
+    "exaone-moe": Architecture("tampu.models.exaone_moe:ExaoneMoe"),
     "gemma2": Architecture("tampu.models.gemma2:Gemma2"),
     "gemma3": Architecture("tampu.models.gemma3:Gemma3"),
     "gemma4": Architecture("tampu.models.gemma4:Gemma4"),
@@ -53,6 +54,7 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "gptoss": Architecture("tampu.models.gptoss:GptOss"),  # Ollama's name
     "granitemoe": Architecture("tampu.models.granitemoe:GraniteMoe"),
     "hunyuan-moe": Architecture("tampu.models.hunyuan_moe:HunyuanMoe"),
+    "hy_v3": Architecture("tampu.models.glm4moe:Glm4Moe"),
     "laguna": Architecture("tampu.models.laguna:Laguna"),
     "lfm2": Architecture("tampu.models.lfm2:Lfm2"),
     "lfm2moe": Architecture("tampu.models.lfm2:Lfm2"),

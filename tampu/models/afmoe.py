@@ -13,6 +13,7 @@ Source: the Trinity technical report (Arcee AI, 2025).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -71,7 +72,7 @@ class Afmoe(nn.Decoder):
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Return scaled embeddings."""
-        return super().embed(tokens) * self.options.embedding**0.5
+        return super().embed(tokens) * math.sqrt(self.options.embedding)
 
     def cache_shapes(self) -> list[nn.LayerShape]:
         o = self.options

@@ -1,4 +1,4 @@
-"""GLM-4.5 to 4.7, dots.llm1 and Ling 2: mixtures of experts in all but the first layers.
+"""GLM-4.5 to 4.7, dots.llm1, Ling 2 and Hy3: mixtures of experts in all but the first layers.
 
     x = x + attention(norm(x))
     x = x + experts(norm(x))        in the first layers down(silu(gate(norm(x))) · up(norm(x)))

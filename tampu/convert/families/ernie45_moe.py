@@ -5,16 +5,18 @@ Layers of multi-token prediction are left out, as no reader of the architecture 
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable
-
-from tampu.convert.checkpoint import Stored, StoredTensor
+from tampu.convert.checkpoint import Stored
 from tampu.convert.config import Config
-from tampu.convert.experts import OF_SOME_LAYERS, ROUTER, SCORE_BIAS, SHARED, STACKS
+from tampu.convert.experts import (
+    OF_SOME_LAYERS,
+    ROUTER,
+    SCORE_BIAS,
+    SHARED,
+    STACKS,
+    without_mtp,
+)
 from tampu.convert.families.llama import NAMES
 from tampu.convert.family import Family, Parameters, text_parameters
-
-log = logging.getLogger("tampu")
 
 
 def parameters(config: Config) -> Parameters:
@@ -45,21 +47,9 @@ def parameters(config: Config) -> Parameters:
     }
 
 
-def gather(tensors: Iterable[StoredTensor]) -> Iterable[StoredTensor]:
-    """Yield the tensors without those of multi-token prediction."""
-    left_out = 0
-    for tensor in tensors:
-        if tensor.name.startswith("model.mtp_"):
-            left_out += 1
-        else:
-            yield tensor
-    if left_out:
-        log.warning("%d tensors of multi-token prediction are left out", left_out)
-
-
 def only_row(values: Stored) -> Stored:
     """Return the only row of a matrix."""
-    return values[0]
+    return values.reshape(-1)
 
 
 ERNIE45_MOE = Family(
@@ -70,7 +60,7 @@ ERNIE45_MOE = Family(
     stacks=STACKS,
     optional=OF_SOME_LAYERS,
     parameters=parameters,
-    gather=gather,
+    gather=without_mtp,
     defaults={"rope_theta": 500_000.0, "max_position_embeddings": 131_072, "rms_norm_eps": 1e-5},
     tied=True,
 )

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from tampu.convert.config import Config, read_rope, rope_settings
-from tampu.convert.experts import OF_SOME_LAYERS, ROUTER, SCORE_BIAS, SIGMOID, STACKS
+from tampu.convert.experts import (
+    OF_SOME_LAYERS,
+    ROUTER,
+    SCORE_BIAS,
+    SIGMOID,
+    STACKS,
+    count_dense_layers,
+)
 from tampu.convert.families.llama import GATED, NAMES, QK_NORM_NAMES
 from tampu.convert.family import (
     Family,
@@ -35,7 +42,7 @@ def parameters(config: Config) -> Parameters:
         "expert_gating_func": SIGMOID,
         "expert_weights_scale": config.number("moe_routed_scaling_factor", 1.0),
         "expert_weights_norm": True,
-        "leading_dense_block_count": _dense_layers(config),
+        "leading_dense_block_count": count_dense_layers(config),
     }
     return keys | _windows(config)
 
@@ -47,16 +54,6 @@ def _heads(config: Config) -> list[int]:
     if len(stated) != layers or min(stated) < 1:
         raise config.error("num_attention_heads_per_layer", f"{stated} for {layers} layers")
     return stated
-
-
-def _dense_layers(config: Config) -> int:
-    """Return how many layers have no experts: the first ones."""
-    layers = config.layers()
-    kinds = config.strings("mlp_layer_types") or ["dense"] + ["sparse"] * (layers - 1)
-    dense = kinds.count("dense")
-    if kinds != ["dense"] * dense + ["sparse"] * (layers - dense):
-        raise config.error("mlp_layer_types", f"{kinds[:4]} are not dense, then sparse")
-    return dense
 
 
 def _windows(config: Config) -> Parameters:

@@ -6,7 +6,7 @@ from typing import Any
 
 import transformers
 from support.checkpoints import text
-from support.checkpoints.recipe import SEED, TEXT, YARN, Recipe
+from support.checkpoints.recipe import LLAMA3, SEED, TEXT, YARN, Recipe
 
 _DEEPSEEK: dict[str, Any] = TEXT | {  # the first layer is dense
     "num_hidden_layers": 3,
@@ -86,6 +86,33 @@ RECIPES: dict[str, Recipe] = {
         seed=8,
     ),
     "glm4moe": _glm(use_qk_norm=True, seed=5),
+    "solar_open": Recipe(
+        "SolarOpenForCausalLM",
+        transformers.SolarOpenConfig,
+        {name: value for name, value in _DEEPSEEK.items() if name != "first_k_dense_replace"}
+        | _TWO,
+        seed=2,
+    ),
+    "hy_v3": Recipe(
+        "HYV3ForCausalLM",
+        transformers.HYV3Config,
+        TEXT
+        | _EXPERTS
+        | {"mlp_layer_types": ["dense", "dense", "sparse"], "router_scaling_factor": 1.5},
+    ),
+    "exaone_moe": Recipe(
+        "ExaoneMoeForCausalLM",
+        transformers.ExaoneMoeConfig,
+        TEXT
+        | _EXPERTS
+        | {
+            "num_hidden_layers": 4,
+            "first_k_dense_replace": 3,
+            "sliding_window": 16,
+            "rope_parameters": LLAMA3 | {"rope_theta": 1e6},
+        },
+        seed=3,
+    ),
     "minimax_m2": Recipe(
         "MiniMaxM2ForCausalLM",
         transformers.MiniMaxM2Config,
