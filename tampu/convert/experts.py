@@ -5,12 +5,16 @@ Most have DeepSeek V3's (arXiv:2412.19437).
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import logging
+from collections.abc import Collection, Iterable
 from typing import cast
 
+from tampu.convert.checkpoint import StoredTensor
 from tampu.convert.config import Config
 from tampu.convert.families.llama import GATED, NAMES
 from tampu.convert.family import Parameters
+
+log = logging.getLogger("tampu")
 
 _LAYER = "model.layers.{}."
 STACKS = {f"{_LAYER}mlp.experts.{{}}.{part}_proj": f"blk.{{}}.ffn_{part}_exps" for part in GATED}
@@ -37,41 +41,59 @@ OF_SOME_LAYERS = frozenset(
     }
 )
 
-_GATING = {"softmax": 1, "sigmoid": 2}  # GGUF's numbers of the functions
+SIGMOID = 2  # GGUF's number of the function that makes scores of a router's logits
 
 
-def gating_keys(function: str, *, scale: float, renormalize: bool) -> Parameters:
-    """Return how a router makes weights of its logits; all readers have the same defaults."""
-    return {
-        "expert_gating_func": _GATING[function],
-        "expert_weights_scale": scale,
-        "expert_weights_norm": renormalize,
-    }
-
-
-def deepseek_parameters(config: Config) -> Parameters:
-    """Return the keys of a mixture whose config.json has the names of DeepSeek V3's."""
-    experts, used = config.integer("n_routed_experts"), config.integer("num_experts_per_tok")
+def deepseek_parameters(
+    config: Config, *, experts: str = "n_routed_experts", shared: str = "n_shared_experts"
+) -> Parameters:
+    """Return the keys of a mixture whose config.json has DeepSeek V3's names, but for two."""
+    count, used = config.integer(experts), config.integer("num_experts_per_tok")
     groups, top_groups = config.integer("n_group", 1), config.integer("topk_group", 1)
-    if used > experts:
-        raise config.error("num_experts_per_tok", f"{used} of {experts} experts")
-    if experts % groups or top_groups > groups:
-        raise config.error("n_group", f"{top_groups} of {groups} groups for {experts} experts")
-    config.require("scoring_func", ("sigmoid",), "sigmoid")
+    if used > count:
+        raise config.error("num_experts_per_tok", f"{used} of {count} experts")
+    if count % groups or top_groups > groups:
+        raise config.error("n_group", f"{top_groups} of {groups} groups for {count} experts")
+    for name in ("scoring_func", "score_function"):
+        config.require(name, ("sigmoid", "noaux_tc"), "sigmoid")
     return {
-        "expert_count": experts,
+        "expert_count": count,
         "expert_used_count": used,
         "expert_feed_forward_length": config.integer("moe_intermediate_size"),
-        "expert_shared_count": config.integer("n_shared_experts"),
+        "expert_shared_count": config.integer(shared),
         "leading_dense_block_count": config.natural("first_k_dense_replace"),
         "expert_group_count": groups,
         "expert_group_used_count": top_groups,
-        **gating_keys(
-            "sigmoid",
-            scale=config.number("routed_scaling_factor", 1.0),
-            renormalize=config.flag("norm_topk_prob", default=True),
-        ),
+        "expert_gating_func": SIGMOID,
+        "expert_weights_scale": config.number("routed_scaling_factor", 1.0),
+        "expert_weights_norm": config.flag("norm_topk_prob", default=True),
     }
+
+
+def without_mtp(tensors: Iterable[StoredTensor]) -> Iterable[StoredTensor]:
+    """Yield the tensors but those of multi-token prediction, for readers that have none."""
+    left_out = 0
+    for tensor in tensors:
+        if tensor.name.startswith(("model.mtp_", "mtp.")):
+            left_out += 1
+        else:
+            yield tensor
+    if left_out:
+        log.warning("%d tensors of multi-token prediction are left out", left_out)
+
+
+def count_dense_layers(config: Config) -> int:
+    """Return how many layers have no experts, the first ones, by `mlp_layer_types` if it is there.
+
+    Raises:
+        ModelFileError: if others have none.
+    """
+    layers = config.layers()
+    kinds = config.strings("mlp_layer_types")
+    dense = kinds.count("dense") if kinds else config.natural("first_k_dense_replace", 1)
+    if kinds and kinds != ["dense"] * dense + ["sparse"] * (layers - dense):
+        raise config.error("mlp_layer_types", f"{kinds[:4]} are not dense, then sparse")
+    return dense
 
 
 def count_appended_layers(parameters: Parameters, names: Collection[str]) -> Parameters:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.convert.checkpoint import Stored, StoredTensor, to_float32
-from tampu.convert.config import Config, Rope, read_rope
+from tampu.convert.config import Config, Rope, read_rope, rope_settings
 from tampu.convert.keys.image import ImageSteps
 from tampu.convert.lazy_tensor import View, stacked, viewed
 from tampu.errors import ModelFileError, UnsupportedModelError
@@ -325,20 +325,33 @@ def text_parameters(
         "attention.key_length": head_size,
         "attention.value_length": head_size,
         "attention.layer_norm_rms_epsilon": config.number("rms_norm_eps", 1e-6),
-        "rope.dimension_count": _rotated(rope, head_size, rotated_part),
+        "rope.dimension_count": _rotated(rope.settings, head_size, rotated_part),
         **rope.metadata(truncates=truncates),
     }
 
 
-def _rotated(rope: Rope, head_size: int, part: float | None) -> int:
+def rotated_features(config: Config, usual: float, *, layers: str = "full_attention") -> int:
+    """Return how many features of each head RoPE rotates.
+
+    Args:
+        config: the text model's configuration.
+        usual: the part of a head, if the configuration does not say.
+        layers: as `read_rope` takes it.
+    """
+    rope = rope_settings(config)
+    rope = rope.section(layers) if layers in rope else rope
+    return _rotated(rope, config.head_size(), usual)
+
+
+def _rotated(rope: Config, head_size: int, part: float | None) -> int:
     """Return how many features of a head are rotated."""
     if part is None:
         return head_size
-    factor = rope.settings.number("partial_rotary_factor", part)
+    factor = rope.number("partial_rotary_factor", part)
     rotated = int(head_size * factor)
     if rotated % 2 or not 0 < rotated <= head_size:
         reason = f"{factor} of {head_size} features is not a number of pairs"
-        raise rope.settings.error("partial_rotary_factor", reason)
+        raise rope.error("partial_rotary_factor", reason)
     return rotated
 
 

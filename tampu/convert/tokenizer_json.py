@@ -20,7 +20,7 @@ from tampu.errors import ModelFileError, UnsupportedModelError
 from tampu.tokenizer.bytepair import NFC, WHOLE_WORDS
 from tampu.tokenizer.normalization import KEY as NORMALIZER
 from tampu.tokenizer.normalization import read_steps
-from tampu.tokenizer.pretokenizers import find
+from tampu.tokenizer.pretokenizers import find, name_of
 from tampu.tokenizer.sentencepiece import METASPACE, SPACE
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
@@ -431,7 +431,7 @@ def pretokenizer_name(node: Node | None) -> str:
 
 def pattern_name(steps: tuple[str, ...], where: str = FILE) -> str:
     """Return GGUF's name of a way to split texts: by these patterns, one after the other."""
-    name = _NAMES.get(steps)
+    name = _NAMES.get(steps) or name_of(steps)
     if name is None:
         shown = " then ".join(repr(step) for step in steps)
         raise UnsupportedModelError(f"{where}: unknown pre-tokenizer {shown[:300]}")

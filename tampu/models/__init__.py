@@ -40,10 +40,15 @@ class Architecture:
 
 
 _BUILT_IN: Mapping[str, Architecture] = {
+    "afmoe": Architecture("tampu.models.afmoe:Afmoe"),
+    "bailingmoe2": Architecture("tampu.models.glm4moe:Glm4Moe"),
     "bert": Architecture("tampu.models.bert:Bert"),
     "deepseek2": Architecture(
         "tampu.models.deepseek2:DeepSeek2", {"rope_mode": RopeMode.INTERLEAVED}
     ),
+    "dots1": Architecture("tampu.models.glm4moe:Glm4Moe"),
+    "ernie4_5-moe": Architecture("tampu.models.ernie45_moe:Ernie45Moe"),
+    "exaone-moe": Architecture("tampu.models.exaone_moe:ExaoneMoe"),
     "falcon": Architecture("tampu.models.falcon:Falcon"),
     "gemma": Architecture("tampu.models.gemma:Gemma"),
     "gemma-embedding": Architecture("tampu.models.gemma_embedding:GemmaEmbedding"),
@@ -55,11 +60,17 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "gptneox": Architecture("tampu.models.gptneox:GPTNeoX"),
     "gptoss": Architecture("tampu.models.gptoss:GptOss"),  # Ollama's name
     "granite": Architecture("tampu.models.granite:Granite", {"rope_mode": RopeMode.INTERLEAVED}),
+    "granitemoe": Architecture("tampu.models.granitemoe:GraniteMoe"),
+    "hunyuan-moe": Architecture("tampu.models.hunyuan_moe:HunyuanMoe"),
+    "hy_v3": Architecture("tampu.models.glm4moe:Glm4Moe"),
     "jina-bert-v3": Architecture("tampu.models.nomic_bert:NomicBert"),
+    "laguna": Architecture("tampu.models.laguna:Laguna"),
     "lfm2": Architecture("tampu.models.lfm2:Lfm2"),
+    "lfm2moe": Architecture("tampu.models.lfm2:Lfm2"),
     "llama": Architecture("tampu.models.llama:Llama", {"rope_mode": RopeMode.INTERLEAVED}),
     "llama4": Architecture("tampu.models.llama4:Llama4"),
     "minicpm": Architecture("tampu.models.granite:Granite", {"rope_mode": RopeMode.INTERLEAVED}),
+    "minimax-m2": Architecture("tampu.models.minimax_m2:MiniMaxM2"),
     "mistral3": Architecture("tampu.models.mistral3:Mistral3"),
     "mistral4": Architecture(
         "tampu.models.deepseek2:DeepSeek2", {"rope_mode": RopeMode.INTERLEAVED}
@@ -71,6 +82,7 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "nemotron_h_moe": Architecture("tampu.models.nemotron_h:NemotronH"),
     "nomic-bert": Architecture("tampu.models.nomic_bert:NomicBert"),
     "nomic-bert-moe": Architecture("tampu.models.nomic_bert:NomicBert"),
+    "olmoe": Architecture("tampu.models.olmoe:Olmoe"),
     "phi2": Architecture("tampu.models.falcon:Falcon", {"activate": Tensor.gelu}),
     "phi3": Architecture("tampu.models.llama:Llama"),
     "qwen2": Architecture("tampu.models.llama:Llama"),

@@ -1,13 +1,14 @@
-"""GLM-4.5 to 4.7: half of each head is rotated, and all but the first layers have experts.
+"""GLM-4.5 to 4.7, dots.llm1, Ling 2 and Hy3: mixtures of experts in all but the first layers.
 
     x = x + attention(norm(x))
     x = x + experts(norm(x))        in the first layers down(silu(gate(norm(x))) · up(norm(x)))
 
 The router weights experts by the sigmoid of their scores, a bias changes the choice only, and one
-expert is for all tokens. Files may have layers of multi-token prediction after the others; they are
-not computed.
+expert is for all tokens. GLM and Ling rotate half of each head, and Ling's experts are in groups.
+Files may have layers of multi-token prediction after the others; they are not computed.
 
-Sources: arXiv:2508.06471 (GLM-4.5), arXiv:2412.19437 (the router).
+Sources: arXiv:2508.06471 (GLM-4.5), arXiv:2506.05767 (dots.llm1), arXiv:2510.22115 (Ling 2),
+arXiv:2412.19437 (the router).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Experts(nn.SparseMoE):
 class Layer(nn.Module):
     attention_norm: nn.RMSNorm = nn.gguf("attn_norm")
     attention: nn.SelfAttention = nn.gguf()
-    feed_forward_norm: nn.RMSNorm = nn.gguf("post_attention_norm")
+    feed_forward_norm: nn.RMSNorm = nn.gguf("ffn_norm", or_="post_attention_norm")
     feed_forward: nn.SiluFeedForward | Experts = nn.gguf()
 
     def __call__(

@@ -1,7 +1,8 @@
 """LFM2: short convolutions in most layers, grouped-query attention in the others.
 
 Source: arXiv:2511.23404. A convolution looks at a token and the few before it: what a sequence
-keeps of its past there is a state of a few rows, however long it is.
+keeps of its past there is a state of a few rows, however long it is. The mixtures of experts
+(`lfm2moe`) have them in all but the first layers.
 """
 
 from __future__ import annotations
@@ -27,6 +28,12 @@ def read_key_heads(metadata: Metadata) -> tuple[int, ...]:
     return heads
 
 
+def read_gating(metadata: Metadata) -> nn.Gating:
+    """Return how experts are chosen, if there are any."""
+    has_experts = metadata.has("expert_used_count")
+    return nn.read_gating(metadata, renormalize=True) if has_experts else nn.Gating(0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options:
     layers: int = nn.option("block_count", at_most=1024)
@@ -36,6 +43,7 @@ class Options:
     epsilon: float = nn.option("attention.layer_norm_rms_epsilon")
     rope_base: float = nn.option("rope.freq_base", default=1e6, at_most=1e12)
     width: int = nn.option("shortconv.l_cache", at_least=2, at_most=64)
+    gating: nn.Gating = nn.option_from(read_gating)
 
     @property
     def shape(self) -> nn.Heads:
@@ -63,11 +71,15 @@ class ShortConvolution(nn.Module):
         return nn.slide(x, past, self.kernel)
 
 
+class Experts(nn.SparseMoE):
+    router: nn.BiasedRouter = nn.gguf()
+
+
 class Layer(nn.Module):
     operator_norm: nn.RMSNorm = nn.gguf("attn_norm")
     operator: nn.SelfAttention | ShortConvolution = nn.gguf()
     feed_forward_norm: nn.RMSNorm = nn.gguf("ffn_norm")
-    feed_forward: nn.SiluFeedForward = nn.gguf()
+    feed_forward: nn.SiluFeedForward | Experts = nn.gguf()
 
     def __call__(
         self, x: Tensor, cache: nn.LayerCache, rows: Tensor | None, rotate: nn.Rotation, o: Options
@@ -79,7 +91,10 @@ class Layer(nn.Module):
             y = self.operator(normed, cache, o.shape, rotate)
         x, y = nn.select_rows(rows, x, y)
         x = x + y
-        return x + self.feed_forward(self.feed_forward_norm(x, o.epsilon))
+        y = self.feed_forward_norm(x, o.epsilon)
+        if isinstance(self.feed_forward, Experts):
+            return self.feed_forward(y, o.gating) + x
+        return x + self.feed_forward(y)
 
 
 class Lfm2(nn.Decoder):

@@ -4,6 +4,7 @@
 """
 
 from tampu.ml.recurrence import slide as slide
+from tampu.ml.recurrence import softplus as softplus
 from tampu.ml.rotary import Rope as Rope
 from tampu.nn.attention import AttentionScale as AttentionScale
 from tampu.nn.attention import Heads as Heads
@@ -22,6 +23,7 @@ from tampu.nn.decoder import DecoderOptions as DecoderOptions
 from tampu.nn.decoder import Step as Step
 from tampu.nn.decoder import read_kv_heads as read_kv_heads
 from tampu.nn.decoder import read_layers as read_layers
+from tampu.nn.decoder import read_windows as read_windows
 from tampu.nn.decoder import run_layers as run_layers
 from tampu.nn.decoder import select_rows as select_rows
 from tampu.nn.delta_net import DeltaHeads as DeltaHeads

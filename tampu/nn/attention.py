@@ -11,6 +11,7 @@ from tampu.ml.attention import flash_attention, reads_in_place
 from tampu.ml.checks import require
 from tampu.ml.metadata import Metadata
 from tampu.nn.cache import History, LayerCache
+from tampu.nn.feed_forward import Activation
 from tampu.nn.linear import Linear
 from tampu.nn.module import Module, gguf
 from tampu.nn.norm import LayerNorm, RMSNorm
@@ -105,14 +106,15 @@ class Heads:
         scale: of the scores.
         epsilon: of the norms of queries and keys.
         cap: of the scores; None: none.
-        has_rotated_norm: whether queries and keys are normed once rotated, without weights
-            (Llama 4).
+        has_rotated_norm: whether queries and keys are normed once rotated (Hunyuan), without
+            weights if the file has none (Llama 4).
         has_gate: whether the projection of the queries also gives the input of a sigmoid, which
             multiplies the outputs: for each head the query, then the gate (Qwen3-Next).
         has_joint_norm: whether the norms of queries and keys take all heads of a token together
             (OLMo 2, MiniMax-M2).
         clamp: queries, keys and values are projected to within plus and minus this; None: to any.
         max_bias: of ALiBi, as for `Tensor.softmax`; 0: none.
+        activate_gate: what a gate with a projection of its own applies to it.
     """
 
     queries: int
@@ -126,6 +128,7 @@ class Heads:
     has_joint_norm: bool = False
     clamp: float | None = None
     max_bias: float = 0.0
+    activate_gate: Activation = Tensor.sigmoid
 
 
 class SelfAttention(Module):
@@ -138,6 +141,7 @@ class SelfAttention(Module):
     query_norm: RMSNorm | LayerNorm | None = gguf("attn_q_norm")
     key_norm: RMSNorm | LayerNorm | None = gguf("attn_k_norm")
     sinks: Tensor | None = None  # architectures that have them declare where they are
+    gate: Linear | None = None  # as well; it multiplies the outputs or, with one row each, heads
 
     def __call__(
         self,
@@ -174,6 +178,8 @@ class SelfAttention(Module):
             sinks=self.sinks,
             max_bias=heads.max_bias,
         )
+        if self.gate:
+            y = _gated(y, heads.activate_gate(self.gate(x)), heads)
         return self.output(y * gate.sigmoid() if gate else y)
 
     def _queries(self, x: Tensor, heads: Heads) -> tuple[Tensor, Tensor | None]:
@@ -196,13 +202,23 @@ def _positioned(
     x: Tensor, norm: RMSNorm | LayerNorm | None, rotate: Rotation | None, heads: Heads
 ) -> Tensor:
     """Return queries or keys (tokens, heads, features), normed and rotated."""
+    if rotate and heads.has_rotated_norm:
+        x = rotate(x)
+        return norm(x, heads.epsilon) if norm else x.rms_norm(heads.epsilon)
     if norm and heads.has_joint_norm:
         x = norm(x.reshape(x.shape[0], -1), heads.epsilon).reshape(*x.shape)
     elif norm:
         x = norm(x, heads.epsilon)
-    if not rotate:
-        return x
-    return rotate(x).rms_norm(heads.epsilon) if heads.has_rotated_norm else rotate(x)
+    return rotate(x) if rotate else x
+
+
+def _gated(y: Tensor, gates: Tensor, heads: Heads) -> Tensor:
+    """Return outputs (tokens, features) times gates of that shape, or (tokens, heads)."""
+    if gates.shape == y.shape:
+        return y * gates
+    tokens = y.shape[0]
+    by_head = y.reshape(tokens, heads.queries, -1) * gates.reshape(tokens, -1, 1)
+    return by_head.reshape(tokens, -1)
 
 
 @dataclass(frozen=True, slots=True)

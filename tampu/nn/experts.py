@@ -134,9 +134,9 @@ class Router(Module):
 
 
 class BiasedRouter(Router):
-    """A router of an architecture whose files must have the bias."""
+    """A router of an architecture whose files must have the bias; Hy3's call it differently."""
 
-    score_bias: Tensor = gguf("exp_probs_b.bias")
+    score_bias: Tensor = gguf("exp_probs_b.bias", or_="exp_probs_b")
 
 
 def route(

@@ -94,6 +94,14 @@ _EXAONE_MOE = (
     rf"{_CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?(?:\p{{L}}\p{{M}}*(?: \p{{L}}\p{{M}}*)*)+|\p{{N}}"
     rf"| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]?|\s*[\r\n]|{_SPACES}"
 )
+# Numbers in threes from the right, in a time that grows with their length and not its square.
+_RIGHT_DIGITS = (r"\p{N}+", r"^\p{N}{1,2}(?=(?:\p{N}{3})+$)", _THREE_DIGITS)
+# Letters of scripts without spaces between words.
+_NO_SPACES = (
+    "[\u4e00-\u9fff\u3400-\u4dbf\uf900-\ufaff\u3040-\u309f\u30a0-\u30ff\uff65-\uff9f\u2f00-\u2fdf"
+    "\u0e00-\u0e7f\u0e80-\u0eff\u1780-\u17ff\u1000-\u109f\uaa60-\uaa7f\ua9e0-\ua9ff\uac00-\ud7af"
+    "\u1100-\u11ff]+"
+)
 _MINICPM5 = (_THREE_DIGITS, rf"{_CONTRACTION}|{_WORDS}\p{{N}}+|{_SIGNS}{_LINES}")
 
 
@@ -157,6 +165,7 @@ _FAMILIES: tuple[tuple[str, PreTokenizer], ...] = (
     ("deepseek-llm", PreTokenizer(_DEEPSEEK_LLM)),
     ("deepseek-coder", PreTokenizer(_DEEPSEEK_CODER)),
     ("deepseek-v3 hunyuan-dense joyai-llm hy_v4", PreTokenizer((_THREE_DIGITS, _CJK, _DEEPSEEK3))),
+    ("afmoe", PreTokenizer((*_RIGHT_DIGITS, _NO_SPACES, _DEEPSEEK3))),
     ("falcon", PreTokenizer(_FALCON)),
     ("bloom poro-chat gpt3-finnish", PreTokenizer((_BLOOM,))),
     ("viking", PreTokenizer((_BLOOM, _DIGITS))),
@@ -166,6 +175,11 @@ _FAMILIES: tuple[tuple[str, PreTokenizer], ...] = (
 )
 
 _BY_NAME = {name: family for names, family in _FAMILIES for name in names.split()}
+
+
+def name_of(stages: tuple[str, ...]) -> str | None:
+    """Return a name of the pre-tokenizer with these stages, None if there is none."""
+    return next((names.split()[0] for names, each in _FAMILIES if each.stages == stages), None)
 
 
 def known_names() -> list[str]:

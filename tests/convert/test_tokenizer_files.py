@@ -293,6 +293,10 @@ PRETOKENIZERS: dict[str, dict[str, Any]] = {
         + r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*"
         + SPACES
     ),
+    "bailingmoe": regexes(
+        r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*"
+        r"|\s*[\r\n]|\s+(?!\S)|\s+"
+    ),
     "gpt-2": {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True},
     "smollm": {
         "type": "Sequence",

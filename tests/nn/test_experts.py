@@ -1,5 +1,6 @@
 """Routing to experts against NumPy, in each of the ways that models do it."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,9 +10,10 @@ import pytest
 from support.graphs import floats
 from support.reference import softmax
 
-from tampu.errors import ShapeError
+from tampu.errors import ModelFileError, ShapeError
 from tampu.ml import Tensor
-from tampu.nn import Gating, GatingFunction
+from tampu.ml.metadata import Metadata
+from tampu.nn import Gating, GatingFunction, read_gating
 from tampu.nn.experts import route
 
 SIGMOID = GatingFunction.SIGMOID
@@ -77,3 +79,44 @@ def test_gating_that_does_not_fit_the_experts_is_refused(
 ) -> None:
     with pytest.raises(ShapeError):
         route(given(floats(2, 16)), gating)
+
+
+def metadata(**changes: Any) -> Metadata:
+    keys = {"expert_used_count": 4, "block_count": 6, **changes}
+    return Metadata(
+        {"general.architecture": "moe", **{f"moe.{key}": value for key, value in keys.items()}}
+    )
+
+
+@pytest.mark.parametrize(
+    ("keys", "gating"),
+    [
+        ({}, Gating(4, SIGMOID, group_scores=2)),
+        ({"expert_gating_func": 1}, Gating(4, group_scores=2)),
+        ({"expert_gating_func": 3}, Gating(4, renormalize=True, group_scores=2)),
+        (
+            {"expert_weights_norm": True, "expert_weights_scale": 2.5, "expert_group_count": 8,
+             "expert_group_used_count": 4},
+            Gating(4, SIGMOID, renormalize=True, scale=2.5, groups=8, top_groups=4, group_scores=2),
+        ),
+        ({"expert_weights_scale": 0.0}, Gating(4, SIGMOID, group_scores=2)),
+    ],
+)  # fmt: skip
+def test_a_file_says_how_experts_are_chosen(keys: dict[str, Any], gating: Gating) -> None:
+    assert read_gating(metadata(**keys)) == gating
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("expert_used_count", 0),
+        ("expert_gating_func", 4),
+        ("expert_group_count", 0),
+        ("expert_group_used_count", 2),
+        ("expert_weights_scale", -1.0),
+        ("expert_weights_scale", math.nan),
+    ],
+)
+def test_impossible_numbers_of_a_router_are_refused_by_name(key: str, value: float) -> None:
+    with pytest.raises(ModelFileError, match=f"moe.{key}"):
+        read_gating(metadata(**{key: value}))

@@ -12,7 +12,7 @@ import pytest
 from tampu.errors import ModelFileError, UnsupportedModelError
 from tampu.ml import RopeScaling
 from tampu.ml.metadata import Metadata
-from tampu.nn import option, option_from, read_options, read_rope_scaling
+from tampu.nn import option, option_from, read_options, read_rope_scaling, read_windows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,3 +225,36 @@ def test_an_array_of_equal_numbers_for_each_layer_is_that_number(value: Any, exp
 def test_other_arrays_are_refused_by_the_key_and_the_reason(value: Any) -> None:
     with pytest.raises(ModelFileError, match=r"key 'llama\.block_count': must be (one|an int)"):
         read(block_count=value)
+
+
+_EVERY_SECOND = np.array([True, False, True, False])
+
+
+@pytest.mark.parametrize(
+    ("keys", "windows"),
+    [
+        ({}, (None,) * 4),
+        ({"sliding_window": 0}, (None,) * 4),
+        ({"sliding_window": 8}, (8, 8, None, 8)),
+        ({"sliding_window": 8, "sliding_window_pattern": 2}, (8, None, 8, None)),
+        ({"sliding_window": 8, "sliding_window_pattern": 0}, (8,) * 4),
+        ({"sliding_window": 8, "sliding_window_pattern": _EVERY_SECOND}, (8, None, 8, None)),
+    ],
+)
+def test_a_file_says_which_layers_have_a_window(
+    keys: dict[str, Any], windows: tuple[int | None, ...]
+) -> None:
+    values = {f"llama.attention.{key}": value for key, value in keys.items()}
+    metadata = Metadata({**GOOD, "llama.block_count": 4, **values})
+    assert read_windows(metadata, 3) == windows
+
+
+def test_the_layers_without_a_window_may_be_the_first_of_each_period() -> None:
+    keys = {"llama.block_count": 5, "llama.attention.sliding_window": 8}
+    assert read_windows(Metadata({**GOOD, **keys}), 4, full_first=True) == (None, 8, 8, 8, None)
+
+
+def test_flags_for_other_layers_than_the_files_are_refused() -> None:
+    keys = {"llama.attention.sliding_window_pattern": np.array([True, False])}
+    with pytest.raises(ModelFileError, match="sliding_window_pattern"):
+        read_windows(Metadata({**GOOD, **keys}), 4)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import original_tokenizers as originals
+from tokenizers import Regex, pre_tokenizers
 
 from tampu.cancellation import cancellable
 from tampu.errors import RequestCancelledError
@@ -52,6 +53,16 @@ def test_words_of_ascii_text_are_those_of_the_library(name: str, text: str) -> N
         return
     words = [word.translate(_TO_ALPHABET) for word in splitter.split(text)]
     assert words == [word for word, _ in pretokenizer.build().pre_tokenize_str(text)]
+
+
+@given(text=st.text("0123456789٣²a .\n"))
+def test_afmoes_numbers_are_in_threes_from_the_right(text: str) -> None:
+    lookahead = pre_tokenizers.Split(Regex(r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))"), "isolated")
+    numbers = [word for word, _ in lookahead.pre_tokenize_str(text) if word.isnumeric()]
+    alphabet = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    shown = [alphabet.pre_tokenize_str(number)[0][0] for number in numbers]
+    words = [word for word, _ in find("afmoe").build().pre_tokenize_str(text)]
+    assert [word for word in words if word in {*shown}] == shown
 
 
 @given(st.lists(st.text("abé▁😀", max_size=5), max_size=10), st.text("abé▁😀", min_size=1))

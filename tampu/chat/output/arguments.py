@@ -58,6 +58,7 @@ def _tagged(begin: str, end: str) -> WriteArguments:
 
 function_tags = _tagged("<parameter=KEY>\n", "\n</parameter>\n")
 argument_tags = _tagged("<arg_key>KEY</arg_key>\n<arg_value>", "</arg_value>\n")
+invocation = _tagged('<parameter name="KEY">', "</parameter>\n")
 dsml = _tagged('<｜DSML｜parameter name="KEY" string="IS_TEXT">', "</｜DSML｜parameter>\n")
 
 

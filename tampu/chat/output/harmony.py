@@ -30,8 +30,9 @@ _HEADER = re.compile(
     r"(?:\s*(?:<\|(?:start|channel|constrain)\|>|to=[^\s<]+|[\w./:-]+)){0,8}\s*", re.ASCII
 )
 _BEGUN_HEADER = re.compile(
-    r"\s*(?:<\|start\|>\s*(\w*))?\s*(?:to=[^\s<]*)?\s*(?:<\|channel\|>\s*(\w*))?"
-    r"\s*(?:to=[^\s<]*|to|t)?\s*(?:<\|constrain\|>)?\s*(\w*)\s*"
+    r"\s*(?:<\|start\|>\s*(\w*))?\s*(?:to=[\w./:-]*)?\s*(?:<\|channel\|>\s*(\w*))?"
+    r"\s*(?:to=[\w./:-]*|to|t)?\s*(?:<\|constrain\|>)?\s*(\w*)\s*",
+    re.ASCII,
 )
 _NAMES = (("assistant",), ("analysis", "commentary", "final"), ("json", "code"))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from tampu.chat.output.literals import (
@@ -30,11 +31,22 @@ _PARAMETER_END = re.compile(r"</parameter>|(?=<parameter=)|</function>")
 _ARGUMENTS_OF = re.compile(r"\s*([^\s<>{}]+)\s*")
 _ARGUMENT = re.compile(r"\s*<arg_key>([^<]*)</arg_key>\s*<arg_value>")
 _ARGUMENT_END = re.compile("</arg_value>")
-_INVOKE = re.compile(r'\s*<｜DSML｜invoke name="([^"]*)">\s*')
-_INVOKE_END = re.compile(r"\s*</｜DSML｜invoke>\s*")
-_DSML_PARAMETER = re.compile(r'\s*<｜DSML｜parameter name="([^"]*)"(?: string="(true|false)")?>')
-_DSML_PARAMETER_END = re.compile("</｜DSML｜parameter>")
 _MISTRAL = re.compile(r"\s*([^\s\[{]+)(?:\[CALL_ID\]([^\[{]*))?(?:\[ARGS\])?\s*(\{.*)", re.DOTALL)
+
+
+class _InvokeTags:
+    """The tags of XML invocations, each with a prefix."""
+
+    def __init__(self, prefix: str) -> None:
+        self.begin = re.compile(rf'\s*<{prefix}invoke name="([^"]*)">\s*')
+        self.end = re.compile(rf"\s*</{prefix}invoke>\s*")
+        named = rf'<{prefix}parameter name="([^"]*)"(?: string="(true|false)")?>'
+        self.parameter = re.compile(rf"\s*{named}")
+        self.parameter_end = re.compile(f"</{prefix}parameter>")
+
+
+_DSML = _InvokeTags("｜DSML｜")
+_INVOKE = _InvokeTags("")
 
 
 def json_calls(body: str, _: Signatures) -> list[WrittenCall]:
@@ -89,16 +101,32 @@ def argument_tags(body: str, signatures: Signatures) -> list[WrittenCall]:
 def dsml_calls(body: str, _: Signatures) -> list[WrittenCall]:
     """DeepSeek 3.2's XML of invocations, whose parameters say whether they are strings."""
 
-    def value(key: re.Match[str], text: str) -> Any:
+    def value(_: str, key: re.Match[str], text: str) -> Any:
         return exact_json(text) if key[2] == "false" else text
 
+    return _invocations(body, _DSML, value)
+
+
+def invoke_calls(body: str, signatures: Signatures) -> list[WrittenCall]:
+    """The same without prefixes, as MiniMax-M2 does; the values are bare texts."""
+
+    def value(function: str, key: re.Match[str], text: str) -> Any:
+        return signatures.value(function, key[1], text)
+
+    return _invocations(body, _INVOKE, value)
+
+
+def _invocations(
+    body: str, tags: _InvokeTags, value: Callable[[str, re.Match[str], str], Any]
+) -> list[WrittenCall]:
+    """Return calls; `value` takes a function's name, a parameter's opening tag and its text."""
     calls: list[WrittenCall] = []
     position = 0
-    while start := _INVOKE.match(body, position):
+    while start := tags.begin.match(body, position):
         arguments, position = _tagged(
-            body, start.end(), _DSML_PARAMETER, _DSML_PARAMETER_END, value
+            body, start.end(), tags.parameter, tags.parameter_end, partial(value, start[1])
         )
-        if close := _INVOKE_END.match(body, position):
+        if close := tags.end.match(body, position):
             position = close.end()
         calls.append(_written(start[1], arguments))
     _require(not body[position:].strip())

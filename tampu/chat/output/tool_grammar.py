@@ -22,6 +22,7 @@ from tampu.chat.output.arguments import (
     dsml,
     function_tags,
     gemma,
+    invocation,
     pythonic,
 )
 from tampu.chat.output.message_parser import ChatFormat
@@ -80,6 +81,8 @@ _WIRES = {  # by the names of formats
     "glm": Wire("", "<tool_call>%s\n", "</tool_call>", "\n", "", argument_tags),
     "deepseek-dsml": Wire("<｜DSML｜function_calls>\n", '<｜DSML｜invoke name="%s">\n',
                           "</｜DSML｜invoke>\n", "", "</｜DSML｜function_calls>", dsml),
+    "minimax": Wire("<minimax:tool_call>\n", '<invoke name="%s">\n', "</invoke>\n", "",
+                    "</minimax:tool_call>", invocation),
     "gemma4": Wire("", "<|tool_call>call:%s{", "}<tool_call|>", "", "", gemma('<|"|>')),
     "functiongemma": Wire("", "<start_function_call>call:%s{", "}<end_function_call>", "", "",
                           gemma("<escape>")),

@@ -17,12 +17,13 @@ from tampu.convert.experts import (
     OF_SOME_LAYERS,
     STACKS,
     count_appended_layers,
+    count_dense_layers,
     deepseek_parameters,
-    gating_keys,
 )
 from tampu.convert.family import Family, Parameters, text_parameters
 from tampu.convert.lazy_tensor import View
 
+_SOFTMAX = 1  # as `SIGMOID`
 _ATTENTION = "model.layers.{}.self_attn."
 _QUERIES = {
     _ATTENTION + "q_proj": "blk.{}.attn_q",
@@ -87,24 +88,15 @@ def _expert_keys(config: Config) -> Parameters:
     method = config.string("topk_method", "noaux_tc")
     config.require("topk_method", ("noaux_tc", "greedy", "group_limited_greedy"), "noaux_tc")
     config.require("moe_layer_freq", (1,), 1)
-    dense = config.with_defaults({"first_k_dense_replace": _dense(config)})
+    dense = config.with_defaults({"first_k_dense_replace": count_dense_layers(config)})
     if method == "noaux_tc":
         return deepseek_parameters(dense)
     config.require("scoring_func", ("softmax",), "softmax")
     config.require("norm_topk_prob", (False, None), default=None)  # the reference does not do it
     ungrouped = {"n_group": 1, "topk_group": 1} if method == "greedy" else {}
-    scale = config.number("routed_scaling_factor", 1.0)
-    keys = deepseek_parameters(dense.changed({**dense.values, **ungrouped, "scoring_func": "sigmoid"}))
-    return keys | gating_keys("softmax", scale=scale, renormalize=False)
-
-
-def _dense(config: Config) -> int:
-    """Return how many layers at the beginning are dense, as `mlp_layer_types` has it."""
-    kinds = config.strings("mlp_layer_types")
-    count = next((index for index, kind in enumerate(kinds) if kind != "dense"), len(kinds))
-    if "dense" in kinds[count:]:
-        raise config.error("mlp_layer_types", "a dense layer comes after one with experts")
-    return count
+    as_v3 = {**dense.values, **ungrouped, "scoring_func": "sigmoid"}
+    keys = deepseek_parameters(dense.changed(as_v3))
+    return keys | {"expert_gating_func": _SOFTMAX, "expert_weights_norm": False}
 
 
 def _with_yarn(keys: Parameters, rope: Rope) -> Parameters:

@@ -1,10 +1,14 @@
-"""LFM2: `lfm2`, whose layers have either a short convolution or attention."""
+"""LFM2: `lfm2`, whose layers have a short convolution or attention; with experts `lfm2moe`."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tampu.convert.checkpoint import Stored
 from tampu.convert.config import Config, read_rope
-from tampu.convert.family import Family, Parameters, text_parameters
+from tampu.convert.experts import OF_SOME_LAYERS, SCORE_BIAS, SIGMOID
+from tampu.convert.families.llama import GATED
+from tampu.convert.family import Family, Parameters, moe_parameters, text_parameters
 
 _CONVOLUTION = {
     "model.layers.{}.conv.in_proj": "blk.{}.shortconv.in_proj",
@@ -33,6 +37,24 @@ NAMES = {
 
 def parameters(config: Config) -> Parameters:
     """Return the keys of `lfm2`."""
+    return _keys(config, _inner(config))
+
+
+def mixture_parameters(config: Config) -> Parameters:
+    """Return the keys of `lfm2moe`, whose readers always renormalize the experts' weights."""
+    config.require("use_expert_bias", (True,), default=True)
+    config.require("norm_topk_prob", (True,), default=True)
+    config.require("routed_scaling_factor", (1.0,), 1.0)  # llama.cpp reads no other
+    return {
+        **_keys(config, config.integer("intermediate_size")),
+        **moe_parameters(config, width="moe_intermediate_size"),
+        "leading_dense_block_count": config.natural("num_dense_layers", 2),
+        "expert_gating_func": SIGMOID,
+    }
+
+
+def _keys(config: Config, width: int) -> Parameters:
+    """Return the keys of both, with the width of the dense feed-forward parts."""
     config.require("conv_bias", (False,), default=False)
     base = read_rope(config).base
     config.require("theta", (base,), default=base)  # published files have it beside rope_theta
@@ -44,12 +66,10 @@ def parameters(config: Config) -> Parameters:
     if len(kinds) != layers or set(kinds) - {"conv", "full_attention"}:
         reason = f"{kinds[:4]} are not conv or full_attention for {layers} layers"
         raise config.error("layer_types", reason)
-    keys = text_parameters(
-        config.with_defaults({"intermediate_size": _inner(config)}), scalings=("none",)
-    )
+    keys = text_parameters(config.with_defaults({"intermediate_size": width}), scalings=("none",))
     heads = keys["attention.head_count_kv"]
     return keys | {
-        "feed_forward_length": _inner(config),
+        "feed_forward_length": width,
         "attention.head_count_kv": [heads if kind != "conv" else 0 for kind in kinds],
         "attention.layer_norm_rms_epsilon": config.number("norm_eps", 1e-5),
         "shortconv.l_cache": config.integer("conv_L_cache"),
@@ -80,4 +100,21 @@ LFM2 = Family(
     parameters=parameters,
     defaults={"rope_theta": 1e6, "max_position_embeddings": 128_000},
     tied=True,
+)
+
+LFM2_MOE = replace(
+    LFM2,
+    architecture="lfm2moe",
+    checkpoints=("Lfm2MoeForCausalLM",),
+    names={
+        **LFM2.names,
+        "model.layers.{}.feed_forward.gate": "blk.{}.ffn_gate_inp",
+        "model.layers.{}.feed_forward.expert_bias": SCORE_BIAS,
+    },
+    stacks={
+        f"model.layers.{{}}.feed_forward.experts.{{}}.{theirs}": f"blk.{{}}.ffn_{ours}_exps"
+        for theirs, ours in zip(("w1", "w3", "w2"), GATED, strict=True)
+    },
+    optional=LFM2.optional | OF_SOME_LAYERS,
+    parameters=mixture_parameters,
 )

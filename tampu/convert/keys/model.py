@@ -64,8 +64,8 @@ CONFIG = Keys(
         ),
         **dict.fromkeys(
             ("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "sep_token_id",
-             "cls_token_id", "mask_token_id", "decoder_start_token_id", "eos_token", "bos_token",
-             "pad_token", "unk_token", "type_vocab_size"),
+             "cls_token_id", "mask_token_id", "eod_token_id", "decoder_start_token_id",
+             "eos_token", "bos_token", "pad_token", "unk_token", "type_vocab_size"),
             TOKENS,
         ),
         **dict.fromkeys(

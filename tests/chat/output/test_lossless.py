@@ -41,6 +41,8 @@ OTHER_BODIES = {
     "deepseek-dsml": ('<｜DSML｜invoke name="f"><｜DSML｜parameter name="s" string="true">x\ty'
                       "</｜DSML｜parameter></｜DSML｜invoke>", "nothing",
                       '<｜DSML｜invoke name="f">x'),
+    "minimax": ('\n<invoke name="f">\n<parameter name="s">x\ty</parameter>\n</invoke>\n', "nothing",
+                '<invoke name="f">x'),
     "lfm2": ("[f(s='x\ty')]", "[f(1)]", "f(s=", "f(s=1) x"),
     "pythonic": ("[f(s='x\ty')]", "[f(1)]", "f(s=", "[]"),
     "gemma3": ("\nf(s='x\ty')\n", "f(1)", "print(f(s=1))"),

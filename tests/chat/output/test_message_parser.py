@@ -164,6 +164,9 @@ EXAMPLES = [
     ("deepseek-dsml", dsml('<｜DSML｜invoke name="f">\n<｜DSML｜parameter name="a" string="false">1'
                            '</｜DSML｜parameter>\n<｜DSML｜parameter name="s" string="true">x y'
                            "</｜DSML｜parameter>\n</｜DSML｜invoke>"), [F]),
+    ("minimax", '<think>Hm</think>Ok<minimax:tool_call>\n<invoke name="f">\n<parameter name="a">1'
+                '</parameter>\n<parameter name="s">x y</parameter>\n</invoke>\n<invoke name="g">\n'
+                "</invoke>\n</minimax:tool_call>", [Reasoning("Hm"), Content("Ok"), F, G]),
     # LFM2
     ("lfm2", "<|tool_call_start|>[f(a=1, s=\"x y\"), g()]<|tool_call_end|>Ok",
      [F, G, Content("Ok")]),

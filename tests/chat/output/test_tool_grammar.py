@@ -44,6 +44,7 @@ TEXT_ENDS = {
     "qwen3-coder": "</parameter>",
     "glm": "</arg_value>",
     "deepseek-dsml": "</｜DSML｜parameter>",
+    "minimax": "</parameter>",
     "gemma4": '<|"|>',
     "functiongemma": "<escape>",
 }
