@@ -31,6 +31,7 @@ MODELS = {
     "minicpm": "MiniCPM 1, 2, 4",
     "mistral3": "Mistral Small 3, Ministral 3, with Pixtral's vision encoder",
     "mllama": "Llama 3.2 Vision",
+    "olmo2": "OLMo 2, 3",
     "phi3": "Phi-3, Phi-4, Phi-4-mini",
     "qwen2": "Qwen 2, 2.5",
     "qwen25vl": "Qwen 2.5-VL (also `qwen2vl`)",

@@ -340,6 +340,17 @@ def with_window(parameters: Parameters, window: int | None) -> Parameters:
     return parameters | {"attention.sliding_window": window}
 
 
+def window_pattern(config: Config, usual: list[bool]) -> list[bool]:
+    """Return whether each layer has a sliding window: as `layer_types` says, else `usual`."""
+    kinds = config.strings("layer_types")
+    if not kinds:
+        return usual
+    if len(kinds) != len(usual) or not {*kinds} <= {"sliding_attention", "full_attention"}:
+        reason = f"they are not one of sliding_attention and full_attention for {len(usual)} layers"
+        raise config.error("layer_types", reason)
+    return [kind == "sliding_attention" for kind in kinds]
+
+
 def moe_parameters(config: Config, *, width: str) -> Parameters:
     """Return the keys of a mixture of experts.
 

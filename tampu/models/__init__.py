@@ -53,6 +53,7 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "minicpm": Architecture("tampu.models.granite:Granite", {"rope_mode": RopeMode.INTERLEAVED}),
     "mistral3": Architecture("tampu.models.mistral3:Mistral3"),
     "mllama": Architecture("tampu.models.mllama:Mllama"),
+    "olmo2": Architecture("tampu.models.olmo2:Olmo2"),
     "phi3": Architecture("tampu.models.llama:Llama"),
     "qwen2": Architecture("tampu.models.llama:Llama"),
     "qwen25vl": Architecture("tampu.models.qwen25vl:Qwen25VL"),

@@ -105,8 +105,8 @@ class Heads:
         scale: of the scores.
         epsilon: of the norms of queries and keys.
         cap: of the scores; None: none.
-        has_rotated_norm: whether queries and keys are normed once rotated, without weights
-            (Llama 4).
+        has_rotated_norm: whether queries and keys are normed once rotated: without weights
+            (Llama 4), or by the norms of the file (Hunyuan).
         has_gate: whether the projection of the queries also gives the input of a sigmoid, which
             multiplies the outputs: for each head the query, then the gate (Qwen3-Next).
         has_joint_norm: whether the norms of queries and keys take all heads of a token together
@@ -196,13 +196,14 @@ def _positioned(
     x: Tensor, norm: RMSNorm | LayerNorm | None, rotate: Rotation | None, heads: Heads
 ) -> Tensor:
     """Return queries or keys (tokens, heads, features), normed and rotated."""
+    if rotate and heads.has_rotated_norm:
+        x = rotate(x)
+        return norm(x, heads.epsilon) if norm else x.rms_norm(heads.epsilon)
     if norm and heads.has_joint_norm:
         x = norm(x.reshape(x.shape[0], -1), heads.epsilon).reshape(*x.shape)
     elif norm:
         x = norm(x, heads.epsilon)
-    if not rotate:
-        return x
-    return rotate(x).rms_norm(heads.epsilon) if heads.has_rotated_norm else rotate(x)
+    return rotate(x) if rotate else x
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import transformers
-from support.checkpoints.recipe import TEXT, Recipe
+from support.checkpoints.recipe import TEXT, YARN, Recipe
 
 _WHOLE = {name: value for name, value in TEXT.items() if name != "head_dim"}
 
@@ -77,6 +77,20 @@ RECIPES: dict[str, Recipe] = {
         partial_rotary_factor=0.75,
         original_max_position_embeddings=16,
         rope_scaling=_longrope(12),
+    ),
+    "olmo2": Recipe("Olmo2ForCausalLM", transformers.Olmo2Config, _WHOLE),
+    "olmo3": Recipe(
+        "Olmo3ForCausalLM",
+        transformers.Olmo3Config,
+        _WHOLE
+        | {
+            "sliding_window": 16,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 5e5},
+                "full_attention": YARN | {"rope_theta": 5e5, "attention_factor": 1.2},
+            },
+        },
     ),
     "smollm3": Recipe(
         "SmolLM3ForCausalLM",
