@@ -41,6 +41,8 @@ class Architecture:
 
 _BUILT_IN: Mapping[str, Architecture] = {
     "bert": Architecture("tampu.models.bert:Bert"),
+    "cohere2": Architecture("tampu.models.cohere2:Cohere2", {"rope_mode": RopeMode.INTERLEAVED}),
+    "command-r": Architecture("tampu.models.cohere2:Cohere2", {"rope_mode": RopeMode.INTERLEAVED}),
     "gemma2": Architecture("tampu.models.gemma2:Gemma2"),
     "gemma3": Architecture("tampu.models.gemma3:Gemma3"),
     "gemma4": Architecture("tampu.models.gemma4:Gemma4"),

@@ -23,6 +23,18 @@ def _longrope(pairs: int, **others: Any) -> dict[str, Any]:
     } | others
 
 
+def _cohere(
+    architecture: str,
+    config: type[transformers.PreTrainedConfig],
+    *,
+    refusal: str = "",
+    **changes: Any,
+) -> Recipe:
+    values = {name: value for name, value in _WHOLE.items() if name != "rms_norm_eps"}
+    values |= {"layer_norm_eps": 1e-2, "logit_scale": 0.5, "tie_word_embeddings": True} | changes
+    return Recipe(architecture, config, values, refusal=refusal)
+
+
 _GRANITE: dict[str, Any] = {
     "embedding_multiplier": 12.0,
     "attention_multiplier": 0.2,
@@ -37,6 +49,16 @@ _MINICPM: dict[str, Any] = {
 }
 
 RECIPES: dict[str, Recipe] = {
+    "command_r": _cohere("CohereForCausalLM", transformers.CohereConfig),
+    "command_r_plus": _cohere(
+        "CohereForCausalLM",
+        transformers.CohereConfig,
+        refusal="wrong number of tensors",  # it reads norms of queries from 64 layers on
+        use_qk_norm=True,
+    ),
+    "cohere2": _cohere(
+        "Cohere2ForCausalLM", transformers.Cohere2Config, num_hidden_layers=4, sliding_window=16
+    ),
     "granite": Recipe(
         "GraniteForCausalLM",
         transformers.GraniteConfig,

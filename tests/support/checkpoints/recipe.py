@@ -53,7 +53,8 @@ class Recipe:
     the rounding of a half-precision cache would change the choice, and all that follows from it.
     Of an architecture that transformers has under another name only, `published` is config.json as
     its publisher writes it, and `renames` are patterns in transformers' names of tensors, with what
-    its publisher has in their place.
+    its publisher has in their place. `refusal` is what llama.cpp says of a file that it does not
+    read because the model is as small as no published one.
     """
 
     architecture: str
@@ -66,6 +67,7 @@ class Recipe:
     processor: dict[str, Any] = field(default_factory=dict)
     published: dict[str, Any] = field(default_factory=dict)
     renames: tuple[tuple[str, str], ...] = ()
+    refusal: str = ""
 
     @property
     def checkpoint(self) -> str:
