@@ -22,6 +22,7 @@ MODELS = {
     "bert": "BERT and XLM-RoBERTa, for embeddings and ranking: BGE, E5, MiniLM",
     "cohere2": "Command R7B and A, Aya Vision's text, Tiny Aya",
     "command-r": "Command R and R+, Aya 23 and Expanse",
+    "exaone4": "EXAONE 4",
     "gemma2": "Gemma 2",
     "gemma3": "Gemma 3, text and vision",
     "gemma4": "Gemma 4, text and vision",

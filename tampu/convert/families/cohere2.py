@@ -16,10 +16,9 @@ def parameters(config: Config) -> Parameters:
     config.get("use_qk_norm")
     keys = text_parameters(config, scalings=("none",))
     del keys["attention.layer_norm_rms_epsilon"]
+    context = config.integer("max_position_embeddings")
     return keys | {
-        "context_length": config.integer(
-            "model_max_length", config.integer("max_position_embeddings")
-        ),
+        "context_length": config.integer("model_max_length", context),
         "attention.layer_norm_epsilon": config.number("layer_norm_eps", 1e-5),
         "logit_scale": config.number("logit_scale", 0.0625),
         "rope.scaling.type": "none",

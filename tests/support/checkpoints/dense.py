@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import transformers
-from support.checkpoints.recipe import TEXT, YARN, Recipe
+from support.checkpoints.recipe import LLAMA3, TEXT, YARN, Recipe
 
 _WHOLE = {name: value for name, value in TEXT.items() if name != "head_dim"}
 
@@ -58,6 +58,28 @@ RECIPES: dict[str, Recipe] = {
     ),
     "cohere2": _cohere(
         "Cohere2ForCausalLM", transformers.Cohere2Config, num_hidden_layers=4, sliding_window=16
+    ),
+    "exaone4": Recipe(
+        "Exaone4ForCausalLM",
+        transformers.Exaone4Config,
+        _WHOLE
+        | {
+            "sliding_window": None,
+            "layer_types": ["full_attention"] * 3,
+            "tie_word_embeddings": True,
+            "rope_scaling": LLAMA3,
+        },
+    ),
+    "exaone4_windows": Recipe(
+        "Exaone4ForCausalLM",
+        transformers.Exaone4Config,
+        _WHOLE
+        | {
+            "sliding_window": 16,
+            "sliding_window_pattern": "LG",
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+        refusal="exaone4_windows",  # it has windows in models of 64 layers only
     ),
     "granite": Recipe(
         "GraniteForCausalLM",

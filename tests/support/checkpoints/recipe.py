@@ -53,8 +53,8 @@ class Recipe:
     the rounding of a half-precision cache would change the choice, and all that follows from it.
     Of an architecture that transformers has under another name only, `published` is config.json as
     its publisher writes it, and `renames` are patterns in transformers' names of tensors, with what
-    its publisher has in their place. `refusal` is what llama.cpp says of a file that it does not
-    read because the model is as small as no published one.
+    its publisher has in their place. `refusal` is what the comparison with llama.cpp says
+    where llama.cpp decides by the number of layers, and no published model is as small.
     """
 
     architecture: str
