@@ -26,6 +26,7 @@ MODELS = {
     "gemma2": "Gemma 2",
     "gemma3": "Gemma 3, text and vision",
     "gemma4": "Gemma 4, text and vision",
+    "glm4": "GLM-4 and GLM-Z1 (0414)",
     "gpt-oss": "gpt-oss (also `gptoss`)",
     "granite": "Granite 3, 4.1",
     "lfm2": "LFM2",

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.convert.checkpoint import Stored, StoredTensor, to_float32
-from tampu.convert.config import Config, Rope, read_rope
+from tampu.convert.config import Config, Rope, read_rope, rope_settings
 from tampu.convert.keys.image import ImageSteps
 from tampu.convert.lazy_tensor import View, stacked, viewed
 from tampu.errors import ModelFileError, UnsupportedModelError
@@ -266,11 +266,7 @@ def _model_order(name: str) -> tuple[int, int, str]:
 
 
 def text_parameters(
-    config: Config,
-    *,
-    scalings: tuple[str, ...],
-    truncates: bool = True,
-    rotated_part: float | None = None,
+    config: Config, *, scalings: tuple[str, ...], truncates: bool = True, is_partial: bool = False
 ) -> Parameters:
     """Return the keys common to all decoders.
 
@@ -278,7 +274,7 @@ def text_parameters(
         config: the text model's configuration.
         scalings: the supported types of RoPE scaling.
         truncates: as `Rope.metadata` takes it; False for gpt-oss only.
-        rotated_part: the default of `partial_rotary_factor`; None: heads are rotated as a whole.
+        is_partial: as `read_rope` takes it.
     """
     heads = config.integer("num_attention_heads")
     key_value_heads = config.integer("num_key_value_heads", heads)
@@ -291,7 +287,7 @@ def text_parameters(
     head_size = config.head_size()
     if head_size % 2:
         raise config.error("head_dim", f"{head_size} is odd: RoPE rotates pairs")
-    rope = read_rope(config, is_partial=rotated_part is not None)
+    rope = read_rope(config, is_partial=is_partial)
     if rope.kind not in scalings:
         raise UnsupportedModelError(
             f"{rope.settings.where}: rope type {rope.kind!r} is not supported"
@@ -307,20 +303,24 @@ def text_parameters(
         "attention.key_length": head_size,
         "attention.value_length": head_size,
         "attention.layer_norm_rms_epsilon": config.number("rms_norm_eps", 1e-6),
-        "rope.dimension_count": _rotated(rope, head_size, rotated_part),
+        "rope.dimension_count": head_size,
         **rope.metadata(truncates=truncates),
     }
 
 
-def _rotated(rope: Rope, head_size: int, part: float | None) -> int:
-    """Return how many features of a head are rotated."""
-    if part is None:
-        return head_size
-    factor = rope.settings.number("partial_rotary_factor", part)
-    rotated = int(head_size * factor)
-    if rotated % 2 or not 0 < rotated <= head_size:
-        reason = f"{factor} of {head_size} features is not a number of pairs"
-        raise rope.settings.error("partial_rotary_factor", reason)
+def rotated_features(config: Config, usual: float) -> int:
+    """Return how many features of each head RoPE rotates.
+
+    Args:
+        config: the text model's configuration.
+        usual: the part of a head, if the configuration does not say.
+    """
+    rope, size = rope_settings(config), config.head_size()
+    factor = rope.number("partial_rotary_factor", usual)
+    rotated = int(size * factor)
+    if rotated % 2 or not 0 < rotated <= size:
+        reason = f"{factor} of {size} features is not a number of pairs"
+        raise rope.error("partial_rotary_factor", reason)
     return rotated
 
 

@@ -47,6 +47,7 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "gemma2": Architecture("tampu.models.gemma2:Gemma2"),
     "gemma3": Architecture("tampu.models.gemma3:Gemma3"),
     "gemma4": Architecture("tampu.models.gemma4:Gemma4"),
+    "glm4": Architecture("tampu.models.glm4:Glm4"),
     "gpt-oss": Architecture("tampu.models.gptoss:GptOss"),
     "gptoss": Architecture("tampu.models.gptoss:GptOss"),  # Ollama's name
     "granite": Architecture("tampu.models.granite:Granite", {"rope_mode": RopeMode.INTERLEAVED}),

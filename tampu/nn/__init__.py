@@ -20,6 +20,7 @@ from tampu.nn.cache import Tensors as Tensors
 from tampu.nn.decoder import Decoder as Decoder
 from tampu.nn.decoder import DecoderOptions as DecoderOptions
 from tampu.nn.decoder import Step as Step
+from tampu.nn.decoder import read_layers as read_layers
 from tampu.nn.decoder import run_layers as run_layers
 from tampu.nn.decoder import select_rows as select_rows
 from tampu.nn.delta_net import DeltaHeads as DeltaHeads

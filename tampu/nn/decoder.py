@@ -13,7 +13,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tampu.errors import ModelFileError
 from tampu.ml import RopeMode, RopeScaling, Tensor
+from tampu.ml.metadata import Metadata
 from tampu.ml.rotary import Rope
 from tampu.nn.attention import Heads
 from tampu.nn.cache import LayerCache
@@ -65,6 +67,16 @@ class DecoderOptions:
         """Return how queries and keys are rotated, with the file's factors of the frequencies."""
         dimensions = self.rope_dimensions or self.head_dim
         return Rope(dimensions, self.rope_base, self.rope_mode, self.rope_scaling, factors)
+
+
+def read_layers(metadata: Metadata) -> int:
+    """Return the number of layers without those of multi-token prediction, which are the last."""
+    counts = "block_count", "nextn_predict_layers"
+    blocks, appended = metadata.integer(counts[0]), metadata.integer(counts[1], 0)
+    if not 1 <= blocks <= 1024 or not 0 <= appended < blocks:
+        key = metadata.full_key(counts[bool(appended)])
+        raise ModelFileError(f"key '{key}'", f"{appended} of {blocks} layers, at most 1024")
+    return blocks - appended
 
 
 class Step(Protocol):

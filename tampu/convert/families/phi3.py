@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from tampu.convert.config import Config
 from tampu.convert.families.llama import NAMES_WITHOUT_MLP, rope_factors
-from tampu.convert.family import Family, Parameters, text_parameters
+from tampu.convert.family import Family, Parameters, rotated_features, text_parameters
 
 
 def parameters(config: Config) -> Parameters:
     """Return the keys of `phi3`: a window of 0 is none, and no key names the type of scaling."""
     config.require("hidden_act", ("silu",), "silu")
-    keys = text_parameters(config, scalings=("none", "longrope"), rotated_part=1.0)
+    keys = text_parameters(config, scalings=("none", "longrope"), is_partial=True)
     keys.pop("rope.scaling.type", None)
     window = config.integer("sliding_window") if "sliding_window" in config else 0
     original = config.integer("original_max_position_embeddings", 4096)
-    return {"rope.scaling.original_context_length": original} | keys | {
-        "attention.sliding_window": window
-    }  # fmt: skip
+    return {
+        "rope.scaling.original_context_length": original,
+        **keys,
+        "rope.dimension_count": rotated_features(config, 1.0),
+        "attention.sliding_window": window,
+    }
 
 
 _LAYER = "model.layers.{}."

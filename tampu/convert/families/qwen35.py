@@ -26,7 +26,13 @@ from tampu.convert.families.qwen3vl import (
     image_settings,
     tower_parameters,
 )
-from tampu.convert.family import Family, Parameters, moe_parameters, text_parameters
+from tampu.convert.family import (
+    Family,
+    Parameters,
+    moe_parameters,
+    rotated_features,
+    text_parameters,
+)
 from tampu.convert.lazy_tensor import View, nth_part
 
 _PREFIXES = {"model.language_model.": "model.", "model.mtp.": "mtp."}
@@ -86,7 +92,8 @@ def parameters(config: Config) -> Parameters:
     """Return the keys that all three architectures have."""
     config = _text(config)
     config.require("hidden_act", ("silu",), "silu")
-    keys = text_parameters(config, scalings=("none", "linear", "yarn"), rotated_part=0.25)
+    keys = text_parameters(config, scalings=("none", "linear", "yarn"), is_partial=True)
+    keys["rope.dimension_count"] = rotated_features(config, 0.25)
     return keys | _delta_keys(config) | _layer_keys(config)
 
 

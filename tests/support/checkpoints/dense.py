@@ -81,6 +81,7 @@ RECIPES: dict[str, Recipe] = {
         },
         refusal="exaone4_windows",  # it has windows in models of 64 layers only
     ),
+    "glm4": Recipe("Glm4ForCausalLM", transformers.Glm4Config, TEXT | {"attention_bias": True}),
     "granite": Recipe(
         "GraniteForCausalLM",
         transformers.GraniteConfig,
