@@ -22,6 +22,8 @@ MODELS = {
     "bert": "BERT and XLM-RoBERTa, for embeddings and ranking: BGE, E5, MiniLM",
     "cohere2": "Command R7B and A, Aya Vision's text, Tiny Aya",
     "command-r": "Command R and R+, Aya 23 and Expanse",
+    "ernie4_5": "ERNIE 4.5 (0.3B)",
+    "exaone": "EXAONE 3, 3.5, Deep",
     "exaone4": "EXAONE 4",
     "gemma2": "Gemma 2",
     "gemma3": "Gemma 3, text and vision",
@@ -47,6 +49,7 @@ MODELS = {
     "qwen3next": "Qwen3-Next, Qwen3-Coder-Next",
     "qwen3vl": "Qwen3-VL",
     "qwen3vlmoe": "Qwen3-VL mixtures of experts",
+    "seed_oss": "Seed-OSS",
     "smollm3": "SmolLM3",
 }
 COLUMNS: dict[str, Callable[[str], bool]] = {

@@ -56,6 +56,15 @@ class Config:
         """Return this object with other values."""
         return Config(values, self.where, self.reading)
 
+    def renamed(self, names: Mapping[str, str]) -> Config:
+        """Return this object with values also under other names.
+
+        Args:
+            names: the key in the file -> the name to read it by.
+        """
+        values = {ours: self.get(theirs) for theirs, ours in names.items() if theirs in self}
+        return self.changed({**self.values, **values})
+
     def error(self, key: str, reason: str) -> ModelFileError:
         """Return an error about the value of `key`."""
         return ModelFileError(f"{self.where}: {key}", reason)

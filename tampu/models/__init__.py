@@ -43,6 +43,8 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "bert": Architecture("tampu.models.bert:Bert"),
     "cohere2": Architecture("tampu.models.cohere2:Cohere2", {"rope_mode": RopeMode.INTERLEAVED}),
     "command-r": Architecture("tampu.models.cohere2:Cohere2", {"rope_mode": RopeMode.INTERLEAVED}),
+    "ernie4_5": Architecture("tampu.models.llama:Llama", {"rope_mode": RopeMode.INTERLEAVED}),
+    "exaone": Architecture("tampu.models.llama:Llama"),
     "exaone4": Architecture("tampu.models.exaone4:Exaone4"),
     "gemma2": Architecture("tampu.models.gemma2:Gemma2"),
     "gemma3": Architecture("tampu.models.gemma3:Gemma3"),
@@ -70,6 +72,7 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "qwen3next": Architecture("tampu.models.qwen35:Qwen35", {"is_tiled": False}),
     "qwen3vl": Architecture("tampu.models.qwen3vl:Qwen3VL"),
     "qwen3vlmoe": Architecture("tampu.models.qwen3vl:Qwen3VL"),
+    "seed_oss": Architecture("tampu.models.llama:Llama"),
     "smollm3": Architecture("tampu.models.smollm3:SmolLM3", {"rope_mode": RopeMode.INTERLEAVED}),
 }
 

@@ -48,6 +48,10 @@ _MINICPM: dict[str, Any] = {
     "rope_scaling": _longrope(16, original_max_position_embeddings=16, factor=32.0),
 }
 
+# EXAONE 3 is Llama under other names.
+_EXAONE: dict[str, Any] = {"rope_theta": 1e6, "rope_scaling": LLAMA3}
+_SHARED_BY_EXAONE = _WHOLE.keys() - {"rms_norm_eps", "num_hidden_layers"}
+
 RECIPES: dict[str, Recipe] = {
     "command_r": _cohere("CohereForCausalLM", transformers.CohereConfig),
     "command_r_plus": _cohere(
@@ -58,6 +62,36 @@ RECIPES: dict[str, Recipe] = {
     ),
     "cohere2": _cohere(
         "Cohere2ForCausalLM", transformers.Cohere2Config, num_hidden_layers=4, sliding_window=16
+    ),
+    "ernie4_5": Recipe(
+        "Ernie4_5ForCausalLM",
+        transformers.Ernie4_5Config,
+        TEXT | {"tie_word_embeddings": True},
+    ),
+    "exaone": Recipe(
+        "LlamaForCausalLM",
+        transformers.LlamaConfig,
+        _WHOLE | _EXAONE,
+        published={name: _WHOLE[name] for name in _SHARED_BY_EXAONE}
+        | _EXAONE
+        | {
+            "architectures": ["ExaoneForCausalLM"],
+            "model_type": "exaone",
+            "activation_function": "silu",
+            "layer_norm_epsilon": _WHOLE["rms_norm_eps"],
+            "num_layers": _WHOLE["num_hidden_layers"],
+        },
+        renames=(
+            (r"model.layers.(\d+).self_attn.o_proj", r"transformer.h.\1.attn.attention.out_proj"),
+            (r"model.layers.(\d+).self_attn", r"transformer.h.\1.attn.attention"),
+            (r"model.layers.(\d+).input_layernorm", r"transformer.h.\1.ln_1"),
+            (r"model.layers.(\d+).post_attention_layernorm", r"transformer.h.\1.ln_2"),
+            (r"model.layers.(\d+).mlp.gate_proj", r"transformer.h.\1.mlp.c_fc_0"),
+            (r"model.layers.(\d+).mlp.up_proj", r"transformer.h.\1.mlp.c_fc_1"),
+            (r"model.layers.(\d+).mlp.down_proj", r"transformer.h.\1.mlp.c_proj"),
+            (r"model.embed_tokens", r"transformer.wte"),
+            (r"model.norm", r"transformer.ln_f"),
+        ),
     ),
     "exaone4": Recipe(
         "Exaone4ForCausalLM",
@@ -137,6 +171,7 @@ RECIPES: dict[str, Recipe] = {
             },
         },
     ),
+    "seed_oss": Recipe("SeedOssForCausalLM", transformers.SeedOssConfig, TEXT),
     "smollm3": Recipe(
         "SmolLM3ForCausalLM",
         transformers.SmolLM3Config,
