@@ -53,6 +53,7 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "gpt-oss": Architecture("tampu.models.gptoss:GptOss"),
     "gptoss": Architecture("tampu.models.gptoss:GptOss"),  # Ollama's name
     "granite": Architecture("tampu.models.granite:Granite", {"rope_mode": RopeMode.INTERLEAVED}),
+    "hunyuan-dense": Architecture("tampu.models.hunyuan:Hunyuan"),
     "lfm2": Architecture("tampu.models.lfm2:Lfm2"),
     "llama": Architecture("tampu.models.llama:Llama", {"rope_mode": RopeMode.INTERLEAVED}),
     "llama4": Architecture("tampu.models.llama4:Llama4"),

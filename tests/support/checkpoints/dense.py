@@ -157,6 +157,11 @@ RECIPES: dict[str, Recipe] = {
         original_max_position_embeddings=16,
         rope_scaling=_longrope(12),
     ),
+    "hunyuan": Recipe(
+        "HunYuanDenseV1ForCausalLM",
+        transformers.HunYuanDenseV1Config,
+        TEXT | {"rope_scaling": {"rope_type": "dynamic", "factor": 1.0, "alpha": 1000.0}},
+    ),
     "olmo2": Recipe("Olmo2ForCausalLM", transformers.Olmo2Config, _WHOLE),
     "olmo3": Recipe(
         "Olmo3ForCausalLM",
