@@ -19,6 +19,7 @@ BEGIN, END = "<!-- table: made by tools/models_table.py -->", "<!-- end of the t
 Measured = tuple[str, str, float]  # architecture, what was compared, largest relative error
 
 MODELS = {
+    "apertus": "Apertus",
     "bert": "BERT and XLM-RoBERTa, for embeddings and ranking: BGE, E5, MiniLM",
     "cohere2": "Command R7B and A, Aya Vision's text, Tiny Aya",
     "command-r": "Command R and R+, Aya 23 and Expanse",

@@ -173,6 +173,7 @@ def plan_conversion(
         "general.quantization_version": QUANTIZATION_VERSION,
         **encoder_metadata(checkpoint, family.architecture),
         **{f"{family.architecture}.{key}": value for key, value in parameters.items()},
+        **family.listed(tensors, parameters),
         **tokenizer_metadata(checkpoint, rows, refusals),
         **_training(checkpoint),
         **(metadata or {}),

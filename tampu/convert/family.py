@@ -74,6 +74,7 @@ class Family:
             matrix it may reorder the outputs.
         transform_inputs: likewise, for a matrix whose inputs are in another order.
         generated: tensors computed from config.json.
+        numbers: names of tensors of one number -> the full key of the list of all layers' numbers.
         stacks: names with a layer's and an expert's number -> GGUF's name of the stacked experts.
         splits: full names of fused tensors -> the view of each part, by its full GGUF name.
         fused: as `splits`, for parts that depend on the keys; names may have their numbers.
@@ -99,6 +100,7 @@ class Family:
     transform: Callable[[str, Stored, Parameters], Stored] = unchanged
     transform_inputs: Callable[[str, Stored, Parameters], Stored] = unchanged
     generated: Callable[[Config], dict[str, npt.NDArray[np.float32]]] = no_tensors
+    numbers: Mapping[str, str] = field(default_factory=dict)
     stacks: Mapping[str, str] = field(default_factory=dict)
     splits: Mapping[str, Mapping[str, View]] = field(default_factory=dict)
     fused: Callable[[Parameters], Mapping[str, Mapping[str, View]]] = nothing_fused
@@ -134,7 +136,7 @@ class Family:
     def rename(self, name: str) -> str | None:
         """Return the GGUF name of a checkpoint's tensor; None if it is ignored."""
         template, numbers = self._template(name)
-        if template in self.ignored:
+        if template in self.ignored or template in self.numbers:
             return None
         if template in self.names:  # a whole name
             return self.names[template].format(*numbers)
@@ -142,6 +144,24 @@ class Family:
         if stem not in self.names or leaf not in ("weight", "bias"):
             raise ModelFileError(name, f"is not a tensor of {self.architecture}")
         return f"{self.names[stem].format(*numbers)}.{leaf}"
+
+    def listed(self, tensors: Iterable[StoredTensor], parameters: Parameters) -> Parameters:
+        """Return the keys of the numbers that checkpoints have as tensors, one for each layer."""
+        layers = parameters["block_count"]
+        if not self.numbers or not isinstance(layers, int):
+            return {}
+        found: dict[str, dict[int, float]] = {key: {} for key in self.numbers.values()}
+        for tensor in tensors:
+            template, indices = self._template(tensor.name)
+            if key := self.numbers.get(template):
+                if tensor.shape not in ((), (1,)):
+                    raise ModelFileError(tensor.name, f"{list(tensor.shape)} is not one number")
+                found[key][int(indices[0])] = float(to_float32(tensor.read()).reshape(-1)[0])
+        for key, numbers in found.items():
+            if [*sorted(numbers)] != [*range(layers)]:
+                reason = f"{key} has numbers for {len(numbers)} of {layers} layers"
+                raise ModelFileError("checkpoint", reason)
+        return {key: [numbers[layer] for layer in range(layers)] for key, numbers in found.items()}
 
     def _template(self, name: str) -> tuple[str, list[str]]:
         """Return a checkpoint's name with `{}` in place of its numbers, and the numbers."""

@@ -40,6 +40,7 @@ class Architecture:
 
 
 _BUILT_IN: Mapping[str, Architecture] = {
+    "apertus": Architecture("tampu.models.apertus:Apertus"),
     "bert": Architecture("tampu.models.bert:Bert"),
     "cohere2": Architecture("tampu.models.cohere2:Cohere2", {"rope_mode": RopeMode.INTERLEAVED}),
     "command-r": Architecture("tampu.models.cohere2:Cohere2", {"rope_mode": RopeMode.INTERLEAVED}),

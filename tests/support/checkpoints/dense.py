@@ -53,6 +53,11 @@ _EXAONE: dict[str, Any] = {"rope_theta": 1e6, "rope_scaling": LLAMA3}
 _SHARED_BY_EXAONE = _WHOLE.keys() - {"rms_norm_eps", "num_hidden_layers"}
 
 RECIPES: dict[str, Recipe] = {
+    "apertus": Recipe(
+        "ApertusForCausalLM",
+        transformers.ApertusConfig,
+        _WHOLE | {"rope_parameters": LLAMA3 | {"rope_theta": 12e6}},
+    ),
     "command_r": _cohere("CohereForCausalLM", transformers.CohereConfig),
     "command_r_plus": _cohere(
         "CohereForCausalLM",
