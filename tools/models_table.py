@@ -39,6 +39,7 @@ MODELS = {
     "minicpm": "MiniCPM 1, 2, 4",
     "mistral3": "Mistral Small 3, Ministral 3, with Pixtral's vision encoder",
     "mllama": "Llama 3.2 Vision",
+    "muse-glimmer": "Muse Glimmer, its text",
     "olmo2": "OLMo 2, 3",
     "phi3": "Phi-3, Phi-4, Phi-4-mini",
     "qwen2": "Qwen 2, 2.5",

@@ -61,6 +61,9 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "minicpm": Architecture("tampu.models.granite:Granite", {"rope_mode": RopeMode.INTERLEAVED}),
     "mistral3": Architecture("tampu.models.mistral3:Mistral3"),
     "mllama": Architecture("tampu.models.mllama:Mllama"),
+    "muse-glimmer": Architecture(
+        "tampu.models.muse_glimmer:MuseGlimmer", {"rope_mode": RopeMode.INTERLEAVED}
+    ),
     "olmo2": Architecture("tampu.models.olmo2:Olmo2"),
     "phi3": Architecture("tampu.models.llama:Llama"),
     "qwen2": Architecture("tampu.models.llama:Llama"),

@@ -137,6 +137,7 @@ class SelfAttention(Module):
     output: Linear = gguf("attn_output")
     query_norm: RMSNorm | LayerNorm | None = gguf("attn_q_norm")
     key_norm: RMSNorm | LayerNorm | None = gguf("attn_k_norm")
+    gate: Linear | None = gguf("attn_gate")  # of the input; its sigmoid multiplies the outputs
     sinks: Tensor | None = None  # architectures that have them declare where they are
 
     def __call__(
@@ -174,6 +175,8 @@ class SelfAttention(Module):
             sinks=self.sinks,
             max_bias=heads.max_bias,
         )
+        if self.gate:
+            gate = self.gate(x)
         return self.output(y * gate.sigmoid() if gate else y)
 
     def _queries(self, x: Tensor, heads: Heads) -> tuple[Tensor, Tensor | None]:

@@ -43,6 +43,8 @@ def test_a_wrong_weight_would_be_noticed(laboratory: Laboratory, name: str) -> N
     expected = answer(model, tokens(SHORT))
     unnoticed = []
     for weight, parameter in model.named_parameters():
+        if ".vision" in weight:
+            continue
         held = parameter.detach().clone()
         with torch.no_grad():
             parameter.zero_()

@@ -1,4 +1,4 @@
-"""Apertus: `apertus`; its activation has numbers, which are tensors in checkpoints, keys in files."""
+"""Apertus: `apertus`; the numbers of its activation are tensors in checkpoints, keys in files."""
 
 from __future__ import annotations
 

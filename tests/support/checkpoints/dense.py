@@ -167,6 +167,25 @@ RECIPES: dict[str, Recipe] = {
         transformers.HunYuanDenseV1Config,
         TEXT | {"rope_scaling": {"rope_type": "dynamic", "factor": 1.0, "alpha": 1000.0}},
     ),
+    "muse_glimmer": Recipe(
+        "MuseGlimmerForConditionalGeneration",
+        transformers.MuseGlimmerConfig,
+        {
+            "text_config": TEXT
+            | {"num_hidden_layers": 5, "sliding_window": 16, "qk_scale_factor": 1.5},
+            "vision_config": {
+                "hidden_size": 32,
+                "intermediate_size": 32,
+                "num_hidden_layers": 1,
+                "num_attention_heads": 2,
+                "pos_emb_height": 4,
+                "pos_emb_width": 4,
+            },
+            "out_hidden_size": 128,
+            "projector_hidden_size": 32,
+        },
+        seed=2,
+    ),
     "olmo2": Recipe("Olmo2ForCausalLM", transformers.Olmo2Config, _WHOLE),
     "olmo3": Recipe(
         "Olmo3ForCausalLM",
