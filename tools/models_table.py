@@ -32,6 +32,7 @@ MODELS = {
     "glm4": "GLM-4 and GLM-Z1 (0414)",
     "gpt-oss": "gpt-oss (also `gptoss`)",
     "granite": "Granite 3, 4.1",
+    "granite_swa": "Granite with sliding windows",
     "hunyuan-dense": "Hunyuan 0.5B to 7B, Hunyuan-MT",
     "lfm2": "LFM2",
     "llama": "Llama 1 to 3.3, Mistral, Mixtral, LLaVA 1.5",

@@ -54,6 +54,9 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "gpt-oss": Architecture("tampu.models.gptoss:GptOss"),
     "gptoss": Architecture("tampu.models.gptoss:GptOss"),  # Ollama's name
     "granite": Architecture("tampu.models.granite:Granite", {"rope_mode": RopeMode.INTERLEAVED}),
+    "granite_swa": Architecture(
+        "tampu.models.granite_swa:GraniteSwa", {"rope_mode": RopeMode.INTERLEAVED}
+    ),
     "hunyuan-dense": Architecture("tampu.models.hunyuan:Hunyuan"),
     "lfm2": Architecture("tampu.models.lfm2:Lfm2"),
     "llama": Architecture("tampu.models.llama:Llama", {"rope_mode": RopeMode.INTERLEAVED}),

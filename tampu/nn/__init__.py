@@ -75,4 +75,5 @@ from tampu.nn.rope import RopeFactors as RopeFactors
 from tampu.nn.rope import RopeSections as RopeSections
 from tampu.nn.rope import read_rope_scaling as read_rope_scaling
 from tampu.nn.rope import read_rope_sections as read_rope_sections
+from tampu.nn.windows import read_pattern as read_pattern
 from tampu.nn.windows import read_windows as read_windows

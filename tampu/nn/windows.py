@@ -1,4 +1,4 @@
-"""Which layers have a sliding window, as files describe it."""
+"""Which layers have a sliding window, or another property, as files describe it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tampu.errors import ModelFileError
 from tampu.ml.metadata import Metadata
 
-_KEY = "attention.sliding_window_pattern"
+_WINDOWS = "attention.sliding_window_pattern"
 
 
 def read_windows(
@@ -24,17 +24,27 @@ def read_windows(
     """
 
     def read(metadata: Metadata) -> tuple[bool, ...]:
-        layers = metadata.integer("block_count")
-        stated = metadata.get(metadata.full_key(_KEY), period)
-        if not isinstance(stated, int):
-            pattern = tuple(bool(each) for each in metadata.integers(_KEY))
-            if len(pattern) != layers:
-                reason = f"{len(pattern)} entries for {layers} layers"
-                raise ModelFileError(f"key '{metadata.full_key(_KEY)}'", reason)
-            return pattern
-        every = metadata.integer(_KEY, period)
+        if not isinstance(metadata.get(metadata.full_key(_WINDOWS), period), int):
+            return read_pattern(metadata, _WINDOWS)
+        layers, every = metadata.integer("block_count"), metadata.integer(_WINDOWS, period)
         if every < 1:
-            raise ModelFileError(f"key '{metadata.full_key(_KEY)}'", f"{every} is not above 0")
+            raise ModelFileError(f"key '{metadata.full_key(_WINDOWS)}'", f"{every} is not above 0")
         return tuple((layer + (not full_first)) % every != 0 for layer in range(layers))
 
     return read
+
+
+def read_pattern(metadata: Metadata, key: str) -> tuple[bool, ...]:
+    """Return a property that a file lists for each layer; without the list all layers have it.
+
+    Raises:
+        ModelFileError: if there are more or fewer entries than layers.
+    """
+    layers = metadata.integer("block_count")
+    if not metadata.has(key):
+        return (True,) * layers
+    pattern = tuple(bool(each) for each in metadata.integers(key))
+    if len(pattern) != layers:
+        reason = f"{len(pattern)} entries for {layers} layers"
+        raise ModelFileError(f"key '{metadata.full_key(key)}'", reason)
+    return pattern

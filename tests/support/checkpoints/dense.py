@@ -126,6 +126,13 @@ RECIPES: dict[str, Recipe] = {
         transformers.GraniteConfig,
         _WHOLE | _GRANITE | {"attention_bias": True, "mlp_bias": True},
     ),
+    "granite_swa": Recipe(
+        "GraniteSWAForCausalLM",
+        transformers.GraniteSWAConfig,
+        _WHOLE
+        | _GRANITE
+        | {"num_hidden_layers": 5, "sliding_window": 16, "layer_rope_theta": [0, 1e4, 1e4, 1e4, 0]},
+    ),
     "minicpm": Recipe(
         "GraniteForCausalLM",
         transformers.GraniteConfig,
