@@ -13,25 +13,23 @@ from tampu.nn import read_pattern, read_windows
 KEY = "olmo2.attention.sliding_window_pattern"
 
 
-def metadata(**stated: Any) -> Metadata:
-    keys = {KEY: value for value in stated.values()}
-    return Metadata({"general.architecture": "olmo2", "olmo2.block_count": 5, **keys})
+def metadata(pattern: Any = None) -> Metadata:
+    keys = {"general.architecture": "olmo2", "olmo2.block_count": 5}
+    return Metadata(keys if pattern is None else keys | {KEY: pattern})
 
 
 @pytest.mark.parametrize(
     ("stated", "full_first", "expected"),
     [
-        ({}, False, [True, True, False, True, True]),
-        ({}, True, [False, True, True, False, True]),
-        ({"pattern": 2}, False, [True, False, True, False, True]),
-        ({"pattern": 1}, False, [False] * 5),
-        ({"pattern": [1, 1, 0, 0, 1]}, False, [True, True, False, False, True]),
+        (None, False, [True, True, False, True, True]),
+        (None, True, [False, True, True, False, True]),
+        (2, False, [True, False, True, False, True]),
+        (1, False, [False] * 5),
+        ([1, 1, 0, 0, 1], False, [True, True, False, False, True]),
     ],
 )
-def test_windows_by_period_or_by_layer(
-    stated: dict[str, Any], full_first: bool, expected: list[bool]
-) -> None:
-    assert [*read_windows(3, full_first=full_first)(metadata(**stated))] == expected
+def test_windows_by_period_or_by_layer(stated: Any, full_first: bool, expected: list[bool]) -> None:
+    assert [*read_windows(3, full_first=full_first)(metadata(stated))] == expected
 
 
 @pytest.mark.parametrize(
@@ -39,7 +37,7 @@ def test_windows_by_period_or_by_layer(
 )
 def test_a_pattern_that_does_not_fit_the_layers_is_refused(value: Any, reason: str) -> None:
     with pytest.raises(ModelFileError, match=f"{KEY}.*{reason}"):
-        read_windows(3)(metadata(pattern=value))
+        read_windows(3)(metadata(value))
 
 
 def test_without_a_list_all_layers_have_the_property() -> None:
