@@ -20,7 +20,7 @@ from tampu.errors import ModelFileError, UnsupportedModelError
 from tampu.tokenizer.bytepair import NFC, WHOLE_WORDS
 from tampu.tokenizer.normalization import KEY as NORMALIZER
 from tampu.tokenizer.normalization import read_steps
-from tampu.tokenizer.pretokenizers import find
+from tampu.tokenizer.pretokenizers import find, name_of
 from tampu.tokenizer.sentencepiece import METASPACE, SPACE
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
@@ -52,6 +52,9 @@ _NAMES: Mapping[tuple[str, ...], str] = {
     (r"\p{N}", GPT2): "smollm",
     (): "none",
 }
+# The names of the same words with texts in NFC, and where no word is a token by itself.
+_NFC_NAMES = {"gpt-2": "modern-bert", "smollm": "command-r"}
+_MERGED_NAMES = {"llama-bpe": "dbrx"}
 _LINE_BREAKS = "\\n+"  # Gemma 4's words
 _PREPEND = {"type": "Prepend", "prepend": SPACE}
 _SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
@@ -145,6 +148,9 @@ def _byte_level(
 ) -> TokenTable:
     pre = pretokenizer_name(tokenizer.get("pre_tokenizer"))
     steps = _normalizer(tokenizer, refusals)
+    whole = model.get("ignore_merges") is True
+    pre = pre if steps != list(NFC) else _NFC_NAMES.get(pre, pre)
+    pre = pre if whole else _MERGED_NAMES.get(pre, pre)
     parts = parts_of(tokenizer, "pre_tokenizer")
     if steps and steps[-1]["type"] == "ByteLevel":
         if parts:
@@ -162,7 +168,6 @@ def _byte_level(
     words = find(pre)
     if steps != list(NFC if words.is_nfc else ()):
         table.keys |= _written(steps)
-    whole = model.get("ignore_merges") is True
     if whole != words.whole_words:
         table.keys[WHOLE_WORDS] = whole
     table.has_normalizer = bool(steps)
@@ -429,7 +434,7 @@ def pretokenizer_name(node: Node | None) -> str:
 
 def pattern_name(steps: tuple[str, ...], where: str = FILE) -> str:
     """Return GGUF's name of a way to split texts: by these patterns, one after the other."""
-    name = _NAMES.get(steps)
+    name = _NAMES.get(steps) or name_of(steps)
     if name is None:
         shown = " then ".join(repr(step) for step in steps)
         raise UnsupportedModelError(f"{where}: unknown pre-tokenizer {shown[:300]}")

@@ -168,6 +168,11 @@ _FAMILIES: tuple[tuple[str, PreTokenizer], ...] = (
 _BY_NAME = {name: family for names, family in _FAMILIES for name in names.split()}
 
 
+def name_of(stages: tuple[str, ...]) -> str | None:
+    """Return a name of the pre-tokenizer with these stages, None if there is none."""
+    return next((names.split()[0] for names, each in _FAMILIES if each.stages == stages), None)
+
+
 def known_names() -> list[str]:
     """Return every name that `find` knows, in alphabetical order."""
     return sorted(_BY_NAME)
