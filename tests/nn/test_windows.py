@@ -14,7 +14,7 @@ KEY = "olmo2.attention.sliding_window_pattern"
 
 
 def metadata(pattern: Any = None) -> Metadata:
-    keys = {"general.architecture": "olmo2", "olmo2.block_count": 5}
+    keys: dict[str, Any] = {"general.architecture": "olmo2", "olmo2.block_count": 5}
     return Metadata(keys if pattern is None else keys | {KEY: pattern})
 
 

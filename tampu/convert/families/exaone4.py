@@ -24,13 +24,13 @@ def parameters(config: Config) -> Parameters:
 
 def _windows(config: Config, pattern: object) -> list[bool]:
     """Return which layers have a window: LLLG, or 4 for each fourth without one."""
-    text = pattern if isinstance(pattern, str) else ""
-    if type(pattern) in (int, type(None)):
-        text = "L" * ((pattern or 4) - 1) + "G"
+    if isinstance(pattern, str):
+        text = pattern
+    else:
+        text = "L" * (config.layers("sliding_window_pattern", 4) - 1) + "G"
     if not text or not {*text} <= {"L", "G"}:
-        raise config.error(
-            "sliding_window_pattern", f"{pattern!r} is neither a number nor like LLLG"
-        )
+        reason = f"{pattern!r} is neither a number nor like LLLG"
+        raise config.error("sliding_window_pattern", reason)
     return [text[index % len(text)] == "L" for index in range(config.layers())]
 
 
