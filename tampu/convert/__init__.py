@@ -177,6 +177,7 @@ def plan_conversion(
         **encoder_keys(checkpoint, modules, family.architecture, parameters, dense),
         **{f"{family.architecture}.{key}": value for key, value in parameters.items()},
         **family.tensor_keys(checkpoint.tensors),
+        **family.listed(tensors, parameters),
         **tokenizer_metadata(checkpoint, rows, refusals),
         **_training(checkpoint),
         **(metadata or {}),

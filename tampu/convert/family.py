@@ -85,6 +85,7 @@ class Family:
             matrix it may reorder the outputs.
         transform_inputs: likewise, for a matrix whose inputs are in another order.
         generated: tensors computed from config.json.
+        numbers: names of tensors of one number -> the full key of the list of all layers' numbers.
         stacks: names with a layer's and an expert's number -> GGUF's name of the stacked experts.
         splits: full names of fused tensors -> the view of each part, by its full GGUF name.
         fused: as `splits`, for parts that depend on the keys; names may have their numbers.
@@ -113,6 +114,7 @@ class Family:
     transform: Callable[[str, Stored, Parameters], Stored] = unchanged
     transform_inputs: Callable[[str, Stored, Parameters], Stored] = unchanged
     generated: Callable[[Config], dict[str, npt.NDArray[np.float32]]] = no_tensors
+    numbers: Mapping[str, str] = field(default_factory=dict)
     stacks: Mapping[str, str] = field(default_factory=dict)
     splits: Mapping[str, Mapping[str, View]] = field(default_factory=dict)
     fused: Callable[[Parameters], Mapping[str, Mapping[str, View]]] = nothing_fused
@@ -152,7 +154,7 @@ class Family:
     def rename(self, name: str) -> str | None:
         """Return the GGUF name of a checkpoint's tensor; None if it is ignored."""
         template, numbers = self._template(name)
-        if template in self.ignored:
+        if template in self.ignored or template in self.numbers:
             return None
         if template in self.names:  # a whole name
             return self.names[template].format(*numbers)
@@ -160,6 +162,24 @@ class Family:
         if stem not in self.names or leaf not in ("weight", "bias"):
             raise ModelFileError(name, f"is not a tensor of {self.architecture}")
         return f"{self.names[stem].format(*numbers)}.{leaf}"
+
+    def listed(self, tensors: Iterable[StoredTensor], parameters: Parameters) -> Parameters:
+        """Return the keys of the numbers that checkpoints have as tensors, one for each layer."""
+        layers = parameters["block_count"]
+        if not self.numbers or not isinstance(layers, int):
+            return {}
+        found: dict[str, dict[int, float]] = {key: {} for key in self.numbers.values()}
+        for tensor in tensors:
+            template, indices = self._template(tensor.name)
+            if key := self.numbers.get(template):
+                if tensor.shape not in ((), (1,)):
+                    raise ModelFileError(tensor.name, f"{list(tensor.shape)} is not one number")
+                found[key][int(indices[0])] = float(to_float32(tensor.read()).reshape(-1)[0])
+        for key, numbers in found.items():
+            if [*sorted(numbers)] != [*range(layers)]:
+                reason = f"{key} has numbers for {len(numbers)} of {layers} layers"
+                raise ModelFileError("checkpoint", reason)
+        return {key: [numbers[layer] for layer in range(layers)] for key, numbers in found.items()}
 
     def _template(self, name: str) -> tuple[str, list[str]]:
         """Return a checkpoint's name with `{}` in place of its numbers, and the numbers."""
@@ -369,6 +389,17 @@ def with_window(parameters: Parameters, window: int | None) -> Parameters:
     if window is None or (isinstance(length, int) and window >= length):
         return parameters
     return parameters | {"attention.sliding_window": window}
+
+
+def window_pattern(config: Config, usual: list[bool]) -> list[bool]:
+    """Return whether each layer has a sliding window: as `layer_types` says, else `usual`."""
+    kinds = config.strings("layer_types")
+    if not kinds:
+        return usual
+    if len(kinds) != len(usual) or not {*kinds} <= {"sliding_attention", "full_attention"}:
+        reason = f"they are not one of sliding_attention and full_attention for {len(usual)} layers"
+        raise config.error("layer_types", reason)
+    return [kind == "sliding_attention" for kind in kinds]
 
 
 def moe_parameters(config: Config, *, width: str) -> Parameters:

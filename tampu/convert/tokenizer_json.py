@@ -52,6 +52,9 @@ _NAMES: Mapping[tuple[str, ...], str] = {
     (r"\p{N}", GPT2): "smollm",
     (): "none",
 }
+# The names of the same words with texts in NFC, and where no word is a token by itself.
+_NFC_NAMES = {"gpt-2": "modern-bert", "smollm": "command-r"}
+_MERGED_NAMES = {"llama-bpe": "dbrx"}
 _LINE_BREAKS = "\\n+"  # Gemma 4's words
 _PREPEND = {"type": "Prepend", "prepend": SPACE}
 _SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
@@ -145,6 +148,9 @@ def _byte_level(
 ) -> TokenTable:
     pre = pretokenizer_name(tokenizer.get("pre_tokenizer"))
     steps = _normalizer(tokenizer, refusals)
+    whole = model.get("ignore_merges") is True
+    pre = pre if steps != list(NFC) else _NFC_NAMES.get(pre, pre)
+    pre = pre if whole else _MERGED_NAMES.get(pre, pre)
     parts = parts_of(tokenizer, "pre_tokenizer")
     if steps and steps[-1]["type"] == "ByteLevel":
         if parts:
@@ -164,7 +170,6 @@ def _byte_level(
     words = find(pre)
     if steps != list(NFC if words.is_nfc else ()):
         table.keys |= _written(steps)
-    whole = model.get("ignore_merges") is True
     if whole != words.whole_words:
         table.keys[WHOLE_WORDS] = whole
     table.has_normalizer = bool(steps)

@@ -18,7 +18,7 @@ from tampu.errors import ModelFileError
 Value: TypeAlias = bool | int | float | str | npt.NDArray[np.generic] | Sequence[str]
 
 # Keys that stand as they are; every other key belongs to the model's architecture.
-_GLOBAL_PREFIXES = ("general.", "tokenizer.", "split.", "adapter.", "quantize.")
+_GLOBAL_PREFIXES = ("general.", "tokenizer.", "split.", "adapter.", "quantize.", "xielu.")
 _LENGTH_BYTES = 8
 
 

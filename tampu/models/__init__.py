@@ -41,26 +41,37 @@ class Architecture:
 
 _BUILT_IN: Mapping[str, Architecture] = {
     "afmoe": Architecture("tampu.models.afmoe:Afmoe"),
+    "apertus": Architecture("tampu.models.apertus:Apertus"),
     "bailingmoe2": Architecture("tampu.models.glm4moe:Glm4Moe"),
     "bert": Architecture("tampu.models.bert:Bert"),
+    "cohere2": Architecture("tampu.models.cohere2:Cohere2", {"rope_mode": RopeMode.INTERLEAVED}),
+    "command-r": Architecture("tampu.models.cohere2:Cohere2", {"rope_mode": RopeMode.INTERLEAVED}),
     "deepseek2": Architecture(
         "tampu.models.deepseek2:DeepSeek2", {"rope_mode": RopeMode.INTERLEAVED}
     ),
     "dots1": Architecture("tampu.models.glm4moe:Glm4Moe"),
+    "ernie4_5": Architecture("tampu.models.llama:Llama", {"rope_mode": RopeMode.INTERLEAVED}),
     "ernie4_5-moe": Architecture("tampu.models.ernie45_moe:Ernie45Moe"),
+    "exaone": Architecture("tampu.models.llama:Llama"),
     "exaone-moe": Architecture("tampu.models.exaone_moe:ExaoneMoe"),
+    "exaone4": Architecture("tampu.models.exaone4:Exaone4"),
     "falcon": Architecture("tampu.models.falcon:Falcon"),
     "gemma": Architecture("tampu.models.gemma:Gemma"),
     "gemma-embedding": Architecture("tampu.models.gemma_embedding:GemmaEmbedding"),
     "gemma2": Architecture("tampu.models.gemma2:Gemma2"),
     "gemma3": Architecture("tampu.models.gemma3:Gemma3"),
     "gemma4": Architecture("tampu.models.gemma4:Gemma4"),
+    "glm4": Architecture("tampu.models.glm4:Glm4"),
     "glm4moe": Architecture("tampu.models.glm4moe:Glm4Moe"),
     "gpt-oss": Architecture("tampu.models.gptoss:GptOss"),
     "gptneox": Architecture("tampu.models.gptneox:GPTNeoX"),
     "gptoss": Architecture("tampu.models.gptoss:GptOss"),  # Ollama's name
     "granite": Architecture("tampu.models.granite:Granite", {"rope_mode": RopeMode.INTERLEAVED}),
+    "granite_swa": Architecture(
+        "tampu.models.granite_swa:GraniteSwa", {"rope_mode": RopeMode.INTERLEAVED}
+    ),
     "granitemoe": Architecture("tampu.models.granitemoe:GraniteMoe"),
+    "hunyuan-dense": Architecture("tampu.models.hunyuan:Hunyuan"),
     "hunyuan-moe": Architecture("tampu.models.hunyuan_moe:HunyuanMoe"),
     "hy_v3": Architecture("tampu.models.glm4moe:Glm4Moe"),
     "jina-bert-v3": Architecture("tampu.models.nomic_bert:NomicBert"),
@@ -77,11 +88,15 @@ _BUILT_IN: Mapping[str, Architecture] = {
     ),
     "mllama": Architecture("tampu.models.mllama:Mllama"),
     "modern-bert": Architecture("tampu.models.modern_bert:ModernBert"),
+    "muse-glimmer": Architecture(
+        "tampu.models.muse_glimmer:MuseGlimmer", {"rope_mode": RopeMode.INTERLEAVED}
+    ),
     "nemotron": Architecture("tampu.models.starcoder2:StarCoder2", {"activate": nn.relu_squared}),
     "nemotron_h": Architecture("tampu.models.nemotron_h:NemotronH"),
     "nemotron_h_moe": Architecture("tampu.models.nemotron_h:NemotronH"),
     "nomic-bert": Architecture("tampu.models.nomic_bert:NomicBert"),
     "nomic-bert-moe": Architecture("tampu.models.nomic_bert:NomicBert"),
+    "olmo2": Architecture("tampu.models.olmo2:Olmo2"),
     "olmoe": Architecture("tampu.models.olmoe:Olmoe"),
     "phi2": Architecture("tampu.models.falcon:Falcon", {"activate": Tensor.gelu}),
     "phi3": Architecture("tampu.models.llama:Llama"),
@@ -96,6 +111,7 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "qwen3next": Architecture("tampu.models.qwen35:Qwen35", {"is_tiled": False}),
     "qwen3vl": Architecture("tampu.models.qwen3vl:Qwen3VL"),
     "qwen3vlmoe": Architecture("tampu.models.qwen3vl:Qwen3VL"),
+    "seed_oss": Architecture("tampu.models.llama:Llama"),
     "smollm3": Architecture("tampu.models.smollm3:SmolLM3", {"rope_mode": RopeMode.INTERLEAVED}),
     "stablelm": Architecture("tampu.models.stablelm:StableLM"),
     "starcoder2": Architecture("tampu.models.starcoder2:StarCoder2"),

@@ -1,4 +1,4 @@
-"""Llama, and decoders that differ from it by a few weights: Mistral, Mixtral, Qwen 2 and 3, Phi-3.
+"""Llama, and the decoders that differ from it by a few weights or options.
 
 A layer adds the attention of its normed input to the input, then a gated feed-forward part in the
 same way. Attention has fewer heads of keys than of queries, and RoPE instead of embedded positions:
@@ -6,14 +6,15 @@ same way. Attention has fewer heads of keys than of queries, and RoPE instead of
     x = x + attention(norm(x))
     x = x + down(silu(gate(norm(x))) · up(norm(x)))
 
-The others have biases of queries, keys and values (Qwen 2), norms of queries and keys (Qwen 3), a
-sliding window (Mistral), RoPE of a part of a head (Phi-4-mini) or experts instead of the
-feed-forward part (Mixtral, Qwen's MoE models): weights and options that a file has or has not.
-Which features RoPE pairs differs by architecture.
+The others have biases of queries, keys and values (Qwen 2, Seed-OSS), norms of queries and keys
+(Qwen 3), a sliding window (Mistral), RoPE of a part of a head (Phi-4-mini) or experts instead of
+the feed-forward part (Mixtral, Qwen's MoE models): weights and options that a file has or has not.
+Which features RoPE pairs differs by architecture: neighbours (Llama, ERNIE 4.5), or the halves of a
+head (Qwen, Phi, EXAONE 3).
 
 Sources: arXiv:2302.13971 (Llama), arXiv:2407.21783 (Llama 3: RoPE factors), arXiv:2310.06825
 (Mistral), arXiv:2401.04088 (Mixtral), arXiv:2407.10671 (Qwen 2), arXiv:2505.09388 (Qwen 3),
-arXiv:2404.14219 (Phi-3).
+arXiv:2404.14219 (Phi-3), arXiv:2412.04862 (EXAONE 3.5).
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Options(nn.DecoderOptions):
 class Layer(nn.Module):
     attention_norm: nn.RMSNorm = nn.gguf("attn_norm")
     attention: nn.SelfAttention = nn.gguf()
-    feed_forward_norm: nn.RMSNorm = nn.gguf("ffn_norm")
+    feed_forward_norm: nn.RMSNorm = nn.gguf("ffn_norm", or_="post_attention_norm")
     feed_forward: nn.SiluFeedForward | nn.SparseMoE = nn.gguf()
 
     def __call__(

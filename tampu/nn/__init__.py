@@ -23,7 +23,6 @@ from tampu.nn.decoder import DecoderOptions as DecoderOptions
 from tampu.nn.decoder import Step as Step
 from tampu.nn.decoder import read_kv_heads as read_kv_heads
 from tampu.nn.decoder import read_layers as read_layers
-from tampu.nn.decoder import read_windows as read_windows
 from tampu.nn.decoder import run_layers as run_layers
 from tampu.nn.decoder import select_rows as select_rows
 from tampu.nn.delta_net import DeltaHeads as DeltaHeads
@@ -93,3 +92,6 @@ from tampu.nn.rope import RopeSections as RopeSections
 from tampu.nn.rope import read_rope_scaling as read_rope_scaling
 from tampu.nn.rope import read_rope_sections as read_rope_sections
 from tampu.nn.text_encoder import TextEncoder as TextEncoder
+from tampu.nn.windows import read_pattern as read_pattern
+from tampu.nn.windows import read_window_pattern as read_window_pattern
+from tampu.nn.windows import read_windows as read_windows

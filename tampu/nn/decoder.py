@@ -89,29 +89,6 @@ def read_kv_heads(metadata: Metadata) -> int:
     return heads.pop()
 
 
-def read_windows(
-    metadata: Metadata, period: int, *, full_first: bool = False
-) -> tuple[int | None, ...]:
-    """Return how many positions each layer attends to; None: all.
-
-    Args:
-        metadata: of the file, whose pattern is a period or a flag for each layer with a window.
-        period: the one of the architecture, if the file has none.
-        full_first: whether the first layer of each period attends to all, not the last.
-    """
-    key, layers = "attention.sliding_window_pattern", read_layers(metadata)
-    window = metadata.integer("attention.sliding_window", 0)
-    flags = metadata.integers_per_layer(key, 1, period)
-    if isinstance(metadata.get(metadata.full_key(key), period), int):
-        (period,) = flags
-        full = 0 if full_first else period - 1
-        flags = tuple(period < 1 or index % period != full for index in range(layers))
-    if len(flags) < layers or window < 0:
-        reason = f"{len(flags)} flags for {layers} layers, window {window}"
-        raise ModelFileError(f"key '{metadata.full_key(key)}'", reason)
-    return tuple(window if flag and window else None for flag in flags[:layers])
-
-
 class Step(Protocol):
     """A layer of a decoder with its arguments bound, except for its input, cache and rows."""
 

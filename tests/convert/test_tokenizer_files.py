@@ -47,7 +47,7 @@ def test_an_end_token_outside_the_vocabulary_is_named(tmp_path: Path, ids: objec
 def test_a_byte_level_vocabulary_keeps_its_ids_types_and_merges(tmp_path: Path) -> None:
     found = keys(tmp_path)
     assert found["model"] == "gpt2"
-    assert found["pre"] == "llama-bpe"
+    assert found["pre"] == "dbrx"
     assert found["tokens"][:10:4] == ["a", "Ġ", "<|begin|>"]
     assert found["tokens"][8:] == ["<|begin|>", "<|end|>", "<tool>", "[PAD11]"]
     assert found["token_type"] == [NORMAL] * 8 + [CONTROL, CONTROL, USER_DEFINED, UNUSED]
@@ -55,6 +55,29 @@ def test_a_byte_level_vocabulary_keeps_its_ids_types_and_merges(tmp_path: Path) 
     assert "scores" not in found
     assert found["add_bos_token"] is True  # the post-processor says so
     assert found["add_eos_token"] is False
+
+
+@pytest.mark.parametrize(
+    ("pattern", "normalizer", "whole_words", "name"),
+    [
+        ("llama-bpe", None, True, "llama-bpe"),
+        ("gpt-2", "NFC", False, "modern-bert"),
+        ("smollm", "NFC", False, "command-r"),
+        ("smollm", None, False, "smollm"),
+    ],
+)
+def test_the_name_of_a_pre_tokenizer_says_what_else_is_done_to_words(
+    tmp_path: Path, pattern: str, normalizer: str | None, whole_words: bool, name: str
+) -> None:
+    changed = tokenizer(
+        pre_tokenizer=PRETOKENIZERS.get(pattern, handmade.TOKENIZER["pre_tokenizer"]),
+        normalizer=normalizer and {"type": normalizer},
+        model=model(ignore_merges=whole_words),
+    )
+    found = keys(tmp_path, tokenizer=changed)
+    assert found["pre"] == name
+    assert "tampu.normalizer" not in found
+    assert "tampu.ignore_merges" not in found
 
 
 def test_merges_are_read_as_strings_or_pairs(tmp_path: Path) -> None:
@@ -296,6 +319,9 @@ PRETOKENIZERS: dict[str, dict[str, Any]] = {
     "bailingmoe": regexes(
         r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*"
         r"|\s*[\r\n]|\s+(?!\S)|\s+"
+    ),
+    "seed-coder": regexes(
+        CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+" + SPACES
     ),
     "gpt-2": {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True},
     "smollm": {

@@ -7,6 +7,7 @@ A new one needs a recipe in `support.checkpoints`, and no line here. `test_logit
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -53,6 +54,8 @@ def test_a_wrong_weight_would_be_noticed(laboratory: Laboratory, name: str) -> N
     expected = answer(model, tokens(SHORT))
     unnoticed = []
     for weight, parameter in model.named_parameters():
+        if ".vision" in weight:
+            continue
         held = parameter.detach().clone()
         with torch.no_grad():
             parameter.zero_()
@@ -91,7 +94,7 @@ def test_sequences_in_one_batch_and_after_a_reused_prefix(
 def test_quantized_weights_match_their_dequantized_values(
     laboratory: Laboratory, backend: Backend, name: str
 ) -> None:
-    """No further from the exact answer than transformers with rounded activations is.
+    """At most twice as far from the exact answer as transformers with rounded activations.
 
     Rounding sends some tokens to other experts: the reference follows our choice.
     """
@@ -101,7 +104,7 @@ def test_quantized_weights_match_their_dequantized_values(
         reference = answer(model, tokens())
     with Mimicry(choices, FAMILIES[name].experts, rounds=True):
         rounded = answer(model, tokens())
-    limit = min(1.5 * relative_error(rounded, reference), QUANTIZED)
+    limit = min(2 * relative_error(rounded, reference), QUANTIZED)
     laboratory.compare(name, ours, reference, "Q8_0, cache F16", limit)
     assert np.abs(reference - laboratory.answer(name)).max() > 1e-2  # the weights were rounded
 
@@ -121,13 +124,13 @@ def quantized_logits(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [name for name, recipe in FAMILIES.items() if not recipe.unlike_llama_cpp]
-)
+@MORE
 def test_llama_cpp_gives_the_same_greedy_tokens(laboratory: Laboratory, name: str) -> None:
-    clear = 0
-    for seed in range(3):  # some lead llama.cpp to an end of text at once
-        prompt = tokens(SHORT, seed)
-        found = greedy(laboratory.file(name, "F32"), prompt, 8)
-        clear += laboratory.require_greedy(name, prompt, found, lead=0.02)
-    assert clear >= 3
+    refusal = FAMILIES[name].refusal
+    with pytest.raises(AssertionError, match=refusal) if refusal else nullcontext():
+        clear = 0
+        for seed in range(3):  # some lead llama.cpp to an end of text at once
+            prompt = tokens(SHORT, seed)
+            found = greedy(laboratory.file(name, "F32"), prompt, 8)
+            clear += laboratory.require_greedy(name, prompt, found, lead=0.02)
+        assert clear >= 3

@@ -78,6 +78,8 @@ _WIRES = {  # by the names of formats
     "gemma3": Wire("```tool_code\n", "%s(", ")", "\n", "\n```", pythonic),
     "qwen3-coder": Wire("", "<tool_call>\n<function=%s>\n", "</function>\n</tool_call>", "\n", "",
                         function_tags),
+    "seed-oss": Wire("", "<seed:tool_call>\n<function=%s>\n", "</function>\n</seed:tool_call>",
+                     "\n", "", function_tags),
     "glm": Wire("", "<tool_call>%s\n", "</tool_call>", "\n", "", argument_tags),
     "deepseek-dsml": Wire("<｜DSML｜function_calls>\n", '<｜DSML｜invoke name="%s">\n',
                           "</｜DSML｜invoke>\n", "", "</｜DSML｜function_calls>", dsml),

@@ -17,6 +17,7 @@ from tampu.convert.family import (
     Family,
     Parameters,
     moe_parameters,
+    rotated_features,
     text_parameters,
     with_window,
 )
@@ -83,7 +84,7 @@ def rope_factors(config: Config) -> dict[str, npt.NDArray[np.float32]]:
     config = config.section("text_config") if "text_config" in config else config
     rope = read_rope(config, is_partial=True)
     if rope.kind == "longrope":
-        pairs = int(config.head_size() * rope.settings.number("partial_rotary_factor", 1.0)) // 2
+        pairs = rotated_features(config, 1.0) // 2
         return {
             f"rope_factors_{end}.weight": _listed(rope, f"{end}_factor", pairs)
             for end in ("short", "long")

@@ -14,9 +14,11 @@ def parameters(config: Config) -> Parameters:
     keys.pop("rope.scaling.type", None)
     window = config.integer("sliding_window") if "sliding_window" in config else 0
     original = config.integer("original_max_position_embeddings", 4096)
-    return {"rope.scaling.original_context_length": original} | keys | {
-        "attention.sliding_window": window
-    }  # fmt: skip
+    return {
+        "rope.scaling.original_context_length": original,
+        **keys,
+        "attention.sliding_window": window,
+    }
 
 
 _LAYER = "model.layers.{}."

@@ -37,6 +37,8 @@ JSON_BODIES = {
 OTHER_BODIES = {
     "qwen3-coder": ("\n<function=f>\n<parameter=s>\nx\ty\n</parameter>\n</function>\n",
                     "<function=f>x", "f(1)", "<function=>"),
+    "seed-oss": ("\n<function=f>\n<parameter=s>x\ty</parameter>\n</function>\n",
+                 "<function=f>x", "f(1)"),
     "glm": ("f\n<arg_key>s</arg_key>\n<arg_value>x\ty</arg_value>\n", "f<arg_key>s", "a b"),
     "deepseek-dsml": ('<｜DSML｜invoke name="f"><｜DSML｜parameter name="s" string="true">x\ty'
                       "</｜DSML｜parameter></｜DSML｜invoke>", "nothing",

@@ -101,6 +101,9 @@ EXAMPLES = [
     ("qwen3-coder", "<tool_call><function=f><parameter=a>many</parameter></function></tool_call>",
      [ToolCall("f", {"a": "many"})]),
     ("qwen3-coder", "<tool_call>f(1)</tool_call>", [Content("<tool_call>f(1)</tool_call>")]),
+    ("seed-oss", "<seed:think>Hm</seed:think>\n<seed:tool_call>\n<function=f>\n<parameter=a>1"
+                 "</parameter>\n<parameter=s>x y</parameter>\n</function>\n</seed:tool_call>",
+     [Reasoning("Hm"), F]),
     # GLM
     ("glm", "<think></think>\n<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n"
             "<arg_key>s</arg_key>\n<arg_value>x y</arg_value>\n</tool_call>", [F]),

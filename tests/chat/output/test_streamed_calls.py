@@ -60,6 +60,8 @@ JSON_CALLS = {
 OTHER_CALLS = {
     "qwen3-coder": "<tool_call>\n<function=f>\n<parameter=s>\nx y\n</parameter>\n</function>\n"
                    "</tool_call>",
+    "seed-oss": "<seed:tool_call>\n<function=f>\n<parameter=s>x y</parameter>\n</function>\n"
+                "</seed:tool_call>",
     "glm": "<tool_call>f\n<arg_key>s</arg_key>\n<arg_value>x y</arg_value>\n</tool_call>",
     "deepseek-dsml": '<｜DSML｜function_calls>\n<｜DSML｜invoke name="f">\n<｜DSML｜parameter '
                      'name="s" string="true">x y</｜DSML｜parameter>\n</｜DSML｜invoke>\n'

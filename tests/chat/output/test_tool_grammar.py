@@ -42,6 +42,7 @@ NOTHING = {"type": "function", "function": {"name": "stop"}}
 TOOLS = [WEATHER, NESTED, NOTHING, tool("optional", a={"type": "integer"}, b={"type": "null"})]
 TEXT_ENDS = {
     "qwen3-coder": "</parameter>",
+    "seed-oss": "</parameter>",
     "glm": "</arg_value>",
     "deepseek-dsml": "</｜DSML｜parameter>",
     "minimax": "</parameter>",

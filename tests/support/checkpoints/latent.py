@@ -30,7 +30,7 @@ RECIPES: dict[str, Recipe] = {
         _LATENT
         | _EXPERTS
         | {"q_lora_rank": None, "topk_method": "greedy", "routed_scaling_factor": 1.5},
-        unlike_llama_cpp="it takes queries without a low rank from models of 26 layers only",
+        refusal="Failed to init server",  # it wants a low rank, but of 26 layers
     ),
     "deepseek2_v3": Recipe(
         "DeepseekV3ForCausalLM",

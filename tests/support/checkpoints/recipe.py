@@ -49,12 +49,12 @@ class Recipe:
 
     `approximate` says that ggml's CPU code takes the activation from a table in half precision,
     `approximate_tower` that it does so for pictures only. `processor` is preprocessor_config.json.
-    `unlike_llama_cpp` is why llama.cpp cannot be compared.
     Mixtures of experts have a `seed` with which no token is on the verge of another expert: there
     the rounding of a half-precision cache would change the choice, and all that follows from it.
     Of an architecture that transformers has under another name only, `published` is config.json as
     its publisher writes it, and `renames` are patterns in transformers' names of tensors, with what
-    its publisher has in their place.
+    its publisher has in their place. `refusal` is what the comparison with llama.cpp says
+    where llama.cpp decides by the number of layers, and no published model is as small.
     `dense` are the outputs of the dense layers that sentence-transformers puts after the pooling.
     """
 
@@ -66,10 +66,10 @@ class Recipe:
     approximate_tower: bool = False
     seed: int = SEED
     processor: dict[str, Any] = field(default_factory=dict)
-    unlike_llama_cpp: str = ""
     published: dict[str, Any] = field(default_factory=dict)
     renames: tuple[tuple[str, str], ...] = ()
     dense: tuple[int, ...] = ()
+    refusal: str = ""
 
     @property
     def experts(self) -> int:

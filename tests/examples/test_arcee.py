@@ -20,12 +20,12 @@ from tampu import models
 from tampu.engine.engine import Engine
 from tampu.errors import ModelFileError, UnsupportedModelError
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "tampu-olmo2"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "tampu-arcee"
 
 
 @pytest.fixture(scope="module")
 def reference() -> Any:
-    config = transformers.Olmo2Config(
+    config = transformers.ArceeConfig(
         vocab_size=512,
         hidden_size=96,
         intermediate_size=160,
@@ -39,14 +39,14 @@ def reference() -> Any:
         pad_token_id=None,
     )
     config._attn_implementation = "eager"
-    model = transformers.Olmo2ForCausalLM(config).float().eval()
+    model = transformers.ArceeForCausalLM(config).float().eval()
     draw_weights(model, 1)
     return model
 
 
 @pytest.fixture
 def checkpoint(reference: Any, tmp_path: Path) -> Path:
-    folder = tmp_path / "olmo2"
+    folder = tmp_path / "arcee"
     reference.save_pretrained(folder)
     write_byte_level(folder, "llama3")
     return folder
@@ -69,7 +69,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setattr(module, "entry_points", of)
     monkeypatch.syspath_prepend(str(EXAMPLE))
     yield
-    for name in [name for name in sys.modules if name.partition(".")[0] == "tampu_olmo2"]:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tampu_arcee"]:
         del sys.modules[name]
 
 
@@ -78,7 +78,7 @@ def test_a_checkpoint_is_converted_and_equals_transformers(
     reference: Any, checkpoint: Path, tmp_path: Path
 ) -> None:
     text = tokens(60)
-    file = tmp_path / "olmo2.gguf"
+    file = tmp_path / "arcee.gguf"
     tampu.convert.convert(checkpoint, file, "F32")
     with Engine.load(file, context=128, threads=1, cache_type="f32") as engine:
         for chunk in (None, 7, 1):
@@ -93,12 +93,12 @@ def test_a_checkpoint_without_one_of_its_norms_is_refused(checkpoint: Path, tmp_
         {
             name: values
             for name, values in load_file(path).items()
-            if "1.self_attn.q_norm" not in name
+            if "1.input_layernorm" not in name
         },
         path,
     )
-    with pytest.raises(ModelFileError, match=r"missing: blk\.1\.attn_q_norm\.weight"):
-        tampu.convert.convert(checkpoint, tmp_path / "olmo2.gguf")
+    with pytest.raises(ModelFileError, match=r"missing: blk\.1\.attn_norm\.weight"):
+        tampu.convert.convert(checkpoint, tmp_path / "arcee.gguf")
 
 
 @pytest.mark.usefixtures("installed")
@@ -108,10 +108,10 @@ def test_a_setting_that_the_architecture_cannot_do_is_refused(
     path = checkpoint / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"hidden_act": "gelu"}))
     with pytest.raises(UnsupportedModelError, match="hidden_act"):
-        tampu.convert.convert(checkpoint, tmp_path / "olmo2.gguf")
+        tampu.convert.convert(checkpoint, tmp_path / "arcee.gguf")
 
 
 def test_without_the_package_neither_is_known(checkpoint: Path, tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedModelError, match="'Olmo2ForCausalLM' is not known"):
-        tampu.convert.convert(checkpoint, tmp_path / "olmo2.gguf")
-    assert "olmo2" not in models.architectures()
+    with pytest.raises(UnsupportedModelError, match="'ArceeForCausalLM' is not known"):
+        tampu.convert.convert(checkpoint, tmp_path / "arcee.gguf")
+    assert "arcee" not in models.architectures()

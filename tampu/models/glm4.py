@@ -1,0 +1,75 @@
+"""GLM-4: norms before and behind attention and feed-forward parts, and half of each head rotated.
+
+    x = x + norm(attention(norm(x)))
+    x = x + norm(down(silu(gate(norm(x))) · up(norm(x))))
+
+Files of its models that see have queries and keys in the order of halves, and may have layers of
+multi-token prediction after the others, which are not computed. Source: arXiv:2406.12793.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+from tampu import nn
+from tampu.ml import RopeMode, Tensor
+from tampu.ml.metadata import Metadata
+
+
+def read_mode(metadata: Metadata) -> RopeMode:
+    """Return which features form pairs; for text all sections have the same position."""
+    has_sections = metadata.has("rope.dimension_sections")
+    return RopeMode.HALVES if has_sections else RopeMode.INTERLEAVED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(nn.DecoderOptions):
+    layers: int = nn.option_from(nn.read_layers)
+    mtp_layers: int = nn.option("nextn_predict_layers", default=0, at_least=0)
+    rope_mode: RopeMode = nn.option_from(read_mode)
+
+
+class Layer(nn.Module):
+    attention_norm: nn.RMSNorm = nn.gguf("attn_norm")
+    attention: nn.SelfAttention = nn.gguf()
+    post_attention_norm: nn.RMSNorm = nn.gguf("post_attention_norm")
+    feed_forward_norm: nn.RMSNorm = nn.gguf("ffn_norm")
+    feed_forward: nn.SiluFeedForward = nn.gguf()
+    post_feed_forward_norm: nn.RMSNorm = nn.gguf("post_ffw_norm")
+
+    def __call__(
+        self, x: Tensor, cache: nn.LayerCache, rows: Tensor | None, rotate: nn.Rotation, o: Options
+    ) -> Tensor:
+        y = self.attention(self.attention_norm(x, o.epsilon), cache, o.shape, rotate)
+        x, y = nn.select_rows(rows, x, y)
+        x = x + self.post_attention_norm(y, o.epsilon)
+        y = self.feed_forward(self.feed_forward_norm(x, o.epsilon))
+        return x + self.post_feed_forward_norm(y, o.epsilon)
+
+
+class Glm4(nn.Decoder):
+    layers: list[Layer]
+
+    options_type: ClassVar[type[Options]] = Options
+    options: Options
+
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """The layers of multi-token prediction."""
+        o = self.options
+        return tuple(f"blk.{o.layers + index}." for index in range(o.mtp_layers))
+
+    def cache_shapes(self) -> list[nn.LayerShape]:
+        o = self.options
+        return [nn.LayerShape(o.kv_heads, o.head_dim)] * o.layers
+
+    def steps(self, batch: nn.Batch) -> Iterable[nn.Step]:
+        rotate = partial(self.options.rope(), positions=batch.positions)
+        return [partial(layer, rotate=rotate, o=self.options) for layer in self.layers]
+
+    def shift(self, index: int, keys: Tensor, offsets: Tensor) -> Tensor:  # noqa: ARG002
+        """Rotate keys further."""
+        return self.options.rope().move(keys, offsets)

@@ -1,0 +1,44 @@
+"""Which layers have a window, as files say it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tampu.errors import ModelFileError
+from tampu.ml.metadata import Metadata
+from tampu.nn import read_pattern, read_windows
+
+KEY = "olmo2.attention.sliding_window_pattern"
+
+
+def metadata(pattern: Any = None) -> Metadata:
+    keys: dict[str, Any] = {"general.architecture": "olmo2", "olmo2.block_count": 5}
+    return Metadata(keys if pattern is None else keys | {KEY: pattern})
+
+
+@pytest.mark.parametrize(
+    ("stated", "full_first", "expected"),
+    [
+        (None, False, [True, True, False, True, True]),
+        (None, True, [False, True, True, False, True]),
+        (2, False, [True, False, True, False, True]),
+        (1, False, [False] * 5),
+        ([1, 1, 0, 0, 1], False, [True, True, False, False, True]),
+    ],
+)
+def test_windows_by_period_or_by_layer(stated: Any, full_first: bool, expected: list[bool]) -> None:
+    assert [*read_windows(3, full_first=full_first)(metadata(stated))] == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"), [([1, 0], "2 entries for 5 layers"), (0, "0 is not above 0")]
+)
+def test_a_pattern_that_does_not_fit_the_layers_is_refused(value: Any, reason: str) -> None:
+    with pytest.raises(ModelFileError, match=f"{KEY}.*{reason}"):
+        read_windows(3)(metadata(value))
+
+
+def test_without_a_list_all_layers_have_the_property() -> None:
+    assert read_pattern(metadata(), "attention.sliding_window_pattern") == (True,) * 5
