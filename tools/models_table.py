@@ -20,19 +20,23 @@ Measured = tuple[str, str, float]  # architecture, what was compared, largest re
 
 MODELS = {
     "bert": "BERT and XLM-RoBERTa, for embeddings and ranking: BGE, E5, MiniLM",
+    "bloom": "BLOOM",
     "falcon": "Falcon 1 and 2",
     "gemma": "Gemma 1",
     "gemma2": "Gemma 2",
     "gemma3": "Gemma 3, text and vision",
     "gemma4": "Gemma 4, text and vision",
     "gpt-oss": "gpt-oss (also `gptoss`)",
+    "gpt2": "GPT-2",
     "gptneox": "GPT-NeoX, Pythia",
     "lfm2": "LFM2",
     "llama": "Llama 1 to 3.3, Mistral, Mixtral, LLaVA 1.5",
     "llama4": "Llama 4, text and vision",
     "mistral3": "Mistral Small 3, Ministral 3, with Pixtral's vision encoder",
     "mllama": "Llama 3.2 Vision",
+    "mpt": "MPT",
     "nemotron": "Nemotron-4, Minitron",
+    "olmo": "OLMo 1",
     "phi2": "Phi 1 to 2",
     "qwen2": "Qwen 2, 2.5",
     "qwen25vl": "Qwen 2.5-VL (also `qwen2vl`)",
@@ -46,6 +50,7 @@ MODELS = {
     "qwen3vlmoe": "Qwen3-VL mixtures of experts",
     "smollm3": "SmolLM3",
     "stablelm": "StableLM",
+    "starcoder": "StarCoder, SantaCoder",
     "starcoder2": "StarCoder 2",
 }
 COLUMNS: dict[str, Callable[[str], bool]] = {

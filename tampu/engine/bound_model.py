@@ -115,7 +115,8 @@ def bounded(options: LoadOptions, bound: BoundModel, *, may_exceed: bool) -> Loa
     `may_exceed`: whether it may be longer than in training, for measurements of speed.
     """
     trained = 0 if may_exceed else bound.info.context
-    longest = min(filter(None, (bound.model.max_bidirectional_tokens, trained)), default=0)
+    limits = (bound.model.max_bidirectional_tokens, bound.model.max_positions, trained)
+    longest = min(filter(None, limits), default=0)
     if not longest or longest >= options.context:
         return options
     if options.context != DEFAULT_CONTEXT:

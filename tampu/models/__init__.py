@@ -41,6 +41,7 @@ class Architecture:
 
 _BUILT_IN: Mapping[str, Architecture] = {
     "bert": Architecture("tampu.models.bert:Bert"),
+    "bloom": Architecture("tampu.models.bloom:Bloom", {"activate": Tensor.gelu}),
     "falcon": Architecture("tampu.models.falcon:Falcon"),
     "gemma": Architecture("tampu.models.gemma:Gemma"),
     "gemma2": Architecture("tampu.models.gemma2:Gemma2"),
@@ -48,13 +49,16 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "gemma4": Architecture("tampu.models.gemma4:Gemma4"),
     "gpt-oss": Architecture("tampu.models.gptoss:GptOss"),
     "gptoss": Architecture("tampu.models.gptoss:GptOss"),  # Ollama's name
+    "gpt2": Architecture("tampu.models.gpt2:GPT2"),
     "gptneox": Architecture("tampu.models.gptneox:GPTNeoX"),
     "lfm2": Architecture("tampu.models.lfm2:Lfm2"),
     "llama": Architecture("tampu.models.llama:Llama", {"rope_mode": RopeMode.INTERLEAVED}),
     "llama4": Architecture("tampu.models.llama4:Llama4"),
     "mistral3": Architecture("tampu.models.mistral3:Mistral3"),
     "mllama": Architecture("tampu.models.mllama:Mllama"),
+    "mpt": Architecture("tampu.models.bloom:Bloom"),
     "nemotron": Architecture("tampu.models.starcoder2:StarCoder2", {"activate": nn.relu_squared}),
+    "olmo": Architecture("tampu.models.olmo:Olmo", {"rope_mode": RopeMode.INTERLEAVED}),
     "phi2": Architecture("tampu.models.falcon:Falcon", {"activate": Tensor.gelu}),
     "qwen2": Architecture("tampu.models.llama:Llama"),
     "qwen25vl": Architecture("tampu.models.qwen25vl:Qwen25VL"),
@@ -69,6 +73,7 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "qwen3vlmoe": Architecture("tampu.models.qwen3vl:Qwen3VL"),
     "smollm3": Architecture("tampu.models.smollm3:SmolLM3", {"rope_mode": RopeMode.INTERLEAVED}),
     "stablelm": Architecture("tampu.models.stablelm:StableLM"),
+    "starcoder": Architecture("tampu.models.gpt2:GPT2"),
     "starcoder2": Architecture("tampu.models.starcoder2:StarCoder2"),
 }
 

@@ -5,10 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 import transformers
-from support.checkpoints.recipe import SEED, TEXT, Recipe
+from support.checkpoints.recipe import CONTEXT, SEED, TEXT, VOCABULARY, Recipe
 
 _NORM = {name: value for name, value in TEXT.items() if name not in ("rms_norm_eps", "head_dim")}
 _EQUAL_HEADS = {name: value for name, value in _NORM.items() if name != "num_key_value_heads"}
+_TIED = {
+    "vocab_size": VOCABULARY,
+    "tie_word_embeddings": True,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": None,
+}
+_GPT2 = _TIED | {
+    "n_embd": 128,
+    "n_layer": 3,
+    "n_head": 4,
+    "n_positions": 256,
+    "n_inner": 384,
+    "layer_norm_epsilon": 1e-2,
+}
 
 
 def _stablelm(**changes: Any) -> Recipe:
@@ -66,4 +81,41 @@ RECIPES: dict[str, Recipe] = {
     "falcon_40b": _falcon(new_decoder_architecture=True, num_kv_heads=2, bias=False, seed=3),
     "gptneox": _gptneox(),
     "gptneox_in_turn": _gptneox(use_parallel_residual=False),
+    "gpt2": Recipe("GPT2LMHeadModel", transformers.GPT2Config, _GPT2, approximate=True),
+    "starcoder": Recipe(
+        "GPTBigCodeForCausalLM", transformers.GPTBigCodeConfig, _GPT2, "qwen2", approximate=True
+    ),
+    "starcoder_equal_heads": Recipe(
+        "GPTBigCodeForCausalLM",
+        transformers.GPTBigCodeConfig,
+        _GPT2 | {"multi_query": False},
+        "qwen2",
+        approximate=True,
+    ),
+    "bloom": Recipe(
+        "BloomForCausalLM",
+        transformers.BloomConfig,
+        _TIED
+        | {
+            "hidden_size": 192,
+            "n_layer": 3,
+            "n_head": 6,  # not a power of two
+            "seq_length": CONTEXT,
+            "layer_norm_epsilon": 1e-2,
+        },
+        approximate=True,
+    ),
+    "mpt": Recipe(
+        "MptForCausalLM",
+        transformers.MptConfig,
+        _TIED
+        | {
+            "d_model": 192,
+            "n_layers": 3,
+            "n_heads": 6,
+            "max_seq_len": CONTEXT,
+            "attn_config": {"clip_qkv": 1.5},
+        },
+    ),
+    "olmo": Recipe("OlmoForCausalLM", transformers.OlmoConfig, _NORM | {"clip_qkv": 1.5}),
 }
