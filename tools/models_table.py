@@ -21,6 +21,7 @@ Measured = tuple[str, str, float]  # architecture, what was compared, largest re
 MODELS = {
     "bert": "BERT and XLM-RoBERTa, for embeddings and ranking: BGE, E5, MiniLM",
     "bloom": "BLOOM",
+    "codeshell": "CodeShell",
     "falcon": "Falcon 1 and 2",
     "gemma": "Gemma 1",
     "gemma2": "Gemma 2",
@@ -28,7 +29,10 @@ MODELS = {
     "gemma4": "Gemma 4, text and vision",
     "gpt-oss": "gpt-oss (also `gptoss`)",
     "gpt2": "GPT-2",
+    "gptj": "GPT-J",
     "gptneox": "GPT-NeoX, Pythia",
+    "internlm2": "InternLM 2, 2.5",
+    "jais2": "Jais 2",
     "lfm2": "LFM2",
     "llama": "Llama 1 to 3.3, Mistral, Mixtral, LLaVA 1.5",
     "llama4": "Llama 4, text and vision",
@@ -37,6 +41,7 @@ MODELS = {
     "mpt": "MPT",
     "nemotron": "Nemotron-4, Minitron",
     "olmo": "OLMo 1",
+    "orion": "Orion",
     "phi2": "Phi 1 to 2",
     "qwen2": "Qwen 2, 2.5",
     "qwen25vl": "Qwen 2.5-VL (also `qwen2vl`)",
@@ -52,6 +57,7 @@ MODELS = {
     "stablelm": "StableLM",
     "starcoder": "StarCoder, SantaCoder",
     "starcoder2": "StarCoder 2",
+    "xverse": "XVERSE",
 }
 COLUMNS: dict[str, Callable[[str], bool]] = {
     "text, F32": lambda what: (

@@ -42,6 +42,7 @@ class Architecture:
 _BUILT_IN: Mapping[str, Architecture] = {
     "bert": Architecture("tampu.models.bert:Bert"),
     "bloom": Architecture("tampu.models.bloom:Bloom", {"activate": Tensor.gelu}),
+    "codeshell": Architecture("tampu.models.starcoder2:StarCoder2"),
     "falcon": Architecture("tampu.models.falcon:Falcon"),
     "gemma": Architecture("tampu.models.gemma:Gemma"),
     "gemma2": Architecture("tampu.models.gemma2:Gemma2"),
@@ -50,7 +51,13 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "gpt-oss": Architecture("tampu.models.gptoss:GptOss"),
     "gptoss": Architecture("tampu.models.gptoss:GptOss"),  # Ollama's name
     "gpt2": Architecture("tampu.models.gpt2:GPT2"),
+    "gptj": Architecture(
+        "tampu.models.falcon:Falcon",
+        {"activate": Tensor.gelu, "rope_mode": RopeMode.INTERLEAVED},
+    ),
     "gptneox": Architecture("tampu.models.gptneox:GPTNeoX"),
+    "internlm2": Architecture("tampu.models.llama:Llama", {"rope_mode": RopeMode.INTERLEAVED}),
+    "jais2": Architecture("tampu.models.starcoder2:StarCoder2", {"activate": nn.relu_squared}),
     "lfm2": Architecture("tampu.models.lfm2:Lfm2"),
     "llama": Architecture("tampu.models.llama:Llama", {"rope_mode": RopeMode.INTERLEAVED}),
     "llama4": Architecture("tampu.models.llama4:Llama4"),
@@ -59,6 +66,7 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "mpt": Architecture("tampu.models.bloom:Bloom"),
     "nemotron": Architecture("tampu.models.starcoder2:StarCoder2", {"activate": nn.relu_squared}),
     "olmo": Architecture("tampu.models.olmo:Olmo", {"rope_mode": RopeMode.INTERLEAVED}),
+    "orion": Architecture("tampu.models.stablelm:StableLM"),
     "phi2": Architecture("tampu.models.falcon:Falcon", {"activate": Tensor.gelu}),
     "qwen2": Architecture("tampu.models.llama:Llama"),
     "qwen25vl": Architecture("tampu.models.qwen25vl:Qwen25VL"),
@@ -75,6 +83,7 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "stablelm": Architecture("tampu.models.stablelm:StableLM"),
     "starcoder": Architecture("tampu.models.gpt2:GPT2"),
     "starcoder2": Architecture("tampu.models.starcoder2:StarCoder2"),
+    "xverse": Architecture("tampu.models.llama:Llama", {"rope_mode": RopeMode.INTERLEAVED}),
 }
 
 

@@ -117,7 +117,7 @@ class Laboratory:
     def errors(self) -> list[ParityError]:
         """Return the largest error of each comparison and model."""
         return [
-            (what, name, FAMILIES[RECIPES[name].architecture].architecture, error)
+            (what, name, FAMILIES[RECIPES[name].checkpoint].architecture, error)
             for (what, name), error in self._errors.items()
         ]
 

@@ -14,6 +14,7 @@ import transformers
 from support.checkpoints import dense, layer_norm, pictures, text
 from support.checkpoints.making import make
 from support.checkpoints.others import FOR_LLAMA_CPP, RANKERS
+from support.checkpoints.published import REFERENCE
 from support.checkpoints.recipe import CONTEXT, SEED, VOCABULARY, Recipe
 from support.checkpoints.weights import draw_weights
 from support.made_once import key_of, made_once
@@ -69,8 +70,11 @@ def _key(name: str) -> str:
 
 def load_reference(name: str, folder: Path) -> PreTrainedModel:
     """Return transformers' model of a checkpoint, in float32 with plain attention."""
-    model = getattr(transformers, _recipe(name).architecture).from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager"
+    recipe = _recipe(name)
+    model = getattr(transformers, recipe.architecture).from_pretrained(
+        folder / REFERENCE if recipe.published else folder,
+        dtype=torch.float32,
+        attn_implementation="eager",
     )
     return model.eval()
 

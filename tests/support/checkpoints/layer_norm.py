@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import transformers
@@ -118,4 +119,33 @@ RECIPES: dict[str, Recipe] = {
         },
     ),
     "olmo": Recipe("OlmoForCausalLM", transformers.OlmoConfig, _NORM | {"clip_qkv": 1.5}),
+    "gptj": Recipe(
+        "GPTJForCausalLM",
+        transformers.GPTJConfig,
+        _GPT2 | {"rotary_dim": 16, "tie_word_embeddings": False},
+        approximate=True,
+        is_in_llama_cpp=False,
+    ),
+    "jais2": Recipe("Jais2ForCausalLM", transformers.Jais2Config, _NORM | {"layer_norm_eps": 1e-2}),
+    "internlm2": Recipe(
+        "LlamaForCausalLM",
+        transformers.LlamaConfig,
+        TEXT,
+        "sentencepiece",
+        published="InternLM2ForCausalLM",
+    ),
+    "xverse": Recipe(
+        "LlamaForCausalLM", transformers.LlamaConfig, TEXT, published="XverseForCausalLM"
+    ),
+    "orion": replace(
+        _stablelm(partial_rotary_factor=1.0, rope_theta=1e6), published="OrionForCausalLM"
+    ),
+    "codeshell": Recipe(
+        "Starcoder2ForCausalLM",
+        transformers.Starcoder2Config,
+        _NORM | {"norm_epsilon": 1e-2, "use_bias": True},
+        "qwen2",
+        approximate=True,
+        published="CodeShellForCausalLM",
+    ),
 }

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import transformers
+from support.checkpoints.published import publish
 from support.checkpoints.recipe import Recipe
 from support.checkpoints.weights import draw_weights
 from support.tiny_tokenizers import (
@@ -42,6 +43,8 @@ def make(recipe: Recipe, folder: Path) -> None:
     draw_weights(model, recipe.seed)
     model.tie_weights()
     model.save_pretrained(folder)
+    if recipe.published:
+        publish(folder, recipe.published)
     _TOKENIZERS[recipe.tokenizer](folder)
     if recipe.processor:
         (folder / "preprocessor_config.json").write_text(json.dumps(recipe.processor))

@@ -48,6 +48,8 @@ class Recipe:
 
     `approximate` says that ggml's CPU code takes the activation from a table in half precision,
     `approximate_tower` that it does so for pictures only. `processor` is preprocessor_config.json.
+    `published` is the name of an architecture that transformers lacks, and that computes the same
+    under other names; see `support.checkpoints.published`.
     Mixtures of experts have a `seed` with which no token is on the verge of another expert: there
     the rounding of a half-precision cache would change the choice, and all that follows from it.
     """
@@ -60,3 +62,10 @@ class Recipe:
     approximate_tower: bool = False
     seed: int = SEED
     processor: dict[str, Any] = field(default_factory=dict)
+    published: str = ""
+    is_in_llama_cpp: bool = True
+
+    @property
+    def checkpoint(self) -> str:
+        """The name in config.json's `architectures`."""
+        return self.published or self.architecture
