@@ -149,3 +149,6 @@ RECIPES: dict[str, Recipe] = {
         published="CodeShellForCausalLM",
     ),
 }
+
+EMBEDDED = ("gpt2", "starcoder", "starcoder_equal_heads")  # their positions
+UNROTATED = (*EMBEDDED, "bloom", "mpt")
