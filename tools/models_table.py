@@ -19,6 +19,7 @@ BEGIN, END = "<!-- table: made by tools/models_table.py -->", "<!-- end of the t
 Measured = tuple[str, str, float]  # architecture, what was compared, largest relative error
 
 MODELS = {
+    "baichuan": "Baichuan 1 and 2",
     "bert": "BERT and XLM-RoBERTa, for embeddings and ranking: BGE, E5, MiniLM",
     "bloom": "BLOOM",
     "codeshell": "CodeShell",
@@ -53,6 +54,7 @@ MODELS = {
     "qwen3next": "Qwen3-Next, Qwen3-Coder-Next",
     "qwen3vl": "Qwen3-VL",
     "qwen3vlmoe": "Qwen3-VL mixtures of experts",
+    "refact": "Refact",
     "smollm3": "SmolLM3",
     "stablelm": "StableLM",
     "starcoder": "StarCoder, SantaCoder",

@@ -40,6 +40,10 @@ class Architecture:
 
 
 _BUILT_IN: Mapping[str, Architecture] = {
+    "baichuan": Architecture(
+        "tampu.models.baichuan:Baichuan",
+        {"rope_mode": RopeMode.INTERLEAVED, "may_rotate": True},
+    ),
     "bert": Architecture("tampu.models.bert:Bert"),
     "bloom": Architecture("tampu.models.bloom:Bloom", {"activate": Tensor.gelu}),
     "codeshell": Architecture("tampu.models.starcoder2:StarCoder2"),
@@ -79,6 +83,7 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "qwen3next": Architecture("tampu.models.qwen35:Qwen35", {"is_tiled": False}),
     "qwen3vl": Architecture("tampu.models.qwen3vl:Qwen3VL"),
     "qwen3vlmoe": Architecture("tampu.models.qwen3vl:Qwen3VL"),
+    "refact": Architecture("tampu.models.baichuan:Baichuan"),
     "smollm3": Architecture("tampu.models.smollm3:SmolLM3", {"rope_mode": RopeMode.INTERLEAVED}),
     "stablelm": Architecture("tampu.models.stablelm:StableLM"),
     "starcoder": Architecture("tampu.models.gpt2:GPT2"),

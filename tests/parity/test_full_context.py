@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.laboratory import Laboratory, tokens
+from support.laboratory import Laboratory, answer, relative_error, tokens
 
 from tampu.engine.engine import Engine
 from tampu.engine.load_options import LoadOptions
@@ -30,3 +30,11 @@ def test_an_answer_goes_on_in_a_full_context(laboratory: Laboratory, name: str) 
         found = engine.generate(tokens(20), temperature=0.0, max_tokens=100, ignore_eos=True)
     assert len(found.tokens) == 100
     assert found.usage.dropped_tokens > 0
+
+
+@pytest.mark.slow
+def test_baichuan_with_40_layers_has_alibi(laboratory: Laboratory) -> None:
+    name = "baichuan_13b_usual"
+    with laboratory.engine(name) as engine:
+        ours = engine.logits(tokens())
+    assert relative_error(ours, answer(laboratory.reference(name), tokens())) < 1e-5

@@ -14,7 +14,7 @@ import transformers
 from support.checkpoints import dense, layer_norm, pictures, text
 from support.checkpoints.making import make
 from support.checkpoints.others import FOR_LLAMA_CPP, RANKERS
-from support.checkpoints.published import REFERENCE
+from support.checkpoints.published import REFERENCE, use_alibi
 from support.checkpoints.recipe import CONTEXT, SEED, VOCABULARY, Recipe
 from support.checkpoints.weights import draw_weights
 from support.made_once import key_of, made_once
@@ -76,6 +76,8 @@ def load_reference(name: str, folder: Path) -> PreTrainedModel:
         dtype=torch.float32,
         attn_implementation="eager",
     )
+    if recipe.published:
+        use_alibi(model, recipe.published)
     return model.eval()
 
 

@@ -43,6 +43,18 @@ def _gptneox(**changes: Any) -> Recipe:
     return Recipe("GPTNeoXForCausalLM", transformers.GPTNeoXConfig, values)
 
 
+def _baichuan(layers: int, **changes: Any) -> Recipe:
+    values = {name: value for name, value in TEXT.items() if name != "num_key_value_heads"}
+    values |= {"num_hidden_layers": layers} | changes
+    return Recipe(
+        "LlamaForCausalLM",
+        transformers.LlamaConfig,
+        values,
+        "sentencepiece",
+        published="BaichuanForCausalLM",
+    )
+
+
 RECIPES: dict[str, Recipe] = {
     "gemma": Recipe(
         "GemmaForCausalLM",
@@ -148,7 +160,21 @@ RECIPES: dict[str, Recipe] = {
         approximate=True,
         published="CodeShellForCausalLM",
     ),
+    "refact": Recipe(
+        "LlamaForCausalLM",
+        transformers.LlamaConfig,
+        TEXT | {"num_key_value_heads": 1, "intermediate_size": 512},
+        "qwen2",
+        published="GPTRefactForCausalLM",
+    ),
+    "baichuan": _baichuan(3),
 }
 
 EMBEDDED = ("gpt2", "starcoder", "starcoder_equal_heads")  # their positions
-UNROTATED = (*EMBEDDED, "bloom", "mpt")
+UNROTATED = (*EMBEDDED, "bloom", "mpt", "refact")
+
+# llama.cpp knows Baichuan's sizes by their layers.
+FOR_LLAMA_CPP = {
+    f"baichuan{size}_usual": _baichuan(layers, hidden_size=64, intermediate_size=64, head_dim=16)
+    for size, layers in (("", 32), ("_13b", 40))
+}
