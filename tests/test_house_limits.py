@@ -23,7 +23,6 @@ TOP_LEVEL = {
 }  # fmt: skip
 # Files with more lines, and why.
 LONG_FILES = {
-    "convert/tokenizer_json.py": "the four kinds of tokenizers of one file format",
     "engine/engine.py": "the Python API: a third of it are the docstrings of its methods",
     "ml/backend.py": "to be divided: memory of graphs, and computing them",
     "ml/tensor.py": "the operations, one method each",

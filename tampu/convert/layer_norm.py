@@ -1,10 +1,7 @@
-"""What families of decoders with LayerNorm share: their keys, and fused projections by head."""
+"""The keys that families of decoders with LayerNorm share."""
 
 from __future__ import annotations
 
-import numpy as np
-
-from tampu.convert.checkpoint import Stored
 from tampu.convert.config import Config
 from tampu.convert.family import Parameters, text_parameters
 
@@ -27,22 +24,3 @@ def layer_norm_parameters(
 def without_rope(keys: Parameters) -> Parameters:
     """Return the keys of a decoder whose queries and keys are not rotated."""
     return {key: value for key, value in keys.items() if not key.startswith("rope.")}
-
-
-def ungrouped(values: Stored, parameters: Parameters) -> Stored:
-    """Return the rows of a fused projection: all queries, then all keys, then all values.
-
-    Checkpoints have for each head of keys the queries that share it, the key and the value.
-    """
-    heads, kv_heads = parameters["attention.head_count"], parameters["attention.head_count_kv"]
-    if not isinstance(heads, int) or not isinstance(kv_heads, int):
-        raise ValueError("heads differ by layer")
-    size = values.shape[0] // (heads + 2 * kv_heads)
-    grouped = values.reshape(kv_heads, -1, size, *values.shape[1:])
-    parts = (grouped[:, :-2], grouped[:, -2], grouped[:, -1])
-    return np.concatenate([part.reshape(-1, *values.shape[1:]) for part in parts])
-
-
-def ungroup_attention(name: str, values: Stored, parameters: Parameters) -> Stored:
-    """Reorder the rows of fused projections and their biases, as `ungrouped`."""
-    return ungrouped(values, parameters) if ".attn_qkv." in name else values

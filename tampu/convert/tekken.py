@@ -13,13 +13,12 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from tampu.convert.pretokenizer_names import TEKKEN, pattern_name
 from tampu.convert.tokenizer_json import (
     CONTROL,
     NORMAL,
-    TEKKEN,
     USER_DEFINED,
     TokenTable,
-    pattern_name,
 )
 from tampu.errors import ModelFileError
 

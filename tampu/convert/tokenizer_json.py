@@ -9,52 +9,22 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from tampu.convert.keys.tokenizer_json import FILE, Node, Refusals, check_keys, parts_of
+from tampu.convert.pretokenizer_names import MERGED_NAMES, NFC_NAMES, pretokenizer_name
 from tampu.errors import ModelFileError, UnsupportedModelError
 from tampu.tokenizer.bytepair import NFC, WHOLE_WORDS
 from tampu.tokenizer.normalization import KEY as NORMALIZER
 from tampu.tokenizer.normalization import read_steps
-from tampu.tokenizer.pretokenizers import find, name_of
+from tampu.tokenizer.pretokenizers import find
 from tampu.tokenizer.sentencepiece import METASPACE, SPACE
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
-# The patterns of published tokenizers; readers of a GGUF file know them by name.
-_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-_REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-_REST_SLASH = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-_UPPER = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
-_LOWER = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
-
-GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-LLAMA3 = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|" + _REST
-QWEN2 = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|" + _REST
-QWEN35 = (
-    _CONTRACTIONS
-    + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"
-    + r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-TEKKEN = f"{_UPPER}|{_LOWER}" + r"|\p{N}|" + _REST_SLASH
-O200K = f"{_UPPER}{_CONTRACTIONS}?|{_LOWER}{_CONTRACTIONS}?" + r"|\p{N}{1,3}|" + _REST_SLASH
-
-_NAMES: Mapping[tuple[str, ...], str] = {
-    (GPT2,): "gpt-2",
-    (LLAMA3,): "llama-bpe",
-    (QWEN2,): "qwen2",
-    (QWEN35,): "qwen35",
-    (TEKKEN,): "tekken",
-    (O200K,): "gpt-4o",
-    (r"\p{N}", GPT2): "smollm",
-    (): "none",
-}
-# The names of the same words with texts in NFC, and where no word is a token by itself.
-_NFC_NAMES = {"gpt-2": "modern-bert", "smollm": "command-r"}
-_MERGED_NAMES = {"llama-bpe": "dbrx"}
 _LINE_BREAKS = "\\n+"  # Gemma 4's words
 _PREPEND = {"type": "Prepend", "prepend": SPACE}
 _SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
@@ -149,8 +119,8 @@ def _byte_level(
     pre = pretokenizer_name(tokenizer.get("pre_tokenizer"))
     steps = _normalizer(tokenizer, refusals)
     whole = model.get("ignore_merges") is True
-    pre = pre if steps != list(NFC) else _NFC_NAMES.get(pre, pre)
-    pre = pre if whole else _MERGED_NAMES.get(pre, pre)
+    pre = pre if steps != list(NFC) else NFC_NAMES.get(pre, pre)
+    pre = pre if whole else MERGED_NAMES.get(pre, pre)
     parts = parts_of(tokenizer, "pre_tokenizer")
     if steps and steps[-1]["type"] == "ByteLevel":
         if parts:
@@ -425,31 +395,3 @@ def _original(token: str) -> str:
     if token.startswith(SPACE):
         return token[1:]
     return token if token.startswith("[") and token.endswith("]") else f"##{token}"
-
-
-def pretokenizer_name(node: Node | None) -> str:
-    """Return GGUF's name of a byte-level tokenizer's `pre_tokenizer`."""
-    parts = parts_of({"pre_tokenizer": node}, "pre_tokenizer")
-    steps = tuple(step for part in parts for step in _patterns(part))
-    return pattern_name(steps)
-
-
-def pattern_name(steps: tuple[str, ...], where: str = FILE) -> str:
-    """Return GGUF's name of a way to split texts: by these patterns, one after the other."""
-    name = _NAMES.get(steps) or name_of(steps)
-    if name is None:
-        shown = " then ".join(repr(step) for step in steps)
-        raise UnsupportedModelError(f"{where}: unknown pre-tokenizer {shown[:300]}")
-    return name
-
-
-def _patterns(node: Node) -> list[str]:
-    match node:
-        case {"type": "Split", "pattern": {"Regex": str(pattern)}, **others}:
-            behavior = others.get("behavior", "Isolated")
-            return [pattern if behavior == "Isolated" else f"{pattern} {behavior}"]
-        case {"type": "Digits", "individual_digits": True}:
-            return [r"\p{N}"]
-        case {"type": "ByteLevel"}:
-            return [GPT2] if node.get("use_regex", True) else []
-    return [str(node.get("type"))]

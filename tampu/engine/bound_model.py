@@ -120,7 +120,8 @@ def bind(
 def _bounded(options: LoadOptions, bound: BoundModel, *, may_exceed: bool) -> LoadOptions:
     """Return the options with a context that the model was trained with and has positions for."""
     trained = 0 if may_exceed else bound.info.context
-    longest = min(filter(None, (bound.model.max_bidirectional_tokens, trained)), default=0)
+    limits = (bound.model.max_bidirectional_tokens, bound.model.max_positions, trained)
+    longest = min(filter(None, limits), default=0)
     if not longest or longest >= options.context:
         return options
     if options.context != DEFAULT_CONTEXT:

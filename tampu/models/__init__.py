@@ -42,8 +42,14 @@ class Architecture:
 _BUILT_IN: Mapping[str, Architecture] = {
     "afmoe": Architecture("tampu.models.afmoe:Afmoe"),
     "apertus": Architecture("tampu.models.apertus:Apertus"),
+    "baichuan": Architecture(
+        "tampu.models.baichuan:Baichuan",
+        {"rope_mode": RopeMode.INTERLEAVED, "may_rotate": True},
+    ),
     "bailingmoe2": Architecture("tampu.models.glm4moe:Glm4Moe"),
     "bert": Architecture("tampu.models.bert:Bert"),
+    "bloom": Architecture("tampu.models.bloom:Bloom", {"activate": Tensor.gelu}),
+    "codeshell": Architecture("tampu.models.starcoder2:StarCoder2"),
     "cohere2": Architecture("tampu.models.cohere2:Cohere2", {"rope_mode": RopeMode.INTERLEAVED}),
     "command-r": Architecture("tampu.models.cohere2:Cohere2", {"rope_mode": RopeMode.INTERLEAVED}),
     "deepseek2": Architecture(
@@ -64,6 +70,11 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "glm4": Architecture("tampu.models.glm4:Glm4"),
     "glm4moe": Architecture("tampu.models.glm4moe:Glm4Moe"),
     "gpt-oss": Architecture("tampu.models.gptoss:GptOss"),
+    "gpt2": Architecture("tampu.models.gpt2:GPT2"),
+    "gptj": Architecture(
+        "tampu.models.falcon:Falcon",
+        {"activate": Tensor.gelu, "rope_mode": RopeMode.INTERLEAVED},
+    ),
     "gptneox": Architecture("tampu.models.gptneox:GPTNeoX"),
     "gptoss": Architecture("tampu.models.gptoss:GptOss"),  # Ollama's name
     "granite": Architecture("tampu.models.granite:Granite", {"rope_mode": RopeMode.INTERLEAVED}),
@@ -74,6 +85,8 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "hunyuan-dense": Architecture("tampu.models.hunyuan:Hunyuan"),
     "hunyuan-moe": Architecture("tampu.models.hunyuan_moe:HunyuanMoe"),
     "hy_v3": Architecture("tampu.models.glm4moe:Glm4Moe"),
+    "internlm2": Architecture("tampu.models.llama:Llama", {"rope_mode": RopeMode.INTERLEAVED}),
+    "jais2": Architecture("tampu.models.starcoder2:StarCoder2", {"activate": nn.relu_squared}),
     "jina-bert-v3": Architecture("tampu.models.nomic_bert:NomicBert"),
     "laguna": Architecture("tampu.models.laguna:Laguna"),
     "lfm2": Architecture("tampu.models.lfm2:Lfm2"),
@@ -88,6 +101,7 @@ _BUILT_IN: Mapping[str, Architecture] = {
     ),
     "mllama": Architecture("tampu.models.mllama:Mllama"),
     "modern-bert": Architecture("tampu.models.modern_bert:ModernBert"),
+    "mpt": Architecture("tampu.models.bloom:Bloom"),
     "muse-glimmer": Architecture(
         "tampu.models.muse_glimmer:MuseGlimmer", {"rope_mode": RopeMode.INTERLEAVED}
     ),
@@ -96,8 +110,10 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "nemotron_h_moe": Architecture("tampu.models.nemotron_h:NemotronH"),
     "nomic-bert": Architecture("tampu.models.nomic_bert:NomicBert"),
     "nomic-bert-moe": Architecture("tampu.models.nomic_bert:NomicBert"),
+    "olmo": Architecture("tampu.models.olmo:Olmo", {"rope_mode": RopeMode.INTERLEAVED}),
     "olmo2": Architecture("tampu.models.olmo2:Olmo2"),
     "olmoe": Architecture("tampu.models.olmoe:Olmoe"),
+    "orion": Architecture("tampu.models.stablelm:StableLM"),
     "phi2": Architecture("tampu.models.falcon:Falcon", {"activate": Tensor.gelu}),
     "phi3": Architecture("tampu.models.llama:Llama"),
     "qwen2": Architecture("tampu.models.llama:Llama"),
@@ -111,10 +127,13 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "qwen3next": Architecture("tampu.models.qwen35:Qwen35", {"is_tiled": False}),
     "qwen3vl": Architecture("tampu.models.qwen3vl:Qwen3VL"),
     "qwen3vlmoe": Architecture("tampu.models.qwen3vl:Qwen3VL"),
+    "refact": Architecture("tampu.models.baichuan:Baichuan"),
     "seed_oss": Architecture("tampu.models.llama:Llama"),
     "smollm3": Architecture("tampu.models.smollm3:SmolLM3", {"rope_mode": RopeMode.INTERLEAVED}),
     "stablelm": Architecture("tampu.models.stablelm:StableLM"),
+    "starcoder": Architecture("tampu.models.gpt2:GPT2"),
     "starcoder2": Architecture("tampu.models.starcoder2:StarCoder2"),
+    "xverse": Architecture("tampu.models.llama:Llama", {"rope_mode": RopeMode.INTERLEAVED}),
 }
 
 

@@ -1,10 +1,11 @@
-"""Falcon and Phi 1 to 2: attention and the feed-forward part side by side.
+"""Falcon, Phi 1 to 2, GPT-J: attention and the feed-forward part side by side.
 
     x = x + attention(norm(x)) + down(gelu(up(norm(x))))
 
 Both get the same normed input; the larger Falcon models have a second norm for that of attention.
-Falcon has GELU in its original form, Phi in its tanh form, and Phi rotates a part of each head.
-Sources: arXiv:2311.16867 (Falcon), arXiv:2309.05463 (Phi-1.5).
+Falcon has GELU in its original form; the others have it in its tanh form, and rotate a part of each
+head. Sources: arXiv:2311.16867 (Falcon), arXiv:2309.05463 (Phi-1.5), Wang and Komatsuzaki 2021
+(GPT-J-6B).
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""StableLM: Llama with LayerNorm, which rotates a part of each head.
+"""StableLM and Orion: Llama with LayerNorm. StableLM rotates a part of each head.
 
     x = x + attention(norm(x))
     x = x + down(silu(gate(norm(x))) · up(norm(x)))
 
 The 12B model norms each head of queries and keys with weights of its own, and has one norm in a
-layer: attention and feed-forward part get the same input. Source: arXiv:2402.17834.
+layer: attention and feed-forward part get the same input. Sources: arXiv:2402.17834
+(StableLM 2), arXiv:2401.12246 (Orion).
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""StarCoder 2 and Nemotron-4 (Minitron): LayerNorm, RoPE and a feed-forward part without a gate.
+"""StarCoder 2, CodeShell, Nemotron-4, Jais 2: LayerNorm, RoPE, a feed-forward part without gate.
 
     x = x + attention(norm(x))
     x = x + down(activate(up(norm(x))))
 
-The activation is GELU in StarCoder 2, and the square of ReLU in Nemotron-4, which rotates a part of
-each head. Sources: arXiv:2402.19173 (StarCoder 2), arXiv:2406.11704 (Nemotron-4). Nemotron's norm
-weights in files already include the + 1 of the reference.
+The activation is GELU in StarCoder 2 and CodeShell, and the square of ReLU in Nemotron-4 and
+Jais 2; Nemotron-4 rotates a part of each head. Sources: arXiv:2402.19173 (StarCoder 2),
+arXiv:2403.15747 (CodeShell), arXiv:2406.11704 (Nemotron-4). Nemotron's norm weights in files
+already include the + 1 of the reference.
 """
 
 from __future__ import annotations

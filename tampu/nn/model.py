@@ -204,6 +204,11 @@ class Model(Module):
         return None
 
     @property
+    def max_positions(self) -> int | None:
+        """How many positions have an embedding; None: positions are not embedded."""
+        return None
+
+    @property
     def ranks(self) -> bool:
         """Whether `head` returns the scores of labels instead of logits (`RankHead`)."""
         return False

@@ -11,8 +11,8 @@ import pytest
 from support import handmade_checkpoints as handmade
 
 from tampu.convert.checkpoint import Checkpoint
+from tampu.convert.pretokenizer_names import pretokenizer_name
 from tampu.convert.sentencepiece import read_sentencepiece
-from tampu.convert.tokenizer_json import pretokenizer_name
 from tampu.convert.vocabulary import tokenizer_metadata
 from tampu.errors import ModelFileError, UnsupportedModelError
 
@@ -327,6 +327,25 @@ PRETOKENIZERS: dict[str, dict[str, Any]] = {
     "smollm": {
         "type": "Sequence",
         "pretokenizers": [{"type": "Digits", "individual_digits": True}, {"type": "ByteLevel"}],
+    },
+}
+PRETOKENIZERS |= {
+    "falcon": {
+        "type": "Sequence",
+        "pretokenizers": [
+            {"type": "Punctuation", "behavior": "Contiguous"},
+            {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True},
+            {"type": "Digits", "individual_digits": False},
+            {"type": "Split", "pattern": {"Regex": "[0-9][0-9][0-9]"}, "behavior": "Isolated"},
+        ],
+    },
+    "bloom": regexes(" ?[^(\\s|[.,!?…。，、।۔،])]+"),
+    "stablelm2": {
+        "type": "Sequence",
+        "pretokenizers": [
+            PRETOKENIZERS["qwen2"]["pretokenizers"][0] | {"behavior": "Removed", "invert": True},
+            {"type": "ByteLevel", "use_regex": False},
+        ],
     },
 }
 

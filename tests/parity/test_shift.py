@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from support.checkpoints import DECODERS, HYBRIDS, RECIPES, VOCABULARY
+from support.checkpoints import DECODERS, HYBRIDS, RECIPES, VOCABULARY, layer_norm
 from support.laboratory import Laboratory, tokens
 from support.running import TinyModel, relative_error
 
@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.parity, pytest.mark.slow]
 
 LENGTH, OFFSET = 12, 5  # Llama 4's queries are at 10 to 19 before and after
 TEXT = tokens(LENGTH + 1)
+ROTATED = [name for name in layer_norm.RECIPES if name not in layer_norm.UNROTATED]
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def read(model: TinyModel, text: list[int], begin: int, position: int) -> np.nda
 
 
 @pytest.mark.seed("S80", "S97")
-@pytest.mark.parametrize("name", [name for name in DECODERS if name not in HYBRIDS])
+@pytest.mark.parametrize("name", [*(each for each in DECODERS if each not in HYBRIDS), *ROTATED])
 def test_an_answer_after_keys_that_moved_together(model: TinyModel, name: str) -> None:
     """Also with YaRN, whose factor is in the keys already, and on layers that rotate nothing."""
     assert model.graphs.can_shift_keys

@@ -39,7 +39,7 @@ _KEPT = ("gate.weight", "router.weight", "correction_bias")
 def take_weights(model: PreTrainedModel, recipe: Recipe, path: Path) -> PreTrainedModel:
     """Give the text part of `model`, made by `recipe`, the quantised weights of a file of it."""
     named = ((recipe.rename(name), parameter) for name, parameter in model.named_parameters())
-    _take(named, FAMILIES[recipe.checkpoint], path)
+    _take(named, FAMILIES[recipe.architecture if recipe.layout else recipe.checkpoint], path)
     return model
 
 

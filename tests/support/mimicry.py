@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
 from tampu.ml.gguf import GGMLType
@@ -75,7 +76,9 @@ def _has_weights(function: Callable[..., Any], second: torch.Tensor) -> bool:
     """Whether a product's second operand is a weight that a file quantises."""
     if function is torch.nn.functional.linear:
         return second.shape[0] >= _FEWEST_OUTPUTS
-    return function is torch.bmm or second.ndim == 2
+    if function is torch.bmm:  # of experts, or of values, as BLOOM mixes them
+        return isinstance(second, Parameter) or isinstance(second._base, Parameter)
+    return second.ndim == 2
 
 
 def _rounded(values: torch.Tensor) -> torch.Tensor:

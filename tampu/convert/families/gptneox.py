@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tampu.convert.config import Config
 from tampu.convert.family import Family, Parameters
-from tampu.convert.layer_norm import layer_norm_parameters, ungroup_attention
+from tampu.convert.fused import ungroup_attention
+from tampu.convert.layer_norm import layer_norm_parameters
 
 _LAYER = "gpt_neox.layers.{}"
 

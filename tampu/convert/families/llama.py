@@ -7,6 +7,7 @@ projections are reordered. Llama 3's RoPE scaling becomes the tensor `rope_freqs
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -128,6 +129,8 @@ LLAMA = Family(
     generated=rope_factors,
     defaults={"max_position_embeddings": 2048},
 )
+
+XVERSE = replace(LLAMA, architecture="xverse", checkpoints=("XverseForCausalLM",))
 
 MIXTRAL = Family(
     architecture="llama",

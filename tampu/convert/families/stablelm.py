@@ -1,4 +1,4 @@
-"""StableLM: `stablelm`, with the norms of each head in one tensor."""
+"""StableLM and Orion: `stablelm`, `orion`; the norms of each head are in one tensor."""
 
 from __future__ import annotations
 
@@ -23,6 +23,12 @@ def parameters(config: Config) -> Parameters:
     }
 
 
+def orion_parameters(config: Config) -> Parameters:
+    """Return the keys of `orion`, whose config.json speaks of RMS norms; they are LayerNorm."""
+    config.require("hidden_act", ("silu",), "silu")
+    return layer_norm_parameters(config, epsilon="rms_norm_eps")
+
+
 STABLELM = Family(
     architecture="stablelm",
     checkpoints=("StableLmForCausalLM", "StableLMEpochForCausalLM"),
@@ -30,6 +36,15 @@ STABLELM = Family(
     parameters=parameters,
     stacks=_HEAD_NORMS,
     optional=frozenset({"blk.{}.ffn_norm", *_HEAD_NORMS.values()}),
+    ignored=frozenset({"model.layers.{}.self_attn.rotary_emb.inv_freq"}),
+    defaults={"max_position_embeddings": 4096},
+)
+
+ORION = Family(
+    architecture="orion",
+    checkpoints=("OrionForCausalLM",),
+    names=NAMES,
+    parameters=orion_parameters,
     ignored=frozenset({"model.layers.{}.self_attn.rotary_emb.inv_freq"}),
     defaults={"max_position_embeddings": 4096},
 )

@@ -1,11 +1,15 @@
-"""StarCoder 2, and Nemotron-4 with Minitron: `starcoder2`, `nemotron`."""
+"""StarCoder 2, Nemotron-4 with Minitron, Jais 2, CodeShell: no gate in the feed-forward part."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tampu.convert.checkpoint import Stored, to_float32
 from tampu.convert.config import Config
+from tampu.convert.families.gpt2 import KEYS
+from tampu.convert.families.gpt2 import NAMES as GPT2_NAMES
 from tampu.convert.families.llama import NAMES
-from tampu.convert.family import Family, Parameters, with_window
+from tampu.convert.family import Family, Parameters, unchanged, with_window
 from tampu.convert.layer_norm import layer_norm_parameters
 
 _MLP = "model.layers.{}.mlp"
@@ -32,6 +36,24 @@ def add_one(name: str, values: Stored, parameters: Parameters) -> Stored:  # noq
     return to_float32(values) + 1 if name.endswith("_norm.weight") else values
 
 
+def jais2_parameters(config: Config) -> Parameters:
+    """Return the keys of `jais2`."""
+    config.require("hidden_act", ("relu2",), "relu2")
+    return layer_norm_parameters(config)
+
+
+def codeshell_parameters(config: Config) -> Parameters:
+    """Return the keys of `codeshell`."""
+    config = config.renamed(KEYS | {"num_query_groups": "num_key_value_heads"})
+    config.require("activation_function", ("gelu_pytorch_tanh",), "gelu_pytorch_tanh")
+    config.require("position_embedding_type", ("rope",), "rope")
+    config.require("scale_attn_weights", (True,), default=True)
+    config.get("group_query_attention")  # the number of groups shows it
+    width = config.integer("intermediate_size", 4 * config.integer("hidden_size"))
+    config = config.changed({**config.values, "intermediate_size": width})
+    return layer_norm_parameters(config, epsilon="layer_norm_epsilon")
+
+
 STARCODER2 = Family(
     architecture="starcoder2",
     checkpoints=("Starcoder2ForCausalLM",),
@@ -49,4 +71,23 @@ NEMOTRON = Family(
     parameters=nemotron_parameters,
     transform=add_one,
     defaults={"max_position_embeddings": 4096},
+)
+
+JAIS2 = replace(
+    NEMOTRON,
+    architecture="jais2",
+    checkpoints=("Jais2ForCausalLM",),
+    parameters=jais2_parameters,
+    transform=unchanged,
+    defaults={"max_position_embeddings": 8192},
+)
+
+CODESHELL = Family(
+    architecture="codeshell",
+    checkpoints=("CodeShellForCausalLM",),
+    names={name: target for name, target in GPT2_NAMES.items() if name != "wpe"},
+    parameters=codeshell_parameters,
+    prefixes=(("transformer.", ""),),
+    ignored=frozenset({"h.{}.attn.rotary_emb.inv_freq"}),
+    defaults={"n_positions": 8192},
 )

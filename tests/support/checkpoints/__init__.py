@@ -21,8 +21,9 @@ from support.checkpoints import (
     state_space,
     text,
 )
-from support.checkpoints.making import REFERENCE, make
+from support.checkpoints.making import make
 from support.checkpoints.others import FOR_LLAMA_CPP, RANKERS
+from support.checkpoints.published import REFERENCE, use_alibi
 from support.checkpoints.recipe import CONTEXT, SEED, VOCABULARY, Recipe
 from support.checkpoints.weights import draw_weights
 from support.made_once import key_of, made_once
@@ -88,10 +89,12 @@ def load_reference(name: str, folder: Path) -> PreTrainedModel:
     """Return transformers' model of a checkpoint, in float32 with plain attention."""
     recipe = _recipe(name)
     model = getattr(transformers, recipe.architecture).from_pretrained(
-        folder / REFERENCE if recipe.published else folder,
+        folder / REFERENCE if recipe.published or recipe.layout else folder,
         dtype=torch.float32,
         attn_implementation="eager",
     )
+    if recipe.layout:
+        use_alibi(model, recipe.layout)
     return model.eval()
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from support.checkpoints.published import REFERENCE, publish
 from support.checkpoints.recipe import Recipe
 from support.checkpoints.weights import draw_weights
 from support.tiny_tokenizers import (
@@ -20,8 +21,6 @@ from support.tiny_tokenizers import (
     write_wordpiece,
 )
 from transformers import PreTrainedModel
-
-REFERENCE = "reference"
 
 _TOKENIZERS: dict[str, Callable[[Path], None]] = {
     "unigram": write_unigram,
@@ -54,6 +53,8 @@ def make(recipe: Recipe, folder: Path) -> None:
         _publish(recipe, model, folder)
     else:
         model.save_pretrained(folder)
+    if recipe.layout:
+        publish(folder, recipe.layout)
     _TOKENIZERS[recipe.tokenizer](folder)
     if recipe.dense:
         _write_modules(folder, config.hidden_size, recipe.dense)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import transformers
-from support.checkpoints import text
+from support.checkpoints import layer_norm, text
 from support.checkpoints.pictures import VL_EXPERTS, qwen3vl
 from support.checkpoints.recipe import TEXT, YARN, Recipe
 from support.checkpoints.text import gemma3, gptoss, llama4
@@ -27,6 +27,7 @@ FOR_LLAMA_CPP: dict[str, Recipe] = {
         sections=[6, 5, 5],
         **VL_EXPERTS,
     ),
+    **layer_norm.FOR_LLAMA_CPP,
     "llama4_usual": llama4(attention_chunk_size=8192, floor_scale=8192, attn_scale=0.1),
 }
 

@@ -49,12 +49,14 @@ class Recipe:
 
     `approximate` says that ggml's CPU code takes the activation from a table in half precision,
     `approximate_tower` that it does so for pictures only. `processor` is preprocessor_config.json.
+    `layout` is the name of an architecture that transformers lacks, and that computes the same
+    under other names; see `support.checkpoints.published`.
     Mixtures of experts have a `seed` with which no token is on the verge of another expert: there
     the rounding of a half-precision cache would change the choice, and all that follows from it.
     Of an architecture that transformers has under another name only, `published` is config.json as
     its publisher writes it, and `renames` are patterns in transformers' names of tensors, with what
     its publisher has in their place. `refusal` is what the comparison with llama.cpp says
-    where llama.cpp decides by the number of layers, and no published model is as small.
+    where it lacks the architecture, or decides by the number of layers.
     `dense` are the outputs of the dense layers that sentence-transformers puts after the pooling.
     """
 
@@ -68,6 +70,7 @@ class Recipe:
     processor: dict[str, Any] = field(default_factory=dict)
     published: dict[str, Any] = field(default_factory=dict)
     renames: tuple[tuple[str, str], ...] = ()
+    layout: str = ""
     dense: tuple[int, ...] = ()
     refusal: str = ""
 
@@ -82,7 +85,7 @@ class Recipe:
     def checkpoint(self) -> str:
         """The architecture that config.json names."""
         named: list[str] = self.published.get("architectures", [self.architecture])
-        return named[0]
+        return self.layout or named[0]
 
     def rename(self, tensor: str) -> str:
         """Return the publisher's name of a tensor."""
