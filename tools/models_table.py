@@ -20,11 +20,13 @@ Measured = tuple[str, str, float]  # architecture, what was compared, largest re
 
 MODELS = {
     "bert": "BERT and XLM-RoBERTa, for embeddings and ranking: BGE, E5, MiniLM",
+    "eurobert": "EuroBERT",
     "gemma-embedding": "EmbeddingGemma",
     "gemma2": "Gemma 2",
     "gemma3": "Gemma 3, text and vision",
     "gemma4": "Gemma 4, text and vision",
     "gpt-oss": "gpt-oss (also `gptoss`)",
+    "jina-bert-v2": "Jina Embeddings v2",
     "jina-bert-v3": "Jina Embeddings v3",
     "lfm2": "LFM2",
     "llama": "Llama 1 to 3.3, Mistral, Mixtral, LLaVA 1.5",
@@ -32,6 +34,7 @@ MODELS = {
     "mistral3": "Mistral Small 3, Ministral 3, with Pixtral's vision encoder",
     "mllama": "Llama 3.2 Vision",
     "modern-bert": "ModernBERT, Granite Embedding R2, GTE-ModernBERT, mmBERT",
+    "neo-bert": "NeoBERT",
     "nomic-bert": "Nomic Embed v1, v1.5",
     "nomic-bert-moe": "Nomic Embed v2",
     "qwen2": "Qwen 2, 2.5",

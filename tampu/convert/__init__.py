@@ -150,6 +150,7 @@ def plan_conversion(
     config = family.complete(read)
     check_quantization(config, family.quantizations)
     parameters = family.adapt(family.parameters(config), checkpoint.tensors)
+    parameters |= family.tensor_keys(checkpoint.tensors)
     # A model that has lost its encoder keeps the files about pictures.
     has_encoder = any(key.startswith("vision.") for key in parameters)
     processor = _image_processor(checkpoint)
@@ -176,7 +177,6 @@ def plan_conversion(
         "general.quantization_version": QUANTIZATION_VERSION,
         **encoder_keys(checkpoint, modules, family.architecture, parameters, dense),
         **{f"{family.architecture}.{key}": value for key, value in parameters.items()},
-        **family.tensor_keys(checkpoint.tensors),
         **tokenizer_metadata(checkpoint, rows, refusals),
         **_training(checkpoint),
         **(metadata or {}),

@@ -41,12 +41,14 @@ class Architecture:
 
 _BUILT_IN: Mapping[str, Architecture] = {
     "bert": Architecture("tampu.models.bert:Bert"),
+    "eurobert": Architecture("tampu.models.eurobert:EuroBert"),
     "gemma-embedding": Architecture("tampu.models.gemma_embedding:GemmaEmbedding"),
     "gemma2": Architecture("tampu.models.gemma2:Gemma2"),
     "gemma3": Architecture("tampu.models.gemma3:Gemma3"),
     "gemma4": Architecture("tampu.models.gemma4:Gemma4"),
     "gpt-oss": Architecture("tampu.models.gptoss:GptOss"),
     "gptoss": Architecture("tampu.models.gptoss:GptOss"),  # Ollama's name
+    "jina-bert-v2": Architecture("tampu.models.jina_bert_v2:JinaBertV2"),
     "jina-bert-v3": Architecture("tampu.models.nomic_bert:NomicBert"),
     "lfm2": Architecture("tampu.models.lfm2:Lfm2"),
     "llama": Architecture("tampu.models.llama:Llama", {"rope_mode": RopeMode.INTERLEAVED}),
@@ -54,6 +56,7 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "mistral3": Architecture("tampu.models.mistral3:Mistral3"),
     "mllama": Architecture("tampu.models.mllama:Mllama"),
     "modern-bert": Architecture("tampu.models.modern_bert:ModernBert"),
+    "neo-bert": Architecture("tampu.models.neo_bert:NeoBert", {"rope_mode": RopeMode.INTERLEAVED}),
     "nomic-bert": Architecture("tampu.models.nomic_bert:NomicBert"),
     "nomic-bert-moe": Architecture("tampu.models.nomic_bert:NomicBert"),
     "qwen2": Architecture("tampu.models.llama:Llama"),

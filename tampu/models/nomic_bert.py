@@ -20,7 +20,7 @@ from tampu import nn
 from tampu.ml import Tensor
 from tampu.ml.metadata import Metadata
 
-EXPERT_BIASES = "tampu.expert_biases"
+EXPERT_BIASES = "expert_biases"
 """The key of what is added to the sum of experts, for each of their layers: GGUF has no name."""
 
 Biases = tuple[float, ...]

@@ -6,7 +6,7 @@ original checkpoint is a model of XLM-RoBERTa's class with an adapter for each t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from tampu.convert.checkpoint import Stored, StoredTensor, to_float32
@@ -136,11 +136,6 @@ def expert_views(parameters: Parameters) -> Mapping[str, Mapping[str, View]]:
     }
 
 
-def gather_experts(tensors: Iterable[StoredTensor]) -> Iterable[StoredTensor]:
-    """Yield the tensors, without the biases of experts, which are in a key."""
-    return gather(each for each in tensors if not each.name.endswith("mlp.experts.bias"))
-
-
 NOMIC_BERT = Family(
     architecture="nomic-bert",
     checkpoints=("NomicBertModel", "NomicBertForMaskedLM", "NomicBertForPreTraining"),
@@ -158,7 +153,7 @@ NOMIC_BERT_MOE = replace(
     checkpoints=(),
     names={name: new for name, new in NAMES.items() if "mlp.fc1" not in name} | _EXPERTS,
     parameters=expert_parameters,
-    gather=gather_experts,
+    ignored=NOMIC_BERT.ignored | {f"{_LAYER}.mlp.experts.bias"},  # in a key
     fused=expert_views,
     tensor_keys=expert_biases,
     optional=frozenset(  # each in some layers

@@ -19,6 +19,7 @@ from tampu.engine.scoring import AT_ONCE, run_all
 from tampu.errors import ContextLengthError, RequestError
 from tampu.ml.vectors import UNIT, check_finite, scaled, unit_vectors
 from tampu.runner.events import Done, Event
+from tampu.runner.pooled import compute_rows
 from tampu.runner.request import GenerateOptions
 from tampu.runner.sequence import RowCollector, Rows, Sink
 
@@ -50,7 +51,7 @@ def embed(model: NativeModel, request: Embed) -> Embedded:
         vectors = _embeddings(model, texts, options)
     graphs = model.model.graphs
     if graphs.model.has_dense:
-        vectors = graphs.compute_rows(graphs.model.after_pooling, vectors)
+        vectors = compute_rows(graphs.backend, graphs.model.after_pooling, vectors)
     counts = tuple(map(len, texts))
     if model.pooling == NONE:
         return result(vectors, sum(counts), dropped, counts)

@@ -71,7 +71,7 @@ def _key(name: str) -> str:
 
 def load_reference(name: str, folder: Path) -> PreTrainedModel:
     """Return transformers' model of a checkpoint, in float32 with plain attention."""
-    model = getattr(transformers, _recipe(name).architecture).from_pretrained(
+    model = _recipe(name).model_class.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager"
     )
     return model.eval()

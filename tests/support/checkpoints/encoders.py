@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import transformers
-from support.checkpoints.recipe import CONTEXT, VOCABULARY, Recipe
+from support.checkpoints.recipe import CONTEXT, TEXT, VOCABULARY, Recipe
+from support.checkpoints.references import AnyConfig, JinaBertModel, NeoBERT, NomicBertModel
 from support.checkpoints.text import GEMMA_TEXT
 
 _TEXT = {
@@ -30,6 +31,52 @@ _MODERN_BERT: dict[str, Any] = _TEXT | {
     "eos_token_id": 2,
     "cls_token_id": 1,
     "sep_token_id": 2,
+}
+
+_NOMIC_EXPERTS: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "n_embd": 128,
+    "n_inner": 256,
+    "n_layer": 4,
+    "n_head": 4,
+    "n_positions": 2048,
+    "max_trained_positions": 2048,
+    "type_vocab_size": 1,
+    "layer_norm_epsilon": 1e-3,
+    "activation_function": "gelu",
+    "rotary_emb_base": 700.0,
+    "rotary_emb_fraction": 1.0,
+    "causal": False,
+    "prenorm": False,
+    "num_experts": 8,
+    "moe_top_k": 2,
+    "moe_every_n_layers": 2,
+}
+
+_JINA_V2: dict[str, Any] = _TEXT | {
+    "layer_norm_eps": 1e-3,
+    "type_vocab_size": 2,
+    "hidden_act": "gelu",
+    "position_embedding_type": "alibi",
+    "feed_forward_type": "geglu",
+    "emb_pooler": "mean",
+}
+
+
+def jina_code(name: str) -> dict[str, Any]:
+    """Return which of Jina's two forms of its code a checkpoint is for."""
+    return {"auto_map": {"AutoModel": f"jinaai/jina-bert-{name}--modeling_bert.JinaBertModel"}}
+
+
+_NEO_BERT: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 128,
+    "intermediate_size": 383,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "norm_eps": 1e-2,
+    "max_length": 256,
+    "pad_token_id": 0,
 }
 
 RECIPES: dict[str, Recipe] = {
@@ -62,6 +109,34 @@ RECIPES: dict[str, Recipe] = {
         approximate=True,
         dense=(192, 128),
     ),
+    "nomic_bert_moe": Recipe(
+        "NomicBertModel",
+        AnyConfig,
+        _NOMIC_EXPERTS,
+        "unigram",
+        model=NomicBertModel,
+        differs_in_llama_cpp=True,  # it leaves out what is added to the sum of experts
+    ),
+    "eurobert": Recipe(
+        "EuroBertModel",
+        transformers.EuroBertConfig,
+        TEXT | {"rope_theta": 700.0, "mask_token_id": 4, "pad_token_id": 0},
+    ),
+    "jina_v2": Recipe(
+        "JinaBertModel",
+        AnyConfig,
+        _JINA_V2 | jina_code("implementation"),
+        "wordpiece",
+        model=JinaBertModel,
+    ),
+    "jina_v2_code": Recipe(
+        "JinaBertModel",
+        AnyConfig,
+        _JINA_V2 | jina_code("qk-post-norm"),
+        "roberta",
+        model=JinaBertModel,
+    ),
+    "neo_bert": Recipe("NeoBERT", AnyConfig, _NEO_BERT, "wordpiece", model=NeoBERT),
 }
 
 _ONE_LABEL = {"num_labels": 1}

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
-import transformers
 from safetensors.torch import save_file
 from support.checkpoints.recipe import Recipe
 from support.checkpoints.weights import draw_weights
@@ -44,7 +43,7 @@ def make(recipe: Recipe, folder: Path) -> None:
     """Write a checkpoint to an empty folder: weights, config.json and the files of a tokenizer."""
     config = recipe.config(**recipe.values)
     config._attn_implementation = "eager"
-    model = getattr(transformers, recipe.architecture)(config).float().eval()
+    model = recipe.model_class(config).float().eval()
     draw_weights(model, recipe.seed)
     model.tie_weights()
     model.save_pretrained(folder)

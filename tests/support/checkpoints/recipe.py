@@ -50,6 +50,8 @@ class Recipe:
     `approximate_tower` that it does so for pictures only. `processor` is preprocessor_config.json.
     Mixtures of experts have a `seed` with which no token is on the verge of another expert: there
     the rounding of a half-precision cache would change the choice, and all that follows from it.
+    `model` is the model's class, if it is not transformers' one of that name.
+    `differs_in_llama_cpp` says that llama.cpp leaves out something of such models.
     `dense` are the outputs of the dense layers that sentence-transformers puts after the pooling.
     """
 
@@ -62,3 +64,13 @@ class Recipe:
     seed: int = SEED
     processor: dict[str, Any] = field(default_factory=dict)
     dense: tuple[int, ...] = ()
+    model: type[transformers.PreTrainedModel] | None = None
+    differs_in_llama_cpp: bool = False
+
+    @property
+    def model_class(self) -> type[transformers.PreTrainedModel]:
+        """The class of the model."""
+        if self.model is not None:
+            return self.model
+        found: type[transformers.PreTrainedModel] = getattr(transformers, self.architecture)
+        return found
