@@ -39,9 +39,9 @@ class Attention(nn.Module):
         q, k, v = self.query(x), self.key(x), self.value(x)
         q = self.query_norm(q, o.epsilon) if self.query_norm else q
         k = self.key_norm(k, o.epsilon) if self.key_norm else k
-        heads = [each.reshape(x.shape[0], o.heads, o.head_dim) for each in (q, k, v)]
+        q, k, v = (each.reshape(x.shape[0], o.heads, o.head_dim) for each in (q, k, v))
         scale = o.head_dim**-0.5
-        return self.output(nn.attention(*heads, cache, scale=scale, max_bias=_MAX_BIAS))
+        return self.output(nn.attention(q, k, v, cache, scale=scale, max_bias=_MAX_BIAS))
 
 
 class Layer(nn.Module):

@@ -1,4 +1,4 @@
-"""BERT, XLM-RoBERTa and what is made of them: `bert` in GGUF.
+"""BERT, DistilBERT, RoBERTa, XLM-RoBERTa and what is made of them: `bert` in GGUF.
 
 Classifiers rank if they have one label, or one that is `yes`. BERT's classifier reads the pooler's
 output, so both are the head.
@@ -62,7 +62,7 @@ def encoder_parameters(config: Config, *, epsilon: str = "layer_norm_eps") -> Pa
     }
 
 
-_HEADS = ("cls.predictions.", "cls.seq_relationship.", "lm_head.")
+_HEADS = ("cls.predictions.", "cls.seq_relationship.", "lm_head.", "vocab_")
 _OLD_LEAVES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 
@@ -140,16 +140,58 @@ def used_positions(parameters: Parameters) -> Mapping[str, Mapping[str, View]]:
     return {"embeddings.position_embeddings.weight": {"position_embd.weight": cut}}
 
 
-XLM_ROBERTA = replace(
+ROBERTA = replace(
     BERT,
-    checkpoints=("XLMRobertaModel", "XLMRobertaForMaskedLM"),
+    checkpoints=tuple(
+        f"{name}{head}"
+        for name in ("XLMRoberta", "Roberta", "Camembert")
+        for head in ("Model", "ForMaskedLM")
+    ),
     parameters=roberta_parameters,
     prefixes=(("roberta.", ""),),
     fused=used_positions,
 )
-XLM_ROBERTA_CLASSIFIER = replace(
-    XLM_ROBERTA,
-    checkpoints=("XLMRobertaForSequenceClassification",),
+ROBERTA_CLASSIFIER = replace(
+    ROBERTA,
+    checkpoints=tuple(
+        f"{name}ForSequenceClassification" for name in ("XLMRoberta", "Roberta", "Camembert")
+    ),
     names={**NAMES, "classifier.dense": "cls", "classifier.out_proj": "cls.output"},
     parameters=roberta_classifier_parameters,
+)
+
+
+_DISTIL = "transformer.layer.{}"
+_DISTIL_KEYS = {
+    "hidden_size": "dim", "intermediate_size": "hidden_dim", "num_hidden_layers": "n_layers",
+    "num_attention_heads": "n_heads",
+}  # fmt: skip
+
+
+def distilbert_parameters(config: Config) -> Parameters:
+    """Return the keys of `bert`; positions that follow a formula are stored like learnt ones."""
+    config.require("activation", ("gelu",), "gelu")
+    config.get("sinusoidal_pos_embds")
+    values = {new: config.get(old) for new, old in _DISTIL_KEYS.items()}
+    return encoder_parameters(config.changed({**config.values, **values}))
+
+
+DISTILBERT = replace(
+    BERT,
+    checkpoints=("DistilBertModel", "DistilBertForMaskedLM"),
+    names={
+        "embeddings.word_embeddings": "token_embd",
+        "embeddings.position_embeddings": "position_embd",
+        "embeddings.LayerNorm": "token_embd_norm",
+        f"{_DISTIL}.attention.q_lin": "blk.{}.attn_q",
+        f"{_DISTIL}.attention.k_lin": "blk.{}.attn_k",
+        f"{_DISTIL}.attention.v_lin": "blk.{}.attn_v",
+        f"{_DISTIL}.attention.out_lin": "blk.{}.attn_output",
+        f"{_DISTIL}.sa_layer_norm": "blk.{}.attn_output_norm",
+        f"{_DISTIL}.ffn.lin1": "blk.{}.ffn_up",
+        f"{_DISTIL}.ffn.lin2": "blk.{}.ffn_down",
+        f"{_DISTIL}.output_layer_norm": "blk.{}.layer_output_norm",
+    },
+    parameters=distilbert_parameters,
+    prefixes=(("distilbert.", ""),),
 )

@@ -89,6 +89,31 @@ RECIPES: dict[str, Recipe] = {
         _MODERN_BERT | {"hidden_activation": "silu"},
         "modern_bert",
     ),
+    "distilbert": Recipe(
+        "DistilBertModel",
+        transformers.DistilBertConfig,
+        {
+            "vocab_size": VOCABULARY,
+            "dim": 128,
+            "hidden_dim": 256,
+            "n_layers": 3,
+            "n_heads": 4,
+            "max_position_embeddings": 128,
+        },
+        "wordpiece",
+    ),
+    "roberta": Recipe(
+        "RobertaModel",
+        transformers.RobertaConfig,
+        _TEXT
+        | {
+            "layer_norm_eps": 1e-3,
+            "pad_token_id": 1,
+            "type_vocab_size": 1,
+            "max_position_embeddings": 130,
+        },
+        "roberta",
+    ),
     "nomic_bert": Recipe(
         "NomicBertModel",
         transformers.NomicBertConfig,
