@@ -34,7 +34,7 @@ from tampu.convert.quant_mix import (
     file_type,
 )
 from tampu.convert.quantize import QUANTIZATION_VERSION, tensor_order
-from tampu.convert.sentence_transformers import dense_tensors, encoder_keys, read_modules
+from tampu.convert.sentence_transformers import dense_tensors, encoder_keys, prompts, read_modules
 from tampu.convert.shape_check import check_plan
 from tampu.convert.storage import encoded_parts, storage_type
 from tampu.convert.token_check import compare_tokens
@@ -178,6 +178,7 @@ def plan_conversion(
         **encoder_keys(checkpoint, modules, family.architecture, parameters, dense),
         **{f"{family.architecture}.{key}": value for key, value in parameters.items()},
         **tokenizer_metadata(checkpoint, rows, refusals),
+        **prompts(checkpoint),
         **_training(checkpoint),
         **(metadata or {}),
     }

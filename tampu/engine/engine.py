@@ -395,6 +395,7 @@ class Engine(NativeModel, AsyncRequests):
         texts: str | Sequence[Prompt],
         *,
         normalize: bool = True,
+        prompt: str | None = None,
         late_chunking: bool = False,
         lora: Lora = NO_LORA,
     ) -> npt.NDArray[np.float32]:
@@ -402,7 +403,9 @@ class Engine(NativeModel, AsyncRequests):
 
         They are float32, (texts, features). The option `pooling` says how, else the file: mean (the
         default), first or last token. With none, (tokens, features), and without `normalize` they
-        have any length. With `late_chunking` (arXiv:2409.04701) the texts are computed as one, and
+        have any length. `prompt` names the model's prompt that is put before each text, such as
+        "query"; else it is the file's default, and with "" none. With `late_chunking`
+        (arXiv:2409.04701) the texts are computed as one, and
         each is the mean of its own tokens. `lora` names loaded adapters. Raises as `logits`.
         """
         given = [texts] if isinstance(texts, str) else texts
@@ -410,6 +413,7 @@ class Engine(NativeModel, AsyncRequests):
             tuple(map(embedded_prompt, given)),
             truncate=False,
             late_chunking=late_chunking,
+            prompt=prompt,
             norm=UNIT if normalize else -1,
             lora=dict(lora),
         )

@@ -119,3 +119,20 @@ def test_late_chunks_need_mean_pooling(laboratory: Laboratory) -> None:
         pytest.raises(RequestError, match="needs mean pooling; the model's is cls"),
     ):
         engine.embed([[9], [10]], late_chunking=True)
+
+
+def test_prompts_are_put_before_texts(laboratory: Laboratory, tmp_path: Path) -> None:
+    folder = shutil.copytree(laboratory.checkpoint("bert"), tmp_path / "checkpoint")
+    prompts = {"prompts": {"q": "query: ", "d": ""}, "default_prompt_name": "q"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    convert(folder, tmp_path / "bert.gguf", "F32")
+    with Engine.load(tmp_path / "bert.gguf", threads=1, cache_type="f32") as engine:
+        plain = engine.embed(["query: Hello", "Hello"], prompt="")
+        for prompt, expected in ((None, plain[0]), ("q", plain[0]), ("d", plain[1])):
+            assert (engine.embed("Hello", prompt=prompt)[0] == expected).all()
+        with pytest.raises(RequestError, match="prompt 'x' is not known; the model has: 'q', 'd'"):
+            engine.embed("Hello", prompt="x")
+        with pytest.raises(RequestError, match="before texts, not before tokens"):
+            engine.embed([[9]], prompt="q")
+        with pytest.raises(RequestError, match='set prompt to ""'):
+            engine.embed(["a", "b"], late_chunking=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 
+import msgspec
 import numpy as np
 
 from tampu.chat.images import Item
@@ -17,11 +18,13 @@ from tampu.engine.request_builder import RequestBuilder, known_tokens
 from tampu.engine.requests import Embed, Embedded
 from tampu.engine.scoring import AT_ONCE, run_all
 from tampu.errors import ContextLengthError, RequestError
+from tampu.ml.metadata import Metadata
 from tampu.ml.vectors import UNIT, check_finite, scaled, unit_vectors
 from tampu.runner.events import Done, Event
 from tampu.runner.pooled import compute_rows
 from tampu.runner.request import GenerateOptions
 from tampu.runner.sequence import RowCollector, Rows, Sink
+from tampu.tokenizer.prompts import find_prompt
 
 _NO_POOLING = (
     "the model has no pooling, so a text has a vector for each of its tokens: POST "
@@ -41,7 +44,7 @@ def embed(model: NativeModel, request: Embed) -> Embedded:
         raise RequestError(f"{name} has no embeddings: it ranks documents (rerank)")
     if model.pooling == NONE:
         _check_unpooled(request)
-    texts, dropped = embedded_tokens(model.requests, request)
+    texts, dropped = embedded_tokens(model.requests, prompted(request, model.info.metadata))
     if not texts:
         return Embedded(b"", model.info.embedding_length, 0)
     options = GenerateOptions(max_tokens=0, priority=request.priority, lora=request.lora)
@@ -56,6 +59,26 @@ def embed(model: NativeModel, request: Embed) -> Embedded:
     if model.pooling == NONE:
         return result(vectors, sum(counts), dropped, counts)
     return result(sized(vectors, request), sum(counts), dropped)
+
+
+def prompted(request: Embed, metadata: Metadata) -> Embed:
+    """Return a request with the model's prompt in its texts.
+
+    Raises:
+        RequestError: for a prompt that the model does not have, or that cannot be put there.
+    """
+    before = find_prompt(metadata, request.prompt)
+    if not before:
+        return request
+    if request.late_chunking:
+        raise RequestError('late_chunking computes all inputs as one text: set prompt to ""')
+    if request.prompt and not all(isinstance(each, TextPrompt) for each in request.inputs):
+        raise RequestError("prompt is put before texts, not before tokens or images")
+    inputs = tuple(
+        TextPrompt(before + each.text, each.images) if isinstance(each, TextPrompt) else each
+        for each in request.inputs
+    )
+    return msgspec.structs.replace(request, inputs=inputs)
 
 
 def embedded_tokens(requests: RequestBuilder, request: Embed) -> tuple[list[Sequence[Item]], int]:
