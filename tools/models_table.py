@@ -22,6 +22,7 @@ MODELS = {
     "bert": "BERT and XLM-RoBERTa, for embeddings and ranking: BGE, E5, MiniLM",
     "eurobert": "EuroBERT",
     "gemma-embedding": "EmbeddingGemma",
+    "gemma-embedding2": "EmbeddingGemma 2, text",
     "gemma2": "Gemma 2",
     "gemma3": "Gemma 3, text and vision",
     "gemma4": "Gemma 4, text and vision",

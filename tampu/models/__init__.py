@@ -43,6 +43,7 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "bert": Architecture("tampu.models.bert:Bert"),
     "eurobert": Architecture("tampu.models.eurobert:EuroBert"),
     "gemma-embedding": Architecture("tampu.models.gemma_embedding:GemmaEmbedding"),
+    "gemma-embedding2": Architecture("tampu.models.gemma_embedding2:GemmaEmbedding2"),
     "gemma2": Architecture("tampu.models.gemma2:Gemma2"),
     "gemma3": Architecture("tampu.models.gemma3:Gemma3"),
     "gemma4": Architecture("tampu.models.gemma4:Gemma4"),

@@ -79,6 +79,31 @@ _NEO_BERT: dict[str, Any] = {
     "pad_token_id": 0,
 }
 
+_EMBEDDING_GEMMA2: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "global_head_dim": 64,
+    "num_global_key_value_heads": 1,
+    "sliding_window_pattern": 3,
+    "sliding_window": 8,
+    "max_position_embeddings": CONTEXT,
+    "rms_norm_eps": 2e-2,
+    "hidden_size_per_layer_input": 64,
+    "embedding_dim": 192,
+    "pad_token_id": 0,
+    "eos_token_id": 2,
+    "bos_token_id": 1,
+    "rope_parameters": {
+        "full_attention": {"rope_type": "default", "rope_theta": 5_000.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 700.0},
+    },
+}
+
 RECIPES: dict[str, Recipe] = {
     "modern_bert": Recipe(
         "ModernBertModel", transformers.ModernBertConfig, _MODERN_BERT, "modern_bert"
@@ -133,6 +158,13 @@ RECIPES: dict[str, Recipe] = {
         "gemma",
         approximate=True,
         dense=(192, 128),
+    ),
+    "embedding_gemma2": Recipe(
+        "EmbeddingGemma2TextModel",
+        transformers.EmbeddingGemma2TextConfig,
+        _EMBEDDING_GEMMA2,
+        "gemma",
+        approximate=True,
     ),
     "nomic_bert_moe": Recipe(
         "NomicBertModel",
