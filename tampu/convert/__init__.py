@@ -38,6 +38,7 @@ from tampu.convert.sentence_transformers import dense_tensors, encoder_keys, pro
 from tampu.convert.shape_check import check_plan
 from tampu.convert.storage import encoded_parts, storage_type
 from tampu.convert.token_check import compare_tokens
+from tampu.convert.token_heads import token_heads
 from tampu.convert.vocabulary import tokenizer_metadata
 from tampu.convert.writer import (
     ChunkSource,
@@ -166,7 +167,8 @@ def plan_conversion(
         report(list(strange), is_allowed=allow_unknown)
     tensors = with_model_prefix(checkpoint.tensors.values(), family)
     dense = dense_tensors(checkpoint, modules)
-    plan = family.plan(tensors, parameters, tied=tied) | {each.name: each for each in dense}
+    added = {each.name: each for each in (*dense, *token_heads(checkpoint))}
+    plan = family.plan(tensors, parameters, tied=tied) | added
     rows = (plan["token_embd.weight"].shape or (1,))[0]
     refusals = Refusals(allowed=allow_unknown)
     keys: dict[str, object] = {

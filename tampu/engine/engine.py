@@ -29,6 +29,7 @@ from tampu.engine.completion import ChatCompletion, Completion, RequestHandle, S
 from tampu.engine.events import Reply
 from tampu.engine.handlers import HANDLERS
 from tampu.engine.handlers.generate import generate
+from tampu.engine.hybrid import HybridEmbedding, embed_hybrid
 from tampu.engine.input_processor import Prompt, flat
 from tampu.engine.load_options import LoadOptions
 from tampu.engine.model_loader import LoadedModel, load_model
@@ -418,6 +419,18 @@ class Engine(NativeModel, AsyncRequests):
             lora=dict(lora),
         )
         return self.ask(request).array().copy()
+
+    @checked
+    def embed_hybrid(
+        self, texts: str | Sequence[Prompt], *, prompt: str | None = None
+    ) -> list[HybridEmbedding]:
+        """Return a dense, a sparse and a multi-vector embedding of each text, as BGE-M3 has them.
+
+        `prompt` is as for `embed`. Raises as `logits`, and RequestError for a model without them.
+        """
+        given = [texts] if isinstance(texts, str) else texts
+        inputs = tuple(map(embedded_prompt, given))
+        return embed_hybrid(self, Embed(inputs, truncate=False, prompt=prompt))
 
     def _begin(self, prompt: Prompt, given: Mapping[str, object], sink: ReplySink) -> Running:
         return self._started(self._python.plain(prompt, given), sink)

@@ -157,6 +157,16 @@ def _embeddings(
     model: NativeModel, texts: Sequence[Sequence[Item]], options: GenerateOptions
 ) -> Rows:
     """Return the pooled hidden states (texts, features), or (tokens, features) without pooling."""
+    return np.concatenate(states_of(model, texts, options, model.pooling)).astype(np.float32)
+
+
+def states_of(
+    model: NativeModel,
+    texts: Sequence[Sequence[Item]],
+    options: GenerateOptions,
+    pooling: str,
+) -> list[Rows]:
+    """Return the pooled hidden states (1, features) of each text, or (tokens, features)."""
     rows: list[Rows] = [np.empty(0, np.float32)] * len(texts)
 
     def begin(index: int, sink: Sink) -> RequestHandle:
@@ -164,7 +174,7 @@ def _embeddings(
 
         def pool(event: Event) -> None:
             if isinstance(event, Done) and event.reason != "cancelled":
-                rows[index] = pooled(np.concatenate(hidden), model.pooling)
+                rows[index] = pooled(np.concatenate(hidden), pooling)
             sink(event)
 
         collector = RowCollector(hidden.append, wants_logits=False)
@@ -172,7 +182,7 @@ def _embeddings(
 
     run_all(range(len(texts)), begin, at_once=AT_ONCE)
     check_finite(rows, "embeddings", "input")
-    return np.concatenate(rows).astype(np.float32)
+    return rows
 
 
 def _late_chunks(
