@@ -140,8 +140,18 @@ def used_positions(parameters: Parameters) -> Mapping[str, Mapping[str, View]]:
     return {"embeddings.position_embeddings.weight": {"position_embd.weight": cut}}
 
 
+def with_tasks(config: Config) -> Family | None:
+    """Return the family of Jina Embeddings v3, whose first checkpoints have this class."""
+    if config.get("lora_adaptations") is None:
+        return None
+    from tampu.convert.families.nomic_bert import JINA_BERT_V3_TASKS  # it imports this module
+
+    return JINA_BERT_V3_TASKS
+
+
 ROBERTA = replace(
     BERT,
+    variant=with_tasks,
     checkpoints=tuple(
         f"{name}{head}"
         for name in ("XLMRoberta", "Roberta", "Camembert")
