@@ -13,7 +13,7 @@ from pathlib import Path
 from tampu.convert.checkpoint import SINGLE_FILE, Checkpoint, StoredTensor, read_safetensors
 from tampu.convert.config import Config
 from tampu.errors import ModelFileError, UnsupportedModelError
-from tampu.tokenizer.prompts import prompt_keys
+from tampu.tokenizer.prompts import EmbeddingPrompts
 
 MODULES_FILE = "modules.json"
 PROMPTS_FILE = "config_sentence_transformers.json"
@@ -141,7 +141,10 @@ def prompts(checkpoint: Checkpoint) -> dict[str, object]:
     if default is not None and default not in listed:
         raise ModelFileError(PROMPTS_FILE, f"default_prompt_name: {default!r} is not in prompts")
     has_default = default is not None and bool(listed[default])
-    return prompt_keys(listed if any(listed.values()) else {}, default if has_default else None)
+    given = EmbeddingPrompts(
+        listed if any(listed.values()) else {}, str(default) if has_default else ""
+    )
+    return given.keys()
 
 
 def _pooling(checkpoint: Checkpoint, modules: Modules) -> int | None:

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from tampu.engine.handlers.embed import embedded_tokens, prompted, states_of
+from tampu.engine.handlers.embed import embedded_tokens, states_of
 from tampu.engine.native import NativeModel
 from tampu.engine.pooling import NONE, RANK, pooled
 from tampu.engine.requests import Embed
@@ -64,7 +64,7 @@ def embed_hybrid(model: NativeModel, request: Embed) -> list[HybridEmbedding]:
             f"{model.info.name} has no sparse and multi-vector embeddings: they need a file made "
             "of a checkpoint with sparse_linear.safetensors and colbert_linear.safetensors (BGE-M3)"
         )
-    texts, _ = embedded_tokens(model.requests, prompted(request, model.info.metadata))
+    texts, _ = embedded_tokens(model.requests, request)
     if not texts:
         return []
     states = states_of(model, texts, GenerateOptions(max_tokens=0, lora=request.lora), NONE)

@@ -6,6 +6,8 @@ They are those of sentence-transformers, in keys of tampu's own, which other rea
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Self
 
 import msgspec
 
@@ -16,33 +18,49 @@ KEY = "tokenizer.tampu.prompts"
 DEFAULT_KEY = "tokenizer.tampu.default_prompt"
 
 
-def prompt_keys(prompts: Mapping[str, str], default: str | None) -> dict[str, object]:
-    """Return the keys of prompts by name, and of the one that is used if none is asked for."""
-    keys: dict[str, object] = {}
-    if prompts:
-        keys[KEY] = msgspec.json.encode(prompts).decode()
-    return keys if default is None else keys | {DEFAULT_KEY: default}
+@dataclass(frozen=True, slots=True)
+class EmbeddingPrompts:
+    """The prompts of one model.
 
-
-def find_prompt(metadata: Metadata, name: str | None) -> str:
-    """Return the text of a prompt.
-
-    Args:
-        metadata: of the model's file.
-        name: of the prompt; None: the file's default, if it has one; "": none.
-
-    Raises:
-        RequestError: if the model has no such prompt; it names those that there are.
-        ModelFileError: if the file's prompts are damaged.
+    Attributes:
+        texts: by name.
+        default: the name of the one that is used if none is asked for; "": none is.
     """
-    wanted = metadata.string(DEFAULT_KEY, "") if name is None else name
-    if not wanted:
-        return ""
-    try:
-        prompts = msgspec.json.decode(metadata.string(KEY, "{}"), type=dict[str, str])
-    except msgspec.DecodeError as error:
-        raise ModelFileError(f"key '{KEY}'", "is not a JSON object of texts") from error
-    if wanted not in prompts:
-        known = ", ".join(map(repr, prompts)) or "none"
-        raise RequestError(f"prompt {wanted!r} is not known; the model has: {known}")
-    return prompts[wanted]
+
+    texts: Mapping[str, str] = field(default_factory=dict)
+    default: str = ""
+
+    @classmethod
+    def read(cls, metadata: Metadata) -> Self:
+        """Return the prompts in a file.
+
+        Raises:
+            ModelFileError: if they are damaged.
+        """
+        try:
+            texts = msgspec.json.decode(metadata.string(KEY, "{}"), type=dict[str, str])
+        except msgspec.DecodeError as error:
+            raise ModelFileError(f"key '{KEY}'", "is not a JSON object of texts") from error
+        default = metadata.string(DEFAULT_KEY, "")
+        if default and default not in texts:
+            raise ModelFileError(f"key '{DEFAULT_KEY}'", f"{default!r} is not one of the prompts")
+        return cls(texts, default)
+
+    def keys(self) -> dict[str, object]:
+        """Return them as keys of a file; without prompts there are none."""
+        keys: dict[str, object] = {}
+        if self.texts:
+            keys[KEY] = msgspec.json.encode(self.texts).decode()
+        return keys | {DEFAULT_KEY: self.default} if self.default else keys
+
+    def find(self, name: str | None) -> str:
+        """Return the text of a prompt; None: the default one, "": none.
+
+        Raises:
+            RequestError: if there is no such prompt; it names those that there are.
+        """
+        wanted = self.default if name is None else name
+        if wanted and wanted not in self.texts:
+            known = ", ".join(map(repr, self.texts)) or "none"
+            raise RequestError(f"prompt {wanted!r} is not known; the model has: {known}")
+        return self.texts[wanted] if wanted else ""

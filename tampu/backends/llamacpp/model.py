@@ -22,7 +22,7 @@ from tampu.backends.llamacpp.structured_output import StructuredOutputs
 from tampu.chat.images import Item, length
 from tampu.engine.backend import Backend, Handlers, ModelFacts
 from tampu.engine.handlers import TEXT
-from tampu.engine.handlers.embed import embedded_tokens, prompted, result, sized
+from tampu.engine.handlers.embed import embedded_tokens, result, sized
 from tampu.engine.handlers.generate import Generation
 from tampu.engine.load_options import LLAMACPP
 from tampu.engine.request import Lora
@@ -92,7 +92,7 @@ def embed(model: LlamaModel, request: Embed) -> Embedded:
     _check_no_adapters(request.lora)
     if request.late_chunking:
         raise RequestError("late_chunking needs tampu's own engine")
-    texts, dropped = embedded_tokens(model.requests, prompted(request, model.info.metadata))
+    texts, dropped = embedded_tokens(model.requests, request)
     if not texts:
         return Embedded(b"", 0, 0)
     body = {"input": list(map(list, texts)), "embd_normalize": -1}

@@ -18,13 +18,12 @@ from tampu.engine.request_builder import RequestBuilder, known_tokens
 from tampu.engine.requests import Embed, Embedded
 from tampu.engine.scoring import AT_ONCE, run_all
 from tampu.errors import ContextLengthError, RequestError
-from tampu.ml.metadata import Metadata
 from tampu.ml.vectors import UNIT, check_finite, scaled, unit_vectors
 from tampu.runner.events import Done, Event
 from tampu.runner.pooled import compute_rows
 from tampu.runner.request import GenerateOptions
 from tampu.runner.sequence import RowCollector, Rows, Sink
-from tampu.tokenizer.prompts import find_prompt
+from tampu.tokenizer.prompts import EmbeddingPrompts
 
 _NO_POOLING = (
     "the model has no pooling, so a text has a vector for each of its tokens: POST "
@@ -44,7 +43,7 @@ def embed(model: NativeModel, request: Embed) -> Embedded:
         raise RequestError(f"{name} has no embeddings: it ranks documents (rerank)")
     if model.pooling == NONE:
         _check_unpooled(request)
-    texts, dropped = embedded_tokens(model.requests, prompted(request, model.info.metadata))
+    texts, dropped = embedded_tokens(model.requests, request)
     if not texts:
         return Embedded(b"", model.info.embedding_length, 0)
     options = GenerateOptions(max_tokens=0, priority=request.priority, lora=request.lora)
@@ -61,13 +60,13 @@ def embed(model: NativeModel, request: Embed) -> Embedded:
     return result(sized(vectors, request), sum(counts), dropped)
 
 
-def prompted(request: Embed, metadata: Metadata) -> Embed:
-    """Return a request with the model's prompt in its texts.
+def prompted(request: Embed, prompts: EmbeddingPrompts) -> Embed:
+    """Return a request with one of the model's prompts in its texts.
 
     Raises:
         RequestError: for a prompt that the model does not have, or that cannot be put there.
     """
-    before = find_prompt(metadata, request.prompt)
+    before = prompts.find(request.prompt)
     if not before:
         return request
     if request.late_chunking:
@@ -84,11 +83,14 @@ def prompted(request: Embed, metadata: Metadata) -> Embed:
 def embedded_tokens(requests: RequestBuilder, request: Embed) -> tuple[list[Sequence[Item]], int]:
     """Return the tokens of each input, and how many more did not fit the context.
 
-    With `late_chunking` they have no begin and end tokens, and none is cut.
+    With `late_chunking` they have no begin and end tokens, and none is cut. Texts have the model's
+    prompt in front.
 
     Raises:
         ContextLengthError: for one that is too long and may not be cut.
+        RequestError: as `prompted`.
     """
+    request = prompted(request, requests.embedding_prompts)
     tokenizer, context = requests.tokenizer, requests.context
     texts: list[Sequence[Item]] = []
     dropped = 0
