@@ -6,7 +6,13 @@ from typing import Any
 
 import transformers
 from support.checkpoints.recipe import CONTEXT, TEXT, VOCABULARY, Recipe
-from support.checkpoints.references import AnyConfig, JinaBertModel, NeoBERT, NomicBertModel
+from support.checkpoints.references import (
+    AnyConfig,
+    JinaBertModel,
+    NeoBERT,
+    NeoBERTForSequenceClassification,
+    NomicBertModel,
+)
 from support.checkpoints.text import GEMMA_TEXT
 
 _TEXT = {
@@ -207,3 +213,10 @@ RANKERS: dict[str, Recipe] = {
     )
     for pooling in ("cls", "mean")
 }
+RANKERS["neo_bert_ranker"] = Recipe(
+    "NeoBERTForSequenceClassification",
+    AnyConfig,
+    _NEO_BERT | _ONE_LABEL,
+    "wordpiece_pair",
+    model=NeoBERTForSequenceClassification,
+)

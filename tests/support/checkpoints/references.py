@@ -217,6 +217,14 @@ class NeoBERT(_Reference):
         return found
 
 
-REFERENCES: dict[str, type[PreTrainedModel]] = {
-    kind.__name__: kind for kind in (NomicBertModel, JinaBertModel, NeoBERT)
-}
+class NeoBERTForSequenceClassification(_Reference):
+    """NeoBERT with a head that reads the first token."""
+
+    def build(self, config: Any) -> None:
+        self.model = NeoBERT(config)
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+
+    def forward(self, input_ids: torch.Tensor) -> Any:
+        first = self.model.states(input_ids[0])[:1]
+        return SimpleNamespace(logits=self.classifier(self.dense(first).tanh()))
