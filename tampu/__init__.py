@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tampu.chat.output.stream_parser import ToolCall
     from tampu.engine.completion import ChatCompletion, Completion, RequestHandle, Stream
     from tampu.engine.engine import Engine
+    from tampu.engine.hybrid import HybridEmbedding
     from tampu.engine.load_options import LoadOptions
     from tampu.engine.questions import Choice, Decision, Decisions, Level, Option, Predicate, Score
     from tampu.engine.requests import Pair, ScoredContinuation
@@ -52,6 +53,7 @@ __all__ = [
     "Done",
     "Engine",
     "GenerateOptions",
+    "HybridEmbedding",
     "Level",
     "LoadOptions",
     "Offload",
@@ -83,6 +85,7 @@ _HOMES = {
     "Done": "tampu.runner.events",
     "Engine": "tampu.engine.engine",
     "GenerateOptions": "tampu.runner.request",
+    "HybridEmbedding": "tampu.engine.hybrid",
     "Level": "tampu.engine.questions",
     "LoadOptions": "tampu.engine.load_options",
     "Offload": "tampu.ml.device_map",

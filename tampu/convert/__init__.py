@@ -34,10 +34,11 @@ from tampu.convert.quant_mix import (
     file_type,
 )
 from tampu.convert.quantize import QUANTIZATION_VERSION, tensor_order
-from tampu.convert.sentence_transformers import dense_tensors, encoder_keys, read_modules
+from tampu.convert.sentence_transformers import dense_tensors, encoder_keys, prompts, read_modules
 from tampu.convert.shape_check import check_plan
 from tampu.convert.storage import encoded_parts, storage_type
 from tampu.convert.token_check import compare_tokens
+from tampu.convert.token_heads import token_heads
 from tampu.convert.vocabulary import tokenizer_metadata
 from tampu.convert.writer import (
     ChunkSource,
@@ -150,6 +151,7 @@ def plan_conversion(
     config = family.complete(read)
     check_quantization(config, family.quantizations)
     parameters = family.adapt(family.parameters(config), checkpoint.tensors)
+    parameters |= family.tensor_keys(checkpoint.tensors)
     # A model that has lost its encoder keeps the files about pictures.
     has_encoder = any(key.startswith("vision.") for key in parameters)
     processor = _image_processor(checkpoint)
@@ -165,7 +167,8 @@ def plan_conversion(
         report(list(strange), is_allowed=allow_unknown)
     tensors = with_model_prefix(checkpoint.tensors.values(), family)
     dense = dense_tensors(checkpoint, modules)
-    plan = family.plan(tensors, parameters, tied=tied) | {each.name: each for each in dense}
+    added = {each.name: each for each in (*dense, *token_heads(checkpoint))}
+    plan = family.plan(tensors, parameters, tied=tied) | added
     rows = (plan["token_embd.weight"].shape or (1,))[0]
     refusals = Refusals(allowed=allow_unknown)
     keys: dict[str, object] = {
@@ -179,6 +182,7 @@ def plan_conversion(
         **family.tensor_keys(checkpoint.tensors),
         **family.listed(tensors, parameters),
         **tokenizer_metadata(checkpoint, rows, refusals),
+        **prompts(checkpoint),
         **_training(checkpoint),
         **(metadata or {}),
     }

@@ -95,7 +95,7 @@ class Family:
         adapt: (keys, names of the checkpoint's tensors) -> keys, for what config.json may state
             wrongly.
         variant: config.json -> the family that it is of, where one name has several.
-        tensor_keys: stored tensors by name -> whole keys, of those that are no tensors in GGUF.
+        tensor_keys: stored tensors by name -> keys, of those that are no tensors in GGUF.
         text_only: the family of a checkpoint without the tensors of the vision encoder; None: it
             must have them.
     """

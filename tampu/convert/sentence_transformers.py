@@ -13,8 +13,10 @@ from pathlib import Path
 from tampu.convert.checkpoint import SINGLE_FILE, Checkpoint, StoredTensor, read_safetensors
 from tampu.convert.config import Config
 from tampu.errors import ModelFileError, UnsupportedModelError
+from tampu.tokenizer.prompts import EmbeddingPrompts
 
 MODULES_FILE = "modules.json"
+PROMPTS_FILE = "config_sentence_transformers.json"
 _POOLING_FILE = "1_Pooling/config.json"
 _MODULES = ("Transformer", "Pooling", "Dense", "Normalize")
 # The keys of a pooling module's settings, and GGUF's numbers for them.
@@ -124,6 +126,25 @@ def encoder_keys(
             keys[f"{architecture}.{layer}_feat_out"] = tensor.shape[0]
             keys[f"{architecture}.embedding_length_out"] = tensor.shape[0]
     return keys
+
+
+def prompts(checkpoint: Checkpoint) -> dict[str, object]:
+    """Return the keys of the prompts in config_sentence_transformers.json; empty texts are none.
+
+    Raises:
+        ModelFileError: for a prompt that is no text, or a default that is not there.
+    """
+    settings = checkpoint.json(PROMPTS_FILE) or {}
+    listed, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
+    if not isinstance(listed, dict) or not all(isinstance(text, str) for text in listed.values()):
+        raise ModelFileError(PROMPTS_FILE, "prompts is not an object of texts")
+    if default is not None and default not in listed:
+        raise ModelFileError(PROMPTS_FILE, f"default_prompt_name: {default!r} is not in prompts")
+    has_default = default is not None and bool(listed[default])
+    given = EmbeddingPrompts(
+        listed if any(listed.values()) else {}, str(default) if has_default else ""
+    )
+    return given.keys()
 
 
 def _pooling(checkpoint: Checkpoint, modules: Modules) -> int | None:

@@ -25,7 +25,13 @@ _ALWAYS_F32 = (
     "v.position_embd.weight", "v.positional_embedding_vlm", "v.tile_position_embd.weight",
     "v.pre_tile_position_embd.weight", "v.post_tile_position_embd.weight",
 )  # fmt: skip
-_SMALL = (".bias", "_norm.weight", ".shortconv.conv.weight", ".ssm_conv1d.weight")
+_SMALL = (
+    ".bias",
+    "sparse_linear.weight",
+    "_norm.weight",
+    ".shortconv.conv.weight",
+    ".ssm_conv1d.weight",
+)
 _CHUNK_ELEMENTS = 256 << 10
 _F16_MAX = 65504.0
 

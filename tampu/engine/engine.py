@@ -29,6 +29,7 @@ from tampu.engine.completion import ChatCompletion, Completion, RequestHandle, S
 from tampu.engine.events import Reply
 from tampu.engine.handlers import HANDLERS
 from tampu.engine.handlers.generate import generate
+from tampu.engine.hybrid import HybridEmbedding, embed_hybrid
 from tampu.engine.input_processor import Prompt, flat
 from tampu.engine.load_options import LoadOptions
 from tampu.engine.model_loader import LoadedModel, load_model
@@ -395,6 +396,7 @@ class Engine(NativeModel, AsyncRequests):
         texts: str | Sequence[Prompt],
         *,
         normalize: bool = True,
+        prompt: str | None = None,
         late_chunking: bool = False,
         lora: Lora = NO_LORA,
     ) -> npt.NDArray[np.float32]:
@@ -402,7 +404,9 @@ class Engine(NativeModel, AsyncRequests):
 
         They are float32, (texts, features). The option `pooling` says how, else the file: mean (the
         default), first or last token. With none, (tokens, features), and without `normalize` they
-        have any length. With `late_chunking` (arXiv:2409.04701) the texts are computed as one, and
+        have any length. `prompt` names the model's prompt that is put before each text, such as
+        "query"; else it is the file's default, and with "" none. With `late_chunking`
+        (arXiv:2409.04701) the texts are computed as one, and
         each is the mean of its own tokens. `lora` names loaded adapters. Raises as `logits`.
         """
         given = [texts] if isinstance(texts, str) else texts
@@ -410,10 +414,23 @@ class Engine(NativeModel, AsyncRequests):
             tuple(map(embedded_prompt, given)),
             truncate=False,
             late_chunking=late_chunking,
+            prompt=prompt,
             norm=UNIT if normalize else -1,
             lora=dict(lora),
         )
         return self.ask(request).array().copy()
+
+    @checked
+    def embed_hybrid(
+        self, texts: str | Sequence[Prompt], *, prompt: str | None = None
+    ) -> list[HybridEmbedding]:
+        """Return a dense, a sparse and a multi-vector embedding of each text, as BGE-M3 has them.
+
+        `prompt` is as for `embed`. Raises as `logits`, and RequestError for a model without them.
+        """
+        given = [texts] if isinstance(texts, str) else texts
+        inputs = tuple(map(embedded_prompt, given))
+        return embed_hybrid(self, Embed(inputs, truncate=False, prompt=prompt))
 
     def _begin(self, prompt: Prompt, given: Mapping[str, object], sink: ReplySink) -> Running:
         return self._started(self._python.plain(prompt, given), sink)

@@ -381,7 +381,7 @@ def _reserve(
 
 def _check_vocabulary(file: GGUFFile, size: int, model: Model) -> None:
     """Refuse a file with other numbers of tokens and embeddings; a lookup would crash."""
-    for name in ("token_embd.weight",) if model.pads_logits else _TOKEN_TENSORS:
+    for name in _TOKEN_TENSORS[: 1 if model.pads_logits or model.max_bidirectional_tokens else 2]:
         rows = file.tensors[name].shape[0] if name in file.tensors else size
         if rows != size:
             raise ModelFileError(f"tensor {name}", f"has {rows} rows for {size} tokens")

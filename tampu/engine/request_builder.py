@@ -42,6 +42,7 @@ from tampu.runner.request import GenerateOptions, ReasoningTags, log_ignored
 from tampu.sampling.grammar import Grammar, grammar_of
 from tampu.sandbox.client import ForkServerClient
 from tampu.tokenizer import Tokenizer
+from tampu.tokenizer.prompts import EmbeddingPrompts
 
 if TYPE_CHECKING:
     from tampu.ml.metadata import Metadata
@@ -78,6 +79,7 @@ class RequestBuilder:
         prepare_file: returns an image or a video as the model takes it.
         prompts: renders conversations; None without a chat template.
         pairs: pairs queries with documents; None: the model has no rank head.
+        embedding_prompts: texts before those that are embedded.
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class RequestBuilder:
         fim: FillInTheMiddle | None = None,
         pairs: PairBuilder | None = None,
         fork_server: ForkServerClient | None = None,
+        embedding_prompts: EmbeddingPrompts | None = None,
     ) -> None:
         """Build requests of a model.
 
@@ -100,9 +103,11 @@ class RequestBuilder:
             fim: None: it does not support fill-in-the-middle.
             pairs: see there.
             fork_server: for the sandbox that tries formats; None: a new one.
+            embedding_prompts: None: none.
         """
         self.tokenizer, self.context, self.prepare_file = tokenizer, context, prepare_file
         self.prompts, self.pairs = prompts, pairs
+        self.embedding_prompts = embedding_prompts or EmbeddingPrompts()
         self._fim = fim
         self._style = prompts.style if prompts else None
         self._fork_server = fork_server
@@ -125,7 +130,8 @@ class RequestBuilder:
         prompts = PromptBuilder.for_model(template, tokenizer, metadata, fork_server, parser)
         fim = FillInTheMiddle.for_model(template, tokenizer, metadata, fork_server)
         pairs = PairBuilder.for_model(metadata, tokenizer)
-        return cls(tokenizer, context, prepare_file, prompts, fim, pairs, fork_server)
+        before = EmbeddingPrompts.read(metadata)
+        return cls(tokenizer, context, prepare_file, prompts, fim, pairs, fork_server, before)
 
     def build(
         self,

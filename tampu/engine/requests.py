@@ -116,6 +116,8 @@ class Embed(Computation[Embedded], frozen=True):
         inputs: texts or tokens.
         truncate: whether an input longer than the context is cut, unless all are computed as one.
         late_chunking: whether the inputs are computed as one text.
+        prompt: the name of the model's prompt that is put before each text; None: the model's
+            default, if it has one; "": none.
         norm: how vectors are scaled, as llama-server's `embd_normalize`; -1: not at all. Those of a
             model without pooling are not.
         dimensions: how many of each vector's first numbers are wanted; None: all.
@@ -126,6 +128,7 @@ class Embed(Computation[Embedded], frozen=True):
     inputs: tuple[TextPrompt | TokensPrompt | ItemsPrompt, ...]
     truncate: bool = True
     late_chunking: bool = False
+    prompt: str | None = None
     norm: int = UNIT
     dimensions: int | None = None
     may_be_unpooled: bool = True

@@ -74,8 +74,8 @@ def _segment_mask(segment: Segment, group: int, spec: KVCacheSpec, cell_range: C
     positions = np.arange(segment.start, segment.end, dtype=np.int32)
     last = positions.copy()
     for start, end in () if spec.is_causal else segment.bidirectional:
-        group = slice(max(start - segment.start, 0), max(end - segment.start, 0))
-        last[group] = spec.last_visible_each(positions[group], end)
+        span = slice(max(start - segment.start, 0), max(end - segment.start, 0))
+        last[span] = spec.last_visible_each(positions[span], end)
     is_visible = position_of_cell <= last[:, None]
     if spec.max_visible is not None and segment.end > spec.max_visible:
         is_visible &= position_of_cell >= spec.first_visible_each(positions)[:, None]

@@ -242,10 +242,6 @@ class Tensor:
         """Return gelu(self) · up in one pass (GEGLU, arXiv:2002.05202), GELU in its tanh form."""
         return self._gate(gg.ggml_geglu_split, up)
 
-    def gelu_exact_gate(self, up: Tensor) -> Tensor:
-        """Return gelu_exact(self) · up in one pass (GEGLU, arXiv:2002.05202)."""
-        return self._gate(gg.ggml_geglu_erf_split, up)
-
     # -- norms -----------------------------------------------------------------------------------
 
     def rms_norm(self, epsilon: float) -> Tensor:
@@ -458,8 +454,7 @@ class Tensor:
         return self._like(operation(self._context().arena, self.pointer))
 
     def _gate(self, operation: Operation, up: Tensor) -> Tensor:
-        fits = up.shape == self.shape and up.type is self.type
-        for each in (self, up):  # halves of a matrix have gaps between their rows
-            fits = fits and each._is(FLOATS) and (len(each.shape) <= 2 or each.is_contiguous)
-        require(fits, "gate", self, up)
+        fits = up.shape == self.shape and up.type is self.type and self._is(FLOATS)
+        is_known = len(up.shape) <= 2 or (self.is_contiguous and up.is_contiguous)
+        require(fits and up._is(FLOATS) and is_known, "gate", self, up)
         return self._like(operation(self._context().arena, self.pointer, up.pointer))

@@ -17,8 +17,9 @@ from typing import ClassVar
 from tampu import nn
 from tampu.errors import UnsupportedModelError
 from tampu.ml import RopeMode, Tensor
+from tampu.ml.gates import gelu_exact_gate
 
-_GATES: Mapping[str, nn.Gate] = {"gelu": Tensor.gelu_exact_gate, "silu": Tensor.silu_gate}
+_GATES: Mapping[str, nn.Gate] = {"gelu": gelu_exact_gate, "silu": Tensor.silu_gate}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +29,7 @@ class Options(nn.DecoderOptions):
     period: int = nn.option("attention.sliding_window_pattern", default=3)
     given_rope_base_swa: float | None = nn.option("rope.freq_base_swa", default=None)
     activation: str = nn.option("hidden_activation", default="gelu")
+    head_activation: str = nn.option("classifier.activation", default="gelu")
 
     @property
     def gate(self) -> nn.Gate:
@@ -110,4 +112,9 @@ class ModernBert(nn.TextEncoder):
         return self.output_norm(x, self.options.epsilon)
 
     def head(self, hidden: Tensor) -> Tensor:
-        return self.rank_head.score(hidden, self.options.epsilon) if self.ranks else hidden
+        o = self.options
+        if not self.ranks:
+            return hidden
+        if o.head_activation != "gelu":
+            raise UnsupportedModelError(f"classifier.activation '{o.head_activation}' is not gelu")
+        return self.rank_head.score(hidden, o.epsilon)

@@ -15,12 +15,13 @@ from functools import partial
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from tampu import nn
 from tampu.ml import Tensor
 from tampu.ml.metadata import Metadata
 
-EXPERT_BIASES = "tampu.expert_biases"
+EXPERT_BIASES = "expert_biases"
 """The key of what is added to the sum of experts, for each of their layers: GGUF has no name."""
 
 Biases = tuple[float, ...]
@@ -43,10 +44,12 @@ class Options(nn.DecoderOptions):
         """How experts are chosen: their weights are what the softmax over all gives them."""
         return nn.Gating(self.experts_used)
 
-    def bias_of(self, layer: int) -> Biases:
-        """Return what is added to the sum of a layer's experts."""
-        start = layer // self.experts_every * self.embedding if self.experts_every else 0
-        return self.expert_biases[start : start + self.embedding]
+    def bias_of(self, layer: int) -> npt.NDArray[np.float32]:
+        """Return what is added to the sum of a layer's experts; empty: nothing."""
+        if not self.experts_every or layer % self.experts_every != 1:
+            return np.empty(0, np.float32)
+        start = layer // self.experts_every * self.embedding
+        return np.array(self.expert_biases[start : start + self.embedding], np.float32)
 
 
 class Layer(nn.Module):
@@ -62,7 +65,7 @@ class Layer(nn.Module):
         rows: Tensor | None,
         rotate: nn.Rotation,
         o: Options,
-        bias: Biases,
+        bias: Tensor | None,
     ) -> Tensor:
         y = self.attention(x, cache, o.shape, rotate)
         x, y = nn.select_rows(rows, x, y)
@@ -70,8 +73,7 @@ class Layer(nn.Module):
         match self.feed_forward:
             case nn.UngatedMoE() as experts:
                 y = experts(x, o.gating, Tensor.gelu_exact)
-                if bias:
-                    y = y + x.context.constant(np.array(bias, np.float32))
+                y = y + bias if bias else y
             case nn.FeedForward() as part:
                 y = part(x, Tensor.gelu_exact)
             case part:
@@ -100,7 +102,9 @@ class NomicBert(nn.TextEncoder):
     def steps(self, batch: nn.Batch) -> Iterable[nn.Step]:
         o = self.options
         rotate = partial(o.rope(), positions=batch.positions)
+        biases = (o.bias_of(index) for index in range(o.layers))
+        constants = [batch.context.constant(bias) if len(bias) else None for bias in biases]
         return [
-            partial(layer, rotate=rotate, o=o, bias=o.bias_of(index))
-            for index, layer in enumerate(self.layers)
+            partial(layer, rotate=rotate, o=o, bias=bias)
+            for layer, bias in zip(self.layers, constants, strict=True)
         ]

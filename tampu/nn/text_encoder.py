@@ -23,7 +23,8 @@ class TextEncoder(Model):
     """A model of token embeddings and layers, for embeddings of texts or with a head that ranks.
 
     An architecture says which kind of `layers` it has, and what `steps` gives each of them; it
-    overrides `embed` and `normed` where it does more there.
+    overrides `embed` and `normed` where it does more there. `sparse` and `multi_vector` are the
+    heads for each token that BGE-M3 has (arXiv:2402.03216).
     """
 
     token_embedding: Embedding = gguf("token_embd")
@@ -31,6 +32,8 @@ class TextEncoder(Model):
     rank_head: RankHead = gguf()
     dense: Linear | None = gguf("dense_2")
     second_dense: Linear | None = gguf("dense_3")
+    sparse: Linear | None = gguf("sparse_linear")
+    multi_vector: Linear | None = gguf("colbert_linear")
 
     default_rank_pooling: ClassVar[str] = "cls"
 

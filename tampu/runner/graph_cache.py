@@ -33,7 +33,6 @@ Data: TypeAlias = npt.NDArray[np.generic]
 
 _MAX_GRAPHS = 32
 _TICK_S = 1.0
-_MAX_ROWS = 256  # computed at once, of those that are pooled outside
 _MAX_ENCODERS = 2  # each for one size of images, or one chunk
 _TYPES = {
     np.dtype(np.float32): GGMLType.F32,
@@ -102,6 +101,7 @@ class GraphCache:
     """Builds the model's graphs, computes steps with them, and counts both (`counts`).
 
     Attributes:
+        backend: computes them.
         model: whose graphs they are.
         adapters: those that requests choose, in the graph that is being built.
     """
@@ -115,7 +115,7 @@ class GraphCache:
         reuse: bool = True,
         device_tokens: DeviceTokens | None = None,
     ) -> None:
-        self._backend = backend
+        self.backend = backend
         self.model = model
         self._cache = cache
         self._device_tokens = device_tokens
@@ -169,10 +169,10 @@ class GraphCache:
         self._reservation = tokens, outputs, best
         for graph in self._largest(tokens, outputs, best):
             try:
-                self._backend.reserve(graph.context)
+                self.backend.reserve(graph.context)
             finally:
                 graph.context.close()
-        self._reserved = self._backend.graph_bytes
+        self._reserved = self.backend.graph_bytes
 
     def check(self, tokens: int) -> None:
         """Build graphs of so many tokens, without memory and without data.
@@ -216,8 +216,8 @@ class GraphCache:
             OutOfMemoryError: if they do not fit; then nothing changes.
             ShapeError: if one changes what is not computed token by token; likewise.
         """
-        self._backend.wait()
-        stacks = AdapterStacks(self.model, adapters, self._backend, self.adapters)
+        self.backend.wait()
+        stacks = AdapterStacks(self.model, adapters, self.backend, self.adapters)
         self.close()
         before, self._stacks = self._stacks, stacks
         try:
@@ -264,19 +264,19 @@ class GraphCache:
                 cached = self._cache.scratch(batch.tokens, views, cells or [0] * len(views))
                 data[len(data) - len(cached) :] = cached
                 inputs = list(zip(graph.inputs, data, strict=True))
-                computed = self._backend.submit(graph.context, inputs, [])
+                computed = self.backend.submit(graph.context, inputs, [])
                 while wait([computed], _TICK_S).not_done:
                     progress(done)
                 seconds.append(computed.result().compute_ns / 1e9)
             finally:
-                self._backend.wait()  # if it was interrupted
+                self.backend.wait()  # if it was interrupted
                 graph.context.close()
         progress(len(batches))
         return seconds
 
     def detect_nan(self) -> None:
         """Check everything computed from now on for NaN and infinity; this is slow."""
-        self._backend.detect_nan()
+        self.backend.detect_nan()
 
     def prepare(self, step: StepInputs) -> PreparedGraph:
         """Prepare the graph and the data of a step; computes nothing."""
@@ -315,48 +315,27 @@ class GraphCache:
         """Start computing a step; the result is one array (m, vocabulary or features)."""
         graph = prepared.graph
         inputs = list(zip(graph.inputs, prepared.data, strict=True))
-        return self._backend.submit(graph.context, inputs, [graph.result])
+        return self.backend.submit(graph.context, inputs, [graph.result])
 
     def submit(self, step: StepInputs) -> Future[Computed]:
         """Prepare a step and start computing it."""
         return self.launch(self.prepare(step))
 
-    def compute_rows(
-        self, part: Callable[[Tensor], Tensor], rows: npt.NDArray[np.float32]
-    ) -> npt.NDArray[np.float32]:
-        """Compute what the model does with pooled rows (n, features); any thread may call it.
-
-        Args:
-            part: of the model: `after_pooling` or `head`.
-            rows: any number of them.
-        """
-        results = []
-        for start in range(0, len(rows), _MAX_ROWS):
-            some = np.ascontiguousarray(rows[start : start + _MAX_ROWS], np.float32)
-            context = self._backend.context()
-            try:
-                given = context.input("rows", some.shape, GGMLType.F32)
-                result = context.output(part(given))
-                results += self._backend.compute(context, [(given, some)], [result]).outputs
-            finally:
-                context.close()
-        return np.concatenate(results)
-
     def shift_keys(self, cells: Sequence[npt.NDArray[np.int32]], offset: int) -> None:
         """Move the keys of some cells to other positions; see `context_shift.shift_keys`."""
-        shift_keys(self._backend, self.model, self._cache, cells, offset)
+        shift_keys(self.backend, self.model, self._cache, cells, offset)
 
     def check_reservation(self) -> None:
         """Drop all graphs if the device's memory was reallocated: theirs would be stale."""
-        if self._backend.graph_bytes != self._reserved:
+        if self.backend.graph_bytes != self._reserved:
             log.warning("a graph outgrew the reservation of %d bytes", self._reserved)
-            self._reserved = self._backend.graph_bytes
+            self._reserved = self.backend.graph_bytes
             self.close()
 
     def close(self) -> None:
         """Wait for the graph that is computing, if any, and free all graphs."""
         if self._kept or self._encoders:
-            self._backend.wait()
+            self.backend.wait()
         for kept in (self._kept, self._encoders):
             while kept:
                 kept.popitem()[1].context.close()
@@ -396,7 +375,7 @@ class GraphCache:
             number += 1
 
     def _build(self, shape: GraphShape) -> _Graph:
-        context = self._backend.context()
+        context = self.backend.context()
         try:
             return self._built(shape, context)
         except TampuError:
@@ -453,7 +432,7 @@ class GraphCache:
         vision = self.model.vision
         if vision is None:
             raise ComputeError("the model has no vision encoder")
-        context = self._backend.context()
+        context = self.backend.context()
         try:
             inputs = {
                 name: context.input(name, array.shape, _TYPES[array.dtype])

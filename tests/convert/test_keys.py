@@ -10,6 +10,7 @@ import pytest
 import transformers
 from support import handmade_checkpoints as handmade
 from support.checkpoints import RANKERS, RECIPES
+from support.checkpoints.published import published_config
 
 from tampu.convert import FAMILIES, convert, plan_conversion
 from tampu.convert.config import Config
@@ -24,8 +25,10 @@ def test_every_key_that_transformers_writes_is_classified(name: str) -> None:
     recipe = RECIPES_OF_ALL[name]
     values = recipe.config(**recipe.values, architectures=[recipe.architecture]).to_dict()
     values = recipe.published or values
-    family = FAMILIES[recipe.checkpoint]
+    values = published_config(values, recipe.layout) if recipe.layout else values
     read = Config(values)
+    named = FAMILIES[recipe.checkpoint]
+    family = named.variant(read) or named
     config = family.complete(read)
     check_quantization(config, family.quantizations)
     family.parameters(config)

@@ -19,8 +19,10 @@ from tampu.convert.checkpoint import Checkpoint
 from tampu.convert.config import Config
 from tampu.convert.keys.image import PROCESSOR, check_images
 from tampu.convert.keys.tokenizer import SPECIAL_TOKENS, TOKENIZER
+from tampu.convert.sentence_transformers import PROMPTS_FILE
 from tampu.convert.vocabulary import tokenizer_metadata
 from tampu.errors import ModelFileError, UnsupportedModelError
+from tampu.tokenizer.prompts import DEFAULT_KEY, KEY
 
 TOKENIZERS = (
     "LlamaTokenizer", "GemmaTokenizer", "Qwen2Tokenizer", "Qwen3_5Tokenizer", "BertTokenizer",
@@ -388,11 +390,6 @@ def test_an_invented_key_of_a_pooling_in_another_folder_stops_a_conversion(tmp_p
         ("sentence_bert_config.json", {"do_lower_case": True}, "do_lower_case is True"),
         ("sentence_bert_config.json", {"model_args": {"a": 1}}, "model_args is"),
         ("1_Pooling/config.json", {"include_prompt": False}, "include_prompt is False"),
-        (
-            "config_sentence_transformers.json",
-            {"prompts": {"q": "query: "}, "default_prompt_name": "q"},
-            "the default prompt 'q' is not applied: 'query: '",
-        ),
         ("config_sentence_transformers.json", {"truncate_dim": 8}, "truncate_dim is 8"),
     ],
 )
@@ -417,19 +414,42 @@ def test_an_adapter_beside_the_model_is_not_dropped_in_silence(tmp_path: Path) -
     assert plan_conversion(source, allow_unknown=True)
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("config_sentence_transformers.json", {"prompts": {"q": "query: "}}, "prompt 'q' is not"),
-        ("sentence_bert_config.json", {"max_seq_length": 16}, "max_seq_length is 16"),
-    ],
-)
 def test_what_is_left_to_the_caller_is_logged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, content: object, message: str
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "tampu"):
-        assert plan_conversion(written(tmp_path, **{name: content}))
-    assert message in caplog.text
+        assert plan_conversion(
+            written(tmp_path, **{"sentence_bert_config.json": {"max_seq_length": 16}})
+        )
+    assert "max_seq_length is 16" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("settings", "keys"),
+    [
+        ({"prompts": {"q": "query: "}}, {KEY: '{"q":"query: "}'}),
+        (
+            {"prompts": {"q": "query: ", "d": ""}, "default_prompt_name": "q"},
+            {KEY: '{"q":"query: ","d":""}', DEFAULT_KEY: "q"},
+        ),
+        ({"prompts": {"d": ""}, "default_prompt_name": "d"}, {}),
+    ],
+)
+def test_prompts_become_keys(tmp_path: Path, settings: object, keys: dict[str, str]) -> None:
+    plan = plan_conversion(written(tmp_path, **{PROMPTS_FILE: settings}))
+    assert {key: plan.metadata[key] for key in (KEY, DEFAULT_KEY) if key in plan.metadata} == keys
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"prompts": {"q": 1}}, "prompts is not an object of texts"),
+        ({"prompts": {}, "default_prompt_name": "d"}, "default_prompt_name: 'd' is not in prompts"),
+    ],
+)
+def test_damaged_prompts_are_an_error(tmp_path: Path, settings: object, message: str) -> None:
+    with pytest.raises(ModelFileError, match=f"{PROMPTS_FILE}: {message}"):
+        plan_conversion(written(tmp_path, **{PROMPTS_FILE: settings}))
 
 
 @pytest.mark.parametrize(("key", "value"), [("do_lower_case", False), ("strip_accents", True)])

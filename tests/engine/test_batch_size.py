@@ -131,7 +131,7 @@ def test_prompts_are_computed_in_the_size_that_was_fastest(
         assert engine.generate(PROMPT, max_tokens=8, temperature=0.0).tokens == wanted
         assert "2048 tokens at a time, as measured" in engine.placement.reason
         # No batch needs more memory than is reserved.
-        assert engine.runner.graphs._backend.graph_bytes == engine.runner.graphs._reserved
+        assert engine.runner.graphs.backend.graph_bytes == engine.runner.graphs._reserved
     assert measured == [PROBE, 512, 512, 1024, 2048]
     assert "512: 100.0, 1024: 80.0, 2048: 60.0" in caplog.text
     assert "outgrew" not in caplog.text

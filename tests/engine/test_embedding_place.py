@@ -21,7 +21,7 @@ LAYERS = 2
 
 
 def place(engine: Engine) -> str:
-    found = engine.runner.graphs._backend.device_map.of_embedding()
+    found = engine.runner.graphs.backend.device_map.of_embedding()
     return found.label if found else "CPU.0"
 
 
@@ -56,7 +56,7 @@ def test_they_stay_on_the_cpu_if_they_do_not_fit(
     for memory in range(300_000, 700_000, 15_000):
         devices[0].free = memory
         with Engine.load(path, **SMALL) as engine:
-            device_map = engine.runner.graphs._backend.device_map
+            device_map = engine.runner.graphs.backend.device_map
             found.add((device_map.layers.count(0), place(engine)))
     assert {(LAYERS + 1, "CPU.0"), (LAYERS + 1, "GPU.0")} <= found
     assert all(count == LAYERS + 1 for count, label in found if label == "GPU.0")
@@ -71,7 +71,7 @@ def test_they_stay_on_the_cpu_if_the_device_cannot_look_up_their_type(
     with Engine.load(path, offload=Offload(99), **SMALL) as engine:
         assert place(engine) == "CPU.0"
         engine.logits(TEXT)
-        assert engine.runner.graphs._backend.splits == 2
+        assert engine.runner.graphs.backend.splits == 2
 
 
 @pytest.mark.parametrize("model", ["tiny", "demo"])
@@ -83,10 +83,10 @@ def test_a_step_of_one_device_waits_for_it_three_times(
     source = write_tiny(tmp_path / "tiny.gguf", Tiny(layers=LAYERS)) if model == "tiny" else model
     with Engine.load(source, offload=Offload(0), **SMALL) as engine:
         wanted = engine.generate([5, 6, 7] * 9, max_tokens=20, **GREEDY).tokens
-        assert engine.runner.graphs._backend.counts.waits == 0
+        assert engine.runner.graphs.backend.counts.waits == 0
     with Engine.load(source, offload=Offload(99), **SMALL) as engine:
         engine.runner.finish_warm_up()
-        counts, graphs = engine.runner.graphs._backend.counts, engine.runner.graphs.counts
+        counts, graphs = engine.runner.graphs.backend.counts, engine.runner.graphs.counts
         waits, steps = counts.waits, graphs.built + graphs.reused
         assert engine.generate([5, 6, 7] * 9, max_tokens=20, **GREEDY).tokens == wanted
         assert graphs.built + graphs.reused - steps == 20

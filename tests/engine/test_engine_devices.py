@@ -58,7 +58,7 @@ def expected(path: Path) -> tuple[Any, npt.NDArray[np.float32]]:
 
 def places(engine: Engine) -> str:
     """The device of each layer, "-" for the processor."""
-    device_map = engine.runner.graphs._backend.device_map
+    device_map = engine.runner.graphs.backend.device_map
     found = [device_map.of_layer(n) for n in range(LAYERS + 1)]
     return "".join("-" if each is None else str(each.index) for each in found)
 
@@ -140,7 +140,7 @@ def test_a_step_goes_to_a_device_once(
         assert devices[0].taken > 0
         for length in (1, 64):  # from 32 tokens on, ggml may send the CPU's layers to a GPU too
             engine.logits([5] * length)
-            assert engine.runner.graphs._backend.splits == splits
+            assert engine.runner.graphs.backend.splits == splits
 
 
 @pytest.mark.parametrize("model", ["tiny", "demo"])
@@ -150,7 +150,7 @@ def test_what_a_greedy_token_copies_and_how_often_graphs_are_planned(
     source = path if model == "tiny" else model
     with Engine.load(source, offload=Offload(99), **SMALL) as engine:
         assert devices[0].taken > 0
-        counts, graphs = engine.runner.graphs._backend.counts, engine.runner.graphs
+        counts, graphs = engine.runner.graphs.backend.counts, engine.runner.graphs
 
         def steps() -> int:
             return graphs.counts.built + graphs.counts.reused
@@ -187,7 +187,7 @@ def test_the_best_logits_give_the_tokens_that_all_of_them_give(
     with Engine.load(path, offload=Offload(99), **SMALL) as engine:
         assert gpus
         assert engine.device_bytes > 0
-        counts = engine.runner.graphs._backend.counts
+        counts = engine.runner.graphs.backend.counts
         before = counts.bytes_read
         found = [ask(engine, seed, options) for seed in range(3)]
         tokens = sum(len(each) for each in found)
@@ -292,7 +292,7 @@ def test_experts_stay_on_the_cpu_if_memory_is_short(
         devices[0].free = memory
         devices[1].free = 0
         with Engine.load(path, **SMALL) as engine:
-            device_map = engine.runner.graphs._backend.device_map
+            device_map = engine.runner.graphs.backend.device_map
             assert places(engine) == "00000"
             kept.append(len(device_map.cpu_experts))
             assert answers(engine) == wanted

@@ -113,7 +113,7 @@ def test_nothing_is_allocated_after_loading(
     load: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = load(slots=2)
-    backend = engine.model.graphs._backend
+    backend = engine.model.graphs.backend
     reserved = backend.graph_bytes
     asked = []
     real = gg.ggml_backend_buft_alloc_buffer

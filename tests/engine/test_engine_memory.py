@@ -24,7 +24,7 @@ def picture(seed: int, side: int) -> npt.NDArray[Any]:
 @pytest.mark.seed("S39", "S40", "S41", "S42")
 def test_the_largest_requests_need_no_more_memory_than_loading() -> None:
     with Engine.load("demo", context=512, slots=3, threads=1, batch=64) as engine:
-        backend = engine.runner.graphs._backend
+        backend = engine.runner.graphs.backend
         reserved = backend.graph_bytes
         assert reserved > 0
         words = engine.tokenize("one two three four five six seven eight nine ten " * 60)

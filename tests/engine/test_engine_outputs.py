@@ -57,7 +57,7 @@ def test_only_requests_that_need_all_logits_copy_them(
     with Engine.load(path, offload=Offload(99), **FOUR) as engine:
         assert gpus
         assert engine.device_bytes > 0
-        backend = engine.runner.graphs._backend
+        backend = engine.runner.graphs.backend
         before, reserved = backend.counts.bytes_read, backend.graph_bytes
         assert [tokens(stream) for stream in start(engine, kinds.split())] == wanted
         row = len(kinds.split()) * width + in_full * engine.tokenizer.vocabulary_size

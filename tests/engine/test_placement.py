@@ -139,7 +139,7 @@ def test_keys_and_values_stay_on_the_cpu_by_choice(
         error = np.abs(engine.logits(TEXT) - logits).max() / np.abs(logits).max()
         assert error < 0.02
         # The GPU gets no copy of them: attention is computed beside them, once for each layer.
-        assert engine.runner.graphs._backend.splits == 2 * LAYERS + 1
+        assert engine.runner.graphs.backend.splits == 2 * LAYERS + 1
 
 
 def test_the_option_is_in_the_offload() -> None:

@@ -82,10 +82,10 @@ def test_answers_are_those_of_one_step_in_flight(
         assert engine.device_bytes > 0
         engine.runner.finish_warm_up()
         found = answers(engine, options)
-        plans = engine.runner.graphs._backend.counts.plans
+        plans = engine.runner.graphs.backend.counts.plans
         assert answers(engine, options) == found
         if len(options) == 1:
-            assert engine.runner.graphs._backend.counts.plans == plans
+            assert engine.runner.graphs.backend.counts.plans == plans
     assert bool(queued) is is_queued
     queued.clear()
     monkeypatch.setattr(model_loader, "_device_tokens", lambda *_: None)
@@ -126,7 +126,7 @@ def test_results_are_copied_as_part_of_the_step(
     path = write_tiny(tmp_path / "tiny.gguf", Tiny(layers=2))
     with Engine.load(path, offload=Offload(99), **FOUR) as engine:
         engine.runner.finish_warm_up()
-        counts = engine.runner.graphs._backend.counts
+        counts = engine.runner.graphs.backend.counts
         waits, read, written = counts.waits, counts.bytes_read, counts.bytes_written
         pinned = counts.bytes_pinned
         answers(engine, [{"max_tokens": 20}])

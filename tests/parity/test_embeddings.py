@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.laboratory import Laboratory, tokens
+from safetensors.torch import save_file
+from support.laboratory import Laboratory, relative_error, tokens
 from tokenizers import Tokenizer
 
 from tampu.convert import convert
@@ -119,3 +120,71 @@ def test_late_chunks_need_mean_pooling(laboratory: Laboratory) -> None:
         pytest.raises(RequestError, match="needs mean pooling; the model's is cls"),
     ):
         engine.embed([[9], [10]], late_chunking=True)
+
+
+def test_prompts_are_put_before_texts(laboratory: Laboratory, tmp_path: Path) -> None:
+    folder = shutil.copytree(laboratory.checkpoint("bert"), tmp_path / "checkpoint")
+    prompts = {"prompts": {"q": "query: ", "d": ""}, "default_prompt_name": "q"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    convert(folder, tmp_path / "bert.gguf", "F32")
+    with Engine.load(tmp_path / "bert.gguf", threads=1, cache_type="f32") as engine:
+        plain = engine.embed(["query: Hello", "Hello"], prompt="")
+        for prompt, expected in ((None, plain[0]), ("q", plain[0]), ("d", plain[1])):
+            assert (engine.embed("Hello", prompt=prompt)[0] == expected).all()
+        with pytest.raises(RequestError, match="prompt 'x' is not known; the model has: 'q', 'd'"):
+            engine.embed("Hello", prompt="x")
+        with pytest.raises(RequestError, match="before texts, not before tokens"):
+            engine.embed([[9]], prompt="q")
+        with pytest.raises(RequestError, match='set prompt to ""'):
+            engine.embed(["a", "b"], late_chunking=True)
+
+
+def test_hybrid_embeddings_are_those_of_bge_m3(laboratory: Laboratory, tmp_path: Path) -> None:
+    """Weights of words are above 0 and the largest of each; vectors leave out the first token."""
+    folder = shutil.copytree(laboratory.checkpoint("xlm_roberta"), tmp_path / "checkpoint")
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true}')
+    generator = torch.Generator().manual_seed(1)
+    heads = {name: torch.nn.Linear(128, width) for name, width in (("sparse", 1), ("colbert", 128))}
+    for name, head in heads.items():
+        for value in head.parameters():
+            value.data = torch.randn(value.shape, generator=generator) / 128**0.5
+        save_file(dict(head.state_dict()), folder / f"{name}_linear.safetensors")
+    convert(folder, tmp_path / "m3.gguf", "F32")
+    texts = ["The class parses the arguments, the class.", "x"]
+    with Engine.load(tmp_path / "m3.gguf", threads=1, cache_type="f32") as engine:
+        found = engine.embed_hybrid(texts)
+        dense = engine.embed(texts)
+        ids = [engine.tokenize(text) for text in texts]
+    for text, ours, vector in zip(ids, found, dense, strict=True):
+        with torch.no_grad():
+            states = laboratory.reference("xlm_roberta")(torch.tensor([text])).last_hidden_state[0]
+            weights = heads["sparse"](states)[:, 0].relu().tolist()
+            vectors = torch.nn.functional.normalize(heads["colbert"](states[1:]), dim=-1).numpy()
+        expected: dict[int, float] = {}
+        for token, weight in zip(text, weights, strict=True):
+            if weight > 0 and token > 3:  # <s>, <pad>, </s> and <unk>
+                expected[token] = max(weight, expected.get(token, 0.0))
+        assert ours.sparse == pytest.approx(expected, rel=1e-4)
+        assert relative_error(ours.multi_vector, vectors) < 1e-5
+        np.testing.assert_allclose(ours.dense, vector, rtol=1e-6)
+    first, second = found
+    assert first.sparse
+    assert first.sparse_score(first) == pytest.approx(sum(w * w for w in first.sparse.values()))
+    assert first.multi_vector_score(first) == pytest.approx(1.0)
+    assert first.multi_vector_score(second) < 1
+
+
+def test_a_model_without_heads_for_tokens_has_no_hybrid_embeddings(laboratory: Laboratory) -> None:
+    message = "they need a file made of a checkpoint with sparse_linear.safetensors"
+    with laboratory.engine("bert") as engine, pytest.raises(RequestError, match=message):
+        engine.embed_hybrid("x")
+
+
+def test_pickled_heads_are_named_and_not_read(
+    laboratory: Laboratory, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = shutil.copytree(laboratory.checkpoint("bert"), tmp_path / "checkpoint")
+    (folder / "sparse_linear.pt").write_bytes(b"pickle")
+    convert(folder, tmp_path / "bert.gguf", "F32")
+    assert "sparse_linear.pt is a pickle, which is not read" in caplog.text

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.laboratory import Laboratory, tokens
-from support.ollama_files import PUBLISHED, publish
+from support.ollama_files import PUBLISHED, Published, publish
 from support.seeing import Seer, picture
 
 from tampu.engine.engine import Engine
@@ -48,3 +48,17 @@ def test_a_published_file_sees_the_same(
         finally:
             seer.close()
     np.testing.assert_allclose(found[1], found[0], rtol=1e-4, atol=1e-4)
+
+
+def test_a_published_encoder_gives_the_same_embeddings(
+    laboratory: Laboratory, tmp_path: Path
+) -> None:
+    ours = laboratory.file("embedding_gemma")
+    names = {r"^dense_2\.": "dense.0.", r"^dense_3\.": "dense.1.", r"^output_norm\.": "norm."}
+    layout = Published("gemma3", names=names, keys={"attention.causal": False})
+    theirs = publish(ours, layout, tmp_path / "published.gguf")
+    found = []
+    for path in (ours, theirs):
+        with Engine.load(path, context=128, threads=1, cache_type="f32") as engine:
+            found.append(engine.embed([tokens(60), tokens(7)]))
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-4, atol=1e-5)

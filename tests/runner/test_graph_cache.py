@@ -178,7 +178,7 @@ def test_what_is_computed_while_loading_is_over_before_its_graph_is_freed(
         raise KeyboardInterrupt
 
     def watched(context: Context) -> None:
-        busy.append(bool(graphs._backend._queue))
+        busy.append(bool(graphs.backend._queue))
         close(context)
 
     monkeypatch.setattr(Context, "close", watched)

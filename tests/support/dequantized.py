@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from transformers import PreTrainedModel
 
 from tampu.convert import FAMILIES
 from tampu.convert.checkpoint import SINGLE_FILE
+from tampu.convert.config import Config
 from tampu.convert.family import Family
 from tampu.convert.lazy_tensor import View, nth_part
 from tampu.ml.gguf import GGMLType, read_gguf
@@ -51,7 +53,9 @@ def take_stored_weights(folder: Path, recipe: Recipe, path: Path) -> None:
     tensors = load_file(folder / SINGLE_FILE)
     prefix = "model." if "embed_tokens.weight" in tensors else ""
     named = ((prefix + name, tensor) for name, tensor in tensors.items())
-    _take(named, FAMILIES[recipe.architecture], path)
+    family = FAMILIES[recipe.architecture]
+    config = Config(json.loads((folder / "config.json").read_text()))
+    _take(named, family.variant(config) or family, path)
     save_file(tensors, folder / SINGLE_FILE, {"format": "pt"})
     stored = _quantized(path)
     for number, part in enumerate(sorted(folder.glob("*_Dense")), 2):

@@ -1,4 +1,4 @@
-"""BERT, XLM-RoBERTa and what is made of them: `bert` in GGUF.
+"""BERT, DistilBERT and what is made of them: `bert` in GGUF.
 
 Classifiers rank if they have one label, or one that is `yes`. BERT's classifier reads the pooler's
 output, so both are the head.
@@ -7,13 +7,12 @@ output, so both are the head.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 
-from tampu.convert.checkpoint import Stored, StoredTensor
+from tampu.convert.checkpoint import StoredTensor
 from tampu.convert.config import Config
 from tampu.convert.family import Family, Parameters
-from tampu.convert.lazy_tensor import View
 
 log = logging.getLogger("tampu")
 
@@ -62,7 +61,7 @@ def encoder_parameters(config: Config, *, epsilon: str = "layer_norm_eps") -> Pa
     }
 
 
-_HEADS = ("cls.predictions.", "cls.seq_relationship.", "lm_head.")
+_HEADS = ("cls.predictions.", "cls.seq_relationship.", "lm_head.", "vocab_")
 _OLD_LEAVES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 
@@ -115,41 +114,37 @@ BERT_CLASSIFIER = replace(
 )
 
 
-def roberta_parameters(config: Config) -> Parameters:
-    """Return the keys of `bert`; the first positions are never used, and are left out."""
-    keys = parameters(config)
-    unused = config.get("pad_token_id", 1)
-    length = keys["context_length"]
-    if type(unused) is not int or not isinstance(length, int) or not 0 <= unused < length - 1:
-        raise config.error("pad_token_id", f"{unused!r} for {length!r} positions")
-    return keys | {"context_length": length - unused - 1}
+_DISTIL = "transformer.layer.{}"
+_DISTIL_KEYS = {
+    "hidden_size": "dim", "intermediate_size": "hidden_dim", "num_hidden_layers": "n_layers",
+    "num_attention_heads": "n_heads",
+}  # fmt: skip
 
 
-def roberta_classifier_parameters(config: Config) -> Parameters:
-    """Return the keys of `bert` with a head; as above."""
-    return roberta_parameters(config) | classifier_keys(config)
+def distilbert_parameters(config: Config) -> Parameters:
+    """Return the keys of `bert`; positions that follow a formula are stored like learnt ones."""
+    config.require("activation", ("gelu",), "gelu")
+    config.get("sinusoidal_pos_embds")
+    values = {new: config.get(old) for new, old in _DISTIL_KEYS.items()}
+    return encoder_parameters(config.changed({**config.values, **values}))
 
 
-def used_positions(parameters: Parameters) -> Mapping[str, Mapping[str, View]]:
-    """Return the view of the position embeddings from the first that is used on."""
-    length = parameters["context_length"]
-
-    def cut(values: Stored) -> Stored:
-        return values[len(values) - length :] if isinstance(length, int) else values
-
-    return {"embeddings.position_embeddings.weight": {"position_embd.weight": cut}}
-
-
-XLM_ROBERTA = replace(
+DISTILBERT = replace(
     BERT,
-    checkpoints=("XLMRobertaModel", "XLMRobertaForMaskedLM"),
-    parameters=roberta_parameters,
-    prefixes=(("roberta.", ""),),
-    fused=used_positions,
-)
-XLM_ROBERTA_CLASSIFIER = replace(
-    XLM_ROBERTA,
-    checkpoints=("XLMRobertaForSequenceClassification",),
-    names={**NAMES, "classifier.dense": "cls", "classifier.out_proj": "cls.output"},
-    parameters=roberta_classifier_parameters,
+    checkpoints=("DistilBertModel", "DistilBertForMaskedLM"),
+    names={
+        "embeddings.word_embeddings": "token_embd",
+        "embeddings.position_embeddings": "position_embd",
+        "embeddings.LayerNorm": "token_embd_norm",
+        f"{_DISTIL}.attention.q_lin": "blk.{}.attn_q",
+        f"{_DISTIL}.attention.k_lin": "blk.{}.attn_k",
+        f"{_DISTIL}.attention.v_lin": "blk.{}.attn_v",
+        f"{_DISTIL}.attention.out_lin": "blk.{}.attn_output",
+        f"{_DISTIL}.sa_layer_norm": "blk.{}.attn_output_norm",
+        f"{_DISTIL}.ffn.lin1": "blk.{}.ffn_up",
+        f"{_DISTIL}.ffn.lin2": "blk.{}.ffn_down",
+        f"{_DISTIL}.output_layer_norm": "blk.{}.layer_output_norm",
+    },
+    parameters=distilbert_parameters,
+    prefixes=(("distilbert.", ""),),
 )

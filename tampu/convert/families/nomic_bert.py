@@ -6,6 +6,7 @@ original checkpoint is a model of XLM-RoBERTa's class with an adapter for each t
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -16,6 +17,8 @@ from tampu.convert.family import Family, Parameters, moe_parameters
 from tampu.convert.lazy_tensor import View, transposed
 from tampu.errors import UnsupportedModelError
 from tampu.models.nomic_bert import EXPERT_BIASES
+
+log = logging.getLogger("tampu")
 
 _LAYER = "encoder.layers.{}"
 _COMMON = {
@@ -136,11 +139,6 @@ def expert_views(parameters: Parameters) -> Mapping[str, Mapping[str, View]]:
     }
 
 
-def gather_experts(tensors: Iterable[StoredTensor]) -> Iterable[StoredTensor]:
-    """Yield the tensors, without the biases of experts, which are in a key."""
-    return gather(each for each in tensors if not each.name.endswith("mlp.experts.bias"))
-
-
 NOMIC_BERT = Family(
     architecture="nomic-bert",
     checkpoints=("NomicBertModel", "NomicBertForMaskedLM", "NomicBertForPreTraining"),
@@ -158,7 +156,7 @@ NOMIC_BERT_MOE = replace(
     checkpoints=(),
     names={name: new for name, new in NAMES.items() if "mlp.fc1" not in name} | _EXPERTS,
     parameters=expert_parameters,
-    gather=gather_experts,
+    ignored=NOMIC_BERT.ignored | {f"{_LAYER}.mlp.experts.bias"},  # in a key
     fused=expert_views,
     tensor_keys=expert_biases,
     optional=frozenset(  # each in some layers
@@ -191,4 +189,41 @@ JINA_BERT_V3 = replace(
     parameters=jina_parameters,
     prefixes=(("roberta.", ""),),
     variant=lambda _: None,
+)
+
+
+_TASKS = (".0.lora_A", ".0.lora_B")
+
+
+def task_parameters(config: Config) -> Parameters:
+    """Return the keys of `jina-bert-v3`, of a checkpoint with an adapter for each task.
+
+    Without a task the reference computes the model alone, and so does the file.
+    """
+    config.require("position_embedding_type", ("rotary",), "rotary")
+    for key in ("lora_rank", "lora_alpha", "lora_dropout_p", "lora_main_params_trainable",
+                "load_trained_adapters", "matryoshka_dimensions", "emb_pooler", "use_reentrant",
+                "truncate_dim"):  # fmt: skip
+        config.get(key)  # of the adapters, the training and what callers do with embeddings
+    prompts = config.get("task_instructions")
+    tasks = config.strings("lora_adaptations")
+    log.warning(
+        "the adapters for %s are left out: embeddings are those of the model without a task%s",
+        ", ".join(tasks),
+        "" if prompts is None else f"; texts that belong before others: {prompts}",
+    )
+    base = config.number("rotary_emb_base", 10_000.0)
+    return jina_parameters(config.changed({**config.values, "rope_theta": base}))
+
+
+def without_tasks(tensors: Iterable[StoredTensor]) -> Iterable[StoredTensor]:
+    """Yield the tensors of the model alone, without the names of torch's parametrizations."""
+    own = (tensor for tensor in tensors if not tensor.name.endswith(_TASKS))
+    for tensor in gather(own):
+        name = tensor.name.replace(".parametrizations.", ".").removesuffix(".original")
+        yield replace(tensor, name=name)
+
+
+JINA_BERT_V3_TASKS = replace(
+    JINA_BERT_V3, checkpoints=("XLMRobertaLoRA",), parameters=task_parameters, gather=without_tasks
 )

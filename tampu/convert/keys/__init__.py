@@ -21,7 +21,6 @@ from tampu.convert.keys.embedding import (
     POOLING,
     SENTENCE_TRANSFORMERS,
     TRANSFORMER,
-    prompts,
     strange_modules,
 )
 from tampu.convert.keys.model import CONFIG, GENERATION
@@ -33,7 +32,7 @@ from tampu.convert.keys.tokenizer import (
     contradictions,
     strange_added_tokens,
 )
-from tampu.convert.sentence_transformers import MODULES_FILE, Modules, dense_files
+from tampu.convert.sentence_transformers import MODULES_FILE, PROMPTS_FILE, Modules, dense_files
 from tampu.errors import UnsupportedModelError
 
 __all__ = ["ADAPTER", "CONFIG", "FILES", "Keys", "check_config", "check_file", "check_files",
@@ -43,7 +42,6 @@ log = logging.getLogger("tampu")
 
 _SHOWN = 5
 ADAPTER_FILE = "adapter_config.json"
-PROMPTS_FILE = "config_sentence_transformers.json"
 # sentence-transformers looks for the first of these.
 TRANSFORMER_FILES = tuple(
     f"sentence_{kind}_config.json"
@@ -114,7 +112,6 @@ def check_files(
             for why in contradictions(settings, checkpoint.json("tokenizer.json") or {})
         ),
         *(f"{MODULES_FILE}: {why}" for why in strange_modules(checkpoint.entries(MODULES_FILE))),
-        *_prompts(found[PROMPTS_FILE]),
     ]
     if checkpoint.json(ADAPTER_FILE) is not None:
         strange.append(
@@ -128,19 +125,6 @@ def check_files(
                 "%s: max_seq_length is %d: sentence-transformers cuts longer texts, and "
                 "here they may have %d tokens",
                 name, longest, context,
-            )  # fmt: skip
-
-
-def _prompts(settings: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the default prompt, which is not applied; log the others."""
-    texts, default = prompts(settings)
-    for name, text in texts.items():
-        if name == default:
-            yield f"{PROMPTS_FILE}: the default prompt {name!r} is not applied: {short(text)}"
-        else:
-            log.warning(
-                "%s: the prompt %r is not applied; put it before a text: %s",
-                PROMPTS_FILE, name, short(text),
             )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from tampu.convert.keys.table import GENERATED, LIBRARY, NAMES, REQUEST, TENSORS, Keys
@@ -53,7 +53,7 @@ TRANSFORMER = Keys(
     used=frozenset({"max_seq_length"}),
 )
 
-# config_sentence_transformers.json. `prompts` and `default_prompt_name` are read by `prompts`.
+# config_sentence_transformers.json. `prompts` and `default_prompt_name` become keys.
 SENTENCE_TRANSFORMERS = Keys(
     irrelevant={
         "__version__": NAMES,
@@ -64,21 +64,6 @@ SENTENCE_TRANSFORMERS = Keys(
     neutral={"truncate_dim": ()},
     used=frozenset({"prompts", "default_prompt_name"}),
 )
-
-
-def prompts(settings: Mapping[str, Any]) -> tuple[dict[str, str], str | None]:
-    """Return the texts that are put before a text, by name, and the one that is the default.
-
-    Empty ones are left out: they change nothing.
-    """
-    listed = settings.get("prompts")
-    found = {
-        name: text
-        for name, text in (listed if isinstance(listed, dict) else {}).items()
-        if isinstance(text, str) and text
-    }
-    default = settings.get("default_prompt_name")
-    return found, default if default in found else None
 
 
 def strange_modules(entries: list[dict[str, Any]]) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 
+import msgspec
 import numpy as np
 
 from tampu.chat.images import Item
@@ -19,8 +20,10 @@ from tampu.engine.scoring import AT_ONCE, run_all
 from tampu.errors import ContextLengthError, RequestError
 from tampu.ml.vectors import UNIT, check_finite, scaled, unit_vectors
 from tampu.runner.events import Done, Event
+from tampu.runner.pooled import compute_rows
 from tampu.runner.request import GenerateOptions
 from tampu.runner.sequence import RowCollector, Rows, Sink
+from tampu.tokenizer.prompts import EmbeddingPrompts
 
 _NO_POOLING = (
     "the model has no pooling, so a text has a vector for each of its tokens: POST "
@@ -50,21 +53,44 @@ def embed(model: NativeModel, request: Embed) -> Embedded:
         vectors = _embeddings(model, texts, options)
     graphs = model.model.graphs
     if graphs.model.has_dense:
-        vectors = graphs.compute_rows(graphs.model.after_pooling, vectors)
+        vectors = compute_rows(graphs.backend, graphs.model.after_pooling, vectors)
     counts = tuple(map(len, texts))
     if model.pooling == NONE:
         return result(vectors, sum(counts), dropped, counts)
     return result(sized(vectors, request), sum(counts), dropped)
 
 
+def prompted(request: Embed, prompts: EmbeddingPrompts) -> Embed:
+    """Return a request with one of the model's prompts in its texts.
+
+    Raises:
+        RequestError: for a prompt that the model does not have, or that cannot be put there.
+    """
+    before = prompts.find(request.prompt)
+    if not before:
+        return request
+    if request.late_chunking:
+        raise RequestError('late_chunking computes all inputs as one text: set prompt to ""')
+    if request.prompt and not all(isinstance(each, TextPrompt) for each in request.inputs):
+        raise RequestError("prompt is put before texts, not before tokens or images")
+    inputs = tuple(
+        TextPrompt(before + each.text, each.images) if isinstance(each, TextPrompt) else each
+        for each in request.inputs
+    )
+    return msgspec.structs.replace(request, inputs=inputs)
+
+
 def embedded_tokens(requests: RequestBuilder, request: Embed) -> tuple[list[Sequence[Item]], int]:
     """Return the tokens of each input, and how many more did not fit the context.
 
-    With `late_chunking` they have no begin and end tokens, and none is cut.
+    With `late_chunking` they have no begin and end tokens, and none is cut. Texts have the model's
+    prompt in front.
 
     Raises:
         ContextLengthError: for one that is too long and may not be cut.
+        RequestError: as `prompted`.
     """
+    request = prompted(request, requests.embedding_prompts)
     tokenizer, context = requests.tokenizer, requests.context
     texts: list[Sequence[Item]] = []
     dropped = 0
@@ -133,6 +159,16 @@ def _embeddings(
     model: NativeModel, texts: Sequence[Sequence[Item]], options: GenerateOptions
 ) -> Rows:
     """Return the pooled hidden states (texts, features), or (tokens, features) without pooling."""
+    return np.concatenate(states_of(model, texts, options, model.pooling)).astype(np.float32)
+
+
+def states_of(
+    model: NativeModel,
+    texts: Sequence[Sequence[Item]],
+    options: GenerateOptions,
+    pooling: str,
+) -> list[Rows]:
+    """Return the pooled hidden states (1, features) of each text, or (tokens, features)."""
     rows: list[Rows] = [np.empty(0, np.float32)] * len(texts)
 
     def begin(index: int, sink: Sink) -> RequestHandle:
@@ -140,7 +176,7 @@ def _embeddings(
 
         def pool(event: Event) -> None:
             if isinstance(event, Done) and event.reason != "cancelled":
-                rows[index] = pooled(np.concatenate(hidden), model.pooling)
+                rows[index] = pooled(np.concatenate(hidden), pooling)
             sink(event)
 
         collector = RowCollector(hidden.append, wants_logits=False)
@@ -148,7 +184,7 @@ def _embeddings(
 
     run_all(range(len(texts)), begin, at_once=AT_ONCE)
     check_finite(rows, "embeddings", "input")
-    return np.concatenate(rows).astype(np.float32)
+    return rows
 
 
 def _late_chunks(

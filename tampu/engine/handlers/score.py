@@ -15,6 +15,7 @@ from tampu.engine.request import Computation
 from tampu.engine.requests import Pair, Rank, Ranked, Score, Scores
 from tampu.engine.scoring import AT_ONCE, run_all, scores
 from tampu.errors import RequestError
+from tampu.runner.pooled import compute_rows
 from tampu.runner.request import GenerateOptions
 from tampu.runner.sequence import RowCollector, Rows, Sink
 
@@ -60,7 +61,7 @@ def rank(model: NativeModel, request: Rank) -> Ranked:
     states = [pooled(np.concatenate(rows), pooling) for rows in found]
     scores = np.concatenate(states)
     if is_mean:
-        scores = graphs.compute_rows(graphs.model.head, scores)
+        scores = compute_rows(graphs.backend, graphs.model.head, scores)
     return Ranked(tuple(map(tuple, scores.tolist())))
 
 

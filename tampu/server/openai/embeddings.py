@@ -27,7 +27,7 @@ class EmbeddingRequest(AdapterBody, kw_only=True):
 
     The input is a text, tokens, or a list of either; llama-server's forms are accepted too:
     objects, and tokens beside texts. `late_chunking` is Jina's; `content` and `embd_normalize` are
-    llama-server's.
+    llama-server's, and `prompt_name` that of Text Embeddings Inference.
     """
 
     input: Any = None
@@ -35,6 +35,7 @@ class EmbeddingRequest(AdapterBody, kw_only=True):
     encoding_format: str | msgspec.UnsetType | None = msgspec.UNSET
     dimensions: int | None = None
     late_chunking: bool | None = None
+    prompt_name: str | None = None
     embd_normalize: int = UNIT
     pooling: Any = None
 
@@ -68,6 +69,7 @@ def parse_embedding(
         dimensions=body.dimensions,
         norm=body.embd_normalize,
         late_chunking=bool(body.late_chunking),
+        prompt=body.prompt_name,
         may_be_unpooled=may_be_unpooled,
         lora=chosen_adapters(body.lora, body.lora_path) or {},
     )

@@ -88,7 +88,7 @@ def _key(name: str) -> str:
 def load_reference(name: str, folder: Path) -> PreTrainedModel:
     """Return transformers' model of a checkpoint, in float32 with plain attention."""
     recipe = _recipe(name)
-    model = getattr(transformers, recipe.architecture).from_pretrained(
+    model = recipe.model_class.from_pretrained(
         folder / REFERENCE if recipe.published or recipe.layout else folder,
         dtype=torch.float32,
         attn_implementation="eager",

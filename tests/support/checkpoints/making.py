@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
-import transformers
 from safetensors.torch import load_file, save_file
 from support.checkpoints.published import REFERENCE, publish
 from support.checkpoints.recipe import Recipe
@@ -46,7 +45,7 @@ def make(recipe: Recipe, folder: Path) -> None:
     """Write a checkpoint to an empty folder: weights, config.json and the files of a tokenizer."""
     config = recipe.config(**recipe.values)
     config._attn_implementation = "eager"
-    model = getattr(transformers, recipe.architecture)(config).float().eval()
+    model = recipe.model_class(config).float().eval()
     draw_weights(model, recipe.seed)
     model.tie_weights()
     if recipe.published:

@@ -141,10 +141,16 @@ def publish(folder: Path, name: str) -> None:
     for old, new in layout.names.items():
         tensors = {key.replace(old, new): value for key, value in tensors.items()}
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(published_config(config, name)))
+
+
+def published_config(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return config.json as the publisher has it, from that of the nearest model."""
+    layout = LAYOUTS[name]
     held = {key: value for key, value in config.items() if key not in layout.dropped}
     settings = {layout.keys.get(key, key): value for key, value in held.items()}
-    settings |= {"architectures": [name], "model_type": name.removesuffix("ForCausalLM").lower()}
-    (folder / "config.json").write_text(json.dumps(settings))
+    kind = name.removesuffix("ForCausalLM").lower()
+    return settings | {"architectures": [name], "model_type": kind}
 
 
 def _fused(tensors: Tensors, layout: Layout, heads: int) -> Tensors:

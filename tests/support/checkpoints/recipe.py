@@ -57,6 +57,8 @@ class Recipe:
     its publisher writes it, and `renames` are patterns in transformers' names of tensors, with what
     its publisher has in their place. `refusal` is what the comparison with llama.cpp says
     where it lacks the architecture, or decides by the number of layers.
+    `model` is the model's class, if it is not transformers' one of that name.
+    `differs_in_llama_cpp` says that llama.cpp leaves out something of such models.
     `dense` are the outputs of the dense layers that sentence-transformers puts after the pooling.
     """
 
@@ -73,6 +75,16 @@ class Recipe:
     layout: str = ""
     dense: tuple[int, ...] = ()
     refusal: str = ""
+    model: type[transformers.PreTrainedModel] | None = None
+    differs_in_llama_cpp: bool = False
+
+    @property
+    def model_class(self) -> type[transformers.PreTrainedModel]:
+        """The class of the model."""
+        if self.model is not None:
+            return self.model
+        found: type[transformers.PreTrainedModel] = getattr(transformers, self.architecture)
+        return found
 
     @property
     def experts(self) -> int:

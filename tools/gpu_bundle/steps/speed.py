@@ -236,7 +236,7 @@ def together(engine: Engine, count: int, answer: int) -> tuple[float, float]:
 
 def profile(engine: Engine, what: str, count: int, answer: int) -> None:
     """Print splits of a step, and from CUPTI how long the device computes and what is copied."""
-    splits = engine.runner.graphs._backend.splits
+    splits = engine.runner.graphs.backend.splits
     print_row(f"parts of a step that devices compute in turn, {what}", f"{splits}")
     what = f"the device, {what}"
     try:
