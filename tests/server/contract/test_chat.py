@@ -163,15 +163,15 @@ CASES = {
     ),
     "of too many messages the oldest are dropped": chat(
         lambda a: a.status == 200 and a.json["truncated"] > 0,
-        messages=MANY, stream=False, options={"num_ctx": 128},
+        model="brief", messages=MANY, stream=False,
     ),
     "too many messages are refused without truncation": refused(
-        "context", messages=MANY, truncate=False, options={"num_ctx": 128}
+        "context", model="brief", messages=MANY, truncate=False
     ),
     "the end of the context is length without a shift": chat(
         lambda a: (a.json["done_reason"], a.json["limit"]) == ("length", "context")
         and a.json["eval_count"] < 64,
-        model="endless", shift=False, stream=False, options={"num_ctx": 64, "num_predict": 100},
+        model="short", shift=False, stream=False, options={"num_predict": 100},
     ),
     "format holds after the thoughts": chat(
         lambda a: json.loads(a.json["message"]["content"]) in (1, 2),
@@ -233,7 +233,7 @@ def test_each_line_has_the_counts_so_far_where_they_are_wanted(client: httpx.Cli
 
 
 def test_lines_with_counts_say_what_of_the_prompt_did_not_fit(client: httpx.Client) -> None:
-    body = {"model": "talker", "messages": MANY, "options": {"num_ctx": 128}}
+    body = {"model": "brief", "messages": MANY}
     response = client.post("/api/chat", json=body | {"timings_per_token": True})
     *lines, last = [json.loads(line) for line in response.text.splitlines()]
     assert {line["truncated"] for line in lines} == {last["truncated"]}
