@@ -33,15 +33,10 @@ def test_the_end_of_the_file_name_is_the_tag(file: str, tag: str) -> None:
 
 
 FILES = [
-    "README.md",
-    "m-F16.gguf",
-    "m-Q4_K_M.gguf",
-    "m-Q8_0-00002-of-00002.gguf",
-    "m-Q8_0-00001-of-00002.gguf",
-    "m-Q2_K-00001-of-00002.gguf",
-    "mmproj-m-F32.gguf",
+    "README.md", "m-F16.gguf", "m-Q4_K_M.gguf", "m-Q8_0-00002-of-00002.gguf",
+    "m-Q8_0-00001-of-00002.gguf", "m-Q2_K-00001-of-00002.gguf", "mmproj-m-F32.gguf",
     "mmproj-m-f16.gguf",
-]
+]  # fmt: skip
 
 
 def test_variants_shards_and_projectors_are_recognized() -> None:

@@ -91,17 +91,10 @@ def test_impossible_values_are_refused(changes: Any) -> None:
 @pytest.mark.parametrize(
     "content",
     [
-        b"",
-        b"[]",
-        b"null",
-        b"{",
-        b"\xff",
-        b"[" * 100_000,
-        b" " * (5 << 20),
-        b'{"manifests":[]}',
+        b"", b"[]", b"null", b"{", b"\xff", b"[" * 100_000, b" " * (5 << 20), b'{"manifests":[]}',
         b'{"mediaType":"\xf3"}',
     ],
-)
+)  # fmt: skip
 def test_invalid_manifests_are_refused(content: bytes) -> None:
     with pytest.raises(StoreError) as caught:
         read_manifest(content)

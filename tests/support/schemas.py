@@ -14,17 +14,8 @@ STRING = {"type": "string", "maxLength": 8}
 NUMBER = {"type": "number"}
 BOOLEAN = {"type": "boolean"}
 FORMATS = (
-    "date",
-    "time",
-    "date-time",
-    "duration",
-    "email",
-    "hostname",
-    "ipv4",
-    "ipv6",
-    "uuid",
-    "uri",
-)
+    "date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri",
+)  # fmt: skip
 
 
 def closed(**properties: Any) -> dict[str, Any]:
@@ -75,32 +66,14 @@ SUPPORTED: dict[str, list[Any]] = {
     "const": [
         {"const": value}
         for value in (
-            1,
-            "a",
-            None,
-            True,
-            False,
-            1.5,
-            [],
-            {},
-            [1, "b"],
-            {"a": {"b": None}},
-            'é\n"',
-            -7,
-            "",
-            0,
+            1, "a", None, True, False, 1.5, [], {}, [1, "b"], {"a": {"b": None}}, 'é\n"', -7, "", 0,
         )
     ],
     "enum": [
         {"enum": values}
         for values in (
-            ["a", "b"],
-            [1, 2, 3],
-            [None],
-            ["x", 1, None, True],
-            [{"a": 1}, [2]],
-            ["\u2028", "/", "\\"],
-            [[]],
+            ["a", "b"], [1, 2, 3], [None], ["x", 1, None, True], [{"a": 1}, [2]],
+            ["\u2028", "/", "\\"], [[]],
         )
     ]
     + [{"type": "string", "enum": ["red", "green"]}, {"type": "integer", "enum": [1, 2]}],
@@ -133,28 +106,15 @@ SUPPORTED: dict[str, list[Any]] = {
     "pattern": [
         {"type": "string", "pattern": pattern}
         for pattern in (
-            "^a+$",
-            "^[A-Z]{2}[0-9]{3}$",
-            "^(yes|no)$",
-            "x",
-            "^$",
-            "\\d\\.\\d",
-            '^[^"]{0,5}$',
-            "^\\w{1,4}@\\w{1,4}$",
-            "^a?b*c{2,3}$",
-            "é|ü",
+            "^a+$", "^[A-Z]{2}[0-9]{3}$", "^(yes|no)$", "x", "^$", "\\d\\.\\d", '^[^"]{0,5}$',
+            "^\\w{1,4}@\\w{1,4}$", "^a?b*c{2,3}$", "é|ü",
         )
     ]
     + [{"pattern": "^z$"}],
     "format": [{"type": "string", "format": name} for name in FORMATS],
     "items": [
-        array(INTEGER),
-        array(STRING),
-        array(array(BOOLEAN)),
-        array(closed(a=INTEGER)),
-        array({"enum": [1]}),
-        array({}),
-        {"items": INTEGER},
+        array(INTEGER), array(STRING), array(array(BOOLEAN)), array(closed(a=INTEGER)),
+        array({"enum": [1]}), array({}), {"items": INTEGER},
     ],
     "prefixItems": [
         {"type": "array", "prefixItems": [INTEGER, STRING]},
@@ -363,7 +323,7 @@ SUPPORTED: dict[str, list[Any]] = {
         ),
         closed(ok=BOOLEAN, error={"type": ["string", "null"], "maxLength": 5}),
     ],
-}
+}  # fmt: skip
 
 IGNORED: list[tuple[Any, str]] = [
     (array(INTEGER, uniqueItems=True), "/uniqueItems"),

@@ -46,15 +46,10 @@ def rule(*tensors: Tensor) -> list[Tensor]:
 @pytest.mark.parametrize(
     ("sequences", "tokens", "key_heads", "heads", "features"),
     [
-        (1, 1, 1, 2, 16),
-        (2, 5, 2, 6, 48),
-        (3, 1, 2, 4, 128),
-        (1, 70, 1, 1, 64),
-        (2, 20, 1, 2, 48),
-        (1, 17, 2, 2, 128),
-        (1, 16, 1, 1, 272),
+        (1, 1, 1, 2, 16), (2, 5, 2, 6, 48), (3, 1, 2, 4, 128), (1, 70, 1, 1, 64), (2, 20, 1, 2, 48),
+        (1, 17, 2, 2, 128), (1, 16, 1, 1, 272),
     ],
-)
+)  # fmt: skip
 def test_the_delta_rule(
     level_backends: Callable[..., Backend],
     level: str | None,

@@ -165,15 +165,11 @@ def test_the_probabilities_after_sampling(client: httpx.Client) -> None:
 @pytest.mark.parametrize(
     ("prompt", "tokens"),
     [
-        ("ab", None),
-        ({"prompt_string": "ab"}, None),
-        (["ab"], None),
-        ([BOS, 260], 2),
-        ([BOS, "ab", 260], None),
-        (["ab", 260], None),
+        ("ab", None), ({"prompt_string": "ab"}, None), (["ab"], None), ([BOS, 260], 2),
+        ([BOS, "ab", 260], None), (["ab", 260], None),
     ],
     ids=json.dumps,
-)
+)  # fmt: skip
 def test_a_prompt_may_have_texts_and_tokens(
     client: httpx.Client, prompt: Any, tokens: int | None
 ) -> None:
