@@ -123,7 +123,8 @@ CASES = {
     "two calls are numbered": chat(
         lambda a: [(call["function"]["name"], call["function"]["index"])
                    for call in a.json["message"]["tool_calls"]] == [("add", 0), ("sub", 1)],
-        model="pair", tools=[TOOL, {"function": TOOL["function"] | {"name": "sub"}}], stream=False,
+        model="pair", tools=[TOOL, {"function": {"name": "sub", "parameters": PARAMETERS}}],
+        stream=False,
     ),
     "a call is no reason to be done": chat(
         lambda a: a.json["done_reason"] == "stop" and call_of(a), **called(stream=False)
