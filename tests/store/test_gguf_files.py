@@ -14,19 +14,13 @@ from tampu.store.gguf_files import read_repository
 @pytest.mark.parametrize(
     ("file", "tag"),
     [
-        ("Llama-3.2-1B-Instruct-Q4_K_M.gguf", "Q4_K_M"),
-        ("m.Q8_0.gguf", "Q8_0"),
-        ("m-IQ3_XXS.gguf", "IQ3_XXS"),
-        ("m-IQ3_S-imat.gguf", "IQ3_S-imat"),
-        ("m-q4_0.gguf", "q4_0"),
-        ("m-bf16.gguf", "bf16"),
-        ("m-UD-Q4_K_XL.gguf", "UD-Q4_K_XL"),
-        ("gpt-oss-20b-mxfp4.gguf", "mxfp4"),
-        ("Q4_K_M/m-00001-of-00001.gguf", "Q4_K_M"),
-        ("Q4_K_M.gguf", "Q4_K_M"),
-        ("model.gguf", "model"),
+        ("Llama-3.2-1B-Instruct-Q4_K_M.gguf", "Q4_K_M"), ("m.Q8_0.gguf", "Q8_0"),
+        ("m-IQ3_XXS.gguf", "IQ3_XXS"), ("m-IQ3_S-imat.gguf", "IQ3_S-imat"), ("m-q4_0.gguf", "q4_0"),
+        ("m-bf16.gguf", "bf16"), ("m-UD-Q4_K_XL.gguf", "UD-Q4_K_XL"),
+        ("gpt-oss-20b-mxfp4.gguf", "mxfp4"), ("Q4_K_M/m-00001-of-00001.gguf", "Q4_K_M"),
+        ("Q4_K_M.gguf", "Q4_K_M"), ("model.gguf", "model"),
     ],
-)
+)  # fmt: skip
 def test_the_end_of_the_file_name_is_the_tag(file: str, tag: str) -> None:
     (variant,) = read_repository([file]).variants
     assert variant.tag == tag

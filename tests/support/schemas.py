@@ -56,12 +56,8 @@ SUPPORTED: dict[str, list[Any]] = {
         {"type": ["null"]},
     ],
     "boolean schema": [
-        True,
-        {},
-        {"properties": {"a": True}},
-        {"items": True},
-        {"type": "object", "properties": {"a": False}},
-        {"type": "array", "items": False},
+        True, {}, {"properties": {"a": True}}, {"items": True},
+        {"type": "object", "properties": {"a": False}}, {"type": "array", "items": False},
     ],
     "const": [
         {"const": value}
@@ -125,16 +121,11 @@ SUPPORTED: dict[str, list[Any]] = {
     "maxItems": [array(INTEGER, maxItems=n) for n in (0, 1, 3)],
     "counts": [array(BOOLEAN, minItems=2, maxItems=2), array(STRING, minItems=1, maxItems=4)],
     "properties": [
-        closed(a=INTEGER),
-        closed(a=INTEGER, b=STRING),
-        closed(**{"a b": BOOLEAN}),
-        closed(**{'q"\n': INTEGER}),
-        closed(**{"": NUMBER}),
-        closed(o=closed(i=INTEGER)),
+        closed(a=INTEGER), closed(a=INTEGER, b=STRING), closed(**{"a b": BOOLEAN}),
+        closed(**{'q"\n': INTEGER}), closed(**{"": NUMBER}), closed(o=closed(i=INTEGER)),
         {"type": "object", "properties": {"a": INTEGER}},
         {"type": "object", "properties": {"a": INTEGER, "b": STRING}},
-        {"properties": {"a": INTEGER}},
-        closed(**{f"p{i}": BOOLEAN for i in range(12)}),
+        {"properties": {"a": INTEGER}}, closed(**{f"p{i}": BOOLEAN for i in range(12)}),
     ],
     "required": [
         {"type": "object", "required": ["a"]},
