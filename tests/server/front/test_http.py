@@ -308,7 +308,7 @@ def test_internal_error_is_reported_without_details(site: Site) -> None:
     assert "secret" not in response.text
 
 
-def test_disconnecting_cancels_the_request(site: Site) -> None:
+async def test_disconnecting_cancels_the_request(site: Site) -> None:
     async def leave(prompt: str, after: int) -> list[Any]:
         """Send a request over ASGI and disconnect after so many messages of the answer."""
         gone = asyncio.Event()
@@ -336,13 +336,11 @@ def test_disconnecting_cancels_the_request(site: Site) -> None:
         await asyncio.wait_for(site.app(scope, receive, send), 5)
         return sent
 
-    async def test(_: object) -> None:
+    async with site.started() as _:
         assert len(await leave("forever", after=3)) >= 3
         assert await leave("wait", after=0) == []
         [(_, runner)] = site.start.runners
         assert (runner.cancelled, runner.running) == (2, 0)
-
-    site.run(test)
 
 
 @pytest.mark.parametrize(
