@@ -1,5 +1,7 @@
 """What every test relies on: a clean environment, no threads left behind, repeatable examples."""
 
+import asyncio
+import inspect
 import logging
 import os
 import signal
@@ -12,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from support.hidden import HIDDEN
 from support.registries import DockerRegistry
+from support.waiting import PATIENCE_S
 
 from tampu.settings.settings import disable_backtraces
 
@@ -46,6 +49,17 @@ def pytest_configure(config: pytest.Config) -> None:
     disable_backtraces()  # a debugger may hang where a process ends, and tests would wait for it
     if config.getoption("--devices") == "stand-ins":
         os.environ.update(HIDDEN)  # noqa: TID251
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine in an event loop of its own, for a minute at most."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    test = pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names})
+    asyncio.run(asyncio.wait_for(test, PATIENCE_S))
+    return True
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -7,8 +7,9 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from support.sources import Node, imports, nodes, text
+from support.sources import imports, nodes, text
 
 import tampu
 
@@ -80,7 +81,7 @@ def named(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def found(*kinds: type[Node]) -> Iterator[tuple[str, Node]]:
+def found(*kinds: type[ast.AST]) -> Iterator[tuple[str, Any]]:
     """The nodes of these kinds in all modules, each with its file's name."""
     for path in MODULES:
         yield from ((named(path), node) for node in nodes(path, *kinds))

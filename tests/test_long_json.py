@@ -14,21 +14,8 @@ from tampu.long_json import LONG, decode, encode, shortened
 
 SIZE = 3 * LONG
 PARTS = [
-    "x",
-    '"',
-    "\\",
-    '\\"',
-    "\n",
-    "é",
-    "\u2028",
-    '": ',
-    "{[,:",
-    "😀",
-    "a😀",
-    "中",
-    "\\ud83d",
-    "\x00",
-]
+    "x", '"', "\\", '\\"', "\n", "é", "\u2028", '": ', "{[,:", "😀", "a😀", "中", "\\ud83d", "\x00",
+]  # fmt: skip
 texts = st.text(
     st.sampled_from(['"', "\\", "\n", "a", " ", "é", "😀", "\x7f", ":", ","]), max_size=9
 ).map(lambda part: part * 9)
@@ -61,9 +48,9 @@ def long(part: str) -> str:
 def test_long_texts_arrive_whole(part: str, *, ensures_ascii: bool) -> None:
     for shift in (0, 1, 2, 5):  # the ends of parts lie elsewhere
         value = {
-            "a": ["y" * shift + long(part), "short", 1, long(part)],
+            "a": ["y" * shift + long(part), "short", 1],
             "b": {"c": f'{long(part)}"'},
-            long("k"): None,
+            long("k"): None if shift else long(part),
             "d": "",
         }
         body = json.dumps(value, ensure_ascii=ensures_ascii).encode()

@@ -5,40 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.piped import piped
 from support.tiny_gguf import write_gguf
 
-from tampu.cli import app
 from tampu.errors import ModelNotFoundError
 from tampu.version import __version__
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Run the command with nothing piped in; return exit code, output and errors."""
-    monkeypatch.setattr("sys.stdin", piped(""))
-
-    def run(*arguments: str | Path) -> tuple[int, Any, Any]:
-        code = app.run([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
-
-
-def test_version_needs_few_imports() -> None:
-    program = (
-        "import sys; sys.argv = ['tampu', '--version']\n"
-        "from tampu.cli.entry import main; main()\n"
-        "assert not {'typer', 'rich', 'numpy', 'msgspec'} & sys.modules.keys()"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, f"tampu version {__version__}\n"), done.stderr
+from tests.cli.conftest import Run
 
 
 def test_the_table_of_commands_imports_no_command() -> None:
@@ -51,18 +26,18 @@ def test_the_table_of_commands_imports_no_command() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_version_with_other_options(run: Callable[..., Any]) -> None:
+def test_version_with_other_options(run: Run) -> None:
     assert run("--debug", "--version") == (0, f"tampu version {__version__}\n", "")
 
 
-def test_no_command_prints_help(run: Callable[..., Any]) -> None:
+def test_no_command_prints_help(run: Run) -> None:
     code, out, _ = run()
     assert code == 0
     for command in ("run", "serve", "show", "bench", "convert"):
         assert command in out
 
 
-def test_missing_model_that_cannot_be_pulled_reports_why(run: Callable[..., Any]) -> None:
+def test_missing_model_that_cannot_be_pulled_reports_why(run: Run) -> None:
     code, out, err = run("run", "127.0.0.1:1/x/nothing", "hi")
     assert (code, out) == (2, "")
     assert "not found (there are: demo); it cannot be pulled: 127.0.0.1 is in a private" in err
@@ -107,7 +82,7 @@ def test_missing_model_that_cannot_be_pulled_reports_why(run: Callable[..., Any]
     ],
 )
 def test_invalid_input_prints_one_line_and_exits_with_2(
-    run: Callable[..., Any], arguments: list[str], told: str
+    run: Run, arguments: list[str], told: str
 ) -> None:
     code, out, err = run(*arguments)
     assert (code, out) == (2, "")
@@ -120,7 +95,7 @@ def test_invalid_input_prints_one_line_and_exits_with_2(
     ("arguments", "layers"), [((), 5), (("--num-gpu", "0"), 0), (("--num-gpu", "-1"), -1)]
 )
 def test_the_flag_of_layers_on_gpus_goes_before_the_setting(
-    run: Callable[..., Any],
+    run: Run,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     arguments: tuple[str, ...],
@@ -142,7 +117,7 @@ def test_the_flag_of_layers_on_gpus_goes_before_the_setting(
 
 @pytest.mark.parametrize("command", [["show"], ["bench"], ["run"], ["quantize"], ["create"]])
 def test_file_that_is_no_model_is_named_with_its_path(
-    run: Callable[..., Any], tmp_path: Path, command: list[str]
+    run: Run, tmp_path: Path, command: list[str]
 ) -> None:
     path = tmp_path / "m.gguf"
     path.write_text("text")
@@ -156,13 +131,13 @@ def test_file_that_is_no_model_is_named_with_its_path(
     assert (code, err) == (2, f"Error: not a GGUF file: {path}\n")
 
 
-def test_an_option_of_embeddings_is_ignored_with_a_warning(run: Callable[..., Any]) -> None:
+def test_an_option_of_embeddings_is_ignored_with_a_warning(run: Run) -> None:
     told = "warning: --dimensions has no effect: demo is not an embedding model\n"
     assert run("run", "demo", "What is 27 + 58?", "--dimensions", "3") == (0, "85\n", told)
 
 
 @pytest.mark.parametrize("command", ["show", "bench", "quantize"])
-def test_a_damaged_file_is_named(run: Callable[..., Any], tmp_path: Path, command: str) -> None:
+def test_a_damaged_file_is_named(run: Run, tmp_path: Path, command: str) -> None:
     path = tmp_path / "m.gguf"
     write_gguf(path)
     path.write_bytes(path.read_bytes()[:-1])
@@ -172,7 +147,7 @@ def test_a_damaged_file_is_named(run: Callable[..., Any], tmp_path: Path, comman
     assert err.startswith(f"Error: {path}: ")
 
 
-def test_damaged_model_prints_one_line(run: Callable[..., Any], tmp_path: Path) -> None:
+def test_damaged_model_prints_one_line(run: Run, tmp_path: Path) -> None:
     (tmp_path / "m.gguf").write_bytes(b"GGUF\x03\x00\x00\x00")
     for command in (["show"], ["run"]):
         code, _, err = run(*command, tmp_path / "m.gguf", *(["hi"] if command == ["run"] else []))
@@ -182,7 +157,7 @@ def test_damaged_model_prints_one_line(run: Callable[..., Any], tmp_path: Path) 
 
 
 def test_bench_compares_a_model_in_a_layout_of_its_own_with_its_peer(
-    run: Callable[..., Any],
+    run: Run,
 ) -> None:
     quick = ["--tests", "pp8", "--repetitions", "1", "--threads", "1"]
     code, out, err = run("bench", "demo", "--peer", "llama.cpp", *quick)
@@ -195,28 +170,26 @@ def test_bench_compares_a_model_in_a_layout_of_its_own_with_its_peer(
     assert peer.startswith("peer: llama.cpp ")
 
 
-def test_bench_says_that_a_depth_is_beyond_training(run: Callable[..., Any]) -> None:
+def test_bench_says_that_a_depth_is_beyond_training(run: Run) -> None:
     quick = ["--tests", "pp1", "--depth", "2050", "--repetitions", "1"]
     code, _, err = run("bench", "demo", *quick)
     assert code == 0
     assert err == "warning: the model was trained with 2048 tokens, not 2051\n"
 
 
-def test_debug_shows_the_traceback(run: Callable[..., Any]) -> None:
+def test_debug_shows_the_traceback(run: Run) -> None:
     with pytest.raises(ModelNotFoundError):
         run("show", "nowhere.gguf", "--debug")
 
 
-def test_a_bad_setting_is_an_error(
-    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bad_setting_is_an_error(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TAMPU_CONTEXT_LENGTH", "many")
     code, _, err = run("show", "nothing")
     assert code == 2
     assert "TAMPU_CONTEXT_LENGTH" in err
 
 
-def test_a_port_in_use_is_an_error(run: Callable[..., Any]) -> None:
+def test_a_port_in_use_is_an_error(run: Run) -> None:
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as other:
@@ -225,7 +198,7 @@ def test_a_port_in_use_is_an_error(run: Callable[..., Any]) -> None:
     assert "is another server running there?" in err
 
 
-def test_a_model_is_shown(run: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_model_is_shown(run: Run, tmp_path: Path) -> None:
     template = "line 1 \x1b[31m\nline 2\nline 3"
     path = write_gguf(tmp_path / "m.gguf", template=template)
     code, out, _ = run("show", path)
@@ -253,7 +226,7 @@ def test_a_model_is_shown(run: Callable[..., Any], tmp_path: Path) -> None:
     )
 
 
-def test_a_model_is_shown_as_json(run: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_model_is_shown_as_json(run: Run, tmp_path: Path) -> None:
     code, out, _ = run("show", write_gguf(tmp_path / "m.gguf"), "--json")
     shown = json.loads(out)
     assert code == 0
@@ -262,7 +235,7 @@ def test_a_model_is_shown_as_json(run: Callable[..., Any], tmp_path: Path) -> No
     assert shown["metadata"]["tokenizer.ggml.tokens"] is None
 
 
-def test_the_devices_are_shown(run: Callable[..., Any]) -> None:
+def test_the_devices_are_shown(run: Run) -> None:
     code, out, _ = run("devices")
     assert code == 0
     assert out.split()[:5] == ["DEVICE", "KIND", "PRODUCT", "FREE", "MEMORY"]

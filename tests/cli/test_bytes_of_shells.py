@@ -89,17 +89,13 @@ def test_lines_of_inputs_are_answered_one_by_one(folder: Path) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["run", b"none\xe9", "hi"],
-        ["show", b"none\xe9"],
-        ["rm", b"none\xe9"],
-        ["cp", b"none\xe9", b"other\xe9"],
-        ["import", b"none\xe9"],
-        ["create", b"none\xe9", "-f", b"none\xe9"],
-        ["run", "demo", "hi", "--format", b"none\xe9"],
+        ["run", b"none\xe9", "hi"], ["show", b"none\xe9"], ["rm", b"none\xe9"],
+        ["cp", b"none\xe9", b"other\xe9"], ["import", b"none\xe9"],
+        ["create", b"none\xe9", "-f", b"none\xe9"], ["run", "demo", "hi", "--format", b"none\xe9"],
         [b"none\xe9"],
     ],
     ids=lambda each: str(each),
-)
+)  # fmt: skip
 def test_an_unknown_name_is_one_line(folder: Path, arguments: list[str | bytes]) -> None:
     code, said, errors = run(folder, *arguments)
     assert (code, said) == (2, b"")

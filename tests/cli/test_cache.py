@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from tampu.cli import app
 from tampu.kvcache.block_file import CacheKey, PrefixTokens
 from tampu.kvcache.block_folder import BlockFolder
 from tampu.kvcache.block_index import BlockIndex
+from tests.cli.conftest import Run
 
 
 @pytest.fixture
@@ -34,17 +32,12 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
-    def run(*arguments: str) -> tuple[int, Any, Any]:
-        code = app.run(["cache", *arguments])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
+def run(run: Run) -> Run:
+    return lambda *arguments: run("cache", *arguments)
 
 
 @pytest.mark.usefixtures("root")
-def test_each_model_is_listed_with_its_size_the_last_used_first(run: Callable[..., Any]) -> None:
+def test_each_model_is_listed_with_its_size_the_last_used_first(run: Run) -> None:
     code, out, _ = run()
     assert code == 0
     titles, *lines = out.splitlines()
@@ -55,7 +48,7 @@ def test_each_model_is_listed_with_its_size_the_last_used_first(run: Callable[..
     assert [(each["name"], each["blocks"]) for each in listed] == [("b.gguf", 2), ("a.gguf", 2)]
 
 
-def test_pruning_keeps_what_was_used_last(run: Callable[..., Any], root: Path) -> None:
+def test_pruning_keeps_what_was_used_last(run: Run, root: Path) -> None:
     code, out, _ = run("prune", "--size", "10KB")
     assert (code, out) == (0, "deleted 8.3 KB\n")
     assert [each["name"] for each in json.loads(run("--json")[1])] == ["b.gguf"]
@@ -66,7 +59,7 @@ def test_pruning_keeps_what_was_used_last(run: Callable[..., Any], root: Path) -
     assert list(root.rglob("*.rows")) == []
 
 
-def test_one_model_is_cleared_by_its_name_or_key(run: Callable[..., Any], root: Path) -> None:
+def test_one_model_is_cleared_by_its_name_or_key(run: Run, root: Path) -> None:
     assert run("clear", "a.gguf")[:2] == (0, "deleted 8.3 KB\n")
     [left] = json.loads(run("--json")[1])
     assert left["name"] == "b.gguf"
@@ -74,9 +67,7 @@ def test_one_model_is_cleared_by_its_name_or_key(run: Callable[..., Any], root: 
     assert list(root.iterdir()) == []
 
 
-def test_a_model_is_listed_and_cleared_by_the_name_it_is_run_by(
-    run: Callable[..., Any], root: Path
-) -> None:
+def test_a_model_is_listed_and_cleared_by_the_name_it_is_run_by(run: Run, root: Path) -> None:
     folder = BlockIndex(BlockFolder(root, 10**9, CacheKey({"name": "demo.gguf"})))
     tokens, rows = PrefixTokens(np.arange(4, dtype=np.int32), {}), np.zeros(400, np.uint8)
     assert folder.write(tokens, [], (0, 4), np.ones((1, 4), np.bool_), [rows])
@@ -90,7 +81,7 @@ def test_a_model_is_listed_and_cleared_by_the_name_it_is_run_by(
 
 
 @pytest.mark.usefixtures("root")
-def test_what_is_not_there_or_no_size_is_an_error_with_what_to_do(run: Callable[..., Any]) -> None:
+def test_what_is_not_there_or_no_size_is_an_error_with_what_to_do(run: Run) -> None:
     code, _, error = run("clear", "c.gguf")
     assert code == 2
     assert "nothing of 'c.gguf': see `tampu cache`" in error
@@ -102,7 +93,7 @@ def test_what_is_not_there_or_no_size_is_an_error_with_what_to_do(run: Callable[
 
 
 def test_an_empty_cache_is_an_empty_list(
-    run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TAMPU_CACHE", str(tmp_path))
     assert json.loads(run("--json")[1]) == []

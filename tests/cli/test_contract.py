@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
-from support.piped import piped
 from support.scripted import write_scripted
 from support.tiny_model import Tiny, write_tiny
 
 from tampu.cli import app
+from tests.cli.conftest import Run
 
 COMMANDS = {
     "serve": "", "start": "", "list": "", "ls": "", "ps": "", "cp": "", "rm": "", "stop": "",
@@ -26,25 +25,14 @@ COMMANDS = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def run(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Callable[..., Any]:
-    """Run the command with nothing piped in; return exit code, output and errors."""
-    monkeypatch.setattr("sys.stdin", piped(""))
+@pytest.fixture(autouse=True)
+def no_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TAMPU_HOST", "127.0.0.1:1")
     monkeypatch.setenv("TAMPU_MODELS", str(tmp_path / "models"))
 
-    def run(*arguments: str | Path) -> tuple[int, Any, Any]:
-        code = app.run([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
-
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_command_has_its_flags_in_its_help(run: Callable[..., Any], command: str) -> None:
+def test_command_has_its_flags_in_its_help(run: Run, command: str) -> None:
     group: Any = typer.main.get_command(app.app)
     found = group.commands[command]
     flags = {flag for parameter in found.params for flag in parameter.opts}
@@ -54,7 +42,7 @@ def test_command_has_its_flags_in_its_help(run: Callable[..., Any], command: str
     assert all(flag in out for flag in COMMANDS[command].split())
 
 
-def test_help_command(run: Callable[..., Any]) -> None:
+def test_help_command(run: Run) -> None:
     assert run("help")[1] == run("--help")[1]
     assert run("help", "pull")[1] == run("pull", "--help")[1]
     assert run("help", "nothing")[0] == 2
@@ -65,7 +53,7 @@ def embedder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny(tmp_path_factory.mktemp("m") / "e.gguf", Tiny(context=16), pooling=1)
 
 
-def test_text_too_long_to_embed_is_cut_or_refused(run: Callable[..., Any], embedder: Path) -> None:
+def test_text_too_long_to_embed_is_cut_or_refused(run: Run, embedder: Path) -> None:
     text = "word " * 50
     for flag in ((), ("--truncate",), ("--truncate=true",)):
         code, out, _ = run("run", embedder, *flag, text)
@@ -75,9 +63,7 @@ def test_text_too_long_to_embed_is_cut_or_refused(run: Callable[..., Any], embed
     assert "true or false" in run("run", embedder, "--truncate=some", text)[2]
 
 
-def test_prompt_that_is_too_long_is_cut_with_a_warning_or_refused(
-    run: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_prompt_that_is_too_long_is_cut_with_a_warning_or_refused(run: Run, tmp_path: Path) -> None:
     talker = write_scripted(tmp_path / "m.gguf", ["Well", "."], context=64)
     code, out, err = run("run", talker, "word " * 200)
     assert (code, out) == (0, "Well.\n")
@@ -87,7 +73,7 @@ def test_prompt_that_is_too_long_is_cut_with_a_warning_or_refused(
     assert "is too long" in err
 
 
-def test_a_format_that_was_cut_is_said(run: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_format_that_was_cut_is_said(run: Run, tmp_path: Path) -> None:
     talker = write_scripted(tmp_path / "m.gguf", ['{"a":', " 1", "}"])
     code, out, err = run("run", talker, "--format", "json", "--num-predict", "2", "x")
     assert (code, out.strip()) == (0, '{"a": 1')
@@ -95,13 +81,13 @@ def test_a_format_that_was_cut_is_said(run: Callable[..., Any], tmp_path: Path) 
     assert run("run", talker, "--format", "json", "x") == (0, '{"a": 1}\n', "")
 
 
-def test_repeating_answer_ends(run: Callable[..., Any], tmp_path: Path) -> None:
+def test_repeating_answer_ends(run: Run, tmp_path: Path) -> None:
     looper = write_scripted(tmp_path / "m.gguf", ["Well", " la"], repeats=1)
     assert run("run", looper, "x") == (0, "Well" + " la" * 31 + "\n", "")
     assert run("run", looper, "x", "--num-predict", "50")[1] == "Well" + " la" * 49 + "\n"
 
 
-def test_verbose_show_prints_metadata_and_tensors(run: Callable[..., Any], tmp_path: Path) -> None:
+def test_verbose_show_prints_metadata_and_tensors(run: Run, tmp_path: Path) -> None:
     path = write_scripted(tmp_path / "m.gguf", ["Well", " la"])
     short, whole = run("show", path)[1], run("show", path, "-v")[1]
     assert "Metadata" not in short
@@ -118,7 +104,7 @@ def test_verbose_show_prints_metadata_and_tensors(run: Callable[..., Any], tmp_p
                for line in tensors.splitlines())  # fmt: skip
 
 
-def test_required_version_and_projector_are_shown(run: Callable[..., Any], tmp_path: Path) -> None:
+def test_required_version_and_projector_are_shown(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "Modelfile"
     path = write_scripted(tmp_path / "m.gguf", ["Well", " la"])
     file.write_text(f"FROM {path}\nREQUIRES 0.19.0\nPARAMETER repeat_penalty 1.0\n")

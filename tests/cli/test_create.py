@@ -10,13 +10,13 @@ import pytest
 from support.piped import piped
 from support.tiny_model import Tiny, write_tiny
 
-from tampu.cli import app
 from tampu.engine.engine import Engine
 from tampu.engine.load_options import LoadOptions
 from tampu.store import ModelName, Store
 from tampu.store.create import CreateSpec, Progress, create
 from tampu.store.library import Library
 from tampu.store.modelfile import parse_modelfile
+from tests.cli.conftest import Run
 
 MODELFILE = '''\
 FROM ./m.gguf
@@ -32,10 +32,9 @@ MESSAGE assistant in
 '''
 
 
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """Run a command in a folder with a model and a Modelfile."""
-    monkeypatch.setattr("sys.stdin", piped(""))
+@pytest.fixture(autouse=True)
+def work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Commands run in a folder with a model and a Modelfile."""
     monkeypatch.setenv("TAMPU_MODELS", str(tmp_path / "models"))
     monkeypatch.setenv("TAMPU_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("TAMPU_THREADS", "1")
@@ -46,15 +45,8 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
     (work / "Modelfile").write_text(MODELFILE)
     monkeypatch.chdir(work)
 
-    def run(*arguments: object) -> tuple[int, str, str]:
-        code = app.run([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
 
-    return run
-
-
-def test_model_is_created_and_shown(run: Any) -> None:
+def test_model_is_created_and_shown(run: Run) -> None:
     code, out, err = run("create", "mine")
     assert (code, out) == (0, "created 'mine:latest'\n"), err
     assert "writing manifest\nsuccess" in err
@@ -69,7 +61,7 @@ def test_model_is_created_and_shown(run: Any) -> None:
     assert run("show", "mine", "--system", "--license")[0] == 2
 
 
-def test_shown_modelfile_creates_the_same_model(run: Any) -> None:
+def test_shown_modelfile_creates_the_same_model(run: Run) -> None:
     run("create", "mine")
     text = run("show", "mine", "--modelfile")[1]
     assert "# FROM mine:latest" in text
@@ -82,7 +74,7 @@ def test_shown_modelfile_creates_the_same_model(run: Any) -> None:
 
 
 def test_quantize_with_modelfile_from_standard_input(
-    run: Any, monkeypatch: pytest.MonkeyPatch
+    run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", piped("FROM m.gguf"))
     assert run("create", "small", "-f", "-", "-q", "q8_0")[0] == 0
@@ -90,7 +82,7 @@ def test_quantize_with_modelfile_from_standard_input(
 
 
 def test_missing_base_model_is_pulled_first(
-    run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     asked: list[str] = []
 
@@ -110,7 +102,7 @@ def test_missing_base_model_is_pulled_first(
     assert run("show", "mine", "--system")[1] == "x\n"
 
 
-def test_invalid_modelfile_prints_one_line(run: Any) -> None:
+def test_invalid_modelfile_prints_one_line(run: Run) -> None:
     Path("Bad").write_text("FROM m.gguf\nPARAMETER heat 1")
     code, _, err = run("create", "bad", "-f", "Bad")
     assert code == 2
@@ -119,7 +111,7 @@ def test_invalid_modelfile_prints_one_line(run: Any) -> None:
     assert run("create", "../bad")[0] == 2
 
 
-def test_engine_applies_the_modelfile(run: Any) -> None:
+def test_engine_applies_the_modelfile(run: Run) -> None:
     run("create", "mine")
     with Engine.load("mine") as engine:
         assert engine.context == 48
@@ -138,7 +130,7 @@ def test_engine_applies_the_modelfile(run: Any) -> None:
         assert "the it" not in prompt
 
 
-def test_run_applies_the_modelfile(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_applies_the_modelfile(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     run("create", "mine")
     seen: list[LoadOptions] = []
     load = Engine.load
@@ -156,7 +148,7 @@ def test_run_applies_the_modelfile(run: Any, monkeypatch: pytest.MonkeyPatch) ->
     assert out.rstrip("\n") == expected.rstrip("\n")
 
 
-def test_what_a_later_line_replaces_is_printed(run: Any, tmp_path: Path) -> None:
+def test_what_a_later_line_replaces_is_printed(run: Run, tmp_path: Path) -> None:
     with (tmp_path / "work" / "Modelfile").open("a") as file:
         file.write("SYSTEM in the\nPARAMETER temperature 1\n")
     code, _, err = run("create", "mine")
@@ -167,7 +159,7 @@ def test_what_a_later_line_replaces_is_printed(run: Any, tmp_path: Path) -> None
     assert out == "in the\n"
 
 
-def test_without_a_modelfile_the_option_is_named(run: Any, tmp_path: Path) -> None:
+def test_without_a_modelfile_the_option_is_named(run: Run, tmp_path: Path) -> None:
     (tmp_path / "work" / "Modelfile").unlink()
     code, _, err = run("create", "mine")
     assert (code, err) == (

@@ -16,14 +16,10 @@ def test_columns_are_as_wide_as_they_need_to_be() -> None:
 @pytest.mark.parametrize(
     ("count", "shown"),
     [
-        (0, "0 B"),
-        (999, "999 B"),
-        (1000, "1.0 KB"),
-        (4.7e9, "4.7 GB"),
-        (815e6, "815 MB"),
+        (0, "0 B"), (999, "999 B"), (1000, "1.0 KB"), (4.7e9, "4.7 GB"), (815e6, "815 MB"),
         (2e12, "2.0 TB"),
     ],
-)
+)  # fmt: skip
 def test_sizes_are_decimal(count: float, shown: str) -> None:
     assert human_bytes(count) == shown
 

@@ -87,6 +87,7 @@ def test_the_documented_steps_of_a_batch(native: Server, tmp_path: Path) -> None
             client.files.retrieve(file.id)
 
 
+@pytest.mark.slow
 def test_after_kill_9_no_row_is_lost_or_done_again(models: Path, tmp_path: Path) -> None:
     first = start_server(models, tmp_path)
     try:

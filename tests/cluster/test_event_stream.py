@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -36,14 +36,6 @@ async def connected() -> AsyncIterator[Pair]:
     receiver.close()
 
 
-def check(test: Callable[[Pair], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with connected() as pair, asyncio.timeout(60):
-            await test(pair)
-
-    asyncio.run(run())
-
-
 def text(part: str) -> TextDelta:
     return TextDelta(part, (1,))
 
@@ -54,8 +46,8 @@ async def refused(events: Events, kind: type[Exception]) -> None:
     assert type(told.value) is kind
 
 
-def test_each_request_gets_its_events_in_their_order() -> None:
-    async def test(pair: Pair) -> None:
+async def test_each_request_gets_its_events_in_their_order() -> None:
+    async with connected() as pair:
         with pair.receiver.opened(MODEL) as first, pair.receiver.opened(MODEL) as second:
             pair.connection.send(Accepted(second.request))
             for number in range(1000):
@@ -68,20 +60,16 @@ def test_each_request_gets_its_events_in_their_order() -> None:
                 assert await first.next() == text(f"{number}")
                 assert await second.next() == text(f"-{number}")
 
-    check(test)
 
-
-def test_a_replica_has_one_connection_to_an_ingress() -> None:
-    async def test(pair: Pair) -> None:
+async def test_a_replica_has_one_connection_to_an_ingress() -> None:
+    async with connected() as pair:
         inbox = pair.receiver.inbox
         found = await asyncio.gather(*(pair.sender.connection(inbox) for _ in range(5)))
         assert {*found} == {pair.connection}
 
-    check(test)
 
-
-def test_a_connection_that_is_lost_is_opened_again() -> None:
-    async def test(pair: Pair) -> None:
+async def test_a_connection_that_is_lost_is_opened_again() -> None:
+    async with connected() as pair:
         with pair.receiver.opened(MODEL) as events:
             pair.connection.send(Answer(events.request, text("a")))
             await events.next()
@@ -93,22 +81,18 @@ def test_a_connection_that_is_lost_is_opened_again() -> None:
             again.send(Answer(events.request, text("b")))
             assert await events.next() == text("b")
 
-    check(test)
 
-
-def test_a_request_that_had_no_event_may_be_asked_again() -> None:
-    async def test(pair: Pair) -> None:
+async def test_a_request_that_had_no_event_may_be_asked_again() -> None:
+    async with connected() as pair:
         with pair.receiver.opened(MODEL) as events:
             pair.connection.send(Accepted(events.request))
             assert await events.next() == Accepted(events.request)
             pair.connection.transport.abort()
             await refused(events, RequestNotStartedError)
 
-    check(test)
 
-
-def test_a_request_whose_replica_has_sent_all_fails_if_the_connection_is_gone() -> None:
-    async def test(pair: Pair) -> None:
+async def test_a_request_whose_replica_has_sent_all_fails_if_the_connection_is_gone() -> None:
+    async with connected() as pair:
         with pair.receiver.opened(MODEL) as probe:
             pair.connection.send(Accepted(probe.request))
             await probe.next()
@@ -120,11 +104,9 @@ def test_a_request_whose_replica_has_sent_all_fails_if_the_connection_is_gone() 
             pair.receiver.expect(events, "one")
             await refused(events, RequestNotStartedError)
 
-    check(test)
 
-
-def test_a_request_has_the_events_of_one_replica_alone() -> None:
-    async def test(pair: Pair) -> None:
+async def test_a_request_has_the_events_of_one_replica_alone() -> None:
+    async with connected() as pair:
         other = EventSender("other")
         connection = await other.connection(pair.receiver.inbox)
         with pair.receiver.opened(MODEL) as events, pair.receiver.opened(MODEL) as probe:
@@ -137,16 +119,14 @@ def test_a_request_has_the_events_of_one_replica_alone() -> None:
             assert await events.next() == text("d")
         other.close()
 
-    check(test)
-
 
 @pytest.mark.parametrize(
     "sent",
     [b"x" * 32, HEADER.pack(3) + b"abc", b"x" * 10_000],
     ids=["no secret", "a frame alone", "much"],
 )
-def test_who_does_not_have_the_secret_is_disconnected(sent: bytes) -> None:
-    async def test(pair: Pair) -> None:
+async def test_who_does_not_have_the_secret_is_disconnected(sent: bytes) -> None:
+    async with connected() as pair:
         inbox = pair.receiver.inbox
         reader, writer = await asyncio.open_connection(inbox.host, inbox.port)
         writer.write(sent)
@@ -155,31 +135,25 @@ def test_who_does_not_have_the_secret_is_disconnected(sent: bytes) -> None:
         assert await ended(reader)
         writer.close()
 
-    check(test)
-
 
 @pytest.mark.parametrize("sent", [HEADER.pack(3) + b"abc", HEADER.pack(2**32 - 1)])
-def test_what_is_no_message_ends_the_connection(sent: bytes) -> None:
-    async def test(pair: Pair) -> None:
+async def test_what_is_no_message_ends_the_connection(sent: bytes) -> None:
+    async with connected() as pair:
         with pair.receiver.opened(MODEL) as events:
             pair.connection.send(Accepted(events.request))
             await events.next()
             pair.connection.send_bytes(sent)
             await refused(events, RequestNotStartedError)
 
-    check(test)
 
-
-def test_an_ingress_that_cannot_be_reached_is_an_error() -> None:
-    async def test(pair: Pair) -> None:
+async def test_an_ingress_that_cannot_be_reached_is_an_error() -> None:
+    async with connected() as pair:
         gone = await EventReceiver.start("127.0.0.1")
         gone.close()
         with pytest.raises(OSError):
             await pair.sender.connection(gone.inbox)
         with pytest.raises(OSError):  # and asked again, not remembered
             await pair.sender.connection(replace(gone.inbox))
-
-    check(test)
 
 
 async def ended(reader: asyncio.StreamReader) -> bool:

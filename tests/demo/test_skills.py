@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tampu import Engine, ToolCall
-from tools.train_demo.data import Example, held_out
+from tools.train_demo.data import held_out
+from tools.train_demo.turns import Example
 
 EXAMPLES = 60
 REQUIRED = 0.95

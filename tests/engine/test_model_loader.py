@@ -216,14 +216,11 @@ def test_a_special_token_outside_the_vocabulary_is_refused(path: Path, key: str)
 @pytest.mark.parametrize(
     ("option", "value", "allowed"),
     [
-        ("context", 3, "an integer from 4 to"),
-        ("context", -1, "an integer from 4 to"),
-        ("slots", 0, "from 1 to 1024"),
-        ("slots", 2000, "from 1 to 1024"),
-        ("threads", -1, "an integer from 1 to 512"),
-        ("batch", 65537, "an integer from 1 to 65536"),
+        ("context", 3, "an integer from 4 to"), ("context", -1, "an integer from 4 to"),
+        ("slots", 0, "from 1 to 1024"), ("slots", 2000, "from 1 to 1024"),
+        ("threads", -1, "an integer from 1 to 512"), ("batch", 65537, "an integer from 1 to 65536"),
     ],
-)
+)  # fmt: skip
 def test_options_out_of_range_are_refused_with_the_range(
     path: Path, option: str, value: int, allowed: str
 ) -> None:

@@ -44,15 +44,11 @@ def test_a_conversation_that_goes_on_has_all_borders_of_the_earlier_one(
 @pytest.mark.parametrize(
     "other",
     [
-        chat("Hello.", "Hi!", "How?"),
-        chat("Hello", "Hi!", "How?", tools=({"name": "look"},)),
-        chat("Hello", "Hi!", "How?", think=True),
-        chat("Hello", "Hi!", "How?", before=(1, 2)),
-        TextPrompt("Hello"),
-        TokensPrompt((1, 2)),
-        FIMPrompt("Hello", "How?"),
+        chat("Hello.", "Hi!", "How?"), chat("Hello", "Hi!", "How?", tools=({"name": "look"},)),
+        chat("Hello", "Hi!", "How?", think=True), chat("Hello", "Hi!", "How?", before=(1, 2)),
+        TextPrompt("Hello"), TokensPrompt((1, 2)), FIMPrompt("Hello", "How?"),
     ],
-)
+)  # fmt: skip
 def test_another_beginning_has_no_border_of_the_text_in_common(other: Any) -> None:
     found = prefix_borders(other)
     assert common(prefix_borders(chat("Hello", "Hi!", "How?")), found) == 0

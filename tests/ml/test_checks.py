@@ -157,19 +157,11 @@ Q, K, V, MASK = (4, 3, 8), (2, 7, 8), (2, 7, 8), (3, 7)
 @pytest.mark.parametrize(
     ("q", "k", "v", "mask"),
     [
-        ((3, 3, 8), K, V, MASK),
-        ((4, 3, 4), K, V, MASK),
-        (Q, K, (2, 6, 8), MASK),
-        (Q, K, (1, 7, 8), MASK),
-        (Q, K, V, (3, 6)),
-        (Q, K, V, (2, 7)),
-        (Q, K, V, (1, 3, 7)),
-        (Q[1:], K, V, MASK),
-        (Q, K[1:], V, MASK),
-        (Q, K, V[1:], MASK),
-        ((1, *Q), K, V, MASK),
+        ((3, 3, 8), K, V, MASK), ((4, 3, 4), K, V, MASK), (Q, K, (2, 6, 8), MASK),
+        (Q, K, (1, 7, 8), MASK), (Q, K, V, (3, 6)), (Q, K, V, (2, 7)), (Q, K, V, (1, 3, 7)),
+        (Q[1:], K, V, MASK), (Q, K[1:], V, MASK), (Q, K, V[1:], MASK), ((1, *Q), K, V, MASK),
     ],
-)
+)  # fmt: skip
 def test_flash_attention_refuses_shapes_that_do_not_fit(
     t: Callable[..., Any],
     q: tuple[int, ...],
@@ -238,21 +230,12 @@ def test_types_that_ggml_cannot_make_are_refused(t: Callable[..., Any], name: st
 @pytest.mark.parametrize(
     "call",
     [
-        lambda w: w + w,
-        lambda w: w * w,
-        lambda w: w * 2.0,
-        lambda w: w.linear(w),
-        lambda w: w.silu(),
-        lambda w: w.silu_gate(w),
-        lambda w: w.rms_norm(1e-5),
-        lambda w: w.softmax(None, 1.0),
-        lambda w: w.reshape(-1),
-        lambda w: w.transpose(1, 0),
-        lambda w: w.contiguous(),
-        lambda w: w.cast(F16),
-        lambda w: w.strided((1,), ()),
+        lambda w: w + w, lambda w: w * w, lambda w: w * 2.0, lambda w: w.linear(w),
+        lambda w: w.silu(), lambda w: w.silu_gate(w), lambda w: w.rms_norm(1e-5),
+        lambda w: w.softmax(None, 1.0), lambda w: w.reshape(-1), lambda w: w.transpose(1, 0),
+        lambda w: w.contiguous(), lambda w: w.cast(F16), lambda w: w.strided((1,), ()),
     ],
-)
+)  # fmt: skip
 def test_computing_a_weight_without_a_graph_is_refused(
     context: Context, call: Callable[[Any], Any]
 ) -> None:

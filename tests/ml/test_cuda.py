@@ -233,16 +233,11 @@ def test_a_library_beside_ggmls_takes_the_packages_place(
 @pytest.mark.parametrize(
     ("architectures", "capability", "has"),
     [
-        ((90,), (9, 0), True),
-        ((80,), (8, 9), True),
-        ((89,), (8, 6), False),
-        ((90,), (10, 0), False),
-        ((90,), (6, 0), False),
-        ((120,), (12, 0), True),
-        ((120,), (12, 1), False),
-        ((), (9, 0), False),
+        ((90,), (9, 0), True), ((80,), (8, 9), True), ((89,), (8, 6), False),
+        ((90,), (10, 0), False), ((90,), (6, 0), False), ((120,), (12, 0), True),
+        ((120,), (12, 1), False), ((), (9, 0), False),
     ],
-)
+)  # fmt: skip
 def test_code_runs_on_later_cards_of_the_same_major_version(
     package: CudaPackage, architectures: tuple[int, ...], capability: tuple[int, int], has: bool
 ) -> None:

@@ -326,22 +326,13 @@ def test_an_absent_key_without_a_default_is_an_error(getter: str) -> None:
 @pytest.mark.parametrize(
     ("getter", "name"),
     [
-        ("string", "block_count"),
-        ("integer", "eps"),
-        ("integer", "causal"),
-        ("integer", "sizes"),
-        ("number", "causal"),
-        ("number", "general.name"),
-        ("boolean", "block_count"),
-        ("strings", "general.name"),
-        ("strings", "sizes"),
-        ("integers", "block_count"),
-        ("integers", "factors"),
-        ("integers", "tokenizer.ggml.tokens"),
-        ("numbers", "sizes"),
+        ("string", "block_count"), ("integer", "eps"), ("integer", "causal"), ("integer", "sizes"),
+        ("number", "causal"), ("number", "general.name"), ("boolean", "block_count"),
+        ("strings", "general.name"), ("strings", "sizes"), ("integers", "block_count"),
+        ("integers", "factors"), ("integers", "tokenizer.ggml.tokens"), ("numbers", "sizes"),
         ("numbers", "eps"),
     ],
-)
+)  # fmt: skip
 def test_a_value_of_another_type_is_an_error(getter: str, name: str) -> None:
     with pytest.raises(ModelFileError, match="must be"):
         getattr(METADATA, getter)(name)

@@ -49,15 +49,10 @@ def test_a_quantized_tensor_counts_its_blocks(context: Context) -> None:
 @pytest.mark.parametrize(
     ("shape", "other"),
     [
-        ((2, 3), (2, 3)),
-        ((2, 3), (3,)),
-        ((2, 3), (1, 3)),
-        ((2, 3), (2, 1)),
-        ((2, 3), (1,)),
-        ((4, 2, 3), (2, 3)),
-        ((2, 4, 2, 3), (4, 1, 3)),
+        ((2, 3), (2, 3)), ((2, 3), (3,)), ((2, 3), (1, 3)), ((2, 3), (2, 1)), ((2, 3), (1,)),
+        ((4, 2, 3), (2, 3)), ((2, 4, 2, 3), (4, 1, 3)),
     ],
-)
+)  # fmt: skip
 def test_sums_and_products_repeat_the_second_as_numpy_does(
     compute: Callable[..., Any], shape: tuple[int, ...], other: tuple[int, ...]
 ) -> None:
@@ -80,15 +75,10 @@ def test_a_product_with_a_number_scales(compute: Callable[..., Any]) -> None:
 @pytest.mark.parametrize(
     ("shape", "weight"),
     [
-        ((1, 4), (3, 4)),
-        ((5, 4), (3, 4)),
-        ((5, 4), (1, 4)),
-        ((2, 5, 4), (2, 3, 4)),
-        ((6, 5, 4), (2, 3, 4)),
-        ((6, 5, 4), (3, 4)),
-        ((2, 6, 5, 4), (3, 3, 4)),
+        ((1, 4), (3, 4)), ((5, 4), (3, 4)), ((5, 4), (1, 4)), ((2, 5, 4), (2, 3, 4)),
+        ((6, 5, 4), (2, 3, 4)), ((6, 5, 4), (3, 4)), ((2, 6, 5, 4), (3, 3, 4)),
     ],
-)
+)  # fmt: skip
 def test_linear_multiplies_by_the_transposed_weight_and_repeats_it_for_groups(
     compute: Callable[..., Any], shape: tuple[int, ...], weight: tuple[int, ...]
 ) -> None:

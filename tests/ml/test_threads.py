@@ -42,19 +42,11 @@ def clock(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("most", "cpus", "others", "expected"),
     [
-        (2, 2, 0.0, 2),
-        (2, 2, 0.3, 2),
-        (2, 2, 0.5, 1),
-        (2, 2, 1.3, 1),
-        (1, 2, 1.0, 1),
-        (2, 4, 1.0, 2),
-        (4, 4, 1.0, 3),
-        (16, 16, 3.9, 12),
-        (3, 2, 0.0, 3),
-        (3, 2, 1.0, 2),
+        (2, 2, 0.0, 2), (2, 2, 0.3, 2), (2, 2, 0.5, 1), (2, 2, 1.3, 1), (1, 2, 1.0, 1),
+        (2, 4, 1.0, 2), (4, 4, 1.0, 3), (16, 16, 3.9, 12), (3, 2, 0.0, 3), (3, 2, 1.0, 2),
         (4, 4, 99.0, 1),
     ],
-)
+)  # fmt: skip
 def test_others_get_the_cpus_that_they_use(
     machine: Machine, most: int, cpus: int, others: float, expected: int
 ) -> None:

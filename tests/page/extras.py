@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, Route, expect
+from playwright.sync_api import Locator, Page, Route, expect
 from support.chat_templates import CHATML
 from support.scripted import write_scripted
 from support.serving import Server, start_server
 
-from tests.page.conftest import LONG_CONTEXT, answers, ask, choose, linked, say, wait_in, watched
+from tests.page.conftest import LONG_CONTEXT, answers, ask, choose, linked, say, wait_in
 
 SCHEMA = {
     "type": "object",
@@ -39,12 +39,6 @@ def server(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     server = start_server(folder, home, TAMPU_THREADS="1", **settings)
     yield server
     server.end()
-
-
-@pytest.fixture
-def page(browser: Browser, server: Server) -> Iterator[Page]:
-    with watched(browser, server) as page:
-        yield page
 
 
 def columns(page: Page) -> Locator:

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Locator, Page, expect
 from support.chat_templates import CHATML
 from support.local_http import Answer, LocalServer, Request
 from support.scripted import write_scripted
 from support.serving import Server, start_server
 from support.waiting import PATIENCE_S, wait_until
 
-from tests.page.conftest import PLAIN, answers, choose, say, watched
+from tests.page.conftest import PLAIN, answers, choose, say
 
 CALL = '{"name": "weather", "arguments": {"city": "Lima"}}'
 HOSTILE = "22 degrees <img src=x onerror=alert(1)>"
@@ -58,12 +58,6 @@ def server(tmp_path: Path, local: LocalServer) -> Iterator[Server]:
     server = start_server(folder, tmp_path, TAMPU_THREADS="1", TAMPU_TOOL_URLS=allowed)
     yield server
     server.end()
-
-
-@pytest.fixture
-def page(browser: Browser, server: Server) -> Iterator[Page]:
-    with watched(browser, server) as page:
-        yield page
 
 
 def calls(page: Page) -> Locator:

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 from support.checkpoints import make_checkpoint
 from support.serving import Server, start_server
 from support.videos import scene, video
 
 from tampu.convert import convert
-from tests.page.conftest import answers, choose, questions, say, watched
+from tests.page.conftest import answers, choose, questions, say
 
 INPUT = "form input[type=file]"
 
@@ -27,12 +27,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     server = start_server(folder, tmp_path_factory.mktemp("home"), TAMPU_THREADS="1")
     yield server
     server.end()
-
-
-@pytest.fixture
-def page(browser: Browser, server: Server) -> Iterator[Page]:
-    with watched(browser, server) as page:
-        yield page
 
 
 @pytest.fixture

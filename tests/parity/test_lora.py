@@ -20,14 +20,9 @@ pytestmark = [pytest.mark.parity, pytest.mark.slow]
 
 RANKS = {"one": 4, "two": 8, "three": 2}
 CHOICES: list[dict[str, float]] = [
-    {},
-    {"one": 1.0},
-    {"two": 1.0},
-    {"two": 0.5},
-    {"three": -1.0},
-    {"one": 0.75, "three": 1.0},
+    {}, {"one": 1.0}, {"two": 1.0}, {"two": 0.5}, {"three": -1.0}, {"one": 0.75, "three": 1.0},
     {"one": 0.0},
-]
+]  # fmt: skip
 PROMPT = tokens(40)
 ANSWER = 12
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,10 +58,16 @@ class Site:
         return asyncio.run(asyncio.wait_for(self._run(test), PATIENCE_S))
 
     async def _run(self, test: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
+        async with self.started() as client:
+            return await test(client)
+
+    @asynccontextmanager
+    async def started(self) -> AsyncIterator[httpx.AsyncClient]:
+        """Give a client of the application, which is started for so long."""
         async with self.app.router.lifespan_context(self.app):
             url = "http://127.0.0.1:11434"
             async with httpx.AsyncClient(transport=self.transport, base_url=url) as client:
-                return await test(client)
+                yield client
 
     async def _in_turn(self, client: httpx.AsyncClient, requests: tuple[Any, ...]) -> list[Any]:
         return [await client.request(method, path, **rest) for method, path, rest in requests]

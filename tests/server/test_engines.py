@@ -35,6 +35,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     server.end()
 
 
+@pytest.mark.slow
 @pytest.mark.server
 def test_a_device_that_does_not_exist_is_refused(server: Server) -> None:
     body = {"model": "tiny", "prompt": "hello", "options": {"main_gpu": 7}, "stream": False}
@@ -59,6 +60,7 @@ def test_two_engines_serve_side_by_side_and_are_named(server: Server) -> None:
             assert client.post("/api/show", json={"model": model}).json()["engine"] == engine
 
 
+@pytest.mark.slow
 @pytest.mark.server
 def test_a_modelfile_names_its_engine(server: Server) -> None:
     with httpx.Client(base_url=server.url, timeout=300) as client:

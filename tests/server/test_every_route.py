@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Callable
@@ -124,7 +123,7 @@ def test_a_key_for_using_models_does_not_manage_them(locked: Site) -> None:
     assert set(everything.values()) & {401, 403} == set()
 
 
-def test_a_body_is_not_read_without_a_key(locked: Site) -> None:
+async def test_a_body_is_not_read_without_a_key(locked: Site) -> None:
     async def ask(method: Any, path: str) -> Any:
         async def receive() -> NoReturn:
             raise AssertionError("the body was read")
@@ -141,11 +140,8 @@ def test_a_body_is_not_read_without_a_key(locked: Site) -> None:
         await locked.app(scope, receive, send)
         return sent[0]["status"]
 
-    async def test() -> None:
-        for method, path, _ in calls(locked, only=lambda route: route.access is not Access.OPEN):
-            assert await ask(method, path) == 401
-
-    asyncio.run(test())
+    for method, path, _ in calls(locked, only=lambda route: route.access is not Access.OPEN):
+        assert await ask(method, path) == 401
 
 
 @pytest.mark.parametrize(

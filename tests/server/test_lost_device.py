@@ -21,7 +21,7 @@ from tampu.runner.request import GenerateOptions
 from tampu.server.serving.model_manager import ModelManager
 from tampu.store.catalog import Entry
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 LOST, NO_MEMORY = "-1", "-2"  # ggml's statuses
 OPTIONS = GenerateOptions(max_tokens=4)

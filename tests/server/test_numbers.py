@@ -62,15 +62,11 @@ def client(server: Server) -> Iterator[httpx.Client]:
 @pytest.mark.parametrize(
     ("path", "body"),
     [
-        ("/v1/embeddings", {}),
-        ("/v1/embeddings", {"encoding_format": "base64"}),
-        ("/v1/embeddings", {"dimensions": 4}),
-        ("/v1/embeddings", {"embd_normalize": -1}),
-        ("/v1/embeddings", {"embd_normalize": 0}),
-        ("/embeddings", {}),
-        ("/embedding", {}),
+        ("/v1/embeddings", {}), ("/v1/embeddings", {"encoding_format": "base64"}),
+        ("/v1/embeddings", {"dimensions": 4}), ("/v1/embeddings", {"embd_normalize": -1}),
+        ("/v1/embeddings", {"embd_normalize": 0}), ("/embeddings", {}), ("/embedding", {}),
     ],
-)
+)  # fmt: skip
 def test_an_embedding_with_nan_is_an_error_of_the_model(
     client: httpx.Client, path: str, body: dict[str, Any]
 ) -> None:

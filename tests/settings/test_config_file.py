@@ -41,15 +41,12 @@ def test_values_are_converted_to_text(write: Callable[[Any], Any]) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("keep_alvie = 1", "did you mean keep_alive"),
-        ("nothing_like_it = 1", "known: "),
-        ("HOST = 'x'", "'HOST' is not a setting"),
-        ("host = ", "not valid TOML"),
-        ("[host]\na = 1", "host must be a string"),
-        ("origins = ['a,b']", "origins must be"),
+        ("keep_alvie = 1", "did you mean keep_alive"), ("nothing_like_it = 1", "known: "),
+        ("HOST = 'x'", "'HOST' is not a setting"), ("host = ", "not valid TOML"),
+        ("[host]\na = 1", "host must be a string"), ("origins = ['a,b']", "origins must be"),
         ("host = 2020-01-01", "host must be"),
     ],
-)
+)  # fmt: skip
 def test_unknown_settings_are_refused_with_the_file_name(
     write: Callable[[Any], Any], text: str, told: str
 ) -> None:

@@ -14,34 +14,23 @@ from tampu.store.gguf_files import read_repository
 @pytest.mark.parametrize(
     ("file", "tag"),
     [
-        ("Llama-3.2-1B-Instruct-Q4_K_M.gguf", "Q4_K_M"),
-        ("m.Q8_0.gguf", "Q8_0"),
-        ("m-IQ3_XXS.gguf", "IQ3_XXS"),
-        ("m-IQ3_S-imat.gguf", "IQ3_S-imat"),
-        ("m-q4_0.gguf", "q4_0"),
-        ("m-bf16.gguf", "bf16"),
-        ("m-UD-Q4_K_XL.gguf", "UD-Q4_K_XL"),
-        ("gpt-oss-20b-mxfp4.gguf", "mxfp4"),
-        ("Q4_K_M/m-00001-of-00001.gguf", "Q4_K_M"),
-        ("Q4_K_M.gguf", "Q4_K_M"),
-        ("model.gguf", "model"),
+        ("Llama-3.2-1B-Instruct-Q4_K_M.gguf", "Q4_K_M"), ("m.Q8_0.gguf", "Q8_0"),
+        ("m-IQ3_XXS.gguf", "IQ3_XXS"), ("m-IQ3_S-imat.gguf", "IQ3_S-imat"), ("m-q4_0.gguf", "q4_0"),
+        ("m-bf16.gguf", "bf16"), ("m-UD-Q4_K_XL.gguf", "UD-Q4_K_XL"),
+        ("gpt-oss-20b-mxfp4.gguf", "mxfp4"), ("Q4_K_M/m-00001-of-00001.gguf", "Q4_K_M"),
+        ("Q4_K_M.gguf", "Q4_K_M"), ("model.gguf", "model"),
     ],
-)
+)  # fmt: skip
 def test_the_end_of_the_file_name_is_the_tag(file: str, tag: str) -> None:
     (variant,) = read_repository([file]).variants
     assert variant.tag == tag
 
 
 FILES = [
-    "README.md",
-    "m-F16.gguf",
-    "m-Q4_K_M.gguf",
-    "m-Q8_0-00002-of-00002.gguf",
-    "m-Q8_0-00001-of-00002.gguf",
-    "m-Q2_K-00001-of-00002.gguf",
-    "mmproj-m-F32.gguf",
+    "README.md", "m-F16.gguf", "m-Q4_K_M.gguf", "m-Q8_0-00002-of-00002.gguf",
+    "m-Q8_0-00001-of-00002.gguf", "m-Q2_K-00001-of-00002.gguf", "mmproj-m-F32.gguf",
     "mmproj-m-f16.gguf",
-]
+]  # fmt: skip
 
 
 def test_variants_shards_and_projectors_are_recognized() -> None:

@@ -65,24 +65,15 @@ def test_the_same_blob_may_be_named_twice() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"schemaVersion": 1},
-        {"config": None},
-        {"layers": None},
-        {"layers": {}},
+        {"schemaVersion": 1}, {"config": None}, {"layers": None}, {"layers": {}},
         {"layers": [layer(digest="sha256:../../etc/passwd")]},
-        {"layers": [layer(digest="sha256:" + "A" * 64)]},
-        {"layers": [layer(digest=7)]},
-        {"layers": [layer(size=0)]},
-        {"layers": [layer(size=-1)]},
-        {"layers": [layer(size=2**63)]},
-        {"layers": [layer(size=1.5)]},
-        {"layers": [layer(size="5")]},
-        {"layers": [layer(), layer(size=6)]},
-        {"layers": [layer(digest=A)]},
-        {"layers": [layer()] * 4097},
-        {"config": {"mediaType": "c", "digest": A, "size": 5 << 20}},
+        {"layers": [layer(digest="sha256:" + "A" * 64)]}, {"layers": [layer(digest=7)]},
+        {"layers": [layer(size=0)]}, {"layers": [layer(size=-1)]}, {"layers": [layer(size=2**63)]},
+        {"layers": [layer(size=1.5)]}, {"layers": [layer(size="5")]},
+        {"layers": [layer(), layer(size=6)]}, {"layers": [layer(digest=A)]},
+        {"layers": [layer()] * 4097}, {"config": {"mediaType": "c", "digest": A, "size": 5 << 20}},
     ],
-)
+)  # fmt: skip
 def test_impossible_values_are_refused(changes: Any) -> None:
     with pytest.raises(StoreError):
         read(document(**changes))
@@ -91,17 +82,10 @@ def test_impossible_values_are_refused(changes: Any) -> None:
 @pytest.mark.parametrize(
     "content",
     [
-        b"",
-        b"[]",
-        b"null",
-        b"{",
-        b"\xff",
-        b"[" * 100_000,
-        b" " * (5 << 20),
-        b'{"manifests":[]}',
+        b"", b"[]", b"null", b"{", b"\xff", b"[" * 100_000, b" " * (5 << 20), b'{"manifests":[]}',
         b'{"mediaType":"\xf3"}',
     ],
-)
+)  # fmt: skip
 def test_invalid_manifests_are_refused(content: bytes) -> None:
     with pytest.raises(StoreError) as caught:
         read_manifest(content)

@@ -109,16 +109,12 @@ def test_an_invalid_challenge_is_refused(transport: Transport, challenge: str) -
 @pytest.mark.parametrize(
     "answer",
     [
-        Answer(body=b'{"token":"' + b"x" * 70_000 + b'"}'),
-        Answer(body=b"{}"),
-        Answer(body=b'{"token":7}'),
-        Answer(body=b'{"token":"a\\r\\nb"}'),
-        Answer(body=b"nonsense"),
-        Answer(body=b'{"token":"\xf3"}'),
-        Answer(403, body=b'{"errors":[{"message":"no"}]}'),
+        Answer(body=b'{"token":"' + b"x" * 70_000 + b'"}'), Answer(body=b"{}"),
+        Answer(body=b'{"token":7}'), Answer(body=b'{"token":"a\\r\\nb"}'), Answer(body=b"nonsense"),
+        Answer(body=b'{"token":"\xf3"}'), Answer(403, body=b'{"errors":[{"message":"no"}]}'),
         Answer(302, {"Location": "/elsewhere"}),
     ],
-)
+)  # fmt: skip
 def test_an_invalid_token_is_refused(transport: Transport, answer: Answer) -> None:
     with Registry(lambda: answer) as registry, pytest.raises(RegistryError):
         get(Session(transport, registry.url))

@@ -60,18 +60,12 @@ PATTERNS: Mapping[str, Sequence[Pattern]] = {
         Pattern("UNARY MUL", is_chain=True, full=(1,)),
     ),
     "Vulkan": (
-        Pattern("MUL_MAT ADD ADD", is_chain=True, full=(1, 2)),
-        _BIAS,
-        Pattern("MUL_MAT_ID ADD_ID MUL", is_chain=True),
-        _EXPERT_BIAS,
-        Pattern("MUL_MAT_ID MUL", is_chain=True),
-        Pattern("RMS_NORM MUL ROPE VIEW SET_ROWS"),
-        Pattern("RMS_NORM MUL ROPE", is_chain=True),
-        _NORM,
-        _STORED,
-        _EXPERTS,
+        Pattern("MUL_MAT ADD ADD", is_chain=True, full=(1, 2)), _BIAS,
+        Pattern("MUL_MAT_ID ADD_ID MUL", is_chain=True), _EXPERT_BIAS,
+        Pattern("MUL_MAT_ID MUL", is_chain=True), Pattern("RMS_NORM MUL ROPE VIEW SET_ROWS"),
+        Pattern("RMS_NORM MUL ROPE", is_chain=True), _NORM, _STORED, _EXPERTS,
     ),
-}
+}  # fmt: skip
 """What each backend looks for at a node, in its order, after sums of sums (`ADD ADD`)."""
 
 

@@ -26,6 +26,8 @@ KINDS = [
         *("F16", "BF16"),
     )
 ]
+# One of each kind of arithmetic; the others are slow tests.
+TYPICAL = {GGMLType[name] for name in ("Q8_0", "Q4_K", "MXFP4", "F16", "BF16", "F32")}
 QUANTIZED = [kind for kind in KINDS if kind.is_quantized]
 LEVELS = ("portable", "amx_emulated", "avx2", "avxvnni", "avx512", "avx512bf16", "amx")
 WITH_TILES = ("amx_emulated", "amx")  # these multiply many tokens in another way than few
@@ -35,8 +37,12 @@ Products = Callable[..., Iterable[Product]]
 
 
 def each(kinds: Sequence[GGMLType]) -> pytest.MarkDecorator:
-    """Run a test with each of these types of weights."""
-    return pytest.mark.parametrize("kind", kinds, ids=lambda kind: kind.name)
+    """Run a test with each of these types of weights; those that are not typical are slow."""
+    values = [
+        pytest.param(kind, id=kind.name, marks=[] if kind in TYPICAL else [pytest.mark.slow])
+        for kind in kinds
+    ]
+    return pytest.mark.parametrize("kind", values)
 
 
 def levels() -> tuple[str, ...]:

@@ -14,17 +14,8 @@ STRING = {"type": "string", "maxLength": 8}
 NUMBER = {"type": "number"}
 BOOLEAN = {"type": "boolean"}
 FORMATS = (
-    "date",
-    "time",
-    "date-time",
-    "duration",
-    "email",
-    "hostname",
-    "ipv4",
-    "ipv6",
-    "uuid",
-    "uri",
-)
+    "date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri",
+)  # fmt: skip
 
 
 def closed(**properties: Any) -> dict[str, Any]:
@@ -65,42 +56,20 @@ SUPPORTED: dict[str, list[Any]] = {
         {"type": ["null"]},
     ],
     "boolean schema": [
-        True,
-        {},
-        {"properties": {"a": True}},
-        {"items": True},
-        {"type": "object", "properties": {"a": False}},
-        {"type": "array", "items": False},
+        True, {}, {"properties": {"a": True}}, {"items": True},
+        {"type": "object", "properties": {"a": False}}, {"type": "array", "items": False},
     ],
     "const": [
         {"const": value}
         for value in (
-            1,
-            "a",
-            None,
-            True,
-            False,
-            1.5,
-            [],
-            {},
-            [1, "b"],
-            {"a": {"b": None}},
-            'é\n"',
-            -7,
-            "",
-            0,
+            1, "a", None, True, False, 1.5, [], {}, [1, "b"], {"a": {"b": None}}, 'é\n"', -7, "", 0,
         )
     ],
     "enum": [
         {"enum": values}
         for values in (
-            ["a", "b"],
-            [1, 2, 3],
-            [None],
-            ["x", 1, None, True],
-            [{"a": 1}, [2]],
-            ["\u2028", "/", "\\"],
-            [[]],
+            ["a", "b"], [1, 2, 3], [None], ["x", 1, None, True], [{"a": 1}, [2]],
+            ["\u2028", "/", "\\"], [[]],
         )
     ]
     + [{"type": "string", "enum": ["red", "green"]}, {"type": "integer", "enum": [1, 2]}],
@@ -133,28 +102,15 @@ SUPPORTED: dict[str, list[Any]] = {
     "pattern": [
         {"type": "string", "pattern": pattern}
         for pattern in (
-            "^a+$",
-            "^[A-Z]{2}[0-9]{3}$",
-            "^(yes|no)$",
-            "x",
-            "^$",
-            "\\d\\.\\d",
-            '^[^"]{0,5}$',
-            "^\\w{1,4}@\\w{1,4}$",
-            "^a?b*c{2,3}$",
-            "é|ü",
+            "^a+$", "^[A-Z]{2}[0-9]{3}$", "^(yes|no)$", "x", "^$", "\\d\\.\\d", '^[^"]{0,5}$',
+            "^\\w{1,4}@\\w{1,4}$", "^a?b*c{2,3}$", "é|ü",
         )
     ]
     + [{"pattern": "^z$"}],
     "format": [{"type": "string", "format": name} for name in FORMATS],
     "items": [
-        array(INTEGER),
-        array(STRING),
-        array(array(BOOLEAN)),
-        array(closed(a=INTEGER)),
-        array({"enum": [1]}),
-        array({}),
-        {"items": INTEGER},
+        array(INTEGER), array(STRING), array(array(BOOLEAN)), array(closed(a=INTEGER)),
+        array({"enum": [1]}), array({}), {"items": INTEGER},
     ],
     "prefixItems": [
         {"type": "array", "prefixItems": [INTEGER, STRING]},
@@ -165,16 +121,11 @@ SUPPORTED: dict[str, list[Any]] = {
     "maxItems": [array(INTEGER, maxItems=n) for n in (0, 1, 3)],
     "counts": [array(BOOLEAN, minItems=2, maxItems=2), array(STRING, minItems=1, maxItems=4)],
     "properties": [
-        closed(a=INTEGER),
-        closed(a=INTEGER, b=STRING),
-        closed(**{"a b": BOOLEAN}),
-        closed(**{'q"\n': INTEGER}),
-        closed(**{"": NUMBER}),
-        closed(o=closed(i=INTEGER)),
+        closed(a=INTEGER), closed(a=INTEGER, b=STRING), closed(**{"a b": BOOLEAN}),
+        closed(**{'q"\n': INTEGER}), closed(**{"": NUMBER}), closed(o=closed(i=INTEGER)),
         {"type": "object", "properties": {"a": INTEGER}},
         {"type": "object", "properties": {"a": INTEGER, "b": STRING}},
-        {"properties": {"a": INTEGER}},
-        closed(**{f"p{i}": BOOLEAN for i in range(12)}),
+        {"properties": {"a": INTEGER}}, closed(**{f"p{i}": BOOLEAN for i in range(12)}),
     ],
     "required": [
         {"type": "object", "required": ["a"]},
@@ -363,7 +314,7 @@ SUPPORTED: dict[str, list[Any]] = {
         ),
         closed(ok=BOOLEAN, error={"type": ["string", "null"], "maxLength": 5}),
     ],
-}
+}  # fmt: skip
 
 IGNORED: list[tuple[Any, str]] = [
     (array(INTEGER, uniqueItems=True), "/uniqueItems"),

@@ -6,9 +6,7 @@ import ast
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
-
-Node = TypeVar("Node", bound=ast.AST)
+from typing import Any
 
 
 @cache
@@ -23,7 +21,7 @@ def tree(path: Path) -> ast.Module:
 
 @cache
 def _by_kind(path: Path) -> dict[type[ast.AST], list[ast.AST]]:
-    found = defaultdict(list)
+    found: dict[type[ast.AST], list[ast.AST]] = defaultdict(list)
     left: list[ast.AST] = [tree(path)]
     for node in left:  # grows while it is walked
         found[type(node)].append(node)
@@ -31,10 +29,10 @@ def _by_kind(path: Path) -> dict[type[ast.AST], list[ast.AST]]:
     return found
 
 
-def nodes(path: Path, *kinds: type[Node]) -> list[Node]:
+def nodes(path: Path, *kinds: type[ast.AST]) -> list[Any]:
     """Return a file's nodes of these kinds, each kind in the order of `ast.walk`."""
     index = _by_kind(path)
-    return [node for kind in kinds for node in index.get(kind, ())]  # type: ignore[misc]
+    return [node for kind in kinds for node in index.get(kind, ())]
 
 
 def imports(path: Path) -> list[str]:

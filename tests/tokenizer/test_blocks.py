@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -29,10 +30,17 @@ OTHERS = ("é", "Ω", "中文", "。", "\u0301", "\u00a0", "\u3000", "😀", "٣
 
 ascii_texts = st.lists(st.sampled_from(ASCII), max_size=30).map("".join)
 texts = st.lists(st.sampled_from(ASCII + OTHERS), max_size=40).map("".join)
+TYPICAL = {"llama-bpe", "qwen2", "gpt-2"}  # the others are slow tests
+
+
+def quick_if_typical(names: Iterable[str]) -> list[Any]:
+    return [
+        each if each in TYPICAL else pytest.param(each, marks=pytest.mark.slow) for each in names
+    ]
 
 
 # A text that is one word has no blocks.
-@pytest.mark.parametrize("name", [name for name in known_names() if find(name).stages])
+@pytest.mark.parametrize("name", quick_if_typical(n for n in known_names() if find(n).stages))
 @given(text=texts)
 def test_words_of_the_blocks_are_the_words_of_the_whole(name: str, text: str) -> None:
     pretokenizer = find(name)
@@ -43,7 +51,7 @@ def test_words_of_the_blocks_are_the_words_of_the_whole(name: str, text: str) ->
     assert words == [word for word, _ in split(text)]
 
 
-@pytest.mark.parametrize("name", known_names())
+@pytest.mark.parametrize("name", quick_if_typical(known_names()))
 @given(text=ascii_texts)
 def test_words_of_ascii_text_are_those_of_the_library(name: str, text: str) -> None:
     pretokenizer = find(name)

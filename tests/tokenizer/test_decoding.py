@@ -38,17 +38,12 @@ def test_a_character_is_emitted_with_its_last_byte(byte_tokens: Tokenizer, text:
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        (b"\xff", [BROKEN, ""]),
-        (b"\x80a", [BROKEN, "a", ""]),
-        (b"\xe2a", ["", f"{BROKEN}a", ""]),
-        (b"\xe2\x82a", ["", "", f"{BROKEN}a", ""]),
-        (b"\xf0\x9f\x98", ["", "", "", BROKEN]),
-        (b"\xc0\xaf", [BROKEN, BROKEN, ""]),
-        (b"\xed\xa0\x80", ["", "", BROKEN * 3, ""]),
-        (b"\xf4\x90", ["", BROKEN * 2, ""]),
-        (b"", [""]),
+        (b"\xff", [BROKEN, ""]), (b"\x80a", [BROKEN, "a", ""]), (b"\xe2a", ["", f"{BROKEN}a", ""]),
+        (b"\xe2\x82a", ["", "", f"{BROKEN}a", ""]), (b"\xf0\x9f\x98", ["", "", "", BROKEN]),
+        (b"\xc0\xaf", [BROKEN, BROKEN, ""]), (b"\xed\xa0\x80", ["", "", BROKEN * 3, ""]),
+        (b"\xf4\x90", ["", BROKEN * 2, ""]), (b"", [""]),
     ],
-)
+)  # fmt: skip
 def test_invalid_utf8_is_replaced_as_soon_as_it_is_certain(
     byte_tokens: Tokenizer, data: bytes, expected: list[str]
 ) -> None:

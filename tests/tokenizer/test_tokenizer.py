@@ -194,6 +194,7 @@ def test_a_full_word_cache_is_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
         assert tokenizer.encode(line) == original.encode(line, True)
 
 
+@pytest.mark.slow
 def test_new_words_take_a_bounded_amount_of_memory() -> None:
     tokenizer, chance = load_tokenizer(originals.byte_level("gpt-2").metadata), random.Random(1)
     tokenizer.encode("a word")

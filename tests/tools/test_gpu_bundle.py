@@ -136,16 +136,10 @@ def test_a_card_that_cannot_be_checked_gets_one_line(card: Card, words: str) -> 
 @pytest.mark.parametrize(
     ("architecture", "compiled", "runs"),
     [
-        (90, [90], True),
-        (89, [80, 86], True),
-        (86, [89], False),
-        (100, [90], False),
-        (103, [100], True),
-        (120, [90, 120], True),
-        (121, [120], False),
-        (90, [], False),
+        (90, [90], True), (89, [80, 86], True), (86, [89], False), (100, [90], False),
+        (103, [100], True), (120, [90, 120], True), (121, [120], False), (90, [], False),
     ],
-)
+)  # fmt: skip
 def test_code_runs_on_later_cards_of_its_generation(
     architecture: int, compiled: list[int], runs: bool
 ) -> None:

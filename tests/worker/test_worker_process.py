@@ -109,179 +109,139 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def test_a_request_yields_its_events() -> None:
-    async def test() -> None:
-        seen: list[Any] = []
-        worker = await start(progress=seen.append)
-        assert seen == [1.0]
-        assert worker.facts.context == 4096
-        events = await collect(worker, "hé")
-        await worker.close()
-        logprobs = tuple(TokenLogprob(ord(c), -1.0, (), c.encode()) for c in "hé")
-        pieces = [event for event in events if isinstance(event, TextDelta)]
-        assert events == [Started((104, 233)), *pieces, events[-1]]
-        assert joined_piece(pieces) == TextDelta("hé", (104, 233), logprobs)
-        assert isinstance(events[-1], Done)
-        assert not is_running(worker.pid)
-
-    run(test())
+async def test_a_request_yields_its_events() -> None:
+    seen: list[Any] = []
+    worker = await start(progress=seen.append)
+    assert seen == [1.0]
+    assert worker.facts.context == 4096
+    events = await collect(worker, "hé")
+    await worker.close()
+    logprobs = tuple(TokenLogprob(ord(c), -1.0, (), c.encode()) for c in "hé")
+    pieces = [event for event in events if isinstance(event, TextDelta)]
+    assert events == [Started((104, 233)), *pieces, events[-1]]
+    assert joined_piece(pieces) == TextDelta("hé", (104, 233), logprobs)
+    assert isinstance(events[-1], Done)
+    assert not is_running(worker.pid)
 
 
-def test_concurrent_requests_do_not_mix() -> None:
-    async def test() -> None:
-        worker = await start()
-        texts = [f"text {i}" for i in range(20)]
-        results = await asyncio.gather(*(collect(worker, text) for text in texts))
-        await worker.close()
-        said = ["".join(e.text for e in events if isinstance(e, TextDelta)) for events in results]
-        assert said == texts
-
-    run(test())
+async def test_concurrent_requests_do_not_mix() -> None:
+    worker = await start()
+    texts = [f"text {i}" for i in range(20)]
+    results = await asyncio.gather(*(collect(worker, text) for text in texts))
+    await worker.close()
+    said = ["".join(e.text for e in events if isinstance(e, TextDelta)) for events in results]
+    assert said == texts
 
 
-def test_a_conversation_goes_through_the_models_template() -> None:
-    async def test() -> None:
-        worker = await start("chat")
-        prompt = ChatPrompt(messages=({"role": "user", "content": "hi"},), before=(65,))
-        events = [event async for event in worker.run(Generate(prompt, OPTIONS))]
-        await worker.close()
-        assert events[0] == Started((65, 104, 105))
-
-    run(test())
+async def test_a_conversation_goes_through_the_models_template() -> None:
+    worker = await start("chat")
+    prompt = ChatPrompt(messages=({"role": "user", "content": "hi"},), before=(65,))
+    events = [event async for event in worker.run(Generate(prompt, OPTIONS))]
+    await worker.close()
+    assert events[0] == Started((65, 104, 105))
 
 
-def test_a_model_without_a_template_refuses_messages_unless_there_is_a_plain_prompt() -> None:
-    async def test() -> None:
-        worker = await start()
-        messages = ({"role": "user", "content": "hi"},)
-        with pytest.raises(RequestError, match="no chat template"):
-            await anext(worker.run(Generate(ChatPrompt(messages=messages), OPTIONS)))
-        plain = ChatPrompt(messages=messages, plain="yo")
-        assert await anext(worker.run(Generate(plain, OPTIONS))) == Started((121, 111))
-        await worker.close()
-
-    run(test())
+async def test_a_model_without_a_template_refuses_messages_unless_there_is_a_plain_prompt() -> None:
+    worker = await start()
+    messages = ({"role": "user", "content": "hi"},)
+    with pytest.raises(RequestError, match="no chat template"):
+        await anext(worker.run(Generate(ChatPrompt(messages=messages), OPTIONS)))
+    plain = ChatPrompt(messages=messages, plain="yo")
+    assert await anext(worker.run(Generate(plain, OPTIONS))) == Started((121, 111))
+    await worker.close()
 
 
-def test_an_iterator_that_is_closed_cancels_its_request() -> None:
-    async def test() -> None:
-        worker = await start()
-        events = worker.run(Generate(TextPrompt("forever"), OPTIONS))
-        assert await anext(events) == Started(tuple(map(ord, "forever")))
-        await anext(events)
-        await events.aclose()
-        assert joined_piece((await collect(worker, "ok"))[1:-1]).text == "ok"
-        await worker.close()
-
-    run(test())
+async def test_an_iterator_that_is_closed_cancels_its_request() -> None:
+    worker = await start()
+    events = worker.run(Generate(TextPrompt("forever"), OPTIONS))
+    assert await anext(events) == Started(tuple(map(ord, "forever")))
+    await anext(events)
+    await events.aclose()
+    assert joined_piece((await collect(worker, "ok"))[1:-1]).text == "ok"
+    await worker.close()
 
 
-def test_an_error_of_the_request_is_raised_with_its_class_and_leaves_the_model_alive() -> None:
-    async def test() -> None:
-        worker = await start()
-        with pytest.raises(ComputeError, match="NaN"):
-            await collect(worker, "fail NaN")
-        assert worker.is_alive
-        await worker.close()
+async def test_an_error_of_the_request_is_raised_with_its_class_and_leaves_the_model_alive() -> (
+    None
+):
+    worker = await start()
+    with pytest.raises(ComputeError, match="NaN"):
+        await collect(worker, "fail NaN")
+    assert worker.is_alive
+    await worker.close()
 
-    run(test())
 
-
-def test_a_damaged_model_is_refused_and_its_process_ends() -> None:
-    async def test() -> None:
-        with pytest.raises(ModelFileError, match="magic: is not GGUF"):
-            await start("damaged")
-
-    run(test())
+async def test_a_damaged_model_is_refused_and_its_process_ends() -> None:
+    with pytest.raises(ModelFileError, match="magic: is not GGUF"):
+        await start("damaged")
 
 
 @pytest.mark.parametrize(
     ("order", "cause"), [("kill now", "signal SIGKILL"), ("exit bye", r"exit code 7: saying bye")]
 )
-def test_a_crash_ends_all_requests_with_its_cause(order: str, cause: str) -> None:
-    async def test() -> None:
-        begin = time.monotonic()
-        worker = await start(hang_s=10**6)  # so that nothing tells of it but the death itself
-        start_s = time.monotonic() - begin
-        other = await begun(worker, "forever")
-        begin = time.monotonic()
-        with pytest.raises(RunnerDiedError, match=cause):
-            await collect(worker, order)
-        with pytest.raises(RunnerDiedError, match=cause):
-            await other
-        assert time.monotonic() - begin < TOLD * start_s
-        assert not worker.is_alive
-        with pytest.raises(RunnerDiedError, match=cause):
-            await collect(worker, "hello")
-        await worker.close()
-
-    run(test())
+async def test_a_crash_ends_all_requests_with_its_cause(order: str, cause: str) -> None:
+    begin = time.monotonic()
+    worker = await start(hang_s=10**6)  # so that nothing tells of it but the death itself
+    start_s = time.monotonic() - begin
+    other = await begun(worker, "forever")
+    begin = time.monotonic()
+    with pytest.raises(RunnerDiedError, match=cause):
+        await collect(worker, order)
+    with pytest.raises(RunnerDiedError, match=cause):
+        await other
+    assert time.monotonic() - begin < TOLD * start_s
+    assert not worker.is_alive
+    with pytest.raises(RunnerDiedError, match=cause):
+        await collect(worker, "hello")
+    await worker.close()
 
 
 @pytest.mark.parametrize("line", ["vk::OutOfDeviceMemoryError", "CUDA error: out of memory"])
-def test_a_gpu_that_runs_out_of_memory_while_computing_is_told(line: str) -> None:
+async def test_a_gpu_that_runs_out_of_memory_while_computing_is_told(line: str) -> None:
     """Its driver's code ends the process; who asks later gets another one."""
 
-    async def test() -> None:
-        worker = await start()
-        with pytest.raises(OutOfMemoryError, match=f"too little memory.*{line}.*num_gpu"):
-            await collect(worker, f"exit {line}")
-        assert not worker.is_alive
-        with pytest.raises(RequestNotStartedError, match=line):
-            await collect(worker, "hello")
-        await worker.close()
-
-    run(test())
+    worker = await start()
+    with pytest.raises(OutOfMemoryError, match=f"too little memory.*{line}.*num_gpu"):
+        await collect(worker, f"exit {line}")
+    assert not worker.is_alive
+    with pytest.raises(RequestNotStartedError, match=line):
+        await collect(worker, "hello")
+    await worker.close()
 
 
-def test_a_gpu_that_runs_out_of_memory_while_loading_is_told() -> None:
-    async def test() -> None:
-        with pytest.raises(OutOfMemoryError, match=r"too little memory.*SIGABRT.*num_gpu"):
-            await start("gpu")
-
-    run(test())
+async def test_a_gpu_that_runs_out_of_memory_while_loading_is_told() -> None:
+    with pytest.raises(OutOfMemoryError, match=r"too little memory.*SIGABRT.*num_gpu"):
+        await start("gpu")
 
 
-def test_a_worker_killed_from_outside_is_detected() -> None:
-    async def test() -> None:
-        worker = await start()
-        os.kill(worker.pid, signal.SIGABRT)
-        with pytest.raises(RunnerDiedError, match="SIGABRT"):
-            await collect(worker, "forever")
-        await worker.close()
-
-    run(test())
+async def test_a_worker_killed_from_outside_is_detected() -> None:
+    worker = await start()
+    os.kill(worker.pid, signal.SIGABRT)
+    with pytest.raises(RunnerDiedError, match="SIGABRT"):
+        await collect(worker, "forever")
+    await worker.close()
 
 
-def test_loading_without_progress_is_given_up() -> None:
-    async def test() -> None:
-        with pytest.raises(RunnerDiedError, match=r"made no progress for 0\.5 s"):
-            await start("hangs", stall_s=0.5)
-
-    run(test())
+async def test_loading_without_progress_is_given_up() -> None:
+    with pytest.raises(RunnerDiedError, match=r"made no progress for 0\.5 s"):
+        await start("hangs", stall_s=0.5)
 
 
-def test_loading_can_be_cancelled() -> None:
-    async def test() -> None:
-        seen: list[Any] = []
-        loading = asyncio.create_task(start("slow", progress=seen.append))
-        await until(lambda: seen, "loading goes on")
-        loading.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await loading
-
-    run(test())
+async def test_loading_can_be_cancelled() -> None:
+    seen: list[Any] = []
+    loading = asyncio.create_task(start("slow", progress=seen.append))
+    await until(lambda: seen, "loading goes on")
+    loading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await loading
 
 
-def test_running_requests_end_when_the_model_is_closed() -> None:
-    async def test() -> None:
-        worker = await start()
-        request = await begun(worker, "forever")
-        await worker.close()
-        with pytest.raises(RunnerDiedError):
-            await request
-
-    run(test())
+async def test_running_requests_end_when_the_model_is_closed() -> None:
+    worker = await start()
+    request = await begun(worker, "forever")
+    await worker.close()
+    with pytest.raises(RunnerDiedError):
+        await request
 
 
 def test_an_exit_is_described_by_signal_or_code_and_the_last_line() -> None:
@@ -298,16 +258,13 @@ def test_an_unknown_kind_of_error_is_still_an_error() -> None:
     assert str(to_error("os", "text")) == "text"
 
 
-def test_a_text_too_long_to_embed_is_truncated_or_refused() -> None:
-    async def test() -> None:
-        worker = await start()
-        found = await worker.ask(Embed((TextPrompt("a" * 200),)))
-        assert (found.tokens, found.dropped) == (100, 100)
-        with pytest.raises(ContextLengthError, match=r"input\[0\] is too large: 200 tokens > 100"):
-            await worker.ask(Embed((TextPrompt("a" * 200),), truncate=False))
-        await worker.close()
-
-    run(test())
+async def test_a_text_too_long_to_embed_is_truncated_or_refused() -> None:
+    worker = await start()
+    found = await worker.ask(Embed((TextPrompt("a" * 200),)))
+    assert (found.tokens, found.dropped) == (100, 100)
+    with pytest.raises(ContextLengthError, match=r"input\[0\] is too large: 200 tokens > 100"):
+        await worker.ask(Embed((TextPrompt("a" * 200),), truncate=False))
+    await worker.close()
 
 
 def test_the_tokens_of_a_long_text_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,66 +292,56 @@ def test_the_tokens_of_a_long_text_come_in_parts(monkeypatch: pytest.MonkeyPatch
     assert max(sizes) < 1 << 20
 
 
-def test_structured_output_is_prepared_when_the_worker_is_idle() -> None:
-    async def test() -> None:
-        worker = await start()
-        while joined_piece((await collect(worker, "prepared"))[1:-1]).text != "True":
-            await asyncio.sleep(0.05)
-        await worker.close()
-
-    run(test())
+async def test_structured_output_is_prepared_when_the_worker_is_idle() -> None:
+    worker = await start()
+    while joined_piece((await collect(worker, "prepared"))[1:-1]).text != "True":
+        await asyncio.sleep(0.05)
+    await worker.close()
 
 
-def test_a_worker_whose_loop_hangs_is_killed_and_its_requests_fail() -> None:
-    async def test() -> None:
-        worker = await start(hang_s=1.5)
-        began = time.monotonic()
-        with pytest.raises(RunnerDiedError, match="it hangs: computing a batch"):
-            await collect(worker, "stick it hangs: computing a batch")
-        assert time.monotonic() - began > 1.5
-        await worker.close()
-
-    run(test())
+async def test_a_worker_whose_loop_hangs_is_killed_and_its_requests_fail() -> None:
+    worker = await start(hang_s=1.5)
+    began = time.monotonic()
+    with pytest.raises(RunnerDiedError, match="it hangs: computing a batch"):
+        await collect(worker, "stick it hangs: computing a batch")
+    assert time.monotonic() - began > 1.5
+    await worker.close()
 
 
-def test_a_device_that_hangs_is_detected(tmp_path: Path) -> None:
+async def test_a_device_that_hangs_is_detected(tmp_path: Path) -> None:
     model = make_endless_model(tmp_path / "checkpoint", tmp_path / "tiny.gguf")
 
-    async def test() -> None:
-        program = (sys.executable, str(Path(stuck_model.__file__)))
-        worker = await start_worker(
-            model,
-            LoadOptions(context=256, threads=1),
-            name="m",
-            environment={"PATH": os.defpath} | HIDDEN,
-            fork_server=FORK_SERVER,
-            program=program,
-            hang_s=1.5,
-        )
-        with pytest.raises(RunnerDiedError, match="hung: computing 1 tokens for"):
-            await collect(worker, "hello", GenerateOptions(ignore_eos=True))
-        await worker.close()
-
-    run(test())
+    program = (sys.executable, str(Path(stuck_model.__file__)))
+    worker = await start_worker(
+        model,
+        LoadOptions(context=256, threads=1),
+        name="m",
+        environment={"PATH": os.defpath} | HIDDEN,
+        fork_server=FORK_SERVER,
+        program=program,
+        hang_s=1.5,
+    )
+    with pytest.raises(RunnerDiedError, match="hung: computing 1 tokens for"):
+        await collect(worker, "hello", GenerateOptions(ignore_eos=True))
+    await worker.close()
 
 
-def test_truncating_the_file_of_a_loaded_model_is_reported_as_the_cause(tmp_path: Path) -> None:
+async def test_truncating_the_file_of_a_loaded_model_is_reported_as_the_cause(
+    tmp_path: Path,
+) -> None:
     model = make_endless_model(tmp_path / "checkpoint", tmp_path / "tiny.gguf")
 
-    async def test() -> None:
-        worker = await start_worker(
-            model,
-            LoadOptions(context=256, threads=1, kernels="off"),
-            name="m",
-            environment={"PATH": os.defpath} | HIDDEN,
-            fork_server=FORK_SERVER,
-        )
-        os.truncate(model, 0)
-        with pytest.raises(RunnerDiedError, match=r"SIGBUS \(the model's file was changed"):
-            await collect(worker, "hello")
-        await worker.close()
-
-    run(test())
+    worker = await start_worker(
+        model,
+        LoadOptions(context=256, threads=1, kernels="off"),
+        name="m",
+        environment={"PATH": os.defpath} | HIDDEN,
+        fork_server=FORK_SERVER,
+    )
+    os.truncate(model, 0)
+    with pytest.raises(RunnerDiedError, match=r"SIGBUS \(the model's file was changed"):
+        await collect(worker, "hello")
+    await worker.close()
 
 
 def test_a_blocked_event_loop_does_not_take_its_worker_for_hung() -> None:
@@ -414,27 +361,21 @@ def test_a_blocked_event_loop_does_not_take_its_worker_for_hung() -> None:
     run(test(), patience_s=10**6)  # of the time that it believes in
 
 
-def test_a_hung_worker_is_killed_and_its_requests_fail() -> None:
-    async def test() -> None:
-        worker = await start(hang_s=3.0)
-        waiting = await begun(worker, "forever")
-        with pytest.raises(RunnerDiedError, match="did not respond for 3 s"):
-            await collect(worker, "hang")
-        with pytest.raises(RunnerDiedError, match="did not respond"):
-            await waiting
-        assert not worker.is_alive
-        await worker.close()
-        assert not is_running(worker.pid)
-
-    run(test())
+async def test_a_hung_worker_is_killed_and_its_requests_fail() -> None:
+    worker = await start(hang_s=3.0)
+    waiting = await begun(worker, "forever")
+    with pytest.raises(RunnerDiedError, match="did not respond for 3 s"):
+        await collect(worker, "hang")
+    with pytest.raises(RunnerDiedError, match="did not respond"):
+        await waiting
+    assert not worker.is_alive
+    await worker.close()
+    assert not is_running(worker.pid)
 
 
-def test_a_worker_whose_engine_has_failed_is_killed() -> None:
-    async def test() -> None:
-        worker = await start()
-        with pytest.raises(RunnerDiedError, match="the loop is gone"):
-            await collect(worker, "lost the loop is gone")
-        assert not worker.is_alive
-        await worker.close()
-
-    run(test())
+async def test_a_worker_whose_engine_has_failed_is_killed() -> None:
+    worker = await start()
+    with pytest.raises(RunnerDiedError, match="the loop is gone"):
+        await collect(worker, "lost the loop is gone")
+    assert not worker.is_alive
+    await worker.close()

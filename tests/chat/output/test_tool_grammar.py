@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import jsonschema
@@ -64,8 +65,12 @@ def tokenizer(name: str, kind: Any) -> Tokenizer:
     return load_tokenizer(byte_level(*types, types=types, eos_token_id=256 + len(types) - 1))
 
 
-QUICK = [(name, "control") for name in STYLES]
-SLOW = [pytest.param((name, "text"), marks=pytest.mark.slow) for name in STYLES]
+QUICK = [(name, "control") for name in ("harmony", "gemma4", "qwen3-coder", "hermes", "pythonic")]
+SLOW = [
+    pytest.param(each, marks=pytest.mark.slow)
+    for each in product(STYLES, ("control", "text"))
+    if each not in QUICK
+]
 
 
 @pytest.fixture(scope="module", params=[*QUICK, *SLOW])

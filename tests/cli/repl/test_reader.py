@@ -38,14 +38,10 @@ def test_unwritable_history_is_ignored(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "is_it", "message"),
     [
-        ("x", False, "x"),
-        ('"""x', True, "x"),
-        ('"""x\ny"""', False, "x\ny"),
-        ('"""', True, ""),
-        ('say """x', False, 'say """x'),
-        ('/set system """x', True, "/set system x"),
+        ("x", False, "x"), ('"""x', True, "x"), ('"""x\ny"""', False, "x\ny"), ('"""', True, ""),
+        ('say """x', False, 'say """x'), ('/set system """x', True, "/set system x"),
     ],
-)
+)  # fmt: skip
 def test_triple_quotes_span_several_lines(text: str, is_it: bool, message: str) -> None:
     assert is_open(text) is is_it
     assert without_quotes(text) == message

@@ -6,20 +6,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from support.kernels import levels
+from support.kernels import Products, error, levels, normal
 
 from tampu.ml import GGMLType
 
 FIXED = [level for level in levels() if level.startswith("avx512")] or [None]
 BLOCK = 64
-
-
-def error(found: Any, expected: Any) -> Any:
-    return np.linalg.norm(found - expected) / np.linalg.norm(expected)
-
-
-def normal(*shape: int, seed: int = 0) -> npt.NDArray[Any]:
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 def heavy(*shape: Any, seed: int = 0) -> npt.NDArray[Any]:
@@ -61,7 +53,6 @@ def small_only(*shape: Any, seed: int = 0) -> npt.NDArray[Any]:
     return numbers
 
 
-@pytest.mark.parametrize("level", FIXED)
 @pytest.mark.parametrize(
     ("weights", "inputs"),
     [
@@ -75,61 +66,32 @@ def small_only(*shape: Any, seed: int = 0) -> npt.NDArray[Any]:
     ],
 )
 def test_one_block_may_hold_numbers_of_any_size(
-    level_backends: Callable[..., Any],
-    load: Any,
-    multiply: Callable[..., Any],
-    level: str,
-    weights: Callable[..., Any],
-    inputs: Callable[..., Any],
+    load: Any, products: Products, weights: Callable[..., Any], inputs: Callable[..., Any]
 ) -> None:
     values, bind = load(weights(48, 512), GGMLType.F16)
     x = inputs(20, 512, seed=1)
     expected = x.astype(np.float64) @ values.T
-    found, theirs = (
-        error(multiply(level_backends(at), x, bind(level_backends(at))).astype(float), expected)
-        for at in (level, "ggml")
-    )
-    assert found <= 1.1 * theirs + 1e-6
+    (_, ggml), *own = products(bind, ["ggml", *FIXED])
+    theirs = error(ggml(x).astype(float), expected)
+    for level, multiply in own:
+        assert error(multiply(x).astype(float), expected) <= 1.1 * theirs + 1e-6, level
 
 
-@pytest.mark.parametrize("level", FIXED)
-def test_a_token_with_large_values_changes_no_other(
-    level_backends: Callable[..., Any], load: Any, multiply: Callable[..., Any], level: str
-) -> None:
+def test_a_token_with_large_values_changes_no_other(load: Any, products: Products) -> None:
     _, bind = load(normal(32, 256), GGMLType.F16)
-    weight, x = bind(level_backends(level)), normal(12, 256, seed=1)
-    alone = multiply(level_backends(level), x, weight)
-    x[3] = halved(256)
-    together = multiply(level_backends(level), x, weight)
-    assert np.array_equal(np.delete(together, 3, 0), np.delete(alone, 3, 0))
+    for level, multiply in products(bind, FIXED):
+        x = normal(12, 256, seed=1)
+        alone = multiply(x)
+        x[3] = halved(256)
+        assert np.array_equal(np.delete(multiply(x), 3, 0), np.delete(alone, 3, 0)), level
 
 
-@pytest.mark.parametrize("level", FIXED)
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_weight_that_is_not_finite_affects_its_own_row(
-    level_backends: Callable[..., Any],
-    load: Any,
-    multiply: Callable[..., Any],
-    level: str,
-    bad: float,
-) -> None:
-    weights = normal(20, 128)
-    weights[7, 100] = bad
-    _, bind = load(weights, GGMLType.F16)
-    found = multiply(level_backends(level), normal(3, 128, seed=1), bind(level_backends(level)))
-    assert not np.isfinite(found[:, 7]).any()
-    assert np.isfinite(np.delete(found, 7, 1)).all()
-
-
-@pytest.mark.parametrize("level", FIXED)
-def test_the_largest_products_that_there_are_do_not_overflow(
-    level_backends: Callable[..., Any], load: Any, multiply: Callable[..., Any], level: str
-) -> None:
+def test_the_largest_products_that_there_are_do_not_overflow(load: Any, products: Products) -> None:
     """All numbers of a block the largest, of one sign: the sum is as large as it can become."""
     for many in (1, 8, BLOCK):
         weights = np.zeros((16, BLOCK), np.float32)
         weights[:, :many] = 65504
         values, bind = load(weights, GGMLType.F16)
         x = np.where(weights[:2] > 0, np.float32(3e30), np.float32(0))
-        found = multiply(level_backends(level), x, bind(level_backends(level)))
-        assert error(found.astype(float), x.astype(float) @ values.T) < 1e-4
+        for level, multiply in products(bind, FIXED):
+            assert error(multiply(x).astype(float), x.astype(float) @ values.T) < 1e-4, level

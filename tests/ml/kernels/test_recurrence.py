@@ -46,15 +46,10 @@ def rule(*tensors: Tensor) -> list[Tensor]:
 @pytest.mark.parametrize(
     ("sequences", "tokens", "key_heads", "heads", "features"),
     [
-        (1, 1, 1, 2, 16),
-        (2, 5, 2, 6, 48),
-        (3, 1, 2, 4, 128),
-        (1, 70, 1, 1, 64),
-        (2, 20, 1, 2, 48),
-        (1, 17, 2, 2, 128),
-        (1, 16, 1, 1, 272),
+        (1, 1, 1, 2, 16), (2, 5, 2, 6, 48), (3, 1, 2, 4, 128), (1, 70, 1, 1, 64), (2, 20, 1, 2, 48),
+        (1, 17, 2, 2, 128), (1, 16, 1, 1, 272),
     ],
-)
+)  # fmt: skip
 def test_the_delta_rule(
     level_backends: Callable[..., Backend],
     level: str | None,
@@ -93,13 +88,10 @@ def test_many_tokens_with_decays_of_any_size(
     decays = np.full((1, 200, 2), decay, np.float32)
     decays[:, 120, 1] = -1e4  # which leaves nothing
     given: list[Any] = [
-        floats(1, 200, 1, 64),
-        k / np.linalg.norm(k, axis=-1, keepdims=True),
-        floats(1, 200, 2, 64, seed=2),
-        decays,
-        np.full((1, 200, 2), 0.5, np.float32),
+        floats(1, 200, 1, 64), k / np.linalg.norm(k, axis=-1, keepdims=True),
+        floats(1, 200, 2, 64, seed=2), decays, np.full((1, 200, 2), 0.5, np.float32),
         floats(1, 2, 64, 64, seed=5),
-    ]
+    ]  # fmt: skip
     *operands, before = given
     (outputs, states, _), _ = run(level_backends(None), rule, *operands, *row_arrays(before))
     expected, after = delta_rule(*given)

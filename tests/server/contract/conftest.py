@@ -28,6 +28,7 @@ def contract_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     said = ["Hello", ",", " world", "."]
     write_scripted(folder / "talker.gguf", said, template=PLAIN)
     write_scripted(folder / "filler.gguf", said, template=PLAIN, can_insert=True)
+    write_scripted(folder / "brief.gguf", said, template=PLAIN, context=128)
     thoughts = ["<think>", "Let me", " see.", "</think>", "It is", " four."]
     write_scripted(folder / "thinker.gguf", thoughts, template=CHATML)
     write_scripted(folder / "caller.gguf", [*thoughts, CALL], template=CHATML)
@@ -41,6 +42,7 @@ def contract_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tried = ["Hm", ".", "</think>", "Yes", "."]
     write_scripted(folder / "tryer.gguf", tried, template=EFFORTS)
     write_scripted(folder / "endless.gguf", [" la", " li", " lo"], repeats=3, template=PLAIN)
+    write_scripted(folder / "short.gguf", [" la", " li"], repeats=2, template=PLAIN, context=64)
     write_scripted(folder / "looper.gguf", ["Well", "!", " la"], repeats=1, template=PLAIN)
     write_tiny(folder / "embedder.gguf", Tiny(context=64), pooling=1)
     head = np.random.default_rng(0).normal(size=(1, Tiny().embedding)).astype(np.float32)
@@ -62,7 +64,7 @@ def contract_server(
         TAMPU_THREADS="1",
         TAMPU_REGISTRY="127.0.0.1:1",
         TAMPU_NUM_GPU="0",
-        TAMPU_MAX_LOADED_MODELS="14",
+        TAMPU_MAX_LOADED_MODELS="16",
     )
     yield server
     server.end()

@@ -123,7 +123,8 @@ CASES = {
     "two calls are numbered": chat(
         lambda a: [(call["function"]["name"], call["function"]["index"])
                    for call in a.json["message"]["tool_calls"]] == [("add", 0), ("sub", 1)],
-        model="pair", tools=[TOOL, {"function": TOOL["function"] | {"name": "sub"}}], stream=False,
+        model="pair", tools=[TOOL, {"function": {"name": "sub", "parameters": PARAMETERS}}],
+        stream=False,
     ),
     "a call is no reason to be done": chat(
         lambda a: a.json["done_reason"] == "stop" and call_of(a), **called(stream=False)
@@ -163,15 +164,15 @@ CASES = {
     ),
     "of too many messages the oldest are dropped": chat(
         lambda a: a.status == 200 and a.json["truncated"] > 0,
-        messages=MANY, stream=False, options={"num_ctx": 128},
+        model="brief", messages=MANY, stream=False,
     ),
     "too many messages are refused without truncation": refused(
-        "context", messages=MANY, truncate=False, options={"num_ctx": 128}
+        "context", model="brief", messages=MANY, truncate=False
     ),
     "the end of the context is length without a shift": chat(
         lambda a: (a.json["done_reason"], a.json["limit"]) == ("length", "context")
         and a.json["eval_count"] < 64,
-        model="endless", shift=False, stream=False, options={"num_ctx": 64, "num_predict": 100},
+        model="short", shift=False, stream=False, options={"num_predict": 100},
     ),
     "format holds after the thoughts": chat(
         lambda a: json.loads(a.json["message"]["content"]) in (1, 2),
@@ -233,7 +234,7 @@ def test_each_line_has_the_counts_so_far_where_they_are_wanted(client: httpx.Cli
 
 
 def test_lines_with_counts_say_what_of_the_prompt_did_not_fit(client: httpx.Client) -> None:
-    body = {"model": "talker", "messages": MANY, "options": {"num_ctx": 128}}
+    body = {"model": "brief", "messages": MANY}
     response = client.post("/api/chat", json=body | {"timings_per_token": True})
     *lines, last = [json.loads(line) for line in response.text.splitlines()]
     assert {line["truncated"] for line in lines} == {last["truncated"]}

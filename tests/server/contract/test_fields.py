@@ -98,15 +98,10 @@ MORE = {
     manage.CreateRequest: {"modelfile", "path"},
     ollama_lists.ListedModel: {"origin"},
     ollama_lists.RunningModel: {
-        "engine",
-        "slots",
-        "slot_size",
-        "devices",
-        "placement",
-        "loading",
+        "engine", "slots", "slot_size", "devices", "placement", "loading",
     },
     ollama_lists.ModelDetails: {"engine", "memory", "template_problem"},
-}
+}  # fmt: skip
 PATHS = {
     "/api/generate": ollama.GenerateRequest,
     "/api/chat": ollama.ChatRequest,

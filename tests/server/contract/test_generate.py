@@ -148,16 +148,16 @@ CASES = {
     ),
     "the end of the context is length without a shift": generate(
         lambda a: a.json["done_reason"] == "length" and a.json["eval_count"] < 64,
-        model="endless", shift=False, stream=False, options={"num_ctx": 64, "num_predict": 100},
+        model="short", shift=False, stream=False, options={"num_predict": 100},
     ),
     "with a shift it goes on": options(
-        lambda a: a.json["eval_count"] == 100, num_ctx=64, num_predict=100
+        lambda a: a.json["eval_count"] == 100, model="short", num_predict=100
     ),
     "a prompt that is too long is cut": generate(
-        lambda a: a.status == 200, prompt="x " * 400, options={"num_ctx": 64}
+        lambda a: a.status == 200, model="brief", prompt="x " * 400
     ),
     "a prompt that is too long is refused without truncation": refused(
-        "context", prompt="x " * 400, truncate=False, options={"num_ctx": 64}
+        "context", model="brief", prompt="x " * 400, truncate=False
     ),
     "total_duration holds the others": generate(
         lambda a: a.last["total_duration"] >= a.last["load_duration"]

@@ -67,15 +67,11 @@ def test_the_openai_package_works_with_the_address_alone(contract_server: Server
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
-        ("POST", "/chat/completions", 400),
-        ("POST", "/v1/completions", 400),
-        ("GET", "/chat/completions", 405),
-        ("GET", "/v1/nothing", 404),
-        ("GET", "/nothing", 404),
-        ("GET", "/chat", 404),
-        ("DELETE", "/api/chat", 405),
+        ("POST", "/chat/completions", 400), ("POST", "/v1/completions", 400),
+        ("GET", "/chat/completions", 405), ("GET", "/v1/nothing", 404), ("GET", "/nothing", 404),
+        ("GET", "/chat", 404), ("DELETE", "/api/chat", 405),
     ],
-)
+)  # fmt: skip
 def test_every_error_is_json(client: httpx.Client, method: str, path: str, status: int) -> None:
     response = client.request(method, path, content=b"{")
     assert response.status_code == status

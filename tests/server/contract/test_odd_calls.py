@@ -52,12 +52,14 @@ def test_the_template_gets_arguments_as_an_object_or_as_they_were_written(
 
 
 @pytest.mark.parametrize("arguments", [*MALFORMED, {"a": 1}])
-def test_items_of_responses_and_of_conversations_are_passed_on(site: Site, arguments: Any) -> None:
+async def test_items_of_responses_and_of_conversations_are_passed_on(
+    site: Site, arguments: Any
+) -> None:
     item = {"type": "function_call", "call_id": "c", "name": "f", "arguments": arguments,
             "status": "incomplete"}  # fmt: skip
     result = {"type": "function_call_output", "call_id": "c", "output": "bad"}
 
-    async def test(client: Any) -> None:
+    async with site.started() as client:
         given = [{"role": "user", "content": "hi"}, item, result]
         body = {"model": "m", "input": given}
         first = await client.post("/v1/responses", json=body)
@@ -71,8 +73,6 @@ def test_items_of_responses_and_of_conversations_are_passed_on(site: Site, argum
         last = {"model": "m", "input": "go on", "conversation": made.json()["id"]}
         assert (await client.post("/v1/responses", json=last)).status_code == 200
         assert shown(site) == arguments
-
-    site.run(test)
 
 
 def test_a_call_that_was_broken_in_an_answer_may_be_sent_back(

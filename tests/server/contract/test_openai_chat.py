@@ -80,6 +80,13 @@ def test_reasoning_tokens_are_counted(client: httpx.Client) -> None:
     assert 2 <= usage["completion_tokens_details"]["reasoning_tokens"] < usage["completion_tokens"]
 
 
+def test_a_budget_of_reasoning_holds_before_a_format_too(client: httpx.Client) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": ["yes"]}}}
+    answer = whole(client, model="tryer", response_format=form, think_budget=1)
+    message = answer["choices"][0]["message"]
+    assert (message["content"], message["reasoning"]) == ('"yes"', "Hm")
+
+
 def test_calls_have_ids_and_arguments_as_text_and_no_content(client: httpx.Client) -> None:
     [choice] = whole(client, **PAIR)["choices"]
     assert choice["finish_reason"] == "tool_calls"

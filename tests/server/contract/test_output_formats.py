@@ -23,6 +23,12 @@ ROUTES: dict[str, dict[str, Any]] = {
     "/api/generate": {"prompt": "x", "stream": False},
 }
 
+QUICK = "/v1/chat/completions"
+EVERY_ROUTE = pytest.mark.parametrize(
+    "path",
+    [path if path == QUICK else pytest.param(path, marks=pytest.mark.slow) for path in ROUTES],
+)
+
 
 def ask(client: httpx.Client, path: str, **more: Any) -> httpx.Response:
     return client.post(path, json={"model": "talker", **ROUTES[path], **more})
@@ -35,7 +41,7 @@ def message(response: httpx.Response) -> str:
     return error if isinstance(error, str) else str(error["message"])
 
 
-@pytest.mark.parametrize("path", ROUTES)
+@EVERY_ROUTE
 @pytest.mark.parametrize(
     "form",
     [
@@ -57,7 +63,7 @@ def test_a_schema_in_openais_object_is_followed_where_a_bare_one_is_expected(
     assert json.dumps('"yes"') in response.text
 
 
-@pytest.mark.parametrize("path", ROUTES)
+@EVERY_ROUTE
 @pytest.mark.parametrize(
     ("form", "told"),
     [
@@ -101,7 +107,7 @@ def test_a_wrong_format_is_refused_in_the_words_of_the_request(
     assert message(ask(client, path, **form)).startswith(told)
 
 
-@pytest.mark.parametrize("path", ROUTES)
+@EVERY_ROUTE
 def test_an_empty_format_or_grammar_is_none(client: httpx.Client, path: str) -> None:
     plain = ask(client, path, options={"temperature": 0})
     given = ask(client, path, options={"temperature": 0}, format="", grammar="")

@@ -23,21 +23,14 @@ TOOLS = [{"type": "function", "name": name, "parameters": NUMBERS} for name in (
 EVENT = TypeAdapter(ResponseStreamEvent)
 BEGINNING = ["response.created", "response.in_progress"]
 THOUGHT = [
-    "response.output_item.added",
-    "response.reasoning_summary_part.added",
-    "response.reasoning_summary_text.delta",
-    "response.reasoning_summary_text.done",
-    "response.reasoning_summary_part.done",
-    "response.output_item.done",
-]
+    "response.output_item.added", "response.reasoning_summary_part.added",
+    "response.reasoning_summary_text.delta", "response.reasoning_summary_text.done",
+    "response.reasoning_summary_part.done", "response.output_item.done",
+]  # fmt: skip
 MESSAGE = [
-    "response.output_item.added",
-    "response.content_part.added",
-    "response.output_text.delta",
-    "response.output_text.done",
-    "response.content_part.done",
-    "response.output_item.done",
-]
+    "response.output_item.added", "response.content_part.added", "response.output_text.delta",
+    "response.output_text.done", "response.content_part.done", "response.output_item.done",
+]  # fmt: skip
 CALL = [
     "response.output_item.added",
     "response.function_call_arguments.delta",

@@ -150,12 +150,6 @@ def test_show(shown_client: httpx.Client, case: Case) -> None:
     case.check(shown_client)
 
 
-def test_vision_model_shows_its_projector(client: httpx.Client) -> None:
-    shown = client.post("/api/show", json={"model": "demo"}).json()
-    assert "vision" in shown["capabilities"]
-    assert shown["model_info"]["general.architecture"]
-
-
 def test_what_a_model_would_take_loads_no_weights(client: httpx.Client) -> None:
     client.post("/api/generate", json={"model": "filler", "keep_alive": 0})
     shown = client.post("/api/show", json={"model": "filler", "memory": True}).json()

@@ -47,16 +47,12 @@ def test_an_unknown_path_is_404(site: Site, path: str) -> None:
 @pytest.mark.parametrize(
     ("path", "meant"),
     [
-        ("/v1/chat/completion", "/v1/chat/completions"),
-        ("/v1/v1/models", "/v1/models"),
+        ("/v1/chat/completion", "/v1/chat/completions"), ("/v1/v1/models", "/v1/models"),
         ("/chat/completion", "/chat/completions"),
-        ("/api/v1/chat/completions", "/v1/chat/completions"),
-        ("/api/genrate", "/api/generate"),
-        ("/API/Chat", "/api/chat"),
-        ("/v1/message", "/v1/messages"),
-        ("/tokenise", "/tokenize"),
+        ("/api/v1/chat/completions", "/v1/chat/completions"), ("/api/genrate", "/api/generate"),
+        ("/API/Chat", "/api/chat"), ("/v1/message", "/v1/messages"), ("/tokenise", "/tokenize"),
     ],
-)
+)  # fmt: skip
 def test_a_mistyped_path_is_answered_with_the_one_that_is_near(
     site: Site, path: str, meant: str
 ) -> None:
@@ -270,14 +266,11 @@ def test_an_error_without_streaming_is_the_answer(post: Callable[..., Any]) -> N
     ("error", "status"),
     [
         (ModelFileError("tensor count", "is wrong"), 500),
-        (UnsupportedModelError("architecture 'x'"), 400),
-        (OutOfMemoryError("no room"), 500),
-        (RunnerDiedError("died"), 500),
-        (ContextLengthError("too long"), 400),
-        (BusyError("busy"), 503),
-        (TampuError("other"), 500),
+        (UnsupportedModelError("architecture 'x'"), 400), (OutOfMemoryError("no room"), 500),
+        (RunnerDiedError("died"), 500), (ContextLengthError("too long"), 400),
+        (BusyError("busy"), 503), (TampuError("other"), 500),
     ],
-)
+)  # fmt: skip
 def test_an_error_of_loading_has_the_status_of_its_class(
     site: Site, post: Callable[..., Any], error: TampuError, status: int
 ) -> None:
@@ -315,7 +308,7 @@ def test_internal_error_is_reported_without_details(site: Site) -> None:
     assert "secret" not in response.text
 
 
-def test_disconnecting_cancels_the_request(site: Site) -> None:
+async def test_disconnecting_cancels_the_request(site: Site) -> None:
     async def leave(prompt: str, after: int) -> list[Any]:
         """Send a request over ASGI and disconnect after so many messages of the answer."""
         gone = asyncio.Event()
@@ -343,13 +336,11 @@ def test_disconnecting_cancels_the_request(site: Site) -> None:
         await asyncio.wait_for(site.app(scope, receive, send), 5)
         return sent
 
-    async def test(_: object) -> None:
+    async with site.started() as _:
         assert len(await leave("forever", after=3)) >= 3
         assert await leave("wait", after=0) == []
         [(_, runner)] = site.start.runners
         assert (runner.cancelled, runner.running) == (2, 0)
-
-    site.run(test)
 
 
 @pytest.mark.parametrize(

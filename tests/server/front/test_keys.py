@@ -146,8 +146,8 @@ def test_usage_is_told_by_key_and_day_and_in_metrics(site: Site) -> None:
         assert bad.status_code == 400
 
 
-def test_keys_do_not_see_each_others_files_and_batches(site: Site) -> None:
-    async def test(client: Any) -> None:
+async def test_keys_do_not_see_each_others_files_and_batches(site: Site) -> None:
+    async with site.started() as client:
         own, other, boss = (
             Batches(client, **bearer(n)["headers"]) for n in ("poor", "slow", "boss")
         )
@@ -164,11 +164,9 @@ def test_keys_do_not_see_each_others_files_and_batches(site: Site) -> None:
         usage = (await client.get("/v1/usage", headers=own.headers)).json()
         assert [row["requests"] for row in usage["data"]] == [1]  # a row counts as its owner's
 
-    site.run(test)
 
-
-def test_a_batch_waits_while_its_key_has_no_tokens_left(site: Site) -> None:
-    async def test(client: Any) -> None:
+async def test_a_batch_waits_while_its_key_has_no_tokens_left(site: Site) -> None:
+    async with site.started() as client:
         batches = Batches(client, **bearer("poor")["headers"])
         id = await batches.begin([line(f"{n}") for n in range(20)])
         while (found := await batches.get(id))["request_counts"]["completed"] < 2:
@@ -178,8 +176,6 @@ def test_a_batch_waits_while_its_key_has_no_tokens_left(site: Site) -> None:
         ended = await batches.ended(id)
         assert ended["status"] == "cancelled"
         assert 2 <= ended["request_counts"]["completed"] < 20
-
-    site.run(test)
 
 
 def test_other_keys_work_beside_the_file(model_folder: Path, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_caller_during_a_run_waits_for_the_next_run() -> None:
     asyncio.run(test())
 
 
-def test_error_reaches_all_callers_and_the_next_run_starts_afresh() -> None:
+async def test_error_reaches_all_callers_and_the_next_run_starts_afresh() -> None:
     outcomes = [ValueError("no"), 1]
 
     def work() -> object:
@@ -50,10 +50,7 @@ def test_error_reaches_all_callers_and_the_next_run_starts_afresh() -> None:
             raise outcome
         return outcome
 
-    async def test() -> None:
-        shared = SingleFlight(work)
-        found = await asyncio.gather(*(shared.result() for _ in range(3)), return_exceptions=True)
-        assert [str(error) for error in found] == ["no"] * 3
-        assert await shared.result() == 1
-
-    asyncio.run(test())
+    shared = SingleFlight(work)
+    found = await asyncio.gather(*(shared.result() for _ in range(3)), return_exceptions=True)
+    assert [str(error) for error in found] == ["no"] * 3
+    assert await shared.result() == 1

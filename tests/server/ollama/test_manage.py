@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import threading
@@ -87,18 +86,18 @@ def test_a_model_that_is_not_in_the_own_store_cannot_be_deleted(made: Site) -> N
     )
 
 
-def test_deleted_model_is_unloaded(made: Site) -> None:
-    async def test(client: httpx.AsyncClient) -> None:
+async def test_deleted_model_is_unloaded(made: Site) -> None:
+    async with made.started() as client:
         await client.post("/api/generate", json={"model": "made"})
         assert len((await client.get("/api/ps")).json()["models"]) == 1
         await client.request("DELETE", "/api/delete", content=b'{"model": "made"}')
         assert (await client.get("/api/ps")).json() == {"models": []}
 
-    made.run(test)
 
-
-def test_tokens_of_a_new_model_do_not_load_it_in_place_of_the_one_of_its_name(made: Site) -> None:
-    async def test(client: httpx.AsyncClient) -> None:
+async def test_tokens_of_a_new_model_do_not_load_it_in_place_of_the_one_of_its_name(
+    made: Site,
+) -> None:
+    async with made.started() as client:
         await client.post("/api/generate", json={"model": "made"})
         [before] = (await client.get("/api/ps")).json()["models"]
         new = {"model": "made", "from": "made", "system": "Be long.", "stream": False}
@@ -109,8 +108,6 @@ def test_tokens_of_a_new_model_do_not_load_it_in_place_of_the_one_of_its_name(ma
         [installed] = (await client.get("/api/tags")).json()["models"][:1]
         assert (installed["name"], installed["origin"]) == ("made:latest", "store")
         assert before["digest"] == after["digest"] != installed["digest"]
-
-    made.run(test)
 
 
 def test_model_defaults_apply_unless_the_request_overrides_them(made: Site) -> None:
@@ -138,7 +135,7 @@ def test_model_defaults_apply_unless_the_request_overrides_them(made: Site) -> N
     assert all(options.stop == ("END",) for _, options in asked)
 
 
-def test_abandoned_iterator_is_closed_after_its_current_step() -> None:
+async def test_abandoned_iterator_is_closed_after_its_current_step() -> None:
     closed = threading.Event()
 
     def slow() -> Iterator[int]:
@@ -148,15 +145,12 @@ def test_abandoned_iterator_is_closed_after_its_current_step() -> None:
         finally:
             closed.set()
 
-    async def test() -> None:
-        pool = IterationPool()
-        steps = pool.iterate_in_threadpool(slow)
-        assert await anext(steps) == 1
-        await steps.aclose()
-        await pool.close()
-        assert closed.is_set()
-
-    asyncio.run(test())
+    pool = IterationPool()
+    steps = pool.iterate_in_threadpool(slow)
+    assert await anext(steps) == 1
+    await steps.aclose()
+    await pool.close()
+    assert closed.is_set()
 
 
 @pytest.mark.parametrize(

@@ -122,19 +122,17 @@ def test_private_addresses_are_not_contacted_unless_allowed(own_site: Site, host
     assert "private network" in answer.json()["error"]
 
 
-def test_concurrent_pulls_download_a_model_once(
+async def test_concurrent_pulls_download_a_model_once(
     own_site: Site, registry: RogueRegistry, weights: bytes
 ) -> None:
     registry.before = lambda request: slow(ranged(request, weights), request, weights)
 
-    async def test(client: httpx.AsyncClient) -> None:
+    async with own_site.started() as client:
         body = {"model": f"{registry.host}/a/m", "insecure": True, "stream": False}
         answers = await asyncio.gather(
             *(client.post("/api/pull", json=body, timeout=9) for _ in range(20))
         )
         assert {answer.status_code for answer in answers} == {200}
-
-    own_site.run(test)
     of_weights = [r for r in registry.requests if r.path.endswith(str(Digest.of(weights)))]
     assert len(of_weights) == 1
 

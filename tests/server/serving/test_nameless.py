@@ -234,6 +234,7 @@ def test_a_damaged_file_does_not_count(folder: Path) -> None:
     assert answer.json()["model"] == "mine:latest"
 
 
+@pytest.mark.slow
 @pytest.mark.server
 def test_the_file_that_is_given_is_the_default_model(
     start: Callable[..., Server], tmp_path: Path

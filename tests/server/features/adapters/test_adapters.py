@@ -149,6 +149,7 @@ def test_requests_with_and_without_adapters_run_together(
     assert found == alone * 3
 
 
+@pytest.mark.slow
 def test_an_adapter_is_loaded_again_with_its_model(
     server: Server, http: httpx.Client, client: openai.OpenAI
 ) -> None:
@@ -270,6 +271,7 @@ def numbers(value: Any) -> list[float]:
     return [value] if isinstance(value, float) else []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ASKED)
 def test_embeddings_decisions_and_ranks_choose_adapters(http: httpx.Client, path: str) -> None:
     load(http, "poet")
@@ -293,6 +295,7 @@ def test_embeddings_decisions_and_ranks_choose_adapters(http: httpx.Client, path
         assert (missing.status_code, "has no adapter 'none'" in missing.text) == (400, True)
 
 
+@pytest.mark.slow
 def test_a_server_without_a_folder_loads_none(folder: Path, tmp_path: Path) -> None:
     server = start_server(folder, tmp_path)
     with httpx.Client(base_url=server.url, timeout=300) as http:

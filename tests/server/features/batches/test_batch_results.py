@@ -80,22 +80,19 @@ def test_results_that_come_during_the_pause_are_recorded_at_a_cancelled_end() ->
     assert records.groups == [[0], [1, 2]]
 
 
-def test_rows_wait_for_a_slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rows_wait_for_a_slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_results, "_MAX_WAITING", 2)
 
-    async def test() -> None:
-        records = Records()
-        records.may_end.clear()
-        async with ResultQueue(records, 0) as results, asyncio.TaskGroup() as group:
-            await results.put(result(0), group)
-            await settled()
-            rows = [group.create_task(results.put(result(n), group)) for n in (1, 2, 3)]
-            await settled()
-            assert [row.done() for row in rows] == [True, True, False]
-            records.may_end.set()
-        assert sorted(n for group in records.groups for n in group) == [0, 1, 2, 3]
-
-    asyncio.run(test())
+    records = Records()
+    records.may_end.clear()
+    async with ResultQueue(records, 0) as results, asyncio.TaskGroup() as group:
+        await results.put(result(0), group)
+        await settled()
+        rows = [group.create_task(results.put(result(n), group)) for n in (1, 2, 3)]
+        await settled()
+        assert [row.done() for row in rows] == [True, True, False]
+        records.may_end.set()
+    assert sorted(n for group in records.groups for n in group) == [0, 1, 2, 3]
 
 
 def test_an_error_of_the_database_ends_the_rows() -> None:

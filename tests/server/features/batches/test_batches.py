@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import stat
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,12 @@ def make_site(models: Path, state: Path | None, **options: Any) -> Site:
     return Site(models, FakeStart(), replace(base, **options))
 
 
+@asynccontextmanager
+async def started(site: Site) -> AsyncIterator[Batches]:
+    async with site.started() as client:
+        yield Batches(client)
+
+
 def run(site: Site, test: Callable[[Batches], Any]) -> Any:
     return site.run(lambda client: test(Batches(client)))
 
@@ -41,7 +48,7 @@ def content(line: Any) -> str:
     return str(line["response"]["body"]["choices"][0]["message"]["content"])
 
 
-def test_every_row_is_answered_as_its_route_answers(site: Site) -> None:
+async def test_every_row_is_answered_as_its_route_answers(site: Site) -> None:
     rows = {
         CHAT: line("a", "Hello there"),
         "/v1/completions": line("b", url="/v1/completions", prompt="Say this"),
@@ -55,7 +62,7 @@ def test_every_row_is_answered_as_its_route_answers(site: Site) -> None:
         ),
     }
 
-    async def test(batches: Batches) -> None:
+    async with started(site) as batches:
         for endpoint, row in rows.items():
             direct = (await batches.client.post(endpoint, json=row["body"])).json()
             batch = await batches.ended(await batches.begin([row], endpoint=endpoint))
@@ -69,11 +76,9 @@ def test_every_row_is_answered_as_its_route_answers(site: Site) -> None:
             assert found["response"]["body"].keys() == direct.keys()
             assert found["response"]["body"].get("usage") == direct.get("usage")
 
-    run(site, test)
 
-
-def test_results_are_in_the_order_of_the_input_and_times_are_told(site: Site) -> None:
-    async def test(batches: Batches) -> None:
+async def test_results_are_in_the_order_of_the_input_and_times_are_told(site: Site) -> None:
+    async with started(site) as batches:
         names = [f"row {number}" for number in range(300)]
         id = await batches.begin([line(name, name) for name in names], metadata={"for": "x"})
         batch = await batches.ended(id)
@@ -88,10 +93,8 @@ def test_results_are_in_the_order_of_the_input_and_times_are_told(site: Site) ->
         assert batch["completed_at"] >= times[-1]
         assert batch["expires_at"] == batch["created_at"] + 86_400
 
-    run(site, test)
 
-
-def test_failed_rows_are_in_the_error_file_with_their_response(site: Site) -> None:
+async def test_failed_rows_are_in_the_error_file_with_their_response(site: Site) -> None:
     rows = [
         line("fine"),
         line("refused", "refuse"),
@@ -100,7 +103,7 @@ def test_failed_rows_are_in_the_error_file_with_their_response(site: Site) -> No
         line("twice", max_tokens=1, max_completion_tokens=2),
     ]
 
-    async def test(batches: Batches) -> None:
+    async with started(site) as batches:
         batch = await batches.ended(await batches.begin(rows))
         assert batch["status"] == "completed"
         assert batch["request_counts"]["failed"] == len(rows) - len(
@@ -112,8 +115,6 @@ def test_failed_rows_are_in_the_error_file_with_their_response(site: Site) -> No
         assert statuses["no model"] == 404
         assert statuses["bad field"] == 400
         assert "max_tokens" in found["bad field"]["response"]["body"]["error"]["message"]
-
-    run(site, test)
 
 
 @pytest.mark.parametrize(
@@ -137,10 +138,10 @@ def test_failed_rows_are_in_the_error_file_with_their_response(site: Site) -> No
         (b"\n\n", "empty_file", None, "no requests"),
     ],
 )
-def test_a_wrong_line_fails_the_batch_and_is_named(
+async def test_a_wrong_line_fails_the_batch_and_is_named(
     site: Site, text: bytes, code: str, number: int | None, told: str
 ) -> None:
-    async def test(batches: Batches) -> None:
+    async with started(site) as batches:
         file = (await batches.upload(text)).json()["id"]
         batch = await batches.ended((await batches.create(file)).json()["id"])
         assert batch["status"] == "failed"
@@ -154,10 +155,8 @@ def test_a_wrong_line_fails_the_batch_and_is_named(
         listed = (await batches.client.get("/v1/files")).json()["data"]
         assert [each["id"] for each in listed] == [file]
 
-    run(site, test)
 
-
-def test_rows_and_files_over_the_limits_are_refused(
+async def test_rows_and_files_over_the_limits_are_refused(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch_input, "MAX_ROW", 500)
@@ -168,18 +167,16 @@ def test_rows_and_files_over_the_limits_are_refused(
         assert batch["status"] == "failed"
         return [error["code"] for error in batch["errors"]["data"]]
 
-    async def test(batches: Batches) -> None:
+    async with started(site) as batches:
         assert await errors(batches, [line("a", "x" * 1000)]) == ["row_size"]
         assert await errors(batches, [line(str(n)) for n in range(4)]) == ["too_many_rows"]
         many = [line("same") for _ in range(500)]
         monkeypatch.setattr(batch_input, "MAX_ROWS", 1000)
         assert len(await errors(batches, many)) == batch_input.MAX_ERRORS
 
-    run(site, test)
 
-
-def test_what_is_asked_of_a_batch_is_checked(site: Site) -> None:
-    async def test(batches: Batches) -> None:
+async def test_what_is_asked_of_a_batch_is_checked(site: Site) -> None:
+    async with started(site) as batches:
         file = (await batches.upload(jsonl([line("a")]))).json()["id"]
         wrong: list[tuple[dict[str, Any], str]] = [
             ({"endpoint": "/v1/images/generations"}, "endpoint"),
@@ -203,13 +200,11 @@ def test_what_is_asked_of_a_batch_is_checked(site: Site) -> None:
         assert (await batches.client.delete("/v1/files/..%2fstate.sqlite3")).status_code == 404
         assert (await batches.client.post("/v1/batches/x/cancel")).status_code == 404
 
-    run(site, test)
 
-
-def test_a_cancelled_batch_keeps_what_is_done(site: Site) -> None:
+async def test_a_cancelled_batch_keeps_what_is_done(site: Site) -> None:
     rows = [line(f"done {n}") for n in range(5)] + [line(f"left {n}", "wait") for n in range(9)]
 
-    async def test(batches: Batches) -> None:
+    async with started(site) as batches:
         id = await batches.begin(rows)
         while (await batches.get(id))["request_counts"]["completed"] < 5:
             await asyncio.sleep(0)
@@ -233,11 +228,9 @@ def test_a_cancelled_batch_keeps_what_is_done(site: Site) -> None:
         assert refused.status_code == 400
         assert "completed" in refused.json()["error"]["message"]
 
-    run(site, test)
 
-
-def test_a_batch_expires_with_its_window(site: Site) -> None:
-    async def test(batches: Batches) -> None:
+async def test_a_batch_expires_with_its_window(site: Site) -> None:
+    async with started(site) as batches:
         rows = [line("done"), line("left", "wait"), line("too late", "wait")]
         for seconds in (1, 4, 16):  # a busy machine may not do a row in a second
             batch = await batches.ended(await batches.begin(rows, completion_window=f"{seconds}s"))
@@ -249,8 +242,6 @@ def test_a_batch_expires_with_its_window(site: Site) -> None:
         assert [*await batches.lines(batch["output_file_id"])] == ["done"]
         left = await batches.lines(batch["error_file_id"])
         assert {each["error"]["code"] for each in left.values()} == {"batch_expired"}
-
-    run(site, test)
 
 
 def test_the_next_server_goes_on_where_the_last_one_stopped(
@@ -283,8 +274,8 @@ def test_the_next_server_goes_on_where_the_last_one_stopped(
     assert set(asked) == {"wait"}  # what was done is not done again
 
 
-def test_a_batch_whose_file_is_gone_from_the_disk_fails(site: Site) -> None:
-    async def test(batches: Batches) -> None:
+async def test_a_batch_whose_file_is_gone_from_the_disk_fails(site: Site) -> None:
+    async with started(site) as batches:
         file = (await batches.upload(jsonl([line("a")]))).json()["id"]
         [place] = site_files(site)
         place.unlink()
@@ -298,8 +289,6 @@ def test_a_batch_whose_file_is_gone_from_the_disk_fails(site: Site) -> None:
         assert f"{file} is gone from the disk" in content.json()["error"]["message"]
         assert (await batches.client.head(f"/v1/files/{file}/content")).status_code == 404
         assert (await batches.client.delete(f"/v1/files/{file}")).status_code == 200
-
-    run(site, test)
 
 
 @pytest.mark.parametrize("change", [Path.unlink, lambda path: path.write_bytes(b"{}")])
@@ -333,10 +322,10 @@ def test_a_batch_whose_file_goes_between_two_servers_keeps_what_is_done(
 
 
 @pytest.mark.parametrize("ending", ["cancelled", "expired"])
-def test_a_batch_whose_file_is_gone_is_cancelled_and_expires(site: Site, ending: str) -> None:
+async def test_a_batch_whose_file_is_gone_is_cancelled_and_expires(site: Site, ending: str) -> None:
     window = "2s" if ending == "expired" else "24h"
 
-    async def test(batches: Batches) -> None:
+    async with started(site) as batches:
         id = await batches.begin([line("a", "wait")], completion_window=window)
         await until(lambda: site.start.runners and site.start.runners[0][1].requests, "it runs")
         [place] = site_files(site)
@@ -347,11 +336,9 @@ def test_a_batch_whose_file_is_gone_is_cancelled_and_expires(site: Site, ending:
         assert (batch["status"], batch["errors"]) == (ending, None)
         assert batch["request_counts"] == {"total": 1, "completed": 0, "failed": 1}
 
-    run(site, test)
 
-
-def test_files_are_listed_read_and_deleted(site: Site) -> None:
-    async def test(batches: Batches) -> None:
+async def test_files_are_listed_read_and_deleted(site: Site) -> None:
+    async with started(site) as batches:
         ids = []
         for number in range(3):
             made = await batches.upload(b"x" * number, f"../a/{number}.jsonl\x1b")
@@ -378,16 +365,14 @@ def test_files_are_listed_read_and_deleted(site: Site) -> None:
         assert (await get(f"/v1/files/{ids[0]}")).status_code == 404
         assert len([*(site_files(site))]) == 2
 
-    run(site, test)
-
 
 def site_files(site: Site) -> list[Path]:
     [database] = site.folder_of_state.glob("*.sqlite3")
     return [*(database.parent / "files").iterdir()]
 
 
-def test_a_file_that_a_batch_reads_is_not_deleted(site: Site) -> None:
-    async def test(batches: Batches) -> None:
+async def test_a_file_that_a_batch_reads_is_not_deleted(site: Site) -> None:
+    async with started(site) as batches:
         file = (await batches.upload(jsonl([line("a", "wait")]))).json()["id"]
         id = (await batches.create(file)).json()["id"]
         refused = await batches.client.delete(f"/v1/files/{file}")
@@ -397,16 +382,12 @@ def test_a_file_that_a_batch_reads_is_not_deleted(site: Site) -> None:
         await batches.ended(id)
         assert (await batches.client.delete(f"/v1/files/{file}")).status_code == 200
 
-    run(site, test)
 
-
-def test_everything_is_private_to_the_user(site: Site) -> None:
-    async def test(batches: Batches) -> None:
+async def test_everything_is_private_to_the_user(site: Site) -> None:
+    async with started(site) as batches:
         await batches.ended(await batches.begin([line("a")]))
         for path in site.folder_of_state.rglob("*"):
             assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
-
-    run(site, test)
 
 
 @pytest.mark.parametrize(
@@ -448,22 +429,20 @@ def test_everything_is_private_to_the_user(site: Site) -> None:
         ),
     ],
 )
-def test_a_hostile_upload_is_refused_and_leaves_nothing(
+async def test_a_hostile_upload_is_refused_and_leaves_nothing(
     site: Site, headers: dict[str, str], body: bytes, told: str
 ) -> None:
-    async def test(batches: Batches) -> None:
+    async with started(site) as batches:
         answer = await batches.client.post("/v1/files", content=body, headers=headers)
         assert answer.status_code == 400
         assert told in answer.json()["error"]["message"]
         assert site_files(site) == []
 
-    run(site, test)
 
-
-def test_uploads_are_bounded_in_size_and_number(model_folder: Path, tmp_path: Path) -> None:
+async def test_uploads_are_bounded_in_size_and_number(model_folder: Path, tmp_path: Path) -> None:
     site = make_site(model_folder, tmp_path, max_file_bytes=100, max_files_bytes=150, max_files=3)
 
-    async def test(batches: Batches) -> None:
+    async with started(site) as batches:
         refused = await batches.upload(b"x" * 101)
         assert refused.status_code == 413
         assert "MAX_FILE_SIZE" in refused.json()["error"]["message"]
@@ -478,8 +457,6 @@ def test_uploads_are_bounded_in_size_and_number(model_folder: Path, tmp_path: Pa
         for _ in range(3):
             assert (await batches.upload(b"x")).status_code == 200
         assert "MAX_FILES" in (await batches.upload(b"x")).json()["error"]["message"]
-
-    run(site, test)
 
 
 def test_a_second_server_does_not_run_the_batches_of_the_first(
@@ -511,27 +488,25 @@ def test_what_a_killed_server_was_writing_is_removed(model_folder: Path, tmp_pat
     assert [path.read_bytes() for path in (tmp_path / "files").iterdir()] == [b"kept"]
 
 
-def test_a_damaged_database_is_named_and_kept(model_folder: Path, tmp_path: Path) -> None:
+async def test_a_damaged_database_is_named_and_kept(model_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "state.sqlite3").write_bytes(b"nothing of SQLite's" * 100)
     site = make_site(model_folder, tmp_path)
 
-    async def test(batches: Batches) -> None:
+    async with started(site) as batches:
         answer = await batches.client.get("/v1/batches")
         assert answer.status_code == 500
         assert "state.sqlite3" in answer.json()["error"]["message"]
         answer = await batches.client.post(CHAT, json=line("a")["body"])
         assert answer.status_code == 200
-
-    run(site, test)
     assert (tmp_path / "state.sqlite3").read_bytes().startswith(b"nothing")
 
 
-def test_rows_have_the_priority_batch_and_do_not_fill_the_queue(
+async def test_rows_have_the_priority_batch_and_do_not_fill_the_queue(
     model_folder: Path, tmp_path: Path
 ) -> None:
     site = make_site(model_folder, tmp_path, max_queue=1)
 
-    async def test(batches: Batches) -> None:
+    async with started(site) as batches:
         id = await batches.begin([line(f"{n}", "wait") for n in range(20)])
         await until(lambda: site.start.runners and site.start.runners[0][1].running > 1, "rows")
         answer = await batches.client.post(CHAT, json=line("live")["body"])
@@ -542,15 +517,11 @@ def test_rows_have_the_priority_batch_and_do_not_fill_the_queue(
         await batches.client.post(f"/v1/batches/{id}/cancel")
         await batches.ended(id)
 
-    run(site, test)
 
-
-def test_without_a_folder_nothing_is_kept(model_folder: Path) -> None:
+async def test_without_a_folder_nothing_is_kept(model_folder: Path) -> None:
     site = make_site(model_folder, None)
 
-    async def test(batches: Batches) -> None:
+    async with started(site) as batches:
         batch = await batches.ended(await batches.begin([line("a")]))
         assert batch["status"] == "completed"
         assert json.dumps(await batches.lines(batch["output_file_id"]))
-
-    run(site, test)

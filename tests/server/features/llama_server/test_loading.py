@@ -15,8 +15,8 @@ async def states(client: Any) -> dict[str, str]:
     return {model["id"]: model["status"]["value"] for model in listed}
 
 
-def test_a_model_is_loaded_and_unloaded_by_name(site: Site) -> None:
-    async def test(client: Any) -> None:
+async def test_a_model_is_loaded_and_unloaded_by_name(site: Site) -> None:
+    async with site.started() as client:
         assert set((await states(client)).values()) == {"unloaded"}
         loaded = await client.post("/models/load", json={"model": "m"})
         assert (loaded.status_code, loaded.json()) == (200, {"success": True})
@@ -27,8 +27,6 @@ def test_a_model_is_loaded_and_unloaded_by_name(site: Site) -> None:
         unloaded = await client.post("/models/unload", json={"model": "m"})
         assert (unloaded.status_code, unloaded.json()) == (200, {"success": True})
         assert set((await states(client)).values()) == {"unloaded"}
-
-    site.run(test)
     assert len(site.start.runners) == 1
 
 
@@ -55,8 +53,8 @@ def test_the_list_with_a_version_is_openais(site: Site) -> None:
     assert all("status" not in model for model in answer.json()["data"])
 
 
-def test_a_client_may_ask_for_an_error_if_all_slots_are_busy(site: Site) -> None:
-    async def test(client: Any) -> None:
+async def test_a_client_may_ask_for_an_error_if_all_slots_are_busy(site: Site) -> None:
+    async with site.started() as client:
         asked = "/slots?model=m&fail_on_no_slot=1"
         slots = (await client.get(asked)).json()
         assert {slot["is_processing"] for slot in slots} == {False}
@@ -69,5 +67,3 @@ def test_a_client_may_ask_for_an_error_if_all_slots_are_busy(site: Site) -> None
         assert (await client.get("/slots?model=m&fail_on_no_slot=0")).status_code == 200
         for task in running:
             task.cancel()
-
-    site.run(test)

@@ -55,8 +55,8 @@ def test_it_is_one_object_for_those_who_do_not_ask_for_a_stream(site: Site) -> N
         assert len(found["counts"]) == len(found["bounds"]) + 1
 
 
-def test_models_are_asked_only_while_somebody_looks(site: Site) -> None:
-    async def test(client: httpx.AsyncClient) -> None:
+async def test_models_are_asked_only_while_somebody_looks(site: Site) -> None:
+    async with site.started() as client:
         await client.post("/api/generate", json={"model": "m", "prompt": "one"})
         [(_, runner)] = site.start.runners
         assert runner.observed == 0
@@ -65,8 +65,6 @@ def test_models_are_asked_only_while_somebody_looks(site: Site) -> None:
         assert seen > 0
         await client.post("/api/generate", json={"model": "m", "prompt": "pause pause"})
         assert runner.observed == seen
-
-    site.run(test)
 
 
 def feed() -> LiveFeed:
@@ -77,41 +75,32 @@ def feed() -> LiveFeed:
     return LiveFeed(NoModels(), Metrics(), lambda: 0, frame_s=0.001)  # type: ignore[arg-type]
 
 
-def test_a_watcher_that_leaves_is_forgotten_at_once() -> None:
-    async def test() -> None:
-        live, others = feed(), asyncio.all_tasks()
-        frames = live.frames(lambda: False)
-        await anext(frames)
-        assert live.watchers == 1
-        await frames.aclose()
-        assert live.watchers == 0
-        await asyncio.wait(asyncio.all_tasks() - others)  # they are cancelled
-
-    asyncio.run(asyncio.wait_for(test(), PATIENCE_S))
+async def test_a_watcher_that_leaves_is_forgotten_at_once() -> None:
+    live, others = feed(), asyncio.all_tasks()
+    frames = live.frames(lambda: False)
+    await anext(frames)
+    assert live.watchers == 1
+    await frames.aclose()
+    assert live.watchers == 0
+    await asyncio.wait(asyncio.all_tasks() - others)  # they are cancelled
 
 
-def test_a_slow_watcher_gets_the_newest_frame_and_sees_that_some_are_missing() -> None:
-    async def test() -> None:
-        live = feed()
-        quick, slow = live.frames(lambda: False), live.frames(lambda: False)
-        first = json.loads(await anext(slow))["number"]
-        for _ in range(20):
-            newest = json.loads(await anext(quick))["number"]
-        assert json.loads(await anext(slow))["number"] >= newest > first + 1
-        await quick.aclose()
-        await slow.aclose()
-
-    asyncio.run(asyncio.wait_for(test(), PATIENCE_S))
+async def test_a_slow_watcher_gets_the_newest_frame_and_sees_that_some_are_missing() -> None:
+    live = feed()
+    quick, slow = live.frames(lambda: False), live.frames(lambda: False)
+    first = json.loads(await anext(slow))["number"]
+    for _ in range(20):
+        newest = json.loads(await anext(quick))["number"]
+    assert json.loads(await anext(slow))["number"] >= newest > first + 1
+    await quick.aclose()
+    await slow.aclose()
 
 
-def test_streams_end_with_the_server() -> None:
-    async def test() -> None:
-        seen: list[bytes] = []
-        async for frame in feed().frames(lambda: bool(seen)):
-            seen.append(frame)
-        assert seen
-
-    asyncio.run(asyncio.wait_for(test(), PATIENCE_S))
+async def test_streams_end_with_the_server() -> None:
+    seen: list[bytes] = []
+    async for frame in feed().frames(lambda: bool(seen)):
+        seen.append(frame)
+    assert seen
 
 
 def test_where_keys_are_set_it_needs_one_that_manages_models(model_folder: Path) -> None:

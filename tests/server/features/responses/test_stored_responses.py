@@ -50,8 +50,8 @@ def messages(site: Site) -> list[tuple[str, str]]:
     return [(message["role"], message["content"]) for message in prompt.messages]
 
 
-def test_a_conversation_goes_on_from_a_response(kept: Site) -> None:
-    async def test(client: Any) -> None:
+async def test_a_conversation_goes_on_from_a_response(kept: Site) -> None:
+    async with kept.started() as client:
         first = await ask(client, "one", instructions="be brief")
         assert (first["store"], first["previous_response_id"]) == (True, None)
         second = await ask(client, "two", previous_response_id=first["id"])
@@ -64,15 +64,13 @@ def test_a_conversation_goes_on_from_a_response(kept: Site) -> None:
         await ask(client, "other", previous_response_id=first["id"])  # another branch
         assert [text for _, text in messages(kept)] == ["one", "one", "other"]
 
-    kept.run(test)
-
 
 def referring(*ids: str) -> list[dict[str, Any]]:
     return [{"type": "item_reference", "id": id} for id in ids]
 
 
-def test_items_of_earlier_responses_can_be_referred_to(kept: Site) -> None:
-    async def test(client: Any) -> None:
+async def test_items_of_earlier_responses_can_be_referred_to(kept: Site) -> None:
+    async with kept.started() as client:
         first = await ask(client, [{"role": "user", "content": "one", "id": "u1"}])
         told = first["output"][0]["id"]
         question = [{"role": "user", "content": "two"}]
@@ -86,16 +84,14 @@ def test_items_of_earlier_responses_can_be_referred_to(kept: Site) -> None:
         counted = {"model": "m", "input": [*referring(told), *question]}
         assert (await client.post(f"{PATH}/input_tokens", json=counted)).status_code == 200
 
-    kept.run(test)
 
-
-def test_calls_and_reasoning_can_be_referred_to(kept: Site) -> None:
+async def test_calls_and_reasoning_can_be_referred_to(kept: Site) -> None:
     call = {"type": "function_call", "id": "fc1", "call_id": "c1", "name": "f", "arguments": "{}"}
     output = {"type": "function_call_output", "call_id": "c1", "output": "5"}
     summary = [{"type": "summary_text", "text": "hm"}]
     reasoning = {"type": "reasoning", "id": "rs1", "summary": summary}
 
-    async def test(client: Any) -> None:
+    async with kept.started() as client:
         await ask(client, [{"role": "user", "content": "one"}, reasoning, call, output])
         await ask(client, [*referring("rs1", "fc1"), output])
         prompt, _ = kept.start.runners[-1][1].requests[-1]
@@ -104,11 +100,9 @@ def test_calls_and_reasoning_can_be_referred_to(kept: Site) -> None:
         assert said["tool_calls"][0]["function"]["name"] == "f"
         assert (result["role"], result["content"]) == ("tool", "5")
 
-    kept.run(test)
 
-
-def test_a_reference_to_no_stored_item_is_an_error_that_names_it(kept: Site) -> None:
-    async def test(client: Any) -> None:
+async def test_a_reference_to_no_stored_item_is_an_error_that_names_it(kept: Site) -> None:
+    async with kept.started() as client:
         unkept = await ask(client, "one", store=False)
         deleted = await ask(client, "two")
         await client.delete(f"{PATH}/{deleted['id']}")
@@ -117,21 +111,17 @@ def test_a_reference_to_no_stored_item_is_an_error_that_names_it(kept: Site) -> 
             assert answer["error"]["message"].startswith("input[1]: ")
             assert f"Item with id '{id}' not found." in answer["error"]["message"]
 
-    kept.run(test)
 
-
-def test_a_streamed_response_is_kept_as_its_last_event_has_it(kept: Site) -> None:
-    async def test(client: Any) -> None:
+async def test_a_streamed_response_is_kept_as_its_last_event_has_it(kept: Site) -> None:
+    async with kept.started() as client:
         given = {"model": "m", "input": "one", "stream": True}
         *_, last = named_of(await client.post(PATH, json=given))
         response = last["response"]
         assert (await client.get(f"{PATH}/{response['id']}")).json() == response
 
-    kept.run(test)
 
-
-def test_a_response_is_returned_until_it_is_deleted(kept: Site) -> None:
-    async def test(client: Any) -> None:
+async def test_a_response_is_returned_until_it_is_deleted(kept: Site) -> None:
+    async with kept.started() as client:
         first = await ask(client, "one")
         second = await ask(client, "two", previous_response_id=first["id"])
         place = f"{PATH}/{first['id']}"
@@ -146,11 +136,9 @@ def test_a_response_is_returned_until_it_is_deleted(kept: Site) -> None:
         assert answer["error"]["param"] == "previous_response_id"
         assert first["id"] in answer["error"]["message"]
 
-    kept.run(test)
 
-
-def test_the_items_that_a_response_was_made_from_are_listed(kept: Site) -> None:
-    async def test(client: Any) -> None:
+async def test_the_items_that_a_response_was_made_from_are_listed(kept: Site) -> None:
+    async with kept.started() as client:
         first = await ask(client, "one")
         output = {"type": "function_call_output", "call_id": "c", "output": "3"}
         call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
@@ -170,18 +158,14 @@ def test_the_items_that_a_response_was_made_from_are_listed(kept: Site) -> None:
         assert (await client.get(f"{place}?after=none")).status_code == 400
         assert (await client.get(f"{place}?limit=101")).status_code == 400
 
-    kept.run(test)
 
-
-def test_what_is_not_to_be_kept_is_not(kept: Site) -> None:
-    async def test(client: Any) -> None:
+async def test_what_is_not_to_be_kept_is_not(kept: Site) -> None:
+    async with kept.started() as client:
         first = await ask(client, "one", store=False)
         assert first["store"] is False
         assert (await client.get(f"{PATH}/{first['id']}")).status_code == 404
         answer = await ask(client, "two", 400, previous_response_id=first["id"])
         assert "previous_response_id" in answer["error"]["message"]
-
-    kept.run(test)
 
 
 def test_responses_are_there_after_a_restart(model_folder: Path, tmp_path: Path) -> None:
@@ -219,16 +203,14 @@ def test_a_key_sees_its_own_responses(model_folder: Path, tmp_path: Path) -> Non
     site.run(test)
 
 
-def test_a_server_that_keeps_none_says_so(model_folder: Path, tmp_path: Path) -> None:
-    async def test(client: Any) -> None:
+async def test_a_server_that_keeps_none_says_so(model_folder: Path, tmp_path: Path) -> None:
+    async with site_of(model_folder, tmp_path, max_responses_bytes=0).started() as client:
         first = await ask(client, "one", store=True)
         assert first["store"] is False
         answer = await ask(client, "two", 400, previous_response_id=first["id"])
         assert "MAX_RESPONSES_SIZE" in answer["error"]["message"]
         answer = await ask(client, referring(first["output"][0]["id"]), 400)
         assert "MAX_RESPONSES_SIZE" in answer["error"]["message"]
-
-    site_of(model_folder, tmp_path, max_responses_bytes=0).run(test)
     assert not (tmp_path / DATABASE).exists()
 
 
@@ -279,125 +261,109 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "state"
 
 
-def test_what_was_not_used_for_longest_goes_first(folder: Path) -> None:
-    async def test() -> None:
-        kept = Kept(folder, max_bytes=1300)
-        for id in "abc":
-            await kept.add(id, "x" * 200)
-            kept.now += 1
-        await kept.add("d", "x" * 100, previous="a")
-        assert [item["id"] for item in await kept.store.conversation(ALICE, "d")] == [
-            "ia", "ma", "id", "md",
-        ]  # fmt: skip
-        await kept.add("e", "x" * 200)
-        assert [await kept.has(id) for id in "abcde"] == [True, False, True, True, True]
-        assert not await kept.add("f", "x" * 2000)  # more than may be kept
-        assert not await kept.has("f")
-        await kept.state.close()
-
-    asyncio.run(test())
-
-
-def test_a_response_is_kept_for_thirty_days_after_its_last_use(folder: Path) -> None:
-    async def test() -> None:
-        kept = Kept(folder)
-        await kept.add("a")
-        await kept.add("b")
-        kept.now += KEPT_S - 1
-        await kept.store.conversation(ALICE, "b")
+async def test_what_was_not_used_for_longest_goes_first(folder: Path) -> None:
+    kept = Kept(folder, max_bytes=1300)
+    for id in "abc":
+        await kept.add(id, "x" * 200)
         kept.now += 1
-        assert [await kept.has(id) for id in "ab"] == [False, True]
-        await kept.state.close()
-
-    asyncio.run(test())
-
-
-def test_rows_of_batches_are_kept_only_if_they_say_so(folder: Path) -> None:
-    async def test() -> None:
-        kept = Kept(folder)
-        row = Caller(is_row=True)
-        found = [await kept.store.keeps(row, wanted=wanted) for wanted in (None, True, False)]
-        assert found == [False, True, False]
-        await kept.state.close()
-
-    asyncio.run(test())
+    await kept.add("d", "x" * 100, previous="a")
+    assert [item["id"] for item in await kept.store.conversation(ALICE, "d")] == [
+        "ia", "ma", "id", "md",
+    ]  # fmt: skip
+    await kept.add("e", "x" * 200)
+    assert [await kept.has(id) for id in "abcde"] == [True, False, True, True, True]
+    assert not await kept.add("f", "x" * 2000)  # more than may be kept
+    assert not await kept.has("f")
+    await kept.state.close()
 
 
-def test_a_conversation_of_another_key_is_not_gone_on_from(folder: Path) -> None:
-    async def test() -> None:
-        kept = Kept(folder)
-        await kept.add("a")
-        with pytest.raises(RequestError, match="previous_response_id: response 'a' not found"):
-            await kept.store.conversation(BOB, "a")
-        await kept.state.close()
-
-    asyncio.run(test())
-
-
-def test_the_file_of_an_older_version_gets_the_table(folder: Path) -> None:
-    async def test() -> None:
-        kept = Kept(folder)
-        await kept.add("a")
-        assert await kept.has("a")
-        await kept.state.close()
-        with sqlite3.connect(folder / DATABASE) as db:
-            db.executescript(
-                "DROP TABLE response_items; DROP TABLE responses;"
-                "DROP TABLE items; DROP TABLE conversations;"
-                "PRAGMA user_version = 1;"
-            )
-        db.close()
-        await kept.add("b")
-        assert [await kept.has(id) for id in "ab"] == [False, True]
-        await kept.state.close()
-
-    asyncio.run(test())
+async def test_a_response_is_kept_for_thirty_days_after_its_last_use(folder: Path) -> None:
+    kept = Kept(folder)
+    await kept.add("a")
+    await kept.add("b")
+    kept.now += KEPT_S - 1
+    await kept.store.conversation(ALICE, "b")
+    kept.now += 1
+    assert [await kept.has(id) for id in "ab"] == [False, True]
+    await kept.state.close()
 
 
-def test_items_of_responses_that_an_older_version_kept_can_be_referred_to(folder: Path) -> None:
-    async def test() -> None:
-        kept = Kept(folder)
-        await kept.add("a")
-        await kept.state.close()
-        with sqlite3.connect(folder / DATABASE) as db:
-            db.executescript(
-                "DROP TABLE response_items; DROP INDEX items_by_id; DROP TRIGGER response_deleted;"
-                "PRAGMA user_version = 3;"
-            )
-        db.close()
-        assert await kept.store.find_items(ALICE, {"ia", "ma", "x"}) == {
-            "ia": {"id": "ia"}, "ma": {"type": "message", "id": "ma", "content": "x"},
-        }  # fmt: skip
-        await kept.store.delete(ALICE, "a")
-        assert await kept.state.run(_count_of_item_ids) == 0
-        await kept.state.close()
+async def test_rows_of_batches_are_kept_only_if_they_say_so(folder: Path) -> None:
+    kept = Kept(folder)
+    row = Caller(is_row=True)
+    found = [await kept.store.keeps(row, wanted=wanted) for wanted in (None, True, False)]
+    assert found == [False, True, False]
+    await kept.state.close()
 
-    asyncio.run(test())
+
+async def test_a_conversation_of_another_key_is_not_gone_on_from(folder: Path) -> None:
+    kept = Kept(folder)
+    await kept.add("a")
+    with pytest.raises(RequestError, match="previous_response_id: response 'a' not found"):
+        await kept.store.conversation(BOB, "a")
+    await kept.state.close()
+
+
+async def test_the_file_of_an_older_version_gets_the_table(folder: Path) -> None:
+    kept = Kept(folder)
+    await kept.add("a")
+    assert await kept.has("a")
+    await kept.state.close()
+    with sqlite3.connect(folder / DATABASE) as db:
+        db.executescript(
+            "DROP TABLE response_items; DROP TABLE responses;"
+            "DROP TABLE items; DROP TABLE conversations;"
+            "PRAGMA user_version = 1;"
+        )
+    db.close()
+    await kept.add("b")
+    assert [await kept.has(id) for id in "ab"] == [False, True]
+    await kept.state.close()
+
+
+async def test_items_of_responses_that_an_older_version_kept_can_be_referred_to(
+    folder: Path,
+) -> None:
+    kept = Kept(folder)
+    await kept.add("a")
+    await kept.state.close()
+    with sqlite3.connect(folder / DATABASE) as db:
+        db.executescript(
+            "DROP TABLE response_items; DROP INDEX items_by_id; DROP TRIGGER response_deleted;"
+            "PRAGMA user_version = 3;"
+        )
+    db.close()
+    assert await kept.store.find_items(ALICE, {"ia", "ma", "x"}) == {
+        "ia": {"id": "ia"}, "ma": {"type": "message", "id": "ma", "content": "x"},
+    }  # fmt: skip
+    await kept.store.delete(ALICE, "a")
+    assert await kept.state.run(_count_of_item_ids) == 0
+    await kept.state.close()
 
 
 def _count_of_item_ids(db: sqlite3.Connection) -> int:
     return int(db.execute("SELECT COUNT(*) FROM response_items").fetchone()[0])
 
 
-def test_a_damaged_state_is_an_error_only_where_it_is_needed(
+async def test_a_damaged_state_is_an_error_only_where_it_is_needed(
     model_folder: Path, tmp_path: Path
 ) -> None:
     (tmp_path / DATABASE).write_bytes(b"no database" * 500)
 
-    async def test(client: Any) -> None:
+    async with site_of(model_folder, tmp_path).started() as client:
         assert (await ask(client, "one"))["store"] is False
         answer = await ask(client, "one", 500, store=True)
         assert "cannot be used" in answer["error"]["message"]
-
-    site_of(model_folder, tmp_path).run(test)
 
 
 def full(_: Any) -> Any:
     return os.statvfs_result((4096, 4096, 10**6, 0, 0, 0, 0, 0, 0, 255))
 
 
-def test_on_a_full_disk_nothing_is_promised(kept: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(client: Any) -> None:
+async def test_on_a_full_disk_nothing_is_promised(
+    kept: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with kept.started() as client:
         first = await ask(client, "one")
         monkeypatch.setattr("os.statvfs", full)
         for stream in (False, True):
@@ -406,14 +372,12 @@ def test_on_a_full_disk_nothing_is_promised(kept: Site, monkeypatch: pytest.Monk
         assert (await ask(client, "two"))["store"] is False
         assert (await ask(client, "two", previous_response_id=first["id"]))["store"] is False
 
-    kept.run(test)
-
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_disk_that_becomes_full_during_an_answer_is_told_at_its_end(
+async def test_a_disk_that_becomes_full_during_an_answer_is_told_at_its_end(
     kept: Site, caplog: pytest.LogCaptureFixture, stream: bool
 ) -> None:
-    async def test(client: Any) -> None:
+    async with kept.started() as client:
         assert (await ask(client, "one", store=True))["store"] is True
         # As many bytes as the file system would take: writing one more fails as on a full disk.
         [database] = kept.folder_of_state.glob(DATABASE)
@@ -430,37 +394,29 @@ def test_a_disk_that_becomes_full_during_an_answer_is_told_at_its_end(
         assert found["store"] is False
         assert (await client.get(f"{PATH}/{found['id']}")).status_code == 404
         assert (await ask(client, "two", store=True))["store"] is True
-
-    kept.run(test)
     assert "response not kept" in caplog.text
 
 
-def test_memory_does_not_grow_with_what_is_kept(folder: Path) -> None:
-    async def test() -> None:
-        kept, process = Kept(folder, max_bytes=10**9), psutil.Process()
-        for number in range(40):
-            await kept.add(f"a{number}", "x" * 2000)
-        assert await kept.has("a0")  # what was added before is written
-        before = process.memory_info().rss
-        for number in range(1600):
-            await kept.add(f"b{number}", "x" * 2000)
-            if number % 50 == 0:
-                assert await kept.has("a0")
-        assert await kept.has("b1599")
-        assert process.memory_info().rss - before < 1 << 20
-        await kept.state.close()
-
-    asyncio.run(test())
+async def test_memory_does_not_grow_with_what_is_kept(folder: Path) -> None:
+    kept, process = Kept(folder, max_bytes=10**9), psutil.Process()
+    for number in range(40):
+        await kept.add(f"a{number}", "x" * 2000)
+    assert await kept.has("a0")  # what was added before is written
+    before = process.memory_info().rss
+    for number in range(1600):
+        await kept.add(f"b{number}", "x" * 2000)
+        if number % 50 == 0:
+            assert await kept.has("a0")
+    assert await kept.has("b1599")
+    assert process.memory_info().rss - before < 1 << 20
+    await kept.state.close()
 
 
-def test_a_busy_state_is_an_error_where_it_is_wanted(folder: Path) -> None:
-    async def test() -> None:
-        first, second = Kept(folder), Kept(folder)
-        assert await first.store.keeps(ALICE, wanted=None)
-        assert not await second.store.keeps(ALICE, wanted=None)
-        with pytest.raises(BusyError):
-            await second.store.keeps(ALICE, wanted=True)
-        await first.state.close()
-        await second.state.close()
-
-    asyncio.run(test())
+async def test_a_busy_state_is_an_error_where_it_is_wanted(folder: Path) -> None:
+    first, second = Kept(folder), Kept(folder)
+    assert await first.store.keeps(ALICE, wanted=None)
+    assert not await second.store.keeps(ALICE, wanted=None)
+    with pytest.raises(BusyError):
+        await second.store.keeps(ALICE, wanted=True)
+    await first.state.close()
+    await second.state.close()

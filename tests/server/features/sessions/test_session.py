@@ -35,15 +35,10 @@ def session_of(header: str | None, key: str | None) -> str:
 @pytest.mark.parametrize(
     ("header", "key", "session"),
     [
-        (None, None, ""),
-        ("a", None, "a"),
-        (None, "b", "b"),
-        ("a", "b", "a"),
-        ("", "b", "b"),
-        ("x" * 1000, None, "x" * MAX_LENGTH),
-        (None, "x" * 1000, "x" * MAX_LENGTH),
+        (None, None, ""), ("a", None, "a"), (None, "b", "b"), ("a", "b", "a"), ("", "b", "b"),
+        ("x" * 1000, None, "x" * MAX_LENGTH), (None, "x" * 1000, "x" * MAX_LENGTH),
     ],
-)
+)  # fmt: skip
 def test_the_header_names_the_session_or_else_the_field(
     header: str | None, key: str | None, session: str
 ) -> None:
