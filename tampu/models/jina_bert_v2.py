@@ -17,6 +17,7 @@ from typing import ClassVar
 
 from tampu import nn
 from tampu.ml import Tensor
+from tampu.ml.gates import gelu_exact_gate
 
 _MAX_BIAS = 8.0  # as in llama.cpp: no file states it
 
@@ -55,7 +56,7 @@ class Layer(nn.Module):
         x, y = nn.select_rows(rows, x, y)
         y = self.attention_norm(x + y, o.epsilon)
         x = self.second_norm(x + y, o.epsilon) if self.second_norm else y
-        y = self.feed_forward(x, Tensor.gelu_exact_gate)
+        y = self.feed_forward(x, gelu_exact_gate)
         return self.feed_forward_norm(x + y, o.epsilon)
 
 
