@@ -71,9 +71,9 @@ class Drafter(Protocol):
 class NgramDrafter:
     """Guesses that what followed the last tokens before follows them again.
 
-        text      a b c d e f ... a b c ?
-                        |_____|   |___|
-                        guess     looked up
+    text      a b c d e f ... a b c ?
+                    |_____|   |___|
+                    guess     looked up
     """
 
     def __init__(self, text: npt.NDArray[np.int32], predicted: Sequence[int] = ()) -> None:

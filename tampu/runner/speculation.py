@@ -94,10 +94,10 @@ class _Answer:
 class Speculation:
     """Chooses the drafts of each step: a `DraftSource`."""
 
-    def __init__(self, tree: PrefixTree) -> None:
-        """Know nothing yet; `tree` has the texts of earlier requests."""
+    def __init__(self, tree: PrefixTree, times: StepTimes | None = None) -> None:
+        """Know no answers yet; `tree` has the texts of earlier requests."""
         self._tree = tree
-        self._times = StepTimes()
+        self._times = times or StepTimes()
         self._rates = {kind: _Rate(kind.value, _LONG_MEMORY) for kind in GuessKind}
         self._answers: WeakKeyDictionary[Sequence, _Answer] = WeakKeyDictionary()
 
