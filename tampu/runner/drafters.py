@@ -1,7 +1,7 @@
 """Drafters: each guesses the next tokens of one answer from what it has seen.
 
-A guess costs a look into a table; a wrong one costs its row of a step. Each has a kind, because some
-kinds are right more often than others: `tampu.runner.speculation` counts how often each is.
+A guess costs a look into a table; a wrong one costs its row of a step. Some kinds of guess are
+right more often than others: `tampu.runner.speculation` counts how often each is.
 
 Sources: prompt lookup decoding (A. Saxena, 2023) for `NgramDrafter`, with the newest occurrence of
 the last tokens, and the place after a wrong guess as a further candidate.

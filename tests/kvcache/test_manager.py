@@ -328,9 +328,7 @@ class ReferenceCache:
         start, drafts = table.length, self.source.randrange(1, 5)
         drafts = min(drafts, 19 - start)
         self.grid.use([each for each in range(start, start + 1 + drafts) if not each % 3])
-        if drafts < 1 or not self.manager.append(
-            table, 1 + drafts, keys(*tokens), drafts=drafts
-        ):
+        if drafts < 1 or not self.manager.append(table, 1 + drafts, keys(*tokens), drafts=drafts):
             return
         guessed = tokens + [self.source.randrange(2) for _ in range(drafts)]
         self.compute(table, guessed, histories)

@@ -68,11 +68,11 @@ def test_greedy_answers_in_one_batch(laboratory: Laboratory, name: str) -> None:
     prompts = [tokens(length, seed) for seed, length in enumerate(LENGTHS)]
     with laboratory.engine(name, slots=len(prompts)) as engine:
         scheduler = engine.model.scheduler
-        scheduler.drafts = None
+        scheduler.drafts.source = None
         answers(engine, prompts, temperature=0.0)  # the next ones take the same from the cache
         wanted = answers(engine, prompts, temperature=0.0)
         texts = [[*prompt, *each.tokens] for prompt, each in zip(prompts, wanted, strict=True)]
-        scheduler.drafts = KnownAnswers(texts)
+        scheduler.drafts.source = KnownAnswers(texts)
         found = answers(engine, prompts, temperature=0.0)
         scheduler.check()
     assert [each.tokens for each in found] == [each.tokens for each in wanted]
@@ -98,10 +98,10 @@ def test_sampled_answers_with_a_seed(
     prompt = tokens(60, 3)
     with laboratory.engine(name) as engine:
         scheduler = engine.model.scheduler
-        scheduler.drafts = None
+        scheduler.drafts.source = None
         answers(engine, [prompt], seed=7, **options)
         [wanted] = answers(engine, [prompt], seed=7, **options)
-        scheduler.drafts = KnownAnswers([[*prompt, *wanted.tokens]])
+        scheduler.drafts.source = KnownAnswers([[*prompt, *wanted.tokens]])
         [found] = answers(engine, [prompt], seed=7, **options)
     assert found.tokens == wanted.tokens
     assert 0 < found.usage.accepted_tokens < found.usage.drafted_tokens
