@@ -88,7 +88,8 @@ class ForwardJob:
 
     def measured(self, seconds: float) -> None:
         """Note the time from its launch until its tokens were sampled."""
-        self.scheduler.pace.computed(self.plan.parts, seconds)
+        if not self.plan.has_drafts:
+            self.scheduler.pace.computed(self.plan.parts, seconds)
 
     def replaced(self, seconds: float) -> None:
         """Note the time from its launch to that of the next job."""

@@ -105,6 +105,12 @@ def test_an_earlier_text_with_the_same_beginning_is_guessed_until_they_differ() 
     assert PrefixDrafter(tree, array([1, 2]), 0).guess(9).tokens == [9]
 
 
+def test_an_image_is_not_guessed() -> None:
+    tree = PrefixTree(1)
+    tree.insert(tree.root(), array([1, 2, 3, -7, -7]), np.zeros((2, 1, 5), np.int32))
+    assert PrefixDrafter(tree, array([1]), 0).guess(9).tokens == [2, 3]
+
+
 def test_the_keys_of_an_adapter_are_tokens_again() -> None:
     tree = PrefixTree(1)
     tree.insert(tree.root(), array([101, 102, 103]), np.zeros((2, 1, 3), np.int32))
