@@ -12,13 +12,15 @@ drafts are accepted as they agree with the script.
 
 All scenes are run by one engine in one process; with drafts and without take turns (A B A B ...),
 so that other work on the machine concerns both. The times are of the answers' tokens after the
-first one of each. `--spec-type` of `tampu serve` turns drafts on and off in the same way.
+first one of each. The CPU time of both is compared too: with `--threads 1` it depends little on
+what else the machine does. `--spec-type` of `tampu serve` turns drafts on and off in the same way.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -98,12 +100,14 @@ class Result:
 
     Attributes:
         seconds: the time of all answers.
+        cpu_seconds: CPU time of the process for them.
         tokens: of them.
         drafted: of these, the tokens that were drafts, right or wrong.
         accepted: the right ones.
     """
 
     seconds: float
+    cpu_seconds: float
     tokens: int
     drafted: int
     accepted: int
@@ -171,9 +175,13 @@ def run(engine: Engine, scene: Scene) -> Result:
         return engine.generate(prompt, temperature=0.0, **options).usage
 
     with scripted(engine, scene), ThreadPoolExecutor(len(scene.prompts)) as pool:
+        list(pool.map(lambda prompt: engine.generate(prompt, max_tokens=0), scene.prompts))
+        began = time.process_time()
         usages = list(pool.map(ask, range(len(scene.prompts))))
+        cpu_seconds = time.process_time() - began
     return Result(
         max(each.generated_ns for each in usages) / 1e9,
+        cpu_seconds,
         sum(each.generated_tokens - 1 for each in usages),
         sum(each.drafted_tokens for each in usages),
         sum(each.accepted_tokens for each in usages),
@@ -201,9 +209,10 @@ def show(engine: Engine, scene: Scene, repeats: int) -> None:
     rates = [[each.tokens / each.seconds for each in pair] for pair in pairs]
     without, with_drafts = (median(each) for each in zip(*rates, strict=True))
     factor = median(second / first for first, second in rates)
+    cpu = median(first.cpu_seconds / second.cpu_seconds for first, second in pairs)
     last = pairs[-1][1]
     print(
-        f"{scene.name:<22}{without:>10.1f}{with_drafts:>10.1f}{factor:>8.2f}"
+        f"{scene.name:<22}{without:>10.1f}{with_drafts:>10.1f}{factor:>8.2f}{cpu:>8.2f}"
         f"  {last.drafted} {last.accepted} of {last.tokens}",
         flush=True,
     )
@@ -222,7 +231,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int)
     given = parser.parse_args()
     options: dict[str, Any] = {"threads": given.threads}
-    print(f"{'tokens a second':<22}{'none':>10}{'drafts':>10}{'factor':>8}  drafted, accepted")
+    print(
+        f"{'tokens a second':<22}{'none':>10}{'drafts':>10}{'factor':>8}{'by CPU':>8}  drafted, accepted"
+    )
     with Engine.load(given.model, context=4 * given.tokens, slots=1, **options) as engine:
         for scene in single(engine, given.tokens):
             if scene.name in given.scenes:
