@@ -231,9 +231,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int)
     given = parser.parse_args()
     options: dict[str, Any] = {"threads": given.threads}
-    print(
-        f"{'tokens a second':<22}{'none':>10}{'drafts':>10}{'factor':>8}{'by CPU':>8}  drafted, accepted"
-    )
+    titles = f"{'tokens a second':<22}{'none':>10}{'drafts':>10}{'factor':>8}{'by CPU':>8}"
+    print(f"{titles}  drafted, accepted")
     with Engine.load(given.model, context=4 * given.tokens, slots=1, **options) as engine:
         for scene in single(engine, given.tokens):
             if scene.name in given.scenes:
