@@ -8,7 +8,18 @@ import typer
 
 from tampu.cli.completion import complete_model
 from tampu.errors import SettingsError
-from tampu.settings.choices import ENGINES
+from tampu.settings.choices import ENGINES, SPEC_TYPES
+
+
+def check_spec_type(name: str | None) -> str | None:
+    """Return how next tokens are guessed, by tampu's names or llama-server's.
+
+    Raises:
+        SettingsError: if it is unknown, or needs a draft model.
+    """
+    if name not in (None, *SPEC_TYPES):
+        raise SettingsError(f"--spec-type is {name!r}; it must be one of {', '.join(SPEC_TYPES)}")
+    return name
 
 
 def check_engine(engine: str | None) -> str | None:
@@ -62,6 +73,15 @@ Engine = Annotated[
     str | None,
     typer.Option(
         help="Engine: auto, native or llamacpp (default: TAMPU_ENGINE).", callback=check_engine
+    ),
+]
+SpecType = Annotated[
+    str | None,
+    typer.Option(
+        "--spec-type",
+        metavar="TYPE",
+        help="auto: guess next tokens where that is faster; none (default: TAMPU_SPEC_TYPE).",
+        callback=check_spec_type,
     ),
 ]
 TensorTypes = Annotated[

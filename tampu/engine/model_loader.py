@@ -14,12 +14,7 @@ from pathlib import Path
 import msgspec
 
 from tampu.engine.batch_size import BatchSizes, batch_sizes, choose_batch_size
-from tampu.engine.bound_model import (
-    BoundModel,
-    bind,
-    cache_types,
-    devices_for,
-)
+from tampu.engine.bound_model import BoundModel, bind, cache_types, devices_for
 from tampu.engine.fit import Machine, place, place_embedding, survey
 from tampu.engine.load_options import LoadOptions
 from tampu.engine.memory import CPU, Footprint, max_outputs

@@ -1,7 +1,7 @@
 """Drafters: each guesses the next tokens of one answer from what it has seen.
 
-A guess costs a look into a table; a wrong one costs its row of a step. Each has a kind, because
-some kinds are right more often than others: `tampu.runner.speculation` counts how often each is.
+A guess costs a look into a table; a wrong one costs its row of a step. Some kinds of guess are
+right more often than others: `tampu.runner.speculation` counts how often each is.
 
 Sources: prompt lookup decoding (A. Saxena, 2023) for `NgramDrafter`, with the newest occurrence of
 the last tokens, and the place after a wrong guess as a further candidate.
@@ -111,8 +111,7 @@ class NgramDrafter:
         found, end = text[self._at : self._at + count], len(text)
         if len(found) < count:  # a text that repeats itself goes on doing so
             found = [text[self._at + each % (end - self._at)] for each in range(count)]
-        if _SEPARATOR in found:
-            del found[found.index(_SEPARATOR) :]
+        found = _text_of(found)
         if self._agreed < _NGRAM:
             return Guess(found, GuessKind.AFTER_ERROR)
         is_long = self._agreed >= _LONG
@@ -126,6 +125,12 @@ class NgramDrafter:
             self._agreed = 0
             self._missed += 1
         self._at = None if self._missed > _MAX_MISSED else at + 1
+
+
+def _text_of(found: list[int]) -> list[int]:
+    """Return tokens up to the first that is none: a separator, or the number of an image."""
+    end = next((place for place, token in enumerate(found) if token < 0), len(found))
+    return found[:end]
 
 
 def _key(text: Sequence[int]) -> int:
@@ -167,7 +172,7 @@ class PrefixDrafter:
         if self._cursor is None:
             return NOTHING
         keys = self._tree.following(self._cursor, count) - self._offset
-        return Guess(keys.tolist(), GuessKind.PREFIX)
+        return Guess(_text_of(keys.tolist()), GuessKind.PREFIX)
 
     def _advance(self, keys: npt.NDArray[np.int32]) -> None:
         """Go on in the tree; where no earlier text has the same tokens, there are no guesses."""

@@ -58,6 +58,7 @@ class Usage(msgspec.Struct, frozen=True):
         dropped_tokens: cut from the prompt, or shifted out of a full context.
         drafted_tokens: guesses of tokens of the answer that were computed.
         accepted_tokens: how many of the guesses were right.
+        drafts: steps that had guesses.
     """
 
     prompt_tokens: int = 0
@@ -69,6 +70,7 @@ class Usage(msgspec.Struct, frozen=True):
     dropped_tokens: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
+    drafts: int = 0
 
 
 class BatchCounts(msgspec.Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
@@ -51,7 +52,7 @@ class ForwardJob:
 
     def withdraw(self) -> bool:
         """Take back the plan if one with drafts is better, now that the tokens before are known."""
-        return self.scheduler.withdraw(self.plan)
+        return self.scheduler.drafts.withdraw(self.plan, self.scheduler.running)
 
     def prepare(self, graphs: GraphCache) -> PreparedGraph:
         """Find or build the graph of its shape.
@@ -64,7 +65,7 @@ class ForwardJob:
     def follows(self, job: Job) -> bool:
         """Whether it needs no more of another job, which is computing, than is on the device."""
         follows = isinstance(job, ForwardJob) and self.plan.follows(job.plan)
-        return follows and not self.scheduler.expects_drafts(self.plan)
+        return follows and not self.scheduler.drafts.are_expected(self.plan)
 
     def fill(self, before: Job | None = None) -> bool:
         """Fill in the tokens sampled since it was planned; False: no request needs it any more.
@@ -87,12 +88,12 @@ class ForwardJob:
 
     def measured(self, seconds: float) -> None:
         """Note the time from its launch until its tokens were sampled."""
-        self.scheduler.pace.computed(self.plan.parts, seconds)
+        if not self.plan.has_drafts:
+            self.scheduler.pace.computed(self.plan.parts, seconds)
 
     def replaced(self, seconds: float) -> None:
         """Note the time from its launch to that of the next job."""
-        if self.scheduler.drafts:
-            self.scheduler.drafts.measured(self.plan, seconds)
+        self.scheduler.drafts.measured(self.plan, seconds)
 
     def deliver(self, sampled: StepTokens) -> None:
         """Send the text of the tokens to the callers, and end completed sequences."""
@@ -179,3 +180,21 @@ class ImageJob:
 
 
 Job: TypeAlias = ForwardJob | ImageJob
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedStep:
+    """A job with its graph."""
+
+    job: Job
+    prepared: PreparedGraph
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A job that is computing, since a time of `time.perf_counter_ns`."""
+
+    job: Job
+    prepared: PreparedGraph
+    result: Future[Computed]
+    launched_ns: int

@@ -20,10 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.errors import DeviceLostError, RunnerDiedError, TampuError
-from tampu.ml.backend import Computed
-from tampu.runner.graph_cache import GraphCache, PreparedGraph
+from tampu.runner.graph_cache import GraphCache
 from tampu.runner.idle_warm_up import IdleWarmUp
-from tampu.runner.jobs import ForwardJob, ImageJob, Job
+from tampu.runner.jobs import ForwardJob, ImageJob, Job, PreparedStep, Step
 from tampu.runner.kv_connector import KVLoad
 from tampu.runner.output_processor import OutputProcessor, StepTokens
 from tampu.runner.recorder import RunnerSnapshot
@@ -39,29 +38,11 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedStep:
-    """A job with its graph."""
-
-    job: Job
-    prepared: PreparedGraph
-
-
-@dataclass(frozen=True, slots=True)
 class Call:
     """Something to run on the loop's thread, and its result."""
 
     work: Callable[[], Any]
     result: Future[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A job that is computing, since a time of `time.perf_counter_ns`."""
-
-    job: Job
-    prepared: PreparedGraph
-    result: Future[Computed]
-    launched_ns: int
 
 
 class EngineLoop:

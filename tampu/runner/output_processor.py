@@ -135,6 +135,7 @@ class OutputProcessor:
                 break
         if drafts:
             sequence.drafts = ()
+            sequence.draft_steps += 1
             sequence.drafted += len(drafts)
             right = zip(tokens, drafts, strict=False)
             sequence.accepted += sum(each.token == draft for each, draft in right)
@@ -201,7 +202,8 @@ class OutputProcessor:
         for number, each in enumerate(sampled, 1):
             is_last = number == len(sampled)
             if reason := self._deliver_token(sequence, each, sequence.finish if is_last else None):
-                sequence.take_back(len(sampled) - number)
+                sequence.length -= len(sampled) - number
+                sequence.generated -= len(sampled) - number
                 break
         is_full = sequence.computed >= sequence.capacity and not sequence.awaited
         try:

@@ -13,17 +13,17 @@ requests is computed once.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 
 import numpy as np
 import numpy.typing as npt
 
 from tampu.kvcache import KVCacheManager
-from tampu.kvcache.checkpoints import ANSWER_UNIT
 from tampu.runner.admission import Admission
 from tampu.runner.batch import Plan, to_plan
 from tampu.runner.context_shift import drop_tokens, shift_range
-from tampu.runner.drafts import Drafts, DraftSource
+from tampu.runner.draft_planner import DraftPlanner
+from tampu.runner.drafts import DraftSource
 from tampu.runner.images import ImageStore
 from tampu.runner.kv_connector import KVConnector
 from tampu.runner.layout import PlacedImage
@@ -47,7 +47,7 @@ class Scheduler:
         images: the embeddings of images.
         connector: stores what sequences leave in the cache.
         pace: limits the work of offline requests beside live ones.
-        drafts: guesses the next tokens of answers.
+        drafts: guesses of the next tokens of answers.
         recent: the tokens of the last sequence of each slot, as the prefix tree has them.
     """
 
@@ -93,8 +93,7 @@ class Scheduler:
         self._gave_logits = False
         self._started = 0
         self.pace = OfflinePace()
-        self.drafts = drafts
-        self._chosen: Drafts = {}  # for the next plan
+        self.drafts = DraftPlanner(kv_manager, slots, max_outputs, drafts)
         self.recent: dict[int, npt.NDArray[np.int32]] = {}
         self.running: list[Sequence] = []
         self.waiting: list[Sequence] = []
@@ -185,29 +184,6 @@ class Scheduler:
             wants_logits=step.wants_logits,
             positions_per_token=self._positions_per_token,
             candidates=self._candidates,
-        )
-
-    def withdraw(self, plan: Plan) -> bool:
-        """Take back a plan that was made before its tokens were known, if drafts of them win.
-
-        Returns:
-            Whether it was taken back; the next plan has the drafts.
-        """
-        are_offline = {part.sequence.is_offline for part in plan.parts}
-        if len(are_offline) > 1 or any(part.is_prefill for part in plan.parts):
-            return False
-        self._chosen = self._choose({part.sequence: part.start for part in plan.parts})
-        if not self._chosen:
-            return False
-        for part in plan.parts:
-            if part.sequence in self.running:
-                self.kv_manager.rollback(part.sequence.cell_table, part.start)
-        return True
-
-    def expects_drafts(self, plan: Plan) -> bool:
-        """Return whether a plan is better taken back when its tokens are known (`withdraw`)."""
-        return self.drafts is not None and self.drafts.are_expected(
-            part.sequence for part in plan.parts
         )
 
     def needed_image(self) -> PlacedImage | None:
@@ -331,9 +307,7 @@ class Scheduler:
             # Embeddings need a step of their own; make it large enough to be efficient.
             allowed = beside
         decoding = self.pace.take_turns(decoding, allowed)
-        drafts, self._chosen = self._chosen, {}
-        if allowed is None and not prefilling:
-            drafts = drafts or self._choose({each: each.computed for each in decoding})
+        drafts = self.drafts.take(() if prefilling or allowed is not None else decoding)
         if allowed is None:  # no live stream is beside offline requests that are ready
             allowed = 0 if any(not s.is_offline for s in decoding) else _NO_LIMIT
         budget = StepBudget(
@@ -348,22 +322,6 @@ class Scheduler:
         self._postponed = step.postponed
         self._add_without_slots(step)
         return step
-
-    def _choose(self, starts: Mapping[Sequence, int]) -> Drafts:
-        """Return drafts for sequences whose last known tokens are at these positions.
-
-        They leave cells for the next tokens of all, and with recurrent layers a part does not cross
-        a checkpoint of its answer.
-        """
-        if self.drafts is None:
-            return {}
-        rooms = {each: each.draft_room(start) for each, start in starts.items()}
-        limit = min(self._max_outputs - len(rooms), self.kv_manager.available - 2 * len(rooms))
-        if self.kv_manager.has_states:
-            limit = min(limit, 2 * self._slots)
-            for each, start in starts.items():
-                rooms[each] = min(rooms[each], ANSWER_UNIT - 1 - start % ANSWER_UNIT)
-        return self.drafts.choose(rooms, limit) if limit > 0 else {}
 
     def _add_without_slots(self, step: StepBuilder) -> None:
         """Add waiting prompts after which nothing is generated, if they fit whole.

@@ -173,6 +173,7 @@ class Sequence:
         predicted: what its caller expects as the answer.
         drafts: guesses of its next tokens that are in the planned batch or in flight.
         drafted, accepted: how many guesses were computed, and how many of them were right.
+        draft_steps: in how many steps.
         first_batch, answer_batch, last_batch: numbers as in `BatchNumbers`; 0: not yet.
     """
 
@@ -207,6 +208,7 @@ class Sequence:
     drafts: tuple[int, ...] = ()
     drafted: int = 0
     accepted: int = 0
+    draft_steps: int = 0
     times: RequestTimes = field(default_factory=RequestTimes)
     first_batch: int = 0
     answer_batch: int = 0
@@ -246,22 +248,6 @@ class Sequence:
         if self.awaited and limit is not None and self.generated + self.awaited >= limit:
             return False  # the token that is being sampled is its last
         return self.computed < self.capacity
-
-    def draft_room(self, start: int) -> int:
-        """Return how many drafts may follow its last known token, if that is at `start`.
-
-        They end before its context and its number of tokens do.
-        """
-        is_known = self.length == start + 1 and self.generated > 0 and not self.awaited
-        if not is_known or self.finish is not None or self.is_paused:
-            return 0
-        room, limit = self.capacity - start, self.options.max_tokens
-        return (room if limit is None else min(room, limit - self.generated)) - 1
-
-    @property
-    def draft_limit(self) -> int | None:
-        """How many drafts a step may have by its request; None: as many as win."""
-        return self.options.draft_tokens
 
     @property
     def reusable_end(self) -> int:
@@ -330,11 +316,6 @@ class Sequence:
         self.length += 1
         self.generated += 1
 
-    def take_back(self, count: int) -> None:
-        """Remove the last generated tokens: the answer has ended before them."""
-        self.length -= count
-        self.generated -= count
-
     @property
     def batches(self) -> BatchNumbers | None:
         """The batches that it was computed in; None: in none."""
@@ -356,4 +337,5 @@ class Sequence:
             dropped_tokens=self.dropped,
             drafted_tokens=self.drafted,
             accepted_tokens=self.accepted,
+            drafts=self.draft_steps,
         )

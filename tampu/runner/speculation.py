@@ -1,9 +1,9 @@
 """Speculation: which guesses of answers' next tokens are computed as drafts.
 
-Each answer has drafters. Before a step each makes a guess, whether it is used or not; once the
-tokens are known they show how often the guesses of each kind are right. From that, and from the
-times of steps (`StepTimes`), follows how many drafts of which answers give the most tokens a
-second: none for a text that cannot be guessed, and none where rows are what limits.
+Each answer has drafters. Before each step one of them makes a guess, whether it is used or not;
+once the tokens are known they show how often the guesses of each kind are right. From that, and
+from the times of steps (`StepTimes`), follows how many drafts of which answers give the most tokens
+a second: none for a text that cannot be guessed, and none where rows are what limits.
 """
 
 from __future__ import annotations
@@ -94,10 +94,10 @@ class _Answer:
 class Speculation:
     """Chooses the drafts of each step: a `DraftSource`."""
 
-    def __init__(self, tree: PrefixTree) -> None:
-        """Know nothing yet; `tree` has the texts of earlier requests."""
+    def __init__(self, tree: PrefixTree, times: StepTimes | None = None) -> None:
+        """Know no answers yet; `tree` has the texts of earlier requests."""
         self._tree = tree
-        self._times = StepTimes()
+        self._times = times or StepTimes()
         self._rates = {kind: _Rate(kind.value, _LONG_MEMORY) for kind in GuessKind}
         self._answers: WeakKeyDictionary[Sequence, _Answer] = WeakKeyDictionary()
 
@@ -126,10 +126,9 @@ class Speculation:
         found: list[tuple[Sequence, Guess]] = []
         worth: list[tuple[float, int]] = []
         for sequence, room in rooms.items():
-            most = room if sequence.draft_limit is None else min(room, sequence.draft_limit)
-            if most > 0:
+            if room > 0:
                 guess, rate = self._answer(sequence).next(sequence, self._rates)
-                if (count := min(len(guess.tokens) - unknown, most)) > 0:
+                if (count := min(len(guess.tokens) - unknown, room)) > 0:
                     found.append((sequence, guess))
                     worth.append((rate, count))
         if not found:

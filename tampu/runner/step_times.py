@@ -9,6 +9,7 @@ each number of rows is measured, and a number that was not measured is taken fro
 from __future__ import annotations
 
 import statistics
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice
@@ -39,23 +40,26 @@ class StepTimes:
     def at(self, rows: int) -> float:
         """Return how long a step with so many rows takes; without any times, relative to one row.
 
-        Between two numbers of rows that were measured times lie on a line; beyond them they grow by
-        a typical slope.
+        Times of numbers that were not measured lie on a line through those of two that were; as
+        long as there are not two they grow by a typical slope.
         """
         if rows in self._seconds:
             return statistics.median(self._seconds[rows])
-        below = max((each for each in self._seconds if each < rows), default=0)
-        above = min((each for each in self._seconds if each > rows), default=0)
-        if below and above:
-            first, last = self.at(below), self.at(above)
-            return first + (last - first) * (rows - below) / (above - below)
-        known = below or above
-        return (self.at(known) / _typical(known) if known else 1.0) * _typical(rows)
+        known = sorted(self._seconds)
+        if len(known) < 2:
+            return (self.at(known[0]) / _typical(known[0]) if known else 1.0) * _typical(rows)
+        place = bisect_left(known, rows)
+        if 0 < place < len(known):
+            first, last = known[place - 1], known[place]
+        else:
+            first, last = known[0], known[-1]
+        slope = max(self.at(last) - self.at(first), 0.0) / (last - first)
+        return max(self.at(first) + slope * (rows - first), self.at(first) / 2)
 
     def can_win(self, rows: int, limit: int) -> bool:
         """Return whether drafts beside so many rows win if all of them are right."""
         least = _WORTH * rows / self.at(rows)
-        return any(more / self.at(more) > least for more in _rungs(rows, limit))
+        return any(more / self.at(more) > least for more in self._rungs(rows, limit))
 
     def best(self, rows: int, limit: int, guesses: Sequence[tuple[float, int]]) -> list[int]:
         """Return how many tokens of each guess give the most tokens a second.
@@ -76,7 +80,7 @@ class StepTimes:
         )
         most, drafts = _WORTH * rows / self.at(rows), 0
         expected, taken = float(rows), 0
-        for more in _rungs(rows, min(limit, len(tokens))):
+        for more in self._rungs(rows, min(limit, len(tokens))):
             expected += sum(gain for gain, _ in islice(tokens, taken, more - rows))
             taken = more - rows
             if expected / self.at(more) > most:
@@ -86,16 +90,19 @@ class StepTimes:
             counts[place] += 1
         return counts
 
+    def _rungs(self, rows: int, limit: int) -> list[int]:
+        """Return the numbers of rows of steps with drafts: few of them, as each needs a graph.
+
+        They are at most twice what was measured, so that what is slower than expected costs little.
+        """
+        limit = min(limit, 2 * max([rows, *self._seconds]) - rows)
+        return [
+            each
+            for each in range(rows + 1, rows + limit + 1)
+            if each <= 4 or each % (1 << each.bit_length() - 2) == 0
+        ]
+
 
 def _typical(rows: int) -> float:
     """Return the time of a step relative to that of one row, as far as one can know it."""
     return 1 + _SLOPE * (rows - 1)
-
-
-def _rungs(rows: int, limit: int) -> list[int]:
-    """Return the numbers of rows of steps with drafts: few of them, as each needs a graph."""
-    return [
-        each
-        for each in range(rows + 1, rows + limit + 1)
-        if each <= 4 or each % (1 << each.bit_length() - 2) == 0
-    ]

@@ -203,6 +203,11 @@ def test_an_unknown_pooling_is_refused(load: Callable[..., Any]) -> None:
         load(pooling="max")
 
 
+def test_an_unknown_kind_of_speculation_is_refused(load: Callable[..., Any]) -> None:
+    with pytest.raises(RequestError, match=r"spec_type must be one of auto, none, .*, not mtp"):
+        load(spec_type="mtp")
+
+
 def test_without_pooling_each_token_has_its_hidden_state(load: Callable[..., Any]) -> None:
     for options in ({"stated": 0}, {"stated": 1, "pooling": "none"}):
         engine = load(**options)

@@ -20,7 +20,9 @@ from tampu.runner.jobs import ForwardJob
 
 pytestmark = pytest.mark.slow
 
-FOUR: dict[str, Any] = {"context": 256, "slots": 4, "threads": 1, "batch": 16}
+FOUR: dict[str, Any] = {
+    "context": 256, "slots": 4, "threads": 1, "batch": 16, "spec_type": "none",
+}  # fmt: skip
 PROMPTS = ("the cat is", "the cat is on the list and the dog is in the list", "the", "list is cat")
 
 

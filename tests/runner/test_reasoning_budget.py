@@ -134,17 +134,22 @@ def test_an_end_token_inside_reasoning_ends_it_where_other_text_must_follow() ->
         def mask(self) -> Any:
             return INNER
 
+        def forced_tokens(self) -> tuple[int, ...]:
+            return (7,)
+
         def accept(self, token: int) -> None:
             """Anything."""
 
     tokenizer = cast("Tokenizer", Letters())
     limit = ReasoningBudget(math.inf, OPEN, tokenizer, inner=Inner(), ends=[4])
     assert limit.mask() == [1 | 1 << 4]
+    assert limit.forced_tokens() == ()
     assert limit.ends_reasoning()
-    assert limit.forced == (3,)
+    assert limit.forced == limit.forced_tokens() == (3,)
     assert limit.mask() == [1 << 3]
     limit.accept(3)
     assert limit.mask() is INNER
+    assert limit.forced_tokens() == (7,)
     assert not limit.ends_reasoning()
     assert not ReasoningBudget(math.inf, OPEN, tokenizer, ends=[4]).ends_reasoning()
 
@@ -161,6 +166,9 @@ def test_an_inner_constraint_still_holds(budget: int) -> None:
 
         def mask(self) -> Any:
             return INNER
+
+        def forced_tokens(self) -> tuple[int, ...]:
+            return ()
 
         def accept(self, token: int) -> None:
             self.taken = (*self.taken, token)

@@ -282,6 +282,26 @@ def test_tokens_can_be_rolled_back(constraints: Constraints) -> None:
         constraint.rollback(9)
 
 
+def test_the_only_text_that_may_follow_is_forced(constraints: Constraints) -> None:
+    constraint = constraints.compile(Grammar.choices(["yesterday", "yesteryear"]))
+    constraint.begin()
+    assert bytes(constraint.forced_tokens()) == b"yester"
+    for token in b"yesterd":
+        constraint.accept(token)
+    assert bytes(constraint.forced_tokens()) == b"ay"
+    constraint.accept(ord("a"))
+    constraint.accept(ord("y"))
+    assert [*constraint.forced_tokens()] == []
+    assert constraint.is_complete
+
+
+def test_after_an_error_nothing_is_forced(constraints: Constraints) -> None:
+    constraint = constraints.compile(Grammar.choices(["yes"]))
+    with pytest.raises(GrammarError):
+        constraint.accept(ord("n"))
+    assert [*constraint.forced_tokens()] == []
+
+
 def test_accepting_a_token_outside_the_grammar_is_an_error(constraints: Constraints) -> None:
     constraint = constraints.compile(Grammar.choices(["yes"]))
     with pytest.raises(GrammarError, match="token 110 does not match the grammar"):

@@ -326,6 +326,7 @@ def test_device_settings() -> None:
     found = read(TAMPU_NUM_GPU="12", TAMPU_MAIN_GPU="1", TAMPU_TENSOR_SPLIT="3, 1.5")
     assert (found.gpu_layers, found.main_gpu, found.tensor_split) == (12, 1, (3.0, 1.5))
     assert read(TAMPU_NUM_GPU="-1").gpu_layers is None
+    assert (read().spec_type, read(TAMPU_SPEC_TYPE="none").spec_type) == ("auto", "none")
     assert (read().n_cpu_moe, read(TAMPU_N_CPU_MOE="4").n_cpu_moe) == (0, 4)
 
 

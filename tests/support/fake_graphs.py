@@ -28,7 +28,9 @@ from tampu.runner.request import GenerateOptions
 from tampu.runner.scheduler import Scheduler
 from tampu.runner.sequence import RowCollector, Sink
 from tampu.runner.sequence import Sequence as RunningSequence
+from tampu.runner.speculation import Speculation
 from tampu.runner.step_inputs import StepInputs
+from tampu.runner.step_times import StepTimes
 from tampu.sampling import Sampler
 from tampu.tokenizer import IncrementalDecoder
 
@@ -207,17 +209,19 @@ class FakeEngine:
         batch: int = 8, graphs: type[FakeGraphs] | None = None, kept_bytes: int = 10**6,
         candidates: tuple[int, ...] = (), kv_unified: bool = False,
         left: Sequence[WarmUpBatch] = (), clock: Callable[[], float] = time.monotonic,
-        drafts: DraftSource | None = None,
+        drafts: DraftSource | None = None, times: StepTimes | None = None,
     ) -> None:  # fmt: skip
         self.context = context
         cells = context if kv_unified else slots * context
         self.kv_manager = KVCacheManager([AttentionGroup(Cells(cells))])
+        if times is not None:
+            drafts = Speculation(self.kv_manager.prefixes.tree, times)
         self.scheduler = Scheduler(
             self.kv_manager,
             slots=slots,
             kv_unified=kv_unified,
             max_batch_tokens=batch,
-            max_outputs=max(slots, 4) + (6 if drafts else 0),
+            max_outputs=max(slots, 4) + (32 if drafts else 0),
             images=ImageStore(kept_bytes),
             candidates=candidates,
             drafts=drafts,

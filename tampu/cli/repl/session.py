@@ -251,6 +251,8 @@ class Session:
             generated_ns=int(line.get("eval_duration", 0)),
             total_ns=max(int(line.get("total_duration", 0)) - load_ns, 0),
             dropped_tokens=int(line.get("truncated", 0)),
+            drafted_tokens=int(line.get("draft_count", 0)),
+            accepted_tokens=int(line.get("draft_accepted_count", 0)),
         )
 
 
@@ -280,6 +282,8 @@ def _with_base64(message: Mapping[str, Any]) -> dict[str, Any]:
 def timing_lines(usage: Usage, load_ns: int) -> str:
     """Return the costs of an answer, as `ollama run --verbose` prints them."""
     cached = ("prompt cached count", f"{usage.cached_tokens} token(s)")
+    drafted = ("draft count", f"{usage.drafted_tokens} token(s)")
+    accepted = ("draft accepted count", f"{usage.accepted_tokens} token(s)")
     rows = [
         ("total duration", format_duration(load_ns + usage.total_ns)),
         ("load duration", format_duration(load_ns)),
@@ -288,6 +292,7 @@ def timing_lines(usage: Usage, load_ns: int) -> str:
         ("prompt eval duration", format_duration(usage.prompt_ns)),
         ("prompt eval rate", _rate(usage.prompt_tokens - usage.cached_tokens, usage.prompt_ns)),
         ("eval count", f"{usage.generated_tokens} token(s)"),
+        *([drafted, accepted] if usage.drafted_tokens else []),
         ("eval duration", format_duration(usage.generated_ns)),
         ("eval rate", _rate(usage.generated_tokens, usage.generated_ns)),
     ]

@@ -14,11 +14,13 @@ from tampu.server.serving.events import Event
 def timings(usage: Usage) -> dict[str, float]:
     """Return counts and durations under llama-server's names; `prompt_n` is without the cache.
 
-    The first token comes with the prompt, so the rate is that of the tokens after it.
+    The first token comes with the prompt, so the rate is that of the tokens after it. As there, an
+    answer without drafts has no counts of them.
     """
     prompt_n, prompt_ms = usage.prompt_tokens - usage.cached_tokens, usage.prompt_ns / 1e6
     predicted_n, predicted_ms = usage.generated_tokens, usage.generated_ns / 1e6
     steps = max(predicted_n - 1, 0)
+    drafts = {"draft_n": usage.drafted_tokens, "draft_n_accepted": usage.accepted_tokens}
     return {
         "cache_n": usage.cached_tokens,
         "prompt_n": prompt_n,
@@ -29,6 +31,7 @@ def timings(usage: Usage) -> dict[str, float]:
         "predicted_ms": predicted_ms,
         "predicted_per_token_ms": predicted_ms / steps if steps else 0.0,
         "predicted_per_second": 1e3 * steps / predicted_ms if predicted_ms else 0.0,
+        **(drafts if usage.drafted_tokens else {}),
     }
 
 

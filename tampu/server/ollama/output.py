@@ -39,7 +39,8 @@ class _Line(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The fields of all lines; only the last one has the counts and durations (ns).
 
     `truncated` and `limit` are tampu's own: how many tokens of the conversation the model did not
-    see because its context was full, and what an answer with the reason `length` ended at.
+    see because its context was full, and what an answer with the reason `length` ended at. So are
+    `draft_count` and `draft_accepted_count`: tokens that were guessed, and how many were right.
     `timings`, if requested, are llama-server's: the counts so far, for clients that may stop. The
     lines that have them have `truncated`, too: what did not fit of the prompt.
     """
@@ -56,6 +57,8 @@ class _Line(msgspec.Struct, kw_only=True, omit_defaults=True):
     eval_count: int = 0
     eval_duration: int = 0
     truncated: int = 0
+    draft_count: int = 0
+    draft_accepted_count: int = 0
     limit: Limit | None = None
     logprobs: list[LogprobEntry] | None = None
     timings: dict[str, float] | None = None
@@ -147,6 +150,8 @@ class _Writer(LineWriter, ABC, Generic[Line]):
             eval_count=usage.generated_tokens,
             eval_duration=usage.generated_ns,
             truncated=usage.dropped_tokens,
+            draft_count=usage.drafted_tokens,
+            draft_accepted_count=usage.accepted_tokens,
             limit=event.limit,
         )
 

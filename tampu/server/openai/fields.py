@@ -87,6 +87,19 @@ def check_cache_options(options: Mapping[str, Any] | None) -> None:
     require(not (options or {}).get("prewarm"), message)
 
 
+def read_prediction(given: Mapping[str, Any] | None) -> str:
+    """Return the text that an answer may be: `content` is a text, or its parts."""
+    if given is None:
+        return ""
+    content = given.get("content")
+    parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
+    found = [each.get("text") if isinstance(each, Mapping) else None for each in parts]
+    texts = [each for each in found if isinstance(each, str)]
+    is_text = given.get("type") == "content" and len(texts) == len(found)
+    require(is_text, "prediction must have the type 'content', and a text or text parts as content")
+    return "".join(texts)
+
+
 def read_inputs(given: str | list[Any] | None, field: str) -> Iterator[TextOrTokens]:
     """Yield the prompts of a text, tokens, or a list of either.
 

@@ -40,6 +40,7 @@ from tampu.server.openai.fields import (
     read_effort,
     read_inputs,
     read_message,
+    read_prediction,
     refuse_fields,
 )
 from tampu.server.serving.generation_request import MAX_CHOICES, GenerationRequest, require
@@ -69,6 +70,7 @@ class ChatRequest(ChatBody, kw_only=True):
     reasoning_effort: str | None = None
     prompt_cache_key: str | None = None
     modalities: list[str] | None = None
+    prediction: dict[str, Any] | None = None
     prompt_cache_options: dict[str, Any] | None = None
     verbosity: Any = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -120,6 +122,9 @@ def parse_chat_completion(body: ChatRequest, defaults: ModelDefaults) -> Generat
         body, defaults, limits, logprobs=body.logprobs, top_logprobs=body.top_logprobs
     )
     require(bool(body.logprobs) or not body.top_logprobs, "top_logprobs needs logprobs: true")
+    if prediction := read_prediction(body.prediction):
+        options = msgspec.structs.replace(request.options, prediction=prediction)
+        request = replace(request, options=options)
     return with_conversation(request, conversation, defaults)
 
 

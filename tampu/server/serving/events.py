@@ -107,7 +107,7 @@ def without_broken_calls(events: Sequence[Event]) -> Sequence[Event]:
 
 def total_usage(events: list[Done], choices: int) -> Usage:
     """Return the usage of all choices; each prompt counts once."""
-    prompt = cached = prompt_ns = generated = generated_ns = 0
+    prompt = cached = prompt_ns = generated = generated_ns = drafted = accepted = 0
     for event in events:
         usage = event.usage
         if event.choice % choices == 0:
@@ -115,5 +115,10 @@ def total_usage(events: list[Done], choices: int) -> Usage:
             cached += usage.cached_tokens
             prompt_ns += usage.prompt_ns
         generated += usage.generated_tokens
+        drafted += usage.drafted_tokens
+        accepted += usage.accepted_tokens
         generated_ns = max(generated_ns, usage.generated_ns)
-    return Usage(prompt, cached, prompt_ns, generated, generated_ns)
+    return Usage(
+        prompt, cached, prompt_ns, generated, generated_ns,
+        drafted_tokens=drafted, accepted_tokens=accepted,
+    )  # fmt: skip

@@ -48,6 +48,9 @@ class LlamaServerMetrics:
     generated_tokens: int = 0
     generated_ns: int = 0
     longest: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    drafts: int = 0
     batches: int = 0
     sequences: int = 0
     _prompts: _Window = field(default_factory=_Window)
@@ -65,6 +68,9 @@ class LlamaServerMetrics:
         self.prompt_ns += usage.prompt_ns
         self.generated_tokens += usage.generated_tokens
         self.generated_ns += usage.generated_ns
+        self.drafted_tokens += usage.drafted_tokens
+        self.accepted_tokens += usage.accepted_tokens
+        self.drafts += usage.drafts
         self.longest = max(self.longest, usage.prompt_tokens + usage.generated_tokens)
         self._prompts.add(usage.prompt_tokens - usage.cached_tokens, usage.prompt_ns)
         # The prompt's last batch gives the first token: it takes none of the time.
@@ -87,8 +93,12 @@ class LlamaServerMetrics:
              "Batches that were computed."),
             ("n_tokens_max", "counter", self.longest,
              "Most tokens of a request, prompt and answer."),
-            *((f"spec_decode_num_{name}_total", "counter", 0, "Zero: there is no draft model.")
-              for name in ("draft_tokens", "accepted_tokens", "drafts")),
+            ("spec_decode_num_draft_tokens_total", "counter", self.drafted_tokens,
+             "Guessed tokens of answers that were computed."),
+            ("spec_decode_num_accepted_tokens_total", "counter", self.accepted_tokens,
+             "How many of them were right."),
+            ("spec_decode_num_drafts_total", "counter", self.drafts,
+             "Steps of an answer that had guessed tokens."),
             ("prompt_tokens_seconds", "gauge", self._prompts.take_rate(),
              "Tokens of prompts per second, since the last reading."),
             ("predicted_tokens_seconds", "gauge", self._answers.take_rate(),

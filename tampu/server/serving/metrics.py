@@ -67,7 +67,8 @@ class Metrics:
         )
         self._tokens = Counter(
             "tampu_tokens",
-            "Tokens read (prompt), of these taken from the cache (cached), and generated.",
+            "Tokens read (prompt), of these taken from the cache (cached), generated, and guesses "
+            "of these that were computed (drafted) and were right (accepted).",
             ["model", "kind"],
             registry=registry,
         )
@@ -184,6 +185,8 @@ class Metrics:
         self._tokens.labels(model, "prompt").inc(usage.prompt_tokens)
         self._tokens.labels(model, "cached").inc(usage.cached_tokens)
         self._tokens.labels(model, "generated").inc(usage.generated_tokens)
+        self._tokens.labels(model, "drafted").inc(usage.drafted_tokens)
+        self._tokens.labels(model, "accepted").inc(usage.accepted_tokens)
         self.used(model, usage)
 
 

@@ -291,6 +291,12 @@ def test_cached_tokens_are_printed_and_excluded_from_the_rate() -> None:
     assert "prompt eval rate:     100.00 tokens/s\n" in told
 
 
+def test_drafts_are_printed_if_there_were_any() -> None:
+    told = timing_lines(msgspec.structs.replace(USAGE, drafted_tokens=9, accepted_tokens=7), 0)
+    assert "draft count:          9 token(s)\ndraft accepted count: 7 token(s)\n" in told
+    assert "draft" not in timing_lines(USAGE, 0)
+
+
 def test_assignments_are_parsed_by_type() -> None:
     assert read_assignments(["temperature=1", "stop=a", "stop= b", "seed=3", "use_mmap=true"]) == {
         "temperature": 1.0, "stop": ["a", " b"], "seed": 3, "use_mmap": True,

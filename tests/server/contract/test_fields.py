@@ -83,14 +83,15 @@ FORMS = {  # other names of `format`
     "guided_grammar", "structured_outputs", "response_format", "text", "output_config",
     "output_format", "guided_whitespace_pattern", "structural_tag",
 }  # fmt: skip
+LINE = ("truncated", "limit", "timings", "draft_count", "draft_accepted_count")
 MORE = {
     ollama.GenerateRequest: FORMS | {"truncation", "timings_per_token"},
     ollama.ChatRequest: FORMS
     | {"truncation", "tool_choice", "parallel_tool_calls", "timings_per_token"},
     ollama.EmbedRequest: {"truncation"},
     ollama.Message: {"name"},
-    ollama_output.GenerateLine: {"truncated", "limit", "timings"},
-    ollama_output.ChatLine: {"truncated", "limit", "timings"},
+    ollama_output.GenerateLine: {*LINE},
+    ollama_output.ChatLine: {*LINE},
     ollama.EmbedResponse: {"truncated"},
     ollama.EmbeddingsRequest: {"truncate", "truncation"},
     ollama.ShowRequest: {"tensors", "memory"},

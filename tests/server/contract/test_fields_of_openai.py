@@ -104,7 +104,11 @@ CHAT = SHARED | {
     "parallel_tool_calls": effect(
         lambda ask: (calls(ask(**CALLS)), calls(ask(**CALLS, parallel_tool_calls=False))) == (2, 1)
     ),
-    "prediction": nothing({"type": "content", "content": "Hello, world."}),
+    "prediction": both(
+        nothing({"type": "content", "content": "Hello, world."}),
+        nothing({"type": "content", "content": [{"type": "text", "text": "Hello"}]}),
+        refused({"type": "content"}, {"type": "text", "content": "Hello"}, {"content": ["Hello"]}),
+    ),
     "prompt_cache_key": nothing("key"),
     "prompt_cache_options": both(
         nothing({"mode": "explicit", "ttl": "30m"}), refused({"prewarm": True})

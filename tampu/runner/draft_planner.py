@@ -1,0 +1,103 @@
+"""The drafts of a step: for which tokens there is room, and the plan that is made again with them.
+
+A step is planned while the one before it computes, before its own tokens are known. Once they are,
+the tokens after them may be guessed. If some are, the plan is taken back and made again with these
+drafts; a text that cannot be guessed is planned as if there were none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from tampu.kvcache import KVCacheManager
+from tampu.kvcache.checkpoints import ANSWER_UNIT
+from tampu.runner.batch import Plan
+from tampu.runner.drafts import Drafts, DraftSource
+from tampu.runner.sequence import Sequence
+
+
+class DraftPlanner:
+    """Gets the drafts of steps in which all sequences decode.
+
+    Attributes:
+        source: guesses the next tokens of answers; None: nothing does.
+    """
+
+    def __init__(
+        self, kv_manager: KVCacheManager, slots: int, max_outputs: int, source: DraftSource | None
+    ) -> None:
+        """Start without drafts.
+
+        Args:
+            kv_manager: allocates cells.
+            slots: the maximum number of running sequences.
+            max_outputs: the maximum number of outputs of a step.
+            source: guesses the next tokens of answers.
+        """
+        self.source = source
+        self._kv_manager = kv_manager
+        self._slots = slots
+        self._max_outputs = max_outputs
+        self._chosen: Drafts = {}  # for the next plan
+
+    def take(self, decoding: Iterable[Sequence]) -> Drafts:
+        """Return the drafts of a plan; those with which one was taken back, or new ones."""
+        drafts, self._chosen = self._chosen, {}
+        return drafts or self._choose({each: each.computed for each in decoding})
+
+    def withdraw(self, plan: Plan, running: Collection[Sequence]) -> bool:
+        """Take back a plan that was made before its tokens were known, if drafts of them win.
+
+        Returns:
+            Whether it was taken back; the next plan has the drafts.
+        """
+        are_offline = {part.sequence.is_offline for part in plan.parts}
+        if len(are_offline) > 1 or any(part.is_prefill for part in plan.parts):
+            return False
+        self._chosen = self._choose({part.sequence: part.start for part in plan.parts})
+        if not self._chosen:
+            return False
+        for part in plan.parts:
+            if part.sequence in running:
+                self._kv_manager.rollback(part.sequence.cell_table, part.start)
+        return True
+
+    def are_expected(self, plan: Plan) -> bool:
+        """Return whether a plan is better taken back when its tokens are known (`withdraw`)."""
+        sequences = (part.sequence for part in plan.parts)
+        return self.source is not None and self.source.are_expected(sequences)
+
+    def measured(self, plan: Plan, seconds: float) -> None:
+        """Note how long a batch took, until the next one was launched."""
+        if self.source is not None:
+            self.source.measured(plan, seconds)
+
+    def _choose(self, starts: Mapping[Sequence, int]) -> Drafts:
+        """Return drafts for sequences whose last known tokens are at these positions.
+
+        They leave cells for the next tokens of all, and with recurrent layers a part does not cross
+        a checkpoint of its answer.
+        """
+        if self.source is None or not starts:
+            return {}
+        rooms = {each: _room(each, start) for each, start in starts.items()}
+        limit = min(self._max_outputs - len(rooms), self._kv_manager.available - 2 * len(rooms))
+        if self._kv_manager.has_states:
+            limit = min(limit, 2 * self._slots)
+            for each, start in starts.items():
+                rooms[each] = min(rooms[each], ANSWER_UNIT - 1 - start % ANSWER_UNIT)
+        return self.source.choose(rooms, limit) if limit > 0 else {}
+
+
+def _room(sequence: Sequence, start: int) -> int:
+    """Return how many drafts may follow a sequence's last known token, if that is at `start`.
+
+    They end before its context and its number of tokens do.
+    """
+    is_known = sequence.length == start + 1 and sequence.generated > 0 and not sequence.awaited
+    if not is_known or sequence.finish is not None or sequence.is_paused:
+        return 0
+    room, options = sequence.capacity - start, sequence.options
+    if options.max_tokens is not None:
+        room = min(room, options.max_tokens - sequence.generated)
+    return room - 1 if options.draft_tokens is None else min(room - 1, options.draft_tokens)

@@ -1,0 +1,110 @@
+"""Answers with drafts, right and wrong ones, have the same tokens as without: on every cache."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from support.checkpoints import DECODERS, HYBRIDS, RECIPES
+from support.laboratory import Laboratory, tokens
+
+from tampu.engine.completion import Completion
+from tampu.engine.engine import Engine
+from tampu.runner.batch import Plan
+from tampu.runner.drafts import Drafts
+from tampu.runner.sequence import Sequence
+
+pytestmark = pytest.mark.parity
+
+COUNT = 40
+LENGTHS = (17, 90, 48)
+MOST = 5
+
+
+class KnownAnswers:
+    """Guesses the tokens of known answers; a fifth of the guesses is wrong."""
+
+    def __init__(self, answers: list[list[int]]) -> None:
+        self._answers = answers  # each with its prompt
+        self._source = random.Random(5)
+
+    def choose(self, rooms: Mapping[Sequence, int], limit: int) -> Drafts:
+        """Return guesses for some of the sequences."""
+        found: Drafts = {}
+        for sequence, room in rooms.items():
+            count = min(room, limit, self._source.randrange(MOST + 1))
+            if count > 0:
+                found[sequence] = self._guess(sequence, count)
+                limit -= len(found[sequence])
+        return {sequence: guess for sequence, guess in found.items() if guess}
+
+    def are_expected(self, sequences: Iterable[Sequence]) -> bool:
+        """Return True: there always are some."""
+        return bool([*sequences])
+
+    def measured(self, plan: Plan, seconds: float) -> None:
+        """Do nothing."""
+
+    def _guess(self, sequence: Sequence, count: int) -> tuple[int, ...]:
+        known = sequence.tokens[: sequence.length].tolist()
+        [text] = [each for each in self._answers if each[: len(known)] == known]
+        guess = text[len(known) : len(known) + count]
+        return tuple(each if self._source.random() < 0.8 else 300 for each in guess)
+
+
+def answers(engine: Engine, prompts: list[list[int]], **options: object) -> list[Completion]:
+    def answer(prompt: list[int]) -> Completion:
+        return engine.generate(prompt, max_tokens=COUNT, ignore_eos=True, **options)
+
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        return list(pool.map(answer, prompts))
+
+
+@pytest.mark.seed("S78", "S80")
+@pytest.mark.parametrize("name", DECODERS)
+def test_greedy_answers_in_one_batch(laboratory: Laboratory, name: str) -> None:
+    prompts = [tokens(length, seed) for seed, length in enumerate(LENGTHS)]
+    with laboratory.engine(name, slots=len(prompts)) as engine:
+        scheduler = engine.model.scheduler
+        scheduler.drafts.source = None
+        answers(engine, prompts, temperature=0.0)  # the next ones take the same from the cache
+        wanted = answers(engine, prompts, temperature=0.0)
+        texts = [[*prompt, *each.tokens] for prompt, each in zip(prompts, wanted, strict=True)]
+        scheduler.drafts.source = KnownAnswers(texts)
+        found = answers(engine, prompts, temperature=0.0)
+        scheduler.check()
+    assert [each.tokens for each in found] == [each.tokens for each in wanted]
+    drafted = sum(each.usage.drafted_tokens for each in found)
+    accepted = sum(each.usage.accepted_tokens for each in found)
+    assert 0 < accepted < drafted
+
+
+OPTIONS = {
+    "top_k": {"temperature": 1.0, "top_k": 20},
+    "all tokens": {"temperature": 0.7, "top_k": 0, "top_p": 0.9, "min_p": 0.02},
+    "penalties": {"temperature": 1.0, "repeat_penalty": 1.3, "dry_multiplier": 0.8},
+    "grammar": {"temperature": 1.0, "format": {"regex": "[a-z0-9 ]{60}"}},
+    "logprobs": {"temperature": 1.0, "logprobs": True, "top_logprobs": 3},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=[*OPTIONS])
+@pytest.mark.parametrize("name", ["llama_rope_llama3", "gemma3_text", HYBRIDS[0]])
+def test_sampled_answers_with_a_seed(
+    laboratory: Laboratory, name: str, options: dict[str, object]
+) -> None:
+    prompt = tokens(60, 3)
+    with laboratory.engine(name) as engine:
+        scheduler = engine.model.scheduler
+        scheduler.drafts.source = None
+        answers(engine, [prompt], seed=7, **options)
+        [wanted] = answers(engine, [prompt], seed=7, **options)
+        scheduler.drafts.source = KnownAnswers([[*prompt, *wanted.tokens]])
+        [found] = answers(engine, [prompt], seed=7, **options)
+    assert found.tokens == wanted.tokens
+    assert 0 < found.usage.accepted_tokens < found.usage.drafted_tokens
+    pairs = zip(found.logprobs, wanted.logprobs, strict=True)
+    differ = [abs(ours.logprob - theirs.logprob) for ours, theirs in pairs]
+    assert max(differ, default=0.0) < (0.02 if RECIPES[name].approximate else 1e-4)
