@@ -27,8 +27,9 @@ from tampu.server.serving.choices import dropped_warnings, merged, worded
 from tampu.server.serving.default_model import only_model
 from tampu.server.serving.events import Event
 from tampu.server.serving.generation_request import GenerationRequest, ModelCall, ModelUse
+from tampu.server.serving.managed_model import ManagedModel
 from tampu.server.serving.model_defaults import ModelDefaults, model_defaults
-from tampu.server.serving.model_manager import ManagedModel, ModelManager
+from tampu.server.serving.model_manager import ModelManager
 from tampu.server.serving.served_adapters import ServedAdapters
 from tampu.server.serving.tracing import attributes_of, current_model, model_trace, operation_of
 from tampu.store.catalog import Catalog, Entry
