@@ -42,7 +42,6 @@ LARGE_CLASSES = {
     "chat/gotemplate/parsing.py: _Parser": "a method for each rule of the grammar",
     "chat/taint.py: TaintedStr": "the methods of str",
     "engine/engine.py: Engine": "the Python API",
-    "engine/input_processor.py: InputProcessor": "to be divided: prompts, and images and videos",
     "ml/backend.py: Backend": "to be divided: memory of graphs, and computing them",
     "ml/context.py: Context": "the graph's nodes: a method for each thing that is made in it",
     "ml/metadata.py: Metadata": "a typed getter for each type of value",

@@ -48,6 +48,10 @@ class Result(msgspec.Struct, frozen=True, tag=True):
         """The tokens that it took."""
         return Usage()
 
+    def ready_at(self, ready_ns: int) -> Self:  # noqa: ARG002 - most do not have it
+        """Return it with the time at which the model was ready, if it has that."""
+        return self
+
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
         """Return the whole answer."""

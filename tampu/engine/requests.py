@@ -104,6 +104,10 @@ class Embedded(Result, frozen=True):
         """The tokens that it took."""
         return Usage(prompt_tokens=self.tokens)
 
+    def ready_at(self, ready_ns: int) -> Embedded:
+        """Return it with the time at which the model was ready."""
+        return replace(self, ready_ns=ready_ns)
+
     def array(self) -> npt.NDArray[np.float32]:
         """Return the vectors, F32, (inputs or tokens, width)."""
         return np.frombuffer(self.vectors, "<f4").reshape(-1, max(self.width, 1))

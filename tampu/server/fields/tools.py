@@ -14,11 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from tampu.errors import GrammarError, RequestError
+from tampu.errors import GrammarError, RequestError, require
 from tampu.sampling.schema import checked_schema
 from tampu.server.fields.output_format import ignored_warnings
 from tampu.server.serving.events import MCPCallFinished
-from tampu.server.serving.generation_request import require
 
 MAX_TOOLS = 128
 MAX_NAME_LENGTH = 256

@@ -8,9 +8,8 @@ from typing import Any
 
 import msgspec
 
-from tampu.errors import NotFoundError
+from tampu.errors import NotFoundError, require
 from tampu.server.front.caller import Caller
-from tampu.server.serving.generation_request import require
 
 _MAX_FIELDS, _MAX_NAME, _MAX_VALUE = 16, 64, 512
 _MAX_LIMIT = 10_000

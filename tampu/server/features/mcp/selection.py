@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tampu.errors import RequestError
+from tampu.errors import RequestError, require
 from tampu.server.fields.tools import shortened
-from tampu.server.serving.generation_request import require
 
 
 @dataclass(frozen=True, slots=True)
