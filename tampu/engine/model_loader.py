@@ -21,11 +21,11 @@ from tampu.engine.bound_model import (
 )
 from tampu.engine.cache_allocation import allocate_cache
 from tampu.engine.fit import Machine, place, place_embedding, survey
+from tampu.engine.kv_store import cache_key, kv_connector
 from tampu.engine.load_options import LoadOptions
 from tampu.engine.memory import Footprint, max_outputs
 from tampu.engine.placement import Placement
 from tampu.engine.placement_report import explain, loaded_shares, log_memory
-from tampu.engine.prefix_cache import cache_key, kv_connector
 from tampu.engine.warm_up import warm_up
 from tampu.errors import ModelFileError, OutOfMemoryError
 from tampu.kvcache import Cache, CacheSize, KVCacheManager
