@@ -52,8 +52,8 @@ from tampu.engine.snapshots import Saved
 from tampu.errors import RequestError
 from tampu.ml.device_map import Offload
 from tampu.ml.vectors import UNIT
+from tampu.runner.generate_options import GenerateOptions
 from tampu.runner.layout import NumberedImage
-from tampu.runner.request import GenerateOptions
 from tampu.runner.sequence import Sink
 from tampu.runner.stats import Trace
 from tampu.sampling.candidates import require_finite

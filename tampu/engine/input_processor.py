@@ -20,10 +20,10 @@ from tampu.engine.request_builder import known_tokens
 from tampu.errors import ContextLengthError, RequestError
 from tampu.runner.detokenizer import Detokenizer
 from tampu.runner.events import Event, TextDelta
+from tampu.runner.generate_options import GenerateOptions
 from tampu.runner.layout import Inputs, NumberedImage, as_one_group, lay_out
 from tampu.runner.loop import EngineLoop
 from tampu.runner.reasoning_budget import reasoning_budget
-from tampu.runner.request import GenerateOptions
 from tampu.runner.sequence import Constraint, LogprobCollector, RowCollector, Rows, Sink
 from tampu.runner.sequence import Sequence as RunningSequence
 from tampu.sampling import Sampler

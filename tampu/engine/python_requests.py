@@ -17,7 +17,12 @@ from tampu.engine.input_processor import Prompt, flat
 from tampu.engine.prompts import ChatPrompt, ItemsPrompt, StructuredOutput, TextPrompt
 from tampu.engine.requests import Generate
 from tampu.errors import GrammarError, RequestError
-from tampu.runner.request import GenerateOptions, generate_options, given_options, token_limit
+from tampu.runner.generate_options import (
+    GenerateOptions,
+    generate_options,
+    given_options,
+    token_limit,
+)
 from tampu.store.model import StoredDefaults
 from tampu.tokenizer import Tokenizer
 

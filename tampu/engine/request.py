@@ -19,7 +19,7 @@ from tampu.engine.prompts import (
     TokensPrompt,
 )
 from tampu.runner.events import Usage
-from tampu.runner.request import Priority
+from tampu.runner.generate_options import Priority
 
 R_co = TypeVar("R_co", covariant=True)
 Lane: TypeAlias = Literal[

@@ -29,7 +29,7 @@ from tampu.engine.questions import Decisions, Question
 from tampu.engine.request import Computation, Lane, Lora, Request, Result, prompt_lane
 from tampu.ml.vectors import UNIT
 from tampu.runner.events import Done, Usage
-from tampu.runner.request import GenerateOptions, Priority
+from tampu.runner.generate_options import GenerateOptions, Priority
 
 TokenDetail: TypeAlias = Literal["text", "count", "tokens", "pieces"]
 

@@ -12,7 +12,7 @@ from tampu.engine.request import Computation
 from tampu.engine.requests import Pair, Rank, Ranked, Score, Scores
 from tampu.engine.scoring import AT_ONCE, run_all, scores
 from tampu.errors import RequestError
-from tampu.runner.request import GenerateOptions
+from tampu.runner.generate_options import GenerateOptions
 from tampu.runner.sequence import RowCollector, Rows, Sink
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 from tampu.engine.requests import Embed, Embedded
 from tampu.errors import RequestError, require
-from tampu.runner.request import GenerateOptions, given_options
+from tampu.runner.generate_options import GenerateOptions, given_options
 from tampu.sampling.parameters import BY_OLLAMA, BY_OPENAI, Use, engine_values
 from tampu.server.serving.generation_request import (
     FOREVER,

@@ -16,7 +16,7 @@ import msgspec
 
 from tampu.engine.prompts import FIMPrompt, Prompt, TextPrompt
 from tampu.errors import RequestError, require
-from tampu.runner.request import MAX_TOP_LOGPROBS
+from tampu.runner.generate_options import MAX_TOP_LOGPROBS
 from tampu.server.fields.adapters import chosen_adapters
 from tampu.server.fields.conversation import Conversation, check_can, with_conversation
 from tampu.server.fields.logit_bias import read_bias

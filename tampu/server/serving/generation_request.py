@@ -11,7 +11,7 @@ import msgspec
 from tampu.engine.prompts import Prompt, StructuredOutput
 from tampu.engine.request import Lora, Request
 from tampu.engine.requests import Generate
-from tampu.runner.request import GenerateOptions, token_limit
+from tampu.runner.generate_options import GenerateOptions, token_limit
 
 R_co = TypeVar("R_co", covariant=True)
 

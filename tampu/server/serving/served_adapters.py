@@ -10,7 +10,7 @@ from pathlib import Path
 from tampu.engine.management import ChangeAdapter
 from tampu.engine.sent_paths import sent_path
 from tampu.errors import NotFoundError, RequestError
-from tampu.runner.request import check_strength
+from tampu.runner.generate_options import check_strength
 from tampu.server.serving.managed_model import ManagedModel
 from tampu.server.serving.model_manager import ModelManager
 from tampu.store.catalog import Entry, adapter_file

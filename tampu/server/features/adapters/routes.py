@@ -16,7 +16,7 @@ from tampu.errors import (
     UnsupportedModelError,
     require,
 )
-from tampu.runner.request import check_strength
+from tampu.runner.generate_options import check_strength
 from tampu.server.core import Core
 from tampu.server.feature import Feature
 from tampu.server.fields.adapters import NumberedAdapter, scales_by_id

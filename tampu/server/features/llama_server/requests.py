@@ -15,7 +15,7 @@ import msgspec
 
 from tampu.engine.prompts import MEDIA_MARKER, FIMPrompt, TextPrompt
 from tampu.errors import RequestError, require
-from tampu.runner.request import MAX_TOP_LOGPROBS
+from tampu.runner.generate_options import MAX_TOP_LOGPROBS
 from tampu.server.fields.conversation import MAX_IMAGES, check_can
 from tampu.server.fields.media import decode_image
 from tampu.server.fields.mixed_prompts import PROMPT_IMAGES, PROMPT_TEXT, each_prompt
