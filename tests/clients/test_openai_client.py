@@ -367,7 +367,7 @@ def test_invalid_grammar_is_refused_before_generation(client: openai.OpenAI) -> 
     with pytest.raises(openai.BadRequestError, match="type"):
         ask(client, response_format=form)
     other = {"type": "function", "function": {"name": "other"}}
-    with pytest.raises(openai.BadRequestError, match="there is no tool"):
+    with pytest.raises(openai.BadRequestError, match="unknown tool"):
         ask(client, tools=TOOLS, tool_choice=other)
 
 

@@ -114,7 +114,7 @@ def tool_call_grammar(
     chosen = [function for function in functions if name in {None, function.get("name")}]
     if not chosen:
         raise RequestError(
-            f"tool_choice: there is no tool {name!r}" if name else "tools: none given"
+            f"tool_choice: unknown tool {name!r}" if name else "tools: none given"
         )
     rules = ArgumentRules(tokens)
     start = _start(style, tokens, reasoning, "calls", rules)

@@ -105,7 +105,7 @@ class ToolChoice:
                 continue
             kinds = ", ".join(kind for kind in tools.left_out if name in kind.split(":"))
             require(not kinds, f"tool_choice: only functions can be called, not {kinds}")
-            raise RequestError(f"tool_choice: there is no tool {shortened(name)}")
+            raise RequestError(f"tool_choice: unknown tool {shortened(name)}")
         if self.mode == "required" and not tools.functions:
             kinds = ", ".join(dict.fromkeys(tools.left_out))
             require(not kinds, f"tool_choice: only functions can be called, not {kinds}")

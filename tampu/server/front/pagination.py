@@ -44,7 +44,7 @@ class Page(msgspec.Struct, frozen=True):
                 (self.after,),
             ).fetchone()
             if row is None:
-                raise NotFoundError(f"after: there is no {self.after[:100]!r}")
+                raise NotFoundError(f"after: {self.after[:100]!r} not found")
             where = f"{where} AND number {'>' if self.is_ascending else '<'} ?"
             values = [*values, row["number"]]
         order = "ASC" if self.is_ascending else "DESC"

@@ -137,7 +137,7 @@ class ServedAdapters:
         """
         adapter = self.find(name)
         if adapter is None:
-            raise NotFoundError(f"there is no adapter {name[:100]!r}")
+            raise NotFoundError(f"adapter {name[:100]!r} not found")
         await self.remove(name, models.find(adapter.base))
 
     async def set_scales(self, scales: Mapping[str, float]) -> None:
