@@ -172,7 +172,7 @@ def drained(port: int, content: bytes) -> tuple[int, float, float]:
 ENGINE = """
 import sys, threading, time
 from tampu import Engine
-from tampu.runner.request import GenerateOptions
+from tampu.runner.generate_options import GenerateOptions
 model, tokens, slots, threads = sys.argv[1], *map(int, sys.argv[2:])
 with Engine.load(model, context=2048, slots=slots, threads=threads or None) as engine:
     prompt = engine.tokenize("What is 27 + 58?")

@@ -19,7 +19,7 @@ import msgspec
 
 from tampu import Engine
 from tampu.runner.events import Done, Event
-from tampu.runner.request import GenerateOptions
+from tampu.runner.generate_options import GenerateOptions
 
 MAX_SHARE = 0.005
 FRAME_S = 0.25

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         TokenLogprob,
         Usage,
     )
-    from tampu.runner.request import GenerateOptions
+    from tampu.runner.generate_options import GenerateOptions
 
 __all__ = [
     "ChatCompletion",
@@ -84,7 +84,7 @@ _HOMES = {
     "Decisions": "tampu.engine.questions",
     "Done": "tampu.runner.events",
     "Engine": "tampu.engine.engine",
-    "GenerateOptions": "tampu.runner.request",
+    "GenerateOptions": "tampu.runner.generate_options",
     "HybridEmbedding": "tampu.engine.hybrid",
     "Level": "tampu.engine.questions",
     "LoadOptions": "tampu.engine.load_options",

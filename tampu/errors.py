@@ -207,3 +207,9 @@ class SettingsError(TampuError):
 
 class NotAllowedError(TampuError):
     """The client lacks the permission."""
+
+
+def require(condition: object, message: str) -> None:
+    """Raise a RequestError with this message unless the condition is true."""
+    if not condition:
+        raise RequestError(message)

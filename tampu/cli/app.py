@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Protocol, runtime_checkable
 
 import typer
 
@@ -128,6 +128,14 @@ def _run(arguments: Sequence[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
+@runtime_checkable
+class _UnknownOption(Protocol):
+    """The error for an unknown option: its class is in a private package of typer's."""
+
+    ctx: typer.Context | None
+    option_name: str
+
+
 def _one_line(error: Exception) -> str:
     """Return click's message about a bad command line as one line."""
     message = error.format_message() if isinstance(error, typer.BadParameter) else str(error)
@@ -138,10 +146,10 @@ def _one_line(error: Exception) -> str:
 
 def _near_option(error: Exception) -> str:
     """Return a hint at the option that an unknown one resembles; empty if there is none."""
-    context, name = getattr(error, "ctx", None), getattr(error, "option_name", None)
-    if context is None or name is None:
+    if not isinstance(error, _UnknownOption) or error.ctx is None:
         return ""
-    near = near_name(name, [each for option in context.command.params for each in option.opts])
+    options = [each for option in error.ctx.command.params for each in option.opts]
+    near = near_name(error.option_name, options)
     return f" (did you mean {near}?)" if near else ""
 
 

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 
 from tampu.cli.table import human_age, human_bytes, table
 from tampu.settings.settings import Settings
-from tampu.store.library import Library, LocalModel
+from tampu.store.library import Library
+from tampu.store.local_model import LocalModel
 
 _ID_LENGTH = 12
 

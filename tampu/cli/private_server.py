@@ -33,7 +33,8 @@ from tampu.server.serving.serving import Serving
 from tampu.settings.parsers import existing_path
 from tampu.settings.settings import Settings, disable_backtraces
 from tampu.store.catalog import Catalog, Entry, resolve
-from tampu.store.library import Library, LocalModel
+from tampu.store.library import Library
+from tampu.store.local_model import LocalModel
 from tampu.worker.client import WorkerProcess
 from tampu.worker.main import load_model
 from tampu.worker.protocol import Load

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tampu.cli.table import columns
 from tampu.ml.gguf import read_gguf
-from tampu.store.library import LocalModel
+from tampu.store.local_model import LocalModel
 from tampu.store.model_info import ModelInfo, human_number, plain_metadata
 from tampu.store.modelfile import Modelfile, format_modelfile, modelfile_of, parameter_texts
 

@@ -83,7 +83,7 @@ class AdapterRegistry:
             self._restore(known)
             found = self._list.find(name)
             if found is None:
-                return Failed(ModelNotFoundError.__name__, f"there is no adapter {name[:100]!r}")
+                return Failed(ModelNotFoundError.__name__, f"adapter {name[:100]!r} not found")
             wanted = self._list.changed(*(e for e in self._list.adapters if e is not found))
             with suppress(TampuError):  # a replica that does not answer asks later
                 await self._ask(found.model, wanted)

@@ -9,7 +9,8 @@ from pathlib import Path
 from tampu.errors import ModelNotFoundError
 from tampu.settings.settings import Settings
 from tampu.store.catalog import Catalog, Entry
-from tampu.store.library import Library, LocalModel, bare_name
+from tampu.store.library import Library, bare_name
+from tampu.store.local_model import LocalModel
 from tampu.store.registry.missing import pull_missing
 from tampu.store.registry.options import RemoteOptions
 

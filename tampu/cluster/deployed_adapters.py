@@ -15,7 +15,8 @@ from tampu.cluster.adapters import AdapterList, DeployedAdapter
 from tampu.engine.request import Lora
 from tampu.errors import RequestNotStartedError
 from tampu.runner.events import Failed, to_error
-from tampu.server.serving.model_manager import ManagedModel, ModelManager
+from tampu.server.serving.managed_model import ManagedModel
+from tampu.server.serving.model_manager import ModelManager
 from tampu.server.serving.served_adapters import ServedAdapter, ServedAdapters
 from tampu.store.catalog import Entry
 

@@ -69,6 +69,8 @@ class Ingress:
 class ListeningIngress:
     """The deployment class that speaks the APIs, and listens for HTTP itself."""
 
+    _has_started = False  # the construction of an actor may fail
+
     async def __init__(  # type: ignore[misc]  # Ray awaits it
         self,
         options: ServerOptions,
@@ -103,6 +105,7 @@ class ListeningIngress:
         prepare_process()
         self._server = http_server(app, options.drain_s)
         self._serving = asyncio.create_task(self._server.serve(sockets=[listener]))
+        self._has_started = True
 
     async def check_health(self) -> None:
         """Ray asks now and then; SettingsError if nothing is served any more."""
@@ -111,7 +114,7 @@ class ListeningIngress:
 
     async def __del__(self) -> None:
         """Let requests end; Ray calls this when the ingress is taken away."""
-        if hasattr(self, "_serving"):
+        if self._has_started:
             self._server.stop()
             await self._serving
             await self._replicas.close()

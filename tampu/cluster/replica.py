@@ -39,6 +39,8 @@ class Replica:
     Its process is started again if it has crashed, as often as a server would.
     """
 
+    _has_models = False  # an actor whose construction failed has none
+
     async def __init__(  # type: ignore[misc]  # Ray awaits it
         self,
         model: str,
@@ -77,6 +79,7 @@ class Replica:
             crashed=self._counting.crashed,
             crash_backoff=CrashLoopBackoff(settings.max_crashes),
         )
+        self._has_models = True
         async with self._models.use(self._entry, {}, None) as loaded:
             slots = loaded.runner.facts.slots
             await self._adapters.take_declared(_deployed_with(model, adapters), loaded)
@@ -191,7 +194,7 @@ class Replica:
 
     async def __del__(self) -> None:
         """End the model's process; Ray calls this when the replica has drained."""
-        if hasattr(self, "_models"):
+        if self._has_models:
             await self._models.close()
             self._sender.close()
 

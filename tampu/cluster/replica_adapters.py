@@ -15,7 +15,7 @@ from tampu.cluster.adapters import AdapterList, DeployedAdapter, adapter_on_node
 from tampu.engine.request import Lora
 from tampu.errors import TampuError
 from tampu.runner.events import Failed, to_error
-from tampu.server.serving.model_manager import ManagedModel
+from tampu.server.serving.managed_model import ManagedModel
 from tampu.server.serving.served_adapters import ServedAdapters
 from tampu.settings.settings import Settings
 from tampu.store.catalog import Entry

@@ -16,7 +16,7 @@ from tampu.errors import UnsupportedModelError
 from tampu.gguf_compat import as_llama_cpp
 from tampu.gguf_compat.divide import has_vision, projector_part, text_part
 from tampu.gguf_compat.tensors import data_of
-from tampu.ml.gguf_header import FilePart, GGUFFile, StoredBytes, TensorInfo
+from tampu.ml.gguf_file import FilePart, GGUFFile, StoredBytes, TensorInfo
 from tampu.ml.metadata import Metadata, Value
 
 

@@ -22,7 +22,7 @@ from tampu.gguf_compat.fused import split_fused
 from tampu.kvcache import Cache, CacheSize
 from tampu.ml import Backend, Weights
 from tampu.ml.gguf import GGUFFile, Metadata
-from tampu.ml.gguf_header import Computation, StoredBytes, TensorInfo
+from tampu.ml.gguf_file import Computation, StoredBytes, TensorInfo
 from tampu.ml.metadata import Value
 from tampu.models import architectures, bind_model
 from tampu.nn.mismatch import naming_tensors

@@ -16,8 +16,8 @@ from tampu.ml.gguf import read_gguf
 from tampu.ml.kernels.repack_cache import file_identity
 from tampu.nn.lora import Pair, read_adapter
 from tampu.runner.adapters import Adapter, AdapterKeys, ChosenLora, keys_with
+from tampu.runner.generate_options import check_strength
 from tampu.runner.loop import EngineLoop
-from tampu.runner.request import check_strength
 from tampu.runner.sequence import Sequence
 
 MAX_CHOSEN = 8

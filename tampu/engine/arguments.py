@@ -19,6 +19,7 @@ from typing import (
     Any,
     Literal,
     ParamSpec,
+    Protocol,
     TypeAlias,
     TypeVar,
     Union,
@@ -150,7 +151,7 @@ def _class_kind(hint: Any) -> Kind:
         return Kind(("a boolean",), (bool, np.bool_))
     if hint is type(None):
         return Kind((), (hint,))
-    if hint in (Any, object) or not isinstance(hint, type) or getattr(hint, "_is_protocol", False):
+    if hint in (Any, object) or not isinstance(hint, type) or Protocol in hint.__bases__:
         return Kind((), (bool,), ((object, _allow),))
     if dataclasses.is_dataclass(hint) or issubclass(hint, msgspec.Struct):
         return Kind((hint.__name__,), parts=((hint, _check_fields(hint)),))

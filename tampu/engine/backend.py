@@ -17,7 +17,7 @@ from tampu.engine.request import Request, Result
 from tampu.engine.request_builder import RequestBuilder
 from tampu.errors import UnsupportedRequestError
 from tampu.runner.events import BatchCounts, Event
-from tampu.runner.request import GenerateOptions
+from tampu.runner.generate_options import GenerateOptions
 
 R = TypeVar("R")
 

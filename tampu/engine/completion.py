@@ -31,9 +31,9 @@ from tampu.runner.events import (
     Usage,
     to_error,
 )
+from tampu.runner.generate_options import GenerateOptions
 from tampu.runner.layout import Inputs
 from tampu.runner.loop import EngineLoop
-from tampu.runner.request import GenerateOptions
 from tampu.runner.sequence import Sequence as RunningSequence
 
 log = logging.getLogger("tampu")

@@ -50,12 +50,14 @@ from tampu.engine.requests import (
 )
 from tampu.engine.scoring import Continuation, Prompts, Scored, with_continuations
 from tampu.engine.snapshots import Saved
+from tampu.errors import RequestError
 from tampu.ml.device_map import Offload
 from tampu.ml.vectors import UNIT
+from tampu.runner.generate_options import GenerateOptions
 from tampu.runner.layout import NumberedImage
-from tampu.runner.request import GenerateOptions
 from tampu.runner.sequence import Sink
 from tampu.runner.stats import Trace
+from tampu.sampling.candidates import require_finite
 from tampu.sandbox.client import ForkServerClient
 from tampu.settings.settings import Settings
 from tampu.store.catalog import Prepared
@@ -285,12 +287,12 @@ class Engine(NativeModel, AsyncRequests):
             RequestError: if the model takes no images, or cannot take this one; naming a file that
                 cannot be read.
         """
-        return self.inputs.prepare_image(read_file(image, "image"))
+        return self.media.prepare_image(read_file(image, "image"))
 
     @checked
     def prepare_file(self, file: File) -> NumberedImage | PreparedVideo:
         """Return an image as `prepare_image`, or a video: MP4, MOV, WebM, Matroska or AVI."""
-        return self.inputs.prepare_file(read_file(file, "file"))
+        return self.media.prepare_file(read_file(file, "file"))
 
     @checked
     def submit(self, prompt: Prompt, options: GenerateOptions, sink: Sink) -> RequestHandle:
@@ -388,7 +390,14 @@ class Engine(NativeModel, AsyncRequests):
             ComputeError: if a logit is NaN or infinite.
         """
         files = [read_file(image, f"images[{i}]") for i, image in enumerate(images)]
-        return self.inputs.logits(prompt, files, chunk)
+        if chunk is not None and chunk < 1:
+            raise RequestError(f"chunk must be 1 or more, not {chunk}")
+        if files:
+            given = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+            prompt = [*given[:1], *map(self.media.prepare_image, files), *given[1:]]
+        found = self.inputs.rows(prompt, wants_logits=True, chunk=chunk)
+        require_finite(float(found.max()) if found.size else 0.0)
+        return found
 
     @checked
     def embed(

@@ -17,8 +17,8 @@ from tampu.errors import RequestError
 from tampu.ml.metadata import Metadata
 from tampu.ml.vectors import unit_vectors
 from tampu.nn import TextEncoder
+from tampu.runner.generate_options import GenerateOptions
 from tampu.runner.pooled import compute_rows
-from tampu.runner.request import GenerateOptions
 
 _MARKS = ("bos", "eos", "cls", "seperator", "padding", "unknown")  # GGUF's spelling
 

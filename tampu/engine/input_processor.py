@@ -18,23 +18,18 @@ from tampu.engine.completion import RequestHandle, Stream, completion, fit_promp
 from tampu.engine.model_loader import LoadedModel
 from tampu.engine.request_builder import known_tokens
 from tampu.errors import ContextLengthError, RequestError
-from tampu.nn import RGBImage, VisionModel
 from tampu.runner.detokenizer import Detokenizer
 from tampu.runner.events import Event, TextDelta
+from tampu.runner.generate_options import GenerateOptions
 from tampu.runner.layout import Inputs, NumberedImage, as_one_group, lay_out
 from tampu.runner.loop import EngineLoop
 from tampu.runner.reasoning_budget import reasoning_budget
-from tampu.runner.request import GenerateOptions
 from tampu.runner.sequence import Constraint, LogprobCollector, RowCollector, Rows, Sink
 from tampu.runner.sequence import Sequence as RunningSequence
 from tampu.sampling import Sampler
-from tampu.sampling.candidates import require_finite
 from tampu.sampling.dry import SequenceBreakers
 from tampu.sampling.infill import Infill
 from tampu.sandbox.client import ForkServerClient
-from tampu.vision.sandboxed import SandboxedDecoder
-from tampu.vision.sandboxed_video import SandboxedVideoDecoder
-from tampu.vision.video import VideoSettings, is_video
 
 if TYPE_CHECKING:
     from tampu.sampling.constraint import Constraints
@@ -47,7 +42,6 @@ TRACE = 5
 Prompt: TypeAlias = str | Sequence[int | NumberedImage | PreparedVideo]
 """Text, or token ids and images and videos that `Engine` prepared."""
 
-_FRAMES = 2  # that are encoded together
 _NO_OUTPUT = GenerateOptions(max_tokens=0)
 
 
@@ -70,8 +64,6 @@ class InputProcessor:
         self._lock = threading.Lock()
         self._constraints: Constraints | None = None
         self._breakers = SequenceBreakers(self._all_token_bytes, self._tokenizer.encode_inside)
-        self._decoder = SandboxedDecoder(fork_server)
-        self._video_decoder = SandboxedVideoDecoder(fork_server)
 
     def submit(self, prompt: Prompt, options: GenerateOptions, sink: Sink) -> RequestHandle:
         """Begin a request; see `Engine.submit`."""
@@ -138,17 +130,6 @@ class InputProcessor:
         sequence.collector = collector
         return self._begin(sequence)
 
-    def logits(self, prompt: Prompt, images: Sequence[bytes | RGBImage], chunk: int | None) -> Rows:
-        """Return the logits at every position of a prompt; see `Engine.logits`."""
-        if chunk is not None and chunk < 1:
-            raise RequestError(f"chunk must be 1 or more, not {chunk}")
-        if images:
-            given = self._tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
-            prompt = [*given[:1], *map(self.prepare_image, images), *given[1:]]
-        found = self.rows(prompt, wants_logits=True, chunk=chunk)
-        require_finite(float(found.max()) if found.size else 0.0)
-        return found
-
     def check_generates(self) -> None:
         """Check that the model predicts tokens.
 
@@ -162,72 +143,19 @@ class InputProcessor:
             name = self._model.info.name
             raise RequestError(f"{name} does not generate text: it ranks documents (rerank)")
 
-    def prepare_image(self, image: bytes | RGBImage) -> NumberedImage:
-        """Return an image as the model takes it; see `Engine.prepare_image`."""
-        vision = self._vision("images")
-        pixels = self._decoder.decode(image) if isinstance(image, bytes) else image
-        number = self._model.scheduler.images.number(pixels)
-        return NumberedImage(vision.prepare(pixels), number)
-
-    def prepare_video(self, file: bytes) -> PreparedVideo:
-        """Return a video as the model takes it: frames, with their times as text.
-
-        Raises:
-            RequestError: if the model takes no videos, or cannot take this one; without PyAV.
-        """
-        vision = self._vision("videos")
-        wanted = vision.video
-        if wanted is None:
-            name = self._model.info.name
-            raise RequestError(f"{name} takes no videos, only images")
-        settings = VideoSettings(
-            wanted.fps,
-            wanted.min_frames,
-            wanted.max_frames,
-            wanted.multiple,
-            wanted.min_pixels,
-            wanted.max_pixels,
-        )
-        video = self._video_decoder.decode(file, settings)
-        items: list[Item] = []
-        for first in range(0, len(video.frames), _FRAMES):
-            part = slice(first, first + _FRAMES)
-            text = f"<{video.times[part].mean():.1f} seconds>"
-            items += self._tokenizer.encode_inside(text)
-            number = self._model.scheduler.images.number(video.frames[part])
-            items.append(NumberedImage(vision.prepare_frames(video.frames[part]), number))
-        return PreparedVideo(tuple(items))
-
-    def prepare_file(self, file: bytes | RGBImage) -> NumberedImage | PreparedVideo:
-        """Return the image or the video in a file as the model takes it."""
-        if isinstance(file, bytes) and is_video(file):
-            return self.prepare_video(file)
-        return self.prepare_image(file)
-
-    def _vision(self, what: str) -> VisionModel:
-        vision = self._model.vision
-        if vision is None:
-            name = self._model.info.name
-            raise RequestError(f"{name} takes no {what}: it has no vision encoder")
-        return vision
-
     def warm_up(self) -> None:
-        """Set up ahead of time what the first grammar and the first image will need."""
+        """Set up ahead of time what the first grammar will need."""
         if self._model.graphs.max_bidirectional_tokens is None:
             self._grammars().prepare()
-        if self._model.vision is not None:
-            self._decoder.prepare()
 
     def keys(self, prompt: Prompt) -> npt.NDArray[np.int32]:
         """Return a prompt as the prefix tree has it: tokens, and negative numbers of images."""
         return self._inputs(prompt).keys
 
     def close(self) -> None:
-        """End the sandboxes that compile grammars and decode images."""
+        """End the sandbox that compiles grammars."""
         if self._constraints is not None:
             self._constraints.close()
-        self._decoder.close()
-        self._video_decoder.close()
 
     def _grammars(self) -> Constraints:
         """Return the compiler of grammars."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
@@ -14,30 +13,32 @@ from pathlib import Path
 import msgspec
 
 from tampu.engine.batch_size import BatchSizes, batch_sizes, choose_batch_size
-from tampu.engine.bound_model import BoundModel, bind, cache_types, devices_for
+from tampu.engine.bound_model import (
+    BoundModel,
+    bind,
+    devices_for,
+)
+from tampu.engine.cache_allocation import allocate_cache
 from tampu.engine.fit import Machine, place, place_embedding, survey
+from tampu.engine.kv_store import cache_key, kv_connector
 from tampu.engine.load_options import LoadOptions
-from tampu.engine.memory import CPU, Footprint, max_outputs
-from tampu.engine.placement import DeviceShare, Placement
-from tampu.engine.placement_report import device_shares, explain
-from tampu.engine.prefix_cache import cache_key, kv_connector
+from tampu.engine.memory import Footprint, max_outputs
+from tampu.engine.placement import Placement
+from tampu.engine.placement_report import explain, loaded_shares, log_memory
 from tampu.engine.warm_up import warm_up
 from tampu.errors import ModelFileError, OutOfMemoryError
-from tampu.kvcache import AttentionKind, Cache, CacheSize, KVCacheManager
+from tampu.kvcache import Cache, CacheSize, KVCacheManager
 from tampu.kvcache.block_file import CacheKey
-from tampu.kvcache.causal import CACHE_TYPES
 from tampu.kvcache.rows import CacheRows
 from tampu.ml import Backend, GGMLType, Weights
-from tampu.ml.attention import attends_to
 from tampu.ml.device_map import DeviceMap
 from tampu.ml.device_tokens import DeviceTokens
-from tampu.ml.devices import Device
 from tampu.ml.gguf import GGUFFile
-from tampu.ml.kernels import KernelChoice, Kernels
+from tampu.ml.kernels import KernelChoice
 from tampu.ml.kernels.repack_cache import RepackCache
 from tampu.ml.kernels.tuning import choose_fetch
 from tampu.ml.metadata import Metadata
-from tampu.nn import CacheShape, LayerShape, Model, StateShape, VisionModel, cache_parts
+from tampu.nn import Model, StateShape, VisionModel, cache_parts
 from tampu.nn.mismatch import naming_tensors
 from tampu.runner.graph_cache import GraphCache, WarmUpBatch
 from tampu.runner.idle_warm_up import IdleWarmUp
@@ -130,95 +131,183 @@ def _load(
         As `Engine.load`; _DevicesFullError if a smaller part may do.
     """
     with naming_tensors(), ExitStack() as resources:
-        bound, options = bind(path, options, resources, may_exceed=may_exceed)
-        footprint = bound.footprint(options)
-        machine = survey(devices_for(options), Backend.available_memory(), part)
-        device_map = place_embedding(
-            place(footprint, machine, options.offload), footprint, machine, bound.embeddings
+        plan = _plan(path, options, part, resources, may_exceed=may_exceed)
+        filled = _filled(plan, resources, progress, cancelled)
+        graphs = _graphs(plan, filled, resources, progress)
+        bound, options = (
+            plan.bound,
+            msgspec.structs.replace(plan.options, batch=graphs.sizes.largest),
         )
-        sizes = batch_sizes(options, footprint, device_map, machine)
-        options = msgspec.structs.replace(options, batch=sizes.largest)
-        footprint = bound.footprint(options)
-        size = footprint.size
-        if device_map.devices and options.offload.layers is None and part > 0:
-            resources.enter_context(_fewer_if_full())
-        reading = _read_tokenizer(bound.file.metadata, resources)
-        backend = _backend(bound, options, size, device_map, resources)
-        cache = _cache(backend, footprint, options, resources)
-        for each in bound.parts:
-            each.load(
-                backend,
-                mapped=options.use_mmap,
-                cache=_repack_cache(options),
-                progress=progress if each is bound.weights else None,
-                cancelled=cancelled,
-            )
-        tokenizer = reading.result()
-        candidates = _candidates(device_map, tokenizer.vocabulary_size)
-        outputs = max_outputs(size, tokenizer.vocabulary_size)
-        device_tokens = _device_tokens(backend, outputs, candidates, resources)
-        graphs = GraphCache(backend, bound.model, cache, device_tokens=device_tokens)
-        resources.callback(graphs.close)
-        _check_vocabulary(bound.file, tokenizer.vocabulary_size, bound.model)
-        word, folder = options.tuning
-        choose_fetch(backend, bound.weights.packed, word, Path(folder) if folder else None)
-        reserve = partial(_reserve, graphs, size.slots, outputs, candidates)
-        reserve(sizes.sizes[0])
-        left: list[WarmUpBatch] = []
-        if device_map.devices:
-            taken = {
-                share.name: share.total
-                for share in _shares(bound, footprint, backend, device_tokens)
-            }
-            left = warm_up(
-                graphs,
-                size.slots,
-                sizes.sizes[0],
-                outputs,
-                candidates,
-                progress,
-                device_map,
-                taken,
-                may_leave=len(sizes.sizes) == 1,  # else their speeds are measured now
-            )
-        words = tokenizer.vocabulary_size
-        sizes = choose_batch_size(sizes, graphs, backend, reserve, words, outputs)
-        options = msgspec.structs.replace(options, batch=sizes.largest)
-        manager, images = KVCacheManager(cache.groups()), ImageStore(_IMAGE_STORE_BYTES)
-        key = cache_key([each.file for each in bound.parts], options, cache, backend)
-        copies = KVCopies(manager, CacheRows(cache), images)
-        is_encoder = bound.model.max_bidirectional_tokens is not None
-        scheduler = Scheduler(
-            manager,
-            slots=size.slots,
-            kv_unified=size.kv_unified,
-            max_batch_tokens=sizes.largest,
-            max_outputs=outputs,
-            positions_per_token=bound.model.positions_per_token,
-            images=images,
-            connector=KVConnector() if is_encoder else kv_connector(key, options, copies),
-            candidates=candidates,
-            drafts=None if options.spec_type == "none" else Speculation(manager.prefixes.tree),
-        )
-        _log_memory(bound, footprint, cache, backend)
+        key = cache_key([each.file for each in bound.parts], options, filled.cache, filled.backend)
+        scheduler, copies = _scheduler(plan, filled.cache, graphs, key, options)
+        log_memory(bound, plan.footprint, filled.cache, filled.backend)
+        shares = loaded_shares(bound, plan.footprint, filled.backend, graphs.device_tokens)
         return LoadedModel(
             bound.info,
             options,
-            tokenizer,
+            filled.tokenizer,
             scheduler,
-            graphs,
-            IdleWarmUp(graphs, manager, outputs, left),
+            graphs.cache,
+            IdleWarmUp(graphs.cache, copies.manager, graphs.outputs, graphs.left),
             bound.model.vision,
             copies,
             key,
-            Placement(
-                _shares(bound, footprint, backend, device_tokens),
-                _explain(device_map, footprint, machine, options, bound, sizes),
-            ),
-            size.slots,
-            cache.size_bytes,
+            Placement(shares, plan.explain(graphs.sizes)),
+            plan.footprint.size.slots,
+            filled.cache.size_bytes,
             resources.pop_all(),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What each device is to have of a model; nothing is allocated yet.
+
+    Attributes:
+        options: with the largest batch that may be tried.
+        sizes: the batches to choose from.
+    """
+
+    bound: BoundModel
+    options: LoadOptions
+    footprint: Footprint
+    machine: Machine
+    device_map: DeviceMap
+    sizes: BatchSizes
+
+    def explain(self, sizes: BatchSizes) -> str:
+        """Return why layers are where they are, and the batch size if it was measured."""
+        offload, embeddings = self.options.offload, self.bound.embeddings
+        where = explain(self.device_map, self.footprint, self.machine, offload, embeddings)
+        return "; ".join(filter(None, (where, str(sizes))))
+
+
+def _plan(
+    path: Path, options: LoadOptions, part: float, resources: ExitStack, *, may_exceed: bool
+) -> _Plan:
+    bound, options = bind(path, options, resources, may_exceed=may_exceed)
+    footprint = bound.footprint(options)
+    machine = survey(devices_for(options), Backend.available_memory(), part)
+    device_map = place_embedding(
+        place(footprint, machine, options.offload), footprint, machine, bound.embeddings
+    )
+    sizes = batch_sizes(options, footprint, device_map, machine)
+    options = msgspec.structs.replace(options, batch=sizes.largest)
+    if device_map.devices and options.offload.layers is None and part > 0:
+        resources.enter_context(_fewer_if_full())
+    return _Plan(bound, options, bound.footprint(options), machine, device_map, sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Filled:
+    """The weights in memory, the tokenizer, and the empty cache."""
+
+    backend: Backend
+    cache: Cache
+    tokenizer: Tokenizer
+
+
+def _filled(
+    plan: _Plan,
+    resources: ExitStack,
+    progress: Callable[[float], None] | None,
+    cancelled: Callable[[], bool] | None,
+) -> _Filled:
+    bound, options = plan.bound, plan.options
+    reading = _read_tokenizer(bound.file.metadata, resources)
+    backend = _backend(plan, resources)
+    cache = allocate_cache(backend, plan.footprint, options)
+    resources.callback(cache.close)
+    for each in bound.parts:
+        each.load(
+            backend,
+            mapped=options.use_mmap,
+            cache=_repack_cache(options),
+            progress=progress if each is bound.weights else None,
+            cancelled=cancelled,
+        )
+    return _Filled(backend, cache, reading.result())
+
+
+@dataclass(frozen=True, slots=True)
+class _Graphs:
+    """Memory for all graphs, and the sizes of batches.
+
+    Attributes:
+        cache: the graphs.
+        device_tokens: the tokens that a device keeps; None: none.
+        candidates: how many of the best logits the output's device can find.
+        outputs: the maximum number of a batch.
+        left: what GPUs are to compute while there is nothing else to do.
+        sizes: of batches, as measured.
+    """
+
+    cache: GraphCache
+    device_tokens: DeviceTokens | None
+    candidates: tuple[int, ...]
+    outputs: int
+    left: list[WarmUpBatch]
+    sizes: BatchSizes
+
+
+def _graphs(
+    plan: _Plan,
+    filled: _Filled,
+    resources: ExitStack,
+    progress: Callable[[float], None] | None,
+) -> _Graphs:
+    """Reserve memory for the largest graph, and choose the batch size."""
+    bound, device_map, sizes = plan.bound, plan.device_map, plan.sizes
+    backend, words = filled.backend, filled.tokenizer.vocabulary_size
+    size = plan.footprint.size
+    candidates, outputs = _candidates(device_map, words), max_outputs(size, words)
+    device_tokens = _device_tokens(backend, outputs, candidates, resources)
+    graphs = GraphCache(backend, bound.model, filled.cache, device_tokens=device_tokens)
+    resources.callback(graphs.close)
+    _check_vocabulary(bound.file, words, bound.model)
+    word, folder = plan.options.tuning
+    choose_fetch(backend, bound.weights.packed, word, Path(folder) if folder else None)
+    reserve = partial(_reserve, graphs, size.slots, outputs, candidates)
+    reserve(sizes.sizes[0])
+    left: list[WarmUpBatch] = []
+    if device_map.devices:
+        shares = loaded_shares(bound, plan.footprint, backend, device_tokens)
+        left = warm_up(
+            graphs,
+            size.slots,
+            sizes.sizes[0],
+            outputs,
+            candidates,
+            progress,
+            device_map,
+            {share.name: share.total for share in shares},
+            may_leave=len(sizes.sizes) == 1,  # else their speeds are measured now
+        )
+    sizes = choose_batch_size(sizes, graphs, backend, reserve, words, outputs)
+    return _Graphs(graphs, device_tokens, candidates, outputs, left, sizes)
+
+
+def _scheduler(
+    plan: _Plan, cache: Cache, graphs: _Graphs, key: CacheKey, options: LoadOptions
+) -> tuple[Scheduler, KVCopies]:
+    """Return the scheduler, and what copies rows of its cache."""
+    manager, images = KVCacheManager(cache.groups()), ImageStore(_IMAGE_STORE_BYTES)
+    copies = KVCopies(manager, CacheRows(cache), images)
+    model, size = plan.bound.model, plan.footprint.size
+    is_encoder = model.max_bidirectional_tokens is not None
+    scheduler = Scheduler(
+        manager,
+        slots=size.slots,
+        kv_unified=size.kv_unified,
+        max_batch_tokens=graphs.sizes.largest,
+        max_outputs=graphs.outputs,
+        positions_per_token=model.positions_per_token,
+        images=images,
+        connector=KVConnector() if is_encoder else kv_connector(key, options, copies),
+        candidates=graphs.candidates,
+        drafts=None if options.spec_type == "none" else Speculation(manager.prefixes.tree),
+    )
+    return scheduler, copies
 
 
 def _read_tokenizer(metadata: Metadata, resources: ExitStack) -> Future[Tokenizer]:
@@ -229,39 +318,17 @@ def _read_tokenizer(metadata: Metadata, resources: ExitStack) -> Future[Tokenize
     return tokenizer
 
 
-def _backend(
-    bound: BoundModel,
-    options: LoadOptions,
-    size: CacheSize,
-    device_map: DeviceMap,
-    resources: ExitStack,
-) -> Backend:
+def _backend(plan: _Plan, resources: ExitStack) -> Backend:
     """Start the devices."""
+    bound, options = plan.bound, plan.options
     backend = Backend(
         threads=options.threads or (1 if bound.file.size_bytes < _ONE_THREAD_BYTES else None),
-        max_nodes=_max_nodes(bound.parts, bound.model, size),
+        max_nodes=_max_nodes(bound.parts, bound.model, plan.footprint.size),
         kernels=KernelChoice.from_word(options.kernels),
-        device_map=device_map,
+        device_map=plan.device_map,
     )
     resources.callback(backend.close)
     return backend
-
-
-def _cache(
-    backend: Backend, footprint: Footprint, options: LoadOptions, resources: ExitStack
-) -> Cache:
-    """Allocate the cache, each layer's on the layer's device."""
-    keys, values = cache_types(options)
-    cache = Cache(
-        backend,
-        footprint.shapes,
-        footprint.size,
-        key_type=keys,
-        value_type=values,
-        attention=_attention_kind(options, backend.kernels, footprint.shapes, backend.device_map),
-    )
-    resources.callback(cache.close)
-    return cache
 
 
 @contextmanager
@@ -270,32 +337,6 @@ def _fewer_if_full() -> Iterator[None]:
         yield
     except OutOfMemoryError as error:
         raise _DevicesFullError(str(error)) from error
-
-
-def _shares(
-    bound: BoundModel, footprint: Footprint, backend: Backend, device_tokens: DeviceTokens | None
-) -> tuple[DeviceShare, ...]:
-    """Return what each device has of a model that is loaded."""
-    weights = sum((part.device_bytes for part in bound.parts), Counter[str]())
-    every = sum(part.mapped_bytes + part.packed_bytes for part in bound.parts)
-    weights[CPU] = every - weights.total()
-    graphs = Counter(backend.graph_sizes())
-    if device_tokens and (device := backend.device_map.of_output()):
-        graphs[device.label] += device_tokens.size_bytes
-    return device_shares(backend.device_map, footprint, weights, graphs)
-
-
-def _explain(
-    device_map: DeviceMap,
-    footprint: Footprint,
-    machine: Machine,
-    options: LoadOptions,
-    bound: BoundModel,
-    sizes: BatchSizes,
-) -> str:
-    """Return what is where and why, and how many prompt tokens a step has if that was measured."""
-    where = explain(device_map, footprint, machine, options.offload, bound.embeddings)
-    return "; ".join(filter(None, (where, str(sizes))))
 
 
 def _repack_cache(options: LoadOptions) -> RepackCache | None:
@@ -311,41 +352,6 @@ def _max_nodes(parts: Sequence[Weights], model: Model, size: CacheSize) -> int:
     recurrent = sum(isinstance(part, StateShape) for part in parts_of_layers)
     tensors = sum(len(part.file.tensors) for part in parts)
     return max(2048, 16 * tensors) + NODES_PER_RUN * recurrent * size.max_micro_batches
-
-
-def _attention_kind(
-    options: LoadOptions,
-    kernels: Kernels | None,
-    shapes: Sequence[CacheShape],
-    device_map: DeviceMap,
-) -> AttentionKind:
-    """Return how attention is computed: fused for quantized caches and where our kernels do.
-
-    With caches on GPUs it is fused if all of them can, since all store values in the same way.
-    """
-    devices = () if device_map.cpu_cache else device_map.devices
-    is_quantized = not {"q8_0", "q4_0"}.isdisjoint(cache_types(options))
-    every = [part for shape in shapes for part in cache_parts(shape)]
-    rows = [part for part in every if isinstance(part, LayerShape)]
-    is_fused = is_quantized or all(
-        attends_to(kernels, features)
-        for shape in rows
-        for features in (shape.head_dim, shape.value_features)
-    )
-    if devices and options.flash_attention is None:
-        is_fused = is_quantized or all(_can_fuse(each, rows, options) for each in devices)
-        return AttentionKind.FUSED if is_fused else AttentionKind.PLAIN
-    if options.flash_attention or (is_fused and options.flash_attention is None):
-        return AttentionKind.FUSED
-    return AttentionKind.PLAIN if options.flash_attention is False else AttentionKind.MIXED
-
-
-def _can_fuse(device: Device, shapes: Sequence[LayerShape], options: LoadOptions) -> bool:
-    kinds = [CACHE_TYPES.get(name, GGMLType.F16) for name in cache_types(options)]
-    sizes = dict.fromkeys(
-        (shape.kv_heads, shape.head_dim, shape.value_features) for shape in shapes
-    )
-    return all(device.can_fuse_attention(*size, *kinds) for size in sizes)
 
 
 def _candidates(device_map: DeviceMap, vocabulary: int) -> tuple[int, ...]:
@@ -380,18 +386,3 @@ def _check_vocabulary(file: GGUFFile, size: int, model: Model) -> None:
         rows = file.tensors[name].shape[0] if name in file.tensors else size
         if rows != size:
             raise ModelFileError(f"tensor {name}", f"has {rows} rows for {size} tokens")
-
-
-def _log_memory(bound: BoundModel, footprint: Footprint, cache: Cache, backend: Backend) -> None:
-    """Log the memory that the model takes, also of each device if there are several."""
-    taken = {
-        "mapped": bound.weights.mapped_bytes,
-        "packed": bound.weights.packed_bytes,
-        "cache": cache.size_bytes,
-        "graphs": backend.graph_bytes,
-    }
-    message = "loaded %s: weights %d MiB mapped and %d MiB packed, cache %d MiB, graphs %d MiB"
-    log.info(message, bound.info.name, *(size // 2**20 for size in taken.values()))
-    if backend.device_map.devices:
-        for label, need in footprint.needs(backend.device_map).items():
-            log.info("%s has %s", label, need)

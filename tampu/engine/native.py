@@ -11,6 +11,7 @@ from tampu.engine.backend import Backend, ModelFacts
 from tampu.engine.fit import free_on
 from tampu.engine.held_prefixes import HeldPrefixes
 from tampu.engine.input_processor import InputProcessor
+from tampu.engine.media_processor import MediaProcessor
 from tampu.engine.model_loader import LoadedModel
 from tampu.engine.pooling import NONE, pooling_of
 from tampu.engine.request_builder import RequestBuilder
@@ -34,6 +35,7 @@ class NativeModel(Backend):
         requests: builds prompts, and the grammars and parsers of outputs.
         runner: the run loop, with its statistics.
         inputs: makes sequences of prompts.
+        media: prepares images and videos.
         adapters: those that requests may choose (`lora`).
         snapshots: copies of its cache in files.
         prefixes: the last prompts that had borders.
@@ -66,13 +68,14 @@ class NativeModel(Backend):
         self.pooling = pooling_of(self.info.metadata, model.options.pooling)
         self.runner = EngineLoop(model.scheduler, model.graphs, model.tokenizer, model.warm_up)
         self.inputs = InputProcessor(model, self.runner, fork_server)
+        self.media = MediaProcessor(model, fork_server)
         self.adapters = self.inputs.adapters
         self.snapshots = Snapshots.of(model, self.runner, self.inputs)
         self.prefixes = HeldPrefixes(self.runner.count_cached)
         self.requests = RequestBuilder.for_model(
             self.tokenizer,
             self.context,
-            self.inputs.prepare_file,
+            self.media.prepare_file,
             template,
             self.info.metadata,
             fork_server,
@@ -97,6 +100,7 @@ class NativeModel(Backend):
         """End all requests and free the model; a second call does nothing."""
         self.runner.close()
         self.inputs.close()
+        self.media.close()
         self.model.close()
 
     def counts(self) -> BatchCounts:
@@ -106,6 +110,7 @@ class NativeModel(Backend):
     def warm_up(self) -> None:
         """Set up ahead of time what the first grammar and the first image will need."""
         self.inputs.warm_up()
+        self.media.warm_up()
 
     def hang_reason(self, patience_s: float) -> str:
         """Return what the run loop hangs in, and for how long; see `Watchdog.hang_reason`."""

@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from tampu.engine.bound_model import BoundModel
 from tampu.engine.fit import Machine, embedding_obstacle, whole_map
 from tampu.engine.memory import CPU, Footprint, readable
 from tampu.engine.placement import DeviceShare
+from tampu.kvcache import Cache
+from tampu.ml import Backend
 from tampu.ml.device_map import DeviceMap, Offload
+from tampu.ml.device_tokens import DeviceTokens
 from tampu.ml.gguf import TensorInfo
+
+logger = logging.getLogger("tampu")
+
+
+def loaded_shares(
+    bound: BoundModel, footprint: Footprint, backend: Backend, device_tokens: DeviceTokens | None
+) -> tuple[DeviceShare, ...]:
+    """Return what each device has of a model that is loaded."""
+    weights = sum((part.device_bytes for part in bound.parts), Counter[str]())
+    every = sum(part.mapped_bytes + part.packed_bytes for part in bound.parts)
+    weights[CPU] = every - weights.total()
+    graphs = Counter(backend.graph_sizes())
+    if device_tokens and (device := backend.device_map.of_output()):
+        graphs[device.label] += device_tokens.size_bytes
+    return device_shares(backend.device_map, footprint, weights, graphs)
 
 
 def device_shares(
@@ -44,6 +65,21 @@ def device_shares(
         )
         for name in names
     )
+
+
+def log_memory(bound: BoundModel, footprint: Footprint, cache: Cache, backend: Backend) -> None:
+    """Log the memory that the model takes, also of each device if there are several."""
+    taken = {
+        "mapped": bound.weights.mapped_bytes,
+        "packed": bound.weights.packed_bytes,
+        "cache": cache.size_bytes,
+        "graphs": backend.graph_bytes,
+    }
+    message = "loaded %s: weights %d MiB mapped and %d MiB packed, cache %d MiB, graphs %d MiB"
+    logger.info(message, bound.info.name, *(size // 2**20 for size in taken.values()))
+    if backend.device_map.devices:
+        for label, need in footprint.needs(backend.device_map).items():
+            logger.info("%s has %s", label, need)
 
 
 def explain(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -17,13 +17,46 @@ from tampu.engine.input_processor import Prompt, flat
 from tampu.engine.prompts import ChatPrompt, ItemsPrompt, StructuredOutput, TextPrompt
 from tampu.engine.requests import Generate
 from tampu.errors import GrammarError, RequestError
-from tampu.runner.request import GenerateOptions, generate_options, given_options, token_limit
+from tampu.runner.generate_options import (
+    GenerateOptions,
+    generate_options,
+    given_options,
+    token_limit,
+)
 from tampu.store.model import StoredDefaults
 from tampu.tokenizer import Tokenizer
 
 Message: TypeAlias = Mapping[str, Any]
 File: TypeAlias = str | Path | bytes | npt.NDArray[np.uint8] | Any
 """A path, the bytes of an image or a video, RGB pixels, or an image of Pillow."""
+
+
+@runtime_checkable
+class _Array(Protocol):
+    """An array of NumPy's, or an object that it can read as one."""
+
+    @property
+    def __array_interface__(self) -> Mapping[str, Any]: ...
+
+
+@runtime_checkable
+class _PillowImage(Protocol):
+    """An image of Pillow's."""
+
+    @property
+    def mode(self) -> str: ...
+
+    def convert(self, mode: str) -> Any:
+        """Return the image in another mode."""
+
+
+@runtime_checkable
+class _PydanticModel(Protocol):
+    """A class of pydantic's."""
+
+    def model_json_schema(self) -> dict[str, Any]:
+        """Return the JSON schema of its objects."""
+
 
 _TOOLS = kind_of(Sequence[Message] | None)
 _THINK = kind_of(Think)
@@ -106,12 +139,11 @@ def read_file(file: File, where: str) -> bytes | npt.NDArray[np.uint8]:
         return _content(Path(file), where)
     if isinstance(file, bytes | bytearray | memoryview):
         return bytes(file)
-    if not hasattr(file, "__array_interface__"):
+    if not isinstance(file, _Array):
         wanted = "a path, the bytes of a file, or an image"
         raise RequestError(f"{where} must be {wanted}, not {type(file).__name__}")
-    if getattr(file, "mode", "RGB") != "RGB":  # an image of Pillow
-        image: Any = file
-        file = image.convert("RGB")
+    if isinstance(file, _PillowImage) and file.mode != "RGB":
+        file = file.convert("RGB")
     pixels: npt.NDArray[Any] = np.asarray(file)
     if pixels.dtype != np.uint8 or pixels.shape[2:] != (3,) or not pixels.size:
         found = f"{pixels.dtype}, {pixels.shape}"
@@ -135,10 +167,9 @@ def _format(wanted: object) -> object:
     Raises:
         GrammarError: if the class has no schema.
     """
-    schema_of = getattr(wanted, "model_json_schema", None)
-    if not isinstance(wanted, type) or not callable(schema_of):
+    if not isinstance(wanted, type) or not isinstance(wanted, _PydanticModel):
         return wanted
     try:
-        return schema_of()
+        return wanted.model_json_schema()
     except Exception as error:  # pydantic's errors are not tampu's
         raise GrammarError(f"format: {wanted.__name__} has no JSON schema: {error}") from error

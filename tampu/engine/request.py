@@ -19,7 +19,7 @@ from tampu.engine.prompts import (
     TokensPrompt,
 )
 from tampu.runner.events import Usage
-from tampu.runner.request import Priority
+from tampu.runner.generate_options import Priority
 
 R_co = TypeVar("R_co", covariant=True)
 Lane: TypeAlias = Literal[
@@ -47,6 +47,10 @@ class Result(msgspec.Struct, frozen=True, tag=True):
     def usage(self) -> Usage:
         """The tokens that it took."""
         return Usage()
+
+    def ready_at(self, ready_ns: int) -> Self:  # noqa: ARG002 - most do not have it
+        """Return it with the time at which the model was ready, if it has that."""
+        return self
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:

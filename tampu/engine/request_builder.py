@@ -38,7 +38,7 @@ from tampu.engine.prompts import (
 )
 from tampu.engine.ranking import PairBuilder
 from tampu.errors import ContextLengthError, RequestError
-from tampu.runner.request import GenerateOptions, ReasoningTags, log_ignored
+from tampu.runner.generate_options import GenerateOptions, ReasoningTags, log_ignored
 from tampu.sampling.grammar import Grammar, grammar_of
 from tampu.sandbox.client import ForkServerClient
 from tampu.tokenizer import Tokenizer

@@ -29,7 +29,7 @@ from tampu.engine.questions import Decisions, Question
 from tampu.engine.request import Computation, Lane, Lora, Request, Result, prompt_lane
 from tampu.ml.vectors import UNIT
 from tampu.runner.events import Done, Usage
-from tampu.runner.request import GenerateOptions, Priority
+from tampu.runner.generate_options import GenerateOptions, Priority
 
 TokenDetail: TypeAlias = Literal["text", "count", "tokens", "pieces"]
 
@@ -103,6 +103,10 @@ class Embedded(Result, frozen=True):
     def usage(self) -> Usage:
         """The tokens that it took."""
         return Usage(prompt_tokens=self.tokens)
+
+    def ready_at(self, ready_ns: int) -> Embedded:
+        """Return it with the time at which the model was ready."""
+        return replace(self, ready_ns=ready_ns)
 
     def array(self) -> npt.NDArray[np.float32]:
         """Return the vectors, F32, (inputs or tokens, width)."""

@@ -150,7 +150,7 @@ class Snapshots:
         except SnapshotError as error:
             raise SnapshotError(f"{path.name}: {error}") from error
         except FileNotFoundError:
-            raise SnapshotError(f"there is no snapshot {path.name}") from None
+            raise SnapshotError(f"snapshot {path.name} not found") from None
         except OSError as error:
             raise SnapshotError(f"{path.name} cannot be read: {error.strerror}") from error
         descriptions = [block.description for block in blocks]

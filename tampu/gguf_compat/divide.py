@@ -14,7 +14,7 @@ from tampu.errors import UnsupportedModelError
 from tampu.gguf_compat.layout import by_name
 from tampu.gguf_compat.projectors import PROJECTORS, Projector
 from tampu.gguf_compat.tensors import to_f32
-from tampu.ml.gguf_header import GGUFFile, TensorInfo
+from tampu.ml.gguf_file import GGUFFile, TensorInfo
 from tampu.ml.metadata import Metadata, Value
 
 _OTHERS = ("v.", "a.", "mm.", "mtp.")  # not of the text

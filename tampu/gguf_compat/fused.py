@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from tampu.errors import ModelFileError
 from tampu.gguf_compat.tensors import rows_of
-from tampu.ml.gguf_header import GGUFFile, TensorInfo
+from tampu.ml.gguf_file import GGUFFile, TensorInfo
 from tampu.ml.metadata import Metadata
 
 _FUSED = re.compile(r"blk\.(\d{1,4})\.attn_qkv\.(weight|bias)")

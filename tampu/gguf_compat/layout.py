@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from tampu.errors import ModelFileError
-from tampu.ml.gguf_header import GGUFFile, TensorInfo
+from tampu.ml.gguf_file import GGUFFile, TensorInfo
 from tampu.ml.metadata import Metadata, Value
 
 Tensors: TypeAlias = dict[str, TensorInfo]

@@ -14,7 +14,7 @@ from dataclasses import replace
 from tampu.errors import ModelFileError
 from tampu.gguf_compat.layout import Keys
 from tampu.gguf_compat.tensors import computed, joined
-from tampu.ml.gguf_header import GGUFFile, TensorInfo
+from tampu.ml.gguf_file import GGUFFile, TensorInfo
 
 _LAYER = re.compile(r"mtp\.layers\.(\d{1,4})\.(.+)")
 _EXPERT = re.compile(r"mlp\.experts\.(\d{1,5})\.(gate|up|down)_proj\.weight")

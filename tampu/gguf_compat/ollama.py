@@ -10,7 +10,7 @@ from __future__ import annotations
 from tampu.gguf_compat import ollama_keys as keys
 from tampu.gguf_compat import ollama_tensors as tensors
 from tampu.gguf_compat.layout import Layout
-from tampu.ml.gguf_header import GGUFFile
+from tampu.ml.gguf_file import GGUFFile
 
 _SIGLIP = {
     r"^v\.patch_embedding\.": "v.patch_embd.",

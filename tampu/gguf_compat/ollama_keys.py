@@ -11,7 +11,7 @@ import numpy as np
 from tampu.errors import ModelFileError
 from tampu.gguf_compat.layout import Keys
 from tampu.gguf_compat.mtp_layers import count_mtp_layers
-from tampu.ml.gguf_header import GGUFFile
+from tampu.ml.gguf_file import GGUFFile
 from tampu.ml.metadata import Metadata, StringArray, Value
 
 _MODEL = "tokenizer.ggml.model"

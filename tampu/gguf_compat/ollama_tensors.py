@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from tampu.gguf_compat.mtp_layers import number_mtp_layers
 from tampu.gguf_compat.tensors import frames_of, joined, rows_of
-from tampu.ml.gguf_header import GGUFFile, TensorInfo
+from tampu.ml.gguf_file import GGUFFile, TensorInfo
 
 _PATCHES = "v.patch_embed.weight"
 _DEEPSTACK = re.compile(r"v\.deepstack_merger\.(\d+)\.(norm|linear_fc1|linear_fc2)\.(weight|bias)")

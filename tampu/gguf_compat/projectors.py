@@ -18,7 +18,7 @@ import numpy.typing as npt
 from tampu.errors import ModelFileError
 from tampu.gguf_compat.layout import Keys, no_keys
 from tampu.gguf_compat.tensors import computed, joined, reordered_rows, rows_of
-from tampu.ml.gguf_header import GGUFFile, TensorInfo
+from tampu.ml.gguf_file import GGUFFile, TensorInfo
 from tampu.ml.metadata import Metadata, Value
 
 Stated: TypeAlias = dict[str, Value | None]

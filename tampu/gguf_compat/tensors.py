@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.errors import ModelFileError
-from tampu.ml.gguf_header import Computation, StoredBytes, TensorInfo
-from tampu.ml.gguf_header import computed as compute_data
+from tampu.ml.gguf_file import Computation, StoredBytes, TensorInfo
+from tampu.ml.gguf_file import computed as compute_data
 from tampu.ml.quantize import dequantize
 from tampu.ml.types import GGMLType
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from tampu.errors import ModelFileError, ModelNotFoundError
 from tampu.ml.bytes import Cursor
-from tampu.ml.gguf_header import FilePart, GGUFFile, TensorInfo
+from tampu.ml.gguf_file import FilePart, GGUFFile, TensorInfo
 from tampu.ml.metadata import Metadata, StringArray, Value
 from tampu.ml.split import join_parts, part_count
 from tampu.ml.types import GGMLType

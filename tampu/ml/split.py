@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tampu.errors import ModelFileError, ModelNotFoundError, UnsupportedModelError
-from tampu.ml.gguf_header import GGUFFile, TensorInfo
+from tampu.ml.gguf_file import GGUFFile, TensorInfo
 from tampu.ml.metadata import Metadata
 from tampu.ml.split_names import part_name, read_part_name
 

@@ -22,7 +22,7 @@ from tampu.ml.backend import Backend
 from tampu.ml.buffer_types import WeightUse, choose_buffer_types
 from tampu.ml.devices import Device
 from tampu.ml.gguf import GGUFFile, TensorInfo
-from tampu.ml.gguf_header import computed
+from tampu.ml.gguf_file import computed
 from tampu.ml.kernels.matmul import STRIP, PackedMemory, PackedWeight, offsets_of
 from tampu.ml.kernels.repack_cache import CachedWeights, Layout, RepackCache
 from tampu.ml.library import OpaquePointer, TensorPointer, gg

@@ -24,10 +24,10 @@ from tampu.runner.events import (
     PromptProgress,
     TextDelta,
 )
+from tampu.runner.generate_options import GenerateOptions
 from tampu.runner.graph_cache import GraphCache
 from tampu.runner.layout import PlacedImage
 from tampu.runner.reasoning_budget import ReasoningBudget
-from tampu.runner.request import GenerateOptions
 from tampu.runner.scheduler import Scheduler
 from tampu.runner.sequence import (
     Constraint,

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tampu.runner.request import GenerateOptions, ReasoningTags
+from tampu.runner.generate_options import GenerateOptions, ReasoningTags
 from tampu.runner.sequence import Constraint
 from tampu.tokenizer import Tokenizer
 

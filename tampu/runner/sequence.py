@@ -15,8 +15,8 @@ from tampu.kvcache import CellTable
 from tampu.runner.adapters import PLAIN, ChosenLora
 from tampu.runner.detokenizer import Detokenizer
 from tampu.runner.events import BatchNumbers, Event, FinishReason, Limit, TokenLogprob, Usage
+from tampu.runner.generate_options import GenerateOptions
 from tampu.runner.layout import TEXT, InputLayout
-from tampu.runner.request import GenerateOptions
 from tampu.sampling import Sampler, top_logprobs
 
 Sink: TypeAlias = Callable[[Event], None]

@@ -16,7 +16,8 @@ from tampu.store.locks import Lease
 from tampu.store.manifests import Descriptor, Manifest, Media, ModelConfig
 from tampu.store.model import StoredModel
 from tampu.store.names import Digest, ModelName
-from tampu.store.store import DamagedEntry, Listing, Store
+from tampu.store.store import Store
+from tampu.store.stored_models import DamagedEntry, Listing
 
 __all__ = [
     "BlobWriter",

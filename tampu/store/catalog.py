@@ -16,7 +16,8 @@ from tampu.settings.model_settings import DEFAULT_CONTEXT
 from tampu.settings.parsers import existing_path
 from tampu.settings.settings import Settings
 from tampu.store.gguf_files import SUFFIX
-from tampu.store.library import Library, LocalModel, bare_name, built_in_path
+from tampu.store.library import Library, bare_name, built_in_path
+from tampu.store.local_model import LocalModel
 from tampu.store.manifests import Media
 from tampu.store.model import StoredDefaults, StoredModel
 from tampu.store.model_info import ModelInfo, read_model_info, with_template, with_vision

@@ -16,8 +16,10 @@ from tampu.chat.output import PARSERS
 from tampu.chat.renderers import remarks
 from tampu.errors import ModelNotFoundError, RequestError, TampuError
 from tampu.sampling.parameters import check_parameters
-from tampu.store.create_sources import CreateSpec, LayerBuilder, Report, path_of_adapter
-from tampu.store.library import Library, Origin
+from tampu.store.create_sources import CreateSpec, LayerBuilder, path_of_adapter
+from tampu.store.layer_writer import LayerWriter, Report
+from tampu.store.library import Library
+from tampu.store.local_model import Origin
 from tampu.store.manifests import (
     CONFIG_TYPE,
     Descriptor,
@@ -64,15 +66,16 @@ def create(
     report = report or (lambda _: None)
     check_spec(spec)
     with store.lease() as lease:
-        builder = LayerBuilder(spec, library, store, lease, report)
+        writer = LayerWriter(store, lease, report, in_place=spec.in_place)
+        builder = LayerBuilder(spec, library, store, lease, writer)
         builder.add_sources()
         builder.add_adapters()
-        _add_texts(builder, spec.modelfile)
+        _add_texts(builder, writer, spec.modelfile)
         layers = [layer for kind in _ORDER for layer in builder.layers.get(kind, [])]
         config = _config(builder, spec.modelfile)
         head = encode_config(config)
         described = Descriptor(CONFIG_TYPE, store.blobs.put(head, lease), len(head))
-        builder.report_existing()
+        writer.report_existing()
         report(Progress("writing manifest"))
         made = store.write(name, Manifest(config=described, layers=layers))
     for warning in (*spec.modelfile.replaced, *_warnings(made, config, builder)):
@@ -173,21 +176,21 @@ def check_spec(spec: CreateSpec) -> None:
         path_of_adapter(text, spec.folder)
 
 
-def _add_texts(builder: LayerBuilder, modelfile: Modelfile) -> None:
+def _add_texts(builder: LayerBuilder, writer: LayerWriter, modelfile: Modelfile) -> None:
     def set_text(kind: Media, text: str | None) -> None:
         if text is not None:
-            builder.layers[kind] = [builder.text(kind, text.encode())] if text else []
+            builder.layers[kind] = [writer.text(kind, text.encode())] if text else []
 
     set_text(Media.TEMPLATE, modelfile.template)
     set_text(Media.SYSTEM, modelfile.system)
     parameters = {**builder.parameters, **check_parameters(modelfile.parameters)}
     if parameters:
-        builder.layers[Media.PARAMS] = [builder.text(Media.PARAMS, msgspec.json.encode(parameters))]
+        builder.layers[Media.PARAMS] = [writer.text(Media.PARAMS, msgspec.json.encode(parameters))]
     if modelfile.messages:
         messages = msgspec.json.encode(modelfile.messages)
-        builder.layers[Media.MESSAGES] = [builder.text(Media.MESSAGES, messages)]
+        builder.layers[Media.MESSAGES] = [writer.text(Media.MESSAGES, messages)]
     for text in modelfile.licenses:
-        layer = builder.text(Media.LICENSE, text.encode())
+        layer = writer.text(Media.LICENSE, text.encode())
         licenses = builder.layers.setdefault(Media.LICENSE, [])
         if layer.digest not in {known.digest for known in licenses}:
             licenses.append(layer)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from tampu.convert import plan_conversion
 from tampu.convert.adapters import CONFIG_FILE as ADAPTER_CONFIG
@@ -17,36 +16,29 @@ from tampu.convert.adapters import is_adapter, plan_adapter
 from tampu.convert.cache import CONFIG_FILE, is_checkpoint
 from tampu.convert.quant_mix import file_type
 from tampu.convert.quantize import plan_quantization
-from tampu.convert.writer import PlannedFile
 from tampu.errors import ModelFileError, ModelNotFoundError, RequestError
 from tampu.gguf_compat import architecture_of
 from tampu.ml.gguf import GGUFFile, read_gguf
 from tampu.ml.split_names import read_part_name
-from tampu.store.blobs import byte_counter, hash_file
 from tampu.store.gguf_files import SUFFIX
-from tampu.store.library import Library, LocalModel
+from tampu.store.layer_writer import LayerWriter
+from tampu.store.library import Library
+from tampu.store.local_model import LocalModel
 from tampu.store.locks import Lease
 from tampu.store.manifests import (
-    FILE_MODIFIED_NS,
-    FILE_PATH,
     Descriptor,
     Media,
     ModelConfig,
 )
-from tampu.store.model import StoredModel, file_of
+from tampu.store.model import file_of
 from tampu.store.model_info import ModelInfo, read_model_info
 from tampu.store.modelfile import Modelfile
 from tampu.store.names import Digest
-from tampu.store.registry.progress import Progress
 from tampu.store.shards import weights_file
 from tampu.store.store import Store
-from tampu.text import valid_text
-
-Report: TypeAlias = Callable[[Progress], None]
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}", re.ASCII)
 _NO_MODEL = "this is an adapter: give it with ADAPTER"
-_BIG = (Media.MODEL, Media.PROJECTOR, Media.ADAPTER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,9 +77,9 @@ class LayerBuilder:
     info: ModelInfo
 
     def __init__(
-        self, spec: CreateSpec, library: Library, store: Store, lease: Lease, report: Report
+        self, spec: CreateSpec, library: Library, store: Store, lease: Lease, writer: LayerWriter
     ) -> None:
-        """Look up models in `library`, write to `store`, and report each step."""
+        """Look up models in `library`, and write to `store` under a lease."""
         self._spec = spec
         self.layers: dict[Media, list[Descriptor]] = {}
         self.parameters: Mapping[str, Any] = {}
@@ -95,8 +87,7 @@ class LayerBuilder:
         self._library = library
         self._store = store
         self._lease = lease
-        self._report = report
-        self._existing_layers: list[Descriptor] = []
+        self._writer = writer
 
     @property
     def weights(self) -> Path:
@@ -128,20 +119,6 @@ class LayerBuilder:
             with _named(found.name):
                 self._add_adapter(found)
 
-    def text(self, kind: Media, content: bytes) -> Descriptor:
-        """Store a text layer and return it."""
-        layer = Descriptor(kind, Digest.of(content), len(content))
-        self._lease.add([layer.digest])
-        if self._store.blobs.has(layer.digest, layer.size):
-            return self._existing(layer)
-        self._store.blobs.put(content, self._lease)
-        return self._new(layer)
-
-    def report_existing(self) -> None:
-        """Report the layers that existed before; last, so that errors come first."""
-        for layer in self._existing_layers:
-            self._report(Progress(f"using existing layer {layer.digest}", str(layer.digest)))
-
     # -- models ----------------------------------------------------------------------------------
 
     def _add_model(self, model: LocalModel) -> None:
@@ -156,7 +133,7 @@ class LayerBuilder:
                 continue
             kind = Media(layer.media_type)
             if not (kind is Media.PARAMS or (kind is Media.MODEL and self._spec.quantize)):
-                self.layers.setdefault(kind, []).append(self._kept(stored, layer))
+                self.layers.setdefault(kind, []).append(self._writer.add_stored(stored, layer))
         try:
             if self._spec.quantize:
                 self._add_weights(stored.model_path)
@@ -164,18 +141,6 @@ class LayerBuilder:
                 self._look_at_weights()
         except ModelFileError as error:
             raise model.damaged(error) from error
-
-    def _kept(self, stored: StoredModel, layer: Descriptor) -> Descriptor:
-        """Return a layer of another model, copied if it is in another store."""
-        path = stored.path_of(layer)
-        if file_of(layer) is not None:
-            return layer
-        self._lease.add([layer.digest])
-        if self._store.blobs.has(layer.digest, layer.size):
-            return self._existing(layer)
-        if self._spec.in_place and layer.media_type in _BIG:
-            return self._referenced(Media(layer.media_type), path, layer.digest)
-        return self._copied(Media(layer.media_type), path, layer.digest)
 
     # -- files -----------------------------------------------------------------------------------
 
@@ -188,13 +153,13 @@ class LayerBuilder:
             plan = plan_conversion(
                 path, self._spec.quantize, allow_unknown=self._spec.allow_unknown
             )
-            self._set_weights(lambda: [self._written(Media.MODEL, plan, "converting model")])
+            self._set_weights(lambda: [self._writer.written(Media.MODEL, plan, "converting model")])
             return
         file = read_gguf(path)
         if file.metadata.string("general.type", default="model") == "adapter":
             raise ModelFileError("general.type", _NO_MODEL)
         if file.metadata.architecture == "clip":
-            layer = self._import(Media.PROJECTOR, path)
+            layer = self._writer.add_file(Media.PROJECTOR, path)
             self.layers.setdefault(Media.PROJECTOR, []).append(layer)
         else:
             self._add_weights(path)
@@ -205,23 +170,23 @@ class LayerBuilder:
         wanted = file_type(self._spec.quantize).name if self._spec.quantize else before
         if before == wanted:
             parts = read_gguf(path).parts
-            self._set_weights(lambda: [self._import(Media.MODEL, p.path) for p in parts])
+            self._set_weights(lambda: [self._writer.add_file(Media.MODEL, p.path) for p in parts])
             return
         status = f"quantizing {before} model to {wanted}"
         plan = plan_quantization(path, wanted)
-        self._set_weights(lambda: [self._written(Media.MODEL, plan, status)])
+        self._set_weights(lambda: [self._writer.written(Media.MODEL, plan, status)])
 
     def _add_adapter(self, path: Path) -> None:
         if path.is_dir():
             plan = plan_adapter(
                 path, read_gguf(self.weights), allow_unknown=self._spec.allow_unknown
             )
-            layer = self._written(Media.ADAPTER, plan, "converting adapter")
+            layer = self._writer.written(Media.ADAPTER, plan, "converting adapter")
         else:
             kind = read_gguf(path).metadata.string("general.type", default="model")
             if kind != "adapter":
                 raise ModelFileError("general.type", "this file is not an adapter")
-            layer = self._import(Media.ADAPTER, path)
+            layer = self._writer.add_file(Media.ADAPTER, path)
         made = read_gguf(file_of(layer) or self._store.blobs.path(layer.digest))
         _check_adapter(made, read_gguf(self.weights), path.name)
         self.layers.setdefault(Media.ADAPTER, []).append(layer)
@@ -267,8 +232,6 @@ class LayerBuilder:
             paths = [self._store.blobs.path(files[name]) for name in names]
             yield names[0], weights_file(self._store.layout, paths)
 
-    # -- layers ----------------------------------------------------------------------------------
-
     def _set_weights(self, make: Callable[[], list[Descriptor]]) -> None:
         if self.layers.get(Media.MODEL):
             raise RequestError("more than one source contains the weights of a model: give one")
@@ -279,51 +242,6 @@ class LayerBuilder:
         """Read the metadata of the weights' file here, where errors can name it."""
         if self.layers.get(Media.MODEL):
             self.info = read_model_info(self.weights)
-
-    def _import(self, kind: Media, path: Path) -> Descriptor:
-        resolved = path.resolve()  # shards are links
-        if resolved.parent == self._store.layout.blobs.resolve():  # it is in the store already
-            digest = Digest.parse_file_name(resolved.name)
-            self._lease.add([digest])
-            return self._existing(Descriptor(kind, digest, path.stat().st_size))
-        return self._referenced(kind, path) if self._spec.in_place else self._copied(kind, path)
-
-    def _copied(self, kind: Media, path: Path, expected: Digest | None = None) -> Descriptor:
-        size = path.stat().st_size
-        self._store.blobs.check_free_space(size)
-        count = byte_counter(self._progress(f"copying {path.name}"), size)
-        with path.open("rb") as source:
-            digest = self._store.blobs.put_stream(source, self._lease, expected, count)
-        return self._new(Descriptor(kind, digest, size))
-
-    def _referenced(self, kind: Media, path: Path, known: Digest | None = None) -> Descriptor:
-        """Return a layer that references a file in place; the file must not change."""
-        path = path.resolve()
-        if valid_text(str(path)) != str(path):
-            raise RequestError(f"{path.name}: its path is not UTF-8, so it cannot stay in place")
-        status = path.stat()
-        count = byte_counter(self._progress(f"hashing {path.name}"), status.st_size)
-        digest = known or hash_file(path, count)
-        place = {FILE_PATH: os.fspath(path), FILE_MODIFIED_NS: str(status.st_mtime_ns)}
-        return Descriptor(kind, digest, status.st_size, annotations=place)
-
-    def _written(self, kind: Media, plan: PlannedFile, status: str) -> Descriptor:
-        size = plan.size_bytes
-        self._store.blobs.check_free_space(size)
-        with self._store.blobs.writer(self._lease) as writer:
-            plan.write_to(writer.write, progress=self._progress(status))
-            return self._new(Descriptor(kind, writer.commit(), size))
-
-    def _existing(self, layer: Descriptor) -> Descriptor:
-        self._existing_layers.append(layer)
-        return layer
-
-    def _new(self, layer: Descriptor) -> Descriptor:
-        self._report(Progress(f"creating new layer {layer.digest}", str(layer.digest)))
-        return layer
-
-    def _progress(self, status: str) -> Callable[[int, int], None]:
-        return lambda done, total: self._report(Progress(status, "", total, done))
 
 
 @contextmanager

@@ -2,113 +2,30 @@
 
 They are looked up in this order, and an earlier one hides a later one of the same name: single
 files, GGUF files in tampu's folder, tampu's store in that folder, Ollama's store, Hugging Face's
-cache, LM Studio's folder, the built-in model. Nothing here opens a model's weights. Files of other
-programs are only read:
-
-    Hugging Face's cache  models--<user>--<repo>/snapshots/<commit>/<file>, refs/main: a commit
-    LM Studio             <publisher>/<repo>/<file>
+cache, LM Studio's folder, the built-in model. Nothing here opens a model's weights.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
-import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
-from tampu.errors import ModelFileError, ModelNameError, ModelNotFoundError, StoreError
+from tampu.errors import ModelNameError, ModelNotFoundError
 from tampu.ml.split_names import part_name, read_part_name
 from tampu.settings.parsers import near_name
 from tampu.settings.settings import Settings
-from tampu.store.gguf_files import SUFFIX, read_repository
+from tampu.store.gguf_files import SUFFIX
+from tampu.store.local_model import LocalModel, Origin, from_files, from_store
 from tampu.store.locks import is_file, is_folder
-from tampu.store.manifests import Media
-from tampu.store.model import StoredModel
 from tampu.store.names import DEFAULT_TAG, ModelName
-from tampu.store.store import DamagedEntry, Listing, Store
+from tampu.store.other_programs import hub_models, lm_studio_models
+from tampu.store.store import Store
+from tampu.store.stored_models import DamagedEntry, Listing, StoredModels
 
 BUILT_IN = "demo"
 OLLAMA_SERVICE_MODELS = Path("/usr/share/ollama/.ollama/models")
-HUB_HOST = "hf.co"
-LM_STUDIO_HOST = "lmstudio"
-_MAX_DEPTH = 3
 _MAX_SHOWN_NAMES = 12
-
-
-class Origin(StrEnum):
-    """Where a model is stored."""
-
-    FILE = "file"
-    STORE = "store"
-    OLLAMA = "ollama"
-    HUB = "hub cache"
-    LM_STUDIO = "LM Studio"
-    BUILT_IN = "built in"
-
-
-@dataclass(frozen=True, slots=True)
-class LocalModel:
-    """A model on this machine; `path` raises StoreError if a file is missing from the store.
-
-    Attributes:
-        name: the displayed name, with its tag.
-        id: 64 hexadecimal digits that change with the model: a hash of its manifest, or of its
-            name and its files' sizes and times.
-        size_bytes: of all its files.
-        modified_s: in seconds since 1970.
-        origin: where it is stored.
-        stored: its entry in a store; None for plain files.
-        files: its weights, for plain files.
-        projectors: its projectors for images, for plain files.
-    """
-
-    name: str
-    id: str
-    size_bytes: int
-    modified_s: float
-    origin: Origin
-    stored: StoredModel | None = None
-    files: tuple[Path, ...] = ()
-    projectors: tuple[Path, ...] = ()
-
-    @property
-    def path(self) -> Path:
-        """The file of its weights; the first shard, if they are split."""
-        return self.stored.model_path if self.stored else self.files[0]
-
-    @property
-    def has_projector(self) -> bool:
-        """Whether it has a projector for images, which can be used."""
-        return bool(self.projector_paths)
-
-    @property
-    def projector_paths(self) -> tuple[Path, ...]:
-        """The files of its projectors; none if one is missing, which texts do not need."""
-        try:
-            return tuple(self.stored.paths(Media.PROJECTOR)) if self.stored else self.projectors
-        except StoreError:
-            return ()
-
-    @property
-    def projector_problem(self) -> str:
-        """Why its projector cannot be used; empty if it can, or there is none."""
-        try:
-            if self.stored:
-                self.stored.paths(Media.PROJECTOR)
-        except StoreError as error:
-            return f"images are refused: {error}"
-        return ""
-
-    def damaged(self, error: ModelFileError) -> ModelFileError:
-        """Return an error of its file with the model's name and, for a store, the remedy."""
-        if not self.stored and error.field == "magic":
-            return ModelFileError(error.field, error.reason, f"{error.reason}: {self.name}")
-        remedy = "run `tampu verify-store --repair`, then pull or create it again"
-        reason = f"{error.reason}; {remedy}" if self.stored else error.reason
-        return ModelFileError(f"the file of model {self.name} is damaged: {error.field}", reason)
 
 
 class Library:
@@ -138,7 +55,7 @@ class Library:
         self._folder = folder
         self._files = tuple(files)
         others = [path for path in ollama if folder is None or not _is_same(path, folder)]
-        self._ollama = [Store(path, is_writable=False) for path in others]
+        self._ollama = [StoredModels(path) for path in others]
         self._hub_cache = hub_cache
         self._lm_studio = lm_studio
         self._built_in = built_in
@@ -183,7 +100,7 @@ class Library:
                 return model
         for store, origin in self._stores() if name else ():
             if name and store.find(name):
-                return _from_store(store.model(name), origin)
+                return from_store(store.model(name), origin)
         for model in self._others():
             if _is_named(model, text):
                 return model
@@ -234,7 +151,7 @@ class Library:
         for store, origin in self._stores():
             listing = store.listing()
             damaged.extend(listing.damaged)
-            yield from (_from_store(model, origin) for model in listing.models)
+            yield from (from_store(model, origin) for model in listing.models)
         yield from self._others()
 
     def _given(self) -> Iterator[LocalModel]:
@@ -244,19 +161,19 @@ class Library:
             if number == 1:
                 parts = [path.with_name(part_name(stem, n, count)) for n in range(2, count + 1)]
                 there = (path, *(part for part in parts if is_file(part)))
-                yield from _from_files(f"{_escaped(stem)}:{DEFAULT_TAG}", there, Origin.FILE)
+                yield from from_files(f"{_escaped(stem)}:{DEFAULT_TAG}", there, Origin.FILE)
 
     def _others(self) -> Iterator[LocalModel]:
         """Yield the models of other programs, and the built-in one."""
         if self._hub_cache is not None:
-            yield from _hub_models(self._hub_cache)
+            yield from hub_models(self._hub_cache)
         if self._lm_studio is not None:
-            yield from _lm_studio_models(self._lm_studio)
+            yield from lm_studio_models(self._lm_studio)
         if self._built_in is not None:
             name = f"{self._built_in.stem}:{DEFAULT_TAG}"
-            yield from _from_files(name, (self._built_in,), Origin.BUILT_IN)
+            yield from from_files(name, (self._built_in,), Origin.BUILT_IN)
 
-    def _stores(self) -> Iterator[tuple[Store, Origin]]:
+    def _stores(self) -> Iterator[tuple[StoredModels, Origin]]:
         if self.store is not None:
             yield self.store, Origin.STORE
         yield from ((store, Origin.OLLAMA) for store in self._ollama)
@@ -265,103 +182,6 @@ class Library:
 def built_in_path() -> Path:
     """Return the path of the built-in model's file."""
     return Path(__file__).parent.parent / "data" / f"{BUILT_IN}{SUFFIX}"
-
-
-def _from_store(model: StoredModel, origin: Origin) -> LocalModel:
-    return LocalModel(
-        name=model.name.short,
-        id=model.digest.hex,
-        size_bytes=model.size_bytes,
-        modified_s=model.modified_s,
-        origin=origin,
-        stored=model,
-    )
-
-
-def _from_files(
-    name: str, files: tuple[Path, ...], origin: Origin, projectors: tuple[Path, ...] = ()
-) -> Iterator[LocalModel]:
-    """Yield the model of these files; nothing if one is no regular file, or was just removed."""
-    try:
-        statuses = [path.stat() for path in (*files, *projectors)]
-    except OSError:
-        return
-    if not all(stat.S_ISREG(status.st_mode) for status in statuses):
-        return
-    identity = "\0".join(f"{status.st_size} {status.st_mtime_ns}" for status in statuses)
-    yield LocalModel(
-        name=name,
-        id=hashlib.sha256(f"{name}\0{identity}".encode()).hexdigest(),
-        size_bytes=sum(status.st_size for status in statuses),
-        modified_s=max(status.st_mtime for status in statuses),
-        origin=origin,
-        files=files,
-        projectors=projectors,
-    )
-
-
-def _hub_models(cache: Path) -> Iterator[LocalModel]:
-    """Yield the models in Hugging Face's cache."""
-    for repository in _folders(cache):
-        kind, *names = repository.name.split("--")
-        if kind == "models" and len(names) == 2:
-            snapshot = _snapshot(repository)
-            if snapshot is not None:
-                yield from _models(snapshot, HUB_HOST, names[0], names[1], Origin.HUB)
-
-
-def _lm_studio_models(folder: Path) -> Iterator[LocalModel]:
-    """Yield the models in LM Studio's folder."""
-    for publisher in _folders(folder):
-        for repository in _folders(publisher):
-            yield from _models(
-                repository, LM_STUDIO_HOST, publisher.name, repository.name, Origin.LM_STUDIO
-            )
-
-
-def _models(
-    folder: Path, host: str, namespace: str, model: str, origin: Origin
-) -> Iterator[LocalModel]:
-    repository = read_repository(_files_below(folder))
-    projector = repository.projector
-    projectors = (folder / projector,) if projector else ()
-    for variant in repository.variants:
-        try:
-            name = ModelName(model, variant.tag, namespace, host)
-        except ModelNameError:  # only its path can be used
-            continue
-        files = tuple(folder / file for file in variant.files)
-        yield from _from_files(name.short, files, origin, projectors)
-
-
-def _files_below(folder: Path) -> Iterator[str]:
-    """Yield the paths of GGUF files below a folder, relative to it."""
-    for parent, folders, files in os.walk(folder):
-        below = Path(parent).relative_to(folder)
-        if len(below.parts) >= _MAX_DEPTH:
-            folders.clear()
-        for file in files:
-            if file.lower().endswith(SUFFIX) and is_file(Path(parent) / file):
-                yield (below / file).as_posix()
-
-
-def _snapshot(repository: Path) -> Path | None:
-    """Return the snapshot folder of the branch `main`, else the newest."""
-    snapshots = _folders(repository / "snapshots")
-    try:
-        main = (repository / "refs" / "main").read_text("ascii").strip()
-    except (OSError, UnicodeDecodeError):
-        main = ""
-    chosen = [folder for folder in snapshots if folder.name == main]
-    newest = sorted(snapshots, key=lambda folder: folder.stat().st_mtime)
-    return next(iter(chosen or newest[-1:]), None)
-
-
-def _folders(folder: Path) -> list[Path]:
-    try:
-        return sorted(path for path in folder.iterdir() if is_folder(path))
-    except OSError:  # missing, or not readable
-        return []
 
 
 def _gguf_files(folder: Path | None) -> list[Path]:

@@ -21,7 +21,7 @@ from typing import Any
 
 from tampu.errors import ModelFileError, RequestError
 from tampu.sampling.parameters import Value, find_parameter
-from tampu.store.library import LocalModel
+from tampu.store.local_model import LocalModel
 from tampu.store.manifests import Media
 from tampu.store.model import StoredMessage
 

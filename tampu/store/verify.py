@@ -79,7 +79,6 @@ def remove_damaged(store: Store, verified: VerifyResult) -> list[Digest]:
     Raises:
         StoreError: if the store cannot be written.
     """
-    store.check_writable()
     found = [problem.digest for problem in verified.problems if problem.digest is not None]
     with locked(store.layout.lock), translate_os_errors("the removal of damaged blobs"):
         # Verified again: they may have been repaired meanwhile.

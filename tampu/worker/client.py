@@ -23,6 +23,7 @@ from tampu.engine.sent_paths import sent_options, sent_path
 from tampu.errors import OutOfMemoryError, RequestNotStartedError, RunnerDiedError, TampuError
 from tampu.runner.events import BatchCounts, Failed, to_error
 from tampu.sandbox.client import ForkServerClient
+from tampu.settings.settings import Settings
 from tampu.worker.exit_cause import describe_exit, lacked_device_memory
 from tampu.worker.frames import take_frames
 from tampu.worker.model_client import ModelClient
@@ -49,7 +50,6 @@ logger = logging.getLogger(__name__)
 Progressed: TypeAlias = Callable[[float], None]
 
 
-HANG_SECONDS = 60.0
 _CLOSE_SECONDS = 5.0
 _EXIT_SECONDS = 1.0
 _READ_BYTES = 64 * 1024
@@ -94,7 +94,7 @@ class WorkerProcess(ModelClient):
         writer: asyncio.StreamWriter,
         name: str,
         fork_server: ForkServerClient,
-        hang_s: float = HANG_SECONDS,
+        hang_s: float = Settings.hang_s,
     ) -> None:
         """Take over a process and our end of its socket; `start_worker` starts both."""
         self.name = name

@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -61,10 +61,11 @@ def _limit_fragmentation() -> None:
     has up to eight arenas per core, each of which keeps what its threads have freed and no
     thread of another arena may use it: these grew for hours.
     """
-    mmap_threshold, arena_max, library = -3, -8, ctypes.CDLL(None)
-    if hasattr(library, "mallopt"):
-        library.mallopt(mmap_threshold, _LARGE_BLOCK_BYTES)
-        library.mallopt(arena_max, _ARENAS)
+    mmap_threshold, arena_max = -3, -8
+    with suppress(AttributeError):  # only glibc has it
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(mmap_threshold, _LARGE_BLOCK_BYTES)
+        mallopt(arena_max, _ARENAS)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

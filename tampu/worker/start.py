@@ -12,7 +12,8 @@ from pathlib import Path
 from tampu.chat.sandboxed_template import RENDERING
 from tampu.engine.load_options import LoadOptions
 from tampu.sandbox.client import ForkServerClient
-from tampu.worker.client import HANG_SECONDS, Progressed, WorkerProcess
+from tampu.settings.settings import Settings
+from tampu.worker.client import Progressed, WorkerProcess
 
 PROGRAM = (sys.executable, "-P", "-m", "tampu.worker.main")
 
@@ -25,8 +26,8 @@ async def start_worker(
     environment: Mapping[str, str],
     fork_server: ForkServerClient,
     progress: Progressed = lambda _: None,
-    stall_s: float | None = 300.0,
-    hang_s: float = HANG_SECONDS,
+    stall_s: float | None = Settings.load_timeout_s,
+    hang_s: float = Settings.hang_s,
     program: Sequence[str] = PROGRAM,
 ) -> WorkerProcess:
     """Start a process and load a model into it.

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from tampu.engine.load_options import LoadOptions
 from tampu.sandbox.client import ForkServerClient
-from tampu.worker.client import HANG_SECONDS, WorkerProcess
+from tampu.settings.settings import Settings
+from tampu.worker.client import WorkerProcess
 from tampu.worker.worker import Loader, Worker
 
 logger = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ class WorkerThread:
         *,
         name: str,
         progress: Callable[[float], None],
-        hang_s: float = HANG_SECONDS,
+        hang_s: float = Settings.hang_s,
     ) -> WorkerProcess:
         """Load a model and return the worker's client; the arguments are those of `start_worker`.
 

@@ -208,7 +208,7 @@ def test_a_key_for_using_models_is_written_and_one_for_all_is_not(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["none"], "there is no agent 'none'"),
+        (["none"], "unknown agent 'none'"),
         (["codex"], "--model"),
         (["codex", "--restore"], "nothing was written for Codex"),
     ],

@@ -135,7 +135,7 @@ def test_an_adapter_is_loaded_and_unloaded_by_all_replicas(live: Live, engine: E
     asked = live.client.post("/v1/completions", json={"model": "late", "prompt": "a"})
     assert asked.status_code == 404
     gone = live.client.post("/v1/unload_lora_adapter", json={"lora_name": "late"})
-    assert (gone.status_code, "there is no adapter 'late'" in gone.text) == (404, True)
+    assert (gone.status_code, "adapter 'late' not found" in gone.text) == (404, True)
 
 
 def test_replicas_that_start_later_have_it(live: Live, engine: Engine, folder: Path) -> None:

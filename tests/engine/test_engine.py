@@ -19,7 +19,7 @@ from tampu.engine.completion import ChatEvent
 from tampu.engine.engine import Engine
 from tampu.errors import RequestError
 from tampu.runner.events import Done, TextDelta
-from tampu.runner.request import GenerateOptions
+from tampu.runner.generate_options import GenerateOptions
 
 
 @pytest.fixture(scope="module")

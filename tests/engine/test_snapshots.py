@@ -94,7 +94,7 @@ def test_what_is_not_cached_cannot_be_saved(engine: Engine, tmp_path: Path) -> N
 
 def test_damaged_snapshots_are_refused_and_leave_nothing(engine: Engine, tmp_path: Path) -> None:
     file = tmp_path / "talk"
-    with pytest.raises(SnapshotError, match="there is no snapshot talk"):
+    with pytest.raises(SnapshotError, match="snapshot talk not found"):
         engine.snapshots.restore(file)
     engine.snapshots.save(PROMPT, file)
     content = file.read_bytes()

@@ -44,7 +44,7 @@ from tampu.worker.start import start_worker
 from tampu.engine.load_options import LoadOptions
 from tampu.engine.prompts import TokensPrompt
 from tampu.engine.requests import Generate
-from tampu.runner.request import GenerateOptions
+from tampu.runner.generate_options import GenerateOptions
 
 async def main(model, libraries):
     environment = {"LD_LIBRARY_PATH": libraries}

@@ -14,7 +14,7 @@ from tampu.kvcache import AttentionGroup, Cells, KVCacheManager
 from tampu.ml.backend import Computed
 from tampu.runner.context_shift import shift_count
 from tampu.runner.events import TextDelta
-from tampu.runner.request import GenerateOptions
+from tampu.runner.generate_options import GenerateOptions
 from tampu.runner.scheduler import Scheduler
 from tampu.runner.sequence import Sequence
 from tampu.runner.step_inputs import StepInputs

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tampu.runner.generate_options import ReasoningTags
 from tampu.runner.reasoning_budget import ReasoningBudget
-from tampu.runner.request import ReasoningTags
 from tampu.tokenizer.tokenizer import Tokenizer
 
 WORDS = ["a", "b ", "<think>", "</think>", "<", "think>", "\n", "</", "x", "é"]

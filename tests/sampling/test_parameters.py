@@ -13,7 +13,7 @@ from support.tiny_model import write_tiny
 
 from tampu.cli.parameters import read_parameter
 from tampu.errors import RequestError
-from tampu.runner.request import GenerateOptions
+from tampu.runner.generate_options import GenerateOptions
 from tampu.sampling import SamplingOptions
 from tampu.sampling.parameters import (
     BY_OLLAMA,

@@ -17,7 +17,7 @@ from support.waiting import PATIENCE_S
 
 from tampu.engine.load_options import LoadOptions
 from tampu.errors import OutOfMemoryError, RunnerDiedError
-from tampu.runner.request import GenerateOptions
+from tampu.runner.generate_options import GenerateOptions
 from tampu.server.serving.model_manager import ModelManager
 from tampu.store.catalog import Entry
 

@@ -13,7 +13,8 @@ from support.stores import add_model, files
 from tampu.errors import ModelNameError, ModelNotFoundError, StoreError
 from tampu.settings.settings import Settings
 from tampu.store import ModelName, Store
-from tampu.store.library import Library, Origin
+from tampu.store.library import Library
+from tampu.store.local_model import Origin
 
 
 def put(path: Path, content: bytes = b"GGUF") -> Path:
@@ -64,7 +65,7 @@ def test_the_models_of_all_programs_are_listed(library: Library) -> None:
 
 
 def test_listing_changes_nothing(library: Library, home: Path) -> None:
-    theirs = Store(home / ".ollama/models", is_writable=False)
+    theirs = Store(home / ".ollama/models")
     before = files(theirs)
     library.listing()
     library.find("theirs")

@@ -12,11 +12,12 @@ from support.tiny_model import Tiny, write_tiny
 from tampu.engine.engine import Engine
 from tampu.errors import ModelNotFoundError, RequestError, StoreError
 from tampu.ml.gguf import read_gguf
-from tampu.store import Media, ModelName, Store
+from tampu.store import Media, ModelName
 from tampu.store.create import CreateSpec, create
 from tampu.store.library import Library
 from tampu.store.model import StoredModel
 from tampu.store.modelfile import parse_modelfile
+from tampu.store.stored_models import StoredModels
 
 NAME = ModelName.parse("mine")
 PROMPT = [5, 9, 3, 7, 11]
@@ -114,7 +115,7 @@ def test_no_links_are_created_in_another_programs_store(
     made(library, f"FROM {parts[0].name}", tmp_path)
     assert library.store
     (library.store.layout.ours).rename(tmp_path / "ours")
-    theirs = Store(library.store.root, is_writable=False)
+    theirs = StoredModels(library.store.root)
     with pytest.raises(StoreError, match="split model"):
         _ = theirs.model(NAME).model_path
     assert not theirs.layout.ours.exists()

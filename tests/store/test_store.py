@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 import pytest
-from support.stores import add_model, blob_names, files, names
+from support.stores import add_model, blob_names, names
 
 from tampu.errors import ModelNotFoundError, StoreError, TampuError
 from tampu.store import Descriptor, Digest, Manifest, Media, ModelName, Store
@@ -181,22 +181,6 @@ def test_a_manifest_with_missing_blobs_is_refused(store: Store, size: int | None
     with pytest.raises(StoreError, match=r"names the missing blob|invalid size"):
         store.write(parse("m"), manifest)
     assert names(store) == []
-
-
-def test_another_programs_store_is_read_only(store: Store) -> None:
-    add_model(store, "m")
-    before = files(store)
-    theirs = Store(store.root, is_writable=False)
-    assert names(theirs) == ["m:latest"]
-    for change in (
-        theirs.lease,
-        theirs.collect_garbage,
-        lambda: theirs.delete(parse("m")),
-        lambda: theirs.copy(parse("m"), parse("n")),
-    ):
-        with pytest.raises(StoreError, match="read-only"):
-            change()
-    assert files(theirs) == before
 
 
 def test_concurrent_writes_and_deletions_lose_nothing(store: Store) -> None:

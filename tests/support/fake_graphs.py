@@ -19,12 +19,12 @@ from tampu.nn import Placeholders, PreparedImage
 from tampu.runner.detokenizer import Detokenizer
 from tampu.runner.drafts import DraftSource
 from tampu.runner.events import Done, Event, Failed, TextDelta
+from tampu.runner.generate_options import GenerateOptions
 from tampu.runner.graph_cache import GraphCounts, PreparedGraph, WarmUpBatch
 from tampu.runner.idle_warm_up import IdleWarmUp
 from tampu.runner.images import ImageStore, PartialEmbedding
 from tampu.runner.layout import NumberedImage, lay_out
 from tampu.runner.loop import EngineLoop
-from tampu.runner.request import GenerateOptions
 from tampu.runner.scheduler import Scheduler
 from tampu.runner.sequence import RowCollector, Sink
 from tampu.runner.sequence import Sequence as RunningSequence

@@ -12,7 +12,7 @@ from tampu.engine.load_options import LoadOptions
 from tampu.engine.prompts import TextPrompt
 from tampu.engine.requests import Generate
 from tampu.runner.events import Done, TextDelta
-from tampu.runner.request import GenerateOptions
+from tampu.runner.generate_options import GenerateOptions
 from tampu.server.serving.model_manager import ModelManager
 from tampu.store.catalog import Catalog, Entry
 from tampu.worker.client import WorkerProcess

@@ -21,7 +21,7 @@ from tampu.engine.requests import (
     Rerank,
     Score,
 )
-from tampu.runner.request import GenerateOptions
+from tampu.runner.generate_options import GenerateOptions
 
 CHAT = ChatPrompt(messages=({"role": "user", "content": "the cat"},))
 

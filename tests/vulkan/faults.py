@@ -17,7 +17,7 @@ from tampu.engine.prompts import TextPrompt
 from tampu.engine.requests import Generate
 from tampu.errors import OutOfMemoryError, RequestError, RunnerDiedError
 from tampu.runner.events import Done
-from tampu.runner.request import GenerateOptions
+from tampu.runner.generate_options import GenerateOptions
 from tampu.server.serving.model_manager import ModelManager
 from tampu.settings.settings import runner_environment
 from tampu.store.catalog import Entry

@@ -9,7 +9,7 @@ from support.managed_models import answer, with_models
 from support.tiny_model import Tiny, write_tiny
 
 from tampu.engine.load_options import LoadOptions
-from tampu.runner.request import GenerateOptions
+from tampu.runner.generate_options import GenerateOptions
 from tampu.server.serving.model_manager import ModelManager
 from tampu.settings.settings import runner_environment
 from tampu.store.catalog import Catalog

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tampu.engine.prompts import ChatPrompt, StructuredOutput
 from tampu.engine.requests import Decode, Generate
 from tampu.errors import RequestError
-from tampu.runner.request import GenerateOptions
+from tampu.runner.generate_options import GenerateOptions
 from tampu.worker.protocol import Run, to_body, to_command
 
 VALUES = st.recursive(

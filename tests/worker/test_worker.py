@@ -33,7 +33,7 @@ from tampu.engine.requests import Decode, Embed, Encode, Generate
 from tampu.errors import RequestCancelledError, RequestError
 from tampu.ml.metadata import Metadata
 from tampu.runner.events import Failed, TextDelta
-from tampu.runner.request import GenerateOptions
+from tampu.runner.generate_options import GenerateOptions
 from tampu.worker.frames import read_frames
 from tampu.worker.lanes import LANES
 from tampu.worker.protocol import (

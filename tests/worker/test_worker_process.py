@@ -33,7 +33,7 @@ from tampu.errors import (
     RunnerDiedError,
 )
 from tampu.runner.events import Done, TextDelta, TokenLogprob, to_error
-from tampu.runner.request import GenerateOptions
+from tampu.runner.generate_options import GenerateOptions
 from tampu.worker.client import WorkerProcess
 from tampu.worker.exit_cause import describe_exit
 from tampu.worker.frames import take_frames

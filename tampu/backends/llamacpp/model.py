@@ -41,8 +41,8 @@ from tampu.engine.requests import (
 from tampu.errors import ContextLengthError, RequestError
 from tampu.ml.vectors import check_finite
 from tampu.runner.events import Event, Usage
+from tampu.runner.generate_options import GenerateOptions
 from tampu.runner.reasoning_budget import ReasoningBudget, reasoning_budget
-from tampu.runner.request import GenerateOptions
 from tampu.sampling.chain import SAMPLERS
 from tampu.sampling.parameters import Use, names_of
 from tampu.tokenizer import Tokenizer

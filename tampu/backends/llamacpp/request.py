@@ -29,8 +29,8 @@ from tampu.runner.events import (
     TokenLogprob,
     Usage,
 )
+from tampu.runner.generate_options import GenerateOptions
 from tampu.runner.reasoning_budget import ReasoningBudget
-from tampu.runner.request import GenerateOptions
 from tampu.sampling.constraint import Constraint
 from tampu.tokenizer import Tokenizer
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from tampu.errors import RequestError
-from tampu.runner.request import GenerateOptions
+from tampu.runner.generate_options import GenerateOptions
 from tampu.sampling.constraint import Constraint, Constraints
 from tampu.tokenizer import Tokenizer
 

@@ -118,9 +118,7 @@ def tool_call_grammar(
     functions = [mapping_or_empty(tool.get("function", tool)) for tool in tools]
     chosen = [function for function in functions if name in {None, function.get("name")}]
     if not chosen:
-        raise RequestError(
-            f"tool_choice: there is no tool {name!r}" if name else "tools: none given"
-        )
+        raise RequestError(f"tool_choice: unknown tool {name!r}" if name else "tools: none given")
     rules = ArgumentRules(tokens)
     start = _start(style, tokens, reasoning, "calls", rules)
     lines = _calls(wire, chosen, tokens, rules, parallel=parallel)

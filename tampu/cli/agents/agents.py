@@ -65,7 +65,7 @@ def agent(name: str) -> Agent:
         RequestError: if there is none.
     """
     if name not in AGENTS:
-        raise RequestError(f"there is no agent '{name}'; the known ones: {', '.join(AGENTS)}")
+        raise RequestError(f"unknown agent '{name}'; the known ones: {', '.join(AGENTS)}")
     return AGENTS[name]
 
 

@@ -22,7 +22,7 @@ from tampu.cli.repl.spinner import Spinner
 from tampu.cli.server_client import WARNINGS, ServerError
 from tampu.errors import ModelNameError
 from tampu.runner.events import Usage
-from tampu.runner.request import GenerateOptions, given_options
+from tampu.runner.generate_options import GenerateOptions, given_options
 from tampu.sampling.grammar import grammar_of
 from tampu.settings.durations import format_duration
 from tampu.store.model import StoredMessage

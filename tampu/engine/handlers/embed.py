@@ -20,8 +20,8 @@ from tampu.engine.scoring import AT_ONCE, run_all
 from tampu.errors import ContextLengthError, RequestError
 from tampu.ml.vectors import UNIT, check_finite, scaled, unit_vectors
 from tampu.runner.events import Done, Event
+from tampu.runner.generate_options import GenerateOptions
 from tampu.runner.pooled import compute_rows
-from tampu.runner.request import GenerateOptions
 from tampu.runner.sequence import RowCollector, Rows, Sink
 from tampu.tokenizer.prompts import EmbeddingPrompts
 

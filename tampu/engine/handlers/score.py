@@ -15,8 +15,8 @@ from tampu.engine.request import Computation
 from tampu.engine.requests import Pair, Rank, Ranked, Score, Scores
 from tampu.engine.scoring import AT_ONCE, run_all, scores
 from tampu.errors import RequestError
+from tampu.runner.generate_options import GenerateOptions
 from tampu.runner.pooled import compute_rows
-from tampu.runner.request import GenerateOptions
 from tampu.runner.sequence import RowCollector, Rows, Sink
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from tampu.chat.output.reasoning import Think
-from tampu.errors import RequestError
+from tampu.errors import RequestError, require
 from tampu.sampling.parameters import BY_OLLAMA
 from tampu.server.fields.conversation import (
     Conversation,
@@ -26,7 +26,7 @@ from tampu.server.fields.options import given_parameters, parse_limited
 from tampu.server.fields.output_format import FormattedBody, read_formats
 from tampu.server.fields.tools import full_name, message_tool_choice, message_tools, shortened
 from tampu.server.openai.fields import refuse_fields, wrong_part
-from tampu.server.serving.generation_request import GenerationRequest, require
+from tampu.server.serving.generation_request import GenerationRequest
 from tampu.server.serving.model_defaults import ModelDefaults
 
 _IMAGE_TYPES = ("image/jpeg", "image/jpg", "image/png", "image/webp", "image/gif", "image/bmp")

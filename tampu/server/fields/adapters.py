@@ -7,8 +7,8 @@ from typing import TypeAlias
 
 import msgspec
 
+from tampu.errors import require
 from tampu.server.fields.options import ModelBody
-from tampu.server.serving.generation_request import require
 
 
 class NumberedAdapter(msgspec.Struct, kw_only=True):

@@ -16,8 +16,9 @@ from tampu.chat.messages import read_role as read_role
 from tampu.chat.messages import tool_call as tool_call
 from tampu.chat.output.reasoning import EFFORTS, Think
 from tampu.engine.prompts import ChatPrompt, StructuredOutput
+from tampu.errors import require
 from tampu.server.fields.tools import ToolChoice, Tools
-from tampu.server.serving.generation_request import GenerationRequest, require
+from tampu.server.serving.generation_request import GenerationRequest
 from tampu.server.serving.model_defaults import ModelDefaults
 
 logger = logging.getLogger(__name__)

@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tampu.errors import RequestError
+from tampu.errors import RequestError, require
 from tampu.sampling.options import MAX_BIAS
 from tampu.server.fields.tools import shortened
-from tampu.server.serving.generation_request import require
 
 MAX_BIASES = 1_024
 MAX_TEXT = 1_024

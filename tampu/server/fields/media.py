@@ -6,8 +6,7 @@ import binascii
 import re
 from urllib.parse import unquote_to_bytes
 
-from tampu.errors import RequestError
-from tampu.server.serving.generation_request import require
+from tampu.errors import RequestError, require
 
 # The bytes decide what a file is; without a type, or with this one, they are looked at too.
 _ANY = "application/octet-stream"

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tampu.errors import RequestError
+from tampu.errors import RequestError, require
 from tampu.server.fields.options import MAX_INPUTS
-from tampu.server.serving.generation_request import require
 
 PROMPT_TEXT, PROMPT_IMAGES = "prompt_string", "multimodal_data"
 

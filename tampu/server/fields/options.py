@@ -12,15 +12,14 @@ from typing import Any
 import msgspec
 
 from tampu.engine.requests import Embed, Embedded
-from tampu.errors import RequestError
-from tampu.runner.request import GenerateOptions, given_options
+from tampu.errors import RequestError, require
+from tampu.runner.generate_options import GenerateOptions, given_options
 from tampu.sampling.parameters import BY_OLLAMA, BY_OPENAI, Use, engine_values
 from tampu.server.serving.generation_request import (
     FOREVER,
     MAX_DURATION_S,
     GenerationRequest,
     ModelCall,
-    require,
 )
 from tampu.server.serving.model_defaults import ModelDefaults
 from tampu.settings.parsers import seconds

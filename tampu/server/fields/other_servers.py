@@ -13,14 +13,13 @@ from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from typing import Any
 
-from tampu.errors import RequestError
+from tampu.errors import RequestError, require
 from tampu.sampling.parameters import BY_OLLAMA
 from tampu.server.fields.adapters import AdapterScales
 from tampu.server.fields.options import given_parameters
 from tampu.server.fields.parameter_fields import ParameterBody
 from tampu.server.fields.samplers import sampler_parameters
 from tampu.server.fields.telemetry import Telemetry
-from tampu.server.serving.generation_request import require
 
 
 class GeneratingBody(ParameterBody, kw_only=True):

@@ -19,10 +19,9 @@ from typing import Any, TypeAlias
 import msgspec
 
 from tampu.engine.prompts import StructuredOutput
-from tampu.errors import GrammarError, RequestError
+from tampu.errors import GrammarError, RequestError, require
 from tampu.sampling.grammar import grammar_of
 from tampu.server.fields.options import ModelBody
-from tampu.server.serving.generation_request import require
 from tampu.settings.type_errors import type_error
 
 OutputFormat: TypeAlias = str | bool | dict[str, Any] | None

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tampu.errors import RequestError
+from tampu.errors import RequestError, require
 from tampu.sampling.chain import SAMPLER_LETTERS, SAMPLERS
-from tampu.server.serving.generation_request import require
 
 
 def sampler_parameters(given: Any) -> dict[str, Any]:

@@ -14,11 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from tampu.errors import GrammarError, RequestError
+from tampu.errors import GrammarError, RequestError, require
 from tampu.sampling.schema import checked_schema
 from tampu.server.fields.output_format import ignored_warnings
 from tampu.server.serving.events import MCPCallFinished
-from tampu.server.serving.generation_request import require
 
 MAX_TOOLS = 128
 MAX_NAME_LENGTH = 256
@@ -106,7 +105,7 @@ class ToolChoice:
                 continue
             kinds = ", ".join(kind for kind in tools.left_out if name in kind.split(":"))
             require(not kinds, f"tool_choice: only functions can be called, not {kinds}")
-            raise RequestError(f"tool_choice: there is no tool {shortened(name)}")
+            raise RequestError(f"tool_choice: unknown tool {shortened(name)}")
         if self.mode == "required" and not tools.functions:
             kinds = ", ".join(dict.fromkeys(tools.left_out))
             require(not kinds, f"tool_choice: only functions can be called, not {kinds}")

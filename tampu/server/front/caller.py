@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 import msgspec
 
 from tampu.errors import NotAllowedError
-from tampu.runner.request import Priority
+from tampu.runner.generate_options import Priority
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

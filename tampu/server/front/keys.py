@@ -21,7 +21,7 @@ from typing import Annotated
 import msgspec
 
 from tampu.errors import SettingsError
-from tampu.runner.request import Priority
+from tampu.runner.generate_options import Priority
 from tampu.server.front.caller import Caller, Limits
 from tampu.settings.config_file import read_toml
 

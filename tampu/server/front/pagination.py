@@ -8,9 +8,8 @@ from typing import Any
 
 import msgspec
 
-from tampu.errors import NotFoundError
+from tampu.errors import NotFoundError, require
 from tampu.server.front.caller import Caller
-from tampu.server.serving.generation_request import require
 
 _MAX_FIELDS, _MAX_NAME, _MAX_VALUE = 16, 64, 512
 _MAX_LIMIT = 10_000
@@ -45,7 +44,7 @@ class Page(msgspec.Struct, frozen=True):
                 (self.after,),
             ).fetchone()
             if row is None:
-                raise NotFoundError(f"after: there is no {self.after[:100]!r}")
+                raise NotFoundError(f"after: {self.after[:100]!r} not found")
             where = f"{where} AND number {'>' if self.is_ascending else '<'} ?"
             values = [*values, row["number"]]
         order = "ASC" if self.is_ascending else "DESC"

@@ -11,14 +11,13 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tampu.errors import TampuError
+from tampu.errors import TampuError, require
 from tampu.runner.events import Usage
 from tampu.server.front.caller import Caller, current_caller
 from tampu.server.front.http_response import JSONResponse
 from tampu.server.front.limiter import Limiter
 from tampu.server.front.routes import Route, get
 from tampu.server.front.state import State
-from tampu.server.serving.generation_request import require
 
 logger = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from tampu.engine.placement import DeviceShare
 from tampu.ml.gguf import read_gguf
 from tampu.server.ollama.requests import ShowRequest, timestamp
 from tampu.server.serving.generation_request import MAX_DURATION_S
+from tampu.server.serving.managed_model import ManagedModel, PendingLoad
 from tampu.server.serving.model_defaults import ModelDefaults
-from tampu.server.serving.model_manager import ManagedModel, PendingLoad
 from tampu.store.catalog import Entry
 from tampu.store.manifests import ModelConfig
 from tampu.store.model import StoredMessage

@@ -25,7 +25,8 @@ from tampu.server.ollama.manage import (
 from tampu.server.serving.serving import Serving
 from tampu.settings.address import is_loopback
 from tampu.store.create import copy_model, creating
-from tampu.store.library import Origin, bare_name
+from tampu.store.library import bare_name
+from tampu.store.local_model import Origin
 from tampu.store.names import Digest, ModelName
 from tampu.store.registry.options import RemoteOptions
 from tampu.store.registry.progress import Progress

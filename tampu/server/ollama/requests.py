@@ -16,6 +16,7 @@ import msgspec
 
 from tampu.engine.prompts import FIMPrompt, TextPrompt
 from tampu.engine.requests import Embedded
+from tampu.errors import require
 from tampu.server.fields.conversation import (
     Conversation,
     check_can,
@@ -36,7 +37,7 @@ from tampu.server.fields.options import (
 from tampu.server.fields.output_format import FormattedBody, read_formats
 from tampu.server.fields.telemetry import Telemetry
 from tampu.server.fields.tools import chat_tools, read_tool_choice
-from tampu.server.serving.generation_request import GenerationRequest, ModelCall, require
+from tampu.server.serving.generation_request import GenerationRequest, ModelCall
 from tampu.server.serving.model_defaults import ModelDefaults
 
 VERSION = "0.20.0"

@@ -11,12 +11,12 @@ import numpy.typing as npt
 
 from tampu.engine.prompts import TextPrompt
 from tampu.engine.requests import Embedded
-from tampu.errors import RequestError
+from tampu.errors import RequestError, require
 from tampu.server.fields.adapters import AdapterBody, chosen_adapters
 from tampu.server.fields.options import MAX_INPUTS, ModelBody, embedding_call
 from tampu.server.fields.tools import shortened
 from tampu.server.openai.embeddings import in_base64
-from tampu.server.serving.generation_request import ModelCall, require
+from tampu.server.serving.generation_request import ModelCall
 from tampu.server.serving.model_defaults import ModelDefaults
 
 Vectors = npt.NDArray[np.float32]

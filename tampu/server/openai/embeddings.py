@@ -12,11 +12,12 @@ import numpy.typing as npt
 
 from tampu.engine.prompts import TextPrompt, TokensPrompt
 from tampu.engine.requests import Embedded
+from tampu.errors import require
 from tampu.ml.vectors import UNIT
 from tampu.server.fields.adapters import AdapterBody, chosen_adapters
 from tampu.server.fields.options import embedding_call
 from tampu.server.openai.fields import read_inputs
-from tampu.server.serving.generation_request import ModelCall, require
+from tampu.server.serving.generation_request import ModelCall
 from tampu.server.serving.model_defaults import ModelDefaults
 
 _MAX_NORM = 8

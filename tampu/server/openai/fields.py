@@ -14,7 +14,7 @@ import msgspec
 from tampu.chat.output.literals import json_object
 from tampu.chat.output.reasoning import Think
 from tampu.engine.prompts import TextPrompt, TokensPrompt
-from tampu.errors import RequestError
+from tampu.errors import RequestError, require
 from tampu.server.fields.conversation import (
     read_role,
     template_message,
@@ -23,7 +23,6 @@ from tampu.server.fields.conversation import (
 from tampu.server.fields.media import decode_image, decode_video
 from tampu.server.fields.options import MAX_INPUTS
 from tampu.server.fields.tools import shortened
-from tampu.server.serving.generation_request import require
 
 _EFFORTS: dict[str, Think] = {
     "none": False, "minimal": "low", "low": "low", "medium": "medium", "high": "high",

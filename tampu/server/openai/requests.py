@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 
 from tampu.engine.prompts import FIMPrompt, Prompt, TextPrompt
-from tampu.errors import RequestError
-from tampu.runner.request import MAX_TOP_LOGPROBS
+from tampu.errors import RequestError, require
+from tampu.runner.generate_options import MAX_TOP_LOGPROBS
 from tampu.server.fields.adapters import chosen_adapters
 from tampu.server.fields.conversation import Conversation, check_can, with_conversation
 from tampu.server.fields.logit_bias import read_bias
@@ -43,7 +43,7 @@ from tampu.server.openai.fields import (
     read_prediction,
     refuse_fields,
 )
-from tampu.server.serving.generation_request import MAX_CHOICES, GenerationRequest, require
+from tampu.server.serving.generation_request import MAX_CHOICES, GenerationRequest
 from tampu.server.serving.model_defaults import ModelDefaults
 
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from tampu.errors import RequestError
 from tampu.store.catalog import Catalog, Entry
-from tampu.store.library import Origin, bare_name, listed
+from tampu.store.library import bare_name, listed
+from tampu.store.local_model import Origin
 
 _PREFERRED = ("completion",)
 

@@ -11,8 +11,7 @@ import msgspec
 from tampu.engine.prompts import Prompt, StructuredOutput
 from tampu.engine.request import Lora, Request
 from tampu.engine.requests import Generate
-from tampu.errors import RequestError
-from tampu.runner.request import GenerateOptions, token_limit
+from tampu.runner.generate_options import GenerateOptions, token_limit
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -114,9 +113,3 @@ class GenerationRequest(ModelUse):
             return msgspec.structs.replace(options, max_tokens=min(wanted, limit))
         repeats = None if options.ignore_eos else max_repeated_tokens
         return msgspec.structs.replace(options, max_tokens=limit, max_repeated_tokens=repeats)
-
-
-def require(condition: object, message: str) -> None:
-    """Raise a RequestError with this message unless the condition is true."""
-    if not condition:
-        raise RequestError(message)

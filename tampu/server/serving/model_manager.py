@@ -15,18 +15,17 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 from msgspec.structs import replace
 
-from tampu.engine.backend import ModelFacts
 from tampu.engine.load_options import LoadOptions
 from tampu.errors import LoadCancelledError, ModelFileError, OutOfMemoryError, RequestError
-from tampu.ml.machine import read_available_memory
 from tampu.runner.events import BatchCounts
 from tampu.server.serving.crash_loop import CrashLoopBackoff
 from tampu.server.serving.generation_request import FOREVER
+from tampu.server.serving.managed_model import ManagedModel, PendingLoad, fits, next_evicted
+from tampu.server.serving.memory_budget import MemoryBudget
 from tampu.server.serving.model_defaults import with_model_files
 from tampu.store.catalog import Entry
 from tampu.worker.model_client import ModelClient
@@ -34,79 +33,6 @@ from tampu.worker.model_client import ModelClient
 logger = logging.getLogger(__name__)
 
 Start = Callable[[Entry, LoadOptions], Awaitable[ModelClient]]
-
-# The share of free memory that a model may take; the rest is for everything else.
-_USABLE_SHARE_OF_FREE = 0.9
-
-
-@dataclass(slots=True, eq=False)
-class ManagedModel:
-    """A model in memory.
-
-    Attributes:
-        entry: its name and files.
-        options: how it was loaded.
-        runner: its commands, and its process.
-        keep_alive_s: how long it stays after its last use.
-        users: the number of requests that hold it.
-        used_s: when it was last used, on the monotonic clock.
-        expires_s: when it is unloaded, in seconds since 1970; None while in use or kept forever.
-        is_evicted: whether it takes no more requests.
-        adapters: the names of those that its process has loaded for requests to choose.
-        adapter_turn: held while that changes.
-    """
-
-    entry: Entry
-    options: LoadOptions
-    runner: ModelClient
-    keep_alive_s: float
-    users: int = 0
-    used_s: float = field(default_factory=time.monotonic)
-    expires_s: float | None = None
-    is_evicted: bool = False
-    adapters: set[str] = field(default_factory=set)
-    adapter_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    timer: asyncio.TimerHandle | None = None
-    closed: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def is_usable(self, entry: Entry, overrides: Mapping[str, Any]) -> bool:
-        """Whether a request for this model with these overrides can use it."""
-        is_same_file = entry.info.path == self.entry.info.path
-        is_same_file = is_same_file and entry.modified_s == self.entry.modified_s
-        is_there = self.runner.is_alive and not self.is_evicted
-        return is_there and is_same_file and _fits(self.options, overrides)
-
-
-@dataclass(slots=True, eq=False)
-class PendingLoad:
-    """A model that is being loaded, and the number of requests that wait for it.
-
-    They count as its users from the start, so that it is not evicted before they can use it.
-    """
-
-    task: asyncio.Task[ManagedModel]
-    entry: Entry
-    context: int
-    keep_alive_s: float
-    waiting: int = 0
-
-    async def outcome(self, release: Callable[[ManagedModel], None]) -> ManagedModel:
-        """Wait until it is loaded; a caller cancelled meanwhile gives it back with `release`.
-
-        Raises:
-            TampuError: if loading fails; LoadCancelledError if the server shuts down.
-        """
-        self.waiting += 1
-        try:
-            return await asyncio.shield(self.task)
-        except asyncio.CancelledError:
-            if self.task.cancelled():
-                raise LoadCancelledError("the server is shutting down") from None
-            if not self.task.done():
-                self.waiting -= 1
-            elif self.task.exception() is None:
-                release(self.task.result())
-            raise
 
 
 class ModelManager:
@@ -145,15 +71,13 @@ class ModelManager:
         """
         self._start = start
         self._clock = clock
-        self._memory_bytes = memory_bytes
+        self._budget = MemoryBudget(memory_bytes)
         self._loaded = loaded
         self._crashed = crashed
         self._computed = computed
         self._crash_backoff = crash_backoff or CrashLoopBackoff()
         self._may_reload = may_reload
         self._turn = asyncio.Lock()
-        self._sizes: dict[tuple[str, LoadOptions], ModelFacts] = {}
-        self._device_free: int | None = None  # after the last load, plus what was closed since
         self._is_closing = False
         self.options = options
         self._keep_alive_s = keep_alive_s
@@ -227,7 +151,7 @@ class ModelManager:
             if model is not None and model.is_usable(entry, overrides):
                 model.users += 1
                 model.used_s = time.monotonic()
-                self._stop_timer(model)
+                model.stop_timer()
                 return model
             if entry.name not in self._loading:
                 task = asyncio.create_task(self._load(entry, overrides))
@@ -237,7 +161,7 @@ class ModelManager:
                 task.add_done_callback(functools.partial(_retrieve, pending))
                 self._loading[entry.name] = pending
             model = await self._loading[entry.name].outcome(self._release)
-            if model.runner.is_alive and _fits(model.options, overrides):
+            if model.runner.is_alive and fits(model.options, overrides):
                 return model
             self._release(model)
 
@@ -249,13 +173,12 @@ class ModelManager:
             self._crash_backoff.check(_file(entry), entry.name)
             async with self._turn:
                 options = replace(self._default_options(entry), **overrides)
-                while not self._has_room(entry, options) and self._models:
-                    await self._evict_and_wait(self._next_evicted())
+                while self._models and not self._has_room(entry, options):
+                    await self._evict_and_wait(next_evicted(self._models.values()))
                 runner = await self._started(entry, options)
             users = self._loading[entry.name].waiting
             model = ManagedModel(entry, options, runner, self._keep_alive_s, users)
-            self._sizes[entry.name, options] = runner.facts
-            self._device_free = runner.facts.device_free
+            self._budget.loaded(entry, options, runner.facts)
             self._models[entry.name] = model
             if not users:
                 self._start_timer(model)
@@ -273,7 +196,7 @@ class ModelManager:
             except OutOfMemoryError:
                 if not self._models:
                     raise
-                await self._evict_and_wait(self._next_evicted())
+                await self._evict_and_wait(next_evicted(self._models.values()))
             except ModelFileError as error:
                 raise entry.model.damaged(error) from error
             else:
@@ -300,41 +223,8 @@ class ModelManager:
         return min(self.options.context, entry.info.context or self.options.context)
 
     def _has_room(self, entry: Entry, options: LoadOptions) -> bool:
-        """Whether a model fits beside the others, judged by its last load, else by its file."""
-        if len(self._models) >= self._max_models:
-            return False
-        file_bytes = entry.info.size_bytes
-        known = self._sizes.get((entry.name, options))
-        needed = file_bytes if known is None else known.memory_bytes
-        if self._memory_bytes is not None:
-            taken = sum(model.runner.facts.memory_bytes for model in self._models.values())
-            return needed + taken <= self._memory_bytes
-        if not self._has_room_on_devices(known, options, file_bytes):
-            return False
-        free = self._device_free if options.gpu_layers and self._device_free else 0
-        on_devices = min(free, needed) if known is None else known.device_bytes
-        return needed - on_devices <= _USABLE_SHARE_OF_FREE * read_available_memory().free
-
-    def _has_room_on_devices(
-        self, known: ModelFacts | None, options: LoadOptions, file_bytes: int
-    ) -> bool:
-        """Whether devices have room for the model's layers, or no other model uses any device.
-
-        Layers that do not fit there are computed by the CPU, many times more slowly.
-        """
-        is_taken = any(model.runner.facts.device_bytes for model in self._models.values())
-        if self._device_free is None or not is_taken or not options.gpu_layers:
-            return True
-        before = 0 if known is None else known.device_bytes
-        is_part = options.gpu_layers > 0 and known is not None
-        return (before if is_part else max(before, file_bytes)) <= self._device_free
-
-    def _next_evicted(self) -> ManagedModel:
-        """Return the model to evict first."""
-        return min(
-            self._models.values(),
-            key=lambda model: (model.users > 0, model.keep_alive_s == FOREVER, model.used_s),
-        )
+        others = [model.runner.facts for model in self._models.values()]
+        return len(others) < self._max_models and self._budget.has_room(entry, options, others)
 
     async def _evict_and_wait(self, model: ManagedModel) -> None:
         """Evict a model, and wait until it is closed."""
@@ -362,7 +252,7 @@ class ModelManager:
         if cause := model.runner.cause:
             self._crash_backoff.record(_file(model.entry), cause)
             self._crashed(model.entry.name)
-        self._stop_timer(model)
+        model.stop_timer()
         del self._models[model.entry.name]
         if model.users == 0:
             self._close_soon(model)
@@ -371,8 +261,7 @@ class ModelManager:
         if model.closed.is_set():
             return
         logger.info("unloading %s", model.entry.name)
-        if self._device_free is not None:
-            self._device_free += model.runner.facts.device_bytes
+        self._budget.closed(model.runner.facts)
         model.closed.set()
         task = asyncio.create_task(model.runner.close())
         self._closing.add(task)
@@ -384,17 +273,6 @@ class ModelManager:
         loop = asyncio.get_running_loop()
         model.expires_s = self._clock() + model.keep_alive_s
         model.timer = loop.call_later(model.keep_alive_s, self._evict, model)
-
-    def _stop_timer(self, model: ManagedModel) -> None:
-        model.expires_s = None
-        if model.timer is not None:
-            model.timer.cancel()
-            model.timer = None
-
-
-def _fits(options: LoadOptions, overrides: Mapping[str, Any]) -> bool:
-    """Return whether a model loaded with these options will do."""
-    return replace(options, **overrides) == options
 
 
 def _check_loaded_as(options: LoadOptions, overrides: Mapping[str, Any]) -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 from tampu.engine.management import ChangeAdapter
 from tampu.engine.sent_paths import sent_path
 from tampu.errors import NotFoundError, RequestError
-from tampu.runner.request import check_strength
-from tampu.server.serving.model_manager import ManagedModel, ModelManager
+from tampu.runner.generate_options import check_strength
+from tampu.server.serving.managed_model import ManagedModel
+from tampu.server.serving.model_manager import ModelManager
 from tampu.store.catalog import Entry, adapter_file
 
 MAX_ADAPTERS = 1000
@@ -136,7 +137,7 @@ class ServedAdapters:
         """
         adapter = self.find(name)
         if adapter is None:
-            raise NotFoundError(f"there is no adapter {name[:100]!r}")
+            raise NotFoundError(f"adapter {name[:100]!r} not found")
         await self.remove(name, models.find(adapter.base))
 
     async def set_scales(self, scales: Mapping[str, float]) -> None:

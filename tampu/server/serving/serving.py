@@ -16,8 +16,8 @@ from tampu.engine.events import Reply, Started, joined
 from tampu.engine.load_options import LLAMACPP
 from tampu.engine.management import EstimateMemory, MemoryEstimate
 from tampu.engine.prompts import TextPrompt
-from tampu.engine.request import Lora, Request
-from tampu.engine.requests import Embedded, Encode
+from tampu.engine.request import Lora, Request, Result
+from tampu.engine.requests import Encode
 from tampu.engine.sent_paths import sent_options, sent_path
 from tampu.errors import ModelNameError, ModelNotFoundError, RequestError, RequestNotStartedError
 from tampu.runner.events import Done, Usage
@@ -27,8 +27,9 @@ from tampu.server.serving.choices import dropped_warnings, merged, worded
 from tampu.server.serving.default_model import only_model
 from tampu.server.serving.events import Event
 from tampu.server.serving.generation_request import GenerationRequest, ModelCall, ModelUse
+from tampu.server.serving.managed_model import ManagedModel
 from tampu.server.serving.model_defaults import ModelDefaults, model_defaults
-from tampu.server.serving.model_manager import ManagedModel, ModelManager
+from tampu.server.serving.model_manager import ModelManager
 from tampu.server.serving.served_adapters import ServedAdapters
 from tampu.server.serving.tracing import attributes_of, current_model, model_trace, operation_of
 from tampu.store.catalog import Catalog, Entry
@@ -175,7 +176,7 @@ class Serving:
             self._metrics.request(entry.name) as count,
         ):
             is_queued = True
-            if isinstance(call, GenerationRequest) and call.text_bias:
+            if isinstance(call, GenerationRequest):
                 call = await self.with_text_bias(entry, call)
             lora = self.adapters.choice(entry, call.lora)
             for may_retry in (True, False):
@@ -188,9 +189,9 @@ class Serving:
                             async with aclosing(_replies(model, requests)) as replies:
                                 async for reply in replies:
                                     may_retry = False
-                                    if isinstance(reply, Started | Done | Embedded):
+                                    if isinstance(reply, Started | Done | Result):
                                         reply = _stamped(reply, call, ready_ns)
-                                    elif is_queued:
+                                    if is_queued and not isinstance(reply, Started | Done):
                                         leave_queue()
                                         is_queued = False
                                     count(reply)
@@ -287,10 +288,12 @@ async def _loaded() -> AsyncGenerator[Reply, None]:
 
 
 def _stamped(
-    reply: Started | Done | Embedded, call: GenerationRequest | ModelCall[Any], ready_ns: int
+    reply: Started | Done | Result, call: GenerationRequest | ModelCall[Any], ready_ns: int
 ) -> Reply:
     """Return a reply with what only the server knows: when the model was ready, and warnings."""
-    if not isinstance(reply, Started):
+    if isinstance(reply, Result):
+        return reply.ready_at(ready_ns)
+    if isinstance(reply, Done):
         return replace(reply, ready_ns=ready_ns)
     # The choices of one prompt drop the same.
     choices = call.choices if isinstance(call, GenerationRequest) else 1

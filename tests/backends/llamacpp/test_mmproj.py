@@ -24,7 +24,7 @@ from tampu.engine.load_options import LoadOptions
 from tampu.errors import ContextLengthError, RequestError
 from tampu.ml.gguf import read_gguf
 from tampu.runner.events import Done, Event, TextDelta
-from tampu.runner.request import generate_options
+from tampu.runner.generate_options import generate_options
 from tampu.store.library import built_in_path
 from tests.clients.questions import picture
 

@@ -27,7 +27,7 @@ from tampu.engine.prompts import TokensPrompt
 from tampu.engine.requests import Embed
 from tampu.errors import ModelFileError, RequestError
 from tampu.runner.events import Done, Event, Failed, TextDelta
-from tampu.runner.request import generate_options
+from tampu.runner.generate_options import generate_options
 from tampu.sampling.grammar import Grammar
 
 pytestmark = pytest.mark.server

@@ -86,7 +86,7 @@ def test_a_choice_that_cannot_be_is_refused_with_the_reason(
     left_out = {"type": "web_search_2", "name": "web_search"}
     shown = "web_search_2:web_search"
     assert told([]) == "tool_choice: there are no tools to call"
-    assert told([tool(path)], "mul") == "tool_choice: there is no tool 'mul'"
+    assert told([tool(path)], "mul") == "tool_choice: unknown tool 'mul'"
     assert told([left_out]) == f"tool_choice: only functions can be called, not {shown}"
     assert told([tool(path), left_out], "web_search").endswith(f"can be called, not {shown}")
 

@@ -11,7 +11,7 @@ from support.fake_runner import FakeStart
 from support.tiny_gguf import write_gguf
 
 from tampu.engine.prompts import FIMPrompt
-from tampu.runner.request import GenerateOptions
+from tampu.runner.generate_options import GenerateOptions
 from tampu.sampling.parameters import BY_OLLAMA
 from tampu.server.options import ServerOptions
 from tests.server.conftest import Site

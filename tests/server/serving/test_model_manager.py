@@ -17,7 +17,8 @@ from support.virtual_time import pass_time
 from tampu.engine.backend import ModelFacts
 from tampu.engine.load_options import LoadOptions
 from tampu.errors import LoadCancelledError, ModelFileError, OutOfMemoryError, RequestError
-from tampu.server.serving.model_manager import ManagedModel, ModelManager
+from tampu.server.serving.managed_model import ManagedModel
+from tampu.server.serving.model_manager import ModelManager
 from tampu.store.catalog import Catalog, Entry
 
 ANY: dict[str, int] = {}

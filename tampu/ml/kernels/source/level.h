@@ -24,13 +24,13 @@
 /* Inputs below this are zeros: their scale would have no inverse. */
 #define SMALLEST 1e-30f
 
-#include "products.h"
+#include "quantized_gemm.h"
 #if defined(HAS_WORDS)
 #include "fixed.h"
 #endif
 #if defined(HAS_AMX)
 #include TILES
-#include "gemm.h"
+#include "amx_gemm.h"
 #endif
 #include "quantize.h"
 #include "attention.h"

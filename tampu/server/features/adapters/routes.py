@@ -14,8 +14,9 @@ from tampu.errors import (
     ModelFileError,
     RequestError,
     UnsupportedModelError,
+    require,
 )
-from tampu.runner.request import check_strength
+from tampu.runner.generate_options import check_strength
 from tampu.server.core import Core
 from tampu.server.feature import Feature
 from tampu.server.fields.adapters import NumberedAdapter, scales_by_id
@@ -23,7 +24,6 @@ from tampu.server.fields.options import ModelBody
 from tampu.server.front.body import read_body
 from tampu.server.front.http_response import JSONResponse, TaskResponse
 from tampu.server.front.routes import Access, get, post, raw
-from tampu.server.serving.generation_request import require
 from tampu.server.serving.served_adapters import ServedAdapter
 from tampu.server.serving.serving import Serving
 

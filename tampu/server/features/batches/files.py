@@ -147,7 +147,7 @@ class FileStore:
         query = f"SELECT * FROM files WHERE id = ? AND {_CURRENT}"
         row = db.execute(query, (id, self._clock())).fetchone()
         if row is None or not caller.may_see(row["owner"]):
-            raise NoSuchFileError(f"there is no file {id[:100]!r}")
+            raise NoSuchFileError(f"file {id[:100]!r} not found")
         return _stored(row)
 
     async def page(

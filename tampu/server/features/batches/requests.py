@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
+from tampu.errors import require
 from tampu.server.front.pagination import check_metadata
-from tampu.server.serving.generation_request import require
 from tampu.settings.durations import parse_duration
 
 ENDPOINTS = (

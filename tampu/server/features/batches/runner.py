@@ -110,7 +110,7 @@ class BatchRunner:
         """Run a batch."""
         task = asyncio.create_task(self._run(id))
         self._tasks[id] = task
-        task.add_done_callback(lambda _: self._tasks.pop(id, None))
+        task.add_done_callback(lambda done: self._ended(id, done))
 
     def stop(self, id: str) -> None:
         """Stop the rows of a batch that was cancelled."""
@@ -127,17 +127,19 @@ class BatchRunner:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _run(self, id: str) -> None:
-        try:
-            batch = await self._store.get(Caller(), id)
-            if batch.status == "validating":
-                batch = await self._validate(batch)
-            if batch.status == "in_progress":
-                batch = await self._go_on(batch)
-            if batch.status in ("finalizing", "cancelling"):
-                batch = await self._finish(batch)
-            logger.info("batch %s: %s", id, batch.status)
-        except Exception as error:  # noqa: BLE001 - no caller would see it
-            logger.error("batch %s stopped, the next start goes on: %r", id, error)
+        batch = await self._store.get(Caller(), id)
+        if batch.status == "validating":
+            batch = await self._validate(batch)
+        if batch.status == "in_progress":
+            batch = await self._go_on(batch)
+        if batch.status in ("finalizing", "cancelling"):
+            batch = await self._finish(batch)
+        logger.info("batch %s: %s", id, batch.status)
+
+    def _ended(self, id: str, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(id, None)
+        if not task.cancelled() and (error := task.exception()):
+            logger.error("batch %s stopped; the next server continues it: %r", id, error)
 
     async def _validate(self, batch: Batch) -> Batch:
         path = self._state.path(batch.input_file_id)

@@ -355,14 +355,14 @@ class BatchStore:
 def _seen(db: sqlite3.Connection, caller: Caller, id: str) -> Batch:
     batch = _found(db, id)
     if not caller.may_see(batch.owner):
-        raise NoSuchFileError(f"there is no batch {id[:100]!r}")
+        raise NoSuchFileError(f"batch {id[:100]!r} not found")
     return batch
 
 
 def _found(db: sqlite3.Connection, id: str) -> Batch:
     row = db.execute("SELECT * FROM batches WHERE id = ?", (id,)).fetchone()
     if row is None:
-        raise NoSuchFileError(f"there is no batch {id[:100]!r}")
+        raise NoSuchFileError(f"batch {id[:100]!r} not found")
     return _batch(row)
 
 

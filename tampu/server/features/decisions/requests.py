@@ -27,13 +27,13 @@ from tampu.engine.questions import (
     check_question,
 )
 from tampu.engine.requests import Decide, Decided
-from tampu.errors import RequestError
+from tampu.errors import RequestError, require
 from tampu.server.fields.adapters import AdapterBody, chosen_adapters
 from tampu.server.fields.conversation import Conversation, with_conversation
 from tampu.server.fields.options import parse_uncut
 from tampu.server.openai.fields import check_cache_options, read_content
 from tampu.server.openai.items import read_items
-from tampu.server.serving.generation_request import ModelCall, require
+from tampu.server.serving.generation_request import ModelCall
 from tampu.server.serving.model_defaults import ModelDefaults
 
 Parts: TypeAlias = str | list[dict[str, Any]]

@@ -12,12 +12,12 @@ from uuid import uuid4
 
 from tampu.engine.questions import RERANK_INSTRUCTION, Decisions
 from tampu.engine.requests import Decided, Rerank
-from tampu.errors import RequestError
+from tampu.errors import RequestError, require
 from tampu.server.fields.adapters import AdapterBody, chosen_adapters
 from tampu.server.fields.conversation import check_can
 from tampu.server.fields.options import MAX_INPUTS, parse_uncut
 from tampu.server.fields.tools import shortened
-from tampu.server.serving.generation_request import ModelCall, require
+from tampu.server.serving.generation_request import ModelCall
 from tampu.server.serving.model_defaults import ModelDefaults
 
 

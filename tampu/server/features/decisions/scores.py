@@ -14,10 +14,11 @@ import msgspec
 
 from tampu.engine.questions import Decisions
 from tampu.engine.requests import Decided
+from tampu.errors import require
 from tampu.server.features.decisions.rerank import RerankRequest, parse_rerank
 from tampu.server.fields.adapters import AdapterBody
 from tampu.server.fields.options import MAX_INPUTS
-from tampu.server.serving.generation_request import ModelCall, require
+from tampu.server.serving.generation_request import ModelCall
 from tampu.server.serving.model_defaults import ModelDefaults
 
 Texts: TypeAlias = str | list[str]

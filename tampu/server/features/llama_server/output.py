@@ -11,7 +11,7 @@ import msgspec
 from tampu.engine.events import Started
 from tampu.errors import TampuError
 from tampu.runner.events import Done, PromptProgress, ReasoningDelta, TextDelta, TokenLogprob
-from tampu.runner.request import GenerateOptions
+from tampu.runner.generate_options import GenerateOptions
 from tampu.sampling.parameters import Use, names_of
 from tampu.server.fields.telemetry import Telemetry, timings
 from tampu.server.front.errors import code_of, llama_server_error, public_message, status_of

@@ -14,13 +14,13 @@ from typing import Any
 import msgspec
 
 from tampu.engine.prompts import MEDIA_MARKER, FIMPrompt, TextPrompt
-from tampu.errors import RequestError
-from tampu.runner.request import MAX_TOP_LOGPROBS
+from tampu.errors import RequestError, require
+from tampu.runner.generate_options import MAX_TOP_LOGPROBS
 from tampu.server.fields.conversation import MAX_IMAGES, check_can
 from tampu.server.fields.media import decode_image
 from tampu.server.fields.mixed_prompts import PROMPT_IMAGES, PROMPT_TEXT, each_prompt
 from tampu.server.openai.requests import ChatRequest, CompletionRequest, parse_completion
-from tampu.server.serving.generation_request import GenerationRequest, require
+from tampu.server.serving.generation_request import GenerationRequest
 from tampu.server.serving.model_defaults import ModelDefaults
 
 _NAMED_IMAGE = re.compile(r"\[img-(\d{1,9})\]")

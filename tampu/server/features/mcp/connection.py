@@ -54,6 +54,7 @@ class Connection:
         # It outlives the request that opens it, so it has none of its context.
         context = contextvars.Context()
         self._task = asyncio.create_task(self._stay_open(), context=context)
+        self._task.add_done_callback(self._ended)
         try:
             async with asyncio.timeout(self._server.startup_s):
                 await asyncio.shield(self._ready)
@@ -125,20 +126,20 @@ class Connection:
         return text
 
     async def _stay_open(self) -> None:
-        try:
-            async with (
-                self._transport() as transport,
-                Client(transport, cache=None) as client,
-            ):
-                self._ready.set_result(client)
-                await self._closing.wait()
-        except BaseException as error:  # noqa: BLE001 - told to whoever opened it
-            if not self._ready.done():
-                has_ended = self._end.status is not None
-                told = str(self._end) if has_ended else _told(error)
-                self._ready.set_exception(self._error(told))
-            elif not self._closing.is_set():
-                logger.warning("mcp server %s: the session ended: %s", self._server.name, error)
+        async with self._transport() as transport, Client(transport, cache=None) as client:
+            self._ready.set_result(client)
+            await self._closing.wait()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Pass the error that ended the session to the caller that opens it, else to the log."""
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if error is None:
+            return
+        if not self._ready.done():
+            has_ended = self._end.status is not None
+            self._ready.set_exception(self._error(str(self._end) if has_ended else _told(error)))
+        elif not self._closing.is_set():
+            logger.warning("mcp server %s: the session ended: %s", self._server.name, error)
 
     @contextlib.asynccontextmanager
     async def _transport(self) -> AsyncIterator[Transport]:

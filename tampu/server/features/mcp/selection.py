@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tampu.errors import RequestError
+from tampu.errors import RequestError, require
 from tampu.server.fields.tools import shortened
-from tampu.server.serving.generation_request import require
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ def selection(tool: Mapping[str, Any], urls: Mapping[str, str], where: str) -> S
 
 def _check_known(name: str, urls: Mapping[str, str], where: str) -> None:
     known = ", ".join(sorted(urls)) or "none"
-    message = f"{where}: there is no MCP server {shortened(name)}; the configured ones: {known}"
+    message = f"{where}: unknown MCP server {shortened(name)}; the configured ones: {known}"
     require(name in urls, message)
 
 

@@ -23,8 +23,9 @@ from tampu.errors import TampuError
 from tampu.runner.recorder import RunnerSnapshot
 from tampu.server.front.http_response import SSE, EventsResponse
 from tampu.server.front.routes import Access, Route, get
+from tampu.server.serving.managed_model import ManagedModel
 from tampu.server.serving.metrics import Distribution, Metrics
-from tampu.server.serving.model_manager import ManagedModel, ModelManager
+from tampu.server.serving.model_manager import ModelManager
 
 FRAME_SECONDS = 0.25
 _MEMORY_SECONDS = 1.0  # between two looks at the processes

@@ -7,8 +7,8 @@ writes: the page runs no script but these files, and loads nothing from elsewher
 
 from __future__ import annotations
 
+import asyncio
 import gzip
-from functools import cached_property
 from pathlib import Path
 
 from starlette.exceptions import HTTPException
@@ -76,7 +76,7 @@ class Page:
     async def root(self, request: Request) -> Response:
         """`GET /`: the page for browsers, for other clients a text that they look for."""
         if "text/html" in _media_types(request):
-            return self._index.response(request)
+            return await self._index.response(request)
         return PlainTextResponse("Ollama is running", headers={"vary": "accept"})
 
     async def asset(self, request: Request) -> Response:
@@ -84,31 +84,30 @@ class Page:
         file = self._assets.get(request.path_params["name"])
         if file is None:
             raise HTTPException(404)
-        return file.response(request)
+        return await file.response(request)
 
 
 class _File:
     """A file in memory, also compressed."""
 
     def __init__(self, path: Path, media_type: str, caching: str) -> None:
-        self._plain = path.read_bytes()
+        self._plain, self._compressed = path.read_bytes(), b""
         self._headers = _HEADERS | {
             "content-type": media_type,
             "cache-control": caching,
             "vary": "accept, accept-encoding",
         }
 
-    @cached_property
-    def _compressed(self) -> bytes:
-        """When it is first asked for: a server that nobody opens in a browser starts sooner."""
-        return gzip.compress(self._plain, mtime=0)
+    async def response(self, request: Request) -> Response:
+        """Return the file, compressed if the client can read that.
 
-    def response(self, request: Request) -> Response:
-        """Return the file, compressed if the client can read that."""
-        if "gzip" in request.headers.get("accept-encoding", ""):
-            headers = self._headers | {"content-encoding": "gzip"}
-            return Response(self._compressed, headers=headers)
-        return Response(self._plain, headers=self._headers)
+        It is compressed at the first such request: a server without a browser starts sooner.
+        """
+        if "gzip" not in request.headers.get("accept-encoding", ""):
+            return Response(self._plain, headers=self._headers)
+        if not self._compressed:
+            self._compressed = await asyncio.to_thread(gzip.compress, self._plain, mtime=0)
+        return Response(self._compressed, headers=self._headers | {"content-encoding": "gzip"})
 
 
 def _media_types(request: Request) -> set[str]:

@@ -6,9 +6,8 @@ from typing import Any
 
 import msgspec
 
-from tampu.errors import RequestError
+from tampu.errors import RequestError, require
 from tampu.server.openai.items import read_items
-from tampu.server.serving.generation_request import require
 
 _MAX_ITEMS = 20  # OpenAI's
 

@@ -211,7 +211,7 @@ class ConversationStore:
         query = "SELECT * FROM conversations WHERE id = ?"
         row: sqlite3.Row | None = db.execute(query, (id,)).fetchone()
         if row is None or not caller.may_see(row["owner"]):
-            raise NoSuchConversationError(f"there is no conversation {id[:100]!r}")
+            raise NoSuchConversationError(f"conversation {id[:100]!r} not found")
         return row
 
 
@@ -225,7 +225,7 @@ def _item_row(db: sqlite3.Connection, conversation: sqlite3.Row, item_id: str) -
     row: sqlite3.Row | None = db.execute(query, (conversation["number"], item_id)).fetchone()
     if row is None:
         raise NoSuchConversationError(
-            f"there is no item {item_id[:100]!r} in the conversation {conversation['id']!r}"
+            f"item {item_id[:100]!r} not found in conversation {conversation['id']!r}"
         )
     return row
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from tampu.chat.output.reasoning import Think
+from tampu.errors import require
 from tampu.server.fields.adapters import chosen_adapters
 from tampu.server.fields.conversation import (
     Conversation,
@@ -24,7 +25,7 @@ from tampu.server.openai.fields import (
     refuse_fields,
 )
 from tampu.server.openai.items import read_items
-from tampu.server.serving.generation_request import GenerationRequest, require
+from tampu.server.serving.generation_request import GenerationRequest
 from tampu.server.serving.model_defaults import ModelDefaults
 
 _LOGPROBS = "message.output_text.logprobs"

@@ -201,7 +201,7 @@ class ResponseStore:
             (id, int(self._clock()) - KEPT_S),
         ).fetchone()
         if row is None or not caller.may_see(row["owner"]):
-            raise NoSuchResponseError(f"there is no response {id[:100]!r}")
+            raise NoSuchResponseError(f"response {id[:100]!r} not found")
         return row
 
     def _chain(self, db: sqlite3.Connection, caller: Caller, id: str) -> list[sqlite3.Row]:

@@ -95,6 +95,6 @@ def item_page(http: Request, items: list[Item]) -> Response:
     if page.after is not None:
         places = [index for index, item in enumerate(found) if item["id"] == page.after]
         if not places:
-            raise RequestError(f"after: there is no item {page.after[:100]!r}")
+            raise RequestError(f"after: item {page.after[:100]!r} not found")
         found = found[places[0] + 1 :]
     return JSONResponse(listed(found[: page.limit], has_more=len(found) > page.limit))

@@ -245,7 +245,7 @@ def test_a_strength_or_a_choice_that_cannot_be_is_refused(
 
 def test_what_an_adapter_cannot_do_is_said(http: httpx.Client) -> None:
     unknown = http.post("/v1/unload_lora_adapter", json={"lora_name": "none"})
-    assert (unknown.status_code, "there is no adapter 'none'" in unknown.text) == (404, True)
+    assert (unknown.status_code, "adapter 'none' not found" in unknown.text) == (404, True)
 
 
 ASKED: dict[str, dict[str, Any]] = {

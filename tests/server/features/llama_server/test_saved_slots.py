@@ -81,7 +81,7 @@ def test_what_is_wrong_is_said_and_nothing_is_written(models: Path, tmp_path: Pa
             "slot 0 has had no request": act(client, "save", filename="talk"),
             "without folders": act(client, "save", filename="../talk"),
             "filename ''": act(client, "restore"),
-            "there is no snapshot talk": act(client, "restore", filename="talk"),
+            "snapshot talk not found": act(client, "restore", filename="talk"),
             "action must be": act(client, "copy", filename="talk"),
             "there is no slot 8": client.post("/slots/8?action=save", json={"filename": "talk"}),
             "must be a number": client.post("/slots/x?action=save", json={"filename": "talk"}),

@@ -212,7 +212,7 @@ def test_the_configuration_may_offer_some_tools_only(model_folder: Path, tmp_pat
 @pytest.mark.parametrize(
     ("tool", "told"),
     [
-        ({"type": "mcp", "server_label": "other"}, "there is no MCP server 'other'"),
+        ({"type": "mcp", "server_label": "other"}, "unknown MCP server 'other'"),
         (FILES | {"require_approval": "always"}, "tools[0].require_approval"),
         (FILES | {"headers": {"a": "b"}}, "tools[0].headers"),
         (FILES | {"authorization": "x"}, "tools[0].authorization"),

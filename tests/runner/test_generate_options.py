@@ -7,7 +7,7 @@ import pytest
 
 from tampu.errors import RequestError
 from tampu.runner.events import Done, Failed, TextDelta, TokenLogprob, Usage
-from tampu.runner.request import GenerateOptions, generate_options
+from tampu.runner.generate_options import GenerateOptions, generate_options
 
 
 def test_loose_values_become_options() -> None:

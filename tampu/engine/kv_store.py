@@ -13,7 +13,7 @@ from tampu.kvcache.block_index import BlockIndex
 from tampu.kvcache.block_memory import BlockMemory
 from tampu.kvcache.rows import CacheRows
 from tampu.ml import Backend
-from tampu.ml.gguf_header import GGUFFile
+from tampu.ml.gguf_file import GGUFFile
 from tampu.ml.kernels.repack_cache import file_identity
 from tampu.runner.kv_connector import KVConnector
 from tampu.runner.kv_copies import KVCopies

@@ -1,0 +1,83 @@
+"""From files of images and videos to what a model takes in their place."""
+
+from __future__ import annotations
+
+from tampu.chat.images import Item, PreparedVideo
+from tampu.engine.model_loader import LoadedModel
+from tampu.errors import RequestError
+from tampu.nn import RGBImage, VisionModel
+from tampu.runner.layout import NumberedImage
+from tampu.sandbox.client import ForkServerClient
+from tampu.vision.sandboxed import SandboxedDecoder
+from tampu.vision.sandboxed_video import SandboxedVideoDecoder
+from tampu.vision.video import VideoSettings, is_video
+
+_FRAMES = 2  # that are encoded together
+
+
+class MediaProcessor:
+    """Prepares the images and videos of one model's requests."""
+
+    def __init__(self, model: LoadedModel, fork_server: ForkServerClient) -> None:
+        self._name = model.info.name
+        self._encoder = model.vision
+        self._images = model.scheduler.images
+        self._tokenizer = model.tokenizer
+        self._decoder = SandboxedDecoder(fork_server)
+        self._video_decoder = SandboxedVideoDecoder(fork_server)
+
+    def prepare_image(self, image: bytes | RGBImage) -> NumberedImage:
+        """Return an image as the model takes it; see `Engine.prepare_image`."""
+        vision = self._vision("images")
+        pixels = self._decoder.decode(image) if isinstance(image, bytes) else image
+        number = self._images.number(pixels)
+        return NumberedImage(vision.prepare(pixels), number)
+
+    def prepare_video(self, file: bytes) -> PreparedVideo:
+        """Return a video as the model takes it: frames, with their times as text.
+
+        Raises:
+            RequestError: if the model takes no videos, or cannot take this one; without PyAV.
+        """
+        vision = self._vision("videos")
+        wanted = vision.video
+        if wanted is None:
+            raise RequestError(f"{self._name} takes no videos, only images")
+        settings = VideoSettings(
+            wanted.fps,
+            wanted.min_frames,
+            wanted.max_frames,
+            wanted.multiple,
+            wanted.min_pixels,
+            wanted.max_pixels,
+        )
+        video = self._video_decoder.decode(file, settings)
+        items: list[Item] = []
+        for first in range(0, len(video.frames), _FRAMES):
+            part = slice(first, first + _FRAMES)
+            text = f"<{video.times[part].mean():.1f} seconds>"
+            items += self._tokenizer.encode_inside(text)
+            number = self._images.number(video.frames[part])
+            items.append(NumberedImage(vision.prepare_frames(video.frames[part]), number))
+        return PreparedVideo(tuple(items))
+
+    def prepare_file(self, file: bytes | RGBImage) -> NumberedImage | PreparedVideo:
+        """Return the image or the video in a file as the model takes it."""
+        if isinstance(file, bytes) and is_video(file):
+            return self.prepare_video(file)
+        return self.prepare_image(file)
+
+    def _vision(self, what: str) -> VisionModel:
+        if self._encoder is None:
+            raise RequestError(f"{self._name} takes no {what}: it has no vision encoder")
+        return self._encoder
+
+    def warm_up(self) -> None:
+        """Set up ahead of time what the first image will need."""
+        if self._encoder is not None:
+            self._decoder.prepare()
+
+    def close(self) -> None:
+        """End the sandboxes that decode."""
+        self._decoder.close()
+        self._video_decoder.close()
