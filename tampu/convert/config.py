@@ -68,6 +68,10 @@ class Config:
             raise self.error(key, f"{value} is more than the limit of {maximum}")
         return value
 
+    def natural(self, key: str, default: int | None = None) -> int:
+        """Return an integer of 0 or more."""
+        return 0 if self._value(key, default) in (0, False) else self.integer(key, default)
+
     def layers(self, key: str = "num_hidden_layers", default: int | None = None) -> int:
         """Return a number of layers."""
         return self.integer(key, default, maximum=MAX_LAYERS)

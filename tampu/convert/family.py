@@ -60,6 +60,7 @@ class Family:
     Attributes:
         architecture: GGUF's general.architecture; the prefix of the keys.
         checkpoints: the names in config.json's `architectures`.
+        mixture: the architecture of the checkpoints with experts, if it is another.
         names: checkpoint tensor -> GGUF tensor, both without `.weight` and `.bias`.
         parameters: config.json -> keys without the architecture's prefix; refuses settings that
             the architecture does not support.
@@ -90,6 +91,7 @@ class Family:
     checkpoints: tuple[str, ...]
     names: Mapping[str, str]
     parameters: Callable[[Config], Parameters]
+    mixture: str | None = None
     prefixes: tuple[tuple[str, str], ...] = ()
     ignored: frozenset[str] = frozenset()
     optional: frozenset[str] = frozenset()
@@ -125,9 +127,11 @@ class Family:
 
     def for_tensors(self, names: Collection[str]) -> Family:
         """Return the family of a checkpoint: of text alone if all of the encoder was left out."""
+        targets = [self.names.get(self._template(name)[0].rpartition(".")[0]) for name in names]
+        if self.mixture and "blk.{}.ffn_gate_inp" in targets:
+            return replace(self, architecture=self.mixture)
         if self.text_only is None:
             return self
-        targets = (self.names.get(self._template(name)[0].rpartition(".")[0]) for name in names)
         has_vision = any((target or "").startswith(("v.", "mm.")) for target in targets)
         return self if has_vision else self.text_only
 

@@ -25,7 +25,7 @@ _ALWAYS_F32 = (
     "v.position_embd.weight", "v.positional_embedding_vlm", "v.tile_position_embd.weight",
     "v.pre_tile_position_embd.weight", "v.post_tile_position_embd.weight",
 )  # fmt: skip
-_SMALL = (".bias", ".shortconv.conv.weight", ".ssm_conv1d.weight")
+_SMALL = (".bias", "_norm.weight", ".shortconv.conv.weight", ".ssm_conv1d.weight")
 _CHUNK_ELEMENTS = 256 << 10
 _F16_MAX = 65504.0
 
@@ -33,7 +33,7 @@ _F16_MAX = 65504.0
 def storage_type(name: str, shape: tuple[int, ...], wanted: GGMLType) -> GGMLType:
     """Return F32, F16 or BF16 for a tensor in a file of the type `wanted`."""
     is_small = len(shape) == 1 or name.endswith(_SMALL)
-    is_small = is_small or ".ffn_gate_inp" in name
+    is_small = is_small or ".ffn_gate_inp" in name or name.endswith((".ssm_a", ".ssm_d"))
     if is_small or name in _ALWAYS_F32 or wanted == GGMLType.F32:
         return GGMLType.F32
     if wanted.is_quantized or (wanted == GGMLType.BF16 and name.startswith(("v.", "mm."))):

@@ -12,7 +12,7 @@ import numpy as np
 from tampu.errors import OutOfMemoryError
 from tampu.kvcache import CacheSize, layer_bytes
 from tampu.ml.device_map import DeviceMap, is_embedding, is_of_experts, layer_of
-from tampu.nn import CacheShape, LayerShape
+from tampu.nn import CacheShape, LayerShape, cache_parts
 from tampu.store.model_info import ModelInfo
 
 CPU = "CPU.0"
@@ -119,8 +119,10 @@ class Footprint:
             label = device.label if device else CPU
             weights[label] += size
             weights[CPU if index in device_map.cpu_experts else label] += experts
-        for index, size in enumerate(layer_bytes(self.shapes, self.size, *self.types)):
-            is_rows = isinstance(self.shapes[index], LayerShape)
+        parts = [(at, part) for at, shape in enumerate(self.shapes) for part in cache_parts(shape)]
+        sizes = layer_bytes([part for _, part in parts], self.size, *self.types)
+        for (index, part), size in zip(parts, sizes, strict=True):
+            is_rows = isinstance(part, LayerShape)
             device = device_map.of_cache(index) if is_rows else device_map.of_layer(index)
             stored[device.label if device else CPU] += size
         output = device_map.of_output()

@@ -43,7 +43,7 @@ from tampu.ml.kernels import KernelChoice, Kernels
 from tampu.ml.kernels.repack_cache import RepackCache
 from tampu.ml.kernels.tuning import choose_fetch
 from tampu.ml.metadata import Metadata
-from tampu.nn import CacheShape, LayerShape, Model, StateShape, VisionModel
+from tampu.nn import CacheShape, LayerShape, Model, StateShape, VisionModel, cache_parts
 from tampu.nn.mismatch import naming_tensors
 from tampu.runner.graph_cache import GraphCache, WarmUpBatch
 from tampu.runner.idle_warm_up import IdleWarmUp
@@ -312,7 +312,7 @@ def _repack_cache(options: LoadOptions) -> RepackCache | None:
 
 def _max_nodes(parts: Sequence[Weights], model: Model, size: CacheSize) -> int:
     """Return the maximum number of a graph's nodes; recurrent layers have more for each run."""
-    recurrent = sum(isinstance(shape, StateShape) for shape in model.cache_shapes())
+    recurrent = sum(isinstance(part, StateShape) for part in cache_parts(*model.cache_shapes()))
     tensors = sum(len(part.file.tensors) for part in parts)
     return max(2048, 16 * tensors) + NODES_PER_RUN * recurrent * size.max_micro_batches
 
@@ -329,7 +329,7 @@ def _attention_kind(
     """
     devices = () if device_map.cpu_cache else device_map.devices
     is_quantized = not {"q8_0", "q4_0"}.isdisjoint(cache_types(options))
-    rows = [shape for shape in shapes if isinstance(shape, LayerShape)]
+    rows = [part for part in cache_parts(*shapes) if isinstance(part, LayerShape)]
     is_fused = is_quantized or all(
         attends_to(kernels, features)
         for shape in rows

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tampu.errors import TampuError
+from tampu.errors import ShapeError, TampuError
 from tampu.kvcache.causal import CACHE_TYPES, AttentionKind, KVStorage, KVTypes, StoredLayer
 from tampu.kvcache.groups import KVCacheGroup
 from tampu.kvcache.masks import Segment
@@ -14,7 +14,17 @@ from tampu.kvcache.recurrent import StateStorage
 from tampu.kvcache.spec import KVCacheSpec, StateSpec, attention_spec, spec_of
 from tampu.kvcache.storage import PADDING, Arrays, CacheSize, CacheView, GroupStorage
 from tampu.ml import Backend, Context, Tensor
-from tampu.nn import CacheShape, LayerCache, LayerShape, StateShape
+from tampu.nn import (
+    Advance,
+    CachePart,
+    CacheShape,
+    History,
+    LayerCache,
+    LayerShape,
+    StateShape,
+    Tensors,
+    cache_parts,
+)
 
 _MAX_TENSORS = 4  # per layer
 
@@ -43,6 +53,26 @@ class CacheStep:
 
     views: tuple[CacheView, ...]
     arrays: Arrays
+
+
+@dataclass(frozen=True, slots=True)
+class LayerParts:
+    """The cache of a layer that stores both keys and values and states, or nothing."""
+
+    rows: LayerCache | None
+    states: LayerCache | None
+
+    def update(self, keys: Tensor | None, values: Tensor | None) -> History:
+        """Store keys and values."""
+        if self.rows is None:
+            raise ShapeError("a layer without a cache has no keys and values")
+        return self.rows.update(keys, values)
+
+    def advance(self, inputs: Tensors, advance: Advance) -> Tensor:
+        """Compute the tokens of each sequence from its states."""
+        if self.states is None:
+            raise ShapeError("a layer without a cache has no states")
+        return self.states.advance(inputs, advance)
 
 
 class Cache:
@@ -82,7 +112,7 @@ class Cache:
         self.attention = attention
         self._shapes = shapes
         self._context = backend.context(_MAX_TENSORS * len(shapes))
-        specs = dict.fromkeys(spec_of(shape) for shape in shapes)
+        specs = dict.fromkeys(spec_of(part) for part in cache_parts(*shapes))
         try:
             self.storages = [_storage(self._context, shapes, spec, size, types) for spec in specs]
         except TampuError:
@@ -134,9 +164,9 @@ class Cache:
         """Add the cache to a graph for `tokens` tokens with these views."""
         pairs = zip(self.storages, views, strict=True)
         parts = [storage.build(context, tokens, view) for storage, view in pairs]
-        layers = {index: layer for own, _ in parts for index, layer in own.items()}
-        inputs = [tensor for _, own in parts for tensor in own]
-        return CacheInGraph([layers[index] for index in range(len(self._shapes))], inputs)
+        owned = list(zip(self.storages, (own for own, _ in parts), strict=True))
+        layers = [_layer(index, shape, owned) for index, shape in enumerate(self._shapes)]
+        return CacheInGraph(layers, [tensor for _, own in parts for tensor in own])
 
     def stored_layers(self, group: int) -> Iterator[tuple[int, StoredLayer]]:
         """Yield the index and the storage of each layer of a group that stores keys."""
@@ -156,7 +186,8 @@ def _storage(
     size: CacheSize,
     types: KVTypes,
 ) -> GroupStorage:
-    own = {index: shape for index, shape in enumerate(shapes) if spec_of(shape) == spec}
+    parts = [(index, part) for index, shape in enumerate(shapes) for part in cache_parts(shape)]
+    own = {index: part for index, part in parts if spec_of(part) == spec}
     if isinstance(spec, StateSpec):
         states = {index: each for index, each in own.items() if isinstance(each, StateShape)}
         return StateStorage(context, states, size)
@@ -164,9 +195,23 @@ def _storage(
     return KVStorage(context, rows, spec, size.cells(spec), types)
 
 
+def _layer(
+    index: int,
+    shape: CacheShape,
+    owned: Sequence[tuple[GroupStorage, Mapping[int, LayerCache]]],
+) -> LayerCache:
+    """Return the cache of a layer in a graph."""
+    found = {
+        isinstance(storage, StateStorage): own[index] for storage, own in owned if index in own
+    }
+    if isinstance(shape, tuple):
+        return LayerParts(found.get(False), found.get(True))
+    return next(iter(found.values()))
+
+
 def state_features(shapes: Sequence[CacheShape]) -> int:
     """Return the elements of a sequence's state, in all recurrent layers together."""
-    return sum(shape.size for shape in shapes if isinstance(shape, StateShape))
+    return sum(part.size for part in cache_parts(*shapes) if isinstance(part, StateShape))
 
 
 def layer_bytes(
@@ -176,7 +221,7 @@ def layer_bytes(
     kinds = [CACHE_TYPES.get(name) for name in (key_type, value_type or key_type)]
     states = size.states(state_features(shapes)) + 1
 
-    def stored(shape: CacheShape) -> int:
+    def stored(shape: CachePart) -> int:
         if isinstance(shape, StateShape):
             return 4 * shape.size * states
         pairs = zip(kinds, shape.widths, strict=True)
@@ -185,4 +230,4 @@ def layer_bytes(
         )
         return size.cells(attention_spec(shape)) * row
 
-    return [stored(shape) for shape in shapes]
+    return [sum(stored(part) for part in cache_parts(shape)) for shape in shapes]

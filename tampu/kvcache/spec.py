@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tampu.nn import CacheShape, LayerShape, StateShape
+from tampu.nn import CachePart, LayerShape, StateShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,8 @@ class StateSpec:
     """The spec of recurrent layers: the cache has states of the whole past, after some tokens."""
 
 
-def spec_of(shape: CacheShape) -> KVCacheSpec | StateSpec:
-    """Return the spec of a layer."""
+def spec_of(shape: CachePart) -> KVCacheSpec | StateSpec:
+    """Return the spec of a part of a layer's cache."""
     return StateSpec() if isinstance(shape, StateShape) else attention_spec(shape)
 
 

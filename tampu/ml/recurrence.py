@@ -15,7 +15,7 @@ from tampu.ml.moe import repeat
 from tampu.ml.tensor import Shape, Tensor
 from tampu.ml.types import GGMLType
 
-_LANES = 16  # of the package's kernels
+LANES = 16  # of the package's kernels
 _MAX_WIDTH = 8
 # ggml's convolution is slower than sums of whole rows, from so many tokens on, for short kernels.
 _MANY_TOKENS = 16
@@ -115,11 +115,11 @@ def gated_delta_rule(
     key_heads = q.shape[2]
     fits = q.shape == k.shape == (sequences, tokens, key_heads, features) and not heads % key_heads
     fits = fits and log_decay.shape == beta.shape == v.shape[:3]
-    fits = fits and _fits(state, sequences, (heads, features, features))
+    fits = fits and fits_states(state, sequences, (heads, features, features))
     is_known = all(each._is(SINGLE) for each in operands)
     require(fits and is_known, "delta rule", *operands, state.stored)
     kernels = state.kernels_of(q)
-    if kernels is None or features % _LANES:
+    if kernels is None or features % LANES:
         return _gated_delta_rule(q, k, v, log_decay, beta, state)
     context = q._context()
     sources = [each.pointer for each in (*operands, state.stored, state.read, state.written)]
@@ -152,13 +152,21 @@ def _gated_delta_rule(
     return outputs
 
 
-def slide(x: Tensor, past: StateRows, kernel: Tensor, *, has_silu: bool = False) -> Tensor:
+def slide(
+    x: Tensor,
+    past: StateRows,
+    kernel: Tensor,
+    *,
+    bias: Tensor | None = None,
+    has_silu: bool = False,
+) -> Tensor:
     """Convolve the tokens of each feature, and those just before them, with its own kernel.
 
     Args:
         x: F32, (sequences, tokens, features).
         past: of shape (features, width - 1): the last inputs before. Those after are stored.
         kernel: F32, (features, width).
+        bias: F32, (features,): added to the sums.
         has_silu: whether SiLU follows.
 
     Returns:
@@ -170,16 +178,20 @@ def slide(x: Tensor, past: StateRows, kernel: Tensor, *, has_silu: bool = False)
     require([len(each.shape) for each in (x, kernel)] == [3, 2], "slide", x, kernel)
     (sequences, tokens, features), width = x.shape, kernel.shape[1]
     fits = kernel.shape[0] == features and width > 1
-    fits = fits and _fits(past, sequences, (features, width - 1))
-    require(fits and x._is(SINGLE) and kernel._is(SINGLE), "slide", x, past.stored, kernel)
+    fits = fits and fits_states(past, sequences, (features, width - 1))
+    given = (x, past.stored, kernel, *((bias,) if bias is not None else ()))
+    fits = fits and (bias is None or bias.shape == (features,))
+    require(fits and all(each._is(SINGLE) for each in given), "slide", *given)
     kernels = past.kernels_of(x)
-    can = width <= _MAX_WIDTH and features % _LANES == 0 and kernel.is_contiguous
+    can = width <= _MAX_WIDTH and features % LANES == 0 and kernel.is_contiguous
     if kernels is None or not can:
         is_long = tokens >= _MANY_TOKENS and width <= _SHORT
         y = (_sum_rows if is_long else _slide)(x, past, kernel)
+        y = y + bias if bias is not None else y
         return y.silu() if has_silu else y
     context = x._context()
     sources = [each.pointer for each in (x, past.stored, kernel, past.read, past.written)]
+    sources += [bias.pointer] if bias is not None else []
     lengths = (features, tokens, sequences, 1)
     operation = kernels.operation("convolution")
     pointer = custom(context, gg.GGML_TYPE_F32, lengths, sources, operation)
@@ -189,7 +201,7 @@ def slide(x: Tensor, past: StateRows, kernel: Tensor, *, has_silu: bool = False)
     return y
 
 
-def _fits(state: StateRows, sequences: int, shape: Shape) -> bool:
+def fits_states(state: StateRows, sequences: int, shape: Shape) -> bool:
     """Return whether states of this shape are those of so many sequences."""
     rows = state.read.shape == state.written.shape == (sequences,)
     return rows and tuple(state.shape) == shape and state.stored._is(SINGLE)

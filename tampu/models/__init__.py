@@ -51,6 +51,8 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "llama4": Architecture("tampu.models.llama4:Llama4"),
     "mistral3": Architecture("tampu.models.mistral3:Mistral3"),
     "mllama": Architecture("tampu.models.mllama:Mllama"),
+    "nemotron_h": Architecture("tampu.models.nemotron_h:NemotronH"),
+    "nemotron_h_moe": Architecture("tampu.models.nemotron_h:NemotronH"),
     "qwen2": Architecture("tampu.models.llama:Llama"),
     "qwen25vl": Architecture("tampu.models.qwen25vl:Qwen25VL"),
     "qwen2vl": Architecture("tampu.models.qwen25vl:Qwen25VL"),  # llama.cpp's name

@@ -13,7 +13,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tampu.errors import ModelFileError
 from tampu.ml import RopeMode, RopeScaling, Tensor
+from tampu.ml.metadata import Metadata
 from tampu.ml.rotary import Rope
 from tampu.nn.attention import Heads
 from tampu.nn.cache import LayerCache
@@ -65,6 +67,26 @@ class DecoderOptions:
         """Return how queries and keys are rotated, with the file's factors of the frequencies."""
         dimensions = self.rope_dimensions or self.head_dim
         return Rope(dimensions, self.rope_base, self.rope_mode, self.rope_scaling, factors)
+
+
+def read_layers(metadata: Metadata) -> int:
+    """Return the number of layers without those of multi-token prediction, which are the last."""
+    counts = "block_count", "nextn_predict_layers"
+    blocks, appended = metadata.integer(counts[0]), metadata.integer(counts[1], 0)
+    if not 1 <= blocks <= 1024 or not 0 <= appended < blocks:
+        key = metadata.full_key(counts[bool(appended)])
+        raise ModelFileError(f"key '{key}'", f"{appended} of {blocks} layers, at most 1024")
+    return blocks - appended
+
+
+def read_kv_heads(metadata: Metadata) -> int:
+    """Return the key heads of the layers with attention, where the file lists 0 for the others."""
+    key = "attention.head_count_kv"
+    heads = set(metadata.integers_per_layer(key, metadata.integer("block_count"))) - {0}
+    if len(heads) != 1 or not 1 <= max(heads) <= 4096:
+        reason = f"{sorted(heads)[:8]} are not one number of heads of 1 to 4096"
+        raise ModelFileError(f"key '{metadata.full_key(key)}'", reason)
+    return heads.pop()
 
 
 class Step(Protocol):

@@ -6,11 +6,14 @@ Source: arXiv:1701.06538; `Gating` has the sources of its variants.
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass
 
+from tampu.errors import ModelFileError
 from tampu.ml import Tensor
 from tampu.ml.buffer_types import WeightUse
 from tampu.ml.checks import require
+from tampu.ml.metadata import Metadata
 from tampu.ml.moe import (
     add_expert_bias,
     clamped_gate,
@@ -23,6 +26,7 @@ from tampu.ml.moe import (
     total,
     weighted_total,
 )
+from tampu.nn.feed_forward import Activation
 from tampu.nn.linear import Linear
 from tampu.nn.module import Module, gguf
 
@@ -67,6 +71,57 @@ class Gating:
     has_gelu: bool = False
 
 
+_FUNCTIONS = {  # by GGUF's numbers; the third is a softmax over the chosen experts
+    1: GatingFunction.SOFTMAX,
+    2: GatingFunction.SIGMOID,
+    3: GatingFunction.SOFTMAX,
+}
+_OF_CHOSEN = 3
+
+
+def read_gating(
+    metadata: Metadata,
+    function: GatingFunction = GatingFunction.SIGMOID,
+    *,
+    renormalize: bool = False,
+) -> Gating:
+    """Return how a file says that experts are chosen, by GGUF's standard keys.
+
+    Args:
+        metadata: of the file.
+        function: the one of the architecture, if the file names none.
+        renormalize: whether the architecture does so, if the file does not say.
+
+    Raises:
+        ModelFileError: for a function that is not known, or a number that is out of range.
+    """
+    usual = next(number for number, each in _FUNCTIONS.items() if each is function)
+    number = _count(metadata, "expert_gating_func", usual, at_most=max(_FUNCTIONS))
+    groups = _count(metadata, "expert_group_count", 1)
+    scale = metadata.number("expert_weights_scale", 1.0) or 1.0  # some converters write 0 for none
+    if not 0 < scale < math.inf:
+        key = metadata.full_key("expert_weights_scale")
+        raise ModelFileError(f"key '{key}'", f"{scale} is not a positive number")
+    return Gating(
+        _count(metadata, "expert_used_count", None),
+        _FUNCTIONS[number],
+        renormalize=metadata.boolean("expert_weights_norm", default=renormalize)
+        or number == _OF_CHOSEN,
+        scale=scale,
+        groups=groups,
+        top_groups=_count(metadata, "expert_group_used_count", 1, at_most=groups),
+        group_scores=2,
+    )
+
+
+def _count(metadata: Metadata, key: str, default: int | None, *, at_most: int = 4096) -> int:
+    """Return a number of 1 to `at_most`."""
+    number = metadata.integer(key, default)
+    if not 1 <= number <= at_most:
+        raise ModelFileError(f"key '{metadata.full_key(key)}'", f"{number} is not 1 to {at_most}")
+    return number
+
+
 class Router(Module):
     """Chooses experts; a score bias takes part in the choice, not in the weights."""
 
@@ -76,6 +131,12 @@ class Router(Module):
     def __call__(self, x: Tensor, gating: Gating) -> tuple[Tensor, Tensor]:
         """Return each token's experts, I32 (tokens, top_k), and weights (tokens, top_k, 1)."""
         return route(self.project(x), gating, self.score_bias)
+
+
+class BiasedRouter(Router):
+    """A router of an architecture whose files must have the bias."""
+
+    score_bias: Tensor = gguf("exp_probs_b.bias")
 
 
 def route(
@@ -213,3 +274,31 @@ def _chosen(scales: Tensor, choice: Tensor) -> Tensor:
     """Return the scale (tokens, top_k, 1) of each chosen expert."""
     column = scales.strided((scales.shape[0], 1), (scales.strides[0],), context=choice.context)
     return column.rows(choice.contiguous().reshape(-1)).reshape(*choice.shape, 1)
+
+
+class LatentMoE(Module):
+    """Experts of two projections without a gate, which may read and write fewer features (latents).
+
+    The shared expert, which is always there, reads all features. Source: arXiv:2512.20848
+    (Nemotron 3).
+    """
+
+    router: BiasedRouter = gguf()
+    compress: Linear | None = gguf("ffn_latent_down")
+    up: ExpertLinear = gguf("ffn_up_exps")
+    down: ExpertLinear = gguf("ffn_down_exps")
+    expand: Linear | None = gguf("ffn_latent_up")
+    shared_up: Linear = gguf("ffn_up_shexp")
+    shared_down: Linear = gguf("ffn_down_shexp")
+
+    def __call__(self, x: Tensor, gating: Gating, activate: Activation) -> Tensor:
+        """Return (tokens, features) for x of that shape."""
+        experts = self.router.project.weight.shape[0]
+        for weight in (self.up.weight, self.down.weight):  # ggml reads what the router chooses
+            require(weight.shape[0] == experts, f"{experts} experts", weight)
+        choice, weights = self.router(x, gating)
+        inputs = self.compress(x) if self.compress else x
+        y = activate(self.up(inputs.reshape(x.shape[0], 1, -1), choice))
+        y = weighted_total(self.down(y, choice), weights, self.down.weight)
+        y = self.expand(y) if self.expand else y
+        return y + self.shared_down(activate(self.shared_up(x)))

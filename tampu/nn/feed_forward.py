@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -10,6 +11,12 @@ from tampu.nn.linear import Linear
 from tampu.nn.module import Module, gguf
 
 Activation: TypeAlias = Callable[[Tensor], Tensor]
+
+
+def relu_squared(x: Tensor) -> Tensor:
+    """Return max(x, 0)², which may replace the elements of x (Primer, arXiv:2109.08668)."""
+    positive = x.clamp(0.0, math.inf)
+    return positive * positive
 
 
 class FeedForward(Module):

@@ -143,7 +143,16 @@ class StateShape:
         return sum(math.prod(shape) for shape in self.shapes)
 
 
-CacheShape: TypeAlias = LayerShape | StateShape
+CachePart: TypeAlias = LayerShape | StateShape
+
+CacheShape: TypeAlias = CachePart | tuple[CachePart, ...]
+"""What a layer stores: keys and values or states; of a tuple each part, () for a layer without."""
+
+
+def cache_parts(*shapes: CacheShape) -> list[CachePart]:
+    """Return the parts of the caches of layers."""
+    every = [shape if isinstance(shape, tuple) else (shape,) for shape in shapes]
+    return [part for parts in every for part in parts]
 
 
 class Model(Module):

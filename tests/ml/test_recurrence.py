@@ -13,6 +13,7 @@ from support.states import row_arrays, state_rows, written_states
 from tampu.errors import ShapeError
 from tampu.ml import Tensor
 from tampu.ml.recurrence import gated_delta_rule, repeat_heads, slide, softplus, unit_vectors
+from tampu.ml.selective_scan import selective_scan
 
 Arrays = list[npt.NDArray[np.float32]]
 
@@ -110,23 +111,31 @@ def test_value_heads_that_are_no_multiple_of_the_key_heads_are_refused(
         rule(*map(given, in_rows(operands(key_heads=3))))
 
 
+@pytest.mark.parametrize("has_bias", [True, False])
 @pytest.mark.parametrize(
     ("sequences", "tokens", "features", "width"),
     [(1, 1, 16, 4), (2, 2, 24, 4), (3, 9, 32, 3), (2, 16, 24, 4), (1, 70, 16, 2), (1, 20, 16, 7)],
 )
 def test_the_convolution_slides_over_the_tokens_before(
-    compute: Callable[..., Any], sequences: int, tokens: int, features: int, width: int
+    compute: Callable[..., Any],
+    sequences: int,
+    tokens: int,
+    features: int,
+    width: int,
+    *,
+    has_bias: bool,
 ) -> None:
     x, kernel = floats(sequences, tokens, features), floats(features, width, seed=1)
-    past = floats(sequences, features, width - 1, seed=2)
+    past, bias = floats(sequences, features, width - 1, seed=2), floats(features, seed=3) * has_bias
 
-    def build(x: Tensor, kernel: Tensor, *rows: Tensor) -> list[Tensor]:
+    def build(x: Tensor, kernel: Tensor, bias: Tensor, *rows: Tensor) -> list[Tensor]:
         state = state_rows((features, width - 1), *rows)
-        return [slide(x, state, kernel), written_states(state)]
+        y = slide(x, state, kernel, bias=bias if has_bias else None)
+        return [y, written_states(state)]
 
-    found, last = compute(build, x, kernel, *row_arrays(past))
+    found, last = compute(build, x, kernel, bias, *row_arrays(past))
     window = np.concatenate([past, x.swapaxes(1, 2)], 2).astype(np.float64)
-    expected = [(window[:, :, t : t + width] * kernel).sum(-1) for t in range(tokens)]
+    expected = [(window[:, :, t : t + width] * kernel).sum(-1) + bias for t in range(tokens)]
     np.testing.assert_allclose(found, np.stack(expected, 1), atol=1e-5)
     np.testing.assert_array_equal(last, window[:, :, tokens:].astype(np.float32))
 
@@ -147,3 +156,88 @@ def test_unit_vectors_have_the_epsilon_under_the_root(compute: Callable[..., Any
 def test_heads_are_repeated_next_to_one_another(compute: Callable[..., Any]) -> None:
     x = floats(2, 3, 2, 4)
     assert np.array_equal(compute(lambda x: repeat_heads(x, 3), x), np.repeat(x, 3, axis=2))
+
+
+_SCANNED = [  # sequences, tokens, heads, groups, features, size, whether each element has a decay
+    (1, 1, 4, 2, 16, 16, False),
+    (2, 3, 2, 1, 48, 32, False),
+    (1, 70, 4, 4, 64, 128, False),
+    (3, 20, 4, 1, 16, 16, False),
+    (2, 17, 3, 1, 5, 8, False),
+    (2, 5, 32, 1, 1, 16, True),
+]
+
+
+def scanned(
+    sequences: int, tokens: int, heads: int, groups: int, features: int, size: int, each: bool
+) -> Arrays:
+    """Return inputs, b, c, steps, decays, skips and states; some decays leave nothing."""
+    per = (sequences, tokens)
+    return [
+        floats(*per, heads, features),
+        floats(*per, groups, size, seed=1),
+        floats(*per, groups, size, seed=2),
+        floats(*per, heads, seed=3),
+        -np.exp(2 * floats(heads, size if each else 1, seed=4)),
+        floats(heads, 1, seed=5),
+        floats(sequences, heads, features, size, seed=6),
+    ]
+
+
+def scan(*tensors: Tensor) -> list[Tensor]:
+    """Compute all tokens; return the outputs and the states after them."""
+    *operands, stored, read, written = tensors
+    state = state_rows((*operands[0].shape[2:], operands[1].shape[3]), stored, read, written)
+    return [selective_scan(*operands, state), written_states(state)]
+
+
+def scan_reference(
+    x: Any, b: Any, c: Any, step: Any, decay: Any, skip: Any, state: Any
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """The recurrence of arXiv:2405.21060."""
+    b, c = (np.repeat(each, x.shape[2] // each.shape[2], axis=2) for each in (b, c))
+    outputs, state = np.zeros(x.shape), state.astype(np.float64)
+    for t in range(x.shape[1]):
+        delta = np.logaddexp(0, step[:, t].astype(np.float64))[:, :, None, None]
+        added = delta * x[:, t, :, :, None] * b[:, t, :, None]
+        state = np.exp(delta * decay[:, None]) * state + added
+        outputs[:, t] = (state * c[:, t, :, None]).sum(-1) + skip * x[:, t]
+    return outputs, state
+
+
+@pytest.mark.parametrize("shape", _SCANNED)
+def test_the_selective_scan_is_the_recurrence(compute: Callable[..., Any], shape: Any) -> None:
+    given = scanned(*shape)
+    outputs, states = compute(scan, *in_rows(given))
+    expected, after = scan_reference(*given)
+    np.testing.assert_allclose(outputs, expected, atol=5e-5)
+    np.testing.assert_allclose(states, after, atol=5e-5)
+
+
+def test_a_scan_continues_from_states_in_the_same_graph(compute: Callable[..., Any]) -> None:
+    *streams, decay, skip, state = scanned(2, 7, 4, 2, 16, 16, each=False)
+
+    def in_two(*tensors: Tensor) -> list[Tensor]:
+        *halves, decay, skip, stored, read, written, read_next, written_next = tensors
+        first = state_rows(state.shape[1:], stored, read, written)
+        y = selective_scan(*halves[:4], decay, skip, first)
+        second = state_rows(state.shape[1:], stored, read_next, written_next)
+        second.before = first.after
+        z = selective_scan(*halves[4:], decay, skip, second)
+        return [y, z, written_states(second, 2)]
+
+    halves = [part for cut in (slice(0, 4), slice(4, 7)) for part in (s[:, cut] for s in streams)]
+    first, second, end = compute(in_two, *in_rows([*halves, decay, skip, state], 2))
+    expected, after = scan_reference(*streams, decay, skip, state)
+    np.testing.assert_allclose(np.concatenate([first, second], 1), expected, atol=2e-5)
+    np.testing.assert_allclose(end, after, atol=2e-5)
+
+
+@pytest.mark.parametrize("index", range(7))
+def test_a_scan_refuses_operands_of_other_shapes(
+    given: Callable[[npt.NDArray[Any]], Tensor], index: int
+) -> None:
+    arrays = scanned(2, 3, 4, 2, 16, 16, each=False)
+    arrays[index] = np.concatenate([arrays[index]] * 2, axis=0)
+    with pytest.raises(ShapeError, match="scan"):
+        scan(*map(given, in_rows(arrays)))

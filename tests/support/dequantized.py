@@ -22,31 +22,33 @@ from tampu.ml.quantize import dequantize
 Values = npt.NDArray[Any]
 
 # What transformers holds in one tensor where checkpoints have one for each expert.
-_EXPERTS = "model.layers.{}.mlp.experts."
 _FUSED: Mapping[str, Mapping[str, View]] = {
-    _EXPERTS + "gate_up_proj": {
+    "gate_up_proj": {
         "blk.{}.ffn_gate_exps.weight": nth_part(0, axis=1),
         "blk.{}.ffn_up_exps.weight": nth_part(1, axis=1),
     },
-    _EXPERTS + "down_proj": {"blk.{}.ffn_down_exps.weight": lambda values: values},
+    "up_proj": {"blk.{}.ffn_up_exps.weight": lambda values: values},
+    "down_proj": {"blk.{}.ffn_down_exps.weight": lambda values: values},
 }
-_ROUTERS = {"model.layers.{}.mlp.gate.weight"}  # files keep them in F32
+# Of routers: files keep them in F32, and checkpoints have other names than transformers.
+_KEPT = ("gate.weight", "router.weight", "correction_bias")
 
 
 def take_weights(model: PreTrainedModel, recipe: Recipe, path: Path) -> PreTrainedModel:
     """Give the text part of `model`, made by `recipe`, the quantised weights of a file of it."""
     family = FAMILIES[recipe.architecture]
     stored, keys = _quantized(path), _keys(path)
-    splits = {**_FUSED, **family.splits, **family.fused(keys)}
+    splits = {**family.splits, **family.fused(keys)}
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             template, numbers = family._template(name)
             if ".vision" in name or ".visual" in name:
                 continue
-            if pieces := splits.get(template):
+            of_experts = template.rpartition(".experts.")[2]
+            if pieces := splits.get(template) or _FUSED.get(of_experts):
                 for target, cut in pieces.items():
                     _put(parameter, cut, stored.get(target.format(*numbers)))
-            elif template not in _ROUTERS:
+            elif not template.endswith(_KEPT):
                 target = family.rename(name) or ""
                 reordered = partial(_reordered, family, target, keys)
                 _put(parameter, reordered, stored.get(target))

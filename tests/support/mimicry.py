@@ -47,7 +47,7 @@ class Mimicry(TorchFunctionMode):
     ) -> Any:
         """Compute a function of torch's, or what takes its place."""
         if function is torch.topk:
-            return self._choose(arguments[0], arguments[1])
+            return self._choose(arguments[0], (keywords or {}).get("k") or arguments[1])
         if self._rounds and function in _PRODUCTS and _has_weights(function, arguments[1]):
             arguments = (_rounded(arguments[0]), *arguments[1:])
         return function(*arguments, **(keywords or {}))
@@ -56,13 +56,13 @@ class Mimicry(TorchFunctionMode):
         self.scores.append(own.numpy().copy())
         scores = next(self._given, self.scores[-1])
         best = torch.from_numpy(chosen(scores, count))
-        return own.gather(1, best), best
+        return own.gather(-1, best), best
 
 
 def chosen(scores: Scores, count: int) -> npt.NDArray[np.int64]:
-    """Return the experts (tokens, count) with the largest scores, the largest first."""
-    order: npt.NDArray[np.int64] = np.argsort(-scores, axis=1, kind="stable")
-    return order[:, :count]
+    """Return the experts (..., count) with the largest scores, the largest first."""
+    order: npt.NDArray[np.int64] = np.argsort(-scores, axis=-1, kind="stable")
+    return order[..., :count]
 
 
 def _has_weights(function: Callable[..., Any], second: torch.Tensor) -> bool:

@@ -34,7 +34,9 @@ CONFIG = Keys(
              "tokenizer_class", "processor_class", "is_composition",
              "keys_to_ignore_at_inference", "base_model_tp_plan", "base_model_pp_plan",
              "distributed_config", "gradient_checkpointing", "cache_implementation",
-             "use_kernels", "mamba_ssm_dtype", "rope_type_validation"),
+             "use_kernels", "mamba_ssm_dtype", "rope_type_validation", "use_mamba_kernels",
+             "chunk_size", "mamba_chunk_size", "residual_in_fp32", "num_logits_to_keep",
+             "use_associative_scan", "use_mambapy", "use_falcon_mambapy"),
             LIBRARY,
         ),
         **dict.fromkeys(
@@ -48,7 +50,8 @@ CONFIG = Keys(
              "*_loss_coef", "*_loss_weight", "initial_context_length", "layerdrop",
              "use_gradient_checkpointing", "label_smoothing", "ignore_index",
              "conv_use_xavier_init", "block_out_init_scale", "neftune_noise_alpha",
-             "max_train_*", "loss_type"),
+             "max_train_*", "loss_type", "time_step_min", "time_step_max", "time_step_floor",
+             "time_step_scale", "time_step_init_scheme", "rescale_prenorm_residual"),
             TRAINING,
         ),
         **dict.fromkeys(
@@ -77,7 +80,8 @@ CONFIG = Keys(
              "*_projector_bias", "mtp_num_hidden_layers", "num_nextn_predict_layers",
              "mtp_use_dedicated_embeddings", "vocab_size_per_layer_input", "audio_config",
              "vision_config", "use_clipped_linears", "standardize", "position_embedding_size",
-             "mm_posemb_size"),
+             "mm_posemb_size", "use_bias", "use_conv_bias", "mamba_conv_bias", "mamba_proj_bias",
+             "projectors_bias", "mtp_layers_block_type", "mtp_hybrid_override_pattern"),
             TENSORS,
         ),
         **dict.fromkeys(
@@ -96,7 +100,7 @@ CONFIG = Keys(
              "block_dim", "num_heads", "conv_dim", "conv_dim_out", "block_use_swiglu",
              "block_use_xavier_init", "block_out_dim", "block_mlp_init_scale", "block_norm_eps",
              "max_position_embeddings", "default_num_tiles", "num_soft_tokens*",
-             "spatial_patch_size", "layers_block_type"),
+             "spatial_patch_size", "layers_block_type", "expand", "mamba_expand"),
             GENERATED,
         ),
         **dict.fromkeys(

@@ -37,7 +37,7 @@ _OPERATIONS = (
     "weighted_total",
     "attention",
 )
-_RECURRENT = ("delta_rule", "convolution")
+_RECURRENT = ("delta_rule", "convolution", "selective_scan")
 _FIELDS = ("ne", "nb", "op_params", "src", "data")
 
 _int, _i64, _text, _address = ctypes.c_int, ctypes.c_int64, ctypes.c_char_p, ctypes.c_void_p

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 import transformers
-from support.checkpoints import dense, pictures, text
+from support.checkpoints import dense, pictures, state_space, text
 from support.checkpoints.making import make
 from support.checkpoints.others import FOR_LLAMA_CPP, RANKERS
 from support.checkpoints.recipe import CONTEXT, SEED, VOCABULARY, Recipe
@@ -39,7 +39,7 @@ __all__ = [
 transformers.utils.logging.disable_progress_bar()
 
 # Architectures made of the same parts as others, which `test_families` compares.
-FAMILIES: dict[str, Recipe] = dense.RECIPES
+FAMILIES: dict[str, Recipe] = dense.RECIPES | state_space.RECIPES
 _IN_DEPTH = text.RECIPES | pictures.RECIPES
 RECIPES: dict[str, Recipe] = _IN_DEPTH | FAMILIES
 

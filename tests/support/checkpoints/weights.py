@@ -32,9 +32,10 @@ def draw_weights(model: PreTrainedModel, seed: int) -> None:
             buffer.fill_(0.75 + 0.125 * (index % 4))
         elif name.endswith(("input_min", "input_max", "output_min", "output_max")):
             buffer.fill_((-1.0 if name.endswith("min") else 1.25) * (1 + name.count("output")))
-        elif name.endswith(("std_bias", "std_scale")):
+        elif name.endswith(("std_bias", "std_scale", "correction_bias", "expert_bias")):
             generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
             noise = torch.randn(buffer.shape, generator=generator)
+            noise = 0.15 * noise if name.endswith(("correction_bias", "expert_bias")) else noise
             buffer.copy_((noise if name.endswith("bias") else 1 + 0.2 * noise).bfloat16().float())
     for module in owners.values():
         if isinstance(module, torch.nn.Embedding) and module.padding_idx is not None:

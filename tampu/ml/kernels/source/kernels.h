@@ -46,6 +46,7 @@ struct level {
     operation *delta_rule;
     operation *convolution; /* of a few tokens, before the rule */
     operation *weighted_total; /* of what experts return */
+    operation *selective_scan;
 };
 
 extern const struct level LEVEL_PORTABLE;

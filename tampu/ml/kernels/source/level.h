@@ -35,6 +35,7 @@
 #include "quantize.h"
 #include "attention.h"
 #include "recurrence.h"
+#include "scan.h"
 #include "peaks.h"
 
 /* `prepared` is the strip `w` once more, or NULL; only some layouts are prepared. */
@@ -125,4 +126,5 @@ static tile *const *tiles_of(int type)
 const struct level LEVEL = {LEVEL_NAME,    quantize,     interleave,   product,    group,
                             product_each,  attention,    integer_peak, word_peak,  float_peak,
                             brain_peak,    read_all,     pack_fixed, activation_bytes,
-                            tile_peak,     delta_rule,   convolution,  weighted_total};
+                            tile_peak,     delta_rule,   convolution,  weighted_total,
+                            selective_scan};

@@ -185,6 +185,8 @@ void *tampu_level_operation(int number, const char *name)
         return (void *)level->convolution;
     if (level && strcmp(name, "weighted_total") == 0)
         return (void *)level->weighted_total;
+    if (level && strcmp(name, "selective_scan") == 0)
+        return (void *)level->selective_scan;
     return NULL;
 }
 

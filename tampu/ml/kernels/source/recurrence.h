@@ -208,6 +208,7 @@ static void convolve_channels(const struct tensor *dst, int64_t sequence, int64_
                               float before[][CONVOLVED], float kernel[][CONVOLVED], int has_silu)
 {
     const struct tensor *x = dst->src[0];
+    const float *bias = dst->src[5] ? (const float *)dst->src[5]->data + first : NULL;
     const int64_t channels = x->ne[0], tokens = x->ne[1], width = dst->src[2]->ne[0];
     for (int64_t t = 0; t < tokens; t++) {
         const float *rows[MAX_WIDTH];
@@ -217,7 +218,7 @@ static void convolve_channels(const struct tensor *dst, int64_t sequence, int64_
             rows[i] = from < 0 ? before[from + width - 1] : element_at(x, first, from, sequence, 0);
         }
         for (int64_t c = 0; c < count; c += 16) {
-            vf y = vf_zero();
+            vf y = bias ? vf_load(bias + c) : vf_zero();
             for (int64_t i = 0; i < width; i++)
                 y = vf_fma(vf_load(rows[i] + c), vf_load(kernel[i] + c), y);
             if (has_silu) {
@@ -230,8 +231,8 @@ static void convolve_channels(const struct tensor *dst, int64_t sequence, int64_
 }
 
 /* dst: F32, the outputs (sequences, tokens, channels); src: inputs of that shape, states (cells, channels (width -
- * 1)), the last inputs before, kernels (channels, width), and for each sequence the cells that it reads and writes.
- * The parameter: whether SiLU follows. Channels are a multiple of 16, widths at most 8. */
+ * 1)), the last inputs before, kernels (channels, width), and for each sequence the cells that it reads and writes;
+ * then biases (channels), or nothing. The parameter: whether SiLU follows. Channels are a multiple of 16, widths at most 8. */
 static void convolution(struct tensor *dst, int thread, int threads, void *user)
 {
     float before[MAX_WIDTH][CONVOLVED], kernel[MAX_WIDTH][CONVOLVED];

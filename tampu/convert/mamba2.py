@@ -1,0 +1,86 @@
+"""Layers of Mamba 2 in checkpoints: their names, which all families share, and their keys."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import cast
+
+import numpy as np
+
+from tampu.convert.checkpoint import Stored, to_float32
+from tampu.convert.config import Config
+from tampu.convert.families.lfm2 import channel
+from tampu.convert.family import Parameters
+from tampu.convert.lazy_tensor import View
+
+_NAMES = {
+    "in_proj": "blk.{}.ssm_in",
+    "conv1d": "blk.{}.ssm_conv1d",  # the bias; the kernels are a view
+    "dt_bias": "blk.{}.ssm_dt.bias",
+    "out_proj": "blk.{}.ssm_out",
+}
+PARTS = frozenset(
+    {
+        *_NAMES.values(),
+        *(f"blk.{{}}.{name}" for name in ("ssm_conv1d.weight", "ssm_a", "ssm_d")),
+        "blk.{}.ssm_norm.weight",
+    }
+)
+"""The GGUF names of the tensors: not every layer has them."""
+
+
+def names(prefix: str) -> dict[str, str]:
+    """Return the names of the tensors that are stored as they are.
+
+    Args:
+        prefix: of a layer's tensors in checkpoints, with `{}` for its number and a dot at its end.
+    """
+    return {f"{prefix}{theirs}": ours for theirs, ours in _NAMES.items()}
+
+
+def views(prefix: str, parameters: Parameters) -> Mapping[str, Mapping[str, View]]:
+    """Return the names of the others: with the axis of heads or groups first, as for Mamba 1."""
+
+    def column(values: Stored) -> Stored:
+        return values.reshape(-1, 1)
+
+    def grouped(values: Stored) -> Stored:
+        return values.reshape(cast("int", parameters["ssm.group_count"]), -1)
+
+    return {
+        f"{prefix}conv1d.weight": {"blk.{}.ssm_conv1d.weight": channel},
+        f"{prefix}A_log": {"blk.{}.ssm_a": column},
+        f"{prefix}D": {"blk.{}.ssm_d": column},
+        f"{prefix}norm.weight": {"blk.{}.ssm_norm.weight": grouped},
+    }
+
+
+def transform(name: str, values: Stored, parameters: Parameters) -> Stored:  # noqa: ARG001
+    """Make decays of A_log."""
+    return -np.exp(to_float32(values)) if name.endswith(".ssm_a") else values
+
+
+def shape_keys(
+    config: Config, *, heads: str, features: str, groups: str, size: str, width: str
+) -> Parameters:
+    """Return the keys of the layers' shape, given the names of the numbers in config.json.
+
+    The steps of the scan must not be limited: files cannot say so.
+    """
+    unlimited = [
+        [0.0, math.inf],
+        [0.0, {"__float__": "Infinity"}],
+    ]  # transformers writes the second
+    config.require("time_step_limit", [None, *unlimited], None)
+    count, each = config.integer(heads), config.integer(features)
+    if count % config.integer(groups, 1):
+        reason = f"{config.integer(groups)} groups do not divide {count} heads"
+        raise config.error(groups, reason)
+    return {
+        "ssm.conv_kernel": config.integer(width, 4),
+        "ssm.inner_size": count * each,
+        "ssm.state_size": config.integer(size),
+        "ssm.time_step_rank": count,
+        "ssm.group_count": config.integer(groups, 1),
+    }

@@ -1,0 +1,41 @@
+"""Checkpoints of models with state spaces (Mamba), which `test_families` compares."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import transformers
+from support.checkpoints.recipe import SEED, TEXT, Recipe
+
+
+def _nemotron(kinds: str, *, seed: int = SEED, **changes: Any) -> Recipe:
+    """Each letter is a layer. The least step, which only transformers has, is below all."""
+    values = {name: value for name, value in TEXT.items() if name != "rms_norm_eps"}
+    values |= {
+        "hybrid_override_pattern": kinds,
+        "num_hidden_layers": len(kinds),
+        "layer_norm_epsilon": 1e-3,
+        "ssm_state_size": 32,
+        "mamba_num_heads": 8,
+        "mamba_head_dim": 16,
+        "n_groups": 2,
+        "time_step_min": 1e-9,
+    }
+    return Recipe("NemotronHForCausalLM", transformers.NemotronHConfig, values | changes, seed=seed)
+
+
+RECIPES: dict[str, Recipe] = {
+    "nemotron_h": _nemotron("M-M*-"),
+    "nemotron_h_moe": _nemotron(
+        "M*ME",
+        seed=3,
+        n_routed_experts=8,
+        num_experts_per_tok=2,
+        moe_intermediate_size=96,
+        moe_shared_expert_intermediate_size=160,
+        moe_latent_size=64,
+        n_group=2,
+        topk_group=1,
+        routed_scaling_factor=2.5,
+    ),
+}
