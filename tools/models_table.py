@@ -24,6 +24,7 @@ MODELS = {
     "gemma3": "Gemma 3, text and vision",
     "gemma4": "Gemma 4, text and vision",
     "gpt-oss": "gpt-oss (also `gptoss`)",
+    "granitehybrid": "Granite 4 H",
     "lfm2": "LFM2",
     "llama": "Llama 1 to 3.3, Mistral, Mixtral, LLaVA 1.5",
     "llama4": "Llama 4, text and vision",

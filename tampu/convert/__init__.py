@@ -184,7 +184,7 @@ def plan_conversion(
     types = _types(shapes, kind, model, overrides)
     planned = [
         *_generated_tensors(generated),
-        *_checkpoint_tensors(plan, family, parameters, types),
+        *_checkpoint_tensors(plan, family, parameters, types, family.multipliers(config)),
     ]
     file = PlannedFile(keys, sorted(planned, key=lambda tensor: tensor_order(tensor.name)))
     check_plan(file)
@@ -270,21 +270,29 @@ def _checkpoint_tensors(
     family: Family,
     parameters: Parameters,
     types: Mapping[str, GGMLType],
+    multipliers: Mapping[str, npt.NDArray[np.float32]],
 ) -> Iterator[TensorToWrite]:
     for name, tensor in plan.items():
         kind = types[name]
-        parts = partial(_parts, name, tensor, family, parameters, kind)
+        multiplier = multipliers.get(template_of(name))
+        parts = partial(_parts, name, tensor, family, parameters, kind, multiplier)
         yield TensorToWrite(name, tensor.shape or (1,), kind, parts)
 
 
 def _parts(
-    name: str, tensor: StoredTensor, family: Family, parameters: Parameters, kind: GGMLType
+    name: str,
+    tensor: StoredTensor,
+    family: Family,
+    parameters: Parameters,
+    kind: GGMLType,
+    multiplier: npt.NDArray[np.float32] | None,
 ) -> Iterator[ChunkSource]:
     """Yield a tensor's bytes; one already stored in the wanted type is copied."""
     stored = np.atleast_1d(tensor.read())
     try:
         values = family.transform(name, stored, parameters)
         values = family.transform_inputs(name, values, parameters)
+        values = values if multiplier is None else to_float32(values) * multiplier
     except (ValueError, IndexError) as error:  # rows that do not divide into heads, and the like
         reason = f"the shape {list(stored.shape)} does not match config.json"
         raise ModelFileError(tensor.name, reason) from error

@@ -166,7 +166,9 @@ def _renamed(name: str, architecture: str) -> tuple[Family, str]:
 def _families(architecture: str) -> list[Family]:
     found = {id(family): family for family in known_families().values()}
     return [
-        family for family in found.values() if architecture in (family.architecture, family.mixture)
+        family
+        for family in found.values()
+        if architecture in (family.architecture, *family.variants)
     ]
 
 

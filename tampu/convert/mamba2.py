@@ -20,6 +20,12 @@ _NAMES = {
     "dt_bias": "blk.{}.ssm_dt.bias",
     "out_proj": "blk.{}.ssm_out",
 }
+_KINDS = {  # of layers, by letters; transformers had the second names before
+    "M": ("linear_attention", "mamba"),
+    "*": ("full_attention", "attention"),
+    "-": ("mlp",),
+    "E": ("moe",),
+}
 PARTS = frozenset(
     {
         *_NAMES.values(),
@@ -28,6 +34,19 @@ PARTS = frozenset(
     }
 )
 """The GGUF names of the tensors: not every layer has them."""
+
+
+def layer_kinds(config: Config, allowed: str = "M*-E") -> str:
+    """Return a letter for each layer: M (Mamba 2), * (attention), - (dense) or E (experts)."""
+    key = next(
+        (key for key in ("layers_block_type", "layer_types") if key in config), "layer_types"
+    )
+    letters = {name: letter for letter, names in _KINDS.items() for name in names}
+    stated = config.strings(key)
+    if not stated or any(letters.get(each, "?") not in allowed for each in stated):
+        known = ", ".join(_KINDS[letter][0] for letter in allowed)
+        raise config.error(key, f"{stated[:4]} are not kinds of layers: {known}")
+    return "".join(letters[each] for each in stated)
 
 
 def names(prefix: str) -> dict[str, str]:

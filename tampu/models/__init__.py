@@ -46,6 +46,9 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "gemma4": Architecture("tampu.models.gemma4:Gemma4"),
     "gpt-oss": Architecture("tampu.models.gptoss:GptOss"),
     "gptoss": Architecture("tampu.models.gptoss:GptOss"),  # Ollama's name
+    "granitehybrid": Architecture(
+        "tampu.models.granitehybrid:GraniteHybrid", {"rope_mode": RopeMode.INTERLEAVED}
+    ),
     "lfm2": Architecture("tampu.models.lfm2:Lfm2"),
     "llama": Architecture("tampu.models.llama:Llama", {"rope_mode": RopeMode.INTERLEAVED}),
     "llama4": Architecture("tampu.models.llama4:Llama4"),

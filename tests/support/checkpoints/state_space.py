@@ -24,6 +24,26 @@ def _nemotron(kinds: str, *, seed: int = SEED, **changes: Any) -> Recipe:
     return Recipe("NemotronHForCausalLM", transformers.NemotronHConfig, values | changes, seed=seed)
 
 
+def _granite(*, seed: int = SEED, **changes: Any) -> Recipe:
+    values = TEXT | {
+        "num_hidden_layers": 4,
+        "layer_types": ["mamba", "mamba", "attention", "mamba"],
+        "mamba_n_heads": 8,
+        "mamba_d_state": 32,
+        "mamba_d_conv": 4,
+        "num_local_experts": 0,
+        "num_experts_per_tok": 0,
+        "shared_intermediate_size": 160,
+        "position_embedding_type": "nope",
+        "attention_multiplier": 0.25,
+        "embedding_multiplier": 2.0,
+        "residual_multiplier": 0.5,
+        "logits_scaling": 0.5,
+    }
+    config = transformers.GraniteMoeHybridConfig
+    return Recipe("GraniteMoeHybridForCausalLM", config, values | changes, seed=seed)
+
+
 RECIPES: dict[str, Recipe] = {
     "nemotron_h": _nemotron("M-M*-"),
     "nemotron_h_moe": _nemotron(
@@ -38,4 +58,6 @@ RECIPES: dict[str, Recipe] = {
         topk_group=1,
         routed_scaling_factor=2.5,
     ),
+    "granitehybrid": _granite(mamba_n_groups=2, position_embedding_type="rope", rope_theta=1e4),
+    "granitehybrid_moe": _granite(num_local_experts=8, num_experts_per_tok=2, intermediate_size=96),
 }
