@@ -20,6 +20,7 @@ Measured = tuple[str, str, float]  # architecture, what was compared, largest re
 
 MODELS = {
     "bert": "BERT and XLM-RoBERTa, for embeddings and ranking: BGE, E5, MiniLM",
+    "falcon-h1": "Falcon-H1",
     "gemma2": "Gemma 2",
     "gemma3": "Gemma 3, text and vision",
     "gemma4": "Gemma 4, text and vision",

@@ -17,12 +17,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from tampu.convert.checkpoint import Checkpoint, StoredTensor
+from tampu.convert.checkpoint import Checkpoint, StoredTensor, to_float32
 from tampu.convert.config import Config
 from tampu.convert.divided import divide
 from tampu.convert.families import FAMILIES
 from tampu.convert.families.bert import encoder_metadata, pooling_file
-from tampu.convert.family import Family, Parameters, with_model_prefix
+from tampu.convert.family import Family, Parameters, template_of, with_model_prefix
 from tampu.convert.keys import check_config, check_files, check_quantization, report
 from tampu.convert.keys.image import IMAGE_FILE, PROCESSOR_FILE, check_images
 from tampu.convert.keys.tokenizer_json import Refusals
@@ -153,7 +153,7 @@ def plan_conversion(
     has_encoder = any(key.startswith("vision.") for key in parameters)
     processor = _image_processor(checkpoint)
     parameters |= family.image_settings(processor)
-    generated = family.generated(config)
+    generated, multipliers = family.generated(config), family.multipliers(config)
     tied = family.is_tied(config)
     check_config(read, is_allowed=allow_unknown)
     context = parameters.get("context_length")
@@ -184,7 +184,7 @@ def plan_conversion(
     types = _types(shapes, kind, model, overrides)
     planned = [
         *_generated_tensors(generated),
-        *_checkpoint_tensors(plan, family, parameters, types, family.multipliers(config)),
+        *_checkpoint_tensors(plan, family, parameters, types, multipliers),
     ]
     file = PlannedFile(keys, sorted(planned, key=lambda tensor: tensor_order(tensor.name)))
     check_plan(file)

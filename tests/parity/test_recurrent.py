@@ -22,7 +22,7 @@ COUNT = 24
 APART = 32  # tokens between the states of a prompt
 
 
-@pytest.fixture(params=["lfm2", "qwen35", "qwen3next", "nemotron_h"])
+@pytest.fixture(params=["lfm2", "qwen35", "qwen3next", "nemotron_h", "falcon_h1"])
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

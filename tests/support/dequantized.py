@@ -14,6 +14,7 @@ from support.checkpoints import Recipe
 from transformers import PreTrainedModel
 
 from tampu.convert import FAMILIES
+from tampu.convert.config import Config
 from tampu.convert.family import Family
 from tampu.convert.lazy_tensor import View, nth_part
 from tampu.ml.gguf import GGMLType, read_gguf
@@ -39,6 +40,9 @@ def take_weights(model: PreTrainedModel, recipe: Recipe, path: Path) -> PreTrain
     family = FAMILIES[recipe.architecture]
     stored, keys = _quantized(path), _keys(path)
     splits = {**family.splits, **family.fused(keys)}
+    for target, factor in family.multipliers(Config(model.config.to_dict())).items():
+        for name in stored.keys() & {target.format(layer) for layer in range(keys["block_count"])}:
+            stored[name] = stored[name] / factor
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             template, numbers = family._template(name)

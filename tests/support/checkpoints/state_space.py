@@ -24,6 +24,30 @@ def _nemotron(kinds: str, *, seed: int = SEED, **changes: Any) -> Recipe:
     return Recipe("NemotronHForCausalLM", transformers.NemotronHConfig, values | changes, seed=seed)
 
 
+def _falcon(*, seed: int = SEED, **changes: Any) -> Recipe:
+    values = TEXT | {
+        "num_hidden_layers": 2,
+        "mamba_d_ssm": 96,
+        "mamba_n_heads": 6,
+        "mamba_d_head": 16,
+        "mamba_n_groups": 2,
+        "mamba_d_state": 32,
+        "mamba_norm_before_gate": False,
+        "rope_theta": 1e6,
+        "key_multiplier": 1.25,
+        "attention_in_multiplier": 0.875,
+        "attention_out_multiplier": 0.75,
+        "ssm_in_multiplier": 1.5,
+        "ssm_out_multiplier": 0.625,
+        "ssm_multipliers": [0.75, 1.25, 1.5, 0.625, 0.875],
+        "mlp_multipliers": [1.25, 0.75],
+        "embedding_multiplier": 1.75,
+        "lm_head_multiplier": 0.75,
+    }
+    config = transformers.FalconH1Config
+    return Recipe("FalconH1ForCausalLM", config, values | changes, seed=seed)
+
+
 def _granite(*, seed: int = SEED, **changes: Any) -> Recipe:
     values = TEXT | {
         "num_hidden_layers": 4,
@@ -58,6 +82,7 @@ RECIPES: dict[str, Recipe] = {
         topk_group=1,
         routed_scaling_factor=2.5,
     ),
+    "falcon_h1": _falcon(),
     "granitehybrid": _granite(mamba_n_groups=2, position_embedding_type="rope", rope_theta=1e4),
     "granitehybrid_moe": _granite(num_local_experts=8, num_experts_per_tok=2, intermediate_size=96),
 }
