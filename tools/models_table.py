@@ -29,6 +29,8 @@ MODELS = {
     "lfm2": "LFM2",
     "llama": "Llama 1 to 3.3, Mistral, Mixtral, LLaVA 1.5",
     "llama4": "Llama 4, text and vision",
+    "mamba": "Mamba 1",
+    "mamba2": "Mamba 2, Codestral Mamba",
     "mistral3": "Mistral Small 3, Ministral 3, with Pixtral's vision encoder",
     "mllama": "Llama 3.2 Vision",
     "nemotron_h": "Nemotron-H, Nemotron Nano 2",

@@ -1,4 +1,4 @@
-"""Layers of Mamba 2 in checkpoints: their names, which all families share, and their keys."""
+"""Layers of Mamba in checkpoints: their names, which all families share, and their keys."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ _NAMES = {
     "dt_bias": "blk.{}.ssm_dt.bias",
     "out_proj": "blk.{}.ssm_out",
 }
+FIRST_PARTS = {"x_proj": "ssm_x", "dt_proj": "ssm_dt"}  # of Mamba 1 only
 _KINDS = {  # of layers, by letters; transformers had the second names before
     "M": ("linear_attention", "mamba"),
     "*": ("full_attention", "attention"),
@@ -78,6 +79,22 @@ def views(prefix: str, parameters: Parameters) -> Mapping[str, Mapping[str, View
 def transform(name: str, values: Stored, parameters: Parameters) -> Stored:  # noqa: ARG001
     """Make decays of A_log."""
     return -np.exp(to_float32(values)) if name.endswith(".ssm_a") else values
+
+
+def first_names(prefix: str) -> dict[str, str]:
+    """Return the names of Mamba 1's tensors that are stored as they are, as `names` does."""
+    second = {name: ours for name, ours in names(prefix).items() if "dt_bias" not in name}
+    first = {f"{prefix}{theirs}": f"blk.{{}}.{ours}" for theirs, ours in FIRST_PARTS.items()}
+    return second | first
+
+
+def first_views(prefix: str) -> Mapping[str, Mapping[str, View]]:
+    """Return the names of the others of Mamba 1."""
+    return {
+        f"{prefix}conv1d.weight": {"blk.{}.ssm_conv1d.weight": channel},
+        f"{prefix}A_log": {"blk.{}.ssm_a": np.asarray},
+        f"{prefix}D": {"blk.{}.ssm_d": np.asarray},
+    }
 
 
 def shape_keys(

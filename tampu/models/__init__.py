@@ -53,6 +53,8 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "lfm2": Architecture("tampu.models.lfm2:Lfm2"),
     "llama": Architecture("tampu.models.llama:Llama", {"rope_mode": RopeMode.INTERLEAVED}),
     "llama4": Architecture("tampu.models.llama4:Llama4"),
+    "mamba": Architecture("tampu.models.mamba:Mamba"),
+    "mamba2": Architecture("tampu.models.mamba2:Mamba2"),
     "mistral3": Architecture("tampu.models.mistral3:Mistral3"),
     "mllama": Architecture("tampu.models.mllama:Mllama"),
     "nemotron_h": Architecture("tampu.models.nemotron_h:NemotronH"),

@@ -59,6 +59,8 @@ from tampu.nn.image import find_special_tokens as find_special_tokens
 from tampu.nn.image import grid_placeholders as grid_placeholders
 from tampu.nn.linear import Embedding as Embedding
 from tampu.nn.linear import Linear as Linear
+from tampu.nn.mamba import Mamba as Mamba
+from tampu.nn.mamba import MambaShape as MambaShape
 from tampu.nn.mamba2 import Mamba2 as Mamba2
 from tampu.nn.mamba2 import Mamba2Shape as Mamba2Shape
 from tampu.nn.mamba2 import read_mamba2_shape as read_mamba2_shape

@@ -214,8 +214,11 @@ def test_the_selective_scan_is_the_recurrence(compute: Callable[..., Any], shape
     np.testing.assert_allclose(states, after, atol=5e-5)
 
 
-def test_a_scan_continues_from_states_in_the_same_graph(compute: Callable[..., Any]) -> None:
-    *streams, decay, skip, state = scanned(2, 7, 4, 2, 16, 16, each=False)
+@pytest.mark.parametrize("features", [16, 5])  # by the kernels, and by ggml
+def test_a_scan_continues_from_states_in_the_same_graph(
+    compute: Callable[..., Any], features: int
+) -> None:
+    *streams, decay, skip, state = scanned(2, 7, 4, 2, features, 16, each=False)
 
     def in_two(*tensors: Tensor) -> list[Tensor]:
         *halves, decay, skip, stored, read, written, read_next, written_next = tensors

@@ -68,7 +68,24 @@ def _granite(*, seed: int = SEED, **changes: Any) -> Recipe:
     return Recipe("GraniteMoeHybridForCausalLM", config, values | changes, seed=seed)
 
 
+_PURE: dict[str, Any] = {
+    **{name: TEXT[name] for name in ("vocab_size", "hidden_size", "bos_token_id", "eos_token_id")},
+    "num_hidden_layers": 3,
+    "layer_norm_epsilon": 1e-3,
+    "pad_token_id": None,
+}
+
 RECIPES: dict[str, Recipe] = {
+    "mamba": Recipe(
+        "MambaForCausalLM",
+        transformers.MambaConfig,
+        _PURE | {"state_size": 16, "tie_word_embeddings": False},
+    ),
+    "mamba2": Recipe(
+        "Mamba2ForCausalLM",
+        transformers.Mamba2Config,
+        _PURE | {"state_size": 32, "num_heads": 8, "head_dim": 32, "n_groups": 2},
+    ),
     "nemotron_h": _nemotron("M-M*-"),
     "nemotron_h_moe": _nemotron(
         "M*ME",
