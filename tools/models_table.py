@@ -26,6 +26,7 @@ MODELS = {
     "gemma4": "Gemma 4, text and vision",
     "gpt-oss": "gpt-oss (also `gptoss`)",
     "granitehybrid": "Granite 4 H",
+    "jamba": "Jamba",
     "lfm2": "LFM2",
     "llama": "Llama 1 to 3.3, Mistral, Mixtral, LLaVA 1.5",
     "llama4": "Llama 4, text and vision",

@@ -50,6 +50,7 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "granitehybrid": Architecture(
         "tampu.models.granitehybrid:GraniteHybrid", {"rope_mode": RopeMode.INTERLEAVED}
     ),
+    "jamba": Architecture("tampu.models.jamba:Jamba"),
     "lfm2": Architecture("tampu.models.lfm2:Lfm2"),
     "llama": Architecture("tampu.models.llama:Llama", {"rope_mode": RopeMode.INTERLEAVED}),
     "llama4": Architecture("tampu.models.llama4:Llama4"),

@@ -89,6 +89,7 @@ class Mamba(Module):
         c = self.c_norm(c, shape.epsilon) if self.c_norm else c
         b, c = (each.reshape(batch, tokens, 1, shape.size) for each in (b, c))
         step = self.step(step).reshape(batch, tokens, inner)
+        require(self.skip.shape == (inner,), "skip of Mamba", self.skip)
         skip = self.skip.strided((inner, 1), (4,), context=mixed.context)
         x = mixed.reshape(batch, tokens, inner, 1)
         y = selective_scan(x, b, c, step, self.decay, skip, state)

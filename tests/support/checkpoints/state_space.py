@@ -76,6 +76,21 @@ _PURE: dict[str, Any] = {
 }
 
 RECIPES: dict[str, Recipe] = {
+    "jamba": Recipe(
+        "JambaForCausalLM",
+        transformers.JambaConfig,
+        TEXT
+        | {
+            "num_hidden_layers": 3,
+            "attn_layer_period": 3,
+            "attn_layer_offset": 1,
+            "expert_layer_period": 3,
+            "expert_layer_offset": 2,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+        },
+        seed=4,
+    ),
     "mamba": Recipe(
         "MambaForCausalLM",
         transformers.MambaConfig,
