@@ -1,4 +1,4 @@
-"""The delta rule, the scan and the convolution before them, on each level and by ggml, in float64."""
+"""The delta rule, the scan and the convolution on each level and by ggml, against float64."""
 
 from collections.abc import Callable
 from typing import Any
