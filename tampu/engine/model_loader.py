@@ -60,7 +60,7 @@ log = logging.getLogger("tampu")
 
 _IMAGE_STORE_BYTES = 256 * 2**20
 _ONE_THREAD_BYTES = 64 * 2**20  # a file so small that more threads make it slower
-NODES_PER_RUN = 56  # at most, of a recurrent layer
+NODES_PER_RUN = 64  # at most, of a recurrent layer
 _TOKEN_TENSORS = ("token_embd.weight", "output.weight")
 
 
