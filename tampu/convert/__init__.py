@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from tampu.convert.checkpoint import Checkpoint, StoredTensor
+from tampu.convert.checkpoint import Checkpoint, StoredTensor, to_float32
 from tampu.convert.config import Config
 from tampu.convert.divided import divide
 from tampu.convert.families import FAMILIES
-from tampu.convert.family import Family, Parameters, with_model_prefix
+from tampu.convert.family import Family, Parameters, template_of, with_model_prefix
 from tampu.convert.keys import check_config, check_files, check_quantization, report
 from tampu.convert.keys.image import IMAGE_FILE, PROCESSOR_FILE, check_images
 from tampu.convert.keys.tokenizer_json import Refusals
@@ -156,7 +156,7 @@ def plan_conversion(
     has_encoder = any(key.startswith("vision.") for key in parameters)
     processor = _image_processor(checkpoint)
     parameters |= family.image_settings(processor)
-    generated = family.generated(config)
+    generated, multipliers = family.generated(config), family.multipliers(config)
     tied = family.is_tied(config)
     check_config(read, is_allowed=allow_unknown)
     context = parameters.get("context_length")
@@ -193,7 +193,7 @@ def plan_conversion(
     types = _types(shapes, kind, model, overrides)
     planned = [
         *_generated_tensors(generated),
-        *_checkpoint_tensors(plan, family, parameters, types),
+        *_checkpoint_tensors(plan, family, parameters, types, multipliers),
     ]
     file = PlannedFile(keys, sorted(planned, key=lambda tensor: tensor_order(tensor.name)))
     check_plan(file)
@@ -279,21 +279,29 @@ def _checkpoint_tensors(
     family: Family,
     parameters: Parameters,
     types: Mapping[str, GGMLType],
+    multipliers: Mapping[str, npt.NDArray[np.float32]],
 ) -> Iterator[TensorToWrite]:
     for name, tensor in plan.items():
         kind = types[name]
-        parts = partial(_parts, name, tensor, family, parameters, kind)
+        multiplier = multipliers.get(template_of(name))
+        parts = partial(_parts, name, tensor, family, parameters, kind, multiplier)
         yield TensorToWrite(name, tensor.shape or (1,), kind, parts)
 
 
 def _parts(
-    name: str, tensor: StoredTensor, family: Family, parameters: Parameters, kind: GGMLType
+    name: str,
+    tensor: StoredTensor,
+    family: Family,
+    parameters: Parameters,
+    kind: GGMLType,
+    multiplier: npt.NDArray[np.float32] | None,
 ) -> Iterator[ChunkSource]:
     """Yield a tensor's bytes; one already stored in the wanted type is copied."""
     stored = np.atleast_1d(tensor.read())
     try:
         values = family.transform(name, stored, parameters)
         values = family.transform_inputs(name, values, parameters)
+        values = values if multiplier is None else to_float32(values) * multiplier
     except (ValueError, IndexError) as error:  # rows that do not divide into heads, and the like
         reason = f"the shape {list(stored.shape)} does not match config.json"
         raise ModelFileError(tensor.name, reason) from error

@@ -19,7 +19,7 @@ import numpy as np
 
 from tampu.convert import known_families
 from tampu.convert.checkpoint import StoredTensor, read_json, read_safetensors, to_float32
-from tampu.convert.family import Family, Parameters
+from tampu.convert.family import Family, Parameters, no_tensors
 from tampu.convert.keys import ADAPTER, check_file
 from tampu.convert.storage import Floats, encoded_parts
 from tampu.convert.writer import ChunkSource, PlannedFile, TensorToWrite
@@ -156,6 +156,10 @@ def _renamed(name: str, architecture: str) -> tuple[Family, str]:
             found = family.rename(name)
         except ModelFileError:
             continue
+        if found is not None and family.multipliers is not no_tensors:
+            raise UnsupportedModelError(
+                f"adapters of {architecture} are not supported: its weights are multiplied"
+            )
         if found is not None:
             return family, found
     raise UnsupportedModelError(
@@ -166,7 +170,9 @@ def _renamed(name: str, architecture: str) -> tuple[Family, str]:
 def _families(architecture: str) -> list[Family]:
     found = {id(family): family for family in known_families().values()}
     return [
-        family for family in found.values() if architecture in (family.architecture, family.mixture)
+        family
+        for family in found.values()
+        if architecture in (family.architecture, *family.architectures)
     ]
 
 

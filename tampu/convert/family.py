@@ -70,7 +70,10 @@ class Family:
     Attributes:
         architecture: GGUF's general.architecture; the prefix of the keys.
         checkpoints: the names in config.json's `architectures`.
-        mixture: the architecture of the checkpoints with experts, if it is another.
+        multipliers: config.json -> what the values of tensors are multiplied by, by their GGUF
+            names with `{}` for a layer's number.
+        architectures: another architecture -> whether it is that of a checkpoint with tensors of
+            these GGUF names, without layers' numbers; the first is taken.
         names: checkpoint tensor -> GGUF tensor, both without `.weight` and `.bias`.
         parameters: config.json -> keys without the architecture's prefix; refuses settings that
             the architecture does not support.
@@ -104,7 +107,8 @@ class Family:
     checkpoints: tuple[str, ...]
     names: Mapping[str, str]
     parameters: Callable[[Config], Parameters]
-    mixture: str | None = None
+    multipliers: Callable[[Config], Mapping[str, npt.NDArray[np.float32]]] = no_tensors
+    architectures: Mapping[str, Callable[[Collection[str]], bool]] = field(default_factory=dict)
     prefixes: tuple[tuple[str, str], ...] = ()
     ignored: frozenset[str] = frozenset()
     optional: frozenset[str] = frozenset()
@@ -143,12 +147,14 @@ class Family:
 
     def for_tensors(self, names: Collection[str]) -> Family:
         """Return the family of a checkpoint: of text alone if all of the encoder was left out."""
-        targets = [self.names.get(self._template(name)[0].rpartition(".")[0]) for name in names]
-        if self.mixture and "blk.{}.ffn_gate_inp" in targets:
-            return replace(self, architecture=self.mixture)
+        stems = (self._template(name)[0].rpartition(".")[0] for name in names)
+        targets = {self.names.get(stem, "") for stem in stems}
+        for architecture, is_of_it in self.architectures.items():
+            if is_of_it(targets):
+                return replace(self, architecture=architecture)
         if self.text_only is None:
             return self
-        has_vision = any((target or "").startswith(("v.", "mm.")) for target in targets)
+        has_vision = any(target.startswith(("v.", "mm.")) for target in targets)
         return self if has_vision else self.text_only
 
     def rename(self, name: str) -> str | None:
@@ -186,7 +192,7 @@ class Family:
         for old, new in self.prefixes:
             if name.startswith(old):
                 name = new + name[len(old) :]
-        return _NUMBER.sub(".{}.", name), _NUMBER.findall(name)
+        return template_of(name), _NUMBER.findall(name)
 
     def plan(
         self, tensors: Iterable[StoredTensor], parameters: Parameters, *, tied: bool
@@ -246,6 +252,11 @@ class Family:
                 yield name + leaf
             elif isinstance(count, int):
                 yield from (name.format(index) + leaf for index in range(count))
+
+
+def template_of(name: str) -> str:
+    """Return a tensor's name with `{}` in place of its numbers."""
+    return _NUMBER.sub(".{}.", name)
 
 
 def _tie(plan: dict[str, StoredTensor]) -> None:

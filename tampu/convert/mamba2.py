@@ -1,4 +1,4 @@
-"""Layers of Mamba 2 in checkpoints: their names, which all families share, and their keys."""
+"""Layers of Mamba in checkpoints: their names, which all families share, and their keys."""
 
 from __future__ import annotations
 
@@ -20,6 +20,13 @@ _NAMES = {
     "dt_bias": "blk.{}.ssm_dt.bias",
     "out_proj": "blk.{}.ssm_out",
 }
+FIRST_PARTS = {"x_proj": "ssm_x", "dt_proj": "ssm_dt"}  # of Mamba 1 only
+_KINDS = {  # of layers, by letters; transformers had the second names before
+    "M": ("linear_attention", "mamba"),
+    "*": ("full_attention", "attention"),
+    "-": ("mlp",),
+    "E": ("moe",),
+}
 PARTS = frozenset(
     {
         *_NAMES.values(),
@@ -28,6 +35,19 @@ PARTS = frozenset(
     }
 )
 """The GGUF names of the tensors: not every layer has them."""
+
+
+def layer_kinds(config: Config, allowed: str = "M*-E") -> str:
+    """Return a letter for each layer: M (Mamba 2), * (attention), - (dense) or E (experts)."""
+    key = next(
+        (key for key in ("layers_block_type", "layer_types") if key in config), "layer_types"
+    )
+    letters = {name: letter for letter, names in _KINDS.items() for name in names}
+    stated = config.strings(key)
+    if not stated or any(letters.get(each, "?") not in allowed for each in stated):
+        known = ", ".join(_KINDS[letter][0] for letter in allowed)
+        raise config.error(key, f"{stated[:4]} are not kinds of layers: {known}")
+    return "".join(letters[each] for each in stated)
 
 
 def names(prefix: str) -> dict[str, str]:
@@ -61,6 +81,22 @@ def transform(name: str, values: Stored, parameters: Parameters) -> Stored:  # n
     return -np.exp(to_float32(values)) if name.endswith(".ssm_a") else values
 
 
+def first_names(prefix: str) -> dict[str, str]:
+    """Return the names of Mamba 1's tensors that are stored as they are, as `names` does."""
+    second = {name: ours for name, ours in names(prefix).items() if "dt_bias" not in name}
+    first = {f"{prefix}{theirs}": f"blk.{{}}.{ours}" for theirs, ours in FIRST_PARTS.items()}
+    return second | first
+
+
+def first_views(prefix: str) -> Mapping[str, Mapping[str, View]]:
+    """Return the names of the others of Mamba 1."""
+    return {
+        f"{prefix}conv1d.weight": {"blk.{}.ssm_conv1d.weight": channel},
+        f"{prefix}A_log": {"blk.{}.ssm_a": np.asarray},
+        f"{prefix}D": {"blk.{}.ssm_d": np.asarray},
+    }
+
+
 def shape_keys(
     config: Config, *, heads: str, features: str, groups: str, size: str, width: str
 ) -> Parameters:
@@ -71,7 +107,7 @@ def shape_keys(
     unlimited = [
         [0.0, math.inf],
         [0.0, {"__float__": "Infinity"}],
-    ]  # as transformers writes it
+    ]  # transformers writes the second
     config.require("time_step_limit", [None, *unlimited], None)
     count, each = config.integer(heads), config.integer(features)
     if count % config.integer(groups, 1):

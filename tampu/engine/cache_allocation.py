@@ -42,8 +42,7 @@ def _attention_kind(
     """
     devices = () if device_map.cpu_cache else device_map.devices
     is_quantized = not {"q8_0", "q4_0"}.isdisjoint(cache_types(options))
-    every = [part for shape in shapes for part in cache_parts(shape)]
-    rows = [part for part in every if isinstance(part, LayerShape)]
+    rows = [part for part in cache_parts(*shapes) if isinstance(part, LayerShape)]
     is_fused = is_quantized or all(
         attends_to(kernels, features)
         for shape in rows

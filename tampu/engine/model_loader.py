@@ -56,7 +56,7 @@ log = logging.getLogger("tampu")
 
 _IMAGE_STORE_BYTES = 256 * 2**20
 _ONE_THREAD_BYTES = 64 * 2**20  # a file so small that more threads make it slower
-NODES_PER_RUN = 56  # at most, of a recurrent layer
+NODES_PER_RUN = 64  # at most, of a recurrent layer
 _TOKEN_TENSORS = ("token_embd.weight", "output.weight")
 
 
@@ -348,8 +348,7 @@ def _repack_cache(options: LoadOptions) -> RepackCache | None:
 
 def _max_nodes(parts: Sequence[Weights], model: Model, size: CacheSize) -> int:
     """Return the maximum number of a graph's nodes; recurrent layers have more for each run."""
-    parts_of_layers = (part for shape in model.cache_shapes() for part in cache_parts(shape))
-    recurrent = sum(isinstance(part, StateShape) for part in parts_of_layers)
+    recurrent = sum(isinstance(part, StateShape) for part in cache_parts(*model.cache_shapes()))
     tensors = sum(len(part.file.tensors) for part in parts)
     return max(2048, 16 * tensors) + NODES_PER_RUN * recurrent * size.max_micro_batches
 

@@ -32,7 +32,7 @@ def split_fused(file: GGUFFile) -> GGUFFile:
     tensors: dict[str, TensorInfo] = {}
     for name, info in file.tensors.items():
         found = _FUSED.fullmatch(name)
-        if found and f"blk.{found[1]}.ssm_conv1d.weight" not in file.tensors:
+        if found and not _is_recurrent(file, int(found[1])):
             rows = _rows(info, file.metadata, int(found[1]))
             tensors |= {part.name: part for part in _parts(info, rows)}
         elif (up := _FUSED_GATE.fullmatch(name)) and _has_gate(info, file, up):
@@ -52,6 +52,12 @@ def _has_gate(info: TensorInfo, file: GGUFFile, up: re.Match[str]) -> bool:
         return False
     width = _of_layer(file.metadata, "feed_forward_length", int(up[1]), 0)
     return width > 0 and info.shape[0] == 2 * width
+
+
+def _is_recurrent(file: GGUFFile, layer: int) -> bool:
+    """Return whether a layer is a delta net; Falcon-H1 has Mamba 2, which has `ssm_in`, as well."""
+    names = (f"blk.{layer}.{name}.weight" for name in ("ssm_conv1d", "ssm_in"))
+    return [name in file.tensors for name in names] == [True, False]
 
 
 def _rows(info: TensorInfo, metadata: Metadata, layer: int) -> dict[str, int]:

@@ -112,7 +112,7 @@ class Cache:
         self.attention = attention
         self._shapes = shapes
         self._context = backend.context(_MAX_TENSORS * len(shapes))
-        specs = dict.fromkeys(spec_of(part) for shape in shapes for part in cache_parts(shape))
+        specs = dict.fromkeys(spec_of(part) for part in cache_parts(*shapes))
         try:
             self.storages = [_storage(self._context, shapes, spec, size, types) for spec in specs]
         except TampuError:
@@ -211,8 +211,7 @@ def _layer(
 
 def state_features(shapes: Sequence[CacheShape]) -> int:
     """Return the elements of a sequence's state, in all recurrent layers together."""
-    parts = (part for shape in shapes for part in cache_parts(shape))
-    return sum(part.size for part in parts if isinstance(part, StateShape))
+    return sum(part.size for part in cache_parts(*shapes) if isinstance(part, StateShape))
 
 
 def layer_bytes(

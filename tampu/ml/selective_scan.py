@@ -74,8 +74,9 @@ def _selective_scan(
     """Compute it by ggml."""
     context, shape = x._context(), (x.shape[0], *state.shape)
     if state.before is not None:
-        order = np.arange(shape[0], dtype=np.float32)
-        before, rows = state.before, context.constant(order).cast(GGMLType.I32)
+        order = context.constant(np.arange(shape[0], dtype=np.float32))
+        rows = order.strided(order.shape, (), context=context).cast(GGMLType.I32)
+        before = state.before
     else:
         *lengths, size = (state.stored.shape[0], *state.shape)
         strides = tuple(4 * size * math.prod(lengths[at:]) for at in (1, 2, 3))

@@ -63,6 +63,7 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "exaone-moe": Architecture("tampu.models.exaone_moe:ExaoneMoe"),
     "exaone4": Architecture("tampu.models.exaone4:Exaone4"),
     "falcon": Architecture("tampu.models.falcon:Falcon"),
+    "falcon-h1": Architecture("tampu.models.falcon_h1:FalconH1"),
     "gemma": Architecture("tampu.models.gemma:Gemma"),
     "gemma-embedding": Architecture("tampu.models.gemma_embedding:GemmaEmbedding"),
     "gemma-embedding2": Architecture("tampu.models.gemma_embedding2:GemmaEmbedding2"),
@@ -83,12 +84,16 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "granite_swa": Architecture(
         "tampu.models.granite_swa:GraniteSwa", {"rope_mode": RopeMode.INTERLEAVED}
     ),
+    "granitehybrid": Architecture(
+        "tampu.models.granitehybrid:GraniteHybrid", {"rope_mode": RopeMode.INTERLEAVED}
+    ),
     "granitemoe": Architecture("tampu.models.granitemoe:GraniteMoe"),
     "hunyuan-dense": Architecture("tampu.models.hunyuan:Hunyuan"),
     "hunyuan-moe": Architecture("tampu.models.hunyuan_moe:HunyuanMoe"),
     "hy_v3": Architecture("tampu.models.glm4moe:Glm4Moe"),
     "internlm2": Architecture("tampu.models.llama:Llama", {"rope_mode": RopeMode.INTERLEAVED}),
     "jais2": Architecture("tampu.models.starcoder2:StarCoder2", {"activate": nn.relu_squared}),
+    "jamba": Architecture("tampu.models.jamba:Jamba"),
     "jina-bert-v2": Architecture("tampu.models.jina_bert_v2:JinaBertV2"),
     "jina-bert-v3": Architecture("tampu.models.nomic_bert:NomicBert"),
     "laguna": Architecture("tampu.models.laguna:Laguna"),
@@ -96,6 +101,8 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "lfm2moe": Architecture("tampu.models.lfm2:Lfm2"),
     "llama": Architecture("tampu.models.llama:Llama", {"rope_mode": RopeMode.INTERLEAVED}),
     "llama4": Architecture("tampu.models.llama4:Llama4"),
+    "mamba": Architecture("tampu.models.mamba:Mamba"),
+    "mamba2": Architecture("tampu.models.mamba2:Mamba2"),
     "minicpm": Architecture("tampu.models.granite:Granite", {"rope_mode": RopeMode.INTERLEAVED}),
     "minimax-m2": Architecture("tampu.models.minimax_m2:MiniMaxM2"),
     "mistral3": Architecture("tampu.models.mistral3:Mistral3"),

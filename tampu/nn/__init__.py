@@ -66,6 +66,8 @@ from tampu.nn.latent_attention import LatentHeads as LatentHeads
 from tampu.nn.latent_attention import move_latent as move_latent
 from tampu.nn.linear import Embedding as Embedding
 from tampu.nn.linear import Linear as Linear
+from tampu.nn.mamba import Mamba as Mamba
+from tampu.nn.mamba import MambaShape as MambaShape
 from tampu.nn.mamba2 import Mamba2 as Mamba2
 from tampu.nn.mamba2 import Mamba2Shape as Mamba2Shape
 from tampu.nn.mamba2 import read_mamba2_shape as read_mamba2_shape

@@ -155,9 +155,10 @@ CacheShape: TypeAlias = CachePart | tuple[CachePart, ...]
 """What a layer stores: keys and values or states; of a tuple each part, () for a layer without."""
 
 
-def cache_parts(shape: CacheShape) -> tuple[CachePart, ...]:
-    """Return the parts of the cache of a layer."""
-    return shape if isinstance(shape, tuple) else (shape,)
+def cache_parts(*shapes: CacheShape) -> list[CachePart]:
+    """Return the parts of the caches of layers."""
+    every = [shape if isinstance(shape, tuple) else (shape,) for shape in shapes]
+    return [part for parts in every for part in parts]
 
 
 class Model(Module):

@@ -8,6 +8,7 @@ import numpy.typing as npt
 import pytest
 from support.graphs import floats
 from support.reference import delta_rule
+from support.reference import selective_scan as reference_scan
 from support.states import row_arrays, state_rows, written_states
 
 from tampu.errors import ShapeError
@@ -73,7 +74,9 @@ def test_heads_of_any_size(compute: Callable[..., Any], features: int) -> None:
     np.testing.assert_allclose(states, after, atol=2e-5)
 
 
-def test_the_state_after_some_tokens_continues_with_the_others(compute: Callable[..., Any]) -> None:
+def test_the_state_after_some_tokens_continues_with_the_others(
+    compute: Callable[..., Any],
+) -> None:
     *streams, state = operands(2, 7)
 
     def in_two(*tensors: Tensor) -> list[Tensor]:
@@ -189,31 +192,20 @@ def scan(*tensors: Tensor) -> list[Tensor]:
     return [selective_scan(*operands, state), written_states(state)]
 
 
-def scan_reference(
-    x: Any, b: Any, c: Any, step: Any, decay: Any, skip: Any, state: Any
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """The recurrence of arXiv:2405.21060."""
-    b, c = (np.repeat(each, x.shape[2] // each.shape[2], axis=2) for each in (b, c))
-    outputs, state = np.zeros(x.shape), state.astype(np.float64)
-    for t in range(x.shape[1]):
-        delta = np.logaddexp(0, step[:, t].astype(np.float64))[:, :, None, None]
-        added = delta * x[:, t, :, :, None] * b[:, t, :, None]
-        state = np.exp(delta * decay[:, None]) * state + added
-        outputs[:, t] = (state * c[:, t, :, None]).sum(-1) + skip * x[:, t]
-    return outputs, state
-
-
 @pytest.mark.parametrize("shape", _SCANNED)
 def test_the_selective_scan_is_the_recurrence(compute: Callable[..., Any], shape: Any) -> None:
     given = scanned(*shape)
     outputs, states = compute(scan, *in_rows(given))
-    expected, after = scan_reference(*given)
+    expected, after = reference_scan(*given)
     np.testing.assert_allclose(outputs, expected, atol=5e-5)
     np.testing.assert_allclose(states, after, atol=5e-5)
 
 
-def test_a_scan_continues_from_states_in_the_same_graph(compute: Callable[..., Any]) -> None:
-    *streams, decay, skip, state = scanned(2, 7, 4, 2, 16, 16, each=False)
+@pytest.mark.parametrize("features", [16, 5])  # by the kernels, and by ggml
+def test_a_scan_continues_from_states_in_the_same_graph(
+    compute: Callable[..., Any], features: int
+) -> None:
+    *streams, decay, skip, state = scanned(2, 7, 4, 2, features, 16, each=False)
 
     def in_two(*tensors: Tensor) -> list[Tensor]:
         *halves, decay, skip, stored, read, written, read_next, written_next = tensors
@@ -226,7 +218,7 @@ def test_a_scan_continues_from_states_in_the_same_graph(compute: Callable[..., A
 
     halves = [part for cut in (slice(0, 4), slice(4, 7)) for part in (s[:, cut] for s in streams)]
     first, second, end = compute(in_two, *in_rows([*halves, decay, skip, state], 2))
-    expected, after = scan_reference(*streams, decay, skip, state)
+    expected, after = reference_scan(*streams, decay, skip, state)
     np.testing.assert_allclose(np.concatenate([first, second], 1), expected, atol=2e-5)
     np.testing.assert_allclose(end, after, atol=2e-5)
 

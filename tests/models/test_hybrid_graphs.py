@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.laboratory import Laboratory
 from support.tiny_hybrid import hybrid_weights, tiny_hybrid
 from support.tiny_model import write_tiny
 
@@ -14,17 +15,17 @@ from tampu.gguf_compat import read_model
 from tampu.kvcache import Cache, CacheSize, CellRange, MicroBatch, StateSpec
 from tampu.ml import Backend, GGMLType, Weights
 from tampu.models import Architecture, bind_model
-from tampu.nn import Batch, StateShape
+from tampu.nn import Batch, StateShape, cache_parts
 
 COUNT = 32  # the fewest tokens between two checkpoints
 
 
-def nodes(backend: Backend, path: Path, runs: int) -> int:
-    """Return the number of nodes of a graph for so many runs of many tokens."""
+def nodes(backend: Backend, path: Path, runs: int) -> float:
+    """Return the nodes of a graph for so many runs of many tokens, by recurrent layers."""
     with Weights(read_model(path)) as weights:
         model = bind_model(weights)
         shapes = model.cache_shapes()
-        assert sum(isinstance(shape, StateShape) for shape in shapes) == 1
+        recurrent = sum(isinstance(part, StateShape) for part in cache_parts(*shapes))
         cache = Cache(backend, shapes, CacheSize(slots=4, context=128, batch=128))
         weights.load(backend)
         context = backend.context()
@@ -32,7 +33,8 @@ def nodes(backend: Backend, path: Path, runs: int) -> int:
         is_state = [isinstance(spec, StateSpec) for spec in cache.specs]
         views = [parts if each else CellRange(0, 256) for each in is_state]
         graph = cache.build(context, COUNT * runs, views)
-        lengths = ((COUNT * runs,), (4, COUNT * runs), (COUNT * runs,))
+        each, many = (COUNT * runs,), model.positions_per_token > 1
+        lengths = (each, (model.positions_per_token, *each) if many else each, each)
         inputs = [context.input("input", length, GGMLType.I32) for length in lengths]
         context.output(
             model.head(model.hidden(Batch(inputs[0], inputs[1], inputs[2]), graph.layers))
@@ -40,7 +42,7 @@ def nodes(backend: Backend, path: Path, runs: int) -> int:
         count = context._count
         context.close()
         cache.close()
-        return count
+        return count / recurrent
 
 
 @pytest.mark.parametrize("tiled", [True, False])
@@ -57,5 +59,14 @@ def test_a_run_of_tokens_takes_no_more_nodes_than_are_reserved(
     changed = {"qwen35": Architecture(entry.path, entry.constants)}
     monkeypatch.setattr(models, "architectures", lambda: known | changed)
     path = write_tiny(tmp_path / "m.gguf", tiny_hybrid(), weights=hybrid_weights())
+    ours, ggmls = (nodes(each, path, 3) - nodes(each, path, 2) for each in (backend, plain_backend))
+    assert 0 < ours < ggmls <= NODES_PER_RUN
+
+
+@pytest.mark.parametrize("name", ["falcon_h1", "jamba"])  # with the most nodes of Mamba 2 and 1
+def test_runs_of_mamba_take_no_more_nodes_than_are_reserved(
+    backend: Backend, plain_backend: Backend, tmp_path: Path, name: str
+) -> None:
+    path = Laboratory(tmp_path).file(name, "F32")
     ours, ggmls = (nodes(each, path, 3) - nodes(each, path, 2) for each in (backend, plain_backend))
     assert 0 < ours < ggmls <= NODES_PER_RUN

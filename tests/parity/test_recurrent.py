@@ -12,7 +12,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from support.laboratory import Laboratory, in_depth, tokens
+from support.laboratory import Laboratory, tokens
 
 from tampu.engine.engine import Engine
 
@@ -22,7 +22,7 @@ COUNT = 24
 APART = 32  # tokens between the states of a prompt
 
 
-@pytest.fixture(params=in_depth(["lfm2", "qwen35", "qwen3next"]))
+@pytest.fixture(params=["lfm2", "qwen35", "qwen3next", "nemotron_h", "falcon_h1"])
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -120,7 +120,7 @@ def test_no_graph_takes_more_memory_than_is_reserved(laboratory: Laboratory) -> 
     options: dict[str, Any] = {"context": 512, "batch": 64, "threads": 1, "cache_type": "f32"}
     path = laboratory.file("qwen35")
     with Engine.load(path, flash_attention=False, gpu_layers=99, **options) as engine:
-        backend = engine.runner.graphs.backend
+        backend = engine.runner.graphs._backend
         reserved = backend.graph_bytes
         for count in (1, 65, 200):
             prompt = random.Random(0).choices(range(3, 100), k=count)

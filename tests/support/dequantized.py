@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,8 @@ _KEPT = ("gate.weight", "router.weight", "correction_bias")
 def take_weights(model: PreTrainedModel, recipe: Recipe, path: Path) -> PreTrainedModel:
     """Give the text part of `model`, made by `recipe`, the quantised weights of a file of it."""
     named = ((recipe.rename(name), parameter) for name, parameter in model.named_parameters())
-    _take(named, FAMILIES[recipe.architecture if recipe.layout else recipe.checkpoint], path)
+    family = FAMILIES[recipe.architecture if recipe.layout else recipe.checkpoint]
+    _take(named, family, path, family.multipliers(Config(model.config.to_dict())))
     return model
 
 
@@ -64,8 +66,16 @@ def take_stored_weights(folder: Path, recipe: Recipe, path: Path) -> None:
         save_file(dense, part / SINGLE_FILE)
 
 
-def _take(named: Iterable[tuple[str, torch.Tensor]], family: Family, path: Path) -> None:
+def _take(
+    named: Iterable[tuple[str, torch.Tensor]],
+    family: Family,
+    path: Path,
+    multipliers: Mapping[str, Values] = MappingProxyType({}),
+) -> None:
     stored, keys = _quantized(path), _keys(path)
+    for target, factor in multipliers.items():
+        for name in stored.keys() & {target.format(layer) for layer in range(keys["block_count"])}:
+            stored[name] = stored[name] / factor
     splits = {**family.splits, **family.fused(keys)}
     with torch.no_grad():
         for name, parameter in named:

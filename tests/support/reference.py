@@ -165,3 +165,17 @@ def delta_rule(
         state = state + change[..., None] * k[:, t, :, None]
         outputs[:, t] = np.einsum("bhvk,bhk->bhv", state, q[:, t]) / math.sqrt(v.shape[3])
     return outputs, state
+
+
+def selective_scan(
+    x: Floats, b: Floats, c: Floats, step: Floats, decay: Floats, skip: Floats, state: Floats
+) -> tuple[Floats, Floats]:
+    """Return the outputs and the states after them (arXiv:2405.21060), shapes as in `ml`."""
+    b, c = (np.repeat(each, x.shape[2] // each.shape[2], axis=2) for each in (b, c))
+    outputs, state = np.zeros(x.shape), state.astype(np.float64)
+    for t in range(x.shape[1]):
+        delta = np.logaddexp(0, step[:, t].astype(np.float64))[:, :, None, None]
+        added = delta * x[:, t, :, :, None] * b[:, t, :, None]
+        state = np.exp(delta * decay[:, None]) * state + added
+        outputs[:, t] = (state * c[:, t, :, None]).sum(-1) + skip * x[:, t]
+    return outputs, state

@@ -33,12 +33,6 @@ _STACKS = {
     f"{_LAYER}mixer.experts.{{}}.{part}_proj": f"blk.{{}}.ffn_{part}_exps"
     for part in ("up", "down")
 }
-_KINDS = {  # by their letters; older names of transformers are in the second column
-    "M": ("linear_attention", "mamba"),
-    "*": ("full_attention", "attention"),
-    "-": ("mlp",),
-    "E": ("moe",),
-}
 _OF_EXPERTS = (
     "n_routed_experts", "num_experts_per_tok", "n_group", "topk_group", "n_shared_experts",
     "moe_intermediate_size", "moe_shared_expert_intermediate_size", "moe_latent_size",
@@ -81,19 +75,16 @@ def parameters(config: Config) -> Parameters:
 
 
 def layer_kinds(config: Config) -> str:
-    """Return each layer's letter: M (Mamba 2), * (attention), - (dense), E (experts)."""
-    key = next((key for key in ("layers_block_type", "layer_types") if key in config), "")
-    letters = {name: letter for letter, names in _KINDS.items() for name in names}
-    stated = config.strings(key) if key else list(config.string("hybrid_override_pattern"))
-    kinds = "".join(letters.get(each, each) for each in stated)
-    key = key or "hybrid_override_pattern"
-    if not kinds or set(kinds) - set(_KINDS):
-        raise config.error(key, f"{kinds[:40]!r} are not kinds of layers: M, *, - and E")
-    if {"-", "E"} <= set(kinds):
+    """Return a letter for each layer: M (Mamba 2), * (attention), - (dense) or E (experts)."""
+    key = "hybrid_override_pattern"
+    stated = config.string(key) if key in config else mamba2.layer_kinds(config)
+    if not stated or set(stated) - set("M*-E"):
+        raise config.error(key, f"{stated[:40]!r} are not kinds of layers: M, *, - and E")
+    if {"-", "E"} <= set(stated):
         raise config.error(key, "some layers are dense and some have experts: no file can say so")
-    if len(kinds) != config.layers(default=len(kinds)):
-        raise config.error(key, f"{len(kinds)} layers, and num_hidden_layers is another number")
-    return kinds
+    if len(stated) != config.layers(default=len(stated)):
+        raise config.error(key, f"{len(stated)} layers, and num_hidden_layers is another number")
+    return stated
 
 
 def _expert_keys(config: Config) -> Parameters:
@@ -126,7 +117,7 @@ def gather(tensors: Iterable[StoredTensor]) -> Iterable[StoredTensor]:
 
 NEMOTRON_H = Family(
     architecture="nemotron_h",
-    mixture="nemotron_h_moe",
+    architectures={"nemotron_h_moe": lambda names: "blk.{}.ffn_gate_inp" in names},
     checkpoints=("NemotronHForCausalLM",),
     prefixes=(("backbone.", "model."),),
     names={

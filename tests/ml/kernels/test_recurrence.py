@@ -1,4 +1,4 @@
-"""The delta rule and the convolution before it, on each level and by ggml, against float64."""
+"""The delta rule, the scan and the convolution on each level and by ggml, against float64."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,11 +9,13 @@ import pytest
 from support.graphs import TYPES, floats
 from support.kernels import levels
 from support.reference import delta_rule, silu
+from support.reference import selective_scan as reference_scan
 from support.states import row_arrays, state_rows, written_states
 
 from tampu.ml import Backend, Tensor
 from tampu.ml.kernels import KernelChoice
 from tampu.ml.recurrence import gated_delta_rule, slide
+from tampu.ml.selective_scan import selective_scan
 
 WAYS = [("ggml", 1), *((level, 1) for level in levels()), (None, 2), (None, 3)]
 Array = npt.NDArray[Any]
@@ -97,6 +99,56 @@ def test_many_tokens_with_decays_of_any_size(
     expected, after = delta_rule(*given)
     np.testing.assert_allclose(outputs, expected, atol=2e-5)
     np.testing.assert_allclose(states, after, atol=5e-5)
+
+
+def scan(*tensors: Tensor) -> list[Tensor]:
+    """Return the outputs, the states after them, and the rows of those before."""
+    *operands, stored, read, written = tensors
+    state = state_rows((*operands[0].shape[2:], operands[1].shape[3]), stored, read, written)
+    y = selective_scan(*operands, state)
+    return [y, written_states(state), written_states(state, 0)]
+
+
+@pytest.mark.parametrize(("level", "threads"), WAYS)
+@pytest.mark.parametrize("decay", [1e-4, 1.0, 30.0])
+@pytest.mark.parametrize(
+    ("sequences", "tokens", "heads", "groups", "features", "size"),
+    [
+        (1, 1, 4, 2, 16, 16),
+        (3, 5, 2, 1, 48, 32),
+        (1, 70, 4, 4, 64, 128),
+        (2, 16, 2, 1, 80, 48),
+        (1, 20, 1, 1, 16, 272),
+    ],
+)
+def test_the_selective_scan(
+    level_backends: Callable[..., Backend],
+    level: str | None,
+    threads: int,
+    sequences: int,
+    tokens: int,
+    heads: int,
+    groups: int,
+    features: int,
+    size: int,
+    decay: float,
+) -> None:
+    per = (sequences, tokens)
+    given: list[Any] = [
+        floats(*per, heads, features),
+        *(floats(*per, groups, size, seed=seed) / 4 for seed in (1, 2)),
+        3 * floats(*per, heads, seed=3),
+        np.linspace(-decay, -2 * decay, heads, dtype=np.float32)[:, None],
+        floats(heads, 1, seed=4),
+        floats(sequences, heads, features, size, seed=5),
+    ]
+    *operands, before = given
+    found, used = run(level_backends(level, threads), scan, *operands, *row_arrays(before))
+    assert used == (level != "ggml")
+    expected, after = reference_scan(*given)
+    np.testing.assert_allclose(found[0], expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(found[1], after, rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(found[2], before[::-1])
 
 
 @pytest.mark.parametrize("tokens", [1, 16])
