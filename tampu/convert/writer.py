@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-from tampu.convert.gguf_file import alignment_of, encode_header
+from tampu.convert.gguf_header import alignment_of, encode_header
 from tampu.errors import ModelFileError
 from tampu.ml.atomic_file import atomic_file, check_free_space, translate_os_errors
 from tampu.ml.threads import usable_cpus

@@ -21,12 +21,6 @@ def relu_squared(x: Tensor) -> Tensor:
     return positive * positive
 
 
-def relu_squared(x: Tensor) -> Tensor:
-    """Return max(x, 0)², which may replace the elements of x (Primer, arXiv:2109.08668)."""
-    positive = x.clamp(0.0, math.inf)
-    return positive * positive
-
-
 class FeedForward(Module):
     """down(activate(up x)): no gate (arXiv:1706.03762)."""
 
