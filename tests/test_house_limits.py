@@ -36,7 +36,6 @@ LONG_FUNCTIONS = {
     "cli/run.py: run_command": "its parameters are the command's options with their help",
     "cli/serve.py: serve_command": "its parameters are the command's options with their help",
     "convert/__init__.py: plan_conversion": "to be divided",
-    "server/features/responses/conversations.py: conversation_routes": "functions of routes in one",
 }  # fmt: skip
 # Classes with more methods, and why.
 LARGE_CLASSES = {
