@@ -38,6 +38,7 @@ MODELS = {
     "lfm2moe": "LFM2 and LFM2.5 mixtures of experts",
     "llama": "Llama 1 to 3.3, Mistral, Mixtral, LLaVA 1.5",
     "llama4": "Llama 4, text and vision",
+    "mellum": "Mellum 2",
     "minimax-m2": "MiniMax-M2, M2.1, M2.5",
     "mistral3": "Mistral Small 3, Ministral 3, with Pixtral's vision encoder",
     "mllama": "Llama 3.2 Vision",

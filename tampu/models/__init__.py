@@ -60,6 +60,7 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "lfm2moe": Architecture("tampu.models.lfm2:Lfm2"),
     "llama": Architecture("tampu.models.llama:Llama", {"rope_mode": RopeMode.INTERLEAVED}),
     "llama4": Architecture("tampu.models.llama4:Llama4"),
+    "mellum": Architecture("tampu.models.mellum:Mellum"),
     "minimax-m2": Architecture("tampu.models.minimax_m2:MiniMaxM2"),
     "mistral3": Architecture("tampu.models.mistral3:Mistral3"),
     "mllama": Architecture("tampu.models.mllama:Mllama"),
