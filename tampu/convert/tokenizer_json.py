@@ -144,6 +144,9 @@ def _byte_level(
     tokenizer: Node, model: Node, tokens: list[str], types: list[int], refusals: Refusals
 ) -> TokenTable:
     pre = pretokenizer_name(tokenizer.get("pre_tokenizer"))
+    whole = model.get("ignore_merges") is True
+    if whole != find(pre).whole_words:  # GLM splits texts as Llama 3 does, but merges
+        pre = name_of(find(pre).stages, whole_words=whole) or pre
     steps = _normalizer(tokenizer, refusals)
     parts = parts_of(tokenizer, "pre_tokenizer")
     if steps and steps[-1]["type"] == "ByteLevel":
@@ -162,7 +165,6 @@ def _byte_level(
     words = find(pre)
     if steps != list(NFC if words.is_nfc else ()):
         table.keys |= _written(steps)
-    whole = model.get("ignore_merges") is True
     if whole != words.whole_words:
         table.keys[WHOLE_WORDS] = whole
     table.has_normalizer = bool(steps)
