@@ -69,6 +69,7 @@ MODELS = {
     "llama4": "Llama 4, text and vision",
     "mamba": "Mamba 1",
     "mamba2": "Mamba 2, Codestral Mamba",
+    "mellum": "Mellum 2",
     "minicpm": "MiniCPM 1, 2, 4",
     "minimax-m2": "MiniMax-M2, M2.1, M2.5",
     "mistral3": "Mistral Small 3, Ministral 3, with Pixtral's vision encoder",

@@ -117,6 +117,9 @@ def _byte_level(
     tokenizer: Node, model: Node, tokens: list[str], types: list[int], refusals: Refusals
 ) -> TokenTable:
     pre = pretokenizer_name(tokenizer.get("pre_tokenizer"))
+    whole = model.get("ignore_merges") is True
+    if whole != find(pre).whole_words:  # GLM splits texts as Llama 3 does, but merges
+        pre = name_of(find(pre).stages, whole_words=whole) or pre
     steps = _normalizer(tokenizer, refusals)
     whole = model.get("ignore_merges") is True
     pre = pre if steps != list(NFC) else NFC_NAMES.get(pre, pre)

@@ -101,11 +101,14 @@ LAYOUTS = (
         defaults={"rope.scaling.type": "yarn"},
         keys=keys.of_gptoss,
     ),
-    Layout(
-        architecture="lfm2",
-        marks=lambda file: "token_embd_norm.weight" not in file.tensors,
-        names={r"^output_norm\.": "token_embd_norm."},
-        keys=keys.of_lfm2,
+    *(
+        Layout(
+            architecture=name,
+            marks=lambda file: "token_embd_norm.weight" not in file.tensors,
+            names={r"^output_norm\.": "token_embd_norm."},
+            keys=keys.of_lfm2,
+        )
+        for name in ("lfm2", "lfm2moe")
     ),
     Layout(architecture="olmo3", llama_cpp="olmo2"),
     Layout(

@@ -103,6 +103,7 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "llama4": Architecture("tampu.models.llama4:Llama4"),
     "mamba": Architecture("tampu.models.mamba:Mamba"),
     "mamba2": Architecture("tampu.models.mamba2:Mamba2"),
+    "mellum": Architecture("tampu.models.mellum:Mellum"),
     "minicpm": Architecture("tampu.models.granite:Granite", {"rope_mode": RopeMode.INTERLEAVED}),
     "minimax-m2": Architecture("tampu.models.minimax_m2:MiniMaxM2"),
     "mistral3": Architecture("tampu.models.mistral3:Mistral3"),

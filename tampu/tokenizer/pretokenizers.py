@@ -177,9 +177,17 @@ _FAMILIES: tuple[tuple[str, PreTokenizer], ...] = (
 _BY_NAME = {name: family for names, family in _FAMILIES for name in names.split()}
 
 
-def name_of(stages: tuple[str, ...]) -> str | None:
-    """Return a name of the pre-tokenizer with these stages, None if there is none."""
-    return next((names.split()[0] for names, each in _FAMILIES if each.stages == stages), None)
+def name_of(stages: tuple[str, ...], *, whole_words: bool | None = None) -> str | None:
+    """Return a name of the pre-tokenizer with these stages, None if there is none.
+
+    Args:
+        stages: the regular expressions.
+        whole_words: whether words that are tokens are not merged; None: either.
+    """
+    for names, each in _FAMILIES:
+        if each.stages == stages and whole_words in (None, each.whole_words):
+            return names.split()[0]
+    return None
 
 
 def known_names() -> list[str]:

@@ -186,6 +186,12 @@ ROWS = {
         arrays={"blk.0.ffn_gate.weight": zeros(16, 8)},
         found={"feed_forward_length": 16, PRE: "lfm2"},
     ),
+    "lfm2moe": Row(
+        "lfm2moe",
+        names={"output_norm.weight": "token_embd_norm.weight"},
+        arrays={"blk.0.ffn_gate.weight": zeros(16, 8)},
+        found={"feed_forward_length": 16, PRE: "lfm2"},
+    ),
     "olmo3": Row(
         "olmo3",
         "olmo2",

@@ -156,9 +156,17 @@ PUBLISHED: Mapping[str, Published] = {
         },
         keys={"expert_feed_forward_length": None, "rope.scaling.type": None},
     ),
+    "laguna": Published(
+        names={r"\.attn_gate\.": ".attn_g."},
+        renamed={
+            "rope.dimension_count_swa": "rope.swa.dimension_count",
+            "rope.freq_base_swa": "rope.swa.freq_base",
+        },
+    ),
     "lfm2": Published(
         names={r"^token_embd_norm\.": "output_norm."}, keys={"feed_forward_length": 1000}
     ),
+    "lfm2moe": Published(names={r"^token_embd_norm\.": "output_norm."}),
     "mistral3": Published(
         renamed={
             "rope.scaling.yarn_beta_fast": "rope.scaling.beta_fast",

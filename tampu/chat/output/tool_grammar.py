@@ -59,6 +59,8 @@ class Wire:
 
 _WIRES = {  # by the names of formats
     "hermes": Wire("", '<tool_call>\n{"name": "%s", "arguments": ', "}\n</tool_call>", "\n", ""),
+    "ernie": Wire("", '<tool_call>\n{"name": "%s", "arguments": ', "}\n</tool_call>", "\n", ""),
+    "hunyuan": Wire("<tool_calls>[", '{"name": "%s", "arguments": ', "}", ", ", "]</tool_calls>"),
     "granite": Wire("<|tool_call|>[", '{"name": "%s", "arguments": ', "}", ", ", "]"),
     "llama3": Wire("", '{"name": "%s", "parameters": ', "}", "; ", ""),
     "mistral": Wire("[TOOL_CALLS][", '{"name": "%s", "arguments": ', "}", ", ", "]"),

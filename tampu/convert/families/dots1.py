@@ -11,6 +11,7 @@ from tampu.convert.family import Family, Parameters
 
 def parameters(config: Config) -> Parameters:
     """Return the keys of `dots1`; refuse a sliding window, which its readers do not have."""
+    config.require("moe_layer_freq", (1,), 1)
     window = config.get("sliding_window")
     first = config.natural("max_window_layers", config.layers())
     if window is not None and first < config.layers():

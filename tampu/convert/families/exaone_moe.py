@@ -14,8 +14,7 @@ from tampu.convert.experts import (
 )
 from tampu.convert.families.llama import QK_NORM_NAMES, rope_factors
 from tampu.convert.family import Family, Parameters, text_parameters
-
-_FULL, _SLIDING = "full_attention", "sliding_attention"
+from tampu.convert.windows import FULL, SLIDING, window_flags
 
 
 def parameters(config: Config) -> Parameters:
@@ -35,23 +34,18 @@ def parameters(config: Config) -> Parameters:
         "leading_dense_block_count": dense,
         "expert_shared_feed_forward_length": shared,
         "attention.sliding_window": config.integer("sliding_window"),
-        "attention.sliding_window_pattern": _has_window(config),
+        "attention.sliding_window_pattern": window_flags(config, _usual_kinds(config)),
     }
 
 
-def _has_window(config: Config) -> list[bool]:
-    """Return which layers have a window."""
+def _usual_kinds(config: Config) -> list[str]:
+    """Return the kinds of the layers, of a pattern such as "LLLG" or a period."""
     layers, pattern = config.layers(), config.get("sliding_window_pattern", 4)
-    kinds = config.strings("layer_types")
-    if not kinds and isinstance(pattern, str) and pattern:
-        kinds = [_FULL if pattern[index % len(pattern)] == "G" else _SLIDING
-                 for index in range(layers)]  # fmt: skip
-    elif not kinds:
-        period = config.integer("sliding_window_pattern", 4)
-        kinds = [_SLIDING if (index + 1) % period else _FULL for index in range(layers)]
-    if len(kinds) != layers or set(kinds) - {_FULL, _SLIDING}:
-        raise config.error("layer_types", f"{kinds[:4]} for {layers} layers")
-    return [kind == _SLIDING for kind in kinds]
+    if isinstance(pattern, str) and pattern:
+        letters = (pattern[index % len(pattern)] for index in range(layers))
+        return [FULL if letter == "G" else SLIDING for letter in letters]
+    period = config.integer("sliding_window_pattern", 4)
+    return [SLIDING if (index + 1) % period else FULL for index in range(layers)]
 
 
 EXAONE_MOE = Family(

@@ -15,12 +15,30 @@ _LONG = 262_144  # the context with the published alpha
 _ALPHA = 1000
 
 
+_ONLY = {
+    "group_limited_greedy": False,
+    "moe_layer_num_skipped": 0,
+    "norm_topk_prob": True,
+    "norm_type": "rms",
+    "position_embedding_xdrope": False,
+    "routed_scaling_factor": False,
+    "use_cla": False,
+    "use_mixed_mlp_moe": True,
+    "use_mla": False,
+    "use_qk_norm": True,
+    "use_rotary_pos_emb": True,
+}
+_OF_CLASSIFIERS = ("cla_share_factor", "class_num", "dense_list", "pool_type", "skip_cls_token")
+
+
 def parameters(config: Config) -> Parameters:
     """Return the keys of `hunyuan-moe`, whose readers always renormalize the experts' weights."""
     config.require("hidden_act", ("silu",), "silu")
-    for name, value in {"use_qk_norm": True, "use_mixed_mlp_moe": True, "use_cla": False}.items():
+    for name, value in _ONLY.items():
         config.require(name, (value,), value)
-    config.require("moe_layer_num_skipped", (0,), 0)
+    config.require("attention_head_dim", (config.head_size(),), config.head_size())
+    for name in _OF_CLASSIFIERS:
+        config.get(name)
     config.require("num_shared_expert", (1, [1] * config.layers()), 1)
     width, experts = config.integer("intermediate_size"), config.integer("num_experts")
     used = _of_all_layers(config, "moe_topk", 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tampu.convert.config import Config, read_rope, rope_settings
+from tampu.convert.config import Config
 from tampu.convert.experts import (
     OF_SOME_LAYERS,
     ROUTER,
@@ -19,10 +19,9 @@ from tampu.convert.family import (
     rotated_features,
     text_parameters,
 )
-from tampu.errors import UnsupportedModelError
+from tampu.convert.windows import SLIDING, window_flags, window_rope
 
 _LAYER = "model.layers.{}."
-_SLIDING = "sliding_attention"
 _PERIOD = 4  # of the layers without a window, the first of which is one
 
 
@@ -57,26 +56,16 @@ def _heads(config: Config) -> list[int]:
 
 def _windows(config: Config) -> Parameters:
     """Return the window and the rotation of the layers that have one."""
-    layers = config.layers()
-    kinds = config.strings("layer_types") or ["full_attention"] * layers
-    if len(kinds) != layers or set(kinds) - {"full_attention", _SLIDING}:
-        raise config.error("layer_types", f"{kinds[:4]} for {layers} layers")
-    if _SLIDING not in kinds:
-        config.get("sliding_window")
-        rope_settings(config).get(_SLIDING)
+    flags = window_flags(config)
+    rope = window_rope(config, flags, is_partial=True)
+    if rope is None:
         return {}
-    rope = read_rope(config, layers=_SLIDING, is_partial=True)
-    if rope.kind != "none":
-        raise UnsupportedModelError(
-            f"{rope.settings.where}: sliding layers with scaled positions are not supported"
-        )
-    has_window = [kind == _SLIDING for kind in kinds]
-    usual = [index % _PERIOD != 0 for index in range(layers)]
+    usual = [index % _PERIOD != 0 for index in range(len(flags))]
     return {
         "attention.sliding_window": config.integer("sliding_window", 512),
         "rope.freq_base_swa": rope.base,
-        "rope.dimension_count_swa": rotated_features(config, 1.0, layers=_SLIDING),
-        **({"attention.sliding_window_pattern": has_window} if has_window != usual else {}),
+        "rope.dimension_count_swa": rotated_features(config, 1.0, layers=SLIDING),
+        **({"attention.sliding_window_pattern": flags} if flags != usual else {}),
     }
 
 

@@ -25,6 +25,10 @@ def parameters(config: Config) -> Parameters:
     config.require("qk_norm_type", ("per_layer",), "per_layer")  # all heads of a layer together
     config.require("use_routing_bias", (True,), default=True)
     config.require("shared_intermediate_size", (0,), 0)
+    for part in ("full_attention", "linear_attention", "mlp"):
+        config.require(f"layernorm_{part}_beta", (1, 1.0), 1.0)
+    for name in ("mlp_intermediate_size", "shared_moe_mode"):
+        config.get(name)  # of dense layers and shared experts, which there are none of
     layers = config.layers()
     full = [1] * layers
     if config.integers("attn_type_list", full) != full:

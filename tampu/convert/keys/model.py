@@ -41,7 +41,8 @@ CONFIG = Keys(
              "attention_softmax_in_fp32", "scale_attention_softmax_in_fp32",
              "reorder_and_upcast_attn", "slow_but_exact", "masked_softmax_fusion",
              "bias_dropout_fusion", "attn_impl", "init_device", "inference_runner",
-             "validate_runner_input", "pre_allocate_kv_cache", "max_batch_size", "verbose"),
+             "validate_runner_input", "pre_allocate_kv_cache", "max_batch_size", "verbose",
+             "use_grouped_mm"),
             LIBRARY,
         ),
         **dict.fromkeys(
@@ -54,6 +55,8 @@ CONFIG = Keys(
              "*_pdrop", "router_jitter_noise", "router_aux_loss_coef", "aux_loss_alpha",
              "*_loss_coef", "*_loss_weight", "initial_context_length", "layerdrop",
              "use_gradient_checkpointing", "label_smoothing", "ignore_index",
+             "moe_capacity", "multi_token_pred_lambda", "mtp_loss_scaling_factor",
+             "load_balance_coeff", "moe_drop_tokens", "moe_random_routing_dropped_token",
              "conv_use_xavier_init", "block_out_init_scale", "neftune_noise_alpha",
              "max_train_*", "loss_type", "time_step_min", "time_step_max", "time_step_floor",
              "time_step_scale", "time_step_init_scheme", "rescale_prenorm_residual",
@@ -70,7 +73,9 @@ CONFIG = Keys(
         **dict.fromkeys(
             ("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "sep_token_id",
              "cls_token_id", "mask_token_id", "eod_token_id", "decoder_start_token_id",
-             "eos_token", "bos_token", "pad_token", "unk_token", "type_vocab_size"),
+             "eos_token", "bos_token", "pad_token", "unk_token", "type_vocab_size", "pad_id",
+             "im_start_id", "im_end_id", "im_newline_id", "text_start_id", "text_end_id",
+             "mask_init_id", "org_vocab_size"),
             TOKENS,
         ),
         **dict.fromkeys(
@@ -84,6 +89,7 @@ CONFIG = Keys(
         **dict.fromkeys(
             ("attention_bias", "mlp_bias", "qkv_bias", "use_qkv_bias", "use_mlp_bias",
              "*_projector_bias", "mtp_num_hidden_layers", "num_nextn_predict_layers",
+             "use_mtp", "num_mtp_modules", "mtp_transformer_layers", "moe_use_aux_free",
              "mtp_use_dedicated_embeddings", "vocab_size_per_layer_input", "audio_config",
              "vision_config", "use_clipped_linears", "standardize", "position_embedding_size",
              "mm_posemb_size", "use_bias", "use_conv_bias", "mamba_conv_bias", "mamba_proj_bias",

@@ -29,6 +29,8 @@ STYLES = {style.name: style for _, style in FORMATS}
 BEGIN, END = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"
 # Formats whose calls end with a tag: what is between the tags, %s for the arguments.
 JSON_BODIES = {
+    "hunyuan": '[{"name": "f", "arguments": %s}]',
+    "ernie": '\n{"name": "f", "arguments": %s}\n',
     "hermes": '\n{"name": "f", "arguments": %s}\n',
     "deepseek": f"{BEGIN}f<｜tool▁sep｜>%s{END}",
     "command-r": '\n[{"tool_name": "f", "parameters": %s}]\n',

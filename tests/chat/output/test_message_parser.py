@@ -187,6 +187,10 @@ EXAMPLES = [
      [Reasoning("Hm"), ToolCall("g", {}, "0")]),
     ("command-r7b", "<|START_RESPONSE|>Yes<|END_RESPONSE|>", [Content("Yes")]),
     ("granite", f"<|tool_call|>[{CALL}]", [F]),
+    ("hunyuan", f"<think>Hm</think><answer>Ok</answer><tool_calls>[{CALL}]</tool_calls>",
+     [Reasoning("Hm"), Content("Ok"), F]),
+    ("ernie", f"<think>Hm</think><response>Ok</response><tool_call>\n{CALL}\n</tool_call>",
+     [Reasoning("Hm"), Content("Ok"), F]),
 ]  # fmt: skip
 
 

@@ -41,6 +41,8 @@ JSON_CALLS = {
     "llama3 tagged": '<|python_tag|>{"type": "function", "name": "f", "parameters": %s}; '
                      '{"name": "g", "parameters": %s}',
     "granite": '<|tool_call|>[{"name": "f", "arguments": %s}, {"name": "g", "arguments": %s}]',
+    "hunyuan": '<tool_calls>[{"name": "f", "arguments": %s}, {"name": "g", "arguments": %s}]'
+               "</tool_calls>",
     "mistral": '[TOOL_CALLS][{"name": "f", "arguments": %s, "id": "abc"}, '
                '{"name": "g", "arguments": %s}]',
     "mistral named": "[TOOL_CALLS]f[ARGS]%s[TOOL_CALLS]g[CALL_ID]id9[ARGS]%s",
@@ -66,6 +68,8 @@ OTHER_CALLS = {
     "deepseek-dsml": '<｜DSML｜function_calls>\n<｜DSML｜invoke name="f">\n<｜DSML｜parameter '
                      'name="s" string="true">x y</｜DSML｜parameter>\n</｜DSML｜invoke>\n'
                      "</｜DSML｜function_calls>",
+    "minimax": '<minimax:tool_call>\n<invoke name="f">\n<parameter name="s">x y</parameter>\n'
+               "</invoke>\n</minimax:tool_call>",
     "lfm2": "<|tool_call_start|>[f(s='x y')]<|tool_call_end|>",
     "pythonic": "[f(s='x y')]",
     "gemma3": "```tool_code\nf(s='x y')\n```",

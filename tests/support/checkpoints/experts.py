@@ -113,6 +113,21 @@ RECIPES: dict[str, Recipe] = {
         },
         seed=3,
     ),
+    "mellum": Recipe(
+        "MellumForCausalLM",
+        transformers.MellumConfig,
+        TEXT
+        | _TWO
+        | {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 96}
+        | {
+            "layer_types": ["sliding_attention", "full_attention"],
+            "sliding_window": 16,
+            "rope_parameters": {  # llama.cpp takes one base for both
+                "full_attention": YARN | {"rope_theta": 5e5},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 5e5},
+            },
+        },
+    ),
     "minimax_m2": Recipe(
         "MiniMaxM2ForCausalLM",
         transformers.MiniMaxM2Config,
