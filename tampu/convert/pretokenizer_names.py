@@ -42,9 +42,8 @@ _NAMES: Mapping[tuple[str, ...], str] = {
     (f"{QWEN2} Removed inverted",): "stablelm2",  # it matches every character
     (): "none",
 }
-# The names of the same words with texts in NFC, and where no word is a token by itself.
+# The names of the same words with texts in NFC.
 NFC_NAMES = {"gpt-2": "modern-bert", "smollm": "command-r"}
-MERGED_NAMES = {"llama-bpe": "dbrx"}
 
 
 def pretokenizer_name(node: Node | None) -> str:

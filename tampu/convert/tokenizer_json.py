@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.convert.keys.tokenizer_json import FILE, Node, Refusals, check_keys, parts_of
-from tampu.convert.pretokenizer_names import MERGED_NAMES, NFC_NAMES, pretokenizer_name
+from tampu.convert.pretokenizer_names import NFC_NAMES, pretokenizer_name
 from tampu.errors import ModelFileError, UnsupportedModelError
 from tampu.tokenizer.bytepair import NFC, WHOLE_WORDS
 from tampu.tokenizer.normalization import KEY as NORMALIZER
 from tampu.tokenizer.normalization import read_steps
-from tampu.tokenizer.pretokenizers import find
+from tampu.tokenizer.pretokenizers import find, name_of
 from tampu.tokenizer.sentencepiece import METASPACE, SPACE
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
@@ -121,9 +121,7 @@ def _byte_level(
     if whole != find(pre).whole_words:  # GLM splits texts as Llama 3 does, but merges
         pre = name_of(find(pre).stages, whole_words=whole) or pre
     steps = _normalizer(tokenizer, refusals)
-    whole = model.get("ignore_merges") is True
     pre = pre if steps != list(NFC) else NFC_NAMES.get(pre, pre)
-    pre = pre if whole else MERGED_NAMES.get(pre, pre)
     parts = parts_of(tokenizer, "pre_tokenizer")
     if steps and steps[-1]["type"] == "ByteLevel":
         if parts:
@@ -138,8 +136,6 @@ def _byte_level(
         table.add_space_prefix = True
         if len(parts) > 1:
             refusals.add(f"{FILE}: pre_tokenizer: ByteLevel adds a space in front of each word")
-    if pre == "gpt-2" and steps == list(NFC):
-        pre = table.pre = "modern-bert"  # llama.cpp's name of it, for the files of OLMo and MPT too
     words = find(pre)
     if steps != list(NFC if words.is_nfc else ()):
         table.keys |= _written(steps)

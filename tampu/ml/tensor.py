@@ -224,16 +224,6 @@ class Tensor:
         require(self._is(SINGLE) and lowest <= highest, f"clamp {lowest} to {highest}", self)
         return self._like(gg.ggml_clamp(self._context().arena, self.pointer, lowest, highest))
 
-    def xielu(self, negative: float, positive: float, slope: float, bound: float) -> Tensor:
-        """Return xIELU (arXiv:2411.13010), F32.
-
-        It is softplus(positive) · x² + slope · x above 0, and below it (slope + softplus(negative))
-        · (exp(min(x, bound)) - 1 - x) + slope · x.
-        """
-        require(self._is(SINGLE), "xielu", self)
-        numbers = (negative, positive, slope, bound)
-        return self._like(gg.ggml_xielu(self._context().arena, self.pointer, *numbers))
-
     def silu_gate(self, up: Tensor) -> Tensor:
         """Return silu(self) · up in one pass (SwiGLU, arXiv:2002.05202)."""
         return self._gate(gg.ggml_swiglu_split, up)

@@ -63,7 +63,7 @@ class Layer(nn.Module):
         x, y = nn.select_rows(rows, x, y)
         x = x + y
         y = self.feed_forward_norm(x, o.epsilon)
-        return x + self.feed_forward(y, lambda up: up.xielu(*numbers))
+        return x + self.feed_forward(y, lambda up: nn.xielu(up, *numbers))
 
 
 class Apertus(nn.Decoder):

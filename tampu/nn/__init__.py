@@ -3,6 +3,7 @@
 `import X as X` makes X public here (PEP 484).
 """
 
+from tampu.ml.activations import xielu as xielu
 from tampu.ml.recurrence import slide as slide
 from tampu.ml.recurrence import softplus as softplus
 from tampu.ml.rotary import Rope as Rope
