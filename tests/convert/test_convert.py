@@ -169,7 +169,7 @@ def test_given_metadata_overrides(tmp_path: Path) -> None:
     assert metadata["x.low"] == -1
 
 
-@pytest.mark.parametrize("names", [["PhiForCausalLM"], [], None, 5, "LlamaForCausalLM"])
+@pytest.mark.parametrize("names", [["NoneSuchForCausalLM"], [], None, 5, "LlamaForCausalLM"])
 def test_an_unknown_architecture_is_an_error(tmp_path: Path, names: Any) -> None:
     config = handmade.CONFIG | {"architectures": names}
     with pytest.raises(UnsupportedModelError, match=r"not known; docs/models.md lists"):
@@ -218,11 +218,11 @@ def test_the_command_writes_the_file(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_errors_of_the_command_are_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = handmade.CONFIG | {"architectures": ["PhiForCausalLM"]}
+    config = handmade.CONFIG | {"architectures": ["NoneSuchForCausalLM"]}
     source = handmade.write(tmp_path / "tiny", config=config)
     assert run(["convert", str(source), "-o", str(tmp_path / "out.gguf")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("Error: architecture 'PhiForCausalLM' is not known")
+    assert line.startswith("Error: architecture 'NoneSuchForCausalLM' is not known")
 
 
 @pytest.mark.slow
