@@ -26,8 +26,8 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
 from tampu.convert.checkpoint import Checkpoint
+from tampu.convert.pretokenizer_names import QWEN2
 from tampu.convert.token_check import TEXTS, library_encoder
-from tampu.convert.tokenizer_json import QWEN2
 from tampu.convert.vocabulary import tokenizer_metadata
 from tampu.errors import TampuError
 from tampu.ml.gguf import Metadata

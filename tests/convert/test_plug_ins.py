@@ -17,9 +17,9 @@ def plug_in(patch: pytest.MonkeyPatch, name: str, value: str) -> None:
 
 
 def test_a_plug_in_adds_a_family(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "OlmoForCausalLM" not in convert.known_families()
-    plug_in(monkeypatch, "OlmoForCausalLM", "tampu.convert.families.qwen:QWEN3")
-    assert convert.known_families() == convert.FAMILIES | {"OlmoForCausalLM": QWEN3}
+    assert "NoneSuchForCausalLM" not in convert.known_families()
+    plug_in(monkeypatch, "NoneSuchForCausalLM", "tampu.convert.families.qwen:QWEN3")
+    assert convert.known_families() == convert.FAMILIES | {"NoneSuchForCausalLM": QWEN3}
 
 
 def test_a_plug_in_overrides_a_built_in_family(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,6 +38,8 @@ def test_a_plug_in_overrides_a_built_in_family(monkeypatch: pytest.MonkeyPatch) 
 def test_an_invalid_plug_in_is_an_error(
     monkeypatch: pytest.MonkeyPatch, value: str, reason: str
 ) -> None:
-    plug_in(monkeypatch, "OlmoForCausalLM", value)
-    with pytest.raises(UnsupportedModelError, match=f"converter .* for OlmoForCausalLM.*{reason}"):
+    plug_in(monkeypatch, "NoneSuchForCausalLM", value)
+    with pytest.raises(
+        UnsupportedModelError, match=f"converter .* for NoneSuchForCausalLM.*{reason}"
+    ):
         convert.known_families()
