@@ -67,8 +67,8 @@ def test_memory_for_a_text_is_that_of_the_context(laboratory: Laboratory) -> Non
     """A model may know texts that are far longer than the context that it is loaded with."""
     taken = []
     for context in (64, 512):
-        options = {"context": context, "threads": 1, "batch": 64}
-        with Engine.load(laboratory.file("modern_bert"), **options) as engine:
+        path = laboratory.file("modern_bert")
+        with Engine.load(path, context=context, threads=1, batch=64) as engine:
             taken.append(engine.runner.graphs.backend.graph_bytes)
             text = tokens(context)
             assert engine.embed([text]).shape == (1, 128)
