@@ -19,7 +19,7 @@ BEGIN, END = "<!-- table: made by tools/models_table.py -->", "<!-- end of the t
 Measured = tuple[str, str, float]  # architecture, what was compared, largest relative error
 
 MODELS = {
-    "bert": "BERT, DistilBERT, RoBERTa and XLM-RoBERTa, for embeddings and ranking: BGE, E5, MiniLM",
+    "bert": "BERT, DistilBERT, RoBERTa, XLM-RoBERTa: BGE, E5, MiniLM, for embeddings and ranking",
     "eurobert": "EuroBERT",
     "gemma-embedding": "EmbeddingGemma",
     "gemma-embedding2": "EmbeddingGemma 2, text",
