@@ -23,7 +23,7 @@ MODELS = {
     "apertus": "Apertus",
     "baichuan": "Baichuan 1 and 2",
     "bailingmoe2": "Ling 2, Ring 2",
-    "bert": "BERT and XLM-RoBERTa, for embeddings and ranking: BGE, E5, MiniLM",
+    "bert": "BERT, DistilBERT, RoBERTa, XLM-RoBERTa: BGE, E5, MiniLM, for embeddings and ranking",
     "bloom": "BLOOM",
     "codeshell": "CodeShell",
     "cohere2": "Command R7B and A, Aya Vision's text, Tiny Aya",

@@ -267,7 +267,7 @@ def _graphs(
     _check_vocabulary(bound.file, words, bound.model)
     word, folder = plan.options.tuning
     choose_fetch(backend, bound.weights.packed, word, Path(folder) if folder else None)
-    reserve = partial(_reserve, graphs, size.slots, outputs, candidates)
+    reserve = partial(_reserve, graphs, size, outputs, candidates)
     reserve(sizes.sizes[0])
     left: list[WarmUpBatch] = []
     if device_map.devices:
@@ -373,10 +373,10 @@ def _device_tokens(
 
 
 def _reserve(
-    graphs: GraphCache, slots: int, outputs: int, candidates: tuple[int, ...], batch: int
+    graphs: GraphCache, size: CacheSize, outputs: int, candidates: tuple[int, ...], batch: int
 ) -> None:
-    tokens = max(batch, graphs.largest_group + slots)
-    graphs.reserve(tokens, outputs, (slots, max(candidates, default=0)))
+    tokens = max(batch, min(graphs.largest_group, size.context) + size.slots)
+    graphs.reserve(tokens, outputs, (size.slots, max(candidates, default=0)))
 
 
 def _check_vocabulary(file: GGUFFile, size: int, model: Model) -> None:

@@ -63,6 +63,19 @@ def test_an_encoders_context_is_no_longer_than_its_positions(laboratory: Laborat
         assert engine.context == engine.info.context < 4096
 
 
+def test_memory_for_a_text_is_that_of_the_context(laboratory: Laboratory) -> None:
+    """A model may know texts that are far longer than the context that it is loaded with."""
+    taken = []
+    for context in (64, 512):
+        path = laboratory.file("modern_bert")
+        with Engine.load(path, context=context, threads=1, batch=64) as engine:
+            taken.append(engine.runner.graphs.backend.graph_bytes)
+            text = tokens(context)
+            assert engine.embed([text]).shape == (1, 128)
+            assert engine.runner.graphs.backend.graph_bytes == taken[-1]
+    assert taken[0] < taken[1] / 2
+
+
 def test_a_text_gets_begin_and_end_tokens(laboratory: Laboratory) -> None:
     original = Tokenizer.from_file(str(laboratory.checkpoint("bert") / "tokenizer.json"))
     with laboratory.engine("bert") as engine:
