@@ -108,7 +108,7 @@ def plan(mix: QuantMix, shape: Shape) -> Iterator[Planned]:
         yield Planned(f"{name}.weight", "token_embd", table, fitting(mix.embedding, table))
     yield Planned("output_norm.weight", "norm", (shape.hidden,), GGMLType.F32)
     for index, kind in enumerate(shape.kinds):
-        layer, matrices = f"blk.{index}.", {"*": shape.attention, "E": dict}.get(kind, dict)()
+        layer, matrices = f"blk.{index}.", shape.attention() if kind == "*" else {}
         yield Planned(f"{layer}attn_norm.weight", "norm", (shape.hidden,), GGMLType.F32)
         if kind == "M":
             matrices, small = shape.mamba()
