@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pytest
 from support.graphs import floats
 from support.reference import delta_rule
-from support.reference import selective_scan as reference_scan
+from support.reference import selective_scan as scan_by_numpy
 from support.states import row_arrays, state_rows, written_states
 
 from tampu.errors import ShapeError
@@ -20,6 +20,7 @@ Arrays = list[npt.NDArray[np.float32]]
 
 delta: Callable[..., Tensor] = gated_delta_rule
 scan_each: Callable[..., Tensor] = selective_scan
+reference_scan: Callable[..., tuple[npt.NDArray[Any], npt.NDArray[Any]]] = scan_by_numpy
 reference: Callable[..., tuple[npt.NDArray[Any], npt.NDArray[Any]]] = delta_rule
 
 
