@@ -56,9 +56,10 @@ class Shape:
     def experts_of(self) -> Matrices:
         """Return the experts' matrices."""
         inputs = ("gate", "up") if self.has_gates else ("up",)
-        each = {f"ffn_{part}_exps": (self.experts, self.width, self.hidden) for part in inputs}
-        shared = {f"ffn_{part}_shexp": (self.shared, self.hidden) for part in inputs}
-        return (each | shared) | {
+        found: Matrices = {f"ffn_{part}_shexp": (self.shared, self.hidden) for part in inputs}
+        for part in inputs:
+            found[f"ffn_{part}_exps"] = (self.experts, self.width, self.hidden)
+        return found | {
             "ffn_down_exps": (self.experts, self.hidden, self.width),
             "ffn_down_shexp": (self.hidden, self.shared),
         }
@@ -66,7 +67,7 @@ class Shape:
     def mamba(self) -> tuple[Matrices, Matrices]:
         """Return the matrices of Mamba 2, and its small tensors."""
         inner, states = 64 * self.mamba_heads, 2 * self.groups * SIZE
-        matrices = {
+        matrices: Matrices = {
             "ssm_in": (2 * inner + states + self.mamba_heads, self.hidden),
             "ssm_out": (self.hidden, inner),
         }
@@ -107,7 +108,7 @@ def plan(mix: QuantMix, shape: Shape) -> Iterator[Planned]:
         yield Planned(f"{name}.weight", "token_embd", table, fitting(mix.embedding, table))
     yield Planned("output_norm.weight", "norm", (shape.hidden,), GGMLType.F32)
     for index, kind in enumerate(shape.kinds):
-        layer, matrices = f"blk.{index}.", {"*": shape.attention, "E": dict}.get(kind, dict)()
+        layer, matrices = f"blk.{index}.", shape.attention() if kind == "*" else {}
         yield Planned(f"{layer}attn_norm.weight", "norm", (shape.hidden,), GGMLType.F32)
         if kind == "M":
             matrices, small = shape.mamba()

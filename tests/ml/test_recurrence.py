@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pytest
 from support.graphs import floats
 from support.reference import delta_rule
-from support.reference import selective_scan as reference_scan
+from support.reference import selective_scan as scan_by_numpy
 from support.states import row_arrays, state_rows, written_states
 
 from tampu.errors import ShapeError
@@ -19,6 +19,8 @@ from tampu.ml.selective_scan import selective_scan
 Arrays = list[npt.NDArray[np.float32]]
 
 delta: Callable[..., Tensor] = gated_delta_rule
+scan_each: Callable[..., Tensor] = selective_scan
+reference_scan: Callable[..., tuple[npt.NDArray[Any], npt.NDArray[Any]]] = scan_by_numpy
 reference: Callable[..., tuple[npt.NDArray[Any], npt.NDArray[Any]]] = delta_rule
 
 
@@ -189,7 +191,7 @@ def scan(*tensors: Tensor) -> list[Tensor]:
     """Compute all tokens; return the outputs and the states after them."""
     *operands, stored, read, written = tensors
     state = state_rows((*operands[0].shape[2:], operands[1].shape[3]), stored, read, written)
-    return [selective_scan(*operands, state), written_states(state)]
+    return [scan_each(*operands, state), written_states(state)]
 
 
 @pytest.mark.parametrize("shape", _SCANNED)
@@ -210,10 +212,10 @@ def test_a_scan_continues_from_states_in_the_same_graph(
     def in_two(*tensors: Tensor) -> list[Tensor]:
         *halves, decay, skip, stored, read, written, read_next, written_next = tensors
         first = state_rows(state.shape[1:], stored, read, written)
-        y = selective_scan(*halves[:4], decay, skip, first)
+        y = scan_each(*halves[:4], decay, skip, first)
         second = state_rows(state.shape[1:], stored, read_next, written_next)
         second.before = first.after
-        z = selective_scan(*halves[4:], decay, skip, second)
+        z = scan_each(*halves[4:], decay, skip, second)
         return [y, z, written_states(second, 2)]
 
     halves = [part for cut in (slice(0, 4), slice(4, 7)) for part in (s[:, cut] for s in streams)]

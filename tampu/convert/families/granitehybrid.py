@@ -85,7 +85,7 @@ def fused(parameters: Parameters) -> Mapping[str, Mapping[str, View]]:
     """Return the parts of fused tensors: a shared expert, which without experts is the only one."""
     kind = "_shexp" if "expert_count" in parameters else ""
     shared = [f"blk.{{}}.ffn_{part}{kind}.weight" for part in ("gate", "up", "down")]
-    views = {
+    views: dict[str, Mapping[str, View]] = {
         f"{_LAYER}shared_mlp.input_linear.weight": {
             shared[0]: nth_part(0, axis=0),
             shared[1]: nth_part(1, axis=0),

@@ -21,6 +21,7 @@ WAYS = [("ggml", 1), *((level, 1) for level in levels()), (None, 2), (None, 3)]
 Array = npt.NDArray[Any]
 
 delta: Callable[..., Tensor] = gated_delta_rule
+scan_each: Callable[..., Tensor] = selective_scan
 reference: Callable[..., tuple[Array, Array]] = delta_rule
 
 
@@ -105,7 +106,7 @@ def scan(*tensors: Tensor) -> list[Tensor]:
     """Return the outputs, the states after them, and the rows of those before."""
     *operands, stored, read, written = tensors
     state = state_rows((*operands[0].shape[2:], operands[1].shape[3]), stored, read, written)
-    y = selective_scan(*operands, state)
+    y = scan_each(*operands, state)
     return [y, written_states(state), written_states(state, 0)]
 
 
