@@ -106,4 +106,4 @@ class DeepSeek2(nn.Decoder):
     def shift(self, index: int, keys: Tensor, offsets: Tensor) -> Tensor:  # noqa: ARG002
         """Rotate the rotated part of the rows further."""
         o = self.options
-        return nn.move_latent(keys, offsets, o.heads_shape, o.rope().move)
+        return nn.move_latent(keys, offsets, o.heads_shape, o.rope())

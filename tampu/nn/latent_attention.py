@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from tampu.ml import Tensor
 from tampu.ml.buffer_types import WeightUse
+from tampu.ml.rotary import Rope
 from tampu.nn.attention import Rotation, attention
 from tampu.nn.cache import LayerCache
 from tampu.nn.linear import Linear
@@ -118,7 +119,7 @@ class LatentAttention(Module):
         return self.output(y.transpose(1, 0, 2).reshape(tokens, -1))
 
 
-def move_latent(keys: Tensor, offsets: Tensor, heads: LatentHeads, move: Rotation) -> Tensor:
-    """Return stored rows (n, 1, rank + rotated) with their rotated part moved by `move`."""
+def move_latent(keys: Tensor, offsets: Tensor, heads: LatentHeads, rope: Rope) -> Tensor:
+    """Return stored rows (n, 1, rank + rotated) with their rotated part moved."""
     latent, position = keys.split([heads.rank, heads.rotated])
-    return latent.contiguous().concat(move(position.contiguous(), offsets), 2)
+    return latent.contiguous().concat(rope.move(position.contiguous(), offsets), 2)

@@ -8,7 +8,7 @@ import pytest
 
 from tampu.errors import ModelFileError
 from tampu.ml.metadata import Metadata
-from tampu.nn import read_pattern, read_windows
+from tampu.nn import read_pattern, read_window_pattern
 
 KEY = "olmo2.attention.sliding_window_pattern"
 
@@ -29,7 +29,7 @@ def metadata(pattern: Any = None) -> Metadata:
     ],
 )
 def test_windows_by_period_or_by_layer(stated: Any, full_first: bool, expected: list[bool]) -> None:
-    assert [*read_windows(3, full_first=full_first)(metadata(stated))] == expected
+    assert [*read_window_pattern(3, full_first=full_first)(metadata(stated))] == expected
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_windows_by_period_or_by_layer(stated: Any, full_first: bool, expected: 
 )
 def test_a_pattern_that_does_not_fit_the_layers_is_refused(value: Any, reason: str) -> None:
     with pytest.raises(ModelFileError, match=f"{KEY}.*{reason}"):
-        read_windows(3)(metadata(value))
+        read_window_pattern(3)(metadata(value))
 
 
 def test_without_a_list_all_layers_have_the_property() -> None:

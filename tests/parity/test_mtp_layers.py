@@ -16,7 +16,7 @@ from support.checkpoints import RECIPES, draw_weights
 from support.graphs import floats
 from support.laboratory import Laboratory, relative_error, tokens
 from support.ollama_files import PUBLISHED, publish
-from support.seeing import Whole
+from support.seeing import Beginning, OneSequence, Whole
 from transformers.modeling_layers import MtpLayer
 
 from tampu.convert import convert
@@ -118,7 +118,7 @@ def ours_of(backend: Backend, path: Path, embeddings: Any, hidden: Any) -> Any:
         found = block(
             inputs["embeddings"],
             inputs["hidden"],
-            Whole(inputs["mask"]),
+            OneSequence(Whole(inputs["mask"]), Beginning(())),
             rotate=partial(model.options.rope(), positions=inputs["positions"]),
             o=model.options,
         )

@@ -120,7 +120,7 @@ def test_no_graph_takes_more_memory_than_is_reserved(laboratory: Laboratory) -> 
     options: dict[str, Any] = {"context": 512, "batch": 64, "threads": 1, "cache_type": "f32"}
     path = laboratory.file("qwen35")
     with Engine.load(path, flash_attention=False, gpu_layers=99, **options) as engine:
-        backend = engine.runner.graphs._backend
+        backend = engine.runner.graphs.backend
         reserved = backend.graph_bytes
         for count in (1, 65, 200):
             prompt = random.Random(0).choices(range(3, 100), k=count)
