@@ -19,12 +19,12 @@ from tampu.convert.checkpoint import Stored, StoredTensor, to_float32
 from tampu.convert.config import Config, Rope, read_rope, rope_settings
 from tampu.convert.keys.image import ImageSteps
 from tampu.convert.lazy_tensor import View, stacked, viewed
+from tampu.convert.tied_output import drop_tied_output
 from tampu.errors import ModelFileError, UnsupportedModelError
 
 Parameters = dict[str, object]
 _NUMBER = re.compile(r"\.(\d+)\.")
 _SHOWN = 5
-_ROWS = 4096  # compared at once
 log = logging.getLogger("tampu")
 
 
@@ -208,7 +208,7 @@ class Family:
                 raise ModelFileError(tensor.name, f"{list(tensor.shape)} has a dimension of zero")
             plan[name] = tensor
         if tied:
-            _tie(plan)
+            drop_tied_output(plan)
         expected = self._expected(parameters, splits, tied=tied)
         missing = [name for name in expected if name not in plan]
         if missing:
@@ -257,34 +257,6 @@ class Family:
 def template_of(name: str) -> str:
     """Return a tensor's name with `{}` in place of its numbers."""
     return _NUMBER.sub(".{}.", name)
-
-
-def _tie(plan: dict[str, StoredTensor]) -> None:
-    """Drop an output that equals the token embedding; as in transformers, another one is used."""
-    output = plan.get("output.weight")
-    if output is None:
-        return
-    embedding = plan.setdefault("token_embd.weight", output)
-    if embedding is output or _are_equal(embedding, output):
-        del plan["output.weight"]
-    else:
-        log.warning(
-            "config.json: tie_word_embeddings is true, but %s differs from %s: both are written",
-            output.name,
-            embedding.name,
-        )
-
-
-def _are_equal(first: StoredTensor, second: StoredTensor) -> bool:
-    if first.shape != second.shape:
-        return False
-    one, other = first.read(), second.read()
-    return all(
-        np.array_equal(
-            to_float32(one[at : at + _ROWS]), to_float32(other[at : at + _ROWS]), equal_nan=True
-        )
-        for at in range(0, len(one), _ROWS)
-    )
 
 
 def with_model_prefix(tensors: Iterable[StoredTensor], family: Family) -> list[StoredTensor]:
@@ -400,17 +372,6 @@ def with_window(parameters: Parameters, window: int | None) -> Parameters:
     if window is None or (isinstance(length, int) and window >= length):
         return parameters
     return parameters | {"attention.sliding_window": window}
-
-
-def window_pattern(config: Config, usual: list[bool]) -> list[bool]:
-    """Return whether each layer has a sliding window: as `layer_types` says, else `usual`."""
-    kinds = config.strings("layer_types")
-    if not kinds:
-        return usual
-    if len(kinds) != len(usual) or not {*kinds} <= {"sliding_attention", "full_attention"}:
-        reason = f"they are not one of sliding_attention and full_attention for {len(usual)} layers"
-        raise config.error("layer_types", reason)
-    return [kind == "sliding_attention" for kind in kinds]
 
 
 def moe_parameters(config: Config, *, width: str) -> Parameters:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tampu.convert.config import Config, Rope, read_rope, rope_settings
 from tampu.errors import UnsupportedModelError
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
-def window_flags(config: Config, usual: list[str] | None = None) -> list[bool]:
+def window_flags(config: Config, usual: Sequence[bool] | None = None) -> list[bool]:
     """Return which layers have a window, as `layer_types` says.
 
     Args:
         config: the text model's configuration.
-        usual: the kinds of the layers if it does not say; None: none has a window.
+        usual: which have one if it does not say; None: none.
 
     Raises:
         ModelFileError: for other kinds, or another number of them.
     """
     layers = config.layers()
-    kinds = config.strings("layer_types") or usual or [FULL] * layers
+    kinds = config.strings("layer_types")
+    if not kinds:
+        return [*(usual or [False] * layers)]
     if len(kinds) != layers or set(kinds) - {FULL, SLIDING}:
         raise config.error("layer_types", f"{kinds[:4]} for {layers} layers")
     return [kind == SLIDING for kind in kinds]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tampu.convert.config import Config
 from tampu.convert.families.llama import NAMES, QK_NORM_NAMES
-from tampu.convert.family import Family, Parameters, text_parameters, window_pattern
+from tampu.convert.family import Family, Parameters, text_parameters
+from tampu.convert.windows import window_flags
 
 _NAMES = {name: target for name, target in NAMES.items() if "post_attention" not in name}
 _PERIOD = 4
@@ -43,7 +44,7 @@ def cohere2_parameters(config: Config) -> Parameters:
         [(index + 1) % every != 0 for index in range(config.layers())]
         for every in (_PERIOD, period)
     )
-    windows = window_pattern(config, listed)
+    windows = window_flags(config, listed)
     if windows != usual_windows:
         keys["attention.sliding_window_pattern"] = windows
     return keys

@@ -5,7 +5,8 @@ from __future__ import annotations
 from tampu.convert.config import Config
 from tampu.convert.families.llama import QK_NORM_NAMES, rope_factors
 from tampu.convert.families.olmo2 import POST_NORM_NAMES
-from tampu.convert.family import Family, Parameters, text_parameters, window_pattern
+from tampu.convert.family import Family, Parameters, text_parameters
+from tampu.convert.windows import window_flags
 
 
 def parameters(config: Config) -> Parameters:
@@ -14,11 +15,11 @@ def parameters(config: Config) -> Parameters:
     keys = text_parameters(config, scalings=("none", "linear", "llama3", "yarn"))
     pattern = config.get("sliding_window_pattern")
     if "sliding_window" not in config:
-        window_pattern(config, [False] * config.layers())
+        window_flags(config, [False] * config.layers())
         return keys
     return keys | {
         "attention.sliding_window": config.integer("sliding_window"),
-        "attention.sliding_window_pattern": window_pattern(config, _windows(config, pattern)),
+        "attention.sliding_window_pattern": window_flags(config, _windows(config, pattern)),
     }
 
 

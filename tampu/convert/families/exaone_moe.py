@@ -14,7 +14,7 @@ from tampu.convert.experts import (
 )
 from tampu.convert.families.llama import QK_NORM_NAMES, rope_factors
 from tampu.convert.family import Family, Parameters, text_parameters
-from tampu.convert.windows import FULL, SLIDING, window_flags
+from tampu.convert.windows import window_flags
 
 
 def parameters(config: Config) -> Parameters:
@@ -34,18 +34,18 @@ def parameters(config: Config) -> Parameters:
         "leading_dense_block_count": dense,
         "expert_shared_feed_forward_length": shared,
         "attention.sliding_window": config.integer("sliding_window"),
-        "attention.sliding_window_pattern": window_flags(config, _usual_kinds(config)),
+        "attention.sliding_window_pattern": window_flags(config, _usual(config)),
     }
 
 
-def _usual_kinds(config: Config) -> list[str]:
-    """Return the kinds of the layers, of a pattern such as "LLLG" or a period."""
+def _usual(config: Config) -> list[bool]:
+    """Return which layers have a window, of a pattern such as "LLLG" or a period."""
     layers, pattern = config.layers(), config.get("sliding_window_pattern", 4)
     if isinstance(pattern, str) and pattern:
         letters = (pattern[index % len(pattern)] for index in range(layers))
-        return [FULL if letter == "G" else SLIDING for letter in letters]
+        return [letter != "G" for letter in letters]
     period = config.integer("sliding_window_pattern", 4)
-    return [SLIDING if (index + 1) % period else FULL for index in range(layers)]
+    return [(index + 1) % period != 0 for index in range(layers)]
 
 
 EXAONE_MOE = Family(

@@ -6,7 +6,8 @@ import math
 
 from tampu.convert.config import Config
 from tampu.convert.families.llama import NAMES, rope_factors, transform
-from tampu.convert.family import Family, Parameters, text_parameters, window_pattern
+from tampu.convert.family import Family, Parameters, text_parameters
+from tampu.convert.windows import window_flags
 from tampu.models.granite_swa import ROPE_PATTERN
 
 _SCALINGS = ("none", "linear", "llama3", "yarn", "longrope")
@@ -26,7 +27,7 @@ def parameters(config: Config, scalings: tuple[str, ...] = _SCALINGS) -> Paramet
 def swa_parameters(config: Config) -> Parameters:
     """Return the keys of `granite_swa`, which has one base of RoPE for all layers that rotate."""
     layers = config.layers()
-    windows = window_pattern(config, [index % 4 != 0 for index in range(layers)])
+    windows = window_flags(config, [index % 4 != 0 for index in range(layers)])
     keys = parameters(config, ("none", "linear", "yarn"))
     keys |= {
         "attention.sliding_window": config.integer("sliding_window", 128),

@@ -12,7 +12,8 @@ from tampu.convert.checkpoint import Stored, StoredTensor, to_float32
 from tampu.convert.config import Config
 from tampu.convert.families.llama import NAMES
 from tampu.convert.families.llama import transform as interleaved
-from tampu.convert.family import Family, Parameters, text_parameters, window_pattern
+from tampu.convert.family import Family, Parameters, text_parameters
+from tampu.convert.windows import window_flags
 from tampu.models.muse_glimmer import POST_NORM_EPSILON
 
 log = logging.getLogger("tampu")
@@ -31,7 +32,7 @@ def parameters(config: Config) -> Parameters:
     text.require("post_norm_eps", (POST_NORM_EPSILON,), POST_NORM_EPSILON)
     keys = text_parameters(text, scalings=("none",))
     layers = text.layers()
-    windows = window_pattern(text, [(layers - 1 - index) % 4 != 0 for index in range(layers)])
+    windows = window_flags(text, [(layers - 1 - index) % 4 != 0 for index in range(layers)])
     bases = [keys["rope.freq_base"] if has_window else 0 for has_window in windows]
     if text.get("layer_rope_theta", bases) != bases:
         raise text.error("layer_rope_theta", "only layers with a window rotate, with rope_theta")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tampu.convert.config import Config, read_rope, rope_settings
 from tampu.convert.families.llama import NAMES, QK_NORM_NAMES
-from tampu.convert.family import Family, Parameters, text_parameters, window_pattern
+from tampu.convert.family import Family, Parameters, text_parameters
+from tampu.convert.windows import window_flags
 
 _LAYER = "model.layers.{}."
 POST_NORM_NAMES = {
@@ -33,7 +34,7 @@ def olmo3_parameters(config: Config) -> Parameters:
     usual = [(index + 1) % 4 != 0 for index in range(config.layers())]
     return keys | {
         "attention.sliding_window": config.integer("sliding_window", 4096),
-        "attention.sliding_window_pattern": window_pattern(config, usual),
+        "attention.sliding_window_pattern": window_flags(config, usual),
     }
 
 
