@@ -28,8 +28,8 @@ def read_window_pattern(
         if not isinstance(metadata.get(metadata.full_key(_WINDOWS), period), int):
             return read_pattern(metadata, _WINDOWS)
         layers, every = metadata.integer("block_count"), metadata.integer(_WINDOWS, period)
-        if every < 1:
-            raise ModelFileError(f"key '{metadata.full_key(_WINDOWS)}'", f"{every} is not above 0")
+        if every < 1:  # as llama.cpp reads it: no layer is without one
+            return (True,) * layers
         return tuple((layer + (not full_first)) % every != 0 for layer in range(layers))
 
     return read

@@ -23,7 +23,7 @@ from tampu.sandbox.client import ForkServerClient
 from tampu.settings.settings import Settings
 from tampu.worker.main import load_model
 
-LLAMACPP_ONLY = "xverse"  # its tensors are Llama's
+LLAMACPP_ONLY = "deci"  # its tensors are Llama's
 SHORT = {"num_predict": 3, "num_thread": 1, "num_ctx": 64, "temperature": 0}
 
 

@@ -15,7 +15,7 @@ from tampu.store.modelfile import Modelfile
 def test_an_engine_that_is_not_installed_is_named_with_its_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    info = read_model_info(write_gguf(tmp_path / "m.gguf", general__architecture="xverse"))
+    info = read_model_info(write_gguf(tmp_path / "m.gguf", general__architecture="deci"))
     assert "engine              llamacpp\n" in show.as_text(info, Modelfile())
     monkeypatch.setattr(show, "find_spec", lambda _: None)
     shown = show.as_text(info, Modelfile())

@@ -33,6 +33,7 @@ def test_every_key_that_transformers_writes_is_classified(name: str) -> None:
     check_quantization(config, family.quantizations)
     family.parameters(config)
     family.generated(config)
+    family.multipliers(config)
     family.is_tied(config)
     check_config(read, is_allowed=False)
 

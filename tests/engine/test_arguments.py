@@ -83,6 +83,7 @@ RIGHT: dict[str, dict[str, Any]] = {
     "trace": {"path": "trace.json"},
     "logits": {"prompt": [3], "images": (), "chunk": None},
     "embed": {"texts": ["a"], "normalize": True, "late_chunking": False, "lora": {}},
+    "embed_hybrid": {"texts": ["a"], "prompt": None},
 }
 WITHOUT_ARGUMENTS = {"close", "warm_up", "detect_nan", "counts", "prepare"}
 CASES = [(name, argument) for name, arguments in RIGHT.items() for argument in arguments]

@@ -79,7 +79,7 @@ def test_prompt_logprobs_are_returned_only_if_requested(engine: Engine) -> None:
 
 def test_a_trace_has_an_event_for_each_step_of_the_loop(engine: Engine, tmp_path: Path) -> None:
     with engine.trace(tmp_path / "trace.json"):
-        engine.generate(PROMPT, max_tokens=4, **GREEDY)
+        engine.generate(PROMPT, max_tokens=4, draft_tokens=0, **GREEDY)
     events = json.loads((tmp_path / "trace.json").read_text())
     assert {"plan", "prepare", "wait", "sample", "deliver", "batch"} <= {
         event.get("name") for event in events

@@ -12,7 +12,7 @@ from support.serving import Server, start_server
 
 from tampu.engine.load_options import choose_engine
 
-STRANGE = "xverse"  # llama.cpp has it; its tensors are Llama's
+STRANGE = "deci"  # llama.cpp has it; its tensors are Llama's
 
 
 def test_unsupported_architecture_goes_to_llama_cpp() -> None:

@@ -17,7 +17,7 @@ from tampu.errors import ModelFileError, TampuError, UnsupportedModelError
 
 pytestmark = pytest.mark.server
 
-STRANGE = "xverse"  # llama.cpp has it; its tensors are Llama's
+STRANGE = "deci"  # llama.cpp has it; its tensors are Llama's
 
 
 @pytest.fixture(scope="module")

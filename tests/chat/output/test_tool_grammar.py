@@ -208,7 +208,7 @@ def test_texts_may_contain_any_characters(model: tuple[ChatFormat, Any, Constrai
 
 def test_a_format_that_cannot_be_forced_is_an_error() -> None:
     style = STYLES["hermes"]
-    with pytest.raises(RequestError, match="no tool 'x'"):
+    with pytest.raises(RequestError, match="unknown tool 'x'"):
         tool_call_grammar(style, TOOLS, {}, name="x")
     with pytest.raises(RequestError, match="tools: none"):
         tool_call_grammar(style, [], {})
