@@ -32,7 +32,13 @@ from tampu.worker.protocol import Load
 pytestmark = pytest.mark.slow
 
 TEXT = "the cat is on the list and the dog is in the list"
-SMALL: dict[str, Any] = {"context": 512, "slots": 2, "threads": 1, "batch": 64}
+SMALL: dict[str, Any] = {
+    "context": 512,
+    "slots": 2,
+    "threads": 1,
+    "batch": 64,
+    "spec_type": "none",
+}  # steps are counted
 LAYERS = 4
 
 
