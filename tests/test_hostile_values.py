@@ -52,7 +52,7 @@ REFUSED: dict[str, list[Any]] = {
     "rope.scaling.type": ["spiral", 5],
     "rope.scaling.factor": [NAN, INF, -1.0],
     "attention.layer_norm_rms_epsilon": [NAN, INF, 0.0, -1.0, None],
-    "attention.sliding_window": [0, 2**31],
+    "attention.sliding_window": [2**31],  # 0 is none
 }
 
 

@@ -131,11 +131,19 @@ def test_logits_of_experts_on_a_gpu(laboratory: Laboratory, gpu: Device, name: s
     assert share_of_other_experts(choices, followed.choices) < 0.02
 
 
-@KERNELS
 @pytest.mark.parametrize("name", in_depth(NAMES))
-def test_fused_attention_with_a_half_precision_cache(
-    laboratory: Laboratory, name: str, kernels: str
+def test_fused_attention_with_a_half_precision_cache(laboratory: Laboratory, name: str) -> None:
+    require_fused(laboratory, name, "on")
+
+
+@pytest.mark.parametrize("name", in_depth(TYPICAL))
+def test_fused_attention_of_ggml_with_a_half_precision_cache(
+    laboratory: Laboratory, name: str
 ) -> None:
+    require_fused(laboratory, name, "off")
+
+
+def require_fused(laboratory: Laboratory, name: str, kernels: str) -> None:
     reference, what = laboratory.answer(name), f"{ALONE[kernels]}F32, cache F16, fused attention"
     with laboratory.engine(name, cache="f16", flash=True, kernels=kernels) as engine:
         laboratory.compare(name, engine.logits(tokens()), reference, what, 2e-3)

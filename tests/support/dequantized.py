@@ -98,7 +98,10 @@ def _keys(path: Path) -> dict[str, Any]:
     """Return a file's keys without the architecture's prefix."""
     metadata = read_gguf(path).metadata
     prefix = f"{metadata.architecture}."
-    return {key.removeprefix(prefix): value for key, value in metadata.items()}
+    return {
+        key.removeprefix(prefix): value.tolist() if isinstance(value, np.ndarray) else value
+        for key, value in metadata.items()
+    }
 
 
 def _reordered(family: Family, name: str, keys: dict[str, Any], values: Values) -> Values:

@@ -17,8 +17,9 @@ from support.dequantized import take_stored_weights, take_weights
 from support.parity_report import ParityError
 from transformers import PreTrainedModel
 
-from tampu.convert import FAMILIES, convert
+from tampu.convert import convert
 from tampu.engine.engine import Engine
+from tampu.ml.gguf import read_gguf
 
 Logits = npt.NDArray[np.float32]
 
@@ -132,7 +133,7 @@ class Laboratory:
     def errors(self) -> list[ParityError]:
         """Return the largest error of each comparison and model."""
         return [
-            (what, name, FAMILIES[RECIPES[name].checkpoint].architecture, error)
+            (what, name, read_gguf(self.file(name)).metadata.architecture, error)
             for (what, name), error in self._errors.items()
         ]
 
