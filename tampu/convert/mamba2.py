@@ -14,6 +14,7 @@ from tampu.convert.families.lfm2 import channel
 from tampu.convert.family import Parameters
 from tampu.convert.lazy_tensor import View
 
+CONTEXT = 1 << 20  # as llama.cpp states it where nothing is rotated: there is no limit
 _NAMES = {
     "in_proj": "blk.{}.ssm_in",
     "conv1d": "blk.{}.ssm_conv1d",  # the bias; the kernels are a view

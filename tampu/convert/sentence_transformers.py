@@ -132,7 +132,7 @@ def prompts(checkpoint: Checkpoint) -> dict[str, object]:
     """Return the keys of the prompts in config_sentence_transformers.json; empty texts are none.
 
     Raises:
-        ModelFileError: for a prompt that is no text, or a default that is not there.
+        ModelFileError: for a prompt that is not a text, or an unknown default.
     """
     settings = checkpoint.json(PROMPTS_FILE) or {}
     listed, default = settings.get("prompts") or {}, settings.get("default_prompt_name")

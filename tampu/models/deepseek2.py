@@ -30,9 +30,7 @@ def read_gating(metadata: Metadata) -> nn.Gating:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(nn.DecoderOptions):
-    layers: int = nn.option_from(nn.read_layers)
-    mtp_layers: int = nn.option("nextn_predict_layers", default=0, at_least=0)
+class Options(nn.MTPDecoderOptions):
     rank: int = nn.option("attention.kv_lora_rank")
     head_size: int = nn.option("attention.key_length_mla")
     rotated: int = nn.option("rope.dimension_count")
@@ -87,12 +85,6 @@ class DeepSeek2(nn.Decoder):
 
     options_type: ClassVar[type[Options]] = Options
     options: Options
-
-    @property
-    def unused(self) -> tuple[str, ...]:
-        """The layers of multi-token prediction."""
-        o = self.options
-        return tuple(f"blk.{o.layers + index}." for index in range(o.mtp_layers))
 
     def cache_shapes(self) -> list[nn.LayerShape]:
         return [self.options.heads_shape.cache_shape] * self.options.layers

@@ -22,9 +22,7 @@ from tampu.ml import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(nn.DecoderOptions):
-    layers: int = nn.option_from(nn.read_layers)
-    mtp_layers: int = nn.option("nextn_predict_layers", default=0, at_least=0)
+class Options(nn.MTPDecoderOptions):
     windows: tuple[int | None, ...] = nn.option_from(partial(nn.read_windows, period=4))
     gating: nn.Gating = nn.option_from(nn.read_gating)
 
@@ -63,12 +61,6 @@ class ExaoneMoe(nn.Decoder):
 
     options_type: ClassVar[type[Options]] = Options
     options: Options
-
-    @property
-    def unused(self) -> tuple[str, ...]:
-        """The layers of multi-token prediction."""
-        o = self.options
-        return tuple(f"blk.{o.layers + index}." for index in range(o.mtp_layers))
 
     def cache_shapes(self) -> list[nn.LayerShape]:
         o = self.options

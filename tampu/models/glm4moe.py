@@ -23,9 +23,7 @@ from tampu.ml import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(nn.DecoderOptions):
-    layers: int = nn.option_from(nn.read_layers)
-    mtp_layers: int = nn.option("nextn_predict_layers", default=0, at_least=0)
+class Options(nn.MTPDecoderOptions):
     gating: nn.Gating = nn.option_from(nn.read_gating)
 
 
@@ -57,12 +55,6 @@ class Glm4Moe(nn.Decoder):
 
     options_type: ClassVar[type[Options]] = Options
     options: Options
-
-    @property
-    def unused(self) -> tuple[str, ...]:
-        """The layers of multi-token prediction."""
-        o = self.options
-        return tuple(f"blk.{o.layers + index}." for index in range(o.mtp_layers))
 
     def cache_shapes(self) -> list[nn.LayerShape]:
         o = self.options

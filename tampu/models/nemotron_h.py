@@ -27,9 +27,7 @@ def read_gating(metadata: Metadata) -> nn.Gating:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(nn.DecoderOptions):
-    layers: int = nn.option_from(nn.read_layers)
-    mtp_layers: int = nn.option("nextn_predict_layers", default=0, at_least=0)
+class Options(nn.MTPDecoderOptions):
     given_kv_heads: int = nn.option_from(nn.read_kv_heads)
     epsilon: float = nn.option(
         "attention.layer_norm_rms_epsilon", or_="attention.layer_norm_epsilon"
@@ -61,12 +59,6 @@ class NemotronH(nn.Decoder):
 
     options_type: ClassVar[type[Options]] = Options
     options: Options
-
-    @property
-    def unused(self) -> tuple[str, ...]:
-        """The layers of multi-token prediction."""
-        o = self.options
-        return tuple(f"blk.{o.layers + index}." for index in range(o.mtp_layers))
 
     def cache_shapes(self) -> list[nn.CacheShape]:
         o = self.options

@@ -21,6 +21,7 @@ from tampu.nn.cache import States as States
 from tampu.nn.cache import Tensors as Tensors
 from tampu.nn.decoder import Decoder as Decoder
 from tampu.nn.decoder import DecoderOptions as DecoderOptions
+from tampu.nn.decoder import MTPDecoderOptions as MTPDecoderOptions
 from tampu.nn.decoder import Step as Step
 from tampu.nn.decoder import read_kv_heads as read_kv_heads
 from tampu.nn.decoder import read_layers as read_layers

@@ -79,6 +79,17 @@ def read_layers(metadata: Metadata) -> int:
     return blocks - appended
 
 
+@dataclass(frozen=True, kw_only=True)
+class MTPDecoderOptions(DecoderOptions):
+    """The options of decoders whose files may have layers of multi-token prediction, the last ones.
+
+    These are not loaded.
+    """
+
+    layers: int = option_from(read_layers)
+    mtp_layers: int = option("nextn_predict_layers", default=0, at_least=0)
+
+
 def read_kv_heads(metadata: Metadata) -> int:
     """Return the key heads of the layers with attention, where the file lists 0 for the others."""
     key = "attention.head_count_kv"
@@ -134,6 +145,13 @@ class Decoder(Model):
     def ranks(self) -> bool:
         """Whether the file has a head that ranks."""
         return self.rank_head.is_there
+
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """Layers of multi-token prediction."""
+        o = self.options
+        count = o.mtp_layers if isinstance(o, MTPDecoderOptions) else 0
+        return tuple(f"blk.{o.layers + index}." for index in range(count))
 
     @abstractmethod
     def steps(self, batch: Batch) -> Iterable[Step]:

@@ -87,7 +87,7 @@ BERT = Family(
     parameters=parameters,
     prefixes=(("bert.", ""),),
     ignored=frozenset({"embeddings.position_ids", "pooler.dense.weight", "pooler.dense.bias"}),
-    tied=True,  # there is no output
+    tied=True,  # encoders have no output projection
 )
 
 

@@ -21,5 +21,5 @@ EUROBERT = Family(
     parameters=parameters,
     ignored=frozenset({"lm_head.weight", "lm_head.bias"}),  # it predicts masked tokens
     defaults={"rope_theta": 250_000.0, "rms_norm_eps": 1e-5},
-    tied=True,  # there is no output
+    tied=True,  # encoders have no output projection
 )

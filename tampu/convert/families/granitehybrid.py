@@ -18,7 +18,6 @@ _LAYER = "model.layers.{}."
 _MAMBA, _MIXTURE = f"{_LAYER}mamba.", f"{_LAYER}block_sparse_moe."
 _ATTENTION = frozenset(f"blk.{{}}.attn_{part}" for part in ("q", "k", "v", "output"))
 _ROUTER = "blk.{}.ffn_gate_inp"
-_CONTEXT = 1 << 20  # what llama.cpp states where nothing is rotated, so that there is no limit
 
 
 def parameters(config: Config) -> Parameters:
@@ -51,7 +50,7 @@ def _hybrid_keys(keys: Parameters, kinds: str) -> Parameters:
     heads = keys["attention.head_count_kv"]
     return {
         "attention.head_count_kv": [heads if kind == "*" else 0 for kind in kinds],
-        **({} if keys["rope.scaling.finetuned"] else {"context_length": _CONTEXT}),
+        **({} if keys["rope.scaling.finetuned"] else {"context_length": mamba2.CONTEXT}),
     }
 
 

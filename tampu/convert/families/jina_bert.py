@@ -57,5 +57,5 @@ JINA_BERT_V2 = Family(
     prefixes=(("bert.", ""),),
     ignored=frozenset({"embeddings.position_ids", "pooler.dense.weight", "pooler.dense.bias"}),
     optional=frozenset(_OPTIONAL.values()),
-    tied=True,  # there is no output
+    tied=True,  # encoders have no output projection
 )

@@ -17,7 +17,6 @@ _NAMES = {
     "lm_head": "output",
 }
 _PREFIXES = (("model.backbone.", "backbone."), ("model.lm_head", "lm_head"))
-_CONTEXT = 1 << 20  # what llama.cpp states: there is no limit
 
 
 def parameters(config: Config) -> Parameters:
@@ -25,7 +24,7 @@ def parameters(config: Config) -> Parameters:
     config.require("hidden_act", ("silu",), "silu")
     return {
         "vocab_size": config.integer("vocab_size"),
-        "context_length": _CONTEXT,
+        "context_length": mamba2.CONTEXT,
         "embedding_length": config.integer("hidden_size"),
         "block_count": config.layers(),
         "feed_forward_length": 0,

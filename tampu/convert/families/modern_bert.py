@@ -113,7 +113,7 @@ MODERN_BERT = Family(
     optional=frozenset({"blk.{}.attn_norm"}),  # the first layer has none
     defaults=_DEFAULTS,
     adapt=check_norms,
-    tied=True,  # there is no output
+    tied=True,  # encoders have no output projection
 )
 MODERN_BERT_CLASSIFIER = replace(
     MODERN_BERT,

@@ -38,7 +38,6 @@ _OF_EXPERTS = (
     "moe_intermediate_size", "moe_shared_expert_intermediate_size", "moe_latent_size",
     "routed_scaling_factor", "norm_topk_prob",
 )  # fmt: skip
-_CONTEXT = 1 << 20  # what llama.cpp states: nothing is rotated, so that there is no limit
 
 
 def parameters(config: Config) -> Parameters:
@@ -56,7 +55,7 @@ def parameters(config: Config) -> Parameters:
     width = config.integer("moe_intermediate_size" if "E" in kinds else "intermediate_size")
     return {
         **keys,
-        "context_length": _CONTEXT,
+        "context_length": mamba2.CONTEXT,
         "feed_forward_length": [width * (kind in "-E") for kind in kinds],
         "attention.head_count_kv": [keys["attention.head_count_kv"] if kind == "*" else 0
                                     for kind in kinds],

@@ -72,7 +72,7 @@ NEO_BERT = Family(
     prefixes=(("model.", ""),),
     ignored=frozenset({"decoder.weight", "decoder.bias"}),  # they predict masked tokens
     transform=transform,
-    tied=True,  # there is no output
+    tied=True,  # encoders have no output projection
 )
 NEO_BERT_CLASSIFIER = replace(
     NEO_BERT,

@@ -148,7 +148,7 @@ NOMIC_BERT = Family(
     ignored=frozenset({"pooler.dense.weight", "pooler.dense.bias"}),
     gather=gather,
     variant=with_experts,
-    tied=True,  # there is no output
+    tied=True,  # encoders have no output projection
 )
 NOMIC_BERT_MOE = replace(
     NOMIC_BERT,
