@@ -15,7 +15,12 @@ from tampu.engine.engine import Engine
 TEMPLATE = "{% for m in messages %}<s>{{ m.role }}: {{ m.content }}{% endfor %}{{ bos_token }}a:"
 GREEDY: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True}
 PROMPT = "the cat is on the list"
-SMALL: dict[str, Any] = {"context": 64, "threads": 1, "batch": 16}
+SMALL: dict[str, Any] = {
+    "context": 64,
+    "threads": 1,
+    "batch": 16,
+    "spec_type": "none",  # whether drafts win depends on measured times
+}
 
 
 @contextmanager
