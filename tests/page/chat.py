@@ -12,7 +12,7 @@ from playwright.sync_api import Page, Route, expect
 from support.serving import Server
 from support.waiting import PATIENCE_S, wait_until
 
-from tests.page.conftest import answers, ask, choose, copy, questions, say, wait_in
+from tests.page.conftest import answers, ask, choose, copy, parameter, questions, say, wait_in
 from tools.train_demo.pictures import Shape, draw
 
 SUM = "What is 27 + 58?"
@@ -242,7 +242,7 @@ def test_an_answer_is_given_again_beside_the_first(page: Page) -> None:
 def test_parameters_and_system_prompt_reach_the_model(page: Page) -> None:
     choose(page, "endless")
     page.get_by_role("button", name="Parameters").click()
-    page.get_by_label("num_predict").fill("6")
+    parameter(page, "num_predict").fill("6")
     page.get_by_label("System prompt").fill("Be brief.")
     with page.expect_request("**/api/chat") as request:
         say(page, "Sing.")
@@ -258,7 +258,7 @@ def test_parameters_and_system_prompt_reach_the_model(page: Page) -> None:
 def test_a_parameter_out_of_range_is_told_and_nothing_is_sent(page: Page) -> None:
     choose(page, "demo")
     page.get_by_role("button", name="Parameters", exact=True).click()
-    field = page.get_by_label("top_p")
+    field = parameter(page, "top_p")
     field.fill("7")
     message = page.get_by_role("textbox", name="Message")
     message.click()
@@ -272,11 +272,11 @@ def test_a_parameter_out_of_range_is_told_and_nothing_is_sent(page: Page) -> Non
         field.fill(text)
         field.blur()
         expect(page.get_by_role("alert")).to_contain_text(why)
-    page.get_by_label("seed").fill("1.5")
+    parameter(page, "seed").fill("1.5")
     field.fill("0,5")
     field.blur()
     expect(page.get_by_role("alert")).to_have_text("seed must be a whole number.")
-    page.get_by_label("seed").fill("")
+    parameter(page, "seed").fill("")
     with page.expect_request("**/api/chat") as request:
         message.press("Enter")
     assert json.loads(request.value.post_data or "")["options"] == {"top_p": 0.5}
@@ -304,7 +304,7 @@ def test_a_double_click_on_send_is_one_click(page: Page) -> None:
 
 def test_how_many_parameters_are_set_is_seen_and_all_can_be_reset(page: Page) -> None:
     page.get_by_role("button", name="Parameters", exact=True).click()
-    page.get_by_label("num_predict").fill("6")
+    parameter(page, "num_predict").fill("6")
     page.get_by_text("Output format", exact=True).click()
     page.get_by_label("Format").select_option("regular expression")
     expect(page.get_by_role("button", name="Parameters (2 set)")).to_be_visible()
@@ -318,21 +318,21 @@ def test_what_is_typed_into_a_parameter_stays_when_an_answer_ends(page: Page) ->
     choose(page, "endless")
     say(page, "Sing.")
     expect(answers(page)).to_contain_text("la li lo")
-    page.get_by_label("num_predict").focus()
+    parameter(page, "num_predict").focus()
     page.keyboard.type("77")
     page.get_by_role("button", name="Stop").evaluate("(button) => button.click()")
     expect(answers(page)).to_contain_text("Stopped.")
     page.keyboard.type("7")
-    expect(page.get_by_label("num_predict")).to_have_value("777")
+    expect(parameter(page, "num_predict")).to_have_value("777")
     page.keyboard.press("Tab")
     expect(page.get_by_role("button", name="Parameters (1 set)")).to_be_visible()
-    expect(page.get_by_label("num_predict")).to_have_value("777")
+    expect(parameter(page, "num_predict")).to_have_value("777")
 
 
 def test_what_did_not_fit_the_context_is_told(page: Page) -> None:
     page.get_by_role("button", name="Parameters", exact=True).click()
     page.get_by_text("Loading", exact=True).click()
-    page.get_by_label("num_ctx").fill("256")
+    parameter(page, "num_ctx").fill("256")
     answer = ask(page, "formatted", "word " * 600)
     expect(answer).to_contain_text(
         re.compile(
@@ -346,7 +346,7 @@ def test_a_stopped_answer_says_what_did_not_fit_and_so_does_the_one_that_goes_on
 ) -> None:
     page.get_by_role("button", name="Parameters", exact=True).click()
     page.get_by_text("Loading", exact=True).click()
-    page.get_by_label("num_ctx").fill("8192")  # an answer may have ten times as many tokens
+    parameter(page, "num_ctx").fill("8192")  # an answer may have ten times as many tokens
     choose(page, "endless")
     say(page, "word " * 3000)
     for goes_on in (False, True):
@@ -366,14 +366,14 @@ def test_a_stopped_answer_says_what_did_not_fit_and_so_does_the_one_that_goes_on
 def test_every_parameter_of_the_table_has_a_field(page: Page, server: Server) -> None:
     page.get_by_role("button", name="Parameters").click()
     table = httpx.get(f"{server.url}/api/parameters", timeout=PATIENCE_S).json()["parameters"]
-    for parameter in table:
-        expect(page.get_by_label(parameter["name"], exact=False).first).to_be_attached()
-    expect(page.get_by_label("temperature")).to_have_attribute("placeholder", "0.8")
+    for entry in table:
+        expect(parameter(page, entry["name"])).to_be_attached()
+    expect(parameter(page, "temperature")).to_have_attribute("placeholder", "0.8")
 
 
 def test_an_error_of_the_server_is_shown_in_its_place(page: Page) -> None:
     choose(page, "demo")
     page.get_by_role("button", name="Parameters").click()
-    page.get_by_label("stop").fill("x" * 1100)
+    parameter(page, "stop").fill("x" * 1100)
     say(page, SUM)
     expect(answers(page).get_by_role("alert")).to_contain_text("at most 16 strings")

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, Request, expect
 from support.serving import Server, start_server
 
-from tests.page.conftest import LONG_CONTEXT, watched
+from tests.page.conftest import LONG_CONTEXT, parameter, watched
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_both_sides_are_stopped(page: Page) -> None:
     left, right = side(page, "A", "endless"), side(page, "B", "endless")
     for one in (left, right):
         one.get_by_text("Parameters").click()
-        one.get_by_label("num_predict").fill("1000000")
+        parameter(one, "num_predict").fill("1000000")
     send(page, "Sing.")
     expect(left).to_contain_text("la li lo")
     page.get_by_role("button", name="Stop").click()
@@ -68,14 +68,14 @@ def test_answers_are_in_sight_although_parameters_were_open(page: Page) -> None:
     sides = [side(page, name, "formatted") for name in ("A", "B")]
     for one in sides:
         one.get_by_text("Parameters").click()
-        expect(one.get_by_label("temperature")).to_be_visible()
+        expect(parameter(one, "temperature")).to_be_visible()
         expect(one.get_by_text("The answer appears here.")).to_be_in_viewport()
     send(page, "All of it.")
     for one in sides:
         expect(one.get_by_role("heading", name="Title")).to_be_in_viewport()
-        expect(one.get_by_label("temperature")).to_be_hidden()
+        expect(parameter(one, "temperature")).to_be_hidden()
         one.get_by_text("Parameters").click()
-        expect(one.get_by_label("temperature")).to_be_visible()
+        expect(parameter(one, "temperature")).to_be_visible()
         expect(one.get_by_role("heading", name="Title")).to_be_in_viewport()
 
 
@@ -85,7 +85,7 @@ def test_two_settings_of_one_model_are_compared(page: Page) -> None:
     for name, limit in (("A", "3"), ("B", "7")):
         one = side(page, name, "endless")
         one.get_by_text("Parameters").click()
-        one.get_by_label("num_predict").fill(limit)
+        parameter(one, "num_predict").fill(limit)
         one.get_by_label("System prompt").fill(f"You are {name}.")
     send(page, "Sing.")
     for name, limit in (("A", "3"), ("B", "7")):

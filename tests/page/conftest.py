@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import socket
 from collections.abc import Callable, Iterator
@@ -189,6 +190,11 @@ def copy(page: Page, button: Locator) -> None:
 def choose(page: Page, model: str) -> None:
     """Chat with a model."""
     page.get_by_role("combobox", name="Models").select_option(f"{model}:latest")
+
+
+def parameter(within: Page | Locator, name: str) -> Locator:
+    """The field of a sampling parameter, whose label is its name and what it is for."""
+    return within.get_by_label(re.compile(rf"^{name}\b"))
 
 
 def say(page: Page, text: str) -> None:

@@ -13,7 +13,7 @@ from support.chat_templates import CHATML
 from support.scripted import write_scripted
 from support.serving import Server, start_server
 
-from tests.page.conftest import LONG_CONTEXT, answers, ask, choose, linked, say, wait_in
+from tests.page.conftest import LONG_CONTEXT, answers, ask, choose, linked, parameter, say, wait_in
 
 SCHEMA = {
     "type": "object",
@@ -45,14 +45,14 @@ def columns(page: Page) -> Locator:
     return page.get_by_role("list", name="Side by side").get_by_role("listitem")
 
 
-def field(page: Page, summary: str, label: str) -> Locator:
+def field(page: Page, summary: str, name: str) -> Locator:
     """Open the panel of parameters and a part of it; return one of its fields."""
     if not page.get_by_role("complementary", name="Parameters").is_visible():
         page.get_by_role("button", name="Parameters").click()
-    expect(page.get_by_label("temperature")).to_be_visible()  # the server's table is there
-    if not page.get_by_label(label).is_visible():
+    expect(parameter(page, "temperature")).to_be_visible()  # the server's table is there
+    if not parameter(page, name).is_visible():
         page.get_by_text(summary, exact=True).click()
-    return page.get_by_label(label)
+    return parameter(page, name)
 
 
 def test_several_answers_stand_side_by_side_and_one_is_gone_on_with(page: Page) -> None:

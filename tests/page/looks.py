@@ -11,7 +11,17 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 from support.serving import Server, start_server
 
-from tests.page.conftest import OTHER_NAME, answers, ask, choose, say, violations, wait_in, watched
+from tests.page.conftest import (
+    OTHER_NAME,
+    answers,
+    ask,
+    choose,
+    parameter,
+    say,
+    violations,
+    wait_in,
+    watched,
+)
 
 # How far the page, or a part of it that scrolls up and down, is wider than its place.
 OVERFLOW = """() => Math.max(...[
@@ -124,7 +134,7 @@ def test_every_action_with_a_key_is_listed_and_does_what_it_says(page: Page) -> 
     page.keyboard.press("Escape")
     expect(page.get_by_role("textbox", name="Edit")).to_have_count(0)
     page.keyboard.press("p")
-    expect(page.get_by_label("temperature")).to_be_visible()
+    expect(parameter(page, "temperature")).to_be_visible()
     expect(page.get_by_role("complementary").get_by_role("button", name="Close")).to_be_focused()
     page.keyboard.press("p")
     page.keyboard.press("m")
@@ -305,7 +315,7 @@ def chat(page: Page) -> None:
 
 def parameters(page: Page) -> None:
     page.get_by_role("button", name="Parameters").click()
-    expect(page.get_by_label("temperature")).to_be_visible()
+    expect(parameter(page, "temperature")).to_be_visible()
 
 
 def models(page: Page) -> None:

@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from support.scripted import write_scripted
 from support.serving import Server, start_server
 
-from tests.page.conftest import PLAIN, answers, ask, choose, linked, violations, watched
+from tests.page.conftest import PLAIN, answers, ask, choose, linked, parameter, violations, watched
 
 SUM = "What is 27 + 58?"
 LONG = "What is the sum of all numbers from one to a hundred?"
@@ -188,7 +188,7 @@ def test_a_menu_closes_when_something_else_is_touched(page: Page) -> None:
 def test_the_parameters_can_be_closed_wherever_one_is_in_them(page: Page) -> None:
     page.get_by_role("button", name="Parameters").click()
     panel = page.get_by_role("complementary", name="Parameters")
-    expect(panel.get_by_label("temperature")).to_be_visible()
+    expect(parameter(panel, "temperature")).to_be_visible()
     panel.evaluate("(one) => one.scrollTo(0, one.scrollHeight)")
     panel.get_by_role("button", name="Close").click(trial=True)
     expect(panel.get_by_role("button", name="Close")).to_be_in_viewport()
@@ -201,10 +201,10 @@ def test_escape_the_way_back_and_a_touch_beside_close_the_parameters(page: Page)
 
     def show() -> None:
         page.get_by_role("button", name="Parameters").click()
-        expect(panel.get_by_label("temperature")).to_be_visible()
+        expect(parameter(panel, "temperature")).to_be_visible()
 
     show()
-    panel.get_by_label("temperature").focus()
+    parameter(panel, "temperature").focus()
     page.keyboard.press("Escape")
     expect(panel).to_have_count(0)
     show()
@@ -251,7 +251,7 @@ def test_parameters_that_are_opened_again_at_once_stay_until_the_way_back(page: 
     ask(page, "demo", SUM)
     panel = page.get_by_role("complementary", name="Parameters")
     page.get_by_role("button", name="Parameters").click()
-    expect(panel.get_by_label("temperature")).to_be_visible()
+    expect(parameter(panel, "temperature")).to_be_visible()
     page.keyboard.press("Tab")
     assert page.evaluate(REOPENED) == [True, True]
     page.go_back()

@@ -24,7 +24,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 from support.serving import Server
 from support.waiting import PATIENCE_S
 
-from tests.page.conftest import ask, watched
+from tests.page.conftest import ask, parameter, watched
 
 KEPT = Path(__file__).parent / "pictures"
 RECORDED = KEPT / "live.jsonl"
@@ -45,7 +45,7 @@ def chat(page: Page) -> None:
 
 def parameters(page: Page) -> None:
     page.get_by_role("button", name="Parameters").click()
-    expect(page.get_by_label("temperature")).to_be_visible()
+    expect(parameter(page, "temperature")).to_be_visible()
 
 
 def models(page: Page) -> None:
