@@ -28,7 +28,6 @@ from tampu.server.front.routes import (
     VersionPrefixMiddleware,
 )
 from tampu.server.front.trusted_host import ORIGINS, PreflightMiddleware, TrustedHostMiddleware
-from tampu.server.front.usage import usage_routes
 from tampu.server.ollama.routes import ollama_routes
 from tampu.server.openai.embedding_routes import embedding_routes
 from tampu.server.openai.routes import openai_routes
@@ -74,7 +73,11 @@ def create_app(
 
     core = make_core(options, catalog, start, adapters, hosted_tools, images(options), ask)
     features = [make(core) for make in features_of(options)]
-    routes = _core_routes(core, other_metrics)
+
+    async def more_metrics() -> bytes:
+        return b"".join(feature.metrics() for feature in features) + await other_metrics()
+
+    routes = _core_routes(core, more_metrics)
     routes += [route for feature in features for route in feature.routes]
     endpoints = [_marked(route) for route in routes]
     pairs = [*zip(routes, endpoints, strict=True)]
@@ -94,7 +97,7 @@ def create_app(
     return app
 
 
-def _core_routes(core: Core, other_metrics: OtherMetrics) -> list[Route]:
+def _core_routes(core: Core, more_metrics: OtherMetrics) -> list[Route]:
     """Return the routes of the three APIs, and of the server itself."""
     serving, images, tools = core.serving, core.images, core.hosted_tools
     return [
@@ -102,8 +105,7 @@ def _core_routes(core: Core, other_metrics: OtherMetrics) -> list[Route]:
         *openai_routes(serving, images, tools),
         *anthropic_routes(serving, images, tools),
         *embedding_routes(serving),
-        *usage_routes(core.usage),
-        *monitoring_routes(core.metrics, other_metrics),
+        *monitoring_routes(core.metrics, more_metrics),
     ]
 
 
@@ -139,8 +141,6 @@ async def _lifespan(app: Starlette, core: Core, features: Sequence[Feature]) -> 
             "of keys are kept; TAMPU_STATE names another folder",
             core.options.state,
         )
-    if core.keys:
-        await core.usage.load()
     for feature in features:
         await feature.open()
     yield

@@ -13,7 +13,6 @@ from tampu.server.front.in_process import Answer
 from tampu.server.front.keys import Key, unlimited_keys
 from tampu.server.front.limiter import Limiter
 from tampu.server.front.state import State
-from tampu.server.front.usage import KeyUsage
 from tampu.server.options import ServerOptions
 from tampu.server.serving.admission import Admission
 from tampu.server.serving.crash_loop import CrashLoopBackoff
@@ -42,7 +41,6 @@ class Core:
         state: what is kept across restarts.
         keys: of the callers.
         limiter: counts what keys use.
-        usage: what keys have used.
         ask: returns the answer of a POST route, by its path and body.
     """
 
@@ -54,7 +52,6 @@ class Core:
     state: State
     keys: Sequence[Key]
     limiter: Limiter
-    usage: KeyUsage
     ask: Callable[[str, bytes], Awaitable[Answer]]
 
     def caller_of(self, name: str) -> Caller:
@@ -80,19 +77,15 @@ def make_core(
     """Return the parts of a server; the arguments are those of `create_app`, and more parts."""
     metrics = Metrics()
     serving = _serving(options, catalog, start, metrics, adapters)
-    state, limiter = State(options.state), Limiter()
-    usage = KeyUsage(state, limiter, metrics.key_used)
-    metrics.used = usage.used
     return Core(
         options=options,
         metrics=metrics,
         serving=serving,
         hosted_tools=hosted_tools(options, serving),
         images=images,
-        state=state,
+        state=State(options.state),
         keys=[*unlimited_keys(options.use_api_keys, options.api_keys), *options.keys],
-        limiter=limiter,
-        usage=usage,
+        limiter=Limiter(),
         ask=ask,
     )
 
@@ -112,7 +105,7 @@ def _serving(
         memory_bytes=options.memory,
         loaded=metrics.loaded,
         crashed=metrics.crashed,
-        computed=metrics.llama_server.computed,
+        computed=metrics.computed,
         crash_backoff=CrashLoopBackoff(options.max_crashes),
         may_reload=not options.has_replicas,
     )
@@ -125,8 +118,6 @@ def _serving(
     )
     admission = Admission(options.max_queue)
     metrics.gauge("tampu_requests_waiting", "Queued requests.", lambda: admission.waiting)
-    metrics.llama_server.waiting = lambda: admission.waiting
-    metrics.llama_server.running = lambda: sum(model.users for model in models.models())
     metrics.model_gauge(
         "tampu_model_memory_bytes",
         "Memory of the loaded models.",

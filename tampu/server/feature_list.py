@@ -20,13 +20,15 @@ from tampu.server.features.sessions.middleware import sessions
 from tampu.server.features.tokens.routes import tokens
 from tampu.server.features.tool_urls.routes import tool_urls
 from tampu.server.features.tracing.middleware import tracing
+from tampu.server.features.usage.routes import usage
 from tampu.server.fields.media import ImageSource
 from tampu.server.options import ServerOptions
 from tampu.server.serving.hosted_tools import HostedTools
 from tampu.server.serving.serving import Serving
 
 _EVERYWHERE = (
-    tracing, page, responses, decisions, cohere, tool_urls, tokens, llama_server, adapters, openapi,
+    tracing, usage, page, responses, decisions, cohere, tool_urls, tokens, llama_server, adapters,
+    openapi,
 )  # fmt: skip
 _ONE_MACHINE = (manage, batches)
 _REPLICAS = (sessions,)

@@ -11,6 +11,7 @@ from tampu.server.core import Core
 from tampu.server.feature import Feature
 from tampu.server.features.llama_server import requests as wire
 from tampu.server.features.llama_server.loading import loading_routes
+from tampu.server.features.llama_server.metrics import LlamaServerMetrics
 from tampu.server.features.llama_server.output import (
     LlamaCompletionWriter,
     generation_settings,
@@ -44,7 +45,14 @@ def llama_server(core: Core) -> Feature:
     if not core.options.has_replicas:
         routes += loading_routes(core.serving)
         routes += saved_slot_routes(core.serving, core.options.slot_save_path)
-    return Feature(routes=routes)
+    models, metrics = core.serving.models, core.metrics
+    counts = LlamaServerMetrics(
+        waiting=lambda: core.serving.waiting,
+        running=lambda: sum(model.users for model in models.models()),
+    )
+    metrics.on_used.append(lambda _, usage: counts.answered(usage))
+    metrics.on_computed.append(counts.computed)
+    return Feature(routes=routes, metrics=counts.show)
 
 
 class LlamaServerAPI:
