@@ -15,7 +15,7 @@ from starlette.routing import Route as StarletteRoute
 from tampu.server.anthropic.routes import anthropic_routes
 from tampu.server.core import Core, make_core
 from tampu.server.feature import Feature
-from tampu.server.feature_list import features_of, hosted_tools, images
+from tampu.server.feature_list import TABLES, features_of, hosted_tools, images
 from tampu.server.front.auth import APIKeyMiddleware
 from tampu.server.front.error_handlers import HANDLERS
 from tampu.server.front.http_response import FIELDS, WARNING
@@ -71,7 +71,7 @@ def create_app(
     async def ask(path: str, body: bytes) -> Answer:
         return await ask_route(posts[path], path, body)
 
-    core = make_core(options, catalog, start, adapters, hosted_tools, images(options), ask)
+    core = make_core(options, catalog, start, adapters, hosted_tools, images(options), TABLES, ask)
     features = [make(core) for make in features_of(options)]
 
     async def more_metrics() -> bytes:

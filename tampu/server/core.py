@@ -12,7 +12,7 @@ from tampu.server.front.caller import Caller
 from tampu.server.front.in_process import Answer
 from tampu.server.front.keys import Key, unlimited_keys
 from tampu.server.front.limiter import Limiter
-from tampu.server.front.state import State
+from tampu.server.front.state import State, Tables
 from tampu.server.options import ServerOptions
 from tampu.server.serving.admission import Admission
 from tampu.server.serving.crash_loop import CrashLoopBackoff
@@ -72,6 +72,7 @@ def make_core(
     adapters: ServedAdapters | None,
     hosted_tools: Callable[[ServerOptions, Serving], HostedTools],
     images: ImageSource,
+    tables: Sequence[Tables],
     ask: Callable[[str, bytes], Awaitable[Answer]],
 ) -> Core:
     """Return the parts of a server; the arguments are those of `create_app`, and more parts."""
@@ -83,7 +84,7 @@ def make_core(
         serving=serving,
         hosted_tools=hosted_tools(options, serving),
         images=images,
-        state=State(options.state),
+        state=State(options.state, tables),
         keys=[*unlimited_keys(options.use_api_keys, options.api_keys), *options.keys],
         limiter=Limiter(),
         ask=ask,

@@ -19,12 +19,25 @@ from tampu.server.front.caller import Caller, current_caller
 from tampu.server.front.http_response import JSONResponse
 from tampu.server.front.limiter import Limiter
 from tampu.server.front.routes import Route, get
-from tampu.server.front.state import State
+from tampu.server.front.state import State, Tables
 
 logger = logging.getLogger(__name__)
 
 _MAX_DAYS = 366
 _MAX_DIGITS = 4
+_STATEMENTS = """
+CREATE TABLE usage (
+    day TEXT NOT NULL,
+    key TEXT NOT NULL,
+    model TEXT NOT NULL,
+    requests INTEGER NOT NULL,
+    prompt_tokens INTEGER NOT NULL,
+    cached_tokens INTEGER NOT NULL,
+    generated_tokens INTEGER NOT NULL,
+    PRIMARY KEY (day, key, model)
+) WITHOUT ROWID;
+"""
+TABLES = (Tables(1, _STATEMENTS),)
 _COLUMNS = "requests, prompt_tokens, cached_tokens, generated_tokens"
 
 
