@@ -82,7 +82,7 @@ class LlamaServerAPI:
         entry, body = self._named(http)
         options = parse_limited(body, self._serving.defaults(entry), ("max_tokens", None)).options
         context, slots = self._serving.models.size_of(entry)
-        can_see = "vision" in entry.info.capabilities
+        held = entry.info.capabilities
         return JSONResponse({
             "default_generation_settings": {
                 "n_ctx": context, "params": generation_settings(options),
@@ -91,7 +91,7 @@ class LlamaServerAPI:
             "model_alias": entry.full_name,
             "model_path": entry.info.path.name,
             "build_info": f"tampu-{__version__}",
-            "modalities": {"vision": can_see, "audio": False},
+            "modalities": {"vision": "vision" in held, "audio": "audio" in held},
             "media_marker": MEDIA_MARKER,
             "chat_template": entry.info.template,
             "chat_template_caps": await self._template_caps.of(entry.info),
