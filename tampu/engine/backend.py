@@ -107,6 +107,9 @@ Handlers: TypeAlias = Mapping[type[Request[Any]], Handler]
 class Backend(ABC):
     """A loaded model of any engine. Any thread may call it.
 
+    `counts`, `prepare`, `warm_up` and `hang_reason` are what the process that holds a model needs;
+    they are not part of the Python API, although `Engine` has them too.
+
     Attributes:
         handlers: answer the kinds of requests that it supports.
         unsupported: says why it supports no others.
