@@ -20,7 +20,8 @@ MODULES = sorted(ROOT.rglob("*.py"))
 # From the bottom up; a module imports from its own package and from the lines below its own.
 LAYERS = [
     ("errors", "version"), ("cancellation", "long_json", "text", "threads"),
-    ("settings", "sandbox"), ("ml",), ("nn", "tokenizer", "sampling", "vision", "gguf_compat"),
+    ("settings", "sandbox"), ("ml",),
+    ("nn", "tokenizer", "sampling", "vision", "audio", "gguf_compat"),
     ("kvcache", "chat"), ("models",), ("runner",), ("convert",), ("store",), ("engine",),
     ("backends",), ("bench",), ("evaluation",), ("worker",), ("server",), ("cluster",), ("cli",),
 ]  # fmt: skip
@@ -29,7 +30,8 @@ ONLY = {
     "ml": {"errors", "settings", "threads", "version"},
     "gguf_compat": {"errors", "ml"},
     "nn": {"errors", "ml"},
-    "models": {"errors", "ml", "nn", "kvcache", "vision"},
+    "models": {"errors", "ml", "nn", "kvcache", "vision", "audio"},
+    "audio": {"errors", "sandbox"},
     "tokenizer": {"errors", "cancellation", "ml"},
     "sampling": {"errors", "sandbox", "settings", "threads"},
 }

@@ -1,4 +1,4 @@
-"""Images in a conversation: they go where the template puts their message.
+"""Images, videos and sounds in a conversation: they go where the template puts their message.
 
 An image stands before its message's text, as a placeholder that cannot be guessed: no text from
 outside can be mistaken for an image, and templates treat the placeholder as part of the text.
@@ -31,11 +31,11 @@ class PreparedImage(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedVideo:
-    """A video that is prepared for the model; it stands where an image may.
+class PreparedMedia:
+    """A video or a sound that is prepared for the model; it stands where an image may.
 
     Attributes:
-        items: tokens of the times, and images: each of some frames.
+        items: tokens, and images: each is some frames of a video or a part of a sound.
     """
 
     items: tuple[Item, ...]
@@ -87,7 +87,7 @@ class ImagePlaceholders:
             items += encode_prompt(tokenizer, text) if is_first else tokenizer.encode_pieces(text)
             if number is not None:
                 image = self._images[number]
-                items += image.items if isinstance(image, PreparedVideo) else [image]
+                items += image.items if isinstance(image, PreparedMedia) else [image]
                 shown.append(number)
         if shown != list(range(len(self._images))):
             raise RequestError("the model's chat template does not show every image in its turn")
@@ -147,7 +147,7 @@ def prepared_images(images: Sequence[Any], prepare: Callable[[Any], Any]) -> lis
     for image in images:
         check_cancelled()
         if isinstance(image, str):  # no request names a file of this machine
-            raise RequestError("an image must be the content of a file, not its name")
+            raise RequestError("an image or a sound must be the content of a file, not its name")
         found.append(prepare(image))
     return found
 
@@ -159,6 +159,6 @@ def media_items(
     first, *rest = text.split(marker)
     items: list[Item] = [*encode_prompt(tokenizer, ((first, True),))]
     for image, part in zip(images, rest, strict=True):
-        items += image.items if isinstance(image, PreparedVideo) else [image]
+        items += image.items if isinstance(image, PreparedMedia) else [image]
         items += tokenizer.encode_pieces(((part, True),), continues=True) if part else []
     return items

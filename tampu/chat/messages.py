@@ -39,8 +39,9 @@ def read_messages(
     Args:
         messages: with a role and content: a text, or a list of parts with the type "text". An
             assistant's may have tool calls instead, in OpenAI's format or as `ToolCall`, and a
-            user's may have images.
-        read_file: returns an image or a video that was given, and gets its place for messages.
+            user's may have `images`, also videos, and `audio`; it returns all under `images`.
+        read_file: returns an image, a video or a sound that was given, and gets its place for
+            messages.
 
     Raises:
         RequestError: naming the message that is wrong, and its field.
@@ -75,12 +76,16 @@ def _read_message(
         what = "is missing" if role is None else f"must be a string, not {type(role).__name__}"
         raise RequestError(f"{where}.role {what}")
     found = {**message, "role": read_role(role, where)}
-    images, calls = message.get("images"), message.get("tool_calls")
-    if images is not None:
-        if not isinstance(images, list | tuple):
-            raise RequestError(f"{where}.images must be a list, not {type(images).__name__}")
-        files = enumerate(images)
-        found["images"] = [read_file(file, f"{where}.images[{i}]") for i, file in files]
+    calls = message.get("tool_calls")
+    media = [field for field in ("images", "audio") if message.get(field) is not None]
+    files: list[Any] = []
+    for field in media:
+        given = found.pop(field)
+        if not isinstance(given, list | tuple):
+            raise RequestError(f"{where}.{field} must be a list, not {type(given).__name__}")
+        files += [read_file(file, f"{where}.{field}[{i}]") for i, file in enumerate(given)]
+    if media:
+        found["images"] = files
     if calls is not None:
         if not isinstance(calls, list | tuple):
             raise RequestError(f"{where}.tool_calls must be a list, not {type(calls).__name__}")
@@ -88,7 +93,7 @@ def _read_message(
             _read_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(calls)
         ]
     found["content"] = _read_content(message.get("content"), f"{where}.content")
-    if message.get("content") is None and role.lower() != "assistant" and not images:
+    if message.get("content") is None and role.lower() != "assistant" and not files:
         raise RequestError(f"{where}.content is missing")
     return found
 
@@ -104,7 +109,7 @@ def _read_content(content: object, where: str) -> str:
             case {"type": "text", "text": str(text)}:
                 texts.append(text)
             case _:
-                more = "images go into the message's `images`"
+                more = "images go into the message's `images`, sounds into its `audio`"
                 raise RequestError(f"{where}[{index}] must be a part with text; {more}")
     return "\n".join(texts)
 

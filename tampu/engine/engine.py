@@ -19,7 +19,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from tampu.chat.images import Item, PreparedVideo
+from tampu.chat.images import Item, PreparedMedia
 from tampu.chat.output.reasoning import Think
 from tampu.chat.template_loader import model_template
 from tampu.engine.arguments import FilePath, checked
@@ -192,7 +192,7 @@ class Engine(NativeModel, AsyncRequests):
 
         Args:
             messages: with `role` and `content`, as in the chat APIs, and `images`, each an image
-                or a video as `prepare_file` takes it.
+                or a video as `prepare_file` takes it, and `audio`, a list of sounds.
             tools: functions that the model may call, as in the chat APIs.
             think: whether to reason first, or how hard: "low", "medium", "high" or "max"; None:
                 the model's default.
@@ -290,8 +290,8 @@ class Engine(NativeModel, AsyncRequests):
         return self.media.prepare_image(read_file(image, "image"))
 
     @checked
-    def prepare_file(self, file: File) -> NumberedImage | PreparedVideo:
-        """Return an image as `prepare_image`, or a video: MP4, MOV, WebM, Matroska or AVI."""
+    def prepare_file(self, file: File) -> NumberedImage | PreparedMedia:
+        """Return an image as `prepare_image`, a video (MP4, WebM, AVI, ...), or a sound."""
         return self.media.prepare_file(read_file(file, "file"))
 
     @checked

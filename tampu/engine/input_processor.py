@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tampu.chat.images import Item, PreparedVideo
+from tampu.chat.images import Item, PreparedMedia
 from tampu.engine.adapters import Adapters
 from tampu.engine.completion import RequestHandle, Stream, completion, fit_prompt
 from tampu.engine.model_loader import LoadedModel
@@ -39,7 +39,7 @@ log = logging.getLogger("tampu.engine.input_processor")
 TRACE = 5
 """The level at which prompts and output are logged, token by token."""
 
-Prompt: TypeAlias = str | Sequence[int | NumberedImage | PreparedVideo]
+Prompt: TypeAlias = str | Sequence[int | NumberedImage | PreparedMedia]
 """Text, or token ids and images and videos that `Engine` prepared."""
 
 _NO_OUTPUT = GenerateOptions(max_tokens=0)
@@ -254,5 +254,5 @@ class InputProcessor:
 
 def flat(prompt: Sequence[Item]) -> list[Item]:
     """Return the items of a prompt, those of its videos among them."""
-    parts = (each.items if isinstance(each, PreparedVideo) else (each,) for each in prompt)
+    parts = (each.items if isinstance(each, PreparedMedia) else (each,) for each in prompt)
     return [item for part in parts for item in part]

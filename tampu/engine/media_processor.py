@@ -1,11 +1,15 @@
-"""From files of images and videos to what a model takes in their place."""
+"""From files of images, videos and sounds to what a model takes in their place."""
 
 from __future__ import annotations
 
-from tampu.chat.images import Item, PreparedVideo
+from typing import cast
+
+from tampu.audio import is_audio
+from tampu.audio.decoding import decode
+from tampu.chat.images import Item, PreparedMedia
 from tampu.engine.model_loader import LoadedModel
 from tampu.errors import RequestError
-from tampu.nn import RGBImage, VisionModel
+from tampu.nn import AudioModel, PreparedImage, RGBImage, Samples, VisionModel
 from tampu.runner.layout import NumberedImage
 from tampu.sandbox.client import ForkServerClient
 from tampu.vision.sandboxed import SandboxedDecoder
@@ -16,11 +20,12 @@ _FRAMES = 2  # that are encoded together
 
 
 class MediaProcessor:
-    """Prepares the images and videos of one model's requests."""
+    """Prepares the images, videos and sounds of one model's requests."""
 
     def __init__(self, model: LoadedModel, fork_server: ForkServerClient) -> None:
         self._name = model.info.name
         self._encoder = model.vision
+        self._audio_encoder = model.audio
         self._images = model.scheduler.images
         self._tokenizer = model.tokenizer
         self._decoder = SandboxedDecoder(fork_server)
@@ -33,7 +38,7 @@ class MediaProcessor:
         number = self._images.number(pixels)
         return NumberedImage(vision.prepare(pixels), number)
 
-    def prepare_video(self, file: bytes) -> PreparedVideo:
+    def prepare_video(self, file: bytes) -> PreparedMedia:
         """Return a video as the model takes it: frames, with their times as text.
 
         Raises:
@@ -59,13 +64,42 @@ class MediaProcessor:
             items += self._tokenizer.encode_inside(text)
             number = self._images.number(video.frames[part])
             items.append(NumberedImage(vision.prepare_frames(video.frames[part]), number))
-        return PreparedVideo(tuple(items))
+        return PreparedMedia(tuple(items))
 
-    def prepare_file(self, file: bytes | RGBImage) -> NumberedImage | PreparedVideo:
-        """Return the image or the video in a file as the model takes it."""
+    def prepare_audio(self, sound: bytes | Samples) -> PreparedMedia:
+        """Return a sound as the model takes it: tokens, and parts that are encoded one by one.
+
+        Raises:
+            RequestError: if the model takes no sounds, or cannot take this one.
+        """
+        encoder = self._audio()
+        samples = decode(sound) if isinstance(sound, bytes) else sound
+        items = encoder.prepare(samples)
+        return PreparedMedia(
+            tuple(self._numbered(item) if isinstance(item, PreparedImage) else item
+                  for item in items)
+        )  # fmt: skip
+
+    def prepare_file(self, file: bytes | RGBImage | Samples) -> NumberedImage | PreparedMedia:
+        """Return the image, the video or the sound in a file as the model takes it."""
+        if isinstance(file, bytes) and is_audio(file):
+            return self.prepare_audio(file)
         if isinstance(file, bytes) and is_video(file):
             return self.prepare_video(file)
-        return self.prepare_image(file)
+        if not isinstance(file, bytes) and file.ndim == 1:
+            return self.prepare_audio(cast("Samples", file))
+        return self.prepare_image(cast("bytes | RGBImage", file))
+
+    def _numbered(self, part: PreparedImage) -> NumberedImage:
+        return NumberedImage(part, self._images.number_of(part.digest()))
+
+    def _audio(self) -> AudioModel:
+        if self._audio_encoder is None:
+            raise RequestError(
+                f"{self._name} takes no audio: it has no audio encoder; choose a model with the "
+                "capability audio"
+            )
+        return self._audio_encoder
 
     def _vision(self, what: str) -> VisionModel:
         if self._encoder is None:

@@ -38,7 +38,7 @@ from tampu.ml.kernels import KernelChoice
 from tampu.ml.kernels.repack_cache import RepackCache
 from tampu.ml.kernels.tuning import choose_fetch
 from tampu.ml.metadata import Metadata
-from tampu.nn import Model, StateShape, VisionModel, cache_parts
+from tampu.nn import AudioModel, Model, StateShape, VisionModel, cache_parts
 from tampu.nn.mismatch import naming_tensors
 from tampu.runner.graph_cache import GraphCache, WarmUpBatch
 from tampu.runner.idle_warm_up import IdleWarmUp
@@ -80,6 +80,7 @@ class LoadedModel:
     graphs: GraphCache
     warm_up: IdleWarmUp
     vision: VisionModel | None
+    audio: AudioModel | None
     copies: KVCopies
     key: CacheKey
     placement: Placement
@@ -150,6 +151,7 @@ def _load(
             graphs.cache,
             IdleWarmUp(graphs.cache, copies.manager, graphs.outputs, graphs.left),
             bound.model.vision,
+            bound.model.audio,
             copies,
             key,
             Placement(shares, plan.explain(graphs.sizes)),

@@ -14,7 +14,7 @@ class TextPrompt(msgspec.Struct, frozen=True, tag="text"):
 
     Attributes:
         text: if there are images, with `MEDIA_MARKER` at the place of each.
-        images: image files.
+        images: files of images, videos and sounds.
     """
 
     text: str
@@ -44,7 +44,8 @@ class ChatPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="chat"):
     """A conversation for the model's chat template.
 
     Attributes:
-        messages: as Hugging Face's templates take them.
+        messages: as Hugging Face's templates take them; files of images, videos and sounds are
+            under `images`.
         tools: functions that the model may call.
         variables: more values for the template.
         think: whether to reason before the answer, or how hard; None: the model's default.

@@ -28,7 +28,8 @@ from tampu.tokenizer import Tokenizer
 
 Message: TypeAlias = Mapping[str, Any]
 File: TypeAlias = str | Path | bytes | npt.NDArray[np.uint8] | Any
-"""A path, the bytes of an image or a video, RGB pixels, or an image of Pillow."""
+"""A path, the bytes of an image, a video or a sound, RGB pixels, an image of Pillow, or the samples
+of a sound: mono, 16,000 a second, between -1 and 1."""
 
 
 @runtime_checkable
@@ -124,8 +125,8 @@ def embedded_prompt(given: Prompt) -> TextPrompt | ItemsPrompt:
     return TextPrompt(given) if isinstance(given, str) else items_prompt(flat(given))
 
 
-def read_file(file: File, where: str) -> bytes | npt.NDArray[np.uint8]:
-    """Return the bytes of a file, or the RGB pixels of an image, uint8, (height, width, 3).
+def read_file(file: File, where: str) -> bytes | npt.NDArray[Any]:
+    """Return the bytes of a file, RGB pixels, uint8, (height, width, 3), or samples, float32, (n,).
 
     Args:
         file: as `File`.
@@ -140,11 +141,15 @@ def read_file(file: File, where: str) -> bytes | npt.NDArray[np.uint8]:
     if isinstance(file, bytes | bytearray | memoryview):
         return bytes(file)
     if not isinstance(file, _Array):
-        wanted = "a path, the bytes of a file, or an image"
+        wanted = "a path, the bytes of a file, an image, or samples"
         raise RequestError(f"{where} must be {wanted}, not {type(file).__name__}")
     if isinstance(file, _PillowImage) and file.mode != "RGB":
         file = file.convert("RGB")
     pixels: npt.NDArray[Any] = np.asarray(file)
+    if pixels.ndim == 1 and pixels.dtype in (np.float32, np.float64) and pixels.size:
+        if not np.isfinite(pixels).all():
+            raise RequestError(f"{where} has samples that are not numbers")
+        return np.ascontiguousarray(pixels, np.float32)
     if pixels.dtype != np.uint8 or pixels.shape[2:] != (3,) or not pixels.size:
         found = f"{pixels.dtype}, {pixels.shape}"
         raise RequestError(f"{where} must be RGB pixels, uint8, (height, width, 3), not {found}")

@@ -54,6 +54,10 @@ class FilePart:
     start: int = 0
 
 
+# The prefixes of tensors; an audio encoder may have nothing but its projector.
+_ENCODERS = {"vision": ("v.",), "audio": ("a.", "mm.a.")}
+
+
 @dataclass(frozen=True, slots=True)
 class GGUFFile:
     """The header of a GGUF file that passed every check; `tensors` in the order of the file.
@@ -71,6 +75,15 @@ class GGUFFile:
     data_offset: int
     size_bytes: int
     parts: tuple[FilePart, ...]
+
+    @property
+    def modalities(self) -> tuple[str, ...]:
+        """What the file has encoders of: vision, audio."""
+        return tuple(
+            modality
+            for modality, prefixes in _ENCODERS.items()
+            if any(name.startswith(prefixes) for name in self.tensors)
+        )
 
     def find(self, offset: int) -> tuple[Path, int]:
         """Return the file with the byte at an offset of the model, and the offset in that file."""

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Any, TypeVar
 
 from tampu import nn
 from tampu.errors import ModelFileError, UnsupportedModelError
@@ -165,8 +165,8 @@ def bind_model(weights: Weights, projector: Weights | None = None) -> nn.Model:
 
     Args:
         weights: of the file.
-        projector: of a second file with the vision encoder, in llama.cpp's layout; None: it is in
-            the first file, or there is none.
+        projector: of a second file with the encoders, in llama.cpp's layout; None: they are in the
+            first file, or there are none.
 
     Raises:
         UnsupportedModelError: for an architecture that is not known, or a projector for a model
@@ -184,11 +184,13 @@ def bind_model(weights: Weights, projector: Weights | None = None) -> nn.Model:
     options = nn.read_options(kind.options_type, metadata, entry.constants)
     model = nn.bind(kind, weights, options)
     model.options = options
-    model.vision = _bind_vision(kind, weights, projector)
+    name = kind.__name__
+    model.vision = _bind_encoder(name, kind.vision_types, "vision", weights, projector)
+    model.audio = _bind_encoder(name, kind.audio_types, "audio", weights, projector)
     if metadata.integer("pooling_type", default=0) == _RANK and not model.ranks:
         what = "it ranks (pooling_type 4), but has neither cls.weight nor cls.output.weight"
         raise ModelFileError("tensors", what)
-    unused = (*model.unused, *(model.vision.unused if model.vision else ()))
+    unused = (*model.unused, *(name for each in model.encoders for name in each.unused))
     files = (weights, projector) if projector else (weights,)
     for each in files:
         left = [name for name in each.unused() if not name.startswith(unused)]
@@ -201,47 +203,64 @@ def bind_model(weights: Weights, projector: Weights | None = None) -> nn.Model:
 
 def _warn_of_encoders(weights: Weights, model: nn.Model) -> None:
     """Log which encoders of a file the architecture does not have."""
-    missing = {"a.": "audio"} if model.vision else {"a.": "audio", "v.": "images"}
-    for prefix, what in missing.items():
-        if any(name.startswith(prefix) for name in weights.unused()):
+    for prefix, what, encoder in (("a.", "audio", model.audio), ("v.", "images", model.vision)):
+        if not encoder and any(name.startswith(prefix) for name in weights.unused()):
             name = weights.file.path.name
             log.warning("%s has an encoder of %s, which is not supported: left out", name, what)
 
 
-def _bind_vision(
-    kind: type[nn.Model], weights: Weights, projector: Weights | None
-) -> nn.VisionModel | None:
-    """Return the vision encoder, None if the file has no tensors of it."""
+E = TypeVar("E", bound=nn.Encoder)
+
+
+def _bind_encoder(
+    name: str,
+    kinds: tuple[type[E], ...],
+    modality: str,
+    weights: Weights,
+    projector: Weights | None,
+) -> E | None:
+    """Return the encoder of a modality, "vision" or "audio"; None if the files have none.
+
+    Args:
+        name: of the architecture's class, for messages.
+        kinds: the classes of its encoders.
+        modality: whose encoder it is.
+        weights: of the model's own file.
+        projector: of the file of its encoders; None: they are in its own file.
+    """
     source = projector or weights
-    if projector is None and not any(name.startswith("v.") for name in weights.file.tensors):
+    held = source.file.modalities or (("vision",) if projector else ())  # else refused by its type
+    if modality not in held:
         return None
-    vision_type = _vision_type(kind, source, is_apart=projector is not None)
-    if vision_type is None:
+    kind = _encoder_type(name, kinds, modality, source, is_apart=projector is not None)
+    if kind is None:
         return None
     text = weights.file.metadata
-    options = nn.read_options(vision_type.options_type, source.file.metadata, {}, text)
-    vision = nn.bind(vision_type, source, options)
-    vision.options = options
-    vision.tokens = nn.find_special_tokens(text, vision_type.special_tokens)
-    return vision
+    options = nn.read_options(kind.options_type, source.file.metadata, {}, text)
+    encoder = nn.bind(kind, source, options)
+    encoder.options = options
+    encoder.tokens = nn.find_special_tokens(text, kind.special_tokens)
+    return encoder
 
 
-def _vision_type(
-    kind: type[nn.Model], source: Weights, *, is_apart: bool
-) -> type[nn.VisionModel] | None:
-    """Return the class of the vision encoder, None if the architecture has none.
+def _encoder_type(
+    name: str, known: tuple[type[E], ...], modality: str, source: Weights, *, is_apart: bool
+) -> type[E] | None:
+    """Return the class of an encoder, None if the architecture has none.
 
-    A file of text and vision need not state it.
+    A file of text and encoders need not state it.
     """
-    known, metadata = kind.vision_types, source.file.metadata
-    usual = "mlp" if is_apart else ""
-    stated = metadata.string("projector_type", metadata.string("vision.projector_type", usual))
+    metadata = source.file.metadata
+    usual = "mlp" if is_apart and modality == "vision" else ""
+    stated = metadata.string(f"{modality}.projector_type", metadata.string("projector_type", usual))
     for each in known:
         if stated in each.projectors:
             return each
     if not is_apart:
-        return known[0] if known else None
+        return known[0] if known and modality == "vision" else None
+    if not known and modality == "audio":
+        return None  # its tensors are left out, with a warning
     names = ", ".join(name for each in known for name in each.projectors) or "none"
     raise UnsupportedModelError(
-        f"{kind.__name__} does not support a projector of type '{stated}'; supported: {names}"
+        f"{name} does not support a projector of type '{stated}'; supported: {names}"
     )

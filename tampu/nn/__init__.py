@@ -55,9 +55,12 @@ from tampu.nn.feed_forward import GatedFeedForward as GatedFeedForward
 from tampu.nn.feed_forward import GeluFeedForward as GeluFeedForward
 from tampu.nn.feed_forward import SiluFeedForward as SiluFeedForward
 from tampu.nn.feed_forward import relu_squared as relu_squared
+from tampu.nn.image import AudioModel as AudioModel
+from tampu.nn.image import Encoder as Encoder
 from tampu.nn.image import Placeholders as Placeholders
 from tampu.nn.image import PreparedImage as PreparedImage
 from tampu.nn.image import RGBImage as RGBImage
+from tampu.nn.image import Samples as Samples
 from tampu.nn.image import SpecialTokens as SpecialTokens
 from tampu.nn.image import VideoSampling as VideoSampling
 from tampu.nn.image import VisionModel as VisionModel

@@ -1,11 +1,12 @@
-"""The interface of vision models to the runner: encoder graphs and the placeholders of images.
+"""The interface of encoders to the runner: their graphs, and the placeholders of what they encode.
 
-The runner prepares an image, computes the encoder's graph once, caches the embedding, and puts the
-placeholders into the sequence.
+The runner prepares an image, or a part of a sound, computes the encoder's graph once, caches the
+embedding, and puts the placeholders into the sequence.
 """
 
 from __future__ import annotations
 
+import hashlib
 from abc import abstractmethod
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,9 @@ from tampu.nn.module import Module
 
 RGBImage: TypeAlias = npt.NDArray[np.uint8]
 """A decoded image: RGB, (height, width, 3)."""
+
+Samples: TypeAlias = npt.NDArray[np.float32]
+"""A decoded sound: mono, (samples,), 16,000 a second, between -1 and 1."""
 
 SpecialTokens: TypeAlias = Mapping[str, tuple[tuple[str, ...], ...]]
 """The spellings of each special token, or sequence of tokens; the preferred one first."""
@@ -79,19 +83,29 @@ def grid_placeholders(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedImage:
-    """The input of an encoder for one image.
+    """The input of an encoder for one image, or one part of a sound.
 
     Attributes:
         arrays: data of the encoder's inputs, by name: F32, F16, I32 or I64.
         key: images with equal keys use the same encoder graph.
         rows: how many rows the embedding has.
         placeholders: the tokens of the image.
+        is_audio: whether the audio encoder computes it, not the vision encoder.
     """
 
     arrays: Mapping[str, npt.NDArray[np.generic]] = field(repr=False)
     key: Hashable
     rows: int
     placeholders: Placeholders
+    is_audio: bool = False
+
+    def digest(self) -> bytes:
+        """Return a digest of the encoder's inputs."""
+        digest = hashlib.sha256(repr((self.is_audio, self.key)).encode())
+        for name, array in self.arrays.items():
+            digest.update(f"{name}{array.dtype}{array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).data)
+        return digest.digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +129,15 @@ class VideoSampling:
     max_frames: int = 768
 
 
-class VisionModel(Module):
-    """A vision encoder with its projector, in the text model's file or its own.
+class Encoder(Module):
+    """An encoder of images or sounds with its projector, in the text model's file or its own.
 
     Attributes:
         options_type: the dataclass of its options, under the file's architecture or under `clip`.
         projectors: what a projector's file calls this kind, in `clip.projector_type`.
         unused: prefixes of tensors that files may hold and that it does not use.
-        special_tokens: those that stand for images and around them, by name; the first of the
-            spellings that the vocabulary has is used.
+        special_tokens: those that stand for what is encoded and around it, by name; the first of
+            the spellings that the vocabulary has is used.
         options: of this file.
         tokens: the ids of the special tokens, by the same names.
     """
@@ -134,6 +148,24 @@ class VisionModel(Module):
     special_tokens: ClassVar[SpecialTokens] = {}
     options: Any
     tokens: Mapping[str, tuple[int, ...]]
+
+    @abstractmethod
+    def encode(self, context: Context, key: Hashable, inputs: Mapping[str, Tensor]) -> Tensor:
+        """Build the encoder's graph and return its embedding, F32, (rows, features).
+
+        Args:
+            context: of the graph.
+            key: of the prepared images that the graph is for.
+            inputs: tensors of the shapes and types of `PreparedImage.arrays`, under their names.
+        """
+
+    @abstractmethod
+    def largest(self) -> PreparedImage:
+        """Return the input whose encoding takes most memory; its content is blank."""
+
+
+class VisionModel(Encoder):
+    """An encoder of images."""
 
     @property
     def video(self) -> VideoSampling | None:
@@ -156,19 +188,23 @@ class VisionModel(Module):
             RequestError: for an image that the model cannot take.
         """
 
+
+class AudioModel(Encoder):
+    """An encoder of sounds."""
+
     @abstractmethod
-    def encode(self, context: Context, key: Hashable, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Build the encoder's graph and return its embedding, F32, (rows, features).
+    def prepare(self, samples: Samples) -> tuple[int | PreparedImage, ...]:
+        """Return a sound as tokens and parts that are encoded one by one, in order.
+
+        The same beginning of two sounds has the same parts, as far as the features allow it: a
+        sound that grows is encoded from where it was. On the host alone, from any thread.
 
         Args:
-            context: of the graph.
-            key: of the prepared images that the graph is for.
-            inputs: tensors of the shapes and types of `PreparedImage.arrays`, under their names.
-        """
+            samples: of the whole sound, 16,000 a second.
 
-    @abstractmethod
-    def largest(self) -> PreparedImage:
-        """Return the image whose encoder takes most memory; its pixels are blank."""
+        Raises:
+            RequestError: for a sound that the model cannot take.
+        """
 
 
 def find_special_tokens(
@@ -187,6 +223,6 @@ def find_special_tokens(
     for name, spellings in special_tokens.items():
         known = next((each for each in spellings if all(text in ids for text in each)), None)
         if known is None:
-            raise ModelFileError(key, f"has no {spellings[0][0]!r}, which images need")
+            raise ModelFileError(key, f"has no {spellings[0][0]!r}, which images or sounds need")
         found[name] = tuple(ids[text] for text in known)
     return found

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeAlias
 
-from tampu.errors import ShapeError
+from tampu.errors import ComputeError, ShapeError
 from tampu.ml import Graph, Tensor
 from tampu.nn.cache import LayerCache
-from tampu.nn.image import VisionModel
+from tampu.nn.image import AudioModel, Encoder, PreparedImage, VisionModel
 from tampu.nn.module import Module
 
 
@@ -178,11 +178,14 @@ class Model(Module):
         pads_logits: whether files have fewer rows of the output than tokens, and `head` adds them.
         context: the longest sequence; set when a model is loaded.
         options: of this file.
-        vision: the vision encoder; None for a model or a file of text alone.
+        audio_types: audio encoders, as `vision_types`.
+        vision: the vision encoder; None for a model or a file without one.
+        audio: the audio encoder; None for a model or a file without one.
     """
 
     options_type: ClassVar[type[Any]]
     vision_types: ClassVar[tuple[type[VisionModel], ...]] = ()
+    audio_types: ClassVar[tuple[type[AudioModel], ...]] = ()
     positions_per_token: ClassVar[int] = 1
     has_segments: ClassVar[bool] = False
     default_rank_pooling: ClassVar[str] = "last"
@@ -190,6 +193,25 @@ class Model(Module):
     context: int = 0
     options: Any
     vision: VisionModel | None = None
+    audio: AudioModel | None = None
+
+    @property
+    def encoders(self) -> tuple[Encoder, ...]:
+        """Those of images and of sounds that it has."""
+        return tuple(each for each in (self.vision, self.audio) if each)
+
+    def encoder_of(self, image: PreparedImage) -> Encoder:
+        """Return the encoder that an image, or a part of a sound, was prepared for.
+
+        Raises:
+            ComputeError: if the model does not have it.
+        """
+        encoder = self.audio if image.is_audio else self.vision
+        if encoder is None:
+            raise ComputeError(
+                f"the model has no {'audio' if image.is_audio else 'vision'} encoder"
+            )
+        return encoder
 
     @property
     def unused(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tampu.errors import ComputeError, TampuError
+from tampu.errors import TampuError
 from tampu.kvcache import Cache
 from tampu.kvcache.causal import FUSED_FROM
 from tampu.ml import Backend, Context, GGMLType, Tensor
@@ -131,9 +131,9 @@ class GraphCache:
     @property
     def largest_group(self) -> int:
         """The maximum number of tokens that must share a batch: of an image or a whole text."""
-        vision = self.model.vision
-        groups = vision.largest().placeholders.groups if vision else ()
-        return max((length for _, length in groups), default=self.max_bidirectional_tokens or 0)
+        held = [encoder.largest().placeholders.groups for encoder in self.model.encoders]
+        lengths = [length for groups in held for _, length in groups]
+        return max(lengths, default=self.max_bidirectional_tokens or 0)
 
     @property
     def max_bidirectional_tokens(self) -> int | None:
@@ -195,8 +195,8 @@ class GraphCache:
                     shape = shape._replace(outputs=outputs_of_best, candidates=best[1])
                     shape = shape._replace(in_full=most_in_full(outputs_of_best))
                     yield self._build(shape)
-        if vision := self.model.vision:
-            largest = vision.largest()
+        for encoder in self.model.encoders:
+            largest = encoder.largest()
             embedding = yield from self._encoders_of(largest)
             fullest = next(self._cache.views_by_fill(tokens))
             shape = GraphShape(tokens, fullest, min(outputs, tokens), wants_logits=True)
@@ -305,7 +305,10 @@ class GraphCache:
         built = self.counts.built
         number = partial.chunks if partial else 0
         graph = self._kept_or_new(
-            self._encoders, _MAX_ENCODERS, (image.key, number), lambda: self._encoder(image, number)
+            self._encoders,
+            _MAX_ENCODERS,
+            (image.is_audio, image.key, number),
+            lambda: self._encoder(image, number),
         )
         data: list[Data] = [np.ascontiguousarray(array) for array in image.arrays.values()]
         data += [partial.rows] if partial else []
@@ -429,9 +432,7 @@ class GraphCache:
         return _Graph(context, [*inputs, *cache.inputs], result)
 
     def _encoder(self, image: PreparedImage, number: int) -> _Graph:
-        vision = self.model.vision
-        if vision is None:
-            raise ComputeError("the model has no vision encoder")
+        encoder = self.model.encoder_of(image)
         context = self.backend.context()
         try:
             inputs = {
@@ -439,7 +440,7 @@ class GraphCache:
                 for name, array in image.arrays.items()
             }
             chunk = EncoderChunk(context, number)
-            embedding = vision.encode(context, image.key, inputs)
+            embedding = encoder.encode(context, image.key, inputs)
             is_complete = chunk.result is None
             result = context.output(embedding if chunk.result is None else chunk.result)
             given = [chunk.given] if chunk.given else []

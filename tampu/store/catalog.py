@@ -20,7 +20,7 @@ from tampu.store.library import Library, bare_name, built_in_path
 from tampu.store.local_model import LocalModel
 from tampu.store.manifests import Media
 from tampu.store.model import StoredDefaults, StoredModel
-from tampu.store.model_info import ModelInfo, read_model_info, with_template, with_vision
+from tampu.store.model_info import ModelInfo, read_model_info, with_encoders, with_template
 
 logger = logging.getLogger(__name__)
 
@@ -232,23 +232,23 @@ class _Described:
 
     Attributes:
         info: of the file itself.
-        variants: its infos with the template of a store's model ("": its own), and with a projector
-            or not.
+        variants: its infos with the template of a store's model ("": its own), and with encoders
+            of other files.
     """
 
     modified_s: float
     size_bytes: int
     info: ModelInfo
-    variants: dict[tuple[str, bool], ModelInfo] = field(default_factory=dict)
+    variants: dict[tuple[str, frozenset[str]], ModelInfo] = field(default_factory=dict)
 
-    def variant(self, template: str, *, has_projector: bool) -> ModelInfo:
-        """Return the info of a model with this file."""
-        key = template, has_projector
+    def variant(self, template: str, modalities: Sequence[str]) -> ModelInfo:
+        """Return the info of a model with this file, and encoders of these in others."""
+        key = template, frozenset(modalities)
         if key not in self.variants:
             info = with_template(self.info, usable(template)) if template else self.info
             if len(self.variants) == _MAX_VARIANTS:
                 self.variants.clear()
-            self.variants[key] = with_vision(info) if has_projector else info
+            self.variants[key] = with_encoders(info, modalities)
         return self.variants[key]
 
 
@@ -300,19 +300,36 @@ class Catalog:
     def _entry(self, model: LocalModel) -> Entry:
         path = model.path
         try:
-            status = path.stat()
+            cached = self._description(path)
+            template = _own_template(model.stored, path, cached.info) if model.stored else ""
+            info = cached.variant(template, self._modalities(model))
         except OSError as error:
             raise ModelNotFoundError(f"model {model.name!r} not found") from error
-        cached = self._described.get(path)
-        try:
-            now = status.st_mtime, status.st_size
-            if cached is None or (cached.modified_s, cached.size_bytes) != now:
-                cached = self._described[path] = _Described(*now, read_model_info(path))
-            template = _own_template(model.stored, path, cached.info) if model.stored else ""
-            info = cached.variant(template, has_projector=model.has_projector)
         except ModelFileError as error:
             raise model.damaged(error) from error
         return Entry(bare_name(model.name), info, model.modified_s, model)
+
+    def _description(self, path: Path) -> _Described:
+        """Return what a file has, read again if it changed."""
+        status = path.stat()
+        now = status.st_mtime, status.st_size
+        cached = self._described.get(path)
+        if cached is None or (cached.modified_s, cached.size_bytes) != now:
+            cached = self._described[path] = _Described(*now, read_model_info(path))
+        return cached
+
+    def _modalities(self, model: LocalModel) -> list[str]:
+        """Return what a model's projectors encode.
+
+        A damaged one is refused when the model is loaded; here it counts as one of images.
+        """
+        found: set[str] = set()
+        for path in model.projector_paths:
+            try:
+                found |= {*self._description(path).info.capabilities}
+            except (OSError, ModelFileError):
+                found.add("vision")
+        return [each for each in ("vision", "audio") if each in found]
 
 
 def _own_template(stored: StoredModel, path: Path, info: ModelInfo | None = None) -> str:

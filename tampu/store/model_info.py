@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -50,8 +50,8 @@ class ModelInfo:
         quantization: the name of the file's quantization, such as Q4_K_M.
         context: the training context length in tokens.
         embedding_length: the width of its hidden state.
-        capabilities: completion or embedding, and those supported of vision, tools, thinking and
-            insert (fill-in-the-middle).
+        capabilities: completion or embedding, and those supported of vision, audio, tools,
+            thinking and insert (fill-in-the-middle).
         template: its chat template; empty if it has none.
         template_problem: why conversations are refused or, if it begins with "for tools", those
             with tools; empty if the template compiles.
@@ -124,12 +124,11 @@ def chats_refused(problem: str) -> str:
     return f"the chat template cannot be used, so chats are refused: {problem}; give a TEMPLATE"
 
 
-def with_vision(info: ModelInfo) -> ModelInfo:
-    """Return the info of a model with a projector."""
-    if "vision" in info.capabilities:
-        return info
+def with_encoders(info: ModelInfo, modalities: Iterable[str]) -> ModelInfo:
+    """Return the info of a model with encoders in other files, of vision or audio."""
     first, *rest = info.capabilities
-    return replace(info, capabilities=(first, "vision", *rest))
+    added = [each for each in modalities if each not in rest]
+    return replace(info, capabilities=(first, *added, *rest))
 
 
 def read_model_info(path: str | Path) -> ModelInfo:
@@ -172,9 +171,7 @@ def _capabilities(file: GGUFFile, template: PromptTemplate | None) -> tuple[str,
     is_embedder = is_encoder or metadata.has("pooling_type")
     kind = "embedding" if is_embedder else "completion"
     found = ["rerank" if metadata.integer("pooling_type", default=0) == _RANK else kind]
-    if any(name.startswith("v.") for name in file.tensors):
-        found.append("vision")
-    return (*found, *_capabilities_of(template, file.metadata))
+    return (*found, *file.modalities, *_capabilities_of(template, file.metadata))
 
 
 def _capabilities_of(template: PromptTemplate | None, metadata: Metadata) -> list[str]:

@@ -193,8 +193,10 @@ def choose(page: Page, model: str) -> None:
 
 
 def parameter(within: Page | Locator, name: str) -> Locator:
-    """The field of a sampling parameter, whose label is its name and what it is for."""
-    return within.get_by_label(re.compile(rf"^{name}\b"))
+    """The field of a sampling parameter: its label begins with its name."""
+    page = within if isinstance(within, Page) else within.page
+    named = page.locator("span > code", has_text=re.compile(rf"^{name}$"))
+    return within.locator("label", has=named).locator("input, select, textarea")
 
 
 def say(page: Page, text: str) -> None:

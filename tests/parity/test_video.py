@@ -12,7 +12,7 @@ from support.laboratory import Laboratory
 from support.seeing import picture
 from support.videos import Frames, scene, video
 
-from tampu.chat.images import PreparedVideo
+from tampu.chat.images import PreparedMedia
 from tampu.engine.engine import Engine
 from tampu.errors import RequestError
 from tampu.vision.video import VideoSettings
@@ -39,9 +39,9 @@ def patchified(frames: Frames) -> tuple[torch.Tensor, list[int]]:
     return torch.from_numpy(np.ascontiguousarray(flat)), [count // 2, rows, columns]
 
 
-def prepared_video(engine: Engine, data: bytes) -> PreparedVideo:
+def prepared_video(engine: Engine, data: bytes) -> PreparedMedia:
     found = engine.prepare_file(data)
-    assert isinstance(found, PreparedVideo)
+    assert isinstance(found, PreparedMedia)
     return found
 
 
@@ -49,7 +49,7 @@ def tokens_of(items: list[Any]) -> list[int]:
     """Return transformers' tokens: other ones where a video's rows lie."""
     flat: list[Any] = []
     for item in items:
-        flat += item.items if isinstance(item, PreparedVideo) else [item]
+        flat += item.items if isinstance(item, PreparedMedia) else [item]
     found: list[int] = []
     for item in flat:
         if isinstance(item, int):

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import psutil
 
+from tampu.audio import is_audio
 from tampu.backends.llamacpp.logprobs import continuation_logprobs, prompt_logprobs
 from tampu.backends.llamacpp.mmproj import LlamaImage, MultimodalProjector
 from tampu.backends.llamacpp.request import LlamaRequest, error_of
@@ -70,6 +71,8 @@ class LlamaImages:
         Raises:
             RequestError: if it takes none, and for files that are not images.
         """
+        if is_audio(image):
+            raise RequestError("sounds need tampu's own engine: the llama.cpp engine takes images")
         if is_video(image):
             raise RequestError("videos need tampu's own engine: the llama.cpp engine takes images")
         if self.projector is None:

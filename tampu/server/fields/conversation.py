@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from tampu.audio import is_audio
 from tampu.chat.messages import read_role as read_role
 from tampu.chat.messages import tool_call as tool_call
 from tampu.chat.output.reasoning import EFFORTS, Think
@@ -32,8 +33,8 @@ class Conversation:
     """A request for the next message.
 
     Attributes:
-        messages: in the format of Hugging Face's templates; images and videos are bytes, under
-            `images`.
+        messages: in the format of Hugging Face's templates; images, videos and sounds are bytes,
+            under `images`.
         tools: what it may call.
         tool_choice: whether it may, must not, or must call them.
         think: whether to reason, or the effort; None: the model's default.
@@ -118,8 +119,12 @@ def _check_size(conversation: Conversation) -> None:
 def _check_abilities(conversation: Conversation, model: str, defaults: ModelDefaults) -> None:
     if conversation.tools.functions and conversation.tool_choice.mode != "none":
         check_can(defaults, "tools", model, "tools")
-    if any(message.get("images") for message in conversation.messages):
+    files = [file for message in conversation.messages for file in message.get("images") or ()]
+    sounds = [is_audio(file) for file in files]
+    if not all(sounds):
         check_can(defaults, "vision", model, "images")
+    if any(sounds):
+        check_can(defaults, "audio", model, "audio")
     think = conversation.think
     message = "think must be true, false, low, medium, high or max"
     require(not isinstance(think, str) or think in EFFORTS, message)

@@ -13,11 +13,12 @@ _VOCAB_TYPES = {"llama": 1, "gpt2": 2, "gemma4": 2, "bert": 3, "t5": 4}  # `llam
 def model_facts(info: ModelInfo) -> dict[str, Any]:
     """Return what lists of models say of one, from its file alone."""
     metadata = info.metadata
-    can_see = "vision" in info.capabilities
+    kinds = {"vision": "image", "audio": "audio"}
+    media = [kind for name, kind in kinds.items() if name in info.capabilities]
     tokens = metadata.get("tokenizer.ggml.tokens")
     return {
         "architecture": {
-            "input_modalities": ["text", "image"] if can_see else ["text"],
+            "input_modalities": ["text", *media],
             "output_modalities": ["text"],
         },
         "meta": {

@@ -1,0 +1,10 @@
+"""Sound decoding and preprocessing, from a file's bytes to an encoder's inputs; NumPy.
+
+Everything here runs on the host and holds no state. A decoded sound is mono: float32, (samples,),
+16,000 a second, between -1 and 1.
+"""
+
+from tampu.audio.features import Samples, gemma_log_mel, whisper_log_mel
+from tampu.audio.formats import SAMPLE_RATE, is_audio
+
+__all__ = ["SAMPLE_RATE", "Samples", "gemma_log_mel", "is_audio", "whisper_log_mel"]
