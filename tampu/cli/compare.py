@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
 def compare_command(
     a: Annotated[str, model_argument("A", "The reference: name of a model, or path of a file.")],
-    text: Annotated[
-        Path, typer.Option(help="File with the text, in UTF-8, of two windows or more.")
-    ],
+    text: Annotated[Path, typer.Option(help="File with the text, of two windows or more.")],
     b: Annotated[
         str,
         model_argument("B", f"The model to compare with it; default: A itself in {PEER}."),

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from tampu.bench import PEER, check_peer
+from tampu.bench.llama_cpp import LlamaCpp
 from tampu.engine.arguments import checked
 from tampu.errors import RequestError
 from tampu.evaluation.statistics import Divergence, Estimate, Positions
 from tampu.evaluation.subjects import Native, Subject, llama_cpp
 from tampu.evaluation.windows import DEFAULT_CONTEXT, Windows, windows
+from tampu.text import read_text
 from tampu.tokenizer import Tokenizer
 
 log = logging.getLogger("tampu")
@@ -97,7 +99,7 @@ def compare(
     Args:
         a: the reference: a GGUF file, a checkpoint's folder or a model's name.
         b: the other one; None: the same as A, computed by `peer`.
-        text: the text, or the path of a file with it, in UTF-8.
+        text: the text, or the path of a file with it.
         peer: "llama.cpp": it computes B, with its own defaults; None: tampu does.
         context: the tokens of a window; the text must have two.
         max_windows: how many windows are computed at most; None: all.
@@ -118,41 +120,38 @@ def compare(
         raise RequestError(f"max_windows must be 1 or more, not {max_windows}")
     written = read_text(text) if isinstance(text, Path) else text
     other_model = str(a if b is None else b)
-    with ExitStack() as opened:
-        ours = opened.enter_context(closing(Native(str(a), context, threads, cache_type)))
+    with closing(Native(str(a), context, threads, cache_type)) as ours:
         tokenizer = ours.engine.tokenizer
         tokens = tokenizer.encode(written, parse_special=False)
         cut = windows(tokens, context, tokenizer.bos if tokenizer.adds_bos else None, max_windows)
-        other: Subject
+        opened: AbstractContextManager[Native | LlamaCpp]
         if peer is None:
-            own = opened.enter_context(closing(Native(other_model, context, threads, cache_type)))
-            _check_tokens(ours, own, tokens, written)
-            other, name = own, own.name
+            opened = closing(Native(other_model, context, threads, cache_type))
         else:
-            theirs = opened.enter_context(llama_cpp(other_model, context, threads, library))
-            if theirs.vocabulary != tokenizer.vocabulary_size:
-                raise RequestError(
-                    f"{a} has {tokenizer.vocabulary_size} tokens, and {other_model} in "
-                    f"{theirs.name} {theirs.vocabulary}: only models with the same vocabulary "
-                    "can be compared"
-                )
-            other, name = theirs, f"{Path(other_model).name} in {theirs.name}"
-        positions = _positions(cut, ours, other, progress)
-    return _summary(ours.name, name, cut, positions, tokenizer)
+            opened = llama_cpp(other_model, context, threads, library)
+        with opened as other:
+            name = other.name
+            if isinstance(other, Native):
+                _check_tokens(ours, other, tokens, written)
+            else:
+                _check_count(ours, other)
+                name = f"{Path(other_model).name} in {name}"
+            positions = _positions(cut, ours, other, progress)
+            return _summary(ours.name, name, cut, positions, tokenizer)
 
 
-def read_text(path: Path) -> str:
-    """Return the text of a file.
+def _check_count(a: Native, b: LlamaCpp) -> None:
+    """Check that llama.cpp has a vocabulary of the same size.
 
     Raises:
-        RequestError: if it cannot be read, or is not in UTF-8.
+        RequestError: if it differs.
     """
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise RequestError(f"{path} is not a text in UTF-8: {error.reason}") from error
-    except OSError as error:
-        raise RequestError(f"{path} cannot be read: {error.strerror}") from error
+    size = a.engine.tokenizer.vocabulary_size
+    if b.vocabulary != size:
+        raise RequestError(
+            f"{a.name} has {size} tokens, and the model in {b.name} {b.vocabulary}: only models "
+            "with the same vocabulary can be compared"
+        )
 
 
 def _check_tokens(a: Native, b: Native, tokens: Sequence[int], text: str) -> None:

@@ -87,7 +87,7 @@ class Positions:
     @property
     def same_best(self) -> npt.NDArray[np.bool_]:
         """Where both have the same most probable token."""
-        return self.best_a == self.best_b
+        return np.equal(self.best_a, self.best_b)
 
 
 def log_softmax(logits: npt.NDArray[np.float32]) -> Numbers:

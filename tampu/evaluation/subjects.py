@@ -61,8 +61,7 @@ class Native:
     @property
     def vocabulary(self) -> Sequence[str]:
         """The tokens of the vocabulary, as the file spells them."""
-        found: Sequence[str] = self.engine.info.metadata["tokenizer.ggml.tokens"]
-        return found
+        return self.engine.info.metadata.strings("tokenizer.ggml.tokens")
 
     def logits(self, tokens: Sequence[int], last: int) -> Rows:
         """Return the logits after each of the last tokens, float32, (last, vocabulary)."""

@@ -43,7 +43,7 @@ class Windows:
     @property
     def per_window(self) -> int:
         """How many tokens of each window are scored."""
-        return self.tokens.shape[1] - self.first
+        return int(self.tokens.shape[1]) - self.first
 
 
 def windows(

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support import llama_cpp as reference
-from support.tiny_model import Tiny, write_tiny
+from support.tiny_model import Tiny, tiny_weights, write_tiny
 
 from tampu import Comparison, Engine, compare
 from tampu.backends.llamacpp.files import llama_files
@@ -66,20 +66,25 @@ def test_the_values_are_those_of_the_logits_of_whole_windows(found: Comparison) 
 
 
 @pytest.mark.server
-def test_llama_cpp_has_the_same_perplexity(tmp_path: Path) -> None:
-    both = compare("demo", text=TEXT, peer="llama.cpp", context=CONTEXT, max_windows=2)
+def test_llama_cpp_has_the_same_perplexity() -> None:
+    both = compare("demo", text=TEXT, peer="llama.cpp", context=CONTEXT)
     assert "llama.cpp" in both.b
+    assert both.perplexity_a.value == pytest.approx(both.perplexity_b.value, rel=1e-3)
+    assert 0 < both.kl.mean.value < 1e-3
+
+
+@pytest.mark.server
+def test_llama_cpp_is_scored_as_its_server_does(tmp_path: Path) -> None:
+    exact = tmp_path / "demo-f32.gguf"
+    quantize_file(DEMO, exact, "F32", overrides=[], requantize=True, threads=1)
+    both = compare(exact, text=TEXT, peer="llama.cpp", context=CONTEXT, max_windows=1)
     with Engine.load("demo") as engine:
-        tokens = engine.tokenize(TEXT)
-    text = llama_files(DEMO, None, tmp_path).text  # without the vision encoder
-    logprobs: list[float] = []
-    for start in (0, CONTEXT):
-        window = [tokens[0], *tokens[start + 1 : start + CONTEXT]]
-        logprobs += reference.last_logprobs(text, window, CONTEXT // 2 - 1)
-    perplexity = math.exp(-sum(logprobs) / len(logprobs))
-    assert both.perplexity_b.value == pytest.approx(perplexity, rel=1e-3)
+        window = engine.tokenize(TEXT)[:CONTEXT]
+    path = llama_files(exact, None, tmp_path).text  # without the vision encoder
+    expected = reference.last_logprobs(path, window, CONTEXT // 2 - 1)
+    assert both.positions.logprobs_b.tolist() == pytest.approx(expected, abs=1e-3)
+    perplexity = math.exp(-sum(expected) / len(expected))
     assert both.perplexity_a.value == pytest.approx(perplexity, rel=1e-3)
-    assert both.kl.mean.value < 1e-3
 
 
 def test_the_picture_has_a_point_for_each_position(found: Comparison) -> None:
@@ -115,16 +120,18 @@ def test_what_cannot_be_compared_is_refused_by_name(run: Run, tmp_path: Path) ->
     other = write_tiny(tmp_path / "other.gguf", Tiny(context=256))
     binary = tmp_path / "binary.txt"
     binary.write_bytes(b"\xff\xfe" * 2000)
-    embedder = write_tiny(tmp_path / "embedder.gguf", Tiny(context=256), pooling=1)
+    head = np.ones((1, Tiny().embedding), np.float32)
+    weights = tiny_weights(Tiny(context=256)) | {"cls.output.weight": head}
+    ranker = write_tiny(tmp_path / "ranker.gguf", Tiny(context=256), weights=weights, pooling=4)
     for arguments, message in (
-        (("demo", "demo", "--text", tmp_path / "none.txt"), "none.txt cannot be read: No such"),
-        (("demo", "demo", "--text", binary), "binary.txt is not a text in UTF-8"),
+        (("demo", "demo", "--text", tmp_path / "none.txt"), "none.txt: cannot be read: No such"),
+        (("demo", "demo", "--text", binary), "binary.txt: "),
         (("demo", other, "--text", text, "--context", 64), "have different vocabularies: 1363 and"),
         (("demo", "demo", "--text", text, "--context", 2000), "the text is too short: it has"),
         (("demo", "demo", "--text", text, "--context", 4096), "windows of 4096 are too long"),
         (("demo", "none.gguf", "--text", text, "--context", 64), "none.gguf"),
         (("demo", "demo", "--text", text, "--peer", "vllm"), "unknown peer 'vllm'"),
-        ((embedder, embedder, "--text", text, "--context", 64), "embed"),
+        ((ranker, ranker, "--text", text, "--context", 64), "does not generate text"),
     ):
         code, out, err = run("compare", *arguments)
         assert (code, out) == (2, ""), arguments
