@@ -113,7 +113,9 @@ class PrivateAPI:
         yield lists.tags(self._serving.catalog.entries())
 
     async def _create(self, body: dict[str, Any]) -> Lines:
-        from tampu.server.ollama.manage import CreateRequest  # slow to import, and seldom needed
+        from tampu.server.features.manage.requests import (
+            CreateRequest,  # slow to import, and seldom needed
+        )
         from tampu.store.create import creating
 
         request = msgspec.convert(body, CreateRequest)

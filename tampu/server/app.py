@@ -15,13 +15,12 @@ from starlette.routing import Route as StarletteRoute
 from tampu.server.anthropic.routes import anthropic_routes
 from tampu.server.core import Core, make_core
 from tampu.server.feature import Feature
-from tampu.server.feature_list import features_of, hosted_tools
+from tampu.server.feature_list import TABLES, features_of, hosted_tools, images
 from tampu.server.front.auth import APIKeyMiddleware
 from tampu.server.front.error_handlers import HANDLERS
 from tampu.server.front.http_response import FIELDS, WARNING
 from tampu.server.front.in_process import Answer, ask_route
 from tampu.server.front.logs import HEADER, ROUTE, AccessLogMiddleware
-from tampu.server.front.openapi import describe
 from tampu.server.front.routes import (
     Endpoint,
     FinalSlashMiddleware,
@@ -29,10 +28,7 @@ from tampu.server.front.routes import (
     VersionPrefixMiddleware,
 )
 from tampu.server.front.trusted_host import ORIGINS, PreflightMiddleware, TrustedHostMiddleware
-from tampu.server.front.usage import usage_routes
-from tampu.server.ollama.manage_routes import manage_routes
 from tampu.server.ollama.routes import ollama_routes
-from tampu.server.ollama.tokens import token_routes
 from tampu.server.openai.embedding_routes import embedding_routes
 from tampu.server.openai.routes import openai_routes
 from tampu.server.options import ServerOptions
@@ -75,11 +71,14 @@ def create_app(
     async def ask(path: str, body: bytes) -> Answer:
         return await ask_route(posts[path], path, body)
 
-    core = make_core(options, catalog, start, adapters, hosted_tools, ask)
+    core = make_core(options, catalog, start, adapters, hosted_tools, images(options), TABLES, ask)
     features = [make(core) for make in features_of(options)]
-    routes = _core_routes(core, other_metrics)
+
+    async def more_metrics() -> bytes:
+        return b"".join(feature.metrics() for feature in features) + await other_metrics()
+
+    routes = _core_routes(core, more_metrics)
     routes += [route for feature in features for route in feature.routes]
-    routes.append(describe([*routes]))
     endpoints = [_marked(route) for route in routes]
     pairs = [*zip(routes, endpoints, strict=True)]
     posts |= {route.path: endpoint for route, endpoint in pairs if "POST" in route.methods}
@@ -98,21 +97,16 @@ def create_app(
     return app
 
 
-def _core_routes(core: Core, other_metrics: OtherMetrics) -> list[Route]:
+def _core_routes(core: Core, more_metrics: OtherMetrics) -> list[Route]:
     """Return the routes of the three APIs, and of the server itself."""
     serving, images, tools = core.serving, core.images, core.hosted_tools
-    routes = [
+    return [
         *ollama_routes(serving, tools),
         *openai_routes(serving, images, tools),
         *anthropic_routes(serving, images, tools),
         *embedding_routes(serving),
-        *token_routes(serving),
-        *usage_routes(core.usage),
-        *monitoring_routes(core.metrics, other_metrics),
+        *monitoring_routes(core.metrics, more_metrics),
     ]
-    if not core.options.has_replicas:  # the models are on other machines
-        routes += manage_routes(serving, core.pool, core.options.remote)
-    return routes
 
 
 def _middleware(
@@ -147,8 +141,6 @@ async def _lifespan(app: Starlette, core: Core, features: Sequence[Feature]) -> 
             "of keys are kept; TAMPU_STATE names another folder",
             core.options.state,
         )
-    if core.keys:
-        await core.usage.load()
     for feature in features:
         await feature.open()
     yield

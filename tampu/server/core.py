@@ -7,14 +7,12 @@ from dataclasses import dataclass
 
 import msgspec
 
-from tampu.server.fields.image_urls import ImageFetcher
+from tampu.server.fields.media import ImageSource
 from tampu.server.front.caller import Caller
 from tampu.server.front.in_process import Answer
 from tampu.server.front.keys import Key, unlimited_keys
 from tampu.server.front.limiter import Limiter
-from tampu.server.front.state import State
-from tampu.server.front.threadpool import IterationPool
-from tampu.server.front.usage import KeyUsage
+from tampu.server.front.state import State, Tables
 from tampu.server.options import ServerOptions
 from tampu.server.serving.admission import Admission
 from tampu.server.serving.crash_loop import CrashLoopBackoff
@@ -39,12 +37,10 @@ class Core:
         metrics: what it counts.
         serving: the models, and their use.
         hosted_tools: tools that it calls itself.
-        images: fetches images that requests name by address.
+        images: puts images where requests name them by address.
         state: what is kept across restarts.
         keys: of the callers.
         limiter: counts what keys use.
-        usage: what keys have used.
-        pool: threads for steps of long work.
         ask: returns the answer of a POST route, by its path and body.
     """
 
@@ -52,12 +48,10 @@ class Core:
     metrics: Metrics
     serving: Serving
     hosted_tools: HostedTools
-    images: ImageFetcher
+    images: ImageSource
     state: State
     keys: Sequence[Key]
     limiter: Limiter
-    usage: KeyUsage
-    pool: IterationPool
     ask: Callable[[str, bytes], Awaitable[Answer]]
 
     def caller_of(self, name: str) -> Caller:
@@ -69,7 +63,6 @@ class Core:
         await self.hosted_tools.close()
         await self.serving.close()
         await self.state.close()
-        await self.pool.close()
 
 
 def make_core(
@@ -78,25 +71,22 @@ def make_core(
     start: Start,
     adapters: ServedAdapters | None,
     hosted_tools: Callable[[ServerOptions, Serving], HostedTools],
+    images: ImageSource,
+    tables: Sequence[Tables],
     ask: Callable[[str, bytes], Awaitable[Answer]],
 ) -> Core:
     """Return the parts of a server; the arguments are those of `create_app`, and more parts."""
     metrics = Metrics()
     serving = _serving(options, catalog, start, metrics, adapters)
-    state, limiter = State(options.state), Limiter()
-    usage = KeyUsage(state, limiter, metrics.key_used)
-    metrics.used = usage.used
     return Core(
         options=options,
         metrics=metrics,
         serving=serving,
         hosted_tools=hosted_tools(options, serving),
-        images=ImageFetcher(options.image_urls, options.remote),
-        state=state,
+        images=images,
+        state=State(options.state, tables),
         keys=[*unlimited_keys(options.use_api_keys, options.api_keys), *options.keys],
-        limiter=limiter,
-        usage=usage,
-        pool=IterationPool(),
+        limiter=Limiter(),
         ask=ask,
     )
 
@@ -116,7 +106,7 @@ def _serving(
         memory_bytes=options.memory,
         loaded=metrics.loaded,
         crashed=metrics.crashed,
-        computed=metrics.llama_server.computed,
+        computed=metrics.computed,
         crash_backoff=CrashLoopBackoff(options.max_crashes),
         may_reload=not options.has_replicas,
     )
@@ -129,8 +119,6 @@ def _serving(
     )
     admission = Admission(options.max_queue)
     metrics.gauge("tampu_requests_waiting", "Queued requests.", lambda: admission.waiting)
-    metrics.llama_server.waiting = lambda: admission.waiting
-    metrics.llama_server.running = lambda: sum(model.users for model in models.models())
     metrics.model_gauge(
         "tampu_model_memory_bytes",
         "Memory of the loaded models.",

@@ -23,12 +23,14 @@ class Feature:
     Attributes:
         routes: its routes.
         middleware: around all requests, outside of access control.
+        metrics: returns its own metrics, besides those in the registry of `Metrics`.
         open: is awaited when the server starts.
         close: is awaited when it ends, before the models are unloaded.
     """
 
     routes: Sequence[Route] = ()
     middleware: Sequence[Middleware] = ()
+    metrics: Callable[[], bytes] = bytes
     open: Callable[[], Awaitable[None]] = _nothing
     close: Callable[[], Awaitable[None]] = _nothing
 

@@ -6,11 +6,11 @@ import pytest
 
 from tampu.errors import RequestError
 from tampu.runner.events import Done, Usage
+from tampu.server.features.llama_server.metrics import LlamaServerMetrics
 from tampu.server.fields.telemetry import timings
 from tampu.server.openai.fields import read_prediction
 from tampu.server.openai.output import usage_object
 from tampu.server.serving.events import total_usage
-from tampu.server.serving.llama_metrics import LlamaServerMetrics
 from tampu.server.serving.metrics import Metrics
 
 USAGE = Usage(

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from tampu.engine.requests import Encode
 from tampu.server.anthropic import requests as wire
 from tampu.server.anthropic.output import MessageWriter
-from tampu.server.fields.image_urls import ImageFetcher
+from tampu.server.fields.media import ImageSource
 from tampu.server.front.body import parsed
 from tampu.server.front.http_response import (
     JSONResponse,
@@ -21,7 +21,7 @@ from tampu.server.serving.hosted_tools import HostedTools, message_form
 from tampu.server.serving.serving import Serving
 
 
-def anthropic_routes(serving: Serving, images: ImageFetcher, tools: HostedTools) -> list[Route]:
+def anthropic_routes(serving: Serving, images: ImageSource, tools: HostedTools) -> list[Route]:
     """Return the routes of Anthropic's API."""
 
     async def messages(http: Request, body: wire.MessagesRequest) -> Response:

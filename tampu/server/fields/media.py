@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import binascii
 import re
+from typing import Protocol
 from urllib.parse import unquote_to_bytes
 
 from tampu.errors import RequestError, require
@@ -20,6 +21,18 @@ _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _DATA = "data:"
 _STANDARD = bytes.maketrans(b"-_", b"+/")
 _SPACE = b" \t\r\n\v\f"
+
+
+class ImageSource(Protocol):
+    """Puts images where requests name them by their addresses."""
+
+    async def fill(self, given: object) -> None:
+        """Put images where items, or the contents of messages, have their addresses.
+
+        Raises:
+            RequestError: for an address that is not allowed, or not one of an image.
+        """
+        ...
 
 
 def decode_base64(text: str | bytes) -> bytes:

@@ -13,8 +13,9 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,127 +28,30 @@ T = TypeVar("T")
 
 DATABASE = "state.sqlite3"
 _CACHE_KIB = 256  # SQLite's own 2 MB only repeat what the page cache has
-_SCHEMA = """
-CREATE TABLE files (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,
-    id TEXT NOT NULL UNIQUE,
-    owner TEXT NOT NULL,
-    purpose TEXT NOT NULL,
-    filename TEXT NOT NULL,
-    bytes INTEGER NOT NULL,
-    created_at INTEGER NOT NULL,
-    expires_at INTEGER
-);
-CREATE TABLE batches (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,
-    id TEXT NOT NULL UNIQUE,
-    owner TEXT NOT NULL,
-    status TEXT NOT NULL,
-    endpoint TEXT NOT NULL,
-    completion_window TEXT NOT NULL,
-    metadata TEXT,
-    input_file_id TEXT NOT NULL,
-    output_file_id TEXT,
-    error_file_id TEXT,
-    errors TEXT,
-    output_expires_s INTEGER,
-    ending TEXT,
-    total INTEGER NOT NULL DEFAULT 0,
-    completed INTEGER NOT NULL DEFAULT 0,
-    failed INTEGER NOT NULL DEFAULT 0,
-    input_tokens INTEGER NOT NULL DEFAULT 0,
-    cached_tokens INTEGER NOT NULL DEFAULT 0,
-    output_tokens INTEGER NOT NULL DEFAULT 0,
-    created_at INTEGER NOT NULL,
-    expires_at INTEGER NOT NULL,
-    in_progress_at INTEGER,
-    finalizing_at INTEGER,
-    completed_at INTEGER,
-    failed_at INTEGER,
-    expired_at INTEGER,
-    cancelling_at INTEGER,
-    cancelled_at INTEGER
-);
-CREATE TABLE rows (
-    batch INTEGER NOT NULL REFERENCES batches (number),
-    number INTEGER NOT NULL,
-    custom_id TEXT NOT NULL,
-    start INTEGER NOT NULL,
-    length INTEGER NOT NULL,
-    is_error INTEGER,
-    result BLOB,
-    PRIMARY KEY (batch, number)
-) WITHOUT ROWID;
-CREATE TABLE usage (
-    day TEXT NOT NULL,
-    key TEXT NOT NULL,
-    model TEXT NOT NULL,
-    requests INTEGER NOT NULL,
-    prompt_tokens INTEGER NOT NULL,
-    cached_tokens INTEGER NOT NULL,
-    generated_tokens INTEGER NOT NULL,
-    PRIMARY KEY (day, key, model)
-) WITHOUT ROWID;
-"""
-_RESPONSES = """
-CREATE TABLE responses (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,
-    id TEXT NOT NULL UNIQUE,
-    owner TEXT NOT NULL,
-    previous TEXT,
-    used_at INTEGER NOT NULL,
-    bytes INTEGER NOT NULL,
-    input BLOB NOT NULL,
-    response BLOB NOT NULL
-);
-CREATE INDEX responses_used ON responses (used_at, bytes);
-"""
-_CONVERSATIONS = """
-CREATE TABLE conversations (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,
-    id TEXT NOT NULL UNIQUE,
-    owner TEXT NOT NULL,
-    metadata TEXT NOT NULL,
-    created_at INTEGER NOT NULL,
-    used_at INTEGER NOT NULL,
-    bytes INTEGER NOT NULL
-);
-CREATE TABLE items (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,
-    conversation INTEGER NOT NULL REFERENCES conversations (number),
-    id TEXT NOT NULL,
-    item BLOB NOT NULL,
-    UNIQUE (conversation, id)
-);
-"""
-# The ids of the items of each response, its input and its output, for references to them.
-_RESPONSE_ITEMS = """
-CREATE TABLE response_items (
-    id TEXT NOT NULL,
-    response INTEGER NOT NULL REFERENCES responses (number),
-    PRIMARY KEY (id, response)
-) WITHOUT ROWID;
-CREATE INDEX response_items_of ON response_items (response);
-CREATE INDEX items_by_id ON items (id);
-CREATE TRIGGER response_deleted AFTER DELETE ON responses BEGIN
-    DELETE FROM response_items WHERE response = old.number;
-END;
-INSERT OR IGNORE INTO response_items
-    SELECT json_extract(value, '$.id'), number FROM responses, json_each(CAST(input AS TEXT))
-    UNION
-    SELECT json_extract(value, '$.id'), number
-    FROM responses, json_each(CAST(response AS TEXT), '$.output');
-"""
-_ADDED = (_SCHEMA, _RESPONSES, _CONVERSATIONS, _RESPONSE_ITEMS)  # by each version
-_VERSION = len(_ADDED)
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Tables of a feature.
+
+    Attributes:
+        version: of the database that has them first.
+        statements: make them in a database of the version before.
+        opened: is called with each connection, and the folder of files.
+    """
+
+    version: int
+    statements: str
+    opened: Callable[[sqlite3.Connection, Path], None] = lambda _, __: None
 
 
 class State:
     """The database and the folder; made at the first use."""
 
-    def __init__(self, folder: Path | None) -> None:
-        """Keep everything in this folder; None: in a temporary one, until `close`."""
+    def __init__(self, folder: Path | None, tables: Sequence[Tables] = ()) -> None:
+        """Keep these tables in this folder; None: in a temporary one, until `close`."""
         self._folder = folder
+        self._tables = sorted(tables, key=lambda each: each.version)
         self._is_temporary = folder is None
         self._executor: ThreadPoolExecutor | None = None
         self._connection: sqlite3.Connection | None = None
@@ -237,16 +141,24 @@ class State:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")
             connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
-            _prepare(connection, place)
-            known = {row["id"] for row in connection.execute("SELECT id FROM files")}
+            self._prepare(connection, place)
+            for each in self._tables:
+                each.opened(connection, files)
         except BaseException:
             connection.close()
             raise
-        for path in files.iterdir():  # what a killed server was writing
-            if path.name not in known:
-                path.unlink()
         self._connection = connection
         return connection
+
+    def _prepare(self, connection: sqlite3.Connection, place: Path) -> None:
+        """Make the tables, or check that they are of this version."""
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        newest = max((each.version for each in self._tables), default=version)
+        if version > newest:
+            raise StoreError(f"{place} is of a newer version of tampu: set another TAMPU_STATE")
+        added = " ".join(each.statements for each in self._tables if each.version > version)
+        if added:
+            connection.executescript(f"BEGIN; {added} PRAGMA user_version = {newest}; COMMIT;")
 
     def _close(self) -> None:
         if self._connection is not None:
@@ -270,16 +182,6 @@ def disk_error(error: OSError, what: str) -> StoreError:
     if DiskFullError.matches(error):
         return DiskFullError(f"{what}: the disk is full")
     return StoreError(f"{what} cannot be used: {error.strerror or error}")
-
-
-def _prepare(connection: sqlite3.Connection, place: Path) -> None:
-    """Make the tables, or check that they are of this version."""
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version < _VERSION:
-        added = " ".join(_ADDED[version:])
-        connection.executescript(f"BEGIN; {added} PRAGMA user_version = {_VERSION}; COMMIT;")
-    elif version > _VERSION:
-        raise StoreError(f"{place} is of a newer version of tampu: set another TAMPU_STATE")
 
 
 def _locked(place: Path) -> int:

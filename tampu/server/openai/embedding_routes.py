@@ -1,4 +1,4 @@
-"""Texts as vectors, in OpenAI's form, llama-server's and Cohere's."""
+"""Texts as vectors, in OpenAI's form and llama-server's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from tampu.server.fields.mixed_prompts import is_mixed, read_prompts
 from tampu.server.front.body import parsed
 from tampu.server.front.http_response import SHORT, JSONResponse, TaskResponse
 from tampu.server.front.routes import Route, post
-from tampu.server.openai.cohere import CohereEmbedRequest, cohere_embeddings, parse_cohere_embed
 from tampu.server.openai.embeddings import (
     EmbeddingRequest,
     embedding_list,
@@ -60,20 +59,7 @@ def embedding_routes(serving: Serving) -> list[Route]:
 
         return TaskResponse(work())
 
-    async def cohere_embed(http: Request, body: CohereEmbedRequest) -> Response:
-        """`POST /v2/embed`: texts as vectors, in Cohere's form."""
-        entry = serving.find_for(body, "embedding")
-        call = await parsed(http, parse_cohere_embed, body, serving.defaults(entry))
-
-        async def work() -> Response:
-            found = await serving.ask(entry, call)
-            answer = cohere_embeddings(body, found.array(), found.tokens)
-            return JSONResponse(answer, headers=embedding_warnings(call, found))
-
-        return TaskResponse(work())
-
     return [
         post("/v1/embeddings", embed, EmbeddingRequest),
         post("/embedding", embed_content, EmbeddingRequest),
-        post("/v2/embed", cohere_embed, CohereEmbedRequest),
     ]

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from tampu.engine.prompts import FIMPrompt, TextPrompt, TokensPrompt
 from tampu.engine.requests import Decode, Encode
-from tampu.server.fields.image_urls import ImageFetcher
+from tampu.server.fields.media import ImageSource
 from tampu.server.fields.model_facts import model_facts
 from tampu.server.front.body import parsed
 from tampu.server.front.http_response import (
@@ -34,7 +34,7 @@ from tampu.server.serving.serving import Serving
 from tampu.store.catalog import Entry
 
 
-def openai_routes(serving: Serving, images: ImageFetcher, tools: HostedTools) -> list[Route]:
+def openai_routes(serving: Serving, images: ImageSource, tools: HostedTools) -> list[Route]:
     """Return the routes of OpenAI's API."""
     api = OpenAIAPI(serving, images, tools)
     return [
@@ -49,7 +49,7 @@ def openai_routes(serving: Serving, images: ImageFetcher, tools: HostedTools) ->
 class OpenAIAPI:
     """The handlers."""
 
-    def __init__(self, serving: Serving, images: ImageFetcher, tools: HostedTools) -> None:
+    def __init__(self, serving: Serving, images: ImageSource, tools: HostedTools) -> None:
         self._serving = serving
         self._tools = tools
         self._images = images

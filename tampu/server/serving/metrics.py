@@ -18,8 +18,15 @@ from prometheus_client.registry import Collector
 from tampu.engine.events import Reply, Started
 from tampu.engine.request import Result
 from tampu.errors import TampuError
-from tampu.runner.events import Done, Failed, PromptProgress, ReasoningDelta, TextDelta, Usage
-from tampu.server.serving.llama_metrics import LlamaServerMetrics
+from tampu.runner.events import (
+    BatchCounts,
+    Done,
+    Failed,
+    PromptProgress,
+    ReasoningDelta,
+    TextDelta,
+    Usage,
+)
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _REQUEST_SECONDS = (0.001, 0.005, 0.02, 0.1, 0.5, 1, 2, 5, 10, 30, 60, 300)
@@ -44,17 +51,18 @@ class Metrics:
 
     Attributes:
         started: when it was made, in seconds since 1970.
-        llama_server: what llama-server counts, under its names.
-        used: called with the model and the usage of each request that has ended.
+        registry: has all of them; features add their own.
+        on_used: called with the model and the usage of each request that has ended.
+        on_computed: called with the batches of a model since the last call.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """Measure with a clock that returns seconds."""
         self._clock = clock
-        self._registry = registry = CollectorRegistry()
-        self.llama_server = LlamaServerMetrics()
+        self.registry = registry = CollectorRegistry()
         self.started = int(time.time())
-        self.used: Callable[[str, Usage], None] = lambda _, __: None
+        self.on_used: list[Callable[[str, Usage], None]] = []
+        self.on_computed: list[Callable[[BatchCounts], None]] = []
         self._requests = Counter(
             "tampu_requests", "Answered requests.", ["method", "route", "status"], registry=registry
         )
@@ -93,15 +101,6 @@ class Metrics:
             buckets=_LOAD_SECONDS,
             registry=registry,
         )
-        self._key_tokens = Counter(
-            "tampu_key_tokens",
-            "Tokens of each API key, by its name: read (prompt), of these cached, generated.",
-            ["key", "kind"],
-            registry=registry,
-        )
-        self._key_requests = Counter(
-            "tampu_key_requests", "Requests that used a model.", ["key"], registry=registry
-        )
         self._errors = Counter("tampu_errors", "Errors by class.", ["kind"], registry=registry)
         self._crashes = Counter(
             "tampu_model_crashes", "Crashes of models' processes.", ["model"], registry=registry
@@ -109,17 +108,17 @@ class Metrics:
 
     def show(self) -> bytes:
         """Return all of it as text."""
-        return generate_latest(self._registry) + self.llama_server.show()
+        return generate_latest(self.registry)
 
     def gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
         """Export the value of `read`, called at every scrape."""
-        Gauge(name, text, registry=self._registry).set_function(read)
+        Gauge(name, text, registry=self.registry).set_function(read)
 
     def model_gauge(
         self, name: str, text: str, read: Callable[[], Iterable[tuple[str, float]]]
     ) -> None:
         """Export the (model, value) pairs of `read`, called at every scrape."""
-        self._registry.register(_ModelGauge(name, text, read))
+        self.registry.register(_ModelGauge(name, text, read))
 
     def latencies(self, model: str) -> tuple[Distribution, Distribution]:
         """Return the times to the first token, and those between tokens, of a model."""
@@ -138,12 +137,10 @@ class Metrics:
         """Count a crash of a model's process, however many requests it had."""
         self._crashes.labels(model).inc()
 
-    def key_used(self, key: str, usage: Usage) -> None:
-        """Count the usage of a key, by its name."""
-        self._key_requests.labels(key).inc()
-        self._key_tokens.labels(key, "prompt").inc(usage.prompt_tokens)
-        self._key_tokens.labels(key, "cached").inc(usage.cached_tokens)
-        self._key_tokens.labels(key, "generated").inc(usage.generated_tokens)
+    def computed(self, counts: BatchCounts) -> None:
+        """Pass on what a model has computed."""
+        for on_computed in self.on_computed:
+            on_computed(counts)
 
     def failed(self, error: TampuError) -> None:
         """Count an error."""
@@ -181,13 +178,13 @@ class Metrics:
             raise
 
     def _count_tokens(self, model: str, usage: Usage) -> None:
-        self.llama_server.answered(usage)
         self._tokens.labels(model, "prompt").inc(usage.prompt_tokens)
         self._tokens.labels(model, "cached").inc(usage.cached_tokens)
         self._tokens.labels(model, "generated").inc(usage.generated_tokens)
         self._tokens.labels(model, "drafted").inc(usage.drafted_tokens)
         self._tokens.labels(model, "accepted").inc(usage.accepted_tokens)
-        self.used(model, usage)
+        for on_used in self.on_used:
+            on_used(model, usage)
 
 
 def _tokens_of(event: Reply) -> int:

@@ -14,9 +14,9 @@ from tampu.server.serving.metrics import CONTENT_TYPE, Metrics
 
 
 def monitoring_routes(
-    metrics: Metrics, other_metrics: Callable[[], Awaitable[bytes]]
+    metrics: Metrics, more_metrics: Callable[[], Awaitable[bytes]]
 ) -> list[Route]:
-    """Return the routes; `other_metrics` returns metrics of others, in Prometheus' format."""
+    """Return the routes; `more_metrics` returns more metrics, in Prometheus' format."""
 
     async def health(_: Request) -> Response:
         """`GET /health`: whether the server is alive."""
@@ -31,7 +31,7 @@ def monitoring_routes(
     async def show(_: Request) -> Response:
         """`GET /metrics`: counters and histograms for Prometheus."""
         headers = {"content-type": CONTENT_TYPE, "process-start-time-unix": str(metrics.started)}
-        return Response(metrics.show() + await other_metrics(), headers=headers)
+        return Response(metrics.show() + await more_metrics(), headers=headers)
 
     return [
         get("/health", health, Access.OPEN),

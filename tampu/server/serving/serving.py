@@ -31,7 +31,7 @@ from tampu.server.serving.managed_model import ManagedModel
 from tampu.server.serving.model_defaults import ModelDefaults, model_defaults
 from tampu.server.serving.model_manager import ModelManager
 from tampu.server.serving.served_adapters import ServedAdapters
-from tampu.server.serving.tracing import attributes_of, current_model, model_trace, operation_of
+from tampu.server.serving.tracing import current_model, model_trace
 from tampu.store.catalog import Catalog, Entry
 from tampu.store.model_info import ModelInfo
 from tampu.store.names import ModelName
@@ -91,6 +91,11 @@ class Serving:
     async def close(self) -> None:
         """Unload all models; requests under way end with an error."""
         await asyncio.gather(self.models.close(), self._vocabularies.close())
+
+    @property
+    def waiting(self) -> int:
+        """The number of requests that wait for a model, a slot, or their first token."""
+        return self._admission.waiting
 
     def find(self, name: str | None) -> Entry:
         """Return the model of a name.
@@ -171,7 +176,7 @@ class Serving:
             TampuError: when the model cannot be loaded, or the request fails.
         """
         with (
-            model_trace(operation_of(call), entry.name, lambda: attributes_of(call)) as trace,
+            model_trace(entry.name, call) as trace,
             self._queued() as leave_queue,
             self._metrics.request(entry.name) as count,
         ):

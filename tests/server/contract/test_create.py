@@ -1,7 +1,7 @@
 """`/api/blobs` and `POST /api/create`, statement by statement.
 
 Elsewhere: quantising and wrong files (tests/store/test_create.py,
-tests/server/ollama/test_transfers.py, test_hostile_files.py).
+tests/server/features/manage/test_transfers.py, test_hostile_files.py).
 """
 
 from __future__ import annotations

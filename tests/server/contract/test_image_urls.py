@@ -12,7 +12,7 @@ from support.local_http import Answer, LocalServer, Request
 from support.serving import Server, start_server
 
 from tampu.errors import RequestError
-from tampu.server.fields.image_urls import ImageFetcher
+from tampu.server.features.image_urls.fetcher import ImageFetcher
 from tampu.store.registry.options import RemoteOptions
 from tests.clients.questions import picture
 

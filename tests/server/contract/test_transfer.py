@@ -1,6 +1,7 @@
 """`/api/pull`, `/api/push`, `/api/copy`, `/api/delete`, statement by statement.
 
-Elsewhere: what registries do (tests/server/ollama/test_transfers.py, tests/registry, tests/store).
+Elsewhere: what registries do (tests/server/features/manage/test_transfers.py, tests/registry,
+tests/store).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from tampu.server.feature import Feature
 from tampu.server.features.decisions import requests as wire
 from tampu.server.features.decisions.rerank import RerankRequest, parse_rerank, rerank_response
 from tampu.server.features.decisions.scores import ScoreRequest, parse_scores, score_response
-from tampu.server.fields.image_urls import ImageFetcher
+from tampu.server.fields.media import ImageSource
 from tampu.server.front.body import parsed
 from tampu.server.front.http_response import JSONResponse, TaskResponse, warning_headers
 from tampu.server.front.routes import Route, post
@@ -32,7 +32,7 @@ def decisions(core: Core) -> Feature:
     return Feature(routes=decision_routes(core.serving, core.images))
 
 
-def decision_routes(serving: Serving, images: ImageFetcher) -> list[Route]:
+def decision_routes(serving: Serving, images: ImageSource) -> list[Route]:
     """Return the routes of decisions, ranking and scores."""
     api = DecisionsAPI(serving, images)
     return [
@@ -48,7 +48,7 @@ def decision_routes(serving: Serving, images: ImageFetcher) -> list[Route]:
 class DecisionsAPI:
     """The handlers."""
 
-    def __init__(self, serving: Serving, images: ImageFetcher) -> None:
+    def __init__(self, serving: Serving, images: ImageSource) -> None:
         self._serving = serving
         self._images = images
 

@@ -19,7 +19,7 @@ from tampu.runner.generate_options import MAX_TOP_LOGPROBS
 from tampu.server.fields.conversation import MAX_IMAGES, check_can
 from tampu.server.fields.media import decode_image
 from tampu.server.fields.mixed_prompts import PROMPT_IMAGES, PROMPT_TEXT, each_prompt
-from tampu.server.openai.requests import ChatRequest, CompletionRequest, parse_completion
+from tampu.server.openai.requests import CompletionRequest, parse_completion
 from tampu.server.serving.generation_request import GenerationRequest
 from tampu.server.serving.model_defaults import ModelDefaults
 
@@ -59,35 +59,6 @@ class ExtraFile(msgspec.Struct, kw_only=True):
 
     text: str
     filename: str = "file"
-
-
-class TokenizeContentRequest(ChatRequest, kw_only=True):
-    """`POST /tokenize`, in llama-server's form with `content`, else in vLLM's.
-
-    vLLM has `prompt`, or `messages` and more of a chat, `add_special_tokens` (unless given: of a
-    prompt, not of a chat, whose template writes them) and `return_token_strs`.
-    """
-
-    content: str | None = None
-    add_special: bool = False
-    parse_special: bool = True
-    with_pieces: bool = False
-    prompt: str | None = None
-    add_special_tokens: bool | None = None
-    return_token_strs: bool | None = None
-
-    def check(self) -> None:
-        """Refuse a request without a text, or in vLLM's form with two."""
-        message = "give one of content, prompt and messages"
-        is_one = (self.prompt is None) != (self.messages is None)
-        require(self.content is not None or is_one, message)
-
-
-class DetokenizeTokensRequest(msgspec.Struct, kw_only=True):
-    """`POST /detokenize`."""
-
-    tokens: list[int]
-    model: str | None = None
 
 
 def read_media(given: Any, field: str, named: Any = None) -> list[TextPrompt | None]:

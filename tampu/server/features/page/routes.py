@@ -51,8 +51,9 @@ def page(core: Core) -> Feature:
     """Return the feature: the page, and on one machine what the engine does, for watchers."""
     routes = [*page_routes(), *format_routes(core.serving), *parameter_routes()]
     if not core.options.has_replicas:
-        metrics = core.metrics
-        routes += live_routes(LiveFeed(core.serving.models, metrics, metrics.llama_server.waiting))
+        serving = core.serving
+        feed = LiveFeed(serving.models, core.metrics, lambda: serving.waiting)
+        routes += live_routes(feed)
     return Feature(routes=routes)
 
 

@@ -14,7 +14,7 @@ from tampu.server.features.responses.conversation_requests import (
 from tampu.server.features.responses.store import Item
 from tampu.server.features.responses.stored import item_page
 from tampu.server.features.responses.stored_items import KeptItems
-from tampu.server.fields.image_urls import ImageFetcher
+from tampu.server.fields.media import ImageSource
 from tampu.server.front.body import parsed
 from tampu.server.front.caller import current_caller
 from tampu.server.front.http_response import JSONResponse
@@ -22,7 +22,7 @@ from tampu.server.front.pagination import check_metadata, listed
 from tampu.server.front.routes import Access, Route, get, post, raw
 
 
-def conversation_routes(kept: KeptItems, images: ImageFetcher) -> list[Route]:
+def conversation_routes(kept: KeptItems, images: ImageSource) -> list[Route]:
     """Return the routes."""
     api = ConversationsAPI(kept, images)
     one = "/v1/conversations/{conversation_id}"
@@ -41,7 +41,7 @@ def conversation_routes(kept: KeptItems, images: ImageFetcher) -> list[Route]:
 class ConversationsAPI:
     """The handlers."""
 
-    def __init__(self, kept: KeptItems, images: ImageFetcher) -> None:
+    def __init__(self, kept: KeptItems, images: ImageSource) -> None:
         self._kept, self._store = kept, kept.conversations
         self._images = images
 

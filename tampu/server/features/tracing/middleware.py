@@ -1,4 +1,4 @@
-"""Traces HTTP requests; apart from `tracing`, since `tampu run` imports no web server."""
+"""Traces HTTP requests."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tampu.errors import SettingsError
 from tampu.server.core import Core
 from tampu.server.feature import Feature
+from tampu.server.features.tracing.spans import RequestSpans
+from tampu.server.features.tracing.tracer import Tracer
 from tampu.server.front.logs import HEADER, ROUTE
-from tampu.server.serving.tracer import Tracer
-from tampu.server.serving.tracing import request_trace
+from tampu.server.serving.tracing import traced
 
 _UNTRACED = ("GET", "HEAD", "OPTIONS")
 
@@ -78,7 +79,7 @@ class TraceMiddleware:
             await send(message)
 
         try:
-            with request_trace(self._tracer, span):
+            with traced(RequestSpans(self._tracer, span)):
                 await self._app(scope, receive, sending)
         finally:
             if ROUTE in scope:

@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Span, SpanKind, StatusCode, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from tampu.server.serving.tracer import Attributes
+from tampu.server.serving.tracing import Attributes
 from tampu.version import __version__
 
 _EXPORT_SECONDS = 5.0

@@ -11,6 +11,7 @@ from support.fake_runner import FakeStart
 
 from tampu.engine.load_options import LoadOptions
 from tampu.errors import RequestError
+from tampu.server.feature_list import TABLES
 from tampu.server.features.responses.conversation_store import (
     ConversationStore,
     NoSuchConversationError,
@@ -123,7 +124,7 @@ async def test_a_server_that_keeps_nothing_says_so(model_folder: Path, tmp_path:
 
 
 async def test_each_key_sees_its_own_conversations(tmp_path: Path) -> None:
-    state = State(tmp_path)
+    state = State(tmp_path, TABLES)
     store = ConversationStore(state, 10**6)
     id = (await store.create(ALICE, [said("one", id="a")], {}))["id"]
     for work in (
@@ -144,7 +145,7 @@ async def test_each_key_sees_its_own_conversations(tmp_path: Path) -> None:
 
 async def test_the_bound_holds_and_what_was_used_last_stays(tmp_path: Path) -> None:
     now = [0.0]
-    state = State(tmp_path)
+    state = State(tmp_path, TABLES)
     store = ConversationStore(state, 1000, lambda: now[0])
     ids = []
     for number in range(3):
@@ -165,7 +166,7 @@ async def test_the_bound_holds_and_what_was_used_last_stays(tmp_path: Path) -> N
 
 
 async def test_the_file_of_an_older_version_gets_the_tables(tmp_path: Path) -> None:
-    state = State(tmp_path)
+    state = State(tmp_path, TABLES)
     store = ConversationStore(state, 10**6)
     await store.create(ALICE, [], {})
     await state.close()

@@ -16,6 +16,7 @@ from support.sse import named_of
 
 from tampu.engine.load_options import LoadOptions
 from tampu.errors import RequestError
+from tampu.server.feature_list import TABLES
 from tampu.server.features.responses.store import KEPT_S, NoSuchResponseError, ResponseStore
 from tampu.server.front.caller import Caller
 from tampu.server.front.errors import BusyError
@@ -222,7 +223,7 @@ def test_a_folder_that_another_server_uses_is_an_error_only_where_it_is_needed(
         await ask(client, "one", 503, store=True)
 
     async def beside() -> None:
-        state = State(tmp_path)
+        state = State(tmp_path, TABLES)
         await state.run(lambda _: None)
         try:
             await asyncio.to_thread(site_of(model_folder, tmp_path).run, test)
@@ -236,7 +237,7 @@ class Kept:
     """A store with a clock of its own."""
 
     def __init__(self, folder: Path, max_bytes: int = 10**6) -> None:
-        self.state = State(folder)
+        self.state = State(folder, TABLES)
         self.now = 1000.0
         self.store = ResponseStore(self.state, max_bytes, lambda: self.now)
 

@@ -4,34 +4,58 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from prometheus_client import CollectorRegistry, Counter
 from starlette.requests import Request
 from starlette.responses import Response
 
 from tampu.errors import TampuError, require
 from tampu.runner.events import Usage
+from tampu.server.core import Core
+from tampu.server.feature import Feature
 from tampu.server.front.caller import Caller, current_caller
 from tampu.server.front.http_response import JSONResponse
 from tampu.server.front.limiter import Limiter
 from tampu.server.front.routes import Route, get
-from tampu.server.front.state import State
+from tampu.server.front.state import State, Tables
 
 logger = logging.getLogger(__name__)
 
 _MAX_DAYS = 366
 _MAX_DIGITS = 4
+_STATEMENTS = """
+CREATE TABLE usage (
+    day TEXT NOT NULL,
+    key TEXT NOT NULL,
+    model TEXT NOT NULL,
+    requests INTEGER NOT NULL,
+    prompt_tokens INTEGER NOT NULL,
+    cached_tokens INTEGER NOT NULL,
+    generated_tokens INTEGER NOT NULL,
+    PRIMARY KEY (day, key, model)
+) WITHOUT ROWID;
+"""
+TABLES = (Tables(1, _STATEMENTS),)
 _COLUMNS = "requests, prompt_tokens, cached_tokens, generated_tokens"
 
 
 class KeyUsage:
     """The usage of all keys."""
 
-    def __init__(self, state: State, limiter: Limiter, count: Callable[[str, Usage], None]) -> None:
-        """Keep it in this state; `count` gets each key's name and usage, for metrics."""
-        self._state, self._limiter, self._count = state, limiter, count
+    def __init__(self, state: State, limiter: Limiter, registry: CollectorRegistry) -> None:
+        """Keep it in this state; the registry gets metrics of it."""
+        self._state, self._limiter = state, limiter
+        self._tokens = Counter(
+            "tampu_key_tokens",
+            "Tokens of each API key, by its name: read (prompt), of these cached, generated.",
+            ["key", "kind"],
+            registry=registry,
+        )
+        self._requests = Counter(
+            "tampu_key_requests", "Requests that used a model.", ["key"], registry=registry
+        )
 
     async def load(self) -> None:
         """Count the tokens that earlier servers have counted today, if they can be read."""
@@ -58,8 +82,10 @@ class KeyUsage:
         if not name:
             return
         self._limiter.spend(name, usage.prompt_tokens + usage.generated_tokens)
-        self._count(name, usage)
         tokens = (usage.prompt_tokens, usage.cached_tokens, usage.generated_tokens)
+        self._requests.labels(name).inc()
+        for kind, count in zip(("prompt", "cached", "generated"), tokens, strict=True):
+            self._tokens.labels(name, kind).inc(count)
         values = (self._limiter.today(), name, model, 1, *tokens)
 
         def work(db: sqlite3.Connection) -> None:
@@ -100,6 +126,18 @@ class KeyUsage:
             "models": caller.limits.models,
             "priority": caller.priority,
         }
+
+
+def usage(core: Core) -> Feature:
+    """Return the feature: what keys have used, counted for their limits and their owners."""
+    counted = KeyUsage(core.state, core.limiter, core.metrics.registry)
+    core.metrics.on_used.append(counted.used)
+
+    async def load() -> None:
+        if core.keys:
+            await counted.load()
+
+    return Feature(routes=usage_routes(counted), open=load)
 
 
 def usage_routes(usage: KeyUsage) -> list[Route]:

@@ -11,17 +11,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tampu.errors import ModelNameError, ModelNotFoundError, NotAllowedError, RequestError
-from tampu.server.front.body import chunks
-from tampu.server.front.http_response import EventsResponse, JSONResponse
-from tampu.server.front.routes import Access, Route, post, raw
-from tampu.server.front.threadpool import IterationPool
-from tampu.server.ollama.manage import (
+from tampu.server.core import Core
+from tampu.server.feature import Feature
+from tampu.server.features.manage.requests import (
     CopyRequest,
     CreateRequest,
     NamedRequest,
     ProgressWriter,
     TransferRequest,
 )
+from tampu.server.features.manage.threadpool import IterationPool
+from tampu.server.front.body import chunks
+from tampu.server.front.http_response import EventsResponse, JSONResponse
+from tampu.server.front.routes import Access, post, raw
 from tampu.server.serving.serving import Serving
 from tampu.settings.address import is_loopback
 from tampu.store.create import copy_model, creating
@@ -38,10 +40,11 @@ _BLOB = "/api/blobs/{digest}"
 _IPV4_IN_IPV6 = "::ffff:"  # prefix of an IPv4 address on a socket that accepts both
 
 
-def manage_routes(serving: Serving, pool: IterationPool, remote: RemoteOptions) -> list[Route]:
-    """Return the routes that change the store."""
-    api = ManageAPI(serving, pool, remote)
-    return [
+def manage(core: Core) -> Feature:
+    """Return the feature: models created, copied, deleted, pulled and pushed."""
+    pool = IterationPool()
+    api = ManageAPI(core.serving, pool, core.options.remote)
+    routes = [
         post("/api/copy", api.copy, CopyRequest, Access.MANAGE),
         post("/api/create", api.create, CreateRequest, Access.MANAGE),
         post("/api/create/check", api.check_name, NamedRequest, Access.MANAGE),
@@ -51,6 +54,7 @@ def manage_routes(serving: Serving, pool: IterationPool, remote: RemoteOptions) 
         raw(("HEAD",), _BLOB, api.has_blob, Access.MANAGE),
         raw(("POST",), _BLOB, api.add_blob, Access.MANAGE),
     ]
+    return Feature(routes=routes, close=pool.close)
 
 
 class ManageAPI:

@@ -10,10 +10,13 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tampu.server.core import Core
+from tampu.server.feature import Feature
 from tampu.server.front.http_response import JSONResponse
 from tampu.server.front.routes import Access, Route, get
 from tampu.version import __version__
 
+_PATH = "/openapi.json"
 _REFERENCE = "#/components/schemas/{name}"
 _PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
 _REFUSALS = {
@@ -32,17 +35,18 @@ _FAILURES = {
 }
 
 
-def describe(routes: Sequence[Route]) -> Route:
-    """Return the route that describes the others."""
+def openapi(_: Core) -> Feature:
+    """Return the feature: the description of all other routes."""
 
-    async def description(_: Request) -> Response:
+    async def description(request: Request) -> Response:
         """`GET /openapi.json`: this description."""
-        return JSONResponse(openapi(routes))
+        routes = [each for each in request.app.state.routes if each.path != _PATH]
+        return JSONResponse(described(routes))
 
-    return get("/openapi.json", description)
+    return Feature(routes=[get(_PATH, description)])
 
 
-def openapi(routes: Sequence[Route]) -> dict[str, Any]:
+def described(routes: Sequence[Route]) -> dict[str, Any]:
     """Return the description of routes."""
     bodies = [route.body for route in routes if route.body is not None]
     schemas, components = msgspec.json.schema_components(bodies, ref_template=_REFERENCE)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol
+
+from tampu.server.serving.tracing import Attributes
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
-
-Value: TypeAlias = str | int | float | tuple[str, ...]
-Attributes: TypeAlias = Mapping[str, Value]
 
 
 class Tracer(Protocol):

@@ -15,7 +15,7 @@ from support.fake_runner import FakeStart
 from support.tiny_gguf import write_gguf
 
 from tampu.engine.load_options import LoadOptions
-from tampu.server.front.threadpool import IterationPool
+from tampu.server.features.manage.threadpool import IterationPool
 from tampu.server.options import ServerOptions
 from tampu.store.catalog import Catalog
 from tampu.store.manifests import CONFIG_TYPE, Descriptor, Manifest, Media

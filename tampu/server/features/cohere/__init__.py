@@ -1,0 +1,1 @@
+"""Embeddings in the form of Cohere's API."""

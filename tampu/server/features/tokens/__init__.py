@@ -1,0 +1,1 @@
+"""Tokens of texts, texts of tokens, and prompts of conversations."""

@@ -1,0 +1,1 @@
+"""What API keys have used."""
