@@ -35,7 +35,6 @@ LONG_FUNCTIONS = {
     "cli/convert.py: convert_command": "its parameters are the command's options with their help",
     "cli/run.py: run_command": "its parameters are the command's options with their help",
     "cli/serve.py: serve_command": "its parameters are the command's options with their help",
-    "convert/__init__.py: plan_conversion": "to be divided",
 }  # fmt: skip
 # Classes with more methods, and why.
 LARGE_CLASSES = {
@@ -46,7 +45,6 @@ LARGE_CLASSES = {
     "ml/context.py: Context": "the graph's nodes: a method for each thing that is made in it",
     "ml/metadata.py: Metadata": "a typed getter for each type of value",
     "ml/tensor.py: Tensor": "the operations, one method each",
-    "ml/weights.py: Weights": "to be divided: placing weights, and filling them",
     "runner/graph_cache.py: GraphCache": "to be divided: decoders, and encoders of images",
     "runner/loop.py: EngineLoop": "to be divided: what other threads call, and the loop",
     "server/features/responses/output.py: ResponseWriter": "a method for each event",

@@ -34,7 +34,13 @@ from tampu.convert.quant_mix import (
     file_type,
 )
 from tampu.convert.quantize import QUANTIZATION_VERSION, tensor_order
-from tampu.convert.sentence_transformers import dense_tensors, encoder_keys, prompts, read_modules
+from tampu.convert.sentence_transformers import (
+    Modules,
+    dense_tensors,
+    encoder_keys,
+    prompts,
+    read_modules,
+)
 from tampu.convert.shape_check import check_plan
 from tampu.convert.storage import encoded_parts, storage_type
 from tampu.convert.token_check import compare_tokens
@@ -149,22 +155,10 @@ def plan_conversion(
     family = _family(checkpoint)
     family = (family.variant(read) or family).for_tensors(checkpoint.tensors)
     config = family.complete(read)
-    check_quantization(config, family.quantizations)
-    parameters = family.adapt(family.parameters(config), checkpoint.tensors)
-    parameters |= family.tensor_keys(checkpoint.tensors)
-    # A model that has lost its encoder keeps the files about pictures.
-    has_encoder = any(key.startswith("vision.") for key in parameters)
-    processor = _image_processor(checkpoint)
-    parameters |= family.image_settings(processor)
     generated, multipliers = family.generated(config), family.multipliers(config)
     tied = family.is_tied(config)
-    check_config(read, is_allowed=allow_unknown)
-    context = parameters.get("context_length")
     modules = read_modules(checkpoint)
-    check_files(checkpoint, modules, context, is_allowed=allow_unknown)
-    if family.image_steps is not None and has_encoder:
-        strange = check_images(checkpoint, processor, family.image_steps, parameters)
-        report(list(strange), is_allowed=allow_unknown)
+    parameters = _parameters(checkpoint, family, read, config, modules, allow_unknown=allow_unknown)
     tensors = with_model_prefix(checkpoint.tensors.values(), family)
     dense = dense_tensors(checkpoint, modules)
     added = {each.name: each for each in (*dense, *token_heads(checkpoint))}
@@ -198,6 +192,38 @@ def plan_conversion(
     file = PlannedFile(keys, sorted(planned, key=lambda tensor: tensor_order(tensor.name)))
     check_plan(file)
     return file
+
+
+def _parameters(
+    checkpoint: Checkpoint,
+    family: Family,
+    read: Config,
+    config: Config,
+    modules: Modules,
+    *,
+    allow_unknown: bool,
+) -> Parameters:
+    """Return the parameters of a model, from files of which every key is used or irrelevant.
+
+    `config` is what was `read`, completed with the family's defaults.
+
+    Raises:
+        UnsupportedModelError: naming keys that are neither, unless `allow_unknown`.
+    """
+    check_quantization(config, family.quantizations)
+    parameters = family.adapt(family.parameters(config), checkpoint.tensors)
+    parameters |= family.tensor_keys(checkpoint.tensors)
+    # A model that has lost its encoder keeps the files about pictures.
+    has_encoder = any(key.startswith("vision.") for key in parameters)
+    processor = _image_processor(checkpoint)
+    parameters |= family.image_settings(processor)
+    check_config(read, is_allowed=allow_unknown)
+    context = parameters.get("context_length")
+    check_files(checkpoint, modules, context, is_allowed=allow_unknown)
+    if family.image_steps is not None and has_encoder:
+        strange = check_images(checkpoint, processor, family.image_steps, parameters)
+        report(list(strange), is_allowed=allow_unknown)
+    return parameters
 
 
 def _image_processor(checkpoint: Checkpoint) -> Config:

@@ -11,7 +11,7 @@ import math
 import mmap
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, Self, TypeAlias
 
 import numpy as np
@@ -29,6 +29,7 @@ from tampu.ml.library import OpaquePointer, TensorPointer, gg
 from tampu.ml.mapping import map_file
 from tampu.ml.quantize import dequantize
 from tampu.ml.tensor import Tensor
+from tampu.ml.weight_buffers import WeightBuffers
 from tampu.threads import Threads
 
 _PAGE = mmap.PAGESIZE
@@ -63,7 +64,7 @@ class Weights:
             raise OutOfMemoryError(f"no memory for the headers of {len(file.tensors)} tensors")
         self._tensors = {info.name: self._declare(info) for info in file.tensors.values()}
         self._uses: defaultdict[str, set[WeightUse]] = defaultdict(set)
-        self._buffers: list[OpaquePointer] = []
+        self._buffers = WeightBuffers()
         self._packed: PackedMemory | None = None
         self.packed: list[PackedWeight] = []
         self._cached: CachedWeights | None = None
@@ -162,9 +163,7 @@ class Weights:
 
     def close(self) -> None:
         """Free the memory; a second call does nothing. No graph may use the weights any more."""
-        for buffer in self._buffers:
-            gg.ggml_backend_buffer_free(buffer)
-        self._buffers.clear()
+        self._buffers.close()
         if self._writing is not None:
             self._writing.join()  # it reads what is freed next
             self._writing = None
@@ -207,7 +206,7 @@ class Weights:
         )
         if not buffer:
             raise OutOfMemoryError("ggml refused to use the mapped file")
-        self._own(int(buffer))
+        self._buffers.add(int(buffer))
         for info in infos:
             pointer = self._tensors[info.name].pointer
             gg.ggml_backend_tensor_alloc(buffer, pointer, self._address + info.offset)
@@ -266,7 +265,9 @@ class Weights:
             names = [name for name in self._uses if devices[name] == device]
             for tensor in (self._tensors[name] for name in names if name in twice):
                 tensor.factor = gg.ggml_dup_tensor(self._arena, tensor.pointer)
-            self._allocate([self._tensors[name].factor for name in names], device.buffer_type)
+            self._buffers.allocate(
+                [self._tensors[name].factor for name in names], device.buffer_type
+            )
             for name in names:
                 yield self._copying(name, self._tensors[name].factor)
                 self.device_bytes[device.label] += self.file.tensors[name].size_bytes
@@ -275,7 +276,7 @@ class Weights:
         """Allocate weights in ggml's packed layouts; yield the jobs that fill them."""
         for kind in set(packed.values()):
             names = [name for name in packed if packed[name] == kind]
-            self._allocate([self._tensors[name].pointer for name in names], kind)
+            self._buffers.allocate([self._tensors[name].pointer for name in names], kind)
         for name in packed:
             yield self._copying(name, self._tensors[name].pointer)
 
@@ -328,39 +329,6 @@ class Weights:
             finally:
                 pool.shutdown(cancel_futures=True)
         report(1.0)
-
-    def _allocate(self, pointers: Sequence[TensorPointer], kind: OpaquePointer) -> None:
-        """Allocate as few buffers of a type as it allows, and place the tensors in them."""
-        alignment = int(gg.ggml_backend_buft_get_alignment(kind))
-        largest = int(gg.ggml_backend_buft_get_max_size(kind))
-        groups: list[list[tuple[TensorPointer, int]]] = [[]]
-        total = 0
-        for pointer in pointers:
-            exact = int(gg.ggml_backend_buft_get_alloc_size(kind, pointer))
-            size = -(-exact // alignment) * alignment
-            if groups[-1] and total + size > largest:
-                groups.append([])
-                total = 0
-            groups[-1].append((pointer, size))
-            total += size
-        for group in groups:
-            self._fill_buffer(group, kind)
-
-    def _fill_buffer(self, group: list[tuple[TensorPointer, int]], kind: OpaquePointer) -> None:
-        total = sum(size for _, size in group)
-        buffer = gg.ggml_backend_buft_alloc_buffer(kind, total)
-        if not buffer:
-            name = (gg.ggml_backend_buft_name(kind) or b"").decode()
-            raise OutOfMemoryError(f"no memory for weights on {name}: {total} bytes")
-        self._own(int(buffer))
-        place = int(gg.ggml_backend_buffer_get_base(buffer))
-        for pointer, size in group:
-            gg.ggml_backend_tensor_alloc(buffer, pointer, place)
-            place += size
-
-    def _own(self, buffer: OpaquePointer) -> None:
-        gg.ggml_backend_buffer_set_usage(buffer, gg.GGML_BACKEND_BUFFER_USAGE_WEIGHTS)
-        self._buffers.append(buffer)
 
     def _release(self, begin: int, end: int) -> None:
         """Drop the mapped pages of weights that were copied; they can be read again."""

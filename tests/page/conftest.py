@@ -193,7 +193,7 @@ def choose(page: Page, model: str) -> None:
 
 
 def parameter(within: Page | Locator, name: str) -> Locator:
-    """The field of a sampling parameter: its label begins with its name, and says what it is for."""
+    """The field of a sampling parameter: its label begins with its name."""
     page = within if isinstance(within, Page) else within.page
     named = page.locator("span > code", has_text=re.compile(rf"^{name}$"))
     return within.locator("label", has=named).locator("input, select, textarea")

@@ -53,42 +53,45 @@ class GeneratingBody(ParameterBody, kw_only=True):
 
 
 class UnsupportedFields(GeneratingBody, kw_only=True):
-    """The fields of chats and completions that are refused."""
+    """The fields of chats and completions that are refused, unless they change nothing.
+
+    A default is the value that changes nothing, besides null and empty ones.
+    """
 
     # llama-server's
-    dynatemp_range: Any = None
-    min_keep: Any = None
-    mirostat: Any = None
-    n_probs: Any = None
-    post_sampling_probs: Any = None
+    dynatemp_range: Any = 0
+    min_keep: Any = 0
+    mirostat: Any = 0
+    n_probs: Any = 0
+    post_sampling_probs: Any = False
     response_fields: Any = None
-    return_tokens: Any = None
+    return_tokens: Any = False
     # vLLM's
     allowed_token_ids: Any = None
     bad_words: Any = None
     cache_salt: Any = None
-    include_stop_str_in_output: Any = None
+    include_stop_str_in_output: Any = False
     logits_processors: Any = None
     logprob_token_ids: Any = None
-    min_tokens: Any = None
+    min_tokens: Any = 0
     prompt_logprobs: Any = None
     repetition_detection: Any = None
-    return_token_ids: Any = None
-    return_tokens_as_token_ids: Any = None
-    routed_experts_prompt_start: Any = None
-    skip_special_tokens: Any = None
+    return_token_ids: Any = False
+    return_tokens_as_token_ids: Any = False
+    routed_experts_prompt_start: Any = 0
+    skip_special_tokens: Any = True
     stop_token_ids: Any = None
     truncate_prompt_tokens: Any = None
-    use_beam_search: Any = None
+    use_beam_search: Any = False
     vllm_xargs: Any = None
-    watermarking: Any = None
+    watermarking: Any = False
     # SGLang's
     custom_logit_processor: Any = None
     custom_params: Any = None
     images_config: Any = None
-    no_stop_trim: Any = None
-    return_hidden_states: Any = None
-    return_routed_experts: Any = None
+    no_stop_trim: Any = False
+    return_hidden_states: Any = False
+    return_routed_experts: Any = False
     session_params: Any = None
     stop_regex: Any = None
 
@@ -107,23 +110,23 @@ class IgnoredFields(UnsupportedFields, kw_only=True):
 class UnsupportedInChats(IgnoredFields, kw_only=True):
     """The fields of chats that are refused too."""
 
-    add_special_tokens: Any = None
+    add_special_tokens: Any = False  # the template has them
     chat_template: Any = None
     documents: Any = None
-    echo: Any = None
-    include_reasoning: Any = None
+    echo: Any = False
+    include_reasoning: Any = True
     input_ids: Any = None
     max_dynamic_patch: Any = None
     media_io_kwargs: Any = None
     min_dynamic_patch: Any = None
     mm_processor_kwargs: Any = None
-    parse_tool_calls: Any = None
-    reasoning_control: Any = None
-    return_meta_info: Any = None
-    return_prompt_text: Any = None
-    return_prompt_token_ids: Any = None
+    parse_tool_calls: Any = True
+    reasoning_control: Any = False
+    return_meta_info: Any = False
+    return_prompt_text: Any = False
+    return_prompt_token_ids: Any = False
     task: Any = None
-    use_audio_in_video: Any = None
+    use_audio_in_video: Any = False
 
 
 class ChatBody(UnsupportedInChats, kw_only=True):
@@ -138,7 +141,7 @@ class ChatBody(UnsupportedInChats, kw_only=True):
 class CompletionBody(IgnoredFields, kw_only=True):
     """A completion, with other servers' fields."""
 
-    add_special_tokens: Any = None
+    add_special_tokens: Any = True
     prompt_embeds: Any = None
 
 
@@ -148,24 +151,13 @@ UNSUPPORTED = tuple(UnsupportedFields.__annotations__)
 IGNORED = tuple(IgnoredFields.__annotations__)
 UNSUPPORTED_IN_CHATS = tuple(UnsupportedInChats.__annotations__)
 UNSUPPORTED_IN_COMPLETIONS = tuple(CompletionBody.__annotations__)
-# The value with which a field changes nothing, besides null and empty ones.
-_OFF = (
-    "post_sampling_probs", "return_tokens", "include_stop_str_in_output", "return_token_ids",
-    "return_tokens_as_token_ids", "use_beam_search", "watermarking", "no_stop_trim",
-    "return_hidden_states", "return_routed_experts", "echo", "reasoning_control",
-    "return_meta_info", "return_prompt_text", "return_prompt_token_ids", "use_audio_in_video",
-)  # fmt: skip
-_ON = ("skip_special_tokens", "include_reasoning", "parse_tool_calls")
-_ZERO = (
-    "dynatemp_range", "min_keep", "mirostat", "n_probs", "min_tokens",
-    "routed_experts_prompt_start",
-)  # fmt: skip
-_UNCHANGING: Mapping[str, Any] = {
-    **dict.fromkeys(_OFF, False), **dict.fromkeys(_ON, True), **dict.fromkeys(_ZERO, 0),
-}  # fmt: skip
 _IN_CHATS = (*UNSUPPORTED, *UNSUPPORTED_IN_CHATS)
 _IN_COMPLETIONS = (*UNSUPPORTED, *UNSUPPORTED_IN_COMPLETIONS)
 _chat_values, _completion_values = attrgetter(*_IN_CHATS), attrgetter(*_IN_COMPLETIONS)
+_chat_defaults, _completion_defaults = (
+    _chat_values(ChatBody()),
+    _completion_values(CompletionBody()),
+)
 _ignored_values = attrgetter(*IGNORED)
 _parameter_values = attrgetter(*_PARAMETERS)
 _HINTS = {
@@ -179,8 +171,7 @@ _REASONING_FORMATS = ("auto", "deepseek", "deepseek-legacy", "none")
 
 def check_chat_fields(body: ChatBody, *, continues: bool) -> None:
     """Refuse unsupported fields of a chat; `continues`: its answer continues the last message."""
-    unchanging = {**_UNCHANGING, "add_special_tokens": False}  # the template has them
-    _check(zip(_IN_CHATS, _chat_values(body), strict=True), unchanging)
+    _check(zip(_IN_CHATS, _chat_values(body), _chat_defaults, strict=True))
     for name, given, wanted in (
         ("continue_final_message", body.continue_final_message, continues),
         ("add_generation_prompt", body.add_generation_prompt, not continues),
@@ -194,8 +185,7 @@ def check_chat_fields(body: ChatBody, *, continues: bool) -> None:
 
 def check_completion_fields(body: CompletionBody) -> None:
     """Refuse unsupported fields of a completion."""
-    unchanging = {**_UNCHANGING, "add_special_tokens": True}
-    _check(zip(_IN_COMPLETIONS, _completion_values(body), strict=True), unchanging)
+    _check(zip(_IN_COMPLETIONS, _completion_values(body), _completion_defaults, strict=True))
 
 
 def field_warnings(body: IgnoredFields) -> tuple[str, ...]:
@@ -259,10 +249,10 @@ def line_limits(body: GeneratingBody) -> dict[str, Any]:
     return found
 
 
-def _check(given: Iterable[tuple[str, Any]], unchanging: Mapping[str, Any]) -> None:
-    for name, value in given:
-        if value is None or value in ([], {}, "") or value == unchanging.get(name):
+def _check(given: Iterable[tuple[str, Any, Any]]) -> None:
+    for name, value, unchanging in given:
+        if value is None or value in ([], {}, "", unchanging):
             continue
-        allowed = f"only {json.dumps(unchanging[name])}" if name in unchanging else ""
+        allowed = "" if unchanging is None else f"only {json.dumps(unchanging)}"
         instead = _HINTS.get(name) or allowed
         raise RequestError(f"{name} is not supported" + (f": {instead}" if instead else ""))

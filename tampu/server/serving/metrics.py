@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import msgspec
@@ -59,52 +59,51 @@ class Metrics:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """Measure with a clock that returns seconds."""
         self._clock = clock
-        self.registry = registry = CollectorRegistry()
+        self.registry = CollectorRegistry()
         self.started = int(time.time())
         self.on_used: list[Callable[[str, Usage], None]] = []
         self.on_computed: list[Callable[[BatchCounts], None]] = []
-        self._requests = Counter(
-            "tampu_requests", "Answered requests.", ["method", "route", "status"], registry=registry
+        self._requests = self._counter(
+            "tampu_requests", "Answered requests.", "method", "route", "status"
         )
-        self._seconds = Histogram(
+        self._seconds = self._histogram(
             "tampu_request_seconds",
             "From a request to the end of its answer.",
-            ["route"],
-            buckets=_REQUEST_SECONDS,
-            registry=registry,
+            "route",
+            _REQUEST_SECONDS,
         )
-        self._tokens = Counter(
+        self._tokens = self._counter(
             "tampu_tokens",
             "Tokens read (prompt), of these taken from the cache (cached), generated, and guesses "
             "of these that were computed (drafted) and were right (accepted).",
-            ["model", "kind"],
-            registry=registry,
+            "model",
+            "kind",
         )
-        self._first = Histogram(
+        self._first = self._histogram(
             "tampu_time_to_first_token_seconds",
             "From a request to its first token, loading and waiting included.",
-            ["model"],
-            buckets=_REQUEST_SECONDS,
-            registry=registry,
+            "model",
+            _REQUEST_SECONDS,
         )
-        self._between = Histogram(
+        self._between = self._histogram(
             "tampu_time_between_tokens_seconds",
             "Between two tokens of an answer; those that came together share the time.",
-            ["model"],
-            buckets=_TOKEN_SECONDS,
-            registry=registry,
+            "model",
+            _TOKEN_SECONDS,
         )
-        self._loads = Histogram(
-            "tampu_load_seconds",
-            "Loading a model.",
-            ["model"],
-            buckets=_LOAD_SECONDS,
-            registry=registry,
+        self._loads = self._histogram(
+            "tampu_load_seconds", "Loading a model.", "model", _LOAD_SECONDS
         )
-        self._errors = Counter("tampu_errors", "Errors by class.", ["kind"], registry=registry)
-        self._crashes = Counter(
-            "tampu_model_crashes", "Crashes of models' processes.", ["model"], registry=registry
+        self._errors = self._counter("tampu_errors", "Errors by class.", "kind")
+        self._crashes = self._counter(
+            "tampu_model_crashes", "Crashes of models' processes.", "model"
         )
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, labels, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, label: str, buckets: Sequence[float]) -> Histogram:
+        return Histogram(name, text, [label], buckets=buckets, registry=self.registry)
 
     def show(self) -> bytes:
         """Return all of it as text."""
@@ -178,11 +177,14 @@ class Metrics:
             raise
 
     def _count_tokens(self, model: str, usage: Usage) -> None:
-        self._tokens.labels(model, "prompt").inc(usage.prompt_tokens)
-        self._tokens.labels(model, "cached").inc(usage.cached_tokens)
-        self._tokens.labels(model, "generated").inc(usage.generated_tokens)
-        self._tokens.labels(model, "drafted").inc(usage.drafted_tokens)
-        self._tokens.labels(model, "accepted").inc(usage.accepted_tokens)
+        for kind, count in (
+            ("prompt", usage.prompt_tokens),
+            ("cached", usage.cached_tokens),
+            ("generated", usage.generated_tokens),
+            ("drafted", usage.drafted_tokens),
+            ("accepted", usage.accepted_tokens),
+        ):
+            self._tokens.labels(model, kind).inc(count)
         for on_used in self.on_used:
             on_used(model, usage)
 

@@ -14,8 +14,8 @@ import pytest
 from support.contract import Answer, Case
 
 from tampu.sampling.parameters import BY_OLLAMA
+from tampu.server.features.manage import requests as manage
 from tampu.server.ollama import lists as ollama_lists
-from tampu.server.ollama import manage
 from tampu.server.ollama import output as ollama_output
 from tampu.server.ollama import requests as ollama
 from tampu.store.registry.progress import Progress
