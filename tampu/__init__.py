@@ -9,6 +9,7 @@
 `ChatCompletion`. A `Stream` yields `TextDelta`, for a chat also `ReasoningDelta` and `ToolCall`,
 and a last `Done`; with `return_progress` it begins with `PromptProgress`. `decide` answers
 questions with probabilities, as `Decisions`; `score` returns those of continuations of a prompt.
+`compare` says how far two models' predictions in a text are from each other, as a `Comparison`.
 Options are the fields of `GenerateOptions`. Every error is a `TampuError`; `tampu.errors` has them
 all.
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from tampu.engine.scoring import Scored
     from tampu.engine.snapshots import Saved
     from tampu.errors import TampuError
+    from tampu.evaluation.comparison import Comparison, compare
     from tampu.ml.device_map import Offload
     from tampu.runner.events import (
         Done,
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ChatCompletion",
     "Choice",
+    "Comparison",
     "Completion",
     "Decision",
     "Decisions",
@@ -74,11 +77,13 @@ __all__ = [
     "ToolCall",
     "Usage",
     "__version__",
+    "compare",
 ]
 
 _HOMES = {
     "ChatCompletion": "tampu.engine.completion",
     "Choice": "tampu.engine.questions",
+    "Comparison": "tampu.evaluation.comparison",
     "Completion": "tampu.engine.completion",
     "Decision": "tampu.engine.questions",
     "Decisions": "tampu.engine.questions",
@@ -105,6 +110,7 @@ _HOMES = {
     "TokenLogprob": "tampu.runner.events",
     "ToolCall": "tampu.chat.output.stream_parser",
     "Usage": "tampu.runner.events",
+    "compare": "tampu.evaluation.comparison",
 }
 
 

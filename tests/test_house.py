@@ -23,7 +23,7 @@ LAYERS = [
     ("settings", "sandbox"), ("ml",),
     ("nn", "tokenizer", "sampling", "vision", "audio", "gguf_compat"),
     ("kvcache", "chat"), ("models",), ("runner",), ("convert",), ("store",), ("engine",),
-    ("backends",), ("bench",), ("worker",), ("server",), ("cluster",), ("cli",),
+    ("backends",), ("bench",), ("evaluation",), ("worker",), ("server",), ("cluster",), ("cli",),
 ]  # fmt: skip
 # The packages that know least, and all that each may know.
 ONLY = {

@@ -1,11 +1,12 @@
-"""llama.cpp as the peer of benchmarks, driven in a child process.
+"""llama.cpp as the peer of benchmarks and comparisons, driven in a child process.
 
 The prebuilt library of the `xllamacpp` wheel (`pip install tampu[bench]`), or any other libllama,
 is driven through its C functions exactly as llama-bench drives them: `llama_decode` on token ids,
 then `llama_synchronize`; no server, no sampling, no text. Only that is timed, inside the child,
 so neither the pipe nor the start counts. A physical batch is 512 tokens, all other parameters are
 llama.cpp's own defaults (flash attention automatic, f16 cache, memory map, repacked weights), and
-only the last token of a batch asks for logits.
+only the last token of a batch asks for logits. Logits of more positions, which comparisons need, go
+through a temporary file.
 
 The binding is made by hand with ctypes because no package measures the same. xllamacpp exposes only
 llama.cpp's server, whose timings include sampling and which chooses the tokens to decode itself; it
@@ -29,7 +30,11 @@ import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from tampu.errors import ComputeError, RequestError, RunnerDiedError, TampuError
 
@@ -114,6 +119,16 @@ class LlamaCpp:
         """Compute tokens one after the other; return the seconds that it took."""
         return float(self._ask(do="decode", tokens=list(tokens))["seconds"])
 
+    def logits(self, tokens: Sequence[int], last: int) -> npt.NDArray[np.float32]:
+        """Return the logits after each of the last tokens, float32, (last, vocabulary).
+
+        The tokens are the whole history; they must fit the context.
+        """
+        with TemporaryDirectory(prefix="tampu-") as folder:
+            path = Path(folder) / "logits"
+            self._ask(do="logits", tokens=list(tokens), last=last, path=str(path))
+            return np.fromfile(path, np.float32).reshape(last, self.vocabulary)
+
     def close(self) -> None:
         """End the child; it may be called twice."""
         self._child.communicate()
@@ -175,6 +190,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "llama_batch_get_one": (_Struct, [_Tokens, ctypes.c_int32]),
     "llama_decode": (ctypes.c_int32, [_POINTER, _Struct]),
     "llama_synchronize": (None, [_POINTER]),
+    "llama_get_logits_ith": (ctypes.POINTER(ctypes.c_float), [_POINTER, ctypes.c_int32]),
 }
 
 
@@ -182,6 +198,9 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
 # first, since other versions have them at other offsets.
 _REPACK = 74  # byte of the model's parameters: vocab_only, check_tensors, use_extra_bufts
 _FLASH = 13  # word of the context's: the last of four that are -1
+# Byte of a batch: a count, and pointers to the tokens, embeddings, positions, numbers of sequences,
+# sequences, and flags of the tokens that have an output.
+_OUTPUT_FLAGS = 48
 
 
 def _turn_repack_off(parameters: _Struct) -> None:
@@ -216,6 +235,7 @@ class _Library:
         self._call["llama_backend_init"]()
         self._context = 0
         self._batch = 1
+        self._vocabulary = 0
         self._held: list[int] = []
 
     def open(self, request: Mapping[str, Any]) -> dict[str, object]:
@@ -246,10 +266,11 @@ class _Library:
                 f"unsupported libllama: it uses batches of {physical}, not {PHYSICAL_BATCH}"
             )
         vocabulary = self._call["llama_model_get_vocab"](model)
+        self._vocabulary = int(self._call["llama_vocab_n_tokens"](vocabulary))
         return {
             "version": self._call["llama_version"]().decode(),
             "system": self._call["llama_print_system_info"]().decode().strip(" |"),
-            "vocabulary": self._call["llama_vocab_n_tokens"](vocabulary),
+            "vocabulary": self._vocabulary,
             "seconds": time.perf_counter() - began,
         }
 
@@ -279,15 +300,41 @@ class _Library:
             self._compute([token])
         return {"seconds": time.perf_counter() - began}
 
+    def logits(self, request: Mapping[str, Any]) -> dict[str, object]:
+        """Compute tokens as the whole history, and write the logits after the last ones."""
+        tokens, last = request["tokens"], request["last"]
+        self.rewind({"tokens": []})
+        self._held = tokens
+        first = len(tokens) - last
+        with Path(request["path"]).open("wb") as file:
+            for start in range(0, len(tokens), self._batch):
+                part = tokens[start : start + self._batch]
+                self._decode(part, [start + at >= first for at in range(len(part))])
+                for at in range(max(first - start, 0), len(part)):
+                    row = self._call["llama_get_logits_ith"](self._context, at)
+                    if not row:
+                        raise RuntimeError("unsupported libllama: its batches have another layout")
+                    file.write(ctypes.string_at(row, 4 * self._vocabulary))
+        return {}
+
     def _compute(self, tokens: list[int]) -> None:
         for start in range(0, len(tokens), self._batch):
-            part = tokens[start : start + self._batch]
-            numbers = (ctypes.c_int32 * len(part))(*part)
-            batch = self._call["llama_batch_get_one"](numbers, len(part))
-            status = self._call["llama_decode"](self._context, batch)
-            if status != 0:
-                raise RuntimeError(f"llama_decode returned {status}: {self._last_lines()}")
-            self._call["llama_synchronize"](self._context)
+            self._decode(tokens[start : start + self._batch])
+
+    def _decode(self, part: list[int], has_output: list[bool] | None = None) -> None:
+        """Compute one batch; without flags only its last token has an output."""
+        numbers = (ctypes.c_int32 * len(part))(*part)
+        batch = self._call["llama_batch_get_one"](numbers, len(part))
+        flags = (ctypes.c_int8 * len(part))(*(has_output or []))
+        if has_output is not None:
+            place = _POINTER.from_buffer(batch, _OUTPUT_FLAGS)
+            if place.value is not None:
+                raise RuntimeError("unsupported libllama: its batches have another layout")
+            place.value = ctypes.addressof(flags)
+        status = self._call["llama_decode"](self._context, batch)
+        if status != 0:
+            raise RuntimeError(f"llama_decode returned {status}: {self._last_lines()}")
+        self._call["llama_synchronize"](self._context)
 
     def _log(self, _level: int, text: bytes, _user: object) -> None:
         self._lines = [*self._lines[1 - _MAX_LOG_LINES :], text.decode("utf-8", "replace").strip()]
@@ -304,6 +351,7 @@ def serve(path: str) -> None:
         "rewind": library.rewind,
         "prefill": library.prefill,
         "decode": library.decode,
+        "logits": library.logits,
     }
     for line in sys.stdin:
         request = json.loads(line)

@@ -11,6 +11,7 @@ import typer
 from tampu.cli.batch import batch_app
 from tampu.cli.bench import bench_command
 from tampu.cli.cache import cache_command
+from tampu.cli.compare import compare_command
 from tampu.cli.config import config_command
 from tampu.cli.convert import convert_command, quantize_command
 from tampu.cli.create import create_command
@@ -73,6 +74,7 @@ app.command("config")(config_command)
 app.command("devices")(devices_command)
 app.command("doctor")(doctor_command)
 app.command("bench")(bench_command)
+app.command("compare")(compare_command)
 app.command("create")(create_command)
 app.command("convert")(convert_command)
 app.command("quantize")(quantize_command)

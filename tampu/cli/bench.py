@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from tampu.bench import PEER, check_peer
 from tampu.cli.arguments import AsJSON, ModelOrFile, Threads
 from tampu.cli.table import table
 from tampu.errors import ComputeError, RequestError, RunnerDiedError
 
 if TYPE_CHECKING:
     from tampu.bench.bench import Plan, Result
-
-PEER = "llama.cpp"
 
 
 def bench_command(
@@ -63,8 +62,7 @@ def bench_command(
     """Measure prefill and decoding speed in tokens per second."""
     if chart and not (kernels and model):
         raise RequestError("--chart needs --kernels and a MODEL")
-    if peer not in (None, PEER):
-        raise RequestError(f"unknown peer {peer!r}: only {PEER} is supported")
+    check_peer(peer)
     if kernels:
         print(_kernel_rates(threads, as_json=json))
     elif not model:

@@ -17,12 +17,17 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def progress_bar(text: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Show a bar; yield a function of the bytes done and their total, None without a terminal."""
+def progress_bar(
+    text: str, *, of_bytes: bool = True
+) -> Iterator[Callable[[int, int], None] | None]:
+    """Show a bar; yield a function of what is done and the total, None without a terminal.
+
+    `of_bytes`: both are sizes in bytes; else they are counts.
+    """
     if not sys.stderr.isatty():
         yield None
         return
-    with _bars() as bars:
+    with _bars(of_bytes=of_bytes) as bars:
         task = bars.add_task(text, total=None)
         yield lambda done, total: bars.update(task, completed=done, total=total)
 
@@ -55,11 +60,12 @@ def step_progress() -> Iterator[Callable[[Progress], None]]:
         yield show
 
 
-def _bars() -> Bars:
+def _bars(*, of_bytes: bool = True) -> Bars:
     from rich.console import Console
     from rich.progress import (
         BarColumn,
         DownloadColumn,
+        MofNCompleteColumn,
         Progress,
         TextColumn,
         TimeRemainingColumn,
@@ -70,8 +76,7 @@ def _bars() -> Bars:
         TextColumn("{task.description}"),
         TextColumn("{task.percentage:>3.0f}%"),
         BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
+        *((DownloadColumn(), TransferSpeedColumn()) if of_bytes else (MofNCompleteColumn(),)),
         TimeRemainingColumn(),
         console=Console(stderr=True),
     )

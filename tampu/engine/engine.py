@@ -290,6 +290,20 @@ class Engine(NativeModel, AsyncRequests):
         return self.media.prepare_image(read_file(image, "image"))
 
     @checked
+    def prepare_audio(self, sound: File) -> PreparedMedia:
+        """Return a sound prepared for the model, as an item of a prompt.
+
+        Args:
+            sound: the path or the bytes of a sound's file, or its samples: float32, (n,), mono,
+                16,000 a second, between -1 and 1.
+
+        Raises:
+            RequestError: if the model takes no sounds, or cannot take this one; naming a file that
+                cannot be read.
+        """
+        return self.media.prepare_audio(read_file(sound, "sound"))
+
+    @checked
     def prepare_file(self, file: File) -> NumberedImage | PreparedMedia:
         """Return an image as `prepare_image`, a video (MP4, WebM, AVI, ...), or a sound."""
         return self.media.prepare_file(read_file(file, "file"))

@@ -58,14 +58,22 @@ def projector_part(file: GGUFFile) -> GGUFFile:
             f"known: {known}"
         )
     projector = PROJECTORS[architecture]
-    held = [info for info in file.tensors.values() if _is_of_images(info.name)]
+    hears = _hears(file)
+    held = [info for info in file.tensors.values() if _is_encoders(info.name, hears=hears)]
     tensors = by_name(_stored(projector.tensors(file, held)))
     metadata = Metadata(_clip_keys(file, projector))
     return replace(file, metadata=metadata, tensors=tensors, kinds={})
 
 
-def _is_of_images(name: str) -> bool:
-    return name.startswith(("v.", "mm.")) and not name.startswith("mm.a.")
+def _hears(file: GGUFFile) -> bool:
+    """Return whether the file has an audio encoder of a stated kind; others are left out."""
+    return bool(file.metadata.string("audio.projector_type", ""))
+
+
+def _is_encoders(name: str, *, hears: bool) -> bool:
+    if name.startswith(("a.", "mm.a.")):
+        return hears
+    return name.startswith(("v.", "mm."))
 
 
 def _stored(tensors: Iterable[TensorInfo]) -> Iterable[TensorInfo]:
@@ -82,7 +90,7 @@ def _clip_keys(file: GGUFFile, projector: Projector) -> dict[str, Value]:
     own = {
         key.removeprefix(prefix): value
         for key, value in metadata.items()
-        if key.startswith(prefix + "vision.")
+        if key.startswith((prefix + "vision.", *([prefix + "audio."] if _hears(file) else [])))
     }
     found: dict[str, Value | None] = {
         "vision.projection_dim": metadata.integer("embedding_length"),
@@ -93,6 +101,8 @@ def _clip_keys(file: GGUFFile, projector: Projector) -> dict[str, Value]:
         **projector.keys(file),
     }
     found.pop("vision.projector_type", None)
+    if _hears(file):  # each encoder has its own kind
+        found |= {"has_audio_encoder": True, "vision.projector_type": found.pop("projector_type")}
     return {
         "general.architecture": "clip",
         "general.type": "mmproj",

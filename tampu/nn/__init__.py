@@ -55,6 +55,7 @@ from tampu.nn.feed_forward import GatedFeedForward as GatedFeedForward
 from tampu.nn.feed_forward import GeluFeedForward as GeluFeedForward
 from tampu.nn.feed_forward import SiluFeedForward as SiluFeedForward
 from tampu.nn.feed_forward import relu_squared as relu_squared
+from tampu.nn.image import SAMPLE_RATE as SAMPLE_RATE
 from tampu.nn.image import AudioModel as AudioModel
 from tampu.nn.image import Encoder as Encoder
 from tampu.nn.image import Placeholders as Placeholders
@@ -64,6 +65,7 @@ from tampu.nn.image import Samples as Samples
 from tampu.nn.image import SpecialTokens as SpecialTokens
 from tampu.nn.image import VideoSampling as VideoSampling
 from tampu.nn.image import VisionModel as VisionModel
+from tampu.nn.image import audio_placeholders as audio_placeholders
 from tampu.nn.image import find_special_tokens as find_special_tokens
 from tampu.nn.image import grid_placeholders as grid_placeholders
 from tampu.nn.latent_attention import LatentAttention as LatentAttention

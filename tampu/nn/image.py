@@ -26,6 +26,9 @@ RGBImage: TypeAlias = npt.NDArray[np.uint8]
 Samples: TypeAlias = npt.NDArray[np.float32]
 """A decoded sound: mono, (samples,), 16,000 a second, between -1 and 1."""
 
+SAMPLE_RATE = 16_000
+"""Samples a second of a decoded sound."""
+
 SpecialTokens: TypeAlias = Mapping[str, tuple[tuple[str, ...], ...]]
 """The spellings of each special token, or sequence of tokens; the preferred one first."""
 
@@ -79,6 +82,12 @@ def grid_placeholders(
         advance=after + 1,
         positions=positions,
     )
+
+
+def audio_placeholders(token: int, count: int) -> Placeholders:
+    """Return the inputs of a part of a sound: one token for each row of its embedding."""
+    tokens = np.full(count, token, np.int32)
+    return Placeholders(tokens, np.ones(count, np.bool_), groups=(), advance=count)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -35,6 +35,12 @@ def embeddings(path: Path, texts: Sequence[Sequence[int]]) -> list[list[float]]:
     return found
 
 
+def last_logprobs(path: Path, text: Sequence[int], count: int) -> list[float]:
+    """Return the natural log-probability of each of the last tokens of a text in llama.cpp."""
+    found: list[float] = _asked({"path": str(path), "scored": list(text), "count": count})
+    return found
+
+
 def _asked(request: dict[str, Any]) -> Any:
     done = subprocess.run(
         [sys.executable, __file__],
@@ -76,6 +82,19 @@ def _embedded(path: str, texts: list[list[int]]) -> list[list[float]]:
     return [entry["embedding"] for entry in answer["data"]]
 
 
+def _scored(path: str, scored: list[int], count: int) -> list[float]:
+    import xllamacpp
+
+    server = xllamacpp.Server(_parameters(path))
+    found = []
+    for end in range(len(scored) - count, len(scored)):
+        request = {"prompt": scored[:end], "n_predict": 1, "temperature": 0, "n_probs": 1 << 20}
+        answer = server.handle_completions(request)
+        listed = answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
+        found.append(next(each["logprob"] for each in listed if each["id"] == scored[end]))
+    return found
+
+
 def _parameters(path: str) -> Any:
     import xllamacpp
 
@@ -88,5 +107,6 @@ def _parameters(path: str) -> Any:
 
 if __name__ == "__main__":
     asked = json.load(sys.stdin)
-    found = _embedded(**asked) if "texts" in asked else _answer(**asked)
+    kinds = {"texts": _embedded, "scored": _scored}
+    found = next((kinds[key] for key in kinds if key in asked), _answer)(**asked)
     sys.stdout.write(json.dumps(found) + "\n")

@@ -58,6 +58,7 @@ IMAGE_TOKENS = {
 _GEMMA_SPECIALS = ["<pad>", "<bos>", "<eos>", "<unk>", "<start_of_turn>", "<end_of_turn>"]
 _GEMMA_SPECIALS += ["<start_of_image>", "<end_of_image>", "<image_soft_token>"]
 _GEMMA4_MARKS = ["<|image>", "<image|>", "<|image|>"]
+_GEMMA4_SOUND_MARKS = ["<|audio>", "<audio|>", "<|audio|>"]
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
 
 
@@ -114,12 +115,13 @@ def write_byte_level_of_encoders(folder: Path, *, is_roberta: bool = False) -> N
     _write_settings(folder, {f"{role}_token": name for role, name in roles.items()})
 
 
-def write_gemma(folder: Path, *, has_new_marks: bool = False) -> None:
+def write_gemma(folder: Path, *, has_new_marks: bool = False, hears: bool = False) -> None:
     """Write a BPE over characters with byte fallback, as Gemma's tokenizer.json has it.
 
     Gemma 4 has other marks of images than Gemma 3.
     """
     specials = [*_GEMMA_SPECIALS[:6], *_GEMMA4_MARKS] if has_new_marks else _GEMMA_SPECIALS
+    specials = specials + _GEMMA4_SOUND_MARKS * hears
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     tokenizer.normalizer = normalizers.Replace(" ", "▁")
     tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")

@@ -21,9 +21,11 @@ from tampu.convert.families.gemma4_vision import (
     EMBEDDER,
     IMAGE_STEPS,
     PREFIXES,
+    SOUND_EMBEDDER,
     TOWER,
     embedder_parameters,
     image_settings,
+    sound_parameters,
     tower_parameters,
 )
 from tampu.convert.family import Family, Parameters
@@ -147,8 +149,9 @@ def vision_parameters(config: Config) -> Parameters:
 
 
 def unified_parameters(config: Config) -> Parameters:
-    """Return the keys of `gemma4` with 12B's embedding of images."""
-    return parameters(config) | _seeing(config, embedder_parameters)
+    """Return the keys of `gemma4` with 12B's embeddings of images and sounds."""
+    sound = {} if config.get("audio_config") is None else sound_parameters(config)
+    return parameters(config) | _seeing(config, embedder_parameters) | sound
 
 
 def _seeing(config: Config, keys: Callable[[Config], Parameters]) -> Parameters:
@@ -240,8 +243,9 @@ GEMMA4_VISION = replace(
 GEMMA4_UNIFIED = replace(
     GEMMA4,
     checkpoints=("Gemma4UnifiedForConditionalGeneration",),
-    names={**GEMMA4.names, **EMBEDDER.names},
-    optional=GEMMA4.optional | EMBEDDER.targets,
+    names={**GEMMA4.names, **EMBEDDER.names, **SOUND_EMBEDDER},
+    optional=GEMMA4.optional | EMBEDDER.targets | frozenset(SOUND_EMBEDDER.values()),
+    gather=iter,
     splits=EMBEDDER.splits,
     parameters=unified_parameters,
     image_settings=image_settings,

@@ -26,6 +26,7 @@ PREFIXES = (
     ("model.vision_tower.", "vision_tower."),
     ("model.vision_embedder.", "vision_embedder."),
     ("model.embed_vision.", "embed_vision."),
+    ("model.embed_audio.", "embed_audio."),
 )
 _LAYER = "vision_tower.encoder.layers.{}"
 _CLIPPED = {
@@ -121,6 +122,9 @@ TOWER = Encoder(
     {"vision_tower.patch_embedder.input_proj.weight": {"v.patch_embd.weight": _kernel}},
     {**_BOUND_NAMES, **_STANDARD},
 )
+SOUND_EMBEDDER: Mapping[str, str] = {
+    "embed_audio.embedding_projection": "mm.a.input_projection",
+}
 EMBEDDER = Encoder(
     {
         "vision_embedder.patch_ln2": "v.patch_norm.2",
@@ -172,6 +176,22 @@ def embedder_parameters(config: Config) -> Parameters:
         "vision.attention.head_count": 0,
         "vision.projection_dim": text.integer("hidden_size"),
         **_common(vision, "gemma4uv"),
+    }
+
+
+def sound_parameters(config: Config) -> Parameters:
+    """Return the keys of the embedding of sound, which has no layers."""
+    audio, text = config.section("audio_config"), config.section("text_config")
+    frame = audio.integer("audio_embed_dim", 640)
+    return {
+        "audio.num_mel_bins": frame,  # samples: llama.cpp's key for the features of a frame
+        "audio.block_count": 0,
+        "audio.embedding_length": frame,
+        "audio.feed_forward_length": 0,
+        "audio.attention.head_count": 0,
+        "audio.attention.layer_norm_epsilon": audio.number("rms_norm_eps", 1e-6),
+        "audio.projection_dim": text.integer("hidden_size"),
+        "audio.projector_type": "gemma4ua",
     }
 
 

@@ -18,6 +18,7 @@ from support.checkpoints import (
     latent,
     layer_norm,
     pictures,
+    sounds,
     state_space,
     text,
 )
@@ -59,7 +60,8 @@ FAMILIES: dict[str, Recipe] = {
 }
 _IN_DEPTH = text.RECIPES | pictures.RECIPES
 ENCODERS: dict[str, Recipe] = encoders.RECIPES  # `test_encoders` compares these
-RECIPES: dict[str, Recipe] = _IN_DEPTH | FAMILIES | ENCODERS
+HEARING: dict[str, Recipe] = sounds.RECIPES  # `test_audio` compares these
+RECIPES: dict[str, Recipe] = _IN_DEPTH | FAMILIES | ENCODERS | HEARING
 
 # These are compared with pictures only: their text is that of qwen35moe, of gemma4 or gemma4_small.
 SEEN_ONLY = ("gemma4_seeing", "gemma4_small_seeing", "gemma4_unified_seeing", "qwen35moe_seeing")
