@@ -45,14 +45,14 @@ def columns(page: Page) -> Locator:
     return page.get_by_role("list", name="Side by side").get_by_role("listitem")
 
 
-def field(page: Page, summary: str, name: str) -> Locator:
-    """Open the panel of parameters and a part of it; return one of its fields."""
+def opened(page: Page, summary: str, field: Locator) -> Locator:
+    """Open the panel of parameters, and the part of it that has a field; return the field."""
     if not page.get_by_role("complementary", name="Parameters").is_visible():
         page.get_by_role("button", name="Parameters").click()
     expect(parameter(page, "temperature")).to_be_visible()  # the server's table is there
-    if not parameter(page, name).is_visible():
+    if not field.is_visible():
         page.get_by_text(summary, exact=True).click()
-    return parameter(page, name)
+    return field
 
 
 def test_several_answers_stand_side_by_side_and_one_is_gone_on_with(page: Page) -> None:
@@ -72,7 +72,7 @@ def test_several_answers_stand_side_by_side_and_one_is_gone_on_with(page: Page) 
 
 def test_all_answers_stream_at_once_and_are_stopped_together(page: Page) -> None:
     choose(page, "endless")
-    field(page, "The answer", "num_predict").fill("1000000")
+    opened(page, "The answer", parameter(page, "num_predict")).fill("1000000")
     page.get_by_role("combobox", name="Number of answers").select_option("2")
     say(page, "Sing.")
     expect(columns(page)).to_have_count(2)
@@ -84,7 +84,7 @@ def test_all_answers_stream_at_once_and_are_stopped_together(page: Page) -> None
 
 def test_an_answer_follows_a_schema_that_is_checked_while_it_is_typed(page: Page) -> None:
     choose(page, "demo")
-    field(page, "Output format", "Format").select_option("JSON schema")
+    opened(page, "Output format", page.get_by_label("Format")).select_option("JSON schema")
     schema = page.get_by_role("textbox", name="JSON schema")
     schema.fill('{"type": "object",')
     expect(page.get_by_role("status").filter(has_text="JSON")).to_contain_text("line 1")
@@ -102,7 +102,7 @@ def test_an_answer_follows_a_schema_that_is_checked_while_it_is_typed(page: Page
 
 def test_what_a_schema_has_and_is_ignored_is_said_while_it_is_typed(page: Page) -> None:
     choose(page, "demo")
-    field(page, "Output format", "Format").select_option("JSON schema")
+    opened(page, "Output format", page.get_by_label("Format")).select_option("JSON schema")
     schema = page.get_by_role("textbox", name="JSON schema")
     schema.fill(json.dumps(SCHEMA | {"dependentRequired": {"sum": ["unit"]}}))
     told = page.get_by_role("status").filter(has_text="ignored")
@@ -115,7 +115,7 @@ def test_what_a_schema_has_and_is_ignored_is_said_while_it_is_typed(page: Page) 
 
 def test_an_answer_follows_a_grammar_and_a_wrong_one_is_explained(page: Page) -> None:
     choose(page, "demo")
-    field(page, "Output format", "Format").select_option("grammar (GBNF)")
+    opened(page, "Output format", page.get_by_label("Format")).select_option("grammar (GBNF)")
     grammar = page.get_by_role("textbox", name="grammar (GBNF)")
     grammar.fill('root ::= "yes" | "no"')
     answer = ask(page, "demo", "What is 27 + 58?").locator("pre")
@@ -139,7 +139,7 @@ def test_an_answer_follows_a_grammar_and_a_wrong_one_is_explained(page: Page) ->
 
 def test_an_answer_in_a_format_is_shown_as_it_is(page: Page) -> None:
     choose(page, "demo")
-    field(page, "Output format", "Format").select_option("regular expression")
+    opened(page, "Output format", page.get_by_label("Format")).select_option("regular expression")
     page.get_by_role("textbox", name="regular expression").fill(r"\*\*bold\*\* a_b_c")
     answer = ask(page, "demo", "What is 27 + 58?")
     expect(answer.locator("pre")).to_have_text("**bold** a_b_c")
@@ -149,7 +149,7 @@ def test_an_answer_in_a_format_is_shown_as_it_is(page: Page) -> None:
 
 def test_a_verdict_is_of_the_text_that_stands_there(page: Page) -> None:
     choose(page, "demo")
-    field(page, "Output format", "Format").select_option("grammar (GBNF)")
+    opened(page, "Output format", page.get_by_label("Format")).select_option("grammar (GBNF)")
     grammar = page.get_by_role("textbox", name="grammar (GBNF)")
     grammar.fill("root ::= other")
     problem = page.locator(f"[id='{grammar.get_attribute('aria-describedby')}']")
@@ -166,11 +166,11 @@ def test_a_verdict_is_of_the_text_that_stands_there(page: Page) -> None:
 
 
 def test_what_ended_an_answer_early_is_said(page: Page) -> None:
-    field(page, "Output format", "Format").select_option("regular expression")
+    opened(page, "Output format", page.get_by_label("Format")).select_option("regular expression")
     page.get_by_role("textbox", name="regular expression").fill("[a-z ]{2000}")
     answer = ask(page, "demo", "What is 27 + 58?")
     expect(answer).to_contain_text("Ended early: one token was repeated too often.")
-    field(page, "The answer", "num_predict").fill("5")
+    opened(page, "The answer", parameter(page, "num_predict")).fill("5")
     page.keyboard.press("Tab")
     answer = ask(page, "demo", "What is 27 + 58?")
     expect(answer).to_contain_text("Ended at the limit of 5 tokens.")
@@ -178,7 +178,9 @@ def test_what_ended_an_answer_early_is_said(page: Page) -> None:
 
 def test_a_call_is_shown_and_its_result_is_given_by_hand(page: Page) -> None:
     choose(page, "caller")
-    field(page, "Tools", "Functions that the model may call").fill(json.dumps(WEATHER))
+    opened(page, "Tools", page.get_by_label("Functions that the model may call")).fill(
+        json.dumps(WEATHER)
+    )
     say(page, "What is the weather in Lima?")
     call = page.get_by_role("region", name="Call of weather")
     expect(call).to_contain_text(re.compile(r'"city": "Lima"'))
@@ -197,7 +199,7 @@ def test_a_call_is_shown_and_its_result_is_given_by_hand(page: Page) -> None:
 
 
 def test_tools_that_are_not_functions_are_explained(page: Page) -> None:
-    tools = field(page, "Tools", "Functions that the model may call")
+    tools = opened(page, "Tools", page.get_by_label("Functions that the model may call"))
     for text, problem in (
         ("[{]", "line 1"),
         ("[5]", "Tool 1 is not a function"),
