@@ -50,7 +50,7 @@ def test_videos_are_part_of_the_prompt(server: Server) -> None:
 @pytest.mark.parametrize(
     ("file", "model", "told"),
     [
-        (sound(), "qwen3vl", "the file has no video"),
+        (sound(), "qwen3vl", "does not support audio"),
         (video(scene(9), "mp4")[:900], "qwen3vl", "the video is damaged"),
         (b"GIF89a", "qwen3vl", "the GIF image is damaged"),
         (video(scene(4), "mp4"), "gemma3_vision", "takes no videos, only images"),
