@@ -11,7 +11,7 @@ _MP3_SYNC = 0xFFE0  # the first 11 bits of a frame
 def is_audio(file: bytes) -> bool:
     """Return whether a file is a sound; one with a track of pictures is a video.
 
-    WAV, FLAC, Ogg, MP3 and AAC are told by their first bytes, MP4 and WebM by their tracks.
+    The first bytes identify WAV, FLAC, Ogg, MP3 and AAC; the tracks decide for MP4 and WebM.
     """
     if file.startswith(b"RIFF"):
         return file[8:12] == b"WAVE"

@@ -325,8 +325,8 @@ class _Library:
         """Compute one batch; without flags only its last token has an output."""
         numbers = (ctypes.c_int32 * len(part))(*part)
         batch = self._call["llama_batch_get_one"](numbers, len(part))
-        flags = (ctypes.c_int8 * len(part))(*(has_output or []))
         if has_output is not None:
+            flags = (ctypes.c_int8 * len(part))(*has_output)  # llama_decode reads it
             place = _POINTER.from_buffer(batch, _OUTPUT_FLAGS)
             if place.value is not None:
                 raise RuntimeError("unsupported libllama: its batches have another layout")

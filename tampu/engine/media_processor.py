@@ -74,21 +74,21 @@ class MediaProcessor:
         """
         encoder = self._audio()
         samples = decode(sound) if isinstance(sound, bytes) else sound
-        items = encoder.prepare(samples)
-        return PreparedMedia(
-            tuple(self._numbered(item) if isinstance(item, PreparedImage) else item
-                  for item in items)
-        )  # fmt: skip
+        items = (
+            self._numbered(item) if isinstance(item, PreparedImage) else item
+            for item in encoder.prepare(samples)
+        )
+        return PreparedMedia(tuple(items))
 
     def prepare_file(self, file: bytes | RGBImage | Samples) -> NumberedImage | PreparedMedia:
         """Return the image, the video or the sound in a file as the model takes it."""
-        if isinstance(file, bytes) and is_audio(file):
+        if not isinstance(file, bytes):
+            if file.ndim == 1:
+                return self.prepare_audio(cast("Samples", file))
+            return self.prepare_image(cast("RGBImage", file))
+        if is_audio(file):
             return self.prepare_audio(file)
-        if isinstance(file, bytes) and is_video(file):
-            return self.prepare_video(file)
-        if not isinstance(file, bytes) and file.ndim == 1:
-            return self.prepare_audio(cast("Samples", file))
-        return self.prepare_image(cast("bytes | RGBImage", file))
+        return self.prepare_video(file) if is_video(file) else self.prepare_image(file)
 
     def _numbered(self, part: PreparedImage) -> NumberedImage:
         return NumberedImage(part, self._images.number_of(part.digest()))

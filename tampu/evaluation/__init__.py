@@ -1,1 +1,1 @@
-"""`tampu compare` and `tampu verify`: how far a model file is from another file or a checkpoint."""
+"""`tampu compare`: how far the predictions of two models or engines are from each other."""

@@ -87,10 +87,12 @@ def _clip_keys(file: GGUFFile, projector: Projector) -> dict[str, Value]:
     """Return the keys of the projector's file."""
     metadata = file.metadata
     prefix = metadata.architecture + "."
+    hears = _hears(file)
+    encoders = (prefix + "vision.", prefix + "audio.") if hears else (prefix + "vision.",)
     own = {
         key.removeprefix(prefix): value
         for key, value in metadata.items()
-        if key.startswith((prefix + "vision.", *([prefix + "audio."] if _hears(file) else [])))
+        if key.startswith(encoders)
     }
     found: dict[str, Value | None] = {
         "vision.projection_dim": metadata.integer("embedding_length"),
@@ -101,7 +103,7 @@ def _clip_keys(file: GGUFFile, projector: Projector) -> dict[str, Value]:
         **projector.keys(file),
     }
     found.pop("vision.projector_type", None)
-    if _hears(file):  # each encoder has its own kind
+    if hears:  # each encoder has its own kind
         found |= {"has_audio_encoder": True, "vision.projector_type": found.pop("projector_type")}
     return {
         "general.architecture": "clip",

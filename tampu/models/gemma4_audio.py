@@ -12,6 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from tampu import nn
+from tampu.audio import SAMPLE_RATE
 from tampu.errors import ModelFileError, RequestError
 from tampu.ml import Context, Tensor
 
@@ -44,7 +45,7 @@ class Gemma4UnifiedAudio(nn.AudioModel):
         frame = self.options.frame
         count = -(-len(samples) // frame)
         if not 0 < count <= _MAX_TOKENS:
-            limit = _MAX_TOKENS * frame // nn.SAMPLE_RATE
+            limit = _MAX_TOKENS * frame // SAMPLE_RATE
             raise RequestError(f"a sound must have at least one sample and at most {limit} seconds")
         frames = np.pad(samples, (0, count * frame - len(samples))).reshape(count, frame)
         starts = range(0, count, _PART_TOKENS)

@@ -26,9 +26,6 @@ RGBImage: TypeAlias = npt.NDArray[np.uint8]
 Samples: TypeAlias = npt.NDArray[np.float32]
 """A decoded sound: mono, (samples,), 16,000 a second, between -1 and 1."""
 
-SAMPLE_RATE = 16_000
-"""Samples a second of a decoded sound."""
-
 SpecialTokens: TypeAlias = Mapping[str, tuple[tuple[str, ...], ...]]
 """The spellings of each special token, or sequence of tokens; the preferred one first."""
 
