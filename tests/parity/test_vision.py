@@ -88,8 +88,10 @@ def test_the_table_of_the_activation_explains_the_towers_error(
 ) -> None:
     """What is left are arguments that round to the other neighbour."""
     model: Any = load_reference(name, laboratory.checkpoint(name))
-    for block in model.model.visual.blocks:
-        block.mlp.act_fn = TableGelu()
+    for part, module in model.named_modules():
+        for activation in ("act_fn", "activation_fn"):
+            if hasattr(module, activation) and "vis" in part:
+                setattr(module, activation, TableGelu())
     image = picture(100, 150)
     with torch.no_grad():
         expected = SIGHTS[name].embed(model, Image.fromarray(image))
