@@ -60,9 +60,7 @@ def tower_names(theirs: str, parts: dict[str, str]) -> dict[str, str]:
     return {f"{theirs}.{name}": f"v.blk.{{}}.{target}" for name, target in parts.items()}
 
 
-def tower_keys(
-    vision: Config, *, image: int, patch: int, has_rest: bool = False
-) -> Parameters:
+def tower_keys(vision: Config, *, image: int, patch: int, has_rest: bool = False) -> Parameters:
     """Return the keys common to all vision towers.
 
     Args:

@@ -47,7 +47,8 @@ def _smolvlm(size: tuple[int, int]) -> str:
     found = processor([sized(size)], return_row_col_info=True)
     (rows,), (columns,) = found["rows"][0], found["cols"][0]
     marks = "<fake_token_around_image>", "<image>", "<global-img>"
-    return get_image_prompt_string(rows, columns, 4, *marks)
+    text: str = get_image_prompt_string(rows, columns, 4, *marks)
+    return text
 
 
 def _qwen(name: str, size: tuple[int, int]) -> str:

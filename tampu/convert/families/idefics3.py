@@ -67,7 +67,9 @@ def image_settings(processor: Config) -> Parameters:
     if "max_image_size" in processor:
         tile = processor.section("max_image_size").integer("longest_edge")
         if longest > _MOST_TILES * tile:
-            raise size.error("longest_edge", f"{longest} is more than {_MOST_TILES} tiles of {tile}")
+            raise size.error(
+                "longest_edge", f"{longest} is more than {_MOST_TILES} tiles of {tile}"
+            )
     return {"vision.preproc_image_size": longest}
 
 
