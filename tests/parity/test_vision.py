@@ -91,7 +91,7 @@ def test_the_table_of_the_activation_explains_the_towers_error(
     model: Any = load_reference(name, laboratory.checkpoint(name))
     for part, module in model.named_modules():
         for activation in ("act_fn", "activation_fn"):
-            if hasattr(module, activation) and "vis" in part:
+            if hasattr(module, activation) and "vis" in part and part.endswith(".mlp"):
                 setattr(module, activation, TableGelu())
     image = picture(100, 150)
     with torch.no_grad():
