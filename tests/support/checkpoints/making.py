@@ -96,7 +96,8 @@ def _write_modules(folder: Path, width: int, dense: Sequence[int]) -> None:
         generator = torch.Generator().manual_seed(index)
         weight = torch.randn((outputs, width), generator=generator) / width**0.5
         save_file({"linear.weight": weight.bfloat16().float()}, part / "model.safetensors")
-        settings = {"in_features": width, "out_features": outputs, "bias": False}
-        settings["activation_function"] = "torch.nn.modules.linear.Identity"
+        identity = "torch.nn.modules.linear.Identity"
+        settings = {"in_features": width, "out_features": outputs, "bias": False,
+                    "activation_function": identity}  # fmt: skip
         (part / "config.json").write_text(json.dumps(settings))
         width = outputs
