@@ -32,12 +32,15 @@ from tampu.nn.delta_net import GatedDeltaNet as GatedDeltaNet
 from tampu.nn.delta_net import read_delta_heads as read_delta_heads
 from tampu.nn.encoder import AxisRope as AxisRope
 from tampu.nn.encoder import EncoderAttention as EncoderAttention
+from tampu.nn.encoder import EncoderFeedForward as EncoderFeedForward
 from tampu.nn.encoder import EncoderLayer as EncoderLayer
 from tampu.nn.encoder import GatedEncoderLayer as GatedEncoderLayer
 from tampu.nn.encoder import GeluProjector as GeluProjector
 from tampu.nn.encoder import PatchEmbedding as PatchEmbedding
+from tampu.nn.encoder import add_class as add_class
 from tampu.nn.encoder import attend as attend
 from tampu.nn.encoder import axis_arrays as axis_arrays
+from tampu.nn.encoder import drop_class as drop_class
 from tampu.nn.encoder import project_patches as project_patches
 from tampu.nn.experts import BiasedRouter as BiasedRouter
 from tampu.nn.experts import ExpertLinear as ExpertLinear
