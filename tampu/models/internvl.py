@@ -128,10 +128,11 @@ class InternVL(nn.VisionModel):
     def encode(self, context: Context, key: Hashable, inputs: Mapping[str, Tensor]) -> Tensor:  # noqa: ARG002
         o, tiles = self.options, inputs["patches"].shape[0] // self.options.side**2
         cut = self.patch(inputs["patches"])
-        places, width = o.side**2 + 1, cut.shape[1]
-        table = self.position.strided((places, width), (width * 4,), context=context)
+        length, width = o.side**2 + 1, cut.shape[1]
+        row = self.position.type.size_of(width)
+        table = self.position.strided((length, width), (row,), context=context)
         x = nn.add_class(cut, self.first, tiles) + table.rows(inputs["places"])
-        x = x.reshape(tiles * places, width)
+        x = x.reshape(tiles * length, width)
         for layer in self.layers:
             x = layer(context.pause(x), o, tiles)
         return self.projector(nn.drop_class(x, tiles).reshape(-1, width * o.merge**2))

@@ -70,6 +70,7 @@ from tampu.nn.image import VisionModel as VisionModel
 from tampu.nn.image import audio_placeholders as audio_placeholders
 from tampu.nn.image import find_special_tokens as find_special_tokens
 from tampu.nn.image import grid_placeholders as grid_placeholders
+from tampu.nn.image import read_colors as read_colors
 from tampu.nn.latent_attention import LatentAttention as LatentAttention
 from tampu.nn.latent_attention import LatentHeads as LatentHeads
 from tampu.nn.latent_attention import move_latent as move_latent

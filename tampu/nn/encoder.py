@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tampu.ml import RopeMode, Tensor
+from tampu.ml import GGMLType, RopeMode, Tensor
 from tampu.ml.attention import flash_attention
 from tampu.ml.moe import repeat
 from tampu.ml.rotary import Rope
@@ -124,11 +124,13 @@ def add_class(patches: Tensor, embedding: Tensor, tiles: int) -> Tensor:
 
     Args:
         patches: F32, (tiles * n, features).
-        embedding: F32, of as many features.
+        embedding: F32 or F16, of as many features.
         tiles: how many there are.
     """
     count, width = patches.shape[0] // tiles, patches.shape[1]
-    one = embedding.strided((1, 1, width), (width * 4, width * 4), context=patches.context)
+    row = embedding.type.size_of(width)
+    one = embedding.strided((1, 1, width), (row, row), context=patches.context)
+    one = one if one.type is GGMLType.F32 else one.cast(GGMLType.F32)
     each = repeat(one, tiles).reshape(tiles, 1, width)
     return patches.reshape(tiles, count, width).concat(each, 1)
 

@@ -66,7 +66,8 @@ def tower_parameters(config: Config) -> Parameters:
     vision.require("use_mask_token", (False,), default=False)
     vision.require("use_absolute_position_embeddings", (True,), default=True)
     vision.require("use_mean_pooling", (True,), default=True)  # else there is another norm
-    vision.get("use_qk_norm")  # the tensors show it
+    for shown in ("use_qk_norm", "layer_scale_init_value"):
+        vision.get(shown)  # the tensors have it
     image, patch = _side(vision, "image_size", 448), _side(vision, "patch_size", 14)
     ratio = config.number("downsample_ratio", 0.5)
     merge = int(1 / ratio)
