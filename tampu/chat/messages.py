@@ -145,9 +145,9 @@ def _read_call(call: object, where: str) -> Any:
     match call:
         case ToolCall(name=name, arguments=arguments, id=id):
             return tool_call(id, name, arguments)
-        case {"function": {"name": str(), "arguments": str(arguments), **function}, **others}:
-            function["arguments"] = read_arguments(arguments)
-            return {**others, "function": {"name": call["function"]["name"], **function}}
+        case {"function": {"name": str(name), "arguments": str(text), **function}, **others}:
+            written = {"name": name, "arguments": read_arguments(text), **function}
+            return {**others, "function": written}
         case {"function": {"name": str()}}:
             return call
     raise RequestError(f"{where} must be a ToolCall, or a dict with a function and its name")

@@ -15,7 +15,10 @@ import pytest
 from pydantic import BaseModel, Field, field_validator
 from support.scripted import write_scripted
 
-from tampu import Engine
+from tampu import Done, Engine, TextDelta, Usage
+from tampu.chat.output import chat_format
+from tampu.engine.events import ToolCallStarted
+from tampu.engine.output import OutputParser
 from tampu.errors import GrammarError, OutputFormatError
 
 SHOWN = (
@@ -103,6 +106,15 @@ def test_models_of_mistral_get_ids_of_nine_characters(load: Load) -> None:
         assert re.fullmatch("[0-9a-zA-Z]{9}", call.id or "")
         result = {"role": "tool", "content": "5", "tool_call_id": call.id}
         assert f"tool:|5{call.id};" in shown(engine, [*USER, done.message, result])
+
+
+def test_calls_that_are_streamed_have_such_ids_too() -> None:
+    output = OutputParser(chat_format(STRICT).parser(TOOLS, streams_calls=True))
+    events = [event for piece in MISTRAL for event in output.feed(TextDelta(piece, (1,)))] + [
+        *output.feed(Done("stop", Usage()))
+    ]
+    [started] = [event for event in events if isinstance(event, ToolCallStarted)]
+    assert re.fullmatch("[0-9a-zA-Z]{9}", started.id)
 
 
 class Person(BaseModel):
