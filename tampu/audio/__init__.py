@@ -1,4 +1,4 @@
-"""Sound decoding and preprocessing, from a file's bytes to an encoder's inputs; NumPy.
+"""Sound decoding and preprocessing, from a file's bytes to an encoder's inputs; NumPy and PyAV.
 
 Everything here runs on the host and holds no state. A decoded sound is mono: float32, (samples,),
 16,000 a second, between -1 and 1.
