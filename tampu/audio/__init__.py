@@ -5,6 +5,6 @@ Everything here runs on the host and holds no state. A decoded sound is mono: fl
 """
 
 from tampu.audio.features import Samples, gemma_log_mel, whisper_log_mel
-from tampu.audio.formats import SAMPLE_RATE, is_audio
+from tampu.audio.formats import SAMPLE_RATE, check_audio, is_audio
 
-__all__ = ["SAMPLE_RATE", "Samples", "gemma_log_mel", "is_audio", "whisper_log_mel"]
+__all__ = ["SAMPLE_RATE", "Samples", "check_audio", "gemma_log_mel", "is_audio", "whisper_log_mel"]

@@ -91,6 +91,12 @@ def is_audio(file: bytes) -> bool:
     return is_wav(file) or format_of(file) is not None
 
 
+def check_audio(file: bytes) -> None:
+    """Raise RequestError for a file that is not a sound of a supported format."""
+    if not is_audio(file):
+        raise RequestError(f"the sound's format is not supported; supported: {SUPPORTED}")
+
+
 def format_of(file: bytes) -> str | None:
     """Return FFmpeg's name of a file's format; None: not one that it decodes here."""
     if file[4:8] == b"ftyp":
