@@ -105,7 +105,8 @@ def decode_audio(text: str, where: str) -> bytes:
         raise RequestError(f"{where}: URLs of sounds are not fetched: send base64")
     if _is_data_uri(text):
         match = _AUDIO_URI.match(text)
-        require(match, f"{where}: expected data:audio/wav;base64,... or another sound")
+        if match is None:
+            raise RequestError(f"{where}: expected data:audio/wav;base64,... or another sound")
         data = _decoded_uri(text, match, where, "sound")
     else:
         data = _decoded(text, where, "sound")
