@@ -8,6 +8,7 @@ import wave
 import av
 import numpy as np
 import numpy.typing as npt
+from av.audio.stream import AudioStream
 
 RATE = 16_000
 Floats = npt.NDArray[np.float32]
@@ -53,6 +54,7 @@ def encoded(samples: Floats, kind: str, rate: int = 48_000, channels: int = 1) -
     names = {1: "mono", 2: "stereo"}
     with av.open(file, "w", format=form) as container:
         stream = container.add_stream(codec, rate=rate)
+        assert isinstance(stream, AudioStream)
         stream.layout, stream.format = names[channels], layout
         planes = np.ascontiguousarray(np.repeat(samples[None], channels, axis=0))
         frame = av.AudioFrame.from_ndarray(planes, format="fltp", layout=names[channels])
