@@ -51,7 +51,9 @@ def divide(plan: PlannedFile) -> tuple[PlannedFile, PlannedFile]:
     """
     file = as_llama_cpp(_header(plan))
     if not has_encoder(file):
-        raise UnsupportedModelError("the checkpoint has no encoder of images or sounds: leave out --mmproj")
+        raise UnsupportedModelError(
+            "the checkpoint has no encoder of images or sounds: leave out --mmproj"
+        )
     return _plan_of(text_part(file), plan), _plan_of(projector_part(file), plan)
 
 

@@ -134,9 +134,7 @@ def _filled(samples: nn.Samples, length: int) -> nn.Samples:
     return np.pad(samples, (0, length - len(samples)))
 
 
-def _parts(
-    frames: nn.Samples, window: int, o: Options, token: int
-) -> tuple[nn.PreparedImage, ...]:
+def _parts(frames: nn.Samples, window: int, o: Options, token: int) -> tuple[nn.PreparedImage, ...]:
     """Return what is encoded of frames (n, bins): windows, of which the last may be shorter."""
     starts = range(0, len(frames), window)
     return tuple(_part(frames[start : start + window], o, token) for start in starts)

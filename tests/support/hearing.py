@@ -66,7 +66,7 @@ def _mel(samples: Floats, bins: int, multiple: int) -> torch.Tensor:
 def _ultravox(sounds: Sequence[Floats]) -> dict[str, Any]:
     """Split each sound in windows of 200 frames."""
     mels = (_mel(np.pad(each, (0, max(0, 480 - len(each)))), 80, 160) for each in sounds)
-    windows = [window for mel in mels for window in mel.split(200, dim=1)]
+    windows = [window for mel in mels for window in torch.split(mel, 200, dim=1)]
     return {"windows": windows, "audio_token": 5}
 
 

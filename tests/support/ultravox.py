@@ -15,7 +15,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
 
-class UltravoxConfig(transformers.PreTrainedConfig):
+class UltravoxConfig(transformers.PreTrainedConfig):  # type: ignore[misc]
     """The parts' configurations, and the projector's."""
 
     model_type = "ultravox"
@@ -58,7 +58,7 @@ class Projector(Module):
         return projected
 
 
-class UltravoxModel(transformers.PreTrainedModel):
+class UltravoxModel(transformers.PreTrainedModel):  # type: ignore[misc]
     """Whisper's encoder, the projector, and a Llama."""
 
     config_class = UltravoxConfig
@@ -72,14 +72,14 @@ class UltravoxModel(transformers.PreTrainedModel):
         self.post_init()
 
     def hear(self, frames: torch.Tensor) -> torch.Tensor:
-        """Return the embedding of frames (bins, n); Whisper's own `forward` wants all its frames."""
+        """Return the embedding of frames (bins, n); Whisper's own `forward` wants all of them."""
         tower = self.audio_tower
         x = functional.gelu(tower.conv1(frames[None]))
         x = functional.gelu(tower.conv2(x)).permute(0, 2, 1)
         x = x + tower.embed_positions.weight[: x.shape[1]]
         for layer in tower.layers:
-            x = layer(x, None)
-            x = x[0] if isinstance(x, tuple) else x
+            heard = layer(x, None)
+            x = heard[0] if isinstance(heard, tuple) else heard
         projected: torch.Tensor = self.multi_modal_projector(tower.layer_norm(x)[0])
         return projected
 
