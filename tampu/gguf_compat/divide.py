@@ -10,9 +10,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from tampu.errors import UnsupportedModelError
 from tampu.gguf_compat.layout import by_name
-from tampu.gguf_compat.projectors import PROJECTORS, Projector
+from tampu.gguf_compat.projectors import Projector, projector_of
 from tampu.gguf_compat.tensors import to_f32
 from tampu.ml.gguf_file import GGUFFile, TensorInfo
 from tampu.ml.metadata import Metadata, Value
@@ -48,14 +47,7 @@ def projector_part(file: GGUFFile) -> GGUFFile:
         UnsupportedModelError: if the architecture's encoder is not known.
         ModelFileError: for keys or tensors that do not fit.
     """
-    architecture, sees = file.metadata.architecture, _sees(file)
-    if sees and architecture not in PROJECTORS:
-        known = ", ".join(sorted(PROJECTORS))
-        raise UnsupportedModelError(
-            f"the vision encoder of '{architecture}' cannot be written to a file of its own; "
-            f"known: {known}"
-        )
-    projector = PROJECTORS[architecture] if sees else None
+    projector = projector_of(file.metadata) if _sees(file) else None
     hears = _hears(file)
     held = [info for info in file.tensors.values() if _is_encoders(info.name, hears=hears)]
     tensors = by_name(_stored(projector.tensors(file, held) if projector else held))

@@ -55,6 +55,8 @@ IMAGE_TOKENS = {
                "<|image|>", "<|image_end|>"],
     "qwen2": ["<|vision_start|>", "<|image_pad|>", "<|vision_end|>"],
     "voxtral": ["[BEGIN_AUDIO]", "[AUDIO]"],
+    "smolvlm": ["<fake_token_around_image>", "<image>", "<global-img>",
+                *(f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7))],
 }  # fmt: skip
 _GEMMA_SPECIALS = ["<pad>", "<bos>", "<eos>", "<unk>", "<start_of_turn>", "<end_of_turn>"]
 _GEMMA_SPECIALS += ["<start_of_image>", "<end_of_image>", "<image_soft_token>"]

@@ -75,8 +75,8 @@ CONFIG = Keys(
             ("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "sep_token_id",
              "cls_token_id", "mask_token_id", "eod_token_id", "decoder_start_token_id",
              "eos_token", "bos_token", "pad_token", "unk_token", "type_vocab_size", "pad_id",
-             "im_start_id", "im_end_id", "im_newline_id", "text_start_id", "text_end_id",
-             "mask_init_id", "org_vocab_size"),
+             "_pad_token_id", "im_start_id", "im_end_id", "im_newline_id", "text_start_id",
+             "text_end_id", "mask_init_id", "org_vocab_size"),
             TOKENS,
         ),
         **dict.fromkeys(
