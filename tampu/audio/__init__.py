@@ -4,7 +4,17 @@ Everything here runs on the host and holds no state. A decoded sound is mono: fl
 16,000 a second, between -1 and 1.
 """
 
-from tampu.audio.features import Samples, gemma_log_mel, whisper_log_mel
+from tampu.audio.features import HOP, Samples, gemma_log_mel, whisper_log_mel
 from tampu.audio.formats import SAMPLE_RATE, check_audio, is_audio
+from tampu.audio.length import check_length
 
-__all__ = ["SAMPLE_RATE", "Samples", "check_audio", "gemma_log_mel", "is_audio", "whisper_log_mel"]
+__all__ = [
+    "HOP",
+    "SAMPLE_RATE",
+    "Samples",
+    "check_audio",
+    "check_length",
+    "gemma_log_mel",
+    "is_audio",
+    "whisper_log_mel",
+]
