@@ -30,6 +30,7 @@ from tampu.models.idefics3 import Idefics3
 from tampu.models.internvl import InternVL
 from tampu.models.llava import Llava
 from tampu.models.pixtral import Pixtral
+from tampu.models.whisper import Ultravox, Voxtral
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +69,7 @@ class Llama(nn.Decoder):
 
     options_type: ClassVar[type[Options]] = Options
     vision_types: ClassVar[tuple[type[nn.VisionModel], ...]] = (Llava, Idefics3, InternVL, Pixtral)
+    audio_types: ClassVar[tuple[type[nn.AudioModel], ...]] = (Ultravox, Voxtral)
     options: Options
 
     def cache_shapes(self) -> list[nn.LayerShape]:

@@ -67,8 +67,14 @@ def _drawn(
     if name.endswith(("lambda_1", "lambda_2")):
         return 0.7 + 0.2 * noise
     learnt = (
-        "position_embedding", "class_embedding", "positional", "pos_embedding", "wpe", "cls_token",
-    )  # fmt: skip
+        "cls_token",
+        "position_embedding",
+        "class_embedding",
+        "positional",
+        "pos_embedding",
+        "wpe",
+        "embed_positions",
+    )
     if any(part in name for part in learnt):
         return 0.4 * noise
     if any(part in name for part in _OUTPUTS):
