@@ -145,6 +145,7 @@ class Scheduler:
             if sequence.is_paused and sequence not in in_flight:
                 self.running.remove(sequence)
                 self.waiting.append(sequence)
+                self.drafts.ended(sequence)
                 self._restart(sequence)
                 sequence.is_paused = False
                 sequence.times.preempted = time.monotonic_ns()
@@ -222,6 +223,7 @@ class Scheduler:
             self.waiting.remove(sequence)
             return
         self.running.remove(sequence)
+        self.drafts.ended(sequence)
         self.kv_manager.free(sequence.cell_table, sequence.keys[: sequence.length])
         if sequence.slot is not None and not (sequence.collector or sequence.lora.adapters):
             self.recent[sequence.slot] = sequence.keys[: sequence.length].copy()
@@ -232,6 +234,7 @@ class Scheduler:
         if sequence not in self.running:
             return False
         self.running.remove(sequence)
+        self.drafts.ended(sequence)
         self.kv_manager.free(sequence.cell_table, sequence.keys[:0])
         return True
 

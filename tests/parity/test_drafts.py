@@ -47,6 +47,9 @@ class KnownAnswers:
     def measured(self, plan: Plan, seconds: float) -> None:
         """Do nothing."""
 
+    def ended(self, sequence: Sequence) -> None:
+        """Do nothing."""
+
     def _guess(self, sequence: Sequence, count: int) -> tuple[int, ...]:
         known = sequence.tokens[: sequence.length].tolist()
         [text] = [each for each in self._answers if each[: len(known)] == known]
