@@ -48,6 +48,7 @@ class Scheduler:
         connector: stores what sequences leave in the cache.
         pace: limits the work of offline requests beside live ones.
         drafts: guesses of the next tokens of answers.
+        candidates: how many of the best logits graphs can return.
         recent: the tokens of the last sequence of each slot, as the prefix tree has them.
     """
 
@@ -88,7 +89,7 @@ class Scheduler:
         self._max_batch_tokens = max_batch_tokens
         self._max_outputs = max_outputs
         self._positions_per_token = positions_per_token
-        self._candidates = candidates
+        self.candidates = candidates
         self._postponed: Sequence | None = None  # the last step had no room for its image
         self._gave_logits = False
         self._started = 0
@@ -184,7 +185,7 @@ class Scheduler:
             self.images,
             wants_logits=step.wants_logits,
             positions_per_token=self._positions_per_token,
-            candidates=self._candidates,
+            candidates=self.candidates,
         )
 
     def needed_image(self) -> PlacedImage | None:

@@ -133,7 +133,11 @@ class _Answer:
 
 
 class Speculation:
-    """Chooses the drafts of each step: a `DraftSource`."""
+    """Chooses the drafts of each step: a `DraftSource`.
+
+    Attributes:
+        times: of the steps, by their rows.
+    """
 
     def __init__(
         self,
@@ -149,7 +153,7 @@ class Speculation:
             model: guesses where nothing else does; None: there is none.
         """
         self._tree = tree
-        self._times = times or StepTimes()
+        self.times = times or StepTimes()
         self._model = model
         self._asking_s = 0.0  # the time of its last guesses, which is not that of a step
         self._unasked = 0
@@ -159,7 +163,7 @@ class Speculation:
     def choose(self, rooms: Mapping[Sequence, int], limit: int) -> Drafts:
         """Return drafts for the next step; those that are not worth their time are left out."""
         limit = self._limit(len(rooms), limit)
-        if not self._times.can_win(len(rooms), limit):
+        if not self.times.can_win(len(rooms), limit):
             return {}
         answers = self._next(rooms)
         if self._model is not None:
@@ -170,7 +174,7 @@ class Speculation:
         """Return whether there will be drafts once the next token of each sequence is known."""
         rooms = dict.fromkeys(sequences, MAX_GUESS)
         limit = self._limit(len(rooms), _MAX_DRAFTS)
-        if not self._times.can_win(len(rooms), limit):
+        if not self.times.can_win(len(rooms), limit):
             return False
         answers = self._next(rooms)
         if self._best(rooms, limit, answers, unknown=1):
@@ -181,7 +185,7 @@ class Speculation:
         """Note how long a batch took, until the next one was launched."""
         seconds, self._asking_s = seconds - self._asking_s, 0.0
         if not any(part.is_prefill for part in plan.parts):
-            self._times.add(len(plan.inputs.tokens), seconds)
+            self.times.add(len(plan.inputs.tokens), seconds)
 
     def ended(self, sequence: Sequence) -> None:
         """Forget a sequence, which has given up its slot."""
@@ -221,7 +225,7 @@ class Speculation:
                 worth.append((answer.rate(kind, self._rates).value, count))
         if not found:
             return {}
-        counts = self._times.best(len(rooms), limit, worth)
+        counts = self.times.best(len(rooms), limit, worth)
         return {
             sequence: tuple(guess.tokens[unknown : unknown + count])
             for (sequence, guess), count in zip(found, counts, strict=True)
@@ -278,7 +282,7 @@ class Speculation:
             if rate > other and model.room(sequence) > 0:
                 rates[sequence] = rate
         ordered = sorted(rates, key=lambda each: rates[each], reverse=True)
-        count, depth = self._times.depth(
+        count, depth = self.times.depth(
             len(rooms), limit, [rates[each] for each in ordered], self._asking(model)
         )
         return {
@@ -287,9 +291,9 @@ class Speculation:
 
     def _asking(self, model: GuessingModel) -> Callable[[int], float]:
         """Return how long a model takes for a token of a number of answers."""
-        if model.times.is_known and self._times.is_known:
+        if model.times.is_known and self.times.is_known:
             return model.times.at
-        return lambda rows: model.cost * self._times.at(rows)
+        return lambda rows: model.cost * self.times.at(rows)
 
     def _answer(self, sequence: Sequence) -> _Answer:
         answer = self._answers.get(sequence)
