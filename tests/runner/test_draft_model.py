@@ -176,10 +176,14 @@ class Lost(Failing):
 
 def test_a_model_that_fails_is_not_used_any_more(caplog: pytest.LogCaptureFixture) -> None:
     drafting = Drafting(hashed, graphs=Failing)
-    asked, _ = ask(drafting, [[2, 3, 4]], max_tokens=40)
+    with FakeEngine(hashed, times=Cheap(), context=CONTEXT, batch=64) as engine:
+        drafting.begin(engine)
+        asked = engine.ask([2, 3, 4], max_tokens=40)
+        assert asked.answer()[1] == alone([2, 3, 4], 40)
+        engine.wait_until_idle()
     assert len(drafting.graphs.steps) == 4
     assert "the draft model failed, and is not used any more: it is broken" in caplog.text
-    assert asked[0].sequence.accepted < 10
+    assert asked.sequence.accepted < 10
 
 
 def test_a_lost_device_ends_the_loop(caplog: pytest.LogCaptureFixture) -> None:
