@@ -89,6 +89,7 @@ Draft = Annotated[
     typer.Option(
         "--draft",
         "--model-draft",
+        "--spec-draft-model",
         "-md",
         metavar="MODEL",
         help="Name or file of a draft model, which guesses next tokens (default: TAMPU_DRAFT).",

@@ -98,6 +98,8 @@ def serve_command(
     has_keys = bool(settings.api_keys or settings.use_api_keys or settings.keys_file)
     for each in hosts:
         check_exposure(each, has_keys=has_keys, is_allowed=insecure_no_auth)
+    if settings.draft:
+        settings = replace(settings, draft=str(resolve(settings.draft, settings)))
     files = [resolve(str(path), settings) for path in model or []]
     for path in files:
         read_gguf(path)  # raises an error for other files

@@ -38,7 +38,7 @@ def load_with_draft(
         if draft is None:
             raise
         draft.close()
-        log.warning("the draft model is not used: with it %s", error)
+        log.warning("the draft model %s is not used: with it %s", options.draft, error)
         return load_model(path, options, progress=progress, cancelled=cancelled)
     except BaseException:
         if draft is not None:
@@ -61,7 +61,7 @@ def _load_draft(
     except LoadCancelledError:
         raise
     except TampuError as error:
-        log.warning("the draft model is not used: %s", error)
+        log.warning("the draft model %s is not used: %s", options.draft, error)
         return None
 
 

@@ -16,7 +16,7 @@ from tampu.convert.adapters import is_adapter, plan_adapter
 from tampu.convert.cache import CONFIG_FILE, is_checkpoint
 from tampu.convert.quant_mix import file_type
 from tampu.convert.quantize import plan_quantization
-from tampu.errors import ModelFileError, ModelNotFoundError, RequestError
+from tampu.errors import ModelFileError, ModelNotFoundError, RequestError, UnsupportedModelError
 from tampu.gguf_compat import architecture_of
 from tampu.ml.gguf import GGUFFile, read_gguf
 from tampu.ml.split_names import read_part_name
@@ -137,7 +137,10 @@ class LayerBuilder:
             else:
                 layer = self._writer.add_file(Media.DRAFT, path)
             made = file_of(layer) or self._store.blobs.path(layer.digest)
-            check_draft(read_gguf(made), read_gguf(self.weights))
+            try:
+                check_draft(read_gguf(made), read_gguf(self.weights))
+            except UnsupportedModelError as error:
+                raise UnsupportedModelError(f"DRAFT {text}: {error}") from error
         self.layers[Media.DRAFT] = [layer]
 
     # -- models ----------------------------------------------------------------------------------
