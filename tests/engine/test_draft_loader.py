@@ -17,7 +17,8 @@ from tampu.runner.step_times import StepTimes
 
 OPTIONS: dict[str, Any] = {**SMALL, "spec_type": "auto", "slots": 2}
 TARGET = Tiny(layers=3)
-FORMAT = dict.fromkeys(("attn_q.weight", "attn_v.weight", "ffn_up.weight"), "F16")
+_PARTS = ("q", "k", "v", "output", "gate", "up", "down", "embd")
+QUANTIZED = {f"{end}.weight": "Q8_0" for end in _PARTS}
 
 
 class Cheap(StepTimes):
@@ -43,7 +44,7 @@ def answer(target: Path) -> list[int]:
 def test_its_guesses_make_the_same_answer_in_fewer_steps(
     tmp_path: Path, target: Path, answer: list[int], spec_type: str
 ) -> None:
-    draft = write_tiny(tmp_path / "draft.gguf", TARGET, types=FORMAT)
+    draft = write_tiny(tmp_path / "draft.gguf", TARGET, types=QUANTIZED)
     with Engine.load(target, draft=draft, **OPTIONS | {"spec_type": spec_type}) as engine:
         source = engine.model.scheduler.drafts.source
         assert isinstance(source, Speculation)
@@ -72,7 +73,11 @@ def other_size(path: Path) -> Path:
 
 
 def other_tokenizer(path: Path) -> Path:
-    return write_tiny(path, Tiny(layers=1), metadata={"tokenizer.ggml.model": "gpt2"})
+    content = write_tiny(path, Tiny(layers=1)).read_bytes()
+    key, name = b"tokenizer.ggml.model", (5).to_bytes(8, "little") + b"llama"
+    place = content.index(name, content.index(key))
+    path.write_bytes(content[:place] + name.replace(b"llama", b"plamo") + content[place + 13 :])
+    return path
 
 
 def larger(path: Path) -> Path:
@@ -98,7 +103,7 @@ def no_model(path: Path) -> Path:
     [
         (other_words, "it has another vocabulary than the model: token "),
         (other_size, "it has another vocabulary than the model: 600 tokens, not "),
-        (other_tokenizer, "it has another tokenizer than the model: gpt2, not llama"),
+        (other_tokenizer, "it has another tokenizer than the model: plamo, not llama"),
         (larger, "it is not smaller than the model: "),
         (unknown, "unheard-of"),
         (damaged, "blk."),

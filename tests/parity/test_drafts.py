@@ -100,9 +100,10 @@ def test_greedy_answers_with_a_draft_model(laboratory: Laboratory, name: str) ->
 
     One request is cancelled, and the context of another one is shifted.
     """
-    prompts = [tokens(length, seed) for seed, length in enumerate((17, 90, 250, 48))]
     draft = laboratory.file(name, "Q8_0")
-    with laboratory.engine(name, slots=len(prompts), draft=str(draft)) as engine:
+    with laboratory.engine(name, slots=4, draft=str(draft)) as engine:
+        lengths = 17, 90, engine.context - 6, 48
+        prompts = [tokens(length, seed) for seed, length in enumerate(lengths)]
         scheduler = engine.model.scheduler
         speculation = scheduler.drafts.source
         assert isinstance(speculation, Speculation)
