@@ -9,7 +9,7 @@ import pytest
 from support.engines import GREEDY, PROMPT, SMALL
 from support.tiny_model import Tiny, write_tiny
 
-from tampu.engine import draft_loader
+from tampu.engine import draft_loader, model_loader
 from tampu.engine.engine import Engine
 from tampu.errors import LoadCancelledError, ModelNotFoundError, OutOfMemoryError
 from tampu.runner.speculation import Speculation
@@ -139,7 +139,7 @@ def test_a_model_that_does_not_fit_beside_it_is_loaded_alone(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    draft, load, tried = write_tiny(tmp_path / "draft.gguf"), draft_loader.load_model, []
+    draft, load, tried = write_tiny(tmp_path / "draft.gguf"), model_loader.load_model, []
 
     def loaded(path: Path, *given: Any, **options: Any) -> Any:
         tried.append(path)

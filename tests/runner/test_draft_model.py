@@ -197,7 +197,7 @@ def test_a_lost_device_ends_the_loop(caplog: pytest.LogCaptureFixture) -> None:
 
 def shifted(prompt: list[int], count: int, context: int, keep: int) -> list[int]:
     """Return an answer of so many tokens in a context that is shifted when it is full."""
-    history, answer = list(prompt), []
+    history, answer = list(prompt), list[int]()
     while len(answer) < count:
         answer.append(hashed(history))
         history.append(answer[-1])
