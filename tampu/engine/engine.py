@@ -160,7 +160,8 @@ class Engine(NativeModel, AsyncRequests):
         Args:
             prompt: text or token ids.
             options: the fields of `GenerateOptions`, and `format`, the structure of the output:
-                "json", a JSON schema, or a mapping with one of `regex`, `lark`, `gbnf`, `choices`.
+                "json", a JSON schema, a class of pydantic (`parsed` of the result is an object of
+                it), or a mapping with one of `regex`, `lark`, `gbnf`, `choices`.
                 Without `max_tokens` an output has at most the tokens of ten contexts.
 
         Raises:
@@ -169,7 +170,7 @@ class Engine(NativeModel, AsyncRequests):
             ContextLengthError: for a prompt longer than the context.
             ComputeError: if the model's logits are invalid.
         """
-        return completion(self.stream(prompt, **options))
+        return completion(self.stream(prompt, **options), options.get("format"))
 
     @checked
     def stream(self, prompt: Prompt, **options: object) -> Stream:
@@ -193,7 +194,8 @@ class Engine(NativeModel, AsyncRequests):
 
         Args:
             messages: with `role` and `content`, as in the chat APIs, and `images`, each an image
-                or a video as `prepare_file` takes it, and `audio`, a list of sounds.
+                or a video as `prepare_file` takes it, and `audio`, a list of sounds. `message` of
+                a result is one of them.
             tools: functions that the model may call, as in the chat APIs.
             think: whether to reason first, or how hard: "low", "medium", "high" or "max"; None:
                 the model's default.
@@ -204,7 +206,8 @@ class Engine(NativeModel, AsyncRequests):
                 conversation.
             TampuError: as for `generate`.
         """
-        return completion(self.stream_chat(messages, tools=tools, think=think, **options))
+        events = self.stream_chat(messages, tools=tools, think=think, **options)
+        return completion(events, options.get("format"))
 
     @checked
     def stream_chat(self, messages: Sequence[Message], **options: object) -> Stream:
