@@ -1,4 +1,4 @@
-"""Convolutions over time, of encoders of sounds."""
+"""Convolutions of encoders of sounds: over time, and over frequencies and time."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from functools import reduce
 
 from tampu.ml import Tensor
 from tampu.ml.checks import require
+from tampu.ml.convolution import map_patches
+from tampu.nn.encoder import project_patches
 from tampu.nn.module import Module, gguf
 
 
@@ -35,6 +37,27 @@ class Conv1d(Module):
         ]
         patches = reduce(lambda some, other: some.concat(other, 1), shifted)
         return patches.linear(kernel) + self.bias.strided((outputs,), (), context=context)
+
+
+class Conv2d(Module):
+    """A convolution over a map, whose kernel has an odd height and width; zeros lie around it.
+
+    The weight is (outputs, inputs, height, width); the bias (outputs,), or (outputs, 1, 1) as
+    llama.cpp has it.
+    """
+
+    weight: Tensor = gguf("weight")
+    bias: Tensor | None = gguf("bias")
+
+    def __call__(self, x: Tensor, stride: int) -> Tensor:
+        """Return (rows', columns', outputs) for x (inputs, rows, columns)."""
+        weight = self.weight
+        patches = map_patches(x, weight, stride, weight.shape[-1] // 2)
+        y = project_patches(patches, weight)
+        if not self.bias:
+            return y
+        require(self.bias.shape[0] == y.shape[-1], "convolution", y, self.bias)
+        return y + self.bias.strided(self.bias.shape[:1], (), context=x.context)
 
 
 def zero_rows(x: Tensor, count: int) -> Tensor:
