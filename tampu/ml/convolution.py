@@ -35,7 +35,12 @@ def map_patches(x: Tensor, kernel: Tensor, stride: int, padding: int) -> Tensor:
     context = x._context()
     steps = (stride, stride, padding, padding, 1, 1)
     pointer = gg.ggml_im2col(
-        context.arena, kernel.pointer, x.pointer, *steps, True, gg.GGML_TYPE_F32
+        context.arena,
+        kernel.pointer,
+        x.pointer,
+        *steps,
+        True,
+        gg.GGML_TYPE_F32,  # noqa: FBT003 (C's arguments have no names)
     )
     features = kernel.shape[1] * kernel.shape[2] * kernel.shape[3]
     return context.wrap(pointer, (places[0], places[1], features), GGMLType.F32)

@@ -1,4 +1,4 @@
-"""Qwen3-ASR: `qwen3vl` with an encoder of sounds and none of images, as llama.cpp's converter has it.
+"""Qwen3-ASR: `qwen3vl` with an encoder of sounds and none of images, as in llama.cpp.
 
 Positions have one number in the checkpoint, of which the file's sections are copies.
 """
