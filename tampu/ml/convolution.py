@@ -7,6 +7,8 @@ from tampu.ml.library import gg
 from tampu.ml.tensor import Tensor
 from tampu.ml.types import GGMLType
 
+_FLAT_F32 = (True, gg.GGML_TYPE_F32)  # a map has two dimensions; the type of the result
+
 
 def map_patches(x: Tensor, kernel: Tensor, stride: int, padding: int) -> Tensor:
     """Return what lies under a kernel at each of its places, with zeros around the map.
@@ -27,20 +29,13 @@ def map_patches(x: Tensor, kernel: Tensor, stride: int, padding: int) -> Tensor:
     fits = len(x.shape) == 3 and len(kernel.shape) == 4 and kernel.shape[1] == x.shape[0]
     fits = fits and stride >= 1 and padding >= 0
     places = [
-        (have + 2 * padding - want) // stride + 1
+        (have + 2 * padding - want) // max(1, stride) + 1
         for have, want in zip(x.shape[1:], kernel.shape[2:], strict=False)
     ]
     is_known = x.type is GGMLType.F32 and x.is_contiguous
     require(fits and is_known and min(places) >= 1, "map_patches", x, kernel)
     context = x._context()
-    steps = (stride, stride, padding, padding, 1, 1)
-    pointer = gg.ggml_im2col(
-        context.arena,
-        kernel.pointer,
-        x.pointer,
-        *steps,
-        True,
-        gg.GGML_TYPE_F32,  # noqa: FBT003 (C's arguments have no names)
-    )
+    steps = (stride, stride, padding, padding, 1, 1, *_FLAT_F32)
+    pointer = gg.ggml_im2col(context.arena, kernel.pointer, x.pointer, *steps)
     features = kernel.shape[1] * kernel.shape[2] * kernel.shape[3]
     return context.wrap(pointer, (places[0], places[1], features), GGMLType.F32)

@@ -10,11 +10,13 @@ from tampu.ml.convolution import map_patches
 from tampu.nn.encoder import project_patches
 from tampu.nn.module import Module, gguf
 
+_TAPS = range(3, 64, 2)
+
 
 class Conv1d(Module):
     """A convolution over time, as wide as its kernel is long; zeros lie around the sound.
 
-    The weight is (outputs, inputs, taps) with an odd number of taps; the bias (outputs,), or
+    The weight is (outputs, inputs, taps) with an odd number of taps above one; the bias (outputs,), or
     (outputs, 1) as llama.cpp has it.
     """
 
@@ -24,8 +26,10 @@ class Conv1d(Module):
     def __call__(self, x: Tensor, stride: int = 1) -> Tensor:
         """Return ((n - 1) // stride + 1, outputs) for x (n, inputs)."""
         weight, count, context = self.weight, x.shape[0], x.context
-        fits = len(weight.shape) == 3 and weight.shape[1] == x.shape[1] and weight.shape[2] % 2 == 1
-        require(fits and self.bias.shape[0] == weight.shape[0], "convolution", x, weight, self.bias)
+        fits = len(weight.shape) == 3 and weight.shape[1] == x.shape[1]
+        fits = fits and weight.shape[2] in _TAPS
+        fits = fits and self.bias.shape[0] == weight.shape[0]
+        require(fits, "convolution", x, weight, self.bias)
         outputs, inputs, taps = weight.shape
         whole = weight.strided(weight.shape, weight.strides[:-1], context=context)
         kernel = whole.transpose(0, 2, 1).contiguous().reshape(outputs, taps * inputs)

@@ -21,14 +21,15 @@ def part(kind: type[Any], weight: Any, bias: Any) -> Any:
 
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("count", [1, 2, 7, 8])
-@pytest.mark.parametrize("taps", [1, 3, 5])
+@pytest.mark.parametrize("taps", [3, 5])
 def test_a_convolution_over_time(
     compute: Callable[..., Any], stride: int, count: int, taps: int
 ) -> None:
     x, w, b = floats(count, 4), floats(6, 4, taps, seed=1), floats(6, 1, seed=2)
     found = compute(lambda x, w, b: part(Conv1d, w, b)(x, stride), x, w, b)
-    given = [torch.from_numpy(each) for each in (x.T[None].copy(), w, b.reshape(-1))]
-    expected = torch.conv1d(*given, stride=stride, padding=taps // 2)[0].T
+    given = torch.from_numpy(x.T[None].copy())
+    kernel, bias = torch.from_numpy(w), torch.from_numpy(b.reshape(-1))
+    expected = torch.conv1d(given, kernel, bias, stride=stride, padding=taps // 2)[0].T
     np.testing.assert_allclose(found, expected.numpy(), atol=1e-5)
 
 
@@ -39,8 +40,9 @@ def test_a_convolution_over_a_map(
 ) -> None:
     x, w, b = floats(3, *size), floats(6, 3, 3, 3, seed=1), floats(6, 1, 1, seed=2)
     found = compute(lambda x, w, b: part(Conv2d, w, b)(x, stride), x, w, b)
-    given = [torch.from_numpy(each) for each in (x[None], w, b.reshape(-1))]
-    expected = torch.conv2d(*given, stride=stride, padding=1)[0].permute(1, 2, 0)
+    given = torch.from_numpy(x[None])
+    kernel, bias = torch.from_numpy(w), torch.from_numpy(b.reshape(-1))
+    expected = torch.conv2d(given, kernel, bias, stride=stride, padding=1)[0].permute(1, 2, 0)
     np.testing.assert_allclose(found, expected.numpy(), atol=1e-5)
 
 
