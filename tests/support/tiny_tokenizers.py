@@ -55,6 +55,7 @@ IMAGE_TOKENS = {
                "<|image|>", "<|image_end|>"],
     "qwen2": ["<|vision_start|>", "<|image_pad|>", "<|vision_end|>"],
     "internvl": ["<img>", "<IMG_CONTEXT>", "</img>"],
+    "qwen2_audio": ["<|audio_start|>", "<|audio_pad|>", "<|audio_end|>"],
     "voxtral": ["[BEGIN_AUDIO]", "[AUDIO]"],
     "smolvlm": ["<fake_token_around_image>", "<image>", "<global-img>",
                 *(f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7))],
