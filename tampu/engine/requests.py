@@ -190,23 +190,6 @@ class Score(Computation[Scores], frozen=True):
         return sum(len(prompt) + sum(map(len, given)) for prompt, given in self.prompts)
 
 
-class Entropies(Result, frozen=True):
-    """The entropy of the next token's distribution at each position of a prompt, in nats."""
-
-    values: tuple[float, ...]
-
-
-class Entropy(Computation[Entropies], frozen=True):
-    """Compute the entropy of the next token's distribution at each position of a prompt."""
-
-    prompt: TextPrompt | TokensPrompt
-
-    @property
-    def contents(self) -> Sequence[Prompt]:
-        """The prompts that it has."""
-        return (self.prompt,)
-
-
 class Pair(msgspec.Struct, frozen=True):
     """A query and a document as a model takes them.
 
@@ -386,7 +369,6 @@ KINDS: tuple[type[Request[Any]], ...] = (
     Generate,
     Embed,
     Score,
-    Entropy,
     Rank,
     Decide,
     Rerank,

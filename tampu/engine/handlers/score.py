@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from tampu.chat.images import Item
 from tampu.engine.backend import Handlers
 from tampu.engine.completion import RequestHandle
 from tampu.engine.native import NativeModel
 from tampu.engine.pooling import CLS, LAST, MEAN, pooled, rank_pooling
 from tampu.engine.request import Computation
-from tampu.engine.requests import Entropies, Entropy, Pair, Rank, Ranked, Score, Scores
+from tampu.engine.requests import Pair, Rank, Ranked, Score, Scores
 from tampu.engine.scoring import AT_ONCE, run_all, scores
 from tampu.errors import RequestError
 from tampu.runner.generate_options import GenerateOptions
@@ -30,26 +29,6 @@ def score(model: NativeModel, request: Score) -> Scores:
         model.inputs.rows(request.shared, options, wants_logits=True, last=1)
     collect = partial(model.inputs.collect, options=options)
     return Scores(scores(request.prompts, collect, at_once=AT_ONCE))
-
-
-def entropy(model: NativeModel, request: Entropy) -> Entropies:
-    """Return the entropy of the next token's distribution at each position, in nats."""
-    model.inputs.check_generates()
-    tokens = model.requests.prompt(request.prompt).tokens
-    found: list[float] = []
-
-    def add(rows: Rows) -> None:
-        values = rows.astype(np.float64)
-        values -= values.max(-1, keepdims=True)
-        weights = np.exp(values)
-        totals = weights.sum(-1)
-        found.extend((np.log(totals) - (weights * values).sum(-1) / totals).tolist())
-
-    def begin(prompt: list[Item], sink: Sink) -> RequestHandle:
-        return model.inputs.collect(prompt, RowCollector(add), sink, _options(request))
-
-    run_all([tokens], begin, at_once=1)
-    return Entropies(tuple(found))
 
 
 def rank(model: NativeModel, request: Rank) -> Ranked:
@@ -90,4 +69,4 @@ def _options(request: Computation[Any]) -> GenerateOptions:
     return GenerateOptions(max_tokens=0, priority=request.priority, lora=request.lora)
 
 
-HANDLERS: Handlers = {Score: score, Entropy: entropy, Rank: rank}
+HANDLERS: Handlers = {Score: score, Rank: rank}

@@ -9,29 +9,20 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tampu.engine.prompts import TextPrompt
 from tampu.engine.questions import Decisions
-from tampu.engine.requests import Decided, Entropy
+from tampu.engine.requests import Decided
 from tampu.server.core import Core
 from tampu.server.feature import Feature
 from tampu.server.features.decisions import requests as wire
 from tampu.server.features.decisions.rerank import RerankRequest, parse_rerank, rerank_response
 from tampu.server.features.decisions.scores import ScoreRequest, parse_scores, score_response
 from tampu.server.fields.media import ImageSource
-from tampu.server.fields.options import ModelBody
 from tampu.server.front.body import parsed
 from tampu.server.front.http_response import JSONResponse, TaskResponse, warning_headers
 from tampu.server.front.routes import Route, post
 from tampu.server.serving.generation_request import ModelCall
 from tampu.server.serving.serving import Serving
 from tampu.store.catalog import Entry
-
-
-class EntropyRequest(ModelBody, kw_only=True):
-    """`POST /v1/entropy`: a text."""
-
-    prompt: str
-
 
 B = TypeVar("B", wire.DecisionsRequest, wire.SystemOneRequest, RerankRequest)
 
@@ -51,7 +42,6 @@ def decision_routes(serving: Serving, images: ImageSource) -> list[Route]:
         post("/v1/reranking", api.rerank, RerankRequest),
         post("/v2/rerank", api.cohere_rerank, RerankRequest),
         post("/v1/score", api.score, ScoreRequest),
-        post("/v1/entropy", api.entropy, EntropyRequest),
     ]
 
 
@@ -94,17 +84,6 @@ class DecisionsAPI:
                 for query, call in calls.items()
             }
             return JSONResponse(score_response(body, found))
-
-        return TaskResponse(work())
-
-    async def entropy(self, _: Request, body: EntropyRequest) -> Response:
-        """`POST /v1/entropy`: the entropy of each position of a text, in nats."""
-        entry = self._serving.find_for(body, "completion")
-        call = ModelCall(model=entry.name, request=Entropy(TextPrompt(body.prompt)))
-
-        async def work() -> Response:
-            found = await self._serving.ask(entry, call)
-            return JSONResponse({"entropies": found.values})
 
         return TaskResponse(work())
 
