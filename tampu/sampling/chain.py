@@ -180,12 +180,6 @@ def _min_p(ranked: Ranked, o: SamplingOptions, _: Uniform) -> None:
     ranked.keep_first(transforms.min_p(ranked.weights, o.min_p))
 
 
-def _epsilon_cutoff(ranked: Ranked, o: SamplingOptions, _: Uniform) -> None:
-    """Hewitt et al. 2022, arXiv:2210.15191; as transformers' `EpsilonLogitsWarper`."""
-    least = np.float32(o.epsilon_cutoff * ranked.cumulative[-1])
-    ranked.keep_first(max(int(np.count_nonzero(ranked.weights >= least)), 1))
-
-
 def _xtc(ranked: Ranked, o: SamplingOptions, random: Uniform) -> None:
     if len(ranked.weights) > 1 and random.random() <= o.xtc_probability:
         left_out = transforms.xtc(ranked.weights, o.xtc_threshold)
@@ -207,7 +201,6 @@ SAMPLERS: Mapping[str, Mapping[str, Any]] = {
     "xtc": {"xtc_probability": 0.0},
     "infill": {"infill": False},
     "temperature": {"temperature": 1.0},
-    "epsilon_cutoff": {"epsilon_cutoff": 0.0},
 }
 SAMPLER_LETTERS = dict(zip("edskypmxit", SAMPLERS, strict=False))  # llama.cpp's
 ADJUSTMENTS = (
@@ -222,6 +215,5 @@ FILTERS = (
     FilterRow(lambda o: o.typical_p < 1, _typical_p),
     FilterRow(lambda o: o.top_p < 1, _top_p, needs_order=False),
     FilterRow(lambda o: o.min_p > 0, _min_p, needs_order=False),
-    FilterRow(lambda o: o.epsilon_cutoff > 0, _epsilon_cutoff),
     FilterRow(lambda o: o.has_xtc, _xtc),
 )

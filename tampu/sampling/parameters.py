@@ -227,8 +227,6 @@ _ROWS = (
          "0: none, -1: all"),
     _row(Use.SAMPLING, "dry_sequence_breakers", list, ("\n", ":", '"', "*"), 0, 0,
          "strings across which repetitions do not extend"),
-    _row(Use.SAMPLING, "epsilon_cutoff", float, 0.0, 0, 1,
-         "keeps tokens with at least this probability, and always the best one; 0 keeps all"),
     _row(Use.SAMPLING, "infill", bool, False, 0, 0,  # noqa: FBT003
          "llama.cpp's sampler for filling in: ends the answer rather than continuing it with an "
          "unlikely token", openai=None),

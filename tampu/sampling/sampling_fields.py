@@ -26,6 +26,5 @@ class SamplingFields(CheckedOptions, frozen=True, kw_only=True):
     dry_allowed_length: int = DEFAULTS["dry_allowed_length"]
     dry_penalty_last_n: int = DEFAULTS["dry_penalty_last_n"]
     dry_sequence_breakers: tuple[str, ...] = DEFAULTS["dry_sequence_breakers"]
-    epsilon_cutoff: float = DEFAULTS["epsilon_cutoff"]
     infill: bool = DEFAULTS["infill"]
     seed: int | None = DEFAULTS["seed"]

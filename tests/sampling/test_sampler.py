@@ -421,13 +421,3 @@ def test_numpys_random_numbers_are_imported_before_threads_need_them() -> None:
     """At the first use by two threads at once, numpy's own import ends in RecursionError."""
     code = "import tampu.sampling.sampler, sys; sys.exit('numpy.random' not in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-@pytest.mark.parametrize("top_k", [0, 5])
-@pytest.mark.parametrize(("epsilon", "left"), [(0.0, 4), (0.15, 3), (0.35, 1), (0.9, 1)])
-def test_an_epsilon_cutoff_keeps_tokens_by_their_probability(
-    top_k: int, epsilon: float, left: int
-) -> None:
-    logits = np.log(np.array([0.1, 0.4, 0.2, 0.3], np.float32))
-    one = sampler(4, temperature=1.0, top_k=top_k, top_p=1.0, epsilon_cutoff=epsilon, seed=1)
-    assert len({one.sample(logits) for _ in range(200)}) == left

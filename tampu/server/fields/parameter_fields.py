@@ -27,7 +27,6 @@ class ParameterBody(FormattedBody, kw_only=True):
     dry_allowed_length: int | None = None
     dry_penalty_last_n: int | None = None
     dry_sequence_breakers: list[Any] | None = None
-    epsilon_cutoff: float | None = None
     seed: int | None = None
     max_tokens: int | None = None
     stop: str | list[Any] | None = None
