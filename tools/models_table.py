@@ -98,7 +98,7 @@ MODELS = {
     "qwen35moe": "Qwen 3.5 to 3.8 mixtures of experts",
     "qwen3moe": "Qwen 3 mixtures of experts",
     "qwen3next": "Qwen3-Next, Qwen3-Coder-Next",
-    "qwen3vl": "Qwen3-VL",
+    "qwen3vl": "Qwen3-VL, Qwen3-ASR",
     "qwen3vlmoe": "Qwen3-VL mixtures of experts",
     "refact": "Refact",
     "seed_oss": "Seed-OSS",

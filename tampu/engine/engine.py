@@ -26,13 +26,14 @@ from tampu.engine.arguments import FilePath, checked
 from tampu.engine.async_requests import AsyncRequests
 from tampu.engine.backend import ReplySink, Running
 from tampu.engine.completion import ChatCompletion, Completion, RequestHandle, Stream, completion
+from tampu.engine.draft_loader import load_with_draft
 from tampu.engine.events import Reply
 from tampu.engine.handlers import HANDLERS
 from tampu.engine.handlers.generate import generate
 from tampu.engine.hybrid import HybridEmbedding, embed_hybrid
 from tampu.engine.input_processor import Prompt, flat
 from tampu.engine.load_options import LoadOptions
-from tampu.engine.model_loader import LoadedModel, load_model
+from tampu.engine.model_loader import LoadedModel
 from tampu.engine.native import NativeModel
 from tampu.engine.prepared_options import prepared_options
 from tampu.engine.python_requests import File, Message, PythonRequests, embedded_prompt, read_file
@@ -121,7 +122,7 @@ class Engine(NativeModel, AsyncRequests):
         """
         began = time.monotonic_ns()
         options, found = prepared_options(str(path), options, offload, settings, values)
-        model = load_model(found.path, options, progress=progress, cancelled=cancelled)
+        model = load_with_draft(found.path, options, progress=progress, cancelled=cancelled)
         return cls(model, time.monotonic_ns() - began, found, fork_server or ForkServerClient())
 
     def __enter__(self) -> Self:

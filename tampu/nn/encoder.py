@@ -170,10 +170,13 @@ class EncoderFeedForward(Module):
 
 
 class GeluProjector(Module):
-    """Two projections with a GELU between them, from an encoder's features to a text model's."""
+    """Two projections with a GELU between them, from an encoder's features to a text model's.
 
-    first: Linear = gguf("0")
-    second: Linear = gguf("2")
+    Files name them otherwise for images than for sounds.
+    """
+
+    first: Linear = gguf("0", or_="mlp.1")
+    second: Linear = gguf("2", or_="mlp.2")
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return (n, outputs) for x (n, inputs)."""

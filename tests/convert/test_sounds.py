@@ -33,6 +33,8 @@ def change(path: Path, changes: dict[str, Any]) -> None:
         ("voxtral", {"audio_config.num_attention_heads": 5}, "64 is not a multiple of 5 heads"),
         ("voxtral", {"projector_hidden_act": "relu"}, "projector_hidden_act"),
         ("voxtral", {"text_config.model_type": "qwen3"}, "model_type"),
+        ("qwen3_asr", {"audio_config.output_dim": 64}, "output_dim"),
+        ("qwen3_asr", {"audio_config.n_window_infer": 250}, "250 is not a multiple of 100"),
         ("ultravox", {"projector_act": "gelu"}, "projector_act"),
         ("ultravox", {"projector_ln_mid": False}, "projector_ln_mid"),
         ("ultravox", {"audio_latency_block_size": 100}, "audio_latency_block_size"),

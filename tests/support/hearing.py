@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from transformers import WhisperFeatureExtractor
+from transformers import Qwen3ASRFeatureExtractor, WhisperFeatureExtractor
 from transformers.models.gemma4_unified.feature_extraction_gemma4_unified import (
     Gemma4UnifiedAudioFeatureExtractor,
 )
@@ -77,8 +77,25 @@ def _voxtral(sounds: Sequence[Floats]) -> dict[str, Any]:
     return {"input_features": torch.cat(windows)}
 
 
+def _qwen3(sounds: Sequence[Floats]) -> dict[str, Any]:
+    """Return the sounds' spectrograms, as `Qwen3ASRProcessor`."""
+    extractor = Qwen3ASRFeatureExtractor(feature_size=32)
+    asked: dict[str, Any] = {"padding": True, "return_attention_mask": True}
+    found = [extractor(each, sampling_rate=16_000, **asked) for each in sounds]
+    width = max(each["input_features"].shape[-1] for each in found)
+
+    def padded(values: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.pad(values, (0, width - values.shape[-1]))
+
+    return {
+        "input_features": torch.cat([padded(each["input_features"]) for each in found]),
+        "input_features_mask": torch.cat([padded(each["attention_mask"]) for each in found]),
+    }
+
+
 HEARINGS: dict[str, Hearing] = {
     "gemma4_unified_hearing": Hearing(_frames, audio=11, laid=0, marks="mm_token_type_ids"),
     "ultravox": Hearing(_ultravox, audio=5),
+    "qwen3_asr": Hearing(_qwen3, audio=7),
     "voxtral": Hearing(_voxtral, audio=7),
 }

@@ -31,6 +31,7 @@ _TOKENIZERS: dict[str, Callable[[Path], None]] = {
     "llama3_audio": lambda folder: write_byte_level(folder, "llama3", "voxtral"),
     "smolvlm_image": lambda folder: write_byte_level(folder, "llama3", "smolvlm"),
     "llama4_image": lambda folder: write_byte_level(folder, "llama3", "llama4"),
+    "qwen2_audio": lambda folder: write_byte_level(folder, "qwen2", "qwen2_audio"),
     "qwen2_image": lambda folder: write_byte_level(folder, "qwen2", "qwen2"),
     "llama3": lambda folder: write_byte_level(folder, "llama3"),
     "qwen2": lambda folder: write_byte_level(folder, "qwen2"),

@@ -62,4 +62,25 @@ RECIPES: dict[str, Recipe] = {
         "llama3_audio",
         processor={"feature_extractor_type": "WhisperFeatureExtractor", "feature_size": 128},
     ),
+    "qwen3_asr": Recipe(
+        "Qwen3ASRForConditionalGeneration",
+        transformers.Qwen3ASRConfig,
+        {
+            "text_config": TEXT | {"model_type": "qwen3", "num_hidden_layers": 2},
+            "audio_config": {
+                "d_model": 64,
+                "encoder_layers": 2,
+                "encoder_attention_heads": 4,
+                "encoder_ffn_dim": 128,
+                "num_mel_bins": 32,
+                "downsample_hidden_size": 24,
+                "output_dim": 128,
+                "n_window_infer": 200,  # windows of two seconds
+            },
+            "audio_token_id": 7,
+            "tie_word_embeddings": False,
+        },
+        "qwen2_audio",
+        processor={"feature_extractor_type": "Qwen3ASRFeatureExtractor", "feature_size": 32},
+    ),
 }

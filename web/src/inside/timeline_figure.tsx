@@ -4,7 +4,7 @@ import type { JSX } from "preact";
 import { useCallback, useMemo, useState } from "preact/hooks";
 
 import { IconButton } from "../parts/button.tsx";
-import { INSIDE } from "../texts.ts";
+import { INSIDE } from "./texts.ts";
 import { Canvas, type Draw, hueOf } from "./canvas.tsx";
 import { KEPT_MS, type ModelHistory } from "./live.ts";
 import { type Bar, DEVICE, WAITING, timelineOf } from "./timeline.ts";

@@ -1,6 +1,6 @@
 /** Writes what was seen as a trace in Chrome's format, which Perfetto opens. */
 
-import { INSIDE } from "../texts.ts";
+import { INSIDE } from "./texts.ts";
 import type { ModelHistory, Step } from "./live.ts";
 
 interface TraceEvent {
