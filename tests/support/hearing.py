@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from transformers import Qwen3ASRFeatureExtractor, WhisperFeatureExtractor
+from transformers import Gemma4AudioFeatureExtractor, Qwen3ASRFeatureExtractor, WhisperFeatureExtractor
 from transformers.models.gemma4_unified.feature_extraction_gemma4_unified import (
     Gemma4UnifiedAudioFeatureExtractor,
 )
@@ -93,9 +93,15 @@ def _qwen3(sounds: Sequence[Floats]) -> dict[str, Any]:
     }
 
 
+def _gemma4(sounds: Sequence[Floats]) -> dict[str, Any]:
+    found = Gemma4AudioFeatureExtractor()(list(sounds), return_tensors="pt")
+    return {name: found[name] for name in ("input_features", "input_features_mask")}
+
+
 HEARINGS: dict[str, Hearing] = {
     "gemma4_unified_hearing": Hearing(_frames, audio=11, laid=0, marks="mm_token_type_ids"),
     "ultravox": Hearing(_ultravox, audio=5),
+    "gemma4_small_hearing": Hearing(_gemma4, audio=11, laid=0, marks="mm_token_type_ids"),
     "qwen3_asr": Hearing(_qwen3, audio=7),
     "voxtral": Hearing(_voxtral, audio=7),
 }
