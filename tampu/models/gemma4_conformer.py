@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import ClassVar
 
 import numpy as np
@@ -80,7 +81,7 @@ def _on_diagonals(near: Tensor, zeros: Tensor) -> Tensor:
 
     Rows of n + k numbers, read as if they had one less, move by one to the right with every row.
     """
-    heads, count, reach = near.shape
+    _, count, reach = near.shape
     row = 4 * (count + reach)
     padded = near.concat(zeros, 2)
     return padded.strided(zeros.shape, (count * row, row - 4), 4 * (reach - 1)).contiguous()
@@ -124,13 +125,12 @@ def _convolved(x: Tensor, kernel: Tensor) -> Tensor:
     whole = kernel.strided(kernel.shape, kernel.strides[:-1], context=x.context)
     factors = whole.transpose(1, 0).cast(GGMLType.F32)
     padded = nn.zero_rows(x, taps - 1).concat(x, 0)
-    total = None
-    for tap in range(taps):
-        given = padded.strided((count, features), (row,), tap * row)
-        part = given.contiguous() * factors.strided((features,), (), tap * row)
-        total = part if total is None else total + part
-    assert total is not None
-    return total
+    shifted = (padded.strided((count, features), (row,), tap * row) for tap in range(taps))
+    parts = (
+        given.contiguous() * factors.strided((features,), (), tap * row)
+        for tap, given in enumerate(shifted)
+    )
+    return reduce(lambda some, other: some + other, parts)
 
 
 class Gemma4Conformer(nn.AudioModel):
