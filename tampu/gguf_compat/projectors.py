@@ -34,6 +34,10 @@ _CLIP: Stated = {
     "vision.image_mean": np.array([0.48145466, 0.4578275, 0.40821073], np.float32),
     "vision.image_std": np.array([0.26862954, 0.26130258, 0.27577711], np.float32),
 }
+_IMAGENET: Stated = {
+    "vision.image_mean": np.array([0.485, 0.456, 0.406], np.float32),
+    "vision.image_std": np.array([0.229, 0.224, 0.225], np.float32),
+}
 _NONE: Stated = {"vision.image_mean": _same(0.0), "vision.image_std": _same(1.0)}
 _QUERY = re.compile(r"(v\.blk\.\d+)\.attn_q\.(weight|bias)")
 _OTHER_PARTS = re.compile(r"v\.blk\.\d+\.attn_[kv]\.(weight|bias)")
@@ -235,6 +239,7 @@ _NEMOTRON = Projector(
 )
 _STATED: Mapping[str, Projector] = {
     "idefics3": Projector(kind="idefics3", defaults=_HALVES | _GELU | _EPSILON),
+    "internvl": Projector(kind="internvl", defaults=_IMAGENET | _GELU | _EPSILON),
 }
 _OF_ARCHITECTURES: Mapping[str, Projector] = {
     "deepseek2-ocr": Projector(

@@ -15,6 +15,7 @@ from functools import reduce
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from tampu import nn
 from tampu.audio import check_length, gemma_log_mel
@@ -165,7 +166,7 @@ class Gemma4Conformer(nn.AudioModel):
         rates = np.exp(-np.log(10_000) / max(1, half - 1) * np.arange(half))
         angles = np.arange(_REACH, -1, -1)[:, None] * rates
         distance = np.subtract.outer(np.arange(rows), np.arange(rows))
-        arrays = {
+        arrays: dict[str, npt.NDArray[np.generic]] = {
             "frames": frames[None],
             "distances": np.concatenate([np.sin(angles), np.cos(angles)], 1).astype(np.float32),
             "mask": np.where((distance >= 0) & (distance < _REACH), 0, -np.inf).astype(np.float16),

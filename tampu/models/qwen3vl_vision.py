@@ -19,23 +19,17 @@ from tampu import nn
 from tampu.errors import ModelFileError
 from tampu.ml import Context, RopeMode, Tensor
 from tampu.ml.metadata import Metadata
-from tampu.vision import Filter, Normalization, fit_pixels, patches, places, resize
+from tampu.vision import HALF, Filter, Normalization, fit_pixels, patches, places, resize
 
 DEEPSTACK = "n_deepstack_layers"
 _ROPE_BASE = 10_000.0
 
 
 def _normalization(metadata: Metadata) -> Normalization:
-    values = []
-    for name in ("image_mean", "image_std"):
-        key = f"vision.{name}"
-        numbers = metadata.numbers(key, (0.5, 0.5, 0.5)).tolist()
-        if len(numbers) != 3 or (name == "image_std" and not min(numbers) > 0):
-            raise ModelFileError(
-                f"key '{metadata.full_key(key)}'", f"{numbers} are not of three colors"
-            )
-        values.append((numbers[0], numbers[1], numbers[2]))
-    return Normalization(*values)
+    return Normalization(
+        nn.read_colors(metadata, "vision.image_mean", HALF.mean),
+        nn.read_colors(metadata, "vision.image_std", HALF.std, is_divisor=True),
+    )
 
 
 def _heads(metadata: Metadata) -> int:

@@ -51,6 +51,12 @@ def _smolvlm(size: tuple[int, int]) -> str:
     return text
 
 
+def _internvl(size: tuple[int, int]) -> str:
+    """As `InternVLProcessor.replace_image_token`."""
+    tiles = len(SIGHTS["internvl"].process([sized(size)])["pixel_values"])
+    return "<img>" + "<IMG_CONTEXT>" * (4 * tiles) + "</img>"
+
+
 def _qwen(name: str, size: tuple[int, int]) -> str:
     """As `Qwen2_5_VLProcessor` and `Qwen3VLProcessor`, between the marks of their templates."""
     (grid,) = SIGHTS[name].process([sized(size)])["image_grid_thw"]
@@ -73,6 +79,8 @@ WRITTEN: dict[str, Callable[[tuple[int, int]], str]] = {
         _always, "\n\n<start_of_image>" + "<image_soft_token>" * 16 + "<end_of_image>\n\n"
     ),
     "llava": partial(_always, "<image>" * 64),
+    "internvl": _internvl,
+    "internvl_large": _internvl,
     "smolvlm": _smolvlm,
     "mistral3_vision": _pixtral,
     "llama4_vision": _llama4,

@@ -22,7 +22,10 @@ COUNT = 24
 APART = 32  # tokens between the states of a prompt
 
 
-@pytest.fixture(params=["lfm2", "qwen35", "qwen3next", "nemotron_h", "falcon_h1"])
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("qwen3next", "nemotron_h")]
+
+
+@pytest.fixture(params=["lfm2", "qwen35", "falcon_h1", *SLOW])
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

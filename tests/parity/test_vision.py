@@ -26,7 +26,7 @@ from tampu.runner import images as image_store
 pytestmark = pytest.mark.parity
 
 NAMES = list(SIGHTS)
-TILED = ["smolvlm"]
+TILED = ["internvl", "internvl_large", "smolvlm"]
 TEXT = [11, 57, 200, 310, 42, 99]
 
 

@@ -16,6 +16,7 @@ from PIL import Image
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
+from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import get_optimal_tiled_canvas
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.mllama.image_processing_pil_mllama import MllamaImageProcessorPil
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
@@ -28,6 +29,7 @@ from tampu.vision import (
     UNIT,
     Filter,
     arrange,
+    arrange_by_shape,
     arrangements,
     cut_tiles,
     fit_area,
@@ -155,6 +157,13 @@ def test_idefics3_cuts_an_image_into_tiles(size: tuple[int, int]) -> None:
     tiles = [*cut_tiles(HALF(large), 64), HALF(resize(large, 64, 64, Filter.LANCZOS))]
     for ours, their in zip(tiles, theirs["pixel_values"][0], strict=True):
         assert np.abs(channels_first(ours) - their).max() < CLOSE
+
+
+@pytest.mark.parametrize("size", [*SIZES, (300, 300), (60, 90), (100, 400)])
+def test_internvl_takes_the_tiles_of_the_nearest_shape(size: tuple[int, int]) -> None:
+    for fewest, most in ((1, 12), (2, 6)):
+        columns, rows = get_optimal_tiled_canvas(size, (56, 56), fewest, most)
+        assert arrange_by_shape(*size, side=56, fewest=fewest, most=most) == (rows, columns)
 
 
 def llama4_rules() -> SimpleNamespace:

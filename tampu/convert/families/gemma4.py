@@ -158,6 +158,11 @@ def hearing_parameters(config: Config) -> Parameters:
     return vision_parameters(config) | conformer_parameters(config)
 
 
+def _hearing(config: Config) -> Family | None:
+    """Return the family of a checkpoint with an encoder of sounds; None: it has none."""
+    return None if config.get("audio_config") is None else GEMMA4_HEARING
+
+
 def unified_parameters(config: Config) -> Parameters:
     """Return the keys of `gemma4` with 12B's embeddings of images and sounds."""
     sound = {} if config.get("audio_config") is None else sound_parameters(config)
@@ -249,9 +254,9 @@ GEMMA4_VISION = replace(
     image_settings=image_settings,
     image_steps=IMAGE_STEPS,
     adapt=TOWER.require,
-    variant=lambda config: None if config.get("audio_config") is None else GEMMA4_HEARING,
+    variant=_hearing,
 )
-GEMMA4_HEARING = replace(
+GEMMA4_HEARING: Family = replace(
     GEMMA4_VISION,
     checkpoints=(),
     names={**GEMMA4_VISION.names, **CONFORMER.names},
