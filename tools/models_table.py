@@ -44,7 +44,7 @@ MODELS = {
     "gemma2": "Gemma 2",
     "gemma3": "Gemma 3, text and vision",
     "gemma4": "Gemma 4, text and vision",
-    "glm4": "GLM-4 and GLM-Z1 (0414)",
+    "glm4": "GLM-4 and GLM-Z1 (0414), GLM-OCR",
     "glm4moe": "GLM-4.5 to 4.7, GLM-4.5-Air, Solar Open",
     "gpt-oss": "gpt-oss (also `gptoss`)",
     "gpt2": "GPT-2",

@@ -267,6 +267,7 @@ _OF_ARCHITECTURES: Mapping[str, Projector] = {
     "glm4": Projector(
         kind="glm4v",
         defaults=_CLIP | _SILU,
+        tensors=_fused,
         keys=lambda file: _numbers(file.metadata, "vision.projection_dim"),
     ),
     "llama": Projector(

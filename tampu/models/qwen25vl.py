@@ -44,7 +44,7 @@ class Qwen25VL(nn.Decoder):
 
     options_type: ClassVar[type[Options]] = Options
     vision_types: ClassVar[tuple[type[nn.VisionModel], ...]] = (Qwen25VLVision,)
-    positions_per_token: ClassVar[int] = 4
+    positions_per_token: int = 4
     options: Options
 
     def cache_shapes(self) -> list[nn.LayerShape]:

@@ -264,5 +264,6 @@ class GatedEncoderLayer(Module):
         mask: Tensor | None = None,
     ) -> Tensor:
         """Return (n, features) for x of that shape; the arguments are those of the attention."""
-        x = x + self.attention(self.attention_norm(x, epsilon), heads, rotate=rotate, mask=mask)
+        y = self.attention_norm(x, epsilon)
+        x = x + self.attention(y, heads, rotate=rotate, mask=mask, epsilon=epsilon)
         return x + self.feed_forward(self.feed_forward_norm(x, epsilon))

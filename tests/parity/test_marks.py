@@ -51,6 +51,12 @@ def _smolvlm(size: tuple[int, int]) -> str:
     return text
 
 
+def _glm_ocr(size: tuple[int, int]) -> str:
+    """As `Glm46VProcessor.replace_image_token`, between the marks of the template."""
+    (grid,) = SIGHTS["glm_ocr"].process([sized(size)])["image_grid_thw"]
+    return "<|begin_of_image|>" + "<|image|>" * (int(grid.prod()) // 4) + "<|end_of_image|>"
+
+
 def _internvl(size: tuple[int, int]) -> str:
     """As `InternVLProcessor.replace_image_token`."""
     tiles = len(SIGHTS["internvl"].process([sized(size)])["pixel_values"])
@@ -79,6 +85,7 @@ WRITTEN: dict[str, Callable[[tuple[int, int]], str]] = {
         _always, "\n\n<start_of_image>" + "<image_soft_token>" * 16 + "<end_of_image>\n\n"
     ),
     "llava": partial(_always, "<image>" * 64),
+    "glm_ocr": _glm_ocr,
     "internvl": _internvl,
     "internvl_large": _internvl,
     "smolvlm": _smolvlm,

@@ -13,6 +13,7 @@ from PIL import Image
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
+from transformers.models.glm46v.image_processing_pil_glm46v import Glm46VImageProcessorPil
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.mllama.image_processing_pil_mllama import MllamaImageProcessorPil
 from transformers.models.mllama.processing_mllama import (
@@ -159,6 +160,12 @@ def _qwen(images: Sequence[Image.Image]) -> Inputs:
     return {name: found[name] for name in ("pixel_values", "image_grid_thw")}
 
 
+def _glm_ocr(images: Sequence[Image.Image]) -> Inputs:
+    bounds = {"shortest_edge": 2 * 56 * 56, "longest_edge": 2 * 28 * 28 * 1280}
+    found = Glm46VImageProcessorPil(size=bounds)(list(images), return_tensors="pt")
+    return {name: found[name] for name in ("pixel_values", "image_grid_thw")}
+
+
 def _qwen3(images: Sequence[Image.Image]) -> Inputs:
     bounds = {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280}
     half = [0.5, 0.5, 0.5]
@@ -273,6 +280,7 @@ SIGHTS: dict[str, Sight] = {
     "qwen35_seeing": Sight(_qwen3, _gridded, image=7, marks="mm_token_type_ids"),
     "qwen35moe_seeing": Sight(_qwen3, _gridded, image=7, marks="mm_token_type_ids"),
     "llava": Sight(_llava, _pixels, image=6),
+    "glm_ocr": Sight(_glm_ocr, _gridded, image=7, marks="mm_token_type_ids"),
     "internvl": Sight(_internvl, _pixels, image=7),
     "internvl_large": Sight(_internvl, _pixels, image=7),
     "smolvlm": Sight(_smolvlm, _pixels, image=7),

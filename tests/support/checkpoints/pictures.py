@@ -163,6 +163,36 @@ def _internvl(text: str, **changes: Any) -> Recipe:
 
 
 RECIPES: dict[str, Recipe] = {
+    "glm_ocr": Recipe(
+        "GlmOcrForConditionalGeneration",
+        transformers.GlmOcrConfig,
+        {
+            "text_config": TEXT
+            | {
+                "num_hidden_layers": 2,
+                "rope_parameters": {
+                    "rope_type": "default",
+                    "rope_theta": 1e4,
+                    "mrope_section": [4, 6, 6],
+                },
+            },
+            "vision_config": {
+                "depth": 2,
+                "hidden_size": 64,
+                "intermediate_size": 96,
+                "num_heads": 4,
+                "out_hidden_size": 128,
+                "patch_size": 14,
+                "rms_norm_eps": 2e-2,
+            },
+            "image_token_id": 7,
+            "video_token_id": 500,
+            "image_start_token_id": 6,
+            "image_end_token_id": 8,
+        },
+        "glm4_image",
+        processor={"size": {"shortest_edge": 2 * 56 * 56, "longest_edge": 2 * 28 * 28 * 1280}},
+    ),
     "internvl": _internvl("qwen3", attention_bias=True),
     "internvl_large": _internvl("qwen2", norm_type="rms_norm", use_qk_norm=True),
     "qwen35_seeing": _seeing35(
