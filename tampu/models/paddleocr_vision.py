@@ -86,10 +86,10 @@ class PaddleOCRVision(nn.VisionModel):
         )
         pixels = o.normalize(resize(image, *size, Filter.BICUBIC))
         rows, columns = size[0] // o.square, size[1] // o.square
-        grid = np.array([rows, columns]) * o.merge
-        where = places(*grid.tolist(), o.merge)
+        where = places(rows * o.merge, columns * o.merge, o.merge)
         quarter = o.embedding // o.heads // 4
         frequencies = _ROPE_BASE ** (-np.arange(quarter) / quarter)
+        grid = np.array([rows, columns]) * o.merge
         in_table = (where + 0.5) * self._side / grid - 0.5
         arrays = {
             "patches": patches(pixels, o.patch, o.merge),
