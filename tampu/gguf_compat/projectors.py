@@ -1,6 +1,6 @@
 """What llama.cpp's file of a vision encoder has beyond the names: kinds, keys and fused tensors.
 
-By llama.cpp's names of the text models' architectures.
+By the kind that a file states, or the architecture of its text model.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tampu.errors import ModelFileError
+from tampu.errors import ModelFileError, UnsupportedModelError
 from tampu.gguf_compat.layout import Keys, no_keys
 from tampu.gguf_compat.tensors import computed, joined, reordered_rows, rows_of
 from tampu.ml.gguf_file import GGUFFile, TensorInfo
@@ -33,6 +33,10 @@ _HALVES: Stated = {"vision.image_mean": _same(0.5), "vision.image_std": _same(0.
 _CLIP: Stated = {
     "vision.image_mean": np.array([0.48145466, 0.4578275, 0.40821073], np.float32),
     "vision.image_std": np.array([0.26862954, 0.26130258, 0.27577711], np.float32),
+}
+_IMAGENET: Stated = {
+    "vision.image_mean": np.array([0.485, 0.456, 0.406], np.float32),
+    "vision.image_std": np.array([0.229, 0.224, 0.225], np.float32),
 }
 _NONE: Stated = {"vision.image_mean": _same(0.0), "vision.image_std": _same(1.0)}
 _QUERY = re.compile(r"(v\.blk\.\d+)\.attn_q\.(weight|bias)")
@@ -98,6 +102,16 @@ def _of_qwen25(file: GGUFFile) -> Keys:
     }
 
 
+def _pixel_limits(file: GGUFFile) -> Keys:
+    """Return the fewest and the most pixels of an image."""
+    metadata = file.metadata
+    return {
+        f"vision.image_{name}": metadata.integer(f"vision.{name}")
+        for name in ("min_pixels", "max_pixels")
+        if metadata.has(f"vision.{name}")
+    }
+
+
 def _of_qwen3(file: GGUFFile) -> Keys:
     metadata, found = file.metadata, dict(_width(file))
     positions = file.tensors.get(_POSITIONS)
@@ -107,10 +121,7 @@ def _of_qwen3(file: GGUFFile) -> Keys:
     layers = metadata.integer("vision.block_count")
     stack = metadata.integers("vision.deepstack_visual_indexes", []).tolist()
     found["vision.is_deepstack_layers"] = np.array([index in stack for index in range(layers)])
-    for name in ("min_pixels", "max_pixels"):
-        if metadata.has(f"vision.{name}"):
-            found[f"vision.image_{name}"] = metadata.integer(f"vision.{name}")
-    return found
+    return {**found, **_pixel_limits(file)}
 
 
 def _fused(file: GGUFFile, tensors: Iterable[TensorInfo]) -> Iterable[TensorInfo]:  # noqa: ARG001
@@ -233,7 +244,14 @@ _NEMOTRON = Projector(
     keys=_of_nemotron,
     tensors=_on_grid,
 )
-PROJECTORS: Mapping[str, Projector] = {
+_STATED: Mapping[str, Projector] = {
+    "idefics3": Projector(kind="idefics3", defaults=_HALVES | _GELU | _EPSILON),
+    "paddleocr": Projector(
+        kind="paddleocr", defaults=_HALVES | _GELU | _EPSILON, keys=_pixel_limits
+    ),
+    "internvl": Projector(kind="internvl", defaults=_IMAGENET | _GELU | _EPSILON),
+}
+_OF_ARCHITECTURES: Mapping[str, Projector] = {
     "deepseek2-ocr": Projector(
         kind="deepseekocr",
         defaults=_HALVES
@@ -259,6 +277,7 @@ PROJECTORS: Mapping[str, Projector] = {
     "glm4": Projector(
         kind="glm4v",
         defaults=_CLIP | _SILU,
+        tensors=_fused,
         keys=lambda file: _numbers(file.metadata, "vision.projection_dim"),
     ),
     "llama": Projector(
@@ -284,3 +303,20 @@ PROJECTORS: Mapping[str, Projector] = {
     "qwen3vl": _QWEN3,
     "qwen3vlmoe": _QWEN3,
 }
+
+
+def projector_of(metadata: Metadata) -> Projector:
+    """Return how the vision encoder of a file of text and vision is written.
+
+    Raises:
+        UnsupportedModelError: if it is not known.
+    """
+    stated, architecture = metadata.string("vision.projector_type", ""), metadata.architecture
+    found = _STATED.get(stated) or _OF_ARCHITECTURES.get(architecture)
+    if not found:
+        known = ", ".join(sorted({*_STATED, *_OF_ARCHITECTURES}))
+        raise UnsupportedModelError(
+            f"the vision encoder of '{architecture}' cannot be written to a file of its own; "
+            f"known: {known}"
+        )
+    return found

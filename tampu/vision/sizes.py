@@ -37,6 +37,24 @@ def fit_long_side(height: int, width: int, *, longest: int, multiple: int) -> tu
     return -(-height // multiple) * multiple, -(-width // multiple) * multiple
 
 
+def to_long_side(height: int, width: int, *, longest: int) -> tuple[int, int]:
+    """Return a size whose longer side is `longest` and whose other is even (Idefics 3)."""
+    ratio = width / height
+    shorter = int(longest / ratio) if width >= height else int(longest * ratio)
+    shorter = max(1, shorter + shorter % 2)
+    return (shorter, longest) if width >= height else (longest, shorter)
+
+
+def to_tiles(height: int, width: int, *, side: int) -> tuple[int, int]:
+    """Return a size of nearly the same shape that whole tiles fill (Idefics 3)."""
+    ratio = width / height
+    if width >= height:
+        width = -(-width // side) * side
+        return -(-int(width / ratio) // side) * side, width
+    height = -(-height // side) * side
+    return height, -(-int(height * ratio) // side) * side
+
+
 def fit_area(height: int, width: int, *, multiple: int, most: int) -> tuple[int, int]:
     """Return the largest size of nearly the same shape, in multiples (Gemma 4).
 
@@ -57,9 +75,16 @@ def fit_area(height: int, width: int, *, multiple: int, most: int) -> tuple[int,
 
 
 def fit_video(
-    frames: int, height: int, width: int, *, multiple: int, fewest: int, most: int
+    frames: int,
+    height: int,
+    width: int,
+    *,
+    multiple: int,
+    fewest: int,
+    most: int,
+    what: str = "video",
 ) -> tuple[int, int]:
-    """Return the size of each of some frames, in multiples (Qwen3-VL).
+    """Return the size of each of some frames, in multiples (Qwen3-VL, GLM-OCR).
 
     Args:
         frames: how many there are, at least two.
@@ -68,6 +93,7 @@ def fit_video(
         multiple: divides both sides.
         fewest: pixels of all frames together.
         most: pixels of all frames together.
+        what: what it is, for messages.
 
     Raises:
         RequestError: if one side is more than 200 times the other.
@@ -75,7 +101,7 @@ def fit_video(
     if min(height, width) < multiple:
         grow = max(multiple / height, multiple / width)
         height, width = int(height * grow), int(width * grow)
-    _check_elongation(height, width, "video")
+    _check_elongation(height, width, what)
     rows, columns = round(height / multiple), round(width / multiple)
     pixels = round(frames / 2) * 2 * rows * columns * multiple**2
     if pixels > most:
@@ -116,3 +142,16 @@ def fit_pixels(
         rows = math.ceil(height * grow / multiple)
         columns = math.ceil(width * grow / multiple)
     return rows * multiple, columns * multiple
+
+
+def fit_whole(height: int, width: int, *, multiple: int, fewest: int, most: int) -> tuple[int, int]:
+    """Return a size as `fit_pixels` does, where a side below a multiple becomes one (PaddleOCR-VL).
+
+    Raises:
+        RequestError: if one side is more than 200 times the other.
+    """
+    if height < multiple:
+        height, width = multiple, round(width * multiple / height)
+    if width < multiple:
+        height, width = round(height * multiple / width), multiple
+    return fit_pixels(height, width, multiple=multiple, fewest=fewest, most=most)

@@ -9,6 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from transformers import (
+    Gemma4AudioFeatureExtractor,
+    Qwen3ASRFeatureExtractor,
+    WhisperFeatureExtractor,
+)
 from transformers.models.gemma4_unified.feature_extraction_gemma4_unified import (
     Gemma4UnifiedAudioFeatureExtractor,
 )
@@ -32,6 +37,18 @@ class Hearing:
     laid: int | None = None
     marks: str | None = None
 
+    def embed(self, model: Any, heard: Floats) -> Floats:
+        """Return the embedding of a sound: (rows, features)."""
+        inputs = self.process([heard])
+        if "windows" in inputs:
+            parts = [model.hear(frames) for frames in inputs["windows"]]
+            return np.asarray(torch.cat(parts).numpy(), np.float32)
+        owner = model if hasattr(model, "get_audio_features") else model.model
+        found = owner.get_audio_features(**inputs)
+        mask = getattr(found, "attention_mask", None)
+        rows = found.pooler_output if mask is None else found.pooler_output[mask]
+        return np.asarray(rows.numpy(), np.float32)
+
     def read(self, model: Any, tokens: Sequence[int], sounds: Sequence[Floats]) -> Floats:
         """Return the logits of every input."""
         ids = torch.tensor([[self.audio if token == self.laid else token for token in tokens]])
@@ -47,6 +64,60 @@ def _frames(sounds: Sequence[Floats]) -> dict[str, Any]:
     return {name: found[name] for name in ("input_features", "input_features_mask")}
 
 
+def _mel(samples: Floats, bins: int, multiple: int) -> torch.Tensor:
+    """Return transformers' spectrogram (bins, frames) of samples filled up to a multiple."""
+    extractor = WhisperFeatureExtractor(feature_size=bins)
+    found = extractor(
+        samples,
+        sampling_rate=16_000,
+        padding="longest",
+        pad_to_multiple_of=multiple,
+        truncation=False,
+        return_tensors="pt",
+    )
+    features: torch.Tensor = found["input_features"][0]
+    return features
+
+
+def _ultravox(sounds: Sequence[Floats]) -> dict[str, Any]:
+    """Split each sound in windows of 200 frames."""
+    mels = (_mel(np.pad(each, (0, max(0, 480 - len(each)))), 80, 160) for each in sounds)
+    windows = [window for mel in mels for window in torch.split(mel, 200, dim=1)]
+    return {"windows": windows, "audio_token": 5}
+
+
+def _voxtral(sounds: Sequence[Floats]) -> dict[str, Any]:
+    """As `VoxtralProcessor`, for windows of 200 frames."""
+    mels = (_mel(each, 128, 200 * 160) for each in sounds)
+    windows = [mel.reshape(128, -1, 200).transpose(0, 1) for mel in mels]
+    return {"input_features": torch.cat(windows)}
+
+
+def _qwen3(sounds: Sequence[Floats]) -> dict[str, Any]:
+    """Return the sounds' spectrograms, as `Qwen3ASRProcessor`."""
+    extractor = Qwen3ASRFeatureExtractor(feature_size=32)
+    asked: dict[str, Any] = {"padding": True, "return_attention_mask": True}
+    found = [extractor(each, sampling_rate=16_000, **asked) for each in sounds]
+    width = max(each["input_features"].shape[-1] for each in found)
+
+    def padded(values: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.pad(values, (0, width - values.shape[-1]))
+
+    return {
+        "input_features": torch.cat([padded(each["input_features"]) for each in found]),
+        "input_features_mask": torch.cat([padded(each["attention_mask"]) for each in found]),
+    }
+
+
+def _gemma4(sounds: Sequence[Floats]) -> dict[str, Any]:
+    found = Gemma4AudioFeatureExtractor()(list(sounds), return_tensors="pt")
+    return {name: found[name] for name in ("input_features", "input_features_mask")}
+
+
 HEARINGS: dict[str, Hearing] = {
     "gemma4_unified_hearing": Hearing(_frames, audio=11, laid=0, marks="mm_token_type_ids"),
+    "ultravox": Hearing(_ultravox, audio=5),
+    "gemma4_small_hearing": Hearing(_gemma4, audio=11, laid=0, marks="mm_token_type_ids"),
+    "qwen3_asr": Hearing(_qwen3, audio=7),
+    "voxtral": Hearing(_voxtral, audio=7),
 }

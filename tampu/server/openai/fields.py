@@ -11,16 +11,11 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from tampu.chat.output.literals import json_object
+from tampu.chat.messages import read_arguments, read_role, template_message, tool_call
 from tampu.chat.output.reasoning import Think
 from tampu.engine.prompts import TextPrompt, TokensPrompt
 from tampu.errors import RequestError, require
-from tampu.server.fields.conversation import (
-    read_role,
-    template_message,
-    tool_call,
-)
-from tampu.server.fields.media import decode_image, decode_video
+from tampu.server.fields.media import decode_audio, decode_image, decode_video
 from tampu.server.fields.options import MAX_INPUTS
 from tampu.server.fields.tools import shortened
 
@@ -33,7 +28,8 @@ _EFFORTS: dict[str, Think] = {
 _PARTS = {
     "text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal",
     "image_url": "image_url with a url", "input_image": "image_url", "input_json": "data",
-    "video_url": "video_url with a url",
+    "video_url": "video_url with a url", "input_audio": "input_audio with data in base64",
+    "audio_url": "audio_url with a url",
 }  # fmt: skip
 TextOrTokens: TypeAlias = TextPrompt | TokensPrompt
 
@@ -155,7 +151,7 @@ def read_message(message: Message, where: str) -> dict[str, Any]:
 def read_content(
     content: str | Sequence[dict[str, Any]] | None, where: str
 ) -> tuple[str, list[bytes]]:
-    """Return the text of a message, and its images and videos."""
+    """Return the text of a message, and its images, videos and sounds."""
     if content is None or isinstance(content, str):
         return content or "", []
     texts: list[str] = []
@@ -174,6 +170,11 @@ def read_content(
                 images.append(decode_image(url, f"{where}[{index}]", is_uri=True))
             case {"type": "video_url", "video_url": {"url": str(url)} | str(url)}:
                 images.append(decode_video(url, f"{where}[{index}]"))
+            case {"type": "input_audio", "input_audio": {"data": str(data)}} | {
+                "type": "audio_url",
+                "audio_url": {"url": str(data)} | str(data),
+            }:
+                images.append(decode_audio(data, f"{where}[{index}]"))
             case {"type": "input_json", "data": dict() | list() as data}:
                 texts.append(msgspec.json.encode(data).decode())
             case {"type": _}:
@@ -189,17 +190,3 @@ def wrong_part(part: Mapping[str, Any], where: str, known: Mapping[str, str]) ->
     if isinstance(kind, str) and kind in known:
         return RequestError(f"{where}: {kind} needs {known[kind]}")
     return RequestError(f"{where}: {shortened(kind)} is not supported here")
-
-
-def read_arguments(given: str | Mapping[str, Any] | None) -> Mapping[str, Any] | str:
-    """Return the arguments of a call in a conversation.
-
-    A text that is not a JSON object is returned as it is: a model may write anything, and the next
-    request has it in its history. The template shows it.
-    """
-    if not isinstance(given, str):
-        return given or {}
-    try:
-        return json_object(given or "{}")
-    except ValueError:
-        return given
