@@ -88,6 +88,7 @@ MODELS = {
     "olmo2": "OLMo 2, 3",
     "olmoe": "OLMoE",
     "orion": "Orion",
+    "paddleocr": "PaddleOCR-VL",
     "phi2": "Phi 1 to 2",
     "phi3": "Phi-3, Phi-4, Phi-4-mini",
     "qwen2": "Qwen 2, 2.5, InternVL 3",

@@ -102,6 +102,16 @@ def _of_qwen25(file: GGUFFile) -> Keys:
     }
 
 
+def _pixel_limits(file: GGUFFile) -> Keys:
+    """Return the fewest and the most pixels of an image."""
+    metadata = file.metadata
+    return {
+        f"vision.image_{name}": metadata.integer(f"vision.{name}")
+        for name in ("min_pixels", "max_pixels")
+        if metadata.has(f"vision.{name}")
+    }
+
+
 def _of_qwen3(file: GGUFFile) -> Keys:
     metadata, found = file.metadata, dict(_width(file))
     positions = file.tensors.get(_POSITIONS)
@@ -111,10 +121,7 @@ def _of_qwen3(file: GGUFFile) -> Keys:
     layers = metadata.integer("vision.block_count")
     stack = metadata.integers("vision.deepstack_visual_indexes", []).tolist()
     found["vision.is_deepstack_layers"] = np.array([index in stack for index in range(layers)])
-    for name in ("min_pixels", "max_pixels"):
-        if metadata.has(f"vision.{name}"):
-            found[f"vision.image_{name}"] = metadata.integer(f"vision.{name}")
-    return found
+    return {**found, **_pixel_limits(file)}
 
 
 def _fused(file: GGUFFile, tensors: Iterable[TensorInfo]) -> Iterable[TensorInfo]:  # noqa: ARG001
@@ -239,6 +246,9 @@ _NEMOTRON = Projector(
 )
 _STATED: Mapping[str, Projector] = {
     "idefics3": Projector(kind="idefics3", defaults=_HALVES | _GELU | _EPSILON),
+    "paddleocr": Projector(
+        kind="paddleocr", defaults=_HALVES | _GELU | _EPSILON, keys=_pixel_limits
+    ),
     "internvl": Projector(kind="internvl", defaults=_IMAGENET | _GELU | _EPSILON),
 }
 _OF_ARCHITECTURES: Mapping[str, Projector] = {

@@ -43,7 +43,9 @@ from tampu.nn.encoder import PatchEmbedding as PatchEmbedding
 from tampu.nn.encoder import add_class as add_class
 from tampu.nn.encoder import attend as attend
 from tampu.nn.encoder import axis_arrays as axis_arrays
+from tampu.nn.encoder import corner_arrays as corner_arrays
 from tampu.nn.encoder import drop_class as drop_class
+from tampu.nn.encoder import interpolate as interpolate
 from tampu.nn.encoder import project_patches as project_patches
 from tampu.nn.experts import BiasedRouter as BiasedRouter
 from tampu.nn.experts import ExpertLinear as ExpertLinear

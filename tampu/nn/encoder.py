@@ -18,7 +18,7 @@ from tampu.ml.attention import flash_attention
 from tampu.ml.moe import repeat
 from tampu.ml.rotary import Rope
 from tampu.nn.feed_forward import Activation, SiluFeedForward
-from tampu.nn.linear import Linear
+from tampu.nn.linear import Embedding, Linear
 from tampu.nn.module import Module, gguf
 from tampu.nn.norm import LayerNorm, RMSNorm
 
@@ -191,6 +191,38 @@ def axis_arrays(
         "row_divisors": np.concatenate(row_parts[::order]).astype(np.float32),
         "column_divisors": np.concatenate(column_parts[::order]).astype(np.float32),
     }
+
+
+def corner_arrays(places: Numbers, side: int) -> dict[str, npt.NDArray[np.generic]]:
+    """Return the data for `interpolate`: the four rows of a table around each place, and weights.
+
+    Args:
+        places: row and column in the table's grid, (n, 2), 0 to side - 1.
+        side: of the grid, whose rows follow one another in the table.
+    """
+    low = np.floor(places).astype(np.int32)
+    share = places - low
+    arrays: dict[str, npt.NDArray[np.generic]] = {}
+    for corner in range(4):
+        step = np.array([corner // 2, corner % 2], np.int32)
+        row, column = np.minimum(low + step, side - 1).T
+        weights = np.where(step, share, 1 - share).prod(axis=1, keepdims=True)
+        arrays[f"corner{corner}"] = (row * side + column).astype(np.int32)
+        arrays[f"weight{corner}"] = weights.astype(np.float32)
+    return arrays
+
+
+def interpolate(table: Embedding, inputs: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    """Return x (n, features) with embeddings between the rows of a table added.
+
+    Args:
+        table: of a square grid of positions.
+        inputs: of the graph; their data is that of `corner_arrays`.
+        x: F32, (n, features).
+    """
+    for corner in range(4):
+        x = x + table(inputs[f"corner{corner}"]) * inputs[f"weight{corner}"]
+    return x
 
 
 class EncoderFeedForward(Module):

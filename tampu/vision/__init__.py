@@ -23,6 +23,7 @@ from tampu.vision.sizes import (
     fit_long_side,
     fit_pixels,
     fit_video,
+    fit_whole,
     to_long_side,
     to_tiles,
 )
@@ -53,6 +54,7 @@ __all__ = [
     "fit_long_side",
     "fit_pixels",
     "fit_video",
+    "fit_whole",
     "paste",
     "patches",
     "places",

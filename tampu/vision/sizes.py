@@ -142,3 +142,16 @@ def fit_pixels(
         rows = math.ceil(height * grow / multiple)
         columns = math.ceil(width * grow / multiple)
     return rows * multiple, columns * multiple
+
+
+def fit_whole(height: int, width: int, *, multiple: int, fewest: int, most: int) -> tuple[int, int]:
+    """Return a size as `fit_pixels` does, where a side below a multiple becomes one (PaddleOCR-VL).
+
+    Raises:
+        RequestError: if one side is more than 200 times the other.
+    """
+    if height < multiple:
+        height, width = multiple, round(width * multiple / height)
+    if width < multiple:
+        height, width = round(height * multiple / width), multiple
+    return fit_pixels(height, width, multiple=multiple, fewest=fewest, most=most)

@@ -26,7 +26,7 @@ from tampu.runner import images as image_store
 pytestmark = pytest.mark.parity
 
 NAMES = list(SIGHTS)
-WEIGHED = ["glm_ocr", "internvl", "internvl_large", "smolvlm"]
+WEIGHED = ["glm_ocr", "internvl", "internvl_large", "paddleocr", "smolvlm"]
 TEXT = [11, 57, 200, 310, 42, 99]
 
 

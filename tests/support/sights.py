@@ -20,6 +20,9 @@ from transformers.models.mllama.processing_mllama import (
     convert_sparse_cross_attention_mask_to_dense,
     get_cross_attention_token_mask,
 )
+from transformers.models.paddleocr_vl.image_processing_pil_paddleocr_vl import (
+    PaddleOCRVLImageProcessorPil,
+)
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
@@ -166,6 +169,14 @@ def _glm_ocr(images: Sequence[Image.Image]) -> Inputs:
     return {name: found[name] for name in ("pixel_values", "image_grid_thw")}
 
 
+def _paddleocr(images: Sequence[Image.Image]) -> Inputs:
+    bounds = {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280}
+    half = [0.5, 0.5, 0.5]
+    processor = PaddleOCRVLImageProcessorPil(size=bounds, image_mean=half, image_std=half)
+    found = processor(list(images), return_tensors="pt")
+    return {name: found[name] for name in ("pixel_values", "image_grid_thw")}
+
+
 def _qwen3(images: Sequence[Image.Image]) -> Inputs:
     bounds = {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280}
     half = [0.5, 0.5, 0.5]
@@ -280,6 +291,7 @@ SIGHTS: dict[str, Sight] = {
     "qwen35_seeing": Sight(_qwen3, _gridded, image=7, marks="mm_token_type_ids"),
     "qwen35moe_seeing": Sight(_qwen3, _gridded, image=7, marks="mm_token_type_ids"),
     "llava": Sight(_llava, _pixels, image=6),
+    "paddleocr": Sight(_paddleocr, _gridded, image=7, marks="mm_token_type_ids"),
     "glm_ocr": Sight(_glm_ocr, _gridded, image=7, marks="mm_token_type_ids"),
     "internvl": Sight(_internvl, _pixels, image=7),
     "internvl_large": Sight(_internvl, _pixels, image=7),

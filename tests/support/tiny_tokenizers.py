@@ -54,6 +54,7 @@ IMAGE_TOKENS = {
     "llama4": ["<|image_start|>", "<|patch|>", "<|tile_x_separator|>", "<|tile_y_separator|>",
                "<|image|>", "<|image_end|>"],
     "qwen2": ["<|vision_start|>", "<|image_pad|>", "<|vision_end|>"],
+    "paddleocr": ["<|IMAGE_START|>", "<|IMAGE_PLACEHOLDER|>", "<|IMAGE_END|>"],
     "glm4": ["<|begin_of_image|>", "<|image|>", "<|end_of_image|>"],
     "internvl": ["<img>", "<IMG_CONTEXT>", "</img>"],
     "qwen2_audio": ["<|audio_start|>", "<|audio_pad|>", "<|audio_end|>"],

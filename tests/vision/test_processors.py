@@ -19,6 +19,7 @@ from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImagePr
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import get_optimal_tiled_canvas
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.mllama.image_processing_pil_mllama import MllamaImageProcessorPil
+from transformers.models.paddleocr_vl.image_processing_pil_paddleocr_vl import smart_resize
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
@@ -36,6 +37,7 @@ from tampu.vision import (
     fit_crop,
     fit_long_side,
     fit_pixels,
+    fit_whole,
     paste,
     patches,
     places,
@@ -142,6 +144,12 @@ def test_mllama_arranges_an_image_on_tiles(size: tuple[int, int]) -> None:
     assert len(tiles) == theirs["num_tiles"][0][0]
     for ours, their in zip(tiles, theirs["pixel_values"][0, 0], strict=False):
         assert np.abs(channels_first(ours) - their).max() < CLOSE
+
+
+@pytest.mark.parametrize("size", [*SIZES, (20, 13), (1, 190)])
+def test_paddleocr_enlarges_a_side_below_a_token(size: tuple[int, int]) -> None:
+    theirs = smart_resize(*size, factor=28, min_pixels=56 * 56, max_pixels=256 * 256)
+    assert fit_whole(*size, multiple=28, fewest=56 * 56, most=256 * 256) == theirs
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -28,6 +28,7 @@ _TOKENIZERS: dict[str, Callable[[Path], None]] = {
     "modern_bert": write_byte_level_of_encoders,
     "roberta": lambda folder: write_byte_level_of_encoders(folder, is_roberta=True),
     "llama3_image": lambda folder: write_byte_level(folder, "llama3", "llama3"),
+    "paddleocr_image": lambda folder: write_byte_level(folder, "llama3", "paddleocr"),
     "glm4_image": lambda folder: write_byte_level(folder, "llama3", "glm4"),
     "internvl_image": lambda folder: write_byte_level(folder, "qwen2", "internvl"),
     "llama3_audio": lambda folder: write_byte_level(folder, "llama3", "voxtral"),

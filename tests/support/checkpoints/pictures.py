@@ -163,6 +163,32 @@ def _internvl(text: str, **changes: Any) -> Recipe:
 
 
 RECIPES: dict[str, Recipe] = {
+    "paddleocr": Recipe(
+        "PaddleOCRVLForConditionalGeneration",
+        transformers.PaddleOCRVLConfig,
+        {
+            "text_config": TEXT
+            | {
+                "num_hidden_layers": 2,
+                "pad_token_id": 0,
+                "rope_parameters": {"rope_type": "default", "mrope_section": [4, 6, 6]},
+            },
+            "vision_config": {
+                "hidden_size": 64,
+                "intermediate_size": 96,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 4,
+                "image_size": 90,  # a grid of six
+                "patch_size": 14,
+                "layer_norm_eps": 2e-2,
+            },
+            **_IMAGE_TOKENS,
+            "tie_word_embeddings": False,
+        },
+        "paddleocr_image",
+        approximate_tower=True,
+        processor=_SMALL_PICTURES | {"temporal_patch_size": 1},
+    ),
     "glm_ocr": Recipe(
         "GlmOcrForConditionalGeneration",
         transformers.GlmOcrConfig,
