@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from tampu.chat.output import ToolCall
 from tampu.engine.backend import ReplySink, Running
+from tampu.engine.captures import Captured
 from tampu.engine.events import PromptLogprobs, Reply, Started
 from tampu.engine.output import OutputEvent
 from tampu.errors import ContextLengthError, RunnerDiedError
@@ -52,6 +53,7 @@ class Completion:
         usage: token counts and durations.
         logprobs: one entry per token, if requested.
         prompt_logprobs: one entry per prompt token except the first, if requested.
+        captured: values inside the model, if requested.
     """
 
     text: str
@@ -60,6 +62,7 @@ class Completion:
     usage: Usage
     logprobs: list[TokenLogprob]
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    captured: Captured | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +201,7 @@ def completion(events: Iterable[ChatEvent]) -> ChatCompletion:
                 usage=event.usage,
                 logprobs=[entry for delta in deltas for entry in delta.logprobs],
                 prompt_logprobs=event.prompt_logprobs,
+                captured=Captured.decoded(event.captured) if event.captured else None,
                 reasoning="".join(reasoning),
                 tool_calls=calls,
             )

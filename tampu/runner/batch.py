@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from tampu.kvcache import Segment
 from tampu.runner.adapters import token_adapters
+from tampu.runner.capture import captured_rows
 from tampu.runner.images import ImageStore
 from tampu.runner.sequence import Sequence
 from tampu.runner.step_inputs import CrossAttentionRows, StepInputs, most_in_full
@@ -137,6 +138,7 @@ def to_plan(
         _cross_attention(parts, images),
         token_adapters([(part.sequence.lora, part.count) for part in parts]),
         *_candidates(every, len(outputs), candidates if wants_logits else ()),
+        captured_rows(parts),
     )
     return Plan(every, inputs)
 
