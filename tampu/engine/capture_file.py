@@ -49,12 +49,13 @@ class _File:
 
     def write(self, name: str, row: int, rows: npt.NDArray[np.generic]) -> None:
         """Write rows of a tensor, from one row on."""
-        data = np.ascontiguousarray(rows)
-        offset = self.layout.offsets[name] + row * (data.nbytes // len(data))
+        offset = self.layout.offsets[name] + row * (rows.nbytes // len(rows))
         with translate_os_errors(self.path):
-            write_all(self.descriptor, memoryview(data).cast("B"), offset)
+            write_all(self.descriptor, rows.tobytes(), offset)
 
-    def write_rows(self, prompt: _Prompt, positions: Positions, values: Mapping[Point, Rows]) -> None:
+    def write_rows(
+        self, prompt: _Prompt, positions: Positions, values: Mapping[Point, Rows]
+    ) -> None:
         """Write the values of some tokens of a prompt after those before."""
         for point, rows in values.items():
             self.write(_key(point), prompt.row, rows)

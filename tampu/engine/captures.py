@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 from msgspec.structs import replace
 
 from tampu.engine.prompts import Prompt
@@ -30,29 +29,23 @@ Take: TypeAlias = Callable[[Positions, Mapping[Point, Rows]], None]
 
 
 @dataclass(frozen=True, eq=False)
-class Captured(Mapping[str, Mapping[int, Rows]]):
+class Captured:
     """Captured values: `captured["hidden_states"][3]` is F32, (positions, features).
 
     Attributes:
         positions: I32, (n,): of the tokens, in the order of the rows.
-        values: by the name of the point and the layer.
+        points: by the name of the point and the layer.
     """
 
     positions: Positions
-    values: Mapping[str, Mapping[int, Rows]]
+    points: Mapping[str, Mapping[int, Rows]]
 
     def __getitem__(self, name: str) -> Mapping[int, Rows]:
-        return self.values[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.values)
-
-    def __len__(self) -> int:
-        return len(self.values)
+        return self.points[name]
 
     def encoded(self) -> bytes:
         """Return it as a safetensors file: `positions`, and `hidden_states.3` and so on."""
-        arrays = {f"{name}.{n}": rows for name, of in self.values.items() for n, rows in of.items()}
+        arrays = {f"{name}.{n}": rows for name, of in self.points.items() for n, rows in of.items()}
         return encode({"positions": self.positions, **arrays}, {})
 
     @classmethod

@@ -13,15 +13,19 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 Array: TypeAlias = npt.NDArray[np.generic]
 
-_TYPES = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "I32": np.dtype("<i4")}
-_NAMES = {kind: name for name, kind in _TYPES.items()}
+_TYPES: Mapping[str, np.dtype[Any]] = {
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "I32": np.dtype("<i4"),
+}
+_NAMES = {str(kind): name for name, kind in _TYPES.items()}
 _ALIGNMENT = 64
 
 
@@ -35,7 +39,8 @@ class ArrayShape:
     @property
     def size_bytes(self) -> int:
         """The size of its data."""
-        return math.prod(self.shape) * _TYPES[self.type].itemsize
+        size: int = _TYPES[self.type].itemsize
+        return math.prod(self.shape) * size
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +76,11 @@ def lay_out(arrays: Mapping[str, ArrayShape], metadata: Mapping[str, str]) -> La
 
 def encode(arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> bytes:
     """Return arrays of F32, F16 or I32 as the bytes of a file."""
-    shapes = {name: ArrayShape(_NAMES[each.dtype], each.shape) for name, each in arrays.items()}
+    shapes = {
+        name: ArrayShape(_NAMES[str(each.dtype)], each.shape) for name, each in arrays.items()
+    }
     layout = lay_out(shapes, metadata)
-    return b"".join([layout.head, *(np.ascontiguousarray(each).data for each in arrays.values())])
+    return b"".join([layout.head, *(each.tobytes() for each in arrays.values())])
 
 
 def decode(data: bytes) -> tuple[dict[str, Array], dict[str, str]]:

@@ -92,9 +92,7 @@ def captured_rows(parts: Sequence[BatchPart]) -> CapturedRows | None:
     if not owners:
         return None
     rows = [positions - part.start + part.row for part, positions in owners]
-    return CapturedRows(
-        tuple(sorted(points)), np.concatenate(rows).astype(np.int32), tuple(owners)
-    )
+    return CapturedRows(tuple(sorted(points)), np.concatenate(rows).astype(np.int32), tuple(owners))
 
 
 class GraphCapture:

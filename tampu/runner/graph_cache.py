@@ -454,8 +454,8 @@ class GraphCache:
                 best = with_logits(found, result)
                 result = with_rows(best, result, in_full) if shape.in_full else best
         context.output(result)
-        found = capture.found if capture else {}
-        captured = {point: found[point] for point in shape.captured if point in found}
+        seen = capture.found if capture else {}
+        captured = {point: seen[point] for point in shape.captured if point in seen}
         return _Graph(context, [*inputs, *cache.inputs], result, captured)
 
     def _hidden(
