@@ -56,7 +56,7 @@ class CapturingModel(NativeModel):
     def capture(
         self,
         prompt: CapturePrompt,
-        points: Sequence[str] = ("hidden_states",),
+        points: str | Sequence[str] = "hidden_states",
         layers: int | Sequence[int] | None = None,
         positions: Sequence[int] | None = None,
         lora: Lora = NO_LORA,
@@ -84,7 +84,7 @@ class CapturingModel(NativeModel):
         self,
         path: FilePath,
         prompts: Sequence[CapturePrompt],
-        points: Sequence[str] = ("hidden_states",),
+        points: str | Sequence[str] = "hidden_states",
         layers: int | Sequence[int] | None = None,
         positions: Sequence[int] | None = None,
         lora: Lora = NO_LORA,
@@ -152,7 +152,7 @@ class CapturingModel(NativeModel):
 
 
 def _options(
-    points: Sequence[str], layers: int | Sequence[int] | None, positions: Sequence[int] | None
+    points: str | Sequence[str], layers: int | Sequence[int] | None, positions: Sequence[int] | None
 ) -> CaptureOptions:
     if isinstance(layers, int):
         layers = (layers,)

@@ -23,7 +23,7 @@ _ATTENTION_ENDS = ("o_proj", "out_proj", "c_proj", "Wo", "wo", "out_lin", "dense
 # Of a feed-forward part whose module adds the residual stream too (Bloom, MPT).
 _MLP_ENDS = ("dense_4h_to_h", "down_proj")
 _ADDS_RESIDUAL = ("BloomMLP", "MptMLP")
-_ROUTERS = ("gate", "router", "layer", "proj", "mlp_router")
+_ROUTERS = ("gate", "router", "layer", "proj", "wg")
 _EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 
 
