@@ -56,7 +56,7 @@ HOLDERS = {
     "mcp_types": {"server"},
     "gguf": set(),
     "PIL": {"vision"},
-    "av": {"vision"},
+    "av": {"audio", "vision"},
 }
 NEVER = {"torch", "transformers", "pickle", "marshal", "shelve", "dill", "imp"}
 # Where tests may sleep, and why. To wait there are `support.waiting`, with an end and a message,

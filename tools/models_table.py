@@ -65,7 +65,7 @@ MODELS = {
     "laguna": "Laguna",
     "lfm2": "LFM2",
     "lfm2moe": "LFM2 and LFM2.5 mixtures of experts",
-    "llama": "Llama 1 to 3.3, Mistral, Mixtral, LLaVA 1.5",
+    "llama": "Llama 1 to 3.3, Mistral, Mixtral, LLaVA 1.5, Ultravox, Voxtral, SmolVLM, Idefics 3",
     "llama4": "Llama 4, text and vision",
     "mamba": "Mamba 1",
     "mamba2": "Mamba 2, Codestral Mamba",
@@ -124,6 +124,7 @@ COLUMNS: dict[str, Callable[[str], bool]] = {
     "text, F16 cache": lambda what: what.startswith("F32, cache F16"),
     "text, Q8_0 weights": lambda what: what.startswith(("Q8_0", "MXFP4")),
     "images, F32": lambda what: what.startswith("F32") and "picture" in what,
+    "sounds, F32": lambda what: what.startswith("F32") and "sound" in what,
 }
 
 

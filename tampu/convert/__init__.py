@@ -24,6 +24,7 @@ from tampu.convert.families import FAMILIES
 from tampu.convert.family import Family, Parameters, template_of, with_model_prefix
 from tampu.convert.keys import check_config, check_files, check_quantization, report
 from tampu.convert.keys.image import IMAGE_FILE, PROCESSOR_FILE, check_images
+from tampu.convert.keys.sound import check_sounds
 from tampu.convert.keys.tokenizer_json import Refusals
 from tampu.convert.quant_mix import (
     FILE_TYPES,
@@ -110,8 +111,8 @@ def convert(
         destination: the file to write; an existing one is replaced.
         type: one of `TYPES`: the type of the large tensors, or a quant mix such as Q4_K_M; None:
             that of most of the checkpoint's weights, and MXFP4 for experts that are stored so.
-        mmproj: the file to write the vision encoder to, in llama.cpp's layout; None: text and
-            vision are in one file.
+        mmproj: the file to write the encoders to, in llama.cpp's layout; None: text and encoders
+            are in one file.
         metadata: additional keys, which override the converter's own.
         overrides: types for tensors whose GGUF names match.
         threads: number of worker threads; None: one per core.
@@ -223,6 +224,9 @@ def _parameters(
     if family.image_steps is not None and has_encoder:
         strange = check_images(checkpoint, processor, family.image_steps, parameters)
         report(list(strange), is_allowed=allow_unknown)
+    if family.sound_steps is not None:
+        strange = check_sounds(_feature_extractor(checkpoint), family.sound_steps, parameters)
+        report(list(strange), is_allowed=allow_unknown)
     return parameters
 
 
@@ -231,6 +235,14 @@ def _image_processor(checkpoint: Checkpoint) -> Config:
     whole = Config(checkpoint.json(PROCESSOR_FILE) or {}, PROCESSOR_FILE)
     if "image_processor" in whole:
         return whole.section("image_processor")
+    return Config(checkpoint.json(IMAGE_FILE) or {}, IMAGE_FILE)
+
+
+def _feature_extractor(checkpoint: Checkpoint) -> Config:
+    """Return the feature extractor's settings, as `_image_processor` does."""
+    whole = Config(checkpoint.json(PROCESSOR_FILE) or {}, PROCESSOR_FILE)
+    if "feature_extractor" in whole:
+        return whole.section("feature_extractor")
     return Config(checkpoint.json(IMAGE_FILE) or {}, IMAGE_FILE)
 
 

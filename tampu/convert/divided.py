@@ -1,4 +1,4 @@
-"""Writes the parts of a file of text and vision as files that llama.cpp loads."""
+"""Writes the parts of a file of text and encoders as files that llama.cpp loads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from tampu.convert.writer import ChunkSource, FileRange, PlannedFile, TensorToWrite
 from tampu.errors import UnsupportedModelError
 from tampu.gguf_compat import as_llama_cpp
-from tampu.gguf_compat.divide import has_vision, projector_part, text_part
+from tampu.gguf_compat.divide import has_encoder, projector_part, text_part
 from tampu.gguf_compat.tensors import data_of
 from tampu.ml.gguf_file import FilePart, GGUFFile, StoredBytes, TensorInfo
 from tampu.ml.metadata import Metadata, Value
@@ -44,14 +44,16 @@ def _read(file: GGUFFile, info: TensorInfo) -> StoredBytes:
 
 
 def divide(plan: PlannedFile) -> tuple[PlannedFile, PlannedFile]:
-    """Return the text model and the mmproj file for a model of text and vision, not written yet.
+    """Return the text model and the mmproj file for a model with encoders, not written yet.
 
     Raises:
-        UnsupportedModelError: if it has no vision encoder, or none of a kind that is known.
+        UnsupportedModelError: if it has no encoder, or none of a kind that is known.
     """
     file = as_llama_cpp(_header(plan))
-    if not has_vision(file):
-        raise UnsupportedModelError("the checkpoint has no vision encoder: leave out --mmproj")
+    if not has_encoder(file):
+        raise UnsupportedModelError(
+            "the checkpoint has no encoder of images or sounds: leave out --mmproj"
+        )
     return _plan_of(text_part(file), plan), _plan_of(projector_part(file), plan)
 
 

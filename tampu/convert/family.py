@@ -18,6 +18,7 @@ import numpy.typing as npt
 from tampu.convert.checkpoint import Stored, StoredTensor, to_float32
 from tampu.convert.config import Config, Rope, read_rope, rope_settings
 from tampu.convert.keys.image import ImageSteps
+from tampu.convert.keys.sound import SoundSteps
 from tampu.convert.lazy_tensor import View, stacked, viewed
 from tampu.convert.tied_output import drop_tied_output
 from tampu.errors import ModelFileError, UnsupportedModelError
@@ -94,6 +95,7 @@ class Family:
         fused: as `splits`, for parts that depend on the keys; names may have their numbers.
         image_settings: preprocessor_config.json, if there is one -> keys.
         image_steps: what the encoder does to pictures and no key changes; None: it has no encoder.
+        sound_steps: likewise, for sounds.
         gather: combines, renames or drops stored tensors before anything else.
         adapt: (keys, names of the checkpoint's tensors) -> keys, for what config.json may state
             wrongly.
@@ -124,6 +126,7 @@ class Family:
     fused: Callable[[Parameters], Mapping[str, Mapping[str, View]]] = nothing_fused
     image_settings: Callable[[Config], Parameters] = no_settings
     image_steps: ImageSteps | None = None
+    sound_steps: SoundSteps | None = None
     gather: Callable[[Iterable[StoredTensor]], Iterable[StoredTensor]] = iter
     adapt: Callable[[Parameters, Collection[str]], Parameters] = as_stated
     variant: Callable[[Config], Family | None] = no_variant
@@ -247,7 +250,8 @@ class Family:
             if name in self.optional or (tied and name == "output"):
                 continue
             leaf = "" if name in cut or name.endswith((".weight", ".bias")) else ".weight"
-            count = parameters["vision.block_count" if name.startswith("v.") else "block_count"]
+            owner = {"v.": "vision.", "a.": "audio."}.get(name[:2], "")
+            count = parameters[f"{owner}block_count"]
             if "{}" not in name:
                 yield name + leaf
             elif isinstance(count, int):

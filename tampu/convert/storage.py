@@ -24,6 +24,7 @@ _ALWAYS_F32 = (
     "token_types.weight", "position_embd.weight", "v.position_embedding.weight",
     "v.position_embd.weight", "v.positional_embedding_vlm", "v.tile_position_embd.weight",
     "v.pre_tile_position_embd.weight", "v.post_tile_position_embd.weight",
+    "a.position_embd.weight",
 )  # fmt: skip
 _SMALL = (
     ".bias",
@@ -42,7 +43,7 @@ def storage_type(name: str, shape: tuple[int, ...], wanted: GGMLType) -> GGMLTyp
     is_small = is_small or ".ffn_gate_inp" in name or name.endswith((".ssm_a", ".ssm_d"))
     if is_small or name in _ALWAYS_F32 or wanted == GGMLType.F32:
         return GGMLType.F32
-    if wanted.is_quantized or (wanted == GGMLType.BF16 and name.startswith(("v.", "mm."))):
+    if wanted.is_quantized or (wanted == GGMLType.BF16 and name.startswith(("v.", "mm.", "a."))):
         return GGMLType.F16
     return wanted
 

@@ -16,6 +16,18 @@ PREFIXES = (
     ("model.vision_model.", "vision_model."),
 )
 
+SIGLIP_LAYER = {
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.out_proj": "attn_out",
+    "layer_norm1": "ln1",
+    "layer_norm2": "ln2",
+    "mlp.fc1": "ffn_up",
+    "mlp.fc2": "ffn_down",
+}
+"""A layer of CLIP's and SigLIP's encoders, under llama.cpp's names."""
+
 ATTENTION = {
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",
@@ -48,16 +60,17 @@ def tower_names(theirs: str, parts: dict[str, str]) -> dict[str, str]:
     return {f"{theirs}.{name}": f"v.blk.{{}}.{target}" for name, target in parts.items()}
 
 
-def tower_keys(vision: Config, *, image: int, patch: int) -> Parameters:
+def tower_keys(vision: Config, *, image: int, patch: int, has_rest: bool = False) -> Parameters:
     """Return the keys common to all vision towers.
 
     Args:
         vision: the tower's configuration.
         image: the default image size in pixels.
         patch: the default patch size in pixels.
+        has_rest: whether pixels at the right and lower edge may be less than a patch.
     """
     side, square = vision.integer("image_size", image), vision.integer("patch_size", patch)
-    if side % square:
+    if side % square and not has_rest:
         raise vision.error("image_size", f"{side} is not a multiple of the patch size {square}")
     width, heads = vision.integer("hidden_size"), vision.integer("num_attention_heads")
     if width % heads:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from tampu.audio import is_audio
-from tampu.audio.decoding import decode
+from tampu.audio.sandboxed import SandboxedAudioDecoder
 from tampu.chat.images import Item, PreparedMedia
 from tampu.engine.model_loader import LoadedModel
 from tampu.errors import RequestError
@@ -30,6 +30,7 @@ class MediaProcessor:
         self._tokenizer = model.tokenizer
         self._decoder = SandboxedDecoder(fork_server)
         self._video_decoder = SandboxedVideoDecoder(fork_server)
+        self._audio_decoder = SandboxedAudioDecoder(fork_server)
 
     def prepare_image(self, image: bytes | RGBImage) -> NumberedImage:
         """Return an image as the model takes it; see `Engine.prepare_image`."""
@@ -73,7 +74,7 @@ class MediaProcessor:
             RequestError: if the model takes no sounds, or cannot take this one.
         """
         encoder = self._audio()
-        samples = decode(sound) if isinstance(sound, bytes) else sound
+        samples = self._audio_decoder.decode(sound) if isinstance(sound, bytes) else sound
         items = (
             self._numbered(item) if isinstance(item, PreparedImage) else item
             for item in encoder.prepare(samples)

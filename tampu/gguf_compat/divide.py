@@ -1,4 +1,4 @@
-"""A file of text and vision, divided as llama.cpp wants it: a text model, and its projector.
+"""A file of text and encoders, divided as llama.cpp wants it: a text model, and its projector.
 
 Both parts are headers over the same file; `tampu.convert.divided` writes them. They have the names
 of llama.cpp, and tensors in the types that its converter gives them.
@@ -10,23 +10,20 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from tampu.errors import UnsupportedModelError
 from tampu.gguf_compat.layout import by_name
-from tampu.gguf_compat.projectors import PROJECTORS, Projector
+from tampu.gguf_compat.projectors import Projector, projector_of
 from tampu.gguf_compat.tensors import to_f32
 from tampu.ml.gguf_file import GGUFFile, TensorInfo
 from tampu.ml.metadata import Metadata, Value
 
 _OTHERS = ("v.", "a.", "mm.", "mtp.")  # not of the text
 _VISION_KEYS = ("vision.", "audio.", "mm.", "sam.")
-_IN_F32 = re.compile(r"v\.(sam\.)?(patch_embd|position_embd|pos_embd|class_embd)\b.*")
+_IN_F32 = re.compile(r"[va]\.(sam\.)?(patch_embd|position_embd|pos_embd|class_embd)\b.*")
 
 
-def has_vision(file: GGUFFile) -> bool:
-    """Return whether a model's file has a vision encoder in it."""
-    return file.metadata.architecture != "clip" and any(
-        name.startswith("v.") for name in file.tensors
-    )
+def has_encoder(file: GGUFFile) -> bool:
+    """Return whether a model's file has an encoder of images, or a known one of sounds, in it."""
+    return file.metadata.architecture != "clip" and (_sees(file) or _hears(file))
 
 
 def is_divided(file: GGUFFile) -> bool:
@@ -44,25 +41,22 @@ def text_part(file: GGUFFile) -> GGUFFile:
 
 
 def projector_part(file: GGUFFile) -> GGUFFile:
-    """Return the header of the vision encoder, as llama.cpp's mmproj file has it.
+    """Return the header of the encoders, as llama.cpp's mmproj file has it.
 
     Raises:
         UnsupportedModelError: if the architecture's encoder is not known.
         ModelFileError: for keys or tensors that do not fit.
     """
-    architecture = file.metadata.architecture
-    if architecture not in PROJECTORS:
-        known = ", ".join(sorted(PROJECTORS))
-        raise UnsupportedModelError(
-            f"the vision encoder of '{architecture}' cannot be written to a file of its own; "
-            f"known: {known}"
-        )
-    projector = PROJECTORS[architecture]
+    projector = projector_of(file.metadata) if _sees(file) else None
     hears = _hears(file)
     held = [info for info in file.tensors.values() if _is_encoders(info.name, hears=hears)]
-    tensors = by_name(_stored(projector.tensors(file, held)))
+    tensors = by_name(_stored(projector.tensors(file, held) if projector else held))
     metadata = Metadata(_clip_keys(file, projector))
     return replace(file, metadata=metadata, tensors=tensors, kinds={})
+
+
+def _sees(file: GGUFFile) -> bool:
+    return any(name.startswith("v.") for name in file.tensors)
 
 
 def _hears(file: GGUFFile) -> bool:
@@ -83,30 +77,42 @@ def _stored(tensors: Iterable[TensorInfo]) -> Iterable[TensorInfo]:
         yield to_f32(info) if is_exact and info.computation is None else info
 
 
-def _clip_keys(file: GGUFFile, projector: Projector) -> dict[str, Value]:
-    """Return the keys of the projector's file."""
-    metadata = file.metadata
-    prefix = metadata.architecture + "."
+def _clip_keys(file: GGUFFile, projector: Projector | None) -> dict[str, Value]:
+    """Return the keys of the projector's file; each of two encoders has its own kind."""
     hears = _hears(file)
-    encoders = (prefix + "vision.", prefix + "audio.") if hears else (prefix + "vision.",)
-    own = {
-        key.removeprefix(prefix): value
-        for key, value in metadata.items()
-        if key.startswith(encoders)
+    found = _vision_keys(file, projector) if projector else {}
+    if hears:
+        heard = _own(file, "audio.")
+        found |= {**heard, "has_audio_encoder": True}
+        if projector:
+            found["vision.projector_type"] = found.pop("projector_type")
+        else:
+            found["projector_type"] = found.pop("audio.projector_type")
+    return {
+        "general.architecture": "clip",
+        "general.type": "mmproj",
+        **{f"clip.{key}": value for key, value in found.items() if value is not None},
     }
+
+
+def _vision_keys(file: GGUFFile, projector: Projector) -> dict[str, Value | None]:
     found: dict[str, Value | None] = {
-        "vision.projection_dim": metadata.integer("embedding_length"),
+        "vision.projection_dim": file.metadata.integer("embedding_length"),
         **projector.defaults,
-        **own,
+        **_own(file, "vision."),
         "has_vision_encoder": True,
         "projector_type": projector.kind,
         **projector.keys(file),
     }
     found.pop("vision.projector_type", None)
-    if hears:  # each encoder has its own kind
-        found |= {"has_audio_encoder": True, "vision.projector_type": found.pop("projector_type")}
+    return found
+
+
+def _own(file: GGUFFile, group: str) -> dict[str, Value]:
+    """Return the keys of one encoder, without the architecture's prefix."""
+    prefix = file.metadata.architecture + "."
     return {
-        "general.architecture": "clip",
-        "general.type": "mmproj",
-        **{f"clip.{key}": value for key, value in found.items() if value is not None},
+        key.removeprefix(prefix): value
+        for key, value in file.metadata.items()
+        if key.startswith(prefix + group)
     }

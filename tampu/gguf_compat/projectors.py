@@ -1,6 +1,6 @@
 """What llama.cpp's file of a vision encoder has beyond the names: kinds, keys and fused tensors.
 
-By llama.cpp's names of the text models' architectures.
+By the kind that a file states, or the architecture of its text model.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tampu.errors import ModelFileError
+from tampu.errors import ModelFileError, UnsupportedModelError
 from tampu.gguf_compat.layout import Keys, no_keys
 from tampu.gguf_compat.tensors import computed, joined, reordered_rows, rows_of
 from tampu.ml.gguf_file import GGUFFile, TensorInfo
@@ -233,7 +233,10 @@ _NEMOTRON = Projector(
     keys=_of_nemotron,
     tensors=_on_grid,
 )
-PROJECTORS: Mapping[str, Projector] = {
+_STATED: Mapping[str, Projector] = {
+    "idefics3": Projector(kind="idefics3", defaults=_HALVES | _GELU | _EPSILON),
+}
+_OF_ARCHITECTURES: Mapping[str, Projector] = {
     "deepseek2-ocr": Projector(
         kind="deepseekocr",
         defaults=_HALVES
@@ -284,3 +287,20 @@ PROJECTORS: Mapping[str, Projector] = {
     "qwen3vl": _QWEN3,
     "qwen3vlmoe": _QWEN3,
 }
+
+
+def projector_of(metadata: Metadata) -> Projector:
+    """Return how the vision encoder of a file of text and vision is written.
+
+    Raises:
+        UnsupportedModelError: if it is not known.
+    """
+    stated, architecture = metadata.string("vision.projector_type", ""), metadata.architecture
+    found = _STATED.get(stated) or _OF_ARCHITECTURES.get(architecture)
+    if not found:
+        known = ", ".join(sorted({*_STATED, *_OF_ARCHITECTURES}))
+        raise UnsupportedModelError(
+            f"the vision encoder of '{architecture}' cannot be written to a file of its own; "
+            f"known: {known}"
+        )
+    return found

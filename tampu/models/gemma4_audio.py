@@ -12,12 +12,12 @@ from typing import ClassVar
 import numpy as np
 
 from tampu import nn
-from tampu.audio import SAMPLE_RATE
-from tampu.errors import ModelFileError, RequestError
+from tampu.audio import check_length
+from tampu.errors import ModelFileError
 from tampu.ml import Context, Tensor
 
 _PART_TOKENS = 100  # four seconds: what is encoded at once
-_MAX_TOKENS = 750 * 20  # ten minutes; the model was trained with thirty seconds
+_MAX_SECONDS = 600  # the model was trained with thirty
 
 MARKS: nn.SpecialTokens = {
     "start": (("<|audio>",),),
@@ -42,11 +42,9 @@ class Gemma4UnifiedAudio(nn.AudioModel):
     options: Options
 
     def prepare(self, samples: nn.Samples) -> tuple[int | nn.PreparedImage, ...]:
+        check_length(samples, _MAX_SECONDS)
         frame = self.options.frame
         count = -(-len(samples) // frame)
-        if not 0 < count <= _MAX_TOKENS:
-            limit = _MAX_TOKENS * frame // SAMPLE_RATE
-            raise RequestError(f"a sound must have at least one sample and at most {limit} seconds")
         frames = np.pad(samples, (0, count * frame - len(samples))).reshape(count, frame)
         starts = range(0, count, _PART_TOKENS)
         parts = [self._part(frames[start : start + _PART_TOKENS]) for start in starts]

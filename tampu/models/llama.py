@@ -26,8 +26,10 @@ from typing import ClassVar
 
 from tampu import nn
 from tampu.ml import Tensor
+from tampu.models.idefics3 import Idefics3
 from tampu.models.llava import Llava
 from tampu.models.pixtral import Pixtral
+from tampu.models.whisper import Ultravox, Voxtral
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +67,8 @@ class Llama(nn.Decoder):
     rope_factors: nn.RopeFactors = nn.gguf()
 
     options_type: ClassVar[type[Options]] = Options
-    vision_types: ClassVar[tuple[type[nn.VisionModel], ...]] = (Llava, Pixtral)
+    vision_types: ClassVar[tuple[type[nn.VisionModel], ...]] = (Llava, Idefics3, Pixtral)
+    audio_types: ClassVar[tuple[type[nn.AudioModel], ...]] = (Ultravox, Voxtral)
     options: Options
 
     def cache_shapes(self) -> list[nn.LayerShape]:

@@ -19,6 +19,8 @@ from tampu.nn.cache import History as History
 from tampu.nn.cache import LayerCache as LayerCache
 from tampu.nn.cache import States as States
 from tampu.nn.cache import Tensors as Tensors
+from tampu.nn.convolution import Conv1d as Conv1d
+from tampu.nn.convolution import zero_rows as zero_rows
 from tampu.nn.decoder import Decoder as Decoder
 from tampu.nn.decoder import DecoderOptions as DecoderOptions
 from tampu.nn.decoder import MTPDecoderOptions as MTPDecoderOptions

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from tampu.ml import Context, GGMLType, Tensor
 from tampu.nn.points import Point
-
-if TYPE_CHECKING:
-    from tampu.runner.batch import BatchPart
 
 Rows: TypeAlias = npt.NDArray[np.float32]
 Positions: TypeAlias = npt.NDArray[np.int32]
@@ -59,40 +56,10 @@ class CapturedRows:
     Attributes:
         points: of all its requests.
         rows: I32, (n,): of the tokens in the batch.
-        owners: the parts that these are of, in their order, and the positions of each.
     """
 
     points: tuple[Point, ...]
     rows: npt.NDArray[np.int32]
-    owners: tuple[tuple[BatchPart, Positions], ...]
-
-    def shares(
-        self, values: Sequence[npt.NDArray[np.generic]]
-    ) -> Iterator[tuple[BatchPart, Positions, dict[Point, Rows]]]:
-        """Yield what is each part's of the values (n, features) at all points."""
-        row = 0
-        for part, positions in self.owners:
-            own, row = slice(row, row + len(positions)), row + len(positions)
-            wanted = part.sequence.capture.points if part.sequence.capture else ()
-            found = zip(self.points, values, strict=True)
-            share = {p: np.asarray(rows[own], np.float32) for p, rows in found if p in wanted}
-            yield part, positions, share
-
-
-def captured_rows(parts: Sequence[BatchPart]) -> CapturedRows | None:
-    """Return what a batch of these parts captures; None: nothing."""
-    points: set[Point] = set()
-    owners = []
-    for part in parts:
-        if capture := part.sequence.capture:
-            positions = capture.wanted(part.start, part.end)
-            if len(positions):
-                owners.append((part, positions))
-                points.update(capture.points)
-    if not owners:
-        return None
-    rows = [positions - part.start + part.row for part, positions in owners]
-    return CapturedRows(tuple(sorted(points)), np.concatenate(rows).astype(np.int32), tuple(owners))
 
 
 class GraphCapture:

@@ -108,13 +108,16 @@ class OutputProcessor:
     def _hand_over(self, plan: Plan, computed: Computed) -> None:
         """Give each sequence what it captures; an error ends that one."""
         captured = plan.inputs.captured
-        for part, positions, values in captured.shares(computed.outputs[1:]) if captured else ():
-            sequence = part.sequence
-            if sequence.finish is None and sequence.capture:
+        if captured is None:
+            return
+        for (part, capture, positions), own in plan.capturing():
+            values = zip(captured.points, computed.outputs[1:], strict=True)
+            found = {p: rows[own].copy() for p, rows in values if p in capture.points}
+            if part.sequence.finish is None:
                 try:
-                    sequence.capture.take(positions, values)
+                    capture.take(positions, found)
                 except TampuError as error:
-                    self.fail(sequence, error)
+                    self.fail(part.sequence, error)
 
     # -- one sequence ----------------------------------------------------------------------------
 

@@ -7,7 +7,15 @@ encoders are floats, cut into patches.
 
 from tampu.vision.limits import ImageLimits
 from tampu.vision.pixels import CLIP, HALF, UNIT, Filter, Normalization, patches, places, resize
-from tampu.vision.sizes import fit_area, fit_crop, fit_long_side, fit_pixels, fit_video
+from tampu.vision.sizes import (
+    fit_area,
+    fit_crop,
+    fit_long_side,
+    fit_pixels,
+    fit_video,
+    to_long_side,
+    to_tiles,
+)
 from tampu.vision.tiles import Arrangement, arrange, arrangements, cut_tiles, paste
 
 __all__ = [
@@ -30,4 +38,6 @@ __all__ = [
     "patches",
     "places",
     "resize",
+    "to_long_side",
+    "to_tiles",
 ]

@@ -16,6 +16,7 @@ Floats: TypeAlias = npt.NDArray[np.float32]
 class Filter(enum.IntEnum):
     """The resampling filter (Pillow's numbers)."""
 
+    LANCZOS = 1
     BILINEAR = 2
     BICUBIC = 3
 

@@ -37,6 +37,24 @@ def fit_long_side(height: int, width: int, *, longest: int, multiple: int) -> tu
     return -(-height // multiple) * multiple, -(-width // multiple) * multiple
 
 
+def to_long_side(height: int, width: int, *, longest: int) -> tuple[int, int]:
+    """Return a size whose longer side is `longest` and whose other is even (Idefics 3)."""
+    ratio = width / height
+    shorter = int(longest / ratio) if width >= height else int(longest * ratio)
+    shorter = max(1, shorter + shorter % 2)
+    return (shorter, longest) if width >= height else (longest, shorter)
+
+
+def to_tiles(height: int, width: int, *, side: int) -> tuple[int, int]:
+    """Return a size of nearly the same shape that whole tiles fill (Idefics 3)."""
+    ratio = width / height
+    if width >= height:
+        width = -(-width // side) * side
+        return -(-int(width / ratio) // side) * side, width
+    height = -(-height // side) * side
+    return height, -(-int(height * ratio) // side) * side
+
+
 def fit_area(height: int, width: int, *, multiple: int, most: int) -> tuple[int, int]:
     """Return the largest size of nearly the same shape, in multiples (Gemma 4).
 

@@ -39,12 +39,21 @@ def flat(prompt: list[Any]) -> list[int]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("chunk", [None, 40, 1])
-@pytest.mark.parametrize("seconds", [(1.5, 0.31), (9.7,), (0.03,)])
+@pytest.mark.parametrize(
+    ("chunk", "seconds"),
+    [
+        (None, (1.5, 0.31)),
+        (40, (9.7,)),
+        (None, (0.03,)),
+        pytest.param(1, (1.5, 0.31), marks=pytest.mark.slow),
+        pytest.param(1, (9.7,), marks=pytest.mark.slow),
+        pytest.param(None, (9.7,), marks=pytest.mark.slow),
+    ],
+)
 def test_logits_of_a_text_with_sounds(
     laboratory: Laboratory, name: str, chunk: int | None, seconds: tuple[float, ...]
 ) -> None:
-    """The second is longer than what is encoded at once; the third shorter than a token."""
+    """One sound is longer than what is encoded at once, one shorter than a token."""
     sounds = [sound(length, seed) for seed, length in enumerate(seconds)]
     with laboratory.engine(name) as engine:
         prompt: list[Any] = [1, 33]
@@ -120,7 +129,7 @@ def test_a_chat_hears_a_file_and_its_prefix_is_found_again(
         message = {"role": "user", "content": "What is said?", "audio": [wav(samples)]}
         said = engine.chat([message], max_tokens=4, temperature=0)
         again = engine.chat([message], max_tokens=4, temperature=0)
-        assert said.usage.prompt_tokens >= 200
+        assert said.usage.prompt_tokens > len(long.tokens)
         assert again.text == said.text
         assert again.usage.cached_tokens >= said.usage.prompt_tokens - 1
 

@@ -13,6 +13,8 @@ from support.laboratory import Laboratory
 from support.seeing import Seer, picture
 from support.sights import SIGHTS
 from tokenizers import Tokenizer
+from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
+from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
 
 from tampu.ml import Backend
 from tampu.vision import arrange
@@ -37,6 +39,18 @@ def _llama4(size: tuple[int, int]) -> str:
     return f"<|image_start|>{rows}<|image|>{tile}<|image_end|>"
 
 
+def _smolvlm(size: tuple[int, int]) -> str:
+    """As `SmolVLMProcessor.replace_image_token`."""
+    processor = SmolVLMImageProcessorPil(
+        size={"longest_edge": 150}, max_image_size={"longest_edge": 50}
+    )
+    found = processor([sized(size)], return_row_col_info=True)
+    (rows,), (columns,) = found["rows"][0], found["cols"][0]
+    marks = "<fake_token_around_image>", "<image>", "<global-img>"
+    text: str = get_image_prompt_string(rows, columns, 4, *marks)
+    return text
+
+
 def _qwen(name: str, size: tuple[int, int]) -> str:
     """As `Qwen2_5_VLProcessor` and `Qwen3VLProcessor`, between the marks of their templates."""
     (grid,) = SIGHTS[name].process([sized(size)])["image_grid_thw"]
@@ -59,6 +73,7 @@ WRITTEN: dict[str, Callable[[tuple[int, int]], str]] = {
         _always, "\n\n<start_of_image>" + "<image_soft_token>" * 16 + "<end_of_image>\n\n"
     ),
     "llava": partial(_always, "<image>" * 64),
+    "smolvlm": _smolvlm,
     "mistral3_vision": _pixtral,
     "llama4_vision": _llama4,
     "mllama": partial(_always, "<|image|>"),

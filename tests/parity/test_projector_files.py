@@ -105,8 +105,12 @@ def test_a_checkpoint_is_converted_into_two_files(
         assert bind_model(text, second).vision is not None
 
 
-def test_a_checkpoint_without_vision_is_not_divided(laboratory: Laboratory, tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedModelError, match="no vision encoder: leave out --mmproj"):
+def test_a_checkpoint_without_encoders_is_not_divided(
+    laboratory: Laboratory, tmp_path: Path
+) -> None:
+    with pytest.raises(
+        UnsupportedModelError, match="no encoder of images or sounds: leave out --mmproj"
+    ):
         convert(laboratory.checkpoint("llama"), tmp_path / "t", "F32", mmproj=tmp_path / "m")
     assert [*tmp_path.iterdir()] == []
 

@@ -26,6 +26,7 @@ from tampu.runner import images as image_store
 pytestmark = pytest.mark.parity
 
 NAMES = list(SIGHTS)
+TILED = ["smolvlm"]
 TEXT = [11, 57, 200, 310, 42, 99]
 
 
@@ -88,14 +89,33 @@ def test_the_table_of_the_activation_explains_the_towers_error(
 ) -> None:
     """What is left are arguments that round to the other neighbour."""
     model: Any = load_reference(name, laboratory.checkpoint(name))
-    for block in model.model.visual.blocks:
-        block.mlp.act_fn = TableGelu()
+    for part, module in model.named_modules():
+        for activation in ("act_fn", "activation_fn"):
+            if hasattr(module, activation) and "vis" in part and part.endswith(".mlp"):
+                setattr(module, activation, TableGelu())
     image = picture(100, 150)
     with torch.no_grad():
         expected = SIGHTS[name].embed(model, Image.fromarray(image))
     ours = seer(name).see(image)
     what = "F32, embedding of a picture, same table of GELU"
     laboratory.compare(name, ours, expected, what, 1e-4)
+
+
+@pytest.mark.parametrize("name", in_depth(TILED))
+def test_every_weight_of_an_encoder_matters(laboratory: Laboratory, name: str) -> None:
+    """But for biases of keys, which change no softmax: what is compared depends on all others."""
+    model, sight = load_reference(name, laboratory.checkpoint(name)), SIGHTS[name]
+    image = Image.fromarray(picture(40, 30))
+    with torch.no_grad():
+        expected = sight.embed(model, image)
+        for part, weight in model.named_parameters():
+            if part.startswith(("model.text_model", "model.language_model", "lm_head")):
+                continue
+            values = weight.clone()
+            weight.zero_()
+            moved = np.abs(sight.embed(model, image) - expected).max()
+            weight.copy_(values)
+            assert moved > 1e-2 or part.endswith("k_proj.bias"), part
 
 
 @pytest.mark.seed("S60", "S61", "S94", "S99")

@@ -123,6 +123,6 @@ def _put(parameter: torch.Tensor, cut: View, values: Values | None) -> None:
     """Put values where `cut` finds them in a parameter; None: leave it as it is."""
     if values is None:
         return
-    places = cut(np.arange(parameter.numel()).reshape(parameter.shape))
-    places = torch.from_numpy(np.ascontiguousarray(places).ravel())
+    numbers: Any = np.arange(parameter.numel()).reshape(parameter.shape)  # a View takes any type
+    places = torch.from_numpy(np.ascontiguousarray(cut(numbers)).ravel())
     parameter.view(-1)[places] = torch.from_numpy(values.ravel())

@@ -40,5 +40,5 @@ if __name__ == "__main__":
     gpu = FailingGPU()
     gpu.file = Path(sys.argv[1])
     devices = (gpu.device, *find_devices())
-    bound_model.find_devices = lambda: devices
+    bound_model.find_devices = lambda: devices  # type: ignore[attr-defined]
     main(sys.argv[2:])

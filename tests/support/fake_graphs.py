@@ -134,10 +134,10 @@ class FakeGraphs:
         return PreparedGraph(encoder, [], False)  # type: ignore[arg-type]
 
     def launch(self, prepared: PreparedGraph) -> Future[Computed]:
-        graph: object = prepared.graph
+        graph: Any = prepared.graph
         if not isinstance(graph, FakeEncoder):
             self.order.append("batch")
-            return self.submit(prepared.graph)
+            return self.submit(graph)
         if graph.is_complete:
             self.order.append("image")
             return self.encode(graph.image)
@@ -227,7 +227,7 @@ class FakeEngine:
             drafts=drafts,
         )
         self.graphs: Any = (graphs or FakeGraphs)(follow, cells)  # with methods of a test
-        warm_up = IdleWarmUp(self.graphs, self.kv_manager, 4, left, clock)
+        warm_up = IdleWarmUp(self.graphs, self.kv_manager, 4, left, clock)  # type: ignore[arg-type]
         self.runner = EngineLoop(self.scheduler, self.graphs, Vocabulary(), warm_up)  # type: ignore[arg-type]
 
     def __enter__(self) -> FakeEngine:

@@ -27,7 +27,7 @@ from tampu.engine.handlers.generate import Generation
 from tampu.engine.request_builder import RequestBuilder
 from tampu.engine.requests import Embed, Embedded, Generate
 from tampu.errors import LoadCancelledError, ModelFileError
-from tampu.runner.events import Done, Failed, TextDelta, TokenLogprob, Usage
+from tampu.runner.events import Done, Failed, FinishReason, TextDelta, TokenLogprob, Usage
 from tampu.worker.worker import Worker
 
 
@@ -137,7 +137,7 @@ class FakeModel(Backend):
             token = ord(character)
             logprob = TokenLogprob(token, -1.0, token_bytes=character.encode())
             sink(TextDelta(character, (token,), (logprob,)))
-        reason = "cancelled" if request.cancelled.is_set() else "stop"
+        reason: FinishReason = "cancelled" if request.cancelled.is_set() else "stop"
         sink(Done(reason, Usage(prompt_tokens=len(text), generated_tokens=len(text))))
 
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 import math
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,7 @@ from tampu.engine.requests import (
     Rerank,
 )
 from tampu.errors import ComputeError, OutOfMemoryError, RunnerDiedError, UnsupportedRequestError
-from tampu.runner.events import Done, TextDelta, TokenLogprob, Usage
+from tampu.runner.events import BatchCounts, Done, TextDelta, TokenLogprob, Usage
 
 USAGE = Usage(
     prompt_tokens=3, cached_tokens=1, prompt_ns=5, generated_tokens=2, generated_ns=7, total_ns=12
@@ -50,8 +50,9 @@ class FakeRunner:
         self.style = style or chat_format("")
         self.is_alive = True
         self.cause = ""
-        self.requests = []
-        self.streamed = []
+        self.requests: list[tuple[Any, Any]] = []
+        self.streamed: list[bool] = []
+        self.computed: Callable[[BatchCounts], None] = lambda _: None
         self.cancelled = 0
         self.running = 0
         self.observed = 0
@@ -156,7 +157,7 @@ class FakeStart:
     """Loads fake models, and counts."""
 
     def __init__(self) -> None:
-        self.runners = []
+        self.runners: list[tuple[str, FakeRunner]] = []
         self.error: Exception | None = None
         self.delay_s = 0.0
         self.begun = 0

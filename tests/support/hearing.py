@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from transformers import WhisperFeatureExtractor
 from transformers.models.gemma4_unified.feature_extraction_gemma4_unified import (
     Gemma4UnifiedAudioFeatureExtractor,
 )
@@ -47,6 +48,37 @@ def _frames(sounds: Sequence[Floats]) -> dict[str, Any]:
     return {name: found[name] for name in ("input_features", "input_features_mask")}
 
 
+def _mel(samples: Floats, bins: int, multiple: int) -> torch.Tensor:
+    """Return transformers' spectrogram (bins, frames) of samples filled up to a multiple."""
+    extractor = WhisperFeatureExtractor(feature_size=bins)
+    found = extractor(
+        samples,
+        sampling_rate=16_000,
+        padding="longest",
+        pad_to_multiple_of=multiple,
+        truncation=False,
+        return_tensors="pt",
+    )
+    features: torch.Tensor = found["input_features"][0]
+    return features
+
+
+def _ultravox(sounds: Sequence[Floats]) -> dict[str, Any]:
+    """Split each sound in windows of 200 frames."""
+    mels = (_mel(np.pad(each, (0, max(0, 480 - len(each)))), 80, 160) for each in sounds)
+    windows = [window for mel in mels for window in torch.split(mel, 200, dim=1)]
+    return {"windows": windows, "audio_token": 5}
+
+
+def _voxtral(sounds: Sequence[Floats]) -> dict[str, Any]:
+    """As `VoxtralProcessor`, for windows of 200 frames."""
+    mels = (_mel(each, 128, 200 * 160) for each in sounds)
+    windows = [mel.reshape(128, -1, 200).transpose(0, 1) for mel in mels]
+    return {"input_features": torch.cat(windows)}
+
+
 HEARINGS: dict[str, Hearing] = {
     "gemma4_unified_hearing": Hearing(_frames, audio=11, laid=0, marks="mm_token_type_ids"),
+    "ultravox": Hearing(_ultravox, audio=5),
+    "voxtral": Hearing(_voxtral, audio=7),
 }

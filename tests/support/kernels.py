@@ -112,7 +112,7 @@ def run_every_kernel(
     link = [f"-L{built}", "-ltampu_kernels", f"-Wl,-rpath,{built}", "-lm"]
     command = [compiler, "-std=gnu11", *flags, f"-I{SOURCES}", str(_PROGRAM), "-o", str(program)]
     subprocess.run([*command, *link], check=True, timeout=280)
-    found = []
+    found: list[dict[str, int]] = []
     for runner in runners:
         brief = ["few"] if found else []
         done = subprocess.run(

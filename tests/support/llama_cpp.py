@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +107,6 @@ def _parameters(path: str) -> Any:
 
 if __name__ == "__main__":
     asked = json.load(sys.stdin)
-    kinds = {"texts": _embedded, "scored": _scored}
+    kinds: dict[str, Callable[..., Any]] = {"texts": _embedded, "scored": _scored}
     found = next((kinds[key] for key in kinds if key in asked), _answer)(**asked)
     sys.stdout.write(json.dumps(found) + "\n")

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,7 +80,7 @@ class LlamaSampler:
 
     def apply(self, logits: Floats) -> Floats:
         """Return the logits as they are afterwards; -inf for tokens that are left out."""
-        array = (_Token * len(logits))(*((i, float(x), 0.0) for i, x in enumerate(logits)))
+        array = (_Token * len(logits))(*(_Token(i, x, 0.0) for i, x in enumerate(logits)))
         tokens = _Tokens(array, len(logits), -1, False)
         _library().llama_sampler_apply(self._sampler, ctypes.byref(tokens))
         result = np.full(len(logits), -np.inf, np.float32)
@@ -125,7 +126,7 @@ def dry(
         yield sampler
 
 
-def _vector(array: ctypes.Array) -> _Vector:
+def _vector(array: ctypes.Array[Any]) -> _Vector:
     begin = ctypes.addressof(array)
     end = begin + ctypes.sizeof(array)
     return _Vector(begin, end, end)

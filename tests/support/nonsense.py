@@ -38,7 +38,7 @@ def answer(
     closes = np.array([bool(text) and set(text) <= CLOSING for text in spelled])
     closes[[*tokenizer.control_texts()]] = True
     marks = tokenizer.vocabulary.ids(TokenType.USER_DEFINED)
-    tokens = []
+    tokens: list[int] = []
     decoder = tokenizer.decoder(shown=shown)
     while not constraint.is_complete and len(tokens) < LIMIT:
         constraint.begin()

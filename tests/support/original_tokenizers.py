@@ -93,7 +93,7 @@ def _lines(module: object) -> list[str]:
     return inspect.getsource(module).split("\n")  # type: ignore[arg-type]
 
 
-def _keys(model: str, tokens: Sequence[str], types: Sequence[int]) -> dict[str, object]:
+def _keys(model: str, tokens: Sequence[str], types: Sequence[int]) -> dict[str, typing.Any]:
     return {
         "general.architecture": "llama",
         "tokenizer.ggml.model": model,

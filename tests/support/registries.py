@@ -228,9 +228,10 @@ def described(content: bytes, kind: str = Media.MODEL.value) -> dict[str, object
 
 def impatient(**changes: Any) -> RemoteOptions:
     """Options that try again at once and do not wait long."""
-    return RemoteOptions(
-        **{"is_insecure": True, "retry_delays_s": (0.0, 0.01), "read_timeout_s": 2.0} | changes
-    )
+    quick: dict[str, Any] = {
+        "is_insecure": True, "retry_delays_s": (0.0, 0.01), "read_timeout_s": 2.0
+    }  # fmt: skip
+    return RemoteOptions(**quick | changes)
 
 
 def fetch(store: Store, registry: LocalServer, name: str = "a/m", **changes: Any) -> list[Progress]:

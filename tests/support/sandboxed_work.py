@@ -7,26 +7,28 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NoReturn
 
 
-def spin(_):
+def spin(_: bytes) -> NoReturn:
     while True:
         pass
 
 
-def fail(_):
+def fail(_: bytes) -> NoReturn:
     raise ValueError("no")
 
 
-def thread(_):
+def thread(_: bytes) -> bytes:
     other = threading.Thread(target=time.sleep, args=(0,))
     other.start()
     other.join()
     return b"done"
 
 
-def is_open(number):
+def is_open(number: int) -> bool:
     try:
         os.fstat(number)
     except OSError:
@@ -34,7 +36,7 @@ def is_open(number):
     return True
 
 
-TASKS = {
+TASKS: dict[bytes, Callable[[bytes], Any]] = {
     b"spin": spin,
     b"sleep": lambda _: time.sleep(10**6),
     b"pause": lambda seconds: b"%d" % (time.sleep(float(seconds)) is None),
@@ -47,7 +49,7 @@ TASKS = {
     b"open": lambda _: repr([number for number in range(4096) if is_open(number)]).encode(),
     b"thread": thread,
 }
-FORBIDDEN = {
+FORBIDDEN: dict[bytes, Callable[[], object]] = {
     b"connect": lambda: socket.create_connection(("127.0.0.1", 9)),
     b"socketpair": socket.socketpair,
     b"run": lambda: os.execv("/bin/true", ["true"]),

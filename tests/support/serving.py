@@ -67,10 +67,10 @@ def is_alive(process: psutil.Process) -> bool:
 def start_server(models: Path, folder: Path, *options: str, **environment: str) -> Server:
     """Start a server on a free port, with more options and variables; wait until it answers."""
     log = folder / "server.log"
-    command = [sys.executable, "-m", "tampu.cli.entry", "serve", "--port", "0", "--models", models]
+    command = [sys.executable, "-m", "tampu.cli.entry", "serve", "--port", "0", "--models"]
     with log.open("w") as output:
         process = subprocess.Popen(
-            [*command, *options],
+            [*command, models, *options],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

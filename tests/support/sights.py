@@ -20,6 +20,7 @@ from transformers.models.mllama.processing_mllama import (
 )
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
 from tampu.vision import CLIP, arrange
 
@@ -108,6 +109,14 @@ def _pixtral(images: Sequence[Image.Image]) -> Inputs:
 
 def _sized(model: Any, inputs: Inputs) -> Any:
     return model.model.get_image_features(inputs["pixel_values"], inputs["image_sizes"])
+
+
+def _smolvlm(images: Sequence[Image.Image]) -> Inputs:
+    processor = SmolVLMImageProcessorPil(
+        size={"longest_edge": 150}, max_image_size={"longest_edge": 50}
+    )
+    found = [processor([image], return_tensors="pt")["pixel_values"] for image in images]
+    return {"pixel_values": torch.cat(found, 1)}  # as many tiles as each picture has
 
 
 def _llama4(images: Sequence[Image.Image]) -> Inputs:
@@ -252,6 +261,7 @@ SIGHTS: dict[str, Sight] = {
     "qwen35_seeing": Sight(_qwen3, _gridded, image=7, marks="mm_token_type_ids"),
     "qwen35moe_seeing": Sight(_qwen3, _gridded, image=7, marks="mm_token_type_ids"),
     "llava": Sight(_llava, _pixels, image=6),
+    "smolvlm": Sight(_smolvlm, _pixels, image=7),
     "mistral3_vision": Sight(_pixtral, _sized, image=7),
     "llama4_vision": Sight(_llama4, _projected, image=7),
     "gemma4_seeing": Sight(_gemma4, _placed, image=8, marks="mm_token_type_ids", laid=0),

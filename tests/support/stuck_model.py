@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
+from tampu.engine.native import NativeModel
 from tampu.sandbox.client import ForkServerClient
 from tampu.worker.main import load_model
 from tampu.worker.worker import Worker
@@ -18,6 +19,7 @@ from tampu.worker.worker import Worker
 @contextmanager
 def load_stuck(load: Any, progress: Any, cancelled: Any) -> Iterator[Any]:
     with load_model(load, progress, cancelled, ForkServerClient()) as model:
+        assert isinstance(model, NativeModel)
         graphs, steps = model.runner.graphs, count()
         launch = graphs.launch
         graphs.launch = lambda prepared: launch(prepared) if next(steps) < 10 else Future()

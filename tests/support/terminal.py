@@ -46,9 +46,7 @@ class Terminal:
         """Wait until all of these texts are on the screen."""
         self.wait_until(lambda: all(text in self.text for text in seen), seen)
 
-    def wait_until(
-        self, holds: Callable[[], bool], what: tuple[Any, ...] = "what was waited for"
-    ) -> None:
+    def wait_until(self, holds: Callable[[], bool], what: object = "what was waited for") -> None:
         end = time.monotonic() + PATIENCE_S
         while not holds():
             assert time.monotonic() < end, f"{what!r} was not seen:\n{self.text}"

@@ -48,12 +48,15 @@ _BYTE_LEVEL_SPECIALS = {
     "qwen2": ["<|pad|>", "<|begin_of_text|>", "<|endoftext|>", "<|im_start|>"],
     "qwen35": ["<|pad|>", "<|begin_of_text|>", "<|endoftext|>", "<|im_start|>"],
 }
-# Where images lie: the ids follow those of the other special tokens, in this order.
+# Where images and sounds lie: the ids follow those of the other special tokens, in this order.
 IMAGE_TOKENS = {
     "llama3": ["<image>", "[IMG]", "[IMG_BREAK]", "[IMG_END]", "<|image|>"],
     "llama4": ["<|image_start|>", "<|patch|>", "<|tile_x_separator|>", "<|tile_y_separator|>",
                "<|image|>", "<|image_end|>"],
     "qwen2": ["<|vision_start|>", "<|image_pad|>", "<|vision_end|>"],
+    "voxtral": ["[BEGIN_AUDIO]", "[AUDIO]"],
+    "smolvlm": ["<fake_token_around_image>", "<image>", "<global-img>",
+                *(f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7))],
 }  # fmt: skip
 _GEMMA_SPECIALS = ["<pad>", "<bos>", "<eos>", "<unk>", "<start_of_turn>", "<end_of_turn>"]
 _GEMMA_SPECIALS += ["<start_of_image>", "<end_of_image>", "<image_soft_token>"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import av
 import numpy as np
@@ -30,7 +31,7 @@ def video(frames: Frames, kind: str = "mkv", fps: int = 10) -> bytes:
     form, codec, pixels = KINDS[kind]
     file = io.BytesIO()
     with av.open(file, "w", format=form) as container:
-        stream = container.add_stream(codec, rate=fps)
+        stream: Any = container.add_stream(codec, rate=fps)  # of one of three classes, by the codec
         stream.height, stream.width = frames.shape[1:3]
         stream.pix_fmt = pixels
         for frame in frames:

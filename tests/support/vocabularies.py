@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -19,14 +20,14 @@ def alphabet() -> list[str]:
     return [chr(b) if b in visible else chr(0x100 + others.index(b)) for b in range(256)]
 
 
-def changed(metadata: Metadata, **changes: object) -> Metadata:
+def changed(metadata: Metadata, **changes: Any) -> Metadata:
     """Return metadata with other values of `tokenizer.ggml.*`; a value of None removes the key."""
     values = dict(metadata) | {f"tokenizer.ggml.{name}": changes[name] for name in changes}
     return Metadata({key: value for key, value in values.items() if value is not None})
 
 
 def byte_level(
-    *more: str, merges: object = (), types: Mapping[str, int] | None = None, **changes: object
+    *more: str, merges: object = (), types: Mapping[str, int] | None = None, **changes: Any
 ) -> Metadata:
     """Return a byte-level BPE: ids 0 to 255 are the bytes, `more` comes after them."""
     tokens = [*alphabet(), *more]
@@ -44,7 +45,7 @@ def byte_level(
 
 
 def sentence_piece(
-    *pieces: tuple[str, float], types: Mapping[str, int] | None = None, **changes: object
+    *pieces: tuple[str, float], types: Mapping[str, int] | None = None, **changes: Any
 ) -> Metadata:
     """Return a SentencePiece BPE: <unk>, <s>, </s>, the 256 bytes, then `pieces` from id 259 on."""
     tokens = ["<unk>", "<s>", "</s>", *BYTES, *(text for text, _ in pieces)]

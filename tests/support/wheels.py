@@ -18,8 +18,9 @@ def install(home: Path, *wanted: Path | str) -> None:
         wanted: wheels, and options and requirements of pip.
     """
     venv.create(home / "venv", with_pip=True, symlinks=True)
-    pip = [home / "venv" / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "install"]
-    options = ["--quiet", "--only-binary", ":all:", "--constraint", ROOT / "requirements.lock"]
+    pip = [str(home / "venv/bin/python"), "-m", "pip", "--disable-pip-version-check", "install"]
+    lock = str(ROOT / "requirements.lock")
+    options = ["--quiet", "--only-binary", ":all:", "--constraint", lock]
     subprocess.run([*pip, *options, *wanted], env=environment(home), check=True)
 
 

@@ -26,8 +26,8 @@ def test_a_row_holds_the_largest_error_of_each_column() -> None:
         ("qwen2", "Q8_0, cache F16", 2e-2),
     ]
     rows = {line.split("|")[1].strip(): line for line in table(measured).splitlines()}
-    assert rows["`llama`"].endswith("| 3e-6 | 7e-4 |  |  |")
-    assert rows["`qwen2`"].endswith("| 9e-7 |  | 2e-2 |  |")
+    assert rows["`llama`"].endswith("| 3e-6 | 7e-4 |  |  |  |")
+    assert rows["`qwen2`"].endswith("| 9e-7 |  | 2e-2 |  |  |")
     assert rows["architecture"].count("|") == len(COLUMNS) + 3
 
 
@@ -40,6 +40,12 @@ def test_the_table_replaces_the_one_before(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("column", COLUMNS)
 def test_comparison_is_in_one_column(column: str) -> None:
-    for what in ("F32, at once", "F32, cache F16", "MXFP4", "F32, text with 1 pictures"):
+    for what in (
+        "F32, at once",
+        "F32, cache F16",
+        "MXFP4",
+        "F32, text with 1 pictures",
+        "F32, text with 2 sounds",
+    ):
         if COLUMNS[column](what):
             assert sum(belongs(what) for belongs in COLUMNS.values()) == 1

@@ -16,6 +16,7 @@ from PIL import Image
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
+from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.mllama.image_processing_pil_mllama import MllamaImageProcessorPil
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
@@ -37,6 +38,8 @@ from tampu.vision import (
     patches,
     places,
     resize,
+    to_long_side,
+    to_tiles,
 )
 
 SIZES = [(100, 150), (150, 100), (30, 20), (97, 641), (500, 33), (224, 224), (1, 60), (1100, 900)]
@@ -136,6 +139,21 @@ def test_mllama_arranges_an_image_on_tiles(size: tuple[int, int]) -> None:
     tiles = cut_tiles(HALF(paste(small, plan, 112)), 112)
     assert len(tiles) == theirs["num_tiles"][0][0]
     for ours, their in zip(tiles, theirs["pixel_values"][0, 0], strict=False):
+        assert np.abs(channels_first(ours) - their).max() < CLOSE
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_idefics3_cuts_an_image_into_tiles(size: tuple[int, int]) -> None:
+    image = picture(*size)
+    theirs = Idefics3ImageProcessorPil(
+        size={"longest_edge": 250}, max_image_size={"longest_edge": 64}
+    )(Image.fromarray(image), return_tensors="np", return_row_col_info=True)
+    small = to_long_side(*size, longest=250)
+    height, width = to_tiles(*small, side=64)
+    assert [height // 64, width // 64] == [theirs["rows"][0][0], theirs["cols"][0][0]]
+    large = resize(resize(image, *small, Filter.LANCZOS), height, width, Filter.LANCZOS)
+    tiles = [*cut_tiles(HALF(large), 64), HALF(resize(large, 64, 64, Filter.LANCZOS))]
+    for ours, their in zip(tiles, theirs["pixel_values"][0], strict=True):
         assert np.abs(channels_first(ours) - their).max() < CLOSE
 
 

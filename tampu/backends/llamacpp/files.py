@@ -14,7 +14,7 @@ from pathlib import Path
 from tampu.convert.divided import plan_part
 from tampu.errors import UnsupportedModelError
 from tampu.gguf_compat import as_llama_cpp
-from tampu.gguf_compat.divide import has_vision, is_divided, projector_part, text_part
+from tampu.gguf_compat.divide import has_encoder, is_divided, projector_part, text_part
 from tampu.ml.gguf import GGUFFile, read_gguf
 
 log = logging.getLogger("tampu")
@@ -55,7 +55,7 @@ def llama_files(path: Path, projector: Path | None, folder: Path) -> LlamaFiles:
         if _differs(seen, held):
             projector = _copied(seen, folder / "mmproj.gguf")
         return LlamaFiles(text, projector)
-    if not has_vision(file):
+    if not has_encoder(file):
         return LlamaFiles(text, None)
     try:
         part = projector_part(file)

@@ -4,6 +4,6 @@
 - session.py: messages and parameters, and the parts of an answer
 - conversation.py, set_command.py, help.py: the input loop and the commands with a slash
 - reader.py, keys.py: the input line, its history, keys and completion
-- images.py: paths of images in a message
+- media_files.py: paths of images and sounds in a message
 - printing.py, wrapping.py, markdown.py, markdown_parser.py, spinner.py: the output
 """

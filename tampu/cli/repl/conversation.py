@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from tampu.chat.output import Content
 from tampu.cli.repl.help import HELP, SHOW
-from tampu.cli.repl.images import mentions
+from tampu.cli.repl.media_files import mentions
 from tampu.cli.repl.printing import AnswerPrinter, View, answer
 from tampu.cli.repl.reader import MORE, PROMPT, Reader, without_quotes
 from tampu.cli.repl.session import Session
@@ -85,11 +85,13 @@ class Conversation:
         print(flush=True)
 
     def _is_command(self, text: str) -> bool:
-        """Whether a text starts with a slash, and not with the path of an image."""
+        """Whether a text starts with a slash, and not with the path of a file for the model."""
         if not text.startswith("/"):
             return False
-        first = next(mentions(text), None) if self._session.can_see else None
-        return first is None or first.start > 0
+        first = next(mentions(text), None)
+        if first is None or first.start > 0:
+            return True
+        return not (self._session.can_hear if first.is_sound else self._session.can_see)
 
     def _load(self, name: str) -> None:
         if not name:

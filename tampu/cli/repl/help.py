@@ -14,7 +14,7 @@ COMMANDS = '''\
   /? shortcuts      Show the keys
 
   """ starts and ends a message of several lines.
-  ./image.png in a message adds the image, if the model takes images.'''
+  ./image.png or ./sound.wav in a message adds the file, if the model takes images or sounds.'''
 
 SET = '''\
   /set parameter NAME VALUE  Set a parameter, such as temperature

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from tampu.chat.output import Content, Reasoning
-from tampu.cli.repl.images import ImageFile, mentions, take_images
+from tampu.cli.repl.media_files import MediaFile, take_files
 from tampu.cli.repl.session import Session, timing_lines
 from tampu.cli.repl.spinner import Spinner
 from tampu.cli.repl.wrapping import TextWriter, WrappingWriter
@@ -93,17 +93,17 @@ class AnswerPrinter:
 
 
 def answer(session: Session, view: View, text: str) -> None:
-    """Print the answer to a message as it arrives; images that the message names are sent too.
+    """Print the answer to a message as it arrives; also sends files that it names.
 
     Raises:
         TampuError: if the model cannot answer.
         KeyboardInterrupt: if it was stopped; the text so far is printed.
     """
-    question, images = images_of(session, text)
+    question, files = files_of(session, text)
     printer = AnswerPrinter(sys.stdout, view, is_markdown=session.format is None)
     try:
         with (
-            closing(session.answer(question, images)) as parts,
+            closing(session.answer(question, files)) as parts,
             Spinner(lambda: session.status) as spinner,
         ):
             for part in parts:
@@ -132,23 +132,19 @@ def answer(session: Session, view: View, text: str) -> None:
         print(f"\n{timing_lines(session.usage, load_ns)}", file=sys.stderr)
 
 
-def images_of(session: Session, text: str) -> tuple[str, list[ImageFile]]:
-    """Return a message without the paths of its images, and these; print what was found.
+def files_of(session: Session, text: str) -> tuple[str, list[MediaFile]]:
+    """Return a message without the paths of its files, and these; print what was found.
 
     Raises:
-        RequestError: for a file that is not an image.
+        RequestError: for a file that is not an image or a sound.
     """
-    if not session.can_see:
-        for mention in mentions(text):
-            why = "the model takes no images" if mention.exists else "no such file"
-            print(f"{mention.path}: {why}; it gets the name only", file=sys.stderr, flush=True)
-        return text, []
-    question, images, missing = take_images(text)
-    for path in missing:
-        print(f"{path}: no such file; the model gets its name only", file=sys.stderr, flush=True)
-    for image in images:
-        print(f"Added image '{image.path}'", file=sys.stderr, flush=True)
-    return question, images
+    question, files, left = take_files(text, can_see=session.can_see, can_hear=session.can_hear)
+    for path, why in left:
+        print(f"{path}: {why}", file=sys.stderr, flush=True)
+    for file in files:
+        kind = "sound" if file.is_sound else "image"
+        print(f"Added {kind} '{file.path}'", file=sys.stderr, flush=True)
+    return question, files
 
 
 def _can_move_cursor(out: TextIO) -> bool:

@@ -92,6 +92,11 @@ class Session:
         return "vision" in self.model.info.capabilities
 
     @property
+    def can_hear(self) -> bool:
+        """Whether the model takes sounds."""
+        return "audio" in self.model.info.capabilities
+
+    @property
     def can_reason(self) -> bool:
         """Whether the model can reason before it answers."""
         return "thinking" in self.model.info.capabilities
@@ -115,7 +120,7 @@ class Session:
             self._backend.ask("POST", "/api/generate", body)
 
     def modelfile(self) -> Modelfile:
-        """Return the Modelfile of this conversation, without images."""
+        """Return the Modelfile of this conversation, without images and sounds."""
         return Modelfile(
             sources=(self.model.name,),
             parameters=self.parameters,
@@ -131,7 +136,7 @@ class Session:
         return any(_is_same(str(model["name"]), name) for model in models)
 
     def save(self, name: str) -> None:
-        """Save this conversation as a model; warn about images, which are not saved."""
+        """Save this conversation as a model; warn about images and sounds, which are not saved."""
         messages = [
             {"role": message["role"], "content": message["content"]} for message in self.messages
         ]
@@ -144,19 +149,19 @@ class Session:
             **({"messages": messages} if messages else {}),
         }
         self._backend.ask("POST", "/api/create", body, None)
-        images = sum(len(message.get("images", ())) for message in self.messages)
-        if images:
-            print(f"warning: {images} image(s) are not saved", file=sys.stderr)
+        files = sum(len(message.get("images", ())) for message in self.messages)
+        if files:
+            print(f"warning: {files} image(s) or sound(s) are not saved", file=sys.stderr)
 
-    def answer(self, text: str, images: Sequence[Any] = ()) -> Generator[Reasoning | Content]:
+    def answer(self, text: str, files: Sequence[Any] = ()) -> Generator[Reasoning | Content]:
         """Yield the parts of the answer to a message; closing the iterator stops it.
 
         A stopped answer stays in the conversation, a failed one without text does not. A model
         without a template continues the text without the conversation.
         """
         question: dict[str, Any] = {"role": "user", "content": text}
-        if images:
-            question["images"] = list(images)
+        if files:
+            question["images"] = list(files)
         said: list[str] = []
         is_done = False
         with closing(self._backend.stream(*self._request(question))) as lines:

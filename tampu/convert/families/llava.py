@@ -13,7 +13,7 @@ from tampu.convert.config import Config
 from tampu.convert.families.llama import LLAMA, parameters, rope_factors, transform
 from tampu.convert.family import Family, Parameters
 from tampu.convert.keys.image import ImageSteps
-from tampu.convert.vision import ATTENTION, PREFIXES, tower_keys, tower_names
+from tampu.convert.vision import PREFIXES, SIGLIP_LAYER, tower_keys, tower_names
 from tampu.vision import CLIP, Filter
 
 _LAYER = re.compile(r"vision_tower\.(?:vision_model\.)?encoder\.layers\.(\d+)\.")
@@ -24,17 +24,7 @@ NAMES = {
     "vision_tower.embeddings.position_embedding": "v.position_embd",
     "vision_tower.pre_layrnorm": "v.pre_ln",
     "vision_tower.post_layernorm": "v.post_ln",
-    **tower_names(
-        "vision_tower.encoder.layers.{}",
-        ATTENTION
-        | {
-            "self_attn.out_proj": "attn_out",
-            "layer_norm1": "ln1",
-            "layer_norm2": "ln2",
-            "mlp.fc1": "ffn_up",
-            "mlp.fc2": "ffn_down",
-        },
-    ),
+    **tower_names("vision_tower.encoder.layers.{}", SIGLIP_LAYER),
     "multi_modal_projector.linear_1": "mm.0",
     "multi_modal_projector.linear_2": "mm.2",
 }

@@ -169,6 +169,7 @@ def _sizes(parameters: Mapping[str, object]) -> dict[str, tuple[object, ...]]:
         "merge_size": (merge,),
         "spatial_merge_size": (merge,),
         "max_image_tiles": (parameters.get("vision.max_num_tiles"),),
+        "max_image_size": ({"longest_edge": side},),
         "pixel_shuffle_ratio": (parameters.get("vision.pixel_shuffle_ratio"),),
         "pooling_kernel_size": (parameters.get("vision.projector.scale_factor"),),
     }

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from tampu.audio import is_audio
 from tampu.chat.output.reasoning import Think
 from tampu.errors import RequestError, require
 from tampu.sampling.parameters import BY_OLLAMA
@@ -36,6 +37,7 @@ _BLOCKS = {
     "tool_result": "tool_use_id", "mcp_tool_use": "id, name, server_name and input",
     "mcp_tool_result": "tool_use_id",
 }  # fmt: skip
+_NO_SOUNDS = "Anthropic's API has no sounds: send them to /v1/chat/completions"
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "max", "max": "max"}
 
 
@@ -184,6 +186,8 @@ def _block(block: dict[str, Any], where: str) -> dict[str, Any]:
             "server_name": str(server),
         }:  # fmt: skip
             return {"tool_calls": [tool_call(id, full_name(server, name), arguments)]}
+        case {"type": "audio" | "input_audio"}:
+            raise RequestError(f"{where}: {_NO_SOUNDS}")
     raise wrong_part(block, where, _BLOCKS)
 
 
@@ -219,7 +223,9 @@ def _image(source: object, where: str) -> bytes:
     match source:
         case {"type": "base64", "media_type": str(kind), "data": str(data)}:
             require(kind in _IMAGE_TYPES, f"{where}: {shortened(kind)} is not supported")
-            return decode_image(data, where)
+            image = decode_image(data, where)
+            require(not is_audio(image), f"{where}: {_NO_SOUNDS}")
+            return image
         case {"type": "url"}:
             raise RequestError(f"{where}: URLs are not fetched (see TAMPU_IMAGE_URLS): send base64")
     raise RequestError(f"{where}: an image needs a source of type base64")

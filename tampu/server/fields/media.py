@@ -1,4 +1,4 @@
-"""Images and videos in requests: base64 and data URIs, as clients of all kinds write them."""
+"""Images, videos and sounds in requests: base64 and data URIs, as clients write them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from typing import Protocol
 from urllib.parse import unquote_to_bytes
 
+from tampu.audio import check_audio
 from tampu.errors import RequestError, require
 
 # The bytes decide what a file is; without a type, or with this one, they are looked at too.
@@ -17,6 +18,9 @@ _IMAGE_URI = re.compile(
     re.IGNORECASE,
 )
 _VIDEO_URI = re.compile(rf"data:\s*(?:video/[a-z0-9.+-]+|{_ANY})?{_PARAMETERS}", re.IGNORECASE)
+_AUDIO_URI = re.compile(
+    rf"data:\s*(?:audio/[a-z0-9.+-]+|video/(?:webm|mp4)|{_ANY})?{_PARAMETERS}", re.IGNORECASE
+)
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _DATA = "data:"
 _STANDARD = bytes.maketrans(b"-_", b"+/")
@@ -89,6 +93,28 @@ def decode_video(url: str, where: str) -> bytes:
             "fetched"
         )
     return _decoded_uri(url, match, where, "video")
+
+
+def decode_audio(text: str, where: str) -> bytes:
+    """Return the bytes of a sound, given in base64 or as a data URI.
+
+    Raises:
+        RequestError: for anything else, with `where`; for a file that is not a sound.
+    """
+    if _is_url(text):
+        raise RequestError(f"{where}: URLs of sounds are not fetched: send base64")
+    if _is_data_uri(text):
+        match = _AUDIO_URI.match(text)
+        if match is None:
+            raise RequestError(f"{where}: expected data:audio/wav;base64,... or another sound")
+        data = _decoded_uri(text, match, where, "sound")
+    else:
+        data = _decoded(text, where, "sound")
+    try:
+        check_audio(data)
+    except RequestError as error:
+        raise RequestError(f"{where}: {error}") from None
+    return data
 
 
 def _is_url(text: str) -> bool:

@@ -20,7 +20,7 @@ from tampu.server.fields.conversation import (
     template_message,
     tool_call,
 )
-from tampu.server.fields.media import decode_image, decode_video
+from tampu.server.fields.media import decode_audio, decode_image, decode_video
 from tampu.server.fields.options import MAX_INPUTS
 from tampu.server.fields.tools import shortened
 
@@ -33,7 +33,8 @@ _EFFORTS: dict[str, Think] = {
 _PARTS = {
     "text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal",
     "image_url": "image_url with a url", "input_image": "image_url", "input_json": "data",
-    "video_url": "video_url with a url",
+    "video_url": "video_url with a url", "input_audio": "input_audio with data in base64",
+    "audio_url": "audio_url with a url",
 }  # fmt: skip
 TextOrTokens: TypeAlias = TextPrompt | TokensPrompt
 
@@ -155,7 +156,7 @@ def read_message(message: Message, where: str) -> dict[str, Any]:
 def read_content(
     content: str | Sequence[dict[str, Any]] | None, where: str
 ) -> tuple[str, list[bytes]]:
-    """Return the text of a message, and its images and videos."""
+    """Return the text of a message, and its images, videos and sounds."""
     if content is None or isinstance(content, str):
         return content or "", []
     texts: list[str] = []
@@ -174,6 +175,11 @@ def read_content(
                 images.append(decode_image(url, f"{where}[{index}]", is_uri=True))
             case {"type": "video_url", "video_url": {"url": str(url)} | str(url)}:
                 images.append(decode_video(url, f"{where}[{index}]"))
+            case {"type": "input_audio", "input_audio": {"data": str(data)}} | {
+                "type": "audio_url",
+                "audio_url": {"url": str(data)} | str(data),
+            }:
+                images.append(decode_audio(data, f"{where}[{index}]"))
             case {"type": "input_json", "data": dict() | list() as data}:
                 texts.append(msgspec.json.encode(data).decode())
             case {"type": _}:

@@ -216,7 +216,7 @@ def test_a_file_of_text_and_vision_is_divided_for_llama_cpp(loaded: Loaded, whol
 def test_a_vision_encoder_that_cannot_be_divided_leaves_a_text_model(
     whole: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tampu.gguf_compat.divide.PROJECTORS", {})
+    monkeypatch.setattr("tampu.gguf_compat.projectors._OF_ARCHITECTURES", {})
     with load_llamacpp(whole, LoadOptions(**OPTIONS), FORK_SERVER) as model:
         assert "loading its text model alone" in caplog.text
         assert model.requests.prompts is not None

@@ -329,7 +329,7 @@ def test_a_message_reaches_the_template_as(
 @pytest.mark.parametrize(
     ("part", "told"),
     [
-        ({"type": "input_audio", "input_audio": {"data": "x", "format": "wav"}}, "input_audio"),
+        ({"type": "input_audio", "input_audio": {"data": "x", "format": "wav"}}, "base64"),
         ({"type": "file", "file": {"file_id": "x"}}, "file"),
         ({"type": "image_url", "image_url": {"url": "https://example.com/x.png"}}, "not fetched"),
         ({"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}, "not fetched"),

@@ -28,6 +28,8 @@ _TOKENIZERS: dict[str, Callable[[Path], None]] = {
     "modern_bert": write_byte_level_of_encoders,
     "roberta": lambda folder: write_byte_level_of_encoders(folder, is_roberta=True),
     "llama3_image": lambda folder: write_byte_level(folder, "llama3", "llama3"),
+    "llama3_audio": lambda folder: write_byte_level(folder, "llama3", "voxtral"),
+    "smolvlm_image": lambda folder: write_byte_level(folder, "llama3", "smolvlm"),
     "llama4_image": lambda folder: write_byte_level(folder, "llama3", "llama4"),
     "qwen2_image": lambda folder: write_byte_level(folder, "qwen2", "qwen2"),
     "llama3": lambda folder: write_byte_level(folder, "llama3"),
@@ -95,7 +97,8 @@ def _write_modules(folder: Path, width: int, dense: Sequence[int]) -> None:
         generator = torch.Generator().manual_seed(index)
         weight = torch.randn((outputs, width), generator=generator) / width**0.5
         save_file({"linear.weight": weight.bfloat16().float()}, part / "model.safetensors")
-        settings = {"in_features": width, "out_features": outputs, "bias": False}
-        settings["activation_function"] = "torch.nn.modules.linear.Identity"
+        identity = "torch.nn.modules.linear.Identity"
+        settings = {"in_features": width, "out_features": outputs, "bias": False,
+                    "activation_function": identity}  # fmt: skip
         (part / "config.json").write_text(json.dumps(settings))
         width = outputs

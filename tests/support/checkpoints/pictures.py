@@ -158,6 +158,27 @@ RECIPES: dict[str, Recipe] = {
         },
         "llama3_image",
     ),
+    "smolvlm": Recipe(
+        "SmolVLMForConditionalGeneration",
+        transformers.SmolVLMConfig,
+        {
+            "text_config": TEXT | {"model_type": "llama", "num_hidden_layers": 2},
+            "vision_config": {
+                "hidden_size": 64,
+                "intermediate_size": 128,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 4,
+                "image_size": 50,  # the last pixels are less than a patch, as in SmolVLM
+                "patch_size": 8,
+                "layer_norm_eps": 2e-2,
+            },
+            "scale_factor": 3,
+            "image_token_id": 7,
+        },
+        "smolvlm_image",
+        approximate_tower=True,
+        processor={"size": {"longest_edge": 150}, "max_image_size": {"longest_edge": 50}},
+    ),
     "mistral3_vision": Recipe(
         "Mistral3ForConditionalGeneration",
         transformers.Mistral3Config,

@@ -14,14 +14,17 @@ from torch.nn import functional
 from transformers import PreTrainedConfig, PreTrainedModel
 
 
-class AnyConfig(PreTrainedConfig):
+class AnyConfig(PreTrainedConfig):  # type: ignore[misc]
     """A configuration of whatever values it is given."""
 
     model_type = "reference"
 
 
-class _Reference(PreTrainedModel):
+class _Reference(PreTrainedModel):  # type: ignore[misc]
     config_class = AnyConfig
+    embeddings: Any
+    encoder: Any
+    transformer_encoder: Any
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
@@ -134,7 +137,8 @@ class JinaBertModel(_Reference):
 
         layers = []
         for _ in range(config.num_hidden_layers):
-            own = {name: nn.Linear(width, width) for name in ("query", "key", "value")}
+            names = ("query", "key", "value")
+            own: dict[str, nn.Module] = {name: nn.Linear(width, width) for name in names}
             output = _Parts(dense=nn.Linear(width, width), LayerNorm=norm())
             if self.has_norms:
                 own |= {"layer_norm_q": norm(), "layer_norm_k": norm()}

@@ -6,9 +6,19 @@ from dataclasses import replace
 
 import transformers
 from support.checkpoints.pictures import RECIPES as PICTURES
-from support.checkpoints.recipe import Recipe
+from support.checkpoints.recipe import TEXT, Recipe
+from support.ultravox import UltravoxConfig, UltravoxModel
 
 _UNIFIED = PICTURES["gemma4_unified_seeing"]
+
+_LLAMA = TEXT | {"model_type": "llama", "num_hidden_layers": 2}
+_WHISPER = {
+    "d_model": 64,
+    "encoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "encoder_ffn_dim": 128,
+    "max_source_positions": 100,  # windows of two seconds
+}
 
 RECIPES: dict[str, Recipe] = {
     "gemma4_unified_hearing": replace(
@@ -22,5 +32,34 @@ RECIPES: dict[str, Recipe] = {
             "audio_token_id": 11,
         },
         tokenizer="gemma4_audio",
+    ),
+    "ultravox": Recipe(
+        "UltravoxModel",
+        UltravoxConfig,
+        {
+            "text_config": _LLAMA,
+            "audio_config": _WHISPER | {"model_type": "whisper", "num_mel_bins": 80},
+            "hidden_size": 96,
+        },
+        "llama3_audio",
+        model=UltravoxModel,
+    ),
+    "voxtral": Recipe(
+        "VoxtralForConditionalGeneration",
+        transformers.VoxtralConfig,
+        {
+            "text_config": _LLAMA,
+            "audio_config": {
+                "hidden_size": 64,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 4,
+                "intermediate_size": 256,
+                "num_mel_bins": 128,
+                "max_source_positions": 100,
+            },
+            "audio_token_id": 7,
+        },
+        "llama3_audio",
+        processor={"feature_extractor_type": "WhisperFeatureExtractor", "feature_size": 128},
     ),
 }

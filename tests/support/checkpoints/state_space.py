@@ -10,7 +10,7 @@ from support.checkpoints.recipe import SEED, TEXT, Recipe
 
 def _nemotron(kinds: str, *, seed: int = SEED, **changes: Any) -> Recipe:
     """Each letter is a layer. The least step, which only transformers has, is below all."""
-    values = {name: value for name, value in TEXT.items() if name != "rms_norm_eps"}
+    values: dict[str, Any] = {name: value for name, value in TEXT.items() if name != "rms_norm_eps"}
     values |= {
         "hybrid_override_pattern": kinds,
         "num_hidden_layers": len(kinds),

@@ -64,7 +64,14 @@ def _drawn(
             return noise
         # Large ones would make every token predict itself; Gemma multiplies them again.
         return noise * (0.5 / math.sqrt(old.shape[1]) if gemma else 0.1)
-    learnt = ("position_embedding", "class_embedding", "positional", "pos_embedding", "wpe")
+    learnt = (
+        "position_embedding",
+        "class_embedding",
+        "positional",
+        "pos_embedding",
+        "wpe",
+        "embed_positions",
+    )
     if any(part in name for part in learnt):
         return 0.4 * noise
     if any(part in name for part in _OUTPUTS):

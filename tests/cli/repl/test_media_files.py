@@ -1,7 +1,8 @@
-"""Paths of images in messages."""
+"""Paths of images and sounds in messages."""
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,20 +13,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from support.sounds import sound, wav
 
-from tampu.cli.repl.images import mentions, take_images
-from tampu.cli.repl.printing import images_of
+from tampu.cli.repl.media_files import mentions, take_files
+from tampu.cli.repl.printing import files_of
 from tampu.errors import RequestError
 
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with images, where the program is."""
+    """A folder with images and a sound, where the program is."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sub").mkdir()
     for name in ("a.png", "b c.jpg", "sub/d.webp", "it's.PNG", "(e).png"):
         Image.fromarray(np.zeros((4, 5, 3), np.uint8)).save(tmp_path / name)
+    (tmp_path / "f.wav").write_bytes(wav(sound(0.1)))
     return tmp_path
+
+
+take = partial(take_files, can_see=True, can_hear=True)
 
 
 @pytest.mark.parametrize(
@@ -33,6 +39,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ("what is in ./a.png?", "what is in ?", ["a.png"]),
         ("./a.png", "", ["a.png"]),
+        (
+            "what is said in ./f.wav, and where? ./a.png",
+            "what is said in , and where?",
+            ["f.wav", "a.png"],
+        ),
         ("'./b c.jpg' what?", "what?", ["b c.jpg"]),
         ('"b c.jpg" what?', "what?", ["b c.jpg"]),
         (r"look: ./b\ c.jpg", "look:", ["b c.jpg"]),
@@ -47,15 +58,16 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("first\n./a.png\nlast", "first\n\nlast", ["a.png"]),
     ],
 )
-def test_image_paths_are_removed_from_the_text(
+def test_paths_are_removed_from_the_text(
     here: Path, text: str, rest: str, names: list[str]
 ) -> None:
     text = text.replace("{here}", str(here)).replace("{folder}", here.name)
-    found, images, missing = take_images(text)
+    found, files, left = take(text)
     assert found == rest.strip()
-    assert [image.path.resolve() for image in images] == [here / name for name in names]
-    assert all(image.content == image.path.read_bytes() for image in images)
-    assert missing == []
+    assert [file.path.resolve() for file in files] == [here / name for name in names]
+    assert all(file.content == file.path.read_bytes() for file in files)
+    assert [file.is_sound for file in files] == [name.endswith("wav") for name in names]
+    assert left == []
 
 
 @pytest.mark.parametrize(
@@ -67,30 +79,31 @@ def test_image_paths_are_removed_from_the_text(
 )  # fmt: skip
 def test_other_text_is_unchanged(here: Path, text: str) -> None:
     assert here.is_dir()
-    assert take_images(text) == (text, [], [])
+    assert take(text) == (text, [], [])
 
 
 def test_missing_image_path_stays_in_the_text(here: Path) -> None:
     text = f"see ./none.png and {here}/a.png"
-    rest, images, missing = take_images(text)
+    rest, files, left = take(text)
     assert rest == "see ./none.png and"
-    assert len(images) == 1
-    assert missing == [Path("none.png")]
+    assert len(files) == 1
+    assert [path for path, _ in left] == [Path("none.png")]
 
 
-def test_invalid_image_file_is_refused_with_its_name(here: Path) -> None:
+def test_an_invalid_file_is_refused_with_its_name(here: Path) -> None:
     (here / "no.png").write_text("text")
     (here / "big.png").write_bytes(b"")
     with (here / "big.png").open("r+b") as file:
         file.truncate(1 << 30)
-    for name in ("no", "big"):
-        with pytest.raises(RequestError, match=f"^{name}.png: "):
-            take_images(f"./{name}.png")
+    (here / "no.mp3").write_text("text")
+    for name in ("no.png", "big.png", "no.mp3"):
+        with pytest.raises(RequestError, match=f"^{name}: "):
+            take(f"./{name}")
 
 
 def test_tilde_is_the_home_folder(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(here))
-    assert take_images("~/a.png")[1][0].path == here / "a.png"
+    assert take("~/a.png")[1][0].path == here / "a.png"
 
 
 @given(st.text("./ ~'\"\\apngj\n\0"))
@@ -105,7 +118,8 @@ def test_mentions_of_any_text_are_in_order(text: str) -> None:
     ("can_see", "text", "printed"),
     [
         (False, "./a.png what is it", "a.png: the model takes no images; it gets the name only"),
-        (False, "./nowhere.png what is it", "nowhere.png: no such file; it gets the name only"),
+        (False, "what is said? ./f.wav", "f.wav: the model takes no sounds; it gets the name only"),
+        (True, "what is said? ./f.wav", "f.wav: the model takes no sounds; it gets the name only"),
         (
             True,
             "./nowhere.png what is it",
@@ -114,9 +128,9 @@ def test_mentions_of_any_text_are_in_order(text: str) -> None:
         (False, "what is it", ""),
     ],
 )
-def test_a_picture_that_a_model_does_not_get_is_said(
+def test_a_file_that_a_model_does_not_get_is_said(
     capsys: pytest.CaptureFixture[str], can_see: bool, text: str, printed: str
 ) -> None:
-    session: Any = SimpleNamespace(can_see=can_see)
-    assert images_of(session, text) == (text, [])
+    session: Any = SimpleNamespace(can_see=can_see, can_hear=False)
+    assert files_of(session, text) == (text, [])
     assert capsys.readouterr().err.strip() == printed

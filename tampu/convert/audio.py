@@ -1,0 +1,65 @@
+"""Parts shared by the converters of models that hear: Whisper's encoder and its settings."""
+
+from __future__ import annotations
+
+from tampu.convert.config import Config
+from tampu.convert.family import Parameters
+
+PREFIXES = (
+    ("model.audio_tower.", "audio_tower."),
+    ("model.multi_modal_projector.", "multi_modal_projector."),
+)
+
+_LAYER = {
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.out_proj": "attn_out",
+    "self_attn_layer_norm": "ln1",
+    "fc1": "ffn_up",
+    "fc2": "ffn_down",
+    "final_layer_norm": "ln2",
+}
+
+LAYER_NAMES = {
+    f"audio_tower.layers.{{}}.{theirs}": f"a.blk.{{}}.{ours}" for theirs, ours in _LAYER.items()
+}
+
+WHISPER_NAMES = {
+    "audio_tower.conv1": "a.conv1d.1",
+    "audio_tower.conv2": "a.conv1d.2",
+    "audio_tower.embed_positions": "a.position_embd",
+    **LAYER_NAMES,
+    "audio_tower.layer_norm": "a.post_ln",
+}
+
+
+def encoder_keys(audio: Config, kind: str, *, bins: int, output: int) -> Parameters:
+    """Return the keys common to all audio encoders with layers.
+
+    Args:
+        audio: the encoder's configuration, under the names of either Whisper or Voxtral.
+        kind: of projector, as llama.cpp names it.
+        bins: the default number of bands of frequencies.
+        output: features of the text model.
+    """
+    audio.require("activation_function", ("gelu",), "gelu")
+    audio.require("scale_embedding", (False,), default=False)
+    width = _either(audio, "d_model", "hidden_size")
+    heads = _either(audio, "encoder_attention_heads", "num_attention_heads")
+    if width % heads:
+        raise audio.error("d_model", f"{width} is not a multiple of {heads} heads")
+    return {
+        "audio.num_mel_bins": audio.integer("num_mel_bins", bins),
+        "audio.block_count": _either(audio, "encoder_layers", "num_hidden_layers"),
+        "audio.embedding_length": width,
+        "audio.feed_forward_length": _either(audio, "encoder_ffn_dim", "intermediate_size"),
+        "audio.attention.head_count": heads,
+        "audio.attention.layer_norm_epsilon": 1e-5,  # PyTorch's, in no file
+        "audio.projection_dim": output,
+        "audio.projector_type": kind,
+    }
+
+
+def _either(audio: Config, name: str, other: str) -> int:
+    return audio.integer(name if name in audio else other)
