@@ -38,7 +38,12 @@ def test_a_hook_changes_the_input_and_the_output() -> None:
 def test_a_hook_sees_a_call_once_where_a_base_is_called_too(kind: type[Twice]) -> None:
     seen: list[int] = []
     part = kind()
-    part.hook = Hook(on_output=lambda y: seen.append(y) or y)
+
+    def see(y: int) -> int:
+        seen.append(y)
+        return y
+
+    part.hook = Hook(on_output=see)
     assert part(3) == 7
     assert seen == [7]
 
