@@ -17,6 +17,7 @@
     │   ├── ModelNameError         an invalid model name or digest
     │   ├── UnsupportedRequestError a kind of request that the model's engine does not have
     │   └── SnapshotError          kept rows of the cache: damaged, or of another model
+    ├── OutputFormatError      an output that is no object of the class that was asked for
     ├── RequestCancelledError  the client no longer waits for the answer
     ├── RunnerDiedError        the process or thread that ran the model has ended
     │   └── RequestNotStartedError it ended before it accepted the request; retrying is safe
@@ -195,6 +196,10 @@ class MCPServerError(TampuError):
     def __init__(self, server: str, told: str, *, is_alive: bool = False) -> None:
         super().__init__(f"MCP server {server!r}: {told}")
         self.is_alive = is_alive
+
+
+class OutputFormatError(TampuError):
+    """An output that is no object of the class that was asked for: it was cut, or is refused."""
 
 
 class ToolCallError(TampuError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tampu.chat.output.literals import json_object
 from tampu.chat.output.stream_parser import ToolCall
 from tampu.errors import RequestError
 
@@ -29,6 +30,32 @@ def read_role(role: str, where: str) -> str:
 def tool_call(id: str | None, name: str, arguments: object) -> dict[str, Any]:
     """Return a tool call in the format of Hugging Face's templates."""
     return {"type": "function", "id": id, "function": {"name": name, "arguments": arguments}}
+
+
+def template_message(role: str, content: str, **optional: object) -> dict[str, Any]:
+    """Return a message in the format of Hugging Face's templates, without empty optional fields."""
+    given = {name: value for name, value in optional.items() if value}
+    return {"role": role, "content": content, **given}
+
+
+def read_arguments(given: str | Mapping[str, Any] | None) -> Mapping[str, Any] | str:
+    """Return the arguments of a call in a conversation.
+
+    A text that is not a JSON object is returned as it is: a model may write anything, and the next
+    request has it in its history. The template shows it.
+    """
+    if not isinstance(given, str):
+        return given or {}
+    try:
+        return json_object(given or "{}")
+    except ValueError:
+        return given
+
+
+def answer_message(text: str, reasoning: str, calls: Sequence[ToolCall]) -> dict[str, Any]:
+    """Return the model's message in the format of Hugging Face's templates."""
+    written = [tool_call(call.id, call.name, call.arguments) for call in calls]
+    return template_message("assistant", text, reasoning_content=reasoning, tool_calls=written)
 
 
 def read_messages(
@@ -118,6 +145,9 @@ def _read_call(call: object, where: str) -> Any:
     match call:
         case ToolCall(name=name, arguments=arguments, id=id):
             return tool_call(id, name, arguments)
+        case {"function": {"name": str(name), "arguments": str(text), **function}, **others}:
+            written = {"name": name, "arguments": read_arguments(text), **function}
+            return {**others, "function": written}
         case {"function": {"name": str()}}:
             return call
     raise RequestError(f"{where} must be a ToolCall, or a dict with a function and its name")

@@ -12,7 +12,9 @@ from typing import Any
 
 from jinja2 import Template, TemplateError, TemplateSyntaxError, meta
 
+from tampu.chat.call_ids import with_nine_characters
 from tampu.chat.jinja_sandbox import TemplateEnvironment
+from tampu.chat.output.message_parser import ChatFormat
 from tampu.chat.output.parser_registry import chat_format
 from tampu.chat.output.reasoning import Think, think_variables, with_reasoning
 from tampu.chat.segments import Prompt
@@ -80,10 +82,15 @@ class ChatTemplate:
         """Whether the template shows tools to the model."""
         return "tools" in self._tool_source or "tool_call" in self._tool_source
 
+    @cached_property
+    def style(self) -> ChatFormat:
+        """The format of the model's output, as the template shows it."""
+        return chat_format(self.source)
+
     @property
     def supports_thinking(self) -> bool:
         """Whether the template supports reasoning."""
-        return chat_format(self.source).reasoning is not None
+        return self.style.reasoning is not None
 
     @property
     def supports_insert(self) -> bool:
@@ -124,6 +131,8 @@ class ChatTemplate:
         if tools and self.tool_problem:
             raise unusable(self.tool_problem)
         template = self._tool_template if tools else self._template
+        if self.style.has_short_ids:
+            messages = with_nine_characters(messages)
         values = {
             "messages": marked([with_reasoning(message) for message in messages]),
             "tools": marked(tools) if tools else None,

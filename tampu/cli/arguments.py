@@ -84,6 +84,17 @@ SpecType = Annotated[
         callback=check_spec_type,
     ),
 ]
+Draft = Annotated[
+    str | None,
+    typer.Option(
+        "--draft",
+        "--model-draft",
+        "--spec-draft-model",
+        "-md",
+        metavar="MODEL",
+        help="Name or file of a draft model, which guesses next tokens (default: TAMPU_DRAFT).",
+    ),
+]
 TensorTypes = Annotated[
     list[str] | None,
     typer.Option(

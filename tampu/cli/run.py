@@ -9,6 +9,7 @@ import typer
 
 from tampu.cli.arguments import (
     CPUExperts,
+    Draft,
     Engine,
     GPULayers,
     Insecure,
@@ -76,6 +77,7 @@ def run_command(
         bool, typer.Option("--nomarkdown", help="Print Markdown source without rendering it.")
     ] = False,
     engine: Engine = None,
+    draft: Draft = None,
     dimensions: Annotated[
         int | None, typer.Option(min=1, help="Number of dimensions of an embedding (default: all).")
     ] = None,
@@ -117,6 +119,6 @@ def run_command(
     view = View(verbose, not no_word_wrap, not no_markdown, hide_thinking)
     options = RunOptions(
         session=session, view=view, dimensions=dimensions, trace=trace, engine=engine,
-        insecure=insecure,
+        draft=draft, insecure=insecure,
     )  # fmt: skip
     run_model(model, prompt or [], options)

@@ -29,6 +29,7 @@ class RunOptions:
         dimensions: of an embedding; None: all.
         trace: the file of a trace.
         engine: its name; None: the model's own, else the setting.
+        draft: the name or the file of a draft model; None: the model's own, else the setting.
         insecure: whether the model may be pulled without TLS.
     """
 
@@ -37,6 +38,7 @@ class RunOptions:
     dimensions: int | None = None
     trace: Path | None = None
     engine: str | None = None
+    draft: str | None = None
     insecure: bool = False
 
 
@@ -54,7 +56,12 @@ def run_model(model: str, words: Sequence[str], options: RunOptions | None = Non
     options = options or RunOptions()
     settings = Settings.from_environment()
     backend, found = select_backend(
-        model, settings, trace=options.trace, engine=options.engine, insecure=options.insecure
+        model,
+        settings,
+        trace=options.trace,
+        engine=options.engine,
+        draft=options.draft,
+        insecure=options.insecure,
     )
     if not gc.isenabled():  # the program's entry has put it off until all is imported
         gc.freeze()  # what has been imported stays

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from tampu.cli.arguments import CPUExperts, Engine, GPULayers, NoKVOffload, SpecType
+from tampu.cli.arguments import CPUExperts, Draft, Engine, GPULayers, NoKVOffload, SpecType
 from tampu.errors import SettingsError
 from tampu.settings.address import Address, socket_path
 from tampu.settings.settings import Settings
@@ -56,6 +56,7 @@ def serve_command(
     no_kv_offload: NoKVOffload = False,
     engine: Engine = None,
     spec_type: SpecType = None,
+    draft: Draft = None,
     insecure_no_auth: Annotated[
         bool,
         typer.Option(
@@ -75,6 +76,7 @@ def serve_command(
         settings,
         engine=engine or settings.engine,
         spec_type=spec_type or settings.spec_type,
+        draft=draft or settings.draft,
         gpu_layers=settings.gpu_layers if num_gpu is None else num_gpu,
         n_cpu_moe=settings.n_cpu_moe if n_cpu_moe is None else n_cpu_moe,
         kv_offload=settings.kv_offload and not no_kv_offload,
@@ -96,6 +98,8 @@ def serve_command(
     has_keys = bool(settings.api_keys or settings.use_api_keys or settings.keys_file)
     for each in hosts:
         check_exposure(each, has_keys=has_keys, is_allowed=insecure_no_auth)
+    if settings.draft:
+        settings = replace(settings, draft=str(resolve(settings.draft, settings)))
     files = [resolve(str(path), settings) for path in model or []]
     for path in files:
         read_gguf(path)  # raises an error for other files

@@ -29,11 +29,13 @@ class AsyncRequests(ABC):
 
     async def agenerate(self, prompt: Prompt, **options: object) -> Completion:
         """Like `generate`, without blocking the event loop."""
-        return completion([event async for event in self.astream(prompt, **options)])
+        events = [event async for event in self.astream(prompt, **options)]
+        return completion(events, options.get("format"))
 
     async def achat(self, messages: Sequence[Message], **options: object) -> ChatCompletion:
         """Like `chat`, without blocking the event loop."""
-        return completion([event async for event in self.astream_chat(messages, **options)])
+        events = [event async for event in self.astream_chat(messages, **options)]
+        return completion(events, options.get("format"))
 
     @abstractmethod
     def _begin(self, prompt: Prompt, given: Mapping[str, object], sink: ReplySink) -> Running:

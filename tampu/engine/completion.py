@@ -14,12 +14,14 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
+from tampu.chat.messages import answer_message
 from tampu.chat.output import ToolCall
 from tampu.engine.backend import ReplySink, Running
 from tampu.engine.captures import Captured
 from tampu.engine.events import PromptLogprobs, Reply, Started
 from tampu.engine.output import OutputEvent
-from tampu.errors import ContextLengthError, RunnerDiedError
+from tampu.engine.output_model import output_model, parsed_output
+from tampu.errors import ContextLengthError, OutputFormatError, RunnerDiedError
 from tampu.runner.events import (
     Done,
     Event,
@@ -49,7 +51,7 @@ class Completion:
     Attributes:
         text: the output.
         tokens: its token ids, without the end token.
-        reason: why it ended: `stop`, `length` or `cancelled`.
+        reason: why it ended: `stop`, `length`, `cancelled`, or of a chat `tool_calls`.
         usage: token counts and durations.
         logprobs: one entry per token, if requested.
         prompt_logprobs: one entry per prompt token except the first, if requested.
@@ -63,6 +65,20 @@ class Completion:
     logprobs: list[TokenLogprob]
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     captured: Captured | None = None
+    _parsed: object | OutputFormatError | None = field(default=None, repr=False)
+
+    @property
+    def parsed(self) -> Any:
+        """The output as an object, if `format` was a class of pydantic; else None.
+
+        None also if the model has called tools instead.
+
+        Raises:
+            OutputFormatError: if the output was cut, or the class's own validators refuse it.
+        """
+        if isinstance(self._parsed, OutputFormatError):
+            raise self._parsed
+        return self._parsed
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +87,16 @@ class ChatCompletion(Completion):
 
     Attributes:
         reasoning: the text of the reasoning, without the tags.
-        tool_calls: the functions that the model wants called.
+        tool_calls: the functions that the model wants called; each has an `id`.
     """
 
     reasoning: str = ""
     tool_calls: list[ToolCall] = field(default_factory=list)
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The message for the next call's `messages`, in the format of Hugging Face's templates."""
+        return answer_message(self.text, self.reasoning, self.tool_calls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +206,8 @@ class Stream(Iterator[ChatEvent]):
         self.close()
 
 
-def completion(events: Iterable[ChatEvent]) -> ChatCompletion:
-    """Return the complete output from its events."""
+def completion(events: Iterable[ChatEvent], format: object = None) -> ChatCompletion:
+    """Return the complete output from its events; `format` is the one that was asked for."""
     deltas: list[TextDelta | ReasoningDelta] = []
     calls: list[ToolCall] = []
     for event in events:
@@ -194,8 +215,9 @@ def completion(events: Iterable[ChatEvent]) -> ChatCompletion:
             calls.append(event)
         elif isinstance(event, Done):
             reasoning = (delta.text for delta in deltas if isinstance(delta, ReasoningDelta))
+            text = "".join(delta.text for delta in deltas if isinstance(delta, TextDelta))
             return ChatCompletion(
-                text="".join(delta.text for delta in deltas if isinstance(delta, TextDelta)),
+                text=text,
                 tokens=[token for delta in deltas for token in delta.tokens],
                 reason=event.reason,
                 usage=event.usage,
@@ -204,6 +226,7 @@ def completion(events: Iterable[ChatEvent]) -> ChatCompletion:
                 captured=Captured.decoded(event.captured) if event.captured else None,
                 reasoning="".join(reasoning),
                 tool_calls=calls,
+                _parsed=parsed_output(output_model(format), text, event.reason),
             )
         elif not isinstance(event, PromptProgress):
             deltas.append(event)

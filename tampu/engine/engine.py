@@ -27,13 +27,14 @@ from tampu.engine.async_requests import AsyncRequests
 from tampu.engine.backend import ReplySink, Running
 from tampu.engine.capturing import CapturingModel
 from tampu.engine.completion import ChatCompletion, Completion, RequestHandle, Stream, completion
+from tampu.engine.draft_loader import load_with_draft
 from tampu.engine.events import Reply
 from tampu.engine.handlers import HANDLERS
 from tampu.engine.handlers.generate import generate
 from tampu.engine.hybrid import HybridEmbedding, embed_hybrid
 from tampu.engine.input_processor import Prompt, flat
 from tampu.engine.load_options import LoadOptions
-from tampu.engine.model_loader import LoadedModel, load_model
+from tampu.engine.model_loader import LoadedModel
 from tampu.engine.prepared_options import prepared_options
 from tampu.engine.python_requests import File, Message, PythonRequests, embedded_prompt, read_file
 from tampu.engine.questions import RERANK_INSTRUCTION, Decisions, Question
@@ -121,7 +122,7 @@ class Engine(CapturingModel, AsyncRequests):
         """
         began = time.monotonic_ns()
         options, found = prepared_options(str(path), options, offload, settings, values)
-        model = load_model(found.path, options, progress=progress, cancelled=cancelled)
+        model = load_with_draft(found.path, options, progress=progress, cancelled=cancelled)
         return cls(model, time.monotonic_ns() - began, found, fork_server or ForkServerClient())
 
     def __enter__(self) -> Self:
@@ -159,7 +160,8 @@ class Engine(CapturingModel, AsyncRequests):
         Args:
             prompt: text or token ids.
             options: the fields of `GenerateOptions`, and `format`, the structure of the output:
-                "json", a JSON schema, or a mapping with one of `regex`, `lark`, `gbnf`, `choices`.
+                "json", a JSON schema, a class of pydantic (`parsed` of the result is an object of
+                it), or a mapping with one of `regex`, `lark`, `gbnf`, `choices`.
                 Without `max_tokens` an output has at most the tokens of ten contexts.
 
         Raises:
@@ -168,7 +170,7 @@ class Engine(CapturingModel, AsyncRequests):
             ContextLengthError: for a prompt longer than the context.
             ComputeError: if the model's logits are invalid.
         """
-        return completion(self.stream(prompt, **options))
+        return completion(self.stream(prompt, **options), options.get("format"))
 
     @checked
     def stream(self, prompt: Prompt, **options: object) -> Stream:
@@ -192,7 +194,8 @@ class Engine(CapturingModel, AsyncRequests):
 
         Args:
             messages: with `role` and `content`, as in the chat APIs, and `images`, each an image
-                or a video as `prepare_file` takes it, and `audio`, a list of sounds.
+                or a video as `prepare_file` takes it, and `audio`, a list of sounds. `message` of
+                a result is one of them.
             tools: functions that the model may call, as in the chat APIs.
             think: whether to reason first, or how hard: "low", "medium", "high" or "max"; None:
                 the model's default.
@@ -203,7 +206,8 @@ class Engine(CapturingModel, AsyncRequests):
                 conversation.
             TampuError: as for `generate`.
         """
-        return completion(self.stream_chat(messages, tools=tools, think=think, **options))
+        events = self.stream_chat(messages, tools=tools, think=think, **options)
+        return completion(events, options.get("format"))
 
     @checked
     def stream_chat(self, messages: Sequence[Message], **options: object) -> Stream:

@@ -17,6 +17,7 @@ from tampu.settings.choices import ENGINES, POOLINGS, SPEC_TYPES
 from tampu.settings.model_settings import DEFAULT_CONTEXT, ModelSettings
 from tampu.settings.settings import Settings
 from tampu.settings.type_errors import convert
+from tampu.store.catalog import resolve
 
 MAX_SLOTS = 1024
 UNIFIED_SLOTS = 8  # at most, where they share the cells of one context
@@ -37,6 +38,8 @@ class LoadOptions(CheckedOptions, frozen=True, kw_only=True, forbid_unknown_fiel
         cache_type: the type of the KV cache.
         state_cache: bytes of checkpoints of recurrent layers, if at least two per slot fit.
         spec_type: none, or one of `SPEC_TYPES`, which all guess next tokens where that is faster.
+        draft: the file of a draft model, which guesses next tokens; None: there is none. In Python
+            it may be a model's name.
         pooling: none, mean, cls or last, for embeddings; None: as the file says.
         flash_attention: whether to use it; None: where it is faster.
         kernels: what the package's own C code computes: on, off, products, experts,
@@ -71,6 +74,7 @@ class LoadOptions(CheckedOptions, frozen=True, kw_only=True, forbid_unknown_fiel
     cache_type: str = ModelSettings.cache_type
     state_cache: int = ModelSettings.state_cache
     spec_type: str = ModelSettings.spec_type
+    draft: str | None = None
     pooling: str | None = None
     flash_attention: bool | None = None
     kernels: str = ModelSettings.kernels
@@ -168,6 +172,7 @@ def options_from_settings(settings: Settings) -> LoadOptions:
         cache_type=settings.cache_type,
         pooling=settings.pooling,
         spec_type=settings.spec_type,
+        draft=draft_file(settings),
         state_cache=settings.state_cache,
         flash_attention=settings.flash_attention,
         engine=settings.engine,
@@ -177,6 +182,15 @@ def options_from_settings(settings: Settings) -> LoadOptions:
         prefix_cache_memory=settings.prefix_cache_memory,
         tuning=(settings.fetch, str(settings.tuning)),
     )
+
+
+def draft_file(settings: Settings) -> str | None:
+    """Return the file of the draft model that the settings name; None: they name none.
+
+    Raises:
+        ModelNotFoundError: if there is no such model.
+    """
+    return None if settings.draft is None else str(resolve(settings.draft, settings))
 
 
 def with_offload(options: LoadOptions, offload: Offload) -> LoadOptions:

@@ -88,6 +88,10 @@ class LoadedModel:
     cache_bytes: int
     _resources: ExitStack
 
+    def attach(self, close: Callable[[], None]) -> None:
+        """Call `close` when it is closed, after everything else."""
+        self._resources.callback(close)
+
     def close(self) -> None:
         """Free everything; nothing may be computing. A second call does nothing."""
         self._resources.close()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from msgspec.structs import replace
 
 from tampu.chat.output import (
+    ChatFormat,
     Content,
     MessageParser,
     Part,
@@ -27,9 +27,10 @@ OutputEvent: TypeAlias = Event | ToolCall
 class StreamedCalls:
     """Numbers the calls of one output while they are written, and leaves out those too many."""
 
-    def __init__(self, max_calls: int | None, choice: int) -> None:
+    def __init__(self, max_calls: int | None, choice: int, new_id: Callable[[], str]) -> None:
         self._max_calls = max_calls
         self._choice = choice
+        self._new_id = new_id
         self._begun = 0
         self._open: ToolCallStarted | None = None  # None: no call, or one too many
         self._arguments: list[str] = []
@@ -42,8 +43,7 @@ class StreamedCalls:
             self._arguments = []
             self._open = None
             if self._max_calls is None or index < self._max_calls:
-                id = f"call_{secrets.token_hex(4)}"
-                self._open = ToolCallStarted(id, part.name, index, self._choice)
+                self._open = ToolCallStarted(self._new_id(), part.name, index, self._choice)
                 yield self._open
             return
         call = self._open
@@ -82,7 +82,8 @@ class OutputParser:
         self._parser = parser
         self.dropped = dropped
         self._choice = choice
-        self._calls = StreamedCalls(max_calls, choice)
+        self._new_id = (parser.style if parser else ChatFormat(name="plain")).new_call_id
+        self._calls = StreamedCalls(max_calls, choice, self._new_id)
         self._held: list[TextDelta] = []  # events whose text the parser holds back
 
     def feed(self, event: Event) -> Iterator[OutputEvent]:
@@ -126,7 +127,8 @@ class OutputParser:
         if self._held and (not is_open or self._held[-1].logprobs):
             yield TextDelta("", *self._taken())
         if isinstance(part, ToolCall):
-            yield part
+            self._calls.complete += 1
+            yield part if part.id else replace(part, id=self._new_id())
         else:
             yield from self._calls.events(part)
 

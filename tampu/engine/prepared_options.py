@@ -36,12 +36,14 @@ def prepared_options(
         options.projector,
         settings,
         allow_unknown=options.allow_unknown,
+        draft=options.draft,
     )
     found = replace(found, parser=options.parser or found.parser)
     options = msgspec.structs.replace(
         options,
         adapters=tuple((str(path), scale) for path, scale in found.adapters),
         projector=str(found.projector) if found.projector else None,
+        draft=str(found.draft) if found.draft else None,
     )
     if is_loose:
         if values.get("context") is None:

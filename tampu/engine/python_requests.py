@@ -14,9 +14,10 @@ from tampu.chat.messages import check_tools, read_messages
 from tampu.chat.output.reasoning import Think
 from tampu.engine.arguments import FilePath, kind_of
 from tampu.engine.input_processor import Prompt, flat
+from tampu.engine.output_model import json_format
 from tampu.engine.prompts import ChatPrompt, ItemsPrompt, StructuredOutput, TextPrompt
 from tampu.engine.requests import Generate
-from tampu.errors import GrammarError, RequestError
+from tampu.errors import RequestError
 from tampu.runner.generate_options import (
     GenerateOptions,
     generate_options,
@@ -51,14 +52,6 @@ class _PillowImage(Protocol):
         """Return the image in another mode."""
 
 
-@runtime_checkable
-class _PydanticModel(Protocol):
-    """A class of pydantic's."""
-
-    def model_json_schema(self) -> dict[str, Any]:
-        """Return the JSON schema of its objects."""
-
-
 _TOOLS = kind_of(Sequence[Message] | None)
 _THINK = kind_of(Think)
 
@@ -81,7 +74,7 @@ class PythonRequests:
         tokens = self._tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
         values = {**self._parameters, **given}
         if "format" in values:
-            values["format"] = _format(values["format"])
+            values["format"] = json_format(values["format"])
         return Generate(items_prompt(tokens), self._options(values))
 
     def chat(self, messages: Sequence[Message], given: Mapping[str, object]) -> Generate:
@@ -90,7 +83,7 @@ class PythonRequests:
         chat = self.conversation(messages, values)
         structure = None
         if "format" in values:
-            structure = StructuredOutput(format=_format(values.pop("format")))
+            structure = StructuredOutput(format=json_format(values.pop("format")))
         return Generate(chat, self._options(values), structure)
 
     def _options(self, values: Mapping[str, object]) -> GenerateOptions:
@@ -164,17 +157,3 @@ def _content(path: Path, where: str) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise RequestError(f"{where}: {shown} cannot be read: {error.strerror}") from error
-
-
-def _format(wanted: object) -> object:
-    """Return an output format; of a class of pydantic, its JSON schema.
-
-    Raises:
-        GrammarError: if the class has no schema.
-    """
-    if not isinstance(wanted, type) or not isinstance(wanted, _PydanticModel):
-        return wanted
-    try:
-        return wanted.model_json_schema()
-    except Exception as error:  # pydantic's errors are not tampu's
-        raise GrammarError(f"format: {wanted.__name__} has no JSON schema: {error}") from error

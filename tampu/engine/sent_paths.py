@@ -42,10 +42,9 @@ def received_options(options: LoadOptions) -> LoadOptions:
 
 
 def _with_paths(options: LoadOptions, changed: Callable[[str], str]) -> LoadOptions:
-    if not options.adapters and options.projector is None:
-        return options
     return replace(
         options,
         adapters=tuple((changed(path), scale) for path, scale in options.adapters),
         projector=None if options.projector is None else changed(options.projector),
+        draft=None if options.draft is None else changed(options.draft),
     )

@@ -72,6 +72,11 @@ class DraftPlanner:
         if self.source is not None:
             self.source.measured(plan, seconds)
 
+    def ended(self, sequence: Sequence) -> None:
+        """Forget a sequence, which has given up its slot."""
+        if self.source is not None:
+            self.source.ended(sequence)
+
     def _choose(self, starts: Mapping[Sequence, int]) -> Drafts:
         """Return drafts for sequences whose last known tokens are at these positions.
 

@@ -44,6 +44,9 @@ class GuessKind(Enum):
     NGRAM = 0.5
     """The last three tokens occurred before."""
 
+    DRAFT_MODEL = 0.6
+    """A smaller model's best tokens."""
+
     AFTER_ERROR = 0.4
     """The place after a guess that was just wrong: a token was replaced there."""
 

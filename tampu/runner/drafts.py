@@ -31,3 +31,6 @@ class DraftSource(Protocol):
 
     def measured(self, plan: Plan, seconds: float) -> None:
         """Note how long a batch took, until the next one was launched."""
+
+    def ended(self, sequence: Sequence) -> None:
+        """Forget a sequence, which has given up its slot."""

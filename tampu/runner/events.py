@@ -145,8 +145,8 @@ class Done(msgspec.Struct, frozen=True, tag="done", omit_defaults=True):
     """The answer is complete.
 
     Attributes:
-        reason: why it ended: `stop`, `length` or `cancelled`; from a server also `tool_calls`, and
-            `load`: the request only loaded the model.
+        reason: why it ended: `stop`, `length` or `cancelled`; of a chat also `tool_calls`; from a
+            server also `load`: the request only loaded the model.
         usage: token counts and durations.
         prompt_logprobs: one entry per prompt token except the first, if requested.
         stop: the stop string that ended it, if one did.

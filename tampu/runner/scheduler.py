@@ -48,6 +48,7 @@ class Scheduler:
         connector: stores what sequences leave in the cache.
         pace: limits the work of offline requests beside live ones.
         drafts: guesses of the next tokens of answers.
+        candidates: how many of the best logits graphs can return.
         recent: the tokens of the last sequence of each slot, as the prefix tree has them.
     """
 
@@ -88,7 +89,7 @@ class Scheduler:
         self._max_batch_tokens = max_batch_tokens
         self._max_outputs = max_outputs
         self._positions_per_token = positions_per_token
-        self._candidates = candidates
+        self.candidates = candidates
         self._postponed: Sequence | None = None  # the last step had no room for its image
         self._gave_logits = False
         self._started = 0
@@ -145,6 +146,7 @@ class Scheduler:
             if sequence.is_paused and sequence not in in_flight:
                 self.running.remove(sequence)
                 self.waiting.append(sequence)
+                self.drafts.ended(sequence)
                 self._restart(sequence)
                 sequence.is_paused = False
                 sequence.times.preempted = time.monotonic_ns()
@@ -183,7 +185,7 @@ class Scheduler:
             self.images,
             wants_logits=step.wants_logits,
             positions_per_token=self._positions_per_token,
-            candidates=self._candidates,
+            candidates=self.candidates,
         )
 
     def needed_image(self) -> PlacedImage | None:
@@ -222,6 +224,7 @@ class Scheduler:
             self.waiting.remove(sequence)
             return
         self.running.remove(sequence)
+        self.drafts.ended(sequence)
         self.kv_manager.free(sequence.cell_table, sequence.keys[: sequence.length])
         if sequence.slot is not None and not (sequence.collector or sequence.lora.adapters):
             self.recent[sequence.slot] = sequence.keys[: sequence.length].copy()
@@ -232,6 +235,7 @@ class Scheduler:
         if sequence not in self.running:
             return False
         self.running.remove(sequence)
+        self.drafts.ended(sequence)
         self.kv_manager.free(sequence.cell_table, sequence.keys[:0])
         return True
 

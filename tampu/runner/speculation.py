@@ -4,13 +4,20 @@ Each answer has drafters. Before each step one of them makes a guess, whether it
 once the tokens are known they show how often the guesses of each kind are right. From that, and
 from the times of steps (`StepTimes`), follows how many drafts of which answers give the most tokens
 a second: none for a text that cannot be guessed, and none where rows are what limits.
+
+A draft model takes time for its guesses, so it is asked only where they are expected to win, for
+as many tokens as win, and only for answers of which no other guess is as likely to be right.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
 from weakref import WeakKeyDictionary
 
+from tampu.errors import DeviceLostError, TampuError
 from tampu.kvcache.causal import FUSED_FROM
 from tampu.kvcache.prefix_tree import PrefixTree
 from tampu.runner.batch import Plan
@@ -28,11 +35,39 @@ from tampu.runner.drafts import Drafts
 from tampu.runner.sequence import Sequence
 from tampu.runner.step_times import StepTimes
 
+log = logging.getLogger("tampu.runner")
+
 _MEMORY = 0.9  # of what is known of a kind, how much is left after each guess of an answer
 _LONG_MEMORY = 0.98  # and of all answers
 _WEIGHT = 2.0  # tokens: of what is known of other answers, or of none
 _MOST = 0.99  # nothing is right more often
 _MAX_DRAFTS = 48  # of a step
+_ASK_AGAIN = 256  # steps after which a draft model that was rarely right is asked again
+
+
+class GuessingModel(Protocol):
+    """Guesses the next tokens of several answers together.
+
+    Attributes:
+        times: of its steps, by their rows.
+        cost: the time of a token relative to one of the target model, until times are known.
+    """
+
+    times: StepTimes
+    cost: float
+
+    def room(self, sequence: Sequence) -> int:
+        """Return how many tokens after a sequence's last one it can guess."""
+
+    def guess(self, wanted: Mapping[Sequence, int]) -> Mapping[Sequence, list[int]]:
+        """Return at most so many tokens that may come next, for some of the sequences.
+
+        Raises:
+            TampuError: if a device fails.
+        """
+
+    def ended(self, sequence: Sequence) -> None:
+        """Forget a sequence."""
 
 
 class _Rate:
@@ -55,16 +90,22 @@ class _Rate:
 
 
 class _Answer:
-    """The drafters of one answer, and how often they are right."""
+    """The drafters of one answer, and how often they are right.
 
-    def __init__(self, sequence: Sequence, drafters: list[Drafter]) -> None:
+    Attributes:
+        guess: the last one.
+        unasked: for how many steps no draft model was asked.
+    """
+
+    def __init__(self, sequence: Sequence, drafters: list[Drafter], unasked: int) -> None:
+        self.guess = NOTHING
+        self.unasked = unasked
         self._drafters = drafters
         self._generated = sequence.generated
-        self._guess = NOTHING
         self._rates: dict[GuessKind, _Rate] = {}
 
-    def next(self, sequence: Sequence, rates: Mapping[GuessKind, _Rate]) -> tuple[Guess, float]:
-        """Return a guess of the tokens after those that are known, and how often it is right."""
+    def next(self, sequence: Sequence, rates: Mapping[GuessKind, _Rate]) -> None:
+        """Guess the tokens after those that are known."""
         if new := sequence.generated - self._generated:
             tokens = sequence.tokens[sequence.length - new : sequence.length].tolist()
             self._check(tokens, rates)
@@ -72,78 +113,194 @@ class _Answer:
                 drafter.feed(tokens)
             self._generated = sequence.generated
         guesses = (drafter.guess(MAX_GUESS) for drafter in self._drafters)
-        self._guess = next((each for each in guesses if each.tokens), NOTHING)
-        return self._guess, self._rate(self._guess.kind, rates).value
+        self.guess = next((each for each in guesses if each.tokens), NOTHING)
 
-    def _check(self, tokens: list[int], rates: Mapping[GuessKind, _Rate]) -> None:
-        """Compare the last guess with the tokens that came."""
-        guessed, kind = self._guess
-        tried = min(len(guessed), len(tokens))
-        pairs = enumerate(zip(guessed, tokens, strict=False))
-        right = next((number for number, (guess, token) in pairs if guess != token), tried)
-        if tried:
-            self._rate(kind, rates).add(right, min(right + 1, tried))
-            rates[kind].add(right, min(right + 1, tried))
-
-    def _rate(self, kind: GuessKind, rates: Mapping[GuessKind, _Rate]) -> _Rate:
+    def rate(self, kind: GuessKind, rates: Mapping[GuessKind, _Rate]) -> _Rate:
+        """Return how often a kind of guess is right; of a new kind, as often as elsewhere."""
         if kind not in self._rates:
             self._rates[kind] = _Rate(rates[kind].value, _MEMORY)
         return self._rates[kind]
 
+    def _check(self, tokens: list[int], rates: Mapping[GuessKind, _Rate]) -> None:
+        """Compare the last guess with the tokens that came."""
+        guessed, kind = self.guess
+        tried = min(len(guessed), len(tokens))
+        pairs = enumerate(zip(guessed, tokens, strict=False))
+        right = next((number for number, (guess, token) in pairs if guess != token), tried)
+        if tried:
+            self.rate(kind, rates).add(right, min(right + 1, tried))
+            rates[kind].add(right, min(right + 1, tried))
+
 
 class Speculation:
-    """Chooses the drafts of each step: a `DraftSource`."""
+    """Chooses the drafts of each step: a `DraftSource`.
 
-    def __init__(self, tree: PrefixTree, times: StepTimes | None = None) -> None:
-        """Know no answers yet; `tree` has the texts of earlier requests."""
+    Attributes:
+        times: of the steps, by their rows.
+    """
+
+    def __init__(
+        self,
+        tree: PrefixTree,
+        times: StepTimes | None = None,
+        model: GuessingModel | None = None,
+    ) -> None:
+        """Know no answers yet.
+
+        Args:
+            tree: has the texts of earlier requests.
+            times: of the steps; None: none are known.
+            model: guesses where nothing else does; None: there is none.
+        """
         self._tree = tree
-        self._times = times or StepTimes()
+        self.times = times or StepTimes()
+        self._model = model
+        self._asking_s = 0.0  # the time of its last guesses, which is not that of a step
+        self._unasked = 0
         self._rates = {kind: _Rate(kind.value, _LONG_MEMORY) for kind in GuessKind}
         self._answers: WeakKeyDictionary[Sequence, _Answer] = WeakKeyDictionary()
 
     def choose(self, rooms: Mapping[Sequence, int], limit: int) -> Drafts:
         """Return drafts for the next step; those that are not worth their time are left out."""
-        return self._choose(rooms, limit, unknown=0)
+        limit = self._limit(len(rooms), limit)
+        if not self.times.can_win(len(rooms), limit):
+            return {}
+        answers = self._next(rooms)
+        if self._model is not None:
+            self._ask(self._model, rooms, limit, answers)
+        return self._best(rooms, limit, answers, unknown=0)
 
     def are_expected(self, sequences: Iterable[Sequence]) -> bool:
         """Return whether there will be drafts once the next token of each sequence is known."""
         rooms = dict.fromkeys(sequences, MAX_GUESS)
-        return bool(self._choose(rooms, _MAX_DRAFTS, unknown=1))
+        limit = self._limit(len(rooms), _MAX_DRAFTS)
+        if not self.times.can_win(len(rooms), limit):
+            return False
+        answers = self._next(rooms)
+        if self._best(rooms, limit, answers, unknown=1):
+            return True
+        return self._model is not None and bool(self._wanted(self._model, rooms, limit, answers))
 
     def measured(self, plan: Plan, seconds: float) -> None:
         """Note how long a batch took, until the next one was launched."""
+        seconds, self._asking_s = seconds - self._asking_s, 0.0
         if not any(part.is_prefill for part in plan.parts):
-            self._times.add(len(plan.inputs.tokens), seconds)
+            self.times.add(len(plan.inputs.tokens), seconds)
 
-    def _choose(self, rooms: Mapping[Sequence, int], limit: int, *, unknown: int) -> Drafts:
-        """Return drafts; the first `unknown` tokens of each guess have no rows of their own."""
-        rows = len(rooms)
+    def ended(self, sequence: Sequence) -> None:
+        """Forget a sequence, which has given up its slot."""
+        if self._model is not None:
+            self._model.ended(sequence)
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _limit(self, rows: int, limit: int) -> int:
+        """Return how many drafts a step may have beside so many rows."""
         limit = min(limit, _MAX_DRAFTS)
-        if rows < FUSED_FROM:  # attention is computed in another way from there on
-            limit = min(limit, FUSED_FROM - 1 - rows)
-        if not self._times.can_win(rows, limit):
-            return {}
+        # Attention is computed in another way from FUSED_FROM on.
+        return min(limit, FUSED_FROM - 1 - rows) if rows < FUSED_FROM else limit
+
+    def _next(self, rooms: Mapping[Sequence, int]) -> dict[Sequence, _Answer]:
+        """Return the answers that may have drafts, each with a new guess that costs nothing."""
+        answers = {sequence: self._answer(sequence) for sequence, room in rooms.items() if room > 0}
+        for sequence, answer in answers.items():
+            answer.next(sequence, self._rates)
+        return answers
+
+    def _best(
+        self,
+        rooms: Mapping[Sequence, int],
+        limit: int,
+        answers: Mapping[Sequence, _Answer],
+        *,
+        unknown: int,
+    ) -> Drafts:
+        """Return the drafts that win; the first `unknown` tokens of a guess have no rows."""
         found: list[tuple[Sequence, Guess]] = []
         worth: list[tuple[float, int]] = []
-        for sequence, room in rooms.items():
-            if room > 0:
-                guess, rate = self._answer(sequence).next(sequence, self._rates)
-                if (count := min(len(guess.tokens) - unknown, room)) > 0:
-                    found.append((sequence, guess))
-                    worth.append((rate, count))
+        for sequence, answer in answers.items():
+            tokens, kind = answer.guess
+            if (count := min(len(tokens) - unknown, rooms[sequence])) > 0:
+                found.append((sequence, answer.guess))
+                worth.append((answer.rate(kind, self._rates).value, count))
         if not found:
             return {}
-        counts = self._times.best(rows, limit, worth)
+        counts = self.times.best(len(rooms), limit, worth)
         return {
             sequence: tuple(guess.tokens[unknown : unknown + count])
             for (sequence, guess), count in zip(found, counts, strict=True)
             if count
         }
 
+    # -- a draft model ---------------------------------------------------------------------------
+
+    def _ask(
+        self,
+        model: GuessingModel,
+        rooms: Mapping[Sequence, int],
+        limit: int,
+        answers: Mapping[Sequence, _Answer],
+    ) -> None:
+        """Replace guesses by those of a model, where these are expected to win."""
+        wanted = self._wanted(model, rooms, limit, answers)
+        for answer in answers.values():
+            answer.unasked += 1
+        self._unasked += 1
+        if not wanted:
+            return
+        self._unasked = 0
+        began = time.perf_counter()
+        try:
+            guesses = model.guess(wanted)
+        except DeviceLostError:
+            raise
+        except TampuError as error:
+            log.warning("the draft model failed, and is not used any more: %s", error)
+            self._model = None
+            return
+        self._asking_s = time.perf_counter() - began
+        for sequence in wanted:
+            answers[sequence].unasked = 0
+        for sequence, tokens in guesses.items():
+            answers[sequence].guess = Guess(tokens, GuessKind.DRAFT_MODEL)
+
+    def _wanted(
+        self,
+        model: GuessingModel,
+        rooms: Mapping[Sequence, int],
+        limit: int,
+        answers: Mapping[Sequence, _Answer],
+    ) -> dict[Sequence, int]:
+        """Return of which sequences a model should guess how many tokens."""
+        rates: dict[Sequence, float] = {}
+        for sequence, answer in answers.items():
+            rate = answer.rate(GuessKind.DRAFT_MODEL, self._rates).value
+            if answer.unasked >= _ASK_AGAIN:
+                rate = max(rate, GuessKind.DRAFT_MODEL.value)
+            tokens, kind = answer.guess
+            other = answer.rate(kind, self._rates).value if tokens else 0.0
+            if rate > other and model.room(sequence) > 0:
+                rates[sequence] = rate
+        ordered = sorted(rates, key=lambda each: rates[each], reverse=True)
+        count, depth = self.times.depth(
+            len(rooms), limit, [rates[each] for each in ordered], self._asking(model)
+        )
+        return {
+            each: min(depth, rooms[each], model.room(each)) for each in ordered[:count] if depth
+        }
+
+    def _asking(self, model: GuessingModel) -> Callable[[int], float]:
+        """Return how long a model takes for a token of a number of answers."""
+        if model.times.is_known and self.times.is_known:
+            return model.times.at
+        return lambda rows: model.cost * self.times.at(rows)
+
     def _answer(self, sequence: Sequence) -> _Answer:
         answer = self._answers.get(sequence)
         if answer is None:
-            answer = self._answers[sequence] = _Answer(sequence, self._drafters(sequence))
+            answer = self._answers[sequence] = _Answer(
+                sequence, self._drafters(sequence), self._unasked
+            )
         return answer
 
     def _drafters(self, sequence: Sequence) -> list[Drafter]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import statistics
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 
 _SAMPLES = 5  # their median counts, so that one that was disturbed does not
@@ -28,6 +28,11 @@ class StepTimes:
         self._seconds: dict[int, deque[float]] = {}
         self._last: dict[int, int] = {}  # the number of the last step with so many rows
         self._steps = 0
+
+    @property
+    def is_known(self) -> bool:
+        """Whether any time is known."""
+        return bool(self._seconds)
 
     def add(self, rows: int, seconds: float) -> None:
         """Note how long a step took."""
@@ -90,6 +95,28 @@ class StepTimes:
             counts[place] += 1
         return counts
 
+    def depth(
+        self, rows: int, limit: int, rates: Sequence[float], seconds: Callable[[int], float]
+    ) -> tuple[int, int]:
+        """Return of how many answers a draft model should guess how many tokens each; (0, 0): none.
+
+        Args:
+            rows: of the step without drafts.
+            limit: how many drafts there may be in all.
+            rates: how often a token of each answer is guessed, the highest first.
+            seconds: how long the draft model takes for a token of so many answers.
+        """
+        limit = min(limit, 2 * max([rows, *self._seconds]) - rows)
+        most, found = _WORTH * rows / self.at(rows), (0, 0)
+        for count in _halves(len(rates)):
+            expected = float(rows)
+            for depth in range(1, limit // count + 1):
+                expected += sum(rate**depth for rate in rates[:count])
+                took = self.at(rows + count * depth) + depth * seconds(count)
+                if expected / took > most:
+                    most, found = expected / took, (count, depth)
+        return found
+
     def _rungs(self, rows: int, limit: int) -> list[int]:
         """Return the numbers of rows of steps with drafts: few of them, as each needs a graph.
 
@@ -106,3 +133,8 @@ class StepTimes:
 def _typical(rows: int) -> float:
     """Return the time of a step relative to that of one row, as far as one can know it."""
     return 1 + _SLOPE * (rows - 1)
+
+
+def _halves(count: int) -> list[int]:
+    """Return a number, its half, and so on."""
+    return [count >> each for each in range(count.bit_length())]

@@ -84,7 +84,11 @@ class ModelSettings:
         "SPEC_TYPE", one_of(SPEC_TYPES), "auto",
         "auto: the next tokens of answers are guessed and several verified in one step, where that "
         "is measured to be faster ([drafts](runner.md#drafts)); none: one token a step; "
-        "llama-server's names that begin with ngram mean auto; also `--spec-type`")
+        "draft-simple and llama-server's names that begin with ngram mean auto; also "
+        "`--spec-type`")
+    draft: str | None = optional(
+        "DRAFT", str, "the name or the file of a draft model, which guesses the next tokens of "
+        "models that name none ([drafts](runner.md#draft-models)); also `--draft`", default="none")
     state_cache: int = own(
         "STATE_CACHE", parse_rate, "512MB",
         "memory for the states from which conversations with a model with recurrent layers (Qwen "

@@ -70,6 +70,7 @@ class Prepared:
         template: overrides the template in the weights' file.
         parser: Ollama's name of the output parser; empty: detected from the template.
         defaults: what the model sets for its requests.
+        draft: the draft model's file; None: there is none.
     """
 
     path: Path
@@ -78,6 +79,7 @@ class Prepared:
     template: PromptTemplate | None = None
     parser: str = ""
     defaults: StoredDefaults = StoredDefaults()  # noqa: RUF009 - frozen
+    draft: Path | None = None
 
     @property
     def context(self) -> int:
@@ -106,6 +108,7 @@ def prepare(
     settings: Settings | None = None,
     *,
     allow_unknown: bool = False,
+    draft: str | None = None,
 ) -> Prepared:
     """Return a model with its parts and defaults.
 
@@ -117,6 +120,7 @@ def prepare(
         projector: overrides the model's own.
         settings: as for `resolve`.
         allow_unknown: as for `resolve`, and for adapters' folders.
+        draft: overrides the model's own draft model; as for `resolve`.
 
     Raises:
         As `resolve`.
@@ -134,15 +138,16 @@ def prepare(
     ]
     own = usable(template) if template else None
     chosen = Path(projector).expanduser() if projector else None
+    drafting = None if draft is None else resolve(draft, settings)
     if settings is None or existing_path(name_or_path) is not None:
-        return Prepared(path, tuple(given), chosen, own)
+        return Prepared(path, tuple(given), chosen, own, draft=drafting)
     model = Library.from_settings(settings).find(name_or_path)
     chosen = chosen or next(iter(model.projector_paths), None)
     if chosen is None and model.projector_problem:
         logger.warning("%s", model.projector_problem)
     stored = model.stored
     if stored is None:
-        return Prepared(path, tuple(given), chosen, own)
+        return Prepared(path, tuple(given), chosen, own, draft=drafting)
     if own is None and (text := _own_template(stored, path)):
         own = usable(text)
     return Prepared(
@@ -152,6 +157,7 @@ def prepare(
         own,
         stored.config.parser,
         stored.defaults,
+        drafting or next(iter(stored.paths(Media.DRAFT)), None),
     )
 
 

@@ -37,8 +37,8 @@ from tampu.store.registry.progress import Progress
 __all__ = ["CreateSpec", "Progress", "check_spec", "copy_model", "create", "creating"]
 
 _ORDER = (
-    Media.MODEL, Media.PROJECTOR, Media.ADAPTER, Media.TEMPLATE, Media.SYSTEM, Media.PARAMS,
-    Media.MESSAGES, Media.LICENSE,
+    Media.MODEL, Media.PROJECTOR, Media.ADAPTER, Media.DRAFT, Media.TEMPLATE, Media.SYSTEM,
+    Media.PARAMS, Media.MESSAGES, Media.LICENSE,
 )  # fmt: skip
 
 
@@ -70,6 +70,7 @@ def create(
         builder = LayerBuilder(spec, library, store, lease, writer)
         builder.add_sources()
         builder.add_adapters()
+        builder.add_draft()
         _add_texts(builder, writer, spec.modelfile)
         layers = [layer for kind in _ORDER for layer in builder.layers.get(kind, [])]
         config = _config(builder, spec.modelfile)

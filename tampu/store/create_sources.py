@@ -16,10 +16,11 @@ from tampu.convert.adapters import is_adapter, plan_adapter
 from tampu.convert.cache import CONFIG_FILE, is_checkpoint
 from tampu.convert.quant_mix import file_type
 from tampu.convert.quantize import plan_quantization
-from tampu.errors import ModelFileError, ModelNotFoundError, RequestError
+from tampu.errors import ModelFileError, ModelNotFoundError, RequestError, UnsupportedModelError
 from tampu.gguf_compat import architecture_of
 from tampu.ml.gguf import GGUFFile, read_gguf
 from tampu.ml.split_names import read_part_name
+from tampu.store.draft import check_draft
 from tampu.store.gguf_files import SUFFIX
 from tampu.store.layer_writer import LayerWriter
 from tampu.store.library import Library
@@ -118,6 +119,29 @@ class LayerBuilder:
             found = path_of_adapter(text, spec.folder)
             with _named(found.name):
                 self._add_adapter(found)
+
+    def add_draft(self) -> None:
+        """Add the draft model; a checkpoint is converted."""
+        text = self._spec.modelfile.draft
+        if text is None:
+            return
+        found = path_of_source(text, self._spec.folder, "DRAFT")
+        model = None if found else self._library.find(text)
+        path = found or (model.path if model else Path())
+        with _named(path.name):
+            if path.is_dir():
+                plan = plan_conversion(path, allow_unknown=self._spec.allow_unknown)
+                layer = self._writer.written(Media.DRAFT, plan, "converting draft model")
+            elif len(read_gguf(path).parts) > 1:
+                raise ModelFileError("DRAFT", "a draft model must be one file, not several parts")
+            else:
+                layer = self._writer.add_file(Media.DRAFT, path)
+            made = file_of(layer) or self._store.blobs.path(layer.digest)
+            try:
+                check_draft(read_gguf(made), read_gguf(self.weights))
+            except UnsupportedModelError as error:
+                raise UnsupportedModelError(f"DRAFT {text}: {error}") from error
+        self.layers[Media.DRAFT] = [layer]
 
     # -- models ----------------------------------------------------------------------------------
 

@@ -43,6 +43,7 @@ class Modelfile:
     Attributes:
         sources: names, files or folders: the model, then its projector.
         adapters: files or folders of adapters.
+        draft: the name, file or folder of a draft model.
         parameters: by Ollama's names.
         template: the prompt template, in Go or Jinja; None: the source's.
         system: the system message; None: the source's.
@@ -56,6 +57,7 @@ class Modelfile:
 
     sources: tuple[str, ...] = ()
     adapters: tuple[str, ...] = ()
+    draft: str | None = None
     parameters: Mapping[str, Value] = field(default_factory=dict)
     template: str | None = None
     system: str | None = None
@@ -119,7 +121,7 @@ def format_modelfile(modelfile: Modelfile) -> str:
         for item in value if isinstance(value, list) else [value]:
             lines.append(f"PARAMETER {name} {_parameter_text(item)}")
     lines += [f"ADAPTER {_quoted(adapter)}" for adapter in modelfile.adapters]
-    lines += _single_lines(modelfile, "renderer", "parser", "requires")
+    lines += _single_lines(modelfile, "draft", "renderer", "parser", "requires")
     lines += [f"LICENSE {_quoted(text)}" for text in modelfile.licenses]
     lines += [
         f"MESSAGE {message.role} {_quoted(message.content)}" for message in modelfile.messages
@@ -267,13 +269,14 @@ _READERS: Mapping[str, Callable[[Modelfile, str], Modelfile]] = {
     "TEMPLATE": _set("template", _template),
     "SYSTEM": _set("system", _text),
     "ADAPTER": _append("adapters"),
+    "DRAFT": _set("draft", _needed),
     "LICENSE": _append("licenses"),
     "MESSAGE": _message,
     "REQUIRES": _set("requires", _needed),
     "RENDERER": _set("renderer", _needed),
     "PARSER": _set("parser", _needed),
 }
-_SINGLE = ("TEMPLATE", "SYSTEM", "REQUIRES", "RENDERER", "PARSER")
+_SINGLE = ("DRAFT", "TEMPLATE", "SYSTEM", "REQUIRES", "RENDERER", "PARSER")
 
 
 # -- writing ---------------------------------------------------------------------------------------
@@ -336,6 +339,7 @@ def modelfile_of(model: LocalModel) -> Modelfile:
     return Modelfile(
         sources=sources,
         adapters=tuple(str(path) for path in stored.paths(Media.ADAPTER)),
+        draft=next((str(path) for path in stored.paths(Media.DRAFT)), None),
         parameters=stored.parameters,
         template=stored.template or None,
         system=stored.system or None,

@@ -12,8 +12,19 @@ import pytest
 from tampu import Engine
 
 PAGE = (Path(__file__).parents[2] / "docs" / "python.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.M | re.S)
-WHOLE = [block for block in BLOCKS if "Engine.load(" in block]
+SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.M | re.S))
+BLOCKS = [
+    pytest.param(section, block, id=f"{section}-{number}")
+    for section, text in {"": PAGE.partition("\n## ")[0], **SECTIONS}.items()
+    for number, block in enumerate(re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S))
+]
+PRINTED = {
+    "Conversations": "85 0 of 19\n55 21 of 41\n",
+    "Tools": "get_weather {'city': 'Paris'} sunny in Paris\n",
+    "Streaming": "Hello! How can I help you? stop 11\n",
+    "asyncio": "['78', '79', '80', '81']\n",
+    "Threads": "['78', '79', '80', '81', '82', '83', '84', '85', '86', '87', '88', '89']\n",
+}
 
 
 def test_the_table_has_the_methods_of_the_engine() -> None:
@@ -28,11 +39,14 @@ def test_the_table_has_the_methods_of_the_engine() -> None:
     assert named == methods
 
 
-@pytest.mark.parametrize("block", WHOLE, ids=range(len(WHOLE)))
-def test_an_example_runs(block: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("section", "block"), BLOCKS)
+def test_an_example_runs(section: str, block: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+    assert PRINTED.get(section, "") in done.stdout
+    if "format=Person" in block:
+        assert done.stdout == "Ann 31\n"
     if "snapshot" in block:
         assert int(done.stdout.splitlines()[-1]) > 0  # of the second engine, from the file

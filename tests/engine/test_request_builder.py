@@ -66,12 +66,16 @@ def test_a_stream_has_deltas_of_each_kind(thinker: Engine, caller: Engine) -> No
     )
     assert "".join(each.text for each in deltas if isinstance(each, TextDelta)) == "Yes"
     events = [*caller.stream_chat(USER, tools=TOOLS, **GREEDY)]
-    assert [each for each in events if isinstance(each, ToolCall)] == [ToolCall("f", {"x": 1})]
+    [call] = [each for each in events if isinstance(each, ToolCall)]
+    assert call == ToolCall("f", {"x": 1}, call.id)
+    assert isinstance(events[-1], Done)
+    assert events[-1].reason == "tool_calls"
 
 
 def test_tool_calls_are_separated_from_the_text(caller: Engine) -> None:
     found = caller.chat(USER, tools=TOOLS, **GREEDY)
-    assert (found.text, found.tool_calls) == ("", [ToolCall("f", {"x": 1})])
+    [call] = found.tool_calls
+    assert (found.text, call) == ("", ToolCall("f", {"x": 1}, call.id))
     assert caller.chat(USER, **GREEDY).text == "".join(CALLS)
 
 

@@ -5,22 +5,32 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 from support.checkpoints import DECODERS, HYBRIDS, RECIPES
-from support.laboratory import Laboratory, tokens
+from support.laboratory import Laboratory, in_depth, tokens
 
 from tampu.engine.completion import Completion
 from tampu.engine.engine import Engine
 from tampu.runner.batch import Plan
 from tampu.runner.drafts import Drafts
 from tampu.runner.sequence import Sequence
+from tampu.runner.speculation import Speculation
+from tampu.runner.step_times import StepTimes
 
 pytestmark = pytest.mark.parity
 
 COUNT = 40
 LENGTHS = (17, 90, 48)
 MOST = 5
+
+
+class Cheap(StepTimes):
+    """Further rows cost little, whatever is measured."""
+
+    def add(self, rows: int, seconds: float) -> None:  # noqa: ARG002
+        super().add(rows, 1 + rows / 100)
 
 
 class KnownAnswers:
@@ -45,6 +55,9 @@ class KnownAnswers:
         return bool([*sequences])
 
     def measured(self, plan: Plan, seconds: float) -> None:
+        """Do nothing."""
+
+    def ended(self, sequence: Sequence) -> None:
         """Do nothing."""
 
     def _guess(self, sequence: Sequence, count: int) -> tuple[int, ...]:
@@ -79,6 +92,33 @@ def test_greedy_answers_in_one_batch(laboratory: Laboratory, name: str) -> None:
     drafted = sum(each.usage.drafted_tokens for each in found)
     accepted = sum(each.usage.accepted_tokens for each in found)
     assert 0 < accepted < drafted
+
+
+@pytest.mark.parametrize("name", in_depth(DECODERS))
+def test_greedy_answers_with_a_draft_model(laboratory: Laboratory, name: str) -> None:
+    """The draft model has the same weights in fewer bits, so most of its guesses are right.
+
+    One request is cancelled, and the context of another one is shifted.
+    """
+    draft = laboratory.file(name, "Q8_0")
+    with laboratory.engine(name, slots=4, draft=str(draft)) as engine:
+        lengths = 17, 90, engine.context - 6, 48
+        prompts = [tokens(length, seed) for seed, length in enumerate(lengths)]
+        scheduler = engine.model.scheduler
+        speculation = scheduler.drafts.source
+        assert isinstance(speculation, Speculation)
+        speculation.times = Cheap()
+        scheduler.drafts.source = None
+        answers(engine, prompts, temperature=0.0)  # the next ones take the same from the cache
+        wanted = answers(engine, prompts, temperature=0.0)
+        scheduler.drafts.source = speculation
+        engine.runner.call(scheduler.kv_manager.prefixes.tree.clear)  # it would be guessed by text
+        with closing(engine.stream(tokens(30, 9), temperature=0.0, ignore_eos=True)) as cancelled:
+            next(cancelled)
+            found = answers(engine, prompts, temperature=0.0)
+        scheduler.check()
+    assert [each.tokens for each in found] == [each.tokens for each in wanted]
+    assert sum(each.usage.accepted_tokens for each in found) > 0
 
 
 OPTIONS = {

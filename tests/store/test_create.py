@@ -28,7 +28,7 @@ from tampu.store import Digest, Media, ModelName
 from tampu.store.create import CreateSpec, Progress, create, creating
 from tampu.store.library import Library
 from tampu.store.model import StoredModel
-from tampu.store.modelfile import parse_modelfile
+from tampu.store.modelfile import modelfile_of, parse_modelfile
 from tampu.store.verify import verify_store
 
 WIDE = Tiny(embedding=256, feed_forward=512, head_dim=64, layers=2)
@@ -153,6 +153,19 @@ def test_adapters_are_added(library: Library, folder: Path) -> None:
     assert same.paths(Media.ADAPTER) == [path]
 
 
+def test_a_draft_model_is_added_and_kept_in_derived_models(library: Library, folder: Path) -> None:
+    small = write_tiny(folder / "small.gguf", Tiny(layers=1))
+    model, _ = made(library, "FROM m.gguf\nDRAFT small.gguf", folder)
+    (path,) = model.paths(Media.DRAFT)
+    assert path.read_bytes() == small.read_bytes()
+    derived, _ = made(library, "FROM mine\nSYSTEM Hi", name=ModelName.parse("derived"))
+    assert derived.paths(Media.DRAFT) == [path]
+    made(library, "FROM small.gguf", folder, name=ModelName.parse("small"))
+    named, _ = made(library, "FROM m.gguf\nDRAFT small", folder)
+    assert named.paths(Media.DRAFT) == [path]
+    assert modelfile_of(library.find("mine")).draft == str(path)
+
+
 def test_a_file_can_be_referenced_in_place(library: Library, folder: Path) -> None:
     model, _ = made(library, "FROM m.gguf", folder, in_place=True)
     assert model.model_path == folder / "m.gguf"
@@ -239,6 +252,9 @@ BAD = [
     ("FROM m.gguf\nTEMPLATE {{ if }}", RequestError, "line 1: a value is missing"),
     ("FROM m.gguf\nADAPTER m.gguf", ModelFileError, "is not an adapter"),
     ("FROM m.gguf\nADAPTER nothing", ModelNotFoundError, "no such file"),
+    ("FROM m.gguf\nDRAFT m.gguf", UnsupportedModelError, "DRAFT m.gguf: it is not smaller"),
+    ("FROM m.gguf\nDRAFT nothing", ModelNotFoundError, "'nothing' not found"),
+    ("FROM m.gguf\nDRAFT ./nothing", ModelNotFoundError, "no such file"),
 ]
 
 

@@ -28,6 +28,7 @@ TEMPLATE """{{ .System }}
 {{ .Prompt }}"""
 SYSTEM You are "Ada".
 ADAPTER ./lora
+DRAFT ./small.gguf
 LICENSE """
 MIT
 """
@@ -46,6 +47,7 @@ def test_all_instructions_are_parsed() -> None:
     assert parse_modelfile(WHOLE) == Modelfile(
         sources=("./model.gguf", "projector.gguf"),
         adapters=("./lora",),
+        draft="./small.gguf",
         parameters={
             "temperature": 0.7,
             "num_ctx": 8192,
@@ -208,6 +210,7 @@ def test_bad_parameters_as_json(given: dict[str, Any]) -> None:
         (["PARAMETER stop a", "PARAMETER stop b"], {"parameters": {"stop": ["a", "b"]}}, []),
         (["LICENSE a", "LICENSE b"], {"licenses": ("a", "b")}, []),
         (["ADAPTER a", "ADAPTER b"], {"adapters": ("a", "b")}, []),
+        (["DRAFT a", "DRAFT b"], {"draft": "b"}, ["DRAFT of line 2 has no effect, that"]),
     ],
 )  # fmt: skip
 def test_the_last_of_several_counts_and_the_others_are_named(

@@ -53,3 +53,6 @@ class RandomDrafts:
         assert plan.parts
         assert seconds >= 0
         self.steps += 1
+
+    def ended(self, sequence: Sequence) -> None:
+        """Know the sequence no more."""

@@ -87,6 +87,7 @@ class Laboratory:
         flash: bool = False,
         slots: int = 1,
         kernels: str = "on",
+        draft: str | None = None,
     ) -> Engine:
         """Return the engine with the model `name` in a file of the type `type_`."""
         return Engine.load(
@@ -97,6 +98,7 @@ class Laboratory:
             cache_type=cache,
             flash_attention=flash,
             kernels=kernels,
+            draft=draft,
         )
 
     def compare(self, name: str, ours: Logits, reference: Logits, what: str, limit: float) -> None:

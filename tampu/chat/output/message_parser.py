@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -75,6 +76,15 @@ class ChatFormat:
     read: ReadOutput | None = None
 
     @property
+    def has_short_ids(self) -> bool:
+        """Whether its templates take only ids of calls that have nine letters and digits."""
+        return self.name == "mistral"
+
+    def new_call_id(self) -> str:
+        """Return an id for a call to which the model gave none."""
+        return secrets.token_hex(5)[:9] if self.has_short_ids else f"call_{secrets.token_hex(4)}"
+
+    @property
     def markers(self) -> tuple[str, ...]:
         """The texts that the parser must see even if they are control tokens."""
         if self.read:
@@ -140,6 +150,9 @@ class MessageParser:
 
     It never raises, whatever the model writes: text that only looks like a call is content. Any
     split of the text into pieces gives the same parts, neighbours of the same kind joined.
+
+    Attributes:
+        style: the format of the output.
     """
 
     def __init__(
@@ -151,6 +164,7 @@ class MessageParser:
         streams_calls: bool = False,
         must_call: bool = False,
     ) -> None:
+        self.style = style
         self._must_call = must_call
         self._reader = Reader()
         self._parts = Parts(streams_calls=streams_calls)

@@ -37,7 +37,8 @@ class Content(msgspec.Struct, frozen=True):
 class ToolCall(msgspec.Struct, frozen=True, tag="tool_call"):
     """A function that the model wants called; the arguments are in the model's order.
 
-    `id` is the model's own name for the call, in the formats that have one.
+    `id` is the model's own name for the call, in the formats that have one; those of `Engine`'s
+    results all have an id.
     """
 
     name: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Generator
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
 
@@ -31,19 +32,20 @@ def select_backend(
     *,
     trace: Path | None = None,
     engine: str | None = None,
+    draft: str | None = None,
     insecure: bool = False,
     slots: int = 1,
 ) -> tuple[ChatBackend, ModelRef]:
     """Return the backend for a model, and the model; pull the model if it is missing.
 
-    A file, a trace or an explicit engine always runs in this program; without an explicit one the
-    model's own applies, else the setting. There, `slots` requests run at once.
+    A file, a trace, an explicit engine or draft model always runs in this program; without an
+    explicit one the model's own applies, else the setting. There, `slots` requests run at once.
 
     Raises:
         TampuError: if there is no such model.
     """
     is_path = model.startswith(("/", "./", "../", "~")) or existing_path(model) is not None
-    is_private = trace or engine or is_path
+    is_private = trace or engine or draft or is_path
     server = None if is_private else running_server(settings)
     if server is not None:
         try:
@@ -59,6 +61,7 @@ def select_backend(
             else:
                 raise
     _check_folder(model)
+    settings = replace(settings, draft=draft or settings.draft)
     pull_if_missing(model, settings, insecure=insecure)
     with ExitStack() as undo:
         fork_server = ForkServerClient()

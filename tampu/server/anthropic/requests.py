@@ -14,14 +14,11 @@ from typing import Any
 import msgspec
 
 from tampu.audio import is_audio
+from tampu.chat.messages import tool_call
 from tampu.chat.output.reasoning import Think
 from tampu.errors import RequestError, require
 from tampu.sampling.parameters import BY_OLLAMA
-from tampu.server.fields.conversation import (
-    Conversation,
-    tool_call,
-    with_conversation,
-)
+from tampu.server.fields.conversation import Conversation, with_conversation
 from tampu.server.fields.media import decode_image
 from tampu.server.fields.options import given_parameters, parse_limited
 from tampu.server.fields.output_format import FormattedBody, read_formats

@@ -13,8 +13,6 @@ from typing import Any
 import msgspec
 
 from tampu.audio import is_audio
-from tampu.chat.messages import read_role as read_role
-from tampu.chat.messages import tool_call as tool_call
 from tampu.chat.output.reasoning import EFFORTS, Think
 from tampu.engine.prompts import ChatPrompt, StructuredOutput
 from tampu.errors import require
@@ -94,12 +92,6 @@ def with_conversation(
         max_calls=None if choice.is_parallel else 1,
         warnings=(*request.warnings, *warnings),
     )
-
-
-def template_message(role: str, content: str, **optional: object) -> dict[str, Any]:
-    """Return a message in the format of Hugging Face's templates, without empty optional fields."""
-    given = {name: value for name, value in optional.items() if value}
-    return {"role": role, "content": content, **given}
 
 
 def check_can(defaults: ModelDefaults, capability: str, model: str, named: str) -> None:

@@ -14,17 +14,11 @@ from typing import Any
 
 import msgspec
 
+from tampu.chat.messages import read_role, template_message, tool_call
 from tampu.engine.prompts import FIMPrompt, TextPrompt
 from tampu.engine.requests import Embedded
 from tampu.errors import require
-from tampu.server.fields.conversation import (
-    Conversation,
-    check_can,
-    read_role,
-    template_message,
-    tool_call,
-    with_conversation,
-)
+from tampu.server.fields.conversation import Conversation, check_can, with_conversation
 from tampu.server.fields.media import decode_image
 from tampu.server.fields.options import (
     MAX_INPUTS,

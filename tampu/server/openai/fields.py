@@ -11,15 +11,10 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from tampu.chat.output.literals import json_object
+from tampu.chat.messages import read_arguments, read_role, template_message, tool_call
 from tampu.chat.output.reasoning import Think
 from tampu.engine.prompts import TextPrompt, TokensPrompt
 from tampu.errors import RequestError, require
-from tampu.server.fields.conversation import (
-    read_role,
-    template_message,
-    tool_call,
-)
 from tampu.server.fields.media import decode_audio, decode_image, decode_video
 from tampu.server.fields.options import MAX_INPUTS
 from tampu.server.fields.tools import shortened
@@ -195,17 +190,3 @@ def wrong_part(part: Mapping[str, Any], where: str, known: Mapping[str, str]) ->
     if isinstance(kind, str) and kind in known:
         return RequestError(f"{where}: {kind} needs {known[kind]}")
     return RequestError(f"{where}: {shortened(kind)} is not supported here")
-
-
-def read_arguments(given: str | Mapping[str, Any] | None) -> Mapping[str, Any] | str:
-    """Return the arguments of a call in a conversation.
-
-    A text that is not a JSON object is returned as it is: a model may write anything, and the next
-    request has it in its history. The template shows it.
-    """
-    if not isinstance(given, str):
-        return given or {}
-    try:
-        return json_object(given or "{}")
-    except ValueError:
-        return given

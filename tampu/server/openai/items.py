@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from tampu.chat.messages import read_arguments, read_role, template_message, tool_call
 from tampu.errors import RequestError, require
-from tampu.server.fields.conversation import read_role, template_message, tool_call
 from tampu.server.fields.tools import full_name
-from tampu.server.openai.fields import read_arguments, read_content, wrong_part
+from tampu.server.openai.fields import read_content, wrong_part
 
 # The items of the input, and what each must have.
 _ITEMS = {

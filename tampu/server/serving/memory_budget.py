@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from tampu.engine.backend import ModelFacts
 from tampu.engine.load_options import LoadOptions
@@ -35,7 +36,7 @@ class MemoryBudget:
     def has_room(self, entry: Entry, options: LoadOptions, others: Sequence[ModelFacts]) -> bool:
         """Whether a model fits beside others."""
         known = self._sizes.get((entry.name, options))
-        file_bytes = entry.info.size_bytes
+        file_bytes = entry.info.size_bytes + _draft_bytes(options)
         needed = file_bytes if known is None else known.memory_bytes
         if self._memory_bytes is not None:
             return needed + sum(other.memory_bytes for other in others) <= self._memory_bytes
@@ -58,3 +59,11 @@ class MemoryBudget:
         before = 0 if known is None else known.device_bytes
         is_part = options.gpu_layers > 0 and known is not None
         return (before if is_part else max(before, file_bytes)) <= self._device_free
+
+
+def _draft_bytes(options: LoadOptions) -> int:
+    """Return the size of a draft model's file; 0 if there is none."""
+    try:
+        return 0 if options.draft is None else Path(options.draft).stat().st_size
+    except OSError:  # loading it says what is wrong
+        return 0

@@ -33,7 +33,7 @@ class ModelDefaults(StoredDefaults):
 
 
 def with_model_files(options: LoadOptions, entry: Entry) -> LoadOptions:
-    """Return load options with the model's name, projector, adapters, template, parser and engine.
+    """Return load options with a model's name, files, template, parser and engine.
 
     Raises:
         StoreError: if a part of it is missing from the store.
@@ -48,6 +48,8 @@ def with_model_files(options: LoadOptions, entry: Entry) -> LoadOptions:
         config = stored.config
         template = own_template(stored.template, config.renderer, entry.info.metadata)
         found |= {"template": template, "parser": config.parser, "adapters": adapters}
+        if drafts := stored.paths(Media.DRAFT):
+            found["draft"] = str(drafts[0])
         engine = str(stored.parameters.get("engine", engine))
     found["engine"] = choose_engine(engine, entry.info.loaded_as)
     return msgspec.structs.replace(options, **found)

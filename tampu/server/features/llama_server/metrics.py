@@ -1,7 +1,7 @@
 """Metrics under llama-server's names, of all models together, for dashboards made for it.
 
 Source: the documentation of llama-server's `GET /metrics`. Its two rates are those since the last
-reading, whoever read; there is no draft model, so the counts of drafts are zero.
+reading, whoever read.
 """
 
 from __future__ import annotations

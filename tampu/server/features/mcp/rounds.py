@@ -14,12 +14,11 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from tampu.chat.messages import read_arguments, template_message, tool_call
 from tampu.engine.events import Started, ToolCallDelta, ToolCallFinished, ToolCallStarted
 from tampu.engine.prompts import ChatPrompt
 from tampu.runner.events import Done, ReasoningDelta, TextDelta, Usage
-from tampu.server.fields.conversation import template_message, tool_call
 from tampu.server.fields.tools import full_name
-from tampu.server.openai.fields import read_arguments
 from tampu.server.serving.events import (
     Event,
     MCPCallDelta,

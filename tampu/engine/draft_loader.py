@@ -1,0 +1,101 @@
+"""Loads a model together with the draft model that guesses its next tokens."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from tampu.engine.load_options import DEFAULT_BATCH, LoadOptions
+from tampu.engine.model_loader import LoadedModel, load_model
+from tampu.errors import LoadCancelledError, OutOfMemoryError, TampuError
+from tampu.gguf_compat import read_model
+from tampu.runner.draft_model import DraftModel
+from tampu.runner.speculation import Speculation
+from tampu.store.draft import check_draft
+
+log = logging.getLogger("tampu")
+
+
+def load_with_draft(
+    path: Path,
+    options: LoadOptions,
+    *,
+    progress: Callable[[float], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+) -> LoadedModel:
+    """Load a model, and its draft model if it has one; arguments and errors as in `Engine.load`.
+
+    A draft model that does not fit is named in the log, and the model is loaded without it. It is
+    loaded first: GPUs have room for all of it, and the model takes what is left.
+    """
+    draft = _load_draft(path, options, cancelled)
+    try:
+        model = load_model(path, options, progress=progress, cancelled=cancelled)
+    except OutOfMemoryError as error:
+        if draft is None:
+            raise
+        draft.close()
+        log.warning("the draft model %s is not used: with it %s", options.draft, error)
+        return load_model(path, options, progress=progress, cancelled=cancelled)
+    except BaseException:
+        if draft is not None:
+            draft.close()
+        raise
+    if draft is not None:
+        _attach(draft, model)
+    return model
+
+
+def _load_draft(
+    path: Path, options: LoadOptions, cancelled: Callable[[], bool] | None
+) -> LoadedModel | None:
+    """Return the draft model; None if there is none, or if it cannot be used."""
+    if options.draft is None or options.spec_type == "none":
+        return None
+    try:
+        check_draft(read_model(options.draft), read_model(path))
+        return load_model(Path(options.draft), _draft_options(options), cancelled=cancelled)
+    except LoadCancelledError:
+        raise
+    except TampuError as error:
+        log.warning("the draft model %s is not used: %s", options.draft, error)
+        return None
+
+
+def _draft_options(options: LoadOptions) -> LoadOptions:
+    """Return how a draft model is loaded: as the model, without what belongs to the model alone."""
+    return msgspec.structs.replace(
+        options,
+        draft=None,
+        spec_type="none",
+        gpu_layers=-1 if options.gpu_layers else 0,
+        n_cpu_moe=0,
+        prefix_cache=None,
+        prefix_cache_memory=0,
+        template="",
+        parser="",
+        adapters=(),
+        projector=None,
+        name="",
+    )
+
+
+def _attach(draft: LoadedModel, model: LoadedModel) -> None:
+    """Let a draft model guess the next tokens of a model, which owns it from then on."""
+    model.attach(draft.close)
+    guessing = DraftModel(
+        draft.graphs,
+        draft.scheduler.kv_manager,
+        context=draft.options.context,
+        batch=draft.options.batch or DEFAULT_BATCH,
+        vocabulary=model.tokenizer.vocabulary_size,
+        cost=draft.info.size_bytes / model.info.size_bytes,
+        positions_per_token=draft.graphs.positions_per_token,
+        candidates=1 if 1 in draft.scheduler.candidates else 0,
+    )
+    tree = model.scheduler.kv_manager.prefixes.tree
+    model.scheduler.drafts.source = Speculation(tree, model=guessing)
+    log.info("draft model %s: %d tokens of context", draft.info.name, draft.options.context)
