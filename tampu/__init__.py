@@ -10,8 +10,9 @@
 and a last `Done`; with `return_progress` it begins with `PromptProgress`. `decide` answers
 questions with probabilities, as `Decisions`; `score` returns those of continuations of a prompt.
 `capture` returns values inside the model, as `Captured`. `compare` says how far two models'
-predictions in a text are from each other, as a `Comparison`. Options are the fields of
-`GenerateOptions`. Every error is a `TampuError`; `tampu.errors` has them all.
+predictions in a text are from each other, as a `Comparison`, and `verify` how far a model file is
+from its checkpoint, as a `Verification`. Options are the fields of `GenerateOptions`. Every error
+is a `TampuError`; `tampu.errors` has them all.
 
 The names below are imported at their first use, so `import tampu` is fast.
 """
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from tampu.engine.snapshots import Saved
     from tampu.errors import TampuError
     from tampu.evaluation.comparison import Comparison, compare
+    from tampu.evaluation.verification import Verification, verify
     from tampu.ml.device_map import Offload
     from tampu.runner.capture_options import CaptureOptions
     from tampu.runner.events import (
@@ -82,8 +84,10 @@ __all__ = [
     "TokenLogprob",
     "ToolCall",
     "Usage",
+    "Verification",
     "__version__",
     "compare",
+    "verify",
 ]
 
 _HOMES = {
@@ -119,7 +123,9 @@ _HOMES = {
     "TokenLogprob": "tampu.runner.events",
     "ToolCall": "tampu.chat.output.stream_parser",
     "Usage": "tampu.runner.events",
+    "Verification": "tampu.evaluation.verification",
     "compare": "tampu.evaluation.comparison",
+    "verify": "tampu.evaluation.verification",
 }
 
 
