@@ -9,7 +9,8 @@
 `ChatCompletion`. A `Stream` yields `TextDelta`, for a chat also `ReasoningDelta` and `ToolCall`,
 and a last `Done`; with `return_progress` it begins with `PromptProgress`. `decide` answers
 questions with probabilities, as `Decisions`; `score` returns those of continuations of a prompt.
-`compare` says how far two models' predictions in a text are from each other, as a `Comparison`.
+`compare` says how far two models' predictions in a text are from each other, as a `Comparison`,
+and `verify` how far a model file is from its checkpoint, as a `Verification`.
 Options are the fields of `GenerateOptions`. Every error is a `TampuError`; `tampu.errors` has them
 all.
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from tampu.engine.snapshots import Saved
     from tampu.errors import TampuError
     from tampu.evaluation.comparison import Comparison, compare
+    from tampu.evaluation.verification import Verification, verify
     from tampu.ml.device_map import Offload
     from tampu.runner.events import (
         Done,
@@ -76,8 +78,10 @@ __all__ = [
     "TokenLogprob",
     "ToolCall",
     "Usage",
+    "Verification",
     "__version__",
     "compare",
+    "verify",
 ]
 
 _HOMES = {
@@ -110,7 +114,9 @@ _HOMES = {
     "TokenLogprob": "tampu.runner.events",
     "ToolCall": "tampu.chat.output.stream_parser",
     "Usage": "tampu.runner.events",
+    "Verification": "tampu.evaluation.verification",
     "compare": "tampu.evaluation.comparison",
+    "verify": "tampu.evaluation.verification",
 }
 
 
