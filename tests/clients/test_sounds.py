@@ -139,7 +139,7 @@ def test_language_and_prompt_reach_the_model_and_a_translation_is_another_task(
 def test_a_plain_form_is_enough(server: Server) -> None:
     """As curl sends it with -F."""
     file = encoded(sound(1.0), "flac", rate=16_000)
-    files = {"file": ("a.flac", file), "model": (None, HEARING), "temperature": (None, "0")}
+    files: Any = {"file": ("a.flac", file), "model": (None, HEARING), "temperature": (None, "0")}
     answer = httpx.post(f"{server.url}/v1/audio/transcriptions", files=files, timeout=60)
     assert answer.status_code == 200
     assert set(answer.json()) == {"text", "usage"}
