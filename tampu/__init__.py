@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from tampu.engine.snapshots import Saved
     from tampu.errors import TampuError
     from tampu.evaluation.comparison import Comparison, compare
+    from tampu.evaluation.verification import Verification, verify
     from tampu.ml.device_map import Offload
     from tampu.runner.capture_options import CaptureOptions
     from tampu.runner.events import (
@@ -82,8 +83,10 @@ __all__ = [
     "TokenLogprob",
     "ToolCall",
     "Usage",
+    "Verification",
     "__version__",
     "compare",
+    "verify",
 ]
 
 _HOMES = {
@@ -119,7 +122,9 @@ _HOMES = {
     "TokenLogprob": "tampu.runner.events",
     "ToolCall": "tampu.chat.output.stream_parser",
     "Usage": "tampu.runner.events",
+    "Verification": "tampu.evaluation.verification",
     "compare": "tampu.evaluation.comparison",
+    "verify": "tampu.evaluation.verification",
 }
 
 
