@@ -13,7 +13,7 @@ from tampu.cli.arguments import AsJSON, Threads, model_argument
 from tampu.cli.table import counted, table
 
 if TYPE_CHECKING:
-    from tampu.evaluation.verification import Verification
+    from tampu.evaluation.verification import NamedToken, Verification
 
 
 def verify_command(
@@ -50,8 +50,8 @@ def _as_text(found: Verification) -> str:
     lines = [table(("PART", "RELATIVE ERROR", "LARGEST AT TOKEN"), rows), ""]
     if other := found.token_difference:
         lines.append(
-            f"token ids: the first difference is at {other.position}: {other.file!r} in the file, "
-            f"{other.checkpoint!r} in the checkpoint"
+            f"token ids: the first difference is at {other.position}: {_shown(other.file)} in the "
+            f"file, {_shown(other.checkpoint)} in the checkpoint"
         )
     else:
         lines.append(f"token ids: {counted(found.tokens, 'token')}, all the same")
@@ -60,3 +60,7 @@ def _as_text(found: Verification) -> str:
     else:
         lines.append(f"no part is over {found.limit:g}")
     return "\n".join(lines)
+
+
+def _shown(token: NamedToken | None) -> str:
+    return "no token" if token is None else f"{token.id} ({token.text!r})"

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,19 +27,26 @@ _ORDER = (
 )  # fmt: skip
 
 
+class NamedToken(NamedTuple):
+    """A token's id, and its text as the vocabulary spells it."""
+
+    id: int
+    text: str
+
+
 @dataclass(frozen=True, slots=True)
 class TokenDifference:
     """The first token of the text that differs.
 
     Attributes:
         position: its index.
-        file: the text of the file's token there; "" at the end of its tokens.
+        file: the file's token there; None: it has no more.
         checkpoint: the same of the checkpoint.
     """
 
     position: int
-    file: str
-    checkpoint: str
+    file: NamedToken | None
+    checkpoint: NamedToken | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +135,7 @@ def verify(
         tokens = theirs.engine.tokenizer.encode(written, parse_special=False)[:_MAX_TOKENS]
         difference = _token_difference(ours, theirs, written)
         size = len(ours.vocabulary)
-        if max(tokens) >= size:
+        if max(tokens, default=0) >= size:
             raise RequestError(f"{ours.name} has {size} tokens, and the checkpoint more")
         parts = tuple(_errors(ours, theirs, tokens))
         return Verification(ours.name, str(checkpoint), limit, len(tokens), difference, parts)
@@ -134,16 +143,17 @@ def verify(
 
 def _token_difference(ours: Native, theirs: Native, text: str) -> TokenDifference | None:
     """Return the first token that differs, of those that are compared."""
-    found = []
-    for each in (ours, theirs):
-        tokens = each.engine.tokenizer.encode(text, parse_special=False)[:_MAX_TOKENS]
-        found.append((tokens, [each.engine.tokenizer.token_text(token) for token in tokens]))
-    (mine, my_texts), (other, other_texts) = found
-    for position in range(max(len(mine), len(other))):
-        if mine[position : position + 1] != other[position : position + 1]:
-            shown = (texts[position : position + 1] for texts in (my_texts, other_texts))
-            return TokenDifference(position, *("".join(text) for text in shown))
+    mine, other = (_named(each, text) for each in (ours, theirs))
+    for position, (file, checkpoint) in enumerate(zip_longest(mine, other)):
+        if file is None or checkpoint is None or file.id != checkpoint.id:
+            return TokenDifference(position, file, checkpoint)
     return None
+
+
+def _named(model: Native, text: str) -> list[NamedToken]:
+    tokenizer = model.engine.tokenizer
+    tokens = tokenizer.encode(text, parse_special=False)[:_MAX_TOKENS]
+    return [NamedToken(token, tokenizer.token_text(token)) for token in tokens]
 
 
 def _errors(ours: Native, theirs: Native, tokens: Sequence[int]) -> Iterator[PartError]:

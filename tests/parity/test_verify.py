@@ -94,7 +94,9 @@ def test_a_quantization_is_within_a_limit_of_its_own(laboratory: Laboratory) -> 
     assert verify(*arguments, threads=1, limit=0.1).is_same
 
 
-def test_the_first_token_that_differs_is_named(laboratory: Laboratory, tmp_path: Path) -> None:
+def test_the_first_token_that_differs_is_named(
+    run: Run, laboratory: Laboratory, tmp_path: Path
+) -> None:
     copy = shutil.copytree(laboratory.checkpoint(NAME), tmp_path / "changed")
     path = copy / "tokenizer.json"
     tokenizer = json.loads(path.read_text(encoding="utf-8"))
@@ -103,8 +105,12 @@ def test_the_first_token_that_differs_is_named(laboratory: Laboratory, tmp_path:
     path.write_text(json.dumps(tokenizer), encoding="utf-8")
     found = verify(laboratory.file(NAME), copy, text="azq", threads=1)
     assert found.token_difference is not None
-    assert (found.token_difference.file, found.token_difference.checkpoint) == ("q", "z")
+    assert found.token_difference.position == found.tokens - 2
+    assert found.token_difference.file == (ids["q"], "z")
+    assert found.token_difference.checkpoint == (ids["z"], "z")
     assert found.first is None  # both compute the checkpoint's tokens
+    _, out, _ = run("verify", laboratory.file(NAME), "--against", copy, "--threads", 1)
+    assert f"{ids['q']} ('z') in the file, {ids['z']} ('z') in the checkpoint" in out
 
 
 def test_the_command_prints_what_the_function_returns(
@@ -137,7 +143,7 @@ def test_what_cannot_be_compared_is_refused_by_name(
         (("none.gguf", "--against", folder), "none.gguf"),
         ((file, "--against", folder, "--text", empty), "the text is empty"),
         ((file, "--against", folder, "--limit", 0), "limit must be more than 0"),
-        ((file, "--against", laboratory.checkpoint("qwen2")), "the models have other"),
+        ((file, "--against", laboratory.checkpoint("qwen3moe")), "have other layers: only one"),
     ):
         code, out, err = run("verify", *arguments, "--threads", 1)
         assert (code, out) == (2, ""), (arguments, err)
