@@ -67,7 +67,7 @@ class Qwen3VL(nn.Decoder):
     options_type: ClassVar[type[Options]] = Options
     vision_types: ClassVar[tuple[type[nn.VisionModel], ...]] = (Qwen3VLVision,)
     audio_types: ClassVar[tuple[type[nn.AudioModel], ...]] = (Qwen3Audio,)
-    positions_per_token: ClassVar[int] = 4
+    positions_per_token: int = 4
     options: Options
 
     def cache_shapes(self) -> list[nn.LayerShape]:

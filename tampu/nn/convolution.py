@@ -16,8 +16,8 @@ _TAPS = range(3, 64, 2)
 class Conv1d(Module):
     """A convolution over time, as wide as its kernel is long; zeros lie around the sound.
 
-    The weight is (outputs, inputs, taps) with an odd number of taps above one; the bias (outputs,), or
-    (outputs, 1) as llama.cpp has it.
+    The weight is (outputs, inputs, taps) with an odd number of taps above one; the bias is
+    (outputs,), or (outputs, 1) as llama.cpp has it.
     """
 
     weight: Tensor = gguf("weight")

@@ -229,7 +229,7 @@ def test_themes_follow_the_system_or_the_user(page: Page) -> None:
     light = page.evaluate(background)
     assert dark != light
     page.get_by_role("button", name="Settings").click()
-    page.get_by_label("Theme").select_option("dark")
+    page.get_by_role("radio", name="dark").check()
     assert page.evaluate(background) == dark
     page.reload()
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")

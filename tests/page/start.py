@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 from support.serving import Server
 from support.waiting import PATIENCE_S
 
@@ -16,6 +16,7 @@ from tests.page.conftest import (
     answers,
     ask,
     choose,
+    choose_named,
     chosen,
     has_ended,
     leave,
@@ -25,6 +26,7 @@ from tests.page.conftest import (
     violations,
     watched,
 )
+from tests.page.looks import OVERFLOW
 
 WIDE, NARROW = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
 # Where each part of the page is that a person sees beside what is over it.
@@ -211,3 +213,30 @@ def test_axe_finds_nothing_in_the_start_and_in_what_is_asked_for(
             leave(page)
         statistics(ask(page, "demo", "What is 27 + 58?"))
         assert violations(page) == []
+
+
+def test_a_long_name_is_whole_in_the_menu_and_the_start_is_seen_from_its_top(
+    browser: Browser, server: Server
+) -> None:
+    name = f"hf.co/{'organisation-' * 3}/{'Model-' * 6}GGUF:UD-Q4_K_XL"
+
+    def renamed(route: Route) -> None:
+        answer = route.fetch()
+        body = answer.json()
+        for model in body["models"]:
+            if model["name"] == "demo:latest":
+                model["name"] = model["model"] = name
+        route.fulfill(response=answer, json=body)
+
+    with watched(browser, server, viewport={"width": 320, "height": 500}) as page:
+        page.route("**/api/tags", renamed)
+        page.reload()
+        choose_named(page, name)
+        heading = start(page).get_by_role("heading", level=2)
+        expect(heading).to_be_in_viewport()
+        assert page.locator(".turns").evaluate("(one) => one.scrollTop") == 0
+        expect(trial(page, "Fill in a JSON schema")).to_be_attached()
+        assert page.evaluate(OVERFLOW) == 0
+        chosen(page).click()
+        option = page.get_by_role("option").filter(has_text=name).locator(".model-name")
+        assert option.evaluate("(one) => one.scrollWidth <= one.clientWidth + 1")

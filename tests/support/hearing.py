@@ -9,7 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from transformers import Qwen3ASRFeatureExtractor, WhisperFeatureExtractor
+from transformers import (
+    Gemma4AudioFeatureExtractor,
+    Qwen3ASRFeatureExtractor,
+    WhisperFeatureExtractor,
+)
 from transformers.models.gemma4_unified.feature_extraction_gemma4_unified import (
     Gemma4UnifiedAudioFeatureExtractor,
 )
@@ -32,6 +36,18 @@ class Hearing:
     audio: int
     laid: int | None = None
     marks: str | None = None
+
+    def embed(self, model: Any, heard: Floats) -> Floats:
+        """Return the embedding of a sound: (rows, features)."""
+        inputs = self.process([heard])
+        if "windows" in inputs:
+            parts = [model.hear(frames) for frames in inputs["windows"]]
+            return np.asarray(torch.cat(parts).numpy(), np.float32)
+        owner = model if hasattr(model, "get_audio_features") else model.model
+        found = owner.get_audio_features(**inputs)
+        mask = getattr(found, "attention_mask", None)
+        rows = found.pooler_output if mask is None else found.pooler_output[mask]
+        return np.asarray(rows.numpy(), np.float32)
 
     def read(self, model: Any, tokens: Sequence[int], sounds: Sequence[Floats]) -> Floats:
         """Return the logits of every input."""
@@ -93,9 +109,15 @@ def _qwen3(sounds: Sequence[Floats]) -> dict[str, Any]:
     }
 
 
+def _gemma4(sounds: Sequence[Floats]) -> dict[str, Any]:
+    found = Gemma4AudioFeatureExtractor()(list(sounds), return_tensors="pt")
+    return {name: found[name] for name in ("input_features", "input_features_mask")}
+
+
 HEARINGS: dict[str, Hearing] = {
     "gemma4_unified_hearing": Hearing(_frames, audio=11, laid=0, marks="mm_token_type_ids"),
     "ultravox": Hearing(_ultravox, audio=5),
+    "gemma4_small_hearing": Hearing(_gemma4, audio=11, laid=0, marks="mm_token_type_ids"),
     "qwen3_asr": Hearing(_qwen3, audio=7),
     "voxtral": Hearing(_voxtral, audio=7),
 }

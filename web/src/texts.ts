@@ -113,7 +113,7 @@ export const TEXTS = {
   keyRemoved: "The key is removed.",
   removeKey: "Remove",
   theme: "Theme",
-  themes: { system: "as the system", light: "light", dark: "dark" },
+  themes: { system: "system", light: "light", dark: "dark" },
   keys: "Keyboard",
   server: "Server",
   pull: "Pull",

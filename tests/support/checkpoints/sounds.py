@@ -10,6 +10,7 @@ from support.checkpoints.recipe import TEXT, Recipe
 from support.ultravox import UltravoxConfig, UltravoxModel
 
 _UNIFIED = PICTURES["gemma4_unified_seeing"]
+_SMALL = PICTURES["gemma4_small_seeing"]
 
 _LLAMA = TEXT | {"model_type": "llama", "num_hidden_layers": 2}
 _WHISPER = {
@@ -27,6 +28,24 @@ RECIPES: dict[str, Recipe] = {
         values=_UNIFIED.values
         | {
             "audio_config": {"audio_embed_dim": 640, "rms_norm_eps": 2e-2},
+            "boa_token_id": 9,
+            "eoa_token_id": 10,
+            "audio_token_id": 11,
+        },
+        tokenizer="gemma4_audio",
+    ),
+    "gemma4_small_hearing": replace(
+        _SMALL,
+        values=_SMALL.values
+        | {
+            "audio_config": {
+                "hidden_size": 64,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 4,
+                "subsampling_conv_channels": [128, 8],  # the first is that of bands, too
+                "output_proj_dims": 48,
+                "attention_logit_cap": 50.0,
+            },
             "boa_token_id": 9,
             "eoa_token_id": 10,
             "audio_token_id": 11,

@@ -3,6 +3,7 @@
 import type { JSX } from "preact";
 
 import type { Model } from "../api/server.ts";
+import { Icon } from "../parts/icons.tsx";
 import { abilitiesOf, factsOf } from "../parts/model_facts.ts";
 import { ModelName } from "../parts/model_menu.tsx";
 import { ErrorText } from "../parts/told.tsx";
@@ -10,6 +11,8 @@ import { useApp } from "../state/app.ts";
 import { TEXTS } from "../texts.ts";
 import { bytes } from "../units.ts";
 import { trialsOf } from "./trials.ts";
+
+const LONG_NAME = 32; // characters
 
 export function Start(): JSX.Element | null {
   const app = useApp();
@@ -39,7 +42,7 @@ function About({ model }: { model: Model }): JSX.Element {
   const isBlocked = app.problem.value !== "" || app.chats.isRunning;
   return (
     <>
-      <h2 class="start-title"><ModelName name={model.name} /></h2>
+      <h2 class={`start-title ${model.name.length > LONG_NAME ? "is-long" : ""}`}><ModelName name={model.name} /></h2>
       <p class="hint">{[...factsOf(model), ...context].join(" · ")}</p>
       <ul class="tags" aria-label={TEXTS.can}>{abilitiesOf(model).map((one) => <li>{one}</li>)}</ul>
       <Memory model={model} />
@@ -48,6 +51,7 @@ function About({ model }: { model: Model }): JSX.Element {
         {trialsOf(model).map((trial) => (
           <li key={trial.title}>
             <button type="button" disabled={isBlocked} onClick={() => app.try(trial)}>
+              <Icon name={trial.icon} />
               <strong>{trial.title}</strong>
               <span>{trial.message}</span>
             </button>
@@ -68,7 +72,7 @@ function Memory({ model }: { model: Model }): JSX.Element {
   return (
     <>
       <p class={`start-memory ${loaded && !isBusy ? "is-loaded" : ""}`} role="status">
-        {text}
+        <span>{text}</span>
         {!loaded && !isBusy && <button type="button" onClick={() => void models.load(model.name)}>{TEXTS.loadNow}</button>}
       </p>
       {failure?.action === "load" && <ErrorText text={failure.message} />}

@@ -1,10 +1,12 @@
 /** What a model can be asked for a start, by what it can do. */
 
 import type { Model } from "../api/server.ts";
+import type { IconName } from "../parts/icons.tsx";
 import { TEXTS } from "../texts.ts";
 import type { Conversation } from "./tree.ts";
 
 export interface Trial {
+  icon: IconName;
   title: string;
   message: string;
   /** Whether it is asked about the picture that the page draws. */
@@ -22,24 +24,26 @@ const WEATHER = [
   { name: "get_weather", description: TEXTS.trials.weather, parameters: { type: "object", properties: { city: { type: "string" } }, required: ["city"] } },
 ];
 const { sum, picture, tool, puzzle, json, code, explain } = TEXTS.trials;
-
-const PICTURE: Trial = { ...picture, hasPicture: true };
-const JSON_OBJECT: Trial = { ...json, settings: { format: { kind: "schema", text: JSON.stringify(PERSON, null, 1) } } };
+const SUM: Trial = { ...sum, icon: "plus" };
+const EXPLAIN: Trial = { ...explain, icon: "text" };
+const CODE: Trial = { ...code, icon: "code" };
+const PICTURE: Trial = { ...picture, icon: "image", hasPicture: true };
+const JSON_OBJECT: Trial = { ...json, icon: "braces", settings: { format: { kind: "schema", text: JSON.stringify(PERSON, null, 1) } } };
 
 /** What needs an ability, the most telling first. */
 const ABLE: readonly [capability: string, trial: Trial][] = [
   ["vision", PICTURE],
-  ["tools", { ...tool, settings: { tools: JSON.stringify(WEATHER, null, 1) } }],
-  ["thinking", puzzle],
+  ["tools", { ...tool, icon: "wrench", settings: { tools: JSON.stringify(WEATHER, null, 1) } }],
+  ["thinking", { ...puzzle, icon: "bulb" }],
 ];
 const SHOWN = 3;
 const MOST_ABLE = 2; // the others are what every model is asked
 
 /** Return three trials of which a model is capable. */
 export function trialsOf({ origin, capabilities }: Pick<Model, "origin" | "capabilities">): Trial[] {
-  if (origin === "built in") return [sum, PICTURE, JSON_OBJECT]; // it was trained for such tasks alone
+  if (origin === "built in") return [SUM, PICTURE, JSON_OBJECT]; // it was trained for such tasks alone
   const able = ABLE.filter(([capability]) => capabilities.includes(capability)).map(([, trial]) => trial);
-  return [...able.slice(0, MOST_ABLE), explain, code, JSON_OBJECT].slice(0, SHOWN);
+  return [...able.slice(0, MOST_ABLE), EXPLAIN, CODE, JSON_OBJECT].slice(0, SHOWN);
 }
 
 const SIDE = 192;

@@ -123,7 +123,7 @@ function useSight(id: string, turns: Turn[]) {
   };
   const stay = () => {
     look(); // the user may have scrolled, and the event not have come yet
-    if (!isAtEnd.current || !place.current) return;
+    if (!isAtEnd.current || !place.current || !now.current.turns.length) return; // a start is read from its top
     place.current.scrollTo({ top: place.current.scrollHeight });
     seen.current = { top: place.current.scrollTop, left: 0 };
   };

@@ -64,8 +64,8 @@ function modelSlices({ model, steps, waits, runner, runnerMs }: ModelHistory, pi
         const ended = step.began_ms + step.compute_ms;
         return [
           slice(step.kind, DEVICE, step.began_ms, ended, described(step)),
-          ...step.parts.map(([request, start, tokens, isPrompt]) =>
-            slice(isPrompt ? "prompt" : "answer", request, step.began_ms, ended, { from: start, tokens }),
+          ...step.parts.map(([request, start, tokens, isPrompt, drafts, accepted]) =>
+            slice(isPrompt ? "prompt" : "answer", request, step.began_ms, ended, { from: start, tokens, ...(drafts ? { drafts, accepted } : {}) }),
           ),
         ];
       }),

@@ -26,6 +26,7 @@ export function ModelMenu({ names, value, onChange, label = TEXTS.model }: Prope
     <Popover
       class={`model-choice ${isKnown ? "" : "unknown"} ${isGone ? "danger" : ""}`}
       label={TEXTS.chosenModel(label, shown)}
+      title={shown}
       face={<><ModelName name={shown} /><Icon name="down" /></>}
       disabled={!names.length}
       onOpen={() => void models.refresh()}
