@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 import torch
 from PIL import Image
-from support.checkpoints import HEARING, RECIPES
+from support.checkpoints import HEARING, RECIPES, load_reference
 from support.hearing import HEARINGS
 from support.laboratory import Laboratory
 from support.seeing import Seer, picture
@@ -53,6 +53,23 @@ def test_the_embedding_of_a_sound(
         ours = seer.hear(heard)
         seer.close()
         laboratory.compare(name, ours, expected, f"{type_}, embedding of a sound", most)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TOWERS)
+def test_every_weight_of_an_encoder_matters(laboratory: Laboratory, name: str) -> None:
+    """But for biases of keys, which change no softmax: what is compared depends on all others."""
+    model, heard = load_reference(name, laboratory.checkpoint(name)), sound(0.7)
+    with torch.no_grad():
+        expected = HEARINGS[name].embed(model, heard)
+        for part, weight in model.named_parameters():
+            if "audio" not in part and "multi_modal_projector" not in part:
+                continue
+            values = weight.clone()
+            weight.zero_()
+            moved = np.abs(HEARINGS[name].embed(model, heard) - expected).max()
+            weight.copy_(values)
+            assert moved > 1e-3 or part.endswith("k_proj.bias"), part
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from tampu.convert.audio import PREFIXES, QWEN_NAMES, encoder_keys, sinusoids
+from tampu.convert.audio import PREFIXES, QWEN_NAMES, QWEN_SPLITS, encoder_keys, sinusoids
 from tampu.convert.config import Config
 from tampu.convert.families.qwen import QWEN3
 from tampu.convert.families.qwen import parameters as text_keys
@@ -70,6 +70,7 @@ QWEN3_ASR = Family(
         "multi_modal_projector.linear_2": "mm.a.mlp.2",
     },
     parameters=keys,
+    splits=QWEN_SPLITS,
     generated=generated,
     tied=True,
     defaults=_DEFAULTS,
